@@ -1,0 +1,186 @@
+//! WireGuard keys: 32 bytes, as text in base64 (wg(8)). Secret ones are wiped on drop and never printed.
+
+use std::fmt;
+use std::str::FromStr;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use boringtun::x25519;
+use rand::TryRng as _;
+use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
+
+/// The text is not the base64 of 32 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a key is 44 characters of base64 (32 bytes)")]
+pub struct InvalidKey;
+
+fn decode(text: &str) -> Result<Zeroizing<[u8; 32]>, InvalidKey> {
+    // One byte more than a key, so that a longer text is an error of length and not of the buffer.
+    let mut bytes = Zeroizing::new([0u8; 33]);
+    match STANDARD.decode_slice(text, &mut bytes[..]) {
+        Ok(32) => Ok(Zeroizing::new(*bytes.first_chunk::<32>().ok_or(InvalidKey)?)),
+        _ => Err(InvalidKey),
+    }
+}
+
+fn random() -> Result<[u8; 32], rand::rngs::SysError> {
+    let mut bytes = [0u8; 32];
+    rand::rngs::SysRng.try_fill_bytes(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// A Curve25519 private key, clamped (RFC 7748, section 5).
+#[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
+pub struct PrivateKey([u8; 32]);
+
+impl PrivateKey {
+    /// A fresh key from the operating system's random numbers, whose failure is the error.
+    pub fn generate() -> Result<Self, rand::rngs::SysError> {
+        Ok(Self::from_bytes(random()?))
+    }
+
+    /// The key in these bytes, clamped if they are not.
+    pub fn from_bytes(mut bytes: [u8; 32]) -> Self {
+        bytes[0] &= 248;
+        bytes[31] = bytes[31] & 127 | 64;
+        Self(bytes)
+    }
+
+    /// The public key that belongs to it.
+    pub fn public_key(&self) -> PublicKey {
+        PublicKey(x25519::PublicKey::from(&self.to_x25519()).to_bytes())
+    }
+
+    /// The key as base64 text: for `weft genkey` and the answer to `wg show`, nothing else.
+    pub fn to_base64(&self) -> Zeroizing<String> {
+        Zeroizing::new(STANDARD.encode(self.0))
+    }
+
+    pub(crate) fn to_x25519(&self) -> x25519::StaticSecret {
+        x25519::StaticSecret::from(self.0)
+    }
+}
+
+impl FromStr for PrivateKey {
+    type Err = InvalidKey;
+    fn from_str(text: &str) -> Result<Self, InvalidKey> {
+        Ok(Self::from_bytes(*decode(text)?))
+    }
+}
+
+impl fmt::Debug for PrivateKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PrivateKey(hidden)")
+    }
+}
+
+/// A symmetric key that both ends mix into the handshake (WireGuard whitepaper, section 5.2).
+#[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
+pub struct PresharedKey([u8; 32]);
+
+impl PresharedKey {
+    /// A fresh key from the operating system's random numbers, whose failure is the error.
+    pub fn generate() -> Result<Self, rand::rngs::SysError> {
+        Ok(Self(random()?))
+    }
+
+    /// The key as base64 text: for `weft genpsk` and the answer to `wg show`, nothing else.
+    pub fn to_base64(&self) -> Zeroizing<String> {
+        Zeroizing::new(STANDARD.encode(self.0))
+    }
+
+    pub(crate) fn to_bytes(&self) -> [u8; 32] {
+        self.0
+    }
+}
+
+impl FromStr for PresharedKey {
+    type Err = InvalidKey;
+    fn from_str(text: &str) -> Result<Self, InvalidKey> {
+        Ok(Self(*decode(text)?))
+    }
+}
+
+impl fmt::Debug for PresharedKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PresharedKey(hidden)")
+    }
+}
+
+/// A Curve25519 public key: the identity of a peer.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PublicKey([u8; 32]);
+
+impl PublicKey {
+    /// The key in these bytes.
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// Its 32 bytes.
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    pub(crate) fn to_x25519(self) -> x25519::PublicKey {
+        x25519::PublicKey::from(self.0)
+    }
+}
+
+impl FromStr for PublicKey {
+    type Err = InvalidKey;
+    fn from_str(text: &str) -> Result<Self, InvalidKey> {
+        Ok(Self(*decode(text)?))
+    }
+}
+
+impl fmt::Display for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&STANDARD.encode(self.0))
+    }
+}
+
+impl fmt::Debug for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PublicKey({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_survives_its_text_and_never_shows_in_debug() {
+        let private = PrivateKey::generate().unwrap();
+        let text = private.to_base64();
+        assert_eq!(text.len(), 44);
+        assert_eq!(text.parse::<PrivateKey>().unwrap(), private);
+        assert_eq!(format!("{private:?}"), "PrivateKey(hidden)");
+        let public = private.public_key();
+        assert_eq!(public.to_string().parse::<PublicKey>().unwrap(), public);
+    }
+
+    #[test]
+    fn texts_that_are_no_key_are_refused() {
+        let text = PresharedKey::generate().unwrap().to_base64();
+        for wrong in
+            ["", "AAAA", &text[1..], &text[..43], &format!("{}AAAA", &text[..40]), &format!("A{}", *text)]
+        {
+            let parsed = wrong.parse::<PresharedKey>();
+            assert!(parsed.is_err() || wrong.len() == 44, "{wrong}");
+        }
+        assert_eq!("not base64 at all, but of forty-four letters".parse::<PublicKey>(), Err(InvalidKey));
+    }
+
+    #[test]
+    fn the_public_key_is_the_one_of_rfc_7748() {
+        // RFC 7748, section 6.1: Alice's key pair.
+        let hex = |text: &str| -> [u8; 32] {
+            std::array::from_fn(|i| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).unwrap())
+        };
+        let private = hex("77076d0a7318a57d3c16c17251b26645c6df1eb02f5ae6a4ff2cf9a5a3b7dc7a");
+        let public = hex("8520f0098930a754748b7ddcb43ef75a0dbf3a0d26381af4eba4a98eaa9b4e6a");
+        assert_eq!(PrivateKey::from_bytes(private).public_key(), PublicKey(public));
+    }
+}

@@ -1,0 +1,20 @@
+//! The WireGuard state machine of weft, without I/O: no sockets, no threads, no clock of its own.
+//!
+//! *Outbound* always means TUN → UDP, *inbound* always means UDP → TUN.
+#![forbid(unsafe_code)]
+
+mod config;
+mod drop_reason;
+pub mod ip;
+mod key;
+mod offload;
+mod packet;
+
+pub use config::PeerConfig;
+pub use drop_reason::{DropCounters, DropReason};
+pub use key::{InvalidKey, PresharedKey, PrivateKey, PublicKey};
+pub use offload::Offload;
+pub use packet::{MAX_PACKET, PacketMut, PlainSlab, Plaintext, TAILROOM};
+
+/// Whether the clock is the one that only tests advance. A daemon must not be built with it.
+pub const MOCK_CLOCK: bool = cfg!(feature = "mock-instant");

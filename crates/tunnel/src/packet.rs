@@ -1,0 +1,120 @@
+//! The two shapes of an inner IP packet: [`PacketMut`], outbound, as read from a TUN; and [`Plaintext`],
+//! inbound, as decrypted into a [`PlainSlab`].
+
+use crate::offload::Offload;
+
+/// Bytes that a [`PacketMut`] needs behind the packet: the zero padding to a multiple of 16 that encryption
+/// may write there (WireGuard whitepaper, section 5.4.6).
+pub const TAILROOM: usize = 15;
+
+/// The longest IP packet, and the longest super-packet: its length is a 16-bit field.
+pub const MAX_PACKET: usize = 65_535;
+
+/// An outbound IP packet or super-packet, borrowed from the slab it was read into.
+///
+/// Splitting rewrites the buffer in place, so a packet can be consumed once only.
+#[derive(Debug)]
+pub struct PacketMut<'a> {
+    buffer: &'a mut [u8],
+    len: usize,
+    offload: Offload,
+}
+
+impl<'a> PacketMut<'a> {
+    /// A packet in the first `len` bytes of `buffer`, which must hold [`TAILROOM`] bytes more; their content
+    /// does not matter. `None` if it does not.
+    pub fn new(buffer: &'a mut [u8], len: usize, offload: Offload) -> Option<Self> {
+        (buffer.len() >= len + TAILROOM).then_some(Self { buffer, len, offload })
+    }
+
+    /// The IP packet, from its first header byte to its last payload byte.
+    pub fn bytes(&self) -> &[u8] {
+        &self.buffer[..self.len]
+    }
+
+    /// What is left to do on it.
+    pub fn offload(&self) -> Offload {
+        self.offload
+    }
+
+    /// The packet and the [`TAILROOM`] behind it, to split it in place.
+    pub(crate) fn buffer_mut(&mut self) -> &mut [u8] {
+        &mut self.buffer[..self.len + TAILROOM]
+    }
+}
+
+/// An inbound IP packet: a range of the [`PlainSlab`] it was decrypted into. Its checksums are the sender's,
+/// unverified.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plaintext {
+    /// Offset of the first header byte in the slab.
+    pub start: u32,
+    /// Bytes of the packet, as its IP header says.
+    pub len: u16,
+}
+
+/// A buffer that a batch of inbound packets is decrypted into, one behind the other.
+pub struct PlainSlab {
+    buffer: Box<[u8]>,
+    used: usize,
+}
+
+impl PlainSlab {
+    /// A slab of `bytes` bytes, which should be a multiple of [`MAX_PACKET`] to take a whole receive batch.
+    pub fn new(bytes: usize) -> Self {
+        Self { buffer: vec![0; bytes].into_boxed_slice(), used: 0 }
+    }
+
+    /// Bytes that are still free.
+    pub fn room(&self) -> usize {
+        self.buffer.len() - self.used
+    }
+
+    /// Whether no packet was decrypted into the slab since it was cleared.
+    pub fn is_empty(&self) -> bool {
+        self.used == 0
+    }
+
+    /// Forgets every packet; the bytes stay as they are, to be overwritten.
+    pub fn clear(&mut self) {
+        self.used = 0;
+    }
+
+    /// The bytes of a packet that was decrypted into this slab.
+    pub fn get(&self, packet: Plaintext) -> &[u8] {
+        let start = packet.start as usize;
+        &self.buffer[start..start + usize::from(packet.len)]
+    }
+
+    /// The bytes of a packet, to change its header fields in place.
+    pub fn get_mut(&mut self, packet: Plaintext) -> &mut [u8] {
+        let start = packet.start as usize;
+        &mut self.buffer[start..start + usize::from(packet.len)]
+    }
+
+    /// The free bytes, to decrypt the next packet into.
+    pub(crate) fn spare_mut(&mut self) -> &mut [u8] {
+        &mut self.buffer[self.used..]
+    }
+
+    /// Keeps the first `len` bytes of [`Self::spare_mut`] as a packet.
+    pub(crate) fn commit(&mut self, len: u16) -> Plaintext {
+        let start = self.used;
+        self.used += usize::from(len);
+        Plaintext { start: start as u32, len }
+    }
+
+    /// Copies a packet into the slab, or gives `None` when there is no room: for packets that do not come out
+    /// of decryption, and for tests.
+    pub fn push(&mut self, packet: &[u8]) -> Option<Plaintext> {
+        let len = u16::try_from(packet.len()).ok()?;
+        self.spare_mut().get_mut(..packet.len())?.copy_from_slice(packet);
+        Some(self.commit(len))
+    }
+}
+
+impl std::fmt::Debug for PlainSlab {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PlainSlab").field("bytes", &self.buffer.len()).field("used", &self.used).finish()
+    }
+}

@@ -1,0 +1,2 @@
+//! Simulation.
+fn main() {}
