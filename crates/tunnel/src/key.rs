@@ -175,12 +175,12 @@ mod tests {
 
     #[test]
     fn the_public_key_is_the_one_of_rfc_7748() {
-        // RFC 7748, section 6.1: Alice's key pair.
+        // RFC 7748, section 6.1: Bob's key pair.
         let hex = |text: &str| -> [u8; 32] {
             std::array::from_fn(|i| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).unwrap())
         };
-        let private = hex("77076d0a7318a57d3c16c17251b26645c6df1eb02f5ae6a4ff2cf9a5a3b7dc7a");
-        let public = hex("8520f0098930a754748b7ddcb43ef75a0dbf3a0d26381af4eba4a98eaa9b4e6a");
+        let private = hex("5dab087e624a8a4b79e17f8b83800ee66f3bb1292618b6fd1c2f8b27ff88e0eb");
+        let public = hex("de9edb7d7b7dc1b4d35b61c2ece435373f8343c85b78674dadfc7e146f882b4f");
         assert_eq!(PrivateKey::from_bytes(private).public_key(), PublicKey(public));
     }
 }
