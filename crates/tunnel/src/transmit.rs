@@ -1,0 +1,412 @@
+//! Datagrams on their way to the UDP socket: [`TransmitQueue`] groups data messages into GSO batches right
+//! where they are encrypted, [`ControlQueue`] keeps handshakes, cookies and keepalives apart from them.
+//!
+//! Before: `outbound.rs` seals into a reserved slot. After: the event loop sends one batch with one call.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+
+use crate::peer::PeerId;
+
+/// UDP payload bytes that one GSO send may carry over IPv4 (udp(7): 65,535 less IPv4 and UDP header).
+pub const MAX_BATCH_BYTES: usize = 65_507;
+/// Segments that one GSO send may carry (UDP_MAX_SEGMENTS, Linux before 6.9).
+pub const MAX_BATCH_SEGMENTS: usize = 64;
+/// The longest message that is not data: a handshake initiation (WireGuard whitepaper, section 5.4.2).
+pub const MAX_CONTROL_MESSAGE: usize = 148;
+
+/// Explicit Congestion Notification field of an IP header (RFC 3168, section 5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub enum Ecn {
+    /// Not ECN-capable.
+    #[default]
+    NotEct = 0,
+    /// ECN-capable, codepoint ECT(1).
+    Ect1 = 1,
+    /// ECN-capable, codepoint ECT(0).
+    Ect0 = 2,
+    /// Congestion Experienced.
+    Ce = 3,
+}
+
+impl Ecn {
+    /// The field in the two low bits of an IPv4 type-of-service or IPv6 traffic-class byte.
+    pub fn from_bits(tos: u8) -> Self {
+        match tos & 3 {
+            0 => Self::NotEct,
+            1 => Self::Ect1,
+            2 => Self::Ect0,
+            _ => Self::Ce,
+        }
+    }
+}
+
+/// Where a datagram goes and how: batches never mix these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// The peer that it is for.
+    pub peer: PeerId,
+    /// Its endpoint.
+    pub destination: SocketAddr,
+    /// The local address to send from; `None` lets the routing table choose.
+    pub source: Option<IpAddr>,
+    /// The ECN field of the outer header.
+    pub ecn: Ecn,
+}
+
+/// One or more datagrams for one send: all have `segment_size` bytes but the last, which may be shorter.
+#[derive(Clone, Copy, Debug)]
+pub struct Transmit<'a> {
+    /// Where it goes.
+    pub destination: SocketAddr,
+    /// The local address to send from; `None` lets the routing table choose.
+    pub source: Option<IpAddr>,
+    /// The ECN field of the outer header.
+    pub ecn: Ecn,
+    /// Bytes of each datagram in `contents` but the last. Never 0.
+    pub segment_size: usize,
+    /// The datagrams, one behind the other.
+    pub contents: &'a [u8],
+}
+
+impl Transmit<'_> {
+    /// Datagrams in `contents`.
+    pub fn segments(&self) -> usize {
+        self.contents.len().div_ceil(self.segment_size)
+    }
+}
+
+/// A GSO batch, with the buffer it lives in.
+#[derive(Debug)]
+pub struct Batch {
+    path: Path,
+    buffer: Box<[u8]>,
+    segment_size: usize,
+    segments: usize,
+    len: usize,
+    sent: usize,
+    sealed: bool,
+}
+
+impl Batch {
+    /// Where it goes.
+    pub fn path(&self) -> Path {
+        self.path
+    }
+
+    /// What of it was not sent yet.
+    pub fn unsent(&self) -> Transmit<'_> {
+        Transmit {
+            destination: self.path.destination,
+            source: self.path.source,
+            ecn: self.path.ecn,
+            segment_size: self.segment_size,
+            contents: &self.buffer[self.sent..self.len],
+        }
+    }
+
+    /// Marks `bytes` bytes more as sent: whole datagrams. True when that was all.
+    pub fn advance(&mut self, bytes: usize) -> bool {
+        self.sent = (self.sent + bytes).min(self.len);
+        self.sent == self.len
+    }
+
+    /// Lets the routing table choose the source address of what is left.
+    pub fn forget_source(&mut self) {
+        self.path.source = None;
+    }
+
+    fn takes(&self, path: &Path, len: usize) -> bool {
+        !self.sealed
+            && self.sent == 0
+            && len <= self.segment_size
+            && self.segments < MAX_BATCH_SEGMENTS
+            && self.len + len <= MAX_BATCH_BYTES
+            && self.path == *path
+    }
+}
+
+/// Data messages in the order they were encrypted, grouped into GSO batches.
+///
+/// Only the newest batch may grow; a shorter datagram seals it. So nothing ever overtakes anything.
+#[derive(Debug)]
+pub struct TransmitQueue {
+    batches: VecDeque<Batch>,
+    free: Vec<Box<[u8]>>,
+    capacity: usize,
+}
+
+impl TransmitQueue {
+    /// A queue that asks for back-pressure once `capacity` batches wait.
+    ///
+    /// A super-packet of tiny segments may exceed it by its own batches, never more.
+    pub fn new(capacity: usize) -> Self {
+        Self {
+            batches: VecDeque::with_capacity(capacity + 2),
+            free: Vec::with_capacity(capacity),
+            capacity,
+        }
+    }
+
+    /// Whether a packet of any size may be encrypted into the queue.
+    pub fn has_room_for_super_packet(&self) -> bool {
+        // A full super-packet at MTU 1420 takes two batches.
+        self.batches.len() + 2 <= self.capacity
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.batches.is_empty()
+    }
+
+    /// Batches that wait.
+    pub fn len(&self) -> usize {
+        self.batches.len()
+    }
+
+    /// A place for a datagram of exactly `len` bytes to `path`, at the end of the newest batch where that is
+    /// allowed. It counts only once it is committed.
+    pub(crate) fn reserve(&mut self, path: Path, len: usize) -> Slot<'_> {
+        if !self.batches.back().is_some_and(|batch| batch.takes(&path, len)) {
+            let buffer = self.free.pop().unwrap_or_else(|| {
+                vec![0; MAX_BATCH_BYTES + MAX_CONTROL_MESSAGE].into_boxed_slice()
+            });
+            let batch =
+                Batch { path, buffer, segment_size: len, segments: 0, len: 0, sent: 0, sealed: false };
+            self.batches.push_back(batch);
+        }
+        Slot { queue: self, len }
+    }
+
+    /// Ends the newest batch: what comes next begins another.
+    pub(crate) fn seal(&mut self) {
+        if let Some(batch) = self.batches.back_mut() {
+            batch.sealed = true;
+        }
+    }
+
+    /// Takes the oldest batch.
+    pub fn pop(&mut self) -> Option<Batch> {
+        self.batches.pop_front()
+    }
+
+    /// Gives back a batch that was taken and not sent whole; it is the oldest again, and grows no more.
+    pub fn unpop(&mut self, mut batch: Batch) {
+        batch.sealed = true;
+        self.batches.push_front(batch);
+    }
+
+    /// Gives back the buffer of a batch that is done with.
+    pub fn recycle(&mut self, batch: Batch) {
+        if self.free.len() < self.capacity {
+            self.free.push(batch.buffer);
+        }
+    }
+}
+
+/// A reserved place in the newest batch. Dropped without [`Slot::commit`], it was never there.
+#[derive(Debug)]
+pub(crate) struct Slot<'q> {
+    queue: &'q mut TransmitQueue,
+    len: usize,
+}
+
+impl Slot<'_> {
+    /// The place to write the datagram to, with slack behind it.
+    pub(crate) fn buffer_mut(&mut self) -> &mut [u8] {
+        match self.queue.batches.back_mut() {
+            Some(batch) => &mut batch.buffer[batch.len..],
+            None => &mut [],
+        }
+    }
+
+    /// Keeps the datagram.
+    pub(crate) fn commit(self) {
+        if let Some(batch) = self.queue.batches.back_mut() {
+            batch.len += self.len;
+            batch.segments += 1;
+            batch.sealed |= self.len < batch.segment_size;
+        }
+    }
+}
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        if self.queue.batches.back().is_some_and(|batch| batch.len == 0)
+            && let Some(batch) = self.queue.batches.pop_back()
+        {
+            self.queue.recycle(batch);
+        }
+    }
+}
+
+/// A handshake message, cookie reply or keepalive that waits for the socket.
+#[derive(Clone, Debug)]
+pub struct ControlMessage {
+    destination: SocketAddr,
+    source: Option<IpAddr>,
+    len: usize,
+    bytes: [u8; MAX_CONTROL_MESSAGE],
+}
+
+impl ControlMessage {
+    /// The message as one datagram.
+    pub fn transmit(&self) -> Transmit<'_> {
+        Transmit {
+            destination: self.destination,
+            source: self.source,
+            ecn: Ecn::NotEct,
+            segment_size: self.len,
+            contents: &self.bytes[..self.len],
+        }
+    }
+}
+
+/// What is not data, in slots of its own that data cannot fill.
+#[derive(Debug)]
+pub struct ControlQueue {
+    messages: VecDeque<ControlMessage>,
+    capacity: usize,
+}
+
+impl ControlQueue {
+    /// A queue of `capacity` messages.
+    pub fn new(capacity: usize) -> Self {
+        Self { messages: VecDeque::with_capacity(capacity), capacity }
+    }
+
+    /// Whether one message more finds a slot.
+    pub fn has_room(&self) -> bool {
+        self.messages.len() < self.capacity
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.messages.is_empty()
+    }
+
+    /// The oldest message.
+    pub fn front(&self) -> Option<&ControlMessage> {
+        self.messages.front()
+    }
+
+    /// Takes the oldest message.
+    pub fn pop(&mut self) -> Option<ControlMessage> {
+        self.messages.pop_front()
+    }
+
+    /// Adds a message of at most [`MAX_CONTROL_MESSAGE`] bytes. False, and nothing added, when there is no
+    /// slot.
+    pub(crate) fn push(&mut self, destination: SocketAddr, source: Option<IpAddr>, message: &[u8]) -> bool {
+        let mut bytes = [0; MAX_CONTROL_MESSAGE];
+        let Some(place) = bytes.get_mut(..message.len()) else { return false };
+        if !self.has_room() {
+            return false;
+        }
+        place.copy_from_slice(message);
+        self.messages.push_back(ControlMessage { destination, source, len: message.len(), bytes });
+        true
+    }
+}
+
+/// What the socket says about a received buffer: one datagram, or several that the kernel's GRO joined.
+#[derive(Clone, Copy, Debug)]
+pub struct RecvMeta {
+    /// Who sent it.
+    pub source: SocketAddr,
+    /// The local address it was sent to: the source of the answer.
+    pub local: Option<IpAddr>,
+    /// The ECN field of the outer header.
+    pub ecn: Ecn,
+    /// Bytes received.
+    pub len: usize,
+    /// Bytes of each datagram but the last, which may be shorter. Never 0.
+    pub stride: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(port: u16) -> Path {
+        Path {
+            peer: PeerId::for_test(0),
+            destination: SocketAddr::from(([192, 0, 2, 1], port)),
+            source: None,
+            ecn: Ecn::NotEct,
+        }
+    }
+
+    fn put(queue: &mut TransmitQueue, path: Path, len: usize, tag: u8) {
+        let mut slot = queue.reserve(path, len);
+        slot.buffer_mut()[..len].fill(tag);
+        slot.commit();
+    }
+
+    fn sizes(queue: &mut TransmitQueue) -> Vec<(usize, usize)> {
+        std::iter::from_fn(|| queue.pop())
+            .map(|batch| (batch.unsent().segments(), batch.unsent().contents.len()))
+            .collect()
+    }
+
+    #[test]
+    fn equal_datagrams_share_a_batch_and_a_shorter_one_ends_it() {
+        let mut queue = TransmitQueue::new(8);
+        for len in [100, 100, 60, 60, 100] {
+            put(&mut queue, path(1), len, 0);
+        }
+        assert_eq!(sizes(&mut queue), [(3, 260), (1, 60), (1, 100)]);
+    }
+
+    #[test]
+    fn another_destination_ends_a_batch_for_good() {
+        let mut queue = TransmitQueue::new(8);
+        for (port, tag) in [(1, 1), (2, 2), (1, 3)] {
+            put(&mut queue, path(port), 100, tag);
+        }
+        let order: Vec<u8> =
+            std::iter::from_fn(|| queue.pop()).map(|batch| batch.unsent().contents[0]).collect();
+        assert_eq!(order, [1, 2, 3]);
+    }
+
+    #[test]
+    fn a_batch_ends_at_64_segments_and_at_what_udp_carries() {
+        let mut queue = TransmitQueue::new(8);
+        for _ in 0..65 {
+            put(&mut queue, path(1), 32, 0);
+        }
+        assert_eq!(sizes(&mut queue), [(64, 2048), (1, 32)]);
+        for _ in 0..46 {
+            put(&mut queue, path(1), 1452, 0);
+        }
+        assert_eq!(sizes(&mut queue), [(45, 65_340), (1, 1452)]);
+    }
+
+    #[test]
+    fn a_reservation_that_is_not_committed_leaves_nothing() {
+        let mut queue = TransmitQueue::new(8);
+        drop(queue.reserve(path(1), 100));
+        assert!(queue.is_empty());
+        put(&mut queue, path(1), 100, 0);
+        drop(queue.reserve(path(1), 100));
+        assert_eq!(sizes(&mut queue), [(1, 100)]);
+    }
+
+    #[test]
+    fn a_batch_that_was_sent_in_part_goes_on_where_it_was() {
+        let mut queue = TransmitQueue::new(8);
+        for tag in 0..3 {
+            put(&mut queue, path(1), 100, tag);
+        }
+        let mut batch = queue.pop().unwrap();
+        assert!(!batch.advance(100));
+        queue.unpop(batch);
+        put(&mut queue, path(1), 100, 3);
+        let mut batch = queue.pop().unwrap();
+        assert_eq!(batch.unsent().contents[0], 1);
+        assert_eq!(batch.unsent().segments(), 2);
+        assert!(batch.advance(200));
+        assert_eq!(sizes(&mut queue), [(1, 100)]);
+    }
+}
