@@ -19,6 +19,7 @@ pub struct PeerConfig {
     /// The inner addresses that are its own, without host bits: where packets to it go, and what packets from
     /// it must carry as their source.
     pub allowed_ips: Vec<IpNet>,
-    /// Seconds between keepalives that are sent whatever else is sent, to hold a NAT mapping open.
+    /// Seconds without an authenticated message either way after which a keepalive is sent, to hold a NAT
+    /// mapping open.
     pub persistent_keepalive: Option<NonZeroU16>,
 }

@@ -72,6 +72,23 @@ impl IpHeader {
     }
 }
 
+/// The transport protocol of `packet` and the offset of its header, behind IPv4 options and IPv6 extension
+/// headers. `None` where there is none to be found: a fragment, or a chain that runs out of the packet.
+#[inline]
+pub fn transport(packet: &[u8], header: &IpHeader) -> Option<(u8, usize)> {
+    if header.is_fragment {
+        return None;
+    }
+    let (mut protocol, mut at) = (header.protocol, header.header_len);
+    // Hop-by-hop, routing and destination options (RFC 8200, section 4); IPv4 knows none of them.
+    while matches!(protocol, 0 | 43 | 60) && packet[0] >> 4 == 6 {
+        let extension = packet.get(at..at + 2)?;
+        protocol = extension[0];
+        at += usize::from(extension[1]) * 8 + 8;
+    }
+    (at <= header.total_len).then_some((protocol, at))
+}
+
 /// Adds `bytes` to a running Internet checksum as big-endian 16-bit words; a trailing odd byte counts as the
 /// high half of a word, so only the last piece of a sum may have an odd length.
 #[inline]

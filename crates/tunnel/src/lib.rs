@@ -3,25 +3,42 @@
 //! *Outbound* always means TUN → UDP, *inbound* always means UDP → TUN.
 #![forbid(unsafe_code)]
 
+mod allowed_ips;
 mod config;
 mod drop_reason;
+mod ecn;
+mod event;
+mod inbound;
 pub mod ip;
 mod key;
 mod offload;
+mod outbound;
 mod packet;
 mod peer;
+mod peer_index;
+mod session;
+mod source_limit;
+mod split;
+mod staging;
+mod timers;
 mod transmit;
+mod tunnel;
 
 pub use config::PeerConfig;
 pub use drop_reason::{DropCounters, DropReason};
+pub use event::Event;
 pub use key::{InvalidKey, PresharedKey, PrivateKey, PublicKey};
 pub use offload::Offload;
+pub use outbound::Outbound;
 pub use packet::{MAX_PACKET, PacketMut, PlainSlab, Plaintext, TAILROOM};
-pub use peer::PeerId;
+pub use peer::{NewPeer, PeerBuilder, PeerId, PeerSnapshot};
+pub use timers::WakeReason;
 pub use transmit::{
-    Batch, ControlMessage, ControlQueue, Ecn, MAX_BATCH_BYTES, MAX_BATCH_SEGMENTS, MAX_CONTROL_MESSAGE, Path, RecvMeta,
-    Transmit, TransmitQueue,
+    Batch, ControlMessage, ControlQueue, Ecn, MAX_BATCH_BYTES, MAX_BATCH_SEGMENTS, MAX_CONTROL_MESSAGE, Path,
+    RecvMeta, Transmit, TransmitQueue,
 };
+
+pub use tunnel::{InsertError, Progress, Tunnel, TunnelConfig, TunnelStats};
 
 /// Whether the clock is the one that only tests advance. A daemon must not be built with it.
 pub const MOCK_CLOCK: bool = cfg!(feature = "mock-instant");

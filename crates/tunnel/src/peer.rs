@@ -1,12 +1,141 @@
-//! One peer.
+//! One peer: its sessions, where it is, what waits for it, and when something is due.
+
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU16;
+use std::time::{Duration, Instant};
+
+use ipnet::IpNet;
+
+use crate::config::PeerConfig;
+use crate::key::{PrivateKey, PublicKey};
+use crate::peer_index::INDEX_BITS;
+use crate::session::{Session, SessionBuilder};
+use crate::staging::Staging;
+use crate::timers::Timers;
+use crate::transmit::{Ecn, Path};
 
 /// The place of a peer in the tunnel's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerId(u32);
 
 impl PeerId {
+    pub(crate) fn new(place: usize) -> Self {
+        Self(place as u32)
+    }
+
+    pub(crate) fn place(self) -> usize {
+        self.0 as usize
+    }
+
     #[cfg(test)]
     pub(crate) fn for_test(id: u32) -> Self {
         Self(id)
     }
+}
+
+/// Where a peer is, as its last authenticated message or the configuration says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Endpoint {
+    pub(crate) address: SocketAddr,
+    /// The local address that it sends to: the source of what goes to it.
+    pub(crate) source: Option<IpAddr>,
+}
+
+/// Makes [`NewPeer`]s away from the packet thread: each costs an X25519 (tens of microseconds).
+#[derive(Clone)]
+pub struct PeerBuilder {
+    public_key: PublicKey,
+    sessions: SessionBuilder,
+}
+
+impl PeerBuilder {
+    /// Peers of the interface with this key.
+    pub fn new(private_key: &PrivateKey) -> Self {
+        Self { public_key: private_key.public_key(), sessions: SessionBuilder::new(private_key.clone()) }
+    }
+
+    /// The public key of the interface.
+    pub fn public_key(&self) -> PublicKey {
+        self.public_key
+    }
+
+    /// A peer, ready to be inserted, with a random index.
+    pub fn build(&self, config: PeerConfig) -> NewPeer {
+        let index = rand::random::<u32>() >> (32 - INDEX_BITS);
+        let session = self.sessions.build(config.public_key, config.preshared_key.as_ref(), index);
+        NewPeer { config, index, session }
+    }
+}
+
+/// A peer that is not in a tunnel yet.
+pub struct NewPeer {
+    pub(crate) config: PeerConfig,
+    pub(crate) index: u32,
+    pub(crate) session: Session,
+}
+
+impl NewPeer {
+    /// What it was built from, to build it again when its random index is taken.
+    pub fn into_config(self) -> PeerConfig {
+        self.config
+    }
+}
+
+/// A peer in the tunnel's table.
+pub(crate) struct Peer {
+    pub(crate) public_key: PublicKey,
+    pub(crate) index: u32,
+    pub(crate) session: Session,
+    pub(crate) endpoint: Option<Endpoint>,
+    pub(crate) allowed_ips: Vec<IpNet>,
+    pub(crate) staging: Staging,
+    pub(crate) timers: Timers,
+    pub(crate) is_ready: bool,
+    pub(crate) last_handshake: Option<Instant>,
+    pub(crate) sent_bytes: u64,
+    pub(crate) received_bytes: u64,
+}
+
+impl Peer {
+    pub(crate) fn new(new: NewPeer, now: Instant) -> Self {
+        let keepalive = new.config.persistent_keepalive.map(NonZeroU16::get).map(u64::from);
+        Self {
+            public_key: new.config.public_key,
+            index: new.index,
+            session: new.session,
+            endpoint: new.config.endpoint.map(|address| Endpoint { address, source: None }),
+            allowed_ips: new.config.allowed_ips,
+            staging: Staging::default(),
+            timers: Timers::new(keepalive.map(Duration::from_secs), new.index, now),
+            is_ready: false,
+            last_handshake: None,
+            sent_bytes: 0,
+            received_bytes: 0,
+        }
+    }
+
+    /// The way of a datagram to the peer; `None` while nobody knows where it is.
+    pub(crate) fn path(&self, id: PeerId, ecn: Ecn) -> Option<Path> {
+        let endpoint = self.endpoint?;
+        Some(Path { peer: id, destination: endpoint.address, source: endpoint.source, ecn })
+    }
+}
+
+/// What is known of a peer, for status and metrics.
+#[derive(Clone, Debug)]
+pub struct PeerSnapshot {
+    /// Its identity.
+    pub public_key: PublicKey,
+    /// Where it is.
+    pub endpoint: Option<SocketAddr>,
+    /// When its last handshake came through.
+    pub last_handshake: Option<Instant>,
+    /// UDP payload bytes sent to it, handshakes included.
+    pub sent_bytes: u64,
+    /// UDP payload bytes received from it and authenticated, handshakes included.
+    pub received_bytes: u64,
+    /// Bytes of packets that wait for a session.
+    pub staged_bytes: usize,
+    /// Its allowed-ips, as configured.
+    pub allowed_ips: Vec<IpNet>,
 }

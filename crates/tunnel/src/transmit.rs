@@ -142,11 +142,7 @@ impl TransmitQueue {
     ///
     /// A super-packet of tiny segments may exceed it by its own batches, never more.
     pub fn new(capacity: usize) -> Self {
-        Self {
-            batches: VecDeque::with_capacity(capacity + 2),
-            free: Vec::with_capacity(capacity),
-            capacity,
-        }
+        Self { batches: VecDeque::with_capacity(capacity + 2), free: Vec::with_capacity(capacity), capacity }
     }
 
     /// Whether a packet of any size may be encrypted into the queue.
@@ -169,9 +165,10 @@ impl TransmitQueue {
     /// allowed. It counts only once it is committed.
     pub(crate) fn reserve(&mut self, path: Path, len: usize) -> Slot<'_> {
         if !self.batches.back().is_some_and(|batch| batch.takes(&path, len)) {
-            let buffer = self.free.pop().unwrap_or_else(|| {
-                vec![0; MAX_BATCH_BYTES + MAX_CONTROL_MESSAGE].into_boxed_slice()
-            });
+            let buffer = self
+                .free
+                .pop()
+                .unwrap_or_else(|| vec![0; MAX_BATCH_BYTES + MAX_CONTROL_MESSAGE].into_boxed_slice());
             let batch =
                 Batch { path, buffer, segment_size: len, segments: 0, len: 0, sent: 0, sealed: false };
             self.batches.push_back(batch);
@@ -279,6 +276,11 @@ impl ControlQueue {
     /// Whether one message more finds a slot.
     pub fn has_room(&self) -> bool {
         self.messages.len() < self.capacity
+    }
+
+    /// Whether so many messages more find slots.
+    pub(crate) fn has_room_for(&self, messages: usize) -> bool {
+        self.messages.len() + messages <= self.capacity
     }
 
     /// Whether nothing waits.

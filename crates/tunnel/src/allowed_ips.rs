@@ -1,0 +1,74 @@
+//! Cryptokey routing (whitepaper, section 2): which peer an inner address belongs to, by longest prefix.
+
+use std::net::IpAddr;
+
+use ip_network::{Ipv4Network, Ipv6Network};
+use ip_network_table::IpNetworkTable;
+use ipnet::IpNet;
+
+use crate::peer::PeerId;
+
+/// The allowed-ips of every peer. A prefix belongs to one peer only.
+pub(crate) struct AllowedIps(IpNetworkTable<PeerId>);
+
+impl AllowedIps {
+    pub(crate) fn new() -> Self {
+        Self(IpNetworkTable::new())
+    }
+
+    /// Gives `network` to `peer`, taking it from the peer that had it.
+    pub(crate) fn insert(&mut self, network: IpNet, peer: PeerId) {
+        // Truncating cannot fail: the prefix length of an `IpNet` is in range.
+        match network {
+            IpNet::V4(net) => {
+                if let Ok(net) = Ipv4Network::new_truncate(net.addr(), net.prefix_len()) {
+                    self.0.insert(net, peer);
+                }
+            }
+            IpNet::V6(net) => {
+                if let Ok(net) = Ipv6Network::new_truncate(net.addr(), net.prefix_len()) {
+                    self.0.insert(net, peer);
+                }
+            }
+        }
+    }
+
+    /// The peer that `address` belongs to.
+    #[inline]
+    pub(crate) fn peer_of(&self, address: IpAddr) -> Option<PeerId> {
+        match address {
+            IpAddr::V4(address) => self.0.longest_match_ipv4(address).map(|(_, peer)| *peer),
+            IpAddr::V6(address) => self.0.longest_match_ipv6(address).map(|(_, peer)| *peer),
+        }
+    }
+
+    /// Takes every prefix from `peer`.
+    pub(crate) fn remove_peer(&mut self, peer: PeerId) {
+        self.0.retain(|_, owner| *owner != peer);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_prefix_wins_and_the_later_peer_takes_it_over() {
+        let (a, b) = (PeerId::for_test(0), PeerId::for_test(1));
+        let mut table = AllowedIps::new();
+        for (net, peer) in [("10.0.0.0/8", a), ("10.1.0.0/16", b), ("::/0", a), ("fd00::/8", b)] {
+            table.insert(net.parse().unwrap(), peer);
+        }
+        let peer_of = |table: &AllowedIps, address: &str| table.peer_of(address.parse().unwrap());
+        assert_eq!(peer_of(&table, "10.2.0.1"), Some(a));
+        assert_eq!(peer_of(&table, "10.1.0.1"), Some(b));
+        assert_eq!(peer_of(&table, "fd12::1"), Some(b));
+        assert_eq!(peer_of(&table, "2001:db8::1"), Some(a));
+        assert_eq!(peer_of(&table, "192.0.2.1"), None);
+        table.insert("10.1.0.0/16".parse().unwrap(), a);
+        assert_eq!(peer_of(&table, "10.1.0.1"), Some(a));
+        table.remove_peer(a);
+        assert_eq!(peer_of(&table, "10.1.0.1"), None);
+        assert_eq!(peer_of(&table, "fd12::1"), Some(b));
+    }
+}

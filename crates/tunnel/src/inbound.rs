@@ -1,0 +1,217 @@
+//! Inbound: a datagram finds its peer by receiver index, is opened and checked, and becomes plaintext for the
+//! TUN; a handshake is answered.
+//!
+//! Before: the event loop took it from a receive buffer. After: the event loop stages the plaintext with the
+//! TUN.
+
+use std::time::{Duration, Instant};
+
+use crate::drop_reason::DropReason;
+use crate::ecn;
+use crate::event::Event;
+use crate::ip::IpHeader;
+use crate::packet::{PlainSlab, Plaintext};
+use crate::peer::{Endpoint, PeerId};
+use crate::session::{DATA_OVERHEAD, HandshakeKind, REJECT_AFTER_TIME, Refused, Shaken};
+use crate::timers::{KEEPALIVE_TIMEOUT, REKEY_TIMEOUT};
+use crate::transmit::{ControlQueue, MAX_CONTROL_MESSAGE, RecvMeta};
+use crate::tunnel::Tunnel;
+
+/// An initiator begins a new handshake when it receives on a session this old (whitepaper, section 6.2).
+const REKEY_ON_RECEIVE: Duration =
+    Duration::from_secs(REJECT_AFTER_TIME.as_secs() - KEEPALIVE_TIMEOUT.as_secs() - REKEY_TIMEOUT.as_secs());
+
+const INITIATION: (u8, usize) = (1, 148);
+const RESPONSE: (u8, usize) = (2, 92);
+const COOKIE_REPLY: (u8, usize) = (3, 64);
+const DATA: u8 = 4;
+
+impl Tunnel {
+    /// Takes one datagram from the network. `plain` must have room for as many bytes as the datagram has.
+    /// `Ok(Some(_))` is a range of `plain`; answers and handshakes go to `control`. A datagram that is dropped
+    /// is counted under the reason that is returned.
+    pub fn handle_datagram(
+        &mut self,
+        meta: &RecvMeta,
+        datagram: &[u8],
+        now: Instant,
+        plain: &mut PlainSlab,
+        control: &mut ControlQueue,
+    ) -> Result<Option<Plaintext>, DropReason> {
+        let result = if Self::is_data(datagram) {
+            self.data(meta, datagram, now, plain)
+        } else {
+            self.handle_control(meta, datagram, now, control).map(|()| None)
+        };
+        if let Err(reason) = result {
+            self.drops.add(reason, 1);
+        }
+        result
+    }
+
+    /// Whether a datagram carries data, so that it needs room for its plaintext; everything else is short and
+    /// never waits for the TUN.
+    pub fn is_data(datagram: &[u8]) -> bool {
+        datagram.len() >= DATA_OVERHEAD && datagram.starts_with(&[DATA, 0, 0, 0])
+    }
+
+    fn data(
+        &mut self,
+        meta: &RecvMeta,
+        datagram: &[u8],
+        now: Instant,
+        plain: &mut PlainSlab,
+    ) -> Result<Option<Plaintext>, DropReason> {
+        let id = self.peer_by_index(datagram, 4)?;
+        let peer = self.peers.get_mut(id.place()).and_then(Option::as_deref_mut);
+        let peer = peer.ok_or(DropReason::UnknownReceiverIndex)?;
+        let spare = plain.spare_mut();
+        if spare.len() < datagram.len() {
+            return Err(DropReason::TruncatedDatagram);
+        }
+        let opened = peer.session.open(datagram, spare)?;
+        peer.received_bytes += datagram.len() as u64;
+        peer.timers.received(now);
+        if opened.confirmed {
+            self.session_established(id, now, false);
+        }
+        self.heard_from(id, meta);
+        let wants_rekey =
+            self.peer_mut(id).is_some_and(|peer| peer.session.is_initiator_older_than(REKEY_ON_RECEIVE, now));
+        if wants_rekey {
+            self.want_handshake(id, now, false);
+        }
+        if opened.len == 0 {
+            self.stats.keepalives_received += 1;
+            self.reschedule(id);
+            return Ok(None);
+        }
+        if let Some(peer) = self.peer_mut(id) {
+            peer.timers.data_received(now);
+        }
+        self.reschedule(id);
+
+        let packet = &mut plain.spare_mut()[..opened.len];
+        let header = IpHeader::parse(packet).ok_or(DropReason::MalformedPlaintext)?;
+        if self.allowed_ips.peer_of(header.source) != Some(id) {
+            return Err(DropReason::SourceNotAllowed);
+        }
+        if !ecn::merge(meta.ecn, packet) {
+            return Err(DropReason::CongestionNotEct);
+        }
+        let len = u16::try_from(opened.len).map_err(|_| DropReason::MalformedPlaintext)?;
+        self.stats.opened += 1;
+        Ok(Some(plain.commit(len)))
+    }
+
+    fn handle_control(
+        &mut self,
+        meta: &RecvMeta,
+        datagram: &[u8],
+        now: Instant,
+        control: &mut ControlQueue,
+    ) -> Result<(), DropReason> {
+        let shape = (*datagram.first().ok_or(DropReason::MalformedDatagram)?, datagram.len());
+        if datagram.get(1..4) != Some(&[0, 0, 0]) {
+            return Err(DropReason::MalformedDatagram);
+        }
+        match shape {
+            INITIATION | RESPONSE => self.handshake(meta, datagram, now, control),
+            COOKIE_REPLY => {
+                let id = self.peer_by_index(datagram, 4)?;
+                self.refresh(id, now, control);
+                let peer = self.peer_mut(id).ok_or(DropReason::UnknownReceiverIndex)?;
+                peer.session.cookie_reply(datagram)
+            }
+            _ => Err(DropReason::MalformedDatagram),
+        }
+    }
+
+    fn handshake(
+        &mut self,
+        meta: &RecvMeta,
+        datagram: &[u8],
+        now: Instant,
+        control: &mut ControlQueue,
+    ) -> Result<(), DropReason> {
+        if !control.has_room() {
+            return Err(DropReason::ControlQueueFull);
+        }
+        let admitted = self.gate.admit(meta.source.ip(), datagram, now);
+        let kind = match admitted {
+            Ok(kind) => kind,
+            Err(Refused::Drop(reason)) => return Err(reason),
+            Err(Refused::Cookie(reply)) => {
+                if control.push(meta.source, meta.local, &reply) {
+                    self.stats.cookies_sent += 1;
+                }
+                return Err(DropReason::CookieRequired);
+            }
+        };
+        if self.gate.is_under_load() && !self.sources.take(meta.source.ip(), now) {
+            return Err(DropReason::HandshakeRateLimited);
+        }
+        let id = match kind {
+            HandshakeKind::Initiation(key) => {
+                self.by_key.get(&key).copied().ok_or(DropReason::UnknownPeer)?
+            }
+            HandshakeKind::Response(_) => self.peer_by_index(datagram, 8)?,
+        };
+        self.refresh(id, now, control);
+        let peer = self.peer_mut(id).ok_or(DropReason::UnknownPeer)?;
+        let mut answer = [0; MAX_CONTROL_MESSAGE];
+        let (shaken, len) = peer.session.handshake(datagram, now, &mut answer)?;
+        peer.received_bytes += datagram.len() as u64;
+        peer.timers.received(now);
+        self.heard_from(id, meta);
+        match shaken {
+            Shaken::Answered => {
+                if let Some(peer) = self.peer_mut(id) {
+                    peer.timers.handshake_answered(now);
+                }
+            }
+            Shaken::Established { another_in_flight } => {
+                self.session_established(id, now, another_in_flight);
+            }
+        }
+        self.send_control(id, now, control, &answer[..len]);
+        self.reschedule(id);
+        Ok(())
+    }
+
+    /// A session can be used from now on, both ways.
+    fn session_established(&mut self, id: PeerId, now: Instant, another_in_flight: bool) {
+        let Some(peer) = self.peer_mut(id) else { return };
+        peer.last_handshake = Some(now);
+        peer.timers.session_established(now, another_in_flight);
+        let event = Event::HandshakeComplete { peer: peer.public_key };
+        self.stats.handshakes += 1;
+        self.push_event(event);
+        self.make_ready(id);
+    }
+
+    /// Roaming (whitepaper, section 6.5): an authenticated message tells where its peer is, and which of our
+    /// addresses it knows.
+    #[inline]
+    fn heard_from(&mut self, id: PeerId, meta: &RecvMeta) {
+        let endpoint = Endpoint { address: meta.source, source: meta.local };
+        let Some(peer) = self.peer_mut(id) else { return };
+        if peer.endpoint == Some(endpoint) {
+            return;
+        }
+        let moved = peer.endpoint.is_none_or(|old| old.address != meta.source);
+        peer.endpoint = Some(endpoint);
+        if moved {
+            let event = Event::EndpointChanged { peer: peer.public_key, endpoint: meta.source };
+            self.push_event(event);
+        }
+    }
+
+    fn peer_by_index(&self, datagram: &[u8], at: usize) -> Result<PeerId, DropReason> {
+        datagram
+            .get(at..)
+            .and_then(|bytes| bytes.first_chunk::<4>())
+            .and_then(|index| self.by_index.peer_of(u32::from_le_bytes(*index)))
+            .ok_or(DropReason::UnknownReceiverIndex)
+    }
+}

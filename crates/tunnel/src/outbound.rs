@@ -1,0 +1,202 @@
+//! Outbound: a packet from the TUN finds its peer, is split and sealed into the transmit queue, or waits for a
+//! session.
+//!
+//! Before: the event loop took it from a batch. After: `split.rs`, `session.rs`, `transmit.rs`.
+
+use std::time::{Duration, Instant};
+
+use crate::drop_reason::DropReason;
+use crate::ecn;
+use crate::ip::IpHeader;
+use crate::packet::PacketMut;
+use crate::peer::{Peer, PeerId};
+use crate::session::DATA_OVERHEAD;
+use crate::split;
+use crate::transmit::TransmitQueue;
+use crate::tunnel::{Progress, Tunnel, TunnelStats};
+
+/// An initiator begins a new handshake when it sends on a session this old (whitepaper, section 6.2,
+/// Rekey-After-Time).
+const REKEY_AFTER_TIME: Duration = Duration::from_secs(120);
+
+/// What became of an outbound packet that was not dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outbound {
+    /// Its segments are in the transmit queue.
+    Sealed,
+    /// It waits with its peer, in order, and a handshake is due: call [`Tunnel::handle_timeout`].
+    Staged,
+}
+
+impl Tunnel {
+    /// Takes one packet from the TUN. Needs [`TransmitQueue::has_room_for_super_packet`]. A packet that is
+    /// dropped is counted under the reason that is returned.
+    pub fn handle_tun_packet(
+        &mut self,
+        packet: &mut PacketMut<'_>,
+        now: Instant,
+        out: &mut TransmitQueue,
+    ) -> Result<Outbound, DropReason> {
+        let result = self.route(packet, now, out);
+        if let Err(reason) = result {
+            self.drops.add(reason, split::segments(packet));
+        }
+        result
+    }
+
+    fn route(
+        &mut self,
+        packet: &mut PacketMut<'_>,
+        now: Instant,
+        out: &mut TransmitQueue,
+    ) -> Result<Outbound, DropReason> {
+        let header = IpHeader::parse(packet.bytes()).ok_or(DropReason::MalformedPacket)?;
+        let id = self.allowed_ips.peer_of(header.destination).ok_or(DropReason::NoPeer)?;
+        let mtu = usize::from(self.config.mtu);
+        let peer = self.peers.get_mut(id.place()).and_then(Option::as_deref_mut).ok_or(DropReason::NoPeer)?;
+        if peer.endpoint.is_none() {
+            return Err(DropReason::NoEndpoint);
+        }
+        let can_seal = peer.session.can_seal(now);
+        if !can_seal || !peer.staging.is_empty() {
+            self.stage(id, packet);
+            if can_seal {
+                self.make_ready(id);
+            } else {
+                self.want_handshake(id, now, true);
+            }
+            return Ok(Outbound::Staged);
+        }
+        seal(peer, id, packet, &header, mtu, now, out, &mut self.stats)?;
+        let wants_rekey = peer.session.is_initiator_older_than(REKEY_AFTER_TIME, now);
+        self.reschedule(id);
+        if wants_rekey {
+            self.want_handshake(id, now, false);
+        }
+        Ok(Outbound::Sealed)
+    }
+
+    /// Seals packets that waited for a session that is there now. Call it before new packets are taken from
+    /// the TUN, until it is done.
+    pub fn flush_staged(&mut self, now: Instant, out: &mut TransmitQueue) -> Progress {
+        let mtu = usize::from(self.config.mtu);
+        while let Some(id) = self.ready.front().copied() {
+            let Some(peer) = self.peers.get_mut(id.place()).and_then(Option::as_deref_mut) else {
+                self.ready.pop_front();
+                continue;
+            };
+            while peer.session.can_seal(now) && peer.endpoint.is_some() {
+                if !out.has_room_for_super_packet() {
+                    return Progress::Blocked;
+                }
+                let Some(mut staged) = peer.staging.pop() else { break };
+                let Some(mut packet) = staged.packet() else { continue };
+                let segments = split::segments(&packet);
+                self.stats.staged_bytes -= packet.bytes().len();
+                self.stats.staged_segments -= segments;
+                let result = IpHeader::parse(packet.bytes())
+                    .ok_or(DropReason::MalformedPacket)
+                    .and_then(|header| seal(peer, id, &mut packet, &header, mtu, now, out, &mut self.stats));
+                if let Err(reason) = result {
+                    self.drops.add(reason, segments);
+                }
+            }
+            peer.is_ready = false;
+            self.ready.pop_front();
+            self.reschedule(id);
+        }
+        Progress::Done
+    }
+
+    /// Whether packets that waited can be sealed now.
+    pub fn has_ready_staged(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    pub(crate) fn make_ready(&mut self, id: PeerId) {
+        if let Some(peer) = self.peer_mut(id)
+            && !peer.is_ready
+            && !peer.staging.is_empty()
+        {
+            peer.is_ready = true;
+            self.ready.push_back(id);
+        }
+    }
+
+    /// Keeps a copy of `packet` for when there is a session; the peer's oldest packets go to make room, since
+    /// they are the ones that a sender has given up first.
+    fn stage(&mut self, id: PeerId, packet: &PacketMut<'_>) {
+        let len = packet.bytes().len();
+        loop {
+            let budget_spent = self.stats.staged_bytes + len > self.config.staging_bytes;
+            let Some(peer) = self.peer_mut(id) else { return };
+            if !peer.staging.is_full_for(len) && !budget_spent {
+                break;
+            }
+            match peer.staging.pop() {
+                Some(mut oldest) => self.count_unstaged(oldest.packet(), DropReason::StagingFull),
+                None => {
+                    self.drops.add(DropReason::StagingFull, split::segments(packet));
+                    return;
+                }
+            }
+        }
+        if let Some(peer) = self.peer_mut(id) {
+            peer.staging.push(packet);
+            self.stats.staged_bytes += len;
+            self.stats.staged_segments += split::segments(packet);
+        }
+    }
+
+    /// Gives up everything that waits for the peer.
+    pub(crate) fn drop_staged(&mut self, id: PeerId, reason: DropReason) {
+        while let Some(mut staged) = self.peer_mut(id).and_then(|peer| peer.staging.pop()) {
+            self.count_unstaged(staged.packet(), reason);
+        }
+    }
+
+    fn count_unstaged(&mut self, packet: Option<PacketMut<'_>>, reason: DropReason) {
+        if let Some(packet) = packet {
+            let segments = split::segments(&packet);
+            self.stats.staged_bytes -= packet.bytes().len();
+            self.stats.staged_segments -= segments;
+            self.drops.add(reason, segments);
+        }
+    }
+}
+
+/// Splits and seals one packet into `out`. The caller has made sure of session, endpoint and room.
+#[expect(clippy::too_many_arguments, reason = "disjoint parts of the tunnel, borrowed apart")]
+fn seal(
+    peer: &mut Peer,
+    id: PeerId,
+    packet: &mut PacketMut<'_>,
+    header: &IpHeader,
+    mtu: usize,
+    now: Instant,
+    out: &mut TransmitQueue,
+    stats: &mut TunnelStats,
+) -> Result<(), DropReason> {
+    let path = peer.path(id, ecn::of(packet.bytes())).ok_or(DropReason::NoEndpoint)?;
+    let (mut segments, mut bytes) = (0, 0);
+    split::split(packet, header, mtu, |segment| {
+        let mut slot = out.reserve(path, segment.len() + DATA_OVERHEAD);
+        let Some(len) = peer.session.seal(segment, slot.buffer_mut()) else { return false };
+        slot.commit();
+        segments += 1;
+        bytes += len as u64;
+        true
+    })?;
+    if segments == 0 {
+        return Err(DropReason::NoSession);
+    }
+    if segments > 1 {
+        // The receiver's GRO joins what one send carried: a send that ends with its super-packet is written
+        // to the other TUN as one again, where a PSH in the middle would cut the next one short.
+        out.seal();
+    }
+    stats.sealed += segments;
+    peer.sent_bytes += bytes;
+    peer.timers.data_sent(now);
+    Ok(())
+}

@@ -1,0 +1,323 @@
+//! When a peer needs something: WireGuard's timers (whitepaper, section 6), each a deadline.
+//!
+//! A deadline that moves later costs nothing: the peer stands in the schedule under an earlier time, wakes once
+//! for nothing and goes back under the right one. An idle peer has no deadline and wakes nobody.
+
+use std::time::{Duration, Instant};
+
+use crate::drop_reason::DropReason;
+use crate::event::Event;
+use crate::peer::PeerId;
+use crate::session::REJECT_AFTER_TIME;
+use crate::transmit::{ControlQueue, MAX_CONTROL_MESSAGE};
+use crate::tunnel::{Progress, Tunnel};
+
+/// A handshake initiation is repeated after this, and never sent more often.
+pub(crate) const REKEY_TIMEOUT: Duration = Duration::from_secs(5);
+/// A peer that received data answers within this, with a keepalive if it has nothing else.
+pub(crate) const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long handshakes are tried for what waits.
+const REKEY_ATTEMPT_TIME: Duration = Duration::from_secs(90);
+/// At most this is added to a handshake's delay, so that two ends do not collide for ever.
+const MAX_JITTER_MS: u32 = 334;
+/// Slots of the control queue that one peer's timers may fill.
+const SLOTS_PER_TIMEOUT: usize = 3;
+
+/// Why the tunnel wants to be called again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WakeReason {
+    /// To send a handshake initiation, for the first time or again.
+    Handshake,
+    /// To answer data with a keepalive, because nothing else was sent.
+    Keepalive,
+    /// To hold a NAT mapping open.
+    PersistentKeepalive,
+    /// To begin a handshake, because data that was sent remained without an answer.
+    Silence,
+    /// To wipe the keys of sessions that ended.
+    SessionExpiry,
+}
+
+/// The deadlines of one peer.
+#[derive(Debug)]
+pub(crate) struct Timers {
+    /// When to send a handshake initiation.
+    handshake: Option<Instant>,
+    /// Since when handshakes are being tried.
+    trying_since: Option<Instant>,
+    /// When the last initiation or response was sent.
+    last_handshake_message: Option<Instant>,
+    keepalive: Option<Instant>,
+    silence: Option<Instant>,
+    persistent: Option<Instant>,
+    persistent_interval: Option<Duration>,
+    session_expiry: Option<Instant>,
+    jitter: u32,
+    /// Where the peer stands in the tunnel's schedule.
+    pub(crate) scheduled: Option<Instant>,
+}
+
+impl Timers {
+    pub(crate) fn new(persistent_interval: Option<Duration>, seed: u32, now: Instant) -> Self {
+        Self {
+            handshake: None,
+            trying_since: None,
+            last_handshake_message: None,
+            keepalive: None,
+            silence: None,
+            // The first is due at once: it brings the tunnel up.
+            persistent: persistent_interval.map(|_| now),
+            persistent_interval,
+            session_expiry: None,
+            jitter: seed | 1,
+            scheduled: None,
+        }
+    }
+
+    fn jitter(&mut self) -> Duration {
+        // xorshift32: two ends have to differ, nothing more.
+        self.jitter ^= self.jitter << 13;
+        self.jitter ^= self.jitter >> 17;
+        self.jitter ^= self.jitter << 5;
+        Duration::from_millis(u64::from(self.jitter % MAX_JITTER_MS))
+    }
+
+    /// Data was sealed for the peer.
+    #[inline]
+    pub(crate) fn data_sent(&mut self, now: Instant) {
+        self.keepalive = None;
+        if self.silence.is_none() {
+            let jitter = self.jitter();
+            self.silence = Some(now + KEEPALIVE_TIMEOUT + REKEY_TIMEOUT + jitter);
+        }
+        self.passed(now);
+    }
+
+    /// Something authentic came from the peer.
+    #[inline]
+    pub(crate) fn received(&mut self, now: Instant) {
+        self.silence = None;
+        self.passed(now);
+    }
+
+    /// Data came from the peer.
+    #[inline]
+    pub(crate) fn data_received(&mut self, now: Instant) {
+        if self.keepalive.is_none() {
+            self.keepalive = Some(now + KEEPALIVE_TIMEOUT);
+        }
+    }
+
+    #[inline]
+    fn passed(&mut self, now: Instant) {
+        if let Some(interval) = self.persistent_interval {
+            self.persistent = Some(now + interval);
+        }
+    }
+
+    fn handshake_message_sent(&mut self, now: Instant) {
+        self.last_handshake_message = Some(now);
+        self.keepalive = None;
+        self.passed(now);
+    }
+
+    pub(crate) fn handshake_answered(&mut self, now: Instant) {
+        self.handshake_message_sent(now);
+        self.session_began(now);
+        // The peer is about to confirm: an initiation of our own can wait for that.
+        if let Some(at) = self.handshake {
+            self.handshake = Some(at.max(now + REKEY_TIMEOUT));
+        }
+    }
+
+    fn session_began(&mut self, now: Instant) {
+        let expiry = now + REJECT_AFTER_TIME + Duration::from_secs(1);
+        self.session_expiry = Some(self.session_expiry.map_or(expiry, |at| at.min(expiry)));
+    }
+
+    pub(crate) fn session_established(&mut self, now: Instant, another_in_flight: bool) {
+        self.session_began(now);
+        if !another_in_flight {
+            self.handshake = None;
+            self.trying_since = None;
+        }
+    }
+
+    fn next(&self) -> Option<(Instant, WakeReason)> {
+        [
+            (self.handshake, WakeReason::Handshake),
+            (self.keepalive, WakeReason::Keepalive),
+            (self.persistent, WakeReason::PersistentKeepalive),
+            (self.silence, WakeReason::Silence),
+            (self.session_expiry, WakeReason::SessionExpiry),
+        ]
+        .into_iter()
+        .filter_map(|(at, reason)| Some((at?, reason)))
+        .min_by_key(|(at, _)| *at)
+    }
+}
+
+fn take_due(deadline: &mut Option<Instant>, now: Instant) -> bool {
+    deadline.take_if(|at| *at <= now).is_some()
+}
+
+impl Tunnel {
+    /// When [`Self::handle_timeout`] has to be called next, and what for. May be early, never late.
+    pub fn poll_timeout(&self) -> Option<(Instant, WakeReason)> {
+        let (at, id) = self.schedule.first()?;
+        let peer = self.peers.get(id.place())?.as_deref()?;
+        let reason = peer.timers.next().map_or(WakeReason::SessionExpiry, |(_, reason)| reason);
+        Some((*at, reason))
+    }
+
+    /// Does what is due. Stops when `out` is full, and goes on where it was when it is called again.
+    pub fn handle_timeout(&mut self, now: Instant, out: &mut ControlQueue) -> Progress {
+        while let Some((at, id)) = self.schedule.first().copied() {
+            if at > now {
+                break;
+            }
+            if !out.has_room_for(SLOTS_PER_TIMEOUT) {
+                return Progress::Blocked;
+            }
+            self.schedule.pop_first();
+            if let Some(peer) = self.peer_mut(id) {
+                peer.timers.scheduled = None;
+                self.peer_timeout(id, now, out);
+                self.reschedule(id);
+            }
+        }
+        Progress::Done
+    }
+
+    fn peer_timeout(&mut self, id: PeerId, now: Instant, out: &mut ControlQueue) {
+        let Some(peer) = self.peer_mut(id) else { return };
+        let timers = &mut peer.timers;
+        let expired = take_due(&mut timers.session_expiry, now);
+        let silent = take_due(&mut timers.silence, now);
+        let handshake = take_due(&mut timers.handshake, now);
+        let keepalive = take_due(&mut timers.keepalive, now);
+        let persistent = take_due(&mut timers.persistent, now);
+        if expired {
+            self.refresh(id, now, out);
+            if let Some(peer) = self.peer_mut(id) {
+                peer.timers.session_expiry = peer.session.wipe_at(peer.last_handshake, now);
+            }
+        }
+        if silent {
+            // The path may have changed under us: let the routing table choose again.
+            self.forget_source(id);
+            self.want_handshake(id, now, true);
+        }
+        if handshake {
+            self.initiate(id, now, out);
+        }
+        if keepalive || persistent {
+            self.send_keepalive(id, now, out);
+        }
+        if persistent && let Some(peer) = self.peer_mut(id) {
+            peer.timers.passed(now);
+        }
+        // A handshake that the other timers asked for is due in the same turn.
+        if self.peer_mut(id).is_some_and(|peer| take_due(&mut peer.timers.handshake, now)) {
+            self.initiate(id, now, out);
+        }
+    }
+
+    /// Asks for a handshake as soon as it may be. `fresh`: there is something new to send, so trying begins
+    /// anew (whitepaper, section 6.4).
+    pub(crate) fn want_handshake(&mut self, id: PeerId, now: Instant, fresh: bool) {
+        let Some(peer) = self.peer_mut(id) else { return };
+        let timers = &mut peer.timers;
+        if fresh || timers.trying_since.is_none() {
+            timers.trying_since = Some(now);
+        }
+        if timers.handshake.is_none() {
+            let earliest = timers.last_handshake_message.map_or(now, |last| last + REKEY_TIMEOUT);
+            timers.handshake = Some(earliest.max(now));
+        }
+        self.reschedule(id);
+    }
+
+    fn initiate(&mut self, id: PeerId, now: Instant, out: &mut ControlQueue) {
+        let Some(peer) = self.peer_mut(id) else { return };
+        let timers = &mut peer.timers;
+        if timers.trying_since.is_some_and(|since| now.duration_since(since) >= REKEY_ATTEMPT_TIME) {
+            timers.trying_since = None;
+            let event = Event::HandshakeFailed { peer: peer.public_key };
+            self.push_event(event);
+            self.drop_staged(id, DropReason::HandshakeTimeout);
+            return;
+        }
+        if peer.endpoint.is_none() {
+            timers.trying_since = None;
+            return;
+        }
+        timers.trying_since.get_or_insert(now);
+        let mut message = [0; MAX_CONTROL_MESSAGE];
+        if let Some(len) = peer.session.initiate(now, &mut message) {
+            self.send_control(id, now, out, &message[..len]);
+        }
+    }
+
+    fn send_keepalive(&mut self, id: PeerId, now: Instant, out: &mut ControlQueue) {
+        let Some(peer) = self.peer_mut(id) else { return };
+        if peer.endpoint.is_none() {
+            return;
+        }
+        if !peer.session.can_seal(now) {
+            self.want_handshake(id, now, true);
+            return;
+        }
+        let mut message = [0; MAX_CONTROL_MESSAGE];
+        if let Some(len) = peer.session.seal(&[], &mut message) {
+            self.send_control(id, now, out, &message[..len]);
+        }
+    }
+
+    /// Brings boringtun's clock up to date before a handshake message is worked on, and sends what it wants
+    /// sent.
+    pub(crate) fn refresh(&mut self, id: PeerId, now: Instant, out: &mut ControlQueue) {
+        let Some(peer) = self.peer_mut(id) else { return };
+        let mut message = [0; MAX_CONTROL_MESSAGE];
+        if let Some(len) = peer.session.refresh(now, &mut message) {
+            self.send_control(id, now, out, &message[..len]);
+        }
+    }
+
+    /// Sends a handshake message or keepalive to where the peer is.
+    pub(crate) fn send_control(&mut self, id: PeerId, now: Instant, out: &mut ControlQueue, message: &[u8]) {
+        let Some(peer) = self.peer_mut(id) else { return };
+        let Some(endpoint) = peer.endpoint else { return };
+        let timers = &mut peer.timers;
+        match message.first() {
+            Some(1) => {
+                timers.handshake_message_sent(now);
+                let jitter = timers.jitter();
+                timers.handshake = Some(now + REKEY_TIMEOUT + jitter);
+            }
+            Some(2) => timers.handshake_message_sent(now),
+            _ => {
+                timers.keepalive = None;
+                timers.passed(now);
+            }
+        }
+        peer.sent_bytes += message.len() as u64;
+        if !out.push(endpoint.address, endpoint.source, message) {
+            self.drops.add(DropReason::ControlQueueFull, 1);
+        }
+    }
+
+    /// Puts the peer into the schedule under its next deadline, if that is earlier than where it stands.
+    #[inline]
+    pub(crate) fn reschedule(&mut self, id: PeerId) {
+        let Some(peer) = self.peers.get_mut(id.place()).and_then(Option::as_deref_mut) else { return };
+        let Some((at, _)) = peer.timers.next() else { return };
+        if peer.timers.scheduled.is_some_and(|scheduled| scheduled <= at) {
+            return;
+        }
+        if let Some(scheduled) = peer.timers.scheduled.replace(at) {
+            self.schedule.remove(&(scheduled, id));
+        }
+        self.schedule.insert((at, id));
+    }
+}
