@@ -1,1 +1,25 @@
-//! The daemon.
+//! weft, a WireGuard VPN daemon: everything around the packet path of `weft_tun` and `weft_tunnel`.
+//!
+//! The binary `weft` is a thin shell around this library; `weft demo`, the tests and the bench use it too.
+
+pub mod check;
+pub mod cli;
+pub mod config;
+pub mod dataplane;
+pub mod demo;
+pub mod exit;
+pub mod keys;
+#[cfg(target_os = "linux")]
+pub mod lab;
+pub mod logging;
+mod memory_budget;
+pub mod output;
+pub mod resolve;
+pub mod routes;
+pub mod signals;
+pub mod thread_guard;
+pub mod udp;
+pub mod up;
+
+// A daemon with the clock of the tests would never end a session.
+const _: () = assert!(!weft_tunnel::MOCK_CLOCK, "weft is built with the feature `mock-instant`");

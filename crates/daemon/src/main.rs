@@ -1,2 +1,33 @@
-//! The `weft` binary.
-fn main() {}
+//! The `weft` binary: reads the command line, starts the log, and runs one command.
+//!
+//! No thread is started here: `weft demo` may need a user namespace, which only a process with one thread can enter.
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use weft::cli::{Cli, Command};
+use weft::exit::{Code, Error};
+use weft::{check, demo, keys, logging, output, up};
+
+fn main() -> ExitCode {
+    let code = match run(Cli::parse()) {
+        Ok(()) => Code::Success,
+        Err(error) => {
+            output::error(&error);
+            error.code()
+        }
+    };
+    code.into()
+}
+
+fn run(cli: Cli) -> Result<(), Error> {
+    logging::init(cli.log.as_deref(), cli.log_format).map_err(|error| Error::new(Code::Usage, error))?;
+    match cli.command {
+        Command::Up(args) => up::run(&args),
+        Command::Check(args) => check::run(&args),
+        Command::Genkey => keys::genkey(),
+        Command::Genpsk => keys::genpsk(),
+        Command::Pubkey => keys::pubkey(),
+        Command::Demo(args) => demo::run(&args),
+    }
+}

@@ -9,6 +9,7 @@ use weft_tunnel::{Offload, PacketMut, TAILROOM};
 pub struct Slab {
     buffer: Box<[u8]>,
     used: usize,
+    bytes: usize,
     packets: Vec<Entry>,
 }
 
@@ -22,7 +23,7 @@ struct Entry {
 impl Slab {
     /// An empty slab of `bytes` bytes.
     pub fn new(bytes: usize) -> Self {
-        Self { buffer: vec![0; bytes].into_boxed_slice(), used: 0, packets: Vec::new() }
+        Self { buffer: vec![0; bytes].into_boxed_slice(), used: 0, bytes: 0, packets: Vec::new() }
     }
 
     /// The free bytes behind the packets that it already holds.
@@ -40,6 +41,7 @@ impl Slab {
         }
         self.packets.push(Entry { start: start as u32, len: len as u32, offload });
         self.used = end;
+        self.bytes += len;
         true
     }
 
@@ -53,9 +55,36 @@ impl Slab {
         self.packets.len()
     }
 
+    /// Bytes of the packets that it holds, without headroom and tails.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     fn clear(&mut self) {
         self.used = 0;
+        self.bytes = 0;
         self.packets.clear();
+    }
+}
+
+/// Where a slab goes when its batch is through: to a reader thread, or to a device that the runtime reads itself.
+#[derive(Clone, Debug)]
+pub enum SlabHome {
+    /// A thread waits for it.
+    Thread(mpsc::Sender<Slab>),
+    /// A task waits for it.
+    Runtime(tokio::sync::mpsc::UnboundedSender<Slab>),
+}
+
+impl From<mpsc::Sender<Slab>> for SlabHome {
+    fn from(sender: mpsc::Sender<Slab>) -> Self {
+        Self::Thread(sender)
+    }
+}
+
+impl From<tokio::sync::mpsc::UnboundedSender<Slab>> for SlabHome {
+    fn from(sender: tokio::sync::mpsc::UnboundedSender<Slab>) -> Self {
+        Self::Runtime(sender)
     }
 }
 
@@ -66,13 +95,23 @@ pub struct TunBatch {
     slab: Option<Slab>,
     next: usize,
     queue: u16,
-    home: mpsc::Sender<Slab>,
+    home: SlabHome,
 }
 
 impl TunBatch {
     /// A batch of what `slab` holds, read from queue `queue`; the slab goes back through `home`.
-    pub fn new(slab: Slab, queue: u16, home: mpsc::Sender<Slab>) -> Self {
-        Self { slab: Some(slab), next: 0, queue, home }
+    pub fn new(slab: Slab, queue: u16, home: impl Into<SlabHome>) -> Self {
+        Self { slab: Some(slab), next: 0, queue, home: home.into() }
+    }
+
+    /// Packets in it, given out or not: a super-packet counts once.
+    pub fn packets(&self) -> usize {
+        self.slab.as_ref().map_or(0, Slab::packets)
+    }
+
+    /// Bytes of its packets, given out or not.
+    pub fn bytes(&self) -> usize {
+        self.slab.as_ref().map_or(0, Slab::bytes)
     }
 
     /// The queue that the packets were read from.
@@ -110,7 +149,41 @@ impl Drop for TunBatch {
         if let Some(mut slab) = self.slab.take() {
             slab.clear();
             // The reader has stopped if this fails: then the slab has no home left.
-            let _ = self.home.send(slab);
+            match &self.home {
+                SlabHome::Thread(home) => drop(home.send(slab)),
+                SlabHome::Runtime(home) => drop(home.send(slab)),
+            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packet_without_room_for_its_tail_is_not_kept() {
+        let mut slab = Slab::new(100);
+        assert!(!slab.commit(10, 91 - TAILROOM, Offload::None));
+        assert!(slab.is_empty());
+        assert!(slab.commit(10, 90 - TAILROOM, Offload::None));
+        assert!(slab.spare_mut().is_empty());
+        assert_eq!((slab.packets(), slab.bytes()), (1, 90 - TAILROOM));
+    }
+
+    #[test]
+    fn a_dropped_batch_returns_its_slab_empty() {
+        let (home, free) = mpsc::channel();
+        let mut slab = Slab::new(200);
+        slab.spare_mut()[10..14].copy_from_slice(b"abcd");
+        assert!(slab.commit(10, 4, Offload::None));
+        let mut batch = TunBatch::new(slab, 7, home);
+        assert_eq!(batch.remaining().collect::<Vec<_>>(), [b"abcd"]);
+        assert_eq!(batch.next_packet().unwrap().bytes(), b"abcd");
+        assert!(batch.is_done() && batch.next_packet().is_none());
+        drop(batch);
+        let mut slab = free.try_recv().unwrap();
+        assert!(slab.is_empty());
+        assert_eq!(slab.spare_mut().len(), 200);
     }
 }

@@ -11,8 +11,25 @@ use std::task::{Context, Poll};
 use weft_tunnel::{PlainSlab, Plaintext};
 
 mod batch;
+mod config;
+pub mod flow;
+pub mod memory;
+mod stats;
 
-pub use batch::{Slab, TunBatch};
+#[cfg(target_os = "linux")]
+mod linux;
+#[cfg(not(target_os = "linux"))]
+mod unsupported;
+
+#[cfg(target_os = "linux")]
+use linux as platform;
+#[cfg(not(target_os = "linux"))]
+use unsupported as platform;
+
+pub use batch::{Slab, SlabHome, TunBatch};
+pub use config::{MAX_QUEUES, OpenError, TunConfig, TunOffload};
+pub use platform::{Descriptor, Device, open};
+pub use stats::{TunStats, TunStatsSnapshot};
 
 /// One TUN device as the packet thread sees it.
 pub trait Tun {

@@ -75,6 +75,16 @@ pub struct NewPeer {
 }
 
 impl NewPeer {
+    /// Its identity.
+    pub fn public_key(&self) -> PublicKey {
+        self.config.public_key
+    }
+
+    /// Its random 24-bit index, which no other peer of the tunnel may have.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
     /// What it was built from, to build it again when its random index is taken.
     pub fn into_config(self) -> PeerConfig {
         self.config

@@ -1,0 +1,190 @@
+//! The command line.
+
+use std::fmt;
+use std::str::FromStr;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::logging::Format;
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0   all went well
+  1   something failed
+  2   the command line is wrong
+  77  a permission is missing (root, CAP_NET_ADMIN, or to read the file)
+  78  the configuration is wrong";
+
+const EXAMPLES: &str = "\
+Examples:
+  weft genkey | (umask 077; tee private.key) | weft pubkey
+  weft check /etc/wireguard/wg0.conf
+  sudo weft up wg0";
+
+/// A WireGuard VPN daemon.
+#[derive(Debug, Parser)]
+#[command(name = "weft", version, propagate_version = true, max_term_width = 100)]
+#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
+pub struct Cli {
+    /// What to log: a level (error, warn, info, debug, trace) or targets, as in `info,weft::routes=debug`.
+    /// Without it RUST_LOG counts, else `info`.
+    #[arg(long, global = true, value_name = "FILTER")]
+    pub log: Option<String>,
+    /// How log lines look, on standard error.
+    #[arg(long, global = true, value_name = "FORMAT", value_enum, default_value_t)]
+    pub log_format: Format,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Bring an interface up and run it until SIGTERM or Ctrl-C.
+    Up(UpArgs),
+    /// Check a configuration file and show what it means; nothing is changed.
+    Check(CheckArgs),
+    /// Print a new private key.
+    #[command(after_help = "Example:\n  weft genkey > private.key")]
+    Genkey,
+    /// Print a new preshared key.
+    #[command(after_help = "Example:\n  weft genpsk > preshared.key")]
+    Genpsk,
+    /// Read a private key from standard input and print its public key.
+    #[command(after_help = "Example:\n  weft pubkey < private.key")]
+    Pubkey,
+    /// Run two tunnel ends on this machine, send traffic between them, and show how fast it went.
+    Demo(DemoArgs),
+}
+
+/// The arguments of `weft up`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = format!("\
+Examples:
+  sudo weft up wg0                    reads /etc/wireguard/wg0.conf
+  sudo weft up ./office.conf          makes the interface `office`
+  sudo weft up wg0 --tun-threads 2    with two queues and threads for each
+
+{EXIT_CODES}"))]
+pub struct UpArgs {
+    /// A wg-quick configuration file, whose name without `.conf` names the interface; or just that name, for
+    /// /etc/wireguard/NAME.conf.
+    #[arg(value_name = "FILE|NAME")]
+    pub target: String,
+    /// How the device is driven.
+    #[command(flatten)]
+    pub tun: TunArgs,
+}
+
+/// The arguments of `weft check`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = format!("\
+Examples:
+  weft check wg0              checks /etc/wireguard/wg0.conf
+  weft check ./office.conf --json
+
+{EXIT_CODES}"))]
+pub struct CheckArgs {
+    /// A wg-quick configuration file, or a name for /etc/wireguard/NAME.conf.
+    #[arg(value_name = "FILE|NAME")]
+    pub target: String,
+    /// Print the result, with errors and warnings, as JSON on standard output.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The arguments of `weft demo`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "Example:\n  weft demo --secs 10 --tun-threads 0")]
+pub struct DemoArgs {
+    /// How long to send, in seconds.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub secs: u32,
+    /// How the devices are driven.
+    #[command(flatten)]
+    pub tun: TunArgs,
+}
+
+/// How a TUN device is driven.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct TunArgs {
+    /// How many queues the device has, each with a thread that reads and one that writes (up to 64); 0: the
+    /// packet thread reads and writes one queue itself; auto: what suits this machine.
+    #[arg(long, value_name = "N|auto", default_value_t)]
+    pub tun_threads: TunThreads,
+    /// Do without segmentation and checksum offloads of the device.
+    #[arg(long, hide = true)]
+    pub no_offload: bool,
+}
+
+/// How many threads drive a TUN device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TunThreads {
+    /// What suits the machine.
+    #[default]
+    Auto,
+    /// So many queues, with two threads each; 0: none, the packet thread does it.
+    Fixed(u16),
+}
+
+/// The text is no number of TUN threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("write a number from 0 to 64, or `auto`")]
+pub struct InvalidTunThreads;
+
+impl FromStr for TunThreads {
+    type Err = InvalidTunThreads;
+    fn from_str(text: &str) -> Result<Self, InvalidTunThreads> {
+        if text.eq_ignore_ascii_case("auto") {
+            return Ok(Self::Auto);
+        }
+        text.parse().ok().filter(|&threads| threads <= 64).map(Self::Fixed).ok_or(InvalidTunThreads)
+    }
+}
+
+impl fmt::Display for TunThreads {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Fixed(threads) => threads.fmt(f),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn tun_threads_are_0_to_64_or_auto() {
+        assert_eq!("auto".parse(), Ok(TunThreads::Auto));
+        assert_eq!("0".parse(), Ok(TunThreads::Fixed(0)));
+        assert_eq!("64".parse(), Ok(TunThreads::Fixed(64)));
+        for wrong in ["65", "-1", "", "two", "70000"] {
+            assert_eq!(wrong.parse::<TunThreads>(), Err(InvalidTunThreads), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn options_are_read_wherever_they_stand() {
+        let cli = Cli::try_parse_from(["weft", "up", "wg0", "--tun-threads", "2", "--log", "debug"]).unwrap();
+        assert_eq!(cli.log.as_deref(), Some("debug"));
+        let Command::Up(up) = cli.command else { panic!("not up") };
+        assert_eq!((up.target.as_str(), up.tun.tun_threads), ("wg0", TunThreads::Fixed(2)));
+        assert!(!up.tun.no_offload);
+        let cli = Cli::try_parse_from(["weft", "--log-format", "json", "demo", "--no-offload"]).unwrap();
+        assert_eq!(cli.log_format, Format::Json);
+        let Command::Demo(demo) = cli.command else { panic!("not demo") };
+        assert_eq!((demo.secs, demo.tun.tun_threads), (5, TunThreads::Auto));
+        assert!(demo.tun.no_offload);
+        assert!(Cli::try_parse_from(["weft", "demo", "--secs", "0"]).is_err());
+    }
+}

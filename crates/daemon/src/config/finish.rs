@@ -1,0 +1,149 @@
+//! What only shows when the whole file is read: missing keys, and sections that contradict each other.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+
+use ipnet::IpNet;
+use weft_tunnel::PublicKey;
+
+use super::problem::{Notice, Problem};
+use super::wg_quick::{Drafts, InterfaceDraft, PeerDraft, Reports};
+use super::{Config, Endpoint, Interface, InterfaceName, MIN_MTU_IPV6, Peer, Table};
+
+/// The checked configuration; `None` only if an error was reported.
+pub(super) fn finish(name: InterfaceName, drafts: Drafts, reports: &mut Reports) -> Option<Config> {
+    let Drafts { interface, peers } = drafts;
+    if interface.is_none() {
+        reports.error(1, Some("[Interface]"), Problem::NoInterface);
+    }
+    let own_key =
+        interface.as_ref().and_then(|draft| draft.private_key.value.as_ref()).map(|key| key.public_key());
+    let table = interface.as_ref().and_then(|draft| draft.table.value);
+    // With a value that was refused nobody knows whether there are routes.
+    let table_is_wrong = interface.as_ref().is_some_and(|draft| draft.table.line > 0 && table.is_none());
+    let table = table.unwrap_or_default();
+
+    check_keys(&peers, own_key, reports);
+    let mut owners = assign_prefixes(&peers, reports);
+    if table == Table::Auto && !table_is_wrong {
+        check_routes(&peers, &owners, reports);
+    }
+    let interface = interface.and_then(|draft| finish_interface(name, draft, table, reports));
+    let peers: Option<Vec<Peer>> =
+        peers.into_iter().enumerate().map(|(index, draft)| finish_peer(index, draft, &mut owners)).collect();
+    Some(Config { interface: interface?, peers: peers? })
+}
+
+/// Which peer a prefix belongs to, and the line that says so.
+type Owners = HashMap<IpNet, (usize, usize)>;
+
+fn check_keys(peers: &[PeerDraft], own_key: Option<PublicKey>, reports: &mut Reports) {
+    let mut lines: HashMap<PublicKey, usize> = HashMap::new();
+    for peer in peers {
+        let line = peer.public_key.line;
+        match peer.public_key.value {
+            None if line == 0 => reports.error(peer.line, Some("PublicKey"), Problem::MissingPublicKey),
+            None => {}
+            Some(key) if Some(key) == own_key => reports.error(line, Some("PublicKey"), Problem::OwnKey(key)),
+            Some(key) => {
+                let first = *lines.entry(key).or_insert(line);
+                if first != line {
+                    reports.error(line, Some("PublicKey"), Problem::PeerTwice { key, first });
+                }
+            }
+        }
+    }
+}
+
+/// Gives each prefix to the last peer that lists it.
+fn assign_prefixes(peers: &[PeerDraft], reports: &mut Reports) -> Owners {
+    let mut owners = Owners::new();
+    for (index, peer) in peers.iter().enumerate() {
+        for &(line, prefix) in &peer.allowed_ips {
+            match owners.insert(prefix, (index, line)) {
+                Some((other, first)) if other == index => {
+                    reports.warning(line, "AllowedIPs", Notice::Duplicate { prefix, first });
+                }
+                Some((_, first)) => reports.warning(line, "AllowedIPs", Notice::TakenOver { prefix, first }),
+                None => {}
+            }
+        }
+    }
+    owners
+}
+
+fn check_routes(peers: &[PeerDraft], owners: &Owners, reports: &mut Reports) {
+    for (prefix, &(_, line)) in owners {
+        if prefix.prefix_len() == 0 {
+            reports.error(line, Some("AllowedIPs"), Problem::DefaultRoute(*prefix));
+        }
+    }
+    for peer in peers {
+        let Some(Endpoint::Address(endpoint)) = peer.endpoint.value else { continue };
+        if let Some(prefix) = covering(endpoint, owners) {
+            reports.warning(peer.endpoint.line, "Endpoint", Notice::EndpointInside { endpoint, prefix });
+        }
+    }
+}
+
+/// The longest prefix, other than a default route, that the endpoint is in.
+fn covering(endpoint: SocketAddr, owners: &Owners) -> Option<IpNet> {
+    let host = IpNet::from(endpoint.ip());
+    std::iter::successors(Some(host), IpNet::supernet)
+        .find(|prefix| prefix.prefix_len() > 0 && owners.contains_key(prefix))
+}
+
+fn finish_interface(
+    name: InterfaceName,
+    draft: InterfaceDraft,
+    table: Table,
+    reports: &mut Reports,
+) -> Option<Interface> {
+    if draft.private_key.line == 0 {
+        reports.error(draft.line, Some("PrivateKey"), Problem::MissingPrivateKey);
+    }
+    let mut lines: HashMap<IpNet, usize> = HashMap::new();
+    let mut addresses = Vec::new();
+    for (line, prefix) in draft.addresses {
+        match lines.get(&prefix) {
+            Some(&first) => reports.warning(line, "Address", Notice::Duplicate { prefix, first }),
+            None => {
+                lines.insert(prefix, line);
+                addresses.push(prefix);
+            }
+        }
+    }
+    if let Some(mtu) = draft.mtu.value
+        && mtu < MIN_MTU_IPV6
+        && addresses.iter().any(|address| matches!(address, IpNet::V6(_)))
+    {
+        reports.error(draft.mtu.line, Some("MTU"), Problem::MtuForIpv6 { mtu });
+    }
+    Some(Interface {
+        name,
+        private_key: draft.private_key.value?,
+        listen_port: draft.listen_port.value.unwrap_or_default(),
+        fw_mark: draft.fw_mark.value.unwrap_or_default(),
+        addresses,
+        mtu: draft.mtu.value,
+        table,
+    })
+}
+
+fn finish_peer(index: usize, draft: PeerDraft, owners: &mut Owners) -> Option<Peer> {
+    let mut allowed_ips = Vec::with_capacity(draft.allowed_ips.len());
+    for (line, prefix) in draft.allowed_ips {
+        // Taken out, so that a prefix given twice in a line comes once.
+        if owners.get(&prefix) == Some(&(index, line)) {
+            owners.remove(&prefix);
+            allowed_ips.push(prefix);
+        }
+    }
+    Some(Peer {
+        public_key: draft.public_key.value?,
+        preshared_key: draft.preshared_key.value.flatten(),
+        endpoint: draft.endpoint.value,
+        allowed_ips,
+        persistent_keepalive: draft.persistent_keepalive.value.flatten(),
+    })
+}

@@ -1,0 +1,150 @@
+//! Finds and reads the file that `weft up FILE|NAME` means.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use zeroize::Zeroizing;
+
+use super::problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warning};
+use super::{InvalidInterfaceName, Parsed, parse};
+use crate::exit;
+
+#[cfg_attr(unix, path = "load/unix.rs")]
+#[cfg_attr(not(unix), path = "load/other.rs")]
+mod permissions;
+
+/// Where a bare name is looked for.
+const DIRECTORY: &str = "/etc/wireguard";
+/// More than 50,000 peers; a file beyond it is something else.
+const MAX_BYTES: u64 = 16 << 20;
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The file's name cannot be an interface's.
+    #[error("{}: {reason}; rename the file to INTERFACE.conf", file.display())]
+    Name {
+        /// The file.
+        file: PathBuf,
+        /// What a name may be.
+        reason: InvalidInterfaceName,
+    },
+    /// The file cannot be read.
+    #[error("{}: cannot read the configuration: {error}; {}", file.display(), advice(error))]
+    Read {
+        /// The file.
+        file: PathBuf,
+        /// The system's reason.
+        error: io::Error,
+    },
+    /// Something in the file is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigErrors),
+}
+
+impl LoadError {
+    /// The exit code that says so.
+    pub fn exit_code(&self) -> exit::Code {
+        match self {
+            Self::Read { error, .. } if error.kind() == io::ErrorKind::PermissionDenied => {
+                exit::Code::Permission
+            }
+            _ => exit::Code::Configuration,
+        }
+    }
+}
+
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => "run weft as root, or as a user who may read it",
+        io::ErrorKind::NotFound => "give the path of a file, or a NAME for /etc/wireguard/NAME.conf",
+        io::ErrorKind::IsADirectory => "give the path of a file in it",
+        io::ErrorKind::FileTooLarge => "a configuration has at most 16 MiB: is this the right file?",
+        _ => "check the path",
+    }
+}
+
+/// The file that `target` means: a path, or a bare name for `/etc/wireguard/NAME.conf`.
+pub fn path_of(target: &str) -> PathBuf {
+    if target.contains(std::path::is_separator) || target.ends_with(".conf") {
+        PathBuf::from(target)
+    } else {
+        Path::new(DIRECTORY).join(format!("{target}.conf"))
+    }
+}
+
+/// Reads and parses the file that `target` means; its stem names the interface.
+pub fn load(target: &str) -> Result<Parsed, LoadError> {
+    let path = path_of(target);
+    let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+    let interface = stem.parse().map_err(|reason| LoadError::Name { file: path.clone(), reason })?;
+    let (bytes, mode) = read(&path).map_err(|error| LoadError::Read { file: path.clone(), error })?;
+    let text = std::str::from_utf8(&bytes).map_err(|error| not_utf8(&path, &bytes[..error.valid_up_to()]))?;
+    let mut parsed = parse(text, &path, interface)?;
+    if let Some(mode) = mode {
+        let at = Location { file: path.into(), line: 1, key: None };
+        parsed.warnings.insert(0, Warning { at, notice: Notice::Readable { mode } });
+    }
+    Ok(parsed)
+}
+
+/// The content, and the permission bits if they let others read it.
+fn read(path: &Path) -> io::Result<(Zeroizing<Vec<u8>>, Option<u32>)> {
+    let file = File::open(path)?;
+    let metadata = file.metadata()?;
+    // Room for all of it at once: a vector that grows leaves copies of the key behind.
+    let room = metadata.len().min(MAX_BYTES) as usize + 1;
+    let mut bytes = Zeroizing::new(Vec::with_capacity(room));
+    file.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    Ok((bytes, permissions::readable_by_others(&metadata)))
+}
+
+fn not_utf8(path: &Path, valid: &[u8]) -> ConfigErrors {
+    let line = valid.iter().filter(|&&byte| byte == b'\n').count() + 1;
+    let at = Location { file: Arc::from(path), line, key: None };
+    ConfigErrors {
+        errors: vec![ConfigError { at, problem: Problem::NotUtf8 }],
+        more: 0,
+        warnings: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bare_name_is_a_file_below_etc() {
+        assert_eq!(path_of("wg0"), Path::new("/etc/wireguard/wg0.conf"));
+        assert_eq!(path_of("wg0.conf"), Path::new("wg0.conf"));
+        assert_eq!(path_of("./wg0"), Path::new("./wg0"));
+        assert_eq!(path_of("/tmp/a.b.conf"), Path::new("/tmp/a.b.conf"));
+    }
+
+    #[test]
+    fn files_that_cannot_be_read_say_why() {
+        let missing = load("/nonexistent/wg0.conf").unwrap_err();
+        assert_eq!(missing.exit_code(), exit::Code::Configuration);
+        assert!(missing.to_string().starts_with("/nonexistent/wg0.conf: "), "{missing}");
+        let name = load("/tmp/sixteen-letters0.conf").unwrap_err();
+        assert!(name.to_string().contains("rename the file"), "{name}");
+        let directory = tempfile::tempdir().unwrap();
+        let directory = directory.path().join("wg0.conf");
+        std::fs::create_dir(&directory).unwrap();
+        assert!(load(directory.to_str().unwrap()).is_err());
+    }
+
+    #[test]
+    fn text_that_is_not_utf8_is_refused_with_its_line() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("wg0.conf");
+        std::fs::write(&file, b"[Interface]\n\xff\xfe").unwrap();
+        let error = load(file.to_str().unwrap()).unwrap_err().to_string();
+        assert!(error.contains("wg0.conf:2: the file is not UTF-8"), "{error}");
+    }
+}

@@ -1,0 +1,118 @@
+//! What holds for every text that the parser may be given.
+
+use proptest::prelude::*;
+use weft_tunnel::PrivateKey;
+
+use super::*;
+
+fn parse_text(text: &str) -> Result<Parsed, ConfigErrors> {
+    parse(text, "wg0.conf".as_ref(), "wg0".parse().unwrap())
+}
+
+/// All that a user gets to see of a result.
+fn told(result: &Result<Parsed, ConfigErrors>) -> String {
+    match result {
+        Ok(parsed) => format!("{parsed:?}{}", list(&parsed.warnings)),
+        Err(errors) => format!("{errors}{errors:?}{}", list(&errors.warnings)),
+    }
+}
+
+fn list(warnings: &[Warning]) -> String {
+    warnings.iter().map(ToString::to_string).collect()
+}
+
+/// Lines that are nearly a configuration; `{key}` is where a private key may have been put by mistake.
+fn line() -> impl Strategy<Value = String> {
+    let keys = prop::sample::select(vec![
+        "PrivateKey",
+        "privatekey",
+        "ListenPort",
+        "FwMark",
+        "Address",
+        "MTU",
+        "Table",
+        "DNS",
+        "PostUp",
+        "PublicKey",
+        "PresharedKey",
+        "AllowedIPs",
+        "AllowedIps",
+        "Endpoint",
+        "PersistentKeepalive",
+        "Adress",
+        "{key}",
+        "",
+    ]);
+    let values = prop_oneof![
+        Just("{key}".to_owned()),
+        Just("xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=".to_owned()),
+        Just("10.0.0.1/24, fd00::1/64".to_owned()),
+        Just("10.0.0.0/{key}, {key}/8, [{key}]:1".to_owned()),
+        Just("[fe80::1%eth0]:1".to_owned()),
+        Just("auto".to_owned()),
+        "[0-9]{1,6}",
+        "[ -~]{0,20}",
+        "\\PC{0,20}",
+    ];
+    prop_oneof![
+        4 => (keys, values).prop_map(|(key, value)| format!("{key} = {value}")),
+        1 => Just("[Interface]".to_owned()),
+        1 => Just("[Peer]".to_owned()),
+        1 => prop::sample::select(vec!["[{key}]", "{key}", "PrivateKey: {key}", "{key}{key} # {key}", "[{key}"])
+            .prop_map(str::to_owned),
+        1 => "\\PC{0,40}",
+    ]
+}
+
+proptest! {
+    #[test]
+    fn no_text_makes_the_parser_panic(text in any::<String>()) {
+        let _ = told(&parse_text(&text));
+    }
+
+    #[test]
+    fn no_message_holds_a_private_key(lines in prop::collection::vec(line(), 0..30), seed in any::<[u8; 32]>()) {
+        let key = PrivateKey::from_bytes(seed).to_base64();
+        let text = lines.join("\n").replace("{key}", &key);
+        let told = told(&parse_text(&text));
+        prop_assert!(!told.contains(&key[..43]), "{told}");
+    }
+
+    #[test]
+    fn what_is_accepted_keeps_its_promises(lines in prop::collection::vec(line(), 0..30)) {
+        let key = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=";
+        let text = format!("[Interface]\nPrivateKey = {key}\n{}", lines.join("\n").replace("{key}", key));
+        if let Ok(Parsed { config, .. }) = parse_text(&text) {
+            let mut prefixes: Vec<_> = config.peers.iter().flat_map(|peer| &peer.allowed_ips).collect();
+            prop_assert!(prefixes.iter().all(|prefix| prefix.addr() == prefix.network()));
+            let count = prefixes.len();
+            prefixes.sort();
+            prefixes.dedup();
+            prop_assert_eq!(prefixes.len(), count);
+        }
+    }
+}
+
+#[test]
+fn a_long_file_that_is_no_configuration_keeps_few_errors() {
+    let errors = parse_text(&"nonsense\n".repeat(5000)).unwrap_err();
+    assert_eq!((errors.errors.len(), errors.more), (100, 4901));
+    assert!(errors.to_string().ends_with("and 4901 more"));
+}
+
+#[test]
+fn ten_thousand_peers_are_parsed_in_no_time() {
+    let mut text = "[Interface]\nPrivateKey = yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=\n".to_owned();
+    for number in 0..10_000u16 {
+        let mut bytes = [7; 32];
+        bytes[..2].copy_from_slice(&number.to_be_bytes());
+        let [high, low] = number.to_be_bytes();
+        let key = PublicKey::from_bytes(bytes);
+        text +=
+            &format!("[Peer]\nPublicKey = {key}\nAllowedIPs = 10.{high}.{low}.0/24, fd00:{number:x}::/64\n");
+    }
+    let started = std::time::Instant::now();
+    let parsed = parse_text(&text).unwrap();
+    assert_eq!(parsed.config.peers.len(), 10_000);
+    assert!(started.elapsed().as_secs() < 10, "{:?}", started.elapsed());
+}

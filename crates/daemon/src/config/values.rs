@@ -1,0 +1,242 @@
+//! The values of single keys, from text.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::num::NonZeroU16;
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use weft_tunnel::{PresharedKey, PrivateKey, PublicKey};
+
+use super::problem::{Problem, Shown};
+use super::{Endpoint, MAX_MTU, MIN_MTU, Table};
+
+/// 32 zero bytes, with which wg(8) says "no key".
+const ZERO_KEY: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
+
+fn value(text: &str, expected: &'static str) -> Problem {
+    if text.is_empty() {
+        Problem::Empty { expected }
+    } else {
+        Problem::Value { text: Shown::new(text), expected }
+    }
+}
+
+pub(super) fn private_key(text: &str) -> Result<PrivateKey, Problem> {
+    if text == ZERO_KEY { Err(Problem::ZeroKey) } else { Ok(text.parse()?) }
+}
+
+pub(super) fn public_key(text: &str) -> Result<PublicKey, Problem> {
+    if text == ZERO_KEY { Err(Problem::ZeroKey) } else { Ok(text.parse()?) }
+}
+
+pub(super) fn preshared_key(text: &str) -> Result<Option<PresharedKey>, Problem> {
+    if text == ZERO_KEY { Ok(None) } else { Ok(Some(text.parse()?)) }
+}
+
+/// Decimal or `0x` and hexadecimal, without a sign.
+fn number(text: &str) -> Option<u32> {
+    let (digits, radix) = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(digits) => (digits, 16),
+        None => (text, 10),
+    };
+    // `from_str_radix` takes a sign.
+    digits.starts_with(|c: char| c.is_ascii_hexdigit()).then(|| u32::from_str_radix(digits, radix).ok())?
+}
+
+fn decimal_u16(text: &str) -> Option<u16> {
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
+}
+
+pub(super) fn listen_port(text: &str) -> Result<u16, Problem> {
+    decimal_u16(text).ok_or_else(|| value(text, "write a UDP port from 1 to 65535, or 0 for a random one"))
+}
+
+pub(super) fn fw_mark(text: &str) -> Result<u32, Problem> {
+    if text.eq_ignore_ascii_case("off") {
+        return Ok(0);
+    }
+    number(text).ok_or_else(|| value(text, "write a number up to 4294967295, also as 0xffffffff, or `off`"))
+}
+
+pub(super) fn mtu(text: &str) -> Result<u16, Problem> {
+    const EXPECTED: &str = "write a number from 576 (what every IPv4 host takes) to 65455 (65535 less the \
+                            tunnel's own 80 bytes), or remove the line to have it derived";
+    const { assert!(MIN_MTU == 576 && MAX_MTU == 65_455, "as the message says") };
+    decimal_u16(text).filter(|mtu| (MIN_MTU..=MAX_MTU).contains(mtu)).ok_or_else(|| value(text, EXPECTED))
+}
+
+pub(super) fn table(text: &str) -> Result<Table, Problem> {
+    if text.eq_ignore_ascii_case("auto") {
+        return Ok(Table::Auto);
+    }
+    if text.eq_ignore_ascii_case("off") {
+        return Ok(Table::Off);
+    }
+    let expected = "write `auto`, `off` or the number of a table from 1 to 4294967295 (names of \
+                    /etc/iproute2/rt_tables are not looked up; main is 254)";
+    number(text).filter(|&number| number > 0).map(Table::Number).ok_or_else(|| value(text, expected))
+}
+
+pub(super) fn persistent_keepalive(text: &str) -> Result<Option<NonZeroU16>, Problem> {
+    if text.eq_ignore_ascii_case("off") {
+        return Ok(None);
+    }
+    decimal_u16(text)
+        .map(NonZeroU16::new)
+        .ok_or_else(|| value(text, "write seconds from 1 to 65535, or `off`"))
+}
+
+/// An address with an optional prefix length, host bits kept.
+fn net(text: &str) -> Option<IpNet> {
+    let (address, prefix) = match text.split_once('/') {
+        Some((address, prefix)) => (address.trim_end(), Some(decimal_u16(prefix.trim_start())?)),
+        None => (text, None),
+    };
+    let prefix = prefix.map(u8::try_from).transpose().ok()?;
+    match address.parse().ok()? {
+        IpAddr::V4(address) => Ipv4Net::new(address, prefix.unwrap_or(32)).ok().map(IpNet::V4),
+        IpAddr::V6(address) => Ipv6Net::new(address, prefix.unwrap_or(128)).ok().map(IpNet::V6),
+    }
+}
+
+/// One item of AllowedIPs, host bits kept so that the caller can warn of them.
+pub(super) fn allowed_ip(text: &str) -> Result<IpNet, Problem> {
+    net(text)
+        .ok_or_else(|| value(text, "write a list like 10.0.0.0/8, fd00::/64, 192.0.2.1, separated by commas"))
+}
+
+/// One item of Address.
+pub(super) fn address(text: &str) -> Result<IpNet, Problem> {
+    let net = net(text).ok_or_else(|| {
+        value(text, "write addresses like 10.0.0.1/24, fd00::1/64, 192.0.2.1, separated by commas")
+    })?;
+    let address = net.addr();
+    if address.is_unspecified() || address.is_multicast() || net.prefix_len() == 0 {
+        let expected = "write one address of this host and the prefix length of its network, which is not 0";
+        return Err(value(text, expected));
+    }
+    Ok(net)
+}
+
+pub(super) fn endpoint(text: &str) -> Result<Endpoint, Problem> {
+    const EXPECTED: &str = "write host:port, 192.0.2.1:51820 or [2001:db8::1]:51820";
+    let wrong = |expected| Err(value(text, expected));
+
+    let Some((host, port)) = text.rsplit_once(':') else { return wrong(EXPECTED) };
+    let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    if bracketed.is_none() && host.contains(':') {
+        return wrong("write an IPv6 endpoint in brackets: [2001:db8::1]:51820");
+    }
+    let Some(port) = decimal_u16(port).filter(|&port| port > 0) else {
+        return wrong("write a port from 1 to 65535 behind the last colon");
+    };
+    if let Some(host) = bracketed {
+        if let Ok(address) = format!("[{host}]:{port}").parse::<SocketAddr>() {
+            return unicast(address).ok_or_else(|| value(text, EXPECTED));
+        }
+        let scoped = host.split_once('%').is_some_and(|(address, scope)| {
+            address.parse::<Ipv6Addr>().is_ok() && scope.parse::<super::InterfaceName>().is_ok()
+        });
+        if scoped {
+            return Ok(Endpoint::Name { host: host.to_owned(), port });
+        }
+        return wrong("write an IPv6 address between the brackets");
+    }
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return unicast(SocketAddr::new(address, port)).ok_or_else(|| value(text, EXPECTED));
+    }
+    // A resolver would read `1.2.3` as 1.2.0.3, which nobody means.
+    if host.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
+        return wrong("write four numbers from 0 to 255 for an IPv4 address, or a host name");
+    }
+    let host_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    if host.len() > 253 || !host.bytes().all(host_name) {
+        return wrong("write a host name of ASCII letters, digits, dots and hyphens (others as xn--…)");
+    }
+    Ok(Endpoint::Name { host: host.to_owned(), port })
+}
+
+fn unicast(address: SocketAddr) -> Option<Endpoint> {
+    let ip = address.ip();
+    let broadcast = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast());
+    (!ip.is_unspecified() && !ip.is_multicast() && !broadcast).then_some(Endpoint::Address(address))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_are_addresses_or_names() {
+        for text in ["192.0.2.1:51820", "[2001:db8::1]:51820", "[fe80::1%3]:51820"] {
+            assert_eq!(endpoint(text).unwrap(), Endpoint::Address(text.parse().unwrap()), "{text}");
+        }
+        for (text, host) in [("vpn.example:1", "vpn.example"), ("[fe80::1%eth0]:1", "fe80::1%eth0")] {
+            assert_eq!(endpoint(text).unwrap(), Endpoint::Name { host: host.to_owned(), port: 1 });
+        }
+        for text in [
+            "",
+            ":",
+            ":1",
+            "host",
+            "host:",
+            "host:0",
+            "host:65536",
+            "host:+1",
+            "host:wireguard",
+            "2001:db8::1:51820",
+            "[2001:db8::1]",
+            "[192.0.2.1]:1",
+            "[]:1",
+            "[fe80::1%]:1",
+            "[fe80::1%a b]:1",
+            "1.2.3:80",
+            "1.2.3.256:80",
+            "0.0.0.0:1",
+            "224.0.0.1:1",
+            "255.255.255.255:1",
+            "[::]:1",
+            "[ff02::1]:1",
+            "ho st:1",
+            "hö.example:1",
+        ] {
+            assert!(endpoint(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn numbers_have_no_sign_and_no_surprise() {
+        assert_eq!(fw_mark("0xCA6C").unwrap(), 0xca6c);
+        assert_eq!(fw_mark("OFF").unwrap(), 0);
+        assert_eq!(fw_mark("4294967295").unwrap(), u32::MAX);
+        for text in ["", "+1", "-1", "0x", "0x+1", "4294967296", "1 2", "1.0"] {
+            assert!(fw_mark(text).is_err(), "{text}");
+        }
+        assert_eq!(table("254").unwrap(), Table::Number(254));
+        assert_eq!(table("Auto").unwrap(), Table::Auto);
+        assert!(table("main").is_err());
+        assert!(table("0").is_err());
+        assert_eq!(persistent_keepalive("0").unwrap(), None);
+        assert_eq!(persistent_keepalive("25").unwrap(), NonZeroU16::new(25));
+        assert!(persistent_keepalive("65536").is_err());
+        assert!(listen_port("65536").is_err());
+        assert_eq!(mtu("576").unwrap(), 576);
+        assert_eq!(mtu("65455").unwrap(), 65_455);
+        assert!(mtu("575").is_err());
+        assert!(mtu("65456").is_err());
+    }
+
+    #[test]
+    fn nets_keep_their_host_bits_and_default_to_one_address() {
+        assert_eq!(allowed_ip("10.1.2.3").unwrap().to_string(), "10.1.2.3/32");
+        assert_eq!(allowed_ip("fd00::1").unwrap().to_string(), "fd00::1/128");
+        assert_eq!(allowed_ip("10.1.2.3/8").unwrap().to_string(), "10.1.2.3/8");
+        for text in
+            ["10.1.2.3/33", "fd00::/129", "10.0.0.0/255.0.0.0", "10.0.0", "/8", "10.0.0.0/", "+10.0.0.0/8"]
+        {
+            assert!(allowed_ip(text).is_err(), "{text}");
+        }
+        for text in ["0.0.0.0", "224.0.0.1/24", "10.0.0.1/0", "::"] {
+            assert!(address(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! Reads the text of a wg-quick file: lines to drafts of sections. [`super::finish`] makes a `Config` of them.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use weft_tunnel::{PresharedKey, PrivateKey, PublicKey};
+
+use super::finish::finish;
+use super::problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warning};
+use super::{Endpoint, InterfaceName, Parsed, Table, values};
+
+/// Parses the text of a wg-quick file. `source` is what messages call the file.
+///
+/// Keys are case-insensitive, `#` begins a comment; a byte order mark and CRLF are fine. All errors are collected,
+/// none ends the parsing.
+pub fn parse(text: &str, source: &Path, interface: InterfaceName) -> Result<Parsed, ConfigErrors> {
+    let mut reports = Reports::new(source.into());
+    let mut drafts = Drafts::default();
+    let mut section = Section::None;
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    for (index, line) in text.lines().enumerate() {
+        let line = Line { number: index + 1, text: line.split('#').next().unwrap_or_default().trim() };
+        if line.text.starts_with('[') {
+            section = drafts.open_section(&line, &mut reports);
+        } else if !line.text.is_empty() {
+            drafts.read_key(section, &line, &mut reports);
+        }
+    }
+    let config = finish(interface, drafts, &mut reports);
+    reports.conclude(config)
+}
+
+/// A line without its comment.
+struct Line<'a> {
+    number: usize,
+    text: &'a str,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Section {
+    None,
+    Interface,
+    Peer,
+    /// A section that was refused as a whole: its keys are not worth more errors.
+    Refused,
+}
+
+impl Section {
+    fn name(self) -> &'static str {
+        if self == Self::Peer { "Peer" } else { "Interface" }
+    }
+}
+
+const INTERFACE_KEYS: [&str; 6] = ["PrivateKey", "ListenPort", "FwMark", "Address", "MTU", "Table"];
+const PEER_KEYS: [&str; 5] = ["PublicKey", "PresharedKey", "AllowedIPs", "Endpoint", "PersistentKeepalive"];
+/// Keys of wg-quick that are known but refused, and what to do instead.
+const REFUSED_KEYS: [(&str, &str); 6] = [
+    ("DNS", "and set the name servers by hand"),
+    ("PreUp", "and run the command before `weft up`"),
+    ("PostUp", "and run the command once the interface is up"),
+    ("PreDown", "and run the command before stopping weft"),
+    ("PostDown", "and run the command after weft has ended"),
+    ("SaveConfig", "and change this file by hand"),
+];
+
+/// A single-valued key: the last line with it counts.
+pub(super) struct Slot<T> {
+    /// The line, or 0 if there was none.
+    pub(super) line: usize,
+    /// Nothing as well if the value was refused.
+    pub(super) value: Option<T>,
+}
+
+impl<T> Default for Slot<T> {
+    fn default() -> Self {
+        Self { line: 0, value: None }
+    }
+}
+
+impl<T> Slot<T> {
+    fn set(&mut self, value: Result<T, Problem>, line: usize, key: &str, reports: &mut Reports) {
+        if self.line > 0 {
+            reports.warning(line, key, Notice::Repeated { first: self.line });
+        }
+        *self = Self { line, value: reports.ok(line, key, value) };
+    }
+}
+
+/// The [Interface] section as read so far.
+#[derive(Default)]
+pub(super) struct InterfaceDraft {
+    pub(super) line: usize,
+    pub(super) private_key: Slot<PrivateKey>,
+    pub(super) listen_port: Slot<u16>,
+    pub(super) fw_mark: Slot<u32>,
+    pub(super) addresses: Vec<(usize, IpNet)>,
+    pub(super) mtu: Slot<u16>,
+    pub(super) table: Slot<Table>,
+}
+
+/// A [Peer] section as read so far.
+#[derive(Default)]
+pub(super) struct PeerDraft {
+    pub(super) line: usize,
+    pub(super) public_key: Slot<PublicKey>,
+    pub(super) preshared_key: Slot<Option<PresharedKey>>,
+    pub(super) endpoint: Slot<Endpoint>,
+    pub(super) allowed_ips: Vec<(usize, IpNet)>,
+    pub(super) persistent_keepalive: Slot<Option<std::num::NonZeroU16>>,
+}
+
+/// Everything read so far.
+#[derive(Default)]
+pub(super) struct Drafts {
+    pub(super) interface: Option<InterfaceDraft>,
+    pub(super) peers: Vec<PeerDraft>,
+}
+
+impl Drafts {
+    fn open_section(&mut self, line: &Line<'_>, reports: &mut Reports) -> Section {
+        let name = line.text.trim_start_matches('[');
+        let name = name.strip_suffix(']').map(|name| name.trim().to_ascii_lowercase());
+        match (name.as_deref(), &self.interface) {
+            (Some("interface"), None) => {
+                self.interface = Some(InterfaceDraft { line: line.number, ..Default::default() });
+                Section::Interface
+            }
+            (Some("interface"), Some(first)) => {
+                let problem = Problem::SecondInterface { first: first.line };
+                reports.error(line.number, Some("[Interface]"), problem);
+                Section::Refused
+            }
+            (Some("peer"), _) => {
+                self.peers.push(PeerDraft { line: line.number, ..Default::default() });
+                Section::Peer
+            }
+            (Some(name), _) => {
+                let shown = shown_key(name).map(|_| line.text);
+                reports.error(line.number, shown, Problem::UnknownSection);
+                Section::Refused
+            }
+            (None, _) => {
+                reports.error(line.number, None, Problem::NotALine);
+                Section::Refused
+            }
+        }
+    }
+
+    fn read_key(&mut self, section: Section, line: &Line<'_>, reports: &mut Reports) {
+        let number = line.number;
+        let Some((written, value)) = line.text.split_once('=') else {
+            return reports.error(number, None, Problem::NotALine);
+        };
+        let (written, value) = (written.trim(), value.trim());
+        let known =
+            |keys: &[&'static str]| keys.iter().copied().find(|key| key.eq_ignore_ascii_case(written));
+        let key = match section {
+            Section::Refused => return,
+            Section::None => return reports.error(number, shown_key(written), Problem::OutsideSection),
+            Section::Interface => known(&INTERFACE_KEYS),
+            Section::Peer => known(&PEER_KEYS),
+        };
+        let Some(key) = key else {
+            let (key, problem) = unknown_key(section, written);
+            return reports.error(number, key, problem);
+        };
+        match (section, &mut self.interface, self.peers.last_mut()) {
+            (Section::Interface, Some(interface), _) => interface.set(key, value, number, reports),
+            (Section::Peer, _, Some(peer)) => peer.set(key, value, number, reports),
+            _ => {}
+        }
+    }
+}
+
+impl InterfaceDraft {
+    fn set(&mut self, key: &'static str, text: &str, line: usize, reports: &mut Reports) {
+        match key {
+            "PrivateKey" => self.private_key.set(values::private_key(text), line, key, reports),
+            "ListenPort" => self.listen_port.set(values::listen_port(text), line, key, reports),
+            "FwMark" => self.fw_mark.set(values::fw_mark(text), line, key, reports),
+            "MTU" => self.mtu.set(values::mtu(text), line, key, reports),
+            "Table" => self.table.set(values::table(text), line, key, reports),
+            _ => {
+                for item in text.split(',') {
+                    let address = reports.ok(line, key, values::address(item.trim()));
+                    self.addresses.extend(address.map(|address| (line, address)));
+                }
+            }
+        }
+    }
+}
+
+impl PeerDraft {
+    fn set(&mut self, key: &'static str, text: &str, line: usize, reports: &mut Reports) {
+        match key {
+            "PublicKey" => self.public_key.set(values::public_key(text), line, key, reports),
+            "PresharedKey" => self.preshared_key.set(values::preshared_key(text), line, key, reports),
+            "Endpoint" => self.endpoint.set(values::endpoint(text), line, key, reports),
+            "PersistentKeepalive" => {
+                self.persistent_keepalive.set(values::persistent_keepalive(text), line, key, reports);
+            }
+            // Like wg(8), which takes this for "no prefixes".
+            _ if text.is_empty() => {}
+            _ => {
+                for item in text.split(',') {
+                    let Some(given) = reports.ok(line, key, values::allowed_ip(item.trim())) else {
+                        continue;
+                    };
+                    if given.addr() != given.network() {
+                        reports.warning(line, key, Notice::HostBits { given });
+                    }
+                    self.allowed_ips.push((line, given.trunc()));
+                }
+            }
+        }
+    }
+}
+
+fn unknown_key(section: Section, written: &str) -> (Option<&str>, Problem) {
+    let same = |key: &&str| key.eq_ignore_ascii_case(written);
+    if let Some((key, instead)) = REFUSED_KEYS.into_iter().find(|(key, _)| same(key)) {
+        return (Some(key), Problem::NotSupported { instead });
+    }
+    let (own, others, belongs) = match section {
+        Section::Peer => (&PEER_KEYS[..], &INTERFACE_KEYS[..], "Interface"),
+        _ => (&INTERFACE_KEYS[..], &PEER_KEYS[..], "Peer"),
+    };
+    if let Some(key) = others.iter().copied().find(same) {
+        return (Some(key), Problem::WrongSection { section: section.name(), belongs });
+    }
+    let shown = shown_key(written);
+    let suggestion = shown.and_then(|written| closest(written, own.iter().chain(others).copied()));
+    (shown, Problem::UnknownKey { section: section.name(), suggestion })
+}
+
+/// The name of a key if it may be repeated: shorter than a WireGuard key that was pasted in its place.
+fn shown_key(written: &str) -> Option<&str> {
+    let valid = (1..=32).contains(&written.len()) && written.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    valid.then_some(written)
+}
+
+/// The candidate that one or two typing errors lead to.
+fn closest(written: &str, candidates: impl Iterator<Item = &'static str>) -> Option<&'static str> {
+    let written = written.to_ascii_lowercase();
+    candidates
+        .map(|key| (edit_distance(&written, &key.to_ascii_lowercase()), key))
+        .filter(|&(distance, key)| distance <= 2.min(key.len() / 2))
+        .min()
+        .map(|(_, key)| key)
+}
+
+/// Levenshtein's distance in bytes.
+fn edit_distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, a) in a.bytes().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, b) in b.bytes().enumerate() {
+            let replaced = diagonal + usize::from(a != b);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+/// Collects what is wrong and what is odd.
+pub(super) struct Reports {
+    file: Arc<Path>,
+    errors: Vec<ConfigError>,
+    more: usize,
+    warnings: Vec<Warning>,
+}
+
+impl Reports {
+    /// Enough to work through; a file that is no configuration at all must not fill the memory.
+    const MAX_ERRORS: usize = 100;
+
+    fn new(file: Arc<Path>) -> Self {
+        Self { file, errors: Vec::new(), more: 0, warnings: Vec::new() }
+    }
+
+    fn at(&self, line: usize, key: Option<&str>) -> Location {
+        Location { file: self.file.clone(), line, key: key.map(str::to_owned) }
+    }
+
+    pub(super) fn error(&mut self, line: usize, key: Option<&str>, problem: Problem) {
+        if self.errors.len() < Self::MAX_ERRORS {
+            let at = self.at(line, key);
+            self.errors.push(ConfigError { at, problem });
+        } else {
+            self.more += 1;
+        }
+    }
+
+    pub(super) fn warning(&mut self, line: usize, key: &str, notice: Notice) {
+        let at = self.at(line, Some(key));
+        self.warnings.push(Warning { at, notice });
+    }
+
+    fn ok<T>(&mut self, line: usize, key: &str, value: Result<T, Problem>) -> Option<T> {
+        value.map_err(|problem| self.error(line, Some(key), problem)).ok()
+    }
+
+    fn conclude(mut self, config: Option<super::Config>) -> Result<Parsed, ConfigErrors> {
+        self.errors.sort_by_key(|error| error.at.line);
+        self.warnings.sort_by_key(|warning| warning.at.line);
+        match config {
+            Some(config) if self.errors.is_empty() => Ok(Parsed { config, warnings: self.warnings }),
+            _ => Err(ConfigErrors { errors: self.errors, more: self.more, warnings: self.warnings }),
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! The packet thread: one single-threaded runtime that only moves packets.
+//!
+//! The thread plan lives here and nowhere else: whatever is slow happens on the control thread, reaches the
+//! event loop as a [`Command`], and leaves it as a snapshot.
+
+use std::io;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+use tokio::sync::mpsc as async_mpsc;
+use weft_tun::{TunConfig, TunOffload, TunStatsSnapshot};
+use weft_tunnel::{DropCounters, NewPeer, PeerSnapshot, PrivateKey, Tunnel, TunnelConfig, TunnelStats};
+
+use crate::cli::TunThreads;
+use crate::thread_guard;
+use crate::udp::{self, BindError, UdpConfig, UdpSockets, UdpStats};
+
+mod event_loop;
+mod inbound;
+mod outbound;
+
+pub use event_loop::EventLoop;
+
+/// Commands that may wait for the event loop.
+const COMMANDS: usize = 64;
+
+/// The number of TUN queues on this machine, 0 for inline.
+///
+/// On two cores every hand-over between threads costs more than it brings: the packet thread does it all. With
+/// cores to spare one reader and one writer take their share off it; more only help where one is not enough.
+pub fn tun_queues(threads: TunThreads) -> usize {
+    match threads {
+        TunThreads::Fixed(queues) => queues.into(),
+        TunThreads::Auto => match std::thread::available_parallelism().map_or(1, usize::from) {
+            0..=3 => 0,
+            4..=7 => 1,
+            _ => 2,
+        },
+    }
+}
+
+/// What the control thread asks of the event loop.
+#[derive(Debug)]
+pub enum Command {
+    /// Send a snapshot of every counter and peer.
+    Snapshot(mpsc::SyncSender<Snapshot>),
+    /// End.
+    Stop,
+}
+
+/// Every counter and peer at one moment.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// The sockets' counters.
+    pub udp: UdpStats,
+    /// The tunnel's counters.
+    pub tunnel: TunnelStats,
+    /// Packets dropped on the packet thread, by reason; those of the TUN's threads are in its own counters.
+    pub drops: DropCounters,
+    /// Every peer.
+    pub peers: Vec<PeerSnapshot>,
+    /// The TUN's counters.
+    pub tun: TunStatsSnapshot,
+}
+
+/// Why the packet thread could not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The TUN device could not be opened.
+    #[error(transparent)]
+    Tun(#[from] weft_tun::OpenError),
+    /// The UDP sockets could not be opened.
+    #[error(transparent)]
+    Udp(#[from] udp::BindError),
+    /// The operating system refused a thread or a runtime.
+    #[error("cannot start the packet thread: {0}")]
+    Thread(#[source] io::Error),
+}
+
+impl StartError {
+    /// What kind of error the operating system gave.
+    pub fn kind(&self) -> io::ErrorKind {
+        match self {
+            Self::Tun(error) => error.kind(),
+            Self::Udp(BindError::Fwmark { source, .. } | BindError::Io { source, .. }) => source.kind(),
+            Self::Udp(_) => io::ErrorKind::Other,
+            Self::Thread(error) => error.kind(),
+        }
+    }
+}
+
+/// Why the event loop ended.
+#[derive(Debug, thiserror::Error)]
+pub enum DataplaneError {
+    /// The TUN device is gone: somebody deleted it.
+    #[error("the TUN device is gone: was the interface deleted?")]
+    DeviceGone,
+    /// The TUN device cannot be read or written any more.
+    #[error("the TUN device failed: {0}")]
+    Tun(#[source] io::Error),
+    /// The packet thread did not answer.
+    #[error("the packet thread has ended")]
+    Ended,
+}
+
+/// What the packet thread is made of.
+pub struct Setup {
+    /// The TUN device.
+    pub tun: TunConfig,
+    /// The UDP sockets.
+    pub udp: UdpConfig,
+    /// The key of the interface.
+    pub private_key: PrivateKey,
+    /// The tunnel's bounds.
+    pub tunnel: TunnelConfig,
+    /// Name of the thread, at most 15 bytes.
+    pub thread_name: String,
+}
+
+/// What the packet thread says once device and sockets are open.
+#[derive(Clone, Debug)]
+pub struct Opened {
+    /// Name of the interface.
+    pub interface: String,
+    /// The UDP port in use.
+    pub port: u16,
+    /// Which super-packets the TUN takes part in.
+    pub offload: TunOffload,
+}
+
+/// A running packet thread. Dropping it stops the thread.
+pub struct Dataplane {
+    commands: async_mpsc::Sender<Command>,
+    start: Option<mpsc::SyncSender<Start>>,
+    thread: Option<JoinHandle<Result<(), DataplaneError>>>,
+    opened: Opened,
+}
+
+struct Start {
+    mtu: u16,
+    peers: Vec<NewPeer>,
+}
+
+impl Dataplane {
+    /// Opens device and sockets on a new packet thread, in the network namespace of the calling thread. No
+    /// packet moves before [`Self::run`]. `on_end` is called on the packet thread when the event loop has ended,
+    /// for whatever reason.
+    pub fn open(setup: Setup, on_end: impl FnOnce() + Send + 'static) -> Result<Self, StartError> {
+        let (commands, command_queue) = async_mpsc::channel(COMMANDS);
+        let (start, started) = mpsc::sync_channel(1);
+        let (report, reported) = mpsc::sync_channel(1);
+        let name = setup.thread_name.clone();
+        let thread = std::thread::Builder::new()
+            .name(name)
+            .spawn(move || {
+                let _guard = thread_guard::EndProcessOnPanic;
+                let result = packet_thread(setup, command_queue, &started, &report);
+                on_end();
+                result
+            })
+            .map_err(StartError::Thread)?;
+        match reported.recv() {
+            Ok(Ok(opened)) => Ok(Self { commands, start: Some(start), thread: Some(thread), opened }),
+            Ok(Err(error)) => {
+                let _ = thread.join();
+                Err(error)
+            }
+            Err(mpsc::RecvError) => {
+                Err(StartError::Thread(io::Error::other("it ended before it had begun")))
+            }
+        }
+    }
+
+    /// What was opened.
+    pub fn opened(&self) -> &Opened {
+        &self.opened
+    }
+
+    /// Lets packets move, with inner packets of at most `mtu` bytes, between the TUN and `peers`.
+    pub fn run(&mut self, mtu: u16, peers: Vec<NewPeer>) -> Result<(), DataplaneError> {
+        let start = self.start.take().ok_or(DataplaneError::Ended)?;
+        start.send(Start { mtu, peers }).map_err(|_| DataplaneError::Ended)
+    }
+
+    /// Every counter and peer, as the event loop has them. Waits for the event loop's turn.
+    pub fn snapshot(&self) -> Result<Snapshot, DataplaneError> {
+        let (answer, answered) = mpsc::sync_channel(1);
+        self.commands.blocking_send(Command::Snapshot(answer)).map_err(|_| DataplaneError::Ended)?;
+        answered.recv().map_err(|_| DataplaneError::Ended)
+    }
+
+    /// Ends the packet thread, and with it the TUN's threads and all descriptors; gives the reason if it had
+    /// ended by itself.
+    pub fn stop(mut self) -> Result<(), DataplaneError> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<(), DataplaneError> {
+        drop(self.start.take());
+        // A full or closed queue: the loop is about to end, or has ended already.
+        let _ = self.commands.blocking_send(Command::Stop);
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Ok(result)) => result,
+            // The guard ends the process on a panic, so this is never seen.
+            Some(Err(_)) | None => Err(DataplaneError::Ended),
+        }
+    }
+}
+
+impl Drop for Dataplane {
+    fn drop(&mut self) {
+        if self.thread.is_some() {
+            let _ = self.end();
+        }
+    }
+}
+
+fn packet_thread(
+    setup: Setup,
+    commands: async_mpsc::Receiver<Command>,
+    started: &mpsc::Receiver<Start>,
+    report: &mpsc::SyncSender<Result<Opened, StartError>>,
+) -> Result<(), DataplaneError> {
+    // Every turn of the event loop is one task poll: ask the kernel for readiness after each, or the direction
+    // that is not busy waits for up to 61 turns of the one that is.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().event_interval(1).build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            let _ = report.send(Err(StartError::Thread(error)));
+            return Err(DataplaneError::Ended);
+        }
+    };
+    runtime.block_on(async {
+        let opened = open_io(&setup);
+        let (tun, udp) = match opened {
+            Ok(io) => io,
+            Err(error) => {
+                let _ = report.send(Err(error));
+                return Err(DataplaneError::Ended);
+            }
+        };
+        let opened =
+            Opened { interface: tun.name().to_owned(), port: udp.port(), offload: tun.offload() };
+        let _ = report.send(Ok(opened));
+        let Ok(start) = started.recv() else { return Ok(()) };
+        let tunnel =
+            Tunnel::new(setup.private_key, TunnelConfig { mtu: start.mtu, ..setup.tunnel });
+        let tun_stats = std::sync::Arc::clone(tun.stats());
+        let mut event_loop =
+            EventLoop::new(tunnel, tun, udp, commands, move || tun_stats.snapshot());
+        for peer in start.peers {
+            event_loop.insert_peer(peer);
+        }
+        event_loop.run().await
+    })
+}
+
+fn open_io(setup: &Setup) -> Result<(weft_tun::Device, UdpSockets), StartError> {
+    let udp = UdpSockets::bind(&setup.udp)?;
+    let tun = weft_tun::open(TunConfig {
+        name: setup.tun.name.clone(),
+        threads: setup.tun.threads,
+        descriptors: Vec::new(),
+        offload: setup.tun.offload,
+    })?;
+    Ok((tun, udp))
+}

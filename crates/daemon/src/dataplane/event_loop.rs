@@ -1,0 +1,185 @@
+//! The event loop: two independent directions, timers and commands, each with a budget a turn.
+//!
+//! A turn never waits. What cannot go on has registered its waker; what used up its budget lets the others go
+//! first and is called again at once.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use tokio::sync::mpsc;
+use tokio::time::Sleep;
+use weft_tun::{Tun, TunStatsSnapshot};
+use weft_tunnel::{ControlQueue, DropReason, Event, InsertError, NewPeer, Tunnel};
+
+use super::inbound::Inbound;
+use super::outbound::Outbound;
+use super::{Command, DataplaneError, Snapshot};
+use crate::udp::{Udp, UdpStats};
+
+/// Handshake messages and keepalives that may wait for the socket.
+const CONTROL_SLOTS: usize = 256;
+
+/// How a direction ended its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// There is nothing to do, or no room to do it: a waker is registered.
+    Idle,
+    /// Its budget is used up: call again.
+    Busy,
+}
+
+/// Moves packets between one TUN and one pair of sockets through one tunnel.
+pub struct EventLoop<T, U, S> {
+    pub(super) tunnel: Tunnel,
+    pub(super) tun: T,
+    pub(super) udp: U,
+    pub(super) control: ControlQueue,
+    outbound: Outbound,
+    inbound: Inbound,
+    commands: mpsc::Receiver<Command>,
+    timer: Pin<Box<Sleep>>,
+    armed_for: Option<Instant>,
+    tun_stats: S,
+}
+
+impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
+    /// An event loop over `tun` and `udp`. Has to be made inside a runtime with time enabled.
+    pub fn new(
+        tunnel: Tunnel,
+        tun: T,
+        udp: U,
+        commands: mpsc::Receiver<Command>,
+        tun_stats: S,
+    ) -> Self {
+        Self {
+            tunnel,
+            tun,
+            udp,
+            control: ControlQueue::new(CONTROL_SLOTS),
+            outbound: Outbound::new(),
+            inbound: Inbound::new(),
+            commands,
+            timer: Box::pin(tokio::time::sleep(std::time::Duration::ZERO)),
+            armed_for: None,
+            tun_stats,
+        }
+    }
+
+    /// Adds a peer before the loop runs.
+    pub fn insert_peer(&mut self, peer: NewPeer) {
+        let key = peer.public_key();
+        if let Err((error, _)) = self.tunnel.insert_peer(peer, Instant::now()) {
+            debug_assert_ne!(error, InsertError::IndexTaken, "the control thread makes indices unique");
+            tracing::error!(peer = %key, %error, "peer left out");
+        }
+    }
+
+    /// Runs until a command ends it or the device is gone.
+    pub async fn run(mut self) -> Result<(), DataplaneError> {
+        poll_fn(|cx| self.poll_turn(cx)).await
+    }
+
+    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), DataplaneError>> {
+        let now = Instant::now();
+        while let Poll::Ready(command) = self.commands.poll_recv(cx) {
+            match command {
+                Some(Command::Snapshot(answer)) => {
+                    // Whoever asked may have gone.
+                    let _ = answer.try_send(self.snapshot());
+                }
+                Some(Command::Stop) | None => return Poll::Ready(Ok(())),
+            }
+        }
+        self.timers(now);
+        self.send_control(cx);
+        let inbound = self.inbound.turn(cx, now, &mut self.tunnel, &mut self.tun, &mut self.udp, &mut self.control);
+        let inbound = match inbound {
+            Ok(turn) => turn,
+            Err(error) => return Poll::Ready(Err(error)),
+        };
+        let outbound = self.outbound.turn(cx, now, &mut self.tunnel, &mut self.tun, &mut self.udp);
+        let outbound = match outbound {
+            Ok(turn) => turn,
+            Err(error) => return Poll::Ready(Err(error)),
+        };
+        // Packets without a session have asked for a handshake, and datagrams have answers.
+        self.timers(now);
+        self.send_control(cx);
+        self.log_events();
+        self.arm_timer(cx, now);
+        if inbound == Turn::Busy || outbound == Turn::Busy || self.tunnel.has_ready_staged() && !self.outbound.is_blocked() {
+            cx.waker().wake_by_ref();
+        }
+        Poll::Pending
+    }
+
+    fn timers(&mut self, now: Instant) {
+        if self.tunnel.poll_timeout().is_some_and(|(at, _)| at <= now) {
+            // Blocked: the control queue is full, and sending it comes back here.
+            let _ = self.tunnel.handle_timeout(now, &mut self.control);
+        }
+    }
+
+    /// Sends handshakes and keepalives: they wait for the socket alone, never for data.
+    fn send_control(&mut self, cx: &mut Context<'_>) {
+        while let Some(message) = self.control.front() {
+            match self.udp.poll_send(cx, &message.transmit()) {
+                Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Err(error)) => {
+                    self.tunnel.count_drop(error.drop_reason(), 1);
+                    tracing::debug!(destination = %message.transmit().destination, %error, "cannot send a handshake or keepalive");
+                }
+                Poll::Pending => return,
+            }
+            self.control.pop();
+        }
+    }
+
+    fn arm_timer(&mut self, cx: &mut Context<'_>, now: Instant) {
+        let deadline = self.tunnel.poll_timeout().map(|(at, _)| at);
+        // Timers that are due and not done wait for the control queue: the socket wakes us.
+        let deadline = deadline.filter(|at| *at > now);
+        let deadline = [deadline, self.inbound.deadline()].into_iter().flatten().min();
+        let Some(deadline) = deadline else {
+            self.armed_for = None;
+            return;
+        };
+        if self.armed_for != Some(deadline) {
+            self.timer.as_mut().reset(deadline.into());
+            self.armed_for = Some(deadline);
+        }
+        if self.timer.as_mut().poll(cx).is_ready() {
+            self.armed_for = None;
+            cx.waker().wake_by_ref();
+        }
+    }
+
+    fn log_events(&mut self) {
+        while let Some(event) = self.tunnel.poll_event() {
+            match event {
+                Event::HandshakeComplete { peer } => tracing::debug!(%peer, "handshake complete"),
+                Event::HandshakeFailed { peer } => {
+                    tracing::info!(%peer, "no answer to handshakes for 90 s; trying again when there is something to send");
+                }
+                Event::EndpointChanged { peer, endpoint } => tracing::info!(%peer, %endpoint, "peer is at a new endpoint"),
+            }
+        }
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        let tun = (self.tun_stats)();
+        let mut drops = self.tunnel.drops().clone();
+        drops.add(DropReason::TunWriteFailed, tun.write_failures);
+        drops.add(DropReason::MalformedPacket, tun.malformed_reads);
+        let udp: UdpStats = self.udp.stats();
+        Snapshot {
+            udp,
+            tunnel: self.tunnel.stats().clone(),
+            drops,
+            peers: self.tunnel.peers().collect(),
+            tun,
+        }
+    }
+}

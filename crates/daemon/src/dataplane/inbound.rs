@@ -1,0 +1,122 @@
+//! Inbound, UDP → TUN: what the sockets received is opened into the TUN's slab and handed to its writers.
+//!
+//! Before: `udp.rs`. In the middle: `weft_tunnel`. After: `weft_tun`'s writers.
+
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use weft_tun::Tun;
+use weft_tunnel::{ControlQueue, DropReason, MAX_PACKET, PlainSlab, Tunnel};
+
+use super::DataplaneError;
+use super::event_loop::Turn;
+use crate::udp::{RecvBuffers, Udp};
+
+/// Receive calls in one turn; each fills up to 16 buffers.
+const BUDGET_CALLS: usize = 8;
+/// How long a TUN may take nothing before data for it is dropped, so that handshakes go on.
+const STALL: Duration = Duration::from_secs(1);
+
+/// The inbound direction.
+pub(super) struct Inbound {
+    buffers: RecvBuffers,
+    /// Since when the TUN has taken nothing.
+    waiting_since: Option<Instant>,
+    stalled: bool,
+    /// Takes no data: only what handshakes need while the TUN is stalled.
+    no_plain: PlainSlab,
+}
+
+impl Inbound {
+    pub(super) fn new() -> Self {
+        Self { buffers: RecvBuffers::new(), waiting_since: None, stalled: false, no_plain: PlainSlab::new(0) }
+    }
+
+    /// When the loop has to come back though nothing happened: to find that the TUN is stalled.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.waiting_since.filter(|_| !self.stalled).map(|since| since + STALL)
+    }
+
+    pub(super) fn turn(
+        &mut self,
+        cx: &mut Context<'_>,
+        now: Instant,
+        tunnel: &mut Tunnel,
+        tun: &mut impl Tun,
+        udp: &mut impl Udp,
+        control: &mut ControlQueue,
+    ) -> Result<Turn, DataplaneError> {
+        for _ in 0..BUDGET_CALLS {
+            match tun.poll_send_ready(cx) {
+                Poll::Ready(Ok(())) => {
+                    if std::mem::take(&mut self.stalled) {
+                        tracing::info!("the TUN takes packets again");
+                    }
+                    self.waiting_since = None;
+                }
+                Poll::Ready(Err(error)) => return Err(DataplaneError::Tun(error)),
+                Poll::Pending => {
+                    if now.duration_since(*self.waiting_since.get_or_insert(now)) < STALL {
+                        return Ok(Turn::Idle);
+                    }
+                    if !std::mem::replace(&mut self.stalled, true) {
+                        tracing::warn!("the TUN has taken nothing for a second; dropping data for it until it does");
+                    }
+                }
+            }
+            if self.buffers.is_done() {
+                match udp.poll_recv(cx, &mut self.buffers) {
+                    Poll::Ready(Ok(_)) => {}
+                    Poll::Ready(Err(error)) => {
+                        // An error that belongs to one datagram; the socket itself lives on.
+                        tracing::debug!(%error, "cannot receive");
+                        continue;
+                    }
+                    Poll::Pending => return Ok(Turn::Idle),
+                }
+            }
+            if self.stalled {
+                self.drop_data(now, tunnel, control);
+            } else {
+                self.open(now, tunnel, tun, control)?;
+            }
+        }
+        Ok(Turn::Busy)
+    }
+
+    /// Opens what was received, as far as the slab has room, and hands it to the writers.
+    fn open(
+        &mut self,
+        now: Instant,
+        tunnel: &mut Tunnel,
+        tun: &mut impl Tun,
+        control: &mut ControlQueue,
+    ) -> Result<(), DataplaneError> {
+        while tun.plain_slab().room() >= MAX_PACKET {
+            let Some(received) = self.buffers.next() else { break };
+            let whole = received.whole();
+            tunnel.count_drop(DropReason::TruncatedDatagram, u64::from(received.truncated));
+            for datagram in whole.chunks(received.meta.stride) {
+                // Drops are counted by the tunnel.
+                let opened = tunnel.handle_datagram(&received.meta, datagram, now, tun.plain_slab(), control);
+                if let Ok(Some(packet)) = opened {
+                    tun.send(packet).map_err(DataplaneError::Tun)?;
+                }
+            }
+        }
+        tun.flush().map_err(DataplaneError::Tun)
+    }
+
+    fn drop_data(&mut self, now: Instant, tunnel: &mut Tunnel, control: &mut ControlQueue) {
+        while let Some(received) = self.buffers.next() {
+            let meta = received.meta;
+            for datagram in received.whole().chunks(meta.stride) {
+                if Tunnel::is_data(datagram) {
+                    tunnel.count_drop(DropReason::TunStalled, 1);
+                } else {
+                    let _ = tunnel.handle_datagram(&meta, datagram, now, &mut self.no_plain, control);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! The commands that make keys: `weft genkey`, `weft genpsk`, `weft pubkey`.
+
+use std::io::{self, Read as _};
+
+use weft_tunnel::{InvalidKey, PresharedKey, PrivateKey};
+use zeroize::Zeroizing;
+
+use crate::exit::{Code, Error};
+use crate::output;
+
+/// Why there is no key.
+#[derive(Debug, thiserror::Error)]
+enum KeyError {
+    #[error("cannot get random numbers from the system: {0}")]
+    Random(String),
+    #[error("cannot read the private key from standard input: {0}")]
+    Read(#[source] io::Error),
+    #[error("standard input is not a private key: {0}; pipe in what `weft genkey` printed")]
+    Invalid(#[source] InvalidKey),
+}
+
+impl From<KeyError> for Error {
+    fn from(error: KeyError) -> Self {
+        Self::new(Code::Failure, error)
+    }
+}
+
+/// Prints a new private key.
+pub fn genkey() -> Result<(), Error> {
+    let key = PrivateKey::generate().map_err(|error| KeyError::Random(error.to_string()))?;
+    print_line(&key.to_base64())
+}
+
+/// Prints a new preshared key.
+pub fn genpsk() -> Result<(), Error> {
+    let key = PresharedKey::generate().map_err(|error| KeyError::Random(error.to_string()))?;
+    print_line(&key.to_base64())
+}
+
+/// Reads a private key from standard input, and prints its public key.
+pub fn pubkey() -> Result<(), Error> {
+    let key = read_private_key(io::stdin().lock())?;
+    print_line(&key.public_key().to_string())
+}
+
+fn read_private_key(input: impl io::Read) -> Result<PrivateKey, KeyError> {
+    // A key has 44 characters; some white space around it does no harm, more is not a key.
+    const MAX_BYTES: usize = 256;
+    let mut text = Zeroizing::new(Vec::with_capacity(MAX_BYTES + 1));
+    input.take(MAX_BYTES as u64 + 1).read_to_end(&mut text).map_err(KeyError::Read)?;
+    let text = Some(&text[..])
+        .filter(|text| text.len() <= MAX_BYTES)
+        .and_then(|text| std::str::from_utf8(text).ok());
+    text.ok_or(InvalidKey).and_then(|text| text.trim().parse()).map_err(KeyError::Invalid)
+}
+
+fn print_line(text: &str) -> Result<(), Error> {
+    let line = Zeroizing::new(format!("{text}\n"));
+    output::print(line.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_private_key_is_read_with_white_space_around_it() {
+        let key = PrivateKey::generate().unwrap();
+        let text = format!("\r\n {}\r\n\n", *key.to_base64());
+        assert_eq!(read_private_key(text.as_bytes()).unwrap(), key);
+    }
+
+    #[test]
+    fn what_is_not_one_private_key_is_refused_without_repeating_it() {
+        let key = PrivateKey::generate().unwrap().to_base64();
+        for wrong in ["", "short", &format!("{0}\n{0}", *key), &" ".repeat(1000), &key[1..]] {
+            let error = read_private_key(wrong.as_bytes()).unwrap_err().to_string();
+            assert!(error.contains("not a private key") && !error.contains(&key[1..]), "{error}");
+        }
+        assert!(read_private_key(&b"\xff\xff"[..]).is_err());
+    }
+}

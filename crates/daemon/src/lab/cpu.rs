@@ -1,0 +1,87 @@
+//! CPU time by thread: what each part of the process cost.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::time::Duration;
+
+/// The threads of this process at one moment.
+pub fn threads() -> io::Result<BTreeSet<i32>> {
+    let ids = std::fs::read_dir("/proc/self/task")?;
+    Ok(ids.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
+}
+
+/// CPU time of the whole process so far, ended threads included.
+pub fn process_time() -> Duration {
+    clock(libc::CLOCK_PROCESS_CPUTIME_ID).unwrap_or_default()
+}
+
+/// CPU time that a thread of this process used so far, in user and in kernel mode; `None` if it has ended.
+pub fn thread_time(thread: i32) -> Option<Duration> {
+    // The number of a thread's CPU clock, as pthread_getcpuclockid(3) makes it: the inverted thread ID, a bit for
+    // "one thread", and the kind of clock that the scheduler keeps.
+    const PER_THREAD: i32 = 4;
+    const SCHEDULED: i32 = 2;
+    clock(!thread << 3 | PER_THREAD | SCHEDULED)
+}
+
+fn clock(id: libc::clockid_t) -> Option<Duration> {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel writes one timespec, which outlives the call.
+    let result = unsafe { libc::clock_gettime(id, &raw mut time) };
+    let seconds = u64::try_from(time.tv_sec).ok()?;
+    (result == 0).then(|| Duration::from_secs(seconds) + Duration::from_nanos(time.tv_nsec.unsigned_abs()))
+}
+
+/// Follows the CPU time of a set of threads. A thread that ends keeps what it had at the last [`Self::sample`].
+#[derive(Clone, Debug, Default)]
+pub struct Meter(BTreeMap<i32, Duration>);
+
+impl Meter {
+    /// Follows these threads.
+    pub fn new(threads: impl IntoIterator<Item = i32>) -> Self {
+        let mut meter = Self(threads.into_iter().map(|thread| (thread, Duration::ZERO)).collect());
+        meter.sample();
+        meter
+    }
+
+    /// Takes a reading of every thread that still runs.
+    pub fn sample(&mut self) {
+        for (thread, time) in &mut self.0 {
+            if let Some(now) = thread_time(*thread) {
+                *time = now;
+            }
+        }
+    }
+
+    /// The threads' CPU time at the last reading.
+    pub fn total(&self) -> Duration {
+        self.0.values().sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_busy_thread_is_seen_and_keeps_its_time_after_its_end() {
+        let (started, wait) = std::sync::mpsc::channel();
+        let (end, ending) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            let start = std::time::Instant::now();
+            while start.elapsed() < Duration::from_millis(50) {
+                std::hint::spin_loop();
+            }
+            started.send(nix::unistd::gettid().as_raw()).unwrap();
+            let _ = ending.recv();
+        });
+        let id = wait.recv().unwrap();
+        assert!(threads().unwrap().contains(&id));
+        let mut meter = Meter::new([id]);
+        drop(end);
+        thread.join().unwrap();
+        meter.sample();
+        assert!(meter.total() >= Duration::from_millis(5), "{:?}", meter.total());
+        assert!(process_time() >= meter.total());
+    }
+}

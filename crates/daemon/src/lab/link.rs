@@ -1,0 +1,221 @@
+//! Links, addresses and routes of namespaces, over netlink.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::AsRawFd as _;
+use std::time::Duration;
+
+use futures_util::{StreamExt as _, TryStreamExt as _};
+use ipnet::IpNet;
+use rtnetlink::packet_core::{
+    DefaultNla, NLM_F_ACK, NLM_F_CREATE, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
+};
+use rtnetlink::packet_route::RouteNetlinkMessage;
+use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
+use rtnetlink::packet_route::link::{InfoData, InfoKind, InfoVeth};
+use rtnetlink::packet_route::tc::{TcAttribute, TcHandle, TcMessage};
+use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder};
+
+use super::Namespace;
+
+/// The attribute of a queueing discipline that holds its parameters (linux/rtnetlink.h).
+const TCA_OPTIONS: u16 = 2;
+
+/// How to join two namespaces.
+#[derive(Clone, Debug)]
+pub struct LinkOptions {
+    /// The interface's name in the first namespace.
+    pub name_a: String,
+    /// The interface's name in the second namespace.
+    pub name_b: String,
+    /// The MTU of both ends.
+    pub mtu: u32,
+    /// Addresses of the first end, with their prefix lengths.
+    pub addresses_a: Vec<IpNet>,
+    /// Addresses of the second end, with their prefix lengths.
+    pub addresses_b: Vec<IpNet>,
+}
+
+impl Default for LinkOptions {
+    fn default() -> Self {
+        Self {
+            name_a: "eth0".to_owned(),
+            name_b: "eth0".to_owned(),
+            mtu: 1500,
+            addresses_a: Vec::new(),
+            addresses_b: Vec::new(),
+        }
+    }
+}
+
+/// Joins two namespaces by a veth pair, both ends up and with their addresses. It goes with either namespace.
+pub fn join(a: &Namespace, b: &Namespace, options: &LinkOptions) -> io::Result<()> {
+    let peer_namespace = b.as_raw_fd();
+    let create = async |handle: Handle| {
+        let peer = LinkMessageBuilder::<LinkUnspec>::new()
+            .name(options.name_b.clone())
+            .mtu(options.mtu)
+            .setns_by_fd(peer_namespace)
+            .build();
+        let veth = LinkMessageBuilder::<LinkVeth>::new_with_info_kind(InfoKind::Veth)
+            .name(options.name_a.clone())
+            .mtu(options.mtu)
+            .set_info_data(InfoData::Veth(InfoVeth::Peer(peer)))
+            .build();
+        handle.link().add(veth).execute().await
+    };
+    netlink(a, create)?;
+    for (namespace, name, addresses) in
+        [(a, &options.name_a, &options.addresses_a), (b, &options.name_b, &options.addresses_b)]
+    {
+        set_up(namespace, name)?;
+        for address in addresses {
+            add_address(namespace, name, *address)?;
+        }
+    }
+    Ok(())
+}
+
+/// Takes an interface up.
+pub fn set_up(namespace: &Namespace, name: &str) -> io::Result<()> {
+    change(namespace, name, LinkMessageBuilder::up)
+}
+
+/// Takes an interface down. Its IPv6 addresses and its routes go with that.
+pub fn set_down(namespace: &Namespace, name: &str) -> io::Result<()> {
+    change(namespace, name, LinkMessageBuilder::down)
+}
+
+/// Sets the MTU of an interface.
+pub fn set_mtu(namespace: &Namespace, name: &str, mtu: u32) -> io::Result<()> {
+    change(namespace, name, |link| link.mtu(mtu))
+}
+
+/// Sets the length of an interface's transmit queue, in packets.
+pub fn set_tx_queue_len(namespace: &Namespace, name: &str, packets: u32) -> io::Result<()> {
+    change(namespace, name, |link| link.txqueuelen(packets))
+}
+
+/// Removes an interface, and with it the other end of a veth.
+pub fn remove(namespace: &Namespace, name: &str) -> io::Result<()> {
+    netlink(namespace, async |handle: Handle| {
+        let index = index_of(&handle, name).await?;
+        handle.link().del(index).execute().await
+    })
+}
+
+/// Gives an interface an address, usable at once (no duplicate address detection).
+pub fn add_address(namespace: &Namespace, name: &str, address: IpNet) -> io::Result<()> {
+    netlink(namespace, async |handle: Handle| {
+        let index = index_of(&handle, name).await?;
+        let mut request = handle.address().add(index, address.addr(), address.prefix_len());
+        request.message_mut().attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
+        request.execute().await
+    })
+}
+
+/// Takes an address from an interface.
+pub fn remove_address(namespace: &Namespace, name: &str, address: IpNet) -> io::Result<()> {
+    netlink(namespace, async |handle: Handle| {
+        let index = index_of(&handle, name).await?;
+        let mut message = AddressMessage::default();
+        message.header.index = index;
+        message.header.prefix_len = address.prefix_len();
+        message.header.family = match address {
+            IpNet::V4(_) => rtnetlink::packet_route::AddressFamily::Inet,
+            IpNet::V6(_) => rtnetlink::packet_route::AddressFamily::Inet6,
+        };
+        message.attributes.push(AddressAttribute::Local(address.addr()));
+        message.attributes.push(AddressAttribute::Address(address.addr()));
+        handle.address().del(message).execute().await
+    })
+}
+
+/// Adds a route to `destination` through the gateway `via`.
+pub fn add_route(namespace: &Namespace, destination: IpNet, via: IpAddr) -> io::Result<()> {
+    netlink(namespace, async |handle: Handle| {
+        let route = match (destination, via) {
+            (IpNet::V4(net), IpAddr::V4(via)) => RouteMessageBuilder::<std::net::Ipv4Addr>::new()
+                .destination_prefix(net.addr(), net.prefix_len())
+                .gateway(via)
+                .build(),
+            (IpNet::V6(net), IpAddr::V6(via)) => RouteMessageBuilder::<std::net::Ipv6Addr>::new()
+                .destination_prefix(net.addr(), net.prefix_len())
+                .gateway(via)
+                .build(),
+            _ => {
+                return Err(rtnetlink::Error::NamespaceError("route and gateway differ in family".to_owned()));
+            }
+        };
+        handle.route().add(route).execute().await
+    })
+}
+
+/// Holds back everything that leaves the interface by `delay` (the kernel's netem queueing discipline), with
+/// room for `limit` packets.
+pub fn set_delay(namespace: &Namespace, name: &str, delay: Duration, limit: u32) -> io::Result<()> {
+    // struct tc_netem_qopt: latency, limit, loss, gap, duplicate, jitter. The kernel's clock ticks every 64 ns.
+    let ticks = u32::try_from(delay.as_nanos() / 64).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let options: Vec<u8> = [ticks, limit, 0, 0, 0, 0].into_iter().flat_map(u32::to_ne_bytes).collect();
+    netlink(namespace, async |mut handle: Handle| {
+        let index = index_of(&handle, name).await?;
+        let mut qdisc = TcMessage::with_index(i32::try_from(index).unwrap_or(0));
+        qdisc.header.parent = TcHandle::ROOT;
+        qdisc.attributes.push(TcAttribute::Kind("netem".to_owned()));
+        qdisc.attributes.push(TcAttribute::Other(DefaultNla::new(TCA_OPTIONS, options)));
+        let mut request = NetlinkMessage::from(RouteNetlinkMessage::NewQueueDiscipline(qdisc));
+        request.header.flags = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE;
+        let mut answers = handle.request(request)?;
+        while let Some(answer) = answers.next().await {
+            if let NetlinkPayload::Error(error) = answer.payload
+                && error.code.is_some()
+            {
+                return Err(rtnetlink::Error::NetlinkError(error));
+            }
+        }
+        Ok(())
+    })
+}
+
+fn change(
+    namespace: &Namespace,
+    name: &str,
+    edit: impl FnOnce(LinkMessageBuilder<LinkUnspec>) -> LinkMessageBuilder<LinkUnspec> + Send,
+) -> io::Result<()> {
+    netlink(namespace, async |handle: Handle| {
+        let message = edit(LinkMessageBuilder::<LinkUnspec>::new().name(name)).build();
+        handle.link().change(message).execute().await
+    })
+}
+
+async fn index_of(handle: &Handle, name: &str) -> Result<u32, rtnetlink::Error> {
+    let mut links = handle.link().get().match_name(name).execute();
+    match links.try_next().await? {
+        Some(link) => Ok(link.header.index),
+        None => Err(rtnetlink::Error::RequestFailed),
+    }
+}
+
+/// Runs `request` against the netlink of the namespace.
+pub(super) fn netlink<T: Send>(
+    namespace: &Namespace,
+    request: impl AsyncFnOnce(Handle) -> Result<T, rtnetlink::Error> + Send,
+) -> io::Result<T> {
+    namespace.run(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+        runtime.block_on(async {
+            let (connection, handle, _) = rtnetlink::new_connection()?;
+            let connection = tokio::spawn(connection);
+            let result = request(handle).await.map_err(to_io);
+            connection.abort();
+            result
+        })
+    })
+}
+
+fn to_io(error: rtnetlink::Error) -> io::Error {
+    match error {
+        rtnetlink::Error::NetlinkError(message) => message.to_io(),
+        other => io::Error::other(other.to_string()),
+    }
+}

@@ -1,0 +1,332 @@
+//! Real TCP of the kernel whose every byte is checked where it arrives.
+//!
+//! A flow opens with its seed; what follows is the [`Content`] of that seed. When the sender is through it closes
+//! its direction, and the receiver answers with the number of bytes that it took and found right.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::Namespace;
+use super::content::{Content, mix};
+
+/// A flow on which nothing moves for so long is given up as stalled.
+pub const STALL: Duration = Duration::from_secs(20);
+/// How often the receiver looks whether it should end.
+const ACCEPT_TICK: Duration = Duration::from_millis(100);
+const READ_BUFFER: usize = 256 * 1024;
+
+/// How much to send.
+#[derive(Clone, Copy, Debug)]
+pub enum Amount {
+    /// So many bytes (streams) or datagrams (numbered flows).
+    Count(u64),
+    /// As much as goes until then.
+    Until(Instant),
+}
+
+/// What a receiver found in one flow.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReceivedFlow {
+    /// The seed that the flow named.
+    pub seed: u64,
+    /// Bytes of content that arrived.
+    pub bytes: u64,
+    /// The position of the first byte that was wrong.
+    pub first_mismatch: Option<u64>,
+    /// Why the flow ended, if not because its sender was through.
+    pub error: Option<String>,
+}
+
+/// Accepts flows and checks them, a thread a flow.
+#[derive(Debug)]
+pub struct TcpReceiver {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    acceptor: JoinHandle<()>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    bytes: AtomicU64,
+    ending: AtomicBool,
+    flows: Mutex<Vec<JoinHandle<ReceivedFlow>>>,
+}
+
+impl TcpReceiver {
+    /// Listens in the calling thread's namespace. Port 0 takes a free one.
+    pub fn listen(address: SocketAddr) -> io::Result<Self> {
+        let listener = TcpListener::bind(address)?;
+        // A receive timeout bounds accept(2) too (socket(7)).
+        socket2::SockRef::from(&listener).set_read_timeout(Some(ACCEPT_TICK))?;
+        let address = listener.local_addr()?;
+        let shared = Arc::<Shared>::default();
+        let acceptor = {
+            let shared = shared.clone();
+            thread::Builder::new().name("tcp-accept".to_owned()).spawn(move || accept(&listener, &shared))?
+        };
+        Ok(Self { address, shared, acceptor })
+    }
+
+    /// The address that it listens on.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Bytes that arrived so far, over all flows.
+    pub fn bytes(&self) -> u64 {
+        self.shared.bytes.load(Relaxed)
+    }
+
+    /// Takes no more flows, waits for those that are there and gives what each of them brought, in the order of
+    /// their seeds.
+    pub fn finish(self) -> Vec<ReceivedFlow> {
+        self.shared.ending.store(true, Relaxed);
+        let _ = self.acceptor.join();
+        let flows = std::mem::take(&mut *self.shared.flows.lock().unwrap_or_else(PoisonError::into_inner));
+        let panicked = |_| ReceivedFlow { error: Some("the receiver panicked".into()), ..Default::default() };
+        let mut flows: Vec<_> = flows.into_iter().map(|flow| flow.join().unwrap_or_else(panicked)).collect();
+        flows.sort_by_key(|flow| flow.seed);
+        flows
+    }
+}
+
+fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
+    while !shared.ending.load(Relaxed) {
+        let Ok((stream, _)) = listener.accept() else { continue };
+        let counter = shared.clone();
+        let receive = move || {
+            let mut flow = ReceivedFlow::default();
+            if let Err(error) = receive(&stream, &mut flow, &counter.bytes) {
+                flow.error = Some(error.to_string());
+            }
+            flow
+        };
+        if let Ok(thread) = thread::Builder::new().name("tcp-receive".to_owned()).spawn(receive) {
+            shared.flows.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
+        }
+    }
+}
+
+fn receive(mut stream: &TcpStream, flow: &mut ReceivedFlow, counter: &AtomicU64) -> io::Result<()> {
+    stream.set_read_timeout(Some(STALL))?;
+    let mut seed = [0; 8];
+    stream.read_exact(&mut seed)?;
+    flow.seed = u64::from_le_bytes(seed);
+    let content = Content::new(flow.seed);
+    let mut buffer = vec![0; READ_BUFFER];
+    loop {
+        let len = match stream.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(len) => len,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(stalled(error)),
+        };
+        if flow.first_mismatch.is_none() {
+            flow.first_mismatch = content.first_mismatch(flow.bytes, &buffer[..len]);
+        }
+        flow.bytes += len as u64;
+        counter.fetch_add(len as u64, Relaxed);
+    }
+    stream.write_all(&flow.first_mismatch.unwrap_or(flow.bytes).to_le_bytes())
+}
+
+fn stalled(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => {
+            io::Error::new(io::ErrorKind::TimedOut, format!("nothing moved for {} s", STALL.as_secs()))
+        }
+        _ => error,
+    }
+}
+
+/// What came of one flow, from its sender's side.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SentFlow {
+    /// The seed of its content.
+    pub seed: u64,
+    /// Bytes of content given to the kernel.
+    pub bytes: u64,
+    /// Bytes that the receiver says it took and found right.
+    pub confirmed: u64,
+    /// Segments that the kernel sent again.
+    pub retransmits: u64,
+    /// Why the flow ended early.
+    pub error: Option<String>,
+}
+
+/// Figures of running senders, and the way to end them.
+#[derive(Debug, Default)]
+pub struct Progress {
+    /// Bytes given to the kernel.
+    pub bytes: AtomicU64,
+    /// Segments that the kernel sent again, of flows that ended.
+    pub retransmits: AtomicU64,
+    /// Set to end every sender at its next chunk.
+    pub stop: AtomicBool,
+}
+
+/// Sends one flow from the calling thread's namespace and waits until the receiver has confirmed it.
+pub fn send_stream(address: SocketAddr, amount: Amount, seed: u64, progress: &Progress) -> SentFlow {
+    let mut flow = SentFlow { seed, ..SentFlow::default() };
+    if let Err(error) = send(address, amount, &mut flow, progress) {
+        flow.error = Some(error.to_string());
+    }
+    flow
+}
+
+fn send(address: SocketAddr, amount: Amount, flow: &mut SentFlow, progress: &Progress) -> io::Result<()> {
+    let mut stream = TcpStream::connect_timeout(&address, STALL)?;
+    stream.set_write_timeout(Some(STALL))?;
+    stream.set_read_timeout(Some(STALL))?;
+    let result = send_content(&mut stream, amount, flow, progress);
+    flow.retransmits = retransmits(&stream).unwrap_or(0);
+    progress.retransmits.fetch_add(flow.retransmits, Relaxed);
+    result
+}
+
+fn send_content(
+    stream: &mut TcpStream,
+    amount: Amount,
+    flow: &mut SentFlow,
+    progress: &Progress,
+) -> io::Result<()> {
+    let content = Content::new(flow.seed);
+    stream.write_all(&flow.seed.to_le_bytes())?;
+    while !progress.stop.load(Relaxed) {
+        let mut chunk = content.at(flow.bytes);
+        match amount {
+            Amount::Count(bytes) => {
+                let left = usize::try_from(bytes - flow.bytes).unwrap_or(usize::MAX);
+                chunk = &chunk[..chunk.len().min(left)];
+            }
+            Amount::Until(end) if Instant::now() >= end => break,
+            Amount::Until(_) => {}
+        }
+        if chunk.is_empty() {
+            break;
+        }
+        let len = match stream.write(chunk) {
+            Ok(len) => len as u64,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(stalled(error)),
+        };
+        flow.bytes += len;
+        progress.bytes.fetch_add(len, Relaxed);
+    }
+    stream.shutdown(std::net::Shutdown::Write)?;
+    let mut confirmed = [0; 8];
+    stream.read_exact(&mut confirmed).map_err(stalled)?;
+    flow.confirmed = u64::from_le_bytes(confirmed);
+    Ok(())
+}
+
+/// Segments that the kernel has sent again on this connection.
+pub fn retransmits(stream: &TcpStream) -> io::Result<u64> {
+    use std::os::fd::AsRawFd as _;
+    // SAFETY: tcp_info is plain integers, for which zero is a value.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut len = size_of_val(&info) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes, which is the size of `info`; both outlive the call.
+    let result = unsafe {
+        libc::getsockopt(
+            stream.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            (&raw mut info).cast(),
+            &raw mut len,
+        )
+    };
+    if result == 0 { Ok(u64::from(info.tcpi_total_retrans)) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Several flows that run at once, a thread a flow.
+#[derive(Debug)]
+pub struct TcpSenders {
+    progress: Arc<Progress>,
+    threads: Vec<JoinHandle<SentFlow>>,
+}
+
+impl TcpSenders {
+    /// Starts `flows` flows from `namespace` to `address`, each with a seed of its own derived from `seed`.
+    pub fn start(
+        namespace: &Namespace,
+        address: SocketAddr,
+        flows: u32,
+        amount: Amount,
+        seed: u64,
+    ) -> io::Result<Self> {
+        let progress = Arc::<Progress>::default();
+        let start_one = |flow: u32| {
+            let progress = progress.clone();
+            let seed = mix(seed).wrapping_add(u64::from(flow));
+            thread::Builder::new()
+                .name("tcp-send".to_owned())
+                .spawn(move || send_stream(address, amount, seed, &progress))
+        };
+        // Threads started inside the namespace stay in it.
+        let threads = namespace.run(|| (0..flows).map(start_one).collect::<io::Result<Vec<_>>>())?;
+        Ok(Self { progress, threads })
+    }
+
+    /// Figures of the flows so far.
+    pub fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    /// Whether every flow is through.
+    pub fn is_finished(&self) -> bool {
+        self.threads.iter().all(JoinHandle::is_finished)
+    }
+
+    /// Ends every flow at its next chunk. Their confirmation is still waited for.
+    pub fn stop(&self) {
+        self.progress.stop.store(true, Relaxed);
+    }
+
+    /// Waits for every flow.
+    pub fn finish(self) -> Vec<SentFlow> {
+        let panicked = |_| SentFlow { error: Some("the sender panicked".into()), ..Default::default() };
+        self.threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn loopback() -> TcpReceiver {
+        TcpReceiver::listen("127.0.0.1:0".parse().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_stream_arrives_complete_and_is_confirmed() {
+        let receiver = loopback();
+        let progress = Progress::default();
+        let sent = send_stream(receiver.local_addr(), Amount::Count(5_000_001), 3, &progress);
+        let expected = SentFlow { seed: 3, bytes: 5_000_001, confirmed: 5_000_001, ..SentFlow::default() };
+        assert_eq!(SentFlow { retransmits: 0, ..sent }, expected);
+        assert_eq!(receiver.bytes(), 5_000_001);
+        let received = ReceivedFlow { seed: 3, bytes: 5_000_001, ..ReceivedFlow::default() };
+        assert_eq!(receiver.finish(), [received]);
+        assert_eq!(progress.bytes.load(Relaxed), 5_000_001);
+    }
+
+    #[test]
+    fn a_corrupted_byte_is_reported_by_its_position() {
+        let receiver = loopback();
+        let mut stream = TcpStream::connect(receiver.local_addr()).unwrap();
+        let mut bytes = Content::new(9).at(0)[..1000].to_vec();
+        bytes[700] ^= 0x10;
+        stream.write_all(&9u64.to_le_bytes()).unwrap();
+        stream.write_all(&bytes).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut answer = [0; 8];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(u64::from_le_bytes(answer), 700);
+        assert_eq!(receiver.finish()[0].first_mismatch, Some(700));
+    }
+}

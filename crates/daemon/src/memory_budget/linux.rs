@@ -1,0 +1,21 @@
+//! MemAvailable (proc_meminfo(5)), or the limit of the cgroup if that is lower.
+
+use std::fs;
+
+pub(super) fn available_bytes() -> Option<u64> {
+    [mem_available(), cgroup_limit()].into_iter().flatten().min()
+}
+
+fn mem_available() -> Option<u64> {
+    let meminfo = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
+/// The limit of the process's own cgroup (v2); a limit further up is rare, and MemAvailable bounds it.
+fn cgroup_limit() -> Option<u64> {
+    let cgroups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let path = cgroups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    fs::read_to_string(format!("/sys/fs/cgroup/{path}/memory.max")).ok()?.trim().parse().ok()
+}

@@ -1,0 +1,67 @@
+//! The twin for platforms where weft cannot set addresses and routes yet: opening it says so.
+
+use std::net::SocketAddr;
+
+use ipnet::IpNet;
+
+use super::{Link, QueueLimits, RouteError};
+use crate::config::{Interface, InterfaceName};
+
+/// Nothing: it cannot be made.
+#[derive(Debug)]
+pub struct Netlink {
+    never: std::convert::Infallible,
+}
+
+impl Netlink {
+    /// Always an error.
+    pub fn open() -> Result<Self, RouteError> {
+        Err(RouteError::Unsupported { action: "configure the network".to_owned() })
+    }
+
+    /// Finds a device.
+    pub fn link(&self, _: &InterfaceName) -> Result<Link, RouteError> {
+        match self.never {}
+    }
+
+    /// Sets the MTU of a device.
+    pub fn set_mtu(&self, _: &Link, _: u16) -> Result<(), RouteError> {
+        match self.never {}
+    }
+
+    /// Sets a device up.
+    pub fn set_up(&self, _: &Link) -> Result<(), RouteError> {
+        match self.never {}
+    }
+
+    /// Sets the limits of a device's queue.
+    pub fn set_queue_limits(&self, _: &Link, _: QueueLimits) {
+        match self.never {}
+    }
+
+    /// The MTU of the way to an endpoint.
+    pub fn mtu_towards(&self, _: std::net::IpAddr, _: u32) -> Result<u32, RouteError> {
+        match self.never {}
+    }
+
+    /// The MTU for the device when none is configured.
+    pub fn default_mtu(&self, _: &Interface, _: &[SocketAddr]) -> u16 {
+        match self.never {}
+    }
+
+    pub(super) fn create_address(&self, _: &Link, _: IpNet) -> Result<(), RouteError> {
+        match self.never {}
+    }
+
+    pub(super) fn remove_address(&self, _: &Link, _: IpNet) -> Result<(), RouteError> {
+        match self.never {}
+    }
+
+    pub(super) fn create_route(&self, _: &Link, _: IpNet, _: u32) -> Result<bool, RouteError> {
+        match self.never {}
+    }
+
+    pub(super) fn remove_route(&self, _: &Link, _: IpNet, _: u32) -> Result<(), RouteError> {
+        match self.never {}
+    }
+}

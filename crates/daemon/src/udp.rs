@@ -1,0 +1,156 @@
+//! UDP sockets: the interface that the event loop talks to, and the platform that stands behind it.
+//!
+//! Outbound this is the last step, after the event loop took a batch from its transmit queue. Inbound it is
+//! the first, before the event loop hands each datagram to the tunnel.
+
+use std::io;
+use std::net::SocketAddr;
+use std::task::{Context, Poll};
+
+use weft_tunnel::{DropReason, Transmit};
+
+mod recv_buffers;
+
+#[cfg(target_os = "linux")]
+mod linux;
+#[cfg(not(target_os = "linux"))]
+mod unsupported;
+
+#[cfg(target_os = "linux")]
+pub use linux::UdpSockets;
+pub use recv_buffers::{Received, RecvBuffers};
+#[cfg(not(target_os = "linux"))]
+pub use unsupported::UdpSockets;
+
+/// Where the datagrams of one listening port go out and come in.
+pub trait Udp {
+    /// Sends the datagrams of one transmit: at most 64 segments and 65,507 bytes go with one call, in order.
+    ///
+    /// `Ready(Ok(_))` says how much was accepted, `Pending` that nothing was and that the waker is registered.
+    /// `Ready(Err(_))` means that nothing of the transmit can ever be sent.
+    fn poll_send(&mut self, cx: &mut Context<'_>, transmit: &Transmit<'_>) -> Poll<Result<Sent, SendError>>;
+
+    /// Replaces what is in `buffers` with what has arrived, and says how many of them were filled: at least one.
+    ///
+    /// The waker is registered only with `Pending`: after `Ready` there may be more. An error is one of the
+    /// socket (out of memory, say); the next call goes on.
+    fn poll_recv(&mut self, cx: &mut Context<'_>, buffers: &mut RecvBuffers) -> Poll<io::Result<usize>>;
+
+    /// What went through so far.
+    fn stats(&self) -> UdpStats;
+}
+
+/// What the kernel accepted of a transmit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sent {
+    /// Bytes accepted: whole datagrams, at least one; fewer than all when the socket filled up half-way.
+    pub bytes: usize,
+    /// The source address that was asked for is not usable any more; it went out from another one.
+    pub source_unusable: bool,
+}
+
+/// Why a transmit can never be sent.
+#[derive(Debug, thiserror::Error)]
+pub enum SendError {
+    /// Its datagrams are longer than UDP or the route carries.
+    #[error("the datagram is too long")]
+    TooLong,
+    /// The kernel refused it: no route, a firewall, no socket of that address family, no memory.
+    #[error(transparent)]
+    Failed(io::Error),
+}
+
+impl SendError {
+    /// The reason that its datagrams are counted under.
+    pub fn drop_reason(&self) -> DropReason {
+        match self {
+            Self::TooLong => DropReason::DatagramTooLong,
+            Self::Failed(_) => DropReason::UdpSendFailed,
+        }
+    }
+}
+
+/// What to open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UdpConfig {
+    /// The port of both sockets; 0 for a random one.
+    pub port: u16,
+    /// The mark of outgoing packets for policy routing and firewalls (SO_MARK); 0 for none. Linux only.
+    pub fwmark: u32,
+    /// Whether one system call may send many datagrams (UDP GSO), for networks that corrupt them.
+    pub gso: bool,
+}
+
+impl Default for UdpConfig {
+    fn default() -> Self {
+        Self { port: 0, fwmark: 0, gso: true }
+    }
+}
+
+/// Why the sockets could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// Another socket has the port.
+    #[error(
+        "port {} is in use by another program (cannot bind {address}); \
+         choose another ListenPort, or 0 for a random one",
+        .address.port()
+    )]
+    PortInUse {
+        /// What was to be bound.
+        address: SocketAddr,
+    },
+    /// SO_MARK was refused.
+    #[error("cannot set the firewall mark {mark:#x}, which needs CAP_NET_ADMIN: {source}")]
+    Fwmark {
+        /// The mark that was asked for.
+        mark: u32,
+        /// What the system answered.
+        source: io::Error,
+    },
+    /// Neither IPv4 nor IPv6 is there.
+    #[error("this machine has neither IPv4 nor IPv6")]
+    NoAddressFamily,
+    /// Anything else.
+    #[error("cannot {what}: {source}")]
+    Io {
+        /// What was attempted.
+        what: String,
+        /// What the system answered.
+        source: io::Error,
+    },
+}
+
+/// What went through the sockets since they were opened. Bytes are those of the UDP payload.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UdpStats {
+    /// Datagrams that the kernel accepted.
+    pub datagrams_sent: u64,
+    /// Bytes of these.
+    pub bytes_sent: u64,
+    /// System calls that sent at least one datagram.
+    pub batches_sent: u64,
+    /// How many messages the kernel got, by the datagrams in each: the buckets count those of at most 1, 2, 4,
+    /// 8, 16, 32 and 64 that were too many for the bucket before.
+    pub batch_segments: [u64; 7],
+    /// Transmits sent as single datagrams because the kernel or the path does not take them as one batch.
+    pub gso_fallbacks: u64,
+    /// Datagrams that arrived; several that the kernel joined count each.
+    pub datagrams_received: u64,
+    /// Bytes of these.
+    pub bytes_received: u64,
+    /// System calls that received at least one datagram.
+    pub recv_calls: u64,
+}
+
+impl UdpStats {
+    /// Counts one system call that sent `messages` messages of `segments` datagrams each.
+    #[cfg_attr(not(target_os = "linux"), expect(dead_code))]
+    fn count_sent(&mut self, messages: usize, segments: usize, bytes: usize) {
+        let bucket = segments.next_power_of_two().trailing_zeros() as usize;
+        self.batch_segments[bucket.min(self.batch_segments.len() - 1)] += messages as u64;
+        self.datagrams_sent += (messages * segments) as u64;
+        self.bytes_sent += bytes as u64;
+        self.batches_sent += 1;
+    }
+}

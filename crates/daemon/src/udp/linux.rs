@@ -1,0 +1,122 @@
+//! Linux: `sendmsg` with UDP_SEGMENT out, `recvmmsg` with UDP_GRO in, readiness from tokio.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::task::{Context, Poll, ready};
+
+use weft_tunnel::Transmit;
+
+use self::send::Sender;
+use self::socket::UdpSocket;
+use super::{BindError, RecvBuffers, SendError, Sent, Udp, UdpConfig, UdpStats};
+
+mod cmsg;
+mod fallback;
+mod kernel;
+mod recv;
+mod send;
+mod socket;
+#[cfg(test)]
+mod tests;
+
+/// An IPv4 and an IPv6 socket on one port; one of them where the machine has only one of the families.
+#[derive(Debug)]
+pub struct UdpSockets {
+    v4: Option<UdpSocket>,
+    v6: Option<UdpSocket>,
+    port: u16,
+    /// Which socket the next [`Udp::poll_recv`] looks at first: they take turns, so that neither starves.
+    v6_first: bool,
+    sender: Sender,
+    stats: UdpStats,
+}
+
+impl UdpSockets {
+    /// Opens the sockets on all addresses. Has to be called within a tokio runtime with I/O.
+    ///
+    /// # Errors
+    /// Those of [`BindError`]. A missing address family is only logged while the other one is there.
+    pub fn bind(config: &UdpConfig) -> Result<Self, BindError> {
+        let (v4, v6) = socket::bind_both(config)?;
+        let mut sockets = Self::from_sockets(v4, v6, config)?;
+        sockets.port = sockets.local_port();
+        Ok(sockets)
+    }
+
+    fn from_sockets(
+        v4: Option<socket2::Socket>,
+        v6: Option<socket2::Socket>,
+        config: &UdpConfig,
+    ) -> Result<Self, BindError> {
+        let release = kernel::Release::running();
+        let open = |socket: Option<socket2::Socket>, is_v6| {
+            socket.map(|socket| UdpSocket::from_socket(socket, is_v6, config.fwmark, release)).transpose()
+        };
+        let (v4, v6) = (open(v4, false)?, open(v6, true)?);
+        let gso = config.gso && [&v4, &v6].into_iter().flatten().all(UdpSocket::knows_gso);
+        let sender = Sender::new(gso, release);
+        Ok(Self { v4, v6, port: 0, v6_first: false, sender, stats: UdpStats::default() })
+    }
+
+    /// The port of both sockets.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    fn local_port(&self) -> u16 {
+        [&self.v4, &self.v6].into_iter().flatten().find_map(UdpSocket::local_port).unwrap_or_default()
+    }
+}
+
+impl Udp for UdpSockets {
+    fn poll_send(&mut self, cx: &mut Context<'_>, transmit: &Transmit<'_>) -> Poll<Result<Sent, SendError>> {
+        let socket = match transmit.destination {
+            SocketAddr::V4(_) => &self.v4,
+            SocketAddr::V6(_) => &self.v6,
+        };
+        let Some(socket) = socket else {
+            let error = io::Error::from_raw_os_error(libc::EAFNOSUPPORT);
+            return Poll::Ready(Err(SendError::Failed(error)));
+        };
+        loop {
+            let mut guard = ready!(socket.io.poll_write_ready(cx)).map_err(SendError::Failed)?;
+            match self.sender.send(socket.io.get_ref().as_fd(), transmit, &mut self.stats) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
+                Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => {
+                    return Poll::Ready(Err(SendError::TooLong));
+                }
+                // ENOBUFS is among these. For UDP it means that the kernel is out of memory (a full queueing
+                // discipline drops silently), and the socket stays writable: waiting could be for ever.
+                result => return Poll::Ready(result.map_err(SendError::Failed)),
+            }
+        }
+    }
+
+    fn poll_recv(&mut self, cx: &mut Context<'_>, buffers: &mut RecvBuffers) -> Poll<io::Result<usize>> {
+        buffers.clear();
+        let order = if self.v6_first { [&self.v6, &self.v4] } else { [&self.v4, &self.v6] };
+        self.v6_first = !self.v6_first;
+        for socket in order.into_iter().flatten() {
+            while let Poll::Ready(guard) = socket.io.poll_read_ready(cx) {
+                let mut guard = guard?;
+                match recv::recv(socket.io.get_ref().as_fd(), buffers, &mut self.stats) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
+                    Ok(filled) => {
+                        // A short count means that the socket is empty: no need to ask once more.
+                        if filled < RecvBuffers::COUNT {
+                            guard.clear_ready();
+                        }
+                        return Poll::Ready(Ok(filled));
+                    }
+                    Err(error) => return Poll::Ready(Err(error)),
+                }
+            }
+        }
+        Poll::Pending
+    }
+
+    fn stats(&self) -> UdpStats {
+        self.stats
+    }
+}

@@ -1,0 +1,70 @@
+//! Inbound, first step: one `recvmmsg` takes what has arrived, joined by the kernel's GRO where it could.
+
+use std::io;
+use std::mem;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr;
+
+use weft_tunnel::RecvMeta;
+
+use super::super::{RecvBuffers, UdpStats};
+use super::cmsg::{Ancillary, Control};
+use super::send::retry;
+
+/// Fills `buffers` anew. [`io::ErrorKind::WouldBlock`] when nothing has arrived.
+pub(super) fn recv(fd: BorrowedFd<'_>, buffers: &mut RecvBuffers, stats: &mut UdpStats) -> io::Result<usize> {
+    buffers.clear();
+    // SAFETY: sockaddr_in6, iovec and mmsghdr of zeros are valid.
+    let (mut names, mut vectors, mut headers): (
+        [libc::sockaddr_in6; RecvBuffers::COUNT],
+        [libc::iovec; RecvBuffers::COUNT],
+        [libc::mmsghdr; RecvBuffers::COUNT],
+    ) = unsafe { mem::zeroed() };
+    let mut controls = [Control::new(); RecvBuffers::COUNT];
+    for ((((buffer, name), vector), control), message) in
+        buffers.free_buffers().zip(&mut names).zip(&mut vectors).zip(&mut controls).zip(&mut headers)
+    {
+        *vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+        let header = &mut message.msg_hdr;
+        header.msg_name = ptr::from_mut(name).cast();
+        header.msg_namelen = mem::size_of_val(name) as libc::socklen_t;
+        header.msg_iov = vector;
+        header.msg_iovlen = 1;
+        control.attach_whole(header);
+    }
+    // SAFETY: each header points to a name, a vector, a control buffer and a buffer of its own with their true
+    // sizes; all live until after the call, and nothing else uses them meanwhile.
+    let count = retry(|| unsafe {
+        let headers = headers.as_mut_ptr();
+        libc::recvmmsg(fd.as_raw_fd(), headers, RecvBuffers::COUNT as _, 0, ptr::null_mut()) as isize
+    })?;
+    stats.recv_calls += 1;
+    for (message, name) in headers.iter().zip(&names).take(count) {
+        // SAFETY: the kernel has just received with this header, into an aligned control buffer.
+        let ancillary = unsafe { Ancillary::parse(&message.msg_hdr) };
+        let len = message.msg_len as usize;
+        let stride = ancillary.segment_bytes.unwrap_or(len).max(1);
+        stats.datagrams_received += len.div_ceil(stride).max(1) as u64;
+        stats.bytes_received += len as u64;
+        let meta =
+            RecvMeta { source: address_of(name), local: ancillary.local, ecn: ancillary.ecn, len, stride };
+        buffers.push(meta, message.msg_hdr.msg_flags & libc::MSG_TRUNC != 0);
+    }
+    Ok(count)
+}
+
+/// The address that the kernel wrote: an IPv4 one when it says so.
+fn address_of(name: &libc::sockaddr_in6) -> SocketAddr {
+    if libc::c_int::from(name.sin6_family) == libc::AF_INET {
+        // SAFETY: a sockaddr_in is no longer and no more aligned than a sockaddr_in6, and all its bit patterns are
+        // valid.
+        let name = unsafe { &*ptr::from_ref(name).cast::<libc::sockaddr_in>() };
+        let address = Ipv4Addr::from(name.sin_addr.s_addr.to_ne_bytes());
+        SocketAddrV4::new(address, u16::from_be(name.sin_port)).into()
+    } else {
+        let address = Ipv6Addr::from(name.sin6_addr.s6_addr);
+        SocketAddrV6::new(address, u16::from_be(name.sin6_port), name.sin6_flowinfo, name.sin6_scope_id)
+            .into()
+    }
+}

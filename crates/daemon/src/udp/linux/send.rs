@@ -1,0 +1,199 @@
+//! Outbound, last step: one `sendmsg` for a GSO batch, or one `sendmmsg` for single datagrams where the kernel
+//! or the path does not take batches.
+
+use std::io;
+use std::mem;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Instant;
+
+use socket2::SockAddr;
+use weft_tunnel::{Ecn, MAX_BATCH_BYTES, MAX_BATCH_SEGMENTS, Transmit};
+
+use super::super::{Sent, UdpStats};
+use super::cmsg::Control;
+use super::fallback::Fallbacks;
+use super::kernel::Release;
+
+/// Sends transmits, and knows which destinations take no batches.
+#[derive(Debug)]
+pub(super) struct Sender {
+    gso: bool,
+    mangles_equal_segments: bool,
+    fallbacks: Fallbacks,
+    fallback_logged: bool,
+}
+
+impl Sender {
+    /// A sender that uses GSO or not.
+    pub(super) fn new(gso: bool, release: Release) -> Self {
+        let mangles_equal_segments = release.mangles_equal_segments();
+        Self { gso, mangles_equal_segments, fallbacks: Fallbacks::default(), fallback_logged: false }
+    }
+
+    /// Sends as much as one call takes. [`io::ErrorKind::WouldBlock`] when the socket is full.
+    pub(super) fn send(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        transmit: &Transmit<'_>,
+        stats: &mut UdpStats,
+    ) -> io::Result<Sent> {
+        let transmit = one_call(transmit);
+        match self.send_from_source(fd, &transmit, stats) {
+            Ok(bytes) => Ok(Sent { bytes, source_unusable: false }),
+            Err(error) if transmit.source.is_some() && may_be_the_source(&error) => {
+                let anywhere = Transmit { source: None, ..transmit };
+                match self.send_from_source(fd, &anywhere, stats) {
+                    Ok(bytes) => Ok(Sent { bytes, source_unusable: true }),
+                    Err(other) if other.kind() == io::ErrorKind::WouldBlock => Err(other),
+                    Err(_) => Err(error),
+                }
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn send_from_source(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        transmit: &Transmit<'_>,
+        stats: &mut UdpStats,
+    ) -> io::Result<usize> {
+        let Transmit { destination, segment_size, .. } = *transmit;
+        if transmit.segments() == 1 || !self.gso {
+            return send_singles(fd, transmit, stats);
+        }
+        let mangled = self.mangles_equal_segments && transmit.contents.len().is_multiple_of(segment_size);
+        let mut refusal = None;
+        if !mangled && !self.fallbacks.refuses(destination.ip(), segment_size, Instant::now) {
+            match send_batch(fd, transmit, stats) {
+                Err(error) if may_be_gso(&error) => refusal = Some(error),
+                result => return result,
+            }
+        }
+        let bytes = send_singles(fd, transmit, stats)?;
+        stats.gso_fallbacks += 1;
+        // Only now it is certain that it was the batch, and not the source address or the destination.
+        if let Some(refusal) = refusal {
+            self.remember(transmit, &refusal);
+        }
+        Ok(bytes)
+    }
+
+    fn remember(&mut self, transmit: &Transmit<'_>, refusal: &io::Error) {
+        let destination = transmit.destination.ip();
+        // EIO is about the device, whatever the size; the others may be about the MTU of the route.
+        let from_bytes = if refusal.raw_os_error() == Some(libc::EIO) { 0 } else { transmit.segment_size };
+        if !self.fallbacks.remember(destination, from_bytes, Instant::now()) {
+            return;
+        }
+        if self.fallback_logged {
+            tracing::debug!(%destination, segment_bytes = transmit.segment_size, %refusal, "sending without GSO");
+        } else {
+            self.fallback_logged = true;
+            tracing::info!(
+                %destination, segment_bytes = transmit.segment_size, %refusal,
+                "sending datagrams one by one: the route takes no batches of this size (an MTU too small for \
+                 the tunnel, or a device without checksum offload); further destinations are logged as debug",
+            );
+        }
+    }
+}
+
+/// What of a transmit fits into one call.
+fn one_call<'a>(transmit: &Transmit<'a>) -> Transmit<'a> {
+    let segments = (MAX_BATCH_BYTES / transmit.segment_size).clamp(1, MAX_BATCH_SEGMENTS);
+    let bytes = transmit.contents.len().min(segments * transmit.segment_size);
+    Transmit { contents: &transmit.contents[..bytes], ..*transmit }
+}
+
+/// EINVAL is what older kernels say for EMSGSIZE, and what devices without the feature say.
+fn may_be_gso(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMSGSIZE | libc::EIO | libc::EINVAL))
+}
+
+/// EINVAL is what Linux says for a source address that is not, or no longer, one of the machine.
+fn may_be_the_source(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EINVAL | libc::EADDRNOTAVAIL | libc::ENETUNREACH | libc::EHOSTUNREACH | libc::ENODEV)
+    )
+}
+
+fn send_batch(fd: BorrowedFd<'_>, transmit: &Transmit<'_>, stats: &mut UdpStats) -> io::Result<usize> {
+    let segment_size =
+        u16::try_from(transmit.segment_size).map_err(|_| io::Error::from_raw_os_error(libc::EMSGSIZE))?;
+    let address = SockAddr::from(transmit.destination);
+    let mut control = control_of(transmit);
+    control.push_segment_size(segment_size);
+    let mut bytes = iovec(transmit.contents);
+    let header = header(&address, &mut bytes, &mut control);
+    // SAFETY: everything that `header` points to lives until after the call, which only reads it.
+    retry(|| unsafe { libc::sendmsg(fd.as_raw_fd(), &header, 0) })?;
+    stats.count_sent(1, transmit.segments(), transmit.contents.len());
+    Ok(transmit.contents.len())
+}
+
+/// Sends the datagrams one by one in one call, up to the first that is not accepted; the reason for that one is
+/// told by the next call, or by this one when it is the first.
+fn send_singles(fd: BorrowedFd<'_>, transmit: &Transmit<'_>, stats: &mut UdpStats) -> io::Result<usize> {
+    let address = SockAddr::from(transmit.destination);
+    let mut control = control_of(transmit);
+    let mut datagrams: [libc::iovec; MAX_BATCH_SEGMENTS] = [iovec(&[]); MAX_BATCH_SEGMENTS];
+    // SAFETY: an mmsghdr of zeros is a valid one.
+    let mut headers: [libc::mmsghdr; MAX_BATCH_SEGMENTS] = unsafe { mem::zeroed() };
+    let mut count = 0;
+    for ((datagram, bytes), message) in
+        transmit.contents.chunks(transmit.segment_size).zip(&mut datagrams).zip(&mut headers)
+    {
+        *bytes = iovec(datagram);
+        message.msg_hdr = header(&address, bytes, &mut control);
+        count += 1;
+    }
+    // SAFETY: the first `count` headers were filled in, and all that they point to lives until after the call,
+    // which writes only the `msg_len` of each.
+    let sent = retry(|| unsafe { libc::sendmmsg(fd.as_raw_fd(), headers.as_mut_ptr(), count, 0) as isize })?;
+    let bytes = transmit.contents.len().min(sent * transmit.segment_size);
+    stats.count_sent(sent, 1, bytes);
+    Ok(bytes)
+}
+
+fn control_of(transmit: &Transmit<'_>) -> Control {
+    let mut control = Control::new();
+    if let Some(source) = transmit.source {
+        control.push_source(source);
+    }
+    if transmit.ecn != Ecn::NotEct {
+        control.push_ecn(transmit.ecn, transmit.destination.is_ipv6());
+    }
+    control
+}
+
+fn iovec(bytes: &[u8]) -> libc::iovec {
+    libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }
+}
+
+fn header(address: &SockAddr, bytes: &mut libc::iovec, control: &mut Control) -> libc::msghdr {
+    // SAFETY: a msghdr of zeros is a valid one; some targets have private padding fields in it.
+    let mut header: libc::msghdr = unsafe { mem::zeroed() };
+    header.msg_name = address.as_ptr().cast_mut().cast();
+    header.msg_namelen = address.len();
+    header.msg_iov = bytes;
+    header.msg_iovlen = 1;
+    control.attach(&mut header);
+    header
+}
+
+/// Calls until no signal interrupts.
+pub(super) fn retry(mut call: impl FnMut() -> isize) -> io::Result<usize> {
+    loop {
+        match usize::try_from(call()) {
+            Ok(result) => return Ok(result),
+            Err(_) => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+        }
+    }
+}

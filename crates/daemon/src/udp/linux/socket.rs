@@ -1,0 +1,173 @@
+//! Opening the sockets: one port for both families, and the options that the packet path relies on.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsRawFd;
+
+use libc::c_int;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use super::super::{BindError, UdpConfig};
+use super::kernel::Release;
+
+/// Send and receive buffer: 10 Gbit/s for 5.6 ms, about what a stall of the packet thread takes.
+const BUFFER_BYTES: c_int = 7 << 20;
+/// How often a random port is tried that is free for IPv4, until it is free for IPv6 too.
+const RANDOM_PORT_ATTEMPTS: usize = 16;
+
+/// A bound socket with its options set, registered with the runtime.
+#[derive(Debug)]
+pub(super) struct UdpSocket {
+    pub(super) io: AsyncFd<Socket>,
+}
+
+impl UdpSocket {
+    /// Takes over a bound socket of the family that `is_v6` says.
+    pub(super) fn from_socket(
+        socket: Socket,
+        is_v6: bool,
+        fwmark: u32,
+        release: Release,
+    ) -> Result<Self, BindError> {
+        configure(&socket, is_v6, release).map_err(|source| failed("set up the UDP socket", source))?;
+        if fwmark != 0 {
+            socket.set_mark(fwmark).map_err(|source| BindError::Fwmark { mark: fwmark, source })?;
+        }
+        // SAFETY: a `Socket` owns its descriptor, gives no other one out, and closes it only when it is dropped.
+        let io = unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE | Interest::WRITABLE) }
+            .map_err(|error| failed("register the UDP socket with the runtime", error.into()))?;
+        Ok(Self { io })
+    }
+
+    /// Whether the kernel knows UDP_SEGMENT (Linux 4.18). One that does not ignores it, and would send a whole
+    /// batch as one datagram.
+    pub(super) fn knows_gso(&self) -> bool {
+        get_option(self.io.get_ref(), libc::SOL_UDP, libc::UDP_SEGMENT).is_ok()
+    }
+
+    /// The port that it is bound to.
+    pub(super) fn local_port(&self) -> Option<u16> {
+        local_port(self.io.get_ref()).ok()
+    }
+}
+
+/// Binds an IPv4 and an IPv6 socket to all addresses and one port. At least one of them is there.
+pub(super) fn bind_both(config: &UdpConfig) -> Result<(Option<Socket>, Option<Socket>), BindError> {
+    let mut attempts = if config.port == 0 { RANDOM_PORT_ATTEMPTS } else { 1 };
+    loop {
+        attempts -= 1;
+        match bind_once(config.port) {
+            Err(BindError::PortInUse { .. }) if attempts > 0 => {}
+            result => return result,
+        }
+    }
+}
+
+fn bind_once(port: u16) -> Result<(Option<Socket>, Option<Socket>), BindError> {
+    let v4 = bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)))?;
+    let port = match &v4 {
+        Some(socket) => local_port(socket).map_err(|source| failed("read the UDP port", source))?,
+        None => port,
+    };
+    let v6 = bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)))?;
+    if v4.is_none() && v6.is_none() {
+        return Err(BindError::NoAddressFamily);
+    }
+    Ok((v4, v6))
+}
+
+/// A socket on `address`, or `None` where the machine does not have its family.
+fn bind(address: SocketAddr) -> Result<Option<Socket>, BindError> {
+    let bound =
+        Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP)).and_then(|socket| {
+            if address.is_ipv6() {
+                socket.set_only_v6(true)?;
+            }
+            socket.bind(&address.into())?;
+            Ok(socket)
+        });
+    match bound {
+        Ok(socket) => Ok(Some(socket)),
+        Err(error) => match error.raw_os_error() {
+            Some(libc::EADDRINUSE) => Err(BindError::PortInUse { address }),
+            Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL) => {
+                let family = if address.is_ipv6() { "IPv6" } else { "IPv4" };
+                tracing::warn!(%error, "no {family} on this machine: peers are reached without it");
+                Ok(None)
+            }
+            _ => Err(failed(&format!("bind {address}"), error)),
+        },
+    }
+}
+
+fn configure(socket: &Socket, is_v6: bool, release: Release) -> io::Result<()> {
+    socket.set_nonblocking(true)?;
+    // As the kernel's WireGuard does: the outer packet may be fragmented on its way (DF is clear) and by this
+    // machine. A GSO segment still has to fit the MTU of the route.
+    let options = if is_v6 {
+        [
+            (libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DONT),
+            (libc::IPV6_RECVPKTINFO, 1),
+            (libc::IPV6_RECVTCLASS, 1),
+        ]
+    } else {
+        [(libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DONT), (libc::IP_PKTINFO, 1), (libc::IP_RECVTOS, 1)]
+    };
+    let level = if is_v6 { libc::IPPROTO_IPV6 } else { libc::IPPROTO_IP };
+    for (name, value) in options {
+        set_option(socket, level, name, value)?;
+    }
+    if release.reports_gro_stride()
+        && let Err(error) = set_option(socket, libc::SOL_UDP, libc::UDP_GRO, 1)
+    {
+        tracing::debug!(%error, "receiving without GRO");
+    }
+    enlarge_buffer(socket, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, "net.core.rmem_max")?;
+    enlarge_buffer(socket, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, "net.core.wmem_max")
+}
+
+/// Without CAP_NET_ADMIN the kernel gives no more than `limit` allows: it takes the smaller of the two, without
+/// an error, so there is nothing to halve and retry.
+fn enlarge_buffer(socket: &Socket, force: c_int, plain: c_int, limit: &str) -> io::Result<()> {
+    if set_option(socket, libc::SOL_SOCKET, force, BUFFER_BYTES).is_ok() {
+        return Ok(());
+    }
+    set_option(socket, libc::SOL_SOCKET, plain, BUFFER_BYTES)?;
+    // The kernel doubles the value for its own bookkeeping.
+    let bytes = get_option(socket, libc::SOL_SOCKET, plain)? / 2;
+    if bytes < BUFFER_BYTES {
+        tracing::warn!(
+            bytes,
+            wanted = BUFFER_BYTES,
+            "a small UDP buffer loses packets in bursts: raise {limit}, or grant CAP_NET_ADMIN",
+        );
+    }
+    Ok(())
+}
+
+fn failed(what: &str, source: io::Error) -> BindError {
+    BindError::Io { what: what.to_owned(), source }
+}
+
+fn local_port(socket: &Socket) -> io::Result<u16> {
+    let address = socket.local_addr()?.as_socket();
+    address.map(|address| address.port()).ok_or_else(|| io::ErrorKind::InvalidInput.into())
+}
+
+pub(super) fn set_option(socket: &Socket, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
+    let len = size_of::<c_int>() as libc::socklen_t;
+    // SAFETY: the option value is one int, which lives until after the call.
+    let result = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), len) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn get_option(socket: &Socket, level: c_int, name: c_int) -> io::Result<c_int> {
+    let mut value: c_int = 0;
+    let mut len = size_of::<c_int>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to `value`, and both live until after the call.
+    let result =
+        unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, (&raw mut value).cast(), &raw mut len) };
+    if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
+}

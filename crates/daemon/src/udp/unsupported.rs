@@ -1,0 +1,45 @@
+//! Platforms whose sockets are not written yet: opening them says so.
+
+use std::convert::Infallible;
+use std::io;
+use std::task::{Context, Poll};
+
+use weft_tunnel::Transmit;
+
+use super::{BindError, RecvBuffers, SendError, Sent, Udp, UdpConfig, UdpStats};
+
+/// An IPv4 and an IPv6 socket on one port. There is none on this platform.
+#[derive(Debug)]
+pub struct UdpSockets {
+    never: Infallible,
+}
+
+impl UdpSockets {
+    /// Fails with [`io::ErrorKind::Unsupported`].
+    pub fn bind(_config: &UdpConfig) -> Result<Self, BindError> {
+        let message = format!("not written for {} yet", std::env::consts::OS);
+        Err(BindError::Io {
+            what: "open UDP sockets".into(),
+            source: io::Error::new(io::ErrorKind::Unsupported, message),
+        })
+    }
+
+    /// The port of both sockets.
+    pub fn port(&self) -> u16 {
+        match self.never {}
+    }
+}
+
+impl Udp for UdpSockets {
+    fn poll_send(&mut self, _: &mut Context<'_>, _: &Transmit<'_>) -> Poll<Result<Sent, SendError>> {
+        match self.never {}
+    }
+
+    fn poll_recv(&mut self, _: &mut Context<'_>, _: &mut RecvBuffers) -> Poll<io::Result<usize>> {
+        match self.never {}
+    }
+
+    fn stats(&self) -> UdpStats {
+        match self.never {}
+    }
+}

@@ -1,0 +1,408 @@
+//! Joins the packets of one inbound batch into super-packets, as the kernel's GRO would: between the flush of
+//! the packet thread and the `writev` of the writer. No payload is copied: a group is a header of its own and
+//! the payload ranges of its packets.
+//!
+//! The batch is the window. Packets of other flows are skipped over, packets of one flow are never reordered: a
+//! group stands where its first packet stood, and whatever cannot join it closes it.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::io::IoSlice;
+
+use weft_tunnel::ip::{self, IPV4_HEADER, IPV6_HEADER, IpHeader};
+use weft_tunnel::{MAX_PACKET, PlainSlab, Plaintext};
+
+use super::vnet_hdr::{self, VNET_HDR};
+use crate::config::TunOffload;
+use crate::flow::FlowHasher;
+
+/// Segments in one super-packet of UDP: the kernel's UDP_MAX_SEGMENTS before 6.9, beyond which it refuses.
+const MAX_UDP_SEGMENTS: u32 = 64;
+/// Segments in one super-packet of TCP: `writev` takes 1,024 pieces (UIO_MAXIOV), of which two are headers;
+/// 65,535 bytes in segments of the smallest usual MSS (536) are 122.
+const MAX_TCP_SEGMENTS: u32 = 256;
+/// The longest header that is joined: IPv6 without extension headers, TCP with every option.
+const MAX_HEADER: usize = IPV6_HEADER + 60;
+
+const TCP_ACK: u8 = 0x10;
+const TCP_PSH: u8 = 0x08;
+const IPV4_DONT_FRAGMENT: u8 = 0x40;
+const NONE: u32 = u32::MAX;
+
+/// One write: a packet as it is, or several joined.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Group {
+    /// Index of the first packet in the batch, and of the last.
+    first: u32,
+    last: u32,
+    /// Packets joined.
+    pub(super) segments: u32,
+    /// Bytes of the IP packet that will be written.
+    pub(super) len: u32,
+    /// Of the first packet: its headers end here, its transport header starts here.
+    header_len: u16,
+    transport: u16,
+    protocol: u8,
+    /// PSH of the last packet.
+    flags: u8,
+    /// Whether the checksum of the first packet was verified.
+    verified: bool,
+    /// Sequence number that continues it (TCP), or IPv4 ID of its last packet and payload of each (UDP).
+    next_sequence: u32,
+    last_id: u16,
+    segment_size: u16,
+    /// Offset of the joined header in [`Coalescer::headers`].
+    header: u32,
+}
+
+impl Group {
+    /// The transport protocol, if packets are joined in it.
+    pub(super) fn protocol(&self) -> u8 {
+        self.protocol
+    }
+}
+
+/// What a packet needs to join others.
+struct Candidate {
+    header_len: usize,
+    transport: usize,
+    protocol: u8,
+    flags: u8,
+    sequence: u32,
+    id: u16,
+    payload: usize,
+}
+
+/// Plans the writes of one batch after the other, and keeps its memory between them.
+pub(super) struct Coalescer {
+    hasher: FlowHasher,
+    groups: Vec<Group>,
+    /// For each packet of the batch, the next one of its group.
+    chain: Vec<u32>,
+    /// The newest group of each flow, while it may still grow.
+    open: HashMap<u64, u32, BuildHasherDefault<Prehashed>>,
+    /// Virtio header and joined headers of every super-packet.
+    headers: Vec<u8>,
+}
+
+impl Coalescer {
+    pub(super) fn new() -> Self {
+        Self {
+            hasher: FlowHasher::random(),
+            groups: Vec::new(),
+            chain: Vec::new(),
+            open: HashMap::default(),
+            headers: Vec::new(),
+        }
+    }
+
+    /// Plans the writes of `packets`, joining what `offload` allows.
+    pub(super) fn plan(&mut self, slab: &PlainSlab, packets: &[Plaintext], offload: TunOffload) {
+        self.groups.clear();
+        self.chain.clear();
+        self.open.clear();
+        self.headers.clear();
+        self.chain.resize(packets.len(), NONE);
+        for (index, packet) in packets.iter().enumerate() {
+            let bytes = slab.get(*packet);
+            if packets.len() == 1 || !(offload.tcp || offload.udp) {
+                self.push(index, bytes.len(), None);
+                continue;
+            }
+            self.place(slab, packets, index, bytes, offload);
+        }
+        for index in 0..self.groups.len() {
+            if self.groups[index].segments > 1 {
+                self.write_header(index, slab, packets);
+            }
+        }
+    }
+
+    /// The planned writes, in order.
+    pub(super) fn groups(&self) -> &[Group] {
+        &self.groups
+    }
+
+    /// Puts the pieces of group `index` into `out`, the virtio header first.
+    pub(super) fn gather<'a>(
+        &'a self,
+        index: usize,
+        slab: &'a PlainSlab,
+        packets: &[Plaintext],
+        out: &mut Vec<IoSlice<'a>>,
+    ) {
+        let group = &self.groups[index];
+        if group.segments == 1 {
+            out.push(IoSlice::new(&vnet_hdr::NOTHING_TO_DO));
+            out.push(IoSlice::new(slab.get(packets[group.first as usize])));
+            return;
+        }
+        let header = group.header as usize;
+        let header_len = usize::from(group.header_len);
+        out.push(IoSlice::new(&self.headers[header..header + VNET_HDR + header_len]));
+        out.extend(self.members(index).map(|member| IoSlice::new(&slab.get(packets[member])[header_len..])));
+    }
+
+    /// The packets of group `index`, as indices into the batch.
+    pub(super) fn members(&self, index: usize) -> impl Iterator<Item = usize> + '_ {
+        let first = self.groups[index].first as usize;
+        std::iter::successors(Some(first), |member| match self.chain[*member] {
+            NONE => None,
+            next => Some(next as usize),
+        })
+    }
+
+    fn place(
+        &mut self,
+        slab: &PlainSlab,
+        packets: &[Plaintext],
+        index: usize,
+        bytes: &[u8],
+        offload: TunOffload,
+    ) {
+        let Some(header) = IpHeader::parse(bytes) else {
+            self.open.clear();
+            self.push(index, bytes.len(), None);
+            return;
+        };
+        let flow = self.hasher.hash_parsed(bytes, &header);
+        let Some(candidate) = candidate(bytes, &header, offload) else {
+            // Whose flow a packet without ports belongs to is not known: it might be anyone's.
+            if flow.has_ports {
+                self.open.remove(&flow.value);
+            } else {
+                self.open.clear();
+            }
+            self.push(index, bytes.len(), None);
+            return;
+        };
+        if let Some(open) = self.open.get(&flow.value).copied()
+            && self.joins(open as usize, slab, packets, bytes, &candidate)
+        {
+            if !is_intact(bytes, candidate.transport, candidate.protocol) {
+                self.open.remove(&flow.value);
+                self.push(index, bytes.len(), None);
+                return;
+            }
+            if self.append(open as usize, index, &candidate) {
+                self.open.remove(&flow.value);
+            }
+            return;
+        }
+        let sealed = candidate.flags & TCP_PSH != 0;
+        let group = self.push(index, bytes.len(), Some(&candidate));
+        if sealed {
+            self.open.remove(&flow.value);
+        } else {
+            self.open.insert(flow.value, group);
+        }
+    }
+
+    fn push(&mut self, index: usize, len: usize, candidate: Option<&Candidate>) -> u32 {
+        let number = self.groups.len() as u32;
+        let mut group = Group {
+            first: index as u32,
+            last: index as u32,
+            segments: 1,
+            len: len as u32,
+            header_len: 0,
+            transport: 0,
+            protocol: 0,
+            flags: 0,
+            verified: false,
+            next_sequence: 0,
+            last_id: 0,
+            segment_size: 0,
+            header: 0,
+        };
+        if let Some(candidate) = candidate {
+            group.header_len = candidate.header_len as u16;
+            group.transport = candidate.transport as u16;
+            group.protocol = candidate.protocol;
+            group.flags = candidate.flags;
+            group.next_sequence = candidate.sequence.wrapping_add(candidate.payload as u32);
+            group.last_id = candidate.id;
+            group.segment_size = candidate.payload as u16;
+        }
+        self.groups.push(group);
+        number
+    }
+
+    /// Whether the packet continues the group, its own checksum aside. The first packet of the group is verified
+    /// here, once there is something to join.
+    fn joins(
+        &mut self,
+        group: usize,
+        slab: &PlainSlab,
+        packets: &[Plaintext],
+        bytes: &[u8],
+        candidate: &Candidate,
+    ) -> bool {
+        let group = &mut self.groups[group];
+        let first = slab.get(packets[group.first as usize]);
+        let limit = if candidate.protocol == ip::UDP { MAX_UDP_SEGMENTS } else { MAX_TCP_SEGMENTS };
+        let fits = candidate.payload <= usize::from(group.segment_size)
+            && group.len as usize + candidate.payload <= MAX_PACKET
+            && group.segments < limit
+            && candidate.protocol == group.protocol
+            && candidate.header_len == usize::from(group.header_len)
+            && candidate.transport == usize::from(group.transport)
+            && (candidate.protocol == ip::UDP || candidate.sequence == group.next_sequence);
+        if !fits || !same_ip_header(first, bytes, group.last_id, candidate.id) {
+            return false;
+        }
+        let (a, b) = (&first[candidate.transport..candidate.header_len], &bytes[candidate.transport..]);
+        // Not compared: the sequence number (4..8), the flags (13) and the checksum.
+        let same_transport = match candidate.protocol {
+            ip::UDP => a[..4] == b[..4],
+            _ => {
+                a[..4] == b[..4]
+                    && a[8..13] == b[8..13]
+                    && a[14..16] == b[14..16]
+                    && a[18..] == b[18..candidate.header_len - candidate.transport]
+            }
+        };
+        if !same_transport {
+            return false;
+        }
+        if !group.verified {
+            group.verified = is_intact(first, candidate.transport, candidate.protocol);
+        }
+        group.verified
+    }
+
+    /// Appends a packet that joins; true if nothing may follow it.
+    fn append(&mut self, group: usize, index: usize, candidate: &Candidate) -> bool {
+        let group = &mut self.groups[group];
+        self.chain[group.last as usize] = index as u32;
+        group.last = index as u32;
+        group.segments += 1;
+        group.len += candidate.payload as u32;
+        group.flags |= candidate.flags;
+        group.next_sequence = group.next_sequence.wrapping_add(candidate.payload as u32);
+        group.last_id = candidate.id;
+        candidate.payload < usize::from(group.segment_size) || candidate.flags & TCP_PSH != 0
+    }
+
+    /// Writes the virtio header and the joined headers of a super-packet: the first packet's, with the lengths,
+    /// the last one's PSH, and the sum of the pseudo-header where the checksum will be.
+    fn write_header(&mut self, index: usize, slab: &PlainSlab, packets: &[Plaintext]) {
+        let group = &mut self.groups[index];
+        let header_len = usize::from(group.header_len);
+        let transport = usize::from(group.transport);
+        let mut header = [0; MAX_HEADER];
+        let header = &mut header[..header_len];
+        header.copy_from_slice(&slab.get(packets[group.first as usize])[..header_len]);
+
+        let transport_len = group.len as usize - transport;
+        let is_v4 = header[0] >> 4 == 4;
+        if is_v4 {
+            header[2..4].copy_from_slice(&(group.len as u16).to_be_bytes());
+            ip::write_ipv4_checksum(header, IPV4_HEADER);
+        } else {
+            header[4..6].copy_from_slice(&(transport_len as u16).to_be_bytes());
+        }
+        let sum = ip::pseudo_header_sum(&header[ip::address_range(header[0])], group.protocol, transport_len);
+        let sum = ip::fold(sum).to_be_bytes();
+        let fields = &mut header[transport..];
+        if group.protocol == ip::UDP {
+            fields[4..6].copy_from_slice(&(transport_len as u16).to_be_bytes());
+            fields[6..8].copy_from_slice(&sum);
+        } else {
+            fields[13] = group.flags;
+            fields[16..18].copy_from_slice(&sum);
+        }
+
+        group.header = self.headers.len() as u32;
+        let virtio = vnet_hdr::encode_super_packet(
+            is_v4,
+            group.protocol,
+            group.header_len,
+            group.transport,
+            group.segment_size,
+        );
+        self.headers.extend_from_slice(&virtio);
+        self.headers.extend_from_slice(header);
+    }
+}
+
+/// Reads a packet that might join others; `None` if it has to pass as it is.
+fn candidate(bytes: &[u8], ip: &IpHeader, offload: TunOffload) -> Option<Candidate> {
+    let is_v4 = bytes[0] >> 4 == 4;
+    if ip.total_len != bytes.len() || ip.is_fragment || (is_v4 && ip.header_len != IPV4_HEADER) {
+        return None;
+    }
+    let transport = ip.header_len;
+    let fields = &bytes[transport..];
+    let (length, flags, sequence) = match ip.protocol {
+        ip::TCP if offload.tcp => {
+            let header = fields.first_chunk::<20>()?;
+            let flags = header[13];
+            if flags & !TCP_PSH != TCP_ACK {
+                return None;
+            }
+            let length = usize::from(header[12] >> 4) * 4;
+            (length, flags, u32::from_be_bytes([header[4], header[5], header[6], header[7]]))
+        }
+        ip::UDP if offload.udp => {
+            let header = fields.first_chunk::<8>()?;
+            let length = usize::from(u16::from_be_bytes([header[4], header[5]]));
+            let has_checksum = header[6..8] != [0, 0];
+            if length != fields.len() || !has_checksum {
+                return None;
+            }
+            (8, 0, 0)
+        }
+        _ => return None,
+    };
+    let payload = fields.len().checked_sub(length).filter(|payload| *payload > 0)?;
+    if ip.protocol == ip::TCP && length < 20 {
+        return None;
+    }
+    let id = if is_v4 { u16::from_be_bytes([bytes[4], bytes[5]]) } else { 0 };
+    Some(Candidate { header_len: transport + length, transport, protocol: ip.protocol, flags, sequence, id, payload })
+}
+
+/// Whether two IP headers differ only in what splitting gives back: lengths, IPv4 ID and checksum.
+fn same_ip_header(a: &[u8], b: &[u8], last_id: u16, id: u16) -> bool {
+    if a[0] >> 4 == 6 {
+        return a[..4] == b[..4] && a[6..IPV6_HEADER] == b[6..IPV6_HEADER];
+    }
+    // With DF the ID means nothing (RFC 6864, section 4.1); without, splitting counts it up.
+    let id_continues = a[6] & IPV4_DONT_FRAGMENT != 0 || id == last_id.wrapping_add(1);
+    a[..2] == b[..2] && a[6..10] == b[6..10] && a[12..IPV4_HEADER] == b[12..IPV4_HEADER] && id_continues
+}
+
+/// Whether the checksums of IPv4 and of the transport are right.
+fn is_intact(bytes: &[u8], transport: usize, protocol: u8) -> bool {
+    let transport = &bytes[transport..];
+    if bytes[0] >> 4 == 4 && ip::fold(ip::checksum_add(0, &bytes[..IPV4_HEADER])) != 0xffff {
+        return false;
+    }
+    let pseudo = &bytes[ip::address_range(bytes[0])];
+    let sum = ip::pseudo_header_sum(pseudo, protocol, transport.len());
+    ip::fold(ip::checksum_add(sum, transport)) == 0xffff
+}
+
+/// Keys that are hashes already.
+#[derive(Default)]
+struct Prehashed(u64);
+
+impl Hasher for Prehashed {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.0 = value;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests;

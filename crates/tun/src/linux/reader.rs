@@ -1,0 +1,123 @@
+//! Reads a queue until it is empty: the first step of an outbound packet. Before it the kernel's ring, after it
+//! the one channel to the packet thread.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc;
+
+use nix::poll::PollFlags;
+use tokio::sync::mpsc as channel;
+
+use super::queue::{self, READ_ROOM, Read};
+use super::threads::{Stop, Wait};
+use crate::batch::{Slab, TunBatch};
+use crate::stats::TunStats;
+
+/// Bytes of a slab: the longest super-packet three times, or some 130 packets of 1,420 bytes.
+pub(super) const SLAB_BYTES: usize = 3 * READ_ROOM;
+/// Slabs a reader: one being filled, one in the channel, one with the packet thread.
+pub(super) const SLABS: usize = 3;
+/// The most packets in a slab: headers of 20 bytes without anything behind them.
+pub(super) const MAX_PACKETS: u64 = (SLAB_BYTES / (super::vnet_hdr::VNET_HDR + 20 + weft_tunnel::TAILROOM)) as u64;
+
+/// Why [`drain`] stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Drained {
+    /// Nothing is left to read.
+    Empty,
+    /// The slab has no room for another super-packet.
+    Full,
+    /// The device does not exist any more.
+    Gone,
+}
+
+/// Reads into `slab` until the queue is empty or the slab full.
+pub(super) fn drain(queue: &OwnedFd, slab: &mut Slab, stats: &TunStats) -> Drained {
+    let (mut packets, mut segments, mut bytes, mut calls, mut malformed) = (0, 0, 0, 0, 0);
+    let drained = loop {
+        if slab.spare_mut().len() < READ_ROOM {
+            break Drained::Full;
+        }
+        calls += 1;
+        match queue::read(queue.as_fd(), slab) {
+            Read::Packet { bytes: more_bytes, segments: more_segments } => {
+                packets += 1;
+                segments += more_segments;
+                bytes += more_bytes;
+            }
+            Read::Malformed => malformed += 1,
+            Read::Empty => break Drained::Empty,
+            Read::Gone => break Drained::Gone,
+        }
+    };
+    stats.read_calls.add(calls);
+    stats.packets_read.add(packets);
+    stats.segments_read.add(segments);
+    stats.bytes_read.add(bytes);
+    stats.malformed_reads.add(malformed);
+    stats.batches_read.add(u64::from(packets > 0));
+    drained
+}
+
+/// How far a reader is, for the fence of the packet thread.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    /// Everything that was read is in the channel, and the queue was empty.
+    pub(super) idle: AtomicBool,
+    /// Batches put into the channel.
+    pub(super) batches: AtomicU64,
+    /// Packets in them.
+    pub(super) packets: AtomicU64,
+}
+
+/// What a reader thread owns.
+pub(super) struct Reader {
+    pub(super) number: u16,
+    pub(super) queue: Arc<OwnedFd>,
+    pub(super) stop: Arc<Stop>,
+    pub(super) free: mpsc::Receiver<Slab>,
+    pub(super) home: mpsc::Sender<Slab>,
+    pub(super) batches: channel::Sender<TunBatch>,
+    pub(super) progress: Arc<Progress>,
+    pub(super) stats: Arc<TunStats>,
+}
+
+impl Reader {
+    /// Reads until the device is gone or stopped.
+    pub(super) fn run(self) {
+        // A stop sends an empty slab, in case that none of the others comes home.
+        'slab: while let Ok(mut slab) = self.free.recv() {
+            while !self.stop.is_set() {
+                let drained = drain(&self.queue, &mut slab, &self.stats);
+                let is_empty = slab.is_empty();
+                if !is_empty {
+                    self.hand_over(std::mem::replace(&mut slab, Slab::new(0)));
+                }
+                if drained == Drained::Gone || (drained == Drained::Empty && !self.wait()) {
+                    return;
+                }
+                if !is_empty {
+                    continue 'slab;
+                }
+            }
+            return;
+        }
+    }
+
+    fn hand_over(&self, slab: Slab) {
+        self.progress.packets.fetch_add(slab.packets() as u64, Ordering::SeqCst);
+        self.progress.batches.fetch_add(1, Ordering::SeqCst);
+        let batch = TunBatch::new(slab, self.number, self.home.clone());
+        // The channel has room for every slab there is: this fails only when the device is being dropped.
+        let _ = self.batches.try_send(batch);
+    }
+
+    /// Waits for a packet; false if there will be none.
+    fn wait(&self) -> bool {
+        self.progress.idle.store(true, Ordering::SeqCst);
+        let wait = self.stop.wait(&self.queue, PollFlags::POLLIN);
+        self.progress.idle.store(false, Ordering::SeqCst);
+        wait == Wait::Ready
+    }
+}

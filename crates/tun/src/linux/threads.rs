@@ -1,0 +1,354 @@
+//! A device with a reader and a writer thread for each queue, as the packet thread sees it: the receiving end of
+//! the one channel of batches, and the sending ends of the writers'.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::task::{Context, Poll, ready};
+use std::thread::{self, JoinHandle};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use tokio::sync::mpsc as channel;
+use weft_tunnel::{PlainSlab, Plaintext};
+
+use super::fence::{Fence, Pipelines};
+use super::queue;
+use super::reader::{self, Progress, Reader};
+use super::writer::{self, BatchWriter, Coalescing, PlainBatch, Writer};
+use crate::batch::{Slab, TunBatch};
+use crate::flow::{FlowHasher, FlowTable};
+use crate::stats::TunStats;
+
+/// Tells the threads of a device to end.
+#[derive(Debug)]
+pub(super) struct Stop {
+    event: EventFd,
+    set: AtomicBool,
+}
+
+/// Why [`Stop::wait`] returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wait {
+    /// The queue is ready for what was waited for.
+    Ready,
+    /// The device does not exist any more.
+    Gone,
+    /// The device is being stopped.
+    Stopped,
+}
+
+impl Stop {
+    fn new() -> io::Result<Self> {
+        let event = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        Ok(Self { event, set: AtomicBool::new(false) })
+    }
+
+    fn set(&self) {
+        self.set.store(true, Ordering::SeqCst);
+        if let Err(errno) = self.event.write(1) {
+            tracing::error!(error = errno.desc(), "cannot wake the TUN threads to stop them");
+        }
+    }
+
+    pub(super) fn is_set(&self) -> bool {
+        self.set.load(Ordering::SeqCst)
+    }
+
+    /// Waits until the queue is ready for `events`, or the stop.
+    pub(super) fn wait(&self, queue: &OwnedFd, events: PollFlags) -> Wait {
+        let mut wait = [PollFd::new(queue.as_fd(), events), PollFd::new(self.event.as_fd(), PollFlags::POLLIN)];
+        loop {
+            match poll(&mut wait, PollTimeout::NONE) {
+                Ok(_) => break,
+                Err(Errno::EINTR) => {}
+                Err(errno) => {
+                    tracing::error!(error = errno.desc(), "cannot wait for the TUN");
+                    return Wait::Gone;
+                }
+            }
+        }
+        let [queue, stop] = wait.map(|wait| wait.revents().unwrap_or(PollFlags::empty()));
+        if !stop.is_empty() {
+            Wait::Stopped
+        } else if queue.intersects(events) {
+            Wait::Ready
+        } else {
+            Wait::Gone
+        }
+    }
+}
+
+/// Starts a thread whose panic ends the process: a daemon that lives on without one of its queues would look
+/// healthy and lose packets.
+pub(super) fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    struct EndsProcess(String);
+    impl Drop for EndsProcess {
+        fn drop(&mut self) {
+            if thread::panicking() {
+                eprintln!("thread {} panicked; ending the process", self.0);
+                std::process::exit(1);
+            }
+        }
+    }
+    let guard = EndsProcess(name.clone());
+    thread::Builder::new().name(name).spawn(move || {
+        let _guard = guard;
+        body();
+    })
+}
+
+/// A queue's two threads, seen from the packet thread.
+#[derive(Debug)]
+struct Pipeline {
+    queue: Arc<OwnedFd>,
+    progress: Arc<Progress>,
+    free: mpsc::Sender<Slab>,
+    batches: mpsc::Sender<Arc<PlainBatch>>,
+    /// Batches handed to the writer, and how many of them it is through with.
+    sent: u64,
+    completed: Arc<AtomicU64>,
+}
+
+#[derive(Debug)]
+struct Pipes {
+    name: String,
+    each: Vec<Pipeline>,
+}
+
+impl Pipelines for Pipes {
+    fn is_drained(&self, queue: u16, taken: u64) -> bool {
+        let pipeline = &self.each[usize::from(queue)];
+        // In this order: a packet that left the queue before the first check was read by a reader that was not
+        // idle from then on until it had put the packet into the channel and counted it.
+        !queue::is_readable(pipeline.queue.as_fd())
+            && pipeline.progress.idle.load(Ordering::SeqCst)
+            && pipeline.progress.batches.load(Ordering::SeqCst) == taken
+    }
+
+    fn packets_until_now(&self, queue: u16) -> u64 {
+        // What was handed over, what may be in the reader's slab, and what the kernel's ring may hold.
+        let handed_over = self.each[usize::from(queue)].progress.packets.load(Ordering::SeqCst);
+        handed_over + reader::MAX_PACKETS + queue::tx_queue_len(&self.name)
+    }
+
+    fn completed(&self, writer: u16) -> u64 {
+        self.each[usize::from(writer)].completed.load(Ordering::Acquire)
+    }
+}
+
+/// What only a device with several queues needs.
+struct Flows {
+    hasher: FlowHasher,
+    table: FlowTable,
+    fence: Fence,
+}
+
+/// The threads of a device and the channels to them.
+pub(super) struct Threads {
+    stop: Arc<Stop>,
+    handles: Vec<JoinHandle<()>>,
+    pipes: Pipes,
+    batches: channel::Receiver<TunBatch>,
+    home: channel::UnboundedReceiver<PlainBatch>,
+    current: Option<PlainBatch>,
+    /// Stands in while no slab is at hand.
+    no_slab: PlainSlab,
+    flows: Option<Flows>,
+}
+
+impl Threads {
+    pub(super) fn start(
+        name: &str,
+        queues: Vec<OwnedFd>,
+        coalescing: &Arc<Coalescing>,
+        stats: &Arc<TunStats>,
+    ) -> io::Result<Self> {
+        let count = queues.len();
+        let (batch_sender, batches) = channel::channel(count * reader::SLABS);
+        let (home_sender, home) = channel::unbounded_channel();
+        for _ in 0..writer::SLABS {
+            // The receiver is right here.
+            let _ = home_sender.send(PlainBatch::new(count));
+        }
+        let flows = (count > 1).then(|| {
+            let hasher = FlowHasher::random();
+            Flows { hasher, table: FlowTable::new(count as u16), fence: Fence::new(hasher, count) }
+        });
+        let mut threads = Self {
+            stop: Arc::new(Stop::new()?),
+            handles: Vec::with_capacity(2 * count),
+            pipes: Pipes { name: name.to_owned(), each: Vec::with_capacity(count) },
+            batches,
+            home,
+            current: None,
+            no_slab: PlainSlab::new(0),
+            flows,
+        };
+        // A thread that cannot be started drops `threads`, which stops those that were.
+        for (number, queue) in (0..).zip(queues) {
+            threads.start_pipeline(number, queue, &batch_sender, &home_sender, coalescing, stats)?;
+        }
+        Ok(threads)
+    }
+
+    fn start_pipeline(
+        &mut self,
+        number: u16,
+        queue: OwnedFd,
+        batches: &channel::Sender<TunBatch>,
+        home: &channel::UnboundedSender<PlainBatch>,
+        coalescing: &Arc<Coalescing>,
+        stats: &Arc<TunStats>,
+    ) -> io::Result<()> {
+        let queue = Arc::new(queue);
+        let (free_sender, free) = mpsc::channel();
+        for _ in 0..reader::SLABS {
+            let _ = free_sender.send(Slab::new(reader::SLAB_BYTES));
+        }
+        let (plain_sender, plain_batches) = mpsc::channel();
+        let pipeline = Pipeline {
+            queue: Arc::clone(&queue),
+            progress: Arc::default(),
+            free: free_sender.clone(),
+            batches: plain_sender,
+            sent: 0,
+            completed: Arc::default(),
+        };
+        let reader = Reader {
+            number,
+            queue: Arc::clone(&queue),
+            stop: Arc::clone(&self.stop),
+            free,
+            home: free_sender,
+            batches: batches.clone(),
+            progress: Arc::clone(&pipeline.progress),
+            stats: Arc::clone(stats),
+        };
+        let writer = Writer {
+            number,
+            queue,
+            stop: Arc::clone(&self.stop),
+            batches: plain_batches,
+            home: home.clone(),
+            completed: Arc::clone(&pipeline.completed),
+            writer: BatchWriter::new(Arc::clone(coalescing), Arc::clone(stats)),
+        };
+        self.pipes.each.push(pipeline);
+        self.handles.push(spawn(format!("weft-tun-r{number}"), move || reader.run())?);
+        self.handles.push(spawn(format!("weft-tun-w{number}"), move || writer.run())?);
+        Ok(())
+    }
+
+    pub(super) fn poll_recv_many(
+        &mut self,
+        cx: &mut Context<'_>,
+        out: &mut VecDeque<TunBatch>,
+        max_bytes: usize,
+    ) -> Poll<io::Result<usize>> {
+        let Self { pipes, batches, flows, .. } = self;
+        let mut taken = match flows {
+            Some(Flows { fence, table, .. }) if fence.holds_any() => fence.release(table, pipes, out),
+            _ => 0,
+        };
+        let mut closed = false;
+        while taken < max_bytes {
+            let batch = match batches.poll_recv(cx) {
+                Poll::Ready(Some(batch)) => batch,
+                Poll::Ready(None) => {
+                    closed = true;
+                    break;
+                }
+                Poll::Pending => break,
+            };
+            match flows {
+                Some(Flows { fence, table, .. }) => taken += fence.offer(batch, table, pipes, out),
+                None => {
+                    taken += batch.bytes();
+                    out.push_back(batch);
+                }
+            }
+        }
+        if let Some(Flows { fence, table, .. }) = flows
+            && taken == 0
+            && fence.holds_any()
+        {
+            if closed {
+                taken = fence.release_all(table, pipes, out);
+            } else {
+                // The other queue may become idle without another batch: look again at once. It takes a reader
+                // no longer than a few reads.
+                cx.waker().wake_by_ref();
+            }
+        }
+        if taken > 0 || closed || max_bytes == 0 { Poll::Ready(Ok(taken)) } else { Poll::Pending }
+    }
+
+    pub(super) fn poll_send_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.current.is_none() {
+            let Some(mut batch) = ready!(self.home.poll_recv(cx)) else {
+                return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+            };
+            batch.clear();
+            self.current = Some(batch);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    pub(super) fn plain_slab(&mut self) -> &mut PlainSlab {
+        self.current.as_mut().map_or(&mut self.no_slab, |batch| &mut batch.slab)
+    }
+
+    pub(super) fn send(&mut self, packet: Plaintext) -> io::Result<()> {
+        let Self { pipes, flows, current, .. } = self;
+        let batch = current.as_mut().ok_or(io::ErrorKind::WouldBlock)?;
+        let writer = match flows {
+            Some(Flows { hasher, table, .. }) => {
+                let flow = hasher.hash(batch.slab.get(packet));
+                let next = |writer: u16| pipes.each[usize::from(writer)].sent + 1;
+                table.stage(flow, next, |writer| pipes.completed(writer))
+            }
+            None => 0,
+        };
+        batch.staged[usize::from(writer)].push(packet);
+        Ok(())
+    }
+
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        let Some(batch) = self.current.take() else { return Ok(()) };
+        if let Some(Flows { table, .. }) = &mut self.flows {
+            table.tick();
+        }
+        let batch = Arc::new(batch);
+        for (pipeline, staged) in self.pipes.each.iter_mut().zip(&batch.staged) {
+            if !staged.is_empty() {
+                pipeline.sent += 1;
+                pipeline.batches.send(Arc::clone(&batch)).map_err(|_| io::ErrorKind::BrokenPipe)?;
+            }
+        }
+        // Nothing was staged, or the writers are through already.
+        if let Some(mut batch) = Arc::into_inner(batch) {
+            batch.clear();
+            self.current = Some(batch);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.stop.set();
+        // A reader may wait for a slab, a writer for a batch.
+        for pipeline in self.pipes.each.drain(..) {
+            let _ = pipeline.free.send(Slab::new(0));
+        }
+        for handle in self.handles.drain(..) {
+            // A thread that panicked has ended the process.
+            let _ = handle.join();
+        }
+    }
+}

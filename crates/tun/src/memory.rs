@@ -1,0 +1,265 @@
+//! A TUN without a kernel, for tests of what stands above one: two queues in the same process.
+//!
+//! [`pair`] gives the [`Memory`], which is the [`Tun`], and its [`MemoryPeer`], which plays the kernel: it injects
+//! outbound packets and takes inbound ones. Both directions are bounded, and either side wakes the other, on one
+//! runtime or two. With [`MemoryPeer::set_accepting`] the TUN stalls, as a kernel that takes nothing would.
+//!
+//! ```
+//! # use std::{collections::VecDeque, future::poll_fn};
+//! # use weft_tun::{Tun, memory};
+//! # use weft_tunnel::Offload;
+//! # #[tokio::main(flavor = "current_thread")] async fn main() {
+//! let (mut tun, peer) = memory::pair(memory::Limits::default());
+//! peer.inject(b"outbound", Offload::None).unwrap();
+//! let mut batches = VecDeque::new();
+//! poll_fn(|cx| tun.poll_recv_many(cx, &mut batches, 1 << 16)).await.unwrap();
+//! assert_eq!(batches[0].next_packet().unwrap().bytes(), b"outbound");
+//!
+//! poll_fn(|cx| tun.poll_send_ready(cx)).await.unwrap();
+//! let packet = tun.plain_slab().push(b"inbound").unwrap();
+//! tun.send(packet).unwrap();
+//! tun.flush().unwrap();
+//! assert_eq!(peer.take().unwrap(), b"inbound");
+//! # }
+//! ```
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use tokio::sync::mpsc;
+use weft_tunnel::{MAX_PACKET, Offload, PlainSlab, Plaintext, TAILROOM};
+
+use crate::Tun;
+use crate::batch::{Slab, TunBatch};
+
+/// How much a pair holds.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Injected packets that wait to be received.
+    pub outbound_packets: usize,
+    /// Batches that may be out at once; each has room for two of the longest packets.
+    pub slabs: usize,
+    /// Flushed packets that wait to be taken. The last flush before the limit may exceed it.
+    pub inbound_packets: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { outbound_packets: 1024, slabs: 3, inbound_packets: 1024 }
+    }
+}
+
+/// There is no room for another injected packet, or the TUN is gone, or the packet is longer than 65,535 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the memory TUN takes no packet")]
+pub struct Refused;
+
+#[derive(Debug)]
+struct State {
+    limits: Limits,
+    outbound: VecDeque<(Vec<u8>, Offload)>,
+    inbound: VecDeque<Vec<u8>>,
+    is_accepting: bool,
+    peer_is_gone: bool,
+    tun_is_gone: bool,
+    receiver: Option<Waker>,
+    sender: Option<Waker>,
+    taker: Option<Waker>,
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn wake(waker: &mut Option<Waker>) {
+    if let Some(waker) = waker.take() {
+        waker.wake();
+    }
+}
+
+/// Makes a TUN and the peer that plays its kernel.
+pub fn pair(limits: Limits) -> (Memory, MemoryPeer) {
+    let state = Arc::new(Mutex::new(State {
+        limits,
+        outbound: VecDeque::new(),
+        inbound: VecDeque::new(),
+        is_accepting: true,
+        peer_is_gone: false,
+        tun_is_gone: false,
+        receiver: None,
+        sender: None,
+        taker: None,
+    }));
+    let (home, free) = mpsc::unbounded_channel();
+    for _ in 0..limits.slabs {
+        // The receiver is right here.
+        let _ = home.send(Slab::new(2 * (MAX_PACKET + TAILROOM)));
+    }
+    let memory = Memory {
+        state: Arc::clone(&state),
+        home,
+        free,
+        slab: PlainSlab::new(4 * MAX_PACKET),
+        staged: Vec::new(),
+    };
+    (memory, MemoryPeer { state })
+}
+
+/// The TUN of a pair. Gone once its [`MemoryPeer`] was dropped and what it injected was received.
+#[derive(Debug)]
+pub struct Memory {
+    state: Arc<Mutex<State>>,
+    home: mpsc::UnboundedSender<Slab>,
+    free: mpsc::UnboundedReceiver<Slab>,
+    slab: PlainSlab,
+    staged: Vec<Plaintext>,
+}
+
+impl Tun for Memory {
+    fn poll_recv_many(
+        &mut self,
+        cx: &mut Context<'_>,
+        out: &mut VecDeque<TunBatch>,
+        max_bytes: usize,
+    ) -> Poll<io::Result<usize>> {
+        let mut state = lock(&self.state);
+        let mut taken = 0;
+        while taken < max_bytes && !state.outbound.is_empty() {
+            let Poll::Ready(Some(mut slab)) = self.free.poll_recv(cx) else { break };
+            while let Some((packet, offload)) = state.outbound.front()
+                && taken + slab.bytes() < max_bytes
+            {
+                let spare = slab.spare_mut();
+                if spare.len() < packet.len() + TAILROOM {
+                    break;
+                }
+                spare[..packet.len()].copy_from_slice(packet);
+                slab.commit(0, packet.len(), *offload);
+                state.outbound.pop_front();
+            }
+            taken += slab.bytes();
+            out.push_back(TunBatch::new(slab, 0, self.home.clone()));
+        }
+        if taken > 0 || max_bytes == 0 || (state.peer_is_gone && state.outbound.is_empty()) {
+            return Poll::Ready(Ok(taken));
+        }
+        state.receiver = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn poll_send_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut state = lock(&self.state);
+        if state.is_accepting && state.inbound.len() < state.limits.inbound_packets {
+            return Poll::Ready(Ok(()));
+        }
+        state.sender = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn plain_slab(&mut self) -> &mut PlainSlab {
+        &mut self.slab
+    }
+
+    fn send(&mut self, packet: Plaintext) -> io::Result<()> {
+        self.staged.push(packet);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let mut state = lock(&self.state);
+        for packet in self.staged.drain(..) {
+            state.inbound.push_back(self.slab.get(packet).to_vec());
+        }
+        self.slab.clear();
+        wake(&mut state.taker);
+        Ok(())
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let mut state = lock(&self.state);
+        state.tun_is_gone = true;
+        wake(&mut state.taker);
+    }
+}
+
+/// The kernel's side of a pair.
+#[derive(Debug)]
+pub struct MemoryPeer {
+    state: Arc<Mutex<State>>,
+}
+
+impl MemoryPeer {
+    /// Hands an outbound packet to the TUN.
+    pub fn inject(&self, packet: &[u8], offload: Offload) -> Result<(), Refused> {
+        let mut state = lock(&self.state);
+        let is_full = state.outbound.len() >= state.limits.outbound_packets;
+        if is_full || state.tun_is_gone || packet.is_empty() || packet.len() > MAX_PACKET {
+            return Err(Refused);
+        }
+        state.outbound.push_back((packet.to_vec(), offload));
+        wake(&mut state.receiver);
+        Ok(())
+    }
+
+    /// Injected packets that the TUN was not asked for yet.
+    pub fn outbound_len(&self) -> usize {
+        lock(&self.state).outbound.len()
+    }
+
+    /// The next inbound packet, if one is there.
+    pub fn take(&self) -> Option<Vec<u8>> {
+        let mut state = lock(&self.state);
+        let packet = state.inbound.pop_front()?;
+        if state.is_accepting {
+            wake(&mut state.sender);
+        }
+        Some(packet)
+    }
+
+    /// Waits for the next inbound packet; `None` once the TUN was dropped and everything was taken.
+    pub fn poll_take(&self, cx: &mut Context<'_>) -> Poll<Option<Vec<u8>>> {
+        if let Some(packet) = self.take() {
+            return Poll::Ready(Some(packet));
+        }
+        let mut state = lock(&self.state);
+        if state.tun_is_gone && state.inbound.is_empty() {
+            return Poll::Ready(None);
+        }
+        state.taker = Some(cx.waker().clone());
+        if !state.inbound.is_empty() {
+            cx.waker().wake_by_ref();
+        }
+        Poll::Pending
+    }
+
+    /// The same as a future.
+    pub async fn recv(&self) -> Option<Vec<u8>> {
+        std::future::poll_fn(|cx| self.poll_take(cx)).await
+    }
+
+    /// Inbound packets that were flushed and not taken yet.
+    pub fn inbound_len(&self) -> usize {
+        lock(&self.state).inbound.len()
+    }
+
+    /// Whether the TUN says that it is ready for inbound packets: `false` stalls it.
+    pub fn set_accepting(&self, is_accepting: bool) {
+        let mut state = lock(&self.state);
+        state.is_accepting = is_accepting;
+        if is_accepting {
+            wake(&mut state.sender);
+        }
+    }
+}
+
+impl Drop for MemoryPeer {
+    fn drop(&mut self) {
+        let mut state = lock(&self.state);
+        state.peer_is_gone = true;
+        wake(&mut state.receiver);
+    }
+}

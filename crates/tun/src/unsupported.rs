@@ -1,0 +1,76 @@
+//! A platform without an implementation: [`open`] says so.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use weft_tunnel::{PlainSlab, Plaintext};
+
+use crate::batch::TunBatch;
+use crate::config::{OpenError, TunConfig, TunOffload};
+use crate::stats::TunStats;
+use crate::Tun;
+
+/// A descriptor that could be handed in: there is none.
+pub type Descriptor = Infallible;
+
+/// A TUN device: there is none.
+#[derive(Debug)]
+pub struct Device(Infallible);
+
+/// Gives [`OpenError::Unsupported`] with the name of the platform.
+#[allow(clippy::needless_pass_by_value)]
+pub fn open(_config: TunConfig) -> Result<Device, OpenError> {
+    Err(OpenError::Unsupported { platform: std::env::consts::OS })
+}
+
+impl Device {
+    /// The name of the interface.
+    pub fn name(&self) -> &str {
+        match self.0 {}
+    }
+
+    /// The offloads that the system took.
+    pub fn offload(&self) -> TunOffload {
+        match self.0 {}
+    }
+
+    /// The counters of the device.
+    pub fn stats(&self) -> &Arc<TunStats> {
+        match self.0 {}
+    }
+
+    /// Stops every thread and closes the device.
+    pub fn shutdown(&mut self) {
+        match self.0 {}
+    }
+}
+
+impl Tun for Device {
+    fn poll_recv_many(
+        &mut self,
+        _: &mut Context<'_>,
+        _: &mut VecDeque<TunBatch>,
+        _: usize,
+    ) -> Poll<io::Result<usize>> {
+        match self.0 {}
+    }
+
+    fn poll_send_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.0 {}
+    }
+
+    fn plain_slab(&mut self) -> &mut PlainSlab {
+        match self.0 {}
+    }
+
+    fn send(&mut self, _: Plaintext) -> io::Result<()> {
+        match self.0 {}
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self.0 {}
+    }
+}
