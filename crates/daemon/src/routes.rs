@@ -7,7 +7,7 @@ use std::io;
 
 use ipnet::IpNet;
 
-use crate::config::{Config, Interface, MAX_MTU, MIN_MTU, MIN_MTU_IPV6, OVERHEAD, Peer, Table};
+use crate::config::{Config, Interface, Peer, Table};
 use crate::exit;
 
 #[cfg_attr(target_os = "linux", path = "routes/linux.rs")]
@@ -208,18 +208,6 @@ pub fn planned_routes(interface: &Interface, peers: &[Peer]) -> Option<(u32, Vec
 fn has_connected_route(net: IpNet) -> bool {
     matches!(net, IpNet::V6(_)) || net.prefix_len() < net.max_prefix_len()
 }
-
-/// The device's MTU when the way to the peers carries packets of `outer_bytes`: 80 bytes less, within what the
-/// configured addresses allow.
-fn tunnel_mtu(outer_bytes: u32, interface: &Interface) -> u16 {
-    let ipv6 = interface.addresses.iter().any(|address| matches!(address, IpNet::V6(_)));
-    let least = if ipv6 { MIN_MTU_IPV6 } else { MIN_MTU };
-    let inner = outer_bytes.saturating_sub(OVERHEAD.into());
-    u16::try_from(inner).unwrap_or(MAX_MTU).clamp(least, MAX_MTU)
-}
-
-/// What an Ethernet link carries, when nothing better is known.
-const USUAL_MTU: u32 = 1500;
 
 #[cfg(test)]
 mod tests;

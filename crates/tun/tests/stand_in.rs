@@ -1,8 +1,9 @@
-//! The Linux device on datagram sockets: unlike a TUN they take only so much, and answer EAGAIN then.
+//! The Linux device on sockets that keep messages apart: unlike a TUN they take only so much, and answer EAGAIN
+//! then.
 //!
 //! ```text
-//!   test ── datagram with a virtio header ──► socket ══ socketpair ══ socket ──► Device ──► poll_recv_many
-//!   test ◄── datagram with a virtio header ── socket ══ socketpair ══ socket ◄── Device ◄── send, flush
+//!   test ── message with a virtio header ──► socket ══ socketpair ══ socket ──► Device ──► poll_recv_many
+//!   test ◄── message with a virtio header ── socket ══ socketpair ══ socket ◄── Device ◄── send, flush
 //! ```
 #![cfg(target_os = "linux")]
 
@@ -12,16 +13,23 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::task::{Context, Poll, Waker};
 
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use weft_tun::{Device, Tun, TunBatch, TunOffload};
 
 const VNET_HDR: usize = 10;
 
 fn device(queues: usize, threads: bool) -> (Device, Vec<UnixDatagram>) {
-    let (ours, theirs): (Vec<_>, Vec<_>) = (0..queues).map(|_| UnixDatagram::pair().unwrap()).unzip();
-    let descriptors: Vec<OwnedFd> = ours.into_iter().map(OwnedFd::from).collect();
+    let (ours, theirs): (Vec<_>, Vec<_>) = (0..queues).map(|_| message_pair()).unzip();
     let device =
-        Device::from_descriptors_for_test("weft-none", descriptors, threads, TunOffload::default()).unwrap();
+        Device::from_descriptors_for_test("weft-none", ours, threads, TunOffload::default()).unwrap();
     (device, theirs)
+}
+
+/// A pair that tells when the other end closes, which datagram sockets do not.
+fn message_pair() -> (OwnedFd, UnixDatagram) {
+    let (family, kind) = (AddressFamily::Unix, SockType::SeqPacket);
+    let (ours, theirs) = socketpair(family, kind, None, SockFlag::SOCK_CLOEXEC).unwrap();
+    (ours, theirs.into())
 }
 
 /// A UDP packet of flow `flow` with a number in it.
@@ -173,9 +181,6 @@ async fn a_closed_queue_means_that_the_device_is_gone() {
         let mut batches = VecDeque::new();
         let mut cx = Context::from_waker(Waker::noop());
         assert!(device.poll_recv_many(&mut cx, &mut batches, 1).is_pending());
-        for peer in &peers {
-            peer.shutdown(std::net::Shutdown::Both).unwrap();
-        }
         drop(peers);
         assert_eq!(recv(&mut device, 1).await.0, 0);
     }

@@ -82,7 +82,8 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
     }
 
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), DataplaneError>> {
-        let now = Instant::now();
+        // The runtime's clock, so that a test can stand still. Read once a turn.
+        let now = tokio::time::Instant::now().into_std();
         while let Poll::Ready(command) = self.commands.poll_recv(cx) {
             match command {
                 Some(Command::Snapshot(answer)) => {

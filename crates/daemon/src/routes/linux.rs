@@ -209,7 +209,7 @@ fn link_of(name: &str, message: &LinkMessage) -> Link {
         LinkAttribute::Mtu(mtu) => Some(*mtu),
         _ => None,
     });
-    Link { name: name.to_owned(), index: message.header.index, mtu: mtu.unwrap_or(super::USUAL_MTU) }
+    Link { name: name.to_owned(), index: message.header.index, mtu: mtu.unwrap_or(mtu::USUAL_MTU) }
 }
 
 fn change(link: &Link) -> LinkMessageBuilder<LinkUnspec> {

@@ -39,15 +39,3 @@ fn another_table_gets_all_routes_and_off_none() {
     assert_eq!((table, prefixes.len()), (51_820, 2));
     assert_eq!(routes("Table=off", "0.0.0.0/0"), None);
 }
-
-#[test]
-fn the_tunnels_mtu_is_80_less_within_what_its_addresses_allow() {
-    let ipv4 = config("Address=10.0.0.1", "").interface;
-    let ipv6 = config("Address=fd00::1", "").interface;
-    assert_eq!(tunnel_mtu(1500, &ipv4), 1420);
-    assert_eq!(tunnel_mtu(1280, &ipv4), 1200);
-    assert_eq!(tunnel_mtu(1280, &ipv6), 1280);
-    assert_eq!(tunnel_mtu(0, &ipv4), 576);
-    assert_eq!(tunnel_mtu(65_536, &ipv4), 65_455);
-    assert_eq!(tunnel_mtu(u32::MAX, &ipv4), 65_455);
-}

@@ -352,3 +352,26 @@ impl Drop for Threads {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_panics_ends_the_process() {
+        const CHILD: &str = "WEFT_TEST_PANICKING_CHILD";
+        if std::env::var_os(CHILD).is_some() {
+            let handle = spawn("weft-tun-r9".to_owned(), || panic!("on purpose")).unwrap();
+            let _ = handle.join();
+            std::process::exit(0);
+        }
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "linux::threads::tests::a_thread_that_panics_ends_the_process", "--nocapture"])
+            .env(CHILD, "1")
+            .output()
+            .unwrap();
+        assert_eq!(child.status.code(), Some(1));
+        let stderr = String::from_utf8_lossy(&child.stderr);
+        assert!(stderr.contains("thread weft-tun-r9 panicked"), "{stderr}");
+    }
+}

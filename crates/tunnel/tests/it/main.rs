@@ -1,2 +1,13 @@
-//! Simulation.
-fn main() {}
+//! Tunnels joined by a virtual network, in virtual time.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod agreement;
+mod forge;
+mod handshake;
+mod load;
+mod rekey;
+mod roaming;
+mod sim;
+mod spoofing;
+mod staging;
+mod timers;

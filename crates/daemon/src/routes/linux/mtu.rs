@@ -3,13 +3,17 @@
 use std::net::{IpAddr, SocketAddr};
 
 use futures_util::TryStreamExt as _;
+use ipnet::IpNet;
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::link::LinkAttribute;
 use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteMetric};
 
 use super::{Failure, Netlink, RouteError, device_of, family, table_of};
-use crate::config::Interface;
-use crate::routes::{MAIN_TABLE, USUAL_MTU, tunnel_mtu};
+use crate::config::{Interface, MAX_MTU, MIN_MTU, MIN_MTU_IPV6, OVERHEAD};
+use crate::routes::MAIN_TABLE;
+
+/// What an Ethernet link carries, when nothing better is known.
+pub(super) const USUAL_MTU: u32 = 1500;
 
 impl Netlink {
     /// The MTU of the way to an address: the route's own (as set, or learnt by path MTU discovery), else its
@@ -104,4 +108,13 @@ fn priority_of(route: &RouteMessage) -> u32 {
         _ => None,
     });
     priority.unwrap_or_default()
+}
+
+/// The device's MTU when the way to the peers carries packets of `outer_bytes`: 80 bytes less, within what the
+/// configured addresses allow.
+pub(super) fn tunnel_mtu(outer_bytes: u32, interface: &Interface) -> u16 {
+    let ipv6 = interface.addresses.iter().any(|address| matches!(address, IpNet::V6(_)));
+    let least = if ipv6 { MIN_MTU_IPV6 } else { MIN_MTU };
+    let inner = outer_bytes.saturating_sub(OVERHEAD.into());
+    u16::try_from(inner).unwrap_or(MAX_MTU).clamp(least, MAX_MTU)
 }

@@ -208,3 +208,15 @@ fn a_missing_permission_says_what_to_do_and_ends_with_77() {
     assert_eq!(error.exit_code(), crate::exit::Code::Permission);
     assert!(error.to_string().ends_with("run weft as root, or give it CAP_NET_ADMIN"), "{error}");
 }
+
+#[test]
+fn the_tunnels_mtu_is_80_less_within_what_its_addresses_allow() {
+    let ipv4 = config("Address=10.0.0.1", "").interface;
+    let ipv6 = config("Address=fd00::1", "").interface;
+    assert_eq!(mtu::tunnel_mtu(1500, &ipv4), 1420);
+    assert_eq!(mtu::tunnel_mtu(1280, &ipv4), 1200);
+    assert_eq!(mtu::tunnel_mtu(1280, &ipv6), 1280);
+    assert_eq!(mtu::tunnel_mtu(0, &ipv4), 576);
+    assert_eq!(mtu::tunnel_mtu(65_536, &ipv4), 65_455);
+    assert_eq!(mtu::tunnel_mtu(u32::MAX, &ipv4), 65_455);
+}

@@ -1,0 +1,298 @@
+//! Back-pressure and independence of the two directions: event loops over TUNs and sockets that can be told to
+//! take nothing.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::mpsc;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use tokio::sync::mpsc as async_mpsc;
+use weft::dataplane::{Command, EventLoop, Snapshot};
+use weft::udp::{RecvBuffers, SendError, Sent, Udp, UdpStats};
+use weft_tun::memory::{self, Limits, MemoryPeer};
+use weft_tunnel::{
+    DropReason, Ecn, Offload, PeerBuilder, PeerConfig, PrivateKey, PublicKey, RecvMeta, Transmit, Tunnel,
+    TunnelConfig,
+};
+
+/// A network that delivers at once, whose sockets can be told to take nothing.
+#[derive(Default)]
+struct Network {
+    sockets: HashMap<SocketAddr, Socket>,
+}
+
+#[derive(Default)]
+struct Socket {
+    refuses: bool,
+    inbox: VecDeque<(SocketAddr, Vec<u8>)>,
+    reader: Option<Waker>,
+    writer: Option<Waker>,
+}
+
+type SharedNetwork = Rc<RefCell<Network>>;
+
+struct FakeUdp {
+    address: SocketAddr,
+    network: SharedNetwork,
+    stats: UdpStats,
+}
+
+impl Udp for FakeUdp {
+    fn poll_send(&mut self, cx: &mut Context<'_>, transmit: &Transmit<'_>) -> Poll<Result<Sent, SendError>> {
+        let mut network = self.network.borrow_mut();
+        let own = network.sockets.get_mut(&self.address).unwrap();
+        if own.refuses {
+            own.writer = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        let peer = network.sockets.get_mut(&transmit.destination).unwrap();
+        for datagram in transmit.contents.chunks(transmit.segment_size) {
+            peer.inbox.push_back((self.address, datagram.to_vec()));
+        }
+        if let Some(waker) = peer.reader.take() {
+            waker.wake();
+        }
+        self.stats.datagrams_sent += transmit.segments() as u64;
+        Poll::Ready(Ok(Sent { bytes: transmit.contents.len(), source_unusable: false }))
+    }
+
+    fn poll_recv(&mut self, cx: &mut Context<'_>, buffers: &mut RecvBuffers) -> Poll<io::Result<usize>> {
+        buffers.clear();
+        let mut network = self.network.borrow_mut();
+        let own = network.sockets.get_mut(&self.address).unwrap();
+        while buffers.filled() < RecvBuffers::COUNT
+            && let Some((source, datagram)) = own.inbox.pop_front()
+        {
+            buffers.free_buffers().next().unwrap()[..datagram.len()].copy_from_slice(&datagram);
+            let len = datagram.len();
+            buffers.push(RecvMeta { source, local: None, ecn: Ecn::NotEct, len, stride: len }, false);
+        }
+        if buffers.filled() > 0 {
+            return Poll::Ready(Ok(buffers.filled()));
+        }
+        own.reader = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn stats(&self) -> UdpStats {
+        self.stats
+    }
+}
+
+/// One daemon: what plays its kernel, and the way to ask it.
+struct Node {
+    address: SocketAddr,
+    kernel: MemoryPeer,
+    commands: async_mpsc::Sender<Command>,
+    network: SharedNetwork,
+}
+
+impl Node {
+    async fn snapshot(&self) -> Snapshot {
+        let (answer, answered) = mpsc::sync_channel(1);
+        self.commands.send(Command::Snapshot(answer)).await.unwrap();
+        until(|| answered.try_recv().ok()).await
+    }
+
+    fn refuse_sends(&self, refuses: bool) {
+        let mut network = self.network.borrow_mut();
+        let socket = network.sockets.get_mut(&self.address).unwrap();
+        socket.refuses = refuses;
+        if let Some(waker) = socket.writer.take() {
+            waker.wake();
+        }
+    }
+
+    fn waiting_datagrams(&self) -> usize {
+        self.network.borrow().sockets[&self.address].inbox.len()
+    }
+}
+
+/// Waits for `condition` by letting everything else run.
+async fn until<T>(mut condition: impl FnMut() -> Option<T>) -> T {
+    loop {
+        if let Some(value) = condition() {
+            return value;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Runs `test` with so many daemons, each a peer of each: node `i` owns 10.0.0.i.
+fn with_nodes<F: Future<Output = ()>>(count: u8, limits: Limits, test: impl FnOnce(Vec<Node>) -> F) {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let tasks = tokio::task::LocalSet::new();
+    tasks.block_on(&runtime, async {
+        let keys: Vec<PrivateKey> = (0..count).map(|_| PrivateKey::generate().unwrap()).collect();
+        let public: Vec<PublicKey> = keys.iter().map(PrivateKey::public_key).collect();
+        let address = |node: u8| SocketAddr::from(([192, 0, 2, node], 51820));
+        let network = SharedNetwork::default();
+        let nodes = (0..count)
+            .map(|node| {
+                network.borrow_mut().sockets.insert(address(node), Socket::default());
+                let udp = FakeUdp { address: address(node), network: Rc::clone(&network), stats: UdpStats::default() };
+                let (tun, kernel) = memory::pair(limits);
+                let config = TunnelConfig { mtu: 1420, staging_bytes: 1 << 20 };
+                let key = keys[usize::from(node)].clone();
+                let builder = PeerBuilder::new(&key);
+                let mut tunnel = Tunnel::new(key, config);
+                for peer in (0..count).filter(|peer| *peer != node) {
+                    let peer = builder.build(PeerConfig {
+                        public_key: public[usize::from(peer)],
+                        preshared_key: None,
+                        endpoint: Some(address(peer)),
+                        allowed_ips: vec![format!("10.0.0.{peer}/32").parse().unwrap()],
+                        persistent_keepalive: None,
+                    });
+                    assert!(tunnel.insert_peer(peer, Instant::now()).is_ok());
+                }
+                let (commands, queue) = async_mpsc::channel(8);
+                let event_loop = EventLoop::new(tunnel, tun, udp, queue, Default::default);
+                tokio::task::spawn_local(event_loop.run());
+                Node { address: address(node), kernel, commands, network: Rc::clone(&network) }
+            })
+            .collect();
+        test(nodes).await;
+    });
+}
+
+/// A UDP packet that carries `number`, from node to node.
+fn packet(from: u8, to: u8, number: u32) -> Vec<u8> {
+    let mut packet = vec![0; 1400];
+    packet[0] = 0x45;
+    packet[2..4].copy_from_slice(&1400u16.to_be_bytes());
+    packet[8] = 64;
+    packet[9] = 17;
+    packet[12..16].copy_from_slice(&[10, 0, 0, from]);
+    packet[16..20].copy_from_slice(&[10, 0, 0, to]);
+    packet[28..32].copy_from_slice(&number.to_be_bytes());
+    packet
+}
+
+fn number(packet: &[u8]) -> u32 {
+    u32::from_be_bytes(*packet[28..].first_chunk().unwrap())
+}
+
+/// Sends one packet through and waits for it: both have a session afterwards.
+async fn shake_hands(nodes: &[Node], from: u8, to: u8) {
+    nodes[usize::from(from)].kernel.inject(&packet(from, to, u32::MAX), Offload::None).unwrap();
+    let arrived = nodes[usize::from(to)].kernel.recv().await.unwrap();
+    assert_eq!(number(&arrived), u32::MAX);
+}
+
+/// Injects numbered packets until the kernel's queue stays full though everything had its turn.
+async fn inject_until_blocked(nodes: &[Node], from: u8, to: u8) -> u32 {
+    let (mut sent, mut idle_turns) = (0, 0);
+    while idle_turns < 100 {
+        match nodes[usize::from(from)].kernel.inject(&packet(from, to, sent), Offload::None) {
+            Ok(()) => (sent, idle_turns) = (sent + 1, 0),
+            Err(_) => idle_turns += 1,
+        }
+        tokio::task::yield_now().await;
+        assert!(sent < 1_000_000, "nothing ever pushed back");
+    }
+    sent
+}
+
+async fn expect_in_order(node: &Node, numbers: std::ops::Range<u32>) {
+    for expected in numbers {
+        assert_eq!(number(&node.kernel.recv().await.unwrap()), expected);
+    }
+}
+
+const SMALL: Limits = Limits { outbound_packets: 64, slabs: 3, inbound_packets: 64 };
+
+#[test]
+fn a_socket_that_takes_nothing_stops_the_reading_and_loses_nothing() {
+    with_nodes(2, SMALL, async |nodes| {
+        shake_hands(&nodes, 0, 1).await;
+        nodes[0].refuse_sends(true);
+        let sent = inject_until_blocked(&nodes, 0, 1).await;
+        // 64 in the kernel's queue, 3 slabs of at most 93 packets, and the batches that were sealed.
+        assert!(sent < 64 + 3 * 93 + 8 * 64, "{sent} packets went in and none came out");
+        nodes[0].refuse_sends(false);
+        expect_in_order(&nodes[1], 0..sent).await;
+        assert_eq!(nodes[0].snapshot().await.drops.total(), 0);
+        assert_eq!(nodes[1].snapshot().await.drops.total(), 0);
+    });
+}
+
+#[test]
+fn a_blocked_socket_does_not_stop_decryption() {
+    with_nodes(2, SMALL, async |nodes| {
+        shake_hands(&nodes, 0, 1).await;
+        nodes[0].refuse_sends(true);
+        inject_until_blocked(&nodes, 0, 1).await;
+        for n in 0..1000 {
+            nodes[1].kernel.inject(&packet(1, 0, n), Offload::None).unwrap();
+            assert_eq!(number(&nodes[0].kernel.recv().await.unwrap()), n);
+        }
+    });
+}
+
+#[test]
+fn a_tun_that_takes_nothing_for_a_moment_loses_nothing_and_does_not_stop_encryption() {
+    with_nodes(2, SMALL, async |nodes| {
+        shake_hands(&nodes, 0, 1).await;
+        nodes[1].kernel.set_accepting(false);
+        for n in 0..500 {
+            until(|| nodes[0].kernel.inject(&packet(0, 1, n), Offload::None).ok()).await;
+        }
+        until(|| (nodes[0].kernel.outbound_len() == 0).then_some(())).await;
+        assert!(nodes[1].waiting_datagrams() > 400, "what has no room stays in the socket");
+        for n in 0..500 {
+            nodes[1].kernel.inject(&packet(1, 0, n), Offload::None).unwrap();
+            assert_eq!(number(&nodes[0].kernel.recv().await.unwrap()), n);
+        }
+        assert!(nodes[1].waiting_datagrams() > 400);
+        nodes[1].kernel.set_accepting(true);
+        expect_in_order(&nodes[1], 0..500).await;
+        assert_eq!(nodes[1].snapshot().await.drops.total(), 0);
+    });
+}
+
+#[test]
+fn a_stalled_tun_costs_data_only_and_handshakes_of_others_go_on() {
+    with_nodes(3, SMALL, async |nodes| {
+        shake_hands(&nodes, 0, 1).await;
+        nodes[1].kernel.set_accepting(false);
+        for n in 0..100 {
+            until(|| nodes[0].kernel.inject(&packet(0, 1, n), Offload::None).ok()).await;
+        }
+        until(|| (nodes[0].kernel.outbound_len() == 0).then_some(())).await;
+        // The clock stands still but for this.
+        tokio::time::sleep(std::time::Duration::from_millis(1100)).await;
+        until(|| (nodes[1].waiting_datagrams() == 0).then_some(())).await;
+        nodes[2].kernel.inject(&packet(2, 1, 0), Offload::None).unwrap();
+        let handshakes = loop {
+            let handshakes = nodes[2].snapshot().await.tunnel.handshakes;
+            if handshakes > 0 {
+                break handshakes;
+            }
+        };
+        assert_eq!(handshakes, 1);
+        let drops = nodes[1].snapshot().await.drops;
+        // The packet of the third is data too, and so is the keepalive that ends its handshake.
+        assert!((100..=102).contains(&drops.get(DropReason::TunStalled)), "{drops:?}");
+        assert_eq!(drops.total(), drops.get(DropReason::TunStalled));
+        nodes[1].kernel.set_accepting(true);
+        // One packet brings the loop back to the TUN; everything from then on arrives.
+        nodes[0].kernel.inject(&packet(0, 1, 1000), Offload::None).unwrap();
+        assert_eq!(number(&nodes[1].kernel.recv().await.unwrap()), 1000);
+    });
+}
+
+#[test]
+fn a_device_that_is_gone_ends_the_event_loop() {
+    with_nodes(2, SMALL, async |mut nodes| {
+        let Node { kernel, commands, .. } = nodes.remove(0);
+        drop(kernel);
+        commands.closed().await;
+    });
+}

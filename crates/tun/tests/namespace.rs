@@ -1,0 +1,355 @@
+//! The Linux device for real, in a network namespace of its own. Needs root.
+//!
+//! ```text
+//!   sockets on 10.77.0.1 ── kernel ──► weftA ──► Device ─┐ addresses and ports swapped
+//!                         ◄─ kernel ── weftA ◄── Device ◄┘
+//!
+//!   segments ──► Device A ── weftA ── kernel forwards, and splits ── weftB ── Device B without offload ──► segments
+//! ```
+#![cfg(target_os = "linux")]
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::net::UdpSocket;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+use weft_tun::{Device, OpenError, Tun, TunBatch, TunConfig, open};
+use weft_tunnel::ip;
+
+/// Runs `test` in a network namespace of its own, or says that it cannot.
+fn in_namespace<F: Future<Output = ()>>(name: &str, test: impl FnOnce() -> F + Send) {
+    // One at a time: they count the descriptors of the process.
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    std::thread::scope(|scope| {
+        let run = scope.spawn(|| {
+            // SAFETY: affects the calling thread alone, which owns nothing of the old namespace.
+            if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+                eprintln!("NOT RUN: {name}: no network namespace: {}", std::io::Error::last_os_error());
+                return;
+            }
+            if !std::fs::exists("/dev/net/tun").unwrap_or(false) {
+                eprintln!("NOT RUN: {name}: no /dev/net/tun");
+                return;
+            }
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(test());
+        });
+        if let Err(panic) = run.join() {
+            std::panic::resume_unwind(panic);
+        }
+    });
+}
+
+fn config(name: &str, threads: usize) -> TunConfig {
+    TunConfig { threads, ..TunConfig::new(name) }
+}
+
+fn request(name: &str) -> libc::ifreq {
+    // SAFETY: an ifreq is plain data, for which zeros are valid.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request
+}
+
+fn ioctl(descriptor: &impl AsRawFd, number: u64, request: &mut libc::ifreq) {
+    // SAFETY: each of the numbers used here takes a pointer to an ifreq, which lives until it returns.
+    let result = unsafe { libc::ioctl(descriptor.as_raw_fd(), number as _, std::ptr::from_mut(request)) };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// Gives the interface an address with a /24 and sets it up.
+fn bring_up(name: &str, address: [u8; 4]) {
+    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    for (number, bytes) in [(libc::SIOCSIFADDR, address), (libc::SIOCSIFNETMASK, [255, 255, 255, 0])] {
+        let mut request = request(name);
+        let mut sockaddr = libc::sockaddr { sa_family: libc::AF_INET as _, sa_data: [0; 14] };
+        for (to, from) in sockaddr.sa_data[2..].iter_mut().zip(bytes) {
+            *to = from as libc::c_char;
+        }
+        request.ifr_ifru.ifru_addr = sockaddr;
+        ioctl(&socket, number as u64, &mut request);
+    }
+    let mut request = request(name);
+    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as _;
+    ioctl(&socket, libc::SIOCSIFFLAGS as u64, &mut request);
+}
+
+fn complete_checksums(packet: &mut [u8]) {
+    ip::write_ipv4_checksum(packet, 20);
+    let field = 20 + if packet[9] == ip::UDP { 6 } else { 16 };
+    packet[field..field + 2].fill(0);
+    let pseudo = ip::pseudo_header_sum(&packet[12..20], packet[9], packet.len() - 20);
+    let sum = !ip::fold(ip::checksum_add(pseudo, &packet[20..]));
+    packet[field..field + 2].copy_from_slice(&sum.to_be_bytes());
+}
+
+async fn recv(device: &mut Device) -> VecDeque<TunBatch> {
+    let mut batches = VecDeque::new();
+    let bytes = poll_fn(|cx| device.poll_recv_many(cx, &mut batches, 1 << 18)).await.unwrap();
+    assert!(bytes > 0, "the device is gone");
+    batches
+}
+
+/// Only what the test sends itself: the kernel speaks IPv6 of its own accord.
+fn is_ipv4(packet: &[u8]) -> bool {
+    packet[0] >> 4 == 4
+}
+
+async fn send_all(device: &mut Device, packets: &[Vec<u8>]) {
+    for packet in packets {
+        poll_fn(|cx| device.poll_send_ready(cx)).await.unwrap();
+        let range = match device.plain_slab().push(packet) {
+            Some(range) => range,
+            None => {
+                device.flush().unwrap();
+                poll_fn(|cx| device.poll_send_ready(cx)).await.unwrap();
+                device.plain_slab().push(packet).unwrap()
+            }
+        };
+        device.send(range).unwrap();
+    }
+    device.flush().unwrap();
+}
+
+fn open_tun_descriptors() -> usize {
+    let entries = std::fs::read_dir("/proc/self/fd").unwrap();
+    let targets = entries.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+    targets.filter(|target| target.ends_with("net/tun")).count()
+}
+
+async fn echoes_in_order(threads: usize) {
+    const SOCKETS: usize = 8;
+    const PACKETS: u32 = 40;
+    let mut device = open(config("weftA", threads)).unwrap();
+    assert_eq!(device.name(), "weftA");
+    bring_up("weftA", [10, 77, 0, 1]);
+    let sockets: Vec<_> = (0..SOCKETS)
+        .map(|_| {
+            let socket = UdpSocket::bind("10.77.0.1:0").unwrap();
+            socket.connect("10.77.0.2:7").unwrap();
+            socket
+        })
+        .collect();
+    for turn in 0..4 {
+        let numbers = turn * PACKETS..(turn + 1) * PACKETS;
+        for number in numbers.clone() {
+            for socket in &sockets {
+                socket.send(&number.to_be_bytes()).unwrap();
+            }
+        }
+        let mut seen = 0;
+        while seen < SOCKETS * PACKETS as usize {
+            let mut replies = Vec::new();
+            for mut batch in recv(&mut device).await {
+                while let Some(packet) = batch.next_packet() {
+                    if !is_ipv4(packet.bytes()) {
+                        continue;
+                    }
+                    let mut reply = packet.bytes().to_vec();
+                    let (source, destination) = reply[12..20].split_at_mut(4);
+                    source.swap_with_slice(destination);
+                    let (source, destination) = reply[20..24].split_at_mut(2);
+                    source.swap_with_slice(destination);
+                    complete_checksums(&mut reply);
+                    replies.push(reply);
+                }
+            }
+            seen += replies.len();
+            send_all(&mut device, &replies).await;
+        }
+        for socket in &sockets {
+            for number in numbers.clone() {
+                let mut buffer = [0; 100];
+                assert_eq!(socket.recv(&mut buffer).unwrap(), 4);
+                assert_eq!(buffer[..4], number.to_be_bytes(), "in order, none lost");
+            }
+        }
+    }
+    assert_eq!(device.stats().snapshot().write_failures, 0);
+}
+
+#[test]
+fn four_queues_keep_the_order_of_every_flow() {
+    in_namespace("four_queues_keep_the_order_of_every_flow", || echoes_in_order(4));
+}
+
+#[test]
+fn one_queue_keeps_the_order_of_every_flow() {
+    in_namespace("one_queue_keeps_the_order_of_every_flow", || echoes_in_order(1));
+}
+
+#[test]
+fn inline_keeps_the_order_of_every_flow() {
+    in_namespace("inline_keeps_the_order_of_every_flow", || echoes_in_order(0));
+}
+
+/// Segments of one stream from 10.77.0.2 to 10.78.0.2, all but the last `len` bytes of payload.
+fn stream(protocol: u8, count: u32, len: usize) -> Vec<Vec<u8>> {
+    let header = if protocol == ip::UDP { 28 } else { 52 };
+    let each = (0..count).map(|number| {
+        let payload = if number + 1 == count { len - 1 } else { len };
+        let mut packet: Vec<_> = (0..header + payload).map(|at| (at as u32 * 7 + number) as u8).collect();
+        packet[0] = 0x45;
+        packet[1] = 0;
+        let total = (packet.len() as u16).to_be_bytes();
+        packet[2..4].copy_from_slice(&total);
+        packet[4..6].copy_from_slice(&(number as u16).to_be_bytes());
+        packet[6..10].copy_from_slice(&[0x40, 0, 64, protocol]);
+        packet[12..24].copy_from_slice(&[10, 77, 0, 2, 10, 78, 0, 2, 0x10, 1, 0x20, 2]);
+        if protocol == ip::UDP {
+            packet[24..26].copy_from_slice(&((8 + payload) as u16).to_be_bytes());
+        } else {
+            packet[24..28].copy_from_slice(&(1000 + number * len as u32).to_be_bytes());
+            let flags = if number + 1 == count { 0x18 } else { 0x10 };
+            packet[28..40].copy_from_slice(&[9, 9, 9, 9, 0x80, flags, 1, 1, 0, 0, 0, 0]);
+            packet[40..52].copy_from_slice(&[1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2]);
+        }
+        complete_checksums(&mut packet);
+        packet
+    });
+    each.collect()
+}
+
+async fn the_kernel_splits_what_was_joined(threads: usize) {
+    let mut a = open(config("weftA", threads)).unwrap();
+    let mut b = open(TunConfig { offload: false, ..config("weftB", threads) }).unwrap();
+    assert!(a.offload().tcp && !b.offload().tcp);
+    bring_up("weftA", [10, 77, 0, 1]);
+    bring_up("weftB", [10, 78, 0, 1]);
+    std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
+    for (protocol, offload) in [(ip::TCP, a.offload().tcp), (ip::UDP, a.offload().udp)] {
+        let before = a.stats().snapshot().packets_written;
+        let sent = stream(protocol, 40, 1000);
+        send_all(&mut a, &sent).await;
+        let mut received = Vec::new();
+        while received.len() < sent.len() {
+            for mut batch in recv(&mut b).await {
+                while let Some(packet) = batch.next_packet() {
+                    assert_eq!(packet.offload(), weft_tunnel::Offload::None);
+                    if is_ipv4(packet.bytes()) {
+                        received.push(packet.bytes().to_vec());
+                    }
+                }
+            }
+        }
+        for (number, (sent, received)) in sent.iter().zip(&received).enumerate() {
+            let mut expected = sent.clone();
+            expected[8] -= 1;
+            ip::write_ipv4_checksum(&mut expected, 20);
+            assert_eq!(&expected, received, "protocol {protocol}, packet {number}");
+        }
+        if offload && threads == 0 {
+            assert_eq!(a.stats().snapshot().packets_written - before, 1, "protocol {protocol}");
+        }
+    }
+    assert_eq!(a.stats().snapshot().write_failures, 0);
+}
+
+#[test]
+fn the_kernel_splits_what_the_writer_joined() {
+    in_namespace("the_kernel_splits_what_the_writer_joined", || the_kernel_splits_what_was_joined(2));
+}
+
+#[test]
+fn the_kernel_splits_what_was_joined_inline() {
+    in_namespace("the_kernel_splits_what_was_joined_inline", || the_kernel_splits_what_was_joined(0));
+}
+
+#[test]
+fn an_existing_name_is_refused() {
+    in_namespace("an_existing_name_is_refused", async || {
+        let first = open(config("weftA", 2)).unwrap();
+        let second = open(config("weftA", 2));
+        assert!(matches!(&second, Err(OpenError::Exists { name }) if name == "weftA"), "{second:?}");
+        assert!(matches!(open(config("lo", 0)), Err(OpenError::Exists { .. })));
+        drop(first);
+        open(config("weftA", 2)).unwrap();
+    });
+}
+
+#[test]
+fn a_shutdown_leaves_no_descriptor_and_no_interface() {
+    in_namespace("a_shutdown_leaves_no_descriptor_and_no_interface", async || {
+        assert_eq!(open_tun_descriptors(), 0);
+        for threads in [0, 1, 4] {
+            let mut device = open(config("weftA", threads)).unwrap();
+            let ready = poll_fn(|cx| device.poll_send_ready(cx)).await;
+            ready.unwrap();
+            assert_eq!(open_tun_descriptors(), threads.max(1));
+            device.shutdown();
+            assert_eq!(open_tun_descriptors(), 0);
+            assert!(nix::net::if_::if_nametoindex("weftA").is_err());
+        }
+    });
+}
+
+#[test]
+fn a_link_that_is_down_refuses_packets_and_is_not_gone() {
+    in_namespace("a_link_that_is_down_refuses_packets_and_is_not_gone", async || {
+        let mut device = open(config("weftA", 0)).unwrap();
+        send_all(&mut device, &stream(ip::TCP, 3, 100)).await;
+        assert_eq!(device.stats().snapshot().write_failures, 3);
+        bring_up("weftA", [10, 77, 0, 1]);
+        send_all(&mut device, &stream(ip::TCP, 3, 100)).await;
+        let stats = device.stats().snapshot();
+        assert_eq!((stats.write_failures, stats.segments_written), (3, 3));
+    });
+}
+
+#[test]
+fn a_deleted_device_is_gone() {
+    in_namespace("a_deleted_device_is_gone", async || {
+        for threads in [0, 2] {
+            let mut device = open(config("weftA", threads)).unwrap();
+            let mut batches = VecDeque::new();
+            let mut delete = Some(Command::new("ip"));
+            // Once the device waits already, and has to be woken.
+            let bytes = poll_fn(|cx| {
+                let polled = device.poll_recv_many(cx, &mut batches, 1);
+                if let Some(mut command) = delete.take() {
+                    match command.args(["link", "del", "weftA"]).status() {
+                        Ok(status) => assert!(status.success()),
+                        Err(error) => {
+                            eprintln!("NOT RUN: a_deleted_device_is_gone: ip: {error}");
+                            return std::task::Poll::Ready(Ok(0));
+                        }
+                    }
+                }
+                polled
+            });
+            assert_eq!(bytes.await.unwrap(), 0);
+        }
+    });
+}
+
+fn attach(name: &str, flags: libc::c_int) -> OwnedFd {
+    let file = std::fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun").unwrap();
+    let mut request = request(name);
+    request.ifr_ifru.ifru_flags = flags as _;
+    ioctl(&file, libc::TUNSETIFF as u64, &mut request);
+    file.into()
+}
+
+#[test]
+fn handed_in_queues_are_adopted_if_they_fit() {
+    in_namespace("handed_in_queues_are_adopted_if_they_fit", async || {
+        let flags = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR | libc::IFF_MULTI_QUEUE;
+        let descriptors = vec![attach("weftA", flags), attach("weftA", flags)];
+        let device = open(TunConfig { descriptors, ..config("weftA", 2) }).unwrap();
+        drop(device);
+
+        let refused = |descriptors, threads, expected: &str| {
+            let error = open(TunConfig { descriptors, ..config("weftA", threads) }).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        };
+        refused(vec![attach("weftA", libc::IFF_TUN | libc::IFF_NO_PI)], 0, "IFF_VNET_HDR");
+        refused(vec![attach("weftB", flags)], 0, "belongs to interface weftB");
+        let tap = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
+        refused(vec![attach("weftA", tap)], 1, "IFF_TUN");
+    });
+}

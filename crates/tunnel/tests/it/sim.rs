@@ -1,0 +1,555 @@
+//! A virtual network that joins tunnels, and what stands around a tunnel in the daemon: the event loop, its
+//! TUN and its socket. Time is virtual; it stands still while anybody works.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::num::NonZeroU16;
+use std::time::{Duration, Instant};
+
+use mock_instant::MockClock;
+use weft_tunnel::{
+    ControlQueue, DropReason, Ecn, Event, Offload, Outbound, PacketMut, PeerBuilder, PeerConfig, PeerId,
+    PeerSnapshot, PlainSlab, PresharedKey, PrivateKey, Progress, PublicKey, RecvMeta, TAILROOM, Transmit,
+    TransmitQueue, Tunnel, TunnelConfig, TunnelStats, ip,
+};
+
+pub(crate) const A: usize = 0;
+pub(crate) const B: usize = 1;
+pub(crate) const C: usize = 2;
+
+pub(crate) const MTU: u16 = 1420;
+/// One way, unless a test says otherwise.
+pub(crate) const DELAY: Duration = Duration::from_millis(50);
+/// Nothing of WireGuard's lies closer together.
+const MAX_TURNS_AT_ONE_INSTANT: usize = 10_000;
+
+pub(crate) const fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+pub(crate) const fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// What the network does to datagrams.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Network {
+    pub(crate) delay: Duration,
+    /// At most this is added to the delay of each datagram.
+    pub(crate) jitter: Duration,
+    pub(crate) loss_percent: u64,
+    pub(crate) duplication_percent: u64,
+    /// Whether datagrams between two addresses arrive in the order they were sent.
+    pub(crate) keeps_order: bool,
+}
+
+impl Network {
+    pub(crate) const PERFECT: Self =
+        Self { delay: DELAY, jitter: ms(0), loss_percent: 0, duplication_percent: 0, keeps_order: true };
+}
+
+/// The types of a WireGuard message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Initiation,
+    Response,
+    Cookie,
+    Keepalive,
+    Data,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Datagram {
+    pub(crate) source: SocketAddr,
+    pub(crate) destination: SocketAddr,
+    pub(crate) ecn: Ecn,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Datagram {
+    pub(crate) fn kind(&self) -> Kind {
+        match (self.bytes[0], self.bytes.len()) {
+            (1, 148) => Kind::Initiation,
+            (2, 92) => Kind::Response,
+            (3, 64) => Kind::Cookie,
+            (4, 32) => Kind::Keepalive,
+            (4, len) if len > 32 => Kind::Data,
+            shape => panic!("a tunnel sent no WireGuard message: {shape:?}"),
+        }
+    }
+}
+
+/// A datagram that a node sent.
+#[derive(Clone, Debug)]
+pub(crate) struct Sent {
+    /// Since the world began.
+    pub(crate) at: Duration,
+    pub(crate) from: usize,
+    /// The source address that the tunnel asked for.
+    pub(crate) source: Option<IpAddr>,
+    pub(crate) datagram: Datagram,
+}
+
+/// A tunnel and what stands around it.
+pub(crate) struct Node {
+    pub(crate) tunnel: Tunnel,
+    pub(crate) builder: PeerBuilder,
+    pub(crate) key: PrivateKey,
+    /// What the routing table of the node chooses as its source.
+    pub(crate) address: SocketAddr,
+    pub(crate) aliases: Vec<SocketAddr>,
+    pub(crate) control: ControlQueue,
+    transmits: TransmitQueue,
+    plain: PlainSlab,
+    /// Every inner packet that came out, in order.
+    pub(crate) packets: Vec<Vec<u8>>,
+    pub(crate) events: Vec<Event>,
+    pub(crate) last_path_peer: Option<PeerId>,
+    /// How often its timers woke it.
+    pub(crate) wakes: usize,
+}
+
+impl Node {
+    pub(crate) fn public_key(&self) -> PublicKey {
+        self.builder.public_key()
+    }
+
+    /// The numbers of the packets that came out, in order.
+    pub(crate) fn numbers(&self) -> Vec<u64> {
+        self.packets.iter().map(|packet| number_of(packet)).collect()
+    }
+
+    pub(crate) fn dropped(&self, reason: DropReason) -> u64 {
+        self.tunnel.drops().get(reason)
+    }
+
+    pub(crate) fn stats(&self) -> &TunnelStats {
+        self.tunnel.stats()
+    }
+
+    pub(crate) fn peer(&self, key: &PublicKey) -> PeerSnapshot {
+        self.tunnel.peers().find(|peer| peer.public_key == *key).unwrap()
+    }
+}
+
+/// What a node is told about another one.
+#[derive(Clone, Default)]
+pub(crate) struct PeerOptions {
+    pub(crate) preshared_key: Option<PresharedKey>,
+    pub(crate) keepalive: Option<u16>,
+    pub(crate) hides_endpoint: bool,
+}
+
+pub(crate) struct World {
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) now: Instant,
+    began: Instant,
+    pub(crate) network: Network,
+    /// Ways, from node to node, on which everything is lost.
+    pub(crate) cut: BTreeSet<(usize, usize)>,
+    /// Everything that any node sent, lost or not.
+    pub(crate) sent: Vec<Sent>,
+    in_flight: BTreeMap<(Instant, u64), Datagram>,
+    last_arrivals: BTreeMap<(SocketAddr, SocketAddr), Instant>,
+    random: u64,
+    serial: u64,
+}
+
+impl World {
+    /// Nodes that do not know each other.
+    pub(crate) fn of(nodes: usize) -> Self {
+        Self::with_config(nodes, TunnelConfig { mtu: MTU, staging_bytes: 16 << 20 })
+    }
+
+    pub(crate) fn with_config(nodes: usize, config: TunnelConfig) -> Self {
+        let nodes = (0..nodes).map(|node| {
+            let key = PrivateKey::generate().unwrap();
+            Node {
+                tunnel: Tunnel::new(key.clone(), config),
+                builder: PeerBuilder::new(&key),
+                key,
+                address: SocketAddr::from(([192, 0, 2, node as u8 + 1], 51820)),
+                aliases: Vec::new(),
+                control: ControlQueue::new(64),
+                transmits: TransmitQueue::new(8),
+                plain: PlainSlab::new(4 * weft_tunnel::MAX_PACKET),
+                packets: Vec::new(),
+                events: Vec::new(),
+                last_path_peer: None,
+                wakes: 0,
+            }
+        });
+        // boringtun must not see time zero for what has happened already.
+        MockClock::advance(secs(1));
+        let now = Instant::now();
+        Self {
+            nodes: nodes.collect(),
+            now,
+            began: now,
+            network: Network::PERFECT,
+            cut: BTreeSet::new(),
+            sent: Vec::new(),
+            in_flight: BTreeMap::new(),
+            last_arrivals: BTreeMap::new(),
+            random: 0x9e37_79b9_7f4a_7c15,
+            serial: 0,
+        }
+    }
+
+    /// Two nodes that know each other's keys and endpoints.
+    pub(crate) fn pair() -> Self {
+        Self::pair_with(PeerOptions::default(), PeerOptions::default())
+    }
+
+    /// As [`Self::pair`], with what each is told about the other.
+    pub(crate) fn pair_with(about_b: PeerOptions, about_a: PeerOptions) -> Self {
+        let mut world = Self::of(2);
+        world.introduce(A, B, about_b);
+        world.introduce(B, A, about_a);
+        world
+    }
+
+    /// A pair with a session that A began, after everything about it has settled.
+    pub(crate) fn settled_pair() -> Self {
+        let mut world = Self::pair();
+        world.send(A, B, 0).unwrap();
+        world.run_for(ms(500));
+        world.send(B, A, 0).unwrap();
+        world.run_for(secs(30));
+        assert_eq!((world.nodes[A].numbers(), world.nodes[B].numbers()), (vec![0], vec![0]));
+        for node in &mut world.nodes {
+            node.packets.clear();
+            node.events.clear();
+        }
+        world.sent.clear();
+        world
+    }
+
+    pub(crate) fn seed(&mut self, seed: u64) {
+        self.random = seed;
+    }
+
+    /// Tells `node` about `other`.
+    pub(crate) fn introduce(&mut self, node: usize, other: usize, options: PeerOptions) {
+        let config = PeerConfig {
+            public_key: self.nodes[other].public_key(),
+            preshared_key: options.preshared_key,
+            endpoint: (!options.hides_endpoint).then_some(self.nodes[other].address),
+            allowed_ips: vec![inner_v4(other).into(), inner_v6(other).into()],
+            persistent_keepalive: options.keepalive.and_then(NonZeroU16::new),
+        };
+        self.insert(node, config);
+    }
+
+    pub(crate) fn insert(&mut self, node: usize, config: PeerConfig) {
+        let now = self.now;
+        let node = &mut self.nodes[node];
+        let new = node.builder.build(config);
+        node.tunnel.insert_peer(new, now).map_err(|(error, _)| error).unwrap();
+    }
+
+    /// Time since the world began.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.now - self.began
+    }
+
+    fn random(&mut self) -> u64 {
+        // splitmix64.
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.random;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    fn happens(&mut self, percent: u64) -> bool {
+        percent > 0 && self.random() % 100 < percent
+    }
+
+    /// A numbered packet from the TUN of `from` to `to`: IPv4 if the number is even, IPv6 if it is odd.
+    pub(crate) fn send(&mut self, from: usize, to: usize, number: u64) -> Result<Outbound, DropReason> {
+        self.give(from, numbered(from, to, number), Offload::None)
+    }
+
+    /// A packet from the TUN of `from`.
+    pub(crate) fn give(
+        &mut self,
+        from: usize,
+        mut packet: Vec<u8>,
+        offload: Offload,
+    ) -> Result<Outbound, DropReason> {
+        self.pump(from);
+        let len = packet.len();
+        packet.resize(len + TAILROOM, 0xee);
+        let mut packet = PacketMut::new(&mut packet, len, offload).unwrap();
+        let now = self.now;
+        let node = &mut self.nodes[from];
+        assert!(node.transmits.has_room_for_super_packet());
+        let result = node.tunnel.handle_tun_packet(&mut packet, now, &mut node.transmits);
+        self.pump(from);
+        result
+    }
+
+    /// A datagram from the socket of `to`, as its event loop handles it. Gives the inner packet.
+    pub(crate) fn deliver(
+        &mut self,
+        to: usize,
+        datagram: &Datagram,
+    ) -> Result<Option<Vec<u8>>, DropReason> {
+        let meta = RecvMeta {
+            source: datagram.source,
+            local: Some(datagram.destination.ip()),
+            ecn: datagram.ecn,
+            len: datagram.bytes.len(),
+            stride: datagram.bytes.len().max(1),
+        };
+        let now = self.now;
+        let node = &mut self.nodes[to];
+        node.plain.clear();
+        let before = node.tunnel.drops().clone();
+        let result = node.tunnel.handle_datagram(
+            &meta,
+            &datagram.bytes,
+            now,
+            &mut node.plain,
+            &mut node.control,
+        );
+        if let Err(reason) = result {
+            let after = node.tunnel.drops();
+            assert_eq!(after.get(reason), before.get(reason) + 1, "{reason:?} is counted once");
+            assert_eq!(after.total(), before.total() + 1, "and nothing else is");
+        }
+        let packet = result.map(|plain| plain.map(|plain| node.plain.get(plain).to_vec()));
+        if let Ok(Some(packet)) = &packet {
+            node.packets.push(packet.clone());
+        }
+        self.pump(to);
+        packet
+    }
+
+    /// A turn of the event loop of `node`: staged packets, timers, and everything that waits for the socket.
+    pub(crate) fn pump(&mut self, node: usize) {
+        let now = self.now;
+        for _ in 0..MAX_TURNS_AT_ONE_INSTANT {
+            let tunnel = &mut self.nodes[node];
+            let mut progress = Progress::Done;
+            if tunnel.tunnel.has_ready_staged() {
+                progress = tunnel.tunnel.flush_staged(now, &mut tunnel.transmits);
+            }
+            if tunnel.tunnel.handle_timeout(now, &mut tunnel.control) == Progress::Blocked {
+                progress = Progress::Blocked;
+            }
+            while let Some(event) = tunnel.tunnel.poll_event() {
+                tunnel.events.push(event);
+            }
+            self.drain(node);
+            if progress == Progress::Done {
+                let due = self.nodes[node].tunnel.poll_timeout();
+                assert!(due.is_none_or(|(at, _)| at > now), "still due after handle_timeout: {due:?}");
+                return;
+            }
+        }
+        panic!("a tunnel never has enough");
+    }
+
+    fn drain(&mut self, node: usize) {
+        while let Some(message) = self.nodes[node].control.pop() {
+            self.put_on_the_wire(node, &message.transmit());
+        }
+        while let Some(batch) = self.nodes[node].transmits.pop() {
+            self.nodes[node].last_path_peer = Some(batch.path().peer);
+            self.put_on_the_wire(node, &batch.unsent());
+            self.nodes[node].transmits.recycle(batch);
+        }
+    }
+
+    fn put_on_the_wire(&mut self, node: usize, transmit: &Transmit<'_>) {
+        let port = self.nodes[node].address.port();
+        let source =
+            transmit.source.map_or(self.nodes[node].address, |address| SocketAddr::new(address, port));
+        for bytes in transmit.contents.chunks(transmit.segment_size) {
+            let datagram = Datagram {
+                source,
+                destination: transmit.destination,
+                ecn: transmit.ecn,
+                bytes: bytes.to_vec(),
+            };
+            let sent =
+                Sent { at: self.elapsed(), from: node, source: transmit.source, datagram: datagram.clone() };
+            self.sent.push(sent);
+            let Some(to) = self.node_at(datagram.destination) else { continue };
+            if self.cut.contains(&(node, to)) || self.happens(self.network.loss_percent) {
+                continue;
+            }
+            let copies = 1 + usize::from(self.happens(self.network.duplication_percent));
+            for _ in 0..copies {
+                let jitter = self.network.jitter.as_micros() as u64;
+                let extra = if jitter == 0 { 0 } else { self.random() % jitter };
+                let mut at = self.now + self.network.delay + Duration::from_micros(extra);
+                let last = self.last_arrivals.entry((source, datagram.destination)).or_insert(at);
+                if self.network.keeps_order {
+                    at = at.max(*last);
+                }
+                *last = at.max(*last);
+                self.serial += 1;
+                self.in_flight.insert((at, self.serial), datagram.clone());
+            }
+        }
+    }
+
+    fn node_at(&self, address: SocketAddr) -> Option<usize> {
+        self.nodes.iter().position(|node| node.address == address || node.aliases.contains(&address))
+    }
+
+    fn advance_to(&mut self, at: Instant) {
+        MockClock::advance(at - self.now);
+        self.now = at;
+    }
+
+    /// Lets everything happen that happens within `duration`.
+    pub(crate) fn run_for(&mut self, duration: Duration) {
+        let end = self.now + duration;
+        for node in 0..self.nodes.len() {
+            self.pump(node);
+        }
+        loop {
+            let arrival = self.in_flight.keys().next().map(|(at, _)| *at);
+            let timer = (0..self.nodes.len())
+                .filter_map(|node| Some((self.nodes[node].tunnel.poll_timeout()?.0, node)))
+                .min();
+            let next = [arrival, timer.map(|(at, _)| at)].into_iter().flatten().min();
+            let Some(next) = next.filter(|next| *next <= end) else { break };
+            self.advance_to(next.max(self.now));
+            if let Some(node) = timer.filter(|(at, _)| *at <= self.now).map(|(_, node)| node) {
+                self.nodes[node].wakes += 1;
+                self.pump(node);
+            } else if let Some((_, datagram)) = self.in_flight.pop_first() {
+                if let Some(to) = self.node_at(datagram.destination) {
+                    let _ = self.deliver(to, &datagram);
+                }
+            }
+        }
+        self.advance_to(end);
+    }
+
+    /// Runs until the world is as old as this.
+    pub(crate) fn run_until(&mut self, elapsed: Duration) {
+        self.run_for(elapsed.saturating_sub(self.elapsed()));
+    }
+
+    /// What `from` sent of this kind, as times since the world began.
+    pub(crate) fn times(&self, from: usize, kind: Kind) -> Vec<Duration> {
+        self.sent
+            .iter()
+            .filter(|sent| sent.from == from && sent.datagram.kind() == kind)
+            .map(|sent| sent.at)
+            .collect()
+    }
+
+    pub(crate) fn count(&self, from: usize, kind: Kind) -> usize {
+        self.times(from, kind).len()
+    }
+
+    /// The newest datagram of this kind from `from`.
+    pub(crate) fn last_sent(&self, from: usize, kind: Kind) -> Datagram {
+        let mut newest_first = self.sent.iter().rev();
+        let sent = newest_first.find(|sent| sent.from == from && sent.datagram.kind() == kind);
+        sent.map(|sent| sent.datagram.clone()).unwrap()
+    }
+
+    /// Where `node` believes `other` to be.
+    pub(crate) fn endpoint(&self, node: usize, other: usize) -> Option<SocketAddr> {
+        self.nodes[node].peer(&self.nodes[other].public_key()).endpoint
+    }
+
+    /// Sends one packet each way and says whether both arrived once.
+    pub(crate) fn passes_both_ways(&mut self, number: u64) -> bool {
+        let before = [self.nodes[A].packets.len(), self.nodes[B].packets.len()];
+        let _ = self.send(A, B, number);
+        let _ = self.send(B, A, number);
+        self.run_for(secs(1));
+        [A, B].into_iter().all(|node| self.nodes[node].numbers()[before[node]..] == [number])
+    }
+}
+
+/// The inner addresses of a node.
+pub(crate) fn inner_v4(node: usize) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(10, 0, 0, node as u8 + 1))
+}
+
+pub(crate) fn inner_v6(node: usize) -> IpAddr {
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, node as u16 + 1))
+}
+
+/// A UDP packet whose payload tells its number, of a size that depends on it.
+pub(crate) fn numbered(from: usize, to: usize, number: u64) -> Vec<u8> {
+    let mut payload = number.to_be_bytes().to_vec();
+    payload.resize(8 + (number as usize * 37) % 200, number as u8);
+    if number % 2 == 0 {
+        udp(inner_v4(from), inner_v4(to), &payload)
+    } else {
+        udp(inner_v6(from), inner_v6(to), &payload)
+    }
+}
+
+/// The number in a packet that [`numbered`] made; its checksums are still right.
+pub(crate) fn number_of(packet: &[u8]) -> u64 {
+    let header = ip::IpHeader::parse(packet).unwrap();
+    assert_eq!(header.total_len, packet.len(), "padding was cut off");
+    let (protocol, at) = ip::transport(packet, &header).unwrap();
+    let pseudo =
+        ip::pseudo_header_sum(&packet[ip::address_range(packet[0])], protocol, packet.len() - at);
+    assert_eq!(ip::fold(ip::checksum_add(pseudo, &packet[at..])), 0xffff, "checksum");
+    u64::from_be_bytes(*packet[at + 8..].first_chunk().unwrap())
+}
+
+/// A UDP packet.
+pub(crate) fn udp(source: IpAddr, destination: IpAddr, payload: &[u8]) -> Vec<u8> {
+    let mut transport = vec![0x1f, 0x90, 0x1f, 0x91, 0, 0, 0, 0];
+    transport[4..6].copy_from_slice(&(8 + payload.len() as u16).to_be_bytes());
+    transport.extend_from_slice(payload);
+    packet(source, destination, ip::UDP, transport, 6)
+}
+
+/// A TCP packet with the ACK and PSH flags, or a super-packet.
+pub(crate) fn tcp(source: IpAddr, destination: IpAddr, sequence: u32, payload: &[u8]) -> Vec<u8> {
+    let mut transport = vec![0; 20];
+    transport[..4].copy_from_slice(&[0x1f, 0x90, 0x1f, 0x91]);
+    transport[4..8].copy_from_slice(&sequence.to_be_bytes());
+    transport[12..14].copy_from_slice(&[5 << 4, 0x18]);
+    transport.extend_from_slice(payload);
+    packet(source, destination, ip::TCP, transport, 16)
+}
+
+fn packet(
+    source: IpAddr,
+    destination: IpAddr,
+    protocol: u8,
+    transport: Vec<u8>,
+    checksum_at: usize,
+) -> Vec<u8> {
+    let mut packet = match (source, destination) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            let mut header = vec![0x45, 0, 0, 0, 0x12, 0x34, 0x40, 0, 64, protocol, 0, 0];
+            let total = (20 + transport.len()) as u16;
+            header[2..4].copy_from_slice(&total.to_be_bytes());
+            header.extend(source.octets().into_iter().chain(destination.octets()));
+            ip::write_ipv4_checksum(&mut header, 20);
+            header
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            let mut header = vec![0x60, 0, 0, 0, 0, 0, protocol, 64];
+            header[4..6].copy_from_slice(&(transport.len() as u16).to_be_bytes());
+            header.extend(source.octets().into_iter().chain(destination.octets()));
+            header
+        }
+        _ => panic!("addresses of two families"),
+    };
+    let at = packet.len();
+    let pseudo = ip::pseudo_header_sum(&packet[ip::address_range(packet[0])], protocol, transport.len());
+    packet.extend(transport);
+    let sum = !ip::fold(ip::checksum_add(pseudo, &packet[at..]));
+    let sum = if sum == 0 { 0xffff } else { sum };
+    packet[at + checksum_at..at + checksum_at + 2].copy_from_slice(&sum.to_be_bytes());
+    packet
+}

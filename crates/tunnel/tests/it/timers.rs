@@ -1,0 +1,198 @@
+//! Silence, keepalives, and that a tunnel with nothing to do wakes nobody.
+
+use std::net::SocketAddr;
+
+use weft_tunnel::{ControlQueue, PeerConfig, PrivateKey, Progress};
+
+use crate::sim::{A, B, DELAY, Kind, PeerOptions, World, inner_v4, ms, secs};
+
+#[test]
+fn data_without_an_answer_begins_a_handshake_after_15_seconds() {
+    let mut world = World::settled_pair();
+    world.cut.insert((B, A));
+    let sent = world.elapsed();
+    world.send(A, B, 1).unwrap();
+    world.run_for(secs(3));
+    world.send(A, B, 2).unwrap();
+    world.run_for(secs(30));
+    let begun = world.times(A, Kind::Initiation);
+    let silence = begun[0] - sent;
+    assert!(silence >= secs(15) && silence <= ms(15_334), "{silence:?} since the first that was not answered");
+    assert!(begun[1] - begun[0] >= secs(5));
+    world.cut.clear();
+    world.run_for(secs(6));
+    assert!(world.passes_both_ways(3));
+}
+
+#[test]
+fn an_answer_of_any_kind_ends_the_silence() {
+    let mut world = World::settled_pair();
+    for number in 0..30 {
+        world.send(A, B, number).unwrap();
+        world.run_for(secs(2));
+    }
+    assert_eq!(world.count(A, Kind::Initiation) + world.count(B, Kind::Initiation), 0);
+    assert_eq!(world.nodes[B].numbers().len(), 30);
+    assert!(world.count(B, Kind::Keepalive) >= 5, "one at least every 12 s");
+}
+
+#[test]
+fn data_that_nobody_answers_is_answered_with_one_keepalive_after_10_seconds() {
+    let mut world = World::settled_pair();
+    let sent = world.elapsed();
+    world.send(A, B, 1).unwrap();
+    world.run_for(secs(4));
+    world.send(A, B, 2).unwrap();
+    world.run_for(secs(60));
+    assert_eq!(world.times(B, Kind::Keepalive), [sent + DELAY + secs(10)]);
+    assert_eq!(world.count(A, Kind::Keepalive), 0, "a keepalive is not answered");
+}
+
+#[test]
+fn data_that_is_answered_needs_no_keepalive() {
+    let mut world = World::settled_pair();
+    world.send(A, B, 1).unwrap();
+    world.run_for(secs(9));
+    world.send(B, A, 2).unwrap();
+    let answered = world.elapsed();
+    world.run_for(secs(60));
+    assert_eq!(world.count(B, Kind::Keepalive), 0);
+    assert_eq!(world.times(A, Kind::Keepalive), [answered + DELAY + secs(10)]);
+}
+
+#[test]
+fn a_persistent_keepalive_begins_at_once_and_comes_every_interval() {
+    let mut world =
+        World::pair_with(PeerOptions { keepalive: Some(25), ..Default::default() }, PeerOptions::default());
+    world.run_for(secs(110));
+    assert_eq!(world.times(A, Kind::Initiation), [ms(0)]);
+    let established = 2 * DELAY;
+    let expected: Vec<_> = (0..5).map(|i| established + secs(25) * i).collect();
+    assert_eq!(world.times(A, Kind::Keepalive), expected);
+    assert_eq!(world.count(B, Kind::Keepalive), 0, "one end's keepalives are not the other's");
+
+    let sent = world.elapsed();
+    world.send(A, B, 1).unwrap();
+    world.run_until(sent + secs(24));
+    assert_eq!(world.count(A, Kind::Keepalive), expected.len(), "data holds the mapping open too");
+}
+
+#[test]
+fn a_persistent_keepalive_keeps_a_session_at_hand_for_hours() {
+    let mut world =
+        World::pair_with(PeerOptions { keepalive: Some(25), ..Default::default() }, PeerOptions::default());
+    for _ in 0..240 {
+        world.run_for(secs(30));
+        let peer = world.nodes[B].public_key();
+        let age = world.now - world.nodes[A].peer(&peer).last_handshake.unwrap();
+        assert!(age < secs(120 + 25 + 1), "{age:?}");
+    }
+    assert_eq!(world.send(B, A, 1), Ok(weft_tunnel::Outbound::Sealed));
+}
+
+#[test]
+fn a_persistent_keepalive_never_gives_up() {
+    let mut world =
+        World::pair_with(PeerOptions { keepalive: Some(25), ..Default::default() }, PeerOptions::default());
+    world.cut.insert((A, B));
+    world.run_for(secs(3600));
+    assert!(world.nodes[A].events.is_empty());
+    let gap = world.times(A, Kind::Initiation).windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
+    assert!(gap <= ms(5334), "{gap:?}");
+    world.cut.clear();
+    world.run_for(secs(6));
+    assert!(world.passes_both_ways(1));
+}
+
+#[test]
+fn an_idle_tunnel_stops_waking() {
+    for traffic in [[true, false], [false, true], [true, true]] {
+        let mut world = World::settled_pair();
+        for number in 0..100 {
+            for node in [A, B] {
+                if traffic[node] {
+                    world.send(node, 1 - node, number).unwrap();
+                }
+            }
+            world.run_for(secs(1));
+        }
+        for node in &mut world.nodes {
+            node.wakes = 0;
+        }
+        world.sent.clear();
+        world.run_for(secs(3600));
+        for node in [A, B] {
+            assert!(world.nodes[node].wakes <= 8, "{} wake-ups", world.nodes[node].wakes);
+            assert_eq!(world.nodes[node].tunnel.poll_timeout(), None);
+        }
+        let talk = world.sent.len();
+        assert!(talk <= 4, "{talk} datagrams of a tunnel that has nothing to say");
+    }
+}
+
+#[test]
+fn a_tunnel_whose_peer_went_away_stops_waking() {
+    let mut world = World::settled_pair();
+    world.cut.extend([(A, B), (B, A)]);
+    world.send(A, B, 1).unwrap();
+    world.run_for(secs(1000));
+    assert_eq!(world.nodes[A].tunnel.poll_timeout(), None);
+    let wakes = world.nodes[A].wakes;
+    assert!(wakes <= 35, "{wakes}");
+}
+
+#[test]
+fn a_call_that_is_early_does_nothing_and_loses_nothing() {
+    let mut world = World::settled_pair();
+    let sent = world.elapsed();
+    world.send(A, B, 1).unwrap();
+    for _ in 0..120 {
+        world.run_for(ms(100));
+        for node in [A, B] {
+            world.pump(node);
+        }
+    }
+    assert_eq!(world.times(B, Kind::Keepalive), [sent + DELAY + secs(10)]);
+}
+
+#[test]
+fn timers_wait_for_slots_in_the_control_queue_and_none_is_lost() {
+    let mut world = World::of(1);
+    for other in 1..=5_u8 {
+        world.insert(
+            A,
+            PeerConfig {
+                public_key: PrivateKey::generate().unwrap().public_key(),
+                preshared_key: None,
+                endpoint: Some(SocketAddr::from(([203, 0, 113, other], 51820))),
+                allowed_ips: vec![inner_v4(usize::from(other)).into()],
+                persistent_keepalive: std::num::NonZeroU16::new(25),
+            },
+        );
+    }
+    let now = world.now;
+    let tunnel = &mut world.nodes[A].tunnel;
+    let mut control = ControlQueue::new(4);
+    let mut destinations = Vec::new();
+    let mut blocked = 0;
+    loop {
+        let progress = tunnel.handle_timeout(now, &mut control);
+        if progress == Progress::Done {
+            break;
+        }
+        blocked += 1;
+        assert!(tunnel.poll_timeout().is_some_and(|(at, _)| at <= now), "still due");
+        assert_eq!(tunnel.handle_timeout(now, &mut control), Progress::Blocked, "nothing changed");
+        while let Some(message) = control.pop() {
+            assert_eq!(message.transmit().contents.len(), 148);
+            destinations.push(message.transmit().destination);
+        }
+    }
+    while let Some(message) = control.pop() {
+        destinations.push(message.transmit().destination);
+    }
+    assert!(blocked >= 2, "{blocked}");
+    destinations.sort();
+    let expected: Vec<_> = (1..=5).map(|other| SocketAddr::from(([203, 0, 113, other], 51820))).collect();
+    assert_eq!(destinations, expected);
+}
