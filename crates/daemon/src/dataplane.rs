@@ -165,9 +165,7 @@ impl Dataplane {
                 let _ = thread.join();
                 Err(error)
             }
-            Err(mpsc::RecvError) => {
-                Err(StartError::Thread(io::Error::other("it ended before it had begun")))
-            }
+            Err(mpsc::RecvError) => Err(StartError::Thread(io::Error::other("it ended before it had begun"))),
         }
     }
 
@@ -240,15 +238,12 @@ fn packet_thread(
                 return Err(DataplaneError::Ended);
             }
         };
-        let opened =
-            Opened { interface: tun.name().to_owned(), port: udp.port(), offload: tun.offload() };
+        let opened = Opened { interface: tun.name().to_owned(), port: udp.port(), offload: tun.offload() };
         let _ = report.send(Ok(opened));
         let Ok(start) = started.recv() else { return Ok(()) };
-        let tunnel =
-            Tunnel::new(setup.private_key, TunnelConfig { mtu: start.mtu, ..setup.tunnel });
+        let tunnel = Tunnel::new(setup.private_key, TunnelConfig { mtu: start.mtu, ..setup.tunnel });
         let tun_stats = std::sync::Arc::clone(tun.stats());
-        let mut event_loop =
-            EventLoop::new(tunnel, tun, udp, commands, move || tun_stats.snapshot());
+        let mut event_loop = EventLoop::new(tunnel, tun, udp, commands, move || tun_stats.snapshot());
         for peer in start.peers {
             event_loop.insert_peer(peer);
         }

@@ -64,7 +64,9 @@ impl UpError {
     pub fn exit_code(&self) -> exit::Code {
         match self {
             Self::Config(error) => error.exit_code(),
-            Self::Start(error) if error.kind() == std::io::ErrorKind::PermissionDenied => exit::Code::Permission,
+            Self::Start(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                exit::Code::Permission
+            }
             Self::Routes(error) => error.exit_code(),
             _ => exit::Code::Failure,
         }
@@ -99,7 +101,11 @@ impl Daemon {
                     offload: options.offload,
                     ..TunConfig::new(interface.name.as_str())
                 },
-                udp: UdpConfig { port: interface.listen_port, fwmark: interface.fw_mark, gso: options.offload },
+                udp: UdpConfig {
+                    port: interface.listen_port,
+                    fwmark: interface.fw_mark,
+                    gso: options.offload,
+                },
                 private_key: interface.private_key.clone(),
                 tunnel: TunnelConfig { mtu: 0, staging_bytes: memory_budget::staging_bytes() },
                 thread_name: options.thread_name.clone(),
@@ -209,7 +215,9 @@ fn resolve_endpoints(config: &Config) -> Result<Vec<Option<SocketAddr>>, Resolve
     config
         .peers
         .iter()
-        .map(|peer| peer.endpoint.as_ref().map(|endpoint| resolve::resolve(endpoint, retries, &cancel)).transpose())
+        .map(|peer| {
+            peer.endpoint.as_ref().map(|endpoint| resolve::resolve(endpoint, retries, &cancel)).transpose()
+        })
         .collect()
 }
 

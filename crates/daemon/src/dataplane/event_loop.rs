@@ -16,6 +16,7 @@ use weft_tunnel::{ControlQueue, DropReason, Event, InsertError, NewPeer, Tunnel}
 use super::inbound::Inbound;
 use super::outbound::Outbound;
 use super::{Command, DataplaneError, Snapshot};
+use crate::logging::LogLimit;
 use crate::udp::{Udp, UdpStats};
 
 /// Handshake messages and keepalives that may wait for the socket.
@@ -42,17 +43,13 @@ pub struct EventLoop<T, U, S> {
     timer: Pin<Box<Sleep>>,
     armed_for: Option<Instant>,
     tun_stats: S,
+    moved_limit: LogLimit,
+    failed_limit: LogLimit,
 }
 
 impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
     /// An event loop over `tun` and `udp`. Has to be made inside a runtime with time enabled.
-    pub fn new(
-        tunnel: Tunnel,
-        tun: T,
-        udp: U,
-        commands: mpsc::Receiver<Command>,
-        tun_stats: S,
-    ) -> Self {
+    pub fn new(tunnel: Tunnel, tun: T, udp: U, commands: mpsc::Receiver<Command>, tun_stats: S) -> Self {
         Self {
             tunnel,
             tun,
@@ -64,6 +61,8 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
             timer: Box::pin(tokio::time::sleep(std::time::Duration::ZERO)),
             armed_for: None,
             tun_stats,
+            moved_limit: LogLimit::default(),
+            failed_limit: LogLimit::default(),
         }
     }
 
@@ -95,7 +94,8 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
         }
         self.timers(now);
         self.send_control(cx);
-        let inbound = self.inbound.turn(cx, now, &mut self.tunnel, &mut self.tun, &mut self.udp, &mut self.control);
+        let inbound =
+            self.inbound.turn(cx, now, &mut self.tunnel, &mut self.tun, &mut self.udp, &mut self.control);
         let inbound = match inbound {
             Ok(turn) => turn,
             Err(error) => return Poll::Ready(Err(error)),
@@ -108,9 +108,12 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
         // Packets without a session have asked for a handshake, and datagrams have answers.
         self.timers(now);
         self.send_control(cx);
-        self.log_events();
+        self.log_events(now);
         self.arm_timer(cx, now);
-        if inbound == Turn::Busy || outbound == Turn::Busy || self.tunnel.has_ready_staged() && !self.outbound.is_blocked() {
+        if inbound == Turn::Busy
+            || outbound == Turn::Busy
+            || self.tunnel.has_ready_staged() && !self.outbound.is_blocked()
+        {
             cx.waker().wake_by_ref();
         }
         Poll::Pending
@@ -157,14 +160,24 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
         }
     }
 
-    fn log_events(&mut self) {
+    fn log_events(&mut self, now: Instant) {
         while let Some(event) = self.tunnel.poll_event() {
             match event {
                 Event::HandshakeComplete { peer } => tracing::debug!(%peer, "handshake complete"),
                 Event::HandshakeFailed { peer } => {
-                    tracing::info!(%peer, "no answer to handshakes for 90 s; trying again when there is something to send");
+                    if let Some(left_out) = self.failed_limit.allow(now) {
+                        tracing::info!(
+                            %peer,
+                            left_out,
+                            "no answer to handshakes for 90 s; trying again when there is something to send"
+                        );
+                    }
                 }
-                Event::EndpointChanged { peer, endpoint } => tracing::info!(%peer, %endpoint, "peer is at a new endpoint"),
+                Event::EndpointChanged { peer, endpoint } => {
+                    if let Some(left_out) = self.moved_limit.allow(now) {
+                        tracing::info!(%peer, %endpoint, left_out, "peer is at a new endpoint");
+                    }
+                }
             }
         }
     }

@@ -60,7 +60,9 @@ impl Inbound {
                         return Ok(Turn::Idle);
                     }
                     if !std::mem::replace(&mut self.stalled, true) {
-                        tracing::warn!("the TUN has taken nothing for a second; dropping data for it until it does");
+                        tracing::warn!(
+                            "the TUN has taken nothing for a second; dropping data for it until it does"
+                        );
                     }
                 }
             }
