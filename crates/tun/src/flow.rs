@@ -119,7 +119,11 @@ impl FlowTable {
     #[inline]
     pub fn read_queue(&self, flow: FlowHash) -> Option<u16> {
         let place = self.place(flow);
-        self.entries[place..place + WAYS].iter().find(|entry| entry.flow == flow.value)?.read_from.checked_sub(1)
+        self.entries[place..place + WAYS]
+            .iter()
+            .find(|entry| entry.flow == flow.value)?
+            .read_from
+            .checked_sub(1)
     }
 
     /// Notes that the flow was read from `queue`. `completed` gives the items that a writer is through with.

@@ -8,10 +8,10 @@ use std::task::{Context, Poll};
 
 use weft_tunnel::{PlainSlab, Plaintext};
 
+use crate::Tun;
 use crate::batch::TunBatch;
 use crate::config::{OpenError, TunConfig, TunOffload};
 use crate::stats::TunStats;
-use crate::Tun;
 
 mod coalesce;
 mod fence;
@@ -116,6 +116,8 @@ impl Tun for Device {
         out: &mut VecDeque<TunBatch>,
         max_bytes: usize,
     ) -> Poll<io::Result<usize>> {
+        // Nothing asked for must not look like a device that is gone.
+        let max_bytes = max_bytes.max(1);
         match &mut self.mode {
             Mode::Threads(threads) => threads.poll_recv_many(cx, out, max_bytes),
             Mode::Inline(inline) => inline.poll_recv_many(cx, out, max_bytes),
@@ -159,6 +161,9 @@ impl Tun for Device {
 
 impl std::fmt::Debug for Device {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Device").field("name", &self.name).field("offload", &self.offload).finish_non_exhaustive()
+        f.debug_struct("Device")
+            .field("name", &self.name)
+            .field("offload", &self.offload)
+            .finish_non_exhaustive()
     }
 }

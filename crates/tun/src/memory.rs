@@ -33,6 +33,7 @@ use weft_tunnel::{MAX_PACKET, Offload, PlainSlab, Plaintext, TAILROOM};
 
 use crate::Tun;
 use crate::batch::{Slab, TunBatch};
+use crate::stats::TunStats;
 
 /// How much a pair holds.
 #[derive(Clone, Copy, Debug)]
@@ -103,6 +104,7 @@ pub fn pair(limits: Limits) -> (Memory, MemoryPeer) {
         free,
         slab: PlainSlab::new(4 * MAX_PACKET),
         staged: Vec::new(),
+        stats: Arc::default(),
     };
     (memory, MemoryPeer { state })
 }
@@ -115,6 +117,14 @@ pub struct Memory {
     free: mpsc::UnboundedReceiver<Slab>,
     slab: PlainSlab,
     staged: Vec<Plaintext>,
+    stats: Arc<TunStats>,
+}
+
+impl Memory {
+    /// The counters of the device. There are no segments here: a super-packet counts once.
+    pub fn stats(&self) -> &Arc<TunStats> {
+        &self.stats
+    }
 }
 
 impl Tun for Memory {
@@ -124,6 +134,7 @@ impl Tun for Memory {
         out: &mut VecDeque<TunBatch>,
         max_bytes: usize,
     ) -> Poll<io::Result<usize>> {
+        let max_bytes = max_bytes.max(1);
         let mut state = lock(&self.state);
         let mut taken = 0;
         while taken < max_bytes && !state.outbound.is_empty() {
@@ -140,9 +151,13 @@ impl Tun for Memory {
                 state.outbound.pop_front();
             }
             taken += slab.bytes();
+            self.stats.packets_read.add(slab.packets() as u64);
+            self.stats.segments_read.add(slab.packets() as u64);
+            self.stats.bytes_read.add(slab.bytes() as u64);
+            self.stats.batches_read.add(1);
             out.push_back(TunBatch::new(slab, 0, self.home.clone()));
         }
-        if taken > 0 || max_bytes == 0 || (state.peer_is_gone && state.outbound.is_empty()) {
+        if taken > 0 || (state.peer_is_gone && state.outbound.is_empty()) {
             return Poll::Ready(Ok(taken));
         }
         state.receiver = Some(cx.waker().clone());
@@ -170,6 +185,9 @@ impl Tun for Memory {
     fn flush(&mut self) -> io::Result<()> {
         let mut state = lock(&self.state);
         for packet in self.staged.drain(..) {
+            self.stats.packets_written.add(1);
+            self.stats.segments_written.add(1);
+            self.stats.bytes_written.add(u64::from(packet.len));
             state.inbound.push_back(self.slab.get(packet).to_vec());
         }
         self.slab.clear();
@@ -261,5 +279,70 @@ impl Drop for MemoryPeer {
         let mut state = lock(&self.state);
         state.peer_is_gone = true;
         wake(&mut state.receiver);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn poll_recv(tun: &mut Memory, max_bytes: usize) -> Poll<(usize, VecDeque<TunBatch>)> {
+        let mut out = VecDeque::new();
+        let polled = tun.poll_recv_many(&mut Context::from_waker(Waker::noop()), &mut out, max_bytes);
+        polled.map(|bytes| (bytes.unwrap(), out))
+    }
+
+    #[test]
+    fn both_directions_are_bounded() {
+        let limits = Limits { outbound_packets: 2, slabs: 1, inbound_packets: 1 };
+        let (mut tun, peer) = pair(limits);
+        peer.inject(b"1", Offload::None).unwrap();
+        peer.inject(b"2", Offload::None).unwrap();
+        assert_eq!(peer.inject(b"3", Offload::None), Err(Refused));
+        let Poll::Ready((1, batches)) = poll_recv(&mut tun, 1) else { panic!() };
+        assert!(poll_recv(&mut tun, 1).is_pending(), "its one slab is out");
+        drop(batches);
+        assert!(poll_recv(&mut tun, 1).is_ready());
+
+        let packet = tun.plain_slab().push(b"4").unwrap();
+        tun.send(packet).unwrap();
+        tun.flush().unwrap();
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(tun.poll_send_ready(&mut cx).is_pending());
+        assert_eq!(peer.take().as_deref(), Some(&b"4"[..]));
+        assert!(tun.poll_send_ready(&mut cx).is_ready());
+    }
+
+    #[tokio::test]
+    async fn each_side_wakes_the_other() {
+        let (mut tun, peer) = pair(Limits::default());
+        peer.set_accepting(false);
+        let inbound = async {
+            std::future::poll_fn(|cx| tun.poll_send_ready(cx)).await.unwrap();
+            let packet = tun.plain_slab().push(b"in").unwrap();
+            tun.send(packet).unwrap();
+            tun.flush().unwrap();
+            let mut out = VecDeque::new();
+            std::future::poll_fn(|cx| tun.poll_recv_many(cx, &mut out, 1)).await.unwrap()
+        };
+        let kernel = async {
+            tokio::task::yield_now().await;
+            peer.set_accepting(true);
+            assert_eq!(peer.recv().await.as_deref(), Some(&b"in"[..]));
+            tokio::task::yield_now().await;
+            peer.inject(b"out", Offload::None).unwrap();
+        };
+        assert_eq!(tokio::join!(inbound, kernel).0, 3);
+        drop(tun);
+        assert_eq!(peer.recv().await, None);
+    }
+
+    #[test]
+    fn a_dropped_peer_means_that_the_device_is_gone() {
+        let (mut tun, peer) = pair(Limits::default());
+        peer.inject(b"last", Offload::None).unwrap();
+        drop(peer);
+        assert!(matches!(poll_recv(&mut tun, 9), Poll::Ready((4, _))));
+        assert!(matches!(poll_recv(&mut tun, 9), Poll::Ready((0, _))));
     }
 }

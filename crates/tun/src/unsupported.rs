@@ -8,10 +8,10 @@ use std::task::{Context, Poll};
 
 use weft_tunnel::{PlainSlab, Plaintext};
 
+use crate::Tun;
 use crate::batch::TunBatch;
 use crate::config::{OpenError, TunConfig, TunOffload};
 use crate::stats::TunStats;
-use crate::Tun;
 
 /// A descriptor that could be handed in: there is none.
 pub type Descriptor = Infallible;

@@ -6,6 +6,7 @@
 //!   test ◄── message with a virtio header ── socket ══ socketpair ══ socket ◄── Device ◄── send, flush
 //! ```
 #![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used)]
 
 use std::collections::VecDeque;
 use std::future::poll_fn;

@@ -360,7 +360,15 @@ fn candidate(bytes: &[u8], ip: &IpHeader, offload: TunOffload) -> Option<Candida
         return None;
     }
     let id = if is_v4 { u16::from_be_bytes([bytes[4], bytes[5]]) } else { 0 };
-    Some(Candidate { header_len: transport + length, transport, protocol: ip.protocol, flags, sequence, id, payload })
+    Some(Candidate {
+        header_len: transport + length,
+        transport,
+        protocol: ip.protocol,
+        flags,
+        sequence,
+        id,
+        payload,
+    })
 }
 
 /// Whether two IP headers differ only in what splitting gives back: lengths, IPv4 ID and checksum.

@@ -101,7 +101,7 @@ impl Inline {
                 out.push_back(batch);
             }
         }
-        if taken > 0 || self.is_gone || max_bytes == 0 {
+        if taken > 0 || self.is_gone {
             return Poll::Ready(Ok(taken));
         }
         ready!(readiness.gone.as_mut().poll(cx));

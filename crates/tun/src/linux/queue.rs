@@ -53,17 +53,18 @@ pub(super) fn open(config: TunConfig) -> Result<Opened, OpenError> {
     if count > MAX_QUEUES {
         return Err(OpenError::TooManyQueues { queues: count });
     }
-    let queues = if descriptors.is_empty() {
-        create(&name, count)?
-    } else if descriptors.len() == count {
-        for (index, descriptor) in descriptors.iter().enumerate() {
-            check_adopted(descriptor.as_fd(), &name, count > 1)
-                .map_err(|reason| OpenError::Descriptor { index, name: name.clone(), reason })?;
-        }
-        descriptors
-    } else {
-        return Err(OpenError::DescriptorCount { descriptors: descriptors.len(), queues: count });
-    };
+    let queues =
+        if descriptors.is_empty() {
+            create(&name, count)?
+        } else if descriptors.len() == count {
+            for (index, descriptor) in descriptors.iter().enumerate() {
+                check_adopted(descriptor.as_fd(), &name, count > 1)
+                    .map_err(|reason| OpenError::Descriptor { index, name: name.clone(), reason })?;
+            }
+            descriptors
+        } else {
+            return Err(OpenError::DescriptorCount { descriptors: descriptors.len(), queues: count });
+        };
 
     let failed = |action| {
         let name = name.clone();
@@ -86,7 +87,11 @@ pub(super) fn open(config: TunConfig) -> Result<Opened, OpenError> {
 /// The rules of the kernel's `dev_valid_name`; '%' would make it a pattern.
 fn is_valid_name(name: &str) -> bool {
     let forbidden = |c: char| c.is_ascii_whitespace() || c.is_ascii_control() || "/:%".contains(c);
-    !name.is_empty() && name.len() < libc::IFNAMSIZ && name != "." && name != ".." && !name.contains(forbidden)
+    !name.is_empty()
+        && name.len() < libc::IFNAMSIZ
+        && name != "."
+        && name != ".."
+        && !name.contains(forbidden)
 }
 
 fn create(name: &str, count: usize) -> Result<Vec<OwnedFd>, OpenError> {
@@ -106,9 +111,9 @@ fn reserve(name: &str) -> Result<File, OpenError> {
         .custom_flags(libc::O_CLOEXEC)
         .open("/dev/net/tun")
         .map_err(|error| match Errno::from_raw(error.raw_os_error().unwrap_or_default()) {
-            Errno::ENOENT | Errno::ENODEV | Errno::ENXIO => OpenError::NoTunDriver,
-            _ => open_error("open /dev/net/tun", name, error),
-        })?;
+        Errno::ENOENT | Errno::ENODEV | Errno::ENXIO => OpenError::NoTunDriver,
+        _ => open_error("open /dev/net/tun", name, error),
+    })?;
     let request = request(name, QUEUE_FLAGS | libc::IFF_MULTI_QUEUE | IFF_TUN_EXCL);
     // SAFETY: the ioctl reads an ifreq, and `request` is one that lives until it returns.
     unsafe { ioctls::set_iff(file.as_raw_fd(), &request) }.map_err(|errno| match errno {
@@ -152,7 +157,10 @@ fn request(name: &str, flags: libc::c_int) -> libc::ifreq {
     for (to, from) in bytes.iter_mut().zip(name.bytes()) {
         *to = from as libc::c_char;
     }
-    libc::ifreq { ifr_name: bytes, ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_flags: flags as libc::c_short } }
+    libc::ifreq {
+        ifr_name: bytes,
+        ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_flags: flags as libc::c_short },
+    }
 }
 
 /// Checks that a handed-in descriptor is a queue of `name` with the framing that the readers expect.
@@ -206,7 +214,8 @@ pub(super) fn tx_queue_len(name: &str) -> u64 {
     const DEFAULT: u64 = 500;
     let kind = nix::sys::socket::SockType::Datagram;
     let flags = nix::sys::socket::SockFlag::SOCK_CLOEXEC;
-    let Ok(socket) = nix::sys::socket::socket(nix::sys::socket::AddressFamily::Inet, kind, flags, None) else {
+    let Ok(socket) = nix::sys::socket::socket(nix::sys::socket::AddressFamily::Inet, kind, flags, None)
+    else {
         return DEFAULT;
     };
     let mut answer = request(name, 0);

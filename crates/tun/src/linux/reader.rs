@@ -19,7 +19,8 @@ pub(super) const SLAB_BYTES: usize = 3 * READ_ROOM;
 /// Slabs a reader: one being filled, one in the channel, one with the packet thread.
 pub(super) const SLABS: usize = 3;
 /// The most packets in a slab: headers of 20 bytes without anything behind them.
-pub(super) const MAX_PACKETS: u64 = (SLAB_BYTES / (super::vnet_hdr::VNET_HDR + 20 + weft_tunnel::TAILROOM)) as u64;
+pub(super) const MAX_PACKETS: u64 =
+    (SLAB_BYTES / (super::vnet_hdr::VNET_HDR + 20 + weft_tunnel::TAILROOM)) as u64;
 
 /// Why [`drain`] stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

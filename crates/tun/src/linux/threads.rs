@@ -61,7 +61,8 @@ impl Stop {
 
     /// Waits until the queue is ready for `events`, or the stop.
     pub(super) fn wait(&self, queue: &OwnedFd, events: PollFlags) -> Wait {
-        let mut wait = [PollFd::new(queue.as_fd(), events), PollFd::new(self.event.as_fd(), PollFlags::POLLIN)];
+        let mut wait =
+            [PollFd::new(queue.as_fd(), events), PollFd::new(self.event.as_fd(), PollFlags::POLLIN)];
         loop {
             match poll(&mut wait, PollTimeout::NONE) {
                 Ok(_) => break,
@@ -285,7 +286,7 @@ impl Threads {
                 cx.waker().wake_by_ref();
             }
         }
-        if taken > 0 || closed || max_bytes == 0 { Poll::Ready(Ok(taken)) } else { Poll::Pending }
+        if taken > 0 || closed { Poll::Ready(Ok(taken)) } else { Poll::Pending }
     }
 
     pub(super) fn poll_send_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

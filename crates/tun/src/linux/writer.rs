@@ -68,7 +68,9 @@ impl Coalescing {
     fn refuse(&self, protocol: u8) {
         let (allowed, label) = if protocol == ip::UDP { (&self.udp, "UDP") } else { (&self.tcp, "TCP") };
         if allowed.swap(false, Ordering::Relaxed) {
-            tracing::warn!("the kernel refuses {label} super-packets on this TUN: writing single packets from now on");
+            tracing::warn!(
+                "the kernel refuses {label} super-packets on this TUN: writing single packets from now on"
+            );
         }
     }
 }
@@ -108,6 +110,15 @@ impl BatchWriter {
     /// Writes until the batch is through or the queue takes no more. One packet that the kernel refuses does not
     /// stop the rest.
     pub(super) fn resume(&mut self, queue: &OwnedFd, slab: &PlainSlab, packets: &[Plaintext]) -> Written {
+        self.resume_with(slab, packets, |pieces| queue::write(queue.as_fd(), pieces))
+    }
+
+    fn resume_with(
+        &mut self,
+        slab: &PlainSlab,
+        packets: &[Plaintext],
+        mut write: impl FnMut(&[IoSlice<'_>]) -> Result<(), Errno>,
+    ) -> Written {
         let Self { coalescer, coalescing, stats, position, singles } = self;
         let (mut written, mut segments, mut bytes, mut failures) = (0, 0, 0, 0);
         let mut pieces = Vec::new();
@@ -121,7 +132,7 @@ impl BatchWriter {
                 for (number, member) in coalescer.members(*position).enumerate().skip(done) {
                     let packet = slab.get(packets[member]);
                     let single = [IoSlice::new(&vnet_hdr::NOTHING_TO_DO), IoSlice::new(packet)];
-                    match queue::write(queue.as_fd(), &single) {
+                    match write(&single) {
                         Ok(()) => {
                             written += 1;
                             segments += 1;
@@ -137,7 +148,7 @@ impl BatchWriter {
             } else {
                 pieces.clear();
                 coalescer.gather(*position, slab, packets, &mut pieces);
-                match queue::write(queue.as_fd(), &pieces) {
+                match write(&pieces) {
                     Ok(()) => {
                         written += 1;
                         segments += u64::from(group.segments);
@@ -201,5 +212,109 @@ impl Writer {
                 let _ = self.home.send(batch);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Three packets of one stream, which are joined.
+    fn batch() -> (PlainSlab, Vec<Plaintext>) {
+        let mut slab = PlainSlab::new(1000);
+        let packets = (0..3_u8).map(|number| {
+            let mut packet = [0; 50];
+            packet[..12].copy_from_slice(&[0x45, 0, 0, 50, 0, 0, 0x40, 0, 64, ip::TCP, 0, 0]);
+            packet[27] = 10 * number;
+            packet[32..34].copy_from_slice(&[0x50, 0x10]);
+            ip::write_ipv4_checksum(&mut packet, 20);
+            let sum = ip::pseudo_header_sum(&packet[12..20], ip::TCP, 30);
+            let sum = !ip::fold(ip::checksum_add(sum, &packet[20..]));
+            packet[36..38].copy_from_slice(&sum.to_be_bytes());
+            slab.push(&packet).unwrap()
+        });
+        let packets = packets.collect();
+        (slab, packets)
+    }
+
+    fn writer() -> BatchWriter {
+        let coalescing = Coalescing::new(TunOffload { tcp: true, udp: true });
+        BatchWriter::new(Arc::new(coalescing), Arc::default())
+    }
+
+    /// The sequence number of a write, and whether packets are joined in it.
+    fn seen(pieces: &[IoSlice<'_>]) -> (u8, bool) {
+        (if pieces[0].len() > 10 { pieces[0][37] } else { pieces[1][27] }, pieces[0][1] != 0)
+    }
+
+    #[test]
+    fn a_refused_super_packet_goes_out_in_single_packets_and_none_is_joined_again() {
+        let (slab, packets) = batch();
+        let mut writer = writer();
+        let mut log = Vec::new();
+        for _ in 0..2 {
+            writer.start(&slab, &packets);
+            let written = writer.resume_with(&slab, &packets, |pieces| {
+                log.push(seen(pieces));
+                if seen(pieces).1 { Err(Errno::EINVAL) } else { Ok(()) }
+            });
+            assert_eq!(written, Written::All);
+        }
+        let singles = [(0, false), (10, false), (20, false)];
+        assert_eq!(log, [&[(0, true)], &singles[..], &singles[..]].concat());
+        let stats = writer.stats.snapshot();
+        assert_eq!((stats.packets_written, stats.segments_written, stats.write_failures), (6, 6, 0));
+        assert_eq!(writer.coalescing.allowed(), TunOffload { tcp: false, udp: true });
+    }
+
+    #[test]
+    fn single_packets_of_a_refused_super_packet_go_on_where_the_queue_blocked() {
+        let (slab, packets) = batch();
+        let mut writer = writer();
+        writer.start(&slab, &packets);
+        let mut log = Vec::new();
+        let mut turn = 0;
+        let mut resume = |writer: &mut BatchWriter| {
+            writer.resume_with(&slab, &packets, |pieces| {
+                turn += 1;
+                match turn {
+                    1 => return Err(Errno::EINVAL),
+                    3 | 5 => return Err(Errno::EAGAIN),
+                    _ => log.push(seen(pieces)),
+                }
+                Ok(())
+            })
+        };
+        assert_eq!(resume(&mut writer), Written::Blocked);
+        assert_eq!(resume(&mut writer), Written::Blocked);
+        assert_eq!(resume(&mut writer), Written::All);
+        assert_eq!(log, [(0, false), (10, false), (20, false)]);
+    }
+
+    #[test]
+    fn a_packet_that_is_refused_does_not_drop_the_rest() {
+        let (slab, mut packets) = batch();
+        packets.swap(0, 2);
+        let mut writer = writer();
+        writer.start(&slab, &packets);
+        let mut first = true;
+        let written = writer.resume_with(&slab, &packets, |_| {
+            if std::mem::take(&mut first) { Err(Errno::EIO) } else { Ok(()) }
+        });
+        assert_eq!(written, Written::All);
+        let stats = writer.stats.snapshot();
+        assert_eq!((stats.write_failures, stats.segments_written), (1, 2));
+    }
+
+    #[test]
+    fn what_is_given_up_is_counted_once() {
+        let (slab, packets) = batch();
+        let mut writer = writer();
+        writer.start(&slab, &packets);
+        let mut results = [Err(Errno::EINVAL), Ok(()), Err(Errno::EAGAIN)].into_iter();
+        writer.resume_with(&slab, &packets, |_| results.next().unwrap());
+        writer.abandon();
+        let stats = writer.stats.snapshot();
+        assert_eq!((stats.write_failures, stats.segments_written), (2, 1));
     }
 }

@@ -153,7 +153,12 @@ fn split(write: &[u8]) -> Vec<Vec<u8>> {
         if protocol == ip::UDP {
             segment[start + 4..start + 6].copy_from_slice(&transport_len.to_be_bytes());
         } else {
-            let sequence = u32::from_be_bytes([segment[start + 4], segment[start + 5], segment[start + 6], segment[start + 7]]);
+            let sequence = u32::from_be_bytes([
+                segment[start + 4],
+                segment[start + 5],
+                segment[start + 6],
+                segment[start + 7],
+            ]);
             let sequence = sequence.wrapping_add((number * size) as u32);
             segment[start + 4..start + 8].copy_from_slice(&sequence.to_be_bytes());
             if number != last {
@@ -296,7 +301,8 @@ fn a_write_has_no_more_segments_than_the_kernel_takes() {
 
 #[test]
 fn streams_that_interleave_are_joined_each_and_stay_in_place() {
-    let specs: Vec<_> = (0..6).flat_map(|number| [tcp(0, number * 100, 100), tcp(1, number * 50, 50)]).collect();
+    let specs: Vec<_> =
+        (0..6).flat_map(|number| [tcp(0, number * 100, 100), tcp(1, number * 50, 50)]).collect();
     assert_eq!(segments(&specs), [6, 6]);
 }
 
@@ -328,7 +334,7 @@ fn headers_that_differ_are_not_joined() {
         Spec { options: vec![1; 4], ..next.clone() },
         Spec { flags: TCP_ACK | 0x80, ..next.clone() },
         Spec { v6: true, ..next.clone() },
-        Spec { protocol: ip::UDP, ..next.clone() },
+        Spec { protocol: ip::UDP, ..next },
         tcp(0, 100, 101),
     ] {
         assert_eq!(segments(&[tcp(0, 0, 100), other.clone()]), [1, 1], "{other:?}");
