@@ -101,6 +101,9 @@ pub struct DemoArgs {
     /// How long to send, in seconds.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub secs: u32,
+    /// Print the closing report as JSON on standard output; progress goes to standard error.
+    #[arg(long)]
+    pub json: bool,
     /// How the devices are driven.
     #[command(flatten)]
     pub tun: TunArgs,

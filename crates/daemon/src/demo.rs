@@ -1,9 +1,23 @@
-//! `weft demo`.
+//! `weft demo`: two daemons in two network namespaces of this process, and real traffic through their tunnel.
+//!
+//! It needs no configuration, and nothing of it outlives the process.
 
-use crate::cli::DemoArgs;
-use crate::exit::{Code, Error};
+#[cfg(target_os = "linux")]
+mod account;
+#[cfg(target_os = "linux")]
+mod ends;
+#[cfg(target_os = "linux")]
+mod interrupt;
+#[cfg(target_os = "linux")]
+mod load;
+#[cfg(target_os = "linux")]
+mod report;
+#[cfg(target_os = "linux")]
+mod run;
+#[cfg(not(target_os = "linux"))]
+#[path = "demo/unsupported.rs"]
+mod run;
+#[cfg(target_os = "linux")]
+mod table;
 
-/// Runs two tunnel ends on this machine.
-pub fn run(_: &DemoArgs) -> Result<(), Error> {
-    Err(Error::new(Code::Failure, "`weft demo` is not there yet"))
-}
+pub use run::run;

@@ -16,6 +16,7 @@ use crate::exit;
 use crate::memory_budget;
 use crate::resolve::{self, Cancel, ResolveError, Retries};
 use crate::routes::{Applied, Netlink, QueueLimits, RouteError};
+use crate::secrecy;
 use crate::signals;
 use crate::udp::UdpConfig;
 
@@ -186,6 +187,7 @@ pub fn run(args: &UpArgs) -> Result<(), exit::Error> {
 }
 
 fn run_until_signal(target: &str, options: &Options) -> Result<(), UpError> {
+    secrecy::forbid_core_dumps();
     let parsed = config::load(target)?;
     for warning in &parsed.warnings {
         tracing::warn!("{warning}");

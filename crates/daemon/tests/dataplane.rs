@@ -58,6 +58,7 @@ impl Udp for FakeUdp {
             waker.wake();
         }
         self.stats.datagrams_sent += transmit.segments() as u64;
+        self.stats.batches_sent += 1;
         Poll::Ready(Ok(Sent { bytes: transmit.contents.len(), source_unusable: false }))
     }
 
@@ -136,7 +137,11 @@ fn with_nodes<F: Future<Output = ()>>(count: u8, limits: Limits, test: impl FnOn
         let nodes = (0..count)
             .map(|node| {
                 network.borrow_mut().sockets.insert(address(node), Socket::default());
-                let udp = FakeUdp { address: address(node), network: Rc::clone(&network), stats: UdpStats::default() };
+                let udp = FakeUdp {
+                    address: address(node),
+                    network: Rc::clone(&network),
+                    stats: UdpStats::default(),
+                };
                 let (tun, kernel) = memory::pair(limits);
                 let config = TunnelConfig { mtu: 1420, staging_bytes: 1 << 20 };
                 let key = keys[usize::from(node)].clone();
@@ -285,6 +290,21 @@ fn a_stalled_tun_costs_data_only_and_handshakes_of_others_go_on() {
         // One packet brings the loop back to the TUN; everything from then on arrives.
         nodes[0].kernel.inject(&packet(0, 1, 1000), Offload::None).unwrap();
         assert_eq!(number(&nodes[1].kernel.recv().await.unwrap()), 1000);
+    });
+}
+
+#[test]
+fn packets_that_were_read_together_are_sent_with_one_call() {
+    with_nodes(2, SMALL, async |nodes| {
+        shake_hands(&nodes, 0, 1).await;
+        let before = nodes[0].snapshot().await.udp;
+        for n in 0..45 {
+            nodes[0].kernel.inject(&packet(0, 1, n), Offload::None).unwrap();
+        }
+        expect_in_order(&nodes[1], 0..45).await;
+        let after = nodes[0].snapshot().await.udp;
+        assert_eq!(after.datagrams_sent - before.datagrams_sent, 45);
+        assert_eq!(after.batches_sent - before.batches_sent, 1);
     });
 }
 

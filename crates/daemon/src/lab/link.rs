@@ -1,9 +1,9 @@
 //! Links, addresses and routes of namespaces, over netlink.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsRawFd as _;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use ipnet::IpNet;
@@ -12,7 +12,7 @@ use rtnetlink::packet_core::{
 };
 use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
-use rtnetlink::packet_route::link::{InfoData, InfoKind, InfoVeth};
+use rtnetlink::packet_route::link::{InfoData, InfoKind, InfoVeth, LinkFlags};
 use rtnetlink::packet_route::tc::{TcAttribute, TcHandle, TcMessage};
 use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder};
 
@@ -20,6 +20,8 @@ use super::Namespace;
 
 /// The attribute of a queueing discipline that holds its parameters (linux/rtnetlink.h).
 const TCA_OPTIONS: u16 = 2;
+/// A new veth is running within milliseconds.
+const LINK_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How to join two namespaces.
 #[derive(Clone, Debug)]
@@ -65,15 +67,33 @@ pub fn join(a: &Namespace, b: &Namespace, options: &LinkOptions) -> io::Result<(
         handle.link().add(veth).execute().await
     };
     netlink(a, create)?;
-    for (namespace, name, addresses) in
-        [(a, &options.name_a, &options.addresses_a), (b, &options.name_b, &options.addresses_b)]
-    {
+    let ends = [(a, &options.name_a, &options.addresses_a), (b, &options.name_b, &options.addresses_b)];
+    for (namespace, name, _) in ends {
         set_up(namespace, name)?;
+    }
+    for (namespace, name, addresses) in ends {
+        wait_until_running(namespace, name)?;
         for address in addresses {
             add_address(namespace, name, *address)?;
         }
     }
     Ok(())
+}
+
+/// Until then the interface swallows what is sent through it: the kernel gets a new link going in its own time.
+fn wait_until_running(namespace: &Namespace, name: &str) -> io::Result<()> {
+    let start = Instant::now();
+    while start.elapsed() < LINK_PATIENCE {
+        let flags = netlink(namespace, async |handle: Handle| {
+            let mut links = handle.link().get().match_name(name).execute();
+            Ok(links.try_next().await?.map(|link| link.header.flags))
+        })?;
+        if flags.is_some_and(|flags| flags.contains(LinkFlags::Running | LinkFlags::LowerUp)) {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Err(io::Error::new(io::ErrorKind::TimedOut, format!("the link {name} does not come up")))
 }
 
 /// Takes an interface up.
@@ -111,7 +131,32 @@ pub fn add_address(namespace: &Namespace, name: &str, address: IpNet) -> io::Res
         let mut request = handle.address().add(index, address.addr(), address.prefix_len());
         request.message_mut().attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
         request.execute().await
-    })
+    })?;
+    match address.addr() {
+        IpAddr::V4(_) => Ok(()),
+        IpAddr::V6(address) => wait_until_found(namespace, name, address),
+    }
+}
+
+/// A kernel worker joins the group of neighbours that ask for an IPv6 address, and until it has done so their
+/// first question is lost and with it a second.
+fn wait_until_found(namespace: &Namespace, name: &str, address: Ipv6Addr) -> io::Result<()> {
+    let [.., a, b, c] = address.octets();
+    // The solicited-node address (RFC 4291, section 2.7.1) as /proc/net/igmp6 writes it.
+    let group = format!("ff0200000000000000000001ff{a:02x}{b:02x}{c:02x}");
+    let joined = |line: &str| {
+        let mut words = line.split_whitespace().skip(1);
+        words.next() == Some(name) && words.next() == Some(&group)
+    };
+    let start = Instant::now();
+    while start.elapsed() < LINK_PATIENCE {
+        let groups = namespace.run(|| std::fs::read_to_string("/proc/thread-self/net/igmp6"))?;
+        if groups.lines().any(joined) {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Err(io::Error::new(io::ErrorKind::TimedOut, format!("{address} does not become usable on {name}")))
 }
 
 /// Takes an address from an interface.
@@ -135,16 +180,18 @@ pub fn remove_address(namespace: &Namespace, name: &str, address: IpNet) -> io::
 pub fn add_route(namespace: &Namespace, destination: IpNet, via: IpAddr) -> io::Result<()> {
     netlink(namespace, async |handle: Handle| {
         let route = match (destination, via) {
-            (IpNet::V4(net), IpAddr::V4(via)) => RouteMessageBuilder::<std::net::Ipv4Addr>::new()
+            (IpNet::V4(net), IpAddr::V4(via)) => RouteMessageBuilder::<Ipv4Addr>::new()
                 .destination_prefix(net.addr(), net.prefix_len())
                 .gateway(via)
                 .build(),
-            (IpNet::V6(net), IpAddr::V6(via)) => RouteMessageBuilder::<std::net::Ipv6Addr>::new()
+            (IpNet::V6(net), IpAddr::V6(via)) => RouteMessageBuilder::<Ipv6Addr>::new()
                 .destination_prefix(net.addr(), net.prefix_len())
                 .gateway(via)
                 .build(),
             _ => {
-                return Err(rtnetlink::Error::NamespaceError("route and gateway differ in family".to_owned()));
+                return Err(rtnetlink::Error::NamespaceError(
+                    "route and gateway differ in family".to_owned(),
+                ));
             }
         };
         handle.route().add(route).execute().await

@@ -46,6 +46,8 @@ impl Namespace {
         let fd = answer.recv().map_err(|_| io::Error::other("the namespace's thread ended"))??;
         let namespace = Self(Arc::new(Inner { name: name.to_owned(), fd, keeper: Mutex::new(keeper) }));
         link::set_up(&namespace, "lo")?;
+        // Link-local addresses too are usable at once. Without it they are a second or two late, nothing worse.
+        let _ = namespace.set_sysctl("net/ipv6/conf/default/accept_dad", "0");
         Ok(namespace)
     }
 

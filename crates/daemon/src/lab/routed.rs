@@ -104,14 +104,11 @@ impl Routed {
             (Self::net_v4(end, from), Self::net_v4(end, to)),
             (Self::net_v6(end, from), Self::net_v6(end, to)),
         ] {
-            link::add_address(namespace, OUTER, new)?;
+            // In this order: an address added first would go as the secondary one of the old.
             link::remove_address(namespace, OUTER, old)?;
+            link::add_address(namespace, OUTER, new)?;
         }
-        // The kernel drops routes whose preferred source address went away.
-        match self.add_default_routes(end) {
-            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Ok(()),
-            result => result,
-        }
+        self.add_default_routes(end)
     }
 
     /// Delays what the router forwards, half of `round_trip` each way, with room for `limit` packets each way.
@@ -122,10 +119,19 @@ impl Routed {
         Ok(())
     }
 
+    /// Adds those that are missing: the kernel drops an interface's routes with its last address.
     fn add_default_routes(&self, end: End) -> io::Result<()> {
-        let namespace = self.namespace(end);
-        link::add_route(namespace, IpNet::V4(Ipv4Net::default()), Self::v4(end, 1))?;
-        link::add_route(namespace, IpNet::V6(Ipv6Net::default()), Self::v6(end, 1))
+        let routes = [
+            (IpNet::V4(Ipv4Net::default()), Self::v4(end, 1)),
+            (IpNet::V6(Ipv6Net::default()), Self::v6(end, 1)),
+        ];
+        for (destination, via) in routes {
+            match link::add_route(self.namespace(end), destination, via) {
+                Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
+                result => result?,
+            }
+        }
+        Ok(())
     }
 
     fn net_v4(end: End, host: u8) -> IpNet {

@@ -95,9 +95,8 @@ impl Udp for UdpSockets {
 
     fn poll_recv(&mut self, cx: &mut Context<'_>, buffers: &mut RecvBuffers) -> Poll<io::Result<usize>> {
         buffers.clear();
-        let order = if self.v6_first { [&self.v6, &self.v4] } else { [&self.v4, &self.v6] };
-        self.v6_first = !self.v6_first;
-        for socket in order.into_iter().flatten() {
+        for is_v6 in [self.v6_first, !self.v6_first] {
+            let Some(socket) = (if is_v6 { &self.v6 } else { &self.v4 }) else { continue };
             while let Poll::Ready(guard) = socket.io.poll_read_ready(cx) {
                 let mut guard = guard?;
                 match recv::recv(socket.io.get_ref().as_fd(), buffers, &mut self.stats) {
@@ -107,6 +106,7 @@ impl Udp for UdpSockets {
                         if filled < RecvBuffers::COUNT {
                             guard.clear_ready();
                         }
+                        self.v6_first = !is_v6;
                         return Poll::Ready(Ok(filled));
                     }
                     Err(error) => return Poll::Ready(Err(error)),

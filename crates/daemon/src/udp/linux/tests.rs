@@ -168,6 +168,7 @@ fn datagrams_leave_from_the_source_that_was_asked_for() {
     let second_v6: IpNet = "fd00::2/128".parse().unwrap();
     let prepare = |namespace: &Namespace| link::add_address(namespace, "lo", second_v6).unwrap();
     in_namespace("datagrams_leave_from_the_source_that_was_asked_for", prepare, async || {
+        await_local_route(second_v6.addr());
         let (mut a, mut b) = (open(), open());
         for (address, source) in [(V4, "127.0.0.2".parse().unwrap()), (V6, second_v6.addr())] {
             for sent in [&b"one"[..], b"onetwo"] {
@@ -183,6 +184,16 @@ fn datagrams_leave_from_the_source_that_was_asked_for() {
             assert_eq!(receive(&mut a, 1).await[0].0.local, Some(source));
         }
     });
+}
+
+/// The kernel adds the local route of a new IPv6 address some time later, and until then loses what is sent there.
+fn await_local_route(address: IpAddr) {
+    let socket = StdSocket::bind((address, 0)).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    while socket.recv(&mut [0; 1]).is_err() {
+        let _ = socket.send_to(b"x", socket.local_addr().unwrap());
+        std::thread::yield_now();
+    }
 }
 
 #[test]
@@ -376,8 +387,8 @@ fn a_full_socket_takes_a_part_then_waits_for_room() {
                         (unsent, parts) = (&unsent[bytes..], parts + 1);
                     }
                     Poll::Pending => {
-                        assert!(parts > 0);
-                        if !waited {
+                        // The first time it only means that the runtime has not looked at the socket yet.
+                        if parts > 0 && !waited {
                             waited = true;
                             resolve_neighbour(&control, [10, 9, 0, 99]);
                         }

@@ -1,0 +1,116 @@
+//! The traffic of the demo: a TCP flow for each direction and family, and a numbered UDP flow each way.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use super::ends::End;
+use crate::lab::numbered::{Numbered, NumberedOptions, NumberedReport};
+use crate::lab::traffic::{Amount, TcpReceiver, TcpSenders};
+
+/// TCP flows, and which end sends on which family: the order of all tables.
+pub(super) const LANES: [Lane; 4] = [
+    Lane { from: 0, family: 0 },
+    Lane { from: 0, family: 1 },
+    Lane { from: 1, family: 0 },
+    Lane { from: 1, family: 1 },
+];
+
+/// One direction and family.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lane {
+    pub(super) from: usize,
+    family: usize,
+}
+
+impl Lane {
+    pub(super) fn direction(self) -> &'static str {
+        ["a → b", "b → a"][self.from]
+    }
+
+    pub(super) fn family(self) -> &'static str {
+        ["IPv4", "IPv6"][self.family]
+    }
+}
+
+/// What came of a TCP flow.
+#[derive(Clone, Debug, serde::Serialize)]
+pub(super) struct LaneResult {
+    pub(super) direction: &'static str,
+    pub(super) family: &'static str,
+    pub(super) sent_bytes: u64,
+    pub(super) received_bytes: u64,
+    pub(super) confirmed_bytes: u64,
+    pub(super) first_mismatch: Option<u64>,
+    pub(super) retransmits: u64,
+    pub(super) error: Option<String>,
+}
+
+/// Everything that runs through the tunnel.
+pub(super) struct Load {
+    receivers: Vec<TcpReceiver>,
+    senders: Vec<TcpSenders>,
+    numbered: Vec<Numbered>,
+}
+
+impl Load {
+    /// Starts it all, to go on until `end`.
+    pub(super) fn start(ends: &[End; 2], end: Instant) -> io::Result<Self> {
+        let amount = Amount::Until(end);
+        let mut load = Self { receivers: Vec::new(), senders: Vec::new(), numbered: Vec::new() };
+        for (place, lane) in LANES.iter().enumerate() {
+            let (from, to) = (&ends[lane.from], &ends[1 - lane.from]);
+            let address = SocketAddr::new(to.inner[lane.family], 0);
+            let receiver = to.namespace.run(|| TcpReceiver::listen(address))?;
+            let senders = TcpSenders::start(&from.namespace, receiver.local_addr(), 1, amount, place as u64)?;
+            load.receivers.push(receiver);
+            load.senders.push(senders);
+        }
+        for (from, to) in [(&ends[0], &ends[1]), (&ends[1], &ends[0])] {
+            let options = NumberedOptions { amount, ..NumberedOptions::default() };
+            let flow = Numbered::start(&from.namespace, from.inner[0], &to.namespace, to.inner[0], options)?;
+            load.numbered.push(flow);
+        }
+        Ok(load)
+    }
+
+    /// Bytes that have arrived on each lane.
+    pub(super) fn received_bytes(&self) -> [u64; LANES.len()] {
+        std::array::from_fn(|lane| self.receivers[lane].bytes())
+    }
+
+    /// Datagrams of the numbered flows that were sent and have arrived.
+    pub(super) fn numbered_progress(&self) -> (u64, u64) {
+        let progress = self.numbered.iter().map(Numbered::progress);
+        progress.fold((0, 0), |(sent, received), (s, r)| (sent + s, received + r))
+    }
+
+    /// Ends it early.
+    pub(super) fn stop(&self) {
+        self.senders.iter().for_each(TcpSenders::stop);
+        self.numbered.iter().for_each(Numbered::stop);
+    }
+
+    /// Waits for the last byte and gives the results of every lane and of the numbered flows from a and from b.
+    pub(super) fn finish(self) -> (Vec<LaneResult>, Vec<NumberedReport>) {
+        let numbered = self.numbered.into_iter().map(Numbered::finish).collect();
+        let flows = LANES.iter().zip(self.senders.into_iter().zip(self.receivers));
+        let lanes = flows.map(|(lane, (senders, receiver))| {
+            let retransmits = senders.progress().retransmits.load(Relaxed);
+            let sent = senders.finish().pop().unwrap_or_default();
+            let received = receiver.finish().pop().unwrap_or_default();
+            LaneResult {
+                direction: lane.direction(),
+                family: lane.family(),
+                sent_bytes: sent.bytes,
+                received_bytes: received.bytes,
+                confirmed_bytes: sent.confirmed,
+                first_mismatch: received.first_mismatch,
+                retransmits: retransmits.max(sent.retransmits),
+                error: sent.error.or(received.error),
+            }
+        });
+        (lanes.collect(), numbered)
+    }
+}

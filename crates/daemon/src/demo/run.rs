@@ -1,0 +1,128 @@
+//! The course of the demo.
+
+use std::io::{self, Write as _};
+use std::time::{Duration, Instant};
+
+use super::ends::{self, End};
+use super::interrupt::Interrupt;
+use super::load::{LANES, Load};
+use super::report::{DaemonReport, Report};
+use super::table;
+use crate::cli::DemoArgs;
+use crate::exit::{Code, Error};
+use crate::lab::cpu;
+use crate::output;
+
+/// Runs two tunnel ends on this machine and sends traffic between them. To be called before any thread is
+/// started: an ordinary user gets the rights for it from a user namespace.
+///
+/// Ctrl-C ends it early with the report of what was done, and exit code 1; a second Ctrl-C ends it at once.
+///
+/// # Errors
+/// [`Code::Permission`] where namespaces or TUN devices are not allowed, [`Code::Failure`] if anything was lost,
+/// corrupted or reordered inside weft, or after Ctrl-C.
+pub fn run(args: &DemoArgs) -> Result<(), Error> {
+    let interrupt = Interrupt::block()?;
+    let mut ends = ends::start(args.tun)?;
+    let out = Output { json: args.json };
+    let process_before = cpu::process_time();
+    let daemons_before = ends.each_ref().map(End::cpu_time);
+
+    let start = Instant::now();
+    let load = Load::start(&ends, start + Duration::from_secs(args.secs.into()))?;
+    let interrupted = watch(&load, start, args.secs, &interrupt, &mut ends, &out)?;
+    let elapsed = start.elapsed();
+    load.stop();
+    let results = load.finish();
+
+    let mut daemons = Vec::new();
+    let mut daemon_cpu = Duration::ZERO;
+    for ((end, before), name) in ends.iter_mut().zip(daemons_before).zip(["a", "b"]) {
+        let account = end.settled_account().map_err(failure)?;
+        end.sample_cpu();
+        let cpu = end.cpu_time().saturating_sub(before);
+        daemon_cpu += cpu;
+        let kernel_drops = end.kernel_drops()?;
+        daemons.push(DaemonReport { name, cpu_seconds: cpu.as_secs_f64(), account, kernel_drops });
+    }
+    let traffic_cpu = (cpu::process_time() - process_before).saturating_sub(daemon_cpu);
+    for end in ends {
+        end.stop().map_err(failure)?;
+    }
+
+    let report = Report::new(elapsed, interrupted, results, daemons, traffic_cpu);
+    out.report(&report)?;
+    match report.problems.first() {
+        Some(problem) => Err(Error::new(Code::Failure, problem.clone())),
+        None if interrupted => Err(Error::new(Code::Failure, "interrupted")),
+        None => Ok(()),
+    }
+}
+
+fn failure(error: impl std::error::Error + Send + Sync + 'static) -> Error {
+    Error::new(Code::Failure, error)
+}
+
+/// Shows the rates of every second until time is up, and says whether a signal came first.
+fn watch(
+    load: &Load,
+    start: Instant,
+    seconds: u32,
+    interrupt: &Interrupt,
+    ends: &mut [End; 2],
+    out: &Output,
+) -> Result<bool, Error> {
+    out.progress(&table::progress_heading())?;
+    let mut before = load.received_bytes();
+    let mut last = start;
+    for second in 1..=u64::from(seconds) {
+        if interrupt.wait_until(start + Duration::from_secs(second)) {
+            return Ok(true);
+        }
+        let now = Instant::now();
+        let bytes = load.received_bytes();
+        let elapsed = (now - last).as_secs_f64();
+        let rates: [f64; LANES.len()] =
+            std::array::from_fn(|lane| (bytes[lane] - before[lane]) as f64 * 8.0 / 1e9 / elapsed);
+        out.progress(&table::progress(second, rates, load.numbered_progress()))?;
+        (before, last) = (bytes, now);
+        ends.iter_mut().for_each(End::sample_cpu);
+    }
+    Ok(false)
+}
+
+/// Where the demo speaks: people read standard output, unless a program does; then they read standard error.
+struct Output {
+    json: bool,
+}
+
+impl Output {
+    fn progress(&self, text: &str) -> Result<(), Error> {
+        if self.json {
+            // There is nowhere left to tell it if this fails.
+            let _ = anstream::stderr().write_all(text.as_bytes());
+            return Ok(());
+        }
+        Self::print(text)
+    }
+
+    fn report(&self, report: &Report) -> Result<(), Error> {
+        if self.json {
+            let mut json = serde_json::to_vec_pretty(report).map_err(failure)?;
+            json.push(b'\n');
+            output::print(&json)
+        } else {
+            Self::print(&table::report(report))
+        }
+    }
+
+    /// Colour only on a terminal, and only without NO_COLOR.
+    fn print(text: &str) -> Result<(), Error> {
+        match anstream::AutoStream::choice(&io::stdout()) {
+            anstream::ColorChoice::Never => {
+                output::print(anstream::adapter::strip_str(text).to_string().as_bytes())
+            }
+            _ => output::print(text.as_bytes()),
+        }
+    }
+}
