@@ -98,6 +98,9 @@ pub enum DataplaneError {
     /// The TUN device cannot be read or written any more.
     #[error("the TUN device failed: {0}")]
     Tun(#[source] io::Error),
+    /// The UDP sockets cannot be read any more.
+    #[error("the UDP socket failed: {0}")]
+    Udp(#[source] io::Error),
     /// The packet thread did not answer.
     #[error("the packet thread has ended")]
     Ended,

@@ -14,6 +14,9 @@ use crate::udp::{RecvBuffers, Udp};
 
 /// Receive calls in one turn; each fills up to 16 buffers.
 const BUDGET_CALLS: usize = 8;
+/// Receive calls that may fail one after the other: an error usually belongs to one datagram, and the socket lives
+/// on.
+const MAX_FAILED_CALLS: u32 = 1000;
 /// How long a TUN may take nothing before data for it is dropped, so that handshakes go on.
 const STALL: Duration = Duration::from_secs(1);
 
@@ -23,13 +26,20 @@ pub(super) struct Inbound {
     /// Since when the TUN has taken nothing.
     waiting_since: Option<Instant>,
     stalled: bool,
+    failed_calls: u32,
     /// Takes no data: only what handshakes need while the TUN is stalled.
     no_plain: PlainSlab,
 }
 
 impl Inbound {
     pub(super) fn new() -> Self {
-        Self { buffers: RecvBuffers::new(), waiting_since: None, stalled: false, no_plain: PlainSlab::new(0) }
+        Self {
+            buffers: RecvBuffers::new(),
+            waiting_since: None,
+            stalled: false,
+            failed_calls: 0,
+            no_plain: PlainSlab::new(0),
+        }
     }
 
     /// When the loop has to come back though nothing happened: to find that the TUN is stalled.
@@ -68,10 +78,13 @@ impl Inbound {
             }
             if self.buffers.is_done() {
                 match udp.poll_recv(cx, &mut self.buffers) {
-                    Poll::Ready(Ok(_)) => {}
+                    Poll::Ready(Ok(_)) => self.failed_calls = 0,
                     Poll::Ready(Err(error)) => {
-                        // An error that belongs to one datagram; the socket itself lives on.
                         tracing::debug!(%error, "cannot receive");
+                        self.failed_calls += 1;
+                        if self.failed_calls > MAX_FAILED_CALLS {
+                            return Err(DataplaneError::Udp(error));
+                        }
                         continue;
                     }
                     Poll::Pending => return Ok(Turn::Idle),
