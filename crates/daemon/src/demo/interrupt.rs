@@ -5,6 +5,9 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 
+/// Signals within this time of each other are one wish to end.
+const DUPLICATES: Duration = Duration::from_millis(100);
+
 /// SIGINT and SIGTERM, held back from every thread that is started from now on.
 pub(super) struct Interrupt {
     signals: SigSet,
@@ -27,6 +30,8 @@ impl Interrupt {
         loop {
             let left = end.saturating_duration_since(Instant::now());
             if self.wait(left) {
+                // Wrappers such as timeout(1) send the signal to the process and to its group.
+                while self.wait(DUPLICATES) {}
                 // Should this fail, the next Ctrl-C has to wait for the clean-up; nothing worse.
                 let _ = sigprocmask(SigmaskHow::SIG_SETMASK, Some(&self.before), None);
                 return true;

@@ -126,15 +126,18 @@ pub fn remove(namespace: &Namespace, name: &str) -> io::Result<()> {
 
 /// Gives an interface an address, usable at once (no duplicate address detection).
 pub fn add_address(namespace: &Namespace, name: &str, address: IpNet) -> io::Result<()> {
-    netlink(namespace, async |handle: Handle| {
-        let index = index_of(&handle, name).await?;
-        let mut request = handle.address().add(index, address.addr(), address.prefix_len());
+    let has_neighbours = netlink(namespace, async |handle: Handle| {
+        let mut links = handle.link().get().match_name(name).execute();
+        let link = links.try_next().await?.ok_or(rtnetlink::Error::RequestFailed)?.header;
+        let mut request = handle.address().add(link.index, address.addr(), address.prefix_len());
         request.message_mut().attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
-        request.execute().await
+        request.execute().await?;
+        // On the loopback and on a TUN nobody asks for neighbours, and the kernel joins no group.
+        Ok(!link.flags.intersects(LinkFlags::Loopback | LinkFlags::Noarp))
     })?;
     match address.addr() {
-        IpAddr::V4(_) => Ok(()),
-        IpAddr::V6(address) => wait_until_found(namespace, name, address),
+        IpAddr::V6(address) if has_neighbours => wait_until_found(namespace, name, address),
+        _ => Ok(()),
     }
 }
 

@@ -156,8 +156,7 @@ impl Ancillary {
 /// `cmsg_len` bytes from `message` on have to be readable, and any bytes have to be a valid `T`.
 unsafe fn value<T: Copy>(message: &libc::cmsghdr) -> Option<T> {
     // SAFETY: this only computes a size.
-    let needed = unsafe { libc::CMSG_LEN(size_of::<T>() as u32) } as usize;
+    let needed = unsafe { libc::CMSG_LEN(size_of::<T>() as u32) } as _;
     // SAFETY: the value is within `cmsg_len`, which the caller promises to be readable.
-    (message.cmsg_len as usize >= needed)
-        .then(|| unsafe { libc::CMSG_DATA(message).cast::<T>().read_unaligned() })
+    (message.cmsg_len >= needed).then(|| unsafe { libc::CMSG_DATA(message).cast::<T>().read_unaligned() })
 }

@@ -21,13 +21,13 @@ use crate::lab::{self, Namespace, link};
 const V4: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 const V6: IpAddr = IpAddr::V6(std::net::Ipv6Addr::LOCALHOST);
 
-/// Runs a test within a fresh namespace, whose loopback `prepare` may change first.
-fn in_namespace(test: &str, prepare: impl FnOnce(&Namespace), body: impl AsyncFnOnce() + Send) {
+/// Runs a test within a fresh namespace, to which `prepare` may do something first. What that gives is kept.
+fn in_namespace<T>(test: &str, prepare: impl FnOnce(&Namespace) -> T, body: impl AsyncFnOnce() + Send) {
     if !lab::namespaces_permitted(test) {
         return;
     }
     let namespace = Namespace::new("udp").unwrap();
-    prepare(&namespace);
+    let _kept = prepare(&namespace);
     namespace.run(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
         runtime.block_on(body());
@@ -165,8 +165,13 @@ fn ecn_is_sent_and_reported() {
 
 #[test]
 fn datagrams_leave_from_the_source_that_was_asked_for() {
-    let second_v6: IpNet = "fd00::2/128".parse().unwrap();
-    let prepare = |namespace: &Namespace| link::add_address(namespace, "lo", second_v6).unwrap();
+    let second_v6: IpNet = "fd00::2/64".parse().unwrap();
+    let prepare = |namespace: &Namespace| {
+        let far = Namespace::new("far").unwrap();
+        let options = link::LinkOptions { addresses_a: vec![second_v6], ..Default::default() };
+        link::join(namespace, &far, &options).unwrap();
+        far
+    };
     in_namespace("datagrams_leave_from_the_source_that_was_asked_for", prepare, async || {
         await_local_route(second_v6.addr());
         let (mut a, mut b) = (open(), open());
@@ -520,4 +525,11 @@ fn the_firewall_mark_is_set_on_both_sockets() {
             }
         },
     );
+}
+
+#[test]
+fn opening_needs_no_privilege_without_a_mark() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+    let _context = runtime.enter();
+    open();
 }
