@@ -30,15 +30,15 @@ pub struct InvalidFilter {
     reason: String,
 }
 
-/// Starts the log: what `filter` lets through, else what RUST_LOG does, else `info`.
+/// Starts the log: what `filter` lets through, else what RUST_LOG does, else `default`.
 ///
 /// A second call changes nothing.
-pub fn init(filter: Option<&str>, format: Format) -> Result<(), InvalidFilter> {
+pub fn init(filter: Option<&str>, default: &str, format: Format) -> Result<(), InvalidFilter> {
     let variable = std::env::var(EnvFilter::DEFAULT_ENV).ok().filter(|value| !value.trim().is_empty());
     let (filter, origin) = match (filter, &variable) {
         (Some(filter), _) => (filter, "--log"),
         (None, Some(filter)) => (filter.as_str(), EnvFilter::DEFAULT_ENV),
-        (None, None) => ("info", "the default"),
+        (None, None) => (default, "the default"),
     };
     let filter = EnvFilter::builder().parse(filter).map_err(|reason| InvalidFilter {
         filter: filter.to_owned(),

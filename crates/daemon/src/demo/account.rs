@@ -56,9 +56,6 @@ pub(super) struct Reasons {
 impl From<&Snapshot> for Account {
     fn from(snapshot: &Snapshot) -> Self {
         let Snapshot { udp, tunnel, drops, tun, .. } = snapshot;
-        let mut drops = drops.clone();
-        drops.add(DropReason::MalformedPacket, tun.malformed_reads);
-        drops.add(DropReason::TunWriteFailed, tun.write_failures);
         let mut reasons = Reasons::default();
         for (reason, count) in drops.iter() {
             *reasons.place_of(reason) += count;
@@ -66,7 +63,7 @@ impl From<&Snapshot> for Account {
         reasons.for_nobody = drops.get(DropReason::NoPeer);
         Self {
             packets_read: tun.packets_read,
-            segments_read: tun.segments_read,
+            segments_read: tun.segments_read + tun.malformed_reads,
             bytes_read: tun.bytes_read,
             packets_written: tun.packets_written,
             segments_written: tun.segments_written,
