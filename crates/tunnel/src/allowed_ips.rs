@@ -50,6 +50,8 @@ impl AllowedIps {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -70,5 +72,66 @@ mod tests {
         table.remove_peer(a);
         assert_eq!(peer_of(&table, "10.1.0.1"), None);
         assert_eq!(peer_of(&table, "fd12::1"), Some(b));
+    }
+
+    /// Few bits vary, so that prefixes nest and collide.
+    fn address() -> impl Strategy<Value = IpAddr> {
+        let v4 = (0..4_u32, 0..4_u32).prop_map(|(high, low)| IpAddr::V4((high << 30 | low).into()));
+        let v6 = (0..4_u128, 0..4_u128).prop_map(|(high, low)| IpAddr::V6((high << 126 | low).into()));
+        prop_oneof![v4, v6]
+    }
+
+    fn network() -> impl Strategy<Value = IpNet> {
+        (address(), prop::sample::select(vec![0_u8, 1, 2, 8, 29, 30, 31, 32])).prop_map(
+            |(address, from_end)| {
+                let longest = if address.is_ipv4() { 32 } else { 128 };
+                let len = if from_end < 8 { from_end } else { longest - (32 - from_end) };
+                IpNet::new(address, len).unwrap().trunc()
+            },
+        )
+    }
+
+    #[derive(Clone, Debug)]
+    enum Change {
+        Insert(IpNet, u32),
+        Remove(u32),
+    }
+
+    proptest! {
+        #[test]
+        fn any_changes_leave_what_a_scan_of_a_list_finds(
+            changes in prop::collection::vec(
+                prop_oneof![
+                    8 => (network(), 0..4_u32).prop_map(|(network, peer)| Change::Insert(network, peer)),
+                    1 => (0..4_u32).prop_map(Change::Remove),
+                ],
+                0..40,
+            ),
+            addresses in prop::collection::vec(address(), 1..20),
+        ) {
+            let mut table = AllowedIps::new();
+            let mut list: Vec<(IpNet, u32)> = Vec::new();
+            for change in changes {
+                match change {
+                    Change::Insert(network, peer) => {
+                        table.insert(network, PeerId::for_test(peer));
+                        list.retain(|(other, _)| *other != network);
+                        list.push((network, peer));
+                    }
+                    Change::Remove(peer) => {
+                        table.remove_peer(PeerId::for_test(peer));
+                        list.retain(|(_, other)| *other != peer);
+                    }
+                }
+            }
+            for address in addresses {
+                let longest = list
+                    .iter()
+                    .filter(|(network, _)| network.contains(&address))
+                    .max_by_key(|(network, _)| network.prefix_len())
+                    .map(|(_, peer)| PeerId::for_test(*peer));
+                prop_assert_eq!(table.peer_of(address), longest, "{}", address);
+            }
+        }
     }
 }

@@ -12,7 +12,7 @@ use crate::event::Event;
 use crate::ip::IpHeader;
 use crate::packet::{PlainSlab, Plaintext};
 use crate::peer::{Endpoint, PeerId};
-use crate::session::{DATA_OVERHEAD, HandshakeKind, REJECT_AFTER_TIME, Refused, Shaken};
+use crate::session::{Content, DATA_OVERHEAD, HandshakeKind, REJECT_AFTER_TIME, Refused, Shaken};
 use crate::timers::{KEEPALIVE_TIMEOUT, REKEY_TIMEOUT};
 use crate::transmit::{ControlQueue, MAX_CONTROL_MESSAGE, RecvMeta};
 use crate::tunnel::Tunnel;
@@ -69,11 +69,12 @@ impl Tunnel {
         if spare.len() < datagram.len() {
             return Err(DropReason::TruncatedDatagram);
         }
-        let opened = peer.session.open(datagram, spare)?;
+        let opened = peer.session.open(datagram, now, spare)?;
         peer.received_bytes += datagram.len() as u64;
         peer.timers.received(now);
         if opened.confirmed {
-            self.session_established(id, now, false);
+            let another_in_flight = peer.session.is_initiating();
+            self.session_established(id, now, another_in_flight);
         }
         self.heard_from(id, meta);
         let wants_rekey =
@@ -81,17 +82,22 @@ impl Tunnel {
         if wants_rekey {
             self.want_handshake(id, now, false);
         }
-        if opened.len == 0 {
-            self.stats.keepalives_received += 1;
-            self.reschedule(id);
-            return Ok(None);
-        }
-        if let Some(peer) = self.peer_mut(id) {
+        if opened.content != Content::Keepalive
+            && let Some(peer) = self.peer_mut(id)
+        {
             peer.timers.data_received(now);
         }
         self.reschedule(id);
+        let len = match opened.content {
+            Content::Packet(len) => len,
+            Content::Keepalive => {
+                self.stats.keepalives_received += 1;
+                return Ok(None);
+            }
+            Content::Malformed => return Err(DropReason::MalformedPlaintext),
+        };
 
-        let packet = &mut plain.spare_mut()[..opened.len];
+        let packet = &mut plain.spare_mut()[..len];
         let header = IpHeader::parse(packet).ok_or(DropReason::MalformedPlaintext)?;
         if self.allowed_ips.peer_of(header.source) != Some(id) {
             return Err(DropReason::SourceNotAllowed);
@@ -99,7 +105,7 @@ impl Tunnel {
         if !ecn::merge(meta.ecn, packet) {
             return Err(DropReason::CongestionNotEct);
         }
-        let len = u16::try_from(opened.len).map_err(|_| DropReason::MalformedPlaintext)?;
+        let len = u16::try_from(len).map_err(|_| DropReason::MalformedPlaintext)?;
         self.stats.opened += 1;
         Ok(Some(plain.commit(len)))
     }
@@ -119,7 +125,6 @@ impl Tunnel {
             INITIATION | RESPONSE => self.handshake(meta, datagram, now, control),
             COOKIE_REPLY => {
                 let id = self.peer_by_index(datagram, 4)?;
-                self.refresh(id, now, control);
                 let peer = self.peer_mut(id).ok_or(DropReason::UnknownReceiverIndex)?;
                 peer.session.cookie_reply(datagram)
             }
@@ -157,7 +162,6 @@ impl Tunnel {
             }
             HandshakeKind::Response(_) => self.peer_by_index(datagram, 8)?,
         };
-        self.refresh(id, now, control);
         let peer = self.peer_mut(id).ok_or(DropReason::UnknownPeer)?;
         let mut answer = [0; MAX_CONTROL_MESSAGE];
         let (shaken, len) = peer.session.handshake(datagram, now, &mut answer)?;

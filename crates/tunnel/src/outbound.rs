@@ -3,7 +3,7 @@
 //!
 //! Before: the event loop took it from a batch. After: `split.rs`, `session.rs`, `transmit.rs`.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::drop_reason::DropReason;
 use crate::ecn;
@@ -12,12 +12,9 @@ use crate::packet::PacketMut;
 use crate::peer::{Peer, PeerId};
 use crate::session::DATA_OVERHEAD;
 use crate::split;
+use crate::timers::REKEY_AFTER_TIME;
 use crate::transmit::TransmitQueue;
 use crate::tunnel::{Progress, Tunnel, TunnelStats};
-
-/// An initiator begins a new handshake when it sends on a session this old (whitepaper, section 6.2,
-/// Rekey-After-Time).
-const REKEY_AFTER_TIME: Duration = Duration::from_secs(120);
 
 /// What became of an outbound packet that was not dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

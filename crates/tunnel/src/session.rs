@@ -148,11 +148,27 @@ struct Keys {
     initiator: bool,
 }
 
+impl Keys {
+    fn is_alive(&self, now: Instant) -> bool {
+        now.duration_since(self.established) < REJECT_AFTER_TIME
+    }
+}
+
+/// What an authentic data message carried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// An IP packet of so many bytes, at the start of the destination.
+    Packet(usize),
+    /// Nothing.
+    Keepalive,
+    /// Something that is no IP packet.
+    Malformed,
+}
+
 /// What opening a data message gave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Opened {
-    /// Bytes of the IP packet at the start of the destination; 0 is a keepalive.
-    pub(crate) len: usize,
+    pub(crate) content: Content,
     /// Whether it is the first on a session that we answered: only now may we send on it.
     pub(crate) confirmed: bool,
 }
@@ -176,6 +192,8 @@ pub(crate) struct Session {
     // current one.
     slots: [Option<Keys>; SESSION_SLOTS],
     current: u32,
+    // The initiation that boringtun waits for an answer to. Once it answered one of the peer's it waits no more,
+    // though it would still take the answer.
     initiation: Option<u32>,
 }
 
@@ -190,7 +208,7 @@ impl Session {
 
     /// Whether there is a session to seal with.
     pub(crate) fn can_seal(&self, now: Instant) -> bool {
-        self.current().is_some_and(|keys| now.duration_since(keys.established) < REJECT_AFTER_TIME)
+        self.current().is_some_and(|keys| keys.is_alive(now))
     }
 
     /// When [`Self::refresh`] has to be called for keys to be wiped: those of the oldest session, or at last
@@ -220,25 +238,33 @@ impl Session {
         }
     }
 
-    /// Decrypts the data message `datagram` into `out`, which has at least as many bytes.
-    pub(crate) fn open(&mut self, datagram: &[u8], out: &mut [u8]) -> Result<Opened, DropReason> {
+    /// Decrypts the data message `datagram` into `out`, which has at least as many bytes. An error: it is not
+    /// authentic.
+    pub(crate) fn open(
+        &mut self,
+        datagram: &[u8],
+        now: Instant,
+        out: &mut [u8],
+    ) -> Result<Opened, DropReason> {
         let index = datagram
             .get(4..8)
             .and_then(|bytes| bytes.first_chunk::<4>())
             .map(|bytes| u32::from_le_bytes(*bytes))
             .ok_or(DropReason::MalformedDatagram)?;
-        let result = match self.tunn.decapsulate(None, datagram, out) {
+        let keys = self.slots[Self::slot(index)].filter(|keys| keys.index == index && keys.is_alive(now));
+        if keys.is_none() {
+            return Err(DropReason::NoSession);
+        }
+        let content = match self.tunn.decapsulate(None, datagram, out) {
             TunnResult::WriteToTunnelV4(packet, _) | TunnResult::WriteToTunnelV6(packet, _) => {
-                Ok(packet.len())
+                Content::Packet(packet.len())
             }
-            TunnResult::Done => Ok(0),
-            // Authenticated, but no IP packet: the session counts as used all the same.
-            TunnResult::Err(WireGuardError::InvalidPacket) => Err(DropReason::MalformedPlaintext),
+            TunnResult::Done => Content::Keepalive,
+            TunnResult::Err(WireGuardError::InvalidPacket) => Content::Malformed,
             TunnResult::Err(error) => return Err(reason_of(&error)),
             TunnResult::WriteToNetwork(_) => return Err(DropReason::MalformedDatagram),
         };
-        let confirmed = self.use_session(index);
-        result.map(|len| Opened { len, confirmed })
+        Ok(Opened { content, confirmed: self.use_session(index) })
     }
 
     /// Makes the session of `index` the current one if it is not older; true if that changed anything.
@@ -255,27 +281,28 @@ impl Session {
         true
     }
 
+    /// Whether boringtun waits for an answer to an initiation.
+    pub(crate) fn is_initiating(&self) -> bool {
+        self.initiation.is_some()
+    }
+
     /// Writes a fresh handshake initiation to `out` and gives its length.
     pub(crate) fn initiate(&mut self, now: Instant, out: &mut [u8; MAX_CONTROL_MESSAGE]) -> Option<usize> {
-        // boringtun may find that its own retransmission is due: one initiation is enough.
-        let len = match self.refresh(now, out) {
-            Some(len) if out[0] == 1 => len,
-            _ => match self.tunn.format_handshake_initiation(out, true) {
-                TunnResult::WriteToNetwork(message) => message.len(),
-                _ => return None,
-            },
+        self.refresh(now);
+        let len = match self.tunn.format_handshake_initiation(out, true) {
+            TunnResult::WriteToNetwork(message) => message.len(),
+            _ => return None,
         };
         self.initiation = out[4..].first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
         Some(len)
     }
 
-    /// Brings boringtun's clock up to date, which ends expired sessions, and gives the length of a message
-    /// that it wants sent: an initiation or a keepalive.
-    pub(crate) fn refresh(&mut self, now: Instant, out: &mut [u8; MAX_CONTROL_MESSAGE]) -> Option<usize> {
-        let len = match self.tunn.update_timers(out) {
-            TunnResult::WriteToNetwork(message) => Some(message.len()),
-            _ => None,
-        };
+    /// Brings boringtun's clock up to date, which ends expired sessions.
+    pub(crate) fn refresh(&mut self, now: Instant) {
+        // What it wants sent by its own timers is not sent: this runs for unauthenticated messages too. A
+        // keepalive fits here and is thrown away; an initiation does not, and so leaves no trace.
+        let mut unwanted = [0; DATA_OVERHEAD];
+        let _ = self.tunn.update_timers(&mut unwanted);
         for slot in &mut self.slots {
             if slot.is_some_and(|keys| now.duration_since(keys.established) > REJECT_AFTER_TIME) {
                 *slot = None;
@@ -285,20 +312,17 @@ impl Session {
         if self.current().is_some() && self.tunn.time_since_last_handshake().is_none() {
             self.slots = [None; SESSION_SLOTS];
         }
-        if len.is_some() && out[0] == 1 {
-            self.initiation = out[4..].first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
-        }
-        len
     }
 
     /// Works on a handshake initiation or response that the gate admitted, writes the answer to `out` and
-    /// gives its length. [`Self::refresh`] must have been called for the same `now`.
+    /// gives its length.
     pub(crate) fn handshake(
         &mut self,
         datagram: &[u8],
         now: Instant,
         out: &mut [u8; MAX_CONTROL_MESSAGE],
     ) -> Result<(Shaken, usize), DropReason> {
+        self.refresh(now);
         let len = match self.tunn.decapsulate(None, datagram, out) {
             TunnResult::WriteToNetwork(message) => message.len(),
             TunnResult::Err(error) => return Err(reason_of(&error)),
@@ -310,13 +334,14 @@ impl Session {
         if datagram[0] == 1 {
             let index = index_at(out, 4).ok_or(DropReason::UnexpectedHandshake)?;
             self.slots[Self::slot(index)] = Some(Keys { index, established: now, initiator: false });
+            self.initiation = None;
             Ok((Shaken::Answered, len))
         } else {
             let index = index_at(datagram, 8).ok_or(DropReason::UnexpectedHandshake)?;
             self.slots[Self::slot(index)] = Some(Keys { index, established: now, initiator: true });
             self.use_session(index);
-            let another_in_flight = self.initiation != Some(index);
-            self.initiation = self.initiation.filter(|_| another_in_flight);
+            self.initiation = self.initiation.filter(|last| *last != index);
+            let another_in_flight = self.is_initiating();
             Ok((Shaken::Established { another_in_flight }, len))
         }
     }

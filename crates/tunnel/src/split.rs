@@ -28,12 +28,11 @@ pub(crate) fn segments(packet: &PacketMut<'_>) -> u64 {
         Offload::TcpSegmentation { segment_size } => (segment_size, None),
         Offload::UdpSegmentation { segment_size } => (segment_size, Some(8)),
     };
-    let Some((_, at)) = IpHeader::parse(bytes).and_then(|header| ip::transport(bytes, &header)) else {
-        return 1;
-    };
+    let Some(header) = IpHeader::parse(bytes) else { return 1 };
+    let Some((_, at)) = ip::transport(bytes, &header) else { return 1 };
     let transport_header = transport_header
         .unwrap_or_else(|| bytes.get(at + 12).map_or(20, |offset| usize::from(offset >> 4) * 4));
-    let payload = bytes.len().saturating_sub(at + transport_header);
+    let payload = header.total_len.saturating_sub(at + transport_header);
     payload.div_ceil(usize::from(size.max(1))).max(1) as u64
 }
 
@@ -55,7 +54,7 @@ pub(crate) fn split(
             Ok(())
         }
         Offload::Checksum { start, offset } => {
-            complete_checksum(&mut buffer[..header.total_len], start, offset, header.protocol)?;
+            complete_checksum(&mut buffer[..header.total_len], start, offset)?;
             seal_padded(buffer, 0, header.total_len, mtu, &mut seal);
             Ok(())
         }
@@ -90,14 +89,14 @@ fn seal_padded(
 
 /// Completes a partial checksum (Virtual I/O Device 1.2, section 5.1.6.2): the field holds the pseudo-header
 /// sum already, so the sum over everything from `start` includes it.
-fn complete_checksum(packet: &mut [u8], start: u16, offset: u16, protocol: u8) -> Result<(), DropReason> {
+fn complete_checksum(packet: &mut [u8], start: u16, offset: u16) -> Result<(), DropReason> {
     let (start, field) = (usize::from(start), usize::from(start) + usize::from(offset));
     if field + 2 > packet.len() {
         return Err(DropReason::MalformedPacket);
     }
     let sum = !ip::fold(ip::checksum_add(0, &packet[start..]));
-    // A UDP checksum of zero means that there is none (RFC 768).
-    let sum = if sum == 0 && protocol == ip::UDP { 0xffff } else { sum };
+    // A UDP checksum of zero means that there is none (RFC 768); elsewhere 0xffff means the same as zero.
+    let sum = if sum == 0 { 0xffff } else { sum };
     packet[field..field + 2].copy_from_slice(&sum.to_be_bytes());
     Ok(())
 }
@@ -213,6 +212,9 @@ fn split_with<T: Transport>(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod reference;
 
 #[cfg(test)]
 mod tests {

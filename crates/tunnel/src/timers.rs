@@ -16,12 +16,15 @@ use crate::tunnel::{Progress, Tunnel};
 pub(crate) const REKEY_TIMEOUT: Duration = Duration::from_secs(5);
 /// A peer that received data answers within this, with a keepalive if it has nothing else.
 pub(crate) const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// An initiator begins a new handshake when it sends on a session this old (whitepaper, section 6.2,
+/// Rekey-After-Time).
+pub(crate) const REKEY_AFTER_TIME: Duration = Duration::from_secs(120);
 /// How long handshakes are tried for what waits.
 const REKEY_ATTEMPT_TIME: Duration = Duration::from_secs(90);
 /// At most this is added to a handshake's delay, so that two ends do not collide for ever.
 const MAX_JITTER_MS: u32 = 334;
-/// Slots of the control queue that one peer's timers may fill.
-const SLOTS_PER_TIMEOUT: usize = 3;
+/// Slots of the control queue that one peer's timers may fill: an initiation and a keepalive.
+const SLOTS_PER_TIMEOUT: usize = 2;
 
 /// Why the tunnel wants to be called again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,10 +140,10 @@ impl Timers {
 
     pub(crate) fn session_established(&mut self, now: Instant, another_in_flight: bool) {
         self.session_began(now);
-        if !another_in_flight {
-            self.handshake = None;
-            self.trying_since = None;
-        }
+        self.trying_since = None;
+        // boringtun gives up its sessions over an initiation that remains without an answer for 90 s, so that
+        // one is repeated; but not before its answer, late as it is, can be here.
+        self.handshake = another_in_flight.then_some(now + KEEPALIVE_TIMEOUT + REKEY_TIMEOUT);
     }
 
     fn next(&self) -> Option<(Instant, WakeReason)> {
@@ -198,10 +201,8 @@ impl Tunnel {
         let keepalive = take_due(&mut timers.keepalive, now);
         let persistent = take_due(&mut timers.persistent, now);
         if expired {
-            self.refresh(id, now, out);
-            if let Some(peer) = self.peer_mut(id) {
-                peer.timers.session_expiry = peer.session.wipe_at(peer.last_handshake, now);
-            }
+            peer.session.refresh(now);
+            timers.session_expiry = peer.session.wipe_at(peer.last_handshake, now);
         }
         if silent {
             // The path may have changed under us: let the routing table choose again.
@@ -270,17 +271,11 @@ impl Tunnel {
         }
         let mut message = [0; MAX_CONTROL_MESSAGE];
         if let Some(len) = peer.session.seal(&[], &mut message) {
+            let wants_rekey = peer.session.is_initiator_older_than(REKEY_AFTER_TIME, now);
             self.send_control(id, now, out, &message[..len]);
-        }
-    }
-
-    /// Brings boringtun's clock up to date before a handshake message is worked on, and sends what it wants
-    /// sent.
-    pub(crate) fn refresh(&mut self, id: PeerId, now: Instant, out: &mut ControlQueue) {
-        let Some(peer) = self.peer_mut(id) else { return };
-        let mut message = [0; MAX_CONTROL_MESSAGE];
-        if let Some(len) = peer.session.refresh(now, &mut message) {
-            self.send_control(id, now, out, &message[..len]);
+            if wants_rekey {
+                self.want_handshake(id, now, false);
+            }
         }
     }
 

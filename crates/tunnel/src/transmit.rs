@@ -329,6 +329,8 @@ pub struct RecvMeta {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn path(port: u16) -> Path {
@@ -410,5 +412,40 @@ mod tests {
         assert_eq!(batch.unsent().segments(), 2);
         assert!(batch.advance(200));
         assert_eq!(sizes(&mut queue), [(1, 100)]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_datagrams_come_out_in_order_and_in_batches_that_one_send_carries(
+            datagrams in prop::collection::vec(
+                (0..3_u16, prop_oneof![Just(1452_usize), 32..2000_usize, 32..65_000_usize], 0..20_u8),
+                0..300,
+            ),
+        ) {
+            let mut queue = TransmitQueue::new(8);
+            for (number, (port, len, what)) in datagrams.iter().enumerate() {
+                match what {
+                    0 => queue.seal(),
+                    1 => drop(queue.reserve(path(9), 100)),
+                    _ => {}
+                }
+                let mut slot = queue.reserve(path(*port), *len);
+                slot.buffer_mut()[..4].copy_from_slice(&(number as u32).to_be_bytes());
+                slot.commit();
+            }
+            let mut came_out = Vec::new();
+            while let Some(batch) = queue.pop() {
+                let unsent = batch.unsent();
+                prop_assert!(unsent.contents.len() <= MAX_BATCH_BYTES);
+                prop_assert!((1..=MAX_BATCH_SEGMENTS).contains(&unsent.segments()));
+                for datagram in unsent.contents.chunks(unsent.segment_size) {
+                    let number = u32::from_be_bytes(*datagram.first_chunk().unwrap());
+                    came_out.push((number, batch.path().destination.port(), datagram.len()));
+                }
+                queue.recycle(batch);
+            }
+            let went_in: Vec<_> = datagrams.iter().enumerate().map(|(i, (port, len, _))| (i as u32, *port, *len)).collect();
+            prop_assert_eq!(came_out, went_in);
+        }
     }
 }

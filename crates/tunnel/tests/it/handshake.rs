@@ -197,3 +197,54 @@ fn a_lost_response_and_a_lost_keepalive_cost_a_retry_each() {
     assert_eq!(world.nodes[B].numbers(), [1]);
     assert!(world.passes_both_ways(2));
 }
+
+#[test]
+fn packets_do_not_overtake_those_that_wait_still_when_the_session_is_there() {
+    let mut world = World::pair();
+    world.send(A, B, 1).unwrap();
+    world.flushes = false;
+    world.run_for(secs(1));
+    assert!(world.nodes[A].tunnel.has_ready_staged());
+    for number in 2..6 {
+        assert_eq!(world.send(A, B, number), Ok(Outbound::Staged));
+    }
+    assert_eq!(world.count(A, Kind::Data), 0);
+    world.flushes = true;
+    assert_eq!(world.send(A, B, 6), Ok(Outbound::Sealed));
+    world.run_for(secs(1));
+    assert_eq!(world.nodes[B].numbers(), [1, 2, 3, 4, 5, 6]);
+}
+
+#[test]
+fn an_initiation_is_not_repeated_while_a_peer_that_was_answered_may_confirm() {
+    let mut world = World::pair();
+    world.network = Network { delay: ms(400), ..Network::PERFECT };
+    world.cut.insert((A, B));
+    world.send(A, B, 1).unwrap();
+    world.run_for(ms(4550));
+    world.cut.clear();
+    world.send(B, A, 2).unwrap();
+    world.run_for(secs(3));
+    assert_eq!(world.nodes[B].numbers(), [1]);
+    assert_eq!(world.nodes[A].numbers(), [2]);
+    world.run_for(secs(60));
+    assert_eq!(world.count(A, Kind::Initiation), 1, "nor later: the session needs no other");
+    assert_eq!(world.count(B, Kind::Initiation), 1);
+}
+
+#[test]
+fn a_responder_never_sends_on_a_session_that_nobody_confirmed() {
+    let mut world = World::settled_pair();
+    world.cut.insert((B, A));
+    world.send(A, B, 1).unwrap();
+    // As many answers as boringtun keeps sessions: the last takes the place of the one in use.
+    while world.count(B, Kind::Response) < 8 {
+        world.run_for(secs(1));
+    }
+    assert_eq!(world.send(B, A, 2), Ok(Outbound::Staged));
+    world.run_for(secs(1));
+    assert_eq!(world.count(B, Kind::Data), 0);
+    world.cut.clear();
+    world.run_for(secs(6));
+    assert_eq!(world.nodes[A].numbers(), [2]);
+}

@@ -91,20 +91,18 @@ fn the_old_session_opens_what_was_in_flight() {
     world.send(A, B, 9).unwrap();
     world.run_for(secs(2));
     assert_eq!(world.nodes[B].numbers(), [8, 9]);
-    let indices = |index: &crate::sim::Datagram| index.bytes[4..8].to_vec();
-    assert_ne!(indices(&late), indices(&world.last_sent(A, Kind::Data)), "another session by now");
+    assert_ne!(late.bytes[4..8], world.last_sent(A, Kind::Data).bytes[4..8], "another session by now");
     assert!(world.deliver(B, &late).unwrap().is_some());
     assert_eq!(world.nodes[B].numbers(), [8, 9, 7]);
     world.send(B, A, 10).unwrap();
     world.run_for(secs(1));
     assert_eq!(world.nodes[A].numbers(), [10], "and the newer session stays the one to send on");
-    let newest = world.last_sent(A, Kind::Response).bytes.len();
-    assert_eq!(newest, 92);
 }
 
 #[test]
 fn a_session_neither_opens_nor_seals_after_180_seconds() {
-    for (age, opens) in [(ms(179_990), true), (ms(180_010), false), (ms(180_990), false), (secs(182), false)] {
+    for (age, opens) in [(ms(179_990), true), (ms(180_010), false), (ms(180_990), false), (secs(182), false)]
+    {
         let mut world = World::pair();
         world.send(A, B, 0).unwrap();
         world.run_for(secs(1));
@@ -157,4 +155,32 @@ fn handshakes_that_fail_do_not_end_a_session_that_still_works() {
     world.cut.clear();
     world.run_for(secs(8));
     assert!(world.passes_both_ways(99));
+}
+
+#[test]
+fn an_initiation_that_was_never_answered_does_not_cost_a_later_session() {
+    let mut world = World::pair();
+    world.send(A, B, 0).unwrap();
+    world.run_for(DELAY + ms(10));
+    // B answered; A's first words on the session are late, so that B begins too, and is not answered.
+    world.network.delay = secs(6);
+    world.run_for(secs(1));
+    world.network.delay = DELAY;
+    world.send(B, A, 0).unwrap();
+    world.run_for(ms(3900));
+    assert_eq!(world.count(B, Kind::Initiation), 0);
+    world.cut.extend([(A, B), (B, A)]);
+    world.run_for(secs(1));
+    world.cut.clear();
+    assert_eq!(world.count(B, Kind::Initiation), 1);
+    world.run_for(secs(2));
+    assert_eq!(world.nodes[A].numbers(), [0]);
+    for number in 1..1500 {
+        world.send(A, B, number).unwrap();
+        world.send(B, A, number).unwrap();
+        world.run_for(ms(100));
+    }
+    world.run_for(secs(1));
+    assert_eq!(world.nodes[A].numbers(), (0..1500).collect::<Vec<_>>());
+    assert_eq!(world.nodes[B].numbers(), (0..1500).collect::<Vec<_>>());
 }

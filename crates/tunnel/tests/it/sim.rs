@@ -94,7 +94,6 @@ pub(crate) struct Sent {
 pub(crate) struct Node {
     pub(crate) tunnel: Tunnel,
     pub(crate) builder: PeerBuilder,
-    pub(crate) key: PrivateKey,
     /// What the routing table of the node chooses as its source.
     pub(crate) address: SocketAddr,
     pub(crate) aliases: Vec<SocketAddr>,
@@ -147,6 +146,8 @@ pub(crate) struct World {
     pub(crate) network: Network,
     /// Ways, from node to node, on which everything is lost.
     pub(crate) cut: BTreeSet<(usize, usize)>,
+    /// Whether event loops have room for what was staged.
+    pub(crate) flushes: bool,
     /// Everything that any node sent, lost or not.
     pub(crate) sent: Vec<Sent>,
     in_flight: BTreeMap<(Instant, u64), Datagram>,
@@ -167,7 +168,6 @@ impl World {
             Node {
                 tunnel: Tunnel::new(key.clone(), config),
                 builder: PeerBuilder::new(&key),
-                key,
                 address: SocketAddr::from(([192, 0, 2, node as u8 + 1], 51820)),
                 aliases: Vec::new(),
                 control: ControlQueue::new(64),
@@ -188,6 +188,7 @@ impl World {
             began: now,
             network: Network::PERFECT,
             cut: BTreeSet::new(),
+            flushes: true,
             sent: Vec::new(),
             in_flight: BTreeMap::new(),
             last_arrivals: BTreeMap::new(),
@@ -291,11 +292,7 @@ impl World {
     }
 
     /// A datagram from the socket of `to`, as its event loop handles it. Gives the inner packet.
-    pub(crate) fn deliver(
-        &mut self,
-        to: usize,
-        datagram: &Datagram,
-    ) -> Result<Option<Vec<u8>>, DropReason> {
+    pub(crate) fn deliver(&mut self, to: usize, datagram: &Datagram) -> Result<Option<Vec<u8>>, DropReason> {
         let meta = RecvMeta {
             source: datagram.source,
             local: Some(datagram.destination.ip()),
@@ -307,13 +304,8 @@ impl World {
         let node = &mut self.nodes[to];
         node.plain.clear();
         let before = node.tunnel.drops().clone();
-        let result = node.tunnel.handle_datagram(
-            &meta,
-            &datagram.bytes,
-            now,
-            &mut node.plain,
-            &mut node.control,
-        );
+        let result =
+            node.tunnel.handle_datagram(&meta, &datagram.bytes, now, &mut node.plain, &mut node.control);
         if let Err(reason) = result {
             let after = node.tunnel.drops();
             assert_eq!(after.get(reason), before.get(reason) + 1, "{reason:?} is counted once");
@@ -333,7 +325,7 @@ impl World {
         for _ in 0..MAX_TURNS_AT_ONE_INSTANT {
             let tunnel = &mut self.nodes[node];
             let mut progress = Progress::Done;
-            if tunnel.tunnel.has_ready_staged() {
+            if self.flushes && tunnel.tunnel.has_ready_staged() {
                 progress = tunnel.tunnel.flush_staged(now, &mut tunnel.transmits);
             }
             if tunnel.tunnel.handle_timeout(now, &mut tunnel.control) == Progress::Blocked {
@@ -423,10 +415,10 @@ impl World {
             if let Some(node) = timer.filter(|(at, _)| *at <= self.now).map(|(_, node)| node) {
                 self.nodes[node].wakes += 1;
                 self.pump(node);
-            } else if let Some((_, datagram)) = self.in_flight.pop_first() {
-                if let Some(to) = self.node_at(datagram.destination) {
-                    let _ = self.deliver(to, &datagram);
-                }
+            } else if let Some((_, datagram)) = self.in_flight.pop_first()
+                && let Some(to) = self.node_at(datagram.destination)
+            {
+                let _ = self.deliver(to, &datagram);
             }
         }
         self.advance_to(end);
@@ -485,7 +477,7 @@ pub(crate) fn inner_v6(node: usize) -> IpAddr {
 pub(crate) fn numbered(from: usize, to: usize, number: u64) -> Vec<u8> {
     let mut payload = number.to_be_bytes().to_vec();
     payload.resize(8 + (number as usize * 37) % 200, number as u8);
-    if number % 2 == 0 {
+    if number.is_multiple_of(2) {
         udp(inner_v4(from), inner_v4(to), &payload)
     } else {
         udp(inner_v6(from), inner_v6(to), &payload)
@@ -497,8 +489,7 @@ pub(crate) fn number_of(packet: &[u8]) -> u64 {
     let header = ip::IpHeader::parse(packet).unwrap();
     assert_eq!(header.total_len, packet.len(), "padding was cut off");
     let (protocol, at) = ip::transport(packet, &header).unwrap();
-    let pseudo =
-        ip::pseudo_header_sum(&packet[ip::address_range(packet[0])], protocol, packet.len() - at);
+    let pseudo = ip::pseudo_header_sum(&packet[ip::address_range(packet[0])], protocol, packet.len() - at);
     assert_eq!(ip::fold(ip::checksum_add(pseudo, &packet[at..])), 0xffff, "checksum");
     u64::from_be_bytes(*packet[at + 8..].first_chunk().unwrap())
 }

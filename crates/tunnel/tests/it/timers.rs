@@ -17,7 +17,10 @@ fn data_without_an_answer_begins_a_handshake_after_15_seconds() {
     world.run_for(secs(30));
     let begun = world.times(A, Kind::Initiation);
     let silence = begun[0] - sent;
-    assert!(silence >= secs(15) && silence <= ms(15_334), "{silence:?} since the first that was not answered");
+    assert!(
+        silence >= secs(15) && silence <= ms(15_334),
+        "{silence:?} since the first that was not answered"
+    );
     assert!(begun[1] - begun[0] >= secs(5));
     world.cut.clear();
     world.run_for(secs(6));
@@ -85,22 +88,21 @@ fn a_persistent_keepalive_keeps_a_session_at_hand_for_hours() {
         world.run_for(secs(30));
         let peer = world.nodes[B].public_key();
         let age = world.now - world.nodes[A].peer(&peer).last_handshake.unwrap();
-        assert!(age < secs(120 + 25 + 1), "{age:?}");
+        assert!(age <= secs(120 + 25 + 25), "{age:?}");
     }
     assert_eq!(world.send(B, A, 1), Ok(weft_tunnel::Outbound::Sealed));
 }
 
 #[test]
-fn a_persistent_keepalive_never_gives_up() {
+fn a_persistent_keepalive_makes_it_try_for_ever() {
     let mut world =
         World::pair_with(PeerOptions { keepalive: Some(25), ..Default::default() }, PeerOptions::default());
     world.cut.insert((A, B));
     world.run_for(secs(3600));
-    assert!(world.nodes[A].events.is_empty());
     let gap = world.times(A, Kind::Initiation).windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
-    assert!(gap <= ms(5334), "{gap:?}");
+    assert!(gap <= secs(25), "{gap:?}");
     world.cut.clear();
-    world.run_for(secs(6));
+    world.run_for(secs(25));
     assert!(world.passes_both_ways(1));
 }
 
@@ -172,7 +174,7 @@ fn timers_wait_for_slots_in_the_control_queue_and_none_is_lost() {
     }
     let now = world.now;
     let tunnel = &mut world.nodes[A].tunnel;
-    let mut control = ControlQueue::new(4);
+    let mut control = ControlQueue::new(2);
     let mut destinations = Vec::new();
     let mut blocked = 0;
     loop {
@@ -191,7 +193,7 @@ fn timers_wait_for_slots_in_the_control_queue_and_none_is_lost() {
     while let Some(message) = control.pop() {
         destinations.push(message.transmit().destination);
     }
-    assert!(blocked >= 2, "{blocked}");
+    assert!(blocked >= 4, "one peer at a time: {blocked}");
     destinations.sort();
     let expected: Vec<_> = (1..=5).map(|other| SocketAddr::from(([203, 0, 113, other], 51820))).collect();
     assert_eq!(destinations, expected);
