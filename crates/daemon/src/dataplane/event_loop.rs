@@ -77,7 +77,8 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
 
     /// Runs until a command ends it or the device is gone.
     pub async fn run(mut self) -> Result<(), DataplaneError> {
-        poll_fn(|cx| self.poll_turn(cx)).await
+        // A turn has budgets of its own, and the runtime has no other task that could starve.
+        tokio::task::unconstrained(poll_fn(|cx| self.poll_turn(cx))).await
     }
 
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), DataplaneError>> {
