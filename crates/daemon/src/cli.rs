@@ -27,7 +27,7 @@ Examples:
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
 pub struct Cli {
     /// What to log: a level (error, warn, info, debug, trace) or targets, as in `info,weft::routes=debug`.
-    /// Without it RUST_LOG counts, else `info` (`warn` for the demo).
+    /// Without it RUST_LOG counts, else `info` (`error` for the demo).
     #[arg(long, global = true, value_name = "FILTER")]
     pub log: Option<String>,
     /// How log lines look, on standard error.

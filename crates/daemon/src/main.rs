@@ -21,9 +21,10 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> Result<(), Error> {
-    // The demo shows a table of its own, which lines about interfaces would tear.
-    let level = if matches!(cli.command, Command::Demo(_)) { "warn" } else { "info" };
-    logging::init(cli.log.as_deref(), level, cli.log_format).map_err(|error| Error::new(Code::Usage, error))?;
+    // The demo shows a table of its own, which warnings about socket buffers and the like would tear.
+    let level = if matches!(cli.command, Command::Demo(_)) { "error" } else { "info" };
+    logging::init(cli.log.as_deref(), level, cli.log_format)
+        .map_err(|error| Error::new(Code::Usage, error))?;
     match cli.command {
         Command::Up(args) => up::run(&args),
         Command::Check(args) => check::run(&args),
