@@ -255,12 +255,12 @@ fn packet_thread(
 }
 
 fn open_io(setup: &Setup) -> Result<(weft_tun::Device, UdpSockets), StartError> {
-    let udp = UdpSockets::bind(&setup.udp)?;
     let tun = weft_tun::open(TunConfig {
         name: setup.tun.name.clone(),
         threads: setup.tun.threads,
         descriptors: Vec::new(),
         offload: setup.tun.offload,
     })?;
+    let udp = UdpSockets::bind(&setup.udp)?;
     Ok((tun, udp))
 }
