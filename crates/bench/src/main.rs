@@ -1,2 +1,45 @@
-//! Benchmarks.
-fn main() {}
+//! `weft-bench`: weft measured side by side with other implementations of WireGuard, on this machine.
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+mod cli;
+
+#[cfg(target_os = "linux")]
+mod compare;
+#[cfg(not(target_os = "linux"))]
+#[path = "compare/unsupported.rs"]
+mod compare;
+#[cfg(target_os = "linux")]
+mod interrupt;
+#[cfg(target_os = "linux")]
+mod iperf;
+#[cfg(target_os = "linux")]
+mod machine;
+#[cfg(target_os = "linux")]
+mod peers;
+#[cfg(target_os = "linux")]
+mod process;
+#[cfg(target_os = "linux")]
+mod progress;
+#[cfg(target_os = "linux")]
+mod report;
+#[cfg(target_os = "linux")]
+mod stats;
+#[cfg(target_os = "linux")]
+mod topology;
+
+fn main() -> ExitCode {
+    let cli = cli::Cli::parse();
+    let result = match &cli.command {
+        cli::Command::Compare(args) => compare::run(args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

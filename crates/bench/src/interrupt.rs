@@ -1,0 +1,61 @@
+//! Ctrl-C: whatever waits ends soon, and everything is taken down on the way out.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+
+/// How often something that is waited for is looked at.
+const TICK: Duration = Duration::from_millis(20);
+
+/// Whether SIGINT or SIGTERM has come.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Interrupt(Arc<AtomicBool>);
+
+impl Interrupt {
+    /// Looks out for the signals from now on.
+    pub(crate) fn watch() -> Result<Self> {
+        let this = Self::default();
+        let flag = this.0.clone();
+        weft::signals::watch(move |_| flag.store(true, Relaxed)).context("cannot handle signals")?;
+        Ok(this)
+    }
+
+    /// Asks until there is an answer; an error if a signal or the limit comes first.
+    pub(crate) fn wait_for<T>(
+        &self,
+        what: &str,
+        limit: Duration,
+        mut condition: impl FnMut() -> Result<Option<T>>,
+    ) -> Result<T> {
+        let start = Instant::now();
+        loop {
+            if let Some(value) = condition()? {
+                return Ok(value);
+            }
+            if self.0.load(Relaxed) {
+                bail!("interrupted");
+            }
+            if start.elapsed() >= limit {
+                bail!("{what}: not within {} s", limit.as_secs());
+            }
+            std::thread::sleep(TICK);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waiting_ends_with_the_answer_the_limit_or_a_signal() {
+        let interrupt = Interrupt::default();
+        let wait = |answer: Option<u8>| interrupt.wait_for("it", Duration::ZERO, || Ok(answer));
+        assert_eq!(wait(Some(1)).unwrap(), 1);
+        assert_eq!(wait(None).unwrap_err().to_string(), "it: not within 0 s");
+        interrupt.0.store(true, Relaxed);
+        assert_eq!(wait(None).unwrap_err().to_string(), "interrupted");
+    }
+}

@@ -1,0 +1,80 @@
+//! A program that runs in a namespace and ends with its owner, and what it printed.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow};
+use weft::lab::Namespace;
+
+use crate::interrupt::Interrupt;
+
+/// Lines of a program's output that an error shows.
+const SHOWN_LINES: usize = 8;
+
+/// A running program. It is killed when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Process {
+    name: String,
+    child: Child,
+    output: PathBuf,
+}
+
+impl Process {
+    /// Starts a program with its output in a file.
+    pub(crate) fn start(namespace: &Namespace, words: &[String], output: PathBuf) -> Result<Self> {
+        let (program, arguments) = words.split_first().context("there is no program to start")?;
+        let file = File::create(&output).context("cannot make a file for a program's output")?;
+        let mut command = namespace.command(program);
+        command.args(arguments).stdin(Stdio::null()).stderr(file.try_clone()?).stdout(file);
+        let child =
+            namespace.start(command).with_context(|| format!("cannot start {program}: is it installed?"))?;
+        Ok(Self { name: program.clone(), child, output })
+    }
+
+    /// What it has printed so far.
+    pub(crate) fn output(&self) -> String {
+        std::fs::read_to_string(&self.output).unwrap_or_default()
+    }
+
+    /// Waits until `condition`; an error when the program ends before.
+    pub(crate) fn wait_until(
+        &mut self,
+        interrupt: &Interrupt,
+        what: &str,
+        limit: Duration,
+        mut condition: impl FnMut(&Self) -> bool,
+    ) -> Result<()> {
+        interrupt.wait_for(what, limit, || {
+            self.check()?;
+            Ok(condition(self).then_some(()))
+        })
+    }
+
+    /// An error if it has ended.
+    pub(crate) fn check(&mut self) -> Result<()> {
+        match self.child.try_wait()? {
+            Some(status) => Err(anyhow!("{} ended: {status}", self.name).context(self.last_lines())),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether it has ended by itself.
+    pub(crate) fn has_ended(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_some())
+    }
+
+    fn last_lines(&self) -> String {
+        let output = self.output();
+        let lines: Vec<_> = output.lines().collect();
+        format!("{} printed:\n{}\n", self.name, lines[lines.len().saturating_sub(SHOWN_LINES)..].join("\n"))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,52 @@
+//! What several measurements of the same thing say together.
+
+use serde::Serialize;
+
+/// The middle of several values, and how far they lie apart.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct Summary {
+    pub(crate) median: f64,
+    pub(crate) lowest: f64,
+    pub(crate) highest: f64,
+}
+
+impl Summary {
+    /// `None` without values.
+    pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+        let mut values: Vec<f64> = values.into_iter().collect();
+        values.sort_by(f64::total_cmp);
+        let (lowest, highest) = (*values.first()?, *values.last()?);
+        let (low, high) = (values[(values.len() - 1) / 2], values[values.len() / 2]);
+        Some(Self { median: f64::midpoint(low, high), lowest, highest })
+    }
+}
+
+/// `ours / theirs`, pair by pair: the two of a pair were measured one after the other, so that what changes on the
+/// machine in the course of a run concerns both.
+pub(crate) fn ratios(ours: &[f64], theirs: &[f64]) -> Option<Summary> {
+    Summary::of(
+        ours.iter().zip(theirs).filter(|(_, theirs)| **theirs > 0.0).map(|(ours, theirs)| ours / theirs),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_the_middle_or_between_the_two_in_the_middle() {
+        let summary = |values: &[f64]| Summary::of(values.iter().copied());
+        assert_eq!(summary(&[]), None);
+        assert_eq!(summary(&[2.0]), Some(Summary { median: 2.0, lowest: 2.0, highest: 2.0 }));
+        assert_eq!(summary(&[9.0, 1.0, 2.0]), Some(Summary { median: 2.0, lowest: 1.0, highest: 9.0 }));
+        assert_eq!(summary(&[4.0, 1.0, 2.0, 9.0]).map(|summary| summary.median), Some(3.0));
+    }
+
+    #[test]
+    fn ratios_are_taken_pair_by_pair() {
+        // A machine that becomes twice as fast half-way changes no ratio.
+        let ratio = ratios(&[2.0, 4.0, 4.0], &[1.0, 2.0, 2.0]);
+        assert_eq!(ratio, Some(Summary { median: 2.0, lowest: 2.0, highest: 2.0 }));
+        assert_eq!(ratios(&[1.0], &[0.0]), None);
+    }
+}

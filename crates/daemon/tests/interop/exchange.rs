@@ -1,0 +1,103 @@
+//! Traffic passes, whoever begins, over either family, and both ends agree on what happened.
+
+use std::net::SocketAddr;
+use std::time::{Duration, SystemTime};
+
+use weft::lab::numbered::{Numbered, NumberedOptions, Replies};
+
+use crate::conversation::{Conversation, MIB, Place};
+use crate::topology::{Cable, Family, go_endpoint, weft_endpoint};
+use crate::waiting::until;
+use crate::weft_end::Weft;
+use crate::wireguard_go::{WireguardGo, can_run};
+
+/// A handshake counts for either end when it is through there, and wg(8) shows whole seconds.
+const HANDSHAKE_TOLERANCE: Duration = Duration::from_secs(5);
+
+fn exchange(first: Place<'_>, second: Place<'_>) {
+    let conversation = Conversation::start(first, second);
+    conversation.wait_for_more(8 * MIB);
+    conversation.finish();
+}
+
+fn weft_begins(test: &str, outside: Family, tun_threads: u16) {
+    if !can_run(test) {
+        return;
+    }
+    let lab = Cable::new().weft_begins(outside);
+    let go = WireguardGo::start(&lab.go_side, &lab.go);
+    let weft = Weft::start_with_threads(&lab.weft_side, &lab.weft, tun_threads);
+    for inside in [Family::V4, Family::V6] {
+        exchange(lab.weft_place(inside), lab.go_place(inside));
+    }
+    assert_eq!(go.peer(&lab.weft.public_key()).endpoint, Some(weft_endpoint(outside)));
+    weft.stop();
+}
+
+fn wireguard_go_begins(test: &str, outside: Family, tun_threads: u16) {
+    if !can_run(test) {
+        return;
+    }
+    let lab = Cable::new().go_begins(outside);
+    let weft = Weft::start_with_threads(&lab.weft_side, &lab.weft, tun_threads);
+    let _go = WireguardGo::start(&lab.go_side, &lab.go);
+    for inside in [Family::V4, Family::V6] {
+        exchange(lab.go_place(inside), lab.weft_place(inside));
+    }
+    assert_eq!(weft.peer(&lab.go.public_key()).endpoint, Some(go_endpoint(outside)));
+    weft.stop();
+}
+
+#[test]
+fn weft_begins_and_tcp_passes_both_ways_at_once() {
+    weft_begins("weft_begins_and_tcp_passes_both_ways_at_once", Family::V4, 0);
+}
+
+#[test]
+fn weft_begins_over_ipv6() {
+    weft_begins("weft_begins_over_ipv6", Family::V6, 0);
+}
+
+#[test]
+fn weft_begins_with_two_tun_threads() {
+    weft_begins("weft_begins_with_two_tun_threads", Family::V4, 2);
+}
+
+#[test]
+fn wireguard_go_begins_and_tcp_passes_both_ways_at_once() {
+    wireguard_go_begins("wireguard_go_begins_and_tcp_passes_both_ways_at_once", Family::V4, 0);
+}
+
+#[test]
+fn wireguard_go_begins_over_ipv6_with_two_tun_threads() {
+    wireguard_go_begins("wireguard_go_begins_over_ipv6_with_two_tun_threads", Family::V6, 2);
+}
+
+#[test]
+fn both_ends_agree_on_endpoints_handshake_and_bytes() {
+    if !can_run("both_ends_agree_on_endpoints_handshake_and_bytes") {
+        return;
+    }
+    let lab = Cable::new().weft_begins(Family::V4);
+    let go = WireguardGo::start(&lab.go_side, &lab.go);
+    let weft = Weft::start(&lab.weft_side, &lab.weft);
+    // So slow that nothing is lost: the socket of wireguard-go holds no more than the system's default.
+    let ((from, source), (to, destination)) = (lab.weft_place(Family::V4), lab.go_place(Family::V4));
+    let options = NumberedOptions { replies: Replies::EveryPackets(1), ..NumberedOptions::default() };
+    let report = Numbered::start(from, source, to, destination, options).unwrap().finish();
+    assert_eq!((report.forward.received, report.replies.received), (1000, 1000), "{report:?}");
+
+    // A keepalive may still be on its way.
+    until("each end has received what the other one has sent", || {
+        let (ours, theirs) = (weft.peer(&lab.go.public_key()), go.peer(&lab.weft.public_key()));
+        (ours.sent_bytes, ours.received_bytes) == (theirs.rx_bytes, theirs.tx_bytes)
+    });
+    let (ours, theirs) = (weft.peer(&lab.go.public_key()), go.peer(&lab.weft.public_key()));
+    let endpoints: [Option<SocketAddr>; 2] = [ours.endpoint, theirs.endpoint];
+    assert_eq!(endpoints, [Some(go_endpoint(Family::V4)), Some(weft_endpoint(Family::V4))]);
+    assert_eq!(weft.snapshot().tunnel.handshakes, 1);
+    let ours = SystemTime::now() - ours.last_handshake.unwrap().elapsed();
+    let theirs = SystemTime::UNIX_EPOCH + Duration::from_secs(theirs.latest_handshake);
+    let apart = ours.duration_since(theirs).unwrap_or_else(|error| error.duration());
+    assert!(apart < HANDSHAKE_TOLERANCE, "{apart:?} between the two times of the same handshake");
+}

@@ -1,0 +1,107 @@
+//! What is sent before there is a session arrives once there is one: all of it, and in order.
+
+use std::net::SocketAddr;
+
+use weft::lab::numbered::{Numbered, NumberedOptions};
+use weft::lab::traffic::Amount;
+
+use crate::conversation::Place;
+use crate::topology::{Cable, Family, go_endpoint};
+use crate::waiting::until;
+use crate::weft_end::Weft;
+use crate::wireguard_go::{WireguardGo, can_run};
+
+/// Fewer than the 128 packets that WireGuard keeps for a peer.
+const BURST: u64 = 100;
+
+/// Sends a burst of numbered datagrams, back to back.
+fn send_burst((from, source): Place<'_>, (to, destination): Place<'_>, as_super_packets: bool) -> Numbered {
+    let options = NumberedOptions {
+        flows: 1,
+        datagram_bytes: 1000,
+        datagrams_per_second: 1_000_000,
+        burst: BURST as u16,
+        segmentation_offload: as_super_packets,
+        amount: Amount::Count(BURST),
+        ..NumberedOptions::default()
+    };
+    Numbered::start(from, source, to, destination, options).unwrap()
+}
+
+fn expect_all_in_order(burst: Numbered) {
+    until("the whole burst arrives", || burst.progress().1 >= BURST);
+    let report = burst.finish().forward;
+    let unwanted = (report.lost, report.out_of_order, report.duplicates, report.corrupt, report.refused);
+    assert_eq!((report.received, unwanted), (BURST, (0, 0, 0, 0, 0)), "{report:?}");
+}
+
+/// weft begins a handshake that has no answer until wireguard-go is told of weft.
+fn as_initiator(test: &str, as_super_packets: bool) {
+    if !can_run(test) {
+        return;
+    }
+    let lab = Cable::new().weft_begins(Family::V4);
+    let go = WireguardGo::start_empty(&lab.go_side, &lab.go);
+    let weft = Weft::start(&lab.weft_side, &lab.weft);
+    let burst = send_burst(lab.weft_place(Family::V4), lab.go_place(Family::V4), as_super_packets);
+    until("the whole burst waits in weft", || weft.snapshot().tunnel.staged_segments == BURST);
+    go.configure(&lab.go);
+    expect_all_in_order(burst);
+    assert_eq!(weft.snapshot().tunnel.staged_segments, 0);
+}
+
+#[test]
+fn a_burst_before_the_handshake_arrives_in_order() {
+    as_initiator("a_burst_before_the_handshake_arrives_in_order", false);
+}
+
+#[test]
+fn a_burst_of_super_packets_before_the_handshake_arrives_in_order() {
+    as_initiator("a_burst_of_super_packets_before_the_handshake_arrives_in_order", true);
+}
+
+#[test]
+fn a_burst_while_the_peer_is_just_up_arrives_in_order() {
+    if !can_run("a_burst_while_the_peer_is_just_up_arrives_in_order") {
+        return;
+    }
+    for _ in 0..3 {
+        let lab = Cable::new().weft_begins(Family::V4);
+        let _go = WireguardGo::start(&lab.go_side, &lab.go);
+        let _weft = Weft::start(&lab.weft_side, &lab.weft);
+        expect_all_in_order(send_burst(lab.weft_place(Family::V4), lab.go_place(Family::V4), false));
+    }
+}
+
+#[test]
+fn a_burst_that_waits_in_a_responder_arrives_in_order() {
+    if !can_run("a_burst_that_waits_in_a_responder_arrives_in_order") {
+        return;
+    }
+    // weft looks for its peer where nobody is, so that only the peer can begin.
+    let mut lab = Cable::new().go_begins(Family::V4);
+    let nobody = SocketAddr::new(go_endpoint(Family::V4).ip(), 9);
+    lab.weft.peers[0].endpoint = Some(nobody);
+    let weft = Weft::start(&lab.weft_side, &lab.weft);
+    let go = WireguardGo::start_empty(&lab.go_side, &lab.go);
+    let burst = send_burst(lab.weft_place(Family::V4), lab.go_place(Family::V4), false);
+    until("the whole burst waits in weft", || weft.snapshot().tunnel.staged_segments == BURST);
+    // Begins a handshake at once.
+    lab.go.peers[0].persistent_keepalive = Some(25);
+    go.configure(&lab.go);
+    expect_all_in_order(burst);
+    assert_eq!(weft.peer(&lab.go.public_key()).endpoint, Some(go_endpoint(Family::V4)));
+    assert_eq!(weft.snapshot().tunnel.handshakes, 1);
+}
+
+#[test]
+fn a_burst_behind_the_handshake_of_wireguard_go_arrives_in_order() {
+    if !can_run("a_burst_behind_the_handshake_of_wireguard_go_arrives_in_order") {
+        return;
+    }
+    let lab = Cable::new().go_begins(Family::V4);
+    let _go = WireguardGo::start(&lab.go_side, &lab.go);
+    let weft = Weft::start(&lab.weft_side, &lab.weft);
+    expect_all_in_order(send_burst(lab.go_place(Family::V4), lab.weft_place(Family::V4), false));
+    assert_eq!(weft.snapshot().tunnel.handshakes, 1);
+}

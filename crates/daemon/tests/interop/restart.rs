@@ -1,0 +1,129 @@
+//! An end forgets its sessions, or comes only later: a new handshake, and TCP goes on.
+
+use std::process::{Child, Stdio};
+
+use crate::conversation::{Conversation, MIB};
+use crate::topology::{Cable, Family, weft_endpoint};
+use crate::waiting::{until, within};
+use crate::weft_end::Weft;
+use crate::wireguard_go::{WireguardGo, can_run};
+
+/// A handshake initiation (whitepaper, section 5.4).
+const INITIATION: u64 = 148;
+
+#[test]
+fn a_peer_that_appears_later_is_found_by_the_next_initiation() {
+    if !can_run("a_peer_that_appears_later_is_found_by_the_next_initiation") {
+        return;
+    }
+    let lab = Cable::new().weft_begins(Family::V4);
+    let go = WireguardGo::start_empty(&lab.go_side, &lab.go);
+    let weft = Weft::start(&lab.weft_side, &lab.weft);
+    let (weft_place, go_place) = (lab.weft_place(Family::V4), lab.go_place(Family::V4));
+    std::thread::scope(|scope| {
+        let conversation = scope.spawn(|| Conversation::start(weft_place, go_place));
+        let sent = || weft.peer(&lab.go.public_key()).sent_bytes;
+        until("weft tries again", || sent() >= 2 * INITIATION);
+        assert_eq!(sent() % INITIATION, 0, "something else than initiations was sent");
+        go.configure(&lab.go);
+        // Initiations are 5 s apart (Rekey-Timeout).
+        within(std::time::Duration::from_secs(20), "a handshake", || {
+            weft.peer(&lab.go.public_key()).last_handshake
+        });
+        let conversation = conversation.join().unwrap();
+        conversation.wait_for_more(MIB);
+        conversation.finish();
+    });
+}
+
+#[test]
+fn tcp_goes_on_when_wireguard_go_has_forgotten_the_session() {
+    if !can_run("tcp_goes_on_when_wireguard_go_has_forgotten_the_session") {
+        return;
+    }
+    let lab = Cable::new().weft_begins(Family::V4);
+    let go = WireguardGo::start(&lab.go_side, &lab.go);
+    let weft = Weft::start(&lab.weft_side, &lab.weft);
+    let conversation = Conversation::start(lab.weft_place(Family::V4), lab.go_place(Family::V4));
+    for handshakes in 2..=3 {
+        conversation.wait_for_more(2 * MIB);
+        go.remove_peer(&lab.weft.public_key());
+        go.add_peer(&lab.weft.as_peer(Some(weft_endpoint(Family::V4))));
+        until("a new handshake", || weft.snapshot().tunnel.handshakes >= handshakes);
+    }
+    conversation.wait_for_more(2 * MIB);
+    conversation.finish();
+}
+
+#[test]
+fn tcp_goes_on_when_wireguard_go_is_killed_and_comes_back() {
+    if !can_run("tcp_goes_on_when_wireguard_go_is_killed_and_comes_back") {
+        return;
+    }
+    let lab = Cable::new().both_begin(Family::V4);
+    let go = WireguardGo::start(&lab.go_side, &lab.go);
+    let _weft = Weft::start(&lab.weft_side, &lab.weft);
+    let conversation = Conversation::start(lab.weft_place(Family::V4), lab.go_place(Family::V4));
+    conversation.wait_for_more(2 * MIB);
+    drop(go);
+    let _go = WireguardGo::start(&lab.go_side, &lab.go);
+    conversation.wait_for_more(2 * MIB);
+    conversation.finish();
+}
+
+#[test]
+fn tcp_goes_on_when_weft_goes_down_and_up_again() {
+    if !can_run("tcp_goes_on_when_weft_goes_down_and_up_again") {
+        return;
+    }
+    let lab = Cable::new().weft_begins(Family::V4);
+    let go = WireguardGo::start(&lab.go_side, &lab.go);
+    let mut weft = Weft::start(&lab.weft_side, &lab.weft);
+    let conversation = Conversation::start(lab.weft_place(Family::V4), lab.go_place(Family::V4));
+    for tun_threads in [2, 0] {
+        conversation.wait_for_more(2 * MIB);
+        weft.stop();
+        weft = Weft::start_with_threads(&lab.weft_side, &lab.weft, tun_threads);
+    }
+    conversation.wait_for_more(2 * MIB);
+    conversation.finish();
+    assert!(go.peer(&lab.weft.public_key()).latest_handshake > 0);
+}
+
+#[test]
+fn tcp_goes_on_when_the_binary_is_killed_and_started_again() {
+    if !can_run("tcp_goes_on_when_the_binary_is_killed_and_started_again") {
+        return;
+    }
+    let lab = Cable::new().both_begin(Family::V4);
+    let files = tempfile::tempdir().unwrap();
+    let file = files.path().join("weft0.conf");
+    std::fs::write(&file, lab.weft.wg_quick_text()).unwrap();
+    let start = || {
+        let mut command = lab.weft_side.command(env!("CARGO_BIN_EXE_weft"));
+        command.arg("up").arg(&file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        KilledOnDrop(lab.weft_side.start(command).unwrap())
+    };
+    let go = WireguardGo::start(&lab.go_side, &lab.go);
+    let weft = start();
+    // Addresses come last.
+    until("weft is up", || {
+        lab.weft_side.run(|| std::net::UdpSocket::bind((lab.weft_place(Family::V4).1, 0))).is_ok()
+    });
+    let conversation = Conversation::start(lab.weft_place(Family::V4), lab.go_place(Family::V4));
+    conversation.wait_for_more(2 * MIB);
+    drop(weft);
+    let _weft = start();
+    conversation.wait_for_more(2 * MIB);
+    conversation.finish();
+    assert_eq!(go.peer(&lab.weft.public_key()).endpoint, Some(weft_endpoint(Family::V4)));
+}
+
+struct KilledOnDrop(Child);
+
+impl Drop for KilledOnDrop {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

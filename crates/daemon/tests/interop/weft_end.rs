@@ -1,0 +1,52 @@
+//! weft inside this process.
+
+use std::path::Path;
+
+use weft::cli::TunThreads;
+use weft::config::{self, Endpoint};
+use weft::dataplane::Snapshot;
+use weft::lab::Namespace;
+use weft::up::{Daemon, Options};
+use weft_tunnel::{PeerSnapshot, PublicKey};
+
+use crate::end::End;
+
+/// A running interface `weft0`. It goes down when it is dropped.
+pub(crate) struct Weft {
+    daemon: Daemon,
+}
+
+impl Weft {
+    /// Comes up in a namespace, driven by the runtime alone.
+    pub(crate) fn start(namespace: &Namespace, end: &End) -> Self {
+        Self::start_with_threads(namespace, end, 0)
+    }
+
+    pub(crate) fn start_with_threads(namespace: &Namespace, end: &End, tun_threads: u16) -> Self {
+        let name = "weft0".parse().unwrap();
+        let config = config::parse(&end.wg_quick_text(), Path::new("weft0.conf"), name).unwrap().config;
+        let endpoints: Vec<_> = config
+            .peers
+            .iter()
+            .map(|peer| match peer.endpoint {
+                Some(Endpoint::Address(address)) => Some(address),
+                None | Some(Endpoint::Name { .. }) => None,
+            })
+            .collect();
+        let options = Options { tun_threads: TunThreads::Fixed(tun_threads), ..Options::default() };
+        let daemon = namespace.run(|| Daemon::start(&config, &endpoints, &options, || ())).unwrap();
+        Self { daemon }
+    }
+
+    pub(crate) fn stop(self) {
+        self.daemon.stop().unwrap();
+    }
+
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        self.daemon.snapshot().unwrap()
+    }
+
+    pub(crate) fn peer(&self, key: &PublicKey) -> PeerSnapshot {
+        self.snapshot().peers.into_iter().find(|peer| peer.public_key == *key).unwrap()
+    }
+}

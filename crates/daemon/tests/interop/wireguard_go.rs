@@ -1,0 +1,146 @@
+//! wireguard-go as a child process, and wg(8) to configure and question it.
+
+use std::fs::File;
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use tempfile::TempDir;
+use weft::lab::{self, Namespace, link};
+use weft_tunnel::PublicKey;
+
+use crate::end::{End, Peer};
+use crate::waiting::until;
+
+/// Where wireguard-go and wg(8) meet.
+const SOCKETS: &str = "/var/run/wireguard";
+
+/// Whether a test of this name can be run; where it cannot, says why.
+pub(crate) fn can_run(test: &str) -> bool {
+    if !lab::tun_permitted(test) {
+        return false;
+    }
+    for (tool, question) in [("wireguard-go", "--version"), ("wg", "--version")] {
+        if Command::new(tool).arg(question).output().is_err() {
+            lab::not_run(test, &format!("{tool} is not installed"));
+            return false;
+        }
+    }
+    if let Err(error) = std::fs::create_dir_all(SOCKETS).and_then(|()| tempfile::tempfile_in(SOCKETS)) {
+        lab::not_run(test, &format!("wireguard-go needs {SOCKETS}: {error}"));
+        return false;
+    }
+    true
+}
+
+/// A running wireguard-go. It is killed when it is dropped.
+pub(crate) struct WireguardGo {
+    name: String,
+    child: Child,
+    files: TempDir,
+}
+
+/// A peer as `wg show` describes it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PeerView {
+    pub(crate) endpoint: Option<SocketAddr>,
+    /// In Unix time, 0 if there was none.
+    pub(crate) latest_handshake: u64,
+    pub(crate) rx_bytes: u64,
+    pub(crate) tx_bytes: u64,
+}
+
+impl WireguardGo {
+    /// Comes up in a namespace with addresses, keys and peers.
+    pub(crate) fn start(namespace: &Namespace, end: &End) -> Self {
+        let this = Self::start_empty(namespace, end);
+        this.configure(end);
+        this
+    }
+
+    /// Comes up with the end's addresses only.
+    pub(crate) fn start_empty(namespace: &Namespace, end: &End) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("wgo{:x}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
+        let files = tempfile::tempdir().unwrap();
+        let log = File::create(files.path().join("log")).unwrap();
+        let mut command = namespace.command("wireguard-go");
+        command.args(["-f", &name]).env("LOG_LEVEL", "verbose").stdin(Stdio::null());
+        command.stdout(log.try_clone().unwrap()).stderr(log);
+        let child = namespace.start(command).unwrap();
+        let mut this = Self { name, child, files };
+        until("wireguard-go answers", || {
+            assert!(this.child.try_wait().unwrap().is_none(), "wireguard-go ended:\n{}", this.log());
+            Command::new("wg").args(["show", &this.name, "listen-port"]).output().unwrap().status.success()
+        });
+        link::set_up(namespace, &this.name).unwrap();
+        for address in &end.addresses {
+            link::add_address(namespace, &this.name, *address).unwrap();
+        }
+        this
+    }
+
+    /// Takes over keys, port and peers.
+    pub(crate) fn configure(&self, end: &End) {
+        let file = self.files.path().join("wg.conf");
+        std::fs::write(&file, end.wg_text()).unwrap();
+        self.wg("setconf", &[file.to_str().unwrap()]);
+    }
+
+    /// `wg set INTERFACE …`
+    pub(crate) fn set(&self, arguments: &[&str]) {
+        self.wg("set", arguments);
+    }
+
+    pub(crate) fn remove_peer(&self, key: &PublicKey) {
+        self.set(&["peer", &key.to_string(), "remove"]);
+    }
+
+    /// Adds a peer that it does not have.
+    pub(crate) fn add_peer(&self, peer: &Peer) {
+        let allowed_ips: Vec<_> = peer.allowed_ips.iter().map(ToString::to_string).collect();
+        let (key, allowed_ips) = (peer.key.to_string(), allowed_ips.join(","));
+        let endpoint = peer.endpoint.map(|endpoint| endpoint.to_string());
+        let mut arguments = vec!["peer", &key, "allowed-ips", &allowed_ips];
+        arguments.extend(endpoint.iter().flat_map(|endpoint| ["endpoint", endpoint]));
+        self.set(&arguments);
+    }
+
+    /// What `wg show` says of a peer.
+    pub(crate) fn peer(&self, key: &PublicKey) -> PeerView {
+        let dump = self.wg("show", &["dump"]);
+        let key = key.to_string();
+        let fields = |line: &str| line.split('\t').map(str::to_owned).collect::<Vec<_>>();
+        let peer = dump.lines().skip(1).map(fields).find(|fields| fields[0] == key);
+        let peer = peer.unwrap_or_else(|| panic!("wg show has no peer {key}:\n{dump}"));
+        PeerView {
+            endpoint: peer[2].parse().ok(),
+            latest_handshake: peer[4].parse().unwrap(),
+            rx_bytes: peer[5].parse().unwrap(),
+            tx_bytes: peer[6].parse().unwrap(),
+        }
+    }
+
+    fn wg(&self, command: &str, arguments: &[&str]) -> String {
+        let output = Command::new("wg").args([command, &self.name]).args(arguments).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "wg {command} {arguments:?}: {error}\n{}", self.log());
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.files.path().join("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for WireguardGo {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        // Killed, it leaves its socket behind.
+        let _ = std::fs::remove_file(format!("{SOCKETS}/{}.sock", self.name));
+        if std::thread::panicking() {
+            eprintln!("--- wireguard-go {}\n{}", self.name, self.log());
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Two daemons inside the test's process, whose counters have to add up.
+
+use std::time::{Duration, Instant};
+
+use weft::cli::TunThreads;
+use weft::dataplane::Snapshot;
+use weft::lab::counters::Counters;
+use weft::up::{Daemon, Options};
+use weft_tunnel::DropReason;
+
+use crate::support::{Conf, End, Ends, Family, NAME, PATIENCE, answers, wait_until};
+
+/// How two daemons are connected and driven.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Setting {
+    pub(crate) tun_threads: u16,
+    pub(crate) offload: bool,
+    pub(crate) mtu: u16,
+    pub(crate) outer: Family,
+}
+
+impl Default for Setting {
+    fn default() -> Self {
+        Self { tun_threads: 0, offload: true, mtu: 1420, outer: Family::V4 }
+    }
+}
+
+impl Setting {
+    /// The MTU of the veth: what an Ethernet carries, or jumbo frames.
+    fn outer_mtu(self) -> u32 {
+        if self.mtu > 1420 { 9000 } else { 1500 }
+    }
+
+    fn options(self, thread_name: &str) -> Options {
+        Options {
+            tun_threads: TunThreads::Fixed(self.tun_threads),
+            offload: self.offload,
+            thread_name: thread_name.to_owned(),
+        }
+    }
+}
+
+/// Two daemons with a session.
+pub(crate) struct Bed {
+    pub(crate) ends: Ends,
+    pub(crate) setting: Setting,
+    a: Daemon,
+    b: Daemon,
+    before: [Counters; 2],
+}
+
+/// What an end counted: weft's counters, and the kernel's since the bed was made.
+#[derive(Debug)]
+pub(crate) struct Reading {
+    pub(crate) weft: Snapshot,
+    pub(crate) kernel: Counters,
+}
+
+impl Bed {
+    /// Makes it, and lets the ends shake hands; `None` where that is not permitted, which is said for `test`.
+    pub(crate) fn new(test: &str, setting: Setting) -> Option<Self> {
+        let ends = Ends::new(test, setting.outer_mtu())?;
+        let (mut conf_a, mut conf_b) = Conf::pair(setting.outer);
+        for conf in [&mut conf_a, &mut conf_b] {
+            conf.mtu = Some(setting.mtu);
+        }
+        let before = [Counters::read(&ends.a).unwrap(), Counters::read(&ends.b).unwrap()];
+        let a = conf_a.start(&ends.a, &setting.options("weft-a")).unwrap();
+        let b = conf_b.start(&ends.b, &setting.options("weft-b")).unwrap();
+        let bed = Self { ends, setting, a, b, before };
+        assert!(answers(&bed.ends.a, End::B.inner(Family::V4)), "no answer through the tunnel: {setting:?}");
+        Some(bed)
+    }
+
+    pub(crate) fn read(&self, end: End) -> Reading {
+        let (daemon, before) = match end {
+            End::A => (&self.a, &self.before[0]),
+            End::B => (&self.b, &self.before[1]),
+        };
+        let kernel = Counters::read(self.ends.namespace(end)).unwrap().since(before);
+        Reading { weft: daemon.snapshot().unwrap(), kernel }
+    }
+
+    /// Waits until every packet that went in anywhere is accounted for, and asserts that weft dropped none.
+    /// Gives what both ends counted.
+    #[track_caller]
+    pub(crate) fn assert_balanced(&self) -> [Reading; 2] {
+        let start = Instant::now();
+        loop {
+            let readings = [self.read(End::A), self.read(End::B)];
+            let [a, b] = &readings;
+            let problem = [
+                imbalance_within(a),
+                imbalance_within(b),
+                imbalance_between(a, b),
+                imbalance_between(b, a),
+                unexplained_drops(a),
+                unexplained_drops(b),
+            ];
+            let Some(problem) = problem.into_iter().flatten().next() else { return readings };
+            assert!(start.elapsed() < PATIENCE, "{:?}: {problem}\nA: {a:#?}\nB: {b:#?}", self.setting);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Takes both down, which has to go well.
+    pub(crate) fn stop(self) {
+        let Self { ends, a, b, .. } = self;
+        a.stop().unwrap();
+        b.stop().unwrap();
+        for namespace in [&ends.a, &ends.b] {
+            wait_until("the interface to go", || {
+                (!Counters::read(namespace).unwrap().interfaces.contains_key(NAME)).then_some(())
+            });
+        }
+    }
+}
+
+impl Reading {
+    /// The most datagrams that can have been lost between weft and its neighbours: a super-packet of the kernel
+    /// counts once and has up to 64 of them.
+    pub(crate) fn lost_in_kernel(&self) -> u64 {
+        let lost = |name| {
+            let interface = self.kernel.interface(name);
+            interface.tx_dropped + interface.rx_dropped
+        };
+        64 * (lost(NAME)
+            + lost("eth0")
+            + self.kernel.udp_receive_buffer_full()
+            + self.kernel.udp_send_buffer_full())
+    }
+}
+
+/// What went into an end has to have come out of it, direction by direction.
+fn imbalance_within(end: &Reading) -> Option<String> {
+    let Snapshot { tun, tunnel, udp, drops, .. } = &end.weft;
+    let sum = |reasons: &[DropReason]| reasons.iter().map(|reason| drops.get(*reason)).sum::<u64>();
+    let not_sealed = sum(&[
+        DropReason::MalformedPacket,
+        DropReason::NoPeer,
+        DropReason::NoEndpoint,
+        DropReason::StagingFull,
+        DropReason::HandshakeTimeout,
+        DropReason::PeerRemoved,
+    ]) - tun.malformed_reads;
+    if tun.segments_read != tunnel.sealed + tunnel.staged_segments + not_sealed {
+        return Some("what was read from the TUN is not what was sealed, staged and dropped".to_owned());
+    }
+    // Handshakes and keepalives go out beside the data, a handful of them.
+    let not_sent = sum(&[DropReason::UdpSendFailed, DropReason::DatagramTooLong]);
+    let control = (udp.datagrams_sent + not_sent).checked_sub(tunnel.sealed);
+    if control.is_none_or(|control| control > 2 * tunnel.handshakes + 20) {
+        return Some(format!("{control:?} datagrams more were sent than sealed"));
+    }
+    let not_opened =
+        drops.total() - not_sealed - not_sent - drops.get(DropReason::TunWriteFailed) - tun.malformed_reads;
+    let control = udp.datagrams_received.checked_sub(tunnel.opened + not_opened);
+    if control.is_none_or(|control| control > 2 * tunnel.handshakes + 20 + tunnel.keepalives_received) {
+        return Some(format!("{control:?} datagrams more were received than opened and dropped"));
+    }
+    if tunnel.opened != tun.segments_written + tun.write_failures {
+        return Some("what was opened is not what was written to the TUN".to_owned());
+    }
+    // What the kernel says it gave to the TUN and got from it, a super-packet being one packet.
+    let device = end.kernel.interface(NAME);
+    if device.tx_packets != tun.packets_read || device.rx_packets != tun.packets_written {
+        return Some(format!("the kernel counts otherwise: {device:?}"));
+    }
+    None
+}
+
+/// What one end sent has to have arrived at the other.
+fn imbalance_between(from: &Reading, to: &Reading) -> Option<String> {
+    let (sent, received) = (from.weft.udp.datagrams_sent, to.weft.udp.datagrams_received);
+    let lost = from.lost_in_kernel() + to.lost_in_kernel();
+    match sent.checked_sub(received) {
+        Some(missing) if missing <= lost => None,
+        _ => Some(format!(
+            "{sent} datagrams were sent and {received} received; the kernel lost at most {lost}"
+        )),
+    }
+}
+
+/// Only the multicast that the kernel sends through every interface has no peer to go to.
+fn unexplained_drops(end: &Reading) -> Option<String> {
+    let drops = &end.weft.drops;
+    let multicast = end.kernel.protocol("Ip6OutMcastPkts");
+    let unexplained = drops.total() - drops.get(DropReason::NoPeer);
+    (unexplained > 0 || drops.get(DropReason::NoPeer) > multicast)
+        .then(|| format!("weft dropped packets: {drops:?}"))
+}

@@ -1,0 +1,165 @@
+//! Every byte arrives, in order and unchanged, whatever the MTU, the families, the threads and the offloads.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use weft::lab::Namespace;
+use weft::lab::numbered::{Numbered, NumberedOptions, NumberedReport, Tally};
+use weft::lab::traffic::{Amount, TcpReceiver, TcpSenders};
+
+use crate::accounts::{Bed, Reading, Setting};
+use crate::support::{End, Family, PATIENCE, alone};
+
+/// Flows of each pair of a direction and an inner family: 64 in all.
+const FLOWS: u32 = 16;
+/// Bytes of each of them.
+const BYTES: u64 = 320 * 1024 + 7;
+
+#[test]
+fn everything_arrives_without_threads_of_the_tun() {
+    everything_arrives_at_every_mtu("everything_arrives_without_threads_of_the_tun", 0);
+}
+
+#[test]
+fn everything_arrives_through_one_queue() {
+    everything_arrives_at_every_mtu("everything_arrives_through_one_queue", 1);
+}
+
+#[test]
+fn everything_arrives_through_two_queues() {
+    everything_arrives_at_every_mtu("everything_arrives_through_two_queues", 2);
+}
+
+#[test]
+fn everything_arrives_through_four_queues() {
+    everything_arrives_at_every_mtu("everything_arrives_through_four_queues", 4);
+}
+
+/// Every MTU; each of them with the outer family that the number of threads before it did not have, so that both
+/// families meet every MTU and every number of threads.
+fn everything_arrives_at_every_mtu(test: &str, tun_threads: u16) {
+    let _alone = alone();
+    let turn = usize::from(matches!(tun_threads, 1 | 4));
+    for (place, mtu) in [1280, 1420, 8920].into_iter().enumerate() {
+        let outer = if (place + turn).is_multiple_of(2) { Family::V4 } else { Family::V6 };
+        everything_arrives(test, Setting { tun_threads, mtu, outer, offload: true });
+    }
+}
+
+#[test]
+fn everything_arrives_without_offloads() {
+    let _alone = alone();
+    let settings =
+        [(0, 1420, Family::V6), (1, 1280, Family::V4), (2, 1420, Family::V4), (4, 8920, Family::V6)];
+    for (tun_threads, mtu, outer) in settings {
+        let setting = Setting { tun_threads, mtu, outer, offload: false };
+        everything_arrives("everything_arrives_without_offloads", setting);
+    }
+}
+
+fn everything_arrives(test: &str, setting: Setting) {
+    let Some(bed) = Bed::new(test, setting) else { return };
+    streams_arrive(&bed);
+    datagrams_arrive(&bed);
+    let [a, b] = bed.assert_balanced();
+    for end in [&a, &b] {
+        let tun = &end.weft.tun;
+        let joined = tun.segments_read > tun.packets_read && tun.segments_written > tun.packets_written;
+        assert_eq!(joined, setting.offload, "{setting:?}: {tun:?}");
+        let batches = end.weft.udp.datagrams_sent > end.weft.udp.batches_sent;
+        assert!(batches || !setting.offload, "{setting:?}: {:?}", end.weft.udp);
+    }
+    bed.stop();
+}
+
+/// All four at once: both directions, both families.
+fn streams_arrive(bed: &Bed) {
+    let ways = [(End::A, End::B), (End::B, End::A)];
+    let mut running = Vec::new();
+    for (seed, ((from, to), family)) in
+        (0..).zip(ways.into_iter().flat_map(|way| [(way, Family::V4), (way, Family::V6)]))
+    {
+        let address = SocketAddr::new(to.inner(family), 0);
+        let receiver = bed.ends.namespace(to).run(|| TcpReceiver::listen(address)).unwrap();
+        let sender = bed.ends.namespace(from);
+        let senders =
+            TcpSenders::start(sender, receiver.local_addr(), FLOWS, Amount::Count(BYTES), seed).unwrap();
+        running.push((receiver, senders));
+    }
+    for (receiver, senders) in running {
+        for flow in senders.finish() {
+            assert_eq!((&flow.error, flow.bytes, flow.confirmed), (&None, BYTES, BYTES), "{:?}", bed.setting);
+        }
+        let received = receiver.finish();
+        assert_eq!(received.len(), FLOWS as usize);
+        for flow in received {
+            let whole = (&flow.error, flow.first_mismatch, flow.bytes) == (&None, None, BYTES);
+            assert!(whole, "{:?}: {flow:?}", bed.setting);
+        }
+    }
+}
+
+/// Datagrams as long as the MTU lets them be, in super-packets one way and singly the other.
+fn datagrams_arrive(bed: &Bed) {
+    let start = |from: End, to: End, family: Family, segmentation_offload| {
+        let headers = if family == Family::V4 { 28 } else { 48 };
+        let options = NumberedOptions {
+            flows: 16,
+            datagram_bytes: usize::from(bed.setting.mtu) - headers,
+            datagrams_per_second: 5_000,
+            burst: 8,
+            segmentation_offload,
+            amount: Amount::Count(1_600),
+            ..NumberedOptions::default()
+        };
+        start_numbered(bed, from, to, family, options)
+    };
+    let running = [start(End::A, End::B, Family::V4, true), start(End::B, End::A, Family::V6, false)];
+    for numbered in running {
+        finish_in_order(bed, numbered);
+    }
+}
+
+/// Starts numbered flows through the tunnel.
+pub(crate) fn start_numbered(
+    bed: &Bed,
+    from: End,
+    to: End,
+    family: Family,
+    options: NumberedOptions,
+) -> Numbered {
+    let end = |end: End| -> (&Namespace, IpAddr) { (bed.ends.namespace(end), end.inner(family)) };
+    let ((from, source), (to, destination)) = (end(from), end(to));
+    Numbered::start(from, source, to, destination, options).unwrap()
+}
+
+/// Waits until everything has arrived, and asserts that nothing was displaced, repeated or changed, and that only
+/// the kernel lost anything.
+#[track_caller]
+pub(crate) fn finish_in_order(bed: &Bed, numbered: Numbered) -> NumberedReport {
+    let read = || [bed.read(End::A), bed.read(End::B)];
+    let lost_in = |readings: &[Reading]| readings.iter().map(Reading::lost_in_kernel).sum::<u64>();
+    let start = Instant::now();
+    while !numbered.is_sent() || numbered.progress().0 > numbered.progress().1 {
+        let is_late = numbered.is_sent() && start.elapsed() > PATIENCE;
+        // What the kernel lost is not waited for; what goes on arriving then is waited for by the flows themselves.
+        if is_late || (numbered.is_sent() && lost_in(&read()) > 0) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let report = numbered.finish();
+    let readings = read();
+    let lost_in_kernel = lost_in(&readings);
+    for tally in [report.forward, report.replies] {
+        let Tally { out_of_order, duplicates, corrupt, lost, .. } = tally;
+        assert_eq!((out_of_order, duplicates, corrupt), (0, 0, 0), "{:?}: {report:?}", bed.setting);
+        assert!(
+            lost <= lost_in_kernel,
+            "{:?}: the kernel lost at most {lost_in_kernel}: {report:?}\n{readings:#?}",
+            bed.setting
+        );
+    }
+    assert!(report.forward.received > 0, "{report:?}");
+    report
+}

@@ -1,0 +1,30 @@
+//! Two daemons in two namespaces, and the kernel's own TCP and UDP through them.
+//!
+//! ```text
+//!   namespace a                                                               namespace b
+//!
+//!   kernel TCP, UDP                                                       kernel TCP, UDP
+//!   10.77.0.1  fd77::1                                                 10.77.0.2  fd77::2
+//!          │                                                                     │
+//!        weft0                                                                 weft0
+//!          │                                                                     │
+//!         weft   192.0.2.1                                       192.0.2.2      weft
+//!          └──── 2001:db8::1  eth0 ─────── veth ─────── eth0  2001:db8::2 ───────┘
+//! ```
+//!
+//! Every stream and datagram carries content that knows its place, so that what is lost, changed, repeated or
+//! displaced is noticed; and every packet that one part of weft counted has to be found in the next one's counters.
+//! Losses outside of weft (a full TUN ring, a full socket buffer) are told by the kernel's counters.
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, reason = "clippy.toml allows it in tests, but not in their helpers")]
+
+mod accounts;
+mod content;
+mod flood;
+mod lifecycle;
+mod order;
+mod refusals;
+mod routes;
+mod standstill;
+#[path = "../support/mod.rs"]
+mod support;

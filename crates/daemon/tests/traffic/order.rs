@@ -1,0 +1,194 @@
+//! The datagrams of a flow arrive in the order in which they were sent, through four queues and beside a bulk of
+//! TCP, whatever the kernel remembers of where a flow belongs.
+
+use std::net::SocketAddr;
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
+
+use weft::lab::numbered::{FlowCheck, Numbered, NumberedOptions, NumberedReport, Replies};
+use weft::lab::traffic::{Amount, TcpReceiver, TcpSenders};
+
+use crate::accounts::{Bed, Setting};
+use crate::content::{finish_in_order, start_numbered};
+use crate::support::{End, Family, alone};
+
+const FOUR_QUEUES: Setting = Setting { tun_threads: 4, offload: true, mtu: 1420, outer: Family::V4 };
+
+/// Streams that keep every queue busy, both ways, until they are stopped.
+struct Bulk(Vec<(TcpReceiver, TcpSenders)>);
+
+impl Bulk {
+    fn start(bed: &Bed) -> Self {
+        let start = |(from, to): (End, End)| {
+            let address = SocketAddr::new(to.inner(Family::V4), 0);
+            let receiver = bed.ends.namespace(to).run(|| TcpReceiver::listen(address)).unwrap();
+            let amount = Amount::Count(u64::MAX);
+            let senders =
+                TcpSenders::start(bed.ends.namespace(from), receiver.local_addr(), 4, amount, 99).unwrap();
+            (receiver, senders)
+        };
+        Self([(End::A, End::B), (End::B, End::A)].map(start).into())
+    }
+
+    fn finish(self) {
+        self.0.iter().for_each(|(_, senders)| senders.stop());
+        for (receiver, senders) in self.0 {
+            for flow in senders.finish() {
+                assert_eq!((&flow.error, flow.confirmed), (&None, flow.bytes));
+            }
+            assert!(receiver.finish().iter().all(|flow| flow.bytes > 0 && flow.first_mismatch.is_none()));
+        }
+    }
+}
+
+/// Sends numbered flows beside a bulk, and asserts that their order is kept.
+fn keeps_the_order(test: &str, family: Family, options: NumberedOptions) -> Option<NumberedReport> {
+    keeps_the_order_for(test, family, |_| options)
+}
+
+/// The same with options that know when the sending begins.
+fn keeps_the_order_for(
+    test: &str,
+    family: Family,
+    options: impl FnOnce(Instant) -> NumberedOptions,
+) -> Option<NumberedReport> {
+    let _alone = alone();
+    let bed = Bed::new(test, FOUR_QUEUES)?;
+    let bulk = Bulk::start(&bed);
+    let numbered = start_numbered(&bed, End::A, End::B, family, options(Instant::now()));
+    wait_until_sent(&numbered);
+    // Without it the queues run empty, and what is on its way arrives.
+    bulk.finish();
+    let report = finish_in_order(&bed, numbered);
+    bed.assert_balanced();
+    bed.stop();
+    Some(report)
+}
+
+fn wait_until_sent(numbered: &Numbered) {
+    while !numbered.is_sent() {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn ten_thousand_flows_keep_their_order() {
+    // The kernel remembers 4,096 flows.
+    let options = NumberedOptions {
+        flows: 10_000,
+        datagram_bytes: 200,
+        datagrams_per_second: 20_000,
+        burst: 4,
+        amount: Amount::Count(120_000),
+        replies: Replies::EveryPackets(5),
+        ..NumberedOptions::default()
+    };
+    keeps_the_order("ten_thousand_flows_keep_their_order", Family::V4, options);
+}
+
+#[test]
+fn flows_that_are_never_answered_keep_their_order() {
+    let options = NumberedOptions {
+        flows: 500,
+        datagram_bytes: 700,
+        datagrams_per_second: 15_000,
+        burst: 8,
+        amount: Amount::Count(60_000),
+        replies: Replies::Never,
+        ..NumberedOptions::default()
+    };
+    keeps_the_order("flows_that_are_never_answered_keep_their_order", Family::V6, options);
+}
+
+#[test]
+fn flows_that_are_answered_every_four_seconds_keep_their_order() {
+    // The kernel forgets after 3 s on which queue a flow was written.
+    let options = |begin| NumberedOptions {
+        flows: 200,
+        datagram_bytes: 500,
+        datagrams_per_second: 8_000,
+        burst: 4,
+        amount: Amount::Until(begin + Duration::from_secs(10)),
+        replies: Replies::Every(Duration::from_millis(4_200)),
+        ..NumberedOptions::default()
+    };
+    let test = "flows_that_are_answered_every_four_seconds_keep_their_order";
+    let report = keeps_the_order_for(test, Family::V4, options);
+    assert!(report.is_none_or(|report| report.replies.received > 200), "{report:?}");
+}
+
+#[test]
+fn a_first_answer_in_mid_stream_keeps_the_order() {
+    let options = NumberedOptions {
+        flows: 300,
+        datagram_bytes: 300,
+        datagrams_per_second: 15_000,
+        burst: 3,
+        amount: Amount::Count(60_000),
+        replies: Replies::From(100),
+        ..NumberedOptions::default()
+    };
+    let report = keeps_the_order("a_first_answer_in_mid_stream_keeps_the_order", Family::V4, options);
+    assert!(report.is_none_or(|report| report.replies.received > 0), "{report:?}");
+}
+
+#[test]
+fn flows_that_the_other_end_began_keep_their_order_when_the_kernel_forgets_them() {
+    const FLOWS: usize = 96;
+    let _alone = alone();
+    let test = "flows_that_the_other_end_began_keep_their_order_when_the_kernel_forgets_them";
+    let Some(bed) = Bed::new(test, FOUR_QUEUES) else { return };
+    let bind = |end: End| -> Vec<UdpSocket> {
+        let address = SocketAddr::new(end.inner(Family::V4), 0);
+        bed.ends.namespace(end).run(|| (0..FLOWS).map(|_| UdpSocket::bind(address).unwrap()).collect())
+    };
+    let (asking, answering) = (bind(End::A), bind(End::B));
+    for (asking, answering) in asking.iter().zip(&answering) {
+        asking.connect(answering.local_addr().unwrap()).unwrap();
+        answering.connect(asking.local_addr().unwrap()).unwrap();
+        answering.set_read_timeout(Some(crate::support::PATIENCE)).unwrap();
+        // One datagram of A's is the only one that B's daemon ever writes to its TUN.
+        asking.send(b"begin").unwrap();
+        assert_eq!(answering.recv(&mut [0; 16]).unwrap(), 5);
+        asking.set_nonblocking(true).unwrap();
+    }
+    let bulk = Bulk::start(&bed);
+    let mut checks = vec![FlowCheck::default(); FLOWS];
+    let drain = |checks: &mut Vec<FlowCheck>| {
+        let mut number = [0; 16];
+        for (check, asking) in checks.iter_mut().zip(&asking) {
+            while let Ok(len) = asking.recv(&mut number) {
+                assert_eq!(len, 8);
+                check.see(u64::from_be_bytes(*number.first_chunk().unwrap()));
+            }
+        }
+    };
+    // Long enough that the kernel forgets every flow while it goes on, and moves it to the queue of its own hash.
+    let end = Instant::now() + Duration::from_secs(7);
+    let mut sent = 0u64;
+    while Instant::now() < end {
+        for answering in &answering {
+            answering.send(&sent.to_be_bytes()).unwrap();
+        }
+        sent += 1;
+        drain(&mut checks);
+    }
+    crate::support::wait_until("the last datagram of every flow", || {
+        for answering in &answering {
+            answering.send(&sent.to_be_bytes()).unwrap();
+        }
+        sent += 1;
+        let before: u64 = checks.iter().map(FlowCheck::received).sum();
+        drain(&mut checks);
+        let after: u64 = checks.iter().map(FlowCheck::received).sum();
+        (after > before).then_some(())
+    });
+    bulk.finish();
+    let lost_in_kernel = bed.read(End::A).lost_in_kernel() + bed.read(End::B).lost_in_kernel();
+    for check in &checks {
+        assert_eq!((check.out_of_order(), check.duplicates()), (0, 0), "{check:?}");
+        assert!(check.received() > 0 && check.gaps() <= lost_in_kernel, "{check:?}");
+    }
+    bed.assert_balanced();
+    bed.stop();
+}

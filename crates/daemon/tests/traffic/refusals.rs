@@ -1,0 +1,208 @@
+//! A start that cannot succeed says why, with the exit code for it, and leaves nothing behind.
+
+use std::net::UdpSocket;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use weft::lab::{self, Namespace};
+
+use crate::support::{Conf, End, Ended, Ends, Family, NAME, PORT, Traces, WeftProcess, answers, links_of};
+
+/// Starts what cannot succeed, and asserts how it ends and that the namespace looks as before.
+#[track_caller]
+fn refused(namespace: &Namespace, command: Command, code: i32, says: &[&str]) -> Ended {
+    let before = Traces::of(namespace);
+    let ended = WeftProcess::spawn(namespace, command).unwrap().wait();
+    assert_eq!(ended.code, Some(code), "{ended:?}");
+    for text in says {
+        assert!(ended.stderr.contains(text), "{text:?} in:\n{}", ended.stderr);
+    }
+    assert!(!ended.stderr.contains("panicked"), "{ended:?}");
+    before.assert_restored(namespace);
+    ended
+}
+
+#[track_caller]
+fn refused_conf(namespace: &Namespace, conf: &Conf, name: &str, code: i32, says: &[&str]) -> Ended {
+    let directory = tempfile::tempdir().unwrap();
+    let file = conf.write(directory.path(), name);
+    refused(namespace, WeftProcess::command(namespace, &file), code, says)
+}
+
+#[test]
+fn a_second_daemon_on_the_same_interface_is_refused_and_disturbs_nothing() {
+    let test = "a_second_daemon_on_the_same_interface_is_refused_and_disturbs_nothing";
+    let Some(ends) = Ends::new(test, 1500) else { return };
+    for tun_threads in ["0", "2"] {
+        let (conf_a, conf_b) = Conf::pair(Family::V4);
+        let a = WeftProcess::up(&ends.a, &conf_a, &["--tun-threads", tun_threads]);
+        let b = WeftProcess::up(&ends.b, &conf_b, &[]);
+        let second = Conf { listen_port: None, ..conf_a.clone() };
+        refused_conf(&ends.a, &second, NAME, 1, &["interface weft0 already exists"]);
+        // Of another kind.
+        refused_conf(&ends.a, &second, "eth0", 1, &["interface eth0 already exists"]);
+        assert!(answers(&ends.a, End::B.inner(Family::V4)));
+        assert!(answers(&ends.b, End::A.inner(Family::V6)));
+        a.stop();
+        b.stop();
+    }
+}
+
+#[test]
+fn a_busy_port_is_refused_and_disturbs_nothing() {
+    let Some(ends) = Ends::new("a_busy_port_is_refused_and_disturbs_nothing", 1500) else { return };
+    let (conf_a, conf_b) = Conf::pair(Family::V4);
+    let a = WeftProcess::up(&ends.a, &conf_a, &[]);
+    let b = WeftProcess::up(&ends.b, &conf_b, &[]);
+    let other = Conf { listen_port: Some(PORT), ..Conf::new() };
+    refused_conf(&ends.a, &other, "weft1", 1, &["port 51820 is in use"]);
+    // Somebody else's socket, of one family.
+    for address in ["0.0.0.0:51821", "[::]:51821"] {
+        let _busy = ends.a.run(|| {
+            let address: std::net::SocketAddr = address.parse().unwrap();
+            let socket =
+                socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::DGRAM, None)
+                    .unwrap();
+            if address.is_ipv6() {
+                socket.set_only_v6(true).unwrap();
+            }
+            socket.bind(&address.into()).unwrap();
+            UdpSocket::from(socket)
+        });
+        let other = Conf { listen_port: Some(51821), ..Conf::new() };
+        refused_conf(&ends.a, &other, "weft1", 1, &["port 51821 is in use"]);
+    }
+    assert!(answers(&ends.a, End::B.inner(Family::V4)));
+    a.stop();
+    b.stop();
+}
+
+#[test]
+fn without_a_permission_it_says_what_to_do() {
+    let test = "without_a_permission_it_says_what_to_do";
+    let Some(ends) = Ends::new(test, 1500) else { return };
+    let (conf, _) = Conf::pair(Family::V4);
+    // Readable by all, as is its directory: what is missing is CAP_NET_ADMIN alone.
+    let directory = tempfile::tempdir().unwrap();
+    let file = conf.write(directory.path(), NAME);
+    for (path, mode) in [(directory.path(), 0o755), (file.as_path(), 0o644)] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let says = ["needs CAP_NET_ADMIN", "run as root"];
+
+    refused(&ends.a, without_net_admin(WeftProcess::command(&ends.a, &file)), 77, &says);
+
+    let command = as_nobody(WeftProcess::command(&ends.a, &file));
+    match WeftProcess::spawn(&ends.a, as_nobody(WeftProcess::command(&ends.a, &file))) {
+        Ok(_) => drop(refused(&ends.a, command, 77, &says)),
+        Err(error) => lab::not_run(test, &format!("as another user, who cannot run the binary: {error}")),
+    }
+}
+
+#[test]
+fn a_file_that_may_not_be_read_asks_for_root() {
+    let test = "a_file_that_may_not_be_read_asks_for_root";
+    let Some(ends) = Ends::new(test, 1500) else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let file = Conf::new().write(directory.path(), NAME);
+    match WeftProcess::spawn(&ends.a, as_nobody(WeftProcess::command(&ends.a, &file))) {
+        Ok(process) => {
+            let ended = process.wait();
+            assert_eq!(ended.code, Some(77), "{ended:?}");
+            assert!(ended.stderr.contains("run weft as root"), "{ended:?}");
+        }
+        Err(error) => lab::not_run(test, &format!("another user cannot run the binary: {error}")),
+    }
+}
+
+#[test]
+fn without_a_tun_device_it_says_what_to_do() {
+    let test = "without_a_tun_device_it_says_what_to_do";
+    let Some(ends) = Ends::new(test, 1500) else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let file = Conf::new().write(directory.path(), NAME);
+    let hidden = || hide_tun_device(WeftProcess::command(&ends.a, &file), false);
+    if let Err(error) = WeftProcess::spawn(&ends.a, hidden()) {
+        return lab::not_run(test, &format!("cannot hide /dev/net/tun: {error}"));
+    }
+    refused(&ends.a, hidden(), 1, &["/dev/net/tun is missing", "modprobe tun", "--device /dev/net/tun"]);
+    // There, but forbidden.
+    let forbidden = hide_tun_device(WeftProcess::command(&ends.a, &file), true);
+    refused(&ends.a, forbidden, 77, &["weft0"]);
+}
+
+#[test]
+fn an_address_that_cannot_be_added_leaves_no_interface() {
+    let test = "an_address_that_cannot_be_added_leaves_no_interface";
+    let Some(ends) = Ends::new(test, 1500) else { return };
+    if let Err(error) = ends.a.set_sysctl("net/ipv6/conf/default/disable_ipv6", "1") {
+        return lab::not_run(test, &error.to_string());
+    }
+    let (conf, _) = Conf::pair(Family::V4);
+    let ended = refused_conf(&ends.a, &conf, NAME, 77, &["fd77::1/64", "disable_ipv6"]);
+    assert!(!ended.stderr.contains("interface is up"), "{ended:?}");
+    assert!(links_of(&ends.a).iter().all(|(name, ..)| name != NAME));
+}
+
+#[test]
+fn a_route_that_is_somebody_elses_leaves_no_interface_and_stays() {
+    let test = "a_route_that_is_somebody_elses_leaves_no_interface_and_stays";
+    let Some(ends) = Ends::new(test, 1500) else { return };
+    let (mut conf, _) = Conf::pair(Family::V6);
+    // The longer one is added first, and has to go again.
+    conf.peers[0].allowed_ips.extend(["192.0.2.0/24".to_owned(), "198.51.100.0/25".to_owned()]);
+    refused_conf(&ends.a, &conf, NAME, 1, &["192.0.2.0/24", "Table"]);
+}
+
+/// Runs the command as an ordinary user.
+fn as_nobody(mut command: Command) -> Command {
+    const NOBODY: u32 = 65_534;
+    // Not by `Command::uid`, which comes before the child enters its namespace.
+    let become_nobody = || {
+        nix::unistd::setgroups(&[])?;
+        nix::unistd::setgid(NOBODY.into())?;
+        nix::unistd::setuid(NOBODY.into())?;
+        // The death signal is cleared with the user.
+        Ok(nix::sys::prctl::set_pdeathsig(Some(nix::sys::signal::Signal::SIGKILL))?)
+    };
+    // SAFETY: between fork and exec the closure only makes system calls: no allocation, no lock.
+    unsafe { command.pre_exec(become_nobody) };
+    command
+}
+
+/// Runs the command as root without this one capability, as in most containers.
+fn without_net_admin(mut command: Command) -> Command {
+    // linux/capability.h
+    const CAP_NET_ADMIN: libc::c_ulong = 12;
+    let drop_capability = || {
+        // SAFETY: takes the capability from what the child may have after exec; no memory is involved.
+        let result = unsafe { libc::prctl(libc::PR_CAPBSET_DROP, CAP_NET_ADMIN, 0, 0, 0) };
+        if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+    };
+    // SAFETY: between fork and exec the closure only makes a system call.
+    unsafe { command.pre_exec(drop_capability) };
+    command
+}
+
+/// Runs the command with another /dev/net: an empty one, or one whose device may not be opened.
+fn hide_tun_device(mut command: Command, with_forbidden_device: bool) -> Command {
+    let hide = move || {
+        unshare(CloneFlags::CLONE_NEWNS)?;
+        let none = None::<&Path>;
+        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
+        mount(Some("tmpfs"), "/dev/net", Some("tmpfs"), MsFlags::MS_NODEV, none)?;
+        if with_forbidden_device {
+            let device = nix::sys::stat::makedev(10, 200);
+            let mode = nix::sys::stat::Mode::from_bits_truncate(0o666);
+            nix::sys::stat::mknod("/dev/net/tun", nix::sys::stat::SFlag::S_IFCHR, mode, device)?;
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec the closure only makes system calls; short paths are put on the stack.
+    unsafe { command.pre_exec(hide) };
+    command
+}
