@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
+#[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "nothing is measured elsewhere"))]
 mod cli;
 
 #[cfg(target_os = "linux")]

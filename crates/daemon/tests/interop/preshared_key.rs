@@ -39,45 +39,58 @@ fn with_the_same_preshared_key_traffic_passes() {
     }
 }
 
-#[test]
-fn with_another_preshared_key_nothing_passes_until_it_is_corrected() {
-    if !can_run("with_another_preshared_key_nothing_passes_until_it_is_corrected") {
+/// One end begins, the other one answers: the preshared key matters only to who reads the answer. Two initiations
+/// show that the answer to the first was of no use.
+fn with_another_preshared_key(test: &str, weft_begins: bool) {
+    if !can_run(test) {
         return;
     }
-    let mut lab = Cable::new().both_begin(Family::V4);
+    let mut lab = match weft_begins {
+        true => Cable::new().weft_begins(Family::V4),
+        false => Cable::new().go_begins(Family::V4),
+    };
     let right = PresharedKey::generate().unwrap();
     lab.weft.peers[0].preshared_key = Some(right.clone());
     lab.go.peers[0].preshared_key = Some(PresharedKey::generate().unwrap());
     let weft = Weft::start(&lab.weft_side, &lab.weft);
     let go = WireguardGo::start(&lab.go_side, &lab.go);
+    let (weft_place, go_place) = (lab.weft_place(Family::V4), lab.go_place(Family::V4));
+    let (first, second) = if weft_begins { (weft_place, go_place) } else { (go_place, weft_place) };
     let bind = |(namespace, address): Place<'_>| {
         let socket = namespace.run(|| UdpSocket::bind(SocketAddr::new(address, 4000))).unwrap();
         socket.set_nonblocking(true).unwrap();
         socket
     };
-    let (in_weft, in_go) = (bind(lab.weft_place(Family::V4)), bind(lab.go_place(Family::V4)));
-
-    // Each begins, and each answers the other's initiation, whose preshared key does not matter yet.
-    in_weft.send_to(b"wrong", in_go.local_addr().unwrap()).unwrap();
-    in_go.send_to(b"wrong", in_weft.local_addr().unwrap()).unwrap();
-    until("both ends have begun a handshake and answered one", || {
-        let ours = weft.peer(&lab.go.public_key());
-        ours.sent_bytes >= INITIATION + RESPONSE && ours.received_bytes >= INITIATION
-    });
-    until("wireguard-go has answered weft", || {
-        go.peer(&lab.weft.public_key()).tx_bytes >= INITIATION + RESPONSE
+    let (from, to) = (bind(first), bind(second));
+    from.send_to(b"wrong", to.local_addr().unwrap()).unwrap();
+    until("two initiations and an answer", || {
+        let (ours, theirs) = (weft.peer(&lab.go.public_key()), go.peer(&lab.weft.public_key()));
+        match weft_begins {
+            true => ours.sent_bytes >= 2 * INITIATION && theirs.tx_bytes >= RESPONSE,
+            false => ours.received_bytes >= 2 * INITIATION && ours.sent_bytes >= RESPONSE,
+        }
     });
     assert_eq!(go.peer(&lab.weft.public_key()).latest_handshake, 0);
     assert_eq!(weft.peer(&lab.go.public_key()).last_handshake, None);
     assert_eq!(weft.snapshot().tunnel.handshakes, 0);
-    let mut buffer = [0; 16];
-    for socket in [&in_weft, &in_go] {
-        assert_eq!(socket.recv(&mut buffer).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
-    }
+    assert_eq!(to.recv(&mut [0; 16]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
 
-    lab.go.peers[0].preshared_key = Some(right);
-    go.configure(&lab.go);
-    let conversation = Conversation::start(lab.weft_place(Family::V4), lab.go_place(Family::V4));
+    let mut corrected = lab.go.clone();
+    corrected.peers[0].preshared_key = Some(right);
+    go.configure(&corrected);
+    let conversation = Conversation::start(first, second);
     conversation.wait_for_more(MIB);
     conversation.finish();
+}
+
+#[test]
+fn with_another_preshared_key_nothing_passes_from_weft_until_it_is_corrected() {
+    let test = "with_another_preshared_key_nothing_passes_from_weft_until_it_is_corrected";
+    with_another_preshared_key(test, true);
+}
+
+#[test]
+fn with_another_preshared_key_nothing_passes_from_wireguard_go_until_it_is_corrected() {
+    let test = "with_another_preshared_key_nothing_passes_from_wireguard_go_until_it_is_corrected";
+    with_another_preshared_key(test, false);
 }
