@@ -74,6 +74,8 @@ pub enum SlabHome {
     Thread(mpsc::Sender<Slab>),
     /// A task waits for it.
     Runtime(tokio::sync::mpsc::UnboundedSender<Slab>),
+    /// It was made for one batch only.
+    Nobody,
 }
 
 impl From<mpsc::Sender<Slab>> for SlabHome {
@@ -138,6 +140,28 @@ impl TunBatch {
         })
     }
 
+    /// Takes those of [`Self::remaining`] out of the batch whose place in `wanted` is true, each as a copy in a slab
+    /// of its own, with that place.
+    pub(crate) fn take_out(&mut self, wanted: &[bool]) -> Vec<(usize, Slab)> {
+        let Some(slab) = self.slab.as_mut() else { return Vec::new() };
+        let mut taken = Vec::new();
+        let mut kept = slab.packets[..self.next].to_vec();
+        for (place, entry) in slab.packets[self.next..].iter().enumerate() {
+            if !wanted.get(place).copied().unwrap_or_default() {
+                kept.push(*entry);
+                continue;
+            }
+            let (start, len) = (entry.start as usize, entry.len as usize);
+            let mut own = Slab::new(len + TAILROOM);
+            own.spare_mut()[..len].copy_from_slice(&slab.buffer[start..start + len]);
+            own.commit(0, len, entry.offload);
+            slab.bytes -= len;
+            taken.push((place, own));
+        }
+        slab.packets = kept;
+        taken
+    }
+
     /// Whether every packet was given out.
     pub fn is_done(&self) -> bool {
         self.slab.as_ref().is_none_or(|slab| self.next >= slab.packets.len())
@@ -152,6 +176,7 @@ impl Drop for TunBatch {
             match &self.home {
                 SlabHome::Thread(home) => drop(home.send(slab)),
                 SlabHome::Runtime(home) => drop(home.send(slab)),
+                SlabHome::Nobody => {}
             }
         }
     }

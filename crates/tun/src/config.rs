@@ -59,6 +59,14 @@ pub enum OpenError {
         /// The name that was asked for.
         name: String,
     },
+    /// The process may not open the TUN driver.
+    #[error(
+        "not allowed to open /dev/net/tun, for interface {name}: run as root, or open it (chmod 0666 /dev/net/tun)"
+    )]
+    DriverForbidden {
+        /// The name that was asked for.
+        name: String,
+    },
     /// The kernel's TUN driver is not there.
     #[error(
         "/dev/net/tun is missing: load the module (modprobe tun), or pass the device into the container \
@@ -114,7 +122,7 @@ impl OpenError {
             Self::InvalidName { .. } | Self::TooManyQueues { .. } => io::ErrorKind::InvalidInput,
             Self::DescriptorCount { .. } | Self::Descriptor { .. } => io::ErrorKind::InvalidInput,
             Self::Exists { .. } => io::ErrorKind::AlreadyExists,
-            Self::PermissionDenied { .. } => io::ErrorKind::PermissionDenied,
+            Self::PermissionDenied { .. } | Self::DriverForbidden { .. } => io::ErrorKind::PermissionDenied,
             Self::NoTunDriver => io::ErrorKind::NotFound,
             Self::Unsupported { .. } => io::ErrorKind::Unsupported,
             Self::Io { source, .. } => source.kind(),

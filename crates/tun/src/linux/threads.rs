@@ -253,7 +253,7 @@ impl Threads {
     ) -> Poll<io::Result<usize>> {
         let Self { pipes, batches, flows, .. } = self;
         let mut taken = match flows {
-            Some(Flows { fence, table, .. }) if fence.holds_any() => fence.release(table, pipes, out),
+            Some(Flows { fence, .. }) if fence.holds_any() => fence.release(pipes, out),
             _ => 0,
         };
         let mut closed = false;
@@ -274,12 +274,12 @@ impl Threads {
                 }
             }
         }
-        if let Some(Flows { fence, table, .. }) = flows
+        if let Some(Flows { fence, .. }) = flows
             && taken == 0
             && fence.holds_any()
         {
             if closed {
-                taken = fence.release_all(table, pipes, out);
+                taken = fence.release_all(out);
             } else {
                 // The other queue may become idle without another batch: look again at once. It takes a reader
                 // no longer than a few reads.
