@@ -142,7 +142,7 @@ impl TunBatch {
 
     /// Takes those of [`Self::remaining`] out of the batch whose place in `wanted` is true, each as a copy in a slab
     /// of its own, with that place.
-    pub(crate) fn take_out(&mut self, wanted: &[bool]) -> Vec<(usize, Slab)> {
+    pub fn take_out(&mut self, wanted: &[bool]) -> Vec<(usize, Slab)> {
         let Some(slab) = self.slab.as_mut() else { return Vec::new() };
         let mut taken = Vec::new();
         let mut kept = slab.packets[..self.next].to_vec();
