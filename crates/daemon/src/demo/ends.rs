@@ -54,6 +54,12 @@ pub(super) fn start(tun: TunArgs) -> Result<[End; 2], Error> {
         ..LinkOptions::default()
     };
     link::join(&a, &b, &options)?;
+    for namespace in [&a, &b] {
+        // What the link reorders would look like weft's doing. Where it cannot be had, it is only likelier.
+        if let Err(error) = link::receive_on_one_cpu(namespace, OUTER) {
+            tracing::debug!(%error, "the link may reorder under load");
+        }
+    }
     let key = || PrivateKey::generate().map_err(|error| Error::new(Code::Failure, error));
     let keys = [key()?, key()?];
     let start_one = |namespace: Namespace, place: usize| {

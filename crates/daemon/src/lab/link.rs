@@ -3,10 +3,13 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsRawFd as _;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use ipnet::IpNet;
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
 use rtnetlink::packet_core::{
     DefaultNla, NLM_F_ACK, NLM_F_CREATE, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
 };
@@ -94,6 +97,19 @@ fn wait_until_running(namespace: &Namespace, name: &str) -> io::Result<()> {
         std::thread::sleep(Duration::from_millis(2));
     }
     Err(io::Error::new(io::ErrorKind::TimedOut, format!("the link {name} does not come up")))
+}
+
+/// Makes the receiving end of a veth one that keeps the order. Without it a packet waits for the processor that sent
+/// it, and a sender that was moved to another one meanwhile overtakes itself.
+pub fn receive_on_one_cpu(namespace: &Namespace, name: &str) -> io::Result<()> {
+    namespace.run(|| {
+        // Only a sysfs that was mounted in the namespace shows its interfaces: for this thread alone.
+        unshare(CloneFlags::CLONE_NEWNS)?;
+        let none = None::<&Path>;
+        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
+        mount(Some("sysfs"), "/sys", Some("sysfs"), MsFlags::empty(), none)?;
+        std::fs::write(format!("/sys/class/net/{name}/queues/rx-0/rps_cpus"), "1")
+    })
 }
 
 /// Takes an interface up.

@@ -132,7 +132,7 @@ impl Ends {
         };
         link::join(&ends.a, &ends.b, &options).unwrap();
         for namespace in [&ends.a, &ends.b] {
-            if let Err(error) = receive_on_one_cpu(namespace, "eth0") {
+            if let Err(error) = link::receive_on_one_cpu(namespace, "eth0") {
                 eprintln!("{test}: the veth may reorder under load: {error}");
             }
         }
@@ -146,20 +146,6 @@ impl Ends {
             End::B => &self.b,
         }
     }
-}
-
-/// Makes a veth a wire that keeps the order. Without it a packet waits for the processor that sent it, and a sender
-/// who was moved to another one meanwhile overtakes itself.
-fn receive_on_one_cpu(namespace: &Namespace, name: &str) -> io::Result<()> {
-    use nix::mount::{MsFlags, mount};
-    namespace.run(|| {
-        // Only a sysfs that was mounted in the namespace shows its interfaces: for this thread alone.
-        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS)?;
-        let none = None::<&Path>;
-        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
-        mount(Some("sysfs"), "/sys", Some("sysfs"), MsFlags::empty(), none)?;
-        std::fs::write(format!("/sys/class/net/{name}/queues/rx-0/rps_cpus"), "1")
-    })
 }
 
 /// The text of a wg-quick file.
