@@ -15,3 +15,28 @@ impl Drop for EndProcessOnPanic {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::EndProcessOnPanic;
+
+    #[test]
+    fn a_thread_that_panics_ends_the_process() {
+        const CHILD: &str = "WEFT_TEST_PANICKING_CHILD";
+        if std::env::var_os(CHILD).is_some() {
+            let thread = std::thread::spawn(|| {
+                let _guard = EndProcessOnPanic;
+                panic!("on purpose");
+            });
+            let _ = thread.join();
+            std::process::exit(0);
+        }
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "thread_guard::tests::a_thread_that_panics_ends_the_process", "--nocapture"])
+            .env(CHILD, "1")
+            .output()
+            .unwrap();
+        assert_eq!(child.status.code(), Some(1));
+        assert!(String::from_utf8_lossy(&child.stderr).contains("on purpose"));
+    }
+}

@@ -1,4 +1,4 @@
-//! The pages that name files and functions tell the truth.
+//! The pages that name files and functions tell the truth, and so does the source about its layers.
 
 use std::path::{Path, PathBuf};
 
@@ -44,4 +44,38 @@ fn every_file_that_the_architecture_names_is_there() {
         files += 1;
     }
     assert!(files > 10, "only {files} files were found");
+}
+
+/// Every Rust file below `folder`.
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn nothing_below_the_configuration_reads_text() {
+    let mut files = Vec::new();
+    for folder in
+        ["crates/tunnel/src", "crates/tun/src", "crates/daemon/src/dataplane", "crates/daemon/src/udp"]
+    {
+        sources(&root().join(folder), &mut files);
+    }
+    // The text of a key belongs to its type, and is read by the configuration alone; the kernel's release is no
+    // configuration.
+    files.retain(|file| !file.ends_with("key.rs") && !file.ends_with("udp/linux/kernel.rs"));
+    files.retain(|file| !file.ends_with("tests.rs"));
+    assert!(files.len() > 40, "only {} files were found", files.len());
+    for file in files {
+        let source = std::fs::read_to_string(&file).unwrap();
+        let code = source.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+        for reading in [".parse()", ".parse::<", "from_str("] {
+            assert!(!code.contains(reading), "{} reads text: {reading}", file.display());
+        }
+    }
 }

@@ -162,6 +162,14 @@ mod tests {
     }
 
     #[test]
+    fn secret_keys_are_wiped_when_they_are_dropped() {
+        // Fails to compile when it is not so.
+        fn is_wiped<T: ZeroizeOnDrop>() {}
+        is_wiped::<PrivateKey>();
+        is_wiped::<PresharedKey>();
+    }
+
+    #[test]
     fn texts_that_are_no_key_are_refused() {
         let text = PresharedKey::generate().unwrap().to_base64();
         for wrong in

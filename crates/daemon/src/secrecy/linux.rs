@@ -5,3 +5,18 @@ pub(super) fn forbid_core_dumps() {
         tracing::warn!(error = errno.desc(), "cannot forbid core dumps, which would hold keys");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::prctl;
+
+    #[test]
+    fn a_process_with_keys_leaves_no_core_dump() {
+        let before = prctl::get_dumpable().unwrap();
+        super::forbid_core_dumps();
+        let after = prctl::get_dumpable().unwrap();
+        // The other tests of this process expect to be what they were.
+        prctl::set_dumpable(before).unwrap();
+        assert!(!after);
+    }
+}
