@@ -8,11 +8,11 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 
 use tokio::sync::mpsc as async_mpsc;
+use weft_tun::thread_guard::EndProcessOnPanic;
 use weft_tun::{TunConfig, TunOffload, TunStatsSnapshot};
 use weft_tunnel::{DropCounters, NewPeer, PeerSnapshot, PrivateKey, Tunnel, TunnelConfig, TunnelStats};
 
 use crate::cli::TunThreads;
-use crate::thread_guard;
 use crate::udp::{self, BindError, UdpConfig, UdpSockets, UdpStats};
 
 mod event_loop;
@@ -156,7 +156,7 @@ impl Dataplane {
         let thread = std::thread::Builder::new()
             .name(name)
             .spawn(move || {
-                let _guard = thread_guard::EndProcessOnPanic;
+                let _guard = EndProcessOnPanic;
                 let result = packet_thread(setup, command_queue, &started, &report);
                 on_end();
                 result

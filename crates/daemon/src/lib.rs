@@ -18,7 +18,6 @@ pub mod resolve;
 pub mod routes;
 mod secrecy;
 pub mod signals;
-pub mod thread_guard;
 pub mod udp;
 pub mod up;
 

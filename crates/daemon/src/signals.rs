@@ -11,7 +11,7 @@ use std::sync::mpsc;
 pub fn watch(on_signal: impl Fn(&'static str) + Send + 'static) -> io::Result<()> {
     let (report, reported) = mpsc::sync_channel(1);
     std::thread::Builder::new().name("weft-signals".into()).spawn(move || {
-        let _guard = crate::thread_guard::EndProcessOnPanic;
+        let _guard = weft_tun::thread_guard::EndProcessOnPanic;
         let runtime = match tokio::runtime::Builder::new_current_thread().enable_io().build() {
             Ok(runtime) => runtime,
             Err(error) => {

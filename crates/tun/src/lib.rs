@@ -15,6 +15,7 @@ mod config;
 pub mod flow;
 pub mod memory;
 mod stats;
+pub mod thread_guard;
 
 #[cfg(target_os = "linux")]
 mod linux;

@@ -26,5 +26,4 @@ mod order;
 mod refusals;
 mod routes;
 mod standstill;
-#[path = "../support/mod.rs"]
 mod support;

@@ -23,6 +23,7 @@ use super::writer::{self, BatchWriter, Coalescing, PlainBatch, Writer};
 use crate::batch::{Slab, TunBatch};
 use crate::flow::{FlowHasher, FlowTable};
 use crate::stats::TunStats;
+use crate::thread_guard::EndProcessOnPanic;
 
 /// Tells the threads of a device to end.
 #[derive(Debug)]
@@ -84,21 +85,10 @@ impl Stop {
     }
 }
 
-/// Starts a thread whose panic ends the process: a daemon that lives on without one of its queues would look
-/// healthy and lose packets.
-pub(super) fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
-    struct EndsProcess(String);
-    impl Drop for EndsProcess {
-        fn drop(&mut self) {
-            if thread::panicking() {
-                eprintln!("thread {} panicked; ending the process", self.0);
-                std::process::exit(1);
-            }
-        }
-    }
-    let guard = EndsProcess(name.clone());
+/// Starts a thread whose panic ends the process.
+fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     thread::Builder::new().name(name).spawn(move || {
-        let _guard = guard;
+        let _guard = EndProcessOnPanic;
         body();
     })
 }
@@ -351,28 +341,5 @@ impl Drop for Threads {
             // A thread that panicked has ended the process.
             let _ = handle.join();
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_thread_that_panics_ends_the_process() {
-        const CHILD: &str = "WEFT_TEST_PANICKING_CHILD";
-        if std::env::var_os(CHILD).is_some() {
-            let handle = spawn("weft-tun-r9".to_owned(), || panic!("on purpose")).unwrap();
-            let _ = handle.join();
-            std::process::exit(0);
-        }
-        let child = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "linux::threads::tests::a_thread_that_panics_ends_the_process", "--nocapture"])
-            .env(CHILD, "1")
-            .output()
-            .unwrap();
-        assert_eq!(child.status.code(), Some(1));
-        let stderr = String::from_utf8_lossy(&child.stderr);
-        assert!(stderr.contains("thread weft-tun-r9 panicked"), "{stderr}");
     }
 }

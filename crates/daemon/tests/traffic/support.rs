@@ -10,14 +10,12 @@
 //!     10.77.0.1/24                            10.77.0.2/24
 //!     fd77::1/64                                fd77::2/64
 //! ```
-#![allow(dead_code, reason = "each test target uses a part of it")]
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::{self, BufRead as _, BufReader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -291,7 +289,6 @@ impl PeerConf {
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) code: Option<i32>,
-    pub(crate) signal: Option<i32>,
     pub(crate) stderr: String,
 }
 
@@ -406,7 +403,7 @@ impl WeftProcess {
         if let Some(reader) = self.reader.take() {
             reader.join().unwrap();
         }
-        Ended { code: status.code(), signal: status.signal(), stderr: self.stderr() }
+        Ended { code: status.code(), stderr: self.stderr() }
     }
 
     /// Ends it with SIGTERM, and asserts that it ends well.
