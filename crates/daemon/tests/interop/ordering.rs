@@ -95,13 +95,19 @@ fn a_burst_that_waits_in_a_responder_arrives_in_order() {
 }
 
 #[test]
-fn a_burst_behind_the_handshake_of_wireguard_go_arrives_in_order() {
-    if !can_run("a_burst_behind_the_handshake_of_wireguard_go_arrives_in_order") {
+fn a_burst_behind_the_handshake_of_wireguard_go_arrives_whole() {
+    if !can_run("a_burst_behind_the_handshake_of_wireguard_go_arrives_whole") {
         return;
     }
     let lab = Cable::new().go_begins(Family::V4);
     let _go = WireguardGo::start(&lab.go_side, &lab.go);
     let weft = Weft::start(&lab.weft_side, &lab.weft);
-    expect_all_in_order(send_burst(lab.go_place(Family::V4), lab.weft_place(Family::V4), false));
+    // The order is the sender's here, and wireguard-go does not keep it: both its TUN reader and its handshake take
+    // packets out of what waits. What weft sends is held to it by the tests above.
+    let burst = send_burst(lab.go_place(Family::V4), lab.weft_place(Family::V4), false);
+    until("the whole burst arrives", || burst.progress().1 >= BURST);
+    let report = burst.finish().forward;
+    let unwanted = (report.lost, report.duplicates, report.corrupt, report.refused);
+    assert_eq!((report.received, unwanted), (BURST, (0, 0, 0, 0)), "{report:?}");
     assert_eq!(weft.snapshot().tunnel.handshakes, 1);
 }
