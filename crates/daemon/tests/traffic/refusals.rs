@@ -131,8 +131,11 @@ fn without_a_tun_device_it_says_what_to_do() {
     }
     refused(&ends.a, hidden(), 1, &["/dev/net/tun is missing", "modprobe tun", "--device /dev/net/tun"]);
     // There, but forbidden.
-    let forbidden = hide_tun_device(WeftProcess::command(&ends.a, &file), true);
-    refused(&ends.a, forbidden, 77, &["weft0"]);
+    let forbidden = || hide_tun_device(WeftProcess::command(&ends.a, &file), true);
+    if let Err(error) = WeftProcess::spawn(&ends.a, forbidden()) {
+        return lab::not_run(test, &format!("cannot forbid /dev/net/tun: {error}"));
+    }
+    refused(&ends.a, forbidden(), 77, &["/dev/net/tun", "weft0"]);
 }
 
 #[test]

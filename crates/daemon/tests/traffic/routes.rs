@@ -85,7 +85,9 @@ fn routes_that_somebody_took_away_are_not_missed() {
     // Its routes and IPv6 addresses go with that.
     weft::lab::link::set_down(&ends.a, NAME).unwrap();
     let ended = weft.stop();
-    assert!(!ended.stderr.contains("WARN"), "{ended:?}");
+    // Without CAP_NET_ADMIN over the machine it also warns of small socket buffers.
+    let of_routes = |line: &str| line.contains("WARN") && !line.contains("UDP buffer");
+    assert!(!ended.stderr.lines().any(of_routes), "{ended:?}");
     before.assert_restored(&ends.a);
 }
 

@@ -112,6 +112,7 @@ fn reserve(name: &str) -> Result<File, OpenError> {
         .open("/dev/net/tun")
         .map_err(|error| match Errno::from_raw(error.raw_os_error().unwrap_or_default()) {
         Errno::ENOENT | Errno::ENODEV | Errno::ENXIO => OpenError::NoTunDriver,
+        Errno::EACCES | Errno::EPERM => OpenError::DriverForbidden { name: name.to_owned() },
         _ => open_error("open /dev/net/tun", name, error),
     })?;
     let request = request(name, QUEUE_FLAGS | libc::IFF_MULTI_QUEUE | IFF_TUN_EXCL);
