@@ -15,12 +15,11 @@ use super::send::retry;
 /// Fills `buffers` anew. [`io::ErrorKind::WouldBlock`] when nothing has arrived.
 pub(super) fn recv(fd: BorrowedFd<'_>, buffers: &mut RecvBuffers, stats: &mut UdpStats) -> io::Result<usize> {
     buffers.clear();
+    type Names = [libc::sockaddr_in6; RecvBuffers::COUNT];
+    type Vectors = [libc::iovec; RecvBuffers::COUNT];
+    type Headers = [libc::mmsghdr; RecvBuffers::COUNT];
     // SAFETY: sockaddr_in6, iovec and mmsghdr of zeros are valid.
-    let (mut names, mut vectors, mut headers): (
-        [libc::sockaddr_in6; RecvBuffers::COUNT],
-        [libc::iovec; RecvBuffers::COUNT],
-        [libc::mmsghdr; RecvBuffers::COUNT],
-    ) = unsafe { mem::zeroed() };
+    let (mut names, mut vectors, mut headers): (Names, Vectors, Headers) = unsafe { mem::zeroed() };
     let mut controls = [Control::new(); RecvBuffers::COUNT];
     for ((((buffer, name), vector), control), message) in
         buffers.free_buffers().zip(&mut names).zip(&mut vectors).zip(&mut controls).zip(&mut headers)
