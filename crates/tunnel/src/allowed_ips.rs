@@ -1,33 +1,43 @@
 //! Cryptokey routing (whitepaper, section 2): which peer an inner address belongs to, by longest prefix.
 
+use std::hash::BuildHasher as _;
 use std::net::IpAddr;
 
 use ip_network::{Ipv4Network, Ipv6Network};
 use ip_network_table::IpNetworkTable;
 use ipnet::IpNet;
+use rustc_hash::FxBuildHasher;
 
 use crate::peer::PeerId;
 
+/// Addresses whose peer is remembered: a walk down the table costs as much as all else that is done with a header.
+const REMEMBERED: usize = 256;
+
 /// The allowed-ips of every peer. A prefix belongs to one peer only.
-pub(crate) struct AllowedIps(IpNetworkTable<PeerId>);
+pub(crate) struct AllowedIps {
+    table: IpNetworkTable<PeerId>,
+    /// What the table said of addresses that were asked for, each at the one place that its hash allows it.
+    remembered: Box<[Option<(IpAddr, PeerId)>; REMEMBERED]>,
+}
 
 impl AllowedIps {
     pub(crate) fn new() -> Self {
-        Self(IpNetworkTable::new())
+        Self { table: IpNetworkTable::new(), remembered: Box::new([None; REMEMBERED]) }
     }
 
     /// Gives `network` to `peer`, taking it from the peer that had it.
     pub(crate) fn insert(&mut self, network: IpNet, peer: PeerId) {
+        self.remembered.fill(None);
         // Truncating cannot fail: the prefix length of an `IpNet` is in range.
         match network {
             IpNet::V4(net) => {
                 if let Ok(net) = Ipv4Network::new_truncate(net.addr(), net.prefix_len()) {
-                    self.0.insert(net, peer);
+                    self.table.insert(net, peer);
                 }
             }
             IpNet::V6(net) => {
                 if let Ok(net) = Ipv6Network::new_truncate(net.addr(), net.prefix_len()) {
-                    self.0.insert(net, peer);
+                    self.table.insert(net, peer);
                 }
             }
         }
@@ -35,16 +45,25 @@ impl AllowedIps {
 
     /// The peer that `address` belongs to.
     #[inline]
-    pub(crate) fn peer_of(&self, address: IpAddr) -> Option<PeerId> {
-        match address {
-            IpAddr::V4(address) => self.0.longest_match_ipv4(address).map(|(_, peer)| *peer),
-            IpAddr::V6(address) => self.0.longest_match_ipv6(address).map(|(_, peer)| *peer),
+    pub(crate) fn peer_of(&mut self, address: IpAddr) -> Option<PeerId> {
+        let place = &mut self.remembered[FxBuildHasher.hash_one(address) as usize % REMEMBERED];
+        if let Some((known, peer)) = place
+            && *known == address
+        {
+            return Some(*peer);
         }
+        let peer = match address {
+            IpAddr::V4(address) => self.table.longest_match_ipv4(address).map(|(_, peer)| *peer),
+            IpAddr::V6(address) => self.table.longest_match_ipv6(address).map(|(_, peer)| *peer),
+        }?;
+        *place = Some((address, peer));
+        Some(peer)
     }
 
     /// Takes every prefix from `peer`.
     pub(crate) fn remove_peer(&mut self, peer: PeerId) {
-        self.0.retain(|_, owner| *owner != peer);
+        self.remembered.fill(None);
+        self.table.retain(|_, owner| *owner != peer);
     }
 }
 
@@ -61,17 +80,17 @@ mod tests {
         for (net, peer) in [("10.0.0.0/8", a), ("10.1.0.0/16", b), ("::/0", a), ("fd00::/8", b)] {
             table.insert(net.parse().unwrap(), peer);
         }
-        let peer_of = |table: &AllowedIps, address: &str| table.peer_of(address.parse().unwrap());
-        assert_eq!(peer_of(&table, "10.2.0.1"), Some(a));
-        assert_eq!(peer_of(&table, "10.1.0.1"), Some(b));
-        assert_eq!(peer_of(&table, "fd12::1"), Some(b));
-        assert_eq!(peer_of(&table, "2001:db8::1"), Some(a));
-        assert_eq!(peer_of(&table, "192.0.2.1"), None);
+        let peer_of = |table: &mut AllowedIps, address: &str| table.peer_of(address.parse().unwrap());
+        assert_eq!(peer_of(&mut table, "10.2.0.1"), Some(a));
+        assert_eq!(peer_of(&mut table, "10.1.0.1"), Some(b));
+        assert_eq!(peer_of(&mut table, "fd12::1"), Some(b));
+        assert_eq!(peer_of(&mut table, "2001:db8::1"), Some(a));
+        assert_eq!(peer_of(&mut table, "192.0.2.1"), None);
         table.insert("10.1.0.0/16".parse().unwrap(), a);
-        assert_eq!(peer_of(&table, "10.1.0.1"), Some(a));
+        assert_eq!(peer_of(&mut table, "10.1.0.1"), Some(a));
         table.remove_peer(a);
-        assert_eq!(peer_of(&table, "10.1.0.1"), None);
-        assert_eq!(peer_of(&table, "fd12::1"), Some(b));
+        assert_eq!(peer_of(&mut table, "10.1.0.1"), None);
+        assert_eq!(peer_of(&mut table, "fd12::1"), Some(b));
     }
 
     /// Few bits vary, so that prefixes nest and collide.
@@ -112,6 +131,10 @@ mod tests {
             let mut table = AllowedIps::new();
             let mut list: Vec<(IpNet, u32)> = Vec::new();
             for change in changes {
+                // What is remembered now must not outlive the change.
+                for address in &addresses {
+                    table.peer_of(*address);
+                }
                 match change {
                     Change::Insert(network, peer) => {
                         table.insert(network, PeerId::for_test(peer));

@@ -72,22 +72,23 @@ impl Tunnel {
         let opened = peer.session.open(datagram, now, spare)?;
         peer.received_bytes += datagram.len() as u64;
         peer.timers.received(now);
+        if opened.content != Content::Keepalive {
+            peer.timers.data_received(now);
+        }
+        let has_moved = peer.endpoint != Some(Endpoint { address: meta.source, source: meta.local });
+        let wants_rekey = peer.session.is_initiator_older_than(REKEY_ON_RECEIVE, now);
         if opened.confirmed {
             let another_in_flight = peer.session.is_initiating();
             self.session_established(id, now, another_in_flight);
+            self.reschedule(id);
         }
-        self.heard_from(id, meta);
-        let wants_rekey =
-            self.peer_mut(id).is_some_and(|peer| peer.session.is_initiator_older_than(REKEY_ON_RECEIVE, now));
+        if has_moved {
+            self.heard_from(id, meta);
+        }
         if wants_rekey {
             self.want_handshake(id, now, false);
         }
-        if opened.content != Content::Keepalive
-            && let Some(peer) = self.peer_mut(id)
-        {
-            peer.timers.data_received(now);
-        }
-        self.reschedule(id);
+        self.reschedule_after_data(id);
         let len = match opened.content {
             Content::Packet(len) => len,
             Content::Keepalive => {
@@ -196,7 +197,6 @@ impl Tunnel {
 
     /// Roaming (whitepaper, section 6.5): an authenticated message tells where its peer is, and which of our
     /// addresses it knows.
-    #[inline]
     fn heard_from(&mut self, id: PeerId, meta: &RecvMeta) {
         let endpoint = Endpoint { address: meta.source, source: meta.local };
         let Some(peer) = self.peer_mut(id) else { return };

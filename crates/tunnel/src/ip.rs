@@ -3,6 +3,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+pub use weft_checksum::{add as checksum_add, fold};
+
 /// IPv4 protocol or IPv6 next-header number of TCP (RFC 9293).
 pub const TCP: u8 = 6;
 /// IPv4 protocol or IPv6 next-header number of UDP (RFC 768).
@@ -89,37 +91,6 @@ pub fn transport(packet: &[u8], header: &IpHeader) -> Option<(u8, usize)> {
     (at <= header.total_len).then_some((protocol, at))
 }
 
-/// Adds `bytes` to a running Internet checksum as big-endian 16-bit words; a trailing odd byte counts as the
-/// high half of a word, so only the last piece of a sum may have an odd length.
-#[inline]
-pub fn checksum_add(sum: u64, bytes: &[u8]) -> u64 {
-    // One's complement addition does not care about word size or byte order (RFC 1071, section 2): sum native
-    // 32-bit words into 64 bits and swap at the end.
-    let mut native: u64 = 0;
-    let (words, rest) = bytes.as_chunks::<4>();
-    for word in words {
-        native += u64::from(u32::from_ne_bytes(*word));
-    }
-    let (halves, rest) = rest.as_chunks::<2>();
-    for half in halves {
-        native += u64::from(u16::from_ne_bytes(*half));
-    }
-    if let [last] = rest {
-        native += u64::from(u16::from_ne_bytes([*last, 0]));
-    }
-    sum + u64::from(u16::from_be(fold(native)))
-}
-
-/// Folds a running sum to 16 bits, not inverted: a checksum field is its complement.
-#[inline]
-pub fn fold(mut sum: u64) -> u16 {
-    sum = (sum >> 32) + (sum & 0xffff_ffff);
-    sum = (sum >> 16) + (sum & 0xffff);
-    sum = (sum >> 16) + (sum & 0xffff);
-    sum = (sum >> 16) + (sum & 0xffff);
-    sum as u16
-}
-
 /// The sum over the pseudo-header of TCP and UDP (RFC 9293, section 3.1; RFC 8200, section 8.1).
 ///
 /// `addresses` are the source and destination as they stand in the IP header, 8 or 32 bytes.
@@ -145,17 +116,6 @@ pub fn write_ipv4_checksum(packet: &mut [u8], header_len: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn checksum_of_the_rfc_1071_example() {
-        let bytes = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
-        assert_eq!(fold(checksum_add(0, &bytes)), 0xddf2);
-    }
-
-    #[test]
-    fn an_odd_last_byte_is_the_high_half_of_a_word() {
-        assert_eq!(fold(checksum_add(0, &[0x12, 0x34, 0x56])), 0x1234 + 0x5600);
-    }
 
     #[test]
     fn truncated_headers_are_refused() {

@@ -66,7 +66,7 @@ impl Tunnel {
         }
         seal(peer, id, packet, &header, mtu, now, out, &mut self.stats)?;
         let wants_rekey = peer.session.is_initiator_older_than(REKEY_AFTER_TIME, now);
-        self.reschedule(id);
+        self.reschedule_after_data(id);
         if wants_rekey {
             self.want_handshake(id, now, false);
         }

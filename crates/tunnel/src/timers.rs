@@ -58,6 +58,8 @@ pub(crate) struct Timers {
     jitter: u32,
     /// Where the peer stands in the tunnel's schedule.
     pub(crate) scheduled: Option<Instant>,
+    /// Whether a deadline is earlier than that: the peer has to be scheduled anew.
+    is_early: bool,
 }
 
 impl Timers {
@@ -74,6 +76,7 @@ impl Timers {
             session_expiry: None,
             jitter: seed | 1,
             scheduled: None,
+            is_early: false,
         }
     }
 
@@ -90,8 +93,9 @@ impl Timers {
     pub(crate) fn data_sent(&mut self, now: Instant) {
         self.keepalive = None;
         if self.silence.is_none() {
-            let jitter = self.jitter();
-            self.silence = Some(now + KEEPALIVE_TIMEOUT + REKEY_TIMEOUT + jitter);
+            let at = now + KEEPALIVE_TIMEOUT + REKEY_TIMEOUT + self.jitter();
+            self.silence = Some(at);
+            self.set(at);
         }
         self.passed(now);
     }
@@ -107,15 +111,25 @@ impl Timers {
     #[inline]
     pub(crate) fn data_received(&mut self, now: Instant) {
         if self.keepalive.is_none() {
-            self.keepalive = Some(now + KEEPALIVE_TIMEOUT);
+            let at = now + KEEPALIVE_TIMEOUT;
+            self.keepalive = Some(at);
+            self.set(at);
         }
     }
 
     #[inline]
     fn passed(&mut self, now: Instant) {
         if let Some(interval) = self.persistent_interval {
-            self.persistent = Some(now + interval);
+            let at = now + interval;
+            self.persistent = Some(at);
+            self.set(at);
         }
+    }
+
+    /// Notes that a deadline was set: with each packet one is, and almost always there is an earlier one.
+    #[inline]
+    fn set(&mut self, at: Instant) {
+        self.is_early |= self.scheduled.is_none_or(|scheduled| at < scheduled);
     }
 
     fn handshake_message_sent(&mut self, now: Instant) {
@@ -302,10 +316,19 @@ impl Tunnel {
         }
     }
 
-    /// Puts the peer into the schedule under its next deadline, if that is earlier than where it stands.
+    /// As [`Self::reschedule`], where data moved no deadline but those of [`Timers::data_sent`],
+    /// [`Timers::received`] and [`Timers::data_received`].
     #[inline]
+    pub(crate) fn reschedule_after_data(&mut self, id: PeerId) {
+        if self.peers.get(id.place()).and_then(Option::as_deref).is_some_and(|peer| peer.timers.is_early) {
+            self.reschedule(id);
+        }
+    }
+
+    /// Puts the peer into the schedule under its next deadline, if that is earlier than where it stands.
     pub(crate) fn reschedule(&mut self, id: PeerId) {
         let Some(peer) = self.peers.get_mut(id.place()).and_then(Option::as_deref_mut) else { return };
+        peer.timers.is_early = false;
         let Some((at, _)) = peer.timers.next() else { return };
         if peer.timers.scheduled.is_some_and(|scheduled| scheduled <= at) {
             return;
