@@ -18,6 +18,7 @@ use crate::udp::{self, BindError, UdpConfig, UdpSockets, UdpStats};
 mod event_loop;
 mod inbound;
 mod outbound;
+mod read_ahead;
 
 pub use event_loop::EventLoop;
 

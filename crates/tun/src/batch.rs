@@ -123,14 +123,27 @@ impl TunBatch {
 
     /// The next packet, in reading order; each is given out once.
     pub fn next_packet(&mut self) -> Option<PacketMut<'_>> {
+        let place = self.next as u32;
+        self.next += usize::from(!self.is_done());
+        self.packet(place)
+    }
+
+    /// The packet at `place`, as [`Self::remaining_with_places`] counts. It is the caller's care to take each once:
+    /// sealing a packet may consume it.
+    pub fn packet(&mut self, place: u32) -> Option<PacketMut<'_>> {
         let slab = self.slab.as_mut()?;
-        let entry = *slab.packets.get(self.next)?;
-        self.next += 1;
+        let entry = *slab.packets.get(place as usize)?;
         let (start, len) = (entry.start as usize, entry.len as usize);
         PacketMut::new(&mut slab.buffer[start..start + len + TAILROOM], len, entry.offload)
     }
 
-    /// Every packet that was not given out yet, without consuming it.
+    /// Every packet that [`Self::next_packet`] has not given out yet, without consuming it, and its place for
+    /// [`Self::packet`].
+    pub fn remaining_with_places(&self) -> impl Iterator<Item = (u32, &[u8])> {
+        (self.next as u32..).zip(self.remaining())
+    }
+
+    /// Every packet that [`Self::next_packet`] has not given out yet, without consuming it.
     pub fn remaining(&self) -> impl Iterator<Item = &[u8]> {
         let slab = self.slab.as_ref();
         let entries = slab.map_or(&[][..], |slab| &slab.packets[self.next..]);

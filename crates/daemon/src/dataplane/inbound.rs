@@ -12,8 +12,10 @@ use super::DataplaneError;
 use super::event_loop::Turn;
 use crate::udp::{RecvBuffers, Udp};
 
-/// Receive calls in one turn; each fills up to 16 buffers.
-const BUDGET_CALLS: usize = 8;
+/// Bytes that one turn opens, and what a datagram costs beside its bytes, as in `outbound.rs`: what waits for the
+/// other direction waits no longer than that, or than one slab takes.
+const BUDGET: usize = 96 * 1024;
+const DATAGRAM_COST: usize = 512;
 /// Receive calls that may fail one after the other: an error usually belongs to one datagram, and the socket lives
 /// on.
 const MAX_FAILED_CALLS: u32 = 1000;
@@ -56,7 +58,8 @@ impl Inbound {
         udp: &mut impl Udp,
         control: &mut ControlQueue,
     ) -> Result<Turn, DataplaneError> {
-        for _ in 0..BUDGET_CALLS {
+        let mut budget = BUDGET;
+        while budget > 0 {
             match tun.poll_send_ready(cx) {
                 Poll::Ready(Ok(())) => {
                     if std::mem::take(&mut self.stalled) {
@@ -85,6 +88,7 @@ impl Inbound {
                         if self.failed_calls > MAX_FAILED_CALLS {
                             return Err(DataplaneError::Udp(error));
                         }
+                        budget = budget.saturating_sub(DATAGRAM_COST);
                         continue;
                     }
                     Poll::Pending => return Ok(Turn::Idle),
@@ -92,26 +96,30 @@ impl Inbound {
             }
             if self.stalled {
                 self.drop_data(now, tunnel, control);
+                budget = 0;
             } else {
-                self.open(now, tunnel, tun, control)?;
+                let cost = self.open(now, tunnel, tun, control)?;
+                budget = budget.saturating_sub(cost);
             }
         }
         Ok(Turn::Busy)
     }
 
-    /// Opens what was received, as far as the slab has room, and hands it to the writers.
+    /// Opens what was received, as far as the slab has room, and hands it to the writers. Gives what it cost.
     fn open(
         &mut self,
         now: Instant,
         tunnel: &mut Tunnel,
         tun: &mut impl Tun,
         control: &mut ControlQueue,
-    ) -> Result<(), DataplaneError> {
+    ) -> Result<usize, DataplaneError> {
+        let mut cost = 0;
         while tun.plain_slab().room() >= MAX_PACKET {
             let Some(received) = self.buffers.next() else { break };
             let whole = received.whole();
             tunnel.count_drop(DropReason::TruncatedDatagram, u64::from(received.truncated));
             for datagram in whole.chunks(received.meta.stride) {
+                cost += datagram.len() + DATAGRAM_COST;
                 // Drops are counted by the tunnel.
                 let opened = tunnel.handle_datagram(&received.meta, datagram, now, tun.plain_slab(), control);
                 if let Ok(Some(packet)) = opened {
@@ -119,7 +127,8 @@ impl Inbound {
                 }
             }
         }
-        tun.flush().map_err(DataplaneError::Tun)
+        tun.flush().map_err(DataplaneError::Tun)?;
+        Ok(cost)
     }
 
     fn drop_data(&mut self, now: Instant, tunnel: &mut Tunnel, control: &mut ControlQueue) {

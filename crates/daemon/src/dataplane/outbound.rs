@@ -1,6 +1,6 @@
 //! Outbound, TUN → UDP: batches from the TUN are sealed into the transmit queue and sent.
 //!
-//! Before: `weft_tun`'s readers. In the middle: `weft_tunnel`. After: `udp.rs`.
+//! Before: `weft_tun`'s readers and `read_ahead.rs`. In the middle: `weft_tunnel`. After: `udp.rs`.
 
 use std::collections::VecDeque;
 use std::task::{Context, Poll};
@@ -11,25 +11,36 @@ use weft_tunnel::{TransmitQueue, Tunnel};
 
 use super::DataplaneError;
 use super::event_loop::Turn;
+use super::read_ahead::ReadAhead;
 use crate::udp::Udp;
 
 /// Sealed batches that may wait for the socket: 512 KiB, about a millisecond at 4 Gbit/s.
 const TRANSMIT_BATCHES: usize = 8;
-/// Bytes taken from the TUN in one turn.
-const BUDGET_BYTES: usize = 256 * 1024;
+/// What one turn seals, in bytes: a full GSO batch and what goes before it. After it the TUN is asked again, so that
+/// a sparse flow waits no longer than that.
+const BUDGET: usize = 96 * 1024;
+/// What a packet costs beside its bytes: as much time as encrypting so many.
+const PACKET_COST: usize = 512;
 /// Sealed batches at which sending goes first: the older one grows no more.
 const SEND_AT: usize = 2;
 
 /// The outbound direction.
 pub(super) struct Outbound {
+    /// What the last read gave; empty between turns.
     batches: VecDeque<TunBatch>,
+    ahead: ReadAhead,
     queue: TransmitQueue,
     blocked: bool,
 }
 
 impl Outbound {
     pub(super) fn new() -> Self {
-        Self { batches: VecDeque::new(), queue: TransmitQueue::new(TRANSMIT_BATCHES), blocked: false }
+        Self {
+            batches: VecDeque::new(),
+            ahead: ReadAhead::new(),
+            queue: TransmitQueue::new(TRANSMIT_BATCHES),
+            blocked: false,
+        }
     }
 
     /// Whether the socket took nothing more at the last turn.
@@ -45,7 +56,8 @@ impl Outbound {
         tun: &mut impl Tun,
         udp: &mut impl Udp,
     ) -> Result<Turn, DataplaneError> {
-        let mut budget = BUDGET_BYTES;
+        let mut budget = BUDGET;
+        let mut has_read = false;
         loop {
             if self.send(cx, tunnel, udp).is_pending() {
                 // Nothing is read from the TUN while the socket takes nothing: the kernel's queue fills, and
@@ -58,33 +70,31 @@ impl Outbound {
                 let _ = tunnel.flush_staged(now, &mut self.queue);
                 continue;
             }
-            if self.batches.is_empty() {
-                if budget == 0 {
-                    return Ok(Turn::Busy);
-                }
-                match tun.poll_recv_many(cx, &mut self.batches, budget) {
+            if budget == 0 {
+                return Ok(Turn::Busy);
+            }
+            if !has_read && self.ahead.room() > 0 {
+                has_read = true;
+                match tun.poll_recv_many(cx, &mut self.batches, self.ahead.room()) {
                     Poll::Ready(Ok(0)) => return Err(DataplaneError::DeviceGone),
-                    Poll::Ready(Ok(bytes)) => budget = budget.saturating_sub(bytes),
+                    Poll::Ready(Ok(_)) => self.ahead.extend(&mut self.batches),
                     Poll::Ready(Err(error)) => return Err(DataplaneError::Tun(error)),
-                    Poll::Pending => return Ok(Turn::Idle),
+                    Poll::Pending if self.ahead.is_empty() => return Ok(Turn::Idle),
+                    Poll::Pending => {}
                 }
             }
-            self.seal(now, tunnel);
+            self.seal(now, tunnel, &mut budget);
+            has_read &= !self.ahead.is_empty();
         }
     }
 
     /// Seals what was read, until it is worth a send.
-    fn seal(&mut self, now: Instant, tunnel: &mut Tunnel) {
-        while let Some(batch) = self.batches.front_mut() {
-            while self.queue.len() < SEND_AT && self.queue.has_room_for_super_packet() {
-                let Some(mut packet) = batch.next_packet() else { break };
-                // Counted by the tunnel.
-                let _ = tunnel.handle_tun_packet(&mut packet, now, &mut self.queue);
-            }
-            if !batch.is_done() {
-                return;
-            }
-            self.batches.pop_front();
+    fn seal(&mut self, now: Instant, tunnel: &mut Tunnel, budget: &mut usize) {
+        while *budget > 0 && self.queue.len() < SEND_AT && self.queue.has_room_for_super_packet() {
+            let Some(mut packet) = self.ahead.next() else { break };
+            *budget = budget.saturating_sub(packet.bytes().len() + PACKET_COST);
+            // Counted by the tunnel.
+            let _ = tunnel.handle_tun_packet(&mut packet, now, &mut self.queue);
         }
     }
 

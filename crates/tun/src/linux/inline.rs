@@ -19,6 +19,9 @@ use super::writer::{BatchWriter, Coalescing, PlainBatch, Written};
 use crate::batch::{Slab, TunBatch};
 use crate::stats::TunStats;
 
+/// Slabs of the device: the packet thread reads ahead about a megabyte.
+const SLABS: usize = 6;
+
 /// The registration with the runtime that polls the device, made at the first poll.
 struct Readiness {
     queue: Arc<AsyncFd<Arc<OwnedFd>>>,
@@ -54,7 +57,7 @@ pub(super) struct Inline {
 impl Inline {
     pub(super) fn new(queue: OwnedFd, coalescing: &Arc<Coalescing>, stats: &Arc<TunStats>) -> Self {
         let (home, free) = channel::unbounded_channel();
-        for _ in 0..reader::SLABS {
+        for _ in 0..SLABS {
             // The receiver is right here.
             let _ = home.send(Slab::new(reader::SLAB_BYTES));
         }
