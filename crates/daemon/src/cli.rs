@@ -72,6 +72,10 @@ pub struct UpArgs {
     /// /etc/wireguard/NAME.conf.
     #[arg(value_name = "FILE|NAME")]
     pub target: String,
+    /// Let packets go before every ordinary program on a core (SCHED_RR): lower and steadier latency where cores are
+    /// busy with other work, at the expense of that work. Needs CAP_SYS_NICE or RLIMIT_RTPRIO.
+    #[arg(long)]
+    pub realtime: bool,
     /// How the device is driven.
     #[command(flatten)]
     pub tun: TunArgs,

@@ -13,6 +13,7 @@ use weft_tun::{TunConfig, TunOffload, TunStatsSnapshot};
 use weft_tunnel::{DropCounters, NewPeer, PeerSnapshot, PrivateKey, Tunnel, TunnelConfig, TunnelStats};
 
 use crate::cli::TunThreads;
+use crate::scheduling::{self, Priority};
 use crate::udp::{self, BindError, UdpConfig, UdpSockets, UdpStats};
 
 mod event_loop;
@@ -73,6 +74,12 @@ pub enum StartError {
     /// The UDP sockets could not be opened.
     #[error(transparent)]
     Udp(#[from] udp::BindError),
+    /// The thread may not have real-time priority.
+    #[error(
+        "cannot take real-time priority: {0}; it needs CAP_SYS_NICE or RLIMIT_RTPRIO (LimitRTPRIO=1 in a unit), or \
+         leave --realtime out"
+    )]
+    Realtime(#[source] io::Error),
     /// The operating system refused a thread or a runtime.
     #[error("cannot start the packet thread: {0}")]
     Thread(#[source] io::Error),
@@ -85,7 +92,7 @@ impl StartError {
             Self::Tun(error) => error.kind(),
             Self::Udp(BindError::Fwmark { source, .. } | BindError::Io { source, .. }) => source.kind(),
             Self::Udp(_) => io::ErrorKind::Other,
-            Self::Thread(error) => error.kind(),
+            Self::Realtime(error) | Self::Thread(error) => error.kind(),
         }
     }
 }
@@ -119,6 +126,8 @@ pub struct Setup {
     pub tunnel: TunnelConfig,
     /// Name of the thread, at most 15 bytes.
     pub thread_name: String,
+    /// How the thread competes for a core.
+    pub priority: Priority,
 }
 
 /// What the packet thread says once device and sockets are open.
@@ -223,6 +232,11 @@ fn packet_thread(
     started: &mpsc::Receiver<Start>,
     report: &mpsc::SyncSender<Result<Opened, StartError>>,
 ) -> Result<(), DataplaneError> {
+    // Before the TUN is opened: its threads inherit it.
+    if let Err(error) = scheduling::begin(setup.priority) {
+        let _ = report.send(Err(StartError::Realtime(error)));
+        return Err(DataplaneError::Ended);
+    }
     // Every turn of the event loop is one task poll: ask the kernel for readiness after each, or the direction
     // that is not busy waits for up to 61 turns of the one that is.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().event_interval(1).build();

@@ -16,6 +16,7 @@ mod memory_budget;
 pub mod output;
 pub mod resolve;
 pub mod routes;
+pub mod scheduling;
 mod secrecy;
 pub mod signals;
 pub mod udp;

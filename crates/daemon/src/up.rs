@@ -16,6 +16,7 @@ use crate::exit;
 use crate::memory_budget;
 use crate::resolve::{self, Cancel, ResolveError, Retries};
 use crate::routes::{Applied, Netlink, QueueLimits, RouteError};
+use crate::scheduling::Priority;
 use crate::secrecy;
 use crate::signals;
 use crate::udp::UdpConfig;
@@ -29,11 +30,18 @@ pub struct Options {
     pub offload: bool,
     /// Name of the packet thread, at most 15 bytes.
     pub thread_name: String,
+    /// How the packet thread competes for a core.
+    pub priority: Priority,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { tun_threads: TunThreads::Auto, offload: true, thread_name: "weft-packets".into() }
+        Self {
+            tun_threads: TunThreads::Auto,
+            offload: true,
+            thread_name: "weft-packets".into(),
+            priority: Priority::Ordinary,
+        }
     }
 }
 
@@ -110,6 +118,7 @@ impl Daemon {
                 private_key: interface.private_key.clone(),
                 tunnel: TunnelConfig { mtu: 0, staging_bytes: memory_budget::staging_bytes() },
                 thread_name: options.thread_name.clone(),
+                priority: options.priority,
             },
             on_end,
         )?;
@@ -181,8 +190,12 @@ impl From<UpError> for exit::Error {
 /// # Errors
 /// Those of [`UpError`]; nothing is left behind.
 pub fn run(args: &UpArgs) -> Result<(), exit::Error> {
-    let options =
-        Options { tun_threads: args.tun.tun_threads, offload: !args.tun.no_offload, ..Options::default() };
+    let options = Options {
+        tun_threads: args.tun.tun_threads,
+        offload: !args.tun.no_offload,
+        priority: if args.realtime { Priority::Realtime } else { Priority::Ordinary },
+        ..Options::default()
+    };
     Ok(run_until_signal(&args.target, &options)?)
 }
 

@@ -68,6 +68,7 @@ pub(super) fn start(tun: TunArgs) -> Result<[End; 2], Error> {
             tun_threads: tun.tun_threads,
             offload: !tun.no_offload,
             thread_name: format!("weft-{}", names[place]),
+            ..Options::default()
         };
         start_end(namespace, place, &config, &options)
     };

@@ -36,6 +36,7 @@ impl Setting {
             tun_threads: TunThreads::Fixed(self.tun_threads),
             offload: self.offload,
             thread_name: thread_name.to_owned(),
+            ..Options::default()
         }
     }
 }

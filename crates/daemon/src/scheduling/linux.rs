@@ -1,0 +1,77 @@
+//! sched_setattr(2): short slices of EEVDF for everybody, SCHED_RR for who asks for it.
+
+use std::io;
+
+/// How long the thread runs before another one's turn, where the kernel lets a thread choose (Linux 6.12): the
+/// shortest that it allows. A yield gives up the rest of a slice, and with a slice of milliseconds so many yields
+/// would give up the thread's share.
+const SLICE_NS: u64 = 100_000;
+/// The lowest real-time priority: before ordinary threads, after whatever else is real-time.
+const REALTIME_PRIORITY: u32 = 1;
+/// Real-time threads may have so many microseconds of each period; -1: all of them.
+const RT_RUNTIME: &str = "/proc/sys/kernel/sched_rt_runtime_us";
+
+pub(super) fn take_short_slices() {
+    // Older kernels ignore the slice. Where seccomp forbids the call, packets move all the same.
+    if let Err(error) = set(&attributes(libc::SCHED_OTHER, SLICE_NS, 0)) {
+        tracing::debug!(%error, "cannot ask for short time slices");
+    }
+}
+
+pub(super) fn take_precedence() -> io::Result<()> {
+    // The kernel keeps a share for everybody else, so that a flood of packets cannot lock the machine up.
+    if std::fs::read_to_string(RT_RUNTIME).is_ok_and(|runtime| runtime.trim() == "-1") {
+        return Err(io::Error::other(format!(
+            "{RT_RUNTIME} is -1: under a flood of packets nothing else would ever run; set it to 950000"
+        )));
+    }
+    set(&attributes(libc::SCHED_RR, 0, REALTIME_PRIORITY))
+}
+
+fn attributes(policy: libc::c_int, slice_ns: u64, priority: u32) -> libc::sched_attr {
+    libc::sched_attr {
+        size: size_of::<libc::sched_attr>() as u32,
+        sched_policy: policy as u32,
+        sched_flags: 0,
+        sched_nice: 0,
+        sched_priority: priority,
+        sched_runtime: slice_ns,
+        sched_deadline: 0,
+        sched_period: 0,
+    }
+}
+
+fn set(attributes: &libc::sched_attr) -> io::Result<()> {
+    // SAFETY: the kernel reads `size` bytes of a sched_attr that lives until the call returns; 0 is this thread.
+    let result = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const *attributes, 0) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn get() -> libc::sched_attr {
+        let mut attributes = attributes(0, 0, 0);
+        let size = attributes.size;
+        // SAFETY: the kernel writes at most `size` bytes to a sched_attr that lives until the call returns.
+        let result = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) };
+        assert_eq!(result, 0);
+        attributes
+    }
+
+    #[test]
+    fn short_slices_are_of_the_calling_thread_and_those_it_starts() {
+        let elsewhere = std::thread::spawn(|| {
+            take_short_slices();
+            let inherited = std::thread::spawn(|| get().sched_runtime).join().unwrap();
+            (get().sched_policy, get().sched_runtime, inherited)
+        });
+        let (policy, own, inherited) = elsewhere.join().unwrap();
+        assert_eq!(policy, libc::SCHED_OTHER as u32);
+        // 0 on kernels where a thread cannot choose.
+        assert!([0, SLICE_NS].contains(&own), "{own}");
+        assert_eq!(inherited, own);
+        assert_ne!(get().sched_runtime, SLICE_NS);
+    }
+}
