@@ -94,13 +94,25 @@ fn without_a_permission_it_says_what_to_do() {
     }
     let says = ["needs CAP_NET_ADMIN", "run as root"];
 
-    refused(&ends.a, without_net_admin(WeftProcess::command(&ends.a, &file)), 77, &says);
+    refused(&ends.a, without_capability(CAP_NET_ADMIN, WeftProcess::command(&ends.a, &file)), 77, &says);
 
     let command = as_nobody(WeftProcess::command(&ends.a, &file));
     match WeftProcess::spawn(&ends.a, as_nobody(WeftProcess::command(&ends.a, &file))) {
         Ok(_) => drop(refused(&ends.a, command, 77, &says)),
         Err(error) => lab::not_run(test, &format!("as another user, who cannot run the binary: {error}")),
     }
+}
+
+#[test]
+fn realtime_priority_that_may_not_be_had_is_refused_with_what_it_needs() {
+    let test = "realtime_priority_that_may_not_be_had_is_refused_with_what_it_needs";
+    let Some(ends) = Ends::new(test, 1500) else { return };
+    let (conf, _) = Conf::pair(Family::V4);
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = WeftProcess::command(&ends.a, &conf.write(directory.path(), NAME));
+    command.arg("--realtime");
+    let says = ["real-time priority", "CAP_SYS_NICE", "LimitRTPRIO", "--realtime"];
+    refused(&ends.a, without_capability(CAP_SYS_NICE, command), 77, &says);
 }
 
 #[test]
@@ -177,13 +189,15 @@ fn as_nobody(mut command: Command) -> Command {
     command
 }
 
+/// Numbers of capabilities (linux/capability.h).
+const CAP_NET_ADMIN: libc::c_ulong = 12;
+const CAP_SYS_NICE: libc::c_ulong = 23;
+
 /// Runs the command as root without this one capability, as in most containers.
-fn without_net_admin(mut command: Command) -> Command {
-    // linux/capability.h
-    const CAP_NET_ADMIN: libc::c_ulong = 12;
-    let drop_capability = || {
+fn without_capability(capability: libc::c_ulong, mut command: Command) -> Command {
+    let drop_capability = move || {
         // SAFETY: takes the capability from what the child may have after exec; no memory is involved.
-        let result = unsafe { libc::prctl(libc::PR_CAPBSET_DROP, CAP_NET_ADMIN, 0, 0, 0) };
+        let result = unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
         if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
     };
     // SAFETY: between fork and exec the closure only makes a system call.
