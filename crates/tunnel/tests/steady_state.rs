@@ -186,3 +186,32 @@ fn a_datagram_that_is_not_authentic_leaves_nothing_allocated() {
     assert_eq!(LIVE_BYTES.with(Cell::get), before.1);
     assert!(victim.tunnel.stats().cookies_sent > 0);
 }
+
+/// What an idle peer costs beside boringtun's own state: at most 4 KiB.
+#[test]
+fn an_idle_peer_takes_little_memory() {
+    const PEERS: u16 = 1000;
+    let live = || LIVE_BYTES.with(Cell::get);
+    let key = PrivateKey::generate().unwrap();
+    let builder = PeerBuilder::new(&key);
+    let mut tunnel = Tunnel::new(key, TunnelConfig { mtu: 1420, staging_bytes: 1 << 20 });
+    let build = |number: u16| {
+        builder.build(PeerConfig {
+            public_key: PrivateKey::generate().unwrap().public_key(),
+            preshared_key: None,
+            endpoint: Some(SocketAddr::from(([192, 0, 2, 1], number))),
+            allowed_ips: vec![format!("10.1.{}.{}/32", number >> 8, number & 0xff).parse().unwrap()],
+            persistent_keepalive: None,
+        })
+    };
+    let before = live();
+    for peer in (0..PEERS).map(build) {
+        let _ = tunnel.insert_peer(peer, Instant::now());
+    }
+    let each = (live() - before) / i64::from(PEERS);
+    // A session's keys and replay window are in the struct; it has nothing on the heap while nobody uses it.
+    let boringtuns = size_of::<boringtun::noise::Tunn>() as i64;
+    assert_eq!(tunnel.peers().count(), usize::from(PEERS));
+    assert!(each > boringtuns, "{each} bytes a peer are counted wrongly: {boringtuns} are boringtun's alone");
+    assert!(each - boringtuns <= 4096, "{each} bytes a peer, of which {boringtuns} are boringtun's");
+}

@@ -3,7 +3,7 @@
 
 use std::ffi::CStr;
 use std::fs::{File, OpenOptions};
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
@@ -251,7 +251,7 @@ pub(super) fn read(queue: BorrowedFd<'_>, slab: &mut Slab) -> Read {
     let spare = slab.spare_mut();
     let room = spare.len().min(READ_ROOM) - TAILROOM;
     let read = loop {
-        match nix::sys::uio::readv(queue, &mut [IoSliceMut::new(&mut spare[..room])]) {
+        match nix::unistd::read(queue, &mut spare[..room]) {
             Err(Errno::EINTR) => {}
             other => break other,
         }
