@@ -52,7 +52,7 @@ impl Routes {
 
     /// The number of the peer that `address` belongs to.
     #[inline]
-    pub fn peer_of(&self, address: IpAddr) -> Option<usize> {
+    pub fn peer_of(&mut self, address: IpAddr) -> Option<usize> {
         self.0.peer_of(address).map(PeerId::place)
     }
 }

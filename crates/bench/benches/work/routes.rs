@@ -21,7 +21,7 @@ fn v6(peer: u32) -> IpAddr {
 }
 
 fn workload(name: &'static str, networks: Vec<IpNet>, address: impl Fn(u32) -> IpAddr) -> Workload {
-    let routes = Routes::new(networks);
+    let mut routes = Routes::new(networks);
     // Strides over the peers, so that one look-up says nothing about the next.
     let addresses: Vec<_> = (0..LOOK_UPS as u32).map(|number| address(number * 379 % PEERS)).collect();
     Workload::new(name, LOOK_UPS as u64, move || {
