@@ -10,7 +10,7 @@ use super::null_path::NullPath;
 use super::transfer::{self, Transfer};
 use super::weft_path::Weft;
 use crate::interrupt::Interrupt;
-use crate::stats::{self, Summary};
+use crate::stats::Summary;
 
 /// TCP payload of a full packet: the MTU less IPv4 and TCP headers with timestamps.
 const PAYLOAD: usize = ends::MTU as usize - 20 - 32;
@@ -87,7 +87,7 @@ impl Floor {
             cpu_seconds_per_gbit: weft_cpu,
             speed_by_limit: gbit_per_second.median / limit,
             limit_by_cpu: weft_cpu.map(|cpu| limit_cpu / cpu.median),
-            speed_by_null: stats::ratios(&speeds(weft), &speeds(null)),
+            speed_by_null: Summary::of(speeds(weft).iter().zip(speeds(null)).map(|(weft, null)| weft / null)),
         });
         Some(Self {
             null_gbit_per_second: Summary::of(speeds(null))?,
