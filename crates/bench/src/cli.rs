@@ -6,6 +6,8 @@ use std::str::FromStr;
 use clap::{Args, Parser, Subcommand};
 use weft::cli::TunThreads;
 
+use crate::stages::args::StagesArgs;
+
 /// Measures weft side by side with other implementations of WireGuard, on this machine.
 #[derive(Debug, Parser)]
 #[command(name = "weft-bench", version, max_term_width = 100)]
@@ -20,6 +22,10 @@ pub(crate) enum Command {
     ///
     /// Needs root, iperf3, wg (wireguard-tools) and the programs to compare with.
     Compare(CompareArgs),
+    /// Measure each stage of the packet path by itself, and what this machine could do at best.
+    ///
+    /// Needs root and iperf3.
+    Stages(StagesArgs),
 }
 
 /// The arguments of `weft-bench compare`.
@@ -102,7 +108,8 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent_and_has_defaults() {
         Cli::command().debug_assert();
-        let Command::Compare(args) = Cli::try_parse_from(["weft-bench", "compare"]).unwrap().command;
+        let command = Cli::try_parse_from(["weft-bench", "compare"]).unwrap().command;
+        let Command::Compare(args) = command else { panic!("not compare") };
         assert_eq!((args.secs, args.rounds, args.tun_threads), (5, 3, TunThreads::Auto));
         assert_eq!(args.peers[0].name, "wireguard-go");
         assert_eq!(args.peers[0].words("wg7"), ["wireguard-go", "-f", "wg7"]);

@@ -27,6 +27,11 @@ mod progress;
 #[cfg(target_os = "linux")]
 mod report;
 #[cfg(target_os = "linux")]
+mod stages;
+#[cfg(not(target_os = "linux"))]
+#[path = "stages/unsupported.rs"]
+mod stages;
+#[cfg(target_os = "linux")]
 mod stats;
 #[cfg(target_os = "linux")]
 mod topology;
@@ -35,6 +40,7 @@ fn main() -> ExitCode {
     let cli = cli::Cli::parse();
     let result = match &cli.command {
         cli::Command::Compare(args) => compare::run(args),
+        cli::Command::Stages(args) => stages::run(args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

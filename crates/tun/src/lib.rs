@@ -29,6 +29,9 @@ use unsupported as platform;
 
 pub use batch::{Slab, SlabHome, TunBatch};
 pub use config::{MAX_QUEUES, OpenError, TunConfig, TunOffload};
+#[cfg(all(feature = "bench-internals", target_os = "linux"))]
+#[doc(hidden)]
+pub use linux::bench;
 pub use platform::{Descriptor, Device, open};
 pub use stats::{TunStats, TunStatsSnapshot};
 

@@ -13,6 +13,8 @@ use crate::batch::TunBatch;
 use crate::config::{OpenError, TunConfig, TunOffload};
 use crate::stats::TunStats;
 
+#[cfg(feature = "bench-internals")]
+pub mod bench;
 mod coalesce;
 mod fence;
 mod inline;

@@ -4,6 +4,9 @@
 #![forbid(unsafe_code)]
 
 mod allowed_ips;
+#[cfg(feature = "bench-internals")]
+#[doc(hidden)]
+pub mod bench;
 mod config;
 mod drop_reason;
 mod ecn;

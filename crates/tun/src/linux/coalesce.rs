@@ -96,6 +96,12 @@ impl Coalescer {
         }
     }
 
+    /// One whose tables fill the same way in every run.
+    #[cfg(feature = "bench-internals")]
+    pub(super) fn with_hasher(hasher: FlowHasher) -> Self {
+        Self { hasher, ..Self::new() }
+    }
+
     /// Plans the writes of `packets`, joining what `offload` allows.
     pub(super) fn plan(&mut self, slab: &PlainSlab, packets: &[Plaintext], offload: TunOffload) {
         self.groups.clear();

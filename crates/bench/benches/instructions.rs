@@ -1,0 +1,37 @@
+//! Counts the instructions that each piece of the packet path takes for one packet, and compares them with those in
+//! `instructions.toml`: unlike times, they are the same on a busy machine and on an idle one.
+//!
+//! ```text
+//! cargo bench -p weft-bench --bench instructions              compare; fails where a count grew by over 3 %
+//! cargo bench -p weft-bench --bench instructions -- --write   write what was counted to the file
+//! ```
+//!
+//! The program runs itself under callgrind. What depends on the machine is left out: the functions of other
+//! objects (the C library chooses its `memcpy` by processor) and those of ring (likewise). The code of weft that
+//! looks at the processor finds AVX2 and, since valgrind does not have it, never AVX-512; where AVX2 is missing
+//! nothing is compared.
+
+use std::process::ExitCode;
+
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[path = "instructions/callgrind.rs"]
+mod callgrind;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[path = "instructions/check.rs"]
+mod check;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[path = "instructions/counts.rs"]
+mod counts;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod work;
+
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+fn main() -> ExitCode {
+    check::main()
+}
+
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+fn main() -> ExitCode {
+    eprintln!("NOT RUN: instruction counts: they are those of Linux on x86_64");
+    ExitCode::SUCCESS
+}

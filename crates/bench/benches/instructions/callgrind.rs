@@ -1,0 +1,104 @@
+//! callgrind: this program again under it, and what it wrote.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::work::Work;
+
+/// The argument that says: you are the one under callgrind.
+pub(crate) const MEASURE: &str = "--measure-under-callgrind";
+/// What callgrind collects, and after which it writes a file.
+const COUNTED: &str = "weft_bench_counted";
+
+/// The work that is counted.
+// SAFETY: no other symbol of the program has this name.
+#[unsafe(no_mangle)]
+#[inline(never)]
+fn weft_bench_counted(work: &mut dyn Work) {
+    work.run();
+}
+
+/// Runs `work` where callgrind counts.
+pub(crate) fn counted(work: &mut dyn Work) {
+    weft_bench_counted(work);
+}
+
+/// Why nothing can be counted here.
+pub(crate) fn missing() -> Option<String> {
+    if !std::arch::is_x86_feature_detected!("avx2") {
+        return Some("the committed counts are those of a processor with AVX2".into());
+    }
+    let version = Command::new("valgrind").arg("--version").stdout(Stdio::null()).status();
+    match version {
+        Ok(status) if status.success() => None,
+        Ok(status) => Some(format!("valgrind does not work: {status}")),
+        Err(error) => Some(format!("valgrind cannot be started: {error}")),
+    }
+}
+
+/// Instructions of each of the `workloads` pieces of work, in their order.
+pub(crate) fn run(workloads: usize) -> Result<Vec<u64>> {
+    let directory = tempfile::tempdir()?;
+    let program = std::env::current_exe().context("cannot tell where this program is")?;
+    let out = directory.path().join("out");
+    let output = Command::new("valgrind")
+        .arg("--tool=callgrind")
+        .args(["--compress-strings=no", "--compress-pos=no"])
+        .arg(format!("--toggle-collect={COUNTED}"))
+        .arg(format!("--dump-after={COUNTED}"))
+        .arg(format!("--callgrind-out-file={}", out.display()))
+        .arg(&program)
+        .arg(MEASURE)
+        .output()
+        .context("cannot start valgrind")?;
+    ensure!(
+        output.status.success(),
+        "valgrind ended with {}:\n{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let program = program.to_string_lossy();
+    let totals = (1..=workloads).map(|number| {
+        let file = directory.path().join(format!("out.{number}"));
+        let text = std::fs::read_to_string(&file)
+            .with_context(|| format!("callgrind did not write {}", file.display()))?;
+        let total = total(&text, &program);
+        ensure!(total > 0, "callgrind counted nothing of {}", Path::new(&*program).display());
+        Ok(total)
+    });
+    totals.collect()
+}
+
+/// Whether a function takes the same way on every processor: not if it is ring's, or assembly, whose symbols have no
+/// paths like those of Rust.
+fn is_portable(function: &str) -> bool {
+    let is_ring = function.trim_start_matches('<').starts_with("ring::");
+    function == COUNTED || (function.contains("::") && !is_ring)
+}
+
+/// The instructions that the portable functions of `program` itself took.
+///
+/// In callgrind's format a cost line is a position and a count; the one behind a `calls=` line counts what was
+/// called, which is counted where it stands as well.
+fn total(text: &str, program: &str) -> u64 {
+    let (mut is_ours, mut is_counted, mut is_call) = (false, false, false);
+    let mut total = 0;
+    for line in text.lines() {
+        if let Some(object) = line.strip_prefix("ob=") {
+            is_ours = object == program;
+        } else if let Some(function) = line.strip_prefix("fn=") {
+            is_counted = is_portable(function);
+        } else if line.starts_with("calls=") {
+            is_call = true;
+        } else if line.starts_with(|first: char| first.is_ascii_digit()) {
+            let cost = line.split_whitespace().nth(1).and_then(|cost| cost.parse::<u64>().ok());
+            if is_ours && is_counted && !is_call {
+                total += cost.unwrap_or(0);
+            }
+            is_call = false;
+        }
+    }
+    total
+}

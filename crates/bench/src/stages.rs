@@ -1,0 +1,47 @@
+//! `weft-bench stages`: what each stage of the packet path costs by itself, and what this machine could do at best.
+//!
+//! The limit is the path without a cipher (`null_path.rs`) plus the cipher alone (`cipher.rs`): weft cannot do with
+//! less, so the ratio to it says how much there is left to gain.
+
+use anyhow::Result;
+
+use self::args::StagesArgs;
+use self::floor::Floor;
+use self::pipeline::{Pipeline, Shape};
+use self::report::Report;
+use crate::interrupt::Interrupt;
+use crate::machine::{self, Machine};
+
+pub(crate) mod args;
+mod cipher;
+mod ends;
+mod floor;
+mod null_path;
+mod pipeline;
+mod report;
+mod times;
+mod transfer;
+mod weft_path;
+
+/// How long the machine is watched before the first measurement.
+const WATCH: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// Measures and prints the report.
+pub(crate) fn run(args: &StagesArgs) -> Result<()> {
+    let interrupt = Interrupt::watch()?;
+    let busy_cores_before = machine::busy_cores(WATCH)?;
+    let cipher = cipher::measure()?;
+    let mut shapes = Vec::new();
+    for shape in Shape::ALL {
+        shapes.push(Pipeline::measure(shape, args.secs)?);
+    }
+    let floor = if args.no_floor { None } else { Some(Floor::measure(args, &cipher, &interrupt)?) };
+    let report =
+        Report { machine: Machine::this(), busy_cores_before, seconds: args.secs, shapes, cipher, floor };
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        print!("{}", report::text(&report));
+    }
+    Ok(())
+}

@@ -1,0 +1,170 @@
+//! Two ends in namespaces of their own, joined by a veth, with weft's own devices, sockets and tunnels.
+//!
+//! ```text
+//!   near  eth0 192.0.2.1 ─────── veth, MTU 1500 ─────── 192.0.2.2 eth0  far
+//!         tun0 10.99.0.1                                10.99.0.2 tun0
+//! ```
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, ensure};
+use ipnet::{IpNet, Ipv4Net};
+use weft::lab::Namespace;
+use weft::lab::link::{self, LinkOptions};
+use weft::udp::{UdpConfig, UdpSockets};
+use weft_tun::{Device, TunConfig};
+use weft_tunnel::{
+    ControlQueue, Ecn, Offload, PacketMut, PeerBuilder, PeerConfig, PlainSlab, PrivateKey, PublicKey,
+    RecvMeta, TAILROOM, TransmitQueue, Tunnel, TunnelConfig,
+};
+
+/// The MTU of the tunnel in bytes.
+pub(super) const MTU: u16 = 1420;
+/// The name of the TUN in either namespace.
+pub(super) const TUN: &str = "tun0";
+/// The UDP port of either end.
+pub(super) const PORT: u16 = 51820;
+const OUTER: &str = "eth0";
+
+/// Which of the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Where packets come from.
+    Near,
+    /// Where they go.
+    Far,
+}
+
+impl Place {
+    fn host(self) -> u8 {
+        match self {
+            Self::Near => 1,
+            Self::Far => 2,
+        }
+    }
+
+    /// The address inside the tunnel.
+    pub(super) fn inner(self) -> IpAddr {
+        IpAddr::from([10, 99, 0, self.host()])
+    }
+
+    pub(super) fn inner_net(self) -> IpNet {
+        IpNet::V4(Ipv4Net::new_assert([10, 99, 0, self.host()].into(), 24))
+    }
+
+    fn outer_net(self) -> IpNet {
+        IpNet::V4(Ipv4Net::new_assert([192, 0, 2, self.host()].into(), 24))
+    }
+
+    /// Where its socket is.
+    pub(super) fn endpoint(self) -> SocketAddr {
+        SocketAddr::new(self.outer_net().addr(), PORT)
+    }
+
+    pub(super) fn other(self) -> Self {
+        match self {
+            Self::Near => Self::Far,
+            Self::Far => Self::Near,
+        }
+    }
+}
+
+/// Two namespaces with a link between them.
+pub(super) fn namespaces() -> Result<[Namespace; 2]> {
+    let root = "weft-bench has to run as root";
+    let (near, far) = (Namespace::new("near").context(root)?, Namespace::new("far").context(root)?);
+    for namespace in [&near, &far] {
+        // The kernel's own IPv6 chatter would be counted. Where there is no IPv6 there is none.
+        let _ = namespace.set_sysctl("net/ipv6/conf/default/disable_ipv6", "1");
+    }
+    let options = LinkOptions {
+        name_a: OUTER.to_owned(),
+        name_b: OUTER.to_owned(),
+        addresses_a: vec![Place::Near.outer_net()],
+        addresses_b: vec![Place::Far.outer_net()],
+        ..LinkOptions::default()
+    };
+    link::join(&near, &far, &options)?;
+    Ok([near, far])
+}
+
+/// Gives the TUN its MTU and address, and sets it up.
+pub(super) fn bring_up_tun(namespace: &Namespace, place: Place) -> Result<()> {
+    link::set_mtu(namespace, TUN, MTU.into())?;
+    link::set_tx_queue_len(namespace, TUN, 1000)?;
+    link::set_up(namespace, TUN)?;
+    Ok(link::add_address(namespace, TUN, place.inner_net())?)
+}
+
+/// One end: what the packet thread of a daemon has.
+pub(super) struct End {
+    pub(super) namespace: Namespace,
+    pub(super) device: Device,
+    pub(super) udp: UdpSockets,
+    pub(super) tunnel: Tunnel,
+    pub(super) control: ControlQueue,
+}
+
+impl End {
+    /// Has to be called on the thread, and in the runtime, that uses it. The thread ends up in the namespace.
+    pub(super) fn open(namespace: Namespace, place: Place, key: PrivateKey, peer: PublicKey) -> Result<Self> {
+        namespace.enter()?;
+        let device = weft_tun::open(TunConfig::new(TUN))?;
+        bring_up_tun_from_runtime(&namespace, place)?;
+        let udp = UdpSockets::bind(&UdpConfig { port: PORT, ..UdpConfig::default() })?;
+        let config = PeerConfig {
+            public_key: peer,
+            preshared_key: None,
+            endpoint: Some(place.other().endpoint()),
+            allowed_ips: vec![IpNet::from(place.other().inner())],
+            persistent_keepalive: None,
+        };
+        let peer = PeerBuilder::new(&key).build(config);
+        let mut tunnel = Tunnel::new(key, TunnelConfig { mtu: MTU, staging_bytes: 1 << 20 });
+        ensure!(tunnel.insert_peer(peer, Instant::now()).is_ok(), "the tunnel does not take its only peer");
+        Ok(Self { namespace, device, udp, tunnel, control: ControlQueue::new(16) })
+    }
+}
+
+/// The lab's netlink calls have a runtime of their own, which must not run inside another one.
+fn bring_up_tun_from_runtime(namespace: &Namespace, place: Place) -> Result<()> {
+    std::thread::scope(|scope| match scope.spawn(|| bring_up_tun(namespace, place)).join() {
+        Ok(result) => result,
+        Err(panic) => std::panic::resume_unwind(panic),
+    })
+}
+
+/// Lets two ends shake hands, past the network, and gives the time that they live at from then on.
+pub(super) fn shake_hands(near: &mut End, far: &mut End) -> Result<Instant> {
+    let now = Instant::now();
+    let mut queue = TransmitQueue::new(8);
+    let len = 28;
+    let mut bytes = vec![0; len + TAILROOM];
+    bytes[0] = 0x45;
+    bytes[3] = len as u8;
+    bytes[9] = 17;
+    bytes[12..16].copy_from_slice(&[10, 99, 0, 1]);
+    bytes[16..20].copy_from_slice(&[10, 99, 0, 2]);
+    let mut packet = PacketMut::new(&mut bytes, len, Offload::None).context("a packet without room")?;
+    // It waits for the session, and the handshake is due.
+    near.tunnel
+        .handle_tun_packet(&mut packet, now, &mut queue)
+        .map_err(|reason| anyhow::anyhow!("the first packet was dropped: {reason:?}"))?;
+    let _ = near.tunnel.handle_timeout(now, &mut near.control);
+    let mut plain = PlainSlab::new(1 << 16);
+    let mut carry = |from: &mut End, source: Place, to: &mut End| {
+        while let Some(message) = from.control.pop() {
+            let contents = message.transmit().contents;
+            let (source, len) = (source.endpoint(), contents.len());
+            let meta = RecvMeta { source, local: None, ecn: Ecn::NotEct, len, stride: len };
+            let _ = to.tunnel.handle_datagram(&meta, contents, now, &mut plain, &mut to.control);
+        }
+    };
+    carry(near, Place::Near, far);
+    carry(far, Place::Far, near);
+    carry(near, Place::Near, far);
+    let _ = near.tunnel.flush_staged(now, &mut queue);
+    ensure!(!queue.is_empty(), "the two ends did not agree on a session");
+    Ok(now)
+}

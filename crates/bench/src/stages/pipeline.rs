@@ -1,0 +1,318 @@
+//! Bursts of packets through every stage, one after the other on one thread, each stage by its own clock.
+//!
+//! ```text
+//!   socket ─► near tun0 ─► read ─► seal ─► send ─► veth ─► receive ─► open ─► coalesce, write ─► far tun0 ─► socket
+//! ```
+//!
+//! It is the daemon's own code on the same batches, without its event loop: nothing waits, and nothing runs
+//! beside a stage. What the kernel does during a system call belongs to it: sending goes on through the veth
+//! into the other socket, writing through the receive path into the program's socket.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::future::poll_fn;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, UdpSocket};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use nix::sys::socket::{setsockopt, sockopt};
+use serde::Serialize;
+use weft::udp::{RecvBuffers, Udp as _};
+use weft_tun::{Device, Tun as _, TunBatch, TunOffload};
+use weft_tunnel::{MAX_PACKET, Plaintext, PrivateKey, TransmitQueue};
+
+use super::ends::{self, End, Place};
+use super::times::{Bursts, Stage, StageCosts, Times};
+
+/// As in the daemon's outbound direction.
+const TRANSMIT_BATCHES: usize = 8;
+const SEND_AT: usize = 2;
+const READ_BYTES: usize = 256 * 1024;
+/// How long a burst may take before it counts as lost.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Every so manieth burst measures the coalescing alone.
+const COALESCE_EACH: u64 = 4;
+/// Bursts before the first that counts.
+const WARM_UP: u64 = 8;
+const DISCARD: u16 = 9;
+/// Bytes of an IPv4 and a UDP header.
+const HEADERS: usize = 28;
+
+/// A kind of packets.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    name: &'static str,
+    /// Bytes of each IP packet.
+    packet: usize,
+    /// Packets in each send of the program: more than one is a super-packet.
+    segments: usize,
+    /// Sends in a burst: fewer than the TUN's queue holds.
+    sends: usize,
+}
+
+impl Shape {
+    pub(super) const ALL: [Self; 2] = [
+        Self { name: "1420 bytes, in super-packets of 45", packet: 1420, segments: 45, sends: 24 },
+        Self { name: "64 bytes, one by one", packet: 64, segments: 1, sends: 768 },
+    ];
+
+    fn packets(&self) -> usize {
+        self.segments * self.sends
+    }
+
+    fn payload(&self) -> usize {
+        self.packet - HEADERS
+    }
+}
+
+/// What a kind of packets costs.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct ShapeReport {
+    pub(crate) name: &'static str,
+    pub(crate) packet_bytes: usize,
+    pub(crate) nanoseconds_per_packet: StageCosts,
+    /// Packets in each write to the TUN, and in each buffer that was received, on average.
+    pub(crate) packets_per_write: f64,
+    pub(crate) packets_per_receive: f64,
+}
+
+/// Everything that a burst goes through.
+pub(super) struct Pipeline {
+    near: End,
+    far: End,
+    now: Instant,
+    source: UdpSocket,
+    sink: UdpSocket,
+    batches: VecDeque<TunBatch>,
+    queue: TransmitQueue,
+    buffers: RecvBuffers,
+    staged: Vec<Plaintext>,
+    /// A device that takes everything and does nothing with it.
+    nowhere: Device,
+    payload: Vec<u8>,
+    received_buffers: u64,
+}
+
+impl Pipeline {
+    /// Sends bursts for so many seconds.
+    pub(super) fn measure(shape: Shape, secs: u32) -> Result<ShapeReport> {
+        let measure = move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(async {
+                let mut pipeline = Self::new(shape)?;
+                pipeline.bursts(shape, Duration::from_secs(secs.into())).await
+            })
+        };
+        // A thread of its own, since it moves into the namespaces.
+        let thread = std::thread::Builder::new().name("stages".into()).spawn(measure)?;
+        match thread.join() {
+            Ok(result) => result.with_context(|| format!("packets of {}", shape.name)),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+
+    fn new(shape: Shape) -> Result<Self> {
+        let [near, far] = ends::namespaces()?;
+        let [a, b] = [PrivateKey::generate()?, PrivateKey::generate()?];
+        let public = [a.public_key(), b.public_key()];
+        let mut near = End::open(near, Place::Near, a, public[1])?;
+        let mut far = End::open(far, Place::Far, b, public[0])?;
+        let now = ends::shake_hands(&mut near, &mut far)?;
+
+        let address = SocketAddr::new(Place::Far.inner(), DISCARD);
+        let sink = far.namespace.run(|| UdpSocket::bind(address))?;
+        sink.set_nonblocking(true)?;
+        setsockopt(&sink, sockopt::UdpGroSegment, &true).context("the kernel has no UDP GRO")?;
+        setsockopt(&sink, sockopt::RcvBufForce, &(64 << 20))?;
+        let source = near.namespace.run(|| UdpSocket::bind((Place::Near.inner(), 0)))?;
+        source.connect(address)?;
+        let mut batch = shape.segments;
+        if batch > 1 {
+            ensure!(near.device.offload().udp, "the kernel's TUN has no UDP segmentation (Linux 6.2)");
+            let segment = i32::try_from(shape.payload())?;
+            setsockopt(&source, sockopt::UdpGsoSegment, &segment).context("the kernel has no UDP GSO")?;
+        } else {
+            batch = 1;
+        }
+        let null = File::options().read(true).write(true).open("/dev/null")?;
+        let everything = TunOffload { tcp: true, udp: true };
+        Ok(Self {
+            near,
+            far,
+            now,
+            source,
+            sink,
+            batches: VecDeque::new(),
+            queue: TransmitQueue::new(TRANSMIT_BATCHES),
+            buffers: RecvBuffers::new(),
+            staged: Vec::new(),
+            nowhere: Device::from_descriptors_for_test("null", vec![null.into()], false, everything)?,
+            payload: vec![0x5a; shape.payload() * batch],
+            received_buffers: 0,
+        })
+    }
+
+    async fn bursts(&mut self, shape: Shape, time: Duration) -> Result<ShapeReport> {
+        let mut bursts = Bursts::default();
+        let start = Instant::now();
+        let packets = shape.packets() as u64;
+        let mut number = 0;
+        while number < WARM_UP + 2 * COALESCE_EACH || start.elapsed() < time {
+            let mut times = Times::default();
+            let coalesce_alone = number % COALESCE_EACH == 0;
+            let burst = self.burst(shape, coalesce_alone, &mut times);
+            tokio::time::timeout(PATIENCE, burst).await.context("a burst was lost on its way")??;
+            let arrived = self.drain_sink()?;
+            let expected = shape.packets() * shape.payload();
+            ensure!(arrived == expected, "{arrived} of {expected} bytes of a burst arrived");
+            if number >= WARM_UP {
+                bursts.add(&times, packets);
+            }
+            number += 1;
+        }
+        let written = self.far.device.stats().snapshot();
+        Ok(ShapeReport {
+            name: shape.name,
+            packet_bytes: shape.packet,
+            nanoseconds_per_packet: bursts.costs().context("too few bursts")?,
+            packets_per_write: written.segments_written as f64 / written.packets_written as f64,
+            packets_per_receive: (number * packets) as f64 / self.received_buffers as f64,
+        })
+    }
+
+    async fn burst(&mut self, shape: Shape, coalesce_alone: bool, times: &mut Times) -> Result<()> {
+        for _ in 0..shape.sends {
+            self.source.send(&self.payload).context("cannot send into the TUN")?;
+        }
+        let mut left = shape.packets();
+        while left > 0 {
+            let bytes = poll_fn(|cx| {
+                poll_timed(times, Stage::TunRead, || {
+                    self.near.device.poll_recv_many(cx, &mut self.batches, READ_BYTES)
+                })
+            });
+            ensure!(bytes.await? > 0, "the TUN is gone");
+            while !self.batches.is_empty() {
+                let sent = self.seal_and_send(times).await?;
+                self.receive(sent, coalesce_alone, times).await?;
+                left = left.checked_sub(sent).context("more packets than were sent")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Seals until it is worth a send, as the event loop does, and sends; gives the number of datagrams.
+    async fn seal_and_send(&mut self, times: &mut Times) -> Result<usize> {
+        let Self { near, batches, queue, now, .. } = self;
+        times.time(Stage::Seal, || {
+            while let Some(batch) = batches.front_mut() {
+                while queue.len() < SEND_AT && queue.has_room_for_super_packet() {
+                    let Some(mut packet) = batch.next_packet() else { break };
+                    // Counted by the tunnel, and missed at the end.
+                    let _ = near.tunnel.handle_tun_packet(&mut packet, *now, queue);
+                }
+                if !batch.is_done() {
+                    return;
+                }
+                batches.pop_front();
+            }
+        });
+        let mut datagrams = 0;
+        while let Some(mut batch) = self.queue.pop() {
+            datagrams += batch.unsent().segments();
+            loop {
+                let sent = poll_fn(|cx| {
+                    poll_timed(times, Stage::Send, || self.near.udp.poll_send(cx, &batch.unsent()))
+                });
+                if batch.advance(sent.await?.bytes) {
+                    break;
+                }
+            }
+            self.queue.recycle(batch);
+        }
+        Ok(datagrams)
+    }
+
+    /// Receives so many datagrams, opens them and writes them, as the event loop does.
+    async fn receive(&mut self, datagrams: usize, coalesce_alone: bool, times: &mut Times) -> Result<()> {
+        let mut left = datagrams;
+        while left > 0 {
+            let Self { far, buffers, .. } = self;
+            poll_fn(|cx| poll_timed(times, Stage::Receive, || far.udp.poll_recv(cx, buffers))).await?;
+            self.received_buffers += buffers.filled() as u64;
+            while !self.buffers.is_done() {
+                poll_fn(|cx| self.far.device.poll_send_ready(cx)).await?;
+                let opened = times.time(Stage::Open, || self.open())?;
+                left = left.checked_sub(opened).context("more datagrams than were sent")?;
+                if coalesce_alone {
+                    self.coalesce(times)?;
+                }
+                let flushed = if coalesce_alone {
+                    self.far.device.flush()
+                } else {
+                    times.time(Stage::CoalesceAndWrite, || self.far.device.flush())
+                };
+                flushed?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens what was received as far as the slab has room; gives the number of packets.
+    fn open(&mut self) -> Result<usize> {
+        let Self { far, buffers, now, staged, .. } = self;
+        staged.clear();
+        let mut datagrams = 0;
+        while far.device.plain_slab().room() >= MAX_PACKET {
+            let Some(received) = buffers.next() else { break };
+            for datagram in received.whole().chunks(received.meta.stride) {
+                let (slab, control) = (far.device.plain_slab(), &mut far.control);
+                match far.tunnel.handle_datagram(&received.meta, datagram, *now, slab, control) {
+                    Ok(Some(packet)) => {
+                        far.device.send(packet)?;
+                        staged.push(packet);
+                        datagrams += 1;
+                    }
+                    Ok(None) => {}
+                    Err(reason) => bail!("a datagram was dropped: {reason:?}"),
+                }
+            }
+        }
+        Ok(datagrams)
+    }
+
+    /// The same batch to a device where a write costs next to nothing.
+    fn coalesce(&mut self, times: &mut Times) -> Result<()> {
+        let Self { far, nowhere, staged, .. } = self;
+        for packet in staged {
+            let copy = nowhere.plain_slab().push(far.device.plain_slab().get(*packet));
+            nowhere.send(copy.context("two slabs are not of the same size")?)?;
+        }
+        Ok(times.time(Stage::Coalesce, || nowhere.flush())?)
+    }
+
+    /// Takes everything out of the socket that the packets go to; gives its bytes.
+    fn drain_sink(&mut self) -> Result<usize> {
+        let mut buffer = [0; MAX_PACKET];
+        let mut bytes = 0;
+        loop {
+            match self.sink.recv(&mut buffer) {
+                Ok(len) => bytes += len,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(bytes),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// Counts the polls that gave something; the others wait.
+fn poll_timed<T>(times: &mut Times, stage: Stage, poll: impl FnOnce() -> Poll<T>) -> Poll<T> {
+    let before = *times;
+    let result = times.time(stage, poll);
+    if result.is_pending() {
+        *times = before;
+    }
+    result
+}

@@ -1,0 +1,57 @@
+//! weft itself between two namespaces, in this process.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context as _, Result};
+use ipnet::IpNet;
+use weft::cli::TunThreads;
+use weft::config::{Config, Endpoint, Interface, Peer, Table};
+use weft::lab::Namespace;
+use weft::up::{Daemon, Options};
+use weft_tunnel::PrivateKey;
+
+use super::ends::{MTU, PORT, Place, TUN};
+
+/// Two daemons. They end when they are dropped.
+pub(super) struct Weft(
+    /// For as long as it lives.
+    #[expect(dead_code, reason = "dropping them ends them")]
+    [Daemon; 2],
+);
+
+impl Weft {
+    pub(super) fn start(namespaces: &[Namespace; 2], tun_threads: TunThreads) -> Result<Self> {
+        let keys = [PrivateKey::generate()?, PrivateKey::generate()?];
+        let public = [keys[1].public_key(), keys[0].public_key()];
+        let [near, far] = namespaces;
+        let start = |namespace: &Namespace, place: Place, key: &PrivateKey, peer| {
+            let endpoint: SocketAddr = place.other().endpoint();
+            let config = Config {
+                interface: Interface {
+                    name: TUN.parse()?,
+                    private_key: key.clone(),
+                    listen_port: PORT,
+                    fw_mark: 0,
+                    addresses: vec![place.inner_net()],
+                    mtu: Some(MTU),
+                    table: Table::Auto,
+                },
+                peers: vec![Peer {
+                    public_key: peer,
+                    preshared_key: None,
+                    endpoint: Some(Endpoint::Address(endpoint)),
+                    allowed_ips: vec![IpNet::from(place.other().inner())],
+                    persistent_keepalive: None,
+                }],
+            };
+            let options = Options { tun_threads, ..Options::default() };
+            namespace
+                .run(|| Daemon::start(&config, &[Some(endpoint)], &options, || ()))
+                .context("cannot bring up weft")
+        };
+        Ok(Self([
+            start(near, Place::Near, &keys[0], public[0])?,
+            start(far, Place::Far, &keys[1], public[1])?,
+        ]))
+    }
+}
