@@ -20,6 +20,10 @@ pub(crate) enum Command {
     ///
     /// Needs root, iperf3, wg (wireguard-tools) and the programs to compare with.
     Compare(CompareArgs),
+    /// Emulate a link between two namespaces and measure whether it is what was asked for.
+    ///
+    /// Needs root and ping; no netem.
+    Link(crate::link::LinkArgs),
 }
 
 /// The arguments of `weft-bench compare`.
@@ -102,7 +106,8 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent_and_has_defaults() {
         Cli::command().debug_assert();
-        let Command::Compare(args) = Cli::try_parse_from(["weft-bench", "compare"]).unwrap().command;
+        let command = Cli::try_parse_from(["weft-bench", "compare"]).unwrap().command;
+        let Command::Compare(args) = command else { panic!("{command:?}") };
         assert_eq!((args.secs, args.rounds, args.tun_threads), (5, 3, TunThreads::Auto));
         assert_eq!(args.peers[0].name, "wireguard-go");
         assert_eq!(args.peers[0].words("wg7"), ["wireguard-go", "-f", "wg7"]);

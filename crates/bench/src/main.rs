@@ -17,6 +17,11 @@ mod interrupt;
 #[cfg(target_os = "linux")]
 mod iperf;
 #[cfg(target_os = "linux")]
+mod link;
+#[cfg(not(target_os = "linux"))]
+#[path = "link/unsupported.rs"]
+mod link;
+#[cfg(target_os = "linux")]
 mod machine;
 #[cfg(target_os = "linux")]
 mod peers;
@@ -35,6 +40,7 @@ fn main() -> ExitCode {
     let cli = cli::Cli::parse();
     let result = match &cli.command {
         cli::Command::Compare(args) => compare::run(args),
+        cli::Command::Link(args) => link::run(args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -23,13 +23,15 @@ mod tap;
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 pub use pipe::{Fate, Pipe, PipeCounters};
 pub use spec::{InvalidLink, Limit, LinkSpec, Queue};
 
-use super::Namespace;
 use super::link::{self, LinkOptions};
+use super::{Namespace, cpu};
 use pump::{Pump, Shared};
 use tap::Tap;
 
@@ -57,6 +59,11 @@ impl Emulator {
     /// What has happened so far, from the first namespace to the second and back.
     pub fn counters(&self) -> [PipeCounters; 2] {
         self.shared.counters()
+    }
+
+    /// CPU time that its thread has used so far, what the kernel does in it for the receivers included.
+    pub fn cpu_time(&self) -> Option<Duration> {
+        cpu::thread_time(self.shared.thread.load(Relaxed))
     }
 
     /// Whether its thread still runs. It ends by itself when an interface is removed.

@@ -38,7 +38,7 @@ pub struct Pipe<T> {
 }
 
 /// What has happened in one direction.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct PipeCounters {
     /// Frames that came to the link.
     pub frames: u64,
@@ -56,6 +56,20 @@ pub struct PipeCounters {
     pub greatest_queue_time: Duration,
     /// The longest time from when a frame should have arrived to when it was asked for.
     pub greatest_lateness: Duration,
+}
+
+impl PipeCounters {
+    /// What was counted since `earlier`. Of the greatest values those of the whole time are kept.
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            frames: self.frames.saturating_sub(earlier.frames),
+            bytes: self.bytes.saturating_sub(earlier.bytes),
+            dropped: self.dropped.saturating_sub(earlier.dropped),
+            lost: self.lost.saturating_sub(earlier.lost),
+            reordered: self.reordered.saturating_sub(earlier.reordered),
+            ..*self
+        }
+    }
 }
 
 /// Why a frame does not arrive.

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::os::fd::AsFd as _;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -25,13 +25,20 @@ const BATCH: usize = 256;
 pub(super) struct Shared {
     /// By direction.
     counters: Mutex<[PipeCounters; 2]>,
+    /// The ID of the pump's thread; 0 before it runs.
+    pub(super) thread: AtomicI32,
     stop: AtomicBool,
     wake: EventFd,
 }
 
 impl Shared {
     pub(super) fn new() -> io::Result<Self> {
-        Ok(Self { counters: Mutex::default(), stop: AtomicBool::new(false), wake: EventFd::new()? })
+        Ok(Self {
+            counters: Mutex::default(),
+            thread: AtomicI32::new(0),
+            stop: AtomicBool::new(false),
+            wake: EventFd::new()?,
+        })
     }
 
     /// Ends the pump.
@@ -76,6 +83,7 @@ impl Pump {
 
     /// Pumps until it is stopped, or until an end is gone.
     pub(super) fn run(mut self) {
+        self.shared.thread.store(nix::unistd::gettid().as_raw(), Relaxed);
         be_punctual();
         while !self.shared.stop.load(Relaxed) {
             let woken = Instant::now();

@@ -66,6 +66,7 @@ fn a_stream_crosses_complete_and_not_faster_than_the_rate() {
     assert_eq!(receiver.finish()[0].first_mismatch, None);
     assert!(elapsed >= Duration::from_secs_f64(BYTES as f64 * 8.0 / 100e6), "{elapsed:?}");
     let [there, _] = lab.emulator.counters();
+    assert!(lab.emulator.cpu_time().is_some_and(|time| time > Duration::ZERO));
     // Each frame by itself: no super-packet crossed as one.
     assert!(there.frames >= BYTES / 1448, "{there:?}");
     assert!(there.bytes >= BYTES + there.frames * 14, "{there:?}");
