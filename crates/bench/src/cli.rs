@@ -24,6 +24,10 @@ pub(crate) enum Command {
     ///
     /// Needs root and ping; no netem.
     Link(crate::link::LinkArgs),
+    /// Run TCP over an emulated link with round trips of 20, 60 and 100 ms, bare and through tunnels.
+    ///
+    /// Needs root, iperf3, and for --peer wg (wireguard-tools) and the programs to compare with; no netem.
+    Rtt(crate::rtt::RttArgs),
 }
 
 /// The arguments of `weft-bench compare`.

@@ -32,6 +32,11 @@ mod progress;
 #[cfg(target_os = "linux")]
 mod report;
 #[cfg(target_os = "linux")]
+mod rtt;
+#[cfg(not(target_os = "linux"))]
+#[path = "rtt/unsupported.rs"]
+mod rtt;
+#[cfg(target_os = "linux")]
 mod stats;
 #[cfg(target_os = "linux")]
 mod topology;
@@ -41,6 +46,7 @@ fn main() -> ExitCode {
     let result = match &cli.command {
         cli::Command::Compare(args) => compare::run(args),
         cli::Command::Link(args) => link::run(args),
+        cli::Command::Rtt(args) => rtt::run(args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
