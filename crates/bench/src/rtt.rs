@@ -99,9 +99,6 @@ pub(crate) fn run(args: &RttArgs) -> Result<()> {
             paths.push(Path::through(tunnel, &weft, &spec, &interrupt)?);
         }
         for control in &congestion {
-            for path in &paths {
-                path.set_congestion_control(control)?;
-            }
             for round in 0..args.rounds as usize {
                 for turn in 0..paths.len() {
                     let path = &mut paths[(round + turn) % turn_count(&tunnels)];
@@ -141,7 +138,7 @@ fn measure(
     interrupt: &Interrupt,
 ) -> Result<()> {
     if args.work.contains(&Work::Streams) {
-        let sample = stream::measure(path, args.secs, args.omit, interrupt)?;
+        let sample = stream::measure(path, control, args.secs, args.omit, interrupt)?;
         let (name, speed, sent_again) = (&path.name, sample.mbit_per_second, sample.retransmits);
         progress
             .say(&format!("{rtt} ms  {control:<6} {name:<14} {speed:>7.2} Mbit/s, {sent_again} retransmits"));
@@ -149,7 +146,7 @@ fn measure(
     }
     if args.work.contains(&Work::Transfers) {
         for &megabytes in &args.sizes {
-            let sample = transfer::measure(path, u64::from(megabytes) * 1_000_000)?;
+            let sample = transfer::measure(path, control, u64::from(megabytes) * 1_000_000)?;
             let (name, seconds) = (&path.name, sample.seconds);
             progress.say(&format!("{rtt} ms  {control:<6} {name:<14} {megabytes} MB in {seconds:.3} s"));
             report.add_transfer(rtt, control, megabytes, &path.name, sample);

@@ -108,14 +108,6 @@ impl Path {
         Ok(Self { name, near_address, far_address, server, daemons, lab, files })
     }
 
-    /// For connections that are made from now on.
-    pub(super) fn set_congestion_control(&self, name: &str) -> Result<()> {
-        for namespace in [&self.lab.near, &self.lab.far] {
-            namespace.set_sysctl("net/ipv4/tcp_congestion_control", name)?;
-        }
-        Ok(())
-    }
-
     /// An error if one of its programs has ended.
     pub(super) fn check(&mut self) -> Result<()> {
         self.daemons.iter_mut().try_for_each(Daemon::check)?;

@@ -49,10 +49,14 @@ pub(super) struct Order {
 }
 
 /// Sends over the path.
-pub(super) fn measure(path: &mut Path, secs: u32, omit: u32, interrupt: &Interrupt) -> Result<Sample> {
-    let words =
-        ["iperf3", "-J", "-c", &path.far_address.to_string(), "-t", &secs.to_string()].map(str::to_owned);
-    let words = [&words[..], &["-O".to_owned(), omit.to_string()]].concat();
+pub(super) fn measure(
+    path: &mut Path,
+    control: &str,
+    secs: u32,
+    omit: u32,
+    interrupt: &Interrupt,
+) -> Result<Sample> {
+    let words = arguments(&path.far_address.to_string(), control, secs, omit);
     let span = Duration::from_secs((secs + omit).into());
     for _ in 0..TRIES {
         let before = path.counters()?;
@@ -87,6 +91,11 @@ pub(super) fn measure(path: &mut Path, secs: u32, omit: u32, interrupt: &Interru
         });
     }
     bail!("the iperf3 server stays busy")
+}
+
+fn arguments(address: &str, control: &str, secs: u32, omit: u32) -> Vec<String> {
+    let (secs, omit) = (secs.to_string(), omit.to_string());
+    ["iperf3", "-J", "-c", address, "-C", control, "-t", &secs, "-O", &omit].map(str::to_owned).into()
 }
 
 impl Order {

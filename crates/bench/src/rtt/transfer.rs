@@ -1,12 +1,13 @@
 //! A short transfer on a new connection: how soon it is through shows how slow start fares.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::time::Instant;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
+use socket2::{Domain, Socket, Type};
 use weft::lab::counters::Counters;
-use weft::lab::traffic::{Amount, Progress, TcpReceiver, send_stream};
+use weft::lab::traffic::{Amount, Progress, STALL, TcpReceiver, send_stream_over};
 
 use super::path::Path;
 use super::stream::Order;
@@ -48,7 +49,7 @@ impl SlowStart {
 }
 
 /// Sends so many bytes, each of which is checked.
-pub(super) fn measure(path: &mut Path, bytes: u64) -> Result<Sample> {
+pub(super) fn measure(path: &mut Path, control: &str, bytes: u64) -> Result<Sample> {
     path.check()?;
     let (near, far) = (&path.lab.near, &path.lab.far);
     let address = SocketAddr::new(path.far_address, 0);
@@ -56,9 +57,10 @@ pub(super) fn measure(path: &mut Path, bytes: u64) -> Result<Sample> {
     let before = path.counters()?;
     let (seconds, sent) = near.run(|| {
         let start = Instant::now();
-        let sent = send_stream(receiver.local_addr(), Amount::Count(bytes), 1, &Progress::default());
-        (start.elapsed().as_secs_f64(), sent)
-    });
+        let stream = connect(receiver.local_addr(), control).context("cannot connect")?;
+        let sent = send_stream_over(stream, Amount::Count(bytes), 1, &Progress::default());
+        anyhow::Ok((start.elapsed().as_secs_f64(), sent))
+    })?;
     ensure!(sent.error.is_none(), "the transfer ended early: {}", sent.error.unwrap_or_default());
     ensure!(sent.confirmed == bytes, "the transfer was changed on its way, at byte {}", sent.confirmed);
     let after = path.counters()?;
@@ -70,4 +72,11 @@ pub(super) fn measure(path: &mut Path, bytes: u64) -> Result<Sample> {
         order: Order::of(&near, &far),
         slow_start: SlowStart::of(&near),
     })
+}
+
+fn connect(address: SocketAddr, control: &str) -> std::io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    socket.set_tcp_congestion(control.as_bytes())?;
+    socket.connect_timeout(&address.into(), STALL)?;
+    Ok(socket.into())
 }

@@ -178,8 +178,25 @@ pub fn send_stream(address: SocketAddr, amount: Amount, seed: u64, progress: &Pr
     flow
 }
 
+/// Sends one flow over a connection that is there, and waits until the receiver has confirmed it.
+pub fn send_stream_over(stream: TcpStream, amount: Amount, seed: u64, progress: &Progress) -> SentFlow {
+    let mut flow = SentFlow { seed, ..SentFlow::default() };
+    if let Err(error) = send_over(stream, amount, &mut flow, progress) {
+        flow.error = Some(error.to_string());
+    }
+    flow
+}
+
 fn send(address: SocketAddr, amount: Amount, flow: &mut SentFlow, progress: &Progress) -> io::Result<()> {
-    let mut stream = TcpStream::connect_timeout(&address, STALL)?;
+    send_over(TcpStream::connect_timeout(&address, STALL)?, amount, flow, progress)
+}
+
+fn send_over(
+    mut stream: TcpStream,
+    amount: Amount,
+    flow: &mut SentFlow,
+    progress: &Progress,
+) -> io::Result<()> {
     stream.set_write_timeout(Some(STALL))?;
     stream.set_read_timeout(Some(STALL))?;
     let result = send_content(&mut stream, amount, flow, progress);
