@@ -26,7 +26,8 @@ use report::Report;
 /// The arguments of `weft-bench rtt`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct RttArgs {
-    /// The link, as for `weft-bench link`, without its delay.
+    /// The link, as for `weft-bench link`, without its delay. Its queue is one bandwidth-delay product unless it
+    /// says otherwise.
     #[arg(long, value_name = "SPEC", default_value = "rate=500mbit")]
     pub(crate) link: LinkSpec,
     /// Round trips to measure with, in milliseconds, with commas between them.
@@ -100,8 +101,10 @@ pub(crate) fn run(args: &RttArgs) -> Result<()> {
         }
         for control in &congestion {
             for round in 0..args.rounds as usize {
-                for turn in 0..paths.len() {
-                    let path = &mut paths[(round + turn) % turn_count(&tunnels)];
+                // Another one begins each time.
+                let first = round % paths.len();
+                for place in (first..paths.len()).chain(0..first) {
+                    let path = &mut paths[place];
                     measure(args, rtt, control, path, &mut report, &progress, &interrupt)
                         .with_context(|| format!("{rtt} ms, {control}, {}", path.name))?;
                 }
@@ -121,11 +124,6 @@ pub(crate) fn run(args: &RttArgs) -> Result<()> {
         print!("{}", report.text());
     }
     Ok(())
-}
-
-/// The bare link has its turn too.
-fn turn_count(tunnels: &[Implementation]) -> usize {
-    tunnels.len() + 1
 }
 
 fn measure(

@@ -268,3 +268,79 @@ fn new_table(header: &[&str]) -> Table {
 fn spread(ratio: Summary, by: f64) -> String {
     format!("{:.3} ({:.3}–{:.3})", ratio.median / by, ratio.lowest / by, ratio.highest / by)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stream(mbit_per_second: f64, retransmits_in_all: u64) -> stream::Sample {
+        stream::Sample {
+            mbit_per_second,
+            retransmits: 0,
+            retransmits_in_all,
+            round_trip_ms: 30.0,
+            order: stream::Order::default(),
+            dropped_by_link: 5,
+            dropped_by_interfaces: 0,
+            cpu_seconds: 4.0,
+            link_cores: 0.2,
+        }
+    }
+
+    fn report() -> Report {
+        let machine = Machine {
+            cores: 2,
+            processor: "A".into(),
+            kernel: "6.1".into(),
+            tcp_congestion_control: "cubic".into(),
+        };
+        let mut report = Report {
+            machine,
+            link: "rate=500mbit".into(),
+            seconds: 8,
+            omitted_seconds: 4,
+            rounds: 2,
+            tun_threads: "auto".into(),
+            headers_leave: headers_leave(),
+            streams: Vec::new(),
+            transfers: Vec::new(),
+            datagrams: Vec::new(),
+        };
+        for (rtt, speed) in [(20, 478.2), (20, 478.2), (60, 400.0)] {
+            report.add_stream(rtt, "cubic", "weft", stream(speed * headers_leave(), 110));
+            report.add_stream(rtt, "cubic", BARE, stream(speed, 100));
+        }
+        report
+    }
+
+    #[test]
+    fn a_tunnel_is_compared_with_the_bare_link_of_the_same_situation() {
+        let report = report();
+        let rows = sorted(&report.streams);
+        let order: Vec<_> = rows.iter().map(|row| (row.round_trip_ms, row.path.as_str())).collect();
+        assert_eq!(order, [(20, BARE), (20, "weft"), (60, BARE), (60, "weft")]);
+        assert_eq!(rows[1].samples.len(), 2);
+        assert_eq!(bare(&report.streams, rows[3]).map(|row| row.round_trip_ms), Some(60));
+        assert!(bare(&report.streams, rows[2]).is_none());
+    }
+
+    #[test]
+    fn the_tables_show_ratios_and_only_what_was_measured() {
+        let text = report().text();
+        for shown in
+            ["0.957 (0.957–0.957)", "1.000 (1.000–1.000)", "1.10", "20 ms", "Medians of 2 × 8 s after 4 s"]
+        {
+            assert!(text.contains(shown), "{shown} is not in\n{text}");
+        }
+        assert!(!text.contains("cold start") && !text.contains("datagrams"));
+    }
+
+    #[test]
+    fn json_has_every_sample_and_what_it_is_of() {
+        let json = serde_json::to_value(report()).unwrap();
+        assert_eq!(json["streams"][0]["path"], "weft");
+        assert_eq!(json["streams"][0]["samples"][1]["retransmits_in_all"], 110);
+        assert_eq!(json["streams"][0]["samples"][0]["reordering_seen"], 0);
+        assert_eq!(json["streams"][0].get("megabytes"), None);
+    }
+}

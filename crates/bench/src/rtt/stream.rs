@@ -188,6 +188,14 @@ mod tests {
     }
 
     #[test]
+    fn slow_start_is_left_out_and_the_congestion_control_chosen() {
+        assert_eq!(
+            arguments("192.0.2.2", "bbr", 12, 5).join(" "),
+            "iperf3 -J -c 192.0.2.2 -C bbr -t 12 -O 5"
+        );
+    }
+
+    #[test]
     fn a_busy_server_is_asked_again_and_other_errors_are_told() {
         let failed = |error| format!(r#"{{ "end": {{}}, "error": "{error}" }}"#);
         assert_eq!(parse(&failed("the server is busy running a test. try again later")).unwrap(), None);
