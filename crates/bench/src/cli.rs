@@ -26,7 +26,7 @@ pub(crate) enum Command {
     Link(crate::link::LinkArgs),
     /// Run TCP over an emulated link with round trips of 20, 60 and 100 ms, bare and through tunnels.
     ///
-    /// Needs root, iperf3, and for --peer wg (wireguard-tools) and the programs to compare with; no netem.
+    /// Needs root, and for --peer wg (wireguard-tools) and the programs to compare with; no iperf3, no netem.
     Rtt(crate::rtt::RttArgs),
 }
 

@@ -2,23 +2,23 @@
 //!
 //! ```text
 //!   near  eth0 ══ emulated link, MTU 1500 ══ eth0  far
-//!    192.0.2.1                           192.0.2.2    bare: iperf3 -s here
-//!     tunnel 10.99.0.1 ══ MTU 1420 ══ 10.99.0.2 tunnel, or here
+//!    192.0.2.1                           192.0.2.2    bare: TCP ends here
+//!     tunnel 10.99.0.1 ══ MTU 1420 ══ 10.99.0.2 tunnel: or here
 //! ```
 
-use std::net::{IpAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use socket2::{Domain, Socket, Type};
 use tempfile::TempDir;
 use weft::lab::counters::Counters;
 use weft::lab::emulator::LinkSpec;
+use weft::lab::traffic::{STALL, TcpReceiver};
 
 use crate::interrupt::Interrupt;
 use crate::link::{self, Lab};
 use crate::peers::{Daemon, End, Implementation, new_keys};
-use crate::process::Process;
 
 /// How the bare link is called.
 pub(super) const BARE: &str = "no tunnel";
@@ -35,10 +35,9 @@ pub(super) struct Path {
     pub(super) near_address: IpAddr,
     pub(super) far_address: IpAddr,
     // In the order of the clean-up.
-    server: Process,
     daemons: Vec<Daemon>,
     pub(super) lab: Lab,
-    files: TempDir,
+    _files: TempDir,
 }
 
 impl Path {
@@ -83,7 +82,7 @@ impl Path {
         Self::finish(implementation.name().to_owned(), INNER, daemons, lab, files, interrupt)
     }
 
-    /// Waits until a connection has passed, and starts the server.
+    /// Waits until a connection has passed.
     fn finish(
         name: String,
         addresses: [&str; 2],
@@ -100,23 +99,29 @@ impl Path {
             let connect = || TcpStream::connect_timeout(&address, Duration::from_secs(2));
             Ok(lab.near.run(connect).ok())
         })?;
-        let words = ["iperf3", "-s", "--forceflush"].map(str::to_owned);
-        let mut server = Process::start(&lab.far, &words, files.path().join("iperf3-server.log"))?;
-        server.wait_until(interrupt, "the iperf3 server", CONNECT, |server| {
-            server.output().contains("Server listening")
-        })?;
-        Ok(Self { name, near_address, far_address, server, daemons, lab, files })
+        Ok(Self { name, near_address, far_address, daemons, lab, _files: files })
     }
 
-    /// An error if one of its programs has ended.
+    /// An error if one of its daemons has ended.
     pub(super) fn check(&mut self) -> Result<()> {
-        self.daemons.iter_mut().try_for_each(Daemon::check)?;
-        self.server.check()
+        self.daemons.iter_mut().try_for_each(Daemon::check)
     }
 
-    /// A file that goes with the path.
-    pub(super) fn file(&self, name: &str) -> PathBuf {
-        self.files.path().join(name)
+    /// A new connection from the near end to the far one.
+    pub(super) fn connect(&self, to: SocketAddr, congestion_control: &str) -> Result<TcpStream> {
+        let connect = || {
+            let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
+            socket.set_tcp_congestion(congestion_control.as_bytes())?;
+            socket.connect_timeout(&to.into(), STALL)?;
+            std::io::Result::Ok(socket.into())
+        };
+        self.lab.near.run(connect).with_context(|| format!("cannot connect by {congestion_control}"))
+    }
+
+    /// Takes connections at the far end.
+    pub(super) fn listen(&self) -> Result<TcpReceiver> {
+        let address = SocketAddr::new(self.far_address, 0);
+        self.lab.far.run(|| TcpReceiver::listen(address)).context("cannot listen")
     }
 
     /// The kernel's counters of the near end and of the far one.

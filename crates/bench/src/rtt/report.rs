@@ -167,7 +167,8 @@ impl Report {
             "link drops",
             "ring drops",
             "RTT seen",
-            "CPU s",
+            "CPU s/Gbit",
+            "HyStart by train / delay",
         ]);
         for row in sorted(&self.streams) {
             let bare = bare(&self.streams, row);
@@ -191,7 +192,12 @@ impl Report {
                 format!("{:.0}", row.median(|sample| sample.dropped_by_link as f64)),
                 format!("{:.0}", row.median(|sample| sample.dropped_by_interfaces as f64)),
                 format!("{:.1} ms", row.median(|sample| sample.round_trip_ms)),
-                format!("{:.1}", row.median(|sample| sample.cpu_seconds)),
+                format!("{:.3}", row.median(|sample| sample.cpu_seconds_per_gbit)),
+                format!(
+                    "{:.0} / {:.0}",
+                    row.median(|sample| sample.slow_start.hystart_train as f64),
+                    row.median(|sample| sample.slow_start.hystart_delay as f64)
+                ),
             ]);
         }
         table
@@ -280,9 +286,10 @@ mod tests {
             retransmits_in_all,
             round_trip_ms: 30.0,
             order: stream::Order::default(),
+            slow_start: transfer::SlowStart::default(),
             dropped_by_link: 5,
             dropped_by_interfaces: 0,
-            cpu_seconds: 4.0,
+            cpu_seconds_per_gbit: 0.5,
             link_cores: 0.2,
         }
     }

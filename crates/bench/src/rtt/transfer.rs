@@ -1,13 +1,11 @@
 //! A short transfer on a new connection: how soon it is through shows how slow start fares.
 
-use std::net::{SocketAddr, TcpStream};
 use std::time::Instant;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use serde::Serialize;
-use socket2::{Domain, Socket, Type};
 use weft::lab::counters::Counters;
-use weft::lab::traffic::{Amount, Progress, STALL, TcpReceiver, send_stream_over};
+use weft::lab::traffic::{Amount, Progress, send_stream_over};
 
 use super::path::Path;
 use super::stream::Order;
@@ -38,7 +36,7 @@ pub(super) struct SlowStart {
 }
 
 impl SlowStart {
-    fn of(sender: &Counters) -> Self {
+    pub(super) fn of(sender: &Counters) -> Self {
         Self {
             hystart_train: sender.protocol("TcpExtTCPHystartTrainDetect"),
             hystart_train_cwnd: sender.protocol("TcpExtTCPHystartTrainCwnd"),
@@ -51,16 +49,12 @@ impl SlowStart {
 /// Sends so many bytes, each of which is checked.
 pub(super) fn measure(path: &mut Path, control: &str, bytes: u64) -> Result<Sample> {
     path.check()?;
-    let (near, far) = (&path.lab.near, &path.lab.far);
-    let address = SocketAddr::new(path.far_address, 0);
-    let receiver = far.run(|| TcpReceiver::listen(address))?;
+    let receiver = path.listen()?;
     let before = path.counters()?;
-    let (seconds, sent) = near.run(|| {
-        let start = Instant::now();
-        let stream = connect(receiver.local_addr(), control).context("cannot connect")?;
-        let sent = send_stream_over(stream, Amount::Count(bytes), 1, &Progress::default());
-        anyhow::Ok((start.elapsed().as_secs_f64(), sent))
-    })?;
+    let start = Instant::now();
+    let stream = path.connect(receiver.local_addr(), control)?;
+    let sent = send_stream_over(stream, Amount::Count(bytes), 1, &Progress::default());
+    let seconds = start.elapsed().as_secs_f64();
     ensure!(sent.error.is_none(), "the transfer ended early: {}", sent.error.unwrap_or_default());
     ensure!(sent.confirmed == bytes, "the transfer was changed on its way, at byte {}", sent.confirmed);
     let after = path.counters()?;
@@ -72,11 +66,4 @@ pub(super) fn measure(path: &mut Path, control: &str, bytes: u64) -> Result<Samp
         order: Order::of(&near, &far),
         slow_start: SlowStart::of(&near),
     })
-}
-
-fn connect(address: SocketAddr, control: &str) -> std::io::Result<TcpStream> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
-    socket.set_tcp_congestion(control.as_bytes())?;
-    socket.connect_timeout(&address.into(), STALL)?;
-    Ok(socket.into())
 }

@@ -243,6 +243,15 @@ fn send_content(
 
 /// Segments that the kernel has sent again on this connection.
 pub fn retransmits(stream: &TcpStream) -> io::Result<u64> {
+    Ok(u64::from(tcp_info(stream)?.tcpi_total_retrans))
+}
+
+/// The round trip that the kernel sees on this connection, smoothed.
+pub fn round_trip(stream: &TcpStream) -> io::Result<Duration> {
+    Ok(Duration::from_micros(tcp_info(stream)?.tcpi_rtt.into()))
+}
+
+fn tcp_info(stream: &TcpStream) -> io::Result<libc::tcp_info> {
     use std::os::fd::AsRawFd as _;
     // SAFETY: tcp_info is plain integers, for which zero is a value.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
@@ -257,7 +266,7 @@ pub fn retransmits(stream: &TcpStream) -> io::Result<u64> {
             &raw mut len,
         )
     };
-    if result == 0 { Ok(u64::from(info.tcpi_total_retrans)) } else { Err(io::Error::last_os_error()) }
+    if result == 0 { Ok(info) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Several flows that run at once, a thread a flow.
