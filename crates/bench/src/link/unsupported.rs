@@ -6,7 +6,6 @@ use clap::Args;
 /// The arguments of `weft-bench link`: any, so that the answer is why there is none.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct LinkArgs {
-    #[expect(dead_code, reason = "nothing is measured here")]
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
     arguments: Vec<String>,
 }
