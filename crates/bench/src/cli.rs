@@ -26,6 +26,14 @@ pub(crate) enum Command {
     ///
     /// Needs root and iperf3.
     Stages(StagesArgs),
+    /// Emulate a link between two namespaces and measure whether it is what was asked for.
+    ///
+    /// Needs root and ping; no netem.
+    Link(crate::link::LinkArgs),
+    /// Run TCP over an emulated link with round trips of 20, 60 and 100 ms, bare and through tunnels.
+    ///
+    /// Needs root, and for --peer wg (wireguard-tools) and the programs to compare with; no iperf3, no netem.
+    Rtt(crate::rtt::RttArgs),
 }
 
 /// The arguments of `weft-bench compare`.

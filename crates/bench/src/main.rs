@@ -17,6 +17,11 @@ mod interrupt;
 #[cfg(target_os = "linux")]
 mod iperf;
 #[cfg(target_os = "linux")]
+mod link;
+#[cfg(not(target_os = "linux"))]
+#[path = "link/unsupported.rs"]
+mod link;
+#[cfg(target_os = "linux")]
 mod machine;
 #[cfg(target_os = "linux")]
 mod peers;
@@ -31,6 +36,10 @@ mod stages;
 #[cfg(not(target_os = "linux"))]
 #[path = "stages/unsupported.rs"]
 mod stages;
+mod rtt;
+#[cfg(not(target_os = "linux"))]
+#[path = "rtt/unsupported.rs"]
+mod rtt;
 #[cfg(target_os = "linux")]
 mod stats;
 #[cfg(target_os = "linux")]
@@ -41,6 +50,8 @@ fn main() -> ExitCode {
     let result = match &cli.command {
         cli::Command::Compare(args) => compare::run(args),
         cli::Command::Stages(args) => stages::run(args),
+        cli::Command::Link(args) => link::run(args),
+        cli::Command::Rtt(args) => rtt::run(args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

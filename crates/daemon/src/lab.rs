@@ -10,6 +10,7 @@ use std::path::Path;
 pub mod content;
 pub mod counters;
 pub mod cpu;
+pub mod emulator;
 pub mod link;
 pub mod netns;
 pub mod numbered;

@@ -70,6 +70,11 @@ pub fn join(a: &Namespace, b: &Namespace, options: &LinkOptions) -> io::Result<(
         handle.link().add(veth).execute().await
     };
     netlink(a, create)?;
+    bring_up(a, b, options)
+}
+
+/// Takes both ends of a link up and gives them their addresses.
+pub(super) fn bring_up(a: &Namespace, b: &Namespace, options: &LinkOptions) -> io::Result<()> {
     let ends = [(a, &options.name_a, &options.addresses_a), (b, &options.name_b, &options.addresses_b)];
     for (namespace, name, _) in ends {
         set_up(namespace, name)?;

@@ -178,8 +178,25 @@ pub fn send_stream(address: SocketAddr, amount: Amount, seed: u64, progress: &Pr
     flow
 }
 
+/// Sends one flow over a connection that is there, and waits until the receiver has confirmed it.
+pub fn send_stream_over(stream: TcpStream, amount: Amount, seed: u64, progress: &Progress) -> SentFlow {
+    let mut flow = SentFlow { seed, ..SentFlow::default() };
+    if let Err(error) = send_over(stream, amount, &mut flow, progress) {
+        flow.error = Some(error.to_string());
+    }
+    flow
+}
+
 fn send(address: SocketAddr, amount: Amount, flow: &mut SentFlow, progress: &Progress) -> io::Result<()> {
-    let mut stream = TcpStream::connect_timeout(&address, STALL)?;
+    send_over(TcpStream::connect_timeout(&address, STALL)?, amount, flow, progress)
+}
+
+fn send_over(
+    mut stream: TcpStream,
+    amount: Amount,
+    flow: &mut SentFlow,
+    progress: &Progress,
+) -> io::Result<()> {
     stream.set_write_timeout(Some(STALL))?;
     stream.set_read_timeout(Some(STALL))?;
     let result = send_content(&mut stream, amount, flow, progress);
@@ -226,6 +243,15 @@ fn send_content(
 
 /// Segments that the kernel has sent again on this connection.
 pub fn retransmits(stream: &TcpStream) -> io::Result<u64> {
+    Ok(u64::from(tcp_info(stream)?.tcpi_total_retrans))
+}
+
+/// The round trip that the kernel sees on this connection, smoothed.
+pub fn round_trip(stream: &TcpStream) -> io::Result<Duration> {
+    Ok(Duration::from_micros(tcp_info(stream)?.tcpi_rtt.into()))
+}
+
+fn tcp_info(stream: &TcpStream) -> io::Result<libc::tcp_info> {
     use std::os::fd::AsRawFd as _;
     // SAFETY: tcp_info is plain integers, for which zero is a value.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
@@ -240,7 +266,7 @@ pub fn retransmits(stream: &TcpStream) -> io::Result<u64> {
             &raw mut len,
         )
     };
-    if result == 0 { Ok(u64::from(info.tcpi_total_retrans)) } else { Err(io::Error::last_os_error()) }
+    if result == 0 { Ok(info) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Several flows that run at once, a thread a flow.

@@ -1,0 +1,16 @@
+//! `weft-bench link` where there are no network namespaces.
+
+use anyhow::bail;
+use clap::Args;
+
+/// The arguments of `weft-bench link`: any, so that the answer is why there is none.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct LinkArgs {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+    arguments: Vec<String>,
+}
+
+/// Measures nothing.
+pub(crate) fn run(_: &LinkArgs) -> anyhow::Result<()> {
+    bail!("weft-bench needs the network namespaces of Linux")
+}

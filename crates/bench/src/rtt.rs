@@ -1,0 +1,167 @@
+//! `weft-bench rtt`: TCP over links with a real round trip, bare and through tunnels, and what the tunnel takes away
+//! from it: speed beyond its headers, more retransmits, reordering.
+
+mod datagrams;
+mod path;
+mod report;
+mod stream;
+mod transfer;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use clap::{Args, ValueEnum};
+use weft::cli::TunThreads;
+use weft::lab::emulator::LinkSpec;
+
+use crate::cli::PeerCommand;
+use crate::interrupt::Interrupt;
+use crate::machine::Machine;
+use crate::peers::Implementation;
+use crate::progress::Progress;
+use path::Path;
+use report::Report;
+
+/// The arguments of `weft-bench rtt`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct RttArgs {
+    /// The link, as for `weft-bench link`, without its delay. Its queue is one bandwidth-delay product unless it
+    /// says otherwise.
+    #[arg(long, value_name = "SPEC", default_value = "rate=500mbit")]
+    pub(crate) link: LinkSpec,
+    /// Round trips to measure with, in milliseconds, with commas between them.
+    #[arg(long, value_name = "MS", value_delimiter = ',', default_value = "20,60,100",
+          value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) rtt: Vec<u32>,
+    /// Congestion controls, with commas between them; without it cubic and bbr, as far as the kernel has them.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub(crate) congestion: Vec<String>,
+    /// What to measure, with commas between them.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "streams,transfers,datagrams")]
+    pub(crate) work: Vec<Work>,
+    /// How long a stream is measured, in seconds.
+    #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub(crate) secs: u32,
+    /// How long a stream runs before, in seconds: its slow start does not count.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=60))]
+    pub(crate) omit: u32,
+    /// The sizes of transfers from a cold start, in megabytes, with commas between them.
+    #[arg(long, value_name = "MB", value_delimiter = ',', default_value = "10,30",
+          value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) sizes: Vec<u32>,
+    /// How often each measurement is made; medians count.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: u32,
+    /// How weft drives its TUN devices, as in `weft up`.
+    #[arg(long, value_name = "N|auto", default_value_t)]
+    pub(crate) tun_threads: TunThreads,
+    /// The weft to measure; without it the one beside this program.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) weft: Option<PathBuf>,
+    /// Another implementation, as for `weft-bench compare`.
+    #[arg(long = "peer", value_name = "NAME=COMMAND")]
+    pub(crate) peers: Vec<PeerCommand>,
+    /// Print everything as JSON on standard output.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Something to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Work {
+    /// One TCP stream, once it is as it stays.
+    Streams,
+    /// Short TCP transfers from a cold start.
+    Transfers,
+    /// Numbered datagrams at 0.8 of what the headers leave: nothing may be lost, nothing out of order.
+    Datagrams,
+}
+
+/// Measures and prints the report.
+pub(crate) fn run(args: &RttArgs) -> Result<()> {
+    let weft = match &args.weft {
+        Some(path) => path.clone(),
+        None => std::env::current_exe()?.with_file_name("weft"),
+    };
+    ensure!(weft.is_file(), "there is no weft at {}: build it, or name one with --weft", weft.display());
+    let congestion = congestion_controls(&args.congestion)?;
+    let ours = Implementation::Weft { path: weft.clone(), tun_threads: args.tun_threads };
+    let tunnels: Vec<_> =
+        std::iter::once(ours).chain(args.peers.iter().cloned().map(Implementation::Other)).collect();
+    let interrupt = Interrupt::watch()?;
+    let progress = Progress::new(0);
+    let mut report = Report::new(args, Machine::this());
+    for &rtt in &args.rtt {
+        let spec = LinkSpec { delay: Duration::from_millis(rtt.into()) / 2, ..args.link.clone() };
+        progress.say(&format!("bringing up a link with {spec} for each"));
+        let mut paths = vec![Path::bare(&spec, &interrupt)?];
+        for tunnel in &tunnels {
+            paths.push(Path::through(tunnel, &weft, &spec, &interrupt)?);
+        }
+        for control in &congestion {
+            for round in 0..args.rounds as usize {
+                // Another one begins each time.
+                let first = round % paths.len();
+                for place in (first..paths.len()).chain(0..first) {
+                    let path = &mut paths[place];
+                    measure(args, rtt, control, path, &mut report, &progress, &interrupt)
+                        .with_context(|| format!("{rtt} ms, {control}, {}", path.name))?;
+                }
+            }
+        }
+        if args.work.contains(&Work::Datagrams) {
+            for path in &mut paths {
+                let sample = datagrams::measure(path, &args.link, &interrupt)?;
+                progress.say(&format!("{rtt} ms  datagrams  {:<14} {} lost", path.name, sample.lost));
+                report.add_datagrams(rtt, &path.name, sample);
+            }
+        }
+    }
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        print!("{}", report.text());
+    }
+    Ok(())
+}
+
+fn measure(
+    args: &RttArgs,
+    rtt: u32,
+    control: &str,
+    path: &mut Path,
+    report: &mut Report,
+    progress: &Progress,
+    interrupt: &Interrupt,
+) -> Result<()> {
+    if args.work.contains(&Work::Streams) {
+        let sample = stream::measure(path, control, args.secs, args.omit, interrupt)?;
+        let (name, speed, sent_again) = (&path.name, sample.mbit_per_second, sample.retransmits);
+        progress
+            .say(&format!("{rtt} ms  {control:<6} {name:<14} {speed:>7.2} Mbit/s, {sent_again} retransmits"));
+        report.add_stream(rtt, control, &path.name, sample);
+    }
+    if args.work.contains(&Work::Transfers) {
+        for &megabytes in &args.sizes {
+            let sample = transfer::measure(path, control, u64::from(megabytes) * 1_000_000)?;
+            let (name, seconds) = (&path.name, sample.seconds);
+            progress.say(&format!("{rtt} ms  {control:<6} {name:<14} {megabytes} MB in {seconds:.3} s"));
+            report.add_transfer(rtt, control, megabytes, &path.name, sample);
+        }
+    }
+    Ok(())
+}
+
+/// Those that were asked for, if the kernel has them.
+fn congestion_controls(asked: &[String]) -> Result<Vec<String>> {
+    let available = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control")
+        .context("cannot tell which congestion controls there are")?;
+    let available: Vec<&str> = available.split_whitespace().collect();
+    for control in asked {
+        let known = available.contains(&control.as_str());
+        ensure!(known, "the kernel has no congestion control {control}, only {}", available.join(", "));
+    }
+    let usual = ["cubic", "bbr"].into_iter().filter(|control| available.contains(control)).map(str::to_owned);
+    Ok(if asked.is_empty() { usual.collect() } else { asked.to_vec() })
+}

@@ -1,0 +1,167 @@
+//! A way from one namespace to another over an emulated link: bare, or through a tunnel.
+//!
+//! ```text
+//!   near  eth0 ══ emulated link, MTU 1500 ══ eth0  far
+//!    192.0.2.1                           192.0.2.2    bare: TCP ends here
+//!     tunnel 10.99.0.1 ══ MTU 1420 ══ 10.99.0.2 tunnel: or here
+//! ```
+
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use socket2::{Domain, Socket, Type};
+use tempfile::TempDir;
+use weft::lab::counters::Counters;
+use weft::lab::emulator::LinkSpec;
+use weft::lab::traffic::{STALL, TcpReceiver};
+
+use crate::interrupt::Interrupt;
+use crate::link::{self, Lab};
+use crate::peers::{Daemon, End, Implementation, new_keys};
+
+/// How the bare link is called.
+pub(super) const BARE: &str = "no tunnel";
+const INNER: [&str; 2] = ["10.99.0.1", "10.99.0.2"];
+const PORT: u16 = 51820;
+/// How long a first connection through a new path may take.
+const CONNECT: Duration = Duration::from_secs(30);
+
+/// A path that carries packets.
+#[derive(Debug)]
+pub(super) struct Path {
+    pub(super) name: String,
+    /// The addresses that its ends have for what goes over it.
+    pub(super) near_address: IpAddr,
+    pub(super) far_address: IpAddr,
+    // In the order of the clean-up.
+    daemons: Vec<Daemon>,
+    pub(super) lab: Lab,
+    _files: TempDir,
+}
+
+impl Path {
+    /// The link itself.
+    pub(super) fn bare(spec: &LinkSpec, interrupt: &Interrupt) -> Result<Self> {
+        let lab = Lab::new(spec)?;
+        Self::finish(
+            BARE.to_owned(),
+            [link::NEAR, link::FAR],
+            Vec::new(),
+            lab,
+            tempfile::tempdir()?,
+            interrupt,
+        )
+    }
+
+    /// A tunnel over such a link.
+    pub(super) fn through(
+        implementation: &Implementation,
+        weft: &std::path::Path,
+        spec: &LinkSpec,
+        interrupt: &Interrupt,
+    ) -> Result<Self> {
+        let lab = Lab::new(spec)?;
+        let files = tempfile::tempdir()?;
+        let keys = [new_keys(weft)?, new_keys(weft)?];
+        let mut daemons = Vec::new();
+        // The far end first: the near one may greet it at once.
+        for (place, namespace, outer) in [(1, &lab.far, link::NEAR), (0, &lab.near, link::FAR)] {
+            let end = End {
+                private_key: keys[place].0.clone(),
+                peer_public_key: keys[1 - place].1.clone(),
+                port: PORT,
+                address: INNER[place].to_owned(),
+                peer_address: INNER[1 - place].to_owned(),
+                peer_endpoint: format!("{outer}:{PORT}"),
+            };
+            let directory = files.path().join(namespace.name());
+            std::fs::create_dir(&directory)?;
+            daemons.push(implementation.start(namespace, &end, &directory, interrupt)?);
+        }
+        Self::finish(implementation.name().to_owned(), INNER, daemons, lab, files, interrupt)
+    }
+
+    /// Waits until a connection has passed.
+    fn finish(
+        name: String,
+        addresses: [&str; 2],
+        mut daemons: Vec<Daemon>,
+        lab: Lab,
+        files: TempDir,
+        interrupt: &Interrupt,
+    ) -> Result<Self> {
+        let [near_address, far_address] = [addresses[0].parse()?, addresses[1].parse()?];
+        let listener = lab.far.run(|| TcpListener::bind((far_address, 0))).context("cannot listen")?;
+        let address = listener.local_addr()?;
+        interrupt.wait_for("a connection over the link", CONNECT, || {
+            daemons.iter_mut().try_for_each(Daemon::check)?;
+            let connect = || TcpStream::connect_timeout(&address, Duration::from_secs(2));
+            Ok(lab.near.run(connect).ok())
+        })?;
+        Ok(Self { name, near_address, far_address, daemons, lab, _files: files })
+    }
+
+    /// An error if one of its daemons has ended.
+    pub(super) fn check(&mut self) -> Result<()> {
+        self.daemons.iter_mut().try_for_each(Daemon::check)
+    }
+
+    /// A new connection from the near end to the far one.
+    pub(super) fn connect(&self, to: SocketAddr, congestion_control: &str) -> Result<TcpStream> {
+        let connect = || {
+            let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
+            socket.set_tcp_congestion(congestion_control.as_bytes())?;
+            socket.connect_timeout(&to.into(), STALL)?;
+            std::io::Result::Ok(socket.into())
+        };
+        self.lab.near.run(connect).with_context(|| format!("cannot connect by {congestion_control}"))
+    }
+
+    /// Takes connections at the far end.
+    pub(super) fn listen(&self) -> Result<TcpReceiver> {
+        let address = SocketAddr::new(self.far_address, 0);
+        self.lab.far.run(|| TcpReceiver::listen(address)).context("cannot listen")
+    }
+
+    /// The kernel's counters of the near end and of the far one.
+    pub(super) fn counters(&self) -> Result<[Counters; 2]> {
+        Ok([Counters::read(&self.lab.near)?, Counters::read(&self.lab.far)?])
+    }
+}
+
+/// The share of frames that is payload of TCP with timestamps, of full ones over IPv4: bare, and through a tunnel.
+///
+/// Bare, 1,514 bytes of Ethernet carry 1,500 of IP, of which 20 are IP's header, 20 TCP's and 12 the timestamps':
+/// 1448/1514. In the tunnel 1,420 bytes of IP carry 1,368; WireGuard adds a header of 16 and a tag of 16 bytes, then
+/// come UDP's 8, IP's 20 and Ethernet's 14: 1368/1494. (1,420 is not a multiple of 16, but padding never goes beyond
+/// the MTU.)
+pub(super) fn payload_shares() -> [f64; 2] {
+    const TCP_AND_IP: f64 = 20.0 + 20.0 + 12.0;
+    const ETHERNET: f64 = 14.0;
+    const WIREGUARD_UDP_AND_IP: f64 = 16.0 + 16.0 + 8.0 + 20.0;
+    let (outer, inner) = (1500.0, f64::from(crate::peers::MTU));
+    [
+        (outer - TCP_AND_IP) / (outer + ETHERNET),
+        (inner - TCP_AND_IP) / (inner + WIREGUARD_UDP_AND_IP + ETHERNET),
+    ]
+}
+
+/// What the headers of a tunnel leave of the speed without one.
+pub(super) fn headers_leave() -> f64 {
+    let [bare, tunnel] = payload_shares();
+    tunnel / bare
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_headers_leave_what_the_lengths_say() {
+        let [bare, tunnel] = payload_shares();
+        assert!((bare - 1448.0 / 1514.0).abs() < 1e-12);
+        assert!((tunnel - 1368.0 / 1494.0).abs() < 1e-12);
+        assert!((headers_leave() - 0.9574).abs() < 5e-5);
+    }
+}

@@ -1,0 +1,171 @@
+//! One TCP stream for a while, and what both kernels and the link counted meanwhile.
+
+use std::net::TcpStream;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use serde::Serialize;
+use weft::lab::counters::Counters;
+use weft::lab::traffic::{self, Amount, Progress, SentFlow, TcpReceiver, send_stream_over};
+
+use super::path::Path;
+use super::transfer::SlowStart;
+use crate::interrupt::Interrupt;
+use crate::machine;
+
+/// How long a stream may take beyond the time that it sends.
+const GRACE: Duration = Duration::from_secs(30);
+
+/// What one stream gave.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(super) struct Sample {
+    /// Payload that arrived in the time that counts.
+    pub(super) mbit_per_second: f64,
+    /// In the time that counts.
+    pub(super) retransmits: u64,
+    /// From the first packet to the last one, slow start included, as is everything below.
+    pub(super) retransmits_in_all: u64,
+    #[serde(flatten)]
+    pub(super) order: Order,
+    #[serde(flatten)]
+    pub(super) slow_start: SlowStart,
+    /// Frames that the link dropped at its queue, there and back.
+    pub(super) dropped_by_link: u64,
+    /// Packets that an interface dropped because its ring was full.
+    pub(super) dropped_by_interfaces: u64,
+    /// The mean of the smoothed round trips that the sender saw in the time that counts, in milliseconds.
+    pub(super) round_trip_ms: f64,
+    /// CPU time of the whole machine in the time that counts, the emulation of the link included.
+    pub(super) cpu_seconds_per_gbit: f64,
+    /// The share of a core that the link's thread used in that time.
+    pub(super) link_cores: f64,
+}
+
+/// What TCP takes for reordering.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Order {
+    /// Times that the sender found its segments reordered: by SACK, by timestamps, without either.
+    pub(super) reordering_seen: u64,
+    /// Segments that arrived behind a gap, by loss or by reordering.
+    pub(super) out_of_order: u64,
+    /// Segments that the receiver had already: sent again without need.
+    pub(super) duplicates: u64,
+}
+
+impl Order {
+    /// From the counters of the sender's kernel and of the receiver's.
+    pub(super) fn of(sender: &Counters, receiver: &Counters) -> Self {
+        let seen = ["TcpExtTCPSACKReorder", "TcpExtTCPTSReorder", "TcpExtTCPRenoReorder"];
+        Self {
+            reordering_seen: seen.into_iter().map(|name| sender.protocol(name)).sum(),
+            out_of_order: receiver.tcp_out_of_order(),
+            duplicates: sender.protocol("TcpExtTCPDSACKRecv") + sender.protocol("TcpExtTCPDSACKOfoRecv"),
+        }
+    }
+}
+
+/// Everything that grows while a stream runs, at one moment.
+struct Reading {
+    at: Instant,
+    bytes: u64,
+    retransmits: u64,
+    cpu: Duration,
+    link_cpu: Duration,
+}
+
+impl Reading {
+    fn take(path: &Path, stream: &TcpStream, receiver: &TcpReceiver) -> Result<Self> {
+        Ok(Self {
+            at: Instant::now(),
+            bytes: receiver.bytes(),
+            retransmits: traffic::retransmits(stream)?,
+            cpu: machine::busy_time()?,
+            link_cpu: path.lab.emulator.cpu_time().unwrap_or_default(),
+        })
+    }
+}
+
+/// What was read during the time that counts.
+struct Readings {
+    first: Reading,
+    last: Reading,
+    round_trips: Vec<Duration>,
+}
+
+/// Sends over the path: for `omit` seconds, which do not count, and then for `secs`.
+pub(super) fn measure(
+    path: &mut Path,
+    control: &str,
+    secs: u32,
+    omit: u32,
+    interrupt: &Interrupt,
+) -> Result<Sample> {
+    let receiver = path.listen()?;
+    let before = path.counters()?;
+    let link_before = path.lab.emulator.counters();
+    let stream = path.connect(receiver.local_addr(), control)?;
+    let (readings, sent) = run(path, stream, &receiver, [omit, secs], interrupt)?;
+    ensure!(sent.error.is_none(), "the stream ended early: {}", sent.error.unwrap_or_default());
+    ensure!(sent.confirmed == sent.bytes, "the stream was changed on its way, at byte {}", sent.confirmed);
+    receiver.finish();
+    let after = path.counters()?;
+    let [near, far] = [after[0].since(&before[0]), after[1].since(&before[1])];
+    let link = path.lab.emulator.counters().into_iter().zip(&link_before);
+    let rings = [&near, &far].into_iter().flat_map(|counters| counters.interfaces.values());
+    let Readings { first, last, round_trips } = readings;
+    let seconds = (last.at - first.at).as_secs_f64();
+    let gbit = (last.bytes - first.bytes) as f64 * 8.0 / 1e9;
+    ensure!(gbit > 0.0, "the stream stands still");
+    Ok(Sample {
+        mbit_per_second: gbit * 1e3 / seconds,
+        retransmits: last.retransmits - first.retransmits,
+        retransmits_in_all: sent.retransmits,
+        order: Order::of(&near, &far),
+        slow_start: SlowStart::of(&near),
+        dropped_by_link: link.map(|(now, before)| now.since(before).dropped).sum(),
+        dropped_by_interfaces: rings.map(|interface| interface.tx_dropped).sum(),
+        round_trip_ms: round_trips.iter().sum::<Duration>().as_secs_f64() * 1e3 / round_trips.len() as f64,
+        cpu_seconds_per_gbit: (last.cpu - first.cpu).as_secs_f64() / gbit,
+        link_cores: (last.link_cpu - first.link_cpu).as_secs_f64() / seconds,
+    })
+}
+
+fn run(
+    path: &mut Path,
+    stream: TcpStream,
+    receiver: &TcpReceiver,
+    [omit, secs]: [u32; 2],
+    interrupt: &Interrupt,
+) -> Result<(Readings, SentFlow)> {
+    let [omit, span] = [omit, secs].map(|seconds| Duration::from_secs(seconds.into()));
+    let watched = stream.try_clone()?;
+    let progress = Progress::default();
+    let start = Instant::now();
+    // The end is what stops it, early if there is an error.
+    let amount = Amount::Until(start + omit + span + GRACE);
+    thread::scope(|scope| {
+        let sender = scope.spawn(|| send_stream_over(stream, amount, 1, &progress));
+        let mut first = None;
+        let mut round_trips = Vec::new();
+        let readings = interrupt.wait_for("the end of the stream", omit + span + GRACE, || {
+            path.check()?;
+            ensure!(!sender.is_finished(), "the stream ended early");
+            if start.elapsed() < omit {
+                return Ok(None);
+            }
+            let begun = match &first {
+                Some(Reading { at, .. }) => *at,
+                None => first.insert(Reading::take(path, &watched, receiver)?).at,
+            };
+            round_trips.push(traffic::round_trip(&watched)?);
+            let over = begun.elapsed() >= span;
+            over.then(|| Reading::take(path, &watched, receiver)).transpose()
+        });
+        progress.stop.store(true, Relaxed);
+        let sent = sender.join().ok().context("the sender panicked")?;
+        let first = first.context("nothing was measured");
+        Ok((Readings { last: readings?, first: first?, round_trips }, sent))
+    })
+}

@@ -1,0 +1,69 @@
+//! A short transfer on a new connection: how soon it is through shows how slow start fares.
+
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use serde::Serialize;
+use weft::lab::counters::Counters;
+use weft::lab::traffic::{Amount, Progress, send_stream_over};
+
+use super::path::Path;
+use super::stream::Order;
+
+/// What one transfer gave.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(super) struct Sample {
+    /// From the call that connects to the receiver's word that it has every byte.
+    pub(super) seconds: f64,
+    pub(super) retransmits: u64,
+    #[serde(flatten)]
+    pub(super) order: Order,
+    #[serde(flatten)]
+    pub(super) slow_start: SlowStart,
+}
+
+/// How slow start ended, as far as HyStart ended it (cubic).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct SlowStart {
+    /// Exits because acknowledgements came as a train as long as the round trip.
+    pub(super) hystart_train: u64,
+    /// The congestion windows at these, in segments.
+    pub(super) hystart_train_cwnd: u64,
+    /// Exits because the round trip grew.
+    pub(super) hystart_delay: u64,
+    /// The congestion windows at these, in segments.
+    pub(super) hystart_delay_cwnd: u64,
+}
+
+impl SlowStart {
+    pub(super) fn of(sender: &Counters) -> Self {
+        Self {
+            hystart_train: sender.protocol("TcpExtTCPHystartTrainDetect"),
+            hystart_train_cwnd: sender.protocol("TcpExtTCPHystartTrainCwnd"),
+            hystart_delay: sender.protocol("TcpExtTCPHystartDelayDetect"),
+            hystart_delay_cwnd: sender.protocol("TcpExtTCPHystartDelayCwnd"),
+        }
+    }
+}
+
+/// Sends so many bytes, each of which is checked.
+pub(super) fn measure(path: &mut Path, control: &str, bytes: u64) -> Result<Sample> {
+    path.check()?;
+    let receiver = path.listen()?;
+    let before = path.counters()?;
+    let start = Instant::now();
+    let stream = path.connect(receiver.local_addr(), control)?;
+    let sent = send_stream_over(stream, Amount::Count(bytes), 1, &Progress::default());
+    let seconds = start.elapsed().as_secs_f64();
+    ensure!(sent.error.is_none(), "the transfer ended early: {}", sent.error.unwrap_or_default());
+    ensure!(sent.confirmed == bytes, "the transfer was changed on its way, at byte {}", sent.confirmed);
+    let after = path.counters()?;
+    let [near, far] = [after[0].since(&before[0]), after[1].since(&before[1])];
+    receiver.finish();
+    Ok(Sample {
+        seconds,
+        retransmits: sent.retransmits,
+        order: Order::of(&near, &far),
+        slow_start: SlowStart::of(&near),
+    })
+}
