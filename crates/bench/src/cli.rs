@@ -46,9 +46,15 @@ Examples:
   weft-bench compare 'go=/opt/wireguard-go -f {interface}' 'boringtun=boringtun-cli -f {interface}'
   weft-bench compare --weft 'inline=--tun-threads 0' --weft 'threads=--tun-threads 1' --case tcp-1"))]
     Compare(CompareArgs),
+    /// Measure weft over TUN threads, TCP streams and MTUs, with what TCP saw out of order.
+    #[command(after_help = "\
+Examples:
+  weft-bench sweep --secs 2 --svg sweep.svg
+  weft-bench sweep --tun-threads auto,0,1 --streams 1 --mtu 1420")]
+    Sweep(SweepArgs),
 }
 
-/// How long, how often and through what.
+/// How long, how often and with which weft.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct MeasureArgs {
     /// How long each measurement takes, in seconds.
@@ -57,12 +63,6 @@ pub(crate) struct MeasureArgs {
     /// How often each measurement is made; medians count.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,
-    /// How weft drives its TUN devices, as in `weft up`.
-    #[arg(long, value_name = "N|auto", default_value_t)]
-    pub(crate) tun_threads: TunThreads,
-    /// The MTU of the tunnels, in bytes. The link's is as large as it takes, and at least 1500.
-    #[arg(long, value_name = "BYTES", default_value_t = 1420, value_parser = clap::value_parser!(u16).range(576..=65_000))]
-    pub(crate) mtu: u16,
     /// A weft to measure: a path, or a name for the tables with a path and more arguments for `weft up`, separated
     /// by spaces; without a path the one beside this program. Can be given more than once: all are measured.
     #[arg(long = "weft", value_name = "[NAME=]PATH [ARGS]")]
@@ -76,6 +76,20 @@ pub(crate) struct MeasureArgs {
     /// Print everything as JSON on standard output.
     #[arg(long)]
     pub(crate) json: bool,
+    /// Draw a plot into this file, too.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
+}
+
+/// In which setting.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct SettingArgs {
+    /// How weft drives its TUN devices, as in `weft up`.
+    #[arg(long, value_name = "N|auto", default_value_t)]
+    pub(crate) tun_threads: TunThreads,
+    /// The MTU of the tunnels, in bytes. The link's is as large as it takes, and at least 1500.
+    #[arg(long, value_name = "BYTES", default_value_t = 1420, value_parser = clap::value_parser!(u16).range(576..=65_000))]
+    pub(crate) mtu: u16,
 }
 
 /// Which cases.
@@ -135,6 +149,8 @@ pub(crate) struct TunnelArgs {
     #[command(flatten)]
     pub(crate) cases: CaseArgs,
     #[command(flatten)]
+    pub(crate) setting: SettingArgs,
+    #[command(flatten)]
     pub(crate) measure: MeasureArgs,
     /// Leave out the link without a tunnel.
     #[arg(long)]
@@ -152,10 +168,31 @@ pub(crate) struct CompareArgs {
     #[command(flatten)]
     pub(crate) cases: CaseArgs,
     #[command(flatten)]
+    pub(crate) setting: SettingArgs,
+    #[command(flatten)]
     pub(crate) measure: MeasureArgs,
     /// Measure the link without a tunnel, too.
     #[arg(long)]
     pub(crate) bare: bool,
+}
+
+/// The arguments of `weft-bench sweep`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct SweepArgs {
+    /// How weft drives its TUN devices, as in `weft up`; several, with commas.
+    #[arg(long, value_name = "N|auto", value_delimiter = ',', default_value = "0,1,2,4,8")]
+    pub(crate) tun_threads: Vec<TunThreads>,
+    /// TCP streams; several, with commas.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,4", value_parser = clap::value_parser!(u32).range(1..=128))]
+    pub(crate) streams: Vec<u32>,
+    /// MTUs of the tunnel, in bytes; several, with commas.
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "1280,1420,8920", value_parser = clap::value_parser!(u16).range(576..=65_000))]
+    pub(crate) mtu: Vec<u16>,
+    /// Which way TCP goes.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) direction: Direction,
+    #[command(flatten)]
+    pub(crate) measure: MeasureArgs,
 }
 
 /// Whether the TUN device takes and gives super-packets.
@@ -194,12 +231,21 @@ mod tests {
     fn the_command_line_is_consistent_and_has_defaults() {
         Cli::command().debug_assert();
         let args = compare(&[]);
-        let MeasureArgs { secs, rounds, tun_threads, mtu, .. } = args.measure;
+        let MeasureArgs { secs, rounds, .. } = args.measure;
+        let SettingArgs { tun_threads, mtu } = args.setting;
         assert_eq!((secs, rounds, tun_threads, mtu), (5, 3, TunThreads::Auto, 1420));
         assert_eq!(args.peers[0].name, "wireguard-go");
         assert_eq!(args.peers[0].words("wg7"), ["wireguard-go", "-f", "wg7"]);
         assert_eq!(args.cases.cases(), Case::default_set());
         assert_eq!(args.measure.wefts()[0].name, "weft");
+    }
+
+    #[test]
+    fn a_sweep_is_over_lists() {
+        let words = ["weft-bench", "sweep", "--tun-threads", "auto,2", "--mtu", "1420"];
+        let Command::Sweep(args) = Cli::try_parse_from(words).unwrap().command else { panic!("sweep") };
+        assert_eq!(args.tun_threads, [TunThreads::Auto, TunThreads::Fixed(2)]);
+        assert_eq!((args.streams, args.mtu), (vec![1, 4], vec![1420]));
     }
 
     #[test]

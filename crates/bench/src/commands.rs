@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 
 use anyhow::{Result, ensure};
 
-use crate::cli::{Command, MeasureArgs};
+use crate::cli::{Command, MeasureArgs, SettingArgs};
 use crate::implementation::Implementation;
-use crate::report;
+use crate::report::{self, Report};
 use crate::rounds::{self, Plan, Subject};
 
 mod compare;
+mod sweep;
 mod tunnel;
 
 /// What the tables call the link itself.
@@ -20,28 +21,28 @@ pub(crate) fn run(command: &Command) -> Result<()> {
     match command {
         Command::Tunnel(args) => tunnel::run(args),
         Command::Compare(args) => compare::run(args),
+        Command::Sweep(args) => sweep::run(args),
     }
 }
 
 /// The wefts of the command line.
-fn wefts(args: &MeasureArgs) -> Result<Vec<Subject>> {
+fn wefts(setting: &SettingArgs, args: &MeasureArgs) -> Result<Vec<Subject>> {
     let subject = |command| {
-        let implementation = Implementation::weft(command, args)?;
-        Ok(Subject { name: command.name.clone(), implementation, mtu: args.mtu })
+        let implementation = Implementation::weft(command, setting.tun_threads, args.offload)?;
+        Ok(Subject { name: command.name.clone(), implementation, mtu: setting.mtu })
     };
     args.wefts().iter().map(subject).collect()
 }
 
-fn bare(args: &MeasureArgs) -> Subject {
-    Subject { name: BARE.to_owned(), implementation: Implementation::Bare, mtu: args.mtu }
+fn bare(setting: &SettingArgs) -> Subject {
+    Subject { name: BARE.to_owned(), implementation: Implementation::Bare, mtu: setting.mtu }
 }
 
-/// Measures, and prints the report.
-fn measure_and_print(plan: &Plan, args: &MeasureArgs) -> Result<()> {
+/// Measures.
+fn measure(plan: &Plan) -> Result<Report> {
     let mut names = BTreeSet::new();
     for subject in &plan.subjects {
         ensure!(names.insert(&subject.name), "{} is there twice: give each a name of its own", subject.name);
     }
-    let results = rounds::run(plan)?;
-    report::print(&report::new(plan, results), args.json)
+    Ok(report::new(plan, rounds::run(plan)?))
 }

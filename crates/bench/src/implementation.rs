@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
+use weft::cli::TunThreads;
 use weft::lab::{Namespace, link};
 use weft_tunnel::{PrivateKey, PublicKey};
 
@@ -42,7 +43,7 @@ impl Implementation {
     ///
     /// # Errors
     /// When there is no such program.
-    pub(crate) fn weft(command: &WeftCommand, args: &MeasureArgs) -> Result<Self> {
+    pub(crate) fn weft(command: &WeftCommand, tun_threads: TunThreads, offload: Offload) -> Result<Self> {
         let path = match &command.path {
             Some(path) => path.clone(),
             None => MeasureArgs::weft_beside_this()?,
@@ -50,9 +51,9 @@ impl Implementation {
         ensure!(path.is_file(), "there is no weft at {}: build it, or name one with --weft", path.display());
         let mut arguments = command.arguments.clone();
         if !arguments.iter().any(|argument| argument.starts_with("--tun-threads")) {
-            arguments.extend(["--tun-threads".to_owned(), args.tun_threads.to_string()]);
+            arguments.extend(["--tun-threads".to_owned(), tun_threads.to_string()]);
         }
-        if args.offload == Offload::Off {
+        if offload == Offload::Off {
             arguments.push("--no-offload".to_owned());
         }
         Ok(Self::Weft { path, arguments })

@@ -27,6 +27,8 @@ mod machine;
 #[cfg(target_os = "linux")]
 mod measure;
 #[cfg(target_os = "linux")]
+mod plot;
+#[cfg(target_os = "linux")]
 mod process;
 #[cfg(target_os = "linux")]
 mod progress;

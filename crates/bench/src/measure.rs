@@ -46,6 +46,14 @@ struct Outcome {
     sample: Sample,
     /// What was carried meanwhile, by which the cost is divided; zero where nothing is carried on purpose.
     gbit: f64,
+    /// What figures do not say.
+    note: Option<String>,
+}
+
+impl Outcome {
+    fn new(sample: Sample, gbit: f64) -> Self {
+        Self { sample, gbit, note: None }
+    }
 }
 
 /// What a measurement gave.
@@ -54,12 +62,14 @@ pub(crate) struct Measured {
     pub(crate) sample: Sample,
     /// What was carried meanwhile.
     pub(crate) gbit: f64,
+    /// What figures do not say.
+    pub(crate) note: Option<String>,
 }
 
 /// Measures a case.
 pub(crate) fn measure(bench: &mut Bench<'_>, case: Case) -> Result<Measured> {
     let window = bench.window()?;
-    let Outcome { sample, gbit } = match case {
+    let Outcome { sample, gbit, note } = match case {
         Case::Tcp { streams, direction } => tcp::measure(bench, streams, direction)?,
         Case::UdpFlood { bytes } => udp::measure(bench, bytes)?,
         Case::UdpRate => udp_rate::measure(bench)?,
@@ -72,7 +82,7 @@ pub(crate) fn measure(bench: &mut Bench<'_>, case: Case) -> Result<Measured> {
     };
     let spent = window.close(bench.tunnel)?;
     let sample = if gbit > 0.0 { with_cost(sample, &spent, gbit) } else { sample };
-    Ok(Measured { sample, gbit })
+    Ok(Measured { sample, gbit, note })
 }
 
 /// Adds what the Gbits cost, and what the kernel's TCP noticed.

@@ -14,7 +14,8 @@ use crate::rounds::{Cell, Plan, Results};
 use crate::stats::{self, Summary};
 use crate::targets::{self, Wanted};
 
-mod tables;
+pub(crate) mod plots;
+pub(crate) mod tables;
 
 /// Everything that was measured, and under which conditions.
 #[derive(Clone, Debug, Serialize)]
@@ -198,6 +199,14 @@ fn beside(
         wanted,
         holds: wanted.and_then(|wanted| wanted.held_by(Some(ratio), value)),
     })
+}
+
+/// A figure of two subjects, round by round.
+pub(crate) fn pairs(metric: Metric, ours: &Figures, theirs: &Figures) -> impl Iterator<Item = (f64, f64)> {
+    ours.samples
+        .iter()
+        .zip(&theirs.samples)
+        .filter_map(move |(ours, theirs)| Some((ours.as_ref()?.get(metric)?, theirs.as_ref()?.get(metric)?)))
 }
 
 #[cfg(test)]

@@ -86,8 +86,12 @@ pub(crate) fn run(plan: &Plan) -> Result<Results> {
     for turn in schedule {
         let (case, name) = (plan.cases[turn.case], &plan.subjects[turn.subject].name);
         let mut bench = Bench { tunnel: &mut tunnels[turn.subject], secs: plan.secs, interrupt: &interrupt };
-        let measured = measure(&mut bench, case).map(|measured| measured.sample);
-        let sample = kept(measured, &format!("{case}, {name}"), &mut notes)?;
+        let what = format!("{case}, {name}");
+        let measured = kept(measure(&mut bench, case), &what, &mut notes)?;
+        if let Some(note) = measured.as_ref().and_then(|measured| measured.note.as_ref()) {
+            notes.push(format!("{what}: {note}"));
+        }
+        let sample = measured.map(|measured| measured.sample);
         progress.measured(case, name, sample.as_ref().ok_or(notes.last().map_or("", |note| note)));
         cells[turn.case][turn.subject].samples.push(sample);
     }

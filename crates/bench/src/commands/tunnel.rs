@@ -2,24 +2,28 @@
 
 use anyhow::Result;
 
-use super::{bare, measure_and_print, wefts};
+use super::{bare, measure, wefts};
 use crate::cli::TunnelArgs;
 use crate::rounds::Plan;
 use crate::topology::Wire;
+use crate::{plot, report};
 
 /// Measures and prints the report.
 pub(super) fn run(args: &TunnelArgs) -> Result<()> {
-    let mut subjects = wefts(&args.measure)?;
+    let mut subjects = wefts(&args.setting, &args.measure)?;
     if !args.no_bare {
-        subjects.push(bare(&args.measure));
+        subjects.push(bare(&args.setting));
     }
-    let plan = Plan {
+    let report = measure(&Plan {
         subjects,
         cases: args.cases.cases(),
         wire: Wire::default(),
         secs: args.measure.secs,
         rounds: args.measure.rounds,
         system_calls: !args.measure.no_system_calls,
-    };
-    measure_and_print(&plan, &args.measure)
+    })?;
+    if let Some(path) = &args.measure.svg {
+        plot::write(path, &report::plots::speeds(&report).svg()?)?;
+    }
+    report::print(&report, args.measure.json)
 }

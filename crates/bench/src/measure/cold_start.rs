@@ -46,5 +46,5 @@ pub(super) fn measure(bench: &mut Bench<'_>, megabytes: u32) -> Result<Outcome> 
         .with(Metric::TransferMs, median)
         .with(Metric::Retransmits, retransmits as f64)
         .with(Metric::HystartExits, exits as f64);
-    Ok(Outcome { sample, gbit: (TRANSFERS * bytes) as f64 * 8e-9 })
+    Ok(Outcome::new(sample, (TRANSFERS * bytes) as f64 * 8e-9))
 }

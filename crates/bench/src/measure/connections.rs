@@ -55,7 +55,11 @@ fn outcome(sent: &[SentFlow], received: &[ReceivedFlow], speed: f64) -> Result<O
         .with(Metric::Fairness, least as f64 / most as f64)
         .with(Metric::FailedConnections, failed as f64)
         .with(Metric::Retransmits, retransmits as f64);
-    Ok(Outcome { sample, gbit: bytes as f64 * 8e-9 })
+    let note = sent
+        .iter()
+        .find_map(|flow| flow.error.as_deref())
+        .map(|error| format!("a connection failed: {error}"));
+    Ok(Outcome { note, ..Outcome::new(sample, bytes as f64 * 8e-9) })
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ const STREAM_BESIDE: u32 = 2 + ANSWER;
 const GRACE: Duration = Duration::from_secs(10);
 
 pub(super) fn idle(bench: &mut Bench<'_>) -> Result<Outcome> {
-    Ok(Outcome { sample: ping(bench)?.sample(), gbit: 0.0 })
+    Ok(Outcome::new(ping(bench)?.sample(), 0.0))
 }
 
 pub(super) fn loaded(bench: &mut Bench<'_>) -> Result<Outcome> {
@@ -35,7 +35,7 @@ pub(super) fn loaded(bench: &mut Bench<'_>) -> Result<Outcome> {
     if let Some(speed) = carried.sample.get(Metric::GbitPerSecond) {
         sample = sample.with(Metric::GbitPerSecond, speed);
     }
-    Ok(Outcome { sample, gbit: carried.gbit })
+    Ok(Outcome::new(sample, carried.gbit))
 }
 
 /// The round trips that were measured, in milliseconds, shortest first.

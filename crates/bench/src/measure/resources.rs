@@ -22,7 +22,7 @@ pub(super) fn memory(bench: &mut Bench<'_>) -> Result<Outcome> {
         most = most.max(usage::peak_rss(process)?);
     }
     let mebibytes = most as f64 / f64::from(1 << 20);
-    Ok(Outcome { sample: Sample::default().with(Metric::PeakRssMib, mebibytes), gbit: 0.0 })
+    Ok(Outcome::new(Sample::default().with(Metric::PeakRssMib, mebibytes), 0.0))
 }
 
 /// CPU time and wake-ups of either daemon, the larger of each, while nothing is sent.
@@ -38,5 +38,5 @@ pub(super) fn idle(bench: &mut Bench<'_>) -> Result<Outcome> {
     let wake_ups = most(&mut spent.daemons.iter().map(|daemon| daemon.voluntary_switches as f64));
     let sample =
         Sample::default().with(Metric::IdleCpuPercent, cpu * 100.0).with(Metric::WakeUpsPerSecond, wake_ups);
-    Ok(Outcome { sample, gbit: 0.0 })
+    Ok(Outcome::new(sample, 0.0))
 }

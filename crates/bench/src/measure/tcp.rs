@@ -34,7 +34,7 @@ pub(super) fn outcome(totals: &Totals, direction: Direction) -> Result<Outcome> 
     let retransmits: u64 = ways.iter().map(|(sent, _)| sent.retransmits).sum();
     let sample =
         Sample::default().with(Metric::GbitPerSecond, speed).with(Metric::Retransmits, retransmits as f64);
-    Ok(Outcome { sample, gbit: carried })
+    Ok(Outcome::new(sample, carried))
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use crate::metric::{Metric, Sample};
 pub(super) fn measure(bench: &mut Bench<'_>, bytes: u32) -> Result<Outcome> {
     let size = bytes.to_string();
     let arrived = Arrived::of(&iperf::run(bench, &["-u", "-b", "0", "-l", &size])?, bytes)?;
-    Ok(Outcome { sample: arrived.sample(), gbit: arrived.gbit_per_second * arrived.seconds })
+    Ok(Outcome::new(arrived.sample(), arrived.gbit_per_second * arrived.seconds))
 }
 
 /// What came of datagrams of one size.

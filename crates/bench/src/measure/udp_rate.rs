@@ -27,7 +27,7 @@ pub(super) fn measure(bench: &mut Bench<'_>) -> Result<Outcome> {
         let arguments = ["-u", "-b", &rate, "-l", &size, "-w", "4M"];
         Arrived::of(&Run::start(bench, SECONDS_PER_STEP, &arguments)?.finish(bench)?, LARGE)
     })?;
-    Ok(Outcome { sample: best.sample(), gbit: 0.0 })
+    Ok(Outcome::new(best.sample(), 0.0))
 }
 
 /// The step that brought the most with little enough loss.

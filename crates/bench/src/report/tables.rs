@@ -29,7 +29,8 @@ pub(super) fn text(report: &Report) -> String {
     text + &conditions(report)
 }
 
-fn table(header: &[&str], left_aligned: usize) -> Table {
+/// An empty table; the columns after the first few have numbers in them.
+pub(crate) fn table(header: &[&str], left_aligned: usize) -> Table {
     let mut table = Table::new();
     table.force_no_tty().load_style(presets::UTF8_FULL_CONDENSED.with_rounded_corners());
     table.set_header(header);
@@ -102,12 +103,18 @@ fn ratios(comparisons: &[Comparison]) -> String {
     text
 }
 
-fn conditions(report: &Report) -> String {
+/// What has to be known beside the figures.
+pub(crate) fn conditions(report: &Report) -> String {
     let Report { machine, seconds, rounds, busy_cores_before, stolen_cores, .. } = report;
-    let mtu = report.subjects.first().map_or(0, |subject| subject.mtu);
+    let mut mtus: Vec<String> = report.subjects.iter().map(|subject| subject.mtu.to_string()).collect();
+    mtus.dedup();
     let mut text = format!(
-        "Medians of {rounds} × {seconds} s; MTU {mtu}; {} × {}; Linux {}; {}.\n",
-        machine.cores, machine.processor, machine.kernel, machine.tcp_congestion_control
+        "Medians of {rounds} × {seconds} s; MTU {}; {} × {}; Linux {}; {}.\n",
+        mtus.join(", "),
+        machine.cores,
+        machine.processor,
+        machine.kernel,
+        machine.tcp_congestion_control
     );
     if *busy_cores_before > BUSY {
         let _ = writeln!(
