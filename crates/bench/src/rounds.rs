@@ -13,7 +13,7 @@ use crate::measure::{Bench, measure, system_calls};
 use crate::metric::Sample;
 use crate::progress::Progress;
 use crate::tools;
-use crate::topology::{Tunnel, Wire};
+use crate::topology::{self, Tunnel, Wire};
 
 /// How long the machine is watched before the first measurement.
 const WATCH: Duration = Duration::from_secs(1);
@@ -67,6 +67,7 @@ pub(crate) struct Results {
 /// # Errors
 /// When the tunnels cannot be brought up, or a signal comes. A measurement that fails is a note.
 pub(crate) fn run(plan: &Plan) -> Result<Results> {
+    topology::check_permission()?;
     tools::check(&plan.cases, plan.subjects.iter().map(|subject| &subject.implementation))?;
     let interrupt = Interrupt::watch()?;
     let schedule = schedule(plan);

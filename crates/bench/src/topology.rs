@@ -137,6 +137,11 @@ impl Tunnel {
     }
 }
 
+/// An error if tunnels cannot be brought up for lack of a permission.
+pub(crate) fn check_permission() -> Result<()> {
+    namespace("probe").map(drop)
+}
+
 fn namespace(name: &str) -> Result<Namespace> {
     Namespace::new(name).map_err(|error| match error.kind() {
         std::io::ErrorKind::PermissionDenied => permission::Missing(error).into(),

@@ -25,6 +25,7 @@ pub(super) fn text(report: &Report) -> String {
     if !context.is_empty() {
         text += "What each Gbit cost, both daemons together where not said otherwise:\n";
         text += &figures(&context, &Metric::CONTEXT);
+        text += "How large weft's batches are is not known here: it has no control socket yet to ask.\n";
     }
     text + &conditions(report)
 }
