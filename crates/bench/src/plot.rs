@@ -50,7 +50,10 @@ fn failed(error: impl std::fmt::Display) -> anyhow::Error {
 /// Round numbers from zero to a little above this one, and the last of them.
 fn ticks(most: f64) -> (Vec<f64>, f64) {
     const COUNT: f64 = 5.0;
-    let rough = (most / COUNT).max(f64::MIN_POSITIVE);
+    if most <= 0.0 {
+        return (vec![0.0, 1.0], 1.0);
+    }
+    let rough = most / COUNT;
     let magnitude = 10f64.powf(rough.log10().floor());
     let factor = [1.0, 2.0, 2.5, 5.0, 10.0].into_iter().find(|factor| factor * magnitude >= rough);
     let step = factor.unwrap_or(10.0) * magnitude;
@@ -73,8 +76,7 @@ mod tests {
     fn ticks_are_round_and_reach_beyond_the_largest() {
         assert_eq!(ticks(6.9), (vec![0.0, 2.0, 4.0, 6.0, 8.0], 8.0));
         assert_eq!(ticks(0.45).1, 0.5);
-        let (of_nothing, end) = ticks(0.0);
-        assert!(end > 0.0 && of_nothing.len() == 2, "{of_nothing:?}");
+        assert_eq!(ticks(0.0), (vec![0.0, 1.0], 1.0));
         assert_eq!([2.5, 0.0, 20.0, 0.125].map(tick_text), ["2.5", "0", "20", "0.125"]);
     }
 }

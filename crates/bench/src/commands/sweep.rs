@@ -147,6 +147,11 @@ fn lines(args: &SweepArgs, points: &[Point]) -> Lines {
             })
             .collect(),
     };
+    // A panel of zeros says no more than a line of text.
+    let is_zero = |column: &usize| {
+        points.iter().filter_map(|point| point.figures[*column]).all(|figure| figure.highest <= 0.0)
+    };
+    let (zeros, shown): (Vec<usize>, Vec<usize>) = (0..COLUMNS.len()).partition(is_zero);
     let names = groups().filter_map(|group| group.first()).map(|point| {
         format!("MTU {}, {} stream{}", point.mtu, point.streams, if point.streams == 1 { "" } else { "s" })
     });
@@ -155,7 +160,8 @@ fn lines(args: &SweepArgs, points: &[Point]) -> Lines {
         axis: "--tun-threads".to_owned(),
         settings: args.tun_threads.iter().map(TunThreads::to_string).collect(),
         names: names.collect(),
-        panels: (0..COLUMNS.len()).map(panel).collect(),
+        panels: shown.into_iter().map(panel).collect(),
+        notes: zeros.into_iter().map(|column| format!("{}: 0 everywhere", COLUMNS[column].title())).collect(),
     }
 }
 

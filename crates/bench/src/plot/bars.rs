@@ -127,7 +127,7 @@ impl Bars {
             .x_label_area_size(44)
             .y_label_area_size(LABELS_WIDTH)
             .build_cartesian_2d(
-                Axis { range, ticks },
+                Axis { range: range.clone(), ticks },
                 Axis { range: rows as f64 - 0.5..-0.5, ticks: places },
             )?;
         let label =
@@ -148,9 +148,12 @@ impl Bars {
         let thickness =
             (1.0 - f64::from(ROW_GAP) / (series * f64::from(BAR_HEIGHT) + f64::from(ROW_GAP))) / series;
         let base = self.scale.place(if self.scale == Scale::Ratio { 1.0 } else { 0.0 });
+        // What a value's text takes of the axis, about: a target in there would cross it.
+        let room = (range.end - range.start) * 0.08;
         let behind = text.pos(Pos::new(HPos::Left, VPos::Center));
         for (place, row) in self.rows.iter().enumerate() {
             let top = place as f64 - thickness * series / 2.0;
+            let target = row.target.map(|target| self.scale.place(target));
             for (number, bar) in row.bars.iter().enumerate() {
                 let Some(bar) = bar else { continue };
                 let (from, to) = (top + thickness * number as f64, top + thickness * (number + 1) as f64);
@@ -160,10 +163,14 @@ impl Bars {
                 chart.draw_series([Rectangle::new([(base, from), (value, to)], colour(number).filled())])?;
                 chart.draw_series([PathElement::new(vec![(lowest, middle), (highest, middle)], INK)])?;
                 let shown = format!("{:.2}{}", bar.value, if self.scale == Scale::Ratio { "×" } else { "" });
-                let end = (value.max(highest).max(base), middle);
+                let mut end = value.max(highest).max(base);
+                if let Some(target) = target.filter(|target| (end..end + room).contains(target)) {
+                    end = target;
+                }
+                let end = (end, middle);
                 chart.draw_series([EmptyElement::at(end) + Text::new(shown, (5, 0), behind.clone())])?;
             }
-            if let Some(target) = row.target.map(|target| self.scale.place(target)) {
+            if let Some(target) = target {
                 let line = vec![(target, top - 0.06), (target, top + thickness * series + 0.06)];
                 chart.draw_series([PathElement::new(line, TARGET.stroke_width(3))])?;
             }

@@ -18,6 +18,8 @@ pub(crate) struct Lines {
     /// The names of the lines, for the legend.
     pub(crate) names: Vec<String>,
     pub(crate) panels: Vec<Panel>,
+    /// Lines of text below the legend.
+    pub(crate) notes: Vec<String>,
 }
 
 /// One figure of all lines.
@@ -114,6 +116,10 @@ impl Lines {
             area.draw(&Text::new(name.as_str(), (36, middle), style.clone()))?;
             middle += LEGEND_LINE;
         }
+        for note in &self.notes {
+            middle += LEGEND_LINE;
+            area.draw(&Text::new(note.as_str(), (4, middle), style.clone()))?;
+        }
         Ok(())
     }
 }
@@ -130,9 +136,10 @@ mod tests {
             settings: vec!["0".to_owned(), "auto".to_owned()],
             names: vec!["MTU 1420".to_owned()],
             panels: vec![Panel { axis: "Gbit/s".to_owned(), lines: vec![vec![Some(6.0), None]] }],
+            notes: vec!["no loss".to_owned()],
         };
         let svg = lines.svg().unwrap();
-        for text in ["Title", "threads", "auto", "MTU 1420", "Gbit/s"] {
+        for text in ["Title", "threads", "auto", "MTU 1420", "Gbit/s", "no loss"] {
             assert!(svg.contains(text), "{text}");
         }
         assert!(Lines { settings: Vec::new(), panels: Vec::new(), ..lines }.svg().is_ok());
