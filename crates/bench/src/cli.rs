@@ -1,26 +1,51 @@
 //! The command line.
 
 use std::path::PathBuf;
-use std::str::FromStr;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use weft::cli::TunThreads;
 
+use crate::case::{ALL, Case, Direction};
 use crate::stages::args::StagesArgs;
 
+mod named;
+
+pub(crate) use named::{PeerCommand, WeftCommand};
+
 /// Measures weft side by side with other implementations of WireGuard, on this machine.
+///
+/// Both ends of every tunnel are here, each in a network namespace of its own. Needs root; what else is needed is
+/// said where it is missing.
 #[derive(Debug, Parser)]
-#[command(name = "weft-bench", version, max_term_width = 100)]
+#[command(name = "weft-bench", version, max_term_width = 100, after_help = EXIT_CODES)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
+const EXIT_CODES: &str = "\
+Exit codes:
+  0   everything was measured; whether targets hold is in the report
+  1   something failed
+  2   the command line is wrong
+  77  a permission is missing: run it as root";
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run iperf3 through weft and through others in turn, round by round, and compare.
-    ///
-    /// Needs root, iperf3, wg (wireguard-tools) and the programs to compare with.
+    /// Measure weft, beside the same link without a tunnel.
+    #[command(after_help = cases_help("\
+Examples:
+  weft-bench tunnel
+  weft-bench tunnel --case tcp-1,ping-loaded --tun-threads 2
+  weft-bench tunnel --streams 8 --direction reverse --mtu 8920
+  weft-bench tunnel --weft old=/tmp/weft --weft new=target/release/weft"))]
+    Tunnel(TunnelArgs),
+    /// Measure weft and others in turn, round by round, and compare.
+    #[command(after_help = cases_help("\
+Examples:
+  weft-bench compare
+  weft-bench compare 'go=/opt/wireguard-go -f {interface}' 'boringtun=boringtun-cli -f {interface}'
+  weft-bench compare --weft 'inline=--tun-threads 0' --weft 'threads=--tun-threads 1' --case tcp-1"))]
     Compare(CompareArgs),
     /// Measure each stage of the packet path by itself, and what this machine could do at best.
     ///
@@ -34,76 +59,172 @@ pub(crate) enum Command {
     ///
     /// Needs root, and for --peer wg (wireguard-tools) and the programs to compare with; no iperf3, no netem.
     Rtt(crate::rtt::RttArgs),
+    /// Measure weft over TUN threads, TCP streams and MTUs, with what TCP saw out of order.
+    #[command(after_help = "\
+Examples:
+  weft-bench sweep --secs 2 --svg sweep.svg
+  weft-bench sweep --tun-threads auto,0,1 --streams 1 --mtu 1420")]
+    Sweep(SweepArgs),
 }
 
-/// The arguments of `weft-bench compare`.
+/// How long, how often and with which weft.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct CompareArgs {
+pub(crate) struct MeasureArgs {
     /// How long each measurement takes, in seconds.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub(crate) secs: u32,
     /// How often each measurement is made; medians count.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,
-    /// How weft drives its TUN devices, as in `weft up`.
-    #[arg(long, value_name = "N|auto", default_value_t)]
-    pub(crate) tun_threads: TunThreads,
-    /// The weft to measure; without it the one beside this program.
-    #[arg(long, value_name = "PATH")]
-    pub(crate) weft: Option<PathBuf>,
-    /// Another implementation: a name, and a command that makes the interface `{interface}`, stays in the
-    /// foreground and is configured by `wg setconf`. The words of the command are separated by spaces; no shell.
-    #[arg(
-        long = "peer",
-        value_name = "NAME=COMMAND",
-        default_value = "wireguard-go=wireguard-go -f {interface}"
-    )]
-    pub(crate) peers: Vec<PeerCommand>,
+    /// A weft to measure: a path, or a name for the tables with a path and more arguments for `weft up`, separated
+    /// by spaces; without a path the one beside this program. Can be given more than once: all are measured.
+    #[arg(long = "weft", value_name = "[NAME=]PATH [ARGS]")]
+    pub(crate) wefts: Vec<WeftCommand>,
+    /// Whether weft uses the offloads of its TUN device.
+    #[arg(long, hide = true, value_enum, default_value_t)]
+    pub(crate) offload: Offload,
+    /// Leave out the run that counts system calls with perf.
+    #[arg(long)]
+    pub(crate) no_system_calls: bool,
     /// Print everything as JSON on standard output.
     #[arg(long)]
     pub(crate) json: bool,
+    /// Draw a plot into this file, too.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
 }
 
-/// Another implementation, as the command line names it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct PeerCommand {
-    /// How tables call it.
-    pub(crate) name: String,
-    /// The program and its arguments.
-    words: Vec<String>,
+/// In which setting.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct SettingArgs {
+    /// How weft drives its TUN devices, as in `weft up`.
+    #[arg(long, value_name = "N|auto", default_value_t)]
+    pub(crate) tun_threads: TunThreads,
+    /// The MTU of the tunnels, in bytes. The link's is as large as it takes, and at least 1500.
+    #[arg(long, value_name = "BYTES", default_value_t = 1420, value_parser = clap::value_parser!(u16).range(576..=65_000))]
+    pub(crate) mtu: u16,
 }
 
-/// What stands for the name of the interface.
-const INTERFACE: &str = "{interface}";
-
-impl PeerCommand {
-    /// The program and its arguments for this interface.
-    pub(crate) fn words(&self, interface: &str) -> Vec<String> {
-        self.words.iter().map(|word| word.replace(INTERFACE, interface)).collect()
-    }
+/// Which cases.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct CaseArgs {
+    /// What to measure, or `all`; can be given more than once, or with commas. See the list below.
+    #[arg(long = "case", value_name = "NAME", value_delimiter = ',', value_parser = parse_cases)]
+    named: Vec<Cases>,
+    /// Only TCP, with so many streams.
+    #[arg(long, value_name = "N", conflicts_with = "named", value_parser = clap::value_parser!(u32).range(1..=128))]
+    streams: Option<u32>,
+    /// Only TCP, this way.
+    #[arg(long, value_enum, conflicts_with = "named")]
+    direction: Option<Direction>,
 }
 
-/// Not a peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct InvalidPeer;
-
-impl std::fmt::Display for InvalidPeer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "write NAME=COMMAND, with {INTERFACE} where the command takes the name of its interface")
-    }
-}
-
-impl std::error::Error for InvalidPeer {}
-
-impl FromStr for PeerCommand {
-    type Err = InvalidPeer;
-    fn from_str(text: &str) -> Result<Self, InvalidPeer> {
-        let (name, command) = text.split_once('=').ok_or(InvalidPeer)?;
-        let words: Vec<String> = command.split_whitespace().map(str::to_owned).collect();
-        if name.trim().is_empty() || !words.iter().skip(1).any(|word| word.contains(INTERFACE)) {
-            return Err(InvalidPeer);
+impl CaseArgs {
+    /// The cases, each once.
+    pub(crate) fn cases(&self) -> Vec<Case> {
+        if self.streams.is_some() || self.direction.is_some() {
+            let direction = self.direction.unwrap_or_default();
+            return vec![Case::Tcp { streams: self.streams.unwrap_or(1), direction }];
         }
-        Ok(Self { name: name.trim().to_owned(), words })
+        let mut cases = Vec::new();
+        for case in self.named.iter().flat_map(|cases| &cases.0) {
+            if !cases.contains(case) {
+                cases.push(*case);
+            }
+        }
+        if cases.is_empty() { Case::default_set() } else { cases }
+    }
+}
+
+/// What one word after `--case` stands for.
+#[derive(Clone, Debug)]
+struct Cases(Vec<Case>);
+
+fn parse_cases(text: &str) -> Result<Cases, crate::case::UnknownCase> {
+    if text == "all" { Ok(Cases(ALL.to_vec())) } else { Ok(Cases(vec![text.parse()?])) }
+}
+
+fn cases_help(examples: &str) -> String {
+    let defaults = Case::default_set();
+    let line = |case: &Case| {
+        let star = if defaults.contains(case) { '*' } else { ' ' };
+        format!("  {star} {:<18}{}\n", case.to_string(), case.title())
+    };
+    let lines: String = ALL.iter().map(line).collect();
+    format!(
+        "Cases (*: measured unless some are named; numbers may be others):\n{lines}\n{examples}\n\n{EXIT_CODES}"
+    )
+}
+
+/// The arguments of `weft-bench tunnel`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct TunnelArgs {
+    #[command(flatten)]
+    pub(crate) cases: CaseArgs,
+    #[command(flatten)]
+    pub(crate) setting: SettingArgs,
+    #[command(flatten)]
+    pub(crate) measure: MeasureArgs,
+    /// Leave out the link without a tunnel.
+    #[arg(long)]
+    pub(crate) no_bare: bool,
+}
+
+/// The arguments of `weft-bench compare`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct CompareArgs {
+    /// Another implementation: a name, and a command that makes the interface `{interface}`, stays in the
+    /// foreground and is configured by `wg setconf`. The words of the command are separated by spaces; no shell.
+    /// The targets are meant for the first one: the newest wireguard-go.
+    #[arg(value_name = "NAME=COMMAND", default_value = "wireguard-go=wireguard-go -f {interface}")]
+    pub(crate) peers: Vec<PeerCommand>,
+    #[command(flatten)]
+    pub(crate) cases: CaseArgs,
+    #[command(flatten)]
+    pub(crate) setting: SettingArgs,
+    #[command(flatten)]
+    pub(crate) measure: MeasureArgs,
+    /// Measure the link without a tunnel, too.
+    #[arg(long)]
+    pub(crate) bare: bool,
+}
+
+/// The arguments of `weft-bench sweep`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct SweepArgs {
+    /// How weft drives its TUN devices, as in `weft up`; several, with commas.
+    #[arg(long, value_name = "N|auto", value_delimiter = ',', default_value = "0,1,2,4,8")]
+    pub(crate) tun_threads: Vec<TunThreads>,
+    /// TCP streams; several, with commas.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,4", value_parser = clap::value_parser!(u32).range(1..=128))]
+    pub(crate) streams: Vec<u32>,
+    /// MTUs of the tunnel, in bytes; several, with commas.
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "1280,1420,8920", value_parser = clap::value_parser!(u16).range(576..=65_000))]
+    pub(crate) mtu: Vec<u16>,
+    /// Which way TCP goes.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) direction: Direction,
+    #[command(flatten)]
+    pub(crate) measure: MeasureArgs,
+}
+
+/// Whether the TUN device takes and gives super-packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Offload {
+    #[default]
+    On,
+    Off,
+}
+
+impl MeasureArgs {
+    /// The wefts to measure, each under a name of its own.
+    pub(crate) fn wefts(&self) -> Vec<WeftCommand> {
+        if self.wefts.is_empty() { vec![WeftCommand::default()] } else { self.wefts.clone() }
+    }
+
+    /// Where the weft is that is built together with this program.
+    pub(crate) fn weft_beside_this() -> std::io::Result<PathBuf> {
+        Ok(std::env::current_exe()?.with_file_name("weft"))
     }
 }
 
@@ -113,23 +234,42 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn the_command_line_is_consistent_and_has_defaults() {
-        Cli::command().debug_assert();
-        let command = Cli::try_parse_from(["weft-bench", "compare"]).unwrap().command;
-        let Command::Compare(args) = command else { panic!("not compare") };
-        assert_eq!((args.secs, args.rounds, args.tun_threads), (5, 3, TunThreads::Auto));
-        assert_eq!(args.peers[0].name, "wireguard-go");
-        assert_eq!(args.peers[0].words("wg7"), ["wireguard-go", "-f", "wg7"]);
+    fn compare(arguments: &[&str]) -> CompareArgs {
+        let words = ["weft-bench", "compare"].iter().chain(arguments);
+        let Command::Compare(args) = Cli::try_parse_from(words).unwrap().command else { panic!("compare") };
+        args
     }
 
     #[test]
-    fn a_peer_has_a_name_a_program_and_a_place_for_the_interface() {
-        let peer: PeerCommand = "other = env THREADS=2 other --foreground {interface}".parse().unwrap();
-        assert_eq!(peer.name, "other");
-        assert_eq!(peer.words("x"), ["env", "THREADS=2", "other", "--foreground", "x"]);
-        for wrong in ["", "other", "=other {interface}", "other=other", "other={interface}", "other="] {
-            assert_eq!(wrong.parse::<PeerCommand>(), Err(InvalidPeer), "{wrong}");
-        }
+    fn the_command_line_is_consistent_and_has_defaults() {
+        Cli::command().debug_assert();
+        let args = compare(&[]);
+        let MeasureArgs { secs, rounds, .. } = args.measure;
+        let SettingArgs { tun_threads, mtu } = args.setting;
+        assert_eq!((secs, rounds, tun_threads, mtu), (5, 3, TunThreads::Auto, 1420));
+        assert_eq!(args.peers[0].name, "wireguard-go");
+        assert_eq!(args.peers[0].words("wg7"), ["wireguard-go", "-f", "wg7"]);
+        assert_eq!(args.cases.cases(), Case::default_set());
+        assert_eq!(args.measure.wefts()[0].name, "weft");
+    }
+
+    #[test]
+    fn a_sweep_is_over_lists() {
+        let words = ["weft-bench", "sweep", "--tun-threads", "auto,2", "--mtu", "1420"];
+        let Command::Sweep(args) = Cli::try_parse_from(words).unwrap().command else { panic!("sweep") };
+        assert_eq!(args.tun_threads, [TunThreads::Auto, TunThreads::Fixed(2)]);
+        assert_eq!((args.streams, args.mtu), (vec![1, 4], vec![1420]));
+    }
+
+    #[test]
+    fn cases_are_named_once_all_or_by_streams_and_direction() {
+        let names = |arguments: &[&str]| {
+            let cases = compare(arguments).cases.cases();
+            cases.iter().map(Case::to_string).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(names(&["--case", "ping,tcp-4", "--case", "ping"]), "ping tcp-4");
+        assert_eq!(compare(&["--case", "all"]).cases.cases(), ALL);
+        assert_eq!(names(&["--streams", "8"]), "tcp-8");
+        assert_eq!(names(&["--direction", "both-ways"]), "tcp-both-ways");
     }
 }

@@ -1,5 +1,6 @@
 //! Ctrl-C: whatever waits ends soon, and everything is taken down on the way out.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -8,6 +9,18 @@ use anyhow::{Context as _, Result, bail};
 
 /// How often something that is waited for is looked at.
 const TICK: Duration = Duration::from_millis(20);
+
+/// The error of whatever was cut short by a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Interrupted;
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("interrupted")
+    }
+}
+
+impl std::error::Error for Interrupted {}
 
 /// Whether SIGINT or SIGTERM has come.
 #[derive(Clone, Debug, Default)]
@@ -35,12 +48,27 @@ impl Interrupt {
                 return Ok(value);
             }
             if self.0.load(Relaxed) {
-                bail!("interrupted");
+                return Err(Interrupted.into());
             }
             if start.elapsed() >= limit {
                 bail!("{what}: not within {} s", limit.as_secs());
             }
             std::thread::sleep(TICK);
+        }
+    }
+
+    /// Lets time pass; an error if a signal comes, or has come.
+    pub(crate) fn sleep(&self, span: Duration) -> Result<()> {
+        let end = Instant::now() + span;
+        loop {
+            if self.0.load(Relaxed) {
+                return Err(Interrupted.into());
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            std::thread::sleep(left.min(TICK));
         }
     }
 }
@@ -56,6 +84,7 @@ mod tests {
         assert_eq!(wait(Some(1)).unwrap(), 1);
         assert_eq!(wait(None).unwrap_err().to_string(), "it: not within 0 s");
         interrupt.0.store(true, Relaxed);
-        assert_eq!(wait(None).unwrap_err().to_string(), "interrupted");
+        assert_eq!(wait(None).unwrap_err().downcast_ref(), Some(&Interrupted));
+        assert!(interrupt.sleep(Duration::ZERO).is_err());
     }
 }

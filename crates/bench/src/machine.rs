@@ -31,17 +31,29 @@ impl Machine {
 /// CPU time that the whole machine has spent since its start, waiting and idleness left out.
 pub(crate) fn busy_time() -> Result<Duration> {
     let stat = std::fs::read_to_string("/proc/stat").context("cannot read /proc/stat")?;
-    parse_busy_time(&stat).context("cannot understand /proc/stat")
+    parse_stat(&stat).map(|times| times.busy).context("cannot understand /proc/stat")
 }
 
-fn parse_busy_time(stat: &str) -> Option<Duration> {
+#[derive(Debug, PartialEq)]
+struct Times {
+    busy: Duration,
+    stolen: Duration,
+}
+
+fn parse_stat(stat: &str) -> Option<Times> {
     /// USER_HZ: the kernel shows hundredths of a second on every architecture that weft runs on.
-    const TICK: Duration = Duration::from_millis(10);
+    const TICK_MILLIS: u64 = 10;
     let words: Vec<u64> =
         stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace().flat_map(str::parse).collect();
-    let [user, nice, system, _idle, _iowait, irq, softirq, ..] = words[..] else { return None };
-    let ticks = u32::try_from(user + nice + system + irq + softirq).ok()?;
-    Some(TICK * ticks)
+    let [user, nice, system, _idle, _iowait, irq, softirq, stolen, ..] = words[..] else { return None };
+    let time = |ticks| Duration::from_millis(ticks * TICK_MILLIS);
+    Some(Times { busy: time(user + nice + system + irq + softirq), stolen: time(stolen) })
+}
+
+/// CPU time that this virtual machine wanted and its host gave to others, since the start.
+pub(crate) fn stolen_time() -> Result<Duration> {
+    let stat = std::fs::read_to_string("/proc/stat").context("cannot read /proc/stat")?;
+    parse_stat(&stat).map(|times| times.stolen).context("cannot understand /proc/stat")
 }
 
 /// How many cores are busy with something else, measured for as long as this.
@@ -58,9 +70,10 @@ mod tests {
     #[test]
     fn busy_is_everything_but_idle_waiting_and_stolen() {
         let stat = "cpu  100 20 30 4000 500 6 7 8000 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n";
-        assert_eq!(parse_busy_time(stat), Some(Duration::from_millis(1630)));
-        assert_eq!(parse_busy_time("intr 1"), None);
-        assert_eq!(parse_busy_time("cpu 1 2"), None);
+        let times = Times { busy: Duration::from_millis(1630), stolen: Duration::from_secs(80) };
+        assert_eq!(parse_stat(stat), Some(times));
+        assert_eq!(parse_stat("intr 1"), None);
+        assert_eq!(parse_stat("cpu 1 2"), None);
     }
 
     #[test]

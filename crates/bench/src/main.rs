@@ -5,17 +5,23 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "nothing is measured elsewhere"))]
+mod case;
+#[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "nothing is measured elsewhere"))]
 mod cli;
+#[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "nothing is measured elsewhere"))]
+mod metric;
+#[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "nothing is asked for elsewhere"))]
+mod permission;
 
 #[cfg(target_os = "linux")]
-mod compare;
+mod commands;
 #[cfg(not(target_os = "linux"))]
-#[path = "compare/unsupported.rs"]
-mod compare;
+#[path = "commands/unsupported.rs"]
+mod commands;
+#[cfg(target_os = "linux")]
+mod implementation;
 #[cfg(target_os = "linux")]
 mod interrupt;
-#[cfg(target_os = "linux")]
-mod iperf;
 #[cfg(target_os = "linux")]
 mod link;
 #[cfg(not(target_os = "linux"))]
@@ -24,7 +30,9 @@ mod link;
 #[cfg(target_os = "linux")]
 mod machine;
 #[cfg(target_os = "linux")]
-mod peers;
+mod measure;
+#[cfg(target_os = "linux")]
+mod plot;
 #[cfg(target_os = "linux")]
 mod process;
 #[cfg(target_os = "linux")]
@@ -32,32 +40,36 @@ mod progress;
 #[cfg(target_os = "linux")]
 mod report;
 #[cfg(target_os = "linux")]
-mod stages;
-#[cfg(not(target_os = "linux"))]
-#[path = "stages/unsupported.rs"]
-mod stages;
+mod rounds;
+#[cfg(target_os = "linux")]
 mod rtt;
 #[cfg(not(target_os = "linux"))]
 #[path = "rtt/unsupported.rs"]
 mod rtt;
 #[cfg(target_os = "linux")]
+mod stages;
+#[cfg(not(target_os = "linux"))]
+#[path = "stages/unsupported.rs"]
+mod stages;
+#[cfg(target_os = "linux")]
 mod stats;
 #[cfg(target_os = "linux")]
+mod targets;
+#[cfg(target_os = "linux")]
+mod tools;
+#[cfg(target_os = "linux")]
 mod topology;
+#[cfg(target_os = "linux")]
+mod usage;
 
 fn main() -> ExitCode {
     let cli = cli::Cli::parse();
-    let result = match &cli.command {
-        cli::Command::Compare(args) => compare::run(args),
-        cli::Command::Stages(args) => stages::run(args),
-        cli::Command::Link(args) => link::run(args),
-        cli::Command::Rtt(args) => rtt::run(args),
-    };
-    match result {
+    match commands::run(&cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
-            ExitCode::FAILURE
+            let missing = error.downcast_ref::<permission::Missing>().is_some();
+            (if missing { weft::exit::Code::Permission } else { weft::exit::Code::Failure }).into()
         }
     }
 }

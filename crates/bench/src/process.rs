@@ -6,6 +6,8 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use weft::lab::Namespace;
 
 use crate::interrupt::Interrupt;
@@ -31,6 +33,17 @@ impl Process {
         let child =
             namespace.start(command).with_context(|| format!("cannot start {program}: is it installed?"))?;
         Ok(Self { name: program.clone(), child, output })
+    }
+
+    /// Its process ID.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
+        let id = Pid::from_raw(i32::try_from(self.child.id())?);
+        kill(id, signal).with_context(|| format!("cannot send {signal} to {}", self.name))
     }
 
     /// What it has printed so far.

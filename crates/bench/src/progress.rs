@@ -1,33 +1,73 @@
-//! Lines that say how far it is, on a terminal only.
+//! Lines on standard error that say how far it is.
 
-use std::io::IsTerminal as _;
+use std::time::Instant;
 
-use crate::iperf::Sample;
+use crate::case::Case;
+use crate::metric::Sample;
 
 /// Counts the measurements.
 #[derive(Debug)]
 pub(crate) struct Progress {
-    shown: bool,
+    began: Option<Instant>,
     done: usize,
     total: usize,
 }
 
 impl Progress {
     pub(crate) fn new(total: usize) -> Self {
-        Self { shown: std::io::stderr().is_terminal(), done: 0, total }
+        Self { began: None, done: 0, total }
     }
 
     /// Something that takes a moment begins.
     pub(crate) fn say(&self, text: &str) {
-        if self.shown {
-            eprintln!("{text}");
-        }
+        eprintln!("{text}");
+    }
+
+    /// The first measurement begins.
+    pub(crate) fn begin(&mut self) {
+        self.began = Some(Instant::now());
     }
 
     /// A measurement is through.
-    pub(crate) fn measured(&mut self, case: &str, implementation: &str, sample: &Sample) {
+    pub(crate) fn measured(&mut self, case: Case, name: &str, result: Result<&Sample, &str>) {
         self.done += 1;
-        let (done, total, speed) = (self.done, self.total, sample.gbit_per_second);
-        self.say(&format!("{done:>4}/{total}  {case:<24} {implementation:<16} {speed:>6.2} Gbit/s"));
+        let figures = match result {
+            Ok(sample) => figures(case, sample),
+            Err(error) => format!("failed: {error}"),
+        };
+        let (done, total) = (self.done, self.total);
+        let left = self.left().map(|left| format!("  ({left} left)")).unwrap_or_default();
+        eprintln!("{done:>4}/{total}  {:<22} {name:<14} {figures}{left}", case.title());
+    }
+
+    fn left(&self) -> Option<String> {
+        let spent = self.began?.elapsed().as_secs_f64();
+        let seconds = spent / self.done as f64 * self.total.saturating_sub(self.done) as f64;
+        Some(if seconds < 90.0 { format!("{seconds:.0} s") } else { format!("{:.0} min", seconds / 60.0) })
+    }
+}
+
+/// What a line has room for: what the case is about.
+fn figures(case: Case, sample: &Sample) -> String {
+    let figures = case.columns().iter().filter_map(|metric| {
+        let value = sample.get(*metric)?;
+        Some(format!("{} {}", metric.format(value), metric.title()))
+    });
+    figures.take(3).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metric::Metric;
+
+    #[test]
+    fn a_line_shows_the_first_figures_of_the_case() {
+        let sample = Sample::default()
+            .with(Metric::PingP99Ms, 0.2)
+            .with(Metric::PingP50Ms, 0.1)
+            .with(Metric::PingsLost, 0.0)
+            .with(Metric::GbitPerSecond, 1.0);
+        assert_eq!(figures(Case::Ping, &sample), "0.100 p50 ms, 0.200 p99 ms, 0 pings lost");
     }
 }

@@ -1,11 +1,21 @@
-//! The result, as a table for people and as JSON for programs.
+//! The result: medians of every subject in every case, and how weft compares, as JSON for programs and as tables
+//! (`report/tables.rs`) for people.
 
-use comfy_table::{Cell, CellAlignment, Table, presets};
+use std::collections::BTreeMap;
+
+use anyhow::Result;
 use serde::Serialize;
 
-use crate::iperf::Sample;
+use crate::case::Case;
+use crate::implementation::Kind;
 use crate::machine::Machine;
+use crate::metric::{Metric, Sample};
+use crate::rounds::{Cell, Plan, Results};
 use crate::stats::{self, Summary};
+use crate::targets::{self, Wanted};
+
+pub(crate) mod plots;
+pub(crate) mod tables;
 
 /// Everything that was measured, and under which conditions.
 #[derive(Clone, Debug, Serialize)]
@@ -13,105 +23,232 @@ pub(crate) struct Report {
     pub(crate) machine: Machine,
     pub(crate) seconds: u32,
     pub(crate) rounds: u32,
-    pub(crate) tun_threads: String,
+    pub(crate) subjects: Vec<SubjectReport>,
     /// Cores that were busy with something else before the first measurement.
     pub(crate) busy_cores_before: f64,
+    /// Cores that the host of this virtual machine gave to others meanwhile.
+    pub(crate) stolen_cores: f64,
     pub(crate) cases: Vec<CaseReport>,
+    pub(crate) comparisons: Vec<Comparison>,
+    /// What failed, and what could not be counted.
+    pub(crate) notes: Vec<String>,
 }
 
-/// One case over all implementations.
+/// What was measured.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct SubjectReport {
+    pub(crate) name: String,
+    pub(crate) kind: Kind,
+    /// Of the tunnel, in bytes.
+    pub(crate) mtu: u16,
+}
+
+/// One case over all subjects.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct CaseReport {
-    pub(crate) name: String,
-    pub(crate) implementations: Vec<ImplementationReport>,
+    pub(crate) case: Case,
+    pub(crate) subjects: Vec<Figures>,
 }
 
-/// One implementation in one case.
+/// One subject in one case.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct ImplementationReport {
+pub(crate) struct Figures {
     pub(crate) name: String,
-    pub(crate) gbit_per_second: Summary,
-    pub(crate) cpu_seconds_per_gbit: Summary,
-    pub(crate) retransmits: Summary,
-    /// The speed of weft by that of this one, round by round; nothing for weft itself.
-    pub(crate) weft_by_this: Option<Summary>,
-    /// What was measured, in the order of the rounds.
-    pub(crate) samples: Vec<Sample>,
+    pub(crate) metrics: BTreeMap<Metric, Summary>,
+    /// What was measured, in the order of the rounds; nothing where it failed.
+    pub(crate) samples: Vec<Option<Sample>>,
 }
 
-impl CaseReport {
-    /// Of the samples of each implementation in the order of the rounds, weft's first. `None` without samples.
-    pub(crate) fn new(name: &str, samples: &[(String, Vec<Sample>)]) -> Option<Self> {
-        let speeds =
-            |samples: &[Sample]| samples.iter().map(|sample| sample.gbit_per_second).collect::<Vec<_>>();
-        let weft = speeds(&samples.first()?.1);
-        let implementations = samples.iter().enumerate().map(|(place, (name, samples))| {
-            let ratio = if place == 0 { None } else { stats::ratios(&weft, &speeds(samples)) };
-            Some(ImplementationReport {
-                name: name.clone(),
-                gbit_per_second: Summary::of(speeds(samples))?,
-                cpu_seconds_per_gbit: Summary::of(samples.iter().map(|sample| sample.cpu_seconds_per_gbit))?,
-                retransmits: Summary::of(samples.iter().map(|sample| sample.retransmits as f64))?,
-                weft_by_this: ratio,
-                samples: samples.clone(),
-            })
-        });
-        Some(Self { name: name.to_owned(), implementations: implementations.collect::<Option<_>>()? })
+/// How a figure of a weft is beside that of another subject, or beside what is wanted of it alone.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Comparison {
+    pub(crate) case: Case,
+    pub(crate) metric: Metric,
+    pub(crate) ours: String,
+    /// Nothing where the figure is judged alone.
+    pub(crate) theirs: Option<String>,
+    /// Ours by theirs, round by round.
+    pub(crate) ratio: Option<Summary>,
+    /// Our figure.
+    pub(crate) value: Summary,
+    pub(crate) wanted: Option<Wanted>,
+    /// Whether what is wanted holds.
+    pub(crate) holds: Option<bool>,
+}
+
+/// What was measured, made ready.
+pub(crate) fn new(plan: &Plan, results: Results) -> Report {
+    let subjects: Vec<SubjectReport> = plan
+        .subjects
+        .iter()
+        .map(|subject| SubjectReport {
+            name: subject.name.clone(),
+            kind: subject.implementation.kind(),
+            mtu: subject.mtu,
+        })
+        .collect();
+    let cases: Vec<CaseReport> = plan
+        .cases
+        .iter()
+        .zip(results.cells)
+        .map(|(case, cells)| CaseReport {
+            case: *case,
+            subjects: subjects.iter().zip(cells).map(|(subject, cell)| figures(subject, cell)).collect(),
+        })
+        .collect();
+    Report {
+        machine: Machine::this(),
+        seconds: plan.secs,
+        rounds: plan.rounds,
+        comparisons: cases.iter().flat_map(|case| compare(&subjects, case)).collect(),
+        subjects,
+        busy_cores_before: results.busy_cores_before,
+        stolen_cores: results.stolen_cores,
+        cases,
+        notes: results.notes,
     }
 }
 
-/// More than that on other work makes figures doubtful.
-const BUSY: f64 = 0.2;
-
-/// The table, with what has to be known beside it.
-pub(crate) fn text(report: &Report) -> String {
-    let Report { machine, seconds, rounds, tun_threads, busy_cores_before, cases } = report;
-    let mut table = Table::new();
-    table.force_no_tty().load_style(presets::UTF8_FULL_CONDENSED.with_rounded_corners());
-    table.set_header(["case", "implementation", "Gbit/s", "CPU s/Gbit", "retransmits", "weft is"]);
-    for column in table.column_iter_mut().skip(2) {
-        column.set_cell_alignment(CellAlignment::Right);
+/// Prints it on standard output.
+pub(crate) fn print(report: &Report, json: bool) -> Result<()> {
+    if json {
+        println!("{}", serde_json::to_string_pretty(report)?);
+    } else {
+        print!("{}", tables::text(report));
     }
-    for case in cases {
-        for (place, implementation) in case.implementations.iter().enumerate() {
-            let ratio = implementation.weft_by_this.map_or_else(String::new, |ratio| {
-                format!("{:.2}× ({:.2}–{:.2})", ratio.median, ratio.lowest, ratio.highest)
-            });
-            table.add_row([
-                Cell::new(if place == 0 { &case.name } else { "" }),
-                Cell::new(&implementation.name),
-                Cell::new(format!("{:.2}", implementation.gbit_per_second.median)),
-                Cell::new(format!("{:.3}", implementation.cpu_seconds_per_gbit.median)),
-                Cell::new(format!("{:.0}", implementation.retransmits.median)),
-                Cell::new(ratio),
-            ]);
+    Ok(())
+}
+
+fn figures(subject: &SubjectReport, cell: Cell) -> Figures {
+    let taken = || cell.samples.iter().flatten();
+    let mut metrics: BTreeMap<Metric, Summary> = BTreeMap::new();
+    for metric in taken().flat_map(Sample::metrics) {
+        if let Some(summary) = Summary::of(taken().filter_map(|sample| sample.get(metric))) {
+            metrics.insert(metric, summary);
         }
     }
-    let mut text = format!(
-        "{table}\nMedians of {rounds} × {seconds} s; MTU 1420; --tun-threads {tun_threads}; {} × {}; Linux {}; {}.\n",
-        machine.cores, machine.processor, machine.kernel, machine.tcp_congestion_control
-    );
-    if *busy_cores_before > BUSY {
-        text += &format!(
-            "note: {busy_cores_before:.1} cores were busy with other work before the first measurement: speeds and CPU \
-             time are worth little, ratios somewhat more.\n"
-        );
+    if let Some(summary) = Summary::of(cell.system_calls_per_gbit) {
+        metrics.insert(Metric::SystemCallsPerGbit, summary);
     }
-    text
+    Figures { name: subject.name.clone(), metrics, samples: cell.samples }
+}
+
+/// Every weft beside every other subject, the first weft beside further ones, and every weft beside what is wanted.
+/// What is wanted as a ratio is wanted beside the first other implementation.
+fn compare(subjects: &[SubjectReport], case: &CaseReport) -> Vec<Comparison> {
+    let of = |kind: Kind| {
+        let numbered = subjects.iter().zip(&case.subjects);
+        numbered.filter(move |(subject, _)| subject.kind == kind).map(|(_, figures)| figures)
+    };
+    let bare = |figures: &Figures| of(Kind::Bare).any(|bare| bare.name == figures.name);
+    let first_weft = of(Kind::Weft).next();
+    let first_other = of(Kind::Other).next().map(|figures| &figures.name);
+    let wanted = targets::of(case.case);
+    let mut comparisons = Vec::new();
+    for ours in of(Kind::Weft) {
+        let is_first = first_weft.is_some_and(|first| first.name == ours.name);
+        let later_wefts = of(Kind::Weft).skip(1).filter(|_| is_first);
+        for theirs in later_wefts.chain(of(Kind::Other)).chain(of(Kind::Bare)) {
+            // Beside the link alone it is the main figure that says something.
+            let figures = if bare(theirs) { 1 } else { usize::MAX };
+            for &metric in case.case.compared().iter().take(figures) {
+                let wanted = wanted.iter().find(|(of, wanted)| *of == metric && !wanted.is_absolute());
+                let wanted = wanted.filter(|_| Some(&theirs.name) == first_other).map(|(_, wanted)| *wanted);
+                comparisons.extend(beside(case.case, metric, ours, theirs, wanted));
+            }
+        }
+        for (metric, wanted) in wanted.iter().filter(|(_, wanted)| wanted.is_absolute()) {
+            if let Some(value) = ours.metrics.get(metric) {
+                comparisons.push(Comparison {
+                    case: case.case,
+                    metric: *metric,
+                    ours: ours.name.clone(),
+                    theirs: None,
+                    ratio: None,
+                    value: *value,
+                    wanted: Some(*wanted),
+                    holds: wanted.held_by(None, *value),
+                });
+            }
+        }
+    }
+    comparisons
+}
+
+fn beside(
+    case: Case,
+    metric: Metric,
+    ours: &Figures,
+    theirs: &Figures,
+    wanted: Option<Wanted>,
+) -> Option<Comparison> {
+    let pairs = ours
+        .samples
+        .iter()
+        .zip(&theirs.samples)
+        .filter_map(|(ours, theirs)| Some((ours.as_ref()?.get(metric)?, theirs.as_ref()?.get(metric)?)));
+    let ratio = stats::ratios(pairs)?;
+    let value = *ours.metrics.get(&metric)?;
+    Some(Comparison {
+        case,
+        metric,
+        ours: ours.name.clone(),
+        theirs: Some(theirs.name.clone()),
+        ratio: Some(ratio),
+        value,
+        wanted,
+        holds: wanted.and_then(|wanted| wanted.held_by(Some(ratio), value)),
+    })
+}
+
+/// A figure of two subjects, round by round.
+pub(crate) fn pairs(metric: Metric, ours: &Figures, theirs: &Figures) -> impl Iterator<Item = (f64, f64)> {
+    ours.samples
+        .iter()
+        .zip(&theirs.samples)
+        .filter_map(move |(ours, theirs)| Some((ours.as_ref()?.get(metric)?, theirs.as_ref()?.get(metric)?)))
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn sample(gbit_per_second: f64) -> Sample {
-        Sample { gbit_per_second, cpu_seconds_per_gbit: 0.5, retransmits: 3 }
+    const TCP: Case = Case::Tcp { streams: 1, direction: crate::case::Direction::Forward };
+
+    fn cell(speeds: &[f64]) -> Cell {
+        let sample = |speed: &f64| {
+            let sample = Sample::default().with(Metric::GbitPerSecond, *speed).with(Metric::Retransmits, 3.0);
+            Some(
+                sample.with(Metric::CpuSecondsPerGbit, 1.0 / speed).with(Metric::NearCpuSecondsPerGbit, 0.25),
+            )
+        };
+        Cell { samples: speeds.iter().map(sample).collect(), system_calls_per_gbit: None }
     }
 
-    fn report(busy_cores_before: f64) -> Report {
-        let samples = [
-            ("weft".to_owned(), vec![sample(2.0), sample(3.0), sample(4.0)]),
-            ("other".to_owned(), vec![sample(1.0), sample(2.0), sample(2.0)]),
+    fn subject(name: &str, kind: Kind) -> SubjectReport {
+        SubjectReport { name: name.to_owned(), kind, mtu: 1420 }
+    }
+
+    /// Two wefts, another implementation and the bare link, with TCP and memory.
+    pub(crate) fn report() -> Report {
+        let subjects = vec![
+            subject("no tunnel", Kind::Bare),
+            subject("weft", Kind::Weft),
+            subject("old weft", Kind::Weft),
+            subject("go", Kind::Other),
+        ];
+        let speeds: [&[f64]; 4] = [&[20.0; 3], &[2.0, 3.0, 4.0], &[2.0; 3], &[1.0, 2.0, 2.0]];
+        let memory = |mebibytes| Cell {
+            samples: vec![Some(Sample::default().with(Metric::PeakRssMib, mebibytes))],
+            system_calls_per_gbit: Some(5000.0),
+        };
+        let case = |case, cells: Vec<Cell>| CaseReport {
+            case,
+            subjects: subjects.iter().zip(cells).map(|(subject, cell)| figures(subject, cell)).collect(),
+        };
+        let cases = vec![
+            case(TCP, speeds.iter().map(|speeds| cell(speeds)).collect()),
+            case(Case::Memory, vec![Cell::default(), memory(10.0), memory(70.0), memory(400.0)]),
         ];
         let machine = Machine {
             cores: 2,
@@ -119,36 +256,55 @@ mod tests {
             kernel: "6.1".into(),
             tcp_congestion_control: "cubic".into(),
         };
-        let cases = vec![CaseReport::new("TCP", &samples).unwrap()];
-        Report { machine, seconds: 5, rounds: 3, tun_threads: "auto".into(), busy_cores_before, cases }
-    }
-
-    #[test]
-    fn a_case_compares_weft_with_each_of_the_others() {
-        let case = &report(0.0).cases[0];
-        assert_eq!(case.implementations[0].gbit_per_second.median, 3.0);
-        assert_eq!(case.implementations[0].weft_by_this, None);
-        let ratio = Summary { median: 2.0, lowest: 1.5, highest: 2.0 };
-        assert_eq!(case.implementations[1].weft_by_this, Some(ratio));
-        assert!(CaseReport::new("TCP", &[("weft".into(), Vec::new())]).is_none());
-        assert!(CaseReport::new("TCP", &[]).is_none());
-    }
-
-    #[test]
-    fn the_table_has_a_line_for_each_and_tells_of_a_busy_machine() {
-        let quiet = text(&report(0.0));
-        for shown in ["TCP", "3.00", "0.500", "2.00× (1.50–2.00)", "Medians of 3 × 5 s", "cubic"] {
-            assert!(quiet.contains(shown), "{shown} is not in\n{quiet}");
+        Report {
+            machine,
+            seconds: 5,
+            rounds: 3,
+            comparisons: cases.iter().flat_map(|case| compare(&subjects, case)).collect(),
+            subjects,
+            busy_cores_before: 0.0,
+            stolen_cores: 0.0,
+            cases,
+            notes: vec!["udp-64, go: it ended".to_owned()],
         }
-        assert!(!quiet.contains("note:"));
-        assert!(text(&report(1.0)).contains("note: 1.0 cores"));
+    }
+
+    fn find(case: Case, metric: Metric, ours: &str, theirs: Option<&str>) -> Option<Comparison> {
+        let is_it = |comparison: &Comparison| {
+            (comparison.case, comparison.metric, comparison.ours.as_str(), comparison.theirs.as_deref())
+                == (case, metric, ours, theirs)
+        };
+        report().comparisons.into_iter().find(is_it)
     }
 
     #[test]
-    fn json_has_every_sample() {
-        let json = serde_json::to_value(report(0.0)).unwrap();
-        let other = &json["cases"][0]["implementations"][1];
-        assert_eq!(other["samples"][1]["gbit_per_second"], 2.0);
-        assert_eq!(other["weft_by_this"]["lowest"], 1.5);
+    fn wefts_are_set_beside_the_others_and_the_first_beside_further_ones() {
+        let speed = |ours, theirs| find(TCP, Metric::GbitPerSecond, ours, Some(theirs));
+        let beside_go = speed("weft", "go").unwrap();
+        assert_eq!(beside_go.ratio, Some(Summary { median: 2.0, lowest: 1.5, highest: 2.0 }));
+        assert_eq!((beside_go.wanted, beside_go.holds), (Some(Wanted::RatioAtLeast(1.7)), Some(true)));
+        assert_eq!(speed("old weft", "go").unwrap().holds, Some(false));
+        assert_eq!(speed("weft", "old weft").unwrap().wanted, None);
+        assert_eq!(speed("weft", "no tunnel").unwrap().ratio.unwrap().median, 0.15);
+        assert_eq!(speed("old weft", "weft"), None);
+        assert_eq!(find(TCP, Metric::Retransmits, "weft", Some("go")), None);
+    }
+
+    #[test]
+    fn what_is_wanted_of_weft_alone_is_judged_alone() {
+        let memory = |ours| find(Case::Memory, Metric::PeakRssMib, ours, None).unwrap().holds;
+        assert_eq!((memory("weft"), memory("old weft")), (Some(true), Some(false)));
+        assert_eq!(find(Case::Memory, Metric::PeakRssMib, "no tunnel", None), None);
+    }
+
+    #[test]
+    fn json_has_every_sample_and_every_ratio() {
+        let json = serde_json::to_value(report()).unwrap();
+        assert_eq!(json["cases"][0]["case"], "tcp-1");
+        assert_eq!(json["cases"][0]["subjects"][1]["samples"][1]["gbit_per_second"], 3.0);
+        assert_eq!(json["cases"][0]["subjects"][1]["metrics"]["gbit_per_second"]["median"], 3.0);
+        assert_eq!(json["cases"][1]["subjects"][3]["metrics"]["system_calls_per_gbit"]["median"], 5000.0);
+        assert_eq!(json["comparisons"][0]["wanted"]["ratio_at_least"], serde_json::Value::Null);
+        assert!(json["comparisons"].as_array().unwrap().iter().any(|c| c["wanted"]["ratio_at_least"] == 1.7));
     }
 }

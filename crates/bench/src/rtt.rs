@@ -15,10 +15,10 @@ use clap::{Args, ValueEnum};
 use weft::cli::TunThreads;
 use weft::lab::emulator::LinkSpec;
 
-use crate::cli::PeerCommand;
+use crate::cli::{Offload, PeerCommand, WeftCommand};
+use crate::implementation::Implementation;
 use crate::interrupt::Interrupt;
 use crate::machine::Machine;
-use crate::peers::Implementation;
 use crate::progress::Progress;
 use path::Path;
 use report::Report;
@@ -80,15 +80,11 @@ pub(crate) enum Work {
 
 /// Measures and prints the report.
 pub(crate) fn run(args: &RttArgs) -> Result<()> {
-    let weft = match &args.weft {
-        Some(path) => path.clone(),
-        None => std::env::current_exe()?.with_file_name("weft"),
-    };
-    ensure!(weft.is_file(), "there is no weft at {}: build it, or name one with --weft", weft.display());
+    let weft = WeftCommand { path: args.weft.clone(), ..WeftCommand::default() };
     let congestion = congestion_controls(&args.congestion)?;
-    let ours = Implementation::Weft { path: weft.clone(), tun_threads: args.tun_threads };
-    let tunnels: Vec<_> =
-        std::iter::once(ours).chain(args.peers.iter().cloned().map(Implementation::Other)).collect();
+    let ours = Implementation::weft(&weft, args.tun_threads, Offload::On)?;
+    let others = args.peers.iter().map(|peer| (peer.name.clone(), Implementation::Other(peer.clone())));
+    let tunnels: Vec<_> = std::iter::once((weft.name, ours)).chain(others).collect();
     let interrupt = Interrupt::watch()?;
     let progress = Progress::new(0);
     let mut report = Report::new(args, Machine::this());
@@ -96,8 +92,8 @@ pub(crate) fn run(args: &RttArgs) -> Result<()> {
         let spec = LinkSpec { delay: Duration::from_millis(rtt.into()) / 2, ..args.link.clone() };
         progress.say(&format!("bringing up a link with {spec} for each"));
         let mut paths = vec![Path::bare(&spec, &interrupt)?];
-        for tunnel in &tunnels {
-            paths.push(Path::through(tunnel, &weft, &spec, &interrupt)?);
+        for (name, implementation) in &tunnels {
+            paths.push(Path::through(name, implementation, &spec, &interrupt)?);
         }
         for control in &congestion {
             for round in 0..args.rounds as usize {

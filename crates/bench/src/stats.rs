@@ -21,12 +21,17 @@ impl Summary {
     }
 }
 
+/// The smallest value that is not exceeded by `part` of them (nearest rank); `None` without values.
+pub(crate) fn percentile(sorted: &[f64], part: f64) -> Option<f64> {
+    let rank = (part * sorted.len() as f64).ceil() as usize;
+    sorted.get(rank.clamp(1, sorted.len().max(1)) - 1).copied()
+}
+
 /// `ours / theirs`, pair by pair: the two of a pair were measured one after the other, so that what changes on the
 /// machine in the course of a run concerns both.
-pub(crate) fn ratios(ours: &[f64], theirs: &[f64]) -> Option<Summary> {
-    Summary::of(
-        ours.iter().zip(theirs).filter(|(_, theirs)| **theirs > 0.0).map(|(ours, theirs)| ours / theirs),
-    )
+pub(crate) fn ratios(pairs: impl IntoIterator<Item = (f64, f64)>) -> Option<Summary> {
+    let pairs = pairs.into_iter().filter(|(_, theirs)| *theirs > 0.0);
+    Summary::of(pairs.map(|(ours, theirs)| ours / theirs))
 }
 
 #[cfg(test)]
@@ -45,8 +50,17 @@ mod tests {
     #[test]
     fn ratios_are_taken_pair_by_pair() {
         // A machine that becomes twice as fast half-way changes no ratio.
-        let ratio = ratios(&[2.0, 4.0, 4.0], &[1.0, 2.0, 2.0]);
+        let ratio = ratios([(2.0, 1.0), (4.0, 2.0), (4.0, 2.0)]);
         assert_eq!(ratio, Some(Summary { median: 2.0, lowest: 2.0, highest: 2.0 }));
-        assert_eq!(ratios(&[1.0], &[0.0]), None);
+        assert_eq!(ratios([(1.0, 0.0)]), None);
+    }
+
+    #[test]
+    fn a_percentile_is_one_of_the_values() {
+        let values: Vec<f64> = (1..=200).map(f64::from).collect();
+        let parts = [0.0, 0.5, 0.99, 1.0].map(|part| percentile(&values, part));
+        assert_eq!(parts, [Some(1.0), Some(100.0), Some(198.0), Some(200.0)]);
+        assert_eq!(percentile(&[7.0], 0.5), Some(7.0));
+        assert_eq!(percentile(&[], 0.5), None);
     }
 }

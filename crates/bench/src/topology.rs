@@ -1,97 +1,150 @@
-//! A tunnel of one implementation between two namespaces, with an iperf3 server at its far end.
+//! A tunnel of one implementation between two namespaces.
 //!
 //! ```text
 //!   near  eth0 ─────── veth, MTU 1500 ─────── eth0  far
 //!    192.0.2.1                          192.0.2.2
-//!     tunnel 10.99.0.1 ══ MTU 1420 ══ 10.99.0.2 tunnel, iperf3 -s
+//!     tunnel 10.99.0.1 ══ MTU 1420 ══ 10.99.0.2 tunnel
 //! ```
 //!
 //! Every implementation has namespaces of its own and stays up while the others have their turn: an idle tunnel
-//! costs nothing.
+//! costs nothing. Without a tunnel the same traffic goes to the addresses of the link itself.
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use tempfile::TempDir;
 use weft::lab::Namespace;
 use weft::lab::link::{self, LinkOptions};
+use weft_tunnel::PrivateKey;
 
+use crate::implementation::{Daemon, End, Implementation};
 use crate::interrupt::Interrupt;
-use crate::peers::{Daemon, End, Implementation, new_keys};
-use crate::process::Process;
+use crate::permission;
 
-/// The inner addresses of the two ends.
-const NEAR: &str = "10.99.0.1";
-/// Where the iperf3 server is.
-pub(crate) const FAR: &str = "10.99.0.2";
+/// The addresses of the link's two ends.
+const NEAR_LINK: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+const FAR_LINK: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
+/// The addresses of the tunnel's two ends.
+const NEAR: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
+const FAR: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 2);
 const PORT: u16 = 51820;
+/// What WireGuard adds to a packet, over IPv6: 40 + 8 + 16 + 16 bytes.
+const OVERHEAD: u32 = 80;
 /// How long a first connection through a new tunnel may take.
 const CONNECT: Duration = Duration::from_secs(30);
 
-/// A tunnel that carries packets.
+/// What joins the two namespaces.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Wire {
+    /// A pair of virtual Ethernet devices: as fast as the machine, without delay, loss or a queue.
+    #[default]
+    Veth,
+}
+
+impl Wire {
+    /// Joins the namespaces; both ends have their addresses and packets of up to `mtu` bytes pass.
+    fn join(self, near: &Namespace, far: &Namespace, mtu: u32) -> Result<()> {
+        let options = LinkOptions {
+            mtu,
+            addresses_a: vec![format!("{NEAR_LINK}/24").parse()?],
+            addresses_b: vec![format!("{FAR_LINK}/24").parse()?],
+            ..LinkOptions::default()
+        };
+        match self {
+            Self::Veth => Ok(link::join(near, far, &options)?),
+        }
+    }
+}
+
+/// A tunnel that carries packets, or the link without one.
 #[derive(Debug)]
 pub(crate) struct Tunnel {
-    // In the order of the clean-up.
-    server: Process,
-    daemons: [Daemon; 2],
+    /// The near one first; none without a tunnel. They end before the namespaces.
+    daemons: Vec<Daemon>,
     pub(crate) near: Namespace,
-    /// What runs in a namespace ends with its last owner.
-    _far: Namespace,
+    pub(crate) far: Namespace,
+    /// Where the far end is reached.
+    pub(crate) target: IpAddr,
     files: TempDir,
 }
 
 impl Tunnel {
     /// Brings both ends up and waits until a connection has passed.
-    pub(crate) fn start(implementation: &Implementation, weft: &Path, interrupt: &Interrupt) -> Result<Self> {
-        let root = "weft-bench has to run as root";
-        let (near, far) = (Namespace::new("near").context(root)?, Namespace::new("far").context(root)?);
-        let options = LinkOptions {
-            addresses_a: vec!["192.0.2.1/24".parse()?],
-            addresses_b: vec!["192.0.2.2/24".parse()?],
-            ..LinkOptions::default()
-        };
-        link::join(&near, &far, &options)?;
+    pub(crate) fn start(
+        implementation: &Implementation,
+        wire: Wire,
+        mtu: u16,
+        interrupt: &Interrupt,
+    ) -> Result<Self> {
+        let (near, far) = (namespace("near")?, namespace("far")?);
+        wire.join(&near, &far, (u32::from(mtu) + OVERHEAD).max(1500))?;
+        for namespace in [&near, &far] {
+            // What a connection has learnt about the path must not help the next one: runs do not depend on order.
+            namespace.set_sysctl("net/ipv4/tcp_no_metrics_save", "1")?;
+        }
         let files = tempfile::tempdir()?;
-        let [near_keys, far_keys] = [new_keys(weft)?, new_keys(weft)?];
-        let end = |keys: &(String, String), other: &(String, String), addresses: [&str; 3]| End {
-            private_key: keys.0.clone(),
-            peer_public_key: other.1.clone(),
-            port: PORT,
-            address: addresses[0].to_owned(),
-            peer_address: addresses[1].to_owned(),
-            peer_endpoint: format!("{}:{PORT}", addresses[2]),
-        };
-        let start = |namespace: &Namespace, end: &End| {
+        let key = || PrivateKey::generate().map_err(|error| anyhow!("cannot make a key: {error}"));
+        let (near_key, far_key) = (key()?, key()?);
+        let start = |namespace: &Namespace,
+                     key: &PrivateKey,
+                     peer: &PrivateKey,
+                     [own, other, link]: [Ipv4Addr; 3]| {
             let directory = files.path().join(namespace.name());
             std::fs::create_dir(&directory)?;
-            implementation.start(namespace, end, &directory, interrupt)
+            let end = End {
+                private_key: key.clone(),
+                peer_public_key: peer.public_key(),
+                port: PORT,
+                address: own.to_string(),
+                peer_address: other.to_string(),
+                peer_endpoint: format!("{link}:{PORT}"),
+                mtu,
+            };
+            implementation.start(namespace, &end, &directory, interrupt)
         };
-        let far_daemon = start(&far, &end(&far_keys, &near_keys, [FAR, NEAR, "192.0.2.1"]))?;
-        let mut near_daemon = start(&near, &end(&near_keys, &far_keys, [NEAR, FAR, "192.0.2.2"]))?;
+        let far_daemon = start(&far, &far_key, &near_key, [FAR, NEAR, NEAR_LINK])?;
+        let near_daemon = start(&near, &near_key, &far_key, [NEAR, FAR, FAR_LINK])?;
+        let daemons: Vec<Daemon> = near_daemon.into_iter().chain(far_daemon).collect();
+        let target = if daemons.is_empty() { FAR_LINK } else { FAR }.into();
+        let mut tunnel = Self { daemons, near, far, target, files };
 
-        let listener = far.run(|| TcpListener::bind((FAR, 0))).context("cannot listen in the tunnel")?;
+        let listener =
+            tunnel.far.run(|| TcpListener::bind((target, 0))).context("cannot listen in the tunnel")?;
         let address: SocketAddr = listener.local_addr()?;
-        near_daemon.wait_until(interrupt, "a connection through the tunnel", CONNECT, || {
-            near.run(|| TcpStream::connect_timeout(&address, Duration::from_secs(1))).is_ok()
+        interrupt.wait_for("a connection through the tunnel", CONNECT, || {
+            tunnel.check()?;
+            let connect = || TcpStream::connect_timeout(&address, Duration::from_secs(1));
+            Ok(tunnel.near.run(connect).is_ok().then_some(()))
         })?;
-        let words = ["iperf3", "-s", "--forceflush"].map(str::to_owned);
-        let mut server = Process::start(&far, &words, files.path().join("iperf3-server.log"))?;
-        server.wait_until(interrupt, "the iperf3 server", CONNECT, |server| {
-            server.output().contains("Server listening")
-        })?;
-        Ok(Self { server, daemons: [near_daemon, far_daemon], near, _far: far, files })
+        Ok(tunnel)
     }
 
-    /// An error if one of its programs has ended.
+    /// An error if one of its daemons has ended.
     pub(crate) fn check(&mut self) -> Result<()> {
-        self.daemons.iter_mut().try_for_each(Daemon::check)?;
-        self.server.check()
+        self.daemons.iter_mut().try_for_each(Daemon::check)
+    }
+
+    /// The processes of its daemons, the near one first; none without a tunnel.
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        self.daemons.iter().map(Daemon::id).collect()
     }
 
     /// A file that goes with the tunnel.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.files.path().join(name)
     }
+}
+
+/// An error if tunnels cannot be brought up for lack of a permission.
+pub(crate) fn check_permission() -> Result<()> {
+    namespace("probe").map(drop)
+}
+
+fn namespace(name: &str) -> Result<Namespace> {
+    Namespace::new(name).map_err(|error| match error.kind() {
+        std::io::ErrorKind::PermissionDenied => permission::Missing(error).into(),
+        _ => anyhow!(error).context("cannot make a network namespace"),
+    })
 }

@@ -1,12 +1,10 @@
 //! Cryptokey routing (whitepaper, section 2): which peer an inner address belongs to, by longest prefix.
 
-use std::hash::BuildHasher as _;
 use std::net::IpAddr;
 
 use ip_network::{Ipv4Network, Ipv6Network};
 use ip_network_table::IpNetworkTable;
 use ipnet::IpNet;
-use rustc_hash::FxBuildHasher;
 
 use crate::peer::PeerId;
 
@@ -46,7 +44,7 @@ impl AllowedIps {
     /// The peer that `address` belongs to.
     #[inline]
     pub(crate) fn peer_of(&mut self, address: IpAddr) -> Option<PeerId> {
-        let place = &mut self.remembered[FxBuildHasher.hash_one(address) as usize % REMEMBERED];
+        let place = &mut self.remembered[place_of(address)];
         if let Some((known, peer)) = place
             && *known == address
         {
@@ -65,6 +63,20 @@ impl AllowedIps {
         self.remembered.fill(None);
         self.table.retain(|_, owner| *owner != peer);
     }
+}
+
+/// Where an address may be remembered. Addresses that count up spread evenly (Fibonacci hashing).
+#[inline]
+fn place_of(address: IpAddr) -> usize {
+    const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
+    let bits = match address {
+        IpAddr::V4(address) => u64::from(address.to_bits()),
+        IpAddr::V6(address) => {
+            let bits = address.to_bits();
+            bits as u64 ^ ((bits >> 64) as u64).rotate_left(32)
+        }
+    };
+    (bits.wrapping_mul(GOLDEN_RATIO) >> (64 - REMEMBERED.trailing_zeros())) as usize
 }
 
 #[cfg(test)]
@@ -91,6 +103,18 @@ mod tests {
         table.remove_peer(a);
         assert_eq!(peer_of(&mut table, "10.1.0.1"), None);
         assert_eq!(peer_of(&mut table, "fd12::1"), Some(b));
+    }
+
+    #[test]
+    fn addresses_that_count_up_have_places_of_their_own() {
+        for base in ["10.0.0.0", "2001:db8::", "2001:db8:1:2::"] {
+            let places = (0..REMEMBERED as u128).map(|number| match base.parse().unwrap() {
+                IpAddr::V4(base) => place_of(IpAddr::V4((base.to_bits() + number as u32).into())),
+                IpAddr::V6(base) => place_of(IpAddr::V6((base.to_bits() + number).into())),
+            });
+            let distinct = places.collect::<std::collections::HashSet<_>>().len();
+            assert!(distinct > REMEMBERED / 2, "{base}: {distinct}");
+        }
     }
 
     /// Few bits vary, so that prefixes nest and collide.

@@ -9,21 +9,24 @@
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use socket2::{Domain, Socket, Type};
 use tempfile::TempDir;
 use weft::lab::counters::Counters;
 use weft::lab::emulator::LinkSpec;
 use weft::lab::traffic::{STALL, TcpReceiver};
+use weft_tunnel::PrivateKey;
 
+use crate::implementation::{Daemon, End, Implementation};
 use crate::interrupt::Interrupt;
 use crate::link::{self, Lab};
-use crate::peers::{Daemon, End, Implementation, new_keys};
 
 /// How the bare link is called.
 pub(super) const BARE: &str = "no tunnel";
 const INNER: [&str; 2] = ["10.99.0.1", "10.99.0.2"];
 const PORT: u16 = 51820;
+/// The MTU of every tunnel.
+const MTU: u16 = 1420;
 /// How long a first connection through a new path may take.
 const CONNECT: Duration = Duration::from_secs(30);
 
@@ -56,30 +59,33 @@ impl Path {
 
     /// A tunnel over such a link.
     pub(super) fn through(
+        name: &str,
         implementation: &Implementation,
-        weft: &std::path::Path,
         spec: &LinkSpec,
         interrupt: &Interrupt,
     ) -> Result<Self> {
         let lab = Lab::new(spec)?;
         let files = tempfile::tempdir()?;
-        let keys = [new_keys(weft)?, new_keys(weft)?];
+        let key = || PrivateKey::generate().map_err(|error| anyhow!("cannot make a key: {error}"));
+        let keys = [key()?, key()?];
         let mut daemons = Vec::new();
         // The far end first: the near one may greet it at once.
         for (place, namespace, outer) in [(1, &lab.far, link::NEAR), (0, &lab.near, link::FAR)] {
             let end = End {
-                private_key: keys[place].0.clone(),
-                peer_public_key: keys[1 - place].1.clone(),
+                private_key: keys[place].clone(),
+                peer_public_key: keys[1 - place].public_key(),
                 port: PORT,
                 address: INNER[place].to_owned(),
                 peer_address: INNER[1 - place].to_owned(),
                 peer_endpoint: format!("{outer}:{PORT}"),
+                mtu: MTU,
             };
             let directory = files.path().join(namespace.name());
             std::fs::create_dir(&directory)?;
-            daemons.push(implementation.start(namespace, &end, &directory, interrupt)?);
+            let daemon = implementation.start(namespace, &end, &directory, interrupt);
+            daemons.extend(daemon.with_context(|| format!("cannot bring up {name}"))?);
         }
-        Self::finish(implementation.name().to_owned(), INNER, daemons, lab, files, interrupt)
+        Self::finish(name.to_owned(), INNER, daemons, lab, files, interrupt)
     }
 
     /// Waits until a connection has passed.
@@ -140,7 +146,7 @@ pub(super) fn payload_shares() -> [f64; 2] {
     const TCP_AND_IP: f64 = 20.0 + 20.0 + 12.0;
     const ETHERNET: f64 = 14.0;
     const WIREGUARD_UDP_AND_IP: f64 = 16.0 + 16.0 + 8.0 + 20.0;
-    let (outer, inner) = (1500.0, f64::from(crate::peers::MTU));
+    let (outer, inner) = (1500.0, f64::from(MTU));
     [
         (outer - TCP_AND_IP) / (outer + ETHERNET),
         (inner - TCP_AND_IP) / (inner + WIREGUARD_UDP_AND_IP + ETHERNET),

@@ -173,7 +173,7 @@ impl Report {
         for row in sorted(&self.streams) {
             let bare = bare(&self.streams, row);
             let speed = |row: &Row<stream::Sample>| row.values(|sample| sample.mbit_per_second);
-            let ratio = bare.and_then(|bare| stats::ratios(&speed(row), &speed(bare)));
+            let ratio = bare.and_then(|bare| stats::ratios(speed(row).into_iter().zip(speed(bare))));
             let again = |sample: &stream::Sample| sample.retransmits_in_all as f64;
             let again_ratio = bare.map(|bare| row.median(again) / bare.median(again));
             table.add_row([
@@ -219,8 +219,8 @@ impl Report {
         ]);
         for row in sorted(&self.transfers) {
             let seconds = |row: &Row<transfer::Sample>| row.values(|sample| sample.seconds);
-            let ratio =
-                bare(&self.transfers, row).and_then(|bare| stats::ratios(&seconds(row), &seconds(bare)));
+            let ratio = bare(&self.transfers, row)
+                .and_then(|bare| stats::ratios(seconds(row).into_iter().zip(seconds(bare))));
             let sum = |value: fn(&transfer::SlowStart) -> u64| {
                 row.samples.iter().map(|sample| value(&sample.slow_start)).sum::<u64>()
             };

@@ -17,6 +17,7 @@ use super::content::{Content, mix};
 pub const STALL: Duration = Duration::from_secs(20);
 /// How often the receiver looks whether it should end.
 const ACCEPT_TICK: Duration = Duration::from_millis(100);
+const BACKLOG: i32 = 1024;
 const READ_BUFFER: usize = 256 * 1024;
 
 /// How much to send.
@@ -60,8 +61,11 @@ impl TcpReceiver {
     /// Listens in the calling thread's namespace. Port 0 takes a free one.
     pub fn listen(address: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
+        let socket = socket2::SockRef::from(&listener);
+        // Room for hundreds of flows that are opened at once: what finds none comes back a second later.
+        socket.listen(BACKLOG)?;
         // A receive timeout bounds accept(2) too (socket(7)).
-        socket2::SockRef::from(&listener).set_read_timeout(Some(ACCEPT_TICK))?;
+        socket.set_read_timeout(Some(ACCEPT_TICK))?;
         let address = listener.local_addr()?;
         let shared = Arc::<Shared>::default();
         let acceptor = {

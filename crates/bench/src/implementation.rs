@@ -1,84 +1,101 @@
-//! The implementations that are compared, and how an end of a tunnel is brought up with each.
+//! The implementations that are measured, and how an end of a tunnel is brought up with each.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use serde::Serialize;
 use weft::cli::TunThreads;
 use weft::lab::{Namespace, link};
+use weft_tunnel::{PrivateKey, PublicKey};
 
-use crate::cli::{CompareArgs, PeerCommand};
+use crate::cli::{MeasureArgs, Offload, PeerCommand, WeftCommand};
 use crate::interrupt::Interrupt;
 use crate::process::Process;
 
 /// How long a daemon may take to make its interface.
 const START: Duration = Duration::from_secs(20);
-/// The MTU of every tunnel.
-pub(crate) const MTU: u16 = 1420;
 
-/// An implementation of WireGuard.
+/// What carries the packets.
 #[derive(Clone, Debug)]
 pub(crate) enum Implementation {
-    /// The weft at this path.
-    Weft { path: PathBuf, tun_threads: TunThreads },
+    /// A weft: the program, and what `weft up` is told beyond the file.
+    Weft { path: PathBuf, arguments: Vec<String> },
     /// A program that makes an interface which wg(8) configures.
     Other(PeerCommand),
+    /// Nothing: the link itself.
+    Bare,
+}
+
+/// Whose figures they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Kind {
+    Weft,
+    Other,
+    Bare,
 }
 
 impl Implementation {
-    /// weft first, then those of the command line.
-    pub(crate) fn all(args: &CompareArgs, weft: &Path) -> Vec<Self> {
-        let weft = Self::Weft { path: weft.to_owned(), tun_threads: args.tun_threads };
-        std::iter::once(weft).chain(args.peers.iter().cloned().map(Self::Other)).collect()
+    /// A weft of the command line.
+    ///
+    /// # Errors
+    /// When there is no such program.
+    pub(crate) fn weft(command: &WeftCommand, tun_threads: TunThreads, offload: Offload) -> Result<Self> {
+        let path = match &command.path {
+            Some(path) => path.clone(),
+            None => MeasureArgs::weft_beside_this()?,
+        };
+        ensure!(path.is_file(), "there is no weft at {}: build it, or name one with --weft", path.display());
+        let mut arguments = command.arguments.clone();
+        if !arguments.iter().any(|argument| argument.starts_with("--tun-threads")) {
+            arguments.extend(["--tun-threads".to_owned(), tun_threads.to_string()]);
+        }
+        if offload == Offload::Off {
+            arguments.push("--no-offload".to_owned());
+        }
+        Ok(Self::Weft { path, arguments })
     }
 
-    /// How tables call it.
-    pub(crate) fn name(&self) -> &str {
+    /// Whose figures they are.
+    pub(crate) fn kind(&self) -> Kind {
         match self {
-            Self::Weft { .. } => "weft",
-            Self::Other(command) => &command.name,
+            Self::Weft { .. } => Kind::Weft,
+            Self::Other(_) => Kind::Other,
+            Self::Bare => Kind::Bare,
         }
     }
 
-    /// Brings an end up: interface, addresses, key and peer.
+    /// Brings an end up: interface, addresses, key and peer. Nothing for the link itself.
     pub(crate) fn start(
         &self,
         namespace: &Namespace,
         end: &End,
         directory: &Path,
         interrupt: &Interrupt,
-    ) -> Result<Daemon> {
+    ) -> Result<Option<Daemon>> {
         match self {
-            Self::Weft { path, tun_threads } => {
-                start_weft(path, *tun_threads, namespace, end, directory, interrupt)
+            Self::Weft { path, arguments } => {
+                start_weft(path, arguments, namespace, end, directory, interrupt).map(Some)
             }
-            Self::Other(command) => start_other(command, namespace, end, directory, interrupt),
+            Self::Other(command) => start_other(command, namespace, end, directory, interrupt).map(Some),
+            Self::Bare => Ok(None),
         }
-        .with_context(|| format!("cannot bring up {}", self.name()))
     }
-}
-
-/// The weft to measure.
-pub(crate) fn weft_path(args: &CompareArgs) -> Result<PathBuf> {
-    let path = match &args.weft {
-        Some(path) => path.clone(),
-        None => std::env::current_exe()?.with_file_name("weft"),
-    };
-    ensure!(path.is_file(), "there is no weft at {}: build it, or name one with --weft", path.display());
-    Ok(path)
 }
 
 /// One end of a tunnel.
 #[derive(Clone, Debug)]
 pub(crate) struct End {
-    pub(crate) private_key: String,
-    pub(crate) peer_public_key: String,
+    pub(crate) private_key: PrivateKey,
+    pub(crate) peer_public_key: PublicKey,
     pub(crate) port: u16,
     pub(crate) address: String,
     pub(crate) peer_address: String,
     pub(crate) peer_endpoint: String,
+    pub(crate) mtu: u16,
 }
 
 impl End {
@@ -87,7 +104,11 @@ impl End {
         format!(
             "[Interface]\nPrivateKey = {}\nListenPort = {}\n{interface_lines}\
              [Peer]\nPublicKey = {}\nAllowedIPs = {}/32\nEndpoint = {}\n",
-            self.private_key, self.port, self.peer_public_key, self.peer_address, self.peer_endpoint
+            *self.private_key.to_base64(),
+            self.port,
+            self.peer_public_key,
+            self.peer_address,
+            self.peer_endpoint
         )
     }
 }
@@ -102,7 +123,7 @@ pub(crate) struct Daemon {
 
 impl Daemon {
     /// Waits until `condition`; an error when the daemon ends before.
-    pub(crate) fn wait_until(
+    fn wait_until(
         &mut self,
         interrupt: &Interrupt,
         what: &str,
@@ -116,6 +137,11 @@ impl Daemon {
     pub(crate) fn check(&mut self) -> Result<()> {
         self.process.check()
     }
+
+    /// Its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
+    }
 }
 
 impl Drop for Daemon {
@@ -128,17 +154,17 @@ impl Drop for Daemon {
 
 fn start_weft(
     path: &Path,
-    tun_threads: TunThreads,
+    arguments: &[String],
     namespace: &Namespace,
     end: &End,
     directory: &Path,
     interrupt: &Interrupt,
 ) -> Result<Daemon> {
     let file = directory.join("weft0.conf");
-    write_private(&file, &end.text(&format!("Address = {}/24\nMTU = {MTU}\n", end.address)))?;
-    let words = [path.as_os_str(), "up".as_ref(), file.as_os_str(), "--tun-threads".as_ref()];
+    write_private(&file, &end.text(&format!("Address = {}/24\nMTU = {}\n", end.address, end.mtu)))?;
+    let words = [path.as_os_str(), "up".as_ref(), file.as_os_str()];
     let mut words: Vec<String> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-    words.push(tun_threads.to_string());
+    words.extend_from_slice(arguments);
     let mut process = Process::start(namespace, &words, directory.join("weft.log"))?;
     process.wait_until(interrupt, "weft's interface", START, |process| {
         process.output().contains("interface is up")
@@ -165,7 +191,7 @@ fn start_other(
     let file = directory.join("wg.conf");
     write_private(&file, &end.text(""))?;
     wg(&["setconf", &name, &file.to_string_lossy()])?;
-    link::set_mtu(namespace, &name, MTU.into())?;
+    link::set_mtu(namespace, &name, end.mtu.into())?;
     link::set_up(namespace, &name)?;
     link::add_address(namespace, &name, format!("{}/24", end.address).parse()?)?;
     Ok(daemon)
@@ -180,30 +206,10 @@ fn write_private(path: &Path, text: &str) -> Result<()> {
 }
 
 fn wg(arguments: &[&str]) -> Result<()> {
-    let output = Command::new("wg").args(arguments).output().context("cannot start wg: is it installed?")?;
+    let output = Command::new("wg").args(arguments).output().context("cannot start wg")?;
     let error = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "wg {} failed: {}", arguments.join(" "), error.trim());
     Ok(())
-}
-
-/// A new private key and its public key, from the weft that is measured.
-pub(crate) fn new_keys(weft: &Path) -> Result<(String, String)> {
-    let private_key = run(Command::new(weft).arg("genkey"), "")?;
-    let public_key = run(Command::new(weft).arg("pubkey"), &private_key)?;
-    Ok((private_key, public_key))
-}
-
-fn run(command: &mut Command, input: &str) -> Result<String> {
-    use std::io::Write as _;
-    let mut child =
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("cannot start weft")?;
-    if let Some(mut stdin) = child.stdin.take() {
-        // A program that reads nothing may have ended already.
-        let _ = stdin.write_all(input.as_bytes());
-    }
-    let output = child.wait_with_output()?;
-    ensure!(output.status.success(), "weft could not make a key");
-    Ok(String::from_utf8(output.stdout)?.trim().to_owned())
 }
 
 #[cfg(test)]
@@ -212,16 +218,20 @@ mod tests {
 
     #[test]
     fn an_end_is_written_for_wg_and_for_weft() {
+        let (private_key, other) = (PrivateKey::from_bytes([1; 32]), PrivateKey::from_bytes([2; 32]));
+        let (key, peer_key) = (private_key.to_base64(), other.public_key());
         let end = End {
-            private_key: "A".into(),
-            peer_public_key: "B".into(),
+            private_key,
+            peer_public_key: peer_key,
             port: 1,
             address: "10.0.0.1".into(),
             peer_address: "10.0.0.2".into(),
             peer_endpoint: "192.0.2.2:2".into(),
+            mtu: 1420,
         };
-        let peer = "[Peer]\nPublicKey = B\nAllowedIPs = 10.0.0.2/32\nEndpoint = 192.0.2.2:2\n";
-        assert_eq!(end.text(""), format!("[Interface]\nPrivateKey = A\nListenPort = 1\n{peer}"));
+        let peer =
+            format!("[Peer]\nPublicKey = {peer_key}\nAllowedIPs = 10.0.0.2/32\nEndpoint = 192.0.2.2:2\n");
+        assert_eq!(end.text(""), format!("[Interface]\nPrivateKey = {}\nListenPort = 1\n{peer}", *key));
         assert!(end.text("MTU = 1420\n").contains("ListenPort = 1\nMTU = 1420\n[Peer]"));
     }
 }

@@ -1,0 +1,134 @@
+//! Implementations, as the command line names them.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// A weft to measure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct WeftCommand {
+    /// How tables call it.
+    pub(crate) name: String,
+    /// The program; without it the one beside this program.
+    pub(crate) path: Option<PathBuf>,
+    /// More arguments for `weft up`.
+    pub(crate) arguments: Vec<String>,
+}
+
+impl Default for WeftCommand {
+    fn default() -> Self {
+        Self { name: "weft".to_owned(), path: None, arguments: Vec::new() }
+    }
+}
+
+/// Not a weft.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct InvalidWeft;
+
+impl fmt::Display for InvalidWeft {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("write PATH or NAME=PATH, or NAME=ARGUMENTS for another way to run the same weft")
+    }
+}
+
+impl std::error::Error for InvalidWeft {}
+
+impl FromStr for WeftCommand {
+    type Err = InvalidWeft;
+    fn from_str(text: &str) -> Result<Self, InvalidWeft> {
+        // An argument may have a `=` in it, a name has no space and no slash.
+        let is_name = |name: &str| !name.is_empty() && !name.contains(['/', ' ']) && !name.starts_with('-');
+        let (name, rest) = match text.split_once('=') {
+            Some((name, rest)) if is_name(name) => (name, rest),
+            _ => ("weft", text),
+        };
+        let mut words = rest.split_whitespace().map(str::to_owned).peekable();
+        let path = words.next_if(|word| !word.starts_with('-')).map(PathBuf::from);
+        let arguments: Vec<String> = words.collect();
+        if path.is_none() && arguments.is_empty() {
+            return Err(InvalidWeft);
+        }
+        Ok(Self { name: name.to_owned(), path, arguments })
+    }
+}
+
+/// Another implementation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PeerCommand {
+    /// How tables call it.
+    pub(crate) name: String,
+    /// The program and its arguments.
+    words: Vec<String>,
+}
+
+/// What stands for the name of the interface.
+const INTERFACE: &str = "{interface}";
+
+impl PeerCommand {
+    /// The program and its arguments for this interface.
+    pub(crate) fn words(&self, interface: &str) -> Vec<String> {
+        self.words.iter().map(|word| word.replace(INTERFACE, interface)).collect()
+    }
+
+    /// The program.
+    pub(crate) fn program(&self) -> &str {
+        self.words.first().map_or("", String::as_str)
+    }
+}
+
+/// Not a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct InvalidPeer;
+
+impl fmt::Display for InvalidPeer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "write NAME=COMMAND, with {INTERFACE} where the command takes the name of its interface")
+    }
+}
+
+impl std::error::Error for InvalidPeer {}
+
+impl FromStr for PeerCommand {
+    type Err = InvalidPeer;
+    fn from_str(text: &str) -> Result<Self, InvalidPeer> {
+        let (name, command) = text.split_once('=').ok_or(InvalidPeer)?;
+        let words: Vec<String> = command.split_whitespace().map(str::to_owned).collect();
+        if name.trim().is_empty() || !words.iter().skip(1).any(|word| word.contains(INTERFACE)) {
+            return Err(InvalidPeer);
+        }
+        Ok(Self { name: name.trim().to_owned(), words })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_has_a_name_a_program_and_a_place_for_the_interface() {
+        let peer: PeerCommand = "other = env THREADS=2 other --foreground {interface}".parse().unwrap();
+        assert_eq!((peer.name.as_str(), peer.program()), ("other", "env"));
+        assert_eq!(peer.words("x"), ["env", "THREADS=2", "other", "--foreground", "x"]);
+        for wrong in ["", "other", "=other {interface}", "other=other", "other={interface}", "other="] {
+            assert_eq!(wrong.parse::<PeerCommand>(), Err(InvalidPeer), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_weft_is_a_path_a_named_path_or_named_arguments() {
+        let weft = |text: &str| {
+            let WeftCommand { name, path, arguments } = text.parse().unwrap();
+            (name, path.map(|path| path.to_string_lossy().into_owned()), arguments.join(" "))
+        };
+        let of = |name: &str, path: Option<&str>, arguments: &str| {
+            (name.to_owned(), path.map(str::to_owned), arguments.to_owned())
+        };
+        assert_eq!(weft("/a/weft"), of("weft", Some("/a/weft"), ""));
+        assert_eq!(weft("/a=b/weft"), of("weft", Some("/a=b/weft"), ""));
+        assert_eq!(weft("old=/a/weft"), of("old", Some("/a/weft"), ""));
+        assert_eq!(weft("two=/a/weft --tun-threads 2"), of("two", Some("/a/weft"), "--tun-threads 2"));
+        assert_eq!(weft("two=--tun-threads=2"), of("two", None, "--tun-threads=2"));
+        assert_eq!("old=".parse::<WeftCommand>(), Err(InvalidWeft));
+        assert_eq!("".parse::<WeftCommand>(), Err(InvalidWeft));
+    }
+}

@@ -1,0 +1,52 @@
+//! The commands.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Result, ensure};
+
+use crate::cli::{Command, MeasureArgs, SettingArgs};
+use crate::implementation::Implementation;
+use crate::report::{self, Report};
+use crate::rounds::{self, Plan, Subject};
+use crate::{link, rtt, stages};
+
+mod compare;
+mod sweep;
+mod tunnel;
+
+/// What the tables call the link itself.
+const BARE: &str = "no tunnel";
+
+/// Runs a command.
+pub(crate) fn run(command: &Command) -> Result<()> {
+    match command {
+        Command::Tunnel(args) => tunnel::run(args),
+        Command::Compare(args) => compare::run(args),
+        Command::Sweep(args) => sweep::run(args),
+        Command::Stages(args) => stages::run(args),
+        Command::Link(args) => link::run(args),
+        Command::Rtt(args) => rtt::run(args),
+    }
+}
+
+/// The wefts of the command line.
+fn wefts(setting: &SettingArgs, args: &MeasureArgs) -> Result<Vec<Subject>> {
+    let subject = |command| {
+        let implementation = Implementation::weft(command, setting.tun_threads, args.offload)?;
+        Ok(Subject { name: command.name.clone(), implementation, mtu: setting.mtu })
+    };
+    args.wefts().iter().map(subject).collect()
+}
+
+fn bare(setting: &SettingArgs) -> Subject {
+    Subject { name: BARE.to_owned(), implementation: Implementation::Bare, mtu: setting.mtu }
+}
+
+/// Measures.
+fn measure(plan: &Plan) -> Result<Report> {
+    let mut names = BTreeSet::new();
+    for subject in &plan.subjects {
+        ensure!(names.insert(&subject.name), "{} is there twice: give each a name of its own", subject.name);
+    }
+    Ok(report::new(plan, rounds::run(plan)?))
+}

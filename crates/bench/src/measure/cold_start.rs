@@ -1,0 +1,50 @@
+//! Short transfers over new connections: they show a slow start that ended too early.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use weft::lab::counters::Counters;
+use weft::lab::traffic::{Amount, Progress, TcpReceiver, send_stream};
+
+use super::{Bench, Outcome};
+use crate::metric::{Metric, Sample};
+use crate::stats;
+
+/// Transfers a measurement, one after the other; the median counts.
+const TRANSFERS: u64 = 5;
+
+pub(super) fn measure(bench: &mut Bench<'_>, megabytes: u32) -> Result<Outcome> {
+    let target = bench.tunnel.target;
+    let receiver = bench
+        .tunnel
+        .far
+        .run(|| TcpReceiver::listen((target, 0).into()))
+        .context("cannot listen in the tunnel")?;
+    let address = receiver.local_addr();
+    let bytes = u64::from(megabytes) * 1_000_000;
+    let before = Counters::read(&bench.tunnel.near)?;
+    let (mut millis, mut retransmits) = (Vec::new(), 0);
+    for seed in 0..TRANSFERS {
+        bench.interrupt.sleep(Duration::ZERO)?;
+        bench.tunnel.check()?;
+        let progress = Progress::default();
+        let (flow, elapsed) = bench.tunnel.near.run(|| {
+            let start = Instant::now();
+            (send_stream(address, Amount::Count(bytes), seed, &progress), start.elapsed())
+        });
+        let error = flow.error.as_deref().unwrap_or("the content is wrong");
+        ensure!(flow.confirmed == bytes, "a transfer of {megabytes} MB failed: {error}");
+        millis.push(elapsed.as_secs_f64() * 1e3);
+        retransmits += flow.retransmits;
+    }
+    let counted = Counters::read(&bench.tunnel.near)?.since(&before);
+    let exits =
+        counted.protocol("TcpExtTCPHystartTrainDetect") + counted.protocol("TcpExtTCPHystartDelayDetect");
+    millis.sort_by(f64::total_cmp);
+    let median = stats::percentile(&millis, 0.5).context("nothing was transferred")?;
+    let sample = Sample::default()
+        .with(Metric::TransferMs, median)
+        .with(Metric::Retransmits, retransmits as f64)
+        .with(Metric::HystartExits, exits as f64);
+    Ok(Outcome::new(sample, (TRANSFERS * bytes) as f64 * 8e-9))
+}

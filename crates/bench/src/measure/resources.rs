@@ -1,0 +1,42 @@
+//! What a daemon takes: memory at full rate, CPU time and wake-ups at rest.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::{Bench, Outcome, tcp};
+use crate::case::Direction;
+use crate::metric::{Metric, Sample};
+use crate::usage;
+
+/// Rest is looked at for at least this long: timers of WireGuard are seconds apart.
+const REST: Duration = Duration::from_secs(5);
+/// After traffic WireGuard still has a keepalive to send within 10 s (whitepaper, section 6.5): that is not rest.
+const KEEPALIVE: Duration = Duration::from_secs(11);
+
+/// The most memory that either daemon had since it was started, full rate both ways included.
+pub(super) fn memory(bench: &mut Bench<'_>) -> Result<Outcome> {
+    tcp::measure(bench, 1, Direction::BothWays)?;
+    let mut most = 0;
+    for process in bench.tunnel.processes() {
+        most = most.max(usage::peak_rss(process)?);
+    }
+    let mebibytes = most as f64 / f64::from(1 << 20);
+    Ok(Outcome::new(Sample::default().with(Metric::PeakRssMib, mebibytes), 0.0))
+}
+
+/// CPU time and wake-ups of either daemon, the larger of each, while nothing is sent.
+pub(super) fn idle(bench: &mut Bench<'_>) -> Result<Outcome> {
+    bench.interrupt.sleep(KEEPALIVE)?;
+    let window = bench.window()?;
+    bench.interrupt.sleep(REST.max(bench.span()))?;
+    bench.tunnel.check()?;
+    let spent = window.close(bench.tunnel)?;
+    let seconds = spent.elapsed.as_secs_f64();
+    let most = |figures: &mut dyn Iterator<Item = f64>| figures.fold(0.0, f64::max) / seconds;
+    let cpu = most(&mut spent.daemons.iter().map(|daemon| daemon.cpu.as_secs_f64()));
+    let wake_ups = most(&mut spent.daemons.iter().map(|daemon| daemon.voluntary_switches as f64));
+    let sample =
+        Sample::default().with(Metric::IdleCpuPercent, cpu * 100.0).with(Metric::WakeUpsPerSecond, wake_ups);
+    Ok(Outcome::new(sample, 0.0))
+}

@@ -1,0 +1,72 @@
+//! What is spent between two moments, by the machine and by the daemons.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use weft::lab::Namespace;
+use weft::lab::counters::Counters;
+
+use crate::machine;
+use crate::topology::Tunnel;
+use crate::usage::Usage;
+
+/// The figures at the first moment.
+#[derive(Debug)]
+pub(super) struct Window {
+    opened: Instant,
+    machine: Duration,
+    daemons: Vec<Usage>,
+    counters: [Counters; 2],
+}
+
+/// What came in between.
+#[derive(Clone, Debug)]
+pub(super) struct Spent {
+    pub(super) elapsed: Duration,
+    /// CPU time of the whole machine.
+    pub(super) machine: Duration,
+    /// Of each daemon, the near one first; none without a tunnel.
+    pub(super) daemons: Vec<Usage>,
+    /// Segments that arrived ahead of their turn, both ends together.
+    pub(super) tcp_out_of_order: u64,
+    /// Times that a sending TCP saw reordering, both ends together.
+    pub(super) tcp_reorderings: u64,
+}
+
+impl Window {
+    pub(super) fn open(tunnel: &Tunnel) -> Result<Self> {
+        Ok(Self {
+            counters: counters(tunnel)?,
+            daemons: daemons(tunnel)?,
+            machine: machine::busy_time()?,
+            opened: Instant::now(),
+        })
+    }
+
+    pub(super) fn close(self, tunnel: &Tunnel) -> Result<Spent> {
+        let elapsed = self.opened.elapsed();
+        let machine = machine::busy_time()?.saturating_sub(self.machine);
+        let daemons = daemons(tunnel)?.into_iter().zip(&self.daemons).map(|(now, then)| now.since(*then));
+        let counted: Vec<Counters> =
+            counters(tunnel)?.iter().zip(&self.counters).map(|(now, then)| now.since(then)).collect();
+        let sum = |count: &dyn Fn(&Counters) -> u64| counted.iter().map(count).sum();
+        Ok(Spent {
+            elapsed,
+            machine,
+            daemons: daemons.collect(),
+            tcp_out_of_order: sum(&Counters::tcp_out_of_order),
+            tcp_reorderings: sum(&|counters| {
+                counters.protocol("TcpExtTCPSACKReorder") + counters.protocol("TcpExtTCPTSReorder")
+            }),
+        })
+    }
+}
+
+fn counters(tunnel: &Tunnel) -> Result<[Counters; 2]> {
+    let read = |namespace: &Namespace| Counters::read(namespace);
+    Ok([read(&tunnel.near)?, read(&tunnel.far)?])
+}
+
+fn daemons(tunnel: &Tunnel) -> Result<Vec<Usage>> {
+    tunnel.processes().into_iter().map(Usage::of).collect()
+}

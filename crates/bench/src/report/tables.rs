@@ -1,0 +1,177 @@
+//! The report for people: a table for each kind of case, one of the ratios and one of what stands behind them.
+
+use std::fmt::Write as _;
+
+use comfy_table::{Cell, CellAlignment, Table, presets};
+
+use super::{CaseReport, Comparison, Figures, Report};
+use crate::metric::Metric;
+
+/// More cores than that on other work make figures doubtful.
+const BUSY: f64 = 0.2;
+
+/// Everything, with what has to be known beside it.
+pub(super) fn text(report: &Report) -> String {
+    let mut text = String::new();
+    // Cases with the same figures stand in one table.
+    for cases in report.cases.chunk_by(|a, b| a.case.columns() == b.case.columns()) {
+        let columns = cases.first().map_or(&[][..], |case| case.case.columns());
+        text += &figures(cases, columns);
+    }
+    if !report.comparisons.is_empty() {
+        text += &ratios(&report.comparisons);
+    }
+    let context: Vec<CaseReport> = report.cases.iter().filter_map(with_context).collect();
+    if !context.is_empty() {
+        text += "What each Gbit cost, both daemons together where not said otherwise:\n";
+        text += &figures(&context, &Metric::CONTEXT);
+        text += "How large weft's batches are is not known here: it has no control socket yet to ask.\n";
+    }
+    text + &conditions(report)
+}
+
+/// An empty table; the columns after the first few have numbers in them.
+pub(crate) fn table(header: &[&str], left_aligned: usize) -> Table {
+    let mut table = Table::new();
+    table.force_no_tty().load_style(presets::UTF8_FULL_CONDENSED.with_rounded_corners());
+    table.set_header(header);
+    for column in table.column_iter_mut().skip(left_aligned) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+fn figures(cases: &[CaseReport], columns: &[Metric]) -> String {
+    let titles = columns.iter().map(|metric| metric.title());
+    let header: Vec<&str> = ["case", "implementation"].into_iter().chain(titles).collect();
+    let mut table = table(&header, 2);
+    for case in cases {
+        let shown = case.subjects.iter().filter(|figures| !figures.samples.is_empty());
+        for (place, figures) in shown.enumerate() {
+            let mut row = vec![
+                Cell::new(if place == 0 { case.case.title() } else { String::new() }),
+                Cell::new(&figures.name),
+            ];
+            row.extend(columns.iter().map(|metric| Cell::new(value(figures, *metric))));
+            table.add_row(row);
+        }
+    }
+    format!("{table}\n")
+}
+
+fn value(figures: &Figures, metric: Metric) -> String {
+    figures.metrics.get(&metric).map_or_else(|| "–".to_owned(), |summary| metric.format(summary.median))
+}
+
+fn with_context(case: &CaseReport) -> Option<CaseReport> {
+    let has_context =
+        |figures: &&Figures| Metric::CONTEXT.iter().any(|metric| figures.metrics.contains_key(metric));
+    let subjects: Vec<Figures> = case.subjects.iter().filter(has_context).cloned().collect();
+    (!subjects.is_empty()).then_some(CaseReport { case: case.case, subjects })
+}
+
+fn ratios(comparisons: &[Comparison]) -> String {
+    let mut table =
+        table(&["case", "figure", "of", "by that of", "ratio", "(by round)", "target", "holds"], 4);
+    let mut before = None;
+    for comparison in comparisons {
+        let Comparison { case, metric, ours, theirs, ratio, value, wanted, holds } = comparison;
+        let (ratio, spread) = match ratio {
+            Some(ratio) => {
+                (format!("{:.2}×", ratio.median), format!("({:.2}–{:.2})", ratio.lowest, ratio.highest))
+            }
+            None => (metric.format(value.highest), String::new()),
+        };
+        let holds = holds.map_or("", |holds| if holds { "✓ yes" } else { "✗ no" });
+        table.add_row([
+            if before == Some(case) { String::new() } else { case.title() },
+            metric.title().to_owned(),
+            ours.clone(),
+            theirs.clone().unwrap_or_default(),
+            ratio,
+            spread,
+            wanted.map_or_else(String::new, |wanted| wanted.text(*metric)),
+            holds.to_owned(),
+        ]);
+        before = Some(case);
+    }
+    let judged = || comparisons.iter().filter_map(|comparison| comparison.holds);
+    let mut text = format!("{table}\n");
+    if judged().count() > 0 {
+        let held = judged().filter(|holds| *holds).count();
+        let _ = writeln!(text, "{held} of {} targets hold.", judged().count());
+    }
+    text
+}
+
+/// What has to be known beside the figures.
+pub(crate) fn conditions(report: &Report) -> String {
+    let Report { machine, seconds, rounds, busy_cores_before, stolen_cores, .. } = report;
+    let mut mtus: Vec<String> = report.subjects.iter().map(|subject| subject.mtu.to_string()).collect();
+    mtus.dedup();
+    let mut text = format!(
+        "Medians of {rounds} × {seconds} s; MTU {}; {} × {}; Linux {}; {}.\n",
+        mtus.join(", "),
+        machine.cores,
+        machine.processor,
+        machine.kernel,
+        machine.tcp_congestion_control
+    );
+    if *busy_cores_before > BUSY {
+        let _ = writeln!(
+            text,
+            "note: {busy_cores_before:.1} cores were busy with other work before the first measurement: speeds and CPU \
+             time are worth little, ratios somewhat more."
+        );
+    }
+    if *stolen_cores > BUSY {
+        let _ = writeln!(
+            text,
+            "note: the host of this virtual machine gave {stolen_cores:.1} of its cores to others meanwhile."
+        );
+    }
+    for note in &report.notes {
+        let _ = writeln!(text, "note: {note}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::report;
+    use super::*;
+
+    #[test]
+    fn the_tables_have_a_line_for_each_and_say_what_holds() {
+        let text = text(&report());
+        for shown in [
+            "TCP, 1 stream",
+            "3.00",
+            "2.00×",
+            "(1.50–2.00)",
+            "≥ 1.70×",
+            "✓ yes",
+            "✗ no",
+            "≤ 64.0",
+            "3 of 6 targets hold",
+            "0.250",
+            "5000",
+            "Medians of 3 × 5 s",
+            "cubic",
+            "note: udp-64, go: it ended",
+        ] {
+            assert!(text.contains(shown), "{shown} is not in\n{text}");
+        }
+        assert!(!text.contains("cores were busy"));
+    }
+
+    #[test]
+    fn a_busy_machine_is_told() {
+        let busy = Report { busy_cores_before: 1.0, stolen_cores: 0.5, ..report() };
+        let text = text(&busy);
+        assert!(
+            text.contains("note: 1.0 cores were busy") && text.contains("gave 0.5 of its cores"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,208 @@
+//! Every subject has its turn in every case of every round, so that a machine whose speed drifts is as slow for one
+//! as for the others.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+
+use crate::case::Case;
+use crate::implementation::Implementation;
+use crate::interrupt::{Interrupt, Interrupted};
+use crate::machine;
+use crate::measure::{Bench, measure, system_calls};
+use crate::metric::Sample;
+use crate::progress::Progress;
+use crate::tools;
+use crate::topology::{self, Tunnel, Wire};
+
+/// How long the machine is watched before the first measurement.
+const WATCH: Duration = Duration::from_secs(1);
+
+/// An implementation in one setting.
+#[derive(Clone, Debug)]
+pub(crate) struct Subject {
+    /// How tables call it.
+    pub(crate) name: String,
+    pub(crate) implementation: Implementation,
+    /// Of the tunnel, in bytes.
+    pub(crate) mtu: u16,
+}
+
+/// What to measure, and how.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) subjects: Vec<Subject>,
+    pub(crate) cases: Vec<Case>,
+    pub(crate) wire: Wire,
+    pub(crate) secs: u32,
+    pub(crate) rounds: u32,
+    /// Whether to count system calls afterwards.
+    pub(crate) system_calls: bool,
+}
+
+/// What one subject gave in one case.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Cell {
+    /// By round; nothing where the measurement failed.
+    pub(crate) samples: Vec<Option<Sample>>,
+    /// System calls for each Gbit; nothing where they were not counted.
+    pub(crate) system_calls_per_gbit: Option<f64>,
+}
+
+/// Everything that was measured.
+#[derive(Clone, Debug)]
+pub(crate) struct Results {
+    /// By case, then by subject.
+    pub(crate) cells: Vec<Vec<Cell>>,
+    /// Cores that were busy with something else before the first measurement.
+    pub(crate) busy_cores_before: f64,
+    /// Cores that the host of this virtual machine gave to others meanwhile.
+    pub(crate) stolen_cores: f64,
+    /// What failed, and what could not be counted.
+    pub(crate) notes: Vec<String>,
+}
+
+/// Measures everything.
+///
+/// # Errors
+/// When the tunnels cannot be brought up, or a signal comes. A measurement that fails is a note.
+pub(crate) fn run(plan: &Plan) -> Result<Results> {
+    topology::check_permission()?;
+    tools::check(&plan.cases, plan.subjects.iter().map(|subject| &subject.implementation))?;
+    let interrupt = Interrupt::watch()?;
+    let schedule = schedule(plan);
+    let mut progress = Progress::new(schedule.len());
+    let busy_cores_before = machine::busy_cores(WATCH)?;
+    let mut tunnels = Vec::new();
+    for Subject { name, implementation, mtu } in &plan.subjects {
+        progress.say(&format!("bringing up {name}"));
+        let tunnel = Tunnel::start(implementation, plan.wire, *mtu, &interrupt);
+        tunnels.push(tunnel.with_context(|| format!("cannot bring up {name}"))?);
+    }
+
+    let mut cells = vec![vec![Cell::default(); plan.subjects.len()]; plan.cases.len()];
+    let mut notes = Vec::new();
+    let (watch, stolen_before) = (std::time::Instant::now(), machine::stolen_time()?);
+    progress.begin();
+    for turn in schedule {
+        let (case, name) = (plan.cases[turn.case], &plan.subjects[turn.subject].name);
+        let mut bench = Bench { tunnel: &mut tunnels[turn.subject], secs: plan.secs, interrupt: &interrupt };
+        let what = format!("{case}, {name}");
+        let measured = kept(measure(&mut bench, case), &what, &mut notes)?;
+        if let Some(note) = measured.as_ref().and_then(|measured| measured.note.as_ref()) {
+            notes.push(format!("{what}: {note}"));
+        }
+        let sample = measured.map(|measured| measured.sample);
+        progress.measured(case, name, sample.as_ref().ok_or(notes.last().map_or("", |note| note)));
+        cells[turn.case][turn.subject].samples.push(sample);
+    }
+    let stolen = machine::stolen_time()?.saturating_sub(stolen_before);
+    let stolen_cores = stolen.as_secs_f64() / watch.elapsed().as_secs_f64();
+
+    if plan.system_calls {
+        progress.say("counting system calls");
+        count_system_calls(plan, &mut tunnels, &interrupt, &mut cells, &mut notes)?;
+    }
+    Ok(Results { cells, busy_cores_before, stolen_cores, notes })
+}
+
+/// A signal ends everything; what else fails is noted, and the others go on.
+fn kept<T>(result: Result<T>, what: &str, notes: &mut Vec<String>) -> Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.downcast_ref::<Interrupted>().is_some() => Err(error),
+        Err(error) => {
+            notes.push(format!("{what}: {error:#}"));
+            Ok(None)
+        }
+    }
+}
+
+fn count_system_calls(
+    plan: &Plan,
+    tunnels: &mut [Tunnel],
+    interrupt: &Interrupt,
+    cells: &mut [Vec<Cell>],
+    notes: &mut Vec<String>,
+) -> Result<()> {
+    let (program, package) = tools::PERF;
+    if !tools::is_installed(program) {
+        notes.push(format!("system calls are not counted: {program} is not installed (Debian: {package})"));
+        return Ok(());
+    }
+    for (case, cells) in plan.cases.iter().zip(cells) {
+        for (tunnel, cell) in tunnels.iter_mut().zip(cells) {
+            let mut bench = Bench { tunnel, secs: plan.secs, interrupt };
+            match kept(system_calls::per_gbit(&mut bench, *case), "system calls are not counted", notes)? {
+                Some(calls) => cell.system_calls_per_gbit = calls,
+                // What fails for one fails for all.
+                None => return Ok(()),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One measurement: the places of a case and of a subject in the plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Turn {
+    case: usize,
+    subject: usize,
+}
+
+/// Round by round, case by case; another subject begins each round, so that none is always first.
+fn schedule(plan: &Plan) -> Vec<Turn> {
+    let mut turns = Vec::new();
+    let count = plan.subjects.len();
+    for round in 0..plan.rounds as usize {
+        for (place, case) in plan.cases.iter().enumerate() {
+            // Once is at the end: what it looks at has then seen all the others.
+            if case.once() && round + 1 < plan.rounds as usize {
+                continue;
+            }
+            for turn in 0..count {
+                let subject = (round + turn) % count;
+                let bare = matches!(plan.subjects[subject].implementation, Implementation::Bare);
+                if !(bare && case.needs_daemon()) {
+                    turns.push(Turn { case: place, subject });
+                }
+            }
+        }
+    }
+    turns
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(cases: Vec<Case>) -> Plan {
+        let subject =
+            |name: &str, implementation| Subject { name: name.to_owned(), implementation, mtu: 1420 };
+        let other = || Implementation::Other("x=x {interface}".parse().unwrap());
+        let subjects = vec![subject("a", other()), subject("b", other()), subject("c", Implementation::Bare)];
+        Plan { subjects, cases, wire: Wire::Veth, secs: 1, rounds: 2, system_calls: false }
+    }
+
+    fn turns(cases: Vec<Case>) -> Vec<(usize, usize)> {
+        schedule(&plan(cases)).into_iter().map(|turn| (turn.case, turn.subject)).collect()
+    }
+
+    #[test]
+    fn each_has_one_turn_a_round_and_another_begins() {
+        assert_eq!(turns(vec![Case::Ping]), [(0, 0), (0, 1), (0, 2), (0, 1), (0, 2), (0, 0)]);
+    }
+
+    #[test]
+    fn memory_is_looked_at_once_at_the_end_and_only_where_there_is_a_daemon() {
+        assert_eq!(turns(vec![Case::Memory]), [(0, 1), (0, 0)]);
+    }
+
+    #[test]
+    fn a_failure_is_a_note_and_a_signal_is_the_end() {
+        let mut notes = Vec::new();
+        assert_eq!(kept::<u8>(Err(anyhow::anyhow!("no")), "x", &mut notes).unwrap(), None);
+        assert_eq!(notes, ["x: no"]);
+        assert!(kept::<u8>(Err(Interrupted.into()), "x", &mut notes).is_err());
+    }
+}
