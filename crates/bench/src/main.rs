@@ -10,7 +10,6 @@ mod case;
 mod cli;
 #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "nothing is measured elsewhere"))]
 mod metric;
-#[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "nothing is asked for elsewhere"))]
 mod permission;
 
 #[cfg(target_os = "linux")]
