@@ -38,6 +38,7 @@ Examples:
   weft-bench tunnel
   weft-bench tunnel --case tcp-1,ping-loaded --tun-threads 2
   weft-bench tunnel --streams 8 --direction reverse --mtu 8920
+  weft-bench tunnel --link rate=200mbit,delay=10ms --case tcp-1
   weft-bench tunnel --weft old=/tmp/weft --weft new=target/release/weft"))]
     Tunnel(TunnelArgs),
     /// Measure weft and others in turn, round by round, and compare.
@@ -103,6 +104,10 @@ pub(crate) struct SettingArgs {
     /// The MTU of the tunnels, in bytes. The link's is as large as it takes, and at least 1500.
     #[arg(long, value_name = "BYTES", default_value_t = 1420, value_parser = clap::value_parser!(u16).range(576..=65_000))]
     pub(crate) mtu: u16,
+    /// Join the ends by an emulated link instead of a veth, such as rate=200mbit,delay=5ms (one way); see
+    /// `weft-bench link --help` for all of it.
+    #[arg(long, value_name = "SPEC")]
+    pub(crate) link: Option<crate::link::Spec>,
 }
 
 /// Which cases.
@@ -245,8 +250,9 @@ mod tests {
         Cli::command().debug_assert();
         let args = compare(&[]);
         let MeasureArgs { secs, rounds, .. } = args.measure;
-        let SettingArgs { tun_threads, mtu } = args.setting;
+        let SettingArgs { tun_threads, mtu, link } = args.setting;
         assert_eq!((secs, rounds, tun_threads, mtu), (5, 3, TunThreads::Auto, 1420));
+        assert_eq!(link, None);
         assert_eq!(args.peers[0].name, "wireguard-go");
         assert_eq!(args.peers[0].words("wg7"), ["wireguard-go", "-f", "wg7"]);
         assert_eq!(args.cases.cases(), Case::default_set());

@@ -12,6 +12,9 @@ use weft::lab::link::LinkOptions;
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 
+/// An emulated link.
+pub(crate) type Spec = LinkSpec;
+
 /// The arguments of `weft-bench link`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct LinkArgs {
@@ -61,7 +64,7 @@ impl Lab {
 }
 
 /// Sockets may keep several bandwidth-delay products, and a connection knows nothing of those before it.
-fn lift_tcp_limits(namespace: &Namespace) -> Result<()> {
+pub(crate) fn lift_tcp_limits(namespace: &Namespace) -> Result<()> {
     /// Four times what is on its way and in the queue at 500 Mbit/s and 100 ms; a receiver counts the memory of its
     /// buffers, about twice what they hold.
     const MOST: &str = "67108864";

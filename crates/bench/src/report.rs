@@ -23,6 +23,8 @@ pub(crate) struct Report {
     pub(crate) machine: Machine,
     pub(crate) seconds: u32,
     pub(crate) rounds: u32,
+    /// The emulated link; nothing where the ends are joined by a veth.
+    pub(crate) link: Option<String>,
     pub(crate) subjects: Vec<SubjectReport>,
     /// Cores that were busy with something else before the first measurement.
     pub(crate) busy_cores_before: f64,
@@ -100,6 +102,7 @@ pub(crate) fn new(plan: &Plan, results: Results) -> Report {
         machine: Machine::this(),
         seconds: plan.secs,
         rounds: plan.rounds,
+        link: plan.wire.spec().map(ToString::to_string),
         comparisons: cases.iter().flat_map(|case| compare(&subjects, case)).collect(),
         subjects,
         busy_cores_before: results.busy_cores_before,
@@ -260,6 +263,7 @@ pub(crate) mod tests {
             machine,
             seconds: 5,
             rounds: 3,
+            link: None,
             comparisons: cases.iter().flat_map(|case| compare(&subjects, case)).collect(),
             subjects,
             busy_cores_before: 0.0,

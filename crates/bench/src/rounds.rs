@@ -76,7 +76,7 @@ pub(crate) fn run(plan: &Plan) -> Result<Results> {
     let mut tunnels = Vec::new();
     for Subject { name, implementation, mtu } in &plan.subjects {
         progress.say(&format!("bringing up {name}"));
-        let tunnel = Tunnel::start(implementation, plan.wire, *mtu, &interrupt);
+        let tunnel = Tunnel::start(implementation, &plan.wire, *mtu, &interrupt);
         tunnels.push(tunnel.with_context(|| format!("cannot bring up {name}"))?);
     }
 

@@ -1,7 +1,7 @@
 //! A tunnel of one implementation between two namespaces.
 //!
 //! ```text
-//!   near  eth0 ─────── veth, MTU 1500 ─────── eth0  far
+//!   near  eth0 ─── veth or emulated link ──── eth0  far
 //!    192.0.2.1                          192.0.2.2
 //!     tunnel 10.99.0.1 ══ MTU 1420 ══ 10.99.0.2 tunnel
 //! ```
@@ -16,11 +16,13 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow};
 use tempfile::TempDir;
 use weft::lab::Namespace;
+use weft::lab::emulator::{Emulator, LinkSpec};
 use weft::lab::link::{self, LinkOptions};
 use weft_tunnel::PrivateKey;
 
 use crate::implementation::{Daemon, End, Implementation};
 use crate::interrupt::Interrupt;
+use crate::link::lift_tcp_limits;
 use crate::permission;
 
 /// The addresses of the link's two ends.
@@ -36,16 +38,25 @@ const OVERHEAD: u32 = 80;
 const CONNECT: Duration = Duration::from_secs(30);
 
 /// What joins the two namespaces.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) enum Wire {
     /// A pair of virtual Ethernet devices: as fast as the machine, without delay, loss or a queue.
     #[default]
     Veth,
+    /// A link with a rate, a delay, a queue, losses and reordering of its own.
+    Emulated(LinkSpec),
+}
+
+impl From<Option<LinkSpec>> for Wire {
+    fn from(spec: Option<LinkSpec>) -> Self {
+        spec.map_or(Self::Veth, Self::Emulated)
+    }
 }
 
 impl Wire {
     /// Joins the namespaces; both ends have their addresses and packets of up to `mtu` bytes pass.
-    fn join(self, near: &Namespace, far: &Namespace, mtu: u32) -> Result<()> {
+    /// Gives what has to be kept as long as they are joined.
+    fn join(&self, near: &Namespace, far: &Namespace, mtu: u32) -> Result<Option<Emulator>> {
         let options = LinkOptions {
             mtu,
             addresses_a: vec![format!("{NEAR_LINK}/24").parse()?],
@@ -53,7 +64,25 @@ impl Wire {
             ..LinkOptions::default()
         };
         match self {
-            Self::Veth => Ok(link::join(near, far, &options)?),
+            Self::Veth => {
+                link::join(near, far, &options)?;
+                Ok(None)
+            }
+            Self::Emulated(spec) => {
+                for namespace in [near, far] {
+                    lift_tcp_limits(namespace)?;
+                }
+                let emulator = Emulator::between(near, far, &options, spec);
+                Ok(Some(emulator.context("cannot emulate the link")?))
+            }
+        }
+    }
+
+    /// The emulated link, if it is one.
+    pub(crate) fn spec(&self) -> Option<&LinkSpec> {
+        match self {
+            Self::Veth => None,
+            Self::Emulated(spec) => Some(spec),
         }
     }
 }
@@ -63,6 +92,8 @@ impl Wire {
 pub(crate) struct Tunnel {
     /// The near one first; none without a tunnel. They end before the namespaces.
     daemons: Vec<Daemon>,
+    /// It ends before the namespaces, too.
+    _emulator: Option<Emulator>,
     pub(crate) near: Namespace,
     pub(crate) far: Namespace,
     /// Where the far end is reached.
@@ -74,12 +105,12 @@ impl Tunnel {
     /// Brings both ends up and waits until a connection has passed.
     pub(crate) fn start(
         implementation: &Implementation,
-        wire: Wire,
+        wire: &Wire,
         mtu: u16,
         interrupt: &Interrupt,
     ) -> Result<Self> {
         let (near, far) = (namespace("near")?, namespace("far")?);
-        wire.join(&near, &far, (u32::from(mtu) + OVERHEAD).max(1500))?;
+        let emulator = wire.join(&near, &far, (u32::from(mtu) + OVERHEAD).max(1500))?;
         for namespace in [&near, &far] {
             // What a connection has learnt about the path must not help the next one: runs do not depend on order.
             namespace.set_sysctl("net/ipv4/tcp_no_metrics_save", "1")?;
@@ -108,7 +139,7 @@ impl Tunnel {
         let near_daemon = start(&near, &near_key, &far_key, [NEAR, FAR, FAR_LINK])?;
         let daemons: Vec<Daemon> = near_daemon.into_iter().chain(far_daemon).collect();
         let target = if daemons.is_empty() { FAR_LINK } else { FAR }.into();
-        let mut tunnel = Self { daemons, near, far, target, files };
+        let mut tunnel = Self { daemons, _emulator: emulator, near, far, target, files };
 
         let listener =
             tunnel.far.run(|| TcpListener::bind((target, 0))).context("cannot listen in the tunnel")?;

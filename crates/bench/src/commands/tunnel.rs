@@ -17,7 +17,7 @@ pub(super) fn run(args: &TunnelArgs) -> Result<()> {
     let report = measure(&Plan {
         subjects,
         cases: args.cases.cases(),
-        wire: Wire::default(),
+        wire: Wire::from(args.setting.link.clone()),
         secs: args.measure.secs,
         rounds: args.measure.rounds,
         system_calls: !args.measure.no_system_calls,

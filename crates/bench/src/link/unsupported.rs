@@ -3,6 +3,9 @@
 use anyhow::bail;
 use clap::Args;
 
+/// An emulated link, which nobody reads here.
+pub(crate) type Spec = String;
+
 /// The arguments of `weft-bench link`: any, so that the answer is why there is none.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct LinkArgs {

@@ -117,6 +117,9 @@ pub(crate) fn conditions(report: &Report) -> String {
         machine.kernel,
         machine.tcp_congestion_control
     );
+    if let Some(link) = &report.link {
+        let _ = writeln!(text, "Over an emulated link: {link}.");
+    }
     if *busy_cores_before > BUSY {
         let _ = writeln!(
             text,

@@ -6,23 +6,16 @@ use std::os::fd::AsRawFd as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use futures_util::{StreamExt as _, TryStreamExt as _};
+use futures_util::TryStreamExt as _;
 use ipnet::IpNet;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
-use rtnetlink::packet_core::{
-    DefaultNla, NLM_F_ACK, NLM_F_CREATE, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
-};
-use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
 use rtnetlink::packet_route::link::{InfoData, InfoKind, InfoVeth, LinkFlags};
-use rtnetlink::packet_route::tc::{TcAttribute, TcHandle, TcMessage};
 use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder};
 
 use super::Namespace;
 
-/// The attribute of a queueing discipline that holds its parameters (linux/rtnetlink.h).
-const TCA_OPTIONS: u16 = 2;
 /// A new veth is running within milliseconds.
 const LINK_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -219,32 +212,6 @@ pub fn add_route(namespace: &Namespace, destination: IpNet, via: IpAddr) -> io::
             }
         };
         handle.route().add(route).execute().await
-    })
-}
-
-/// Holds back everything that leaves the interface by `delay` (the kernel's netem queueing discipline), with
-/// room for `limit` packets.
-pub fn set_delay(namespace: &Namespace, name: &str, delay: Duration, limit: u32) -> io::Result<()> {
-    // struct tc_netem_qopt: latency, limit, loss, gap, duplicate, jitter. The kernel's clock ticks every 64 ns.
-    let ticks = u32::try_from(delay.as_nanos() / 64).map_err(|_| io::ErrorKind::InvalidInput)?;
-    let options: Vec<u8> = [ticks, limit, 0, 0, 0, 0].into_iter().flat_map(u32::to_ne_bytes).collect();
-    netlink(namespace, async |mut handle: Handle| {
-        let index = index_of(&handle, name).await?;
-        let mut qdisc = TcMessage::with_index(i32::try_from(index).unwrap_or(0));
-        qdisc.header.parent = TcHandle::ROOT;
-        qdisc.attributes.push(TcAttribute::Kind("netem".to_owned()));
-        qdisc.attributes.push(TcAttribute::Other(DefaultNla::new(TCA_OPTIONS, options)));
-        let mut request = NetlinkMessage::from(RouteNetlinkMessage::NewQueueDiscipline(qdisc));
-        request.header.flags = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE;
-        let mut answers = handle.request(request)?;
-        while let Some(answer) = answers.next().await {
-            if let NetlinkPayload::Error(error) = answer.payload
-                && error.code.is_some()
-            {
-                return Err(rtnetlink::Error::NetlinkError(error));
-            }
-        }
-        Ok(())
     })
 }
 

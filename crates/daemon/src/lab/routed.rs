@@ -8,11 +8,11 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::time::Duration;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::Namespace;
+use super::emulator::{Emulator, LinkSpec};
 use super::link::{self, LinkOptions};
 
 /// The name of the outer interface of client and server.
@@ -46,6 +46,8 @@ impl End {
 /// Three namespaces in a row, the middle one forwarding.
 #[derive(Debug)]
 pub struct Routed {
+    /// The links, where they are emulated. They end before the namespaces that they join.
+    emulators: Vec<Emulator>,
     /// One end.
     pub client: Namespace,
     /// The middle.
@@ -55,9 +57,19 @@ pub struct Routed {
 }
 
 impl Routed {
-    /// Makes the namespaces, joins them and lets the router forward.
+    /// Makes the namespaces, joins them by veth pairs and lets the router forward.
     pub fn new(mtu: u32) -> io::Result<Self> {
-        let routed = Self {
+        Self::joined(mtu, None)
+    }
+
+    /// The same over two emulated links, each like `spec`: a packet from one end to the other is delayed twice.
+    pub fn over(mtu: u32, spec: &LinkSpec) -> io::Result<Self> {
+        Self::joined(mtu, Some(spec))
+    }
+
+    fn joined(mtu: u32, spec: Option<&LinkSpec>) -> io::Result<Self> {
+        let mut routed = Self {
+            emulators: Vec::new(),
             client: Namespace::new("client")?,
             router: Namespace::new("router")?,
             server: Namespace::new("server")?,
@@ -72,7 +84,14 @@ impl Routed {
                 addresses_a: vec![Self::net_v4(end, 2), Self::net_v6(end, 2)],
                 addresses_b: vec![Self::net_v4(end, 1), Self::net_v6(end, 1)],
             };
-            link::join(routed.namespace(end), &routed.router, &options)?;
+            let namespace = routed.namespace(end);
+            match spec {
+                None => link::join(namespace, &routed.router, &options)?,
+                Some(spec) => {
+                    let emulator = Emulator::between(namespace, &routed.router, &options, spec)?;
+                    routed.emulators.push(emulator);
+                }
+            }
             routed.add_default_routes(end)?;
         }
         Ok(routed)
@@ -111,14 +130,6 @@ impl Routed {
         self.add_default_routes(end)
     }
 
-    /// Delays what the router forwards, half of `round_trip` each way, with room for `limit` packets each way.
-    pub fn set_round_trip(&self, round_trip: Duration, limit: u32) -> io::Result<()> {
-        for end in [End::Client, End::Server] {
-            link::set_delay(&self.router, end.router_interface(), round_trip / 2, limit)?;
-        }
-        Ok(())
-    }
-
     /// Adds those that are missing: the kernel drops an interface's routes with its last address.
     fn add_default_routes(&self, end: End) -> io::Result<()> {
         let routes = [
@@ -147,6 +158,7 @@ impl Routed {
 #[cfg(test)]
 mod tests {
     use std::net::{SocketAddr, UdpSocket};
+    use std::time::{Duration, Instant};
 
     use super::*;
     use crate::lab;
@@ -182,17 +194,16 @@ mod tests {
     #[test]
     fn a_round_trip_takes_as_long_as_it_is_told() {
         let name = "a_round_trip_takes_as_long_as_it_is_told";
-        if !lab::namespaces_permitted(name) {
+        if !lab::tun_permitted(name) {
             return;
         }
-        let lab = match Routed::new(1500) {
+        // Four times in a round trip, twice in one way.
+        let spec = LinkSpec { delay: Duration::from_millis(10), ..LinkSpec::default() };
+        let lab = match Routed::over(1500, &spec) {
             Ok(lab) => lab,
             Err(error) => return lab::not_run(name, &error.to_string()),
         };
-        if let Err(error) = lab.set_round_trip(Duration::from_millis(40), 1000) {
-            return lab::not_run(name, &format!("the kernel has no netem: {error}"));
-        }
-        let start = std::time::Instant::now();
+        let start = Instant::now();
         assert!(reaches(&lab, Routed::v4(End::Client, 2), Routed::v4(End::Server, 2)));
         assert!(start.elapsed() >= Duration::from_millis(20), "{:?}", start.elapsed());
     }

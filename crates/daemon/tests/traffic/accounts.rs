@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use weft::cli::TunThreads;
 use weft::dataplane::Snapshot;
 use weft::lab::counters::Counters;
+use weft::lab::emulator::LinkSpec;
 use weft::up::{Daemon, Options};
 use weft_tunnel::DropReason;
 
@@ -55,12 +56,23 @@ pub(crate) struct Bed {
 pub(crate) struct Reading {
     pub(crate) weft: Snapshot,
     pub(crate) kernel: Counters,
+    /// Frames of this end that an emulated link dropped or lost.
+    lost_on_link: u64,
 }
 
 impl Bed {
     /// Makes it, and lets the ends shake hands; `None` where that is not permitted, which is said for `test`.
     pub(crate) fn new(test: &str, setting: Setting) -> Option<Self> {
-        let ends = Ends::new(test, setting.outer_mtu())?;
+        Self::joined(test, setting, None)
+    }
+
+    /// The same over an emulated link.
+    pub(crate) fn over(test: &str, setting: Setting, link: &LinkSpec) -> Option<Self> {
+        Self::joined(test, setting, Some(link))
+    }
+
+    fn joined(test: &str, setting: Setting, link: Option<&LinkSpec>) -> Option<Self> {
+        let ends = Ends::joined(test, setting.outer_mtu(), link)?;
         let (mut conf_a, mut conf_b) = Conf::pair(setting.outer);
         for conf in [&mut conf_a, &mut conf_b] {
             conf.mtu = Some(setting.mtu);
@@ -79,7 +91,12 @@ impl Bed {
             End::B => (&self.b, &self.before[1]),
         };
         let kernel = Counters::read(self.ends.namespace(end)).unwrap().since(before);
-        Reading { weft: daemon.snapshot().unwrap(), kernel }
+        let lost_on_link = self.ends.emulator.as_ref().map_or(0, |emulator| {
+            let [from_a, from_b] = emulator.counters();
+            let pipe = if end == End::A { from_a } else { from_b };
+            pipe.dropped + pipe.lost
+        });
+        Reading { weft: daemon.snapshot().unwrap(), kernel, lost_on_link }
     }
 
     /// Waits until every packet that went in anywhere is accounted for, and asserts that weft dropped none.
@@ -119,8 +136,8 @@ impl Bed {
 
 impl Reading {
     /// The most datagrams that can have been lost between weft and its neighbours: a super-packet of the kernel
-    /// counts once and has up to 64 of them.
-    pub(crate) fn lost_in_kernel(&self) -> u64 {
+    /// counts once and has up to 64 of them, a frame of an emulated link is one.
+    pub(crate) fn lost_outside(&self) -> u64 {
         let lost = |name| {
             let interface = self.kernel.interface(name);
             interface.tx_dropped + interface.rx_dropped
@@ -129,6 +146,7 @@ impl Reading {
             + lost("eth0")
             + self.kernel.udp_receive_buffer_full()
             + self.kernel.udp_send_buffer_full())
+            + self.lost_on_link
     }
 }
 
@@ -173,11 +191,11 @@ fn imbalance_within(end: &Reading) -> Option<String> {
 /// What one end sent has to have arrived at the other.
 fn imbalance_between(from: &Reading, to: &Reading) -> Option<String> {
     let (sent, received) = (from.weft.udp.datagrams_sent, to.weft.udp.datagrams_received);
-    let lost = from.lost_in_kernel() + to.lost_in_kernel();
+    let lost = from.lost_outside() + to.lost_outside();
     match sent.checked_sub(received) {
         Some(missing) if missing <= lost => None,
         _ => Some(format!(
-            "{sent} datagrams were sent and {received} received; the kernel lost at most {lost}"
+            "{sent} datagrams were sent and {received} received; outside of weft at most {lost} were lost"
         )),
     }
 }

@@ -133,16 +133,16 @@ pub(crate) fn start_numbered(
     Numbered::start(from, source, to, destination, options).unwrap()
 }
 
-/// Waits until everything has arrived, and asserts that nothing was displaced, repeated or changed, and that only
-/// the kernel lost anything.
+/// Waits until everything has arrived, and asserts that nothing was displaced, repeated or changed, and that what
+/// is missing was lost outside of weft.
 #[track_caller]
 pub(crate) fn finish_in_order(bed: &Bed, numbered: Numbered) -> NumberedReport {
     let read = || [bed.read(End::A), bed.read(End::B)];
-    let lost_in = |readings: &[Reading]| readings.iter().map(Reading::lost_in_kernel).sum::<u64>();
+    let lost_in = |readings: &[Reading]| readings.iter().map(Reading::lost_outside).sum::<u64>();
     let start = Instant::now();
     while !numbered.is_sent() || numbered.progress().0 > numbered.progress().1 {
         let is_late = numbered.is_sent() && start.elapsed() > PATIENCE;
-        // What the kernel lost is not waited for; what goes on arriving then is waited for by the flows themselves.
+        // What was lost outside is not waited for; what goes on arriving then is waited for by the flows themselves.
         if is_late || (numbered.is_sent() && lost_in(&read()) > 0) {
             break;
         }
@@ -150,13 +150,13 @@ pub(crate) fn finish_in_order(bed: &Bed, numbered: Numbered) -> NumberedReport {
     }
     let report = numbered.finish();
     let readings = read();
-    let lost_in_kernel = lost_in(&readings);
+    let lost_outside = lost_in(&readings);
     for tally in [report.forward, report.replies] {
         let Tally { out_of_order, duplicates, corrupt, lost, .. } = tally;
         assert_eq!((out_of_order, duplicates, corrupt), (0, 0, 0), "{:?}: {report:?}", bed.setting);
         assert!(
-            lost <= lost_in_kernel,
-            "{:?}: the kernel lost at most {lost_in_kernel}: {report:?}\n{readings:#?}",
+            lost <= lost_outside,
+            "{:?}: outside of weft at most {lost_outside} were lost: {report:?}\n{readings:#?}",
             bed.setting
         );
     }

@@ -20,6 +20,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use weft::config::{Config, Endpoint, parse};
+use weft::lab::emulator::{Emulator, LinkSpec};
 use weft::lab::link::{self, LinkOptions};
 use weft::lab::{self, Namespace};
 use weft::up::{Daemon, Options, UpError};
@@ -100,19 +101,26 @@ impl End {
     }
 }
 
-/// Two namespaces joined by a veth.
+/// Two namespaces joined by a veth or by an emulated link.
 pub(crate) struct Ends {
+    /// It ends before the namespaces that it joins.
+    pub(crate) emulator: Option<Emulator>,
     pub(crate) a: Namespace,
     pub(crate) b: Namespace,
 }
 
 impl Ends {
-    /// Joins two namespaces; `None` where that is not permitted, which is said for `test`.
+    /// Joins two namespaces by a veth; `None` where that is not permitted, which is said for `test`.
     pub(crate) fn new(test: &str, outer_mtu: u32) -> Option<Self> {
+        Self::joined(test, outer_mtu, None)
+    }
+
+    /// The same by a veth or, if there is one, by an emulated link.
+    pub(crate) fn joined(test: &str, outer_mtu: u32, link: Option<&LinkSpec>) -> Option<Self> {
         if !lab::tun_permitted(test) {
             return None;
         }
-        let ends = Self { a: Namespace::new("a").unwrap(), b: Namespace::new("b").unwrap() };
+        let (a, b) = (Namespace::new("a").unwrap(), Namespace::new("b").unwrap());
         let addresses = |end: End| {
             vec![
                 format!("{}/24", end.outer(Family::V4)).parse().unwrap(),
@@ -125,13 +133,17 @@ impl Ends {
             addresses_b: addresses(End::B),
             ..LinkOptions::default()
         };
-        link::join(&ends.a, &ends.b, &options).unwrap();
-        for namespace in [&ends.a, &ends.b] {
+        if let Some(link) = link {
+            let emulator = Some(Emulator::between(&a, &b, &options, link).unwrap());
+            return Some(Self { emulator, a, b });
+        }
+        link::join(&a, &b, &options).unwrap();
+        for namespace in [&a, &b] {
             if let Err(error) = link::receive_on_one_cpu(namespace, "eth0") {
                 eprintln!("{test}: the veth may reorder under load: {error}");
             }
         }
-        Some(ends)
+        Some(Self { emulator: None, a, b })
     }
 
     /// The namespace of an end.
