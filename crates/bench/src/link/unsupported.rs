@@ -1,6 +1,5 @@
-//! `weft-bench link` where there are no network namespaces.
+//! `weft-bench link` where there are no network namespaces: its arguments. `commands/unsupported.rs` answers.
 
-use anyhow::bail;
 use clap::Args;
 
 /// An emulated link, which nobody reads here.
@@ -11,9 +10,4 @@ pub(crate) type Spec = String;
 pub(crate) struct LinkArgs {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
     arguments: Vec<String>,
-}
-
-/// Measures nothing.
-pub(crate) fn run(_: &LinkArgs) -> anyhow::Result<()> {
-    bail!("weft-bench needs the network namespaces of Linux")
 }

@@ -1,12 +1,3 @@
-//! `weft-bench stages` where there are no network namespaces.
-
-use anyhow::bail;
-
-use self::args::StagesArgs;
+//! `weft-bench stages` where there are no network namespaces: its arguments. `commands/unsupported.rs` answers.
 
 pub(crate) mod args;
-
-/// Measures nothing.
-pub(crate) fn run(_: &StagesArgs) -> anyhow::Result<()> {
-    bail!("weft-bench needs the network namespaces of Linux")
-}
