@@ -5,6 +5,7 @@
 pub mod check;
 pub mod cli;
 pub mod config;
+pub mod control;
 pub mod dataplane;
 pub mod demo;
 pub mod exit;
