@@ -4,7 +4,7 @@ use nix::net::if_::{if_indextoname, if_nametoindex};
 
 /// The name of the interface with this number.
 pub(super) fn name_of(index: u32) -> Option<String> {
-    if_indextoname(index).ok()?.into_string().ok()
+    if_indextoname(index).ok()?.into_string().ok().filter(|name| !name.is_empty())
 }
 
 /// The number of the interface with this name.
