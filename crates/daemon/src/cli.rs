@@ -66,10 +66,15 @@ pub enum Command {
     /// Change a running interface, and add, change or remove its peers.
     Set(set::SetArgs),
     /// Give a running interface the configuration in a file, in place of its own.
+    ///
+    /// What is not in the file goes, and so do all sessions with daemons that begin anew; `weft syncconf` spares them.
     Setconf(conf::ConfArgs),
     /// Add the configuration in a file to that of a running interface.
     Addconf(conf::ConfArgs),
     /// Change of a running interface what differs from a file, and nothing else.
+    ///
+    /// Peers that are as the file says are not touched, and keep their sessions; those that are not in it go. A private
+    /// key and a port that the file leaves open stay. A file of wg-quick will do as well.
     Syncconf(conf::ConfArgs),
     /// Print a wg-quick file without what only wg-quick and `weft up` know.
     Strip(conf::StripArgs),

@@ -20,7 +20,7 @@ pub fn setconf(args: &ConfArgs) -> Result<(), Error> {
     draft.private_key.get_or_insert(None);
     draft.listen_port.get_or_insert(0);
     draft.fw_mark.get_or_insert(0);
-    let mut change = draft.resolve().map_err(|error| Error::new(Code::Failure, error))?;
+    let mut change = draft.resolve()?;
     change.replace_peers = true;
     Ok(uapi_client::set(&args.interface, &change)?)
 }
@@ -28,7 +28,7 @@ pub fn setconf(args: &ConfArgs) -> Result<(), Error> {
 /// What the file says is added to what there is.
 pub fn addconf(args: &ConfArgs) -> Result<(), Error> {
     let draft = read(&args.file, WgQuickKeys::Refuse)?;
-    let change = draft.resolve().map_err(|error| Error::new(Code::Failure, error))?;
+    let change = draft.resolve()?;
     Ok(uapi_client::set(&args.interface, &change)?)
 }
 
@@ -37,7 +37,7 @@ pub fn addconf(args: &ConfArgs) -> Result<(), Error> {
 pub fn syncconf(args: &ConfArgs) -> Result<(), Error> {
     let draft = read(&args.file, WgQuickKeys::PassOver)?;
     // Names are looked up first: it may take a while, in which the interface may change.
-    let wanted = draft.resolve().map_err(|error| Error::new(Code::Failure, error))?;
+    let wanted = draft.resolve()?;
     let current = uapi_client::get(&args.interface)?;
     match sync::difference(&current, wanted) {
         Some(change) => Ok(uapi_client::set(&args.interface, &change)?),

@@ -5,7 +5,27 @@ use weft_tunnel::PrivateKey;
 
 use crate::config::{Endpoint, Problem, words};
 use crate::control::{AllowedIpChange, DeviceChange, PeerChange};
+use crate::exit::{Code, Error};
 use crate::resolve::{self, Cancel, ResolveError, Retries};
+
+#[cfg_attr(target_os = "linux", path = "names/linux.rs")]
+#[cfg_attr(not(target_os = "linux"), path = "names/other.rs")]
+mod names;
+
+/// Why an endpoint has no address.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DraftError {
+    #[error("there is no such name as that of the endpoint {0}; check it, or write an address")]
+    UnknownName(Endpoint),
+    #[error(transparent)]
+    Resolve(#[from] ResolveError),
+}
+
+impl From<DraftError> for Error {
+    fn from(error: DraftError) -> Self {
+        Self::new(Code::Failure, error)
+    }
+}
 
 /// A change whose endpoints may be names; what is `None` was not written.
 #[derive(Debug, Default)]
@@ -25,15 +45,19 @@ pub(super) struct PeerDraft {
 }
 
 impl Draft {
-    /// The change with addresses for names. Tries again while name servers cannot be asked, as wg(8) does.
-    pub(super) fn resolve(self) -> Result<DeviceChange, ResolveError> {
+    /// The change with addresses for names. Tries again while name servers cannot be asked, and not when they know no such
+    /// name, as wg(8) does.
+    pub(super) fn resolve(self) -> Result<DeviceChange, DraftError> {
         let (retries, cancel) = (Retries::from_environment(), Cancel::default());
-        let peers: Result<Vec<PeerChange>, ResolveError> = self
+        let address = |endpoint: Endpoint| match &endpoint {
+            Endpoint::Name { host, .. } if names::is_unknown(host) => Err(DraftError::UnknownName(endpoint)),
+            _ => Ok(resolve::resolve(&endpoint, retries, &cancel)?),
+        };
+        let peers: Result<Vec<PeerChange>, DraftError> = self
             .peers
             .into_iter()
             .map(|PeerDraft { change, endpoint }| {
-                let endpoint = endpoint.map(|endpoint| resolve::resolve(&endpoint, retries, &cancel));
-                Ok(PeerChange { endpoint: endpoint.transpose()?, ..change })
+                Ok(PeerChange { endpoint: endpoint.map(address).transpose()?, ..change })
             })
             .collect();
         Ok(DeviceChange {

@@ -1,7 +1,7 @@
 //! `weft set`: changes a running interface as its words say.
 
 use crate::cli::set::SetArgs;
-use crate::exit::{Code, Error};
+use crate::exit::Error;
 use crate::output;
 use crate::uapi_client;
 
@@ -13,6 +13,6 @@ pub fn run(args: &SetArgs) -> Result<(), Error> {
     for warning in &parsed.warnings {
         output::warning(warning);
     }
-    let change = parsed.draft.resolve().map_err(|error| Error::new(Code::Failure, error))?;
+    let change = parsed.draft.resolve()?;
     Ok(uapi_client::set(&args.interface, &change)?)
 }

@@ -12,7 +12,8 @@ use crate::sandbox::{self, SOCKETS};
 const PEER: &str = "xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=";
 
 #[track_caller]
-fn refused(ended: Ended, code: i32, words: &[&str]) {
+fn refused(ended: impl Into<Ended>, code: i32, words: &[&str]) {
+    let ended = ended.into();
     assert_eq!((ended.code, ended.stdout.as_str()), (code, ""), "{}", ended.stderr);
     for words in words {
         assert!(ended.stderr.contains(words), "{words}: {}", ended.stderr);
@@ -107,6 +108,14 @@ fn a_wrong_file_is_named_with_its_lines_before_anybody_is_asked() {
 }
 
 #[test]
+fn a_name_that_does_not_exist_is_not_waited_for() {
+    let endpoint = "vpn.invalid:1";
+    // Where no name server can be asked, nobody knows that the name does not exist.
+    let mut command = command(WEFT, &["set", "absent", "peer", PEER, "endpoint", endpoint]);
+    refused(command.env("WG_ENDPOINT_RESOLUTION_RETRIES", "0").output().unwrap(), 1, &[endpoint]);
+}
+
+#[test]
 fn who_may_not_ask_is_told_so_with_77() {
     const TEST: &str = "who_may_not_ask_is_told_so_with_77";
     if !geteuid().is_root() {
@@ -124,7 +133,7 @@ fn who_may_not_ask_is_told_so_with_77() {
             command.uid(65_534).gid(65_534);
             match command.output() {
                 Ok(output) => {
-                    refused(output.into(), 77, &["wg0: cannot reach its daemon", "run weft as root"])
+                    refused(output, 77, &["wg0: cannot reach its daemon", "run weft as root"]);
                 }
                 Err(reason) => lab::not_run(TEST, &reason.to_string()),
             }
