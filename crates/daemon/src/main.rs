@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Parser as _;
 use weft::cli::{Cli, Command};
 use weft::exit::{Code, Error};
-use weft::{check, demo, keys, logging, output, up};
+use weft::{assets, check, demo, keys, logging, output, up, wg};
 
 fn main() -> ExitCode {
     let code = match run(Cli::parse()) {
@@ -31,6 +31,15 @@ fn run(cli: Cli) -> Result<(), Error> {
         Command::Genkey => keys::genkey(),
         Command::Genpsk => keys::genpsk(),
         Command::Pubkey => keys::pubkey(),
+        Command::Show(args) => wg::show::run(&args),
+        Command::Showconf(args) => wg::showconf::run(&args),
+        Command::Set(args) => wg::set::run(&args),
+        Command::Setconf(args) => wg::conf::setconf(&args),
+        Command::Addconf(args) => wg::conf::addconf(&args),
+        Command::Syncconf(args) => wg::conf::syncconf(&args),
+        Command::Strip(args) => wg::strip::run(&args),
+        Command::Completions(args) => assets::completions(&args),
+        Command::Man(args) => assets::man(&args),
         Command::Demo(args) => demo::run(&args),
     }
 }
