@@ -4,6 +4,7 @@
 //! costs an X25519), reach the event loop in slices, and its counters come back as snapshots.
 
 mod device;
+pub mod uapi;
 
 pub use device::{AllowedIpChange, DeviceChange, DeviceState, PeerChange, PeerState};
 
