@@ -108,10 +108,11 @@ prop_compose! {
         private_key in option::of(option::of(key())),
         listen_port in option::of(any::<u16>()),
         fw_mark in option::of(any::<u32>()),
+        replace_peers in any::<bool>(),
         peers in vec(peer(), 0..8),
     ) -> DeviceChange {
         let private_key = private_key.map(|key| key.map(PrivateKey::from_bytes));
-        DeviceChange { private_key, listen_port, fw_mark, replace_peers: false, peers }
+        DeviceChange { private_key, listen_port, fw_mark, replace_peers, peers }
     }
 }
 
@@ -179,7 +180,7 @@ proptest! {
         prop_assert!(requests.len() + refused > 0);
         // What was understood can be said again and is understood as the same.
         for request in &requests {
-            if let Request::Set(change) = request && !change.replace_peers {
+            if let Request::Set(change) = request {
                 let (again, refused) = feed(&text(change), &pieces);
                 prop_assert_eq!(refused, 0);
                 let [Request::Set(parsed)] = &again[..] else { panic!("{again:?}") };

@@ -1,7 +1,6 @@
 //! Requests, from lines to checked types and back. The rules are those of wireguard-go, which is stricter than wg(8)
 //! needs it: numbers are decimal without a sign, and an allowed-ip has a prefix length.
 
-use std::collections::HashSet;
 use std::io::{self, Write};
 use std::num::NonZeroU16;
 
@@ -184,7 +183,7 @@ impl RequestParser {
 
     fn set_line(&mut self, mut set: Box<SetState>, line: &[u8]) -> Step {
         if line.is_empty() {
-            return Step::Complete(Request::Set(set.finish()));
+            return Step::Complete(Request::Set(set.change));
         }
         if self.bytes > MAX_REQUEST {
             return self.refuse(Problem::TooLong);
@@ -223,22 +222,6 @@ impl SetState {
             }
             Wrong::Value(key, expected) => Problem::Value { line: number, key, expected },
         })
-    }
-
-    /// With `replace_peers` a peer begins anew: what the request does not say of it is at its default.
-    fn finish(self) -> DeviceChange {
-        let mut change = self.change;
-        if change.replace_peers {
-            let mut seen = HashSet::new();
-            for peer in change.peers.iter_mut().filter(|peer| !peer.remove) {
-                if seen.insert(peer.public_key) {
-                    peer.preshared_key.get_or_insert(None);
-                    peer.persistent_keepalive.get_or_insert(None);
-                    peer.replace_allowed_ips = true;
-                }
-            }
-        }
-        change
     }
 }
 

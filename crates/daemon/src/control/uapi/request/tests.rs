@@ -122,19 +122,6 @@ fn zeros_clear() {
 }
 
 #[test]
-fn a_peer_that_replaces_all_begins_anew_but_once() {
-    let peer = hex_of(1);
-    let change = parse_set(&format!(
-        "replace_peers=true\npublic_key={peer}\nallowed_ip=10.0.0.0/8\npublic_key={peer}\nallowed_ip=10.0.0.1/32\n"
-    ))
-    .unwrap();
-    let [first, second] = &change.peers[..] else { panic!("{change:?}") };
-    assert_eq!((&first.preshared_key, first.persistent_keepalive), (&Some(None), Some(None)));
-    assert!(first.replace_allowed_ips && !second.replace_allowed_ips);
-    assert_eq!((&second.preshared_key, second.persistent_keepalive), (&None, None));
-}
-
-#[test]
 fn a_peer_that_is_taken_away_has_nothing_else() {
     let change = parse_set(&format!(
         "public_key={}\nallowed_ip=10.0.0.0/8\nremove=true\npreshared_key={}\nallowed_ip=10.0.0.1/32\n",

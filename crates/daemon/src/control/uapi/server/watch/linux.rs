@@ -45,5 +45,5 @@ fn watch(path: &Path) -> std::io::Result<AsyncFd<OwnedFd>> {
         Ok(_) | Err(Errno::ENOENT) => {}
         Err(errno) => return Err(errno.into()),
     }
-    AsyncFd::new(inotify.into())
+    AsyncFd::register(inotify.into()).map_err(Into::into)
 }
