@@ -45,5 +45,6 @@ fn watch(path: &Path) -> std::io::Result<AsyncFd<OwnedFd>> {
         Ok(_) | Err(Errno::ENOENT) => {}
         Err(errno) => return Err(errno.into()),
     }
-    AsyncFd::register(inotify.into()).map_err(Into::into)
+    // SAFETY: an owned descriptor stays open, and the same, for as long as it is registered.
+    unsafe { AsyncFd::register(OwnedFd::from(inotify)) }.map_err(Into::into)
 }
