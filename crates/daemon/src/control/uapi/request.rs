@@ -205,8 +205,11 @@ impl SetState {
         };
         let (key, value) = (&line[..equals], &line[equals + 1..]);
         if key == b"public_key" {
-            let key = values::public_key(value)
-                .ok_or(Problem::Value { line: number, key: "public_key", expected: values::KEY })?;
+            let key = values::public_key(value).ok_or(Problem::Value {
+                line: number,
+                key: "public_key",
+                expected: values::KEY,
+            })?;
             self.change.peers.push(PeerChange::new(key));
             self.in_peer = true;
             return Ok(());

@@ -54,7 +54,12 @@ struct Reading {
 }
 
 impl Client {
-    pub(super) fn new(control: Arc<dyn Control>, place: Place, large: Arc<Semaphore>, limits: Limits) -> Self {
+    pub(super) fn new(
+        control: Arc<dyn Control>,
+        place: Place,
+        large: Arc<Semaphore>,
+        limits: Limits,
+    ) -> Self {
         Self { control, place, large, limits }
     }
 
