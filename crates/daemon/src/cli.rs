@@ -9,6 +9,7 @@ use crate::logging::Format;
 
 pub mod assets;
 pub mod conf;
+pub mod drop_in;
 pub mod set;
 pub mod show;
 
@@ -24,7 +25,8 @@ const EXAMPLES: &str = "\
 Examples:
   weft genkey | (umask 077; tee private.key) | weft pubkey
   weft check /etc/wireguard/wg0.conf
-  sudo weft up wg0";
+  sudo weft up wg0
+  sudo weft wg0                 in place of wireguard-go: an interface for wg(8) and wg-quick(8)";
 
 /// A WireGuard VPN daemon.
 #[derive(Debug, Parser)]
@@ -48,6 +50,8 @@ pub struct Cli {
 pub enum Command {
     /// Bring an interface up and run it until SIGTERM or Ctrl-C.
     Up(UpArgs),
+    /// Run an interface for wg(8) to configure, in place of wireguard-go; `weft NAME` for short.
+    Run(drop_in::RunArgs),
     /// Check a configuration file and show what it means; nothing is changed.
     Check(CheckArgs),
     /// Print a new private key.

@@ -3,12 +3,14 @@
 //! The binary `weft` is a thin shell around this library; `weft demo`, the tests and the bench use it too.
 
 pub mod assets;
+pub mod background;
 pub mod check;
 pub mod cli;
 pub mod config;
 pub mod control;
 pub mod dataplane;
 pub mod demo;
+pub mod drop_in;
 pub mod exit;
 pub mod interface;
 pub mod keys;
