@@ -9,13 +9,17 @@ use ipnet::IpNet;
 use weft_tunnel::{PresharedKey, PrivateKey, PublicKey};
 
 mod finish;
+mod host;
 mod load;
 mod problem;
 #[cfg(test)]
 mod properties;
+mod suggest;
 mod values;
 mod wg_quick;
 
+pub(crate) use host::without_keys;
+pub use host::{Dns, Hook, HostConfig, KillSwitch, Stage};
 pub use load::{LoadError, load, path_of};
 pub use problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warning};
 pub use wg_quick::parse;
@@ -64,6 +68,8 @@ pub struct Interface {
     pub mtu: Option<u16>,
     /// Where the routes go.
     pub table: Table,
+    /// What the system around the tunnel is asked for.
+    pub host: HostConfig,
 }
 
 /// Another end of the tunnel.
