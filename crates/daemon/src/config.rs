@@ -6,6 +6,7 @@ use std::num::NonZeroU16;
 use std::str::FromStr;
 
 use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
 use weft_tunnel::{PresharedKey, PrivateKey, PublicKey};
 
 mod finish;
@@ -139,7 +140,8 @@ impl fmt::Display for Table {
 pub struct InvalidInterfaceName;
 
 /// The name of a network interface: 1 to 15 of the characters `a-zA-Z0-9_=+.-`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct InterfaceName(String);
 
 impl InterfaceName {
@@ -156,6 +158,19 @@ impl FromStr for InterfaceName {
         let valid =
             (1..=15).contains(&text.len()) && text.bytes().all(allowed) && text != "." && text != "..";
         if valid { Ok(Self(text.to_owned())) } else { Err(InvalidInterfaceName) }
+    }
+}
+
+impl TryFrom<String> for InterfaceName {
+    type Error = InvalidInterfaceName;
+    fn try_from(text: String) -> Result<Self, InvalidInterfaceName> {
+        text.parse()
+    }
+}
+
+impl From<InterfaceName> for String {
+    fn from(name: InterfaceName) -> Self {
+        name.0
     }
 }
 

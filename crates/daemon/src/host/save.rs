@@ -1,0 +1,1 @@
+//! Writes the state of a running interface into its file (`weft save`, `SaveConfig`).
