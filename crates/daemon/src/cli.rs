@@ -7,6 +7,10 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::logging::Format;
 
+mod host;
+
+pub use host::{DownArgs, HostArgs, KillSwitch};
+
 const EXIT_CODES: &str = "\
 Exit codes:
   0   all went well
@@ -19,7 +23,8 @@ const EXAMPLES: &str = "\
 Examples:
   weft genkey | (umask 077; tee private.key) | weft pubkey
   weft check /etc/wireguard/wg0.conf
-  sudo weft up wg0";
+  sudo weft up wg0
+  sudo weft down wg0";
 
 /// A WireGuard VPN daemon.
 #[derive(Debug, Parser)]
@@ -43,6 +48,8 @@ pub struct Cli {
 pub enum Command {
     /// Bring an interface up and run it until SIGTERM or Ctrl-C.
     Up(UpArgs),
+    /// Take an interface down, or remove what a daemon left of it when it crashed.
+    Down(DownArgs),
     /// Check a configuration file and show what it means; nothing is changed.
     Check(CheckArgs),
     /// Print a new private key.
@@ -76,6 +83,9 @@ pub struct UpArgs {
     /// busy with other work, at the expense of that work. Needs CAP_SYS_NICE or RLIMIT_RTPRIO.
     #[arg(long)]
     pub realtime: bool,
+    /// What is done to the system around it.
+    #[command(flatten)]
+    pub host: HostArgs,
     /// How the device is driven.
     #[command(flatten)]
     pub tun: TunArgs,

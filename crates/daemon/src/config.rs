@@ -9,6 +9,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use weft_tunnel::{PresharedKey, PrivateKey, PublicKey};
 
+mod edit;
 mod finish;
 mod host;
 mod load;
@@ -19,9 +20,10 @@ mod suggest;
 mod values;
 mod wg_quick;
 
+pub use edit::{Saved, edit};
 pub(crate) use host::without_keys;
 pub use host::{Dns, Hook, HostConfig, KillSwitch, Stage};
-pub use load::{LoadError, load, path_of};
+pub use load::{LoadError, load, name_of, path_of};
 pub use problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warning};
 pub use wg_quick::parse;
 

@@ -21,10 +21,13 @@
 //! A failure before `up` has returned takes back everything that was done. Called on a control thread only: every call
 //! waits for the system, and for commands.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use crate::config::{Config, Hook, Stage};
+use ipnet::IpNet;
+
+use crate::config::{Config, Hook, InterfaceName, KillSwitch, Saved, Stage};
+use crate::control::DeviceState;
 use crate::routes::{Link, Netlink};
 
 mod down;
@@ -37,7 +40,7 @@ mod outside;
 mod plan;
 mod platform;
 mod record;
-pub mod save;
+mod save;
 mod step;
 mod sysctl;
 
@@ -47,6 +50,7 @@ pub use execute::{Applied, Change, Difference, Outcome, System};
 pub use plan::{FIRST_TABLE, Facts, Plan, SRC_VALID_MARK};
 pub use platform::Process;
 pub use record::{DIRECTORY_VARIABLE, Owner, Record, directory, record_path};
+pub use save::{SaveError, save};
 pub use step::{Firewall, FullTunnel, Step};
 
 use kernel::Kernel;
@@ -224,6 +228,24 @@ impl Host {
         self.run_for_down(Stage::PostDown);
     }
 
+    /// Writes the state of the interface into its file, see [`save`]. Says whether anything was different.
+    pub fn save(&self, config: &Config, file: &Path, device: &DeviceState) -> Result<bool, SaveError> {
+        let link = self.kernel.netlink.link(&self.plan.interface).ok();
+        let addresses = link.as_ref().and_then(|link| self.kernel.netlink.addresses(link).ok());
+        // The kernel gives a device one of its own, which is nobody's to write down.
+        let is_own = |net: &IpNet| match net.addr() {
+            IpAddr::V6(address) => {
+                !address.is_unicast_link_local() || config.interface.addresses.contains(net)
+            }
+            IpAddr::V4(_) => true,
+        };
+        let addresses: Option<Vec<IpNet>> = addresses.map(|nets| nets.into_iter().filter(is_own).collect());
+        let chosen_mark = if config.interface.fw_mark == 0 { self.plan.mark } else { 0 };
+        let saved =
+            Saved { device, addresses: addresses.as_deref(), mtu: link.map(|link| link.mtu), chosen_mark };
+        save::save(file, &self.plan.interface, &saved)
+    }
+
     fn run_for_down(&self, stage: Stage) {
         run_hooks(&self.plan.down, stage, &self.kernel);
     }
@@ -276,8 +298,14 @@ impl Drop for Host {
     }
 }
 
+/// What would be done for a configuration, as things are; nothing is claimed or written down.
+pub fn plan(config: &Config, endpoints: &[SocketAddr]) -> Result<Plan, HostError> {
+    let facts = facts::gather(&Netlink::open()?, config, endpoints, Some(&directory()))?;
+    Ok(Plan::new(config, endpoints, &facts))
+}
+
 /// The right to the interface, or a warning where it cannot be written down.
-fn claim(directory: &Path, interface: &crate::config::InterfaceName) -> Result<Option<Owner>, HostError> {
+fn claim(directory: &Path, interface: &InterfaceName) -> Result<Option<Owner>, HostError> {
     match Owner::claim(directory, interface) {
         Ok(owner) => Ok(Some(owner)),
         Err(error @ HostError::State { .. }) => {
@@ -299,7 +327,7 @@ fn take_back_but_kill_switch(left: Record, kernel: &mut Kernel) -> Option<Step> 
 }
 
 fn has_kill_switch(step: &Step) -> bool {
-    matches!(step, Step::Firewall(firewall) if firewall.kill_switch != crate::config::KillSwitch::Off)
+    matches!(step, Step::Firewall(firewall) if firewall.kill_switch != KillSwitch::Off)
 }
 
 fn run_hooks(hooks: &[Hook], stage: Stage, kernel: &Kernel) {

@@ -8,8 +8,10 @@ pub mod config;
 pub mod control;
 pub mod dataplane;
 pub mod demo;
+pub mod down;
 pub mod exit;
 pub mod host;
+pub mod interface;
 pub mod keys;
 #[cfg(target_os = "linux")]
 pub mod lab;

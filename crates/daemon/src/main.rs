@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Parser as _;
 use weft::cli::{Cli, Command};
 use weft::exit::{Code, Error};
-use weft::{check, demo, keys, logging, output, up};
+use weft::{check, demo, down, keys, logging, output, up};
 
 fn main() -> ExitCode {
     let code = match run(Cli::parse()) {
@@ -27,6 +27,7 @@ fn run(cli: Cli) -> Result<(), Error> {
         .map_err(|error| Error::new(Code::Usage, error))?;
     match cli.command {
         Command::Up(args) => up::run(&args),
+        Command::Down(args) => down::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Genkey => keys::genkey(),
         Command::Genpsk => keys::genpsk(),

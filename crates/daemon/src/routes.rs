@@ -9,7 +9,7 @@ use std::io;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Config, Interface, Peer, Table};
+use crate::config::{Interface, Peer, Table};
 use crate::exit;
 
 #[cfg_attr(target_os = "linux", path = "routes/linux.rs")]

@@ -2,48 +2,25 @@
 //!
 //! This is the control thread: it builds peers, talks to netlink and waits; packets move on the packet thread.
 
-use std::collections::HashSet;
 use std::net::SocketAddr;
-use std::sync::mpsc;
+use std::path::Path;
+use std::sync::{Arc, mpsc};
 
-use weft_tun::TunConfig;
-use weft_tunnel::{NewPeer, PeerBuilder, PeerConfig, TunnelConfig};
-
-use crate::cli::{TunThreads, UpArgs};
+use crate::cli::UpArgs;
 use crate::config::{self, Config, LoadError};
-use crate::dataplane::{Dataplane, DataplaneError, Setup, Snapshot, StartError, tun_queues};
+use crate::control::{AllowedIpChange, Control as _, ControlError, Controller, DeviceChange, PeerChange};
+use crate::dataplane::{DataplaneError, Snapshot, StartError, tun_queues};
 use crate::exit;
-use crate::memory_budget;
+use crate::host::{self, Host, HostError, Recording};
+use crate::interface::{self, Interface};
+use crate::output;
 use crate::resolve::{self, Cancel, ResolveError, Retries};
-use crate::routes::{Applied, Netlink, QueueLimits, RouteError};
 use crate::scheduling::Priority;
 use crate::secrecy;
 use crate::signals;
 use crate::udp::UdpConfig;
 
-/// How to run an interface, beside what its file says.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Queues of the TUN, each with its threads.
-    pub tun_threads: TunThreads,
-    /// Whether the TUN and the sockets take super-packets and batches.
-    pub offload: bool,
-    /// Name of the packet thread, at most 15 bytes.
-    pub thread_name: String,
-    /// How the packet thread competes for a core.
-    pub priority: Priority,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            tun_threads: TunThreads::Auto,
-            offload: true,
-            thread_name: "weft-packets".into(),
-            priority: Priority::Ordinary,
-        }
-    }
-}
+pub use crate::interface::Options;
 
 /// Why an interface could not be brought up, or ended.
 #[derive(Debug, thiserror::Error)]
@@ -57,12 +34,15 @@ pub enum UpError {
     /// Device, sockets or thread could not be had.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// Addresses or routes could not be set.
+    /// The system could not be set up for it.
     #[error(transparent)]
-    Routes(#[from] RouteError),
+    Host(#[from] HostError),
     /// The packet thread ended by itself.
     #[error(transparent)]
     Dataplane(#[from] DataplaneError),
+    /// The peers could not be set up.
+    #[error(transparent)]
+    Control(#[from] ControlError),
     /// The signals that end the daemon cannot be handled.
     #[error("cannot handle signals: {0}")]
     Signals(#[source] std::io::Error),
@@ -76,107 +56,143 @@ impl UpError {
             Self::Start(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
                 exit::Code::Permission
             }
-            Self::Routes(error) => error.exit_code(),
+            Self::Host(error) => error.exit_code(),
             _ => exit::Code::Failure,
         }
     }
 }
 
-/// A running interface. Dropping it takes everything down.
+/// A running interface, and the system set up for it. Dropping it takes everything down.
 pub struct Daemon {
-    // In the order of the clean-up: routes and addresses first, then the device goes with its descriptors.
-    applied: Applied,
-    netlink: Netlink,
-    dataplane: Option<Dataplane>,
+    // In the order of the clean-up: routes and the like first, then the device goes with its descriptors.
+    host: Option<Host>,
+    interface: Option<Interface>,
 }
 
 impl Daemon {
-    /// Brings the interface up in the network namespace of this thread, and returns once device, sockets,
-    /// addresses and routes are in place. A failure leaves nothing behind. `on_end` is called when packets have
-    /// stopped, whatever the reason.
+    /// Brings the interface up in the network namespace of this thread, and returns once device, sockets and
+    /// everything around them are in place. A failure leaves nothing behind. `on_end` is called when packets have
+    /// stopped, whatever the reason. Nothing is written down: a crash leaves rules and the like behind.
     pub fn start(
         config: &Config,
         endpoints: &[Option<SocketAddr>],
         options: &Options,
         on_end: impl FnOnce() + Send + 'static,
     ) -> Result<Self, UpError> {
-        let netlink = Netlink::open()?;
-        let interface = &config.interface;
-        let peers = build_peers(config, endpoints);
-        let mut dataplane = Dataplane::open(
-            Setup {
-                tun: TunConfig {
-                    threads: tun_queues(options.tun_threads),
-                    offload: options.offload,
-                    ..TunConfig::new(interface.name.as_str())
-                },
-                udp: UdpConfig {
-                    port: interface.listen_port,
-                    fwmark: interface.fw_mark,
-                    gso: options.offload,
-                },
-                private_key: interface.private_key.clone(),
-                tunnel: TunnelConfig { mtu: 0, staging_bytes: memory_budget::staging_bytes() },
-                thread_name: options.thread_name.clone(),
-                priority: options.priority,
-            },
-            on_end,
-        )?;
-        let link = netlink.link(&interface.name)?;
-        let known: Vec<SocketAddr> = endpoints.iter().flatten().copied().collect();
-        let mtu = match interface.mtu {
-            Some(mtu) => mtu,
-            None => netlink.default_mtu(interface, &known),
-        };
-        netlink.set_queue_limits(&link, queue_limits(mtu));
+        let host = Host::prepare(config, None, &known(endpoints), &Recording::Nowhere)?;
+        Self::start_on(host, config, endpoints, options, on_end)
+    }
+
+    /// The same on a system that was prepared for it.
+    pub fn start_on(
+        mut host: Host,
+        config: &Config,
+        endpoints: &[Option<SocketAddr>],
+        options: &Options,
+        on_end: impl FnOnce() + Send + 'static,
+    ) -> Result<Self, UpError> {
+        let own = &config.interface;
+        let udp = UdpConfig { port: own.listen_port, fwmark: host.mark(), gso: true };
+        let mut interface = Interface::open(own.name.as_str(), Vec::new(), udp, options, None, on_end)?;
+        host.before()?;
+        let mtu = host.mtu();
+        if let Some(link) = host.link() {
+            host.netlink().set_queue_limits(link, interface::queue_limits(mtu));
+        }
         // Packets may move from here on: the first that the routes bring finds the event loop running.
-        dataplane.run(mtu, peers)?;
-        let applied = netlink.apply(&link, config, mtu)?;
-        let opened = dataplane.opened();
+        interface.run(mtu)?;
+        interface.controller().set(device_change(config, endpoints))?;
+        host.up()?;
+        let opened = interface.opened();
         tracing::info!(
             interface = opened.interface,
             port = opened.port,
             mtu,
-            public_key = %interface.private_key.public_key(),
+            public_key = %own.private_key.public_key(),
             peers = config.peers.len(),
             tun_threads = tun_queues(options.tun_threads),
             tcp_offload = opened.offload.tcp,
             udp_offload = opened.offload.udp,
             "interface is up"
         );
-        Ok(Self { applied, netlink, dataplane: Some(dataplane) })
+        Ok(Self { host: Some(host), interface: Some(interface) })
     }
 
-    /// The UDP port in use.
+    /// What changes the interface and tells what it is.
+    pub fn controller(&self) -> Option<&Arc<Controller>> {
+        self.interface.as_ref().map(Interface::controller)
+    }
+
+    /// The UDP port that was opened.
     pub fn port(&self) -> u16 {
-        self.dataplane.as_ref().map_or(0, |dataplane| dataplane.opened().port)
+        self.interface.as_ref().map_or(0, |interface| interface.opened().port)
     }
 
     /// Every counter and peer at this moment.
     pub fn snapshot(&self) -> Result<Snapshot, DataplaneError> {
-        self.dataplane.as_ref().ok_or(DataplaneError::Ended)?.snapshot()
+        self.controller().ok_or(DataplaneError::Ended)?.snapshot()
     }
 
-    /// Takes the interface down: routes, addresses, device, sockets, threads. Gives the reason if packets had
-    /// stopped by themselves.
-    pub fn stop(mut self) -> Result<(), DataplaneError> {
+    /// The system around the interface.
+    pub fn host(&mut self) -> Option<&mut Host> {
+        self.host.as_mut()
+    }
+
+    /// Takes the interface down, with the commands of PreDown and PostDown: routes and the like, device, sockets,
+    /// threads. `save` is called after PreDown, when all is still there. Gives the reason if packets had stopped by
+    /// themselves.
+    pub fn stop_after(mut self, save: impl FnOnce(&Self)) -> Result<(), DataplaneError> {
+        if let Some(host) = &self.host {
+            host.before_down();
+        }
+        save(&self);
         self.take_down()
     }
 
-    fn take_down(&mut self) -> Result<(), DataplaneError> {
-        for error in self.applied.undo(&self.netlink) {
-            tracing::warn!("{error}");
+    /// Writes the state of the interface into its file. What fails is warned of.
+    pub fn save(&self, config: &Config, file: &Path) {
+        let (Some(host), Some(controller)) = (&self.host, self.controller()) else { return };
+        let interface = &config.interface.name;
+        match controller
+            .get()
+            .map_err(exit::Error::from)
+            .and_then(|device| Ok(host.save(config, file, &device)?))
+        {
+            Ok(true) => {
+                tracing::info!(%interface, file = %file.display(), "saved the state of the interface")
+            }
+            Ok(false) => tracing::debug!(%interface, "nothing to save: the file says it all"),
+            Err(error) => tracing::warn!("{error}"),
         }
-        self.dataplane.take().map_or(Ok(()), Dataplane::stop)
+    }
+
+    /// The same with nothing to save.
+    pub fn stop(self) -> Result<(), DataplaneError> {
+        self.stop_after(|_| {})
+    }
+
+    fn take_down(&mut self) -> Result<(), DataplaneError> {
+        if let Some(host) = &mut self.host {
+            host.down();
+        }
+        let ended = self.interface.take().map_or(Ok(()), Interface::stop);
+        if let Some(host) = self.host.take() {
+            host.after();
+        }
+        ended
     }
 }
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        if self.dataplane.is_some() {
+        if self.interface.is_some() {
             let _ = self.take_down();
         }
     }
+}
+
+fn known(endpoints: &[Option<SocketAddr>]) -> Vec<SocketAddr> {
+    endpoints.iter().flatten().copied().collect()
 }
 
 impl From<UpError> for exit::Error {
@@ -196,31 +212,58 @@ pub fn run(args: &UpArgs) -> Result<(), exit::Error> {
         priority: if args.realtime { Priority::Realtime } else { Priority::Ordinary },
         ..Options::default()
     };
-    Ok(run_until_signal(&args.target, &options)?)
+    let config = load(args)?;
+    if args.host.dry_run {
+        return dry_run(&config);
+    }
+    Ok(run_until_signal(&config, &config::path_of(&args.target), &options)?)
 }
 
-fn run_until_signal(target: &str, options: &Options) -> Result<(), UpError> {
+/// The configuration with what the command line says instead; what is odd is warned of.
+fn load(args: &UpArgs) -> Result<Config, LoadError> {
     secrecy::forbid_core_dumps();
-    let parsed = config::load(target)?;
+    let parsed = config::load(&args.target)?;
     for warning in &parsed.warnings {
         tracing::warn!("{warning}");
     }
-    let config = parsed.config;
+    let mut config = parsed.config;
+    if let Some(mode) = args.host.kill_switch {
+        config.interface.host.kill_switch = mode.into();
+    }
+    Ok(config)
+}
+
+/// Prints what would be done.
+fn dry_run(config: &Config) -> Result<(), exit::Error> {
+    // A name that cannot be resolved now is none that the plan could not do without.
+    let resolve = |endpoint| resolve::resolve(endpoint, Retries::Limited(0), &Cancel::default()).ok();
+    let endpoints: Vec<SocketAddr> =
+        config.peers.iter().filter_map(|peer| peer.endpoint.as_ref().and_then(resolve)).collect();
+    output::print(host::plan(config, &endpoints)?.to_string().as_bytes())
+}
+
+fn run_until_signal(config: &Config, file: &Path, options: &Options) -> Result<(), UpError> {
     // Nothing is set up yet, so a signal during the look-ups may simply end the process.
-    let endpoints = resolve_endpoints(&config)?;
+    let endpoints = resolve_endpoints(config)?;
     let (end, ended) = mpsc::channel();
     let signal = end.clone();
     signals::watch(move |name| {
         let _ = signal.send(Some(name));
     })
     .map_err(UpError::Signals)?;
-    let daemon = Daemon::start(&config, &endpoints, options, move || {
+    let recording = Recording::In(host::directory());
+    let host = Host::prepare(config, Some(file), &known(&endpoints), &recording)?;
+    let daemon = Daemon::start_on(host, config, &endpoints, options, move || {
         let _ = end.send(None);
     })?;
     if let Ok(Some(name)) = ended.recv() {
         tracing::info!(signal = name, "taking the interface down");
     }
-    daemon.stop()?;
+    daemon.stop_after(|daemon| {
+        if config.interface.host.save_config {
+            daemon.save(config, file);
+        }
+    })?;
     tracing::info!(interface = %config.interface.name, "interface is down");
     Ok(())
 }
@@ -236,44 +279,20 @@ fn resolve_endpoints(config: &Config) -> Result<Vec<Option<SocketAddr>>, Resolve
         .collect()
 }
 
-/// Builds every peer, with an index of its own.
-fn build_peers(config: &Config, endpoints: &[Option<SocketAddr>]) -> Vec<NewPeer> {
-    let builder = PeerBuilder::new(&config.interface.private_key);
-    let mut taken = HashSet::new();
-    config
-        .peers
-        .iter()
-        .enumerate()
-        .map(|(place, peer)| {
-            let mut config = PeerConfig {
-                public_key: peer.public_key,
-                preshared_key: peer.preshared_key.clone(),
-                endpoint: endpoints.get(place).copied().flatten(),
-                allowed_ips: peer.allowed_ips.clone(),
-                persistent_keepalive: peer.persistent_keepalive,
-            };
-            loop {
-                let built = builder.build(config);
-                if taken.insert(built.index()) {
-                    return built;
-                }
-                config = built.into_config();
-            }
-        })
-        .collect()
-}
-
-/// Super-packets that usually fit one GSO send once they are sealed, headers as long as TCP over IPv6 with
-/// timestamps makes them.
-fn queue_limits(mtu: u16) -> QueueLimits {
-    const HEADERS: usize = 40 + 32;
-    const SEALED: usize = 32;
-    let mtu = usize::from(mtu);
-    let segments = (weft_tunnel::MAX_BATCH_BYTES / (mtu + SEALED)).clamp(1, weft_tunnel::MAX_BATCH_SEGMENTS);
-    let bytes = segments * mtu.saturating_sub(HEADERS) + HEADERS;
-    QueueLimits {
-        tx_queue_len: Some(1000),
-        gso_max_bytes: u32::try_from(bytes.max(mtu)).ok(),
-        gso_max_segments: u32::try_from(segments).ok(),
+/// All that the tunnel has to know of a configuration, whose endpoints are at these addresses.
+fn device_change(config: &Config, endpoints: &[Option<SocketAddr>]) -> DeviceChange {
+    let peers = config.peers.iter().enumerate().map(|(place, peer)| PeerChange {
+        preshared_key: Some(peer.preshared_key.clone()),
+        endpoint: endpoints.get(place).copied().flatten(),
+        persistent_keepalive: Some(peer.persistent_keepalive),
+        replace_allowed_ips: true,
+        allowed_ips: peer.allowed_ips.iter().copied().map(AllowedIpChange::Add).collect(),
+        ..PeerChange::new(peer.public_key)
+    });
+    DeviceChange {
+        private_key: Some(Some(config.interface.private_key.clone())),
+        replace_peers: true,
+        peers: peers.collect(),
+        ..DeviceChange::default()
     }
 }

@@ -41,7 +41,7 @@ pub fn directory() -> PathBuf {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// The version of this format.
-    version: u32,
+    pub version: u32,
     /// The interface.
     pub interface: InterfaceName,
     /// The file of its configuration.

@@ -110,11 +110,6 @@ impl Step {
         !matches!(self, Self::Mtu(_) | Self::LinkUp | Self::Hook(_))
     }
 
-    /// Whether the kernel takes it away together with the device.
-    pub(super) fn goes_with_the_device(&self) -> bool {
-        matches!(self, Self::Address(_) | Self::Mtu(_) | Self::LinkUp | Self::Route { .. })
-    }
-
     /// The step in words, as done for this interface.
     pub fn doing<'a>(&'a self, interface: &'a InterfaceName) -> impl fmt::Display + 'a {
         Told { step: self, interface, is_undo: false }
