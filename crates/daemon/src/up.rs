@@ -153,11 +153,8 @@ impl Daemon {
     pub fn save(&self, config: &Config, file: &Path) {
         let (Some(host), Some(controller)) = (&self.host, self.controller()) else { return };
         let interface = &config.interface.name;
-        match controller
-            .get()
-            .map_err(exit::Error::from)
-            .and_then(|device| Ok(host.save(config, file, &device)?))
-        {
+        let device = controller.get().map_err(|error| exit::Error::new(exit::Code::Failure, error));
+        match device.and_then(|device| Ok(host.save(config, file, &device)?)) {
             Ok(true) => {
                 tracing::info!(%interface, file = %file.display(), "saved the state of the interface")
             }

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU16;
 
-use weft_tunnel::{PresharedKey, PrivateKey};
+use weft_tunnel::PrivateKey;
 
 use super::*;
 use crate::config::{Config, parse};
@@ -87,18 +87,17 @@ fn what_changed_is_written_where_it_stood() {
     device.listen_port = 1234;
     device.fw_mark = 7;
     device.peers[0].allowed_ips = vec!["10.9.0.0/16".parse().unwrap()];
-    device.peers[0].preshared_key = Some(PresharedKey::from_bytes([7; 32]));
+    device.peers[0].preshared_key = Some(OTHER.parse().unwrap());
     device.peers[1].endpoint = Some("198.51.100.7:9".parse().unwrap());
     device.peers[1].persistent_keepalive = None;
     let addresses = ["10.0.0.9/24".parse().unwrap()];
     let edited = edit(TEXT, &saved(&device, &addresses));
-    let psk = PresharedKey::from_bytes([7; 32]).to_base64();
     let expected = TEXT
         .replace("address = 10.0.0.1/24\nAddress = fd00::1/64\n", "Address = 10.0.0.9/24\n")
         .replace("ListenPort = 51820", "ListenPort = 1234")
         .replace("KillSwitch = on\n", "KillSwitch = on\nFwMark = 0x7\n")
         .replace("AllowedIPs = 10.0.0.2, 10.1.2.3/16\nAllowedIPs = fd00::2\n", "AllowedIPs = 10.9.0.0/16\n")
-        .replace("office.example:51820\n", &format!("office.example:51820\nPresharedKey = {}\n", *psk))
+        .replace("office.example:51820\n", &format!("office.example:51820\nPresharedKey = {OTHER}\n"))
         .replace("192.0.2.1:1\nPersistentKeepalive = 25\n", "198.51.100.7:9\n");
     assert_eq!(*edited, expected);
     let again = parsed(&edited);

@@ -91,9 +91,11 @@ mod tests {
         let key: PrivateKey = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=".parse().unwrap();
         let device = DeviceState { private_key: Some(key), listen_port: 0, fw_mark: 0, peers: Vec::new() };
         let wg0 = "wg0".parse().unwrap();
-        let saved = |device| Saved { device, addresses: None, mtu: None, chosen_mark: 0 };
+        fn saved(device: &DeviceState) -> Saved<'_> {
+            Saved { device, addresses: None, mtu: None, chosen_mark: 0 }
+        }
         assert!(!save(&link, &wg0, &saved(&device)).unwrap(), "nothing is different");
-        let device = DeviceState { listen_port: 51_820, ..device };
+        let device = DeviceState { listen_port: 51_820, ..device.clone() };
         assert!(save(&link, &wg0, &saved(&device)).unwrap());
         assert_eq!(std::fs::read_to_string(&file).unwrap(), format!("{text}ListenPort = 51820\n"));
         assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
