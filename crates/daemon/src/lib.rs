@@ -12,6 +12,7 @@ pub mod down;
 pub mod exit;
 pub mod host;
 pub mod interface;
+pub mod firewall;
 pub mod keys;
 #[cfg(target_os = "linux")]
 pub mod lab;
