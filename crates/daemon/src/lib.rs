@@ -8,6 +8,7 @@ pub mod config;
 pub mod control;
 pub mod dataplane;
 pub mod demo;
+pub mod dns;
 pub mod exit;
 pub mod keys;
 #[cfg(target_os = "linux")]
