@@ -68,7 +68,9 @@ impl KillSwitch {
         let local = match &self.local {
             Local::Blocked => String::new(),
             Local::Allowed { dns } if dns.is_empty() => ", and to local networks all but DNS".to_owned(),
-            Local::Allowed { dns } => format!(", and to local networks all but DNS (with {} also that)", list(dns)),
+            Local::Allowed { dns } => {
+                format!(", and to local networks all but DNS (with {} also that)", list(dns))
+            }
         };
         format!("let nothing leave but through {interface}: only DHCP, neighbour discovery, {own}{local}")
     }

@@ -42,7 +42,9 @@ fn spawn(arguments: &[&str]) -> io::Result<Child> {
     let mut result = spawn_program("nft", arguments);
     for program in ELSEWHERE {
         match result {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => result = spawn_program(program, arguments),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                result = spawn_program(program, arguments)
+            }
             found => return found,
         }
     }
@@ -79,14 +81,15 @@ fn converse(mut child: Child, input: Vec<u8>) -> io::Result<Ended> {
         Ok((collect(stdout)?, collect(stderr)?))
     };
     let deadline = Instant::now() + TIMEOUT;
-    let until_closed = |collected: &Receiver<_>| {
-        match collected.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            Ok(result) => result,
-            Err(RecvTimeoutError::Timeout) => Err(io::ErrorKind::TimedOut.into()),
-            Err(RecvTimeoutError::Disconnected) => Err(io::Error::other("its answer was lost")),
-        }
+    let until_closed = |collected: &Receiver<_>| match collected
+        .recv_timeout(deadline.saturating_duration_since(Instant::now()))
+    {
+        Ok(result) => result,
+        Err(RecvTimeoutError::Timeout) => Err(io::ErrorKind::TimedOut.into()),
+        Err(RecvTimeoutError::Disconnected) => Err(io::Error::other("its answer was lost")),
     };
-    let heard = talk().and_then(|(answer, complaint)| Ok((until_closed(&answer)?, until_closed(&complaint)?)));
+    let heard =
+        talk().and_then(|(answer, complaint)| Ok((until_closed(&answer)?, until_closed(&complaint)?)));
     match heard {
         Ok((answer, complaint)) => {
             // Its pipes are closed: it is ending.
