@@ -10,8 +10,12 @@ pub mod config;
 pub mod control;
 pub mod dataplane;
 pub mod demo;
+pub mod dns;
+pub mod down;
 pub mod drop_in;
 pub mod exit;
+pub mod firewall;
+pub mod host;
 pub mod interface;
 pub mod keys;
 #[cfg(target_os = "linux")]

@@ -3,6 +3,7 @@
 //! This is the control thread: it builds peers, talks to netlink and waits; packets move on the packet thread.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::{Arc, mpsc};
 
 use crate::cli::UpArgs;
@@ -10,9 +11,10 @@ use crate::config::{self, Config, LoadError};
 use crate::control::{AllowedIpChange, Control as _, ControlError, Controller, DeviceChange, PeerChange};
 use crate::dataplane::{DataplaneError, Snapshot, StartError, tun_queues};
 use crate::exit;
+use crate::host::{self, Host, HostError, Recording};
 use crate::interface::{self, Interface};
+use crate::output;
 use crate::resolve::{self, Cancel, ResolveError, Retries};
-use crate::routes::{Applied, Netlink, RouteError};
 use crate::scheduling::Priority;
 use crate::secrecy;
 use crate::signals;
@@ -32,9 +34,9 @@ pub enum UpError {
     /// Device, sockets or thread could not be had.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// Addresses or routes could not be set.
+    /// The system could not be set up for it.
     #[error(transparent)]
-    Routes(#[from] RouteError),
+    Host(#[from] HostError),
     /// The packet thread ended by itself.
     #[error(transparent)]
     Dataplane(#[from] DataplaneError),
@@ -54,45 +56,53 @@ impl UpError {
             Self::Start(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
                 exit::Code::Permission
             }
-            Self::Routes(error) => error.exit_code(),
+            Self::Host(error) => error.exit_code(),
             _ => exit::Code::Failure,
         }
     }
 }
 
-/// A running interface with its addresses and routes. Dropping it takes everything down.
+/// A running interface, and the system set up for it. Dropping it takes everything down.
 pub struct Daemon {
-    // In the order of the clean-up: routes and addresses first, then the device goes with its descriptors.
-    applied: Applied,
-    netlink: Netlink,
+    // In the order of the clean-up: routes and the like first, then the device goes with its descriptors.
+    host: Option<Host>,
     interface: Option<Interface>,
 }
 
 impl Daemon {
-    /// Brings the interface up in the network namespace of this thread, and returns once device, sockets,
-    /// addresses and routes are in place. A failure leaves nothing behind. `on_end` is called when packets have
-    /// stopped, whatever the reason.
+    /// Brings the interface up in the network namespace of this thread, and returns once device, sockets and
+    /// everything around them are in place. A failure leaves nothing behind. `on_end` is called when packets have
+    /// stopped, whatever the reason. Nothing is written down: a crash leaves rules and the like behind.
     pub fn start(
         config: &Config,
         endpoints: &[Option<SocketAddr>],
         options: &Options,
         on_end: impl FnOnce() + Send + 'static,
     ) -> Result<Self, UpError> {
-        let netlink = Netlink::open()?;
+        let host = Host::prepare(config, None, &known(endpoints), &Recording::Nowhere)?;
+        Self::start_on(host, config, endpoints, options, on_end)
+    }
+
+    /// The same on a system that was prepared for it.
+    pub fn start_on(
+        mut host: Host,
+        config: &Config,
+        endpoints: &[Option<SocketAddr>],
+        options: &Options,
+        on_end: impl FnOnce() + Send + 'static,
+    ) -> Result<Self, UpError> {
         let own = &config.interface;
-        let udp = UdpConfig { port: own.listen_port, fwmark: own.fw_mark, gso: true };
+        let udp = UdpConfig { port: own.listen_port, fwmark: host.mark(), gso: true };
         let mut interface = Interface::open(own.name.as_str(), Vec::new(), udp, options, None, on_end)?;
-        let link = netlink.link(&own.name)?;
-        let known: Vec<SocketAddr> = endpoints.iter().flatten().copied().collect();
-        let mtu = match own.mtu {
-            Some(mtu) => mtu,
-            None => netlink.default_mtu(own, &known),
-        };
-        netlink.set_queue_limits(&link, interface::queue_limits(mtu));
+        host.before()?;
+        let mtu = host.mtu();
+        if let Some(link) = host.link() {
+            host.netlink().set_queue_limits(link, interface::queue_limits(mtu));
+        }
         // Packets may move from here on: the first that the routes bring finds the event loop running.
         interface.run(mtu)?;
         interface.controller().set(device_change(config, endpoints))?;
-        let applied = netlink.apply(&link, config, mtu)?;
+        host.up()?;
         let opened = interface.opened();
         tracing::info!(
             interface = opened.interface,
@@ -105,7 +115,7 @@ impl Daemon {
             udp_offload = opened.offload.udp,
             "interface is up"
         );
-        Ok(Self { applied, netlink, interface: Some(interface) })
+        Ok(Self { host: Some(host), interface: Some(interface) })
     }
 
     /// What changes the interface and tells what it is.
@@ -123,17 +133,50 @@ impl Daemon {
         self.controller().ok_or(DataplaneError::Ended)?.snapshot()
     }
 
-    /// Takes the interface down: routes, addresses, device, sockets, threads. Gives the reason if packets had
-    /// stopped by themselves.
-    pub fn stop(mut self) -> Result<(), DataplaneError> {
+    /// The system around the interface.
+    pub fn host(&mut self) -> Option<&mut Host> {
+        self.host.as_mut()
+    }
+
+    /// Takes the interface down, with the commands of PreDown and PostDown: routes and the like, device, sockets,
+    /// threads. `save` is called after PreDown, when all is still there. Gives the reason if packets had stopped by
+    /// themselves.
+    pub fn stop_after(mut self, save: impl FnOnce(&Self)) -> Result<(), DataplaneError> {
+        if let Some(host) = &self.host {
+            host.before_down();
+        }
+        save(&self);
         self.take_down()
     }
 
-    fn take_down(&mut self) -> Result<(), DataplaneError> {
-        for error in self.applied.undo(&self.netlink) {
-            tracing::warn!("{error}");
+    /// Writes the state of the interface into its file. What fails is warned of.
+    pub fn save(&self, config: &Config, file: &Path) {
+        let (Some(host), Some(controller)) = (&self.host, self.controller()) else { return };
+        let interface = &config.interface.name;
+        let device = controller.get().map_err(|error| exit::Error::new(exit::Code::Failure, error));
+        match device.and_then(|device| Ok(host.save(config, file, &device)?)) {
+            Ok(true) => {
+                tracing::info!(%interface, file = %file.display(), "saved the state of the interface")
+            }
+            Ok(false) => tracing::debug!(%interface, "nothing to save: the file says it all"),
+            Err(error) => tracing::warn!("{error}"),
         }
-        self.interface.take().map_or(Ok(()), Interface::stop)
+    }
+
+    /// The same with nothing to save.
+    pub fn stop(self) -> Result<(), DataplaneError> {
+        self.stop_after(|_| {})
+    }
+
+    fn take_down(&mut self) -> Result<(), DataplaneError> {
+        if let Some(host) = &mut self.host {
+            host.down();
+        }
+        let ended = self.interface.take().map_or(Ok(()), Interface::stop);
+        if let Some(host) = self.host.take() {
+            host.after();
+        }
+        ended
     }
 }
 
@@ -143,6 +186,10 @@ impl Drop for Daemon {
             let _ = self.take_down();
         }
     }
+}
+
+fn known(endpoints: &[Option<SocketAddr>]) -> Vec<SocketAddr> {
+    endpoints.iter().flatten().copied().collect()
 }
 
 impl From<UpError> for exit::Error {
@@ -162,31 +209,58 @@ pub fn run(args: &UpArgs) -> Result<(), exit::Error> {
         priority: if args.realtime { Priority::Realtime } else { Priority::Ordinary },
         ..Options::default()
     };
-    Ok(run_until_signal(&args.target, &options)?)
+    let config = load(args)?;
+    if args.host.dry_run {
+        return dry_run(&config);
+    }
+    Ok(run_until_signal(&config, &config::path_of(&args.target), &options)?)
 }
 
-fn run_until_signal(target: &str, options: &Options) -> Result<(), UpError> {
+/// The configuration with what the command line says instead; what is odd is warned of.
+fn load(args: &UpArgs) -> Result<Config, LoadError> {
     secrecy::forbid_core_dumps();
-    let parsed = config::load(target)?;
+    let parsed = config::load(&args.target)?;
     for warning in &parsed.warnings {
         tracing::warn!("{warning}");
     }
-    let config = parsed.config;
+    let mut config = parsed.config;
+    if let Some(mode) = args.host.kill_switch {
+        config.interface.host.kill_switch = mode.into();
+    }
+    Ok(config)
+}
+
+/// Prints what would be done.
+fn dry_run(config: &Config) -> Result<(), exit::Error> {
+    // A name that cannot be resolved now is none that the plan could not do without.
+    let resolve = |endpoint| resolve::resolve(endpoint, Retries::Limited(0), &Cancel::default()).ok();
+    let endpoints: Vec<SocketAddr> =
+        config.peers.iter().filter_map(|peer| peer.endpoint.as_ref().and_then(resolve)).collect();
+    output::print(host::plan(config, &endpoints)?.to_string().as_bytes())
+}
+
+fn run_until_signal(config: &Config, file: &Path, options: &Options) -> Result<(), UpError> {
     // Nothing is set up yet, so a signal during the look-ups may simply end the process.
-    let endpoints = resolve_endpoints(&config)?;
+    let endpoints = resolve_endpoints(config)?;
     let (end, ended) = mpsc::channel();
     let signal = end.clone();
     signals::watch(move |name| {
         let _ = signal.send(Some(name));
     })
     .map_err(UpError::Signals)?;
-    let daemon = Daemon::start(&config, &endpoints, options, move || {
+    let recording = Recording::In(host::directory());
+    let host = Host::prepare(config, Some(file), &known(&endpoints), &recording)?;
+    let daemon = Daemon::start_on(host, config, &endpoints, options, move || {
         let _ = end.send(None);
     })?;
     if let Ok(Some(name)) = ended.recv() {
         tracing::info!(signal = name, "taking the interface down");
     }
-    daemon.stop()?;
+    daemon.stop_after(|daemon| {
+        if config.interface.host.save_config {
+            daemon.save(config, file);
+        }
+    })?;
     tracing::info!(interface = %config.interface.name, "interface is down");
     Ok(())
 }

@@ -1,0 +1,57 @@
+//! The arguments of what sets the system up around an interface, and takes that back.
+
+use clap::{Args, ValueEnum};
+
+use super::EXIT_CODES;
+use crate::config;
+
+/// What `weft up` does beside running the interface.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub struct HostArgs {
+    /// Print what would be done, and do nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Let nothing leave except through the tunnel: `on`, or `allow-local` to spare local networks. Counts instead of
+    /// the file's `# weft: KillSwitch = …`, and holds until `weft down`, also when weft crashes.
+    #[arg(long, value_name = "MODE", value_enum, num_args = 0..=1, default_missing_value = "on", require_equals = true)]
+    pub kill_switch: Option<KillSwitch>,
+}
+
+/// What a kill switch spares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum KillSwitch {
+    /// There is none.
+    Off,
+    /// The tunnel and DHCP alone.
+    On,
+    /// Local networks too.
+    AllowLocal,
+}
+
+impl From<KillSwitch> for config::KillSwitch {
+    fn from(mode: KillSwitch) -> Self {
+        match mode {
+            KillSwitch::Off => Self::Off,
+            KillSwitch::On => Self::On,
+            KillSwitch::AllowLocal => Self::AllowLocal,
+        }
+    }
+}
+
+/// The arguments of `weft down`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = format!("\
+Examples:
+  sudo weft down wg0              ends the daemon of wg0, or removes what it left when it crashed
+  sudo weft down ./office.conf    the interface `office`
+  weft down wg0 --dry-run         prints what would be taken back
+
+{EXIT_CODES}"))]
+pub struct DownArgs {
+    /// The interface's name, or the configuration file that names it.
+    #[arg(value_name = "NAME|FILE")]
+    pub target: String,
+    /// Print what would be done, and do nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+}
