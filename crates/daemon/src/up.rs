@@ -19,7 +19,7 @@ use crate::routes::{Applied, Netlink, QueueLimits, RouteError};
 use crate::scheduling::Priority;
 use crate::secrecy;
 use crate::signals;
-use crate::udp::UdpConfig;
+use crate::udp::{PathMtu, UdpConfig};
 
 /// How to run an interface, beside what its file says.
 #[derive(Clone, Debug)]
@@ -28,6 +28,8 @@ pub struct Options {
     pub tun_threads: TunThreads,
     /// Whether the TUN and the sockets take super-packets and batches.
     pub offload: bool,
+    /// Whether datagrams may be fragmented on their way.
+    pub path_mtu: PathMtu,
     /// Name of the packet thread, at most 15 bytes.
     pub thread_name: String,
     /// How the packet thread competes for a core.
@@ -39,6 +41,7 @@ impl Default for Options {
         Self {
             tun_threads: TunThreads::Auto,
             offload: true,
+            path_mtu: PathMtu::default(),
             thread_name: "weft-packets".into(),
             priority: Priority::Ordinary,
         }
@@ -114,6 +117,7 @@ impl Daemon {
                     port: interface.listen_port,
                     fwmark: interface.fw_mark,
                     gso: options.offload,
+                    path_mtu: options.path_mtu,
                 },
                 private_key: interface.private_key.clone(),
                 tunnel: TunnelConfig { mtu: 0, staging_bytes: memory_budget::staging_bytes() },

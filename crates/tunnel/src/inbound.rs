@@ -83,7 +83,7 @@ impl Tunnel {
             self.reschedule(id);
         }
         if has_moved {
-            self.heard_from(id, meta);
+            self.heard_from(id, meta, now);
         }
         if wants_rekey {
             self.want_handshake(id, now, false);
@@ -168,7 +168,7 @@ impl Tunnel {
         let (shaken, len) = peer.session.handshake(datagram, now, &mut answer)?;
         peer.received_bytes += datagram.len() as u64;
         peer.timers.received(now);
-        self.heard_from(id, meta);
+        self.heard_from(id, meta, now);
         match shaken {
             Shaken::Answered => {
                 if let Some(peer) = self.peer_mut(id) {
@@ -197,8 +197,8 @@ impl Tunnel {
 
     /// Roaming (whitepaper, section 6.5): an authenticated message tells where its peer is, and which of our
     /// addresses it knows.
-    fn heard_from(&mut self, id: PeerId, meta: &RecvMeta) {
-        let endpoint = Endpoint { address: meta.source, source: meta.local };
+    fn heard_from(&mut self, id: PeerId, meta: &RecvMeta, now: Instant) {
+        let endpoint = Endpoint { address: meta.source, source: self.source_for(id, meta.local, now) };
         let Some(peer) = self.peer_mut(id) else { return };
         if peer.endpoint == Some(endpoint) {
             return;

@@ -8,6 +8,7 @@ use ipnet::IpNet;
 
 use crate::config::PeerConfig;
 use crate::key::{PrivateKey, PublicKey};
+use crate::path::PathLimit;
 use crate::peer_index::INDEX_BITS;
 use crate::session::{Session, SessionBuilder};
 use crate::staging::Staging;
@@ -97,6 +98,10 @@ pub(crate) struct Peer {
     pub(crate) index: u32,
     pub(crate) session: Session,
     pub(crate) endpoint: Option<Endpoint>,
+    /// The largest packets that its path carries.
+    pub(crate) path_limit: PathLimit,
+    /// Until when the routing table alone chooses the source towards it.
+    pub(crate) source_held_until: Option<Instant>,
     pub(crate) allowed_ips: Vec<IpNet>,
     pub(crate) staging: Staging,
     pub(crate) timers: Timers,
@@ -114,6 +119,8 @@ impl Peer {
             index: new.index,
             session: new.session,
             endpoint: new.config.endpoint.map(|address| Endpoint { address, source: None }),
+            path_limit: PathLimit::default(),
+            source_held_until: None,
             allowed_ips: new.config.allowed_ips,
             staging: Staging::default(),
             timers: Timers::new(keepalive.map(Duration::from_secs), new.index, now),
@@ -146,6 +153,8 @@ pub struct PeerSnapshot {
     pub received_bytes: u64,
     /// Bytes of packets that wait for a session.
     pub staged_bytes: usize,
+    /// Bytes of the largest inner packet that its path carries in one piece, if its MTU was found to be small.
+    pub path_limit: Option<u16>,
     /// Its allowed-ips, as configured.
     pub allowed_ips: Vec<IpNet>,
 }

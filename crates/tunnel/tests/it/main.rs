@@ -4,7 +4,9 @@
 mod agreement;
 mod forge;
 mod handshake;
+mod icmp;
 mod load;
+mod paths;
 mod rekey;
 mod roaming;
 mod sim;

@@ -82,7 +82,7 @@ fn a_batch_travels_whole_and_is_received_with_its_stride() {
             let sent = contents(1200, 1200 * 30 + 7);
             for address in [V4, V6] {
                 let accepted = send(&mut a, to(address, b.port(), 1200, &sent)).await.unwrap();
-                assert_eq!(accepted, Sent { bytes: sent.len(), source_unusable: false });
+                assert_eq!(accepted, Sent { bytes: sent.len(), source_unusable: false, path_mtu: None });
                 let received = receive(&mut b, 31).await;
                 assert_in_order(&received, &sent, 1200);
                 for (meta, _) in &received {
@@ -179,7 +179,7 @@ fn datagrams_leave_from_the_source_that_was_asked_for() {
             for sent in [&b"one"[..], b"onetwo"] {
                 let transmit = Transmit { source: Some(source), ..to(address, b.port(), 3, sent) };
                 let accepted = send(&mut a, transmit).await.unwrap();
-                assert_eq!(accepted, Sent { bytes: sent.len(), source_unusable: false });
+                assert_eq!(accepted, Sent { bytes: sent.len(), source_unusable: false, path_mtu: None });
                 for (meta, _) in receive(&mut b, sent.len() / 3).await {
                     assert_eq!(meta.source.ip(), source);
                 }
@@ -213,7 +213,7 @@ fn a_source_that_is_not_ours_is_given_up_and_told() {
                     let source = Some(source.parse().unwrap());
                     let transmit = Transmit { source, ..to(address, b.port(), 3, sent) };
                     let accepted = send(&mut a, transmit).await.unwrap();
-                    assert_eq!(accepted, Sent { bytes: sent.len(), source_unusable: true });
+                    assert_eq!(accepted, Sent { bytes: sent.len(), source_unusable: true, path_mtu: None });
                     let received = receive(&mut b, sent.len() / 3).await;
                     assert_in_order(&received, sent, 3);
                     assert_eq!(received[0].0.source.ip(), address);
