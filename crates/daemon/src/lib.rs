@@ -9,6 +9,7 @@ pub mod control;
 pub mod dataplane;
 pub mod demo;
 pub mod exit;
+pub mod interface;
 pub mod keys;
 #[cfg(target_os = "linux")]
 pub mod lab;

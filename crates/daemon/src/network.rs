@@ -9,12 +9,14 @@ use std::time::Duration;
 
 mod coalesce;
 mod follower;
+mod keeper;
 
 #[cfg_attr(target_os = "linux", path = "network/linux.rs")]
 #[cfg_attr(not(target_os = "linux"), path = "network/unsupported.rs")]
 mod platform;
 
 pub use follower::{Follower, MtuPolicy, Reaction, Way};
+pub use keeper::Keeper;
 pub use platform::{Watch, way_to};
 
 /// What changed since the last time.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::key::PublicKey;
 use crate::peer::PeerId;
-use crate::session::DATA_OVERHEAD;
+use crate::session::{DATA_OVERHEAD, REJECT_AFTER_TIME};
 use crate::tunnel::Tunnel;
 
 /// How long what was learnt of a path is believed, as the kernel does (net.ipv4.route.mtu_expires).
@@ -78,11 +78,6 @@ impl PathLimit {
 }
 
 impl Tunnel {
-    /// Inner packets are padded to 16 bytes, but not beyond this, from now on: the TUN has this MTU.
-    pub fn set_mtu(&mut self, mtu: u16) {
-        self.config.mtu = mtu;
-    }
-
     /// The path to the peer carries packets of `outer_mtu` bytes, IP header included, and larger ones in pieces or
     /// not at all. Inner packets that do not fit and may not be fragmented are answered by ICMP from now on, for ten
     /// minutes or until the path changes.
@@ -93,45 +88,36 @@ impl Tunnel {
         peer.path_limit.set(limit as u16, now);
     }
 
-    /// The ways to these peers changed: this machine sends to them from another address, or by another route.
-    ///
-    /// The routing table chooses the source again, and what was learnt of the path's MTU is forgotten. A peer with a
-    /// session is sent a keepalive, unless data goes to it anyway, so that it knows where we are, and is asked by a
-    /// handshake if it remains silent for two seconds. With many peers that is spread over some seconds.
-    pub fn paths_changed(&mut self, keys: &[PublicKey], now: Instant) {
-        for key in keys {
-            let Some(id) = self.by_key.get(key).copied() else { continue };
-            if let Some(peer) = self.peer_mut(id) {
-                peer.path_limit = PathLimit::default();
-                peer.source_held_until = Some(now + SOURCE_HOLD);
-            }
-            self.forget_source(id);
-            self.speak_up(id, now);
+    /// The way to a peer changed. False if there is none.
+    pub(crate) fn path_changed(&mut self, key: &PublicKey, now: Instant) -> bool {
+        let Some(id) = self.by_key.get(key).copied() else { return false };
+        if let Some(peer) = self.peer_mut(id) {
+            peer.path_limit = PathLimit::default();
+            peer.source_held_until = Some(now + SOURCE_HOLD);
         }
+        self.forget_source(id);
+        self.speak_up(id, now);
+        true
     }
 
-    /// This machine slept for `slept`, during which its clock stood still: sessions are older than they seem.
-    ///
-    /// A peer with a session is sent a keepalive, for what a NAT in between has forgotten, and asked by a handshake
-    /// if it remains silent. After more than a session's life (three minutes) it has forgotten the session, so that
-    /// the handshake comes at once.
-    pub fn resumed(&mut self, keys: &[PublicKey], slept: Duration, now: Instant) {
-        for key in keys {
-            let Some(id) = self.by_key.get(key).copied() else { continue };
-            if slept < crate::session::REJECT_AFTER_TIME {
-                self.speak_up(id, now);
-            } else if self.peer_mut(id).is_some_and(|peer| peer.session.can_seal(now)) {
-                let delay = self.spread(id);
-                self.ask_after(id, delay, now);
-            }
+    /// The machine slept. False if there is no such peer.
+    pub(crate) fn resumed(&mut self, key: &PublicKey, slept: Duration, now: Instant) -> bool {
+        let Some(id) = self.by_key.get(key).copied() else { return false };
+        if slept < REJECT_AFTER_TIME {
+            // Its session may be alive, but a NAT in between may have forgotten us.
+            self.speak_up(id, now);
+        } else if self.peer_mut(id).is_some_and(|peer| peer.in_use(now).can_seal(now)) {
+            let delay = self.spread(id);
+            self.ask_after(id, delay, now);
         }
+        true
     }
 
     /// Lets a peer with a session hear from us soon, and asks for a handshake if it is not heard of.
     fn speak_up(&mut self, id: PeerId, now: Instant) {
         let delay = self.spread(id);
         let Some(peer) = self.peer_mut(id) else { return };
-        if !peer.session.can_seal(now) || peer.endpoint.is_none() {
+        if !peer.in_use(now).can_seal(now) || peer.endpoint.is_none() {
             return;
         }
         peer.timers.keepalive_by(now + delay);
@@ -145,6 +131,18 @@ impl Tunnel {
         self.reschedule(id);
     }
 
+    /// The source address towards a peer that sends to `local`: that one, unless the routing table alone is to
+    /// choose now.
+    pub(crate) fn source_for(&mut self, id: PeerId, local: Option<IpAddr>, now: Instant) -> Option<IpAddr> {
+        let peer = self.peer_mut(id)?;
+        let is_held = peer.source_held_until.is_some_and(|until| now < until);
+        if is_held {
+            return None;
+        }
+        peer.source_held_until = None;
+        local
+    }
+
     /// A delay for what all peers get at once: none for one peer, some seconds for thousands.
     fn spread(&self, id: PeerId) -> Duration {
         // The places of the peers are spread evenly, which is all that is needed.
@@ -156,17 +154,4 @@ impl Tunnel {
 fn outer_overhead(endpoint: SocketAddr) -> usize {
     let ip = if endpoint.is_ipv4() { crate::ip::IPV4_HEADER } else { crate::ip::IPV6_HEADER };
     ip + 8 + DATA_OVERHEAD
-}
-
-impl Tunnel {
-    /// Whether the routing table alone is to choose the source towards the peer now, whatever address it sends to.
-    pub(crate) fn source_for(&mut self, id: PeerId, local: Option<IpAddr>, now: Instant) -> Option<IpAddr> {
-        let peer = self.peer_mut(id)?;
-        let is_held = peer.source_held_until.is_some_and(|until| now < until);
-        if is_held {
-            return None;
-        }
-        peer.source_held_until = None;
-        local
-    }
 }

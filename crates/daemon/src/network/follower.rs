@@ -63,13 +63,23 @@ impl Follower {
         Self { fw_mark, mtu, ways: HashMap::new() }
     }
 
-    /// Outgoing packets have another mark, or somebody else chooses the MTU, from now on.
-    pub fn reconfigure(&mut self, fw_mark: u32, mtu: MtuPolicy) {
-        (self.fw_mark, self.mtu) = (fw_mark, mtu);
+    /// Outgoing packets have another mark from now on.
+    pub fn set_mark(&mut self, fw_mark: u32) {
+        self.fw_mark = fw_mark;
     }
 
-    /// Looks at the ways to the endpoints of all peers, in the network namespace of this thread. Call it once when
-    /// the interface is up, with an empty change, and then with each change. Some microseconds an endpoint.
+    /// The MTU stays as it is from now on.
+    pub fn fix_mtu(&mut self) {
+        self.mtu = MtuPolicy::Fixed;
+    }
+
+    /// Looks at the ways for the first time.
+    pub fn look(&mut self, peers: &[(PublicKey, SocketAddr)]) -> Reaction {
+        self.react(&Change::default(), peers)
+    }
+
+    /// Looks at the ways to the endpoints of all peers, in the network namespace of this thread: some microseconds
+    /// an endpoint.
     pub fn react(&mut self, change: &Change, peers: &[(PublicKey, SocketAddr)]) -> Reaction {
         let fw_mark = self.fw_mark;
         self.react_with(change, peers, |endpoint| way_to(endpoint, fw_mark))

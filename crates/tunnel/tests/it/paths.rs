@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use weft_tunnel::PublicKey;
+use weft_tunnel::{Change, PublicKey};
 
 use crate::sim::{A, B, C, Kind, PeerOptions, World, ms, secs};
 
@@ -22,9 +22,10 @@ fn move_a(world: &mut World, keeps_the_old: bool) -> SocketAddr {
 }
 
 fn paths_changed(world: &mut World, node: usize, others: &[usize]) {
-    let keys: Vec<_> = others.iter().map(|other| key(world, *other)).collect();
-    let now = world.now;
-    world.nodes[node].tunnel.paths_changed(&keys, now);
+    for other in others {
+        let (peer, now) = (key(world, *other), world.now);
+        assert!(world.nodes[node].tunnel.apply(Change::PathChanged(peer), now));
+    }
 }
 
 #[test]
@@ -160,8 +161,8 @@ fn many_peers_are_told_one_after_the_other() {
 fn after_a_short_sleep_the_peer_hears_from_us_and_after_a_long_one_there_is_a_new_session() {
     for (slept, kind) in [(secs(60), Kind::Keepalive), (secs(3600), Kind::Initiation)] {
         let mut world = World::settled_pair();
-        let (keys, now) = ([key(&world, B)], world.now);
-        world.nodes[A].tunnel.resumed(&keys, slept, now);
+        let (peer, now) = (key(&world, B), world.now);
+        assert!(world.nodes[A].tunnel.apply(Change::Resumed { peer, slept }, now));
         world.run_for(ms(500));
         assert_eq!(world.count(A, kind), 1, "{kind:?}");
         assert_eq!(

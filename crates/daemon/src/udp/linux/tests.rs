@@ -14,7 +14,7 @@ use ipnet::IpNet;
 use socket2::{Domain, Protocol, Socket, Type};
 use weft_tunnel::{Ecn, RecvMeta};
 
-use super::super::Received;
+use super::super::{PathMtu, Received};
 use super::*;
 use crate::lab::{self, Namespace, link};
 
