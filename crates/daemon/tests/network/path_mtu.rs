@@ -106,7 +106,8 @@ fn with_discovery_a_sender_is_told_what_the_path_carries() {
         sink.set_nonblocking(true).unwrap();
         let fragments = fragments_made(&lab.client);
         until("what fits arrives", || {
-            sender.send(&large).unwrap();
+            // An answer to what was sent before may come with it.
+            let _ = sender.send(&large);
             let mut received = [0; 2000];
             std::iter::from_fn(|| sink.recv(&mut received).ok()).any(|len| len == large.len())
         });

@@ -52,6 +52,7 @@ impl Sender {
             Err(error) if self.path_mtu == PathMtu::On && is_too_long(&error) => {
                 let send = || send_singles(fd, &transmit, stats);
                 let bytes = path_mtu::in_pieces(fd, transmit.destination, send)?;
+                stats.gso_fallbacks += u64::from(transmit.segments() > 1 && self.gso);
                 let path_mtu = self.questions.path_mtu(fd, &transmit);
                 Ok(Sent { bytes, source_unusable: false, path_mtu })
             }
