@@ -34,8 +34,10 @@ pub struct Change {
     pub slept: Option<Duration>,
     /// The own device has another MTU.
     pub device_mtu: Option<u32>,
-    /// The own device was deleted. One that was only moved to another network namespace was not.
+    /// The own device was deleted.
     pub device_gone: bool,
+    /// The own device was moved to another network namespace, where it lives on.
+    pub device_left: bool,
 }
 
 impl Change {
@@ -62,6 +64,7 @@ impl Change {
         };
         self.device_mtu = later.device_mtu.or(self.device_mtu);
         self.device_gone |= later.device_gone;
+        self.device_left |= later.device_left;
     }
 }
 

@@ -109,7 +109,7 @@ impl Daemon {
         );
         let ipv6 = own.addresses.iter().any(|address| address.addr().is_ipv6());
         let controller = Arc::clone(interface.controller());
-        let keeper = Keeper::new(controller, link, own.fw_mark, mtu, own.mtu.is_some(), ipv6)?;
+        let keeper = Keeper::new(controller, link, mtu, own.mtu.is_some(), ipv6)?;
         Ok(Self { applied, netlink, keeper, interface: Some(interface) })
     }
 

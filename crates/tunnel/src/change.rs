@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 
 use crate::key::{PrivateKey, PublicKey};
+use crate::path::PathLimit;
 use crate::peer::{Endpoint, NewPeer, NewSession, Previous};
 use crate::session::Gate;
 use crate::tunnel::Tunnel;
@@ -129,6 +130,7 @@ impl Tunnel {
         // The same place: the source that the peer knows stays.
         if peer.endpoint.is_none_or(|endpoint| endpoint.address != address) {
             peer.endpoint = Some(Endpoint { address, source: None });
+            peer.path_limit = PathLimit::default();
         }
         true
     }

@@ -11,6 +11,7 @@ use crate::ecn;
 use crate::event::Event;
 use crate::ip::IpHeader;
 use crate::packet::{PlainSlab, Plaintext};
+use crate::path::PathLimit;
 use crate::peer::{Endpoint, PeerId};
 use crate::session::{Content, DATA_OVERHEAD, HandshakeKind, REJECT_AFTER_TIME, Refused, Shaken};
 use crate::timers::{KEEPALIVE_TIMEOUT, REKEY_TIMEOUT};
@@ -214,6 +215,7 @@ impl Tunnel {
         let moved = peer.endpoint.is_none_or(|old| old.address != meta.source);
         peer.endpoint = Some(endpoint);
         if moved {
+            peer.path_limit = PathLimit::default();
             let event = Event::EndpointChanged { peer: peer.public_key, endpoint: meta.source };
             self.push_event(event);
         }

@@ -35,6 +35,11 @@ impl Controller {
         self.dataplane.snapshot(peers)
     }
 
+    /// The mark of outgoing packets; 0: none.
+    pub fn fw_mark(&self) -> u32 {
+        self.lock().fw_mark
+    }
+
     /// Changes the MTU that inner packets are padded within, in bytes.
     pub fn set_mtu(&self, mtu: u16) -> Result<(), ControlError> {
         Ok(self.dataplane.change(vec![Change::Mtu(mtu)])?)

@@ -63,6 +63,7 @@ mod tests {
             slept: None,
             device_mtu: None,
             device_gone: false,
+            device_left: false,
         }
     }
 

@@ -136,6 +136,7 @@ mod tests {
         slept: None,
         device_mtu: None,
         device_gone: false,
+        device_left: false,
     };
 
     fn peer(number: u8) -> (PublicKey, SocketAddr) {

@@ -20,19 +20,18 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// For an interface that is up with this MTU, whose packets have this mark. `mtu_is_fixed` by the configuration;
+    /// For an interface that is up with this MTU, `mtu_is_fixed` by the configuration;
     /// `ipv6` if it has such an address. Looks at the ways to its peers.
     pub fn new(
         controller: Arc<Controller>,
         link: Link,
-        fw_mark: u32,
         mtu: u16,
         mtu_is_fixed: bool,
         ipv6: bool,
     ) -> Result<Self, ControlError> {
         let policy =
             if mtu_is_fixed { MtuPolicy::Fixed } else { MtuPolicy::Automatic { current: mtu, ipv6 } };
-        let mut follower = Follower::new(fw_mark, policy);
+        let mut follower = Follower::new(controller.fw_mark(), policy);
         // What the ways were before is what they are now; an MTU that is better already waits for the next change.
         let _ = follower.look(&endpoints(&controller)?);
         Ok(Self { follower, controller, link, mtu })
@@ -44,22 +43,17 @@ impl Keeper {
     /// # Errors
     /// The interface is being taken down. An MTU that is refused is only logged.
     pub fn react(&mut self, change: &Change, netlink: &Netlink) -> Result<(), ControlError> {
-        if let Some(mtu) =
-            change.device_mtu.and_then(|mtu| u16::try_from(mtu).ok()).filter(|mtu| *mtu != self.mtu)
-        {
-            tracing::info!(
-                mtu,
-                interface = self.link.name,
-                "somebody set the MTU: it stays as it is from now on"
-            );
+        if change.device_left || change.device_gone {
+            // Its number in this namespace may be another's from now on.
             self.follower.fix_mtu();
-            self.mtu = mtu;
-            self.controller.set_mtu(mtu)?;
+        } else if change.device_mtu.is_some() {
+            self.see_mtu(netlink)?;
         }
         if !change.concerns_ways() {
             return Ok(());
         }
         let peers = endpoints(&self.controller)?;
+        self.follower.set_mark(self.controller.fw_mark());
         let reaction = self.follower.react(change, &peers);
         if let Some(slept) = reaction.slept {
             tracing::info!(seconds = slept.as_secs(), "the machine slept");
@@ -83,9 +77,15 @@ impl Keeper {
         &self.link
     }
 
-    /// Outgoing packets have another mark from now on.
-    pub fn set_mark(&mut self, fw_mark: u32) {
-        self.follower.set_mark(fw_mark);
+    /// Finds out whether somebody else chose the device's MTU: what was told may be older than what weft did since.
+    fn see_mtu(&mut self, netlink: &Netlink) -> Result<(), ControlError> {
+        let Ok(link) = self.link.name.parse().map(|name| netlink.link(&name)) else { return Ok(()) };
+        let mtu = link.ok().and_then(|link| u16::try_from(link.mtu).ok());
+        let Some(mtu) = mtu.filter(|mtu| *mtu != self.mtu) else { return Ok(()) };
+        tracing::info!(mtu, interface = self.link.name, "somebody set the MTU: from now on it stays");
+        self.follower.fix_mtu();
+        self.mtu = mtu;
+        self.controller.set_mtu(mtu)
     }
 
     fn set_mtu(&mut self, mtu: u16, netlink: &Netlink) -> Result<(), ControlError> {

@@ -4,7 +4,8 @@
 //!   client  wan 10.91.1.2, then .3 ─── router ─── 10.91.2.2 wan  server
 //! ```
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
+use std::time::Duration;
 
 use weft::lab;
 use weft::lab::routed::{End, Routed};
@@ -74,10 +75,18 @@ fn a_client_with_nothing_to_send_tells_its_new_address() {
     for is_v6 in [false, true] {
         let moving = Moving::start(is_v6);
         moving.talk().finish();
+        // The last word is the client's, so that it owes no keepalive.
+        let sink = moving.lab.server.run(|| UdpSocket::bind((inner_v4(SERVER), 0))).unwrap();
+        sink.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let client = moving.lab.client.run(|| UdpSocket::bind((inner_v4(CLIENT), 0))).unwrap();
+        client.send_to(b"last", sink.local_addr().unwrap()).unwrap();
+        assert_eq!(sink.recv(&mut [0; 8]).unwrap(), 4);
         assert_eq!(moving.pair.server.peer().endpoint, moving.client_at(2));
-        let datagrams = moving.pair.client.snapshot().tunnel.sealed;
+        let sealed = moving.pair.client.snapshot().tunnel.sealed;
         moving.lab.move_end(End::Client, 2, 3).unwrap();
         moving.expect_at(3);
-        assert_eq!(moving.pair.client.snapshot().tunnel.sealed, datagrams, "it had nothing to send");
+        let after = moving.pair.client.snapshot().tunnel;
+        // It had nothing to send, and did not have to wait until it was silent for long enough to begin anew.
+        assert_eq!((after.sealed, after.handshakes), (sealed, 1));
     }
 }

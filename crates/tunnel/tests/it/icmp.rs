@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use weft_tunnel::{DropReason, Offload, Outbound, ip};
+use weft_tunnel::{Change, DropReason, Offload, Outbound, ip};
 
 use crate::sim::{A, B, C, DELAY, PeerOptions, World, inner_v4, inner_v6, secs, tcp, udp};
 
@@ -195,4 +195,19 @@ fn the_limit_of_one_peer_is_not_that_of_another() {
         assert_eq!(world3.give(A, packet, Offload::None).is_ok(), passes);
     }
     assert!(world.give(A, of_len(inner_v4(A), inner_v4(B), 1300), Offload::None).is_ok());
+}
+
+#[test]
+fn what_is_known_of_a_path_is_forgotten_when_the_peer_moves() {
+    let mut world = over_a_small_path();
+    let peer = world.nodes[B].public_key();
+    world.nodes[B].address = "198.51.100.7:51820".parse().unwrap();
+    // From there its data comes without a source of its own.
+    let now = world.now;
+    let key = world.nodes[A].public_key();
+    world.nodes[B].tunnel.apply(Change::PathChanged(key), now);
+    world.send(B, A, 1).unwrap();
+    world.run_for(secs(1));
+    assert_eq!(world.endpoint(A, B), Some(world.nodes[B].address));
+    assert_eq!(world.nodes[A].peer(&peer).path_limit, None);
 }

@@ -110,7 +110,7 @@ impl Observer {
             link.attributes.iter().any(|attribute| matches!(attribute, LinkAttribute::NewNetnsId(_)));
         // Its number may be another's from now on.
         self.own = None;
-        Change { device_gone: !has_moved, ..Change::default() }
+        Change { device_gone: !has_moved, device_left: has_moved, ..Change::default() }
     }
 }
 
@@ -209,7 +209,8 @@ mod tests {
     fn a_device_that_moves_to_another_namespace_is_not_gone() {
         let mut moved = link(OWN, LinkFlags::empty(), 1420);
         moved.attributes.push(LinkAttribute::NewNetnsId(3));
-        assert!(observer().see(&RouteNetlinkMessage::DelLink(moved)).is_empty());
+        let change = observer().see(&RouteNetlinkMessage::DelLink(moved));
+        assert_eq!(change, Change { device_left: true, ..Change::default() });
     }
 
     #[test]
