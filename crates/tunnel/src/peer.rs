@@ -110,6 +110,11 @@ impl NewPeer {
         self.index
     }
 
+    /// What it was built from.
+    pub fn config(&self) -> &PeerConfig {
+        &self.config
+    }
+
     /// What it was built from, to build it again when its random index is taken.
     pub fn into_config(self) -> PeerConfig {
         self.config

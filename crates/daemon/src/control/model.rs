@@ -114,8 +114,8 @@ impl Model {
 
     fn conclude(&self, out: Changes) -> Vec<Change> {
         let Changes { mut list, mut withdrawn } = out;
-        withdrawn
-            .retain(|(key, prefix)| self.by_key.contains_key(key) && self.owners.get(prefix) != Some(key));
+        // What is another peer's now was taken over by it, and what came back was never gone.
+        withdrawn.retain(|(_, prefix)| !self.owners.contains_key(prefix));
         if self.private_key.is_some() {
             for of_peer in withdrawn.chunk_by(|(a, _), (b, _)| a == b) {
                 let remove: Vec<IpNet> = of_peer.iter().map(|(_, prefix)| *prefix).collect();
@@ -166,6 +166,8 @@ impl Model {
             self.indices.remove(index);
         }
         if self.private_key.is_some() {
+            let lost = out.withdrawn.extract_if(.., |(of, _)| of == key).map(|(_, prefix)| prefix);
+            change_allowed_ips(*key, &[], &lost.collect::<Vec<_>>(), &mut out.list);
             remove_from_tunnel(&peer, &mut out.list);
         }
     }
@@ -332,3 +334,6 @@ fn change_allowed_ips(peer: PublicKey, add: &[IpNet], remove: &[IpNet], out: &mu
     let removed = remove.chunks(PREFIXES_PER_CHANGE).map(|remove| (Vec::new(), remove.to_vec()));
     out.extend(added.chain(removed).map(|(add, remove)| Change::AllowedIps { peer, add, remove }));
 }
+
+#[cfg(test)]
+mod tests;
