@@ -18,5 +18,6 @@ mod weft;
 mod addresses;
 mod device_mtu;
 mod path_mtu;
+mod sleep;
 mod unreachable;
 mod uplinks;

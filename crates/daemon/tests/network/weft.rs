@@ -116,6 +116,11 @@ impl Weft {
         Self { daemon, watch: Some(watch), end, control: Some(control.unwrap()) }
     }
 
+    /// Tells its control thread of a change that cannot be made here.
+    pub(crate) fn tell(&self, change: Change) {
+        self.end.send(Some(change)).unwrap();
+    }
+
     fn daemon(&self) -> MutexGuard<'_, Daemon> {
         self.daemon.lock().unwrap_or_else(PoisonError::into_inner)
     }
