@@ -52,7 +52,6 @@ impl Change {
     }
 
     /// Adds what changed later.
-    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "nothing is watched"))]
     fn add(&mut self, later: Self) {
         self.addresses |= later.addresses;
         self.routes |= later.routes;
