@@ -7,6 +7,12 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::logging::Format;
 
+mod doctor;
+mod status;
+
+pub use doctor::DoctorArgs;
+pub use status::{StatusArgs, TopArgs};
+
 const EXIT_CODES: &str = "\
 Exit codes:
   0   all went well
@@ -54,6 +60,12 @@ pub enum Command {
     /// Read a private key from standard input and print its public key.
     #[command(after_help = "Example:\n  weft pubkey < private.key")]
     Pubkey,
+    /// Show what running interfaces do, and what is wrong with them.
+    Status(StatusArgs),
+    /// Watch a running interface: rates, handshakes, drops, batches, queues.
+    Top(TopArgs),
+    /// Check this machine, and what a configuration asks of it, and say what to change.
+    Doctor(DoctorArgs),
     /// Run two tunnel ends on this machine, send traffic between them, and show how fast it went.
     Demo(DemoArgs),
 }

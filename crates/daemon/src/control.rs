@@ -4,6 +4,9 @@
 //! costs an X25519), reach the event loop in slices, and its counters come back as snapshots.
 
 mod device;
+#[cfg(unix)]
+pub mod listener;
+pub mod socket;
 
 pub use device::{AllowedIpChange, DeviceChange, DeviceState, PeerChange, PeerState};
 

@@ -14,7 +14,7 @@ use weft_tunnel::{DropCounters, NewPeer, PeerSnapshot, PrivateKey, Tunnel, Tunne
 
 use crate::cli::TunThreads;
 use crate::scheduling::{self, Priority};
-use crate::udp::{self, BindError, UdpConfig, UdpSockets, UdpStats};
+use crate::udp::{self, BindError, UdpConfig, UdpFeatures, UdpSockets, UdpStats};
 
 mod event_loop;
 mod inbound;
@@ -63,6 +63,19 @@ pub struct Snapshot {
     pub peers: Vec<PeerSnapshot>,
     /// The TUN's counters.
     pub tun: TunStatsSnapshot,
+    /// What waits on the packet thread.
+    pub queues: QueueDepths,
+}
+
+/// What waits on the packet thread at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueDepths {
+    /// Handshake messages and keepalives that wait for the socket.
+    pub control: usize,
+    /// Encrypted batches that wait for the socket.
+    pub transmit: usize,
+    /// Bytes that were read from the TUN and are not encrypted yet.
+    pub read_ahead_bytes: usize,
 }
 
 /// Why the packet thread could not begin.
@@ -139,6 +152,8 @@ pub struct Opened {
     pub port: u16,
     /// Which super-packets the TUN takes part in.
     pub offload: TunOffload,
+    /// What the kernel does for the sockets.
+    pub udp: UdpFeatures,
 }
 
 /// A running packet thread. Dropping it stops the thread.
@@ -256,7 +271,12 @@ fn packet_thread(
                 return Err(DataplaneError::Ended);
             }
         };
-        let opened = Opened { interface: tun.name().to_owned(), port: udp.port(), offload: tun.offload() };
+        let opened = Opened {
+            interface: tun.name().to_owned(),
+            port: udp.port(),
+            offload: tun.offload(),
+            udp: udp.features(),
+        };
         let _ = report.send(Ok(opened));
         let Ok(start) = started.recv() else { return Ok(()) };
         let tunnel = Tunnel::new(setup.private_key, TunnelConfig { mtu: start.mtu, ..setup.tunnel });

@@ -8,7 +8,9 @@ pub mod config;
 pub mod control;
 pub mod dataplane;
 pub mod demo;
+pub mod doctor;
 pub mod exit;
+pub mod finding;
 pub mod keys;
 #[cfg(target_os = "linux")]
 pub mod lab;
@@ -17,9 +19,12 @@ mod memory_budget;
 pub mod output;
 pub mod resolve;
 pub mod routes;
+pub mod runtime_dir;
 pub mod scheduling;
 mod secrecy;
 pub mod signals;
+pub mod status;
+pub mod top;
 pub mod udp;
 pub mod up;
 

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Parser as _;
 use weft::cli::{Cli, Command};
 use weft::exit::{Code, Error};
-use weft::{check, demo, keys, logging, output, up};
+use weft::{check, demo, doctor, keys, logging, output, status, top, up};
 
 fn main() -> ExitCode {
     let code = match run(Cli::parse()) {
@@ -21,8 +21,9 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> Result<(), Error> {
-    // The demo shows a table of its own, which warnings about socket buffers and the like would tear.
-    let level = if matches!(cli.command, Command::Demo(_)) { "error" } else { "info" };
+    // These show tables of their own, which warnings about socket buffers and the like would tear.
+    let shows_table = matches!(cli.command, Command::Demo(_) | Command::Top(_) | Command::Doctor(_));
+    let level = if shows_table { "error" } else { "info" };
     logging::init(cli.log.as_deref(), level, cli.log_format)
         .map_err(|error| Error::new(Code::Usage, error))?;
     match cli.command {
@@ -31,6 +32,9 @@ fn run(cli: Cli) -> Result<(), Error> {
         Command::Genkey => keys::genkey(),
         Command::Genpsk => keys::genpsk(),
         Command::Pubkey => keys::pubkey(),
+        Command::Status(args) => status::run(&args),
+        Command::Top(args) => top::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Demo(args) => demo::run(&args),
     }
 }

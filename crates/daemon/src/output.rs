@@ -15,6 +15,14 @@ pub fn print(text: &[u8]) -> Result<(), Error> {
     }
 }
 
+/// Prints text with colours to standard output, without them where that is no terminal or NO_COLOR is set.
+pub fn print_coloured(text: &str) -> Result<(), Error> {
+    match anstream::AutoStream::choice(&io::stdout()) {
+        anstream::ColorChoice::Never => print(anstream::adapter::strip_str(text).to_string().as_bytes()),
+        _ => print(text.as_bytes()),
+    }
+}
+
 /// Prints `error: …` to standard error, each line of `error` as one.
 pub fn error(error: &impl Display) {
     labelled("\x1b[1;31merror:\x1b[0m", error);

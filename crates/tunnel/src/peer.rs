@@ -146,6 +146,8 @@ pub struct PeerSnapshot {
     pub received_bytes: u64,
     /// Bytes of packets that wait for a session.
     pub staged_bytes: usize,
+    /// Whether a handshake is being tried and did not come through yet.
+    pub is_trying: bool,
     /// Its allowed-ips, as configured.
     pub allowed_ips: Vec<IpNet>,
 }

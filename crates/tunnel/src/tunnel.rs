@@ -174,6 +174,7 @@ impl Tunnel {
             sent_bytes: peer.sent_bytes,
             received_bytes: peer.received_bytes,
             staged_bytes: peer.staging.bytes(),
+            is_trying: peer.timers.is_trying(),
             allowed_ips: peer.allowed_ips.clone(),
         })
     }

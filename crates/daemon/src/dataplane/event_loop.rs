@@ -15,7 +15,7 @@ use weft_tunnel::{ControlQueue, DropReason, Event, InsertError, NewPeer, Tunnel}
 
 use super::inbound::Inbound;
 use super::outbound::Outbound;
-use super::{Command, DataplaneError, Snapshot};
+use super::{Command, DataplaneError, QueueDepths, Snapshot};
 use crate::logging::LogLimit;
 use crate::udp::{Udp, UdpStats};
 
@@ -198,6 +198,7 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
             drops,
             peers: self.tunnel.peers().collect(),
             tun,
+            queues: QueueDepths { control: self.control.len(), ..self.outbound.depths() },
         }
     }
 }

@@ -9,9 +9,9 @@ use std::time::Instant;
 use weft_tun::{Tun, TunBatch};
 use weft_tunnel::{TransmitQueue, Tunnel};
 
-use super::DataplaneError;
 use super::event_loop::Turn;
 use super::read_ahead::ReadAhead;
+use super::{DataplaneError, QueueDepths};
 use crate::udp::Udp;
 
 /// Sealed batches that may wait for the socket: 512 KiB, about a millisecond at 4 Gbit/s.
@@ -46,6 +46,15 @@ impl Outbound {
     /// Whether the socket took nothing more at the last turn.
     pub(super) fn is_blocked(&self) -> bool {
         self.blocked
+    }
+
+    /// What waits in this direction.
+    pub(super) fn depths(&self) -> QueueDepths {
+        QueueDepths {
+            transmit: self.queue.len(),
+            read_ahead_bytes: self.ahead.bytes(),
+            ..QueueDepths::default()
+        }
     }
 
     pub(super) fn turn(

@@ -7,9 +7,10 @@ use std::task::{Context, Poll, ready};
 
 use weft_tunnel::Transmit;
 
+pub(crate) use self::kernel::Release;
 use self::send::Sender;
 use self::socket::UdpSocket;
-use super::{BindError, RecvBuffers, SendError, Sent, Udp, UdpConfig, UdpStats};
+use super::{BindError, RecvBuffers, SendError, Sent, Udp, UdpConfig, UdpFeatures, UdpStats};
 
 mod cmsg;
 mod fallback;
@@ -62,6 +63,18 @@ impl UdpSockets {
     /// The port of both sockets.
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    /// What the kernel does for the sockets: asks it, so not for every packet.
+    pub fn features(&self) -> UdpFeatures {
+        let sockets = || [&self.v4, &self.v6].into_iter().flatten();
+        let smallest = |bytes: fn(&UdpSocket) -> u64| sockets().map(bytes).min().unwrap_or_default();
+        UdpFeatures {
+            gso: self.sender.uses_gso(),
+            gro: sockets().all(UdpSocket::joins_datagrams),
+            receive_buffer_bytes: smallest(UdpSocket::receive_buffer_bytes),
+            send_buffer_bytes: smallest(UdpSocket::send_buffer_bytes),
+        }
     }
 
     fn local_port(&self) -> u16 {

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use weft_tunnel::Transmit;
 
-use super::{BindError, RecvBuffers, SendError, Sent, Udp, UdpConfig, UdpStats};
+use super::{BindError, RecvBuffers, SendError, Sent, Udp, UdpConfig, UdpFeatures, UdpStats};
 
 /// An IPv4 and an IPv6 socket on one port. There is none on this platform.
 #[derive(Debug)]
@@ -26,6 +26,11 @@ impl UdpSockets {
 
     /// The port of both sockets.
     pub fn port(&self) -> u16 {
+        match self.never {}
+    }
+
+    /// What the system does for the sockets.
+    pub fn features(&self) -> UdpFeatures {
         match self.never {}
     }
 }
