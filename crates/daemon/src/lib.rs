@@ -11,6 +11,7 @@ pub mod demo;
 pub mod doctor;
 pub mod exit;
 pub mod finding;
+pub mod interface;
 pub mod keys;
 #[cfg(target_os = "linux")]
 pub mod lab;

@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use tokio::sync::mpsc as async_mpsc;
 use weft::dataplane::{Command, EventLoop, Snapshot};
-use weft::udp::{RecvBuffers, SendError, Sent, Udp, UdpStats};
+use weft::udp::{BindError, RecvBuffers, SendError, Sent, Udp, UdpStats};
 use weft_tun::memory::{self, Limits, MemoryPeer};
 use weft_tunnel::{
     DropReason, Ecn, Offload, PeerBuilder, PeerConfig, PrivateKey, PublicKey, RecvMeta, Transmit, Tunnel,
@@ -84,6 +84,10 @@ impl Udp for FakeUdp {
     fn stats(&self) -> UdpStats {
         self.stats
     }
+
+    fn rebind(&mut self, _: Option<u16>, _: Option<u32>) -> Result<u16, BindError> {
+        Err(BindError::NoAddressFamily)
+    }
 }
 
 /// One daemon: what plays its kernel, and the way to ask it.
@@ -97,7 +101,7 @@ struct Node {
 impl Node {
     async fn snapshot(&self) -> Snapshot {
         let (answer, answered) = mpsc::sync_channel(1);
-        self.commands.send(Command::Snapshot(answer)).await.unwrap();
+        self.commands.send(Command::Snapshot { peers: Vec::new(), answer }).await.unwrap();
         until(|| answered.try_recv().ok()).await
     }
 

@@ -31,8 +31,6 @@ pub struct Running {
     pub tun_threads: usize,
     /// Which super-packets the TUN takes part in.
     pub tun_offload: TunOffload,
-    /// What the kernel does for the sockets.
-    pub udp: UdpFeatures,
     /// The addresses of the device.
     pub addresses: Vec<String>,
     /// The routes in force.
@@ -90,7 +88,7 @@ impl Running {
             dns: self.dns.clone(),
             firewall: self.firewall.clone(),
             tun: tun(&snapshot.tun, self.tun_threads, self.tun_offload),
-            udp: udp(&snapshot.udp, self.udp),
+            udp: udp(&snapshot.udp, snapshot.udp_features),
             tunnel: tunnel(&snapshot.tunnel),
             queues: queues(snapshot),
             drops: drops(&snapshot.drops),
@@ -224,7 +222,6 @@ mod tests {
             since_wall_clock,
             tun_threads: 2,
             tun_offload: TunOffload { tcp: true, udp: false },
-            udp: UdpFeatures::default(),
             addresses: Vec::new(),
             routes: Vec::new(),
             dns: Vec::new(),
@@ -236,6 +233,7 @@ mod tests {
         drops.add(DropReason::NoPeer, 3);
         let snapshot = Snapshot {
             udp: UdpStats { datagrams_sent: 5, ..UdpStats::default() },
+            udp_features: UdpFeatures { gro: true, ..UdpFeatures::default() },
             tunnel: TunnelStats { staged_bytes: 9, ..TunnelStats::default() },
             drops,
             peers: vec![PeerSnapshot {
@@ -246,7 +244,6 @@ mod tests {
                 sent_bytes: 1,
                 received_bytes: 2,
                 staged_bytes: 9,
-                allowed_ips: Vec::new(),
             }],
             tun: TunStatsSnapshot::default(),
             queues: QueueDepths { control: 4, ..QueueDepths::default() },
@@ -267,7 +264,7 @@ mod tests {
         assert_eq!(report.peers[0].persistent_keepalive, Some(25));
         assert!(report.peers[0].is_trying);
         assert_eq!((report.queues.staged_bytes, report.queues.control_waiting), (9, 4));
-        assert_eq!(report.udp.datagrams_sent, 5);
+        assert!(report.udp.datagrams_sent == 5 && report.udp.gro && !report.udp.gso);
         let drop = DropReport {
             reason: "no_peer".to_owned(),
             direction: "outbound".to_owned(),

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use weft_tunnel::Transmit;
 
-use super::{BindError, RecvBuffers, SendError, Sent, Udp, UdpConfig, UdpFeatures, UdpStats};
+use super::{BindError, RecvBuffers, SendError, Sent, Udp, UdpConfig, UdpStats};
 
 /// An IPv4 and an IPv6 socket on one port. There is none on this platform.
 #[derive(Debug)]
@@ -28,11 +28,6 @@ impl UdpSockets {
     pub fn port(&self) -> u16 {
         match self.never {}
     }
-
-    /// What the system does for the sockets.
-    pub fn features(&self) -> UdpFeatures {
-        match self.never {}
-    }
 }
 
 impl Udp for UdpSockets {
@@ -41,6 +36,10 @@ impl Udp for UdpSockets {
     }
 
     fn poll_recv(&mut self, _: &mut Context<'_>, _: &mut RecvBuffers) -> Poll<io::Result<usize>> {
+        match self.never {}
+    }
+
+    fn rebind(&mut self, _: Option<u16>, _: Option<u32>) -> Result<u16, BindError> {
         match self.never {}
     }
 

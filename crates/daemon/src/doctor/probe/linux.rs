@@ -13,7 +13,7 @@ use super::super::wish::Wish;
 use super::name_of;
 use crate::lab::Namespace;
 use crate::routes::Netlink;
-use crate::udp::{Release, UdpConfig, UdpSockets};
+use crate::udp::{Release, Udp as _, UdpConfig, UdpSockets};
 
 /// Numbers of capabilities (linux/capability.h).
 const CAP_NET_BIND_SERVICE: u32 = 10;

@@ -60,6 +60,11 @@ impl UdpSocket {
         buffer_bytes(self.io.get_ref(), libc::SO_SNDBUF)
     }
 
+    /// Marks what is sent from now on (SO_MARK); 0: not at all.
+    pub(super) fn set_mark(&self, fwmark: u32) -> io::Result<()> {
+        self.io.get_ref().set_mark(fwmark)
+    }
+
     /// The port that it is bound to.
     pub(super) fn local_port(&self) -> Option<u16> {
         local_port(self.io.get_ref()).ok()
