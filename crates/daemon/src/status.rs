@@ -13,7 +13,7 @@ mod report;
 mod stage;
 mod table;
 
-pub use collect::{PeerDetails, Running};
+pub use collect::{Configured, ConfiguredPeer, Running};
 pub(crate) use command::cannot_look;
 pub use command::run;
 pub use diagnose::diagnose;

@@ -5,17 +5,23 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};
 
+use ipnet::IpNet;
+
 use crate::cli::UpArgs;
 use crate::config::{self, Config, LoadError};
-use crate::control::{AllowedIpChange, Control as _, ControlError, Controller, DeviceChange, PeerChange};
+use crate::control::socket::Server;
+use crate::control::{
+    AllowedIpChange, Control as _, ControlError, Controller, DeviceChange, Managed, PeerChange,
+};
 use crate::dataplane::{DataplaneError, Snapshot, StartError, tun_queues};
 use crate::exit;
 use crate::interface::{self, Interface};
 use crate::resolve::{self, Cancel, ResolveError, Retries};
-use crate::routes::{Applied, Netlink, RouteError};
+use crate::routes::{Applied, Netlink, RouteError, planned_routes};
 use crate::scheduling::Priority;
 use crate::secrecy;
 use crate::signals;
+use crate::status::Running;
 use crate::udp::UdpConfig;
 
 pub use crate::interface::Options;
@@ -66,6 +72,7 @@ pub struct Daemon {
     applied: Applied,
     netlink: Netlink,
     interface: Option<Interface>,
+    mtu: u16,
 }
 
 impl Daemon {
@@ -105,12 +112,34 @@ impl Daemon {
             udp_offload = opened.offload.udp,
             "interface is up"
         );
-        Ok(Self { applied, netlink, interface: Some(interface) })
+        Ok(Self { applied, netlink, interface: Some(interface), mtu })
     }
 
     /// What changes the interface and tells what it is.
     pub fn controller(&self) -> Option<&Arc<Controller>> {
         self.interface.as_ref().map(Interface::controller)
+    }
+
+    /// Opens the control socket of the interface that this configuration describes. `stop` asks it to end.
+    pub fn serve(
+        &self,
+        config: &Config,
+        options: &Options,
+        stop: impl Fn() + Send + Sync + 'static,
+    ) -> Option<Server> {
+        let interface = self.interface.as_ref()?;
+        let own = &config.interface;
+        let texts = |nets: &[IpNet]| nets.iter().map(ToString::to_string).collect();
+        let running = Running {
+            mtu: self.mtu,
+            tun_threads: tun_queues(options.tun_threads),
+            tun_offload: interface.opened().offload,
+            addresses: texts(&own.addresses),
+            routes: planned_routes(own, &config.peers)
+                .map_or_else(Vec::new, |(_, prefixes)| texts(&prefixes)),
+            ..Running::new(own.name.as_str())
+        };
+        Managed::new(Arc::clone(interface.controller()), running, stop).serve(&own.name)
     }
 
     /// The UDP port that was opened.
@@ -180,9 +209,14 @@ fn run_until_signal(target: &str, options: &Options) -> Result<(), UpError> {
         let _ = signal.send(Some(name));
     })
     .map_err(UpError::Signals)?;
+    let stop = end.clone();
     let daemon = Daemon::start(&config, &endpoints, options, move || {
         let _ = end.send(None);
     })?;
+    // Goes last: who waits for its end knows that everything is undone.
+    let _socket = daemon.serve(&config, options, move || {
+        let _ = stop.send(None);
+    });
     if let Ok(Some(name)) = ended.recv() {
         tracing::info!(signal = name, "taking the interface down");
     }

@@ -53,10 +53,18 @@ pub trait Manage: Send + Sync + 'static {
     fn status(&self) -> Result<StatusReport, ManageError>;
 
     /// Makes the interface what a configuration file says, or only says what that would do.
-    fn reload(&self, reload: &Reload) -> Result<ReloadReport, ManageError>;
+    fn reload(&self, _reload: &Reload) -> Result<ReloadReport, ManageError> {
+        Err(ManageError::Failed(
+            "this interface is not run from a configuration file: use `wg syncconf`".to_owned(),
+        ))
+    }
 
     /// The running configuration as the text of a wg-quick file, with its keys.
-    fn save(&self) -> Result<Zeroizing<String>, ManageError>;
+    fn save(&self) -> Result<Zeroizing<String>, ManageError> {
+        Err(ManageError::Failed(
+            "this interface is not run from a configuration file: use `wg showconf`".to_owned(),
+        ))
+    }
 
     /// Asks the interface to end, and returns at once. The [`Server`] should be dropped last: its clients then know
     /// that everything is undone.

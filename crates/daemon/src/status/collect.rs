@@ -1,5 +1,7 @@
 //! The daemon's part: a report from a snapshot of the packet thread, and from what the control thread knows.
 
+use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use weft_tun::{TunOffload, TunStatsSnapshot};
@@ -10,17 +12,11 @@ use super::stage::stage_of;
 use crate::dataplane::Snapshot;
 use crate::udp::{UdpFeatures, UdpStats};
 
-/// What the control thread knows of an interface beside its peers.
+/// What is known of an interface and does not concern the tunnel: who set it up keeps it true.
 #[derive(Clone, Debug)]
 pub struct Running {
     /// Its name.
     pub interface: String,
-    /// Its identity.
-    pub public_key: Option<PublicKey>,
-    /// The UDP port in use.
-    pub listen_port: u16,
-    /// The mark of outgoing packets; 0: none.
-    pub fw_mark: u32,
     /// Bytes of the largest inner packet.
     pub mtu: u16,
     /// When it came up.
@@ -39,15 +35,32 @@ pub struct Running {
     pub dns: Vec<String>,
     /// Firewall rules in force.
     pub firewall: Vec<String>,
+    /// What the configuration calls its peers.
+    pub friendly_names: HashMap<PublicKey, String>,
     /// What the daemon itself has to say, as of steps that failed and were not worth ending for.
     pub findings: Vec<crate::finding::Finding>,
 }
 
-/// What the control thread knows of a peer, and the packet thread does not.
+/// What an interface is configured to be, as it may be changed while it runs.
 #[derive(Clone, Debug, Default)]
-pub struct PeerDetails {
-    /// What the configuration calls it.
-    pub friendly_name: Option<String>,
+pub struct Configured {
+    /// Its identity.
+    pub public_key: Option<PublicKey>,
+    /// The UDP port in use.
+    pub listen_port: u16,
+    /// The mark of outgoing packets; 0: none.
+    pub fw_mark: u32,
+    /// Its peers, in the order in which they are shown.
+    pub peers: Vec<ConfiguredPeer>,
+}
+
+/// What a peer is configured to be.
+#[derive(Clone, Debug)]
+pub struct ConfiguredPeer {
+    /// Its identity.
+    pub public_key: PublicKey,
+    /// Where it was said to be.
+    pub endpoint: Option<SocketAddr>,
     /// Whether it has a preshared key.
     pub has_preshared_key: bool,
     /// Seconds between its keepalives.
@@ -57,26 +70,50 @@ pub struct PeerDetails {
 }
 
 impl Running {
-    /// The report at this moment. `details` is asked once for each peer.
-    pub fn report(&self, snapshot: &Snapshot, details: impl Fn(&PublicKey) -> PeerDetails) -> StatusReport {
-        self.report_at(Instant::now(), SystemTime::now(), snapshot, details)
+    /// The interface of this name, which came up now.
+    pub fn new(interface: &str) -> Self {
+        Self {
+            interface: interface.to_owned(),
+            mtu: 0,
+            since: Instant::now(),
+            since_wall_clock: SystemTime::now(),
+            tun_threads: 0,
+            tun_offload: TunOffload::default(),
+            addresses: Vec::new(),
+            routes: Vec::new(),
+            dns: Vec::new(),
+            firewall: Vec::new(),
+            friendly_names: HashMap::new(),
+            findings: Vec::new(),
+        }
+    }
+
+    /// The report at this moment.
+    pub fn report(&self, configured: &Configured, snapshot: &Snapshot) -> StatusReport {
+        self.report_at(Instant::now(), SystemTime::now(), configured, snapshot)
     }
 
     fn report_at(
         &self,
         now: Instant,
         wall_clock: SystemTime,
+        configured: &Configured,
         snapshot: &Snapshot,
-        details: impl Fn(&PublicKey) -> PeerDetails,
     ) -> StatusReport {
+        let live: HashMap<PublicKey, &PeerSnapshot> =
+            snapshot.peers.iter().map(|peer| (peer.public_key, peer)).collect();
+        let peer = |peer: &ConfiguredPeer| {
+            let name = self.friendly_names.get(&peer.public_key);
+            report_of(peer, name, live.get(&peer.public_key).copied(), now)
+        };
         let uptime_ms = milliseconds(now, self.since);
         StatusReport {
             interface: self.interface.clone(),
             weft_version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
-            public_key: self.public_key.map(|key| key.to_string()),
-            listen_port: self.listen_port,
-            fw_mark: self.fw_mark,
+            public_key: configured.public_key.map(|key| key.to_string()),
+            listen_port: configured.listen_port,
+            fw_mark: configured.fw_mark,
             mtu: self.mtu,
             uptime_ms,
             unix_time_ms: u64::try_from(unix_ms(wall_clock)).unwrap_or(0),
@@ -92,11 +129,7 @@ impl Running {
             tunnel: tunnel(&snapshot.tunnel),
             queues: queues(snapshot),
             drops: drops(&snapshot.drops),
-            peers: snapshot
-                .peers
-                .iter()
-                .map(|peer| report_of(peer, details(&peer.public_key), now))
-                .collect(),
+            peers: configured.peers.iter().map(peer).collect(),
             recent: None,
             findings: self.findings.clone(),
         }
@@ -183,21 +216,31 @@ fn drops(counters: &DropCounters) -> Vec<DropReport> {
     occurred.map(report).collect()
 }
 
-fn report_of(peer: &PeerSnapshot, details: PeerDetails, now: Instant) -> PeerReport {
-    PeerReport {
+/// A peer that does not take part, as while the interface has no key, is where it was said to be and did nothing.
+fn report_of(
+    peer: &ConfiguredPeer,
+    name: Option<&String>,
+    live: Option<&PeerSnapshot>,
+    now: Instant,
+) -> PeerReport {
+    let endpoint = live.map_or(peer.endpoint, |live| live.endpoint);
+    let at_rest = PeerReport {
         public_key: peer.public_key.to_string(),
-        friendly_name: details.friendly_name,
-        has_preshared_key: details.has_preshared_key,
-        endpoint: peer.endpoint.map(|endpoint| endpoint.to_string()),
-        latest_handshake_ms: peer.last_handshake.map(|at| milliseconds(now, at)),
-        is_trying: peer.is_trying,
-        tx_bytes: peer.sent_bytes,
-        rx_bytes: peer.received_bytes,
-        staged_bytes: peer.staged_bytes as u64,
-        persistent_keepalive: details.persistent_keepalive,
-        allowed_ips: details.allowed_ips,
-        rates: None,
-    }
+        friendly_name: name.cloned(),
+        has_preshared_key: peer.has_preshared_key,
+        endpoint: endpoint.map(|endpoint| endpoint.to_string()),
+        persistent_keepalive: peer.persistent_keepalive,
+        allowed_ips: peer.allowed_ips.clone(),
+        ..PeerReport::default()
+    };
+    live.map_or(at_rest.clone(), |live| PeerReport {
+        latest_handshake_ms: live.last_handshake.map(|at| milliseconds(now, at)),
+        is_trying: live.is_trying,
+        tx_bytes: live.sent_bytes,
+        rx_bytes: live.received_bytes,
+        staged_bytes: live.staged_bytes as u64,
+        ..at_rest
+    })
 }
 
 #[cfg(test)]
@@ -212,23 +255,24 @@ mod tests {
     #[test]
     fn a_report_has_what_the_threads_know_and_no_clock_of_its_own() {
         let (since, since_wall_clock) = (Instant::now(), UNIX_EPOCH + Duration::from_secs(2_000_000_000));
+        let key = PublicKey::from_bytes([7; 32]);
         let running = Running {
-            interface: "wg0".to_owned(),
-            public_key: None,
-            listen_port: 51820,
-            fw_mark: 0,
             mtu: 1420,
             since,
             since_wall_clock,
-            tun_threads: 2,
-            tun_offload: TunOffload { tcp: true, udp: false },
-            addresses: Vec::new(),
-            routes: Vec::new(),
-            dns: Vec::new(),
-            firewall: Vec::new(),
-            findings: Vec::new(),
+            friendly_names: HashMap::from([(key, "office".to_owned())]),
+            ..Running::new("wg0")
         };
-        let key = PublicKey::from_bytes([7; 32]);
+        let peer = |public_key| ConfiguredPeer {
+            public_key,
+            endpoint: Some("192.0.2.1:1".parse().unwrap()),
+            has_preshared_key: true,
+            persistent_keepalive: Some(25),
+            allowed_ips: vec!["10.0.0.0/8".to_owned()],
+        };
+        let idle = PublicKey::from_bytes([8; 32]);
+        let configured =
+            Configured { listen_port: 51820, peers: vec![peer(idle), peer(key)], ..Configured::default() };
         let mut drops = DropCounters::default();
         drops.add(DropReason::NoPeer, 3);
         let snapshot = Snapshot {
@@ -252,17 +296,17 @@ mod tests {
         let report = running.report_at(
             since + Duration::from_secs(90),
             since_wall_clock + Duration::from_secs(60),
+            &configured,
             &snapshot,
-            |peer| PeerDetails {
-                persistent_keepalive: (*peer == key).then_some(25),
-                ..PeerDetails::default()
-            },
         );
         assert_eq!((report.uptime_ms, report.clock_shift_ms), (90_000, -30_000));
         assert_eq!(report.unix_time_ms, 2_000_000_060_000);
-        assert_eq!(report.peers[0].latest_handshake_ms, Some(30_000));
-        assert_eq!(report.peers[0].persistent_keepalive, Some(25));
-        assert!(report.peers[0].is_trying);
+        let [idle, busy] = &report.peers[..] else { panic!("{:?}", report.peers) };
+        assert_eq!((busy.latest_handshake_ms, busy.persistent_keepalive), (Some(30_000), Some(25)));
+        assert!(busy.is_trying && busy.has_preshared_key && busy.endpoint.is_none());
+        assert_eq!(busy.friendly_name.as_deref(), Some("office"));
+        // Not in the tunnel: where it was said to be, and at rest.
+        assert_eq!((idle.endpoint.as_deref(), idle.latest_handshake_ms), (Some("192.0.2.1:1"), None));
         assert_eq!((report.queues.staged_bytes, report.queues.control_waiting), (9, 4));
         assert!(report.udp.datagrams_sent == 5 && report.udp.gro && !report.udp.gso);
         let drop = DropReport {

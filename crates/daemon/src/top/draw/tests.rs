@@ -122,7 +122,7 @@ fn the_chosen_peer_is_always_in_sight() {
     app.select_line(49);
     screen(&mut app, 40, 6);
     let large = screen(&mut app, 40, 15);
-    assert_eq!(large.iter().filter(|line| line.starts_with("peer-")).count(), 11, "{}", large.join("\n"));
+    assert_eq!(large.iter().filter(|line| line.starts_with("peer-")).count(), 10, "{}", large.join("\n"));
 }
 
 #[test]
