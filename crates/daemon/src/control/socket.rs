@@ -182,5 +182,6 @@ impl From<ClientError> for exit::Error {
     }
 }
 
-#[cfg(all(test, unix))]
+#[cfg(unix)]
+#[cfg(test)]
 mod tests;

@@ -109,7 +109,7 @@ fn udp_buffers(facts: &Facts, _: &Wish) -> Option<Finding> {
     let smallest = receive.min(send);
     let level = match smallest {
         0 => return None,
-        ..SMALL_BUFFER => Warning,
+        1..SMALL_BUFFER => Warning,
         WANTED_BUFFER.. => {
             return Some(Finding::new("udp_buffers", Ok, format!("UDP buffers have {}", bytes(smallest))));
         }

@@ -1,15 +1,18 @@
 //! The daemon's part: a report from a snapshot of the packet thread, and from what the control thread knows.
 
 use std::collections::HashMap;
+use std::io;
 use std::net::SocketAddr;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use weft_tun::{TunOffload, TunStatsSnapshot};
 use weft_tunnel::{DropCounters, PeerSnapshot, PublicKey, TunnelStats};
 
-use super::report::{DropReport, PeerReport, QueueReport, StatusReport, TunReport, TunnelReport, UdpReport};
+use super::report::{
+    DropReport, PeerReport, QueueReport, SendFailureReport, StatusReport, TunReport, TunnelReport, UdpReport,
+};
 use super::stage::stage_of;
-use crate::dataplane::Snapshot;
+use crate::dataplane::{SendFailure, Snapshot};
 use crate::udp::{UdpFeatures, UdpStats};
 
 /// What is known of an interface and does not concern the tunnel: who set it up keeps it true.
@@ -129,6 +132,7 @@ impl Running {
             tunnel: tunnel(&snapshot.tunnel),
             queues: queues(snapshot),
             drops: drops(&snapshot.drops),
+            send_failure: snapshot.send_failure.map(|failure| send_failure(failure, now)),
             peers: configured.peers.iter().map(peer).collect(),
             recent: None,
             findings: self.findings.clone(),
@@ -216,6 +220,18 @@ fn drops(counters: &DropCounters) -> Vec<DropReport> {
     occurred.map(report).collect()
 }
 
+fn send_failure(failure: SendFailure, now: Instant) -> SendFailureReport {
+    let error = match failure.os_error {
+        Some(number) => io::Error::from_raw_os_error(number).to_string(),
+        None => "the datagram is too long".to_owned(),
+    };
+    SendFailureReport {
+        endpoint: failure.destination.to_string(),
+        error,
+        age_ms: milliseconds(now, failure.at),
+    }
+}
+
 /// A peer that does not take part, as while the interface has no key, is where it was said to be and did nothing.
 fn report_of(
     peer: &ConfiguredPeer,
@@ -291,6 +307,12 @@ mod tests {
             }],
             tun: TunStatsSnapshot::default(),
             queues: QueueDepths { control: 4, ..QueueDepths::default() },
+            send_failure: Some(SendFailure {
+                destination: "192.0.2.9:1".parse().unwrap(),
+                reason: DropReason::DatagramTooLong,
+                os_error: None,
+                at: since + Duration::from_secs(89),
+            }),
         };
         // A minute and a half later, by a clock that was set back half a minute meanwhile.
         let report = running.report_at(
@@ -309,6 +331,8 @@ mod tests {
         assert_eq!((idle.endpoint.as_deref(), idle.latest_handshake_ms), (Some("192.0.2.1:1"), None));
         assert_eq!((report.queues.staged_bytes, report.queues.control_waiting), (9, 4));
         assert!(report.udp.datagrams_sent == 5 && report.udp.gro && !report.udp.gso);
+        let failure = report.send_failure.as_ref().unwrap();
+        assert_eq!((failure.endpoint.as_str(), failure.age_ms), ("192.0.2.9:1", 1000));
         let drop = DropReport {
             reason: "no_peer".to_owned(),
             direction: "outbound".to_owned(),

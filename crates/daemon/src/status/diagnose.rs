@@ -15,6 +15,8 @@ const WANTED_BUFFER: u64 = 7 << 20;
 const SMALL_BUFFER: u64 = 1 << 20;
 /// A first handshake takes a round trip; a peer that is silent for so long is not there.
 const FIRST_ANSWER_MS: u64 = 10_000;
+/// Handshakes are repeated every 5 s for 90 s: a failure that is older was not repeated.
+const SEND_FAILURE_MS: u64 = 60_000;
 /// A session that is used is renewed after 120 s and ends after 180 s (whitepaper, section 6.1).
 const SESSION_MS: u64 = 180_000;
 /// An allowance for the retries of a renewal.
@@ -136,25 +138,34 @@ fn waiting(peer: &PeerReport) -> String {
 }
 
 fn sending(report: &StatusReport, findings: &mut Vec<Finding>) {
-    let recent = report.recently_dropped_for(DropReason::UdpSendFailed);
-    let total = report.dropped_for(DropReason::UdpSendFailed);
-    // A handshake is tried every 5 s, which a short look may miss.
-    let nothing_arrived = report.udp.datagrams_received == 0;
-    if recent > 0 || (total > 0 && nothing_arrived) {
-        let endpoint = report.peers.iter().find_map(|peer| peer.endpoint.as_deref());
-        let address = endpoint.map_or("ADDRESS", |endpoint| {
-            endpoint.rsplit_once(':').map_or(endpoint, |(host, _)| host.trim_matches(['[', ']']))
-        });
-        let mark = if report.fw_mark == 0 { String::new() } else { format!(" mark {:#x}", report.fw_mark) };
-        findings.push(
-            Finding::new(
-                "no_route",
-                Level::Problem,
-                format!("the kernel refuses to send to an endpoint ({total} packets so far): no route, or a firewall"),
-            )
-            .advise(format!("ip route get {address}{mark}; nft list ruleset")),
-        );
+    // What is too long is about the MTU.
+    let Some(failure) = &report.send_failure else { return };
+    if report.dropped_for(DropReason::UdpSendFailed) == 0 || failure.age_ms > SEND_FAILURE_MS {
+        return;
     }
+    let peer = report.peers.iter().find(|peer| peer.endpoint.as_ref() == Some(&failure.endpoint));
+    // It came through since then, or is somewhere else by now.
+    if peer.is_none_or(|peer| peer.latest_handshake_ms.is_some_and(|ms| ms < failure.age_ms)) {
+        return;
+    }
+    let host = failure.endpoint.rsplit_once(':').map_or("", |(host, _)| host);
+    let host = host.trim_matches(['[', ']']);
+    let mark = if report.fw_mark == 0 { String::new() } else { format!(" mark {:#x}", report.fw_mark) };
+    let finding = Finding::new(
+        "no_route",
+        Level::Problem,
+        format!(
+            "the kernel refused to send to {} {} ago: {}",
+            failure.endpoint,
+            age(failure.age_ms),
+            failure.error
+        ),
+    );
+    let finding = finding.advise(format!("ip route get {host}{mark}; nft list ruleset"));
+    findings.push(match peer {
+        Some(peer) => finding.about(peer.label()),
+        None => finding,
+    });
 }
 
 fn clock(report: &StatusReport, findings: &mut Vec<Finding>) {
@@ -255,7 +266,7 @@ fn buffers(report: &StatusReport, findings: &mut Vec<Finding>) {
     ] {
         let level = match size {
             0 | WANTED_BUFFER.. => continue,
-            ..SMALL_BUFFER => Level::Warning,
+            1..SMALL_BUFFER => Level::Warning,
             _ => Level::Note,
         };
         findings.push(

@@ -49,6 +49,8 @@ pub struct StatusReport {
     pub queues: QueueReport,
     /// Packets dropped, by reason; reasons that never occurred are left out.
     pub drops: Vec<DropReport>,
+    /// The newest datagram that the kernel refused to send.
+    pub send_failure: Option<SendFailureReport>,
     /// The peers.
     pub peers: Vec<PeerReport>,
     /// What happened lately, where two reports could be compared.
@@ -145,6 +147,18 @@ pub struct QueueReport {
     pub transmit_waiting: usize,
     /// Bytes that were read from the TUN and are not encrypted yet.
     pub read_ahead_bytes: usize,
+}
+
+/// A datagram that the kernel refused to send.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SendFailureReport {
+    /// Where it should have gone, as address and port.
+    pub endpoint: String,
+    /// Why it did not.
+    pub error: String,
+    /// Milliseconds since then.
+    pub age_ms: u64,
 }
 
 /// Packets dropped for one reason.

@@ -139,8 +139,9 @@ fn status_says_why_nothing_comes_through() {
         let status = a.status();
         checks(&status["findings"]).contains(&("no_route", "problem")).then_some(status)
     });
-    let drop = &status["drops"][0];
-    assert_eq!((&drop["reason"], &drop["stage"]), (&Value::from("udp_send_failed"), &Value::from("udp")));
+    // Besides what the kernel itself sends into a new interface (router solicitations), which is nobody's.
+    let drops = status["drops"].as_array().unwrap();
+    assert!(drops.iter().any(|d| d["reason"] == "udp_send_failed" && d["stage"] == "udp"), "{drops:?}");
     let output = a.weft(&["status", NAME]);
     assert!(text(&output.stdout).contains("ip route get 203.0.113.1"), "{output:?}");
     a.process.stop();

@@ -2,7 +2,6 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
-use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -12,7 +11,7 @@ use super::super::facts::{Facts, Kernel, Link, LinkKind, Module, Resolver, TunDe
 use super::super::wish::Wish;
 use super::name_of;
 use crate::lab::Namespace;
-use crate::routes::Netlink;
+use crate::routes::{Netlink, RouteError};
 use crate::udp::{Release, Udp as _, UdpConfig, UdpSockets};
 
 /// Numbers of capabilities (linux/capability.h).
@@ -202,8 +201,12 @@ fn ways(facts: &mut Facts, wish: &Wish) {
     for way in &mut facts.ways {
         let Ok(address) = way.address else { continue };
         way.mtu = Some(match &netlink {
-            Ok(netlink) => netlink.mtu_towards(address.ip(), wish.fw_mark).map_err(|error| error.to_string()),
-            Err(error) => Err(io::Error::other(error.to_string()).to_string()),
+            Ok(netlink) => netlink.mtu_towards(address.ip(), wish.fw_mark).map_err(|error| match error {
+                // What was asked and what to do is said by the finding.
+                RouteError::Refused { error, .. } => error.to_string(),
+                other => other.to_string(),
+            }),
+            Err(error) => Err(error.to_string()),
         });
     }
 }

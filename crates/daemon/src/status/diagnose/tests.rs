@@ -1,5 +1,5 @@
 use super::*;
-use crate::status::{DropReport, Recent};
+use crate::status::{DropReport, Recent, SendFailureReport};
 
 /// An interface that is well: a peer that was heard from a minute ago.
 fn well() -> StatusReport {
@@ -123,18 +123,31 @@ fn many_silent_peers_are_counted() {
 
 #[test]
 fn sends_that_the_kernel_refuses_name_the_route_to_look_at() {
-    let finding = only(
-        &with(|report| {
-            dropped(report, DropReason::UdpSendFailed, 9, 2);
-            report.peers[0].endpoint = Some("[2001:db8::1]:51820".to_owned());
+    let refused = |age_ms, handshake_ms| {
+        with(|report| {
+            dropped(report, DropReason::UdpSendFailed, 9, 0);
             report.fw_mark = 0xca6c;
-        }),
-        "no_route",
-        Level::Problem,
-    );
+            report.peers[0].endpoint = Some("[2001:db8::1]:51820".to_owned());
+            report.peers[0].latest_handshake_ms = handshake_ms;
+            report.send_failure = Some(SendFailureReport {
+                endpoint: "[2001:db8::1]:51820".to_owned(),
+                error: "Network is unreachable".to_owned(),
+                age_ms,
+            });
+        })
+    };
+    let finding = only(&refused(5000, Some(60_000)), "no_route", Level::Problem);
+    assert!(finding.says.contains("5 s ago: Network is unreachable"), "{finding:?}");
     assert!(finding.advice.unwrap().contains("ip route get 2001:db8::1 mark 0xca6c"));
-    // An old failure of an interface that works is none of anybody's business.
-    assert_eq!(with(|report| dropped(report, DropReason::UdpSendFailed, 9, 0)), []);
+    // It came through since, or it is long ago, or the peer is somewhere else.
+    assert_eq!(refused(5000, Some(1000)), []);
+    assert_eq!(refused(90_000, Some(100_000)), []);
+    let moved = with(|report| {
+        dropped(report, DropReason::UdpSendFailed, 9, 0);
+        let endpoint = "198.51.100.1:1".to_owned();
+        report.send_failure = Some(SendFailureReport { endpoint, ..SendFailureReport::default() });
+    });
+    assert_eq!(moved, []);
 }
 
 #[test]
