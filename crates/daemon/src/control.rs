@@ -10,6 +10,7 @@ pub mod listener;
 mod managed;
 mod model;
 pub mod socket;
+pub mod uapi;
 
 pub use controller::Controller;
 pub use managed::Managed;

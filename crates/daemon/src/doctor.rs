@@ -37,7 +37,7 @@ pub fn run(args: &DoctorArgs) -> Result<(), Error> {
         text.push(b'\n');
         output::print(&text)?;
     } else {
-        output::print_coloured(&finding::lines(&findings))?;
+        output::print_styled(&finding::lines(&findings))?;
     }
     match problems {
         0 => Ok(()),

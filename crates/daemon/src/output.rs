@@ -7,7 +7,10 @@ use crate::exit::{Code, Error};
 
 /// Prints to standard output, all of it, or says why not. A closed pipe is no error: nobody reads on.
 pub fn print(text: &[u8]) -> Result<(), Error> {
-    let mut stdout = io::stdout().lock();
+    write(text, io::stdout().lock())
+}
+
+fn write(text: &[u8], mut stdout: impl io::Write) -> Result<(), Error> {
     match stdout.write_all(text).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         other => other
@@ -15,12 +18,14 @@ pub fn print(text: &[u8]) -> Result<(), Error> {
     }
 }
 
+/// Prints text with terminal colours in it to standard output, also where a terminal has to be told first.
+pub fn print_coloured(text: &[u8]) -> Result<(), Error> {
+    write(text, anstream::AutoStream::always(io::stdout().lock()))
+}
+
 /// Prints text with colours to standard output, without them where that is no terminal or NO_COLOR is set.
-pub fn print_coloured(text: &str) -> Result<(), Error> {
-    match anstream::AutoStream::choice(&io::stdout()) {
-        anstream::ColorChoice::Never => print(anstream::adapter::strip_str(text).to_string().as_bytes()),
-        _ => print(text.as_bytes()),
-    }
+pub fn print_styled(text: &str) -> Result<(), Error> {
+    write(text.as_bytes(), anstream::AutoStream::auto(io::stdout().lock()))
 }
 
 /// Prints `error: …` to standard error, each line of `error` as one.

@@ -31,7 +31,7 @@ pub fn run(args: &StatusArgs) -> Result<(), Error> {
     } else {
         let texts: Vec<String> =
             reports.iter().map(|report| table::render(report, &report.findings)).collect();
-        output::print_coloured(&texts.join("\n"))?;
+        output::print_styled(&texts.join("\n"))?;
     }
     let mut errors = errors.into_iter();
     let Some(last) = errors.next_back() else { return Ok(()) };
