@@ -101,6 +101,9 @@ impl Host {
             tracing::info!(%interface, "taking back what a daemon left behind");
             kept = take_back_but_kill_switch(left, &mut kernel);
         }
+        if owner.is_some() {
+            outside::repair_dns();
+        }
         let alone = owner.as_ref().map(Owner::choose_alone).transpose()?;
         let directory = owner.as_ref().map(Owner::directory);
         let facts = facts::gather(&kernel.netlink, config, endpoints, directory)?;
@@ -166,13 +169,18 @@ impl Host {
     pub fn up(&mut self) -> Result<(), HostError> {
         // All of it before the first: whatever is done is in the record, and what was not is no harm to take back.
         self.record.steps = self.plan.steps.clone();
+        let wanted = self.plan.steps.iter().find_map(|step| match step {
+            Step::Dns(wanted) => Some(wanted),
+            _ => None,
+        });
+        self.record.dns = wanted.map(|wanted| self.kernel.dns_record(wanted)).transpose()?;
         self.write()?;
         let done = self.applied.apply(&self.plan.steps, &mut self.kernel);
         if let Err(error) = done {
             self.restore_kill_switch();
             return Err(error);
         }
-        self.kept = None;
+        self.release_kill_switch();
         self.write_what_is_in_force()
     }
 
@@ -266,6 +274,18 @@ impl Host {
         }
     }
 
+    /// The one that was left behind is replaced by the plan's, or goes.
+    fn release_kill_switch(&mut self) {
+        use execute::System as _;
+        let Some(step) = self.kept.take() else { return };
+        if self.applied.steps().iter().any(|other| other.key() == step.key()) {
+            return;
+        }
+        if let Err(error) = self.kernel.undo(&step) {
+            tracing::warn!("{error}");
+        }
+    }
+
     /// A kill switch that was in force before a start that failed holds on: the start may be one after a crash.
     fn restore_kill_switch(&mut self) {
         use execute::System as _;
@@ -289,6 +309,8 @@ impl Drop for Host {
         }
         if let Some(step) = self.kept.take() {
             self.record.steps = vec![step];
+            self.record.down.clear();
+            self.record.dns = None;
             if let Err(error) = self.write() {
                 tracing::warn!("{error}");
             }
