@@ -19,6 +19,7 @@ mod properties;
 mod suggest;
 mod values;
 mod wg_quick;
+pub mod words;
 
 pub use edit::{Saved, edit};
 pub(crate) use host::without_keys;

@@ -6,6 +6,7 @@
 mod controller;
 mod device;
 mod model;
+pub mod uapi;
 
 pub use controller::Controller;
 pub use device::{AllowedIpChange, DeviceChange, DeviceState, PeerChange, PeerState};
