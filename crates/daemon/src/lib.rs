@@ -25,6 +25,7 @@ mod memory_budget;
 pub mod output;
 pub mod resolve;
 pub mod routes;
+pub mod save;
 pub mod scheduling;
 mod secrecy;
 pub mod signals;

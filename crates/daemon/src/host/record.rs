@@ -138,7 +138,8 @@ impl Owner {
                 }
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => {
-                    if let Some(process) = signature_of(&lock) {
+                    // Who looks whether it is locked holds it for a moment, and signs nothing.
+                    if let Some(process) = signature_of(&lock).filter(Process::is_alive) {
                         return Err(HostError::Running { interface: interface.to_string(), pid: process.id });
                     }
                 }
