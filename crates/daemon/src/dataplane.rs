@@ -16,6 +16,7 @@ use crate::cli::TunThreads;
 use crate::scheduling::{self, Priority};
 use crate::udp::{self, BindError, UdpConfig, UdpSockets, UdpStats};
 
+mod answers;
 mod commands;
 mod event_loop;
 mod inbound;

@@ -12,7 +12,7 @@ use crate::dataplane::{Dataplane, DataplaneError, Opened, Setup, StartError, tun
 use crate::memory_budget;
 use crate::routes::QueueLimits;
 use crate::scheduling::Priority;
-use crate::udp::UdpConfig;
+use crate::udp::{PathMtu, UdpConfig};
 
 /// How to run an interface.
 #[derive(Clone, Debug)]
@@ -21,6 +21,8 @@ pub struct Options {
     pub tun_threads: TunThreads,
     /// Whether the TUN and the sockets take super-packets and batches.
     pub offload: bool,
+    /// Whether datagrams may be fragmented on their way.
+    pub path_mtu: PathMtu,
     /// Name of the packet thread, at most 15 bytes.
     pub thread_name: String,
     /// How the packet thread competes for a core.
@@ -32,6 +34,7 @@ impl Default for Options {
         Self {
             tun_threads: TunThreads::Auto,
             offload: true,
+            path_mtu: PathMtu::default(),
             thread_name: "weft-packets".into(),
             priority: Priority::Ordinary,
         }
@@ -64,7 +67,7 @@ impl Interface {
                 descriptors: queues,
                 ..TunConfig::new(name)
             },
-            udp: UdpConfig { gso: udp.gso && options.offload, ..udp },
+            udp: UdpConfig { gso: udp.gso && options.offload, path_mtu: options.path_mtu, ..udp },
             // Nobody knows this key, so nothing that arrives is for it.
             private_key: PrivateKey::generate()
                 .map_err(|error| StartError::Thread(std::io::Error::other(error.to_string())))?,

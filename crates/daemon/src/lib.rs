@@ -22,6 +22,7 @@ pub mod keys;
 pub mod lab;
 pub mod logging;
 mod memory_budget;
+pub mod network;
 pub mod output;
 pub mod resolve;
 pub mod routes;

@@ -96,7 +96,7 @@ impl Daemon {
         on_end: impl FnOnce() + Send + 'static,
     ) -> Result<Self, UpError> {
         let own = &config.interface;
-        let udp = UdpConfig { port: own.listen_port, fwmark: host.mark(), gso: true };
+        let udp = UdpConfig { port: own.listen_port, fwmark: host.mark(), ..UdpConfig::default() };
         let mut interface = Interface::open(own.name.as_str(), Vec::new(), udp, options, None, on_end)?;
         host.before()?;
         let mtu = host.mtu();

@@ -14,6 +14,7 @@ use tokio::time::Sleep;
 use weft_tun::{Tun, TunStatsSnapshot};
 use weft_tunnel::{ControlQueue, DropReason, Event, PeerSnapshot, Tunnel};
 
+use super::answers;
 use super::commands::{self, Job};
 use super::inbound::Inbound;
 use super::outbound::Outbound;
@@ -104,6 +105,9 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
             Ok(turn) => turn,
             Err(error) => return Poll::Ready(Err(error)),
         };
+        if let Err(error) = answers::write(cx, &mut self.tunnel, &mut self.tun) {
+            return Poll::Ready(Err(error));
+        }
         // Packets without a session have asked for a handshake, and datagrams have answers.
         self.timers(now);
         self.send_control(cx);

@@ -59,7 +59,7 @@ impl Outbound {
         let mut budget = BUDGET;
         let mut has_read = false;
         loop {
-            if self.send(cx, tunnel, udp).is_pending() {
+            if self.send(cx, now, tunnel, udp).is_pending() {
                 // Nothing is read from the TUN while the socket takes nothing: the kernel's queue fills, and
                 // senders feel it.
                 self.blocked = true;
@@ -99,7 +99,13 @@ impl Outbound {
     }
 
     /// Sends everything that is sealed, in order; `Pending` when the socket takes no more.
-    fn send(&mut self, cx: &mut Context<'_>, tunnel: &mut Tunnel, udp: &mut impl Udp) -> Poll<()> {
+    fn send(
+        &mut self,
+        cx: &mut Context<'_>,
+        now: Instant,
+        tunnel: &mut Tunnel,
+        udp: &mut impl Udp,
+    ) -> Poll<()> {
         while let Some(mut batch) = self.queue.pop() {
             loop {
                 match udp.poll_send(cx, &batch.unsent()) {
@@ -107,6 +113,10 @@ impl Outbound {
                         if sent.source_unusable {
                             tunnel.forget_source(batch.path().peer);
                             batch.forget_source();
+                        }
+                        if let Some(mtu) = sent.path_mtu {
+                            tracing::debug!(destination = %batch.unsent().destination, mtu, "the path has a small MTU");
+                            tunnel.limit_path(batch.path().peer, mtu, now);
                         }
                         if batch.advance(sent.bytes) {
                             break;
