@@ -14,9 +14,9 @@ pub mod drop_in;
 mod host;
 pub mod set;
 pub mod show;
-pub use host::{DownArgs, HostArgs, KillSwitch};
 mod status;
 pub use doctor::DoctorArgs;
+pub use host::{DownArgs, HostArgs, KillSwitch, SaveArgs};
 pub use status::{StatusArgs, TopArgs};
 
 const EXIT_CODES: &str = "\
@@ -61,6 +61,8 @@ pub enum Command {
     Run(drop_in::RunArgs),
     /// Take an interface down, or remove what a daemon left of it when it crashed.
     Down(DownArgs),
+    /// Write the state of a running interface into the file that it was brought up from.
+    Save(SaveArgs),
     /// Check a configuration file and show what it means; nothing is changed.
     Check(CheckArgs),
     /// Print a new private key.

@@ -26,8 +26,9 @@ use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
 
-use crate::config::{Config, Hook, InterfaceName, KillSwitch, Saved, Stage};
+use crate::config::{Config, Hook, InterfaceName, Saved, Stage};
 use crate::control::DeviceState;
+use crate::exit;
 use crate::routes::{Link, Netlink};
 
 mod down;
@@ -44,7 +45,7 @@ mod save;
 mod step;
 mod sysctl;
 
-pub use down::{Down, down, told as told_down};
+pub use down::{Down, Keep, down, told as told_down};
 pub use error::HostError;
 pub use execute::{Applied, Change, Difference, Outcome, System};
 pub use plan::{FIRST_TABLE, Facts, Plan, SRC_VALID_MARK};
@@ -99,7 +100,15 @@ impl Host {
         let mut kept = None;
         if let Some(left) = owner.as_ref().map(Owner::left_behind).transpose()?.flatten() {
             tracing::info!(%interface, "taking back what a daemon left behind");
-            kept = take_back_but_kill_switch(left, &mut kernel);
+            let failures;
+            (failures, kept) = down::take_back(&left, &mut kernel, Keep::KillSwitch);
+            for failure in failures {
+                tracing::warn!("{failure}");
+            }
+            (kernel.link, kernel.dns) = (None, None);
+        }
+        if owner.is_some() {
+            outside::repair_dns();
         }
         let alone = owner.as_ref().map(Owner::choose_alone).transpose()?;
         let directory = owner.as_ref().map(Owner::directory);
@@ -166,13 +175,18 @@ impl Host {
     pub fn up(&mut self) -> Result<(), HostError> {
         // All of it before the first: whatever is done is in the record, and what was not is no harm to take back.
         self.record.steps = self.plan.steps.clone();
+        let wanted = self.plan.steps.iter().find_map(|step| match step {
+            Step::Dns(wanted) => Some(wanted),
+            _ => None,
+        });
+        self.record.dns = wanted.map(|wanted| self.kernel.dns_record(wanted)).transpose()?;
         self.write()?;
         let done = self.applied.apply(&self.plan.steps, &mut self.kernel);
         if let Err(error) = done {
             self.restore_kill_switch();
             return Err(error);
         }
-        self.kept = None;
+        self.release_kill_switch();
         self.write_what_is_in_force()
     }
 
@@ -228,22 +242,10 @@ impl Host {
         self.run_for_down(Stage::PostDown);
     }
 
-    /// Writes the state of the interface into its file, see [`save`]. Says whether anything was different.
+    /// Writes the state of the interface into its file, see [`save()`]. Says whether anything was different.
     pub fn save(&self, config: &Config, file: &Path, device: &DeviceState) -> Result<bool, SaveError> {
-        let link = self.kernel.netlink.link(&self.plan.interface).ok();
-        let addresses = link.as_ref().and_then(|link| self.kernel.netlink.addresses(link).ok());
-        // The kernel gives a device one of its own, which is nobody's to write down.
-        let is_own = |net: &IpNet| match net.addr() {
-            IpAddr::V6(address) => {
-                !address.is_unicast_link_local() || config.interface.addresses.contains(net)
-            }
-            IpAddr::V4(_) => true,
-        };
-        let addresses: Option<Vec<IpNet>> = addresses.map(|nets| nets.into_iter().filter(is_own).collect());
         let chosen_mark = if config.interface.fw_mark == 0 { self.plan.mark } else { 0 };
-        let saved =
-            Saved { device, addresses: addresses.as_deref(), mtu: link.map(|link| link.mtu), chosen_mark };
-        save::save(file, &self.plan.interface, &saved)
+        save_with(&self.kernel.netlink, &self.plan.interface, file, device, chosen_mark)
     }
 
     fn run_for_down(&self, stage: Stage) {
@@ -262,6 +264,18 @@ impl Host {
 
     fn forget(&self) {
         if let Some(Err(error)) = self.owner.as_ref().map(Owner::forget) {
+            tracing::warn!("{error}");
+        }
+    }
+
+    /// The one that was left behind is replaced by the plan's, or goes.
+    fn release_kill_switch(&mut self) {
+        use execute::System as _;
+        let Some(step) = self.kept.take() else { return };
+        if self.applied.steps().iter().any(|other| other.key() == step.key()) {
+            return;
+        }
+        if let Err(error) = self.kernel.undo(&step) {
             tracing::warn!("{error}");
         }
     }
@@ -289,6 +303,8 @@ impl Drop for Host {
         }
         if let Some(step) = self.kept.take() {
             self.record.steps = vec![step];
+            self.record.down.clear();
+            self.record.dns = None;
             if let Err(error) = self.write() {
                 tracing::warn!("{error}");
             }
@@ -296,6 +312,42 @@ impl Drop for Host {
             self.forget();
         }
     }
+}
+
+/// Writes the state of an interface that another process runs into the file that it was brought up from.
+///
+/// # Errors
+/// When no daemon of `weft up` runs it, or the file cannot be replaced.
+pub fn save_running(
+    directory: &Path,
+    interface: &InterfaceName,
+    device: &DeviceState,
+) -> Result<PathBuf, exit::Error> {
+    let not_up =
+        || HostError::NotUp { interface: interface.to_string(), file: record_path(directory, interface) };
+    let record = Record::read(directory, interface)?.ok_or_else(not_up)?;
+    let file = record.file.ok_or_else(not_up)?;
+    let netlink = Netlink::open().map_err(HostError::from)?;
+    // A mark that the file has is the same one, and stays there.
+    save_with(&netlink, interface, &file, device, record.mark)?;
+    Ok(file)
+}
+
+fn save_with(
+    netlink: &Netlink,
+    interface: &InterfaceName,
+    file: &Path,
+    device: &DeviceState,
+    chosen_mark: u32,
+) -> Result<bool, SaveError> {
+    let link = netlink.link(interface).ok();
+    let addresses = link.as_ref().and_then(|link| netlink.addresses(link).ok());
+    // The kernel gives a device one of its own, which is nobody's to write down.
+    let is_own = |net: &IpNet| !matches!(net.addr(), IpAddr::V6(address) if address.is_unicast_link_local());
+    let addresses: Option<Vec<IpNet>> = addresses.map(|nets| nets.into_iter().filter(is_own).collect());
+    let saved =
+        Saved { device, addresses: addresses.as_deref(), mtu: link.map(|link| link.mtu), chosen_mark };
+    save::save(file, interface, &saved)
 }
 
 /// What would be done for a configuration, as things are; nothing is claimed or written down.
@@ -314,20 +366,6 @@ fn claim(directory: &Path, interface: &InterfaceName) -> Result<Option<Owner>, H
         }
         Err(error) => Err(error),
     }
-}
-
-/// Takes back what was recorded, but not a kill switch: nothing may leave until the tunnel is there again.
-fn take_back_but_kill_switch(left: Record, kernel: &mut Kernel) -> Option<Step> {
-    let (kept, rest): (Vec<Step>, Vec<Step>) = left.steps.into_iter().partition(has_kill_switch);
-    kernel.dns = left.dns;
-    for error in Applied::recorded(rest).undo(kernel) {
-        tracing::warn!("{error}");
-    }
-    kept.into_iter().next()
-}
-
-fn has_kill_switch(step: &Step) -> bool {
-    matches!(step, Step::Firewall(firewall) if firewall.kill_switch != KillSwitch::Off)
 }
 
 fn run_hooks(hooks: &[Hook], stage: Stage, kernel: &Kernel) {

@@ -29,6 +29,7 @@ pub mod output;
 pub mod resolve;
 pub mod routes;
 pub mod runtime_dir;
+pub mod save;
 pub mod scheduling;
 mod secrecy;
 pub mod signals;

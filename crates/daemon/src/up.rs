@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 
+use crate::background::{self, BackgroundError, Notifier, Output};
 use crate::cli::UpArgs;
 use crate::config::{self, Config, LoadError};
 use crate::control::{AllowedIpChange, Control as _, ControlError, Controller, DeviceChange, PeerChange};
@@ -43,6 +44,9 @@ pub enum UpError {
     /// The peers could not be set up.
     #[error(transparent)]
     Control(#[from] ControlError),
+    /// It cannot go to the background.
+    #[error(transparent)]
+    Background(#[from] BackgroundError),
     /// The signals that end the daemon cannot be handled.
     #[error("cannot handle signals: {0}")]
     Signals(#[source] std::io::Error),
@@ -213,7 +217,12 @@ pub fn run(args: &UpArgs) -> Result<(), exit::Error> {
     if args.host.dry_run {
         return dry_run(&config);
     }
-    Ok(run_until_signal(&config, &config::path_of(&args.target), &options)?)
+    // A relative path means another file once somebody has changed the directory.
+    let file = config::path_of(&args.target);
+    let file = std::path::absolute(&file).unwrap_or(file);
+    // Before the first thread.
+    let notifier = if args.host.daemon { Some(background::begin().map_err(UpError::from)?) } else { None };
+    Ok(run_until_signal(&config, &file, &options, notifier)?)
 }
 
 /// The configuration with what the command line says instead; what is odd is warned of.
@@ -239,7 +248,12 @@ fn dry_run(config: &Config) -> Result<(), exit::Error> {
     output::print(host::plan(config, &endpoints)?.to_string().as_bytes())
 }
 
-fn run_until_signal(config: &Config, file: &Path, options: &Options) -> Result<(), UpError> {
+fn run_until_signal(
+    config: &Config,
+    file: &Path,
+    options: &Options,
+    notifier: Option<Notifier>,
+) -> Result<(), UpError> {
     // Nothing is set up yet, so a signal during the look-ups may simply end the process.
     let endpoints = resolve_endpoints(config)?;
     let (end, ended) = mpsc::channel();
@@ -253,6 +267,11 @@ fn run_until_signal(config: &Config, file: &Path, options: &Options) -> Result<(
     let daemon = Daemon::start_on(host, config, &endpoints, options, move || {
         let _ = end.send(None);
     })?;
+    if let Some(notifier) = notifier {
+        // In a file somebody may look for it later; a pipe would keep whoever reads it waiting.
+        let is_file = std::fs::metadata("/dev/stderr").is_ok_and(|stderr| stderr.is_file());
+        notifier.ready(if is_file { Output::Kept } else { Output::Discarded })?;
+    }
     if let Ok(Some(name)) = ended.recv() {
         tracing::info!(signal = name, "taking the interface down");
     }

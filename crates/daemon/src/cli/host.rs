@@ -8,6 +8,10 @@ use crate::config;
 /// What `weft up` does beside running the interface.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub struct HostArgs {
+    /// Go to the background once the interface is up; `weft down` ends it. What it logs then is kept only where
+    /// standard error is a file.
+    #[arg(short, long, conflicts_with = "dry_run")]
+    pub daemon: bool,
     /// Print what would be done, and do nothing.
     #[arg(long)]
     pub dry_run: bool,
@@ -54,4 +58,21 @@ pub struct DownArgs {
     /// Print what would be done, and do nothing.
     #[arg(long)]
     pub dry_run: bool,
+    /// Leave a kill switch of a daemon that crashed in force; nothing to take down is fine then. For what runs after
+    /// every end of a service that is started again (ExecStopPost=).
+    #[arg(long)]
+    pub keep_kill_switch: bool,
+}
+
+/// The arguments of `weft save`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = format!("\
+Example:
+  sudo weft save wg0    after `weft set wg0 …` or `wg set wg0 …`
+
+{EXIT_CODES}"))]
+pub struct SaveArgs {
+    /// The interface's name, or the configuration file that names it.
+    #[arg(value_name = "NAME|FILE")]
+    pub target: String,
 }

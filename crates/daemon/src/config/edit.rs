@@ -17,7 +17,7 @@ use crate::control::{DeviceState, PeerState};
 pub struct Saved<'a> {
     /// Keys, port and peers.
     pub device: &'a DeviceState,
-    /// The device's addresses; `None` leaves those of the file.
+    /// The device's addresses, except link-local ones of IPv6; `None` leaves those of the file.
     pub addresses: Option<&'a [IpNet]>,
     /// The device's MTU, for a file that has one.
     pub mtu: Option<u32>,
@@ -61,6 +61,10 @@ enum Kind {
     Peer,
     /// What is above the first section.
     Other,
+}
+
+fn is_link_local(net: &IpNet) -> bool {
+    matches!(net.addr(), std::net::IpAddr::V6(address) if address.is_unicast_link_local())
 }
 
 enum Line<'a> {
@@ -165,10 +169,13 @@ impl Section<'_> {
             let mark = Some(device.fw_mark).filter(|mark| *mark != 0);
             self.set("FwMark", mark.map(|mark| format!("{mark:#x}")));
         }
-        if let Some(addresses) = saved.addresses
-            && self.nets("Address") != addresses.iter().copied().collect()
-        {
-            self.set_list("Address", addresses);
+        if let Some(addresses) = saved.addresses {
+            let (mut kept, written) = (addresses.to_vec(), self.nets("Address"));
+            // Nobody tells those of the file from those of the kernel.
+            kept.extend(written.iter().filter(|net| is_link_local(net)));
+            if written != kept.iter().copied().collect() {
+                self.set_list("Address", &kept);
+            }
         }
         if let (Some(text), Some(mtu)) = (self.value("MTU"), saved.mtu)
             && text != mtu.to_string()

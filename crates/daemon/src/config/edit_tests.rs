@@ -131,6 +131,17 @@ fn peers_come_and_go_with_their_comments() {
 }
 
 #[test]
+fn a_link_local_address_of_the_file_stays() {
+    let text = TEXT.replace("10.0.0.1/24", "10.0.0.1/24, fe80::7/64");
+    let config = parsed(&text);
+    let device = state_of(&config);
+    let addresses = ["10.0.0.1/24", "fd00::1/64"].map(|net| net.parse().unwrap());
+    assert_eq!(*edit(&text, &saved(&device, &addresses)), text);
+    let edited = edit(&text, &saved(&device, &addresses[..1]));
+    assert!(edited.contains("\nAddress = 10.0.0.1/24, fe80::7/64\nDNS"), "{}", *edited);
+}
+
+#[test]
 fn a_line_break_of_another_system_is_understood() {
     let text = TEXT.replace('\n', "\r\n");
     let config = parsed(&text);

@@ -3,13 +3,13 @@
 use std::io;
 
 use ipnet::IpNet;
-use serde_json::Value;
 
 use super::execute::{Outcome, System};
 use super::plan::SRC_VALID_MARK;
 use super::step::Step;
 use super::{HostError, hooks, outside, sysctl};
-use crate::config::InterfaceName;
+use crate::config::{Dns, InterfaceName};
+use crate::dns;
 use crate::routes::{Family, Link, Netlink, RouteError};
 
 /// The system around one interface.
@@ -20,7 +20,7 @@ pub(super) struct Kernel {
     /// The device, as long as it is there.
     pub(super) link: Option<Link>,
     /// What is needed to take the name servers back.
-    pub(super) dns: Option<Value>,
+    pub(super) dns: Option<dns::Record>,
 }
 
 impl Kernel {
@@ -30,6 +30,25 @@ impl Kernel {
 
     fn link(&self) -> Result<&Link, RouteError> {
         self.link.as_ref().ok_or_else(|| RouteError::NoLink(self.interface.to_string()))
+    }
+
+    /// What will take back the name servers that a step sets, to be written down before it is done.
+    pub(super) fn dns_record(&self, wanted: &Dns) -> Result<dns::Record, HostError> {
+        outside::dns_record(self.link()?, wanted)
+    }
+
+    fn set_dns(&mut self, wanted: &Dns) -> Result<(), HostError> {
+        let record = self.dns_record(wanted)?;
+        outside::apply_dns(self.link()?, &record, self.dns.as_ref())?;
+        self.dns = Some(record);
+        Ok(())
+    }
+
+    fn unset_dns(&mut self) -> Result<(), HostError> {
+        let Some(record) = &self.dns else { return Ok(()) };
+        outside::undo_dns(&self.interface, record)?;
+        self.dns = None;
+        Ok(())
     }
 
     fn add_route(&self, prefix: IpNet, table: u32) -> Result<Outcome, RouteError> {
@@ -59,11 +78,14 @@ impl System for Kernel {
             Step::Address(address) => self.netlink.add_address(self.link()?, *address)?,
             Step::Mtu(mtu) => self.netlink.set_mtu(self.link()?, *mtu)?,
             Step::LinkUp => self.netlink.set_up(self.link()?)?,
-            Step::Dns(dns) => self.dns = Some(outside::apply_dns(&self.interface, dns)?),
+            Step::Dns(wanted) => self.set_dns(wanted)?,
             Step::Route { prefix, table } => return Ok(self.add_route(*prefix, *table)?),
             Step::Rule(rule) => self.netlink.add_rule(rule)?,
             Step::Sysctl { name, value, .. } => return set_sysctl(name, value),
-            Step::Firewall(firewall) => outside::apply_firewall(&self.interface, firewall)?,
+            Step::Firewall(firewall) => {
+                let is_in_force = outside::apply_firewall(&self.interface, firewall)?;
+                return Ok(if is_in_force { Outcome::Done } else { Outcome::Left });
+            }
             Step::Hook(hook) => hooks::run(hook, &self.interface)?,
         }
         Ok(Outcome::Done)
@@ -80,7 +102,7 @@ impl System for Kernel {
             (Step::Address(_) | Step::Route { .. }, None) => {}
             (Step::Rule(rule), _) => self.netlink.remove_rule(rule)?,
             (Step::Sysctl { name, before, .. }, _) => self.restore_sysctl(name, before)?,
-            (Step::Dns(_), _) => outside::undo_dns(&self.interface, self.dns.take().as_ref())?,
+            (Step::Dns(_), _) => self.unset_dns()?,
             (Step::Firewall(_), _) => outside::remove_firewall(&self.interface)?,
             (Step::Mtu(_) | Step::LinkUp | Step::Hook(_), _) => {}
         }

@@ -26,4 +26,9 @@ impl Process {
         let id = std::process::id();
         Self { id, started: process::started(id).unwrap_or_default() }
     }
+
+    /// Whether it still runs, as far as the system tells.
+    pub(super) fn is_alive(&self) -> bool {
+        process::started(self.id).unwrap_or_default() == self.started
+    }
 }

@@ -15,6 +15,7 @@ use super::HostError;
 use super::platform::{self, Process};
 use super::step::Step;
 use crate::config::{Hook, InterfaceName};
+use crate::dns;
 
 /// The variable that names another directory than `/run/weft`.
 pub const DIRECTORY_VARIABLE: &str = "WEFT_RUNTIME_DIR";
@@ -53,7 +54,7 @@ pub struct Record {
     /// The steps in their order; the last ones may not have been done.
     pub steps: Vec<Step>,
     /// What takes the name servers back.
-    pub dns: Option<serde_json::Value>,
+    pub dns: Option<dns::Record>,
     /// The commands of PreDown and PostDown.
     pub down: Vec<Hook>,
 }
@@ -137,7 +138,8 @@ impl Owner {
                 }
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => {
-                    if let Some(process) = signature_of(&lock) {
+                    // Who looks whether it is locked holds it for a moment, and signs nothing.
+                    if let Some(process) = signature_of(&lock).filter(Process::is_alive) {
                         return Err(HostError::Running { interface: interface.to_string(), pid: process.id });
                     }
                 }

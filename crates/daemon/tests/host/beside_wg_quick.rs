@@ -85,7 +85,10 @@ fn nft(namespace: &Namespace) -> Vec<(String, Value)> {
         ruleset["nftables"].as_array().unwrap().iter().filter(|object| object.get("metainfo").is_none());
     let mut items = Vec::new();
     for object in objects {
-        for (kind, value) in object.as_object().unwrap() {
+        // wg-quick guards the link-local address too, which the kernel makes by chance.
+        for (kind, value) in
+            object.as_object().unwrap().iter().filter(|(_, value)| !value.to_string().contains("fe80::"))
+        {
             items.push((format!("nft {kind}"), without(value.clone(), &["handle", "comment"])));
         }
     }

@@ -39,6 +39,7 @@ fn down_takes_away_what_a_killed_daemon_left() {
     before.assert_restored(&network.client);
     assert_eq!(network.left(&network.client), [""; 0]);
     assert_eq!(std::fs::read_to_string(&log).unwrap(), "pre weft0\npost weft0\n");
+    assert_eq!(network.run(&network.client, &["down", "--keep-kill-switch", "weft0"]).code, Some(0));
     let again = network.run(&network.client, &["down", "weft0"]);
     assert_eq!(again.code, Some(1), "{again:?}");
     assert!(again.stderr.contains("is not up by weft"), "{again:?}");
@@ -77,6 +78,65 @@ fn a_start_after_a_crash_takes_away_what_was_left_and_comes_up() {
     let suppressing = rules.iter().filter(|item| item.contains("suppress_prefixlen")).count();
     assert_eq!(suppressing, 2, "one a family: {rules:#?}");
     daemon.stop();
+    before.assert_restored(&network.client);
+    assert_eq!(network.left(&network.client), [""; 0]);
+}
+
+#[test]
+fn a_kill_switch_holds_after_a_crash_and_after_a_start_that_fails_until_down() {
+    let test = "a_kill_switch_holds_after_a_crash_and_after_a_start_that_fails_until_down";
+    let Some(network) = Network::new(test) else { return };
+    if !crate::support::installed(test, &["nft"]) {
+        return;
+    }
+    let before = Picture::of(&network.client);
+    let tables = |network: &Network| {
+        let picture = Picture::of(&network.client);
+        picture.0.iter().find(|item| item.starts_with("nft: ")).cloned().unwrap()
+    };
+    let none = tables(&network);
+    killed(&network, "# weft: KillSwitch = on");
+    let with_switch = tables(&network);
+    assert_ne!(with_switch, none);
+
+    let failing = full_tunnel("# weft: KillSwitch = on\nPostUp = false");
+    let file = network.file("weft0.conf", &failing);
+    let ended = network.run(&network.client, &["up", file.to_str().unwrap()]);
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.stderr.contains("the kill switch stays in force"), "{ended:?}");
+    assert_eq!(tables(&network), with_switch);
+    assert_eq!(network.left(&network.client), ["weft0.json"]);
+    let ended = network.run(&network.client, &["down", "--keep-kill-switch", "weft0"]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert_eq!(tables(&network), with_switch);
+
+    let ended = network.run(&network.client, &["down", "weft0"]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    before.assert_restored(&network.client);
+    assert_eq!(network.left(&network.client), [""; 0]);
+}
+
+/// Ends a daemon that is nobody's child, also when the test fails.
+struct DownWhenDropped<'a>(&'a Network);
+
+impl Drop for DownWhenDropped<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.weft(&self.0.client, &["down", "weft0"]).output();
+    }
+}
+
+#[test]
+fn in_the_background_it_is_up_when_the_command_is_back_and_down_ends_it() {
+    let test = "in_the_background_it_is_up_when_the_command_is_back_and_down_ends_it";
+    let Some(network) = Network::new(test) else { return };
+    let before = Picture::of(&network.client);
+    let file = network.file("weft0.conf", &full_tunnel(""));
+    let _end = DownWhenDropped(&network);
+    let ended = network.run(&network.client, &["up", "-d", file.to_str().unwrap()]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(Picture::of(&network.client).has("\"suppress_prefixlen\""));
+    let ended = network.run(&network.client, &["down", "weft0"]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
     before.assert_restored(&network.client);
     assert_eq!(network.left(&network.client), [""; 0]);
 }

@@ -18,8 +18,10 @@
 
 mod beside_wg_quick;
 mod crash;
+mod dns;
 mod dry_run;
 mod full_tunnel;
 mod hooks;
+mod reload;
 mod save;
 mod support;
