@@ -16,7 +16,7 @@ pub mod set;
 pub mod show;
 mod status;
 pub use doctor::DoctorArgs;
-pub use host::{DownArgs, HostArgs, KillSwitch, SaveArgs};
+pub use host::{DownArgs, HostArgs, KillSwitch, ReloadArgs, SaveArgs};
 pub use status::{StatusArgs, TopArgs};
 
 const EXIT_CODES: &str = "\
@@ -63,6 +63,8 @@ pub enum Command {
     Down(DownArgs),
     /// Write the state of a running interface into the file that it was brought up from.
     Save(SaveArgs),
+    /// Make a running interface what its file says, and touch only what differs: sessions go on.
+    Reload(ReloadArgs),
     /// Check a configuration file and show what it means; nothing is changed.
     Check(CheckArgs),
     /// Print a new private key.

@@ -26,6 +26,7 @@ pub mod logging;
 mod memory_budget;
 pub mod network;
 pub mod output;
+pub mod reload;
 pub mod resolve;
 pub mod routes;
 pub mod runtime_dir;
