@@ -59,9 +59,9 @@ impl Attempt {
         Self::new(to, 0, How::Raw(libc::IPPROTO_ICMPV6, message))
     }
 
-    /// Another protocol.
+    /// Another protocol, to its port 53 if it has ports.
     pub(crate) fn protocol(to: &str, number: i32) -> Self {
-        Self::new(to, 0, How::Raw(number, vec![0; 8]))
+        Self::new(to, 0, How::Raw(number, vec![0, 53, 0, 53, 0, 0, 0, 0]))
     }
 
     pub(crate) fn from_port(self, from_port: u16) -> Self {

@@ -34,8 +34,8 @@ pub(crate) fn forbidden() -> Vec<Case> {
             "internet: udp 2001:db8:ffff::10 547",
         ),
         (
-            Attempt::udp("ff02::1:2", 547).from("2001:db8:1::2").from_port(546).through("wan"),
-            "internet: udp ff02::1:2 547 from outside",
+            Attempt::udp("ff05::1:3", 547).from("2001:db8:1::2").from_port(546).through("wan"),
+            "internet: udp ff05::1:3 547",
         ),
         (
             Attempt::udp("ff05::1:3", 548).from("fe80::93").from_port(546).through("wan"),
@@ -63,6 +63,8 @@ pub(crate) fn local() -> Vec<Case> {
         (Attempt::ping("192.168.93.2"), "client: icmp 192.168.93.2 type 8"),
         (Attempt::tcp("fd93::2", 80), "client: tcp fd93::2 80"),
         (Attempt::ping("fd93::2"), "client: icmpv6 fd93::2 type 128"),
+        // Other protocols have ports too, and nobody asks for names with those.
+        (Attempt::protocol("10.1.2.3", 132), "internet: protocol 132 10.1.2.3"),
         (Attempt::udp("10.1.2.3", 7), "internet: udp 10.1.2.3 7"),
         (Attempt::udp("172.31.2.3", 7), "internet: udp 172.31.2.3 7"),
         (Attempt::udp("169.254.2.3", 7), "internet: udp 169.254.2.3 7"),
@@ -82,6 +84,7 @@ pub(crate) fn local_dns() -> Vec<Case> {
         (Attempt::tcp("192.168.93.2", 53), "client: tcp 192.168.93.2 53"),
         (Attempt::tcp("192.168.93.2", 853), "client: tcp 192.168.93.2 853"),
         (Attempt::udp("fd93::2", 53), "client: udp fd93::2 53"),
+        (Attempt::udp("10.1.2.3", 53), "internet: udp 10.1.2.3 53"),
     ]
 }
 
@@ -155,6 +158,29 @@ pub(crate) fn out_of_the_tunnel(world: &mut World) -> BTreeSet<String> {
         tun.write_udp(address("10.77.0.42:7"), address("203.0.113.42:4102"));
     }
     seen.extend(world.arrived());
+    // The client may say that nobody listens there.
+    seen.retain(|line| !line.starts_with("tunnel: icmp 10.77.0.4"));
+    seen
+}
+
+/// Somebody in the world sends to the client and to the machine, and both answer. Gives the lines of the answers that
+/// arrive.
+pub(crate) fn answers_to_the_world(world: &mut World) -> BTreeSet<String> {
+    let ends = [(&world.client, "192.168.93.2", 4202), (&world.machine, "198.51.100.2", 4203)];
+    let sockets = ends.map(|(namespace, address, port)| {
+        let socket = namespace.run(|| UdpSocket::bind((address, 4201))).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        Attempt::udp(address, 4201).from_port(port).make(&world.internet);
+        socket
+    });
+    let _ = world.arrived();
+    for socket in sockets {
+        if let Ok((_, from)) = socket.recv_from(&mut [0; 16]) {
+            let _ = socket.send_to(b"answer", from);
+        }
+    }
+    let mut seen = world.arrived();
+    seen.retain(|line| line.starts_with("internet: udp 198.51.100.1 420"));
     seen
 }
 
@@ -175,6 +201,7 @@ pub(crate) fn everything(world: &mut World) -> BTreeSet<String> {
     let client = attempts(&[forbidden_for_clients(), allowed_for_clients()]);
     let mut seen = world.seen(&machine, &client);
     seen.extend(out_of_the_tunnel(world));
+    seen.extend(answers_to_the_world(world));
     seen.extend(over_the_loopback(world));
     seen
 }

@@ -95,6 +95,8 @@ impl World {
                 link::add_route(namespace, net.parse().unwrap(), via.parse().unwrap()).unwrap();
             }
         }
+        let lan = ("192.168.93.0/24".parse().unwrap(), "198.51.100.2".parse().unwrap());
+        link::add_route(&internet, lan.0, lan.1).unwrap();
         link::add_address(&machine, "wan", "fe80::93/64".parse().unwrap()).unwrap();
         link::add_address(&client, "eth0", "fe80::2/64".parse().unwrap()).unwrap();
         let ports = Ports {
