@@ -197,7 +197,9 @@ pub enum FirewallError {
         message: String,
     },
     /// The answer is not what nft gives.
-    #[error("cannot {action}: the answer of nft is not understood: {error}; see `nft --version` (1.0 or newer)")]
+    #[error(
+        "cannot {action}: the answer of nft is not understood: {error}; see `nft --version` (1.0 or newer)"
+    )]
     Answer {
         /// What was tried.
         action: String,
@@ -264,7 +266,10 @@ pub fn update_endpoints(
 
 /// The addresses as they stand in packets: IPv4 as such, and no scopes.
 fn as_sent(endpoints: impl IntoIterator<Item = SocketAddr>) -> BTreeSet<SocketAddr> {
-    endpoints.into_iter().map(|endpoint| SocketAddr::new(endpoint.ip().to_canonical(), endpoint.port())).collect()
+    endpoints
+        .into_iter()
+        .map(|endpoint| SocketAddr::new(endpoint.ip().to_canonical(), endpoint.port()))
+        .collect()
 }
 
 /// What the names of tables begin with that hold a kill switch or an MSS clamp.

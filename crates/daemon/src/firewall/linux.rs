@@ -135,9 +135,10 @@ fn blocked(table: &Table) -> Result<Option<u64>, FirewallError> {
         return Ok(None);
     }
     let rules = objects.into_iter().filter_map(|object| object.rule);
-    let counters = rules.filter(|rule| rule.comment.as_deref() == Some(COMMENT_OF_BLOCKED)).flat_map(|rule| {
-        rule.expr.into_iter().filter_map(|statement| statement.pointer("/counter/packets")?.as_u64())
-    });
+    let counters =
+        rules.filter(|rule| rule.comment.as_deref() == Some(COMMENT_OF_BLOCKED)).flat_map(|rule| {
+            rule.expr.into_iter().filter_map(|statement| statement.pointer("/counter/packets")?.as_u64())
+        });
     Ok(Some(counters.sum()))
 }
 

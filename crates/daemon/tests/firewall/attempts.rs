@@ -64,11 +64,11 @@ impl Attempt {
         Self::new(to, 0, How::Raw(number, vec![0, 53, 0, 53, 0, 0, 0, 0]))
     }
 
-    pub(crate) fn from_port(self, from_port: u16) -> Self {
+    pub(crate) fn source_port(self, from_port: u16) -> Self {
         Self { from_port, ..self }
     }
 
-    pub(crate) fn from(self, address: &str) -> Self {
+    pub(crate) fn source(self, address: &str) -> Self {
         Self { from: Some(address.parse().unwrap()), ..self }
     }
 

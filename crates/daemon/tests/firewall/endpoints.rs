@@ -30,7 +30,7 @@ fn udp_to_the_peers_passes_and_nothing_else() {
     world.apply(&to(&["203.0.113.1:51820", "[2001:db8:ffff::1]:51820"]));
     let expected = ["internet: udp 203.0.113.1 51820", "internet: udp 2001:db8:ffff::1 51820"];
     // Not for a client.
-    let client = [Attempt::udp("203.0.113.1", 51820).from_port(5000), Attempt::udp("203.0.113.2", 51820)];
+    let client = [Attempt::udp("203.0.113.1", 51820).source_port(5000), Attempt::udp("203.0.113.2", 51820)];
     assert_eq!(world.seen(&tries(), &[]), lines(expected));
     assert_eq!(world.seen(&[], &client), lines([]));
     world.apply(&to(&[]));
@@ -73,7 +73,11 @@ fn endpoints_without_a_kill_switch_are_refused_and_forgotten() {
 #[test]
 fn ten_thousand_endpoints_are_taken() {
     let Some(mut world) = World::without_tunnel("ten_thousand_endpoints_are_taken") else { return };
-    let many = (0..10_000_u32).map(|number| SocketAddr::new((0xcb00_0000 + number).to_be_bytes().into(), 51820));
+    let many =
+        (0..10_000_u32).map(|number| SocketAddr::new((0xcb00_0000 + number).to_be_bytes().into(), 51820));
     world.apply(&kill_switch(OwnPackets::new(0, many), Local::Blocked));
-    assert_eq!(world.seen(&[Attempt::udp("203.0.0.77", 51820)], &[]), lines(["internet: udp 203.0.0.77 51820"]));
+    assert_eq!(
+        world.seen(&[Attempt::udp("203.0.0.77", 51820)], &[]),
+        lines(["internet: udp 203.0.0.77 51820"])
+    );
 }

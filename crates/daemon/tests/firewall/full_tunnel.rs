@@ -34,8 +34,10 @@ fn heard_from(world: &mut World, address: &str) -> BTreeSet<From> {
     // The last is always heard, and then the others are not under way any more.
     socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let send = |from: &weft::lab::Namespace, word: &[u8]| {
-        from.run(|| UdpSocket::bind(if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }).unwrap().send_to(word, to))
-            .unwrap();
+        from.run(|| {
+            UdpSocket::bind(if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }).unwrap().send_to(word, to)
+        })
+        .unwrap();
     };
     send(&world.internet, b"internet");
     let Ports { wan, internet, .. } = &mut world.ports;
@@ -86,12 +88,10 @@ fn the_tunnels_addresses_are_reached_through_the_tunnel_only() {
 #[test]
 fn answers_to_the_tunnel_have_its_mark() {
     let Some(world) = World::new("answers_to_the_tunnel_have_its_mark") else { return };
-    world.nft(&[
-        "add table inet seen; \
+    world.nft(&["add table inet seen; \
          add chain inet seen input { type filter hook prerouting priority 0; }; \
          add rule inet seen input meta mark 0xca6c udp sport 51820 counter comment \"own\"; \
-         add rule inet seen input meta mark 0 udp sport 51820 counter comment \"other\"",
-    ]);
+         add rule inet seen input meta mark 0 udp sport 51820 counter comment \"other\""]);
     let counts = || {
         let text = world.nft(&["list", "table", "inet", "seen"]);
         let count = |comment: &str| -> u32 {
@@ -104,7 +104,7 @@ fn answers_to_the_tunnel_have_its_mark() {
         let far = world.internet.run(|| UdpSocket::bind((address, 51820))).unwrap();
         far.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         let port = 40_000 + u16::try_from(mark & 1).unwrap();
-        Attempt::udp(address, 51820).from_port(port).mark(mark).make(&world.machine);
+        Attempt::udp(address, 51820).source_port(port).mark(mark).make(&world.machine);
         let (_, from) = far.recv_from(&mut [0; 16]).unwrap();
         far.send_to(b"answer", from).unwrap();
         world.ports.wan.wait_for(&format!("udp {router} {port}"));

@@ -9,8 +9,8 @@ use weft::lab::link;
 
 use crate::attempts::Attempt;
 use crate::scenario::{
-    all, allowed, allowed_for_clients, attempts, everything, forbidden, forbidden_for_clients, local, local_dns,
-    out_of_the_tunnel,
+    all, allowed, allowed_for_clients, attempts, everything, forbidden, forbidden_for_clients, local,
+    local_dns, out_of_the_tunnel,
 };
 use crate::world::{MARK, NAME, World, lines, marked};
 
@@ -108,12 +108,10 @@ fn what_is_rerouted_past_the_tunnel_does_not_leave() {
     world.ip(&["route", "add", "203.0.113.0/24", "dev", NAME]);
     world.ip(&["rule", "add", "fwmark", "0x77", "table", "77"]);
     world.ip(&["route", "add", "default", "via", "198.51.100.1", "table", "77"]);
-    world.nft(&[
-        "add table ip others; \
+    world.nft(&["add table ip others; \
          add chain ip others reroute { type route hook output priority mangle; }; \
          add rule ip others reroute udp dport 5000 meta mark set 0x77; \
-         add rule ip others reroute tcp dport 5001 meta mark set 0x77",
-    ]);
+         add rule ip others reroute tcp dport 5001 meta mark set 0x77"]);
     let around = [Attempt::udp("203.0.113.1", 5000), Attempt::tcp("203.0.113.1", 5001)];
     let arrived = lines(["internet: udp 203.0.113.1 5000", "internet: tcp 203.0.113.1 5001"]);
     assert_eq!(world.seen(&around, &[]), arrived);
@@ -168,7 +166,8 @@ fn clients_are_told_what_the_tunnel_takes() {
         world.client.run(|| {
             let to = SocketAddr::new(address.parse().unwrap(), 7);
             let any: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
-            let socket = socket2::Socket::new(socket2::Domain::for_address(to), socket2::Type::DGRAM, None).unwrap();
+            let socket =
+                socket2::Socket::new(socket2::Domain::for_address(to), socket2::Type::DGRAM, None).unwrap();
             socket.bind(&SocketAddr::new(any, 0).into()).unwrap();
             socket.send_to(&[0; 1400], &to.into()).unwrap();
         });
@@ -181,13 +180,12 @@ fn a_connection_of_a_peer_to_the_world_ends_with_the_switch() {
     let test = "a_connection_of_a_peer_to_the_world_ends_with_the_switch";
     let Some(mut world) = World::new(test) else { return };
     // Connections are followed from before the switch on.
-    world.nft(&[
-        "add table inet others; \
+    world.nft(&["add table inet others; \
          add chain inet others forward { type filter hook forward priority 0; }; \
-         add rule inet others forward ct state new counter",
-    ]);
+         add rule inet others forward ct state new counter"]);
     link::add_address(&world.internet, "eth0", "203.0.113.42/32".parse().unwrap()).unwrap();
-    link::add_route(&world.internet, "10.77.0.0/24".parse().unwrap(), "198.51.100.2".parse().unwrap()).unwrap();
+    link::add_route(&world.internet, "10.77.0.0/24".parse().unwrap(), "198.51.100.2".parse().unwrap())
+        .unwrap();
     let far = world.internet.run(|| UdpSocket::bind("203.0.113.42:4102")).unwrap();
     far.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let speak = |world: &World| {

@@ -38,7 +38,8 @@ fn mutations(world: &World) -> Vec<Mutation> {
         let name = format!("{chain}: {}", rule["comment"].as_str().unwrap());
         let whole = Mutation { what: name.clone(), handle, chain: chain.clone(), left: None };
         let statements = rule["expr"].as_array().unwrap().clone();
-        let conditions: Vec<usize> = (0..statements.len()).filter(|at| statements[*at].get("match").is_some()).collect();
+        let conditions: Vec<usize> =
+            (0..statements.len()).filter(|at| statements[*at].get("match").is_some()).collect();
         let without = conditions.into_iter().map(move |at| {
             let mut left = statements.clone();
             let what = format!("{name} without {}", left.remove(at)["match"]["left"]);
@@ -145,7 +146,8 @@ fn the_page_shows_the_rules_as_they_are() {
     let test = "the_page_shows_the_rules_as_they_are";
     let Some(world) = World::without_tunnel(test) else { return };
     let page = include_str!("../../../../docs/FIREWALL.md");
-    let blocks: Vec<&str> = page.split("```nft\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    let blocks: Vec<&str> =
+        page.split("```nft\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
     let [full, without_mark] = blocks[..] else { panic!("{} blocks", blocks.len()) };
     let list = || world.nft(&["list", "ruleset"]);
     feed(&world.machine, &[], full);
@@ -154,7 +156,8 @@ fn the_page_shows_the_rules_as_they_are() {
     world.apply(&shown());
     assert_eq!(of_the_page, list());
 
-    let endpoints: [SocketAddr; 2] = ["192.0.2.1:51820", "[2001:db8::1]:51820"].map(|text| text.parse().unwrap());
+    let endpoints: [SocketAddr; 2] =
+        ["192.0.2.1:51820", "[2001:db8::1]:51820"].map(|text| text.parse().unwrap());
     let own = OwnPackets::new(0, endpoints);
     let mut rules = shown();
     rules.kill_switch.as_mut().unwrap().own = own;

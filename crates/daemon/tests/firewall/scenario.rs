@@ -27,25 +27,28 @@ pub(crate) fn forbidden() -> Vec<Case> {
         (Attempt::tcp("203.0.113.7", 51820).mark(MARK), "internet: tcp 203.0.113.7 51820"),
         (Attempt::ping("203.0.113.8").mark(MARK), "internet: icmp 203.0.113.8 type 8"),
         // Half of what is let through.
-        (Attempt::udp("203.0.113.10", 53).from_port(68), "internet: udp 203.0.113.10 53"),
-        (Attempt::udp("203.0.113.10", 67).from_port(4067), "internet: udp 203.0.113.10 67"),
+        (Attempt::udp("203.0.113.10", 53).source_port(68), "internet: udp 203.0.113.10 53"),
+        (Attempt::udp("203.0.113.10", 67).source_port(4067), "internet: udp 203.0.113.10 67"),
         (
-            Attempt::udp("2001:db8:ffff::10", 547).from("fe80::93").from_port(546).through("wan"),
+            Attempt::udp("2001:db8:ffff::10", 547).source("fe80::93").source_port(546).through("wan"),
             "internet: udp 2001:db8:ffff::10 547",
         ),
         (
-            Attempt::udp("ff05::1:3", 547).from("2001:db8:1::2").from_port(546).through("wan"),
+            Attempt::udp("ff05::1:3", 547).source("2001:db8:1::2").source_port(546).through("wan"),
             "internet: udp ff05::1:3 547",
         ),
         (
-            Attempt::udp("ff05::1:3", 548).from("fe80::93").from_port(546).through("wan"),
+            Attempt::udp("ff05::1:3", 548).source("fe80::93").source_port(546).through("wan"),
             "internet: udp ff05::1:3 548",
         ),
         (
-            Attempt::udp("ff05::1:3", 547).from("fe80::93").from_port(5460).through("wan"),
+            Attempt::udp("ff05::1:3", 547).source("fe80::93").source_port(5460).through("wan"),
             "internet: udp ff05::1:3 547",
         ),
-        (Attempt::icmpv6("2001:db8:ffff::11", 135, 0).hop_limit(64), "internet: icmpv6 2001:db8:ffff::11 type 135"),
+        (
+            Attempt::icmpv6("2001:db8:ffff::11", 135, 0).hop_limit(64),
+            "internet: icmpv6 2001:db8:ffff::11 type 135",
+        ),
         (Attempt::ping("2001:db8:ffff::12").hop_limit(255), "internet: icmpv6 2001:db8:ffff::12 type 128"),
         (Attempt::icmpv6("2001:db8:ffff::13", 132, 0), "internet: icmpv6 2001:db8:ffff::13 type 132"),
         (Attempt::icmpv6("ff02::14", 128, 0).through("wan"), "internet: icmpv6 ff02::14 type 128"),
@@ -96,16 +99,22 @@ pub(crate) fn allowed() -> Vec<Case> {
         (Attempt::udp("10.77.0.9", 53), "tunnel: udp 10.77.0.9 53"),
         (Attempt::tcp("fd77::9", 443), "tunnel: tcp fd77::9 443"),
         (
-            Attempt::udp("255.255.255.255", 67).from_port(68).through("wan"),
+            Attempt::udp("255.255.255.255", 67).source_port(68).through("wan"),
             "internet: udp 255.255.255.255 67",
         ),
-        (Attempt::udp("198.51.100.1", 67).from_port(68), "internet: udp 198.51.100.1 67"),
+        (Attempt::udp("198.51.100.1", 67).source_port(68), "internet: udp 198.51.100.1 67"),
         (
-            Attempt::udp("ff02::1:2", 547).from("fe80::93").from_port(546).through("wan"),
+            Attempt::udp("ff02::1:2", 547).source("fe80::93").source_port(546).through("wan"),
             "internet: udp ff02::1:2 547",
         ),
-        (Attempt::icmpv6("2001:db8:ffff::21", 135, 0).hop_limit(255), "internet: icmpv6 2001:db8:ffff::21 type 135"),
-        (Attempt::icmpv6("2001:db8:ffff::22", 136, 0).hop_limit(255), "internet: icmpv6 2001:db8:ffff::22 type 136"),
+        (
+            Attempt::icmpv6("2001:db8:ffff::21", 135, 0).hop_limit(255),
+            "internet: icmpv6 2001:db8:ffff::21 type 135",
+        ),
+        (
+            Attempt::icmpv6("2001:db8:ffff::22", 136, 0).hop_limit(255),
+            "internet: icmpv6 2001:db8:ffff::22 type 136",
+        ),
         (Attempt::icmpv6("ff02::2", 132, 0).through("wan"), "internet: icmpv6 ff02::2 type 132"),
         (Attempt::icmp("203.0.113.23", 3, 4), "internet: icmp 203.0.113.23 type 3"),
         (Attempt::icmpv6("2001:db8:ffff::23", 2, 0), "internet: icmpv6 2001:db8:ffff::23 type 2"),
@@ -121,7 +130,7 @@ pub(crate) fn forbidden_for_clients() -> Vec<Case> {
         (Attempt::tcp("2001:db8:ffff::31", 443), "internet: tcp 2001:db8:ffff::31 443"),
         (Attempt::ping("203.0.113.32"), "internet: icmp 203.0.113.32 type 8"),
         (Attempt::ping("2001:db8:ffff::32"), "internet: icmpv6 2001:db8:ffff::32 type 128"),
-        (Attempt::udp("203.0.113.33", 67).from_port(68), "internet: udp 203.0.113.33 67"),
+        (Attempt::udp("203.0.113.33", 67).source_port(68), "internet: udp 203.0.113.33 67"),
         (Attempt::icmp("203.0.113.34", 3, 4), "internet: icmp 203.0.113.34 type 3"),
     ]
 }
@@ -150,7 +159,7 @@ pub(crate) fn all(cases: &[Vec<Case>]) -> BTreeSet<String> {
 pub(crate) fn out_of_the_tunnel(world: &mut World) -> BTreeSet<String> {
     let address = |text: &str| text.parse::<SocketAddrV4>().unwrap();
     let client = address("192.168.93.2:4100");
-    Attempt::udp("10.77.0.40", 7).from_port(client.port()).make(&world.client);
+    Attempt::udp("10.77.0.40", 7).source_port(client.port()).make(&world.client);
     let mut seen = world.arrived();
     if let Some(tun) = &world.tun {
         tun.write_udp(address("10.77.0.40:7"), client);
@@ -170,7 +179,7 @@ pub(crate) fn answers_to_the_world(world: &mut World) -> BTreeSet<String> {
     let sockets = ends.map(|(namespace, address, port)| {
         let socket = namespace.run(|| UdpSocket::bind((address, 4201))).unwrap();
         socket.set_nonblocking(true).unwrap();
-        Attempt::udp(address, 4201).from_port(port).make(&world.internet);
+        Attempt::udp(address, 4201).source_port(port).make(&world.internet);
         socket
     });
     let _ = world.arrived();

@@ -196,10 +196,7 @@ fn is_chatter(line: &str) -> bool {
 
 /// The kill switch and nothing else.
 pub(crate) fn kill_switch(own: OwnPackets, local: Local) -> Rules {
-    Rules {
-        kill_switch: Some(KillSwitch { own, local }),
-        ..Rules::none(NAME.parse().unwrap())
-    }
+    Rules { kill_switch: Some(KillSwitch { own, local }), ..Rules::none(NAME.parse().unwrap()) }
 }
 
 /// The kill switch for a device with a mark.

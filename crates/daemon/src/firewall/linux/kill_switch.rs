@@ -21,7 +21,7 @@ use nftables::types::{NfChainPolicy, NfHook, RejectCode};
 use super::super::{KillSwitch, Local, OwnPackets, Table};
 use super::batch::{Batch, Place};
 use super::vocabulary::{
-    accept, address, any_number, any_of, any_text, ct, drop, count, field, header_of, in_through, is, jump,
+    accept, address, any_number, any_of, any_text, count, ct, drop, field, header_of, in_through, is, jump,
     l4proto_is, meta, out_through, prefix, text,
 };
 use crate::config::InterfaceName;
@@ -107,8 +107,7 @@ fn add_sent(batch: &mut Batch, table: &Table, interface: &InterfaceName, switch:
     allow("DHCPv6", vec![from_link, servers, udp_port("sport", 546), udp_port("dport", 547)]);
     // Without it no IPv6 packet finds the next hop. Routers do not forward what they could not decrease (RFC 4861,
     // section 7.1): it stays on the link.
-    let discovery =
-        ["nd-router-solicit", "nd-router-advert", "nd-neighbor-solicit", "nd-neighbor-advert"];
+    let discovery = ["nd-router-solicit", "nd-router-advert", "nd-neighbor-solicit", "nd-neighbor-advert"];
     let on_link = is(field("ip6", "hoplimit"), Expression::Number(255));
     allow("neighbour discovery", vec![is(field("icmpv6", "type"), any_text(&discovery)), on_link]);
     // Switches that look for listeners lead neighbour solicitations only to those (RFC 4541, section 3).

@@ -3,7 +3,9 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use nftables::expr::{CT, Expression, Meta, MetaKey, NamedExpression, Payload, PayloadField, Prefix, SetItem};
+use nftables::expr::{
+    CT, Expression, Meta, MetaKey, NamedExpression, Payload, PayloadField, Prefix, SetItem,
+};
 use nftables::stmt::{Accept, Counter, Drop, JumpTarget, Match, Operator, Statement};
 
 use super::super::Family;
