@@ -285,7 +285,7 @@ mod tests {
     #[test]
     fn a_routing_domain_splits_unless_it_is_the_root() {
         let servers = vec!["10.0.0.1".parse().unwrap()];
-        let full = Settings { servers: servers.clone(), search: domains(&["a.example"]), routing: vec![] };
+        let full = Settings { servers, search: domains(&["a.example"]), routing: vec![] };
         assert!(full.is_full() && !full.is_split());
         let split = Settings { routing: domains(&["corp.example"]), ..full.clone() };
         assert!(split.is_split() && !split.is_full());

@@ -48,6 +48,11 @@ enum News {
 }
 
 impl Told {
+    /// The latest counts.
+    fn note(&mut self, peer: PublicKey, news: News) {
+        self.news.insert(peer, news);
+    }
+
     fn is_empty(&self) -> bool {
         self.peers.is_none() && self.news.is_empty() && !self.network_changed && !self.stop
     }
@@ -103,22 +108,22 @@ impl Handle {
     /// ([`weft_tunnel::Event::HandshakeFailed`]), or the last one is older than 180 s. To be told again while it
     /// lasts.
     pub fn stale(&self, peer: PublicKey) {
-        self.tell(|told| drop(told.news.insert(peer, News::Stale)));
+        self.tell(|told| told.note(peer, News::Stale));
     }
 
     /// The peer's handshake came through.
     pub fn handshake(&self, peer: PublicKey) {
         self.tell(|told| {
-            let news = told.news.entry(peer).or_insert(News::Heard(None));
-            if matches!(news, News::Stale) {
-                *news = News::Heard(None);
+            // Where it moved to is not forgotten.
+            if !matches!(told.news.get(&peer), Some(News::Heard(_))) {
+                told.note(peer, News::Heard(None));
             }
         });
     }
 
     /// The peer was heard from another address than before, or was given one by hand.
     pub fn moved(&self, peer: PublicKey, to: SocketAddr) {
-        self.tell(|told| drop(told.news.insert(peer, News::Heard(Some(to)))));
+        self.tell(|told| told.note(peer, News::Heard(Some(to))));
     }
 
     /// Addresses, routes or name servers of this machine changed.

@@ -324,3 +324,31 @@ fn one_that_serves_another_network_is_not_told_of_our_interfaces() {
     });
     assert_eq!(resolved.calls(), [""; 0]);
 }
+
+const COUNTING: &str = "WEFT_TEST_DNS_THREADS";
+
+/// Not a test of its own: what the next one runs as another process, whose threads are few and known.
+#[test]
+fn a_process_that_counts_its_threads() {
+    let Some(root) = std::env::var_os(COUNTING) else { return };
+    let threads = || fs::read_dir("/proc/self/task").unwrap().count();
+    let before = threads();
+    let system = weft::dns::System::new(crate::support::places(root.as_ref()));
+    let wanted = settings(&["10.0.0.1"], &[], &[]);
+    let _applied = system.apply(Method::Resolved, &link("wg0", 7), &wanted).unwrap();
+    println!("threads {}", threads() - before);
+}
+
+#[test]
+fn talking_to_it_starts_no_thread() {
+    let machine = machine();
+    let Some(_bus) = Bus::start("talking_to_it_starts_no_thread", &machine) else { return };
+    let _resolved = Resolved::start(&machine);
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "resolved::a_process_that_counts_its_threads", "--nocapture"])
+        .env(COUNTING, machine.root.path())
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && text.contains("threads 0\n"), "{text}");
+}
