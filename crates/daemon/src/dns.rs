@@ -1,7 +1,7 @@
 //! The DNS servers and domains of an interface, given to whatever resolves names on this machine.
 //!
-//! Called on a control thread only: every call waits, for ten seconds or so at most, and none may be made from within
-//! a tokio runtime. What was applied is a [`Record`], which a later process can undo after a crash.
+//! Called on a control thread only: every call waits, for half a minute at most, and none may be made from within a
+//! tokio runtime. What was applied is a [`Record`], which a later process can undo after a crash.
 //!
 //! Servers without a routing domain are for every name, and for those of nobody else: what `DNS =` means to
 //! wg-quick, which asks resolvconf for the interface to be exclusive (`-x`; for systemd-resolved the domain `~.`). A

@@ -272,11 +272,13 @@ mod tests {
         let (answer, answers) = mpsc::channel();
         let (change, changes) = mpsc::channel();
         let look_up = move |host: &str, port| {
-            asked.send((host.to_owned(), port)).unwrap();
+            let _ = asked.send((host.to_owned(), port));
             answers.recv().map_err(io::Error::other)
         };
-        let resolver =
-            Resolver::start_with(look_up, move |peer, to| change.send((peer, to)).unwrap()).unwrap();
+        let resolver = Resolver::start_with(look_up, move |peer, to| {
+            let _ = change.send((peer, to));
+        })
+        .unwrap();
         let handle = resolver.handle();
         handle.set_peers(vec![watched(1, None)]);
         assert_eq!(questions.recv_timeout(PATIENCE).unwrap(), ("peer1.example".to_owned(), 7));
@@ -293,11 +295,13 @@ mod tests {
         let (answer, answers) = mpsc::channel();
         let (change, changes) = mpsc::channel();
         let look_up = move |host: &str, _| {
-            asked.send(host.to_owned()).unwrap();
+            let _ = asked.send(host.to_owned());
             answers.recv().map_err(io::Error::other)
         };
-        let resolver =
-            Resolver::start_with(look_up, move |peer, to| change.send((peer, to)).unwrap()).unwrap();
+        let resolver = Resolver::start_with(look_up, move |peer, to| {
+            let _ = change.send((peer, to));
+        })
+        .unwrap();
         let handle = resolver.handle();
         let (roaming, waiting) = (watched(1, Some("192.0.2.1:7")), watched(2, None));
         handle.set_peers(vec![roaming.clone()]);
@@ -319,11 +323,13 @@ mod tests {
         let (answer, answers) = mpsc::channel::<Vec<SocketAddr>>();
         let (change, changes) = mpsc::channel();
         let look_up = move |_: &str, _| {
-            asked.send(()).unwrap();
+            let _ = asked.send(());
             answers.recv().map_err(io::Error::other)
         };
-        let resolver =
-            Resolver::start_with(look_up, move |peer, to| change.send((peer, to)).unwrap()).unwrap();
+        let resolver = Resolver::start_with(look_up, move |peer, to| {
+            let _ = change.send((peer, to));
+        })
+        .unwrap();
         resolver.handle().set_peers(vec![watched(1, None)]);
         questions.recv_timeout(PATIENCE).unwrap();
         drop(resolver);

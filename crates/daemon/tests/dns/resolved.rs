@@ -71,8 +71,8 @@ impl Drop for Bus {
 #[derive(Default)]
 struct Heard {
     calls: Vec<String>,
-    /// Methods that fail, and with which error.
-    errors: HashMap<&'static str, &'static str>,
+    /// Methods that fail, with which error, and how often.
+    errors: HashMap<&'static str, (&'static str, u32)>,
 }
 
 /// Answers as systemd-resolved until it is dropped.
@@ -106,7 +106,11 @@ impl Resolved {
                         let error = {
                             let mut heard = shared.lock().unwrap();
                             heard.calls.push(call);
-                            heard.errors.get(method.as_str()).copied()
+                            let error = heard.errors.get_mut(method.as_str()).filter(|(_, times)| *times > 0);
+                            error.map(|(error, times)| {
+                                *times -= 1;
+                                *error
+                            })
                         };
                         match error {
                             Some(error) => connection.reply_error(&header, error, &"not you").await.unwrap(),
@@ -125,7 +129,11 @@ impl Resolved {
     }
 
     fn fail(&self, method: &'static str, error: &'static str) {
-        self.heard.lock().unwrap().errors.insert(method, error);
+        self.fail_times(method, error, u32::MAX);
+    }
+
+    fn fail_times(&self, method: &'static str, error: &'static str, times: u32) {
+        self.heard.lock().unwrap().errors.insert(method, (error, times));
     }
 
     /// What was called since this was last asked.
@@ -246,6 +254,19 @@ fn a_refusal_says_what_to_do_and_takes_back_what_was_set() {
         assert_eq!(refused.exit_code(), code, "{refused}");
         assert_eq!(resolved.calls().last().unwrap(), "RevertLink(7)");
     }
+}
+
+#[test]
+fn an_interface_that_the_kernel_has_yet_to_tell_of_is_waited_for() {
+    let machine = machine();
+    let Some(_bus) = Bus::start("an_interface_that_the_kernel_has_yet_to_tell_of", &machine) else { return };
+    let resolved = Resolved::start(&machine);
+    resolved.fail_times("SetLinkDNS", "org.freedesktop.resolve1.NoSuchLink", 2);
+    let wanted = settings(&["10.0.0.1"], &[], &[]);
+    machine.system().apply(Method::Resolved, &link("wg0", 7), &wanted).unwrap();
+    let calls = resolved.calls();
+    assert_eq!(calls.iter().filter(|call| call.starts_with("SetLinkDNS")).count(), 3, "{calls:?}");
+    assert_eq!(calls.last().unwrap(), "FlushCaches");
 }
 
 #[test]
