@@ -3,9 +3,15 @@
 //! Everything here runs on the control thread or beside it, never on the packet thread: peers are built here (each
 //! costs an X25519), reach the event loop in slices, and its counters come back as snapshots.
 
+mod controller;
 mod device;
+mod model;
+pub mod uapi;
 
+pub use controller::Controller;
 pub use device::{AllowedIpChange, DeviceChange, DeviceState, PeerChange, PeerState};
+
+pub use model::{Model, ModelPeer};
 
 /// Why a request to the control thread failed. A change that failed changed nothing.
 #[derive(Debug, thiserror::Error)]

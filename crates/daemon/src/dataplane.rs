@@ -10,17 +10,19 @@ use std::thread::JoinHandle;
 use tokio::sync::mpsc as async_mpsc;
 use weft_tun::thread_guard::EndProcessOnPanic;
 use weft_tun::{TunConfig, TunOffload, TunStatsSnapshot};
-use weft_tunnel::{DropCounters, NewPeer, PeerSnapshot, PrivateKey, Tunnel, TunnelConfig, TunnelStats};
+use weft_tunnel::{Change, DropCounters, Event, PeerSnapshot, PrivateKey, Tunnel, TunnelConfig, TunnelStats};
 
 use crate::cli::TunThreads;
 use crate::scheduling::{self, Priority};
 use crate::udp::{self, BindError, UdpConfig, UdpSockets, UdpStats};
 
+mod commands;
 mod event_loop;
 mod inbound;
 mod outbound;
 mod read_ahead;
 
+pub use commands::Command;
 pub use event_loop::EventLoop;
 
 /// Commands that may wait for the event loop.
@@ -41,16 +43,8 @@ pub fn tun_queues(threads: TunThreads) -> usize {
     }
 }
 
-/// What the control thread asks of the event loop.
-#[derive(Debug)]
-pub enum Command {
-    /// Send a snapshot of every counter and peer.
-    Snapshot(mpsc::SyncSender<Snapshot>),
-    /// End.
-    Stop,
-}
-
-/// Every counter and peer at one moment.
+/// Every counter and peer. With many peers it takes a few turns of the event loop to go through them; the counters
+/// are those at the end.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     /// The sockets' counters.
@@ -120,7 +114,7 @@ pub struct Setup {
     pub tun: TunConfig,
     /// The UDP sockets.
     pub udp: UdpConfig,
-    /// The key of the interface.
+    /// The key of the interface, until it is given another one.
     pub private_key: PrivateKey,
     /// The tunnel's bounds.
     pub tunnel: TunnelConfig,
@@ -128,6 +122,8 @@ pub struct Setup {
     pub thread_name: String,
     /// How the thread competes for a core.
     pub priority: Priority,
+    /// Gets what happens to peers, as far as it has room: a later event says more than an earlier one.
+    pub events: Option<mpsc::SyncSender<Event>>,
 }
 
 /// What the packet thread says once device and sockets are open.
@@ -144,14 +140,9 @@ pub struct Opened {
 /// A running packet thread. Dropping it stops the thread.
 pub struct Dataplane {
     commands: async_mpsc::Sender<Command>,
-    start: Option<mpsc::SyncSender<Start>>,
+    start: Option<mpsc::SyncSender<u16>>,
     thread: Option<JoinHandle<Result<(), DataplaneError>>>,
     opened: Opened,
-}
-
-struct Start {
-    mtu: u16,
-    peers: Vec<NewPeer>,
 }
 
 impl Dataplane {
@@ -187,17 +178,20 @@ impl Dataplane {
         &self.opened
     }
 
-    /// Lets packets move, with inner packets of at most `mtu` bytes, between the TUN and `peers`.
-    pub fn run(&mut self, mtu: u16, peers: Vec<NewPeer>) -> Result<(), DataplaneError> {
+    /// Lets packets move, with inner packets of at most `mtu` bytes. There are no peers yet.
+    pub fn run(&mut self, mtu: u16) -> Result<(), DataplaneError> {
         let start = self.start.take().ok_or(DataplaneError::Ended)?;
-        start.send(Start { mtu, peers }).map_err(|_| DataplaneError::Ended)
+        start.send(mtu).map_err(|_| DataplaneError::Ended)
     }
 
-    /// Every counter and peer, as the event loop has them. Waits for the event loop's turn.
+    /// Every counter and peer, as the event loop has them. Waits for the event loop.
     pub fn snapshot(&self) -> Result<Snapshot, DataplaneError> {
-        let (answer, answered) = mpsc::sync_channel(1);
-        self.commands.blocking_send(Command::Snapshot(answer)).map_err(|_| DataplaneError::Ended)?;
-        answered.recv().map_err(|_| DataplaneError::Ended)
+        self.handle().snapshot(0)
+    }
+
+    /// What others can ask the packet thread with. It does not keep the thread alive.
+    pub fn handle(&self) -> Handle {
+        Handle { commands: self.commands.clone() }
     }
 
     /// Ends the packet thread, and with it the TUN's threads and all descriptors; gives the reason if it had
@@ -218,6 +212,43 @@ impl Dataplane {
     }
 }
 
+/// A way to ask the packet thread for something. Its calls wait for the event loop, for a fraction of a millisecond as
+/// a rule; they must not be made from within a tokio runtime.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    commands: async_mpsc::Sender<Command>,
+}
+
+impl Handle {
+    /// Every counter and peer, of which there are about `peers`.
+    pub fn snapshot(&self, peers: usize) -> Result<Snapshot, DataplaneError> {
+        self.ask(|answer| Command::Snapshot { peers: Vec::with_capacity(peers), answer })
+    }
+
+    /// Changes the tunnel, and returns once all of it is done.
+    pub fn change(&self, changes: Vec<Change>) -> Result<(), DataplaneError> {
+        if changes.is_empty() {
+            return Ok(());
+        }
+        self.ask(|answer| Command::Change { changes, answer })
+    }
+
+    /// Moves to another UDP port and to another mark, both or neither; gives the port in use.
+    pub fn rebind(
+        &self,
+        port: Option<u16>,
+        fwmark: Option<u32>,
+    ) -> Result<Result<u16, BindError>, DataplaneError> {
+        self.ask(|answer| Command::Rebind { port, fwmark, answer })
+    }
+
+    fn ask<T>(&self, command: impl FnOnce(mpsc::SyncSender<T>) -> Command) -> Result<T, DataplaneError> {
+        let (answer, answered) = mpsc::sync_channel(1);
+        self.commands.blocking_send(command(answer)).map_err(|_| DataplaneError::Ended)?;
+        answered.recv().map_err(|_| DataplaneError::Ended)
+    }
+}
+
 impl Drop for Dataplane {
     fn drop(&mut self) {
         if self.thread.is_some() {
@@ -229,7 +260,7 @@ impl Drop for Dataplane {
 fn packet_thread(
     setup: Setup,
     commands: async_mpsc::Receiver<Command>,
-    started: &mpsc::Receiver<Start>,
+    started: &mpsc::Receiver<u16>,
     report: &mpsc::SyncSender<Result<Opened, StartError>>,
 ) -> Result<(), DataplaneError> {
     // Before the TUN is opened: its threads inherit it.
@@ -248,7 +279,7 @@ fn packet_thread(
         }
     };
     runtime.block_on(async {
-        let opened = open_io(&setup);
+        let opened = open_io(setup.tun, &setup.udp);
         let (tun, udp) = match opened {
             Ok(io) => io,
             Err(error) => {
@@ -258,24 +289,15 @@ fn packet_thread(
         };
         let opened = Opened { interface: tun.name().to_owned(), port: udp.port(), offload: tun.offload() };
         let _ = report.send(Ok(opened));
-        let Ok(start) = started.recv() else { return Ok(()) };
-        let tunnel = Tunnel::new(setup.private_key, TunnelConfig { mtu: start.mtu, ..setup.tunnel });
+        let Ok(mtu) = started.recv() else { return Ok(()) };
+        let tunnel = Tunnel::new(setup.private_key, TunnelConfig { mtu, ..setup.tunnel });
         let tun_stats = std::sync::Arc::clone(tun.stats());
         let mut event_loop = EventLoop::new(tunnel, tun, udp, commands, move || tun_stats.snapshot());
-        for peer in start.peers {
-            event_loop.insert_peer(peer);
-        }
+        event_loop.report_events(setup.events);
         event_loop.run().await
     })
 }
 
-fn open_io(setup: &Setup) -> Result<(weft_tun::Device, UdpSockets), StartError> {
-    let tun = weft_tun::open(TunConfig {
-        name: setup.tun.name.clone(),
-        threads: setup.tun.threads,
-        descriptors: Vec::new(),
-        offload: setup.tun.offload,
-    })?;
-    let udp = UdpSockets::bind(&setup.udp)?;
-    Ok((tun, udp))
+fn open_io(tun: TunConfig, udp: &UdpConfig) -> Result<(weft_tun::Device, UdpSockets), StartError> {
+    Ok((weft_tun::open(tun)?, UdpSockets::bind(udp)?))
 }

@@ -5,12 +5,12 @@
 use std::process::ExitCode;
 
 use clap::Parser as _;
-use weft::cli::{Cli, Command};
+use weft::cli::{self, Cli, Command};
 use weft::exit::{Code, Error};
-use weft::{check, demo, keys, logging, output, up};
+use weft::{assets, check, demo, drop_in, keys, logging, output, up, wg};
 
 fn main() -> ExitCode {
-    let code = match run(Cli::parse()) {
+    let code = match run(Cli::parse_from(cli::drop_in::command_line(std::env::args_os()))) {
         Ok(()) => Code::Success,
         Err(error) => {
             output::error(&error);
@@ -22,15 +22,29 @@ fn main() -> ExitCode {
 
 fn run(cli: Cli) -> Result<(), Error> {
     // The demo shows a table of its own, which warnings about socket buffers and the like would tear.
-    let level = if matches!(cli.command, Command::Demo(_)) { "error" } else { "info" };
+    let level = match cli.command {
+        Command::Demo(_) => "error",
+        Command::Run(_) => drop_in::log_level(),
+        _ => "info",
+    };
     logging::init(cli.log.as_deref(), level, cli.log_format)
         .map_err(|error| Error::new(Code::Usage, error))?;
     match cli.command {
         Command::Up(args) => up::run(&args),
+        Command::Run(args) => drop_in::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Genkey => keys::genkey(),
         Command::Genpsk => keys::genpsk(),
         Command::Pubkey => keys::pubkey(),
+        Command::Show(args) => wg::show::run(&args),
+        Command::Showconf(args) => wg::showconf::run(&args),
+        Command::Set(args) => wg::set::run(&args),
+        Command::Setconf(args) => wg::conf::setconf(&args),
+        Command::Addconf(args) => wg::conf::addconf(&args),
+        Command::Syncconf(args) => wg::conf::syncconf(&args),
+        Command::Strip(args) => wg::strip::run(&args),
+        Command::Completions(args) => assets::completions(&args),
+        Command::Man(args) => assets::man(&args),
         Command::Demo(args) => demo::run(&args),
     }
 }

@@ -36,6 +36,9 @@ pub trait Udp {
     /// socket (out of memory, say); the next call goes on.
     fn poll_recv(&mut self, cx: &mut Context<'_>, buffers: &mut RecvBuffers) -> Poll<io::Result<usize>>;
 
+    /// Moves to another port and to another mark, both or neither, and gives the port in use. What is `None` stays.
+    fn rebind(&mut self, port: Option<u16>, fwmark: Option<u32>) -> Result<u16, BindError>;
+
     /// What went through so far.
     fn stats(&self) -> UdpStats;
 }

@@ -2,48 +2,23 @@
 //!
 //! This is the control thread: it builds peers, talks to netlink and waits; packets move on the packet thread.
 
-use std::collections::HashSet;
 use std::net::SocketAddr;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 
-use weft_tun::TunConfig;
-use weft_tunnel::{NewPeer, PeerBuilder, PeerConfig, TunnelConfig};
-
-use crate::cli::{TunThreads, UpArgs};
+use crate::cli::UpArgs;
 use crate::config::{self, Config, LoadError};
-use crate::dataplane::{Dataplane, DataplaneError, Setup, Snapshot, StartError, tun_queues};
+use crate::control::{AllowedIpChange, Control as _, ControlError, Controller, DeviceChange, PeerChange};
+use crate::dataplane::{DataplaneError, Snapshot, StartError, tun_queues};
 use crate::exit;
-use crate::memory_budget;
+use crate::interface::{self, Interface};
 use crate::resolve::{self, Cancel, ResolveError, Retries};
-use crate::routes::{Applied, Netlink, QueueLimits, RouteError};
+use crate::routes::{Applied, Netlink, RouteError};
 use crate::scheduling::Priority;
 use crate::secrecy;
 use crate::signals;
 use crate::udp::UdpConfig;
 
-/// How to run an interface, beside what its file says.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Queues of the TUN, each with its threads.
-    pub tun_threads: TunThreads,
-    /// Whether the TUN and the sockets take super-packets and batches.
-    pub offload: bool,
-    /// Name of the packet thread, at most 15 bytes.
-    pub thread_name: String,
-    /// How the packet thread competes for a core.
-    pub priority: Priority,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            tun_threads: TunThreads::Auto,
-            offload: true,
-            thread_name: "weft-packets".into(),
-            priority: Priority::Ordinary,
-        }
-    }
-}
+pub use crate::interface::Options;
 
 /// Why an interface could not be brought up, or ended.
 #[derive(Debug, thiserror::Error)]
@@ -63,6 +38,9 @@ pub enum UpError {
     /// The packet thread ended by itself.
     #[error(transparent)]
     Dataplane(#[from] DataplaneError),
+    /// The peers could not be set up.
+    #[error(transparent)]
+    Control(#[from] ControlError),
     /// The signals that end the daemon cannot be handled.
     #[error("cannot handle signals: {0}")]
     Signals(#[source] std::io::Error),
@@ -82,12 +60,12 @@ impl UpError {
     }
 }
 
-/// A running interface. Dropping it takes everything down.
+/// A running interface with its addresses and routes. Dropping it takes everything down.
 pub struct Daemon {
     // In the order of the clean-up: routes and addresses first, then the device goes with its descriptors.
     applied: Applied,
     netlink: Netlink,
-    dataplane: Option<Dataplane>,
+    interface: Option<Interface>,
 }
 
 impl Daemon {
@@ -101,60 +79,48 @@ impl Daemon {
         on_end: impl FnOnce() + Send + 'static,
     ) -> Result<Self, UpError> {
         let netlink = Netlink::open()?;
-        let interface = &config.interface;
-        let peers = build_peers(config, endpoints);
-        let mut dataplane = Dataplane::open(
-            Setup {
-                tun: TunConfig {
-                    threads: tun_queues(options.tun_threads),
-                    offload: options.offload,
-                    ..TunConfig::new(interface.name.as_str())
-                },
-                udp: UdpConfig {
-                    port: interface.listen_port,
-                    fwmark: interface.fw_mark,
-                    gso: options.offload,
-                },
-                private_key: interface.private_key.clone(),
-                tunnel: TunnelConfig { mtu: 0, staging_bytes: memory_budget::staging_bytes() },
-                thread_name: options.thread_name.clone(),
-                priority: options.priority,
-            },
-            on_end,
-        )?;
-        let link = netlink.link(&interface.name)?;
+        let own = &config.interface;
+        let udp = UdpConfig { port: own.listen_port, fwmark: own.fw_mark, gso: true };
+        let mut interface = Interface::open(own.name.as_str(), Vec::new(), udp, options, None, on_end)?;
+        let link = netlink.link(&own.name)?;
         let known: Vec<SocketAddr> = endpoints.iter().flatten().copied().collect();
-        let mtu = match interface.mtu {
+        let mtu = match own.mtu {
             Some(mtu) => mtu,
-            None => netlink.default_mtu(interface, &known),
+            None => netlink.default_mtu(own, &known),
         };
-        netlink.set_queue_limits(&link, queue_limits(mtu));
+        netlink.set_queue_limits(&link, interface::queue_limits(mtu));
         // Packets may move from here on: the first that the routes bring finds the event loop running.
-        dataplane.run(mtu, peers)?;
+        interface.run(mtu)?;
+        interface.controller().set(device_change(config, endpoints))?;
         let applied = netlink.apply(&link, config, mtu)?;
-        let opened = dataplane.opened();
+        let opened = interface.opened();
         tracing::info!(
             interface = opened.interface,
             port = opened.port,
             mtu,
-            public_key = %interface.private_key.public_key(),
+            public_key = %own.private_key.public_key(),
             peers = config.peers.len(),
             tun_threads = tun_queues(options.tun_threads),
             tcp_offload = opened.offload.tcp,
             udp_offload = opened.offload.udp,
             "interface is up"
         );
-        Ok(Self { applied, netlink, dataplane: Some(dataplane) })
+        Ok(Self { applied, netlink, interface: Some(interface) })
     }
 
-    /// The UDP port in use.
+    /// What changes the interface and tells what it is.
+    pub fn controller(&self) -> Option<&Arc<Controller>> {
+        self.interface.as_ref().map(Interface::controller)
+    }
+
+    /// The UDP port that was opened.
     pub fn port(&self) -> u16 {
-        self.dataplane.as_ref().map_or(0, |dataplane| dataplane.opened().port)
+        self.interface.as_ref().map_or(0, |interface| interface.opened().port)
     }
 
     /// Every counter and peer at this moment.
     pub fn snapshot(&self) -> Result<Snapshot, DataplaneError> {
-        self.dataplane.as_ref().ok_or(DataplaneError::Ended)?.snapshot()
+        self.controller().ok_or(DataplaneError::Ended)?.snapshot()
     }
 
     /// Takes the interface down: routes, addresses, device, sockets, threads. Gives the reason if packets had
@@ -167,13 +133,13 @@ impl Daemon {
         for error in self.applied.undo(&self.netlink) {
             tracing::warn!("{error}");
         }
-        self.dataplane.take().map_or(Ok(()), Dataplane::stop)
+        self.interface.take().map_or(Ok(()), Interface::stop)
     }
 }
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        if self.dataplane.is_some() {
+        if self.interface.is_some() {
             let _ = self.take_down();
         }
     }
@@ -236,44 +202,20 @@ fn resolve_endpoints(config: &Config) -> Result<Vec<Option<SocketAddr>>, Resolve
         .collect()
 }
 
-/// Builds every peer, with an index of its own.
-fn build_peers(config: &Config, endpoints: &[Option<SocketAddr>]) -> Vec<NewPeer> {
-    let builder = PeerBuilder::new(&config.interface.private_key);
-    let mut taken = HashSet::new();
-    config
-        .peers
-        .iter()
-        .enumerate()
-        .map(|(place, peer)| {
-            let mut config = PeerConfig {
-                public_key: peer.public_key,
-                preshared_key: peer.preshared_key.clone(),
-                endpoint: endpoints.get(place).copied().flatten(),
-                allowed_ips: peer.allowed_ips.clone(),
-                persistent_keepalive: peer.persistent_keepalive,
-            };
-            loop {
-                let built = builder.build(config);
-                if taken.insert(built.index()) {
-                    return built;
-                }
-                config = built.into_config();
-            }
-        })
-        .collect()
-}
-
-/// Super-packets that usually fit one GSO send once they are sealed, headers as long as TCP over IPv6 with
-/// timestamps makes them.
-fn queue_limits(mtu: u16) -> QueueLimits {
-    const HEADERS: usize = 40 + 32;
-    const SEALED: usize = 32;
-    let mtu = usize::from(mtu);
-    let segments = (weft_tunnel::MAX_BATCH_BYTES / (mtu + SEALED)).clamp(1, weft_tunnel::MAX_BATCH_SEGMENTS);
-    let bytes = segments * mtu.saturating_sub(HEADERS) + HEADERS;
-    QueueLimits {
-        tx_queue_len: Some(1000),
-        gso_max_bytes: u32::try_from(bytes.max(mtu)).ok(),
-        gso_max_segments: u32::try_from(segments).ok(),
+/// All that the tunnel has to know of a configuration, whose endpoints are at these addresses.
+fn device_change(config: &Config, endpoints: &[Option<SocketAddr>]) -> DeviceChange {
+    let peers = config.peers.iter().enumerate().map(|(place, peer)| PeerChange {
+        preshared_key: Some(peer.preshared_key.clone()),
+        endpoint: endpoints.get(place).copied().flatten(),
+        persistent_keepalive: Some(peer.persistent_keepalive),
+        replace_allowed_ips: true,
+        allowed_ips: peer.allowed_ips.iter().copied().map(AllowedIpChange::Add).collect(),
+        ..PeerChange::new(peer.public_key)
+    });
+    DeviceChange {
+        private_key: Some(Some(config.interface.private_key.clone())),
+        replace_peers: true,
+        peers: peers.collect(),
+        ..DeviceChange::default()
     }
 }

@@ -25,6 +25,7 @@ mod vnet_hdr;
 mod writer;
 
 use inline::Inline;
+pub use queue::name_of_queue;
 use threads::Threads;
 use writer::Coalescing;
 

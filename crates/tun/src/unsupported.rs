@@ -26,6 +26,11 @@ pub fn open(_config: TunConfig) -> Result<Device, OpenError> {
     Err(OpenError::Unsupported { platform: std::env::consts::OS })
 }
 
+/// The name of the device that a descriptor is an attached queue of.
+pub fn name_of_queue(descriptor: &Descriptor) -> io::Result<String> {
+    match *descriptor {}
+}
+
 impl Device {
     /// The name of the interface.
     pub fn name(&self) -> &str {

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use ip_network::{Ipv4Network, Ipv6Network};
+use ip_network::{IpNetwork, Ipv4Network, Ipv6Network};
 use ip_network_table::IpNetworkTable;
 use ipnet::IpNet;
 
@@ -23,22 +23,20 @@ impl AllowedIps {
         Self { table: IpNetworkTable::new(), remembered: Box::new([None; REMEMBERED]) }
     }
 
-    /// Gives `network` to `peer`, taking it from the peer that had it.
-    pub(crate) fn insert(&mut self, network: IpNet, peer: PeerId) {
+    /// Gives `network` to `peer`, taking it from the peer that had it, and says who that was.
+    pub(crate) fn insert(&mut self, network: IpNet, peer: PeerId) -> Option<PeerId> {
         self.remembered.fill(None);
-        // Truncating cannot fail: the prefix length of an `IpNet` is in range.
-        match network {
-            IpNet::V4(net) => {
-                if let Ok(net) = Ipv4Network::new_truncate(net.addr(), net.prefix_len()) {
-                    self.table.insert(net, peer);
-                }
-            }
-            IpNet::V6(net) => {
-                if let Ok(net) = Ipv6Network::new_truncate(net.addr(), net.prefix_len()) {
-                    self.table.insert(net, peer);
-                }
-            }
+        self.table.insert(key_of(network)?, peer)
+    }
+
+    /// Takes `network` from `peer`; false if it is not its own.
+    pub(crate) fn remove(&mut self, network: IpNet, peer: PeerId) -> bool {
+        let Some(key) = key_of(network) else { return false };
+        if self.table.exact_match(key) != Some(&peer) {
+            return false;
         }
+        self.remembered.fill(None);
+        self.table.remove(key).is_some()
     }
 
     /// The peer that `address` belongs to.
@@ -62,6 +60,14 @@ impl AllowedIps {
     pub(crate) fn remove_peer(&mut self, peer: PeerId) {
         self.remembered.fill(None);
         self.table.retain(|_, owner| *owner != peer);
+    }
+}
+
+/// The key of a network in the table. Truncating cannot fail: the prefix length of an `IpNet` is in range.
+fn key_of(network: IpNet) -> Option<IpNetwork> {
+    match network {
+        IpNet::V4(net) => Ipv4Network::new_truncate(net.addr(), net.prefix_len()).ok().map(Into::into),
+        IpNet::V6(net) => Ipv6Network::new_truncate(net.addr(), net.prefix_len()).ok().map(Into::into),
     }
 }
 
@@ -137,6 +143,7 @@ mod tests {
     #[derive(Clone, Debug)]
     enum Change {
         Insert(IpNet, u32),
+        Withdraw(IpNet, u32),
         Remove(u32),
     }
 
@@ -146,6 +153,7 @@ mod tests {
             changes in prop::collection::vec(
                 prop_oneof![
                     8 => (network(), 0..4_u32).prop_map(|(network, peer)| Change::Insert(network, peer)),
+                    2 => (network(), 0..4_u32).prop_map(|(network, peer)| Change::Withdraw(network, peer)),
                     1 => (0..4_u32).prop_map(Change::Remove),
                 ],
                 0..40,
@@ -164,6 +172,11 @@ mod tests {
                         table.insert(network, PeerId::for_test(peer));
                         list.retain(|(other, _)| *other != network);
                         list.push((network, peer));
+                    }
+                    Change::Withdraw(network, peer) => {
+                        let had = list.contains(&(network, peer));
+                        prop_assert_eq!(table.remove(network, PeerId::for_test(peer)), had);
+                        list.retain(|entry| *entry != (network, peer));
                     }
                     Change::Remove(peer) => {
                         table.remove_peer(PeerId::for_test(peer));

@@ -62,21 +62,22 @@ impl Tunnel {
         now: Instant,
         plain: &mut PlainSlab,
     ) -> Result<Option<Plaintext>, DropReason> {
-        let id = self.peer_by_index(datagram, 4)?;
+        let index = index_at(datagram, 4).ok_or(DropReason::UnknownReceiverIndex)?;
+        let id = self.by_index.peer_of(index).ok_or(DropReason::UnknownReceiverIndex)?;
         let peer = self.peers.get_mut(id.place()).and_then(Option::as_deref_mut);
         let peer = peer.ok_or(DropReason::UnknownReceiverIndex)?;
         let spare = plain.spare_mut();
         if spare.len() < datagram.len() {
             return Err(DropReason::TruncatedDatagram);
         }
-        let opened = peer.session.open(datagram, now, spare)?;
+        let opened = peer.opening(index).open(datagram, now, spare)?;
         peer.received_bytes += datagram.len() as u64;
         peer.timers.received(now);
         if opened.content != Content::Keepalive {
             peer.timers.data_received(now);
         }
         let has_moved = peer.endpoint != Some(Endpoint { address: meta.source, source: meta.local });
-        let wants_rekey = peer.session.is_initiator_older_than(REKEY_ON_RECEIVE, now);
+        let wants_rekey = peer.in_use(now).is_initiator_older_than(REKEY_ON_RECEIVE, now);
         if opened.confirmed {
             let another_in_flight = peer.session.is_initiating();
             self.session_established(id, now, another_in_flight);
@@ -127,7 +128,10 @@ impl Tunnel {
             COOKIE_REPLY => {
                 let id = self.peer_by_index(datagram, 4)?;
                 let peer = self.peer_mut(id).ok_or(DropReason::UnknownReceiverIndex)?;
-                peer.session.cookie_reply(datagram)
+                match index_at(datagram, 4) {
+                    Some(index) => peer.opening(index).cookie_reply(datagram),
+                    None => Err(DropReason::MalformedDatagram),
+                }
             }
             _ => Err(DropReason::MalformedDatagram),
         }
@@ -164,6 +168,10 @@ impl Tunnel {
             HandshakeKind::Response(_) => self.peer_by_index(datagram, 8)?,
         };
         let peer = self.peer_mut(id).ok_or(DropReason::UnknownPeer)?;
+        if matches!(kind, HandshakeKind::Response(index) if index != peer.index) {
+            // It answers an initiation from before the preshared key changed.
+            return Err(DropReason::UnexpectedHandshake);
+        }
         let mut answer = [0; MAX_CONTROL_MESSAGE];
         let (shaken, len) = peer.session.handshake(datagram, now, &mut answer)?;
         peer.received_bytes += datagram.len() as u64;
@@ -212,10 +220,15 @@ impl Tunnel {
     }
 
     fn peer_by_index(&self, datagram: &[u8], at: usize) -> Result<PeerId, DropReason> {
-        datagram
-            .get(at..)
-            .and_then(|bytes| bytes.first_chunk::<4>())
-            .and_then(|index| self.by_index.peer_of(u32::from_le_bytes(*index)))
+        index_at(datagram, at)
+            .and_then(|index| self.by_index.peer_of(index))
             .ok_or(DropReason::UnknownReceiverIndex)
     }
+}
+
+/// The receiver index in a message.
+#[inline]
+fn index_at(datagram: &[u8], at: usize) -> Option<u32> {
+    let bytes = datagram.get(at..)?.first_chunk::<4>()?;
+    Some(u32::from_le_bytes(*bytes))
 }

@@ -56,6 +56,11 @@ impl PrivateKey {
         Zeroizing::new(STANDARD.encode(self.0))
     }
 
+    /// Its 32 bytes: for the answer to `wg show`, nothing else.
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
     pub(crate) fn to_x25519(&self) -> x25519::StaticSecret {
         x25519::StaticSecret::from(self.0)
     }
@@ -82,6 +87,16 @@ impl PresharedKey {
     /// A fresh key from the operating system's random numbers, whose failure is the error.
     pub fn generate() -> Result<Self, rand::rngs::SysError> {
         Ok(Self(random()?))
+    }
+
+    /// The key in these bytes.
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// Its 32 bytes: for the answer to `wg show`, nothing else.
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
     }
 
     /// The key as base64 text: for `weft genpsk` and the answer to `wg show`, nothing else.

@@ -7,6 +7,7 @@ mod allowed_ips;
 #[cfg(feature = "bench-internals")]
 #[doc(hidden)]
 pub mod bench;
+mod change;
 mod config;
 mod drop_reason;
 mod ecn;
@@ -27,6 +28,7 @@ mod timers;
 mod transmit;
 mod tunnel;
 
+pub use change::Change;
 pub use config::PeerConfig;
 pub use drop_reason::{DropCounters, DropReason};
 pub use event::Event;
@@ -34,7 +36,7 @@ pub use key::{InvalidKey, PresharedKey, PrivateKey, PublicKey};
 pub use offload::Offload;
 pub use outbound::Outbound;
 pub use packet::{MAX_PACKET, PacketMut, PlainSlab, Plaintext, TAILROOM};
-pub use peer::{NewPeer, PeerBuilder, PeerId, PeerSnapshot};
+pub use peer::{NewPeer, NewSession, PeerBuilder, PeerId, PeerSnapshot};
 pub use timers::WakeReason;
 pub use transmit::{
     Batch, ControlMessage, ControlQueue, Ecn, MAX_BATCH_BYTES, MAX_BATCH_SEGMENTS, MAX_CONTROL_MESSAGE, Path,

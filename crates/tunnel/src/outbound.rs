@@ -54,7 +54,7 @@ impl Tunnel {
         if peer.endpoint.is_none() {
             return Err(DropReason::NoEndpoint);
         }
-        let can_seal = peer.session.can_seal(now);
+        let can_seal = peer.in_use(now).can_seal(now);
         if !can_seal || !peer.staging.is_empty() {
             self.stage(id, packet);
             if can_seal {
@@ -65,7 +65,7 @@ impl Tunnel {
             return Ok(Outbound::Staged);
         }
         seal(peer, id, packet, &header, mtu, now, out, &mut self.stats)?;
-        let wants_rekey = peer.session.is_initiator_older_than(REKEY_AFTER_TIME, now);
+        let wants_rekey = peer.in_use(now).is_initiator_older_than(REKEY_AFTER_TIME, now);
         self.reschedule_after_data(id);
         if wants_rekey {
             self.want_handshake(id, now, false);
@@ -82,7 +82,7 @@ impl Tunnel {
                 self.ready.pop_front();
                 continue;
             };
-            while peer.session.can_seal(now) && peer.endpoint.is_some() {
+            while peer.in_use(now).can_seal(now) && peer.endpoint.is_some() {
                 if !out.has_room_for_super_packet() {
                     return Progress::Blocked;
                 }
@@ -176,9 +176,10 @@ fn seal(
 ) -> Result<(), DropReason> {
     let path = peer.path(id, ecn::of(packet.bytes())).ok_or(DropReason::NoEndpoint)?;
     let (mut segments, mut bytes) = (0, 0);
+    let session = peer.in_use(now);
     split::split(packet, header, mtu, |segment| {
         let mut slot = out.reserve(path, segment.len() + DATA_OVERHEAD);
-        let Some(len) = peer.session.seal(segment, slot.buffer_mut()) else { return false };
+        let Some(len) = session.seal(segment, slot.buffer_mut()) else { return false };
         slot.commit();
         segments += 1;
         bytes += len as u64;

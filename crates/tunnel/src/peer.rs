@@ -1,13 +1,12 @@
 //! One peer: its sessions, where it is, what waits for it, and when something is due.
 
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
 use std::time::{Duration, Instant};
 
-use ipnet::IpNet;
-
 use crate::config::PeerConfig;
-use crate::key::{PrivateKey, PublicKey};
+use crate::key::{PresharedKey, PrivateKey, PublicKey};
 use crate::peer_index::INDEX_BITS;
 use crate::session::{Session, SessionBuilder};
 use crate::staging::Staging;
@@ -65,6 +64,31 @@ impl PeerBuilder {
         let session = self.sessions.build(config.public_key, config.preshared_key.as_ref(), index);
         NewPeer { config, index, session }
     }
+
+    /// A session for a peer that is in the tunnel already, with a random index.
+    pub fn build_session(&self, peer: PublicKey, preshared_key: Option<&PresharedKey>) -> NewSession {
+        let index = rand::random::<u32>() >> (32 - INDEX_BITS);
+        NewSession { index, session: self.sessions.build(peer, preshared_key, index) }
+    }
+}
+
+/// A session that is not in a tunnel yet.
+pub struct NewSession {
+    pub(crate) index: u32,
+    pub(crate) session: Session,
+}
+
+impl NewSession {
+    /// Its random 24-bit index, which no other session of the tunnel may have.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+}
+
+impl fmt::Debug for NewSession {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NewSession").field("index", &self.index).finish_non_exhaustive()
+    }
 }
 
 /// A peer that is not in a tunnel yet.
@@ -85,10 +109,28 @@ impl NewPeer {
         self.index
     }
 
+    /// What it was built from.
+    pub fn config(&self) -> &PeerConfig {
+        &self.config
+    }
+
     /// What it was built from, to build it again when its random index is taken.
     pub fn into_config(self) -> PeerConfig {
         self.config
     }
+}
+
+impl fmt::Debug for NewPeer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NewPeer").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+/// What a peer used before its preshared key changed: good until a handshake with the new one came through, and for
+/// what is still on its way then.
+pub(crate) struct Previous {
+    pub(crate) index: u32,
+    pub(crate) session: Session,
 }
 
 /// A peer in the tunnel's table.
@@ -96,8 +138,10 @@ pub(crate) struct Peer {
     pub(crate) public_key: PublicKey,
     pub(crate) index: u32,
     pub(crate) session: Session,
+    pub(crate) previous: Option<Box<Previous>>,
     pub(crate) endpoint: Option<Endpoint>,
-    pub(crate) allowed_ips: Vec<IpNet>,
+    /// How many prefixes the table of allowed-ips has of it.
+    pub(crate) prefixes: usize,
     pub(crate) staging: Staging,
     pub(crate) timers: Timers,
     pub(crate) is_ready: bool,
@@ -113,14 +157,45 @@ impl Peer {
             public_key: new.config.public_key,
             index: new.index,
             session: new.session,
+            previous: None,
             endpoint: new.config.endpoint.map(|address| Endpoint { address, source: None }),
-            allowed_ips: new.config.allowed_ips,
+            prefixes: 0,
             staging: Staging::default(),
             timers: Timers::new(keepalive.map(Duration::from_secs), new.index, now),
             is_ready: false,
             last_handshake: None,
             sent_bytes: 0,
             received_bytes: 0,
+        }
+    }
+
+    /// The session that packets to the peer are sealed with, if there is one.
+    #[inline]
+    pub(crate) fn in_use(&mut self, now: Instant) -> &mut Session {
+        match &mut self.previous {
+            Some(old) if !self.session.can_seal(now) => &mut old.session,
+            _ => &mut self.session,
+        }
+    }
+
+    /// The session that a data message with this index is for.
+    #[inline]
+    pub(crate) fn opening(&mut self, receiver_index: u32) -> &mut Session {
+        let index = receiver_index >> (32 - INDEX_BITS);
+        match &mut self.previous {
+            Some(old) if old.index == index => &mut old.session,
+            _ => &mut self.session,
+        }
+    }
+
+    pub(crate) fn snapshot(&self) -> PeerSnapshot {
+        PeerSnapshot {
+            public_key: self.public_key,
+            endpoint: self.endpoint.map(|endpoint| endpoint.address),
+            last_handshake: self.last_handshake,
+            sent_bytes: self.sent_bytes,
+            received_bytes: self.received_bytes,
+            staged_bytes: self.staging.bytes(),
         }
     }
 
@@ -146,6 +221,4 @@ pub struct PeerSnapshot {
     pub received_bytes: u64,
     /// Bytes of packets that wait for a session.
     pub staged_bytes: usize,
-    /// Its allowed-ips, as configured.
-    pub allowed_ips: Vec<IpNet>,
 }

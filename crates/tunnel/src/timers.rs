@@ -80,6 +80,20 @@ impl Timers {
         }
     }
 
+    /// Another interval. One that is switched on is due at once, as in the kernel's WireGuard.
+    pub(crate) fn set_persistent_interval(&mut self, interval: Option<Duration>, now: Instant) {
+        let was_on = self.persistent_interval.is_some();
+        if interval == self.persistent_interval {
+            return;
+        }
+        self.persistent_interval = interval;
+        self.persistent = match interval {
+            Some(_) if !was_on => Some(now),
+            Some(interval) => Some(self.persistent.map_or(now, |at| at.min(now + interval))),
+            None => None,
+        };
+    }
+
     fn jitter(&mut self) -> Duration {
         // xorshift32: two ends have to differ, nothing more.
         self.jitter ^= self.jitter << 13;
@@ -214,9 +228,21 @@ impl Tunnel {
         let handshake = take_due(&mut timers.handshake, now);
         let keepalive = take_due(&mut timers.keepalive, now);
         let persistent = take_due(&mut timers.persistent, now);
+        let mut ended = None;
         if expired {
             peer.session.refresh(now);
-            timers.session_expiry = peer.session.wipe_at(peer.last_handshake, now);
+            let mut wipe_at = peer.session.wipe_at(peer.last_handshake, now);
+            if let Some(previous) = &mut peer.previous {
+                previous.session.refresh(now);
+                match previous.session.wipe_at(None, now) {
+                    Some(at) => wipe_at = Some(wipe_at.map_or(at, |other| other.min(at))),
+                    None => ended = peer.previous.take(),
+                }
+            }
+            timers.session_expiry = wipe_at;
+        }
+        if let Some(previous) = ended {
+            self.by_index.remove(previous.index);
         }
         if silent {
             // The path may have changed under us: let the routing table choose again.
@@ -279,13 +305,14 @@ impl Tunnel {
         if peer.endpoint.is_none() {
             return;
         }
-        if !peer.session.can_seal(now) {
+        let session = peer.in_use(now);
+        if !session.can_seal(now) {
             self.want_handshake(id, now, true);
             return;
         }
         let mut message = [0; MAX_CONTROL_MESSAGE];
-        if let Some(len) = peer.session.seal(&[], &mut message) {
-            let wants_rekey = peer.session.is_initiator_older_than(REKEY_AFTER_TIME, now);
+        if let Some(len) = session.seal(&[], &mut message) {
+            let wants_rekey = session.is_initiator_older_than(REKEY_AFTER_TIME, now);
             self.send_control(id, now, out, &message[..len]);
             if wants_rekey {
                 self.want_handshake(id, now, false);

@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Instant;
 
+use ipnet::IpNet;
 use rustc_hash::FxHashMap;
 
 use crate::allowed_ips::AllowedIps;
@@ -108,7 +109,11 @@ impl Tunnel {
     }
 
     /// Adds a peer. Its allowed-ips are taken from the peers that had them.
-    pub fn insert_peer(&mut self, new: NewPeer, now: Instant) -> Result<PeerId, (InsertError, Box<NewPeer>)> {
+    pub fn insert_peer(
+        &mut self,
+        mut new: NewPeer,
+        now: Instant,
+    ) -> Result<PeerId, (InsertError, Box<NewPeer>)> {
         if self.by_key.contains_key(&new.config.public_key) {
             return Err((InsertError::KeyTaken, Box::new(new)));
         }
@@ -116,14 +121,15 @@ impl Tunnel {
         if !self.by_index.insert(new.index, id) {
             return Err((InsertError::IndexTaken, Box::new(new)));
         }
+        let networks = std::mem::take(&mut new.config.allowed_ips);
         let peer = Box::new(Peer::new(new, now));
         self.by_key.insert(peer.public_key, id);
-        for network in &peer.allowed_ips {
-            self.allowed_ips.insert(*network, id);
-        }
         match self.free.pop() {
             Some(_) => self.peers[id.place()] = Some(peer),
             None => self.peers.push(Some(peer)),
+        }
+        for network in networks {
+            self.allow(network, id);
         }
         self.reschedule(id);
         Ok(id)
@@ -133,10 +139,16 @@ impl Tunnel {
     pub fn remove_peer(&mut self, key: &PublicKey) -> bool {
         let Some(id) = self.by_key.remove(key) else { return false };
         self.drop_staged(id, DropReason::PeerRemoved);
-        self.allowed_ips.remove_peer(id);
+        // Goes through the whole table: whoever removes many peers takes their prefixes away first.
+        if self.peer_mut(id).is_some_and(|peer| peer.prefixes > 0) {
+            self.allowed_ips.remove_peer(id);
+        }
         self.ready.retain(|ready| *ready != id);
         if let Some(mut peer) = self.peers[id.place()].take() {
             self.by_index.remove(peer.index);
+            if let Some(previous) = &peer.previous {
+                self.by_index.remove(previous.index);
+            }
             if let Some(at) = peer.timers.scheduled.take() {
                 self.schedule.remove(&(at, id));
             }
@@ -167,15 +179,48 @@ impl Tunnel {
 
     /// Every peer as it is now, in no particular order.
     pub fn peers(&self) -> impl Iterator<Item = PeerSnapshot> + '_ {
-        self.peers.iter().flatten().map(|peer| PeerSnapshot {
-            public_key: peer.public_key,
-            endpoint: peer.endpoint.map(|endpoint| endpoint.address),
-            last_handshake: peer.last_handshake,
-            sent_bytes: peer.sent_bytes,
-            received_bytes: peer.received_bytes,
-            staged_bytes: peer.staging.bytes(),
-            allowed_ips: peer.allowed_ips.clone(),
-        })
+        self.peers.iter().flatten().map(|peer| peer.snapshot())
+    }
+
+    /// Peers from `place` in the table on, at most `count`, and the place to go on at. `None`: those were all.
+    ///
+    /// A table of many peers is read in slices, so that packets move in between.
+    pub fn peers_from(&self, place: usize, count: usize, out: &mut Vec<PeerSnapshot>) -> Option<usize> {
+        let end = place.saturating_add(count).min(self.peers.len());
+        out.extend(
+            self.peers.get(place..end).unwrap_or_default().iter().flatten().map(|peer| peer.snapshot()),
+        );
+        (end < self.peers.len()).then_some(end)
+    }
+
+    /// How many peers there are at most: the size of the table that [`Self::peers_from`] goes through.
+    pub fn peer_places(&self) -> usize {
+        self.peers.len()
+    }
+
+    /// Gives a prefix to a peer, from whoever had it.
+    pub(crate) fn allow(&mut self, network: IpNet, id: PeerId) {
+        let before = self.allowed_ips.insert(network, id);
+        if let Some(before) = before.and_then(|before| self.peer_mut(before)) {
+            before.prefixes = before.prefixes.saturating_sub(1);
+        }
+        if let Some(peer) = self.peer_mut(id) {
+            peer.prefixes += 1;
+        }
+    }
+
+    /// Takes a prefix away from a peer, if it is its own.
+    pub(crate) fn disallow(&mut self, network: IpNet, id: PeerId) {
+        if self.allowed_ips.remove(network, id)
+            && let Some(peer) = self.peer_mut(id)
+        {
+            peer.prefixes = peer.prefixes.saturating_sub(1);
+        }
+    }
+
+    pub(crate) fn peer_by_key(&mut self, key: &PublicKey) -> Option<&mut Peer> {
+        let id = self.by_key.get(key).copied()?;
+        self.peer_mut(id)
     }
 
     /// The routing table chooses the source address towards the peer from now on: the one it last sent to is

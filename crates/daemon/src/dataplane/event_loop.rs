@@ -5,14 +5,16 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::mpsc::SyncSender;
+use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use tokio::sync::mpsc;
 use tokio::time::Sleep;
 use weft_tun::{Tun, TunStatsSnapshot};
-use weft_tunnel::{ControlQueue, DropReason, Event, InsertError, NewPeer, Tunnel};
+use weft_tunnel::{ControlQueue, DropReason, Event, PeerSnapshot, Tunnel};
 
+use super::commands::{self, Job};
 use super::inbound::Inbound;
 use super::outbound::Outbound;
 use super::{Command, DataplaneError, Snapshot};
@@ -40,6 +42,9 @@ pub struct EventLoop<T, U, S> {
     outbound: Outbound,
     inbound: Inbound,
     commands: mpsc::Receiver<Command>,
+    /// What a command left to do. Until it is done no other is taken.
+    job: Option<Job>,
+    events: Option<SyncSender<Event>>,
     timer: Pin<Box<Sleep>>,
     armed_for: Option<Instant>,
     tun_stats: S,
@@ -58,6 +63,8 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
             outbound: Outbound::new(),
             inbound: Inbound::new(),
             commands,
+            job: None,
+            events: None,
             timer: Box::pin(tokio::time::sleep(std::time::Duration::ZERO)),
             armed_for: None,
             tun_stats,
@@ -66,13 +73,9 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
         }
     }
 
-    /// Adds a peer before the loop runs.
-    pub fn insert_peer(&mut self, peer: NewPeer) {
-        let key = peer.public_key();
-        if let Err((error, _)) = self.tunnel.insert_peer(peer, Instant::now()) {
-            debug_assert_ne!(error, InsertError::IndexTaken, "the control thread makes indices unique");
-            tracing::error!(peer = %key, %error, "peer left out");
-        }
+    /// Tells `events` what happens to peers.
+    pub fn report_events(&mut self, events: Option<SyncSender<Event>>) {
+        self.events = events;
     }
 
     /// Runs until a command ends it or the device is gone.
@@ -84,15 +87,10 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), DataplaneError>> {
         // The runtime's clock, so that a test can stand still. Read once a turn.
         let now = tokio::time::Instant::now().into_std();
-        while let Poll::Ready(command) = self.commands.poll_recv(cx) {
-            match command {
-                Some(Command::Snapshot(answer)) => {
-                    // Whoever asked may have gone.
-                    let _ = answer.try_send(self.snapshot());
-                }
-                Some(Command::Stop) | None => return Poll::Ready(Ok(())),
-            }
-        }
+        let commands = match self.commands(cx, now) {
+            Poll::Ready(()) => return Poll::Ready(Ok(())),
+            Poll::Pending => commands::turn_of(self.job.as_ref()),
+        };
         self.timers(now);
         self.send_control(cx);
         let inbound =
@@ -111,7 +109,8 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
         self.send_control(cx);
         self.log_events(now);
         self.arm_timer(cx, now);
-        if inbound == Turn::Busy
+        if commands == Turn::Busy
+            || inbound == Turn::Busy
             || outbound == Turn::Busy
             || self.tunnel.has_ready_staged() && !self.outbound.is_blocked()
         {
@@ -121,6 +120,32 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
             std::thread::yield_now();
         }
         Poll::Pending
+    }
+
+    /// Does what was asked for, a slice a turn. Ready: to end was asked for, or there is nobody left to ask.
+    fn commands(&mut self, cx: &mut Context<'_>, now: Instant) -> Poll<()> {
+        loop {
+            if let Some(job) = self.job.take() {
+                let (udp, tun) = (&self.udp, &self.tun_stats);
+                let counters = |tunnel: &Tunnel, peers| snapshot(tunnel, udp.stats(), tun(), peers);
+                self.job = job.turn(&mut self.tunnel, now, counters);
+                if self.job.is_some() {
+                    return Poll::Pending;
+                }
+            }
+            match ready!(self.commands.poll_recv(cx)) {
+                Some(Command::Snapshot { peers, answer }) => {
+                    self.job = Some(Job::Snapshot { place: 0, peers, answer });
+                }
+                Some(Command::Change { changes, answer }) => {
+                    self.job = Some(Job::Change { rest: changes.into_iter(), answer });
+                }
+                Some(Command::Rebind { port, fwmark, answer }) => {
+                    let _ = answer.try_send(self.udp.rebind(port, fwmark));
+                }
+                Some(Command::Stop) | None => return Poll::Ready(()),
+            }
+        }
     }
 
     fn timers(&mut self, now: Instant) {
@@ -166,6 +191,9 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
 
     fn log_events(&mut self, now: Instant) {
         while let Some(event) = self.tunnel.poll_event() {
+            if let Some(events) = &self.events {
+                let _full_or_gone = events.try_send(event);
+            }
             match event {
                 Event::HandshakeComplete { peer } => tracing::debug!(%peer, "handshake complete"),
                 Event::HandshakeFailed { peer } => {
@@ -185,19 +213,11 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
             }
         }
     }
+}
 
-    fn snapshot(&self) -> Snapshot {
-        let tun = (self.tun_stats)();
-        let mut drops = self.tunnel.drops().clone();
-        drops.add(DropReason::TunWriteFailed, tun.write_failures);
-        drops.add(DropReason::MalformedPacket, tun.malformed_reads);
-        let udp: UdpStats = self.udp.stats();
-        Snapshot {
-            udp,
-            tunnel: self.tunnel.stats().clone(),
-            drops,
-            peers: self.tunnel.peers().collect(),
-            tun,
-        }
-    }
+fn snapshot(tunnel: &Tunnel, udp: UdpStats, tun: TunStatsSnapshot, peers: Vec<PeerSnapshot>) -> Snapshot {
+    let mut drops = tunnel.drops().clone();
+    drops.add(DropReason::TunWriteFailed, tun.write_failures);
+    drops.add(DropReason::MalformedPacket, tun.malformed_reads);
+    Snapshot { udp, tunnel: tunnel.stats().clone(), drops, peers, tun }
 }

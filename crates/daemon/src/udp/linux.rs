@@ -25,7 +25,8 @@ mod tests;
 pub struct UdpSockets {
     v4: Option<UdpSocket>,
     v6: Option<UdpSocket>,
-    port: u16,
+    /// As asked for, with the port in use.
+    config: UdpConfig,
     /// Which socket the next [`Udp::poll_recv`] looks at first: they take turns, so that neither starves.
     v6_first: bool,
     sender: Sender,
@@ -40,7 +41,7 @@ impl UdpSockets {
     pub fn bind(config: &UdpConfig) -> Result<Self, BindError> {
         let (v4, v6) = socket::bind_both(config)?;
         let mut sockets = Self::from_sockets(v4, v6, config)?;
-        sockets.port = sockets.local_port();
+        sockets.config.port = sockets.local_port();
         Ok(sockets)
     }
 
@@ -56,12 +57,28 @@ impl UdpSockets {
         let (v4, v6) = (open(v4, false)?, open(v6, true)?);
         let gso = config.gso && [&v4, &v6].into_iter().flatten().all(UdpSocket::knows_gso);
         let sender = Sender::new(gso, release);
-        Ok(Self { v4, v6, port: 0, v6_first: false, sender, stats: UdpStats::default() })
+        Ok(Self { v4, v6, config: *config, v6_first: false, sender, stats: UdpStats::default() })
     }
 
     /// The port of both sockets.
     pub fn port(&self) -> u16 {
-        self.port
+        self.config.port
+    }
+
+    fn set_mark(&mut self, fwmark: u32) -> Result<(), BindError> {
+        let before = self.config.fwmark;
+        let sockets = [&self.v4, &self.v6];
+        for socket in sockets.into_iter().flatten() {
+            if let Err(source) = socket.set_mark(fwmark) {
+                for socket in sockets.into_iter().flatten() {
+                    // What could be set before can be set again.
+                    let _ = socket.set_mark(before);
+                }
+                return Err(BindError::Fwmark { mark: fwmark, source });
+            }
+        }
+        self.config.fwmark = fwmark;
+        Ok(())
     }
 
     fn local_port(&self) -> u16 {
@@ -114,6 +131,23 @@ impl Udp for UdpSockets {
             }
         }
         Poll::Pending
+    }
+
+    fn rebind(&mut self, port: Option<u16>, fwmark: Option<u32>) -> Result<u16, BindError> {
+        let config = UdpConfig {
+            port: port.unwrap_or(self.config.port),
+            fwmark: fwmark.unwrap_or(self.config.fwmark),
+            ..self.config
+        };
+        if port.is_some_and(|port| port != self.config.port) {
+            // What arrived at the old port and was not read yet is lost with it, as it is a moment later anyway.
+            let mut sockets = Self::bind(&config)?;
+            sockets.stats = self.stats;
+            *self = sockets;
+        } else if config.fwmark != self.config.fwmark {
+            self.set_mark(config.fwmark)?;
+        }
+        Ok(self.config.port)
     }
 
     fn stats(&self) -> UdpStats {

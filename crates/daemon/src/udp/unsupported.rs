@@ -39,6 +39,10 @@ impl Udp for UdpSockets {
         match self.never {}
     }
 
+    fn rebind(&mut self, _: Option<u16>, _: Option<u32>) -> Result<u16, BindError> {
+        match self.never {}
+    }
+
     fn stats(&self) -> UdpStats {
         match self.never {}
     }

@@ -164,6 +164,19 @@ fn request(name: &str, flags: libc::c_int) -> libc::ifreq {
     }
 }
 
+/// The name of the device that a descriptor is an attached queue of.
+///
+/// # Errors
+/// When it is none.
+pub fn name_of_queue(descriptor: &OwnedFd) -> io::Result<String> {
+    let mut answer = request("", 0);
+    // SAFETY: the ioctl writes an ifreq, and `answer` is one that lives until it returns.
+    unsafe { ioctls::get_iff(descriptor.as_raw_fd(), &mut answer) }
+        .map_err(|errno| io::Error::other(format!("it is not an attached TUN queue ({})", errno.desc())))?;
+    let bytes = answer.ifr_name.map(|byte| byte as u8);
+    Ok(CStr::from_bytes_until_nul(&bytes).unwrap_or_default().to_string_lossy().into_owned())
+}
+
 /// Checks that a handed-in descriptor is a queue of `name` with the framing that the readers expect.
 /// (`IFF_NO_PI` cannot be checked: the kernel answers with another flag of the same value.)
 fn check_adopted(descriptor: BorrowedFd<'_>, name: &str, multi_queue: bool) -> Result<(), String> {

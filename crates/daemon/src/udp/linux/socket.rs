@@ -47,6 +47,11 @@ impl UdpSocket {
         get_option(self.io.get_ref(), libc::SOL_UDP, libc::UDP_SEGMENT).is_ok()
     }
 
+    /// Marks what is sent from now on (SO_MARK); 0: not at all.
+    pub(super) fn set_mark(&self, fwmark: u32) -> io::Result<()> {
+        self.io.get_ref().set_mark(fwmark)
+    }
+
     /// The port that it is bound to.
     pub(super) fn local_port(&self) -> Option<u16> {
         local_port(self.io.get_ref()).ok()

@@ -1,0 +1,84 @@
+//! fork(2): the child goes on, the parent waits for its word.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+
+use nix::errno::Errno;
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, Pid, dup2_stderr, dup2_stdin, dup2_stdout, fork, pipe, setsid};
+
+use super::{BackgroundError, Output};
+
+/// Tells the waiting parent how it went. If it is dropped, or the process ends, it did not go well.
+#[derive(Debug)]
+pub struct Notifier {
+    parent: File,
+}
+
+/// Splits the process in two, before its first thread. Returns in the child only: the parent waits, and ends with
+/// exit code 0 once the child is [`Notifier::ready`], or with the child's own when the child ends before that.
+///
+/// Until then the child has the terminal: it prints its errors itself, and Ctrl-C ends both.
+///
+/// # Errors
+/// When there are threads already, or the system refuses.
+pub fn begin() -> Result<Notifier, BackgroundError> {
+    // Only where /proc tells.
+    let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
+    if threads > 1 {
+        return Err(BackgroundError::Threads(threads));
+    }
+    let failed = |action| move |errno: Errno| BackgroundError::System { action, source: errno.into() };
+    let (reader, writer) = pipe().map_err(failed("make a pipe"))?;
+    // SAFETY: the process has this one thread, so the child is a whole copy, in which everything may be called.
+    match unsafe { fork() }.map_err(failed("fork"))? {
+        ForkResult::Parent { child } => {
+            drop(writer);
+            std::process::exit(wait(File::from(reader), child))
+        }
+        ForkResult::Child => {
+            drop(reader);
+            Ok(Notifier { parent: writer.into() })
+        }
+    }
+}
+
+fn wait(mut word: File, child: Pid) -> i32 {
+    const FAILURE: i32 = 1;
+    // What is interrupted is read again.
+    if matches!(word.read_exact(&mut [0]), Ok(())) {
+        return 0;
+    }
+    loop {
+        match waitpid(child, None) {
+            Ok(WaitStatus::Exited(_, code)) => return code,
+            Ok(WaitStatus::Signaled(_, signal, _)) => {
+                eprintln!("error: {signal} ended the daemon before it was ready");
+                return FAILURE;
+            }
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(_) => return FAILURE,
+        }
+    }
+}
+
+impl Notifier {
+    /// Leaves the terminal and its session, and lets the parent end.
+    ///
+    /// # Errors
+    /// When the system refuses a part of it.
+    pub fn ready(mut self, output: Output) -> Result<(), BackgroundError> {
+        let failed = |action| move |errno: Errno| BackgroundError::System { action, source: errno.into() };
+        setsid().map_err(failed("leave the session"))?;
+        let null = File::options().read(true).write(true).open("/dev/null");
+        let null = null.map_err(|source| BackgroundError::System { action: "open /dev/null", source })?;
+        dup2_stdin(&null).map_err(failed("leave standard input"))?;
+        if output == Output::Discarded {
+            dup2_stdout(&null).map_err(failed("leave standard output"))?;
+            dup2_stderr(&null).map_err(failed("leave standard error"))?;
+        }
+        // A parent that was killed meanwhile waits for nothing.
+        let _gone: io::Result<()> = self.parent.write_all(&[1]);
+        Ok(())
+    }
+}

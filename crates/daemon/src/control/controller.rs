@@ -1,0 +1,112 @@
+//! A running interface, as everybody but the packet thread sees it.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Instant, SystemTime};
+
+use weft_tunnel::{Change, PeerSnapshot, PublicKey};
+
+use super::model::Model;
+use super::{Control, ControlError, DeviceChange, DeviceState, PeerState};
+use crate::dataplane::{DataplaneError, Handle, Snapshot};
+use crate::udp::BindError;
+
+/// Changes a running interface and tells what it is. One change is made after the other; packets go on meanwhile.
+pub struct Controller {
+    dataplane: Handle,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    model: Model,
+    listen_port: u16,
+    fw_mark: u32,
+}
+
+impl Controller {
+    /// Controls a packet thread that runs without any peer, with this port and mark.
+    pub fn new(dataplane: Handle, listen_port: u16, fw_mark: u32) -> Self {
+        Self { dataplane, inner: Mutex::new(Inner { model: Model::default(), listen_port, fw_mark }) }
+    }
+
+    /// Every counter, and every peer that takes part.
+    pub fn snapshot(&self) -> Result<Snapshot, DataplaneError> {
+        let peers = self.lock().model.peer_count();
+        self.dataplane.snapshot(peers)
+    }
+
+    /// Changes the MTU that inner packets are padded within, in bytes.
+    pub fn set_mtu(&self, mtu: u16) -> Result<(), ControlError> {
+        Ok(self.dataplane.change(vec![Change::Mtu(mtu)])?)
+    }
+
+    /// Lets the routing table choose the source address towards every peer anew.
+    pub fn forget_sources(&self) -> Result<(), ControlError> {
+        Ok(self.dataplane.change(vec![Change::ForgetSources])?)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // A thread that panics ends the process.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Control for Controller {
+    fn get(&self) -> Result<DeviceState, ControlError> {
+        let inner = self.lock();
+        let snapshot = self.dataplane.snapshot(inner.model.peer_count())?;
+        let (now, wall_clock) = (Instant::now(), SystemTime::now());
+        let live: HashMap<PublicKey, PeerSnapshot> =
+            snapshot.peers.into_iter().map(|peer| (peer.public_key, peer)).collect();
+        let peers = inner.model.peers().map(|peer| {
+            let live = live.get(&peer.public_key);
+            let last_handshake = live
+                .and_then(|live| live.last_handshake)
+                .and_then(|at| wall_clock.checked_sub(now.saturating_duration_since(at)));
+            PeerState {
+                public_key: peer.public_key,
+                preshared_key: peer.preshared_key.clone(),
+                endpoint: live.map_or(peer.endpoint, |live| live.endpoint),
+                last_handshake,
+                tx_bytes: live.map_or(0, |live| live.sent_bytes),
+                rx_bytes: live.map_or(0, |live| live.received_bytes),
+                persistent_keepalive: peer.persistent_keepalive,
+                allowed_ips: peer.allowed_ips.clone(),
+            }
+        });
+        Ok(DeviceState {
+            private_key: inner.model.private_key().cloned(),
+            listen_port: inner.listen_port,
+            fw_mark: inner.fw_mark,
+            peers: peers.collect(),
+        })
+    }
+
+    fn set(&self, change: DeviceChange) -> Result<(), ControlError> {
+        let mut inner = self.lock();
+        let port = change.listen_port.filter(|port| *port != inner.listen_port);
+        let fwmark = change.fw_mark.filter(|mark| *mark != inner.fw_mark);
+        // The only part that can be refused goes first, so that a refusal leaves all as it was.
+        if port.is_some() || fwmark.is_some() {
+            inner.listen_port = self.dataplane.rebind(port, fwmark)??;
+            inner.fw_mark = fwmark.unwrap_or(inner.fw_mark);
+        }
+        let changes = inner.model.change(&change);
+        Ok(self.dataplane.change(changes)?)
+    }
+}
+
+impl From<DataplaneError> for ControlError {
+    fn from(_: DataplaneError) -> Self {
+        Self::Ended
+    }
+}
+
+impl From<BindError> for ControlError {
+    fn from(error: BindError) -> Self {
+        match error {
+            BindError::PortInUse { .. } => Self::PortInUse(error.to_string()),
+            _ => Self::Refused(error.to_string()),
+        }
+    }
+}

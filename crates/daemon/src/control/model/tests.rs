@@ -1,0 +1,233 @@
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn key(number: u8) -> PublicKey {
+    PublicKey::from_bytes([number; 32])
+}
+
+fn net(text: &str) -> IpNet {
+    text.parse().unwrap()
+}
+
+fn own_key() -> PrivateKey {
+    PrivateKey::from_bytes([7; 32])
+}
+
+fn model_with_key() -> Model {
+    let mut model = Model::default();
+    let changes = model.change(&DeviceChange { private_key: Some(Some(own_key())), ..Default::default() });
+    assert!(matches!(changes[..], [Change::PrivateKey(_)]));
+    model
+}
+
+fn peers(peers: Vec<PeerChange>) -> DeviceChange {
+    DeviceChange { peers, ..Default::default() }
+}
+
+fn with(number: u8, prefixes: &[&str]) -> PeerChange {
+    let allowed_ips = prefixes.iter().map(|text| AllowedIpChange::Add(net(text))).collect();
+    PeerChange { replace_allowed_ips: true, allowed_ips, ..PeerChange::new(key(number)) }
+}
+
+/// What a tunnel that got these changes has.
+#[derive(Debug, Default, PartialEq)]
+struct Tunnel {
+    peers: BTreeMap<PublicKey, Option<NonZeroU16>>,
+    owners: BTreeMap<IpNet, PublicKey>,
+}
+
+impl Tunnel {
+    fn of(model: &Model) -> Self {
+        if model.private_key().is_none() {
+            return Self::default();
+        }
+        let owner = |peer: &ModelPeer| {
+            peer.allowed_ips.iter().map(|prefix| (*prefix, peer.public_key)).collect::<Vec<_>>()
+        };
+        Self {
+            peers: model.peers().map(|peer| (peer.public_key, peer.persistent_keepalive)).collect(),
+            owners: model.peers().flat_map(owner).collect(),
+        }
+    }
+
+    /// As the tunnel does it; panics where a change would be void.
+    fn apply(&mut self, change: &Change) {
+        match change {
+            Change::AddPeer(new) => {
+                let config = &new.config();
+                assert!(self.peers.insert(config.public_key, config.persistent_keepalive).is_none());
+                self.owners.extend(config.allowed_ips.iter().map(|prefix| (*prefix, config.public_key)));
+            }
+            Change::RemovePeer(key) => {
+                assert!(self.peers.remove(key).is_some());
+                assert!(!self.owners.values().any(|owner| owner == key), "its prefixes went first");
+            }
+            Change::AllowedIps { peer, add, remove } => {
+                assert!(self.peers.contains_key(peer));
+                self.owners.extend(add.iter().map(|prefix| (*prefix, *peer)));
+                self.owners.retain(|prefix, owner| owner != peer || !remove.contains(prefix));
+            }
+            Change::PersistentKeepalive { peer, interval } => {
+                assert_ne!(self.peers.insert(*peer, *interval), None);
+            }
+            Change::Endpoint { peer, .. }
+            | Change::PresharedKey { peer, .. }
+            | Change::Session { peer, .. } => assert!(self.peers.contains_key(peer)),
+            Change::PrivateKey(_) | Change::Mtu(_) | Change::ForgetSources => {}
+        }
+    }
+}
+
+#[test]
+fn what_is_as_it_was_changes_nothing() {
+    let mut model = model_with_key();
+    let preshared_key = PresharedKey::generate().unwrap();
+    let endpoint = "192.0.2.1:7".parse().unwrap();
+    let mut change = peers(vec![
+        PeerChange {
+            preshared_key: Some(Some(preshared_key)),
+            persistent_keepalive: Some(NonZeroU16::new(25)),
+            ..with(1, &["10.0.0.0/8", "fd00::/8"])
+        },
+        with(2, &["192.0.2.0/24"]),
+    ]);
+    change.private_key = Some(Some(own_key()));
+    assert_eq!(model.change(&change).len(), 2);
+    assert!(model.change(&change).is_empty(), "wg syncconf says everything again");
+    change.replace_peers = true;
+    assert!(model.change(&change).is_empty());
+    // An endpoint is one that the peer may have left: it is set again.
+    change.peers[0].endpoint = Some(endpoint);
+    assert!(matches!(model.change(&change)[..], [Change::Endpoint { .. }]));
+}
+
+#[test]
+fn a_prefix_that_moves_is_never_nobodys() {
+    let mut model = model_with_key();
+    model.change(&peers(vec![with(1, &["10.0.0.0/8", "10.1.0.0/16"]), with(2, &[])]));
+    let changes = model.change(&peers(vec![with(1, &["10.1.0.0/16"]), with(2, &["10.0.0.0/8"])]));
+    let [Change::AllowedIps { peer, add, remove }] = &changes[..] else { panic!("{changes:?}") };
+    assert_eq!((*peer, &add[..], remove.len()), (key(2), &[net("10.0.0.0/8")][..], 0));
+    // One that is nobody's afterwards is taken away, behind all that is given.
+    let changes = model.change(&peers(vec![with(2, &[]), with(1, &["10.1.0.0/16", "10.2.0.0/16"])]));
+    let [Change::AllowedIps { add, .. }, Change::AllowedIps { remove, .. }] = &changes[..] else {
+        panic!("{changes:?}")
+    };
+    assert_eq!((&add[..], &remove[..]), (&[net("10.2.0.0/16")][..], &[net("10.0.0.0/8")][..]));
+}
+
+#[test]
+fn the_peers_own_key_is_left_out_and_a_peer_that_becomes_it_is_removed() {
+    let mut model = model_with_key();
+    let own = PeerChange::new(own_key().public_key());
+    assert!(model.change(&peers(vec![own.clone()])).is_empty());
+    assert_eq!(model.peer_count(), 0);
+    let mut model = Model::default();
+    model.change(&peers(vec![own, with(1, &[])]));
+    assert_eq!(model.peer_count(), 2, "there is no key yet");
+    model.change(&DeviceChange { private_key: Some(Some(own_key())), ..Default::default() });
+    assert_eq!(model.peers().map(|peer| peer.public_key).collect::<Vec<_>>(), [key(1)]);
+}
+
+#[test]
+fn peers_wait_for_a_key_and_leave_with_it() {
+    let mut model = Model::default();
+    assert!(model.change(&peers(vec![with(1, &["10.0.0.0/8"]), with(2, &[])])).is_empty());
+    let changes = model.change(&DeviceChange { private_key: Some(Some(own_key())), ..Default::default() });
+    assert!(matches!(changes[..], [Change::PrivateKey(_), Change::AddPeer(_), Change::AddPeer(_)]));
+    let other = PrivateKey::from_bytes([9; 32]);
+    let changes = model.change(&DeviceChange { private_key: Some(Some(other)), ..Default::default() });
+    assert!(matches!(changes[..], [Change::PrivateKey(_), Change::Session { .. }, Change::Session { .. }]));
+    let mut tunnel = Tunnel::of(&model);
+    let changes = model.change(&DeviceChange { private_key: Some(None), ..Default::default() });
+    changes.iter().for_each(|change| tunnel.apply(change));
+    assert_eq!(tunnel, Tunnel::default());
+    assert_eq!(model.peer_count(), 2, "they are still configured");
+}
+
+#[test]
+fn updating_only_adds_nobody_and_removing_nobody_is_fine() {
+    let mut model = model_with_key();
+    let update = PeerChange { update_only: true, ..with(1, &["10.0.0.0/8"]) };
+    let remove = PeerChange { remove: true, ..PeerChange::new(key(2)) };
+    assert!(model.change(&peers(vec![update, remove])).is_empty());
+    assert_eq!(model.peer_count(), 0);
+}
+
+#[test]
+fn a_peer_with_very_many_prefixes_is_changed_in_steps() {
+    let mut model = model_with_key();
+    let many: Vec<String> = (0..1000).map(|n| format!("10.{}.{}.0/24", n / 256, n % 256)).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    let changes = model.change(&peers(vec![with(1, &many)]));
+    assert_eq!(changes.len(), 4);
+    assert!(changes.iter().all(|change| change.weight() <= 2 * PREFIXES_PER_CHANGE));
+    let changes = model.change(&peers(vec![PeerChange { remove: true, ..PeerChange::new(key(1)) }]));
+    assert_eq!(changes.len(), 5);
+    assert!(changes.iter().all(|change| change.weight() <= 2 * PREFIXES_PER_CHANGE));
+}
+
+#[test]
+fn a_preshared_key_that_changes_for_ever_holds_a_bounded_number_of_indices() {
+    let mut model = model_with_key();
+    for _ in 0..50 {
+        let preshared_key = Some(Some(PresharedKey::generate().unwrap()));
+        model.change(&peers(vec![PeerChange { preshared_key, ..PeerChange::new(key(1)) }]));
+    }
+    assert_eq!(model.indices.len(), INDICES_PER_PEER);
+    model.change(&peers(vec![PeerChange { remove: true, ..PeerChange::new(key(1)) }]));
+    assert!(model.indices.is_empty());
+}
+
+fn prefix() -> impl Strategy<Value = IpNet> {
+    (0..6_u8, 0..2_u8).prop_map(|(n, len)| net(&format!("10.{n}.0.0/{}", 16 + len * 8)))
+}
+
+fn peer_change() -> impl Strategy<Value = PeerChange> {
+    let prefixes = prop::collection::vec((any::<bool>(), prefix()), 0..4);
+    (0..5_u8, 0..8_u8, any::<[bool; 2]>(), prefixes, 0..4_u16).prop_map(
+        |(number, remove, [update_only, replace_allowed_ips], prefixes, keepalive)| PeerChange {
+            remove: remove == 0,
+            update_only,
+            replace_allowed_ips,
+            persistent_keepalive: (keepalive > 0).then(|| NonZeroU16::new(keepalive - 1)),
+            allowed_ips: prefixes
+                .into_iter()
+                .map(|(add, net)| if add { AllowedIpChange::Add(net) } else { AllowedIpChange::Remove(net) })
+                .collect(),
+            ..PeerChange::new(key(number))
+        },
+    )
+}
+
+fn device_change() -> impl Strategy<Value = DeviceChange> {
+    (0..8_u8, 0..6_u8, prop::collection::vec(peer_change(), 0..6)).prop_map(|(own, replace, peers)| {
+        let private_key = match own {
+            0 => Some(None),
+            1..=3 => Some(Some(PrivateKey::from_bytes([own; 32]))),
+            _ => None,
+        };
+        DeviceChange { private_key, replace_peers: replace == 0, peers, ..Default::default() }
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+    #[test]
+    fn the_tunnel_becomes_what_the_model_is(changes in prop::collection::vec(device_change(), 1..8)) {
+        let mut model = model_with_key();
+        let mut tunnel = Tunnel::of(&model);
+        for change in changes {
+            for step in model.change(&change) {
+                tunnel.apply(&step);
+            }
+            prop_assert_eq!(&tunnel, &Tunnel::of(&model));
+            let owners: usize = model.peers().map(|peer| peer.allowed_ips.len()).sum();
+            prop_assert_eq!(model.owners.len(), owners, "a prefix has one owner");
+            prop_assert!(model.change(&DeviceChange::default()).is_empty());
+        }
+    }
+}

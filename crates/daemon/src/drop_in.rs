@@ -1,0 +1,171 @@
+//! `weft NAME`, in place of `wireguard-go NAME`: an interface that wg(8) gives its keys and peers.
+//!
+//! Addresses, routes and the link are left to others. It ends on SIGINT or SIGTERM, when its device is deleted, and
+//! when the file of its socket is removed, which is how wg-quick(8) ends it.
+
+use std::path::PathBuf;
+use std::sync::{Arc, mpsc};
+
+use crate::background::{self, BackgroundError};
+use crate::cli::drop_in::RunArgs;
+use crate::config::InterfaceName;
+use crate::control::Control;
+use crate::control::uapi::{Listener, Server, SocketError};
+use crate::dataplane::{DataplaneError, StartError};
+use crate::exit::{self, Code};
+use crate::interface::{self, Interface, Options};
+use crate::routes::{Netlink, RouteError};
+use crate::scheduling::Priority;
+use crate::secrecy;
+use crate::signals;
+use crate::udp::UdpConfig;
+
+mod environment;
+
+pub use environment::log_level;
+use environment::{Environment, InvalidVariable};
+
+/// The MTU of a new device, as wireguard-go sets it: an Ethernet's, less what WireGuard over IPv6 adds.
+const MTU: u16 = 1500 - crate::config::OVERHEAD;
+
+/// Why an interface could not be started.
+#[derive(Debug, thiserror::Error)]
+enum RunError {
+    /// The name is not one that an interface may have.
+    #[error(
+        "{0:?} is not the name of an interface: write up to 15 letters, digits, `_`, `=`, `+`, `.` and `-`"
+    )]
+    Name(String),
+    /// An environment variable cannot be understood.
+    #[error(transparent)]
+    Variable(#[from] InvalidVariable),
+    /// It cannot go to the background.
+    #[error(transparent)]
+    Background(#[from] BackgroundError),
+    /// The signals that end the daemon cannot be handled.
+    #[error("cannot handle signals: {0}")]
+    Signals(#[source] std::io::Error),
+    /// There is no socket for wg(8).
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// The socket cannot be served.
+    #[error("cannot serve the UAPI socket: {0}")]
+    Server(#[source] std::io::Error),
+    /// Device, sockets or thread could not be had.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The packet thread ended by itself.
+    #[error(transparent)]
+    Dataplane(#[from] DataplaneError),
+    /// The interface's name cannot be told.
+    #[error("cannot write the interface's name to {} (WG_TUN_NAME_FILE): {source}", path.display())]
+    NameFile {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+impl From<RunError> for exit::Error {
+    fn from(error: RunError) -> Self {
+        let code = match &error {
+            RunError::Name(_) | RunError::Variable(_) => Code::Usage,
+            RunError::Socket(error) => error.exit_code(),
+            RunError::Start(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                Code::Permission
+            }
+            _ => Code::Failure,
+        };
+        Self::new(code, error)
+    }
+}
+
+/// What ends the daemon.
+enum End {
+    Signal(&'static str),
+    Device,
+    SocketRemoved,
+}
+
+/// `weft NAME`: runs an interface until it is ended, in the background if it may go there. The process must have no
+/// other thread.
+///
+/// # Errors
+/// When it cannot be started; nothing is left behind.
+pub fn run(args: &RunArgs) -> Result<(), exit::Error> {
+    Ok(run_interface(args)?)
+}
+
+fn run_interface(args: &RunArgs) -> Result<(), RunError> {
+    let name: InterfaceName = args.name.parse().map_err(|_| RunError::Name(args.name.clone()))?;
+    let environment = Environment::read(&name)?;
+    let notifier = if args.foreground || environment.foreground { None } else { Some(background::begin()?) };
+    secrecy::forbid_core_dumps();
+    let (end, ended) = mpsc::channel();
+    let signal = end.clone();
+    signals::watch(move |name| drop(signal.send(End::Signal(name)))).map_err(RunError::Signals)?;
+
+    let Environment { name, queues, socket, name_file, output, .. } = environment;
+    let listener = match socket {
+        Some(descriptor) => Listener::adopt(descriptor)?,
+        None => Listener::open(&name)?,
+    };
+    let options = Options {
+        tun_threads: if queues.is_empty() { args.tun.tun_threads } else { crate::cli::TunThreads::Fixed(0) },
+        offload: !args.tun.no_offload,
+        priority: if args.realtime { Priority::Realtime } else { Priority::Ordinary },
+        ..Options::default()
+    };
+    let udp = UdpConfig { port: 0, fwmark: 0, gso: true };
+    let is_new = queues.is_empty();
+    let device_end = end.clone();
+    let on_end = move || drop(device_end.send(End::Device));
+    let mut interface = Interface::open(name.as_str(), queues, udp, &options, None, on_end)?;
+    interface.run(set_up_link(&name, is_new))?;
+    let control: Arc<dyn Control> = Arc::<crate::control::Controller>::clone(interface.controller());
+    let on_gone = move || drop(end.send(End::SocketRemoved));
+    let server = Server::start(listener, control, on_gone).map_err(RunError::Server)?;
+    if let Some(path) = name_file {
+        std::fs::write(&path, format!("{name}\n")).map_err(|source| RunError::NameFile { path, source })?;
+    }
+    tracing::info!(interface = %name, port = interface.opened().port, "wg(8) can configure the interface");
+    if let Some(notifier) = notifier {
+        notifier.ready(output)?;
+    }
+    wait_for_end(&ended);
+    server.stop();
+    match interface.stop() {
+        // Deleting the device is a way to end it.
+        Ok(()) | Err(DataplaneError::DeviceGone) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn wait_for_end(ended: &mpsc::Receiver<End>) {
+    match ended.recv() {
+        Ok(End::Signal(name)) => tracing::info!(signal = name, "taking the interface down"),
+        Ok(End::SocketRemoved) => tracing::info!("the UAPI socket was removed; taking the interface down"),
+        Ok(End::Device) | Err(mpsc::RecvError) => tracing::info!("the TUN device is gone"),
+    }
+}
+
+/// Gives a new device its MTU; one that was handed in keeps its own. A device that is out of reach works all the same.
+fn set_up_link(name: &InterfaceName, is_new: bool) -> u16 {
+    let set_up = || -> Result<u16, RouteError> {
+        let netlink = Netlink::open()?;
+        let link = netlink.link(name)?;
+        let mtu = if is_new {
+            netlink.set_mtu(&link, MTU)?;
+            MTU
+        } else {
+            u16::try_from(link.mtu).unwrap_or(u16::MAX)
+        };
+        netlink.set_queue_limits(&link, interface::queue_limits(mtu));
+        Ok(mtu)
+    };
+    set_up().unwrap_or_else(|error| {
+        tracing::warn!("{error}");
+        MTU
+    })
+}

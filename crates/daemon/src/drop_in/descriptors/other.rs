@@ -1,0 +1,16 @@
+//! Platforms where weft takes over no descriptors.
+
+use weft_tun::Descriptor as Queue;
+
+use crate::config::InterfaceName;
+use crate::control::uapi::Descriptor as Socket;
+
+const REASON: &str = "weft takes over no descriptors on this platform yet";
+
+pub(super) fn take_queue(_: i32) -> Result<(Queue, InterfaceName), String> {
+    Err(REASON.to_owned())
+}
+
+pub(super) fn take_socket(_: i32) -> Result<Socket, String> {
+    Err(REASON.to_owned())
+}

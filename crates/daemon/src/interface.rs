@@ -1,0 +1,115 @@
+//! An interface that runs: its device, its sockets, its packet thread and what controls them. Addresses, routes and
+//! the like are not its business: they are the host's.
+
+use std::sync::{Arc, mpsc};
+
+use weft_tun::{Descriptor, TunConfig};
+use weft_tunnel::{Event, PrivateKey, TunnelConfig};
+
+use crate::cli::TunThreads;
+use crate::control::Controller;
+use crate::dataplane::{Dataplane, DataplaneError, Opened, Setup, StartError, tun_queues};
+use crate::memory_budget;
+use crate::routes::QueueLimits;
+use crate::scheduling::Priority;
+use crate::udp::UdpConfig;
+
+/// How to run an interface.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Queues of the TUN, each with its threads.
+    pub tun_threads: TunThreads,
+    /// Whether the TUN and the sockets take super-packets and batches.
+    pub offload: bool,
+    /// Name of the packet thread, at most 15 bytes.
+    pub thread_name: String,
+    /// How the packet thread competes for a core.
+    pub priority: Priority,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            tun_threads: TunThreads::Auto,
+            offload: true,
+            thread_name: "weft-packets".into(),
+            priority: Priority::Ordinary,
+        }
+    }
+}
+
+/// A running interface, without a key and without peers until its controller is told of some. Dropping it ends it.
+pub struct Interface {
+    dataplane: Dataplane,
+    controller: Arc<Controller>,
+}
+
+impl Interface {
+    /// Opens device and sockets in the network namespace of this thread. No packet moves before [`Self::run`].
+    ///
+    /// `queues` are attached queues of the device, to be taken over instead of creating one. `events` gets what
+    /// happens to peers. `on_end` is called when packets have stopped, whatever the reason.
+    pub fn open(
+        name: &str,
+        queues: Vec<Descriptor>,
+        udp: UdpConfig,
+        options: &Options,
+        events: Option<mpsc::SyncSender<Event>>,
+        on_end: impl FnOnce() + Send + 'static,
+    ) -> Result<Self, StartError> {
+        let setup = Setup {
+            tun: TunConfig {
+                threads: tun_queues(options.tun_threads),
+                offload: options.offload,
+                descriptors: queues,
+                ..TunConfig::new(name)
+            },
+            udp: UdpConfig { gso: udp.gso && options.offload, ..udp },
+            // Nobody knows this key, so nothing that arrives is for it.
+            private_key: PrivateKey::generate()
+                .map_err(|error| StartError::Thread(std::io::Error::other(error.to_string())))?,
+            tunnel: TunnelConfig { mtu: 0, staging_bytes: memory_budget::staging_bytes() },
+            thread_name: options.thread_name.clone(),
+            priority: options.priority,
+            events,
+        };
+        let dataplane = Dataplane::open(setup, on_end)?;
+        let controller = Arc::new(Controller::new(dataplane.handle(), dataplane.opened().port, udp.fwmark));
+        Ok(Self { dataplane, controller })
+    }
+
+    /// Lets packets move, with inner packets of at most `mtu` bytes.
+    pub fn run(&mut self, mtu: u16) -> Result<(), DataplaneError> {
+        self.dataplane.run(mtu)
+    }
+
+    /// What was opened; the port is the one of the beginning.
+    pub fn opened(&self) -> &Opened {
+        self.dataplane.opened()
+    }
+
+    /// What changes the interface and tells what it is.
+    pub fn controller(&self) -> &Arc<Controller> {
+        &self.controller
+    }
+
+    /// Ends threads, device and sockets. Gives the reason if packets had stopped by themselves.
+    pub fn stop(self) -> Result<(), DataplaneError> {
+        self.dataplane.stop()
+    }
+}
+
+/// The limits of a TUN's queue with this MTU: super-packets that usually fit one GSO send once they are sealed, headers
+/// as long as TCP over IPv6 with timestamps makes them.
+pub fn queue_limits(mtu: u16) -> QueueLimits {
+    const HEADERS: usize = 40 + 32;
+    const SEALED: usize = 32;
+    let mtu = usize::from(mtu);
+    let segments = (weft_tunnel::MAX_BATCH_BYTES / (mtu + SEALED)).clamp(1, weft_tunnel::MAX_BATCH_SEGMENTS);
+    let bytes = segments * mtu.saturating_sub(HEADERS) + HEADERS;
+    QueueLimits {
+        tx_queue_len: Some(1000),
+        gso_max_bytes: u32::try_from(bytes.max(mtu)).ok(),
+        gso_max_segments: u32::try_from(segments).ok(),
+    }
+}

@@ -1,0 +1,119 @@
+//! `weft NAME`: in the background once it can be used, and what ends it.
+
+use std::time::Instant;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use weft::lab::link;
+
+use crate::support::{Daemon, Machine, NAME, PATIENCE, daemon_of, socket_of, wait_until};
+
+/// Whether a process of somebody else's is there and not only its exit code.
+fn is_running(pid: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The state stands behind the name, which is in brackets.
+    stat.rsplit(')').next().is_some_and(|rest| !rest.trim_start().starts_with('Z') && !rest.is_empty())
+}
+
+fn assert_nothing_is_left(machine: &Machine, pid: Pid) {
+    wait_until("the daemon ends", || (!is_running(pid)).then_some(()));
+    assert!(!machine.has_link(NAME) && !machine.has_socket(NAME));
+}
+
+#[test]
+fn the_command_returns_once_wg_can_configure_it() {
+    let Some(machine) = Machine::new("the_command_returns_once_wg_can_configure_it", &["wg"]) else { return };
+    for run in [&["wg0"][..], &["run", "wg0"]] {
+        // Its output ends with it: the daemon holds no end of the pipes.
+        let start = Instant::now();
+        let output = machine.output("weft", run);
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        assert!(start.elapsed() < PATIENCE);
+        machine.wg(&format!("set {NAME} listen-port 4567"));
+        let pid = daemon_of(&machine, NAME).unwrap();
+        assert!(is_running(pid));
+        // In a session of its own, without a terminal.
+        let session = nix::unistd::getsid(Some(pid)).unwrap();
+        assert_eq!(session, pid);
+        kill(pid, Signal::SIGTERM).unwrap();
+        assert_nothing_is_left(&machine, pid);
+    }
+}
+
+#[test]
+fn either_signal_ends_it() {
+    let Some(machine) = Machine::new("either_signal_ends_it", &["wg"]) else { return };
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let mut daemon = Daemon::start(&machine);
+        daemon.signal(signal);
+        assert_eq!(daemon.wait().code(), Some(0), "{}", daemon.log());
+        assert_nothing_is_left(&machine, daemon.pid());
+    }
+}
+
+#[test]
+fn a_deleted_device_ends_it() {
+    let Some(machine) = Machine::new("a_deleted_device_ends_it", &["wg"]) else { return };
+    let mut daemon = Daemon::start(&machine);
+    link::remove(&machine.namespace, NAME).unwrap();
+    assert_eq!(daemon.wait().code(), Some(0), "{}", daemon.log());
+    assert_nothing_is_left(&machine, daemon.pid());
+}
+
+#[test]
+fn a_removed_socket_ends_it() {
+    let Some(machine) = Machine::new("a_removed_socket_ends_it", &["wg"]) else { return };
+    let mut daemon = Daemon::start(&machine);
+    machine.inside(|| std::fs::remove_file(socket_of(NAME))).unwrap();
+    assert_eq!(daemon.wait().code(), Some(0), "{}", daemon.log());
+    assert_nothing_is_left(&machine, daemon.pid());
+}
+
+#[test]
+fn after_a_crash_the_next_one_takes_over_the_socket() {
+    let Some(machine) = Machine::new("after_a_crash_the_next_one_takes_over_the_socket", &["wg"]) else {
+        return;
+    };
+    let mut daemon = Daemon::start(&machine);
+    daemon.signal(Signal::SIGKILL);
+    daemon.wait();
+    assert!(machine.has_socket(NAME), "it could not remove it");
+    let daemon = Daemon::start(&machine);
+    assert_eq!(daemon_of(&machine, NAME), Some(daemon.pid()));
+}
+
+#[test]
+fn the_name_is_written_where_it_is_asked_for() {
+    let Some(machine) = Machine::new("the_name_is_written_where_it_is_asked_for", &["wg"]) else { return };
+    let file = machine.file("name", "");
+    let output = machine.command("weft").arg(NAME).env("WG_TUN_NAME_FILE", &file).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), format!("{NAME}\n"));
+    kill(daemon_of(&machine, NAME).unwrap(), Signal::SIGTERM).unwrap();
+    wait_until("it is down", || (!machine.has_link(NAME)).then_some(()));
+    let output = machine.command("weft").arg(NAME).env("WG_TUN_NAME_FILE", "/nowhere/name").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("/nowhere/name"), "{error}");
+    assert!(!machine.has_link(NAME) && !machine.has_socket(NAME));
+}
+
+#[test]
+fn the_log_says_as_much_as_it_is_told_to() {
+    let Some(machine) = Machine::new("the_log_says_as_much_as_it_is_told_to", &["wg"]) else { return };
+    let log_of = |level: &str| {
+        let mut command = machine.command("weft");
+        command.args(["-f", NAME]);
+        let mut daemon = Daemon::spawn_with_level(&machine, command, level);
+        daemon.wait_until_ready(&machine);
+        machine.output("wg", &["set", NAME, "peer", "x"]);
+        daemon.signal(Signal::SIGTERM);
+        assert_eq!(daemon.wait().code(), Some(0));
+        daemon.log()
+    };
+    assert!(log_of("verbose").contains("wg(8) can configure the interface"));
+    assert!(log_of("debug").contains("wg(8) can configure the interface"));
+    for quiet in ["error", "silent", ""] {
+        assert_eq!(log_of(quiet), "", "{quiet:?}");
+    }
+}

@@ -1,0 +1,111 @@
+//! Descriptors that whoever starts weft hands in: WG_TUN_FD and WG_UAPI_FD.
+
+use std::fs::{File, OpenOptions};
+use std::os::fd::{AsRawFd as _, RawFd};
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::libc;
+
+use crate::support::{Daemon, Machine, NAME, key, wait_until};
+
+nix::ioctl_write_ptr_bad!(set_iff, libc::TUNSETIFF, libc::ifreq);
+
+/// A queue of a new TUN device in the machine's namespace.
+fn new_tun(machine: &Machine, name: &str, flags: i32) -> File {
+    machine.namespace.run(|| {
+        let tun = OpenOptions::new().read(true).write(true).open("/dev/net/tun").unwrap();
+        let mut bytes = [0; libc::IFNAMSIZ];
+        for (to, from) in bytes.iter_mut().zip(name.bytes()) {
+            *to = from as libc::c_char;
+        }
+        let flags = i16::try_from(libc::IFF_TUN | libc::IFF_NO_PI | flags).unwrap();
+        let request =
+            libc::ifreq { ifr_name: bytes, ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_flags: flags } };
+        // SAFETY: the ioctl reads an ifreq, and `request` is one that lives until it returns.
+        unsafe { set_iff(tun.as_raw_fd(), &request) }.unwrap();
+        tun
+    })
+}
+
+/// Lets the child of `command` have the descriptor under this number.
+fn hand_in(command: &mut Command, descriptor: RawFd, number: RawFd) {
+    let hand_in = move || {
+        // SAFETY: dup2 only makes system calls; whatever had the number in the child is replaced.
+        if unsafe { libc::dup2(descriptor, number) } < 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        // SAFETY: it is open, as the line above made it.
+        let open = unsafe { std::os::fd::BorrowedFd::borrow_raw(number) };
+        fcntl(open, FcntlArg::F_SETFD(FdFlag::empty()))?;
+        Ok(())
+    };
+    // SAFETY: between fork and exec the closure only makes system calls.
+    unsafe { command.pre_exec(hand_in) };
+}
+
+#[test]
+fn a_device_and_a_socket_are_taken_over() {
+    let Some(machine) = Machine::new("a_device_and_a_socket_are_taken_over", &["wg"]) else { return };
+    let tun = new_tun(&machine, "given0", libc::IFF_VNET_HDR);
+    let socket = machine
+        .inside(|| {
+            std::fs::create_dir_all("/var/run/wireguard")?;
+            UnixListener::bind("/var/run/wireguard/given0.sock")
+        })
+        .unwrap();
+    let mut command = machine.command("weft");
+    // The name is the device's, whatever the command line says.
+    command.args(["-f", NAME]).env("WG_TUN_FD", "101").env("WG_UAPI_FD", "100");
+    hand_in(&mut command, socket.as_raw_fd(), 100);
+    hand_in(&mut command, tun.as_raw_fd(), 101);
+    let mut daemon = Daemon::spawn(&machine, command);
+    drop((tun, socket));
+    let file = machine.file("key", &key(1).to_base64());
+    wait_until("it answers", || {
+        assert!(daemon.is_running(), "{}", daemon.log());
+        machine
+            .output("wg", &["set", "given0", "private-key", &file, "listen-port", "4567"])
+            .status
+            .success()
+            .then_some(())
+    });
+    assert_eq!(machine.wg("show all listen-port"), "given0\t4567\n");
+    assert!(machine.has_link("given0"));
+    assert!(!machine.has_link(NAME) && !machine.has_socket(NAME));
+    daemon.signal(nix::sys::signal::Signal::SIGTERM);
+    assert_eq!(daemon.wait().code(), Some(0), "{}", daemon.log());
+    assert!(!machine.has_link("given0") && !machine.has_socket("given0"));
+}
+
+#[test]
+fn what_was_not_handed_in_is_said() {
+    let Some(machine) = Machine::new("what_was_not_handed_in_is_said", &[]) else { return };
+    for (variable, value, reason) in [
+        ("WG_TUN_FD", "77", "no descriptor of this number is open"),
+        ("WG_UAPI_FD", "77", "no descriptor of this number is open"),
+        ("WG_UAPI_FD", "2", "standard input, output or error"),
+        ("WG_TUN_FD", "x", "write the number of an open descriptor"),
+        ("WG_TUN_FD", "-1", "write the number of an open descriptor"),
+        ("WG_TUN_FD", "99999999999", "write the number of an open descriptor"),
+    ] {
+        let output = machine.command("weft").arg(NAME).env(variable, value).output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains(&format!("{variable}={value}")) && error.contains(reason), "{error}");
+    }
+    // Open, but something else.
+    let null = File::open("/dev/null").unwrap();
+    for (variable, reason) in [("WG_TUN_FD", "TUN queue"), ("WG_UAPI_FD", "listening Unix socket")] {
+        let mut command = machine.command("weft");
+        command.arg(NAME).env(variable, "100");
+        hand_in(&mut command, null.as_raw_fd(), 100);
+        let output = command.output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains(reason), "{error}");
+    }
+    assert!(!machine.has_link(NAME) && !machine.has_socket(NAME));
+}

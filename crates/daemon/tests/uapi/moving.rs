@@ -1,0 +1,68 @@
+//! An interface that is moved to another network namespace; its UDP socket stays where it was made.
+
+use std::os::fd::AsRawFd as _;
+
+use weft::lab::Namespace;
+use weft::lab::link;
+use weft::lab::traffic::{Amount, TcpReceiver, TcpSenders};
+
+use crate::support::{NAME, Pair, inner, wait_until};
+
+/// Moves machine a's interface to `to`, and gives it its address there.
+fn move_to(pair: &Pair, to: &Namespace) {
+    let target = format!("/proc/{}/fd/{}", std::process::id(), to.as_raw_fd());
+    pair.a.run("ip", &["link", "set", "dev", NAME, "netns", &target]);
+    link::add_address(to, NAME, format!("{}/24", inner(1)).parse().unwrap()).unwrap();
+    link::set_up(to, NAME).unwrap();
+}
+
+#[test]
+fn an_interface_goes_on_where_it_is_moved_to() {
+    let Some(pair) = Pair::new("an_interface_goes_on_where_it_is_moved_to") else { return };
+    let stream = pair.stream();
+    let before = pair.last_handshake();
+    let elsewhere = Namespace::new("elsewhere").unwrap();
+    // The stream's own end stays behind: it is cut off.
+    move_to(&pair, &elsewhere);
+    assert!(!pair.a.has_link(NAME));
+    let receiver =
+        pair.b.namespace.run(|| TcpReceiver::listen(std::net::SocketAddr::new(inner(2), 0))).unwrap();
+    let senders =
+        TcpSenders::start(&elsewhere, receiver.local_addr(), 1, Amount::Count(5_000_000), 3).unwrap();
+    for sent in senders.finish() {
+        assert_eq!((sent.error, sent.confirmed), (None, 5_000_000));
+    }
+    for received in receiver.finish() {
+        assert_eq!((received.bytes, received.first_mismatch), (5_000_000, None));
+    }
+    // The same session, the same socket, and wg(8) where it was.
+    assert_eq!(pair.last_handshake(), before);
+    pair.a.wg(&format!("set {NAME} listen-port 4567"));
+    let sockets = pair.a.run("cat", &["/proc/net/udp"]);
+    assert!(sockets.contains(&format!(":{:04X} ", 4567)), "{sockets}");
+    drop(stream);
+    // And its end is noticed there.
+    let mut daemons = pair.daemons;
+    link::remove(&elsewhere, NAME).unwrap();
+    assert_eq!(daemons[0].wait().code(), Some(0), "{}", daemons[0].log());
+    wait_until("its socket is gone", || (!pair.a.has_socket(NAME)).then_some(()));
+}
+
+#[test]
+fn a_stream_survives_a_move_and_back() {
+    let Some(pair) = Pair::new("a_stream_survives_a_move_and_back") else { return };
+    let stream = pair.stream();
+    let elsewhere = Namespace::new("elsewhere").unwrap();
+    move_to(&pair, &elsewhere);
+    let target = format!("/proc/{}/fd/{}", std::process::id(), pair.a.namespace.as_raw_fd());
+    elsewhere
+        .command("ip")
+        .args(["link", "set", "dev", NAME, "netns", &target])
+        .status()
+        .map(|status| assert!(status.success()))
+        .unwrap();
+    link::add_address(&pair.a.namespace, NAME, format!("{}/24", inner(1)).parse().unwrap()).unwrap();
+    link::set_up(&pair.a.namespace, NAME).unwrap();
+    stream.goes_on();
+    stream.end();
+}

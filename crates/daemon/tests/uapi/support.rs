@@ -1,0 +1,206 @@
+//! Machines, the daemons on them, and the tools that configure these.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, setns, unshare};
+use tempfile::TempDir;
+use weft::lab::{self, Namespace};
+use weft_tunnel::{PresharedKey, PrivateKey, PublicKey};
+
+mod daemon;
+mod pair;
+
+pub(crate) use daemon::{Daemon, Kind, daemon_of};
+pub(crate) use pair::{Pair, inner};
+
+/// The interface in most tests.
+pub(crate) const NAME: &str = "wg0";
+/// How long an event is waited for before a test gives up.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(45);
+const TICK: Duration = Duration::from_millis(5);
+
+/// Waits until `condition` gives something.
+#[track_caller]
+pub(crate) fn wait_until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(value) = condition() {
+            return value;
+        }
+        assert!(start.elapsed() < PATIENCE, "waited {} s in vain: {what}", PATIENCE.as_secs());
+        std::thread::sleep(TICK);
+    }
+}
+
+/// A network namespace with a /run of its own. Daemons in its background are killed with it.
+pub(crate) struct Machine {
+    pub(crate) namespace: Namespace,
+    mounts: OwnedFd,
+    files: TempDir,
+}
+
+impl Machine {
+    /// `None` where that is not permitted or a tool is missing, which is said for `test`.
+    pub(crate) fn new(test: &str, tools: &[&str]) -> Option<Self> {
+        if !lab::tun_permitted(test) {
+            return None;
+        }
+        for tool in tools {
+            if find(tool).is_none() {
+                lab::not_run(test, &format!("{tool} is not installed"));
+                return None;
+            }
+        }
+        let namespace = Namespace::new("machine").unwrap();
+        match own_run() {
+            Ok(mounts) => Some(Self { namespace, mounts, files: tempfile::tempdir().unwrap() }),
+            Err(error) => {
+                lab::not_run(test, &format!("cannot mount a /run: {error}"));
+                None
+            }
+        }
+    }
+
+    /// A command on the machine, where `weft` is the one of this test. It is killed when the thread ends that
+    /// spawned it.
+    pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = self.namespace.command(program);
+        let mounts = self.mounts.try_clone().unwrap();
+        // SAFETY: between fork and exec the closure makes a system call only.
+        unsafe { command.pre_exec(move || Ok(setns(mounts.as_fd(), CloneFlags::CLONE_NEWNS)?)) };
+        let own = Path::new(env!("CARGO_BIN_EXE_weft")).parent().unwrap().display().to_string();
+        let path = std::env::var("PATH").unwrap_or_else(|_| "/usr/sbin:/usr/bin:/sbin:/bin".to_owned());
+        command.env("PATH", format!("{own}:{path}"));
+        for variable in ["RUST_LOG", "LOG_LEVEL", "WG_PROCESS_FOREGROUND", "WG_TUN_FD", "WG_UAPI_FD"] {
+            command.env_remove(variable);
+        }
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// Runs a command to its end.
+    #[track_caller]
+    pub(crate) fn output(&self, program: &str, arguments: &[&str]) -> Output {
+        self.command(program).args(arguments).output().unwrap()
+    }
+
+    /// Runs a command that has to succeed, and gives what it prints.
+    #[track_caller]
+    pub(crate) fn run(&self, program: &str, arguments: &[&str]) -> String {
+        let output = self.output(program, arguments);
+        assert!(output.status.success(), "{program} {arguments:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// `wg` with these words, which has to succeed.
+    #[track_caller]
+    pub(crate) fn wg(&self, words: &str) -> String {
+        let words: Vec<&str> = words.split_whitespace().collect();
+        self.run("wg", &words)
+    }
+
+    /// `wg` with these words, which has to fail, and says so on standard error.
+    #[track_caller]
+    pub(crate) fn wg_fails(&self, words: &str) -> String {
+        let words: Vec<&str> = words.split_whitespace().collect();
+        let output = self.output("wg", &words);
+        assert!(!output.status.success(), "wg {words:?} went well: {output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    /// Writes a file that only the owner may read, and gives its path.
+    pub(crate) fn file(&self, name: &str, text: &str) -> String {
+        use std::os::unix::fs::OpenOptionsExt as _;
+        let path = self.files.path().join(name);
+        let mut file = std::fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&path)
+            .unwrap();
+        io::Write::write_all(&mut file, text.as_bytes()).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
+    /// Runs `work` on a thread that sees the machine's network and files.
+    pub(crate) fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        self.namespace.run(|| {
+            // A thread that shares its root and directory with others may not change its mounts.
+            unshare(CloneFlags::CLONE_FS).unwrap();
+            setns(self.mounts.as_fd(), CloneFlags::CLONE_NEWNS).unwrap();
+            work()
+        })
+    }
+
+    /// Whether the interface has a socket.
+    pub(crate) fn has_socket(&self, name: &str) -> bool {
+        let path = socket_of(name);
+        self.inside(move || path.exists())
+    }
+
+    /// Whether there is such a network interface.
+    pub(crate) fn has_link(&self, name: &str) -> bool {
+        self.output("ip", &["link", "show", "dev", name]).status.success()
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // They would hold the namespace otherwise.
+        let names = self.inside(|| -> Vec<String> {
+            let files = std::fs::read_dir("/run/wireguard").into_iter().flatten().flatten();
+            let names = files.filter_map(|file| file.file_name().into_string().ok());
+            names.filter_map(|name| name.strip_suffix(".sock").map(str::to_owned)).collect()
+        });
+        for name in names {
+            if let Some(pid) = daemon_of(self, &name) {
+                let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+            }
+        }
+    }
+}
+
+/// Where wg(8) looks for the interface.
+pub(crate) fn socket_of(name: &str) -> PathBuf {
+    Path::new("/var/run/wireguard").join(format!("{name}.sock"))
+}
+
+fn find(tool: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|directory| directory.join(tool)).find(|file| file.is_file())
+}
+
+/// Mounts in which /run is empty.
+fn own_run() -> io::Result<OwnedFd> {
+    let make = || -> io::Result<OwnedFd> {
+        unshare(CloneFlags::CLONE_NEWNS)?;
+        let none = None::<&Path>;
+        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
+        let run = std::fs::canonicalize("/var/run")?;
+        mount(Some("tmpfs"), &run, Some("tmpfs"), MsFlags::empty(), none)?;
+        Ok(std::fs::File::open("/proc/thread-self/ns/mnt")?.into())
+    };
+    std::thread::scope(|scope| scope.spawn(make).join())
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// A peer's or an interface's own key, always the same for the same number.
+pub(crate) fn key(number: u8) -> PrivateKey {
+    PrivateKey::from_bytes([number; 32])
+}
+
+pub(crate) fn public_key(number: u8) -> PublicKey {
+    key(number).public_key()
+}
+
+pub(crate) fn preshared_key(number: u8) -> PresharedKey {
+    PresharedKey::from_bytes([number; 32])
+}

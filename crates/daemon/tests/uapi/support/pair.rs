@@ -1,0 +1,98 @@
+//! Two machines with a cable and a tunnel between them.
+
+use std::net::{IpAddr, SocketAddr};
+
+use weft::lab::link::{self, LinkOptions};
+use weft::lab::traffic::{Amount, TcpReceiver, TcpSenders};
+
+use super::{Daemon, Machine, NAME, key, public_key, wait_until};
+
+/// The address of machine `number` in the tunnel.
+pub(crate) fn inner(number: u8) -> IpAddr {
+    IpAddr::from([10, 9, 0, number])
+}
+
+/// Machines 1 and 2, weft on each, and a session between them.
+pub(crate) struct Pair {
+    pub(crate) daemons: [Daemon; 2],
+    pub(crate) a: Machine,
+    pub(crate) b: Machine,
+}
+
+impl Pair {
+    /// `None` where that is not possible, which is said for `test`.
+    pub(crate) fn new(test: &str) -> Option<Self> {
+        let (a, b) = (Machine::new(test, &["wg", "ip"])?, Machine::new(test, &["wg", "ip"])?);
+        let options = LinkOptions {
+            addresses_a: vec!["192.0.2.1/24".parse().unwrap()],
+            addresses_b: vec!["192.0.2.2/24".parse().unwrap()],
+            ..LinkOptions::default()
+        };
+        link::join(&a.namespace, &b.namespace, &options).unwrap();
+        let daemons = [Daemon::start(&a), Daemon::start(&b)];
+        let this = Self { daemons, a, b };
+        for (machine, own, other) in [(&this.a, 1, 2), (&this.b, 2, 1)] {
+            let file = machine.file("wg0.conf", &Self::config(own, other));
+            machine.wg(&format!("setconf {NAME} {file}"));
+            link::add_address(&machine.namespace, NAME, format!("{}/24", inner(own)).parse().unwrap())
+                .unwrap();
+            link::set_up(&machine.namespace, NAME).unwrap();
+        }
+        Some(this)
+    }
+
+    /// What `wg setconf` gives machine `own`.
+    pub(crate) fn config(own: u8, other: u8) -> String {
+        format!(
+            "[Interface]\nPrivateKey = {}\nListenPort = 51820\n[Peer]\nPublicKey = {}\nAllowedIPs = {}/32\n\
+             Endpoint = 192.0.2.{other}:51820\n",
+            *key(own).to_base64(),
+            public_key(other),
+            inner(other)
+        )
+    }
+
+    /// A stream from a to b that goes on until it is ended.
+    pub(crate) fn stream(&self) -> Stream {
+        let address = SocketAddr::new(inner(2), 0);
+        let receiver = self.b.namespace.run(|| TcpReceiver::listen(address)).unwrap();
+        let to = receiver.local_addr();
+        let senders = TcpSenders::start(&self.a.namespace, to, 1, Amount::Count(u64::MAX), 7).unwrap();
+        let stream = Stream { receiver, senders };
+        stream.goes_on();
+        stream
+    }
+
+    /// When machine a last shook hands with its peer, in Unix time.
+    pub(crate) fn last_handshake(&self) -> String {
+        self.a.wg(&format!("show {NAME} latest-handshakes"))
+    }
+}
+
+/// A TCP stream through the tunnel, whose content is checked.
+pub(crate) struct Stream {
+    receiver: TcpReceiver,
+    senders: TcpSenders,
+}
+
+impl Stream {
+    /// Waits until some more of it has arrived.
+    #[track_caller]
+    pub(crate) fn goes_on(&self) {
+        let wanted = self.receiver.bytes() + (1 << 20);
+        wait_until("the stream goes on", || (self.receiver.bytes() >= wanted).then_some(()));
+    }
+
+    /// Ends it and checks that all of it has arrived unharmed.
+    #[track_caller]
+    pub(crate) fn end(self) {
+        self.senders.stop();
+        for sent in self.senders.finish() {
+            assert_eq!(sent.error, None);
+            assert_eq!(sent.confirmed, sent.bytes);
+        }
+        for received in self.receiver.finish() {
+            assert_eq!((received.first_mismatch, received.error), (None, None));
+        }
+    }
+}

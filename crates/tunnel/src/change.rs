@@ -1,0 +1,167 @@
+//! Changing peers while packets move: what wg(8) does to an interface that runs.
+//!
+//! Whatever costs more than a look into a table (an X25519, say) was done before, on the control thread.
+
+use std::net::SocketAddr;
+use std::num::NonZeroU16;
+use std::time::{Duration, Instant};
+
+use ipnet::IpNet;
+
+use crate::key::{PrivateKey, PublicKey};
+use crate::peer::{Endpoint, NewPeer, NewSession, Previous};
+use crate::session::Gate;
+use crate::tunnel::Tunnel;
+
+/// One change to a running tunnel. A peer that is not there any more makes it void.
+#[derive(Debug)]
+pub enum Change {
+    /// Adds a peer. Its key and its index must be new to the tunnel.
+    AddPeer(Box<NewPeer>),
+    /// Takes a peer away, with its sessions and what waited for it.
+    RemovePeer(PublicKey),
+    /// Sends to another place from now on. Sessions stay.
+    Endpoint {
+        /// The peer.
+        peer: PublicKey,
+        /// Where it is.
+        endpoint: SocketAddr,
+    },
+    /// Another keepalive interval. Sessions stay; one that is switched on is sent at once.
+    PersistentKeepalive {
+        /// The peer.
+        peer: PublicKey,
+        /// Seconds, or none.
+        interval: Option<NonZeroU16>,
+    },
+    /// Prefixes that are given to a peer, from whoever had them, or taken away from it.
+    AllowedIps {
+        /// The peer.
+        peer: PublicKey,
+        /// Its own from now on. Given before others are taken away.
+        add: Vec<IpNet>,
+        /// Its own no longer; what is not its own is left alone.
+        remove: Vec<IpNet>,
+    },
+    /// Handshakes with another preshared key from now on. What was agreed with the old one is used until the next
+    /// handshake came through, as the kernel's WireGuard does.
+    PresharedKey {
+        /// The peer.
+        peer: PublicKey,
+        /// Made with the new key.
+        session: Box<NewSession>,
+    },
+    /// Another identity: handshakes made for the old one are not answered any more. The peers' sessions have to be
+    /// replaced as well.
+    PrivateKey(PrivateKey),
+    /// A session made with another identity. The old one ends.
+    Session {
+        /// The peer.
+        peer: PublicKey,
+        /// Made with the new identity.
+        session: Box<NewSession>,
+    },
+    /// Another MTU of the TUN, in bytes.
+    Mtu(u16),
+    /// Lets the routing table choose the source address towards every peer anew.
+    ForgetSources,
+}
+
+impl Change {
+    /// About how many table entries it touches: many small changes cost as much as one large one.
+    pub fn weight(&self) -> usize {
+        match self {
+            Self::AddPeer(peer) => 4 + peer.config.allowed_ips.len(),
+            Self::AllowedIps { add, remove, .. } => 1 + add.len() + remove.len(),
+            Self::RemovePeer(_) | Self::PresharedKey { .. } | Self::Session { .. } => 4,
+            _ => 1,
+        }
+    }
+}
+
+impl Tunnel {
+    /// Applies one change. False if it was void: its peer is gone, or the peer or index to be added is there already.
+    pub fn apply(&mut self, change: Change, now: Instant) -> bool {
+        match change {
+            Change::AddPeer(peer) => self.insert_peer(*peer, now).is_ok(),
+            Change::RemovePeer(key) => self.remove_peer(&key),
+            Change::Endpoint { peer, endpoint } => self.set_endpoint(&peer, endpoint),
+            Change::PersistentKeepalive { peer, interval } => self.set_keepalive(&peer, interval, now),
+            Change::AllowedIps { peer, add, remove } => self.change_allowed_ips(&peer, &add, &remove),
+            Change::PresharedKey { peer, session } => self.replace_session(&peer, *session, true, now),
+            Change::Session { peer, session } => self.replace_session(&peer, *session, false, now),
+            Change::PrivateKey(key) => {
+                self.gate = Gate::new(key);
+                true
+            }
+            Change::Mtu(mtu) => {
+                self.config.mtu = mtu;
+                true
+            }
+            Change::ForgetSources => {
+                for peer in self.peers.iter_mut().flatten() {
+                    if let Some(endpoint) = &mut peer.endpoint {
+                        endpoint.source = None;
+                    }
+                }
+                true
+            }
+        }
+    }
+
+    fn set_endpoint(&mut self, key: &PublicKey, address: SocketAddr) -> bool {
+        let Some(peer) = self.peer_by_key(key) else { return false };
+        // The same place: the source that the peer knows stays.
+        if peer.endpoint.is_none_or(|endpoint| endpoint.address != address) {
+            peer.endpoint = Some(Endpoint { address, source: None });
+        }
+        true
+    }
+
+    fn set_keepalive(&mut self, key: &PublicKey, interval: Option<NonZeroU16>, now: Instant) -> bool {
+        let Some(id) = self.by_key.get(key).copied() else { return false };
+        if let Some(peer) = self.peer_mut(id) {
+            let interval = interval.map(|seconds| Duration::from_secs(seconds.get().into()));
+            peer.timers.set_persistent_interval(interval, now);
+        }
+        self.reschedule(id);
+        true
+    }
+
+    fn change_allowed_ips(&mut self, key: &PublicKey, add: &[IpNet], remove: &[IpNet]) -> bool {
+        let Some(id) = self.by_key.get(key).copied() else { return false };
+        for network in add {
+            self.allow(*network, id);
+        }
+        for network in remove {
+            self.disallow(*network, id);
+        }
+        true
+    }
+
+    fn replace_session(&mut self, key: &PublicKey, new: NewSession, keep_old: bool, now: Instant) -> bool {
+        let Some(id) = self.by_key.get(key).copied() else { return false };
+        if !self.by_index.insert(new.index, id) {
+            return false;
+        }
+        let Some(peer) = self.peers.get_mut(id.place()).and_then(Option::as_deref_mut) else { return false };
+        let has_sessions = peer.session.can_seal(now);
+        let old = Previous {
+            index: std::mem::replace(&mut peer.index, new.index),
+            session: std::mem::replace(&mut peer.session, new.session),
+        };
+        let gone = if keep_old && has_sessions {
+            peer.previous.replace(Box::new(old))
+        } else if keep_old {
+            // Never used, so what is older may still be in use.
+            Some(Box::new(old))
+        } else {
+            self.by_index.remove(old.index);
+            peer.previous.take()
+        };
+        if let Some(gone) = gone {
+            self.by_index.remove(gone.index);
+        }
+        true
+    }
+}
