@@ -69,7 +69,6 @@ impl KillSwitch {
             Local::Blocked => String::new(),
             Local::Allowed { dns } if dns.is_empty() => ", and to local networks all but DNS".to_owned(),
             Local::Allowed { dns } => {
-                format!(", and to local networks all but DNS (with {} also that)", list(dns))
                 format!(", and to local networks all but DNS, which {} may be asked", list(dns))
             }
         };

@@ -1,17 +1,21 @@
 use super::*;
+
 fn none() -> Rules {
     Rules::none("wg0".parse().unwrap())
 }
+
 fn to(endpoints: &[&str]) -> Rules {
     let endpoints = endpoints.iter().map(|endpoint| endpoint.parse::<SocketAddr>().unwrap());
     let own = OwnPackets::new(0, endpoints);
     Rules { kill_switch: Some(KillSwitch { own, local: Local::Blocked }), ..none() }
 }
+
 fn full_tunnel(ipv4: bool, ipv6: bool) -> Rules {
     let addresses = vec!["10.0.0.2".parse().unwrap(), "fd00::2".parse().unwrap()];
     let mark = NonZeroU32::new(0xca6c).unwrap();
     Rules { full_tunnel: Some(FullTunnel { mark, addresses, ipv4, ipv6 }), ..none() }
 }
+
 #[test]
 fn rules_that_do_the_same_are_equal() {
     assert_eq!(
@@ -24,6 +28,7 @@ fn rules_that_do_the_same_are_equal() {
     let endpoint = "192.0.2.1:1".parse().unwrap();
     assert_eq!(OwnPackets::new(7, [endpoint]), OwnPackets::new(7, []));
 }
+
 #[test]
 fn nothing_wanted_is_nothing_to_do() {
     assert!(none().is_empty() && none().to_string().is_empty());
@@ -32,6 +37,7 @@ fn nothing_wanted_is_nothing_to_do() {
     assert!(!to(&[]).is_empty());
     assert!(!Rules { mss_clamp: true, ..none() }.is_empty());
 }
+
 #[test]
 fn what_is_done_is_told_line_by_line() {
     let dns = BTreeSet::from(["192.168.1.1".parse().unwrap()]);
@@ -59,6 +65,7 @@ nftables table inet weft-wg0: clamp the MSS of TCP forwarded through wg0 to the 
     );
     assert!(to(&[]).to_string().ends_with("neighbour discovery"));
 }
+
 #[test]
 fn errors_have_the_exit_codes_of_the_program() {
     let action = || "do it".to_owned();

@@ -6,17 +6,19 @@ use std::sync::Arc;
 
 use super::UpError;
 use crate::config::Config;
-use crate::control::{AllowedIpChange, Control as _, Controller, DeviceChange, PeerChange};
+use crate::control::{AllowedIpChange, Control as _, ControlError, Controller, DeviceChange, PeerChange};
 use crate::dataplane::{DataplaneError, OnEvent, Opened, Snapshot, tun_queues};
 use crate::exit;
 use crate::host::{Host, Recording};
 use crate::interface::{self, Interface, Options};
+use crate::network::{Change, Keeper, Watch, WatchError};
 use crate::udp::UdpConfig;
 
 /// A running interface, and the system set up for it. Dropping it takes everything down.
 pub struct Daemon {
     // In the order of the clean-up: routes and the like first, then the device goes with its descriptors.
     host: Option<Host>,
+    keeper: Option<Keeper>,
     interface: Option<Interface>,
 }
 
@@ -67,7 +69,38 @@ impl Daemon {
             udp_offload = opened.offload.udp,
             "interface is up"
         );
-        Ok(Self { host: Some(host), interface: Some(interface) })
+        let mut daemon = Self { host: Some(host), keeper: None, interface: Some(interface) };
+        daemon.keep_in_step(config)?;
+        Ok(daemon)
+    }
+
+    /// Looks at the ways to the peers, so that a change of them is noticed: at the start, and after the configuration
+    /// changed.
+    pub fn keep_in_step(&mut self, config: &Config) -> Result<(), ControlError> {
+        let own = &config.interface;
+        let (Some(host), Some(controller)) = (&self.host, self.controller()) else { return Ok(()) };
+        let Some(link) = host.link() else { return Ok(()) };
+        let ipv6 = own.addresses.iter().any(|address| address.addr().is_ipv6());
+        let (controller, fixed) = (Arc::clone(controller), own.mtu.is_some());
+        self.keeper = Some(Keeper::new(controller, link.clone(), host.mtu(), fixed, ipv6)?);
+        Ok(())
+    }
+
+    /// Watches the network of this thread's namespace for what concerns the interface. What is told is to be given to
+    /// [`Self::network_changed`].
+    pub fn watch_network(&self, on_change: impl FnMut(Change) + Send + 'static) -> Result<Watch, WatchError> {
+        Watch::start(self.host.as_ref().and_then(Host::link), on_change)
+    }
+
+    /// Does what a change of the network asks for, in the namespace that the interface was started in.
+    pub fn network_changed(&mut self, change: &Change) -> Result<(), ControlError> {
+        let (Some(keeper), Some(host)) = (&mut self.keeper, &self.host) else { return Ok(()) };
+        keeper.react(change, host.netlink())
+    }
+
+    /// The MTU of the device in bytes, as far as is known.
+    pub fn mtu(&self) -> u16 {
+        self.keeper.as_ref().map_or(0, Keeper::mtu)
     }
 
     /// What changes the interface and tells what it is.
@@ -118,7 +151,7 @@ impl Daemon {
         let device = controller.get().map_err(|error| exit::Error::new(exit::Code::Failure, error));
         match device.and_then(|device| Ok(host.save(config, file, &device)?)) {
             Ok(true) => {
-                tracing::info!(%interface, file = %file.display(), "saved the state of the interface")
+                tracing::info!(%interface, file = %file.display(), "saved the state of the interface");
             }
             Ok(false) => tracing::debug!(%interface, "nothing to save: the file says it all"),
             Err(error) => tracing::warn!("{error}"),

@@ -19,7 +19,7 @@ use crate::control::socket::{Client, ManageError, Reload, ReloadReport};
 use crate::control::{Control, Controller, DeviceChange, Managed, PeerChange, socket, uapi};
 use crate::dataplane::tun_queues;
 use crate::host::{Host, Recording, Step};
-use crate::network::{Change, Keeper, Watch};
+use crate::network::{Change, Watch};
 use crate::resolve::{Resolver, Watched};
 use crate::runtime_dir::runtime_dir;
 use crate::signals;
@@ -86,7 +86,6 @@ struct Supervisor {
     overrides: Overrides,
     controller: Arc<Controller>,
     managed: Arc<Managed>,
-    keeper: Option<Keeper>,
     resolver: Option<Resolver>,
     watch: Option<Watch>,
     uapi: Option<uapi::Server>,
@@ -117,29 +116,16 @@ impl Supervisor {
             overrides,
             controller,
             managed,
-            keeper: None,
             resolver: None,
             watch: None,
             uapi: None,
             socket: None,
         };
-        supervisor.keep_in_step()?;
         supervisor.show();
         supervisor.follow_network(inbox);
         supervisor.follow_names(endpoints, inbox);
         supervisor.serve(inbox);
         Ok(supervisor)
-    }
-
-    /// Begins anew to keep the interface in step with the network.
-    fn keep_in_step(&mut self) -> Result<(), UpError> {
-        let own = &self.config.interface;
-        let Some(host) = self.daemon.host() else { return Ok(()) };
-        let Some(link) = host.link() else { return Ok(()) };
-        let ipv6 = own.addresses.iter().any(|address| address.addr().is_ipv6());
-        let controller = Arc::clone(&self.controller);
-        self.keeper = Some(Keeper::new(controller, link.clone(), host.mtu(), own.mtu.is_some(), ipv6)?);
-        Ok(())
     }
 
     /// Tells the control socket what is in force.
@@ -148,7 +134,7 @@ impl Supervisor {
         let name = &self.config.interface.name;
         let mut guard = self.managed.running();
         let running = &mut *guard;
-        running.mtu = host.mtu();
+        running.mtu = self.daemon.mtu();
         for list in [&mut running.addresses, &mut running.routes, &mut running.dns, &mut running.firewall] {
             list.clear();
         }
@@ -169,8 +155,7 @@ impl Supervisor {
 
     fn follow_network(&mut self, inbox: &Inbox) {
         let changed = inbox.clone();
-        let link = self.daemon.host().and_then(Host::link);
-        match Watch::start(link, move |change| drop(changed.send(Message::Network(change)))) {
+        match self.daemon.watch_network(move |change| drop(changed.send(Message::Network(change)))) {
             Ok(watch) => self.watch = Some(watch),
             Err(error) => tracing::warn!("{error}"),
         }
@@ -266,12 +251,11 @@ impl Supervisor {
         if let Some(resolver) = self.resolver.as_ref().filter(|_| change.concerns_ways() && !change.missed) {
             resolver.handle().network_changed();
         }
-        let (Some(keeper), Some(host)) = (&mut self.keeper, self.daemon.host()) else { return };
-        if let Err(error) = keeper.react(change, host.netlink()) {
+        if let Err(error) = self.daemon.network_changed(change) {
             // Packets have stopped, and that is told next.
             tracing::debug!(%error, "cannot follow the network");
         }
-        self.managed.running().mtu = keeper.mtu();
+        self.managed.running().mtu = self.daemon.mtu();
     }
 
     fn happened(&self, event: Event) {
@@ -301,7 +285,7 @@ impl Supervisor {
         let Self { daemon, config, controller, overrides, .. } = self;
         let outcome = reload::reload(daemon, config, *overrides, controller, reload)?;
         if !reload.dry_run {
-            self.keep_in_step().map_err(|error| ManageError::Failed(error.to_string()))?;
+            self.daemon.keep_in_step(&self.config)?;
             self.show();
             let state = self.controller.get().map_err(|_| ManageError::Ended)?;
             let current = |key: &PublicKey| state.peers.iter().find(|peer| peer.public_key == *key)?.endpoint;

@@ -21,8 +21,6 @@ use nftables::types::{NfChainPolicy, NfHook, RejectCode};
 use super::super::{KillSwitch, Local, OwnPackets, Table};
 use super::batch::{Batch, Place};
 use super::vocabulary::{
-    accept, address, any_number, any_of, any_text, count, ct, drop, field, has, header_of, in_through, is,
-    jump, l4proto_is, meta, out_through, prefix, text,
     accept, address, any_number, any_of, any_text, count, ct, drop, field, header_of, in_through, is, jump,
     l4proto_is, meta, out_through, prefix, text,
 };

@@ -43,7 +43,6 @@ fn spawn(arguments: &[&str]) -> io::Result<Child> {
     for program in ELSEWHERE {
         match result {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                result = spawn_program(program, arguments)
                 result = spawn_program(program, arguments);
             }
             found => return found,
@@ -81,7 +80,6 @@ fn converse(mut child: Child, input: Vec<u8>, patience: Duration) -> io::Result<
         spawn_thread(move || drop(stdin.write_all(&input)))?;
         Ok((collect(stdout)?, collect(stderr)?))
     };
-    let deadline = Instant::now() + TIMEOUT;
     let deadline = Instant::now() + patience;
     let until_closed = |collected: &Receiver<_>| match collected
         .recv_timeout(deadline.saturating_duration_since(Instant::now()))

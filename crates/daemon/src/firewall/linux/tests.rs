@@ -1,7 +1,10 @@
 use std::num::NonZeroU32;
+
 use serde_json::{Value, json};
+
 use super::super::{FullTunnel, KillSwitch, Local, OwnPackets};
 use super::*;
+
 fn full() -> Rules {
     let mark = NonZeroU32::new(0xca6c).unwrap();
     Rules {
@@ -16,14 +19,17 @@ fn full() -> Rules {
         ..Rules::none("wg0".parse().unwrap())
     }
 }
+
 /// The commands of a transaction, each the verb and its object.
 fn commands(batch: &Nftables<'_>) -> Vec<Value> {
     let mut document = serde_json::to_value(batch).unwrap();
     document["nftables"].take().as_array().unwrap().clone()
 }
+
 fn rules(rules: &Rules) -> Vec<Value> {
     commands(&batch(rules)).iter().filter_map(|command| command.pointer("/add/rule").cloned()).collect()
 }
+
 #[test]
 fn a_transaction_takes_away_what_was_there_before_it_adds() {
     let cleared = commands(&batch(&Rules::none("wg0".parse().unwrap())));
@@ -37,6 +43,7 @@ fn a_transaction_takes_away_what_was_there_before_it_adds() {
     assert_eq!(cleared, expected);
     assert_eq!(commands(&batch(&full()))[..6], expected);
 }
+
 #[test]
 fn a_rule_is_written_as_nft_reads_it() {
     let rules = rules(&full());
@@ -53,6 +60,7 @@ fn a_rule_is_written_as_nft_reads_it() {
     ]);
     assert_eq!(own["expr"], expected);
 }
+
 #[test]
 fn nothing_is_let_through_without_a_condition_and_every_base_chain_ends_with_a_refusal() {
     let rules = rules(&full());
@@ -66,12 +74,14 @@ fn nothing_is_let_through_without_a_condition_and_every_base_chain_ends_with_a_r
         assert!(last["expr"][1].get(verdict).is_some(), "{last}");
     }
 }
+
 #[test]
 fn the_kill_switch_never_names_a_device_by_its_number() {
     // A number is another device's when the tunnel comes back, or nobody's.
     let text = serde_json::to_string(&batch(&full())).unwrap();
     assert!(text.contains("\"oifname\"") && !text.contains("\"oif\"") && !text.contains("\"iif\""));
 }
+
 #[test]
 fn endpoints_are_replaced_in_one_transaction() {
     let mut batch = Batch::default();
