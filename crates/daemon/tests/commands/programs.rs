@@ -67,7 +67,7 @@ pub(crate) fn weft_reads(arguments: &[&str], input: &str) -> Ended {
 pub(crate) fn installed(test: &str, programs: &[&str]) -> bool {
     programs.iter().all(|program| {
         let found =
-            Command::new(program).arg("--help").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
+            Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
         if !found {
             lab::not_run(test, &format!("{program} is not installed"));
         }
