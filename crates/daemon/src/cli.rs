@@ -7,7 +7,11 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::logging::Format;
 
+pub mod assets;
+pub mod conf;
 pub mod drop_in;
+pub mod set;
+pub mod show;
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -59,6 +63,30 @@ pub enum Command {
     /// Read a private key from standard input and print its public key.
     #[command(after_help = "Example:\n  weft pubkey < private.key")]
     Pubkey,
+    /// Show running interfaces and their peers.
+    Show(show::ShowArgs),
+    /// Print the configuration of a running interface, as a file for `weft setconf`.
+    Showconf(show::ShowconfArgs),
+    /// Change a running interface, and add, change or remove its peers.
+    Set(set::SetArgs),
+    /// Give a running interface the configuration in a file, in place of its own.
+    ///
+    /// What is not in the file goes, and so do all sessions with daemons that begin anew; `weft syncconf` spares them.
+    Setconf(conf::ConfArgs),
+    /// Add the configuration in a file to that of a running interface.
+    Addconf(conf::ConfArgs),
+    /// Change of a running interface what differs from a file, and nothing else.
+    ///
+    /// Peers that are as the file says are not touched, and keep their sessions; those that are not in it go. A private
+    /// key and a port that the file leaves open stay. A file of wg-quick will do as well.
+    Syncconf(conf::ConfArgs),
+    /// Print a wg-quick file without what only wg-quick and `weft up` know.
+    Strip(conf::StripArgs),
+    /// Print a script that completes the command line of weft in a shell.
+    Completions(assets::CompletionsArgs),
+    /// Make the manual pages, for packagers.
+    #[command(hide = true)]
+    Man(assets::ManArgs),
     /// Run two tunnel ends on this machine, send traffic between them, and show how fast it went.
     Demo(DemoArgs),
 }

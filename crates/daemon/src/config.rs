@@ -15,6 +15,7 @@ mod problem;
 mod properties;
 mod values;
 mod wg_quick;
+pub mod words;
 
 pub use load::{LoadError, load, path_of};
 pub use problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warning};

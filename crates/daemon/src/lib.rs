@@ -2,6 +2,7 @@
 //!
 //! The binary `weft` is a thin shell around this library; `weft demo`, the tests and the bench use it too.
 
+pub mod assets;
 pub mod background;
 pub mod check;
 pub mod cli;
@@ -23,8 +24,10 @@ pub mod routes;
 pub mod scheduling;
 mod secrecy;
 pub mod signals;
+pub mod uapi_client;
 pub mod udp;
 pub mod up;
+pub mod wg;
 
 // A daemon with the clock of the tests would never end a session.
 const _: () = assert!(!weft_tunnel::MOCK_CLOCK, "weft is built with the feature `mock-instant`");

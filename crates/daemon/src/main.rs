@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Parser as _;
 use weft::cli::{self, Cli, Command};
 use weft::exit::{Code, Error};
-use weft::{check, demo, drop_in, keys, logging, output, up};
+use weft::{assets, check, demo, drop_in, keys, logging, output, up, wg};
 
 fn main() -> ExitCode {
     let code = match run(Cli::parse_from(cli::drop_in::command_line(std::env::args_os()))) {
@@ -36,6 +36,15 @@ fn run(cli: Cli) -> Result<(), Error> {
         Command::Genkey => keys::genkey(),
         Command::Genpsk => keys::genpsk(),
         Command::Pubkey => keys::pubkey(),
+        Command::Show(args) => wg::show::run(&args),
+        Command::Showconf(args) => wg::showconf::run(&args),
+        Command::Set(args) => wg::set::run(&args),
+        Command::Setconf(args) => wg::conf::setconf(&args),
+        Command::Addconf(args) => wg::conf::addconf(&args),
+        Command::Syncconf(args) => wg::conf::syncconf(&args),
+        Command::Strip(args) => wg::strip::run(&args),
+        Command::Completions(args) => assets::completions(&args),
+        Command::Man(args) => assets::man(&args),
         Command::Demo(args) => demo::run(&args),
     }
 }

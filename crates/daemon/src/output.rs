@@ -7,12 +7,20 @@ use crate::exit::{Code, Error};
 
 /// Prints to standard output, all of it, or says why not. A closed pipe is no error: nobody reads on.
 pub fn print(text: &[u8]) -> Result<(), Error> {
-    let mut stdout = io::stdout().lock();
+    write(text, io::stdout().lock())
+}
+
+fn write(text: &[u8], mut stdout: impl io::Write) -> Result<(), Error> {
     match stdout.write_all(text).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         other => other
             .map_err(|error| Error::new(Code::Failure, format!("cannot write to standard output: {error}"))),
     }
+}
+
+/// Prints text with terminal colours in it to standard output, also where a terminal has to be told first.
+pub fn print_coloured(text: &[u8]) -> Result<(), Error> {
+    write(text, anstream::AutoStream::always(io::stdout().lock()))
 }
 
 /// Prints `error: …` to standard error, each line of `error` as one.

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -17,8 +17,8 @@ use weft::dataplane::{Command, EventLoop, Snapshot};
 use weft::udp::{BindError, RecvBuffers, SendError, Sent, Udp, UdpStats};
 use weft_tun::memory::{self, Limits, MemoryPeer};
 use weft_tunnel::{
-    DropReason, Ecn, Offload, PeerBuilder, PeerConfig, PrivateKey, PublicKey, RecvMeta, Transmit, Tunnel,
-    TunnelConfig,
+    Change, DropReason, Ecn, Offload, PeerBuilder, PeerConfig, PrivateKey, PublicKey, RecvMeta, Transmit,
+    Tunnel, TunnelConfig,
 };
 
 /// A network that delivers at once, whose sockets can be told to take nothing.
@@ -130,7 +130,11 @@ async fn until<T>(mut condition: impl FnMut() -> Option<T>) -> T {
 }
 
 /// Runs `test` with so many daemons, each a peer of each: node `i` owns 10.0.0.i.
-fn with_nodes<F: Future<Output = ()>>(count: u8, limits: Limits, test: impl FnOnce(Vec<Node>) -> F) {
+fn with_nodes<F: Future<Output = ()> + 'static>(
+    count: u8,
+    limits: Limits,
+    test: impl FnOnce(Vec<Node>) -> F,
+) {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     let tasks = tokio::task::LocalSet::new();
@@ -168,7 +172,8 @@ fn with_nodes<F: Future<Output = ()>>(count: u8, limits: Limits, test: impl FnOn
                 Node { address: address(node), kernel, commands, network: Rc::clone(&network) }
             })
             .collect();
-        test(nodes).await;
+        // A task like the others: the outermost future would have a turn after every 61 of theirs.
+        tokio::task::spawn_local(test(nodes)).await.unwrap();
     });
 }
 
@@ -310,6 +315,93 @@ fn packets_that_were_read_together_are_sent_with_one_call() {
         let after = nodes[0].snapshot().await.udp;
         assert_eq!(after.datagrams_sent - before.datagrams_sent, 45);
         assert_eq!(after.batches_sent - before.batches_sent, 1);
+    });
+}
+
+/// Peers without an endpoint, each with two prefixes.
+fn many_peers(count: u32) -> Vec<Change> {
+    let builder = PeerBuilder::new(&PrivateKey::generate().unwrap());
+    let mut indices = HashSet::new();
+    (0..count)
+        .map(|n| {
+            let mut key = [9; 32];
+            key[..4].copy_from_slice(&n.to_le_bytes());
+            let [_, a, b, c] = n.to_be_bytes();
+            let config = PeerConfig {
+                public_key: PublicKey::from_bytes(key),
+                preshared_key: None,
+                endpoint: None,
+                allowed_ips: vec![
+                    format!("11.{a}.{b}.{c}/32").parse().unwrap(),
+                    format!("fd00::{n:x}/128").parse().unwrap(),
+                ],
+                persistent_keepalive: None,
+            };
+            let peer = std::iter::repeat_with(|| builder.build(config.clone()))
+                .find(|peer| indices.insert(peer.index()));
+            Change::AddPeer(Box::new(peer.unwrap()))
+        })
+        .collect()
+}
+
+/// Packets go to and fro, one at a time, until `done`: how many went through meanwhile.
+async fn packets_until<T>(nodes: &[Node], mut done: impl FnMut() -> Option<T>) -> (u32, T) {
+    for n in 0..u32::MAX {
+        if let Some(value) = done() {
+            return (n, value);
+        }
+        nodes[0].kernel.inject(&packet(0, 1, n), Offload::None).unwrap();
+        assert_eq!(number(&nodes[1].kernel.recv().await.unwrap()), n);
+    }
+    panic!("it never ends");
+}
+
+#[test]
+fn ten_thousand_peers_come_are_counted_and_go_in_slices_between_which_packets_pass() {
+    const PEERS: u32 = 10_000;
+    with_nodes(2, SMALL, async |nodes| {
+        shake_hands(&nodes, 0, 1).await;
+        let changes = many_peers(PEERS);
+        let keys = changes.iter().filter_map(|change| match change {
+            Change::AddPeer(peer) => Some(peer.public_key()),
+            _ => None,
+        });
+        let gone: Vec<Change> = keys.map(Change::RemovePeer).collect();
+
+        let (answer, answered) = mpsc::sync_channel(1);
+        nodes[0].commands.send(Command::Change { changes, answer }).await.unwrap();
+        let (passed, ()) = packets_until(&nodes, || answered.try_recv().ok()).await;
+        // A packet needs a turn of the loop, and each turn makes 128 steps of the 60,000 that these peers are.
+        assert!(passed > 200, "{passed} packets while {PEERS} peers were added");
+
+        let (answer, answered) = mpsc::sync_channel(1);
+        nodes[0].commands.send(Command::Snapshot { peers: Vec::new(), answer }).await.unwrap();
+        let (passed, snapshot) = packets_until(&nodes, || answered.try_recv().ok()).await;
+        assert_eq!(snapshot.peers.len(), PEERS as usize + 1);
+        assert!(passed >= 5, "{passed} packets while {PEERS} peers were read, 512 a turn");
+
+        let (answer, answered) = mpsc::sync_channel(1);
+        // Their prefixes would each be looked for in the whole table: this is what the control thread sends first.
+        let prefixes = gone.iter().filter_map(|change| match change {
+            Change::RemovePeer(peer) => Some((*peer, peer.as_bytes()[..4].try_into().unwrap())),
+            _ => None,
+        });
+        let prefixes = prefixes.map(|(peer, n)| {
+            let n = u32::from_le_bytes(n);
+            let [_, a, b, c] = n.to_be_bytes();
+            let remove = vec![
+                format!("11.{a}.{b}.{c}/32").parse().unwrap(),
+                format!("fd00::{n:x}/128").parse().unwrap(),
+            ];
+            Change::AllowedIps { peer, add: Vec::new(), remove }
+        });
+        let changes = prefixes.collect::<Vec<_>>().into_iter().chain(gone).collect();
+        nodes[0].commands.send(Command::Change { changes, answer }).await.unwrap();
+        let (passed, ()) = packets_until(&nodes, || answered.try_recv().ok()).await;
+        assert!(passed > 200, "{passed} packets while {PEERS} peers were removed");
+        let snapshot = nodes[0].snapshot().await;
+        assert_eq!((snapshot.peers.len(), snapshot.drops.total()), (1, 0));
+        assert_eq!(nodes[1].snapshot().await.drops.total(), 0);
     });
 }
 

@@ -1,0 +1,32 @@
+//! The arguments of `weft setconf`, `addconf`, `syncconf` and `strip`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueHint};
+
+use super::EXIT_CODES;
+use crate::config::InterfaceName;
+
+/// The arguments of `weft setconf`, `weft addconf` and `weft syncconf`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct ConfArgs {
+    /// The interface.
+    pub interface: InterfaceName,
+    /// The file; `-` or /dev/stdin: standard input.
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub file: PathBuf,
+}
+
+/// The arguments of `weft strip`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = format!("\
+Example:
+  weft strip wg0 | sudo weft setconf wg0 -
+
+{EXIT_CODES}"))]
+pub struct StripArgs {
+    /// A wg-quick configuration file, or a name for /etc/wireguard/NAME.conf.
+    #[arg(value_name = "FILE|NAME", value_hint = ValueHint::FilePath)]
+    pub target: String,
+}

@@ -1,0 +1,49 @@
+//! Single values of a configuration, for commands that take them one by one.
+
+use std::num::NonZeroU16;
+
+use ipnet::IpNet;
+use weft_tunnel::{PresharedKey, PrivateKey, PublicKey};
+
+use super::problem::Problem;
+use super::{Endpoint, values};
+
+/// The value of PrivateKey.
+pub fn private_key(text: &str) -> Result<PrivateKey, Problem> {
+    values::private_key(text)
+}
+
+/// The value of PublicKey.
+pub fn public_key(text: &str) -> Result<PublicKey, Problem> {
+    values::public_key(text)
+}
+
+/// The value of PresharedKey; none if all of it is zero.
+pub fn preshared_key(text: &str) -> Result<Option<PresharedKey>, Problem> {
+    values::preshared_key(text)
+}
+
+/// The value of ListenPort; 0: one that the system chooses.
+pub fn listen_port(text: &str) -> Result<u16, Problem> {
+    values::listen_port(text)
+}
+
+/// The value of FwMark; 0: none.
+pub fn fw_mark(text: &str) -> Result<u32, Problem> {
+    values::fw_mark(text)
+}
+
+/// The value of PersistentKeepalive, in seconds.
+pub fn persistent_keepalive(text: &str) -> Result<Option<NonZeroU16>, Problem> {
+    values::persistent_keepalive(text)
+}
+
+/// The value of Endpoint.
+pub fn endpoint(text: &str) -> Result<Endpoint, Problem> {
+    values::endpoint(text)
+}
+
+/// One item of AllowedIPs, host bits kept.
+pub fn allowed_ip(text: &str) -> Result<IpNet, Problem> {
+    values::allowed_ip(text)
+}

@@ -1,0 +1,93 @@
+//! Writes a change as UAPI takes it, in the order in which wg(8) does.
+
+use std::fmt::Write as _;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use weft_tunnel::{PresharedKey, PrivateKey};
+use zeroize::Zeroizing;
+
+use super::endpoint;
+use crate::control::{AllowedIpChange, DeviceChange, PeerChange};
+
+/// 32 zero bytes, with which UAPI says "no key".
+const NO_KEY: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+
+/// The request, with the empty line at its end.
+pub(super) fn set(change: &DeviceChange) -> Zeroizing<Vec<u8>> {
+    // Room for all of it at once: a string that grows leaves copies of keys behind.
+    let peers: usize = change.peers.iter().map(|peer| 512 + 64 * peer.allowed_ips.len()).sum();
+    let mut text = Request(Zeroizing::new(String::with_capacity(512 + peers)));
+    text.line("set", "1");
+    if let Some(key) = &change.private_key {
+        text.secret("private_key", key.as_ref().map(PrivateKey::to_base64));
+    }
+    if let Some(port) = change.listen_port {
+        text.line("listen_port", port);
+    }
+    if let Some(mark) = change.fw_mark {
+        text.line("fwmark", mark);
+    }
+    if change.replace_peers {
+        text.line("replace_peers", true);
+    }
+    for peer in &change.peers {
+        text.peer(peer);
+    }
+    text.0.push('\n');
+    Zeroizing::new(std::mem::take(&mut *text.0).into_bytes())
+}
+
+struct Request(Zeroizing<String>);
+
+impl Request {
+    fn line(&mut self, key: &str, value: impl std::fmt::Display) {
+        // Writing to a string cannot fail.
+        let _ = writeln!(self.0, "{key}={value}");
+    }
+
+    /// A key given as base64.
+    fn secret(&mut self, key: &str, base64: Option<Zeroizing<String>>) {
+        let bytes = base64.and_then(|text| STANDARD.decode(text.as_bytes()).ok()).map(Zeroizing::new);
+        match bytes {
+            Some(bytes) => self.line(key, hex(&bytes).as_str()),
+            None => self.line(key, NO_KEY),
+        }
+    }
+
+    fn peer(&mut self, peer: &PeerChange) {
+        self.line("public_key", hex(peer.public_key.as_bytes()).as_str());
+        if peer.remove {
+            return self.line("remove", true);
+        }
+        if peer.update_only {
+            self.line("update_only", true);
+        }
+        if let Some(key) = &peer.preshared_key {
+            self.secret("preshared_key", key.as_ref().map(PresharedKey::to_base64));
+        }
+        if let Some(endpoint) = &peer.endpoint {
+            self.line("endpoint", endpoint::text(endpoint));
+        }
+        if let Some(interval) = peer.persistent_keepalive {
+            self.line("persistent_keepalive_interval", interval.map_or(0, Into::into));
+        }
+        if peer.replace_allowed_ips {
+            self.line("replace_allowed_ips", true);
+        }
+        for change in &peer.allowed_ips {
+            match change {
+                AllowedIpChange::Add(prefix) => self.line("allowed_ip", prefix),
+                AllowedIpChange::Remove(prefix) => self.line("allowed_ip", format_args!("-{prefix}")),
+            }
+        }
+    }
+}
+
+fn hex(bytes: &[u8]) -> Zeroizing<String> {
+    let mut text = Zeroizing::new(String::with_capacity(2 * bytes.len()));
+    for byte in bytes {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}

@@ -1,0 +1,96 @@
+//! The named pipe of an interface, below a prefix in which only administrators can make pipes.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use zeroize::Zeroizing;
+
+use super::{append, is_whole};
+
+/// Where every implementation of the UAPI has its pipes.
+pub(super) const DIRECTORY: &str = r"\\.\pipe\ProtectedPrefix\Administrators\WireGuard";
+
+/// ERROR_PIPE_BUSY: every instance of the pipe has a client.
+const PIPE_BUSY: i32 = 231;
+
+/// Where an interface's daemon listens.
+pub(super) fn place(interface: &str) -> String {
+    format!(r"{DIRECTORY}\{interface}")
+}
+
+/// Devices without a daemon cannot be told from here.
+pub(super) fn has_device(_: &str) -> bool {
+    false
+}
+
+/// The names that have a pipe: the system lists all pipes with their prefixes.
+pub(super) fn names() -> io::Result<Vec<String>> {
+    let prefix = DIRECTORY.trim_start_matches(r"\\.\pipe\").to_owned() + r"\";
+    let mut names = Vec::new();
+    for entry in fs::read_dir(r"\\.\pipe\")? {
+        let name = entry?.file_name();
+        if let Some(name) = name.to_str().and_then(|name| name.strip_prefix(&prefix)) {
+            names.push(name.to_owned());
+        }
+    }
+    Ok(names)
+}
+
+/// A pipe goes with its daemon.
+pub(super) fn is_alive(_: &str) -> bool {
+    true
+}
+
+/// A connection, and when it has to be over.
+pub(super) struct Connection {
+    pipe: File,
+    deadline: Instant,
+}
+
+/// Connects to the daemon of an interface.
+pub(super) fn connect(interface: &str, deadline: Instant) -> io::Result<Connection> {
+    const PAUSE: Duration = Duration::from_millis(50);
+    loop {
+        match OpenOptions::new().read(true).write(true).open(place(interface)) {
+            Ok(pipe) => return Ok(Connection { pipe, deadline }),
+            Err(error) if error.raw_os_error() == Some(PIPE_BUSY) && Instant::now() + PAUSE < deadline => {
+                thread::sleep(PAUSE);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+impl Connection {
+    /// Sends the request, and gives the whole answer. A pipe opened this way knows no time limit, so another thread waits
+    /// for it, and is left behind when it takes too long.
+    pub(super) fn exchange(self, request: &[u8]) -> io::Result<Zeroizing<Vec<u8>>> {
+        let (sender, answer) = mpsc::channel();
+        let request = Zeroizing::new(request.to_vec());
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        thread::Builder::new().name("weft-uapi".to_owned()).spawn(move || {
+            let _ = sender.send(talk(self.pipe, &request));
+        })?;
+        answer.recv_timeout(left).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+fn talk(mut pipe: File, request: &[u8]) -> io::Result<Zeroizing<Vec<u8>>> {
+    match pipe.write_all(request) {
+        // A daemon that refuses a line answers and closes without reading the rest.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+        other => other?,
+    }
+    let mut answer = Zeroizing::new(Vec::new());
+    let mut chunk = Zeroizing::new([0; 16 << 10]);
+    while !is_whole(&answer) {
+        match pipe.read(&mut chunk[..])? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            received => append(&mut answer, &chunk[..received])?,
+        }
+    }
+    Ok(answer)
+}

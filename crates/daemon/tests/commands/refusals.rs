@@ -1,0 +1,142 @@
+//! What cannot be done, how it is said, and with which code it ends.
+
+use std::os::unix::process::CommandExt as _;
+
+use nix::unistd::geteuid;
+use weft::lab;
+
+use crate::fake_daemon::FakeDaemon;
+use crate::programs::{Ended, WEFT, command, weft, weft_reads};
+use crate::sandbox::{self, SOCKETS};
+
+const PEER: &str = "xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=";
+
+#[track_caller]
+fn refused(ended: impl Into<Ended>, code: i32, words: &[&str]) {
+    let ended = ended.into();
+    assert_eq!((ended.code, ended.stdout.as_str()), (code, ""), "{}", ended.stderr);
+    for words in words {
+        assert!(ended.stderr.contains(words), "{words}: {}", ended.stderr);
+    }
+    assert!(ended.stderr.starts_with("error: "), "{}", ended.stderr);
+}
+
+#[test]
+fn an_interface_without_a_daemon_is_named() {
+    sandbox::run("an_interface_without_a_daemon_is_named", || {
+        std::os::unix::net::UnixListener::bind(format!("{SOCKETS}/stale.sock")).unwrap();
+        for name in ["absent", "stale"] {
+            for command in ["show", "showconf"] {
+                let place = format!("error: {name}: no daemon answers at /var/run/wireguard/{name}.sock");
+                refused(weft(&[command, name]), 1, &[&place, "weft show interfaces"]);
+            }
+        }
+        refused(weft(&["set", "absent", "fwmark", "1"]), 1, &["absent: no daemon answers"]);
+        refused(weft_reads(&["syncconf", "absent", "-"], ""), 1, &["absent: no daemon answers"]);
+        refused(weft(&["show", "lo"]), 1, &["the interface is there, but no daemon", "wg(8)"]);
+    });
+}
+
+#[test]
+fn a_daemon_that_refuses_is_quoted() {
+    sandbox::run("a_daemon_that_refuses_is_quoted", || {
+        for (errno, words) in [(-98, "another program has that UDP port"), (22, "invalid"), (-71, "refused")]
+        {
+            let _daemon = FakeDaemon::answering("fake", "", errno);
+            refused(weft(&["set", "fake", "listen-port", "5"]), 1, &["fake: its daemon refused: ", words]);
+        }
+        let _daemon = FakeDaemon::start("odd", "rx_bytes=1\n");
+        refused(
+            weft(&["show", "odd"]),
+            1,
+            &["odd: its daemon's answer cannot be understood: `rx_bytes` in line 1"],
+        );
+        // The others are shown all the same.
+        let _good = FakeDaemon::start("wg0", "");
+        let ended = weft(&["show"]);
+        assert_eq!((ended.code, ended.stdout.as_str()), (1, "interface: wg0\n"));
+        assert!(ended.stderr.starts_with("error: odd: "), "{}", ended.stderr);
+    });
+}
+
+#[test]
+fn a_wrong_command_line_ends_with_2() {
+    for words in [
+        &["show", "wg0", "bogus"][..],
+        &["show", "sixteen-letters0"],
+        &["show", "wg0", "dump", "--json"],
+        &["show", "interfaces", "dump"],
+        &["showconf"],
+        &["set"],
+        &["set", "wg0"],
+        &["set", "wg0", "bogus"],
+        &["set", "wg0", "listen-port"],
+        &["set", "wg0", "peer", PEER, "endpoint", "192.0.2.1"],
+        &["setconf", "wg0"],
+        &["syncconf", "wg0", "a", "b"],
+        &["completions"],
+        &["completions", "tcsh"],
+    ] {
+        let ended = weft(words);
+        assert_eq!((ended.code, ended.stdout.as_str()), (2, ""), "{words:?}: {}", ended.stderr);
+    }
+}
+
+#[test]
+fn a_wrong_file_is_named_with_its_lines_before_anybody_is_asked() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("wg.conf");
+    std::fs::write(&file, "[Interface]\nAddress = 10.0.0.1\n[Peer]\nAllowedIPs = 10.0.0\n").unwrap();
+    let file = file.to_str().unwrap();
+    for command in ["setconf", "addconf"] {
+        let ended = weft(&[command, "absent", file]);
+        let expected =
+            [format!("{file}:2: Address: this key is wg-quick's"), format!("{file}:4: AllowedIPs: `10.0.0`")];
+        refused(ended, 78, &[&expected[0], &expected[1], "weft strip", ":3: PublicKey: is missing"]);
+    }
+    refused(
+        weft(&["setconf", "absent", "/nonexistent"]),
+        78,
+        &["/nonexistent: cannot read the configuration"],
+    );
+    refused(weft(&["strip", "/nonexistent.conf"]), 78, &["/nonexistent.conf: cannot read"]);
+    refused(
+        weft(&["set", "absent", "private-key", "/nonexistent"]),
+        1,
+        &["private-key: /nonexistent: cannot read"],
+    );
+}
+
+#[test]
+fn a_name_that_does_not_exist_is_not_waited_for() {
+    let endpoint = "vpn.invalid:1";
+    // Where no name server can be asked, nobody knows that the name does not exist.
+    let mut command = command(WEFT, &["set", "absent", "peer", PEER, "endpoint", endpoint]);
+    refused(command.env("WG_ENDPOINT_RESOLUTION_RETRIES", "0").output().unwrap(), 1, &[endpoint]);
+}
+
+#[test]
+fn who_may_not_ask_is_told_so_with_77() {
+    const TEST: &str = "who_may_not_ask_is_told_so_with_77";
+    if !geteuid().is_root() {
+        return lab::not_run(TEST, "becoming another user needs root");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let binary = directory.path().join("weft");
+    std::fs::copy(WEFT, &binary).unwrap();
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(directory.path(), open).unwrap();
+    sandbox::run(TEST, || {
+        let _daemon = FakeDaemon::start("wg0", "");
+        for words in [&["show", "wg0"][..], &["show"], &["set", "wg0", "fwmark", "1"]] {
+            let mut command = command(binary.to_str().unwrap(), words);
+            command.uid(65_534).gid(65_534);
+            match command.output() {
+                Ok(output) => {
+                    refused(output, 77, &["wg0: cannot reach its daemon", "run weft as root"]);
+                }
+                Err(reason) => lab::not_run(TEST, &reason.to_string()),
+            }
+        }
+    });
+}
