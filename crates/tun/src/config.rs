@@ -15,8 +15,8 @@ pub struct TunConfig {
     /// Queues, each with a reader and a writer thread; 0: one queue that the runtime itself reads and writes.
     pub threads: usize,
     /// Already attached queues of the device `name`, to adopt instead of creating a device: as many as there
-    /// are queues. They must have been made with `IFF_TUN | IFF_NO_PI | IFF_VNET_HDR`, and `IFF_MULTI_QUEUE`
-    /// if they are several.
+    /// are queues. They must have been made with `IFF_TUN | IFF_NO_PI`, and `IFF_MULTI_QUEUE` if they are
+    /// several. Without `IFF_VNET_HDR` there is no offload.
     pub descriptors: Vec<Descriptor>,
     /// Whether the kernel may hand over, and is handed, super-packets and unfinished checksums.
     pub offload: bool,

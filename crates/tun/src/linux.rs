@@ -25,6 +25,7 @@ mod vnet_hdr;
 mod writer;
 
 use inline::Inline;
+use queue::Queue;
 pub use queue::name_of_queue;
 use threads::Threads;
 use writer::Coalescing;
@@ -61,7 +62,7 @@ pub fn open(config: TunConfig) -> Result<Device, OpenError> {
 }
 
 impl Device {
-    fn new(name: &str, mut queues: Vec<Descriptor>, threads: usize, offload: TunOffload) -> io::Result<Self> {
+    fn new(name: &str, mut queues: Vec<Queue>, threads: usize, offload: TunOffload) -> io::Result<Self> {
         let stats = Arc::<TunStats>::default();
         let coalescing = Arc::new(Coalescing::new(offload));
         let mode = if threads > 0 {
@@ -87,7 +88,8 @@ impl Device {
             queue::set_nonblocking(descriptor.as_fd())?;
         }
         let threads = if threads { descriptors.len() } else { 0 };
-        Self::new(name, descriptors, threads, offload)
+        let queues = descriptors.into_iter().map(Queue::with_header).collect();
+        Self::new(name, queues, threads, offload)
     }
 
     /// The name of the interface.

@@ -18,7 +18,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-use weft_tun::{Device, OpenError, Tun, TunBatch, TunConfig, open};
+use weft_tun::{Device, OpenError, Tun, TunBatch, TunConfig, TunOffload, open};
 use weft_tunnel::ip;
 
 /// Runs `test` in a network namespace of its own, or says that it cannot.
@@ -351,12 +351,16 @@ fn handed_in_queues_are_adopted_if_they_fit() {
         let descriptors = vec![attach("weftA", flags), attach("weftA", flags)];
         let device = open(TunConfig { descriptors, ..config("weftA", 2) }).unwrap();
         drop(device);
+        // Without headers there is nothing to offload with.
+        let plain = vec![attach("weftA", libc::IFF_TUN | libc::IFF_NO_PI)];
+        let device = open(TunConfig { descriptors: plain, ..config("weftA", 0) }).unwrap();
+        assert_eq!(device.offload(), TunOffload::default());
+        drop(device);
 
         let refused = |descriptors, threads, expected: &str| {
             let error = open(TunConfig { descriptors, ..config("weftA", threads) }).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
         };
-        refused(vec![attach("weftA", libc::IFF_TUN | libc::IFF_NO_PI)], 0, "IFF_VNET_HDR");
         refused(vec![attach("weftB", flags)], 0, "belongs to interface weftB");
         let tap = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
         refused(vec![attach("weftA", tap)], 1, "IFF_TUN");

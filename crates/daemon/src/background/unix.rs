@@ -82,3 +82,19 @@ impl Notifier {
         Ok(())
     }
 }
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_with_threads_stays_where_it_is() {
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            scope.spawn(move || ended.recv());
+            let error = begin().unwrap_err();
+            assert!(matches!(error, BackgroundError::Threads(2..)), "{error}");
+            drop(end);
+        });
+    }
+}

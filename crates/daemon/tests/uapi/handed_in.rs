@@ -9,7 +9,7 @@ use std::process::Command;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::libc;
 
-use crate::support::{Daemon, Machine, NAME, key, wait_until};
+use crate::support::{Daemon, Machine, NAME, Pair, key, wait_until};
 
 nix::ioctl_write_ptr_bad!(set_iff, libc::TUNSETIFF, libc::ifreq);
 
@@ -78,6 +78,25 @@ fn a_device_and_a_socket_are_taken_over() {
     daemon.signal(nix::sys::signal::Signal::SIGTERM);
     assert_eq!(daemon.wait().code(), Some(0), "{}", daemon.log());
     assert!(!machine.has_link("given0") && !machine.has_socket("given0"));
+}
+
+#[test]
+fn a_plain_device_carries_traffic() {
+    // As most programs make it: without virtio headers, and so without any offload.
+    let start = |machine: &Machine| {
+        let tun = new_tun(machine, NAME, 0);
+        let mut command = machine.command("weft");
+        command.args(["-f", NAME]).env("WG_TUN_FD", "101");
+        hand_in(&mut command, tun.as_raw_fd(), 101);
+        let mut daemon = Daemon::spawn(machine, command);
+        drop(tun);
+        daemon.wait_until_ready(machine);
+        daemon
+    };
+    let Some(pair) = Pair::with("a_plain_device_carries_traffic", start) else { return };
+    let stream = pair.stream();
+    stream.goes_on();
+    stream.end();
 }
 
 #[test]

@@ -17,7 +17,7 @@ fn peer(number: u32) -> PublicKey {
 
 fn allowed_ips(number: u32) -> String {
     let (high, low) = (number / 256, number % 256);
-    format!("10.{high}.{low}.0/24,fd00:0:0:{number:x}::/64,172.16.{}.{}/32", high % 256, low)
+    format!("10.{high}.{low}.0/24,fd00:1:2:{:x}::/64,172.16.{high}.{low}/32", number + 1)
 }
 
 #[test]

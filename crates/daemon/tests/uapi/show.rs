@@ -52,6 +52,11 @@ fn every_form_of_show_tells_what_was_set() {
         ("persistent-keepalive", format!("{full}\t25\n{bare}\toff\n")),
     ] {
         assert_eq!(machine.wg(&format!("show {NAME} {field}")), expected, "{field}");
+        if field == "endpoints" {
+            // wg(8) says the interface once only here.
+            assert_eq!(machine.wg("show all endpoints"), format!("{NAME}\t{expected}"));
+            continue;
+        }
         let of_all: String = expected.lines().map(|line| format!("{NAME}\t{line}\n")).collect();
         assert_eq!(machine.wg(&format!("show all {field}")), of_all, "{field}");
     }

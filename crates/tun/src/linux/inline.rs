@@ -4,7 +4,6 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -14,6 +13,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc as channel;
 use weft_tunnel::{PlainSlab, Plaintext};
 
+use super::queue::Queue;
 use super::reader::{self, Drained};
 use super::writer::{BatchWriter, Coalescing, PlainBatch, Written};
 use crate::batch::{Slab, TunBatch};
@@ -24,14 +24,14 @@ const SLABS: usize = 6;
 
 /// The registration with the runtime that polls the device, made at the first poll.
 struct Readiness {
-    queue: Arc<AsyncFd<Arc<OwnedFd>>>,
+    queue: Arc<AsyncFd<Arc<Queue>>>,
     /// Ends when the device is deleted: tokio does not call that readable.
     gone: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
 impl Readiness {
-    fn register(queue: &Arc<OwnedFd>) -> io::Result<Self> {
-        // SAFETY: an `Arc<OwnedFd>` gives the same descriptor each time, and keeps it open as long as it lives.
+    fn register(queue: &Arc<Queue>) -> io::Result<Self> {
+        // SAFETY: an `Arc<Queue>` gives the same descriptor each time, and keeps it open as long as it lives.
         let queue = Arc::new(unsafe { AsyncFd::register(Arc::clone(queue)) }.map_err(io::Error::from)?);
         let watched = Arc::clone(&queue);
         let gone = Box::pin(async move { drop(watched.ready(Interest::ERROR).await) });
@@ -41,7 +41,7 @@ impl Readiness {
 
 /// One queue and its slabs.
 pub(super) struct Inline {
-    queue: Arc<OwnedFd>,
+    queue: Arc<Queue>,
     readiness: Option<Readiness>,
     is_gone: bool,
     home: channel::UnboundedSender<Slab>,
@@ -55,7 +55,7 @@ pub(super) struct Inline {
 }
 
 impl Inline {
-    pub(super) fn new(queue: OwnedFd, coalescing: &Arc<Coalescing>, stats: &Arc<TunStats>) -> Self {
+    pub(super) fn new(queue: Queue, coalescing: &Arc<Coalescing>, stats: &Arc<TunStats>) -> Self {
         let (home, free) = channel::unbounded_channel();
         for _ in 0..SLABS {
             // The receiver is right here.

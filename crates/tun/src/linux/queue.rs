@@ -4,7 +4,7 @@
 use std::ffi::CStr;
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 
 use nix::errno::Errno;
@@ -36,9 +36,36 @@ mod ioctls {
     nix::ioctl_read_bad!(get_tx_queue_len, libc::SIOCGIFTXQLEN as Number, libc::ifreq);
 }
 
+/// An attached queue of a device.
+#[derive(Debug)]
+pub(super) struct Queue {
+    descriptor: OwnedFd,
+    /// Whether a virtio header stands before each packet.
+    has_header: bool,
+}
+
+impl Queue {
+    /// A queue, or a stand-in for one, with a header before each packet.
+    pub(super) fn with_header(descriptor: OwnedFd) -> Self {
+        Self { descriptor, has_header: true }
+    }
+}
+
+impl AsFd for Queue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+impl AsRawFd for Queue {
+    fn as_raw_fd(&self) -> RawFd {
+        self.descriptor.as_raw_fd()
+    }
+}
+
 /// What opening gave: the queues, the real name, and the offloads that the kernel took.
 pub(super) struct Opened {
-    pub(super) queues: Vec<OwnedFd>,
+    pub(super) queues: Vec<Queue>,
     pub(super) name: String,
     pub(super) offload: TunOffload,
 }
@@ -53,18 +80,18 @@ pub(super) fn open(config: TunConfig) -> Result<Opened, OpenError> {
     if count > MAX_QUEUES {
         return Err(OpenError::TooManyQueues { queues: count });
     }
-    let queues =
-        if descriptors.is_empty() {
-            create(&name, count)?
-        } else if descriptors.len() == count {
-            for (index, descriptor) in descriptors.iter().enumerate() {
-                check_adopted(descriptor.as_fd(), &name, count > 1)
-                    .map_err(|reason| OpenError::Descriptor { index, name: name.clone(), reason })?;
-            }
-            descriptors
-        } else {
-            return Err(OpenError::DescriptorCount { descriptors: descriptors.len(), queues: count });
+    let queues = if descriptors.is_empty() {
+        create(&name, count)?.into_iter().map(Queue::with_header).collect()
+    } else if descriptors.len() == count {
+        let adopt = |(index, descriptor): (usize, OwnedFd)| {
+            check_adopted(descriptor.as_fd(), &name, count > 1)
+                .map(|has_header| Queue { descriptor, has_header })
+                .map_err(|reason| OpenError::Descriptor { index, name: name.clone(), reason })
         };
+        descriptors.into_iter().enumerate().map(adopt).collect::<Result<Vec<_>, _>>()?
+    } else {
+        return Err(OpenError::DescriptorCount { descriptors: descriptors.len(), queues: count });
+    };
 
     let failed = |action| {
         let name = name.clone();
@@ -72,13 +99,20 @@ pub(super) fn open(config: TunConfig) -> Result<Opened, OpenError> {
     };
     for queue in &queues {
         set_nonblocking(queue.as_fd()).map_err(failed("make the descriptor non-blocking"))?;
+        if !queue.has_header {
+            continue;
+        }
         let size = VNET_HDR as libc::c_int;
         // SAFETY: the ioctl reads one int from `size`, which lives until it returns.
         unsafe { ioctls::set_vnet_hdr_size(queue.as_raw_fd(), &size) }
             .map_err(failed("set the size of the virtio header"))?;
     }
     let offload = match queues.first() {
-        Some(first) => set_offload(first.as_fd(), offload).map_err(failed("set offloads"))?,
+        // Without headers nobody could tell what is left to do.
+        Some(first) => {
+            let offload = offload && queues.iter().all(|queue| queue.has_header);
+            set_offload(first.as_fd(), offload).map_err(failed("set offloads"))?
+        }
         None => TunOffload::default(),
     };
     Ok(Opened { queues, name, offload })
@@ -177,9 +211,9 @@ pub fn name_of_queue(descriptor: &OwnedFd) -> io::Result<String> {
     Ok(CStr::from_bytes_until_nul(&bytes).unwrap_or_default().to_string_lossy().into_owned())
 }
 
-/// Checks that a handed-in descriptor is a queue of `name` with the framing that the readers expect.
+/// Checks that a handed-in descriptor is a queue of `name`, and gives whether it has virtio headers.
 /// (`IFF_NO_PI` cannot be checked: the kernel answers with another flag of the same value.)
-fn check_adopted(descriptor: BorrowedFd<'_>, name: &str, multi_queue: bool) -> Result<(), String> {
+fn check_adopted(descriptor: BorrowedFd<'_>, name: &str, multi_queue: bool) -> Result<bool, String> {
     let mut answer = request("", 0);
     // SAFETY: the ioctl writes an ifreq, and `answer` is one that lives until it returns.
     unsafe { ioctls::get_iff(descriptor.as_raw_fd(), &mut answer) }
@@ -191,15 +225,13 @@ fn check_adopted(descriptor: BorrowedFd<'_>, name: &str, multi_queue: bool) -> R
     if actual != name {
         return Err(format!("belongs to interface {actual}"));
     }
-    for (flag, label) in [(libc::IFF_TUN, "IFF_TUN"), (libc::IFF_VNET_HDR, "IFF_VNET_HDR")] {
-        if flags & flag == 0 {
-            return Err(format!("was attached without {label}"));
-        }
+    if flags & libc::IFF_TUN == 0 {
+        return Err("was attached without IFF_TUN".to_owned());
     }
     if multi_queue && flags & libc::IFF_MULTI_QUEUE == 0 {
         return Err("was attached without IFF_MULTI_QUEUE".to_owned());
     }
-    Ok(())
+    Ok(flags & libc::IFF_VNET_HDR != 0)
 }
 
 fn set_offload(queue: BorrowedFd<'_>, wanted: bool) -> Result<TunOffload, Errno> {
@@ -260,18 +292,23 @@ pub(super) enum Read {
 }
 
 /// Reads one packet into `slab`, which must have [`READ_ROOM`].
-pub(super) fn read(queue: BorrowedFd<'_>, slab: &mut Slab) -> Read {
+pub(super) fn read(queue: &Queue, slab: &mut Slab) -> Read {
     let spare = slab.spare_mut();
     let room = spare.len().min(READ_ROOM) - TAILROOM;
+    let mut own_header = 0;
+    if !queue.has_header {
+        own_header = VNET_HDR;
+        spare[..VNET_HDR].copy_from_slice(&vnet_hdr::NOTHING_TO_DO);
+    }
     let read = loop {
-        match nix::unistd::read(queue, &mut spare[..room]) {
+        match nix::unistd::read(queue, &mut spare[own_header..room]) {
             Err(Errno::EINTR) => {}
             other => break other,
         }
     };
     let len = match read {
         Ok(0) => return Read::Gone,
-        Ok(len) => len,
+        Ok(len) => own_header + len,
         Err(Errno::EAGAIN) => return Read::Empty,
         // A packet that the kernel cannot describe in a virtio header.
         Err(Errno::EINVAL) => return Read::Malformed,
@@ -296,7 +333,8 @@ pub(super) fn read(queue: BorrowedFd<'_>, slab: &mut Slab) -> Read {
 }
 
 /// Writes one packet; its first piece is the virtio header.
-pub(super) fn write(queue: BorrowedFd<'_>, pieces: &[IoSlice<'_>]) -> Result<(), Errno> {
+pub(super) fn write(queue: &Queue, pieces: &[IoSlice<'_>]) -> Result<(), Errno> {
+    let pieces = if queue.has_header { pieces } else { pieces.get(1..).unwrap_or_default() };
     loop {
         match nix::sys::uio::writev(queue, pieces) {
             Err(Errno::EINTR) => {}

@@ -1,7 +1,6 @@
 //! Reads a queue until it is empty: the first step of an outbound packet. Before it the kernel's ring, after it
 //! the one channel to the packet thread.
 
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
@@ -9,7 +8,7 @@ use std::sync::mpsc;
 use nix::poll::PollFlags;
 use tokio::sync::mpsc as channel;
 
-use super::queue::{self, READ_ROOM, Read};
+use super::queue::{self, Queue, READ_ROOM, Read};
 use super::threads::{Stop, Wait};
 use crate::batch::{Slab, TunBatch};
 use crate::stats::TunStats;
@@ -34,14 +33,14 @@ pub(super) enum Drained {
 }
 
 /// Reads into `slab` until the queue is empty or the slab full.
-pub(super) fn drain(queue: &OwnedFd, slab: &mut Slab, stats: &TunStats) -> Drained {
+pub(super) fn drain(queue: &Queue, slab: &mut Slab, stats: &TunStats) -> Drained {
     let (mut packets, mut segments, mut bytes, mut calls, mut malformed) = (0, 0, 0, 0, 0);
     let drained = loop {
         if slab.spare_mut().len() < READ_ROOM {
             break Drained::Full;
         }
         calls += 1;
-        match queue::read(queue.as_fd(), slab) {
+        match queue::read(queue, slab) {
             Read::Packet { bytes: more_bytes, segments: more_segments } => {
                 packets += 1;
                 segments += more_segments;
@@ -75,7 +74,7 @@ pub(super) struct Progress {
 /// What a reader thread owns.
 pub(super) struct Reader {
     pub(super) number: u16,
-    pub(super) queue: Arc<OwnedFd>,
+    pub(super) queue: Arc<Queue>,
     pub(super) stop: Arc<Stop>,
     pub(super) free: mpsc::Receiver<Slab>,
     pub(super) home: mpsc::Sender<Slab>,

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
@@ -17,7 +17,7 @@ use tokio::sync::mpsc as channel;
 use weft_tunnel::{PlainSlab, Plaintext};
 
 use super::fence::{Fence, Pipelines};
-use super::queue;
+use super::queue::{self, Queue};
 use super::reader::{self, Progress, Reader};
 use super::writer::{self, BatchWriter, Coalescing, PlainBatch, Writer};
 use crate::batch::{Slab, TunBatch};
@@ -61,7 +61,7 @@ impl Stop {
     }
 
     /// Waits until the queue is ready for `events`, or the stop.
-    pub(super) fn wait(&self, queue: &OwnedFd, events: PollFlags) -> Wait {
+    pub(super) fn wait(&self, queue: &Queue, events: PollFlags) -> Wait {
         let mut wait =
             [PollFd::new(queue.as_fd(), events), PollFd::new(self.event.as_fd(), PollFlags::POLLIN)];
         loop {
@@ -96,7 +96,7 @@ fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> io::Result<JoinH
 /// A queue's two threads, seen from the packet thread.
 #[derive(Debug)]
 struct Pipeline {
-    queue: Arc<OwnedFd>,
+    queue: Arc<Queue>,
     progress: Arc<Progress>,
     free: mpsc::Sender<Slab>,
     batches: mpsc::Sender<Arc<PlainBatch>>,
@@ -155,7 +155,7 @@ pub(super) struct Threads {
 impl Threads {
     pub(super) fn start(
         name: &str,
-        queues: Vec<OwnedFd>,
+        queues: Vec<Queue>,
         coalescing: &Arc<Coalescing>,
         stats: &Arc<TunStats>,
     ) -> io::Result<Self> {
@@ -190,7 +190,7 @@ impl Threads {
     fn start_pipeline(
         &mut self,
         number: u16,
-        queue: OwnedFd,
+        queue: Queue,
         batches: &channel::Sender<TunBatch>,
         home: &channel::UnboundedSender<PlainBatch>,
         coalescing: &Arc<Coalescing>,

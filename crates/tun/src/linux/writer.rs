@@ -2,7 +2,6 @@
 //! thread's flush, after it the kernel's receive path, which runs inside the `writev`.
 
 use std::io::IoSlice;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
@@ -13,7 +12,7 @@ use tokio::sync::mpsc as channel;
 use weft_tunnel::{MAX_PACKET, PlainSlab, Plaintext, ip};
 
 use super::coalesce::Coalescer;
-use super::queue;
+use super::queue::{self, Queue};
 use super::threads::{Stop, Wait};
 use super::vnet_hdr;
 use crate::config::TunOffload;
@@ -109,8 +108,8 @@ impl BatchWriter {
 
     /// Writes until the batch is through or the queue takes no more. One packet that the kernel refuses does not
     /// stop the rest.
-    pub(super) fn resume(&mut self, queue: &OwnedFd, slab: &PlainSlab, packets: &[Plaintext]) -> Written {
-        self.resume_with(slab, packets, |pieces| queue::write(queue.as_fd(), pieces))
+    pub(super) fn resume(&mut self, queue: &Queue, slab: &PlainSlab, packets: &[Plaintext]) -> Written {
+        self.resume_with(slab, packets, |pieces| queue::write(queue, pieces))
     }
 
     fn resume_with(
@@ -185,7 +184,7 @@ impl BatchWriter {
 /// What a writer thread owns.
 pub(super) struct Writer {
     pub(super) number: u16,
-    pub(super) queue: Arc<OwnedFd>,
+    pub(super) queue: Arc<Queue>,
     pub(super) stop: Arc<Stop>,
     pub(super) batches: mpsc::Receiver<Arc<PlainBatch>>,
     pub(super) home: channel::UnboundedSender<PlainBatch>,

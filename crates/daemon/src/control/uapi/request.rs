@@ -12,7 +12,7 @@ pub(super) use values::write_key;
 
 /// Bytes of a request at most: hundreds of thousands of peers with several allowed-ips each.
 const MAX_REQUEST: usize = 64 << 20;
-/// Bytes of an unknown key that an error shows.
+/// Letters of an unknown key that an error shows.
 const SHOWN: usize = 32;
 
 /// What a client asks for.
@@ -47,13 +47,13 @@ pub enum Problem {
         line: usize,
     },
     /// A key is not known where it stands.
-    #[error("line {line}: {place} has no key `{key}`")]
+    #[error("line {line}: {place} has no key {key}")]
     UnknownKey {
         /// Its number within the request.
         line: usize,
         /// `an interface` or `a peer`.
         place: &'static str,
-        /// The beginning of the key.
+        /// The key, unless it may be a secret.
         key: String,
     },
     /// A value cannot be understood. It is not shown: it may be a secret.
@@ -219,12 +219,18 @@ impl SetState {
             None => ("an interface", device_line(&mut self.change, key, value)),
         };
         outcome.map_err(|wrong| match wrong {
-            Wrong::Key => {
-                let shown = key.escape_ascii().to_string().chars().take(SHOWN).collect();
-                Problem::UnknownKey { line: number, place, key: shown }
-            }
+            Wrong::Key => Problem::UnknownKey { line: number, place, key: shown(key) },
             Wrong::Value(key, expected) => Problem::Value { line: number, key, expected },
         })
+    }
+}
+
+/// A key as an error may show it: one that looks like a word, and not like a secret in the wrong place.
+fn shown(key: &[u8]) -> String {
+    let is_word = |byte: &u8| byte.is_ascii_lowercase() || *byte == b'_';
+    match std::str::from_utf8(key) {
+        Ok(key) if key.len() <= SHOWN && key.bytes().all(|byte| is_word(&byte)) => format!("`{key}`"),
+        _ => "of this name".to_owned(),
     }
 }
 

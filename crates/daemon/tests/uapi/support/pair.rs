@@ -22,6 +22,11 @@ pub(crate) struct Pair {
 impl Pair {
     /// `None` where that is not possible, which is said for `test`.
     pub(crate) fn new(test: &str) -> Option<Self> {
+        Self::with(test, Daemon::start)
+    }
+
+    /// The same with machine a's daemon started in this way.
+    pub(crate) fn with(test: &str, start: impl FnOnce(&Machine) -> Daemon) -> Option<Self> {
         let (a, b) = (Machine::new(test, &["wg", "ip"])?, Machine::new(test, &["wg", "ip"])?);
         let options = LinkOptions {
             addresses_a: vec!["192.0.2.1/24".parse().unwrap()],
@@ -29,7 +34,7 @@ impl Pair {
             ..LinkOptions::default()
         };
         link::join(&a.namespace, &b.namespace, &options).unwrap();
-        let daemons = [Daemon::start(&a), Daemon::start(&b)];
+        let daemons = [start(&a), Daemon::start(&b)];
         let this = Self { daemons, a, b };
         for (machine, own, other) in [(&this.a, 1, 2), (&this.b, 2, 1)] {
             let file = machine.file("wg0.conf", &Self::config(own, other));

@@ -1,9 +1,11 @@
 //! One connection: requests and their answers, one after the other.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::time::Duration;
 
+use socket2::SockRef;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -51,6 +53,8 @@ struct Reading {
     /// When the request has to be complete.
     deadline: Option<Instant>,
     large: Option<OwnedSemaphorePermit>,
+    /// Somebody else needs the place as soon as nothing is asked for here.
+    gives_way: bool,
 }
 
 impl Client {
@@ -76,6 +80,7 @@ impl Client {
             parser: RequestParser::new(scope_of),
             deadline: None,
             large: None,
+            gives_way: false,
         };
         loop {
             let outcome = match self.next_request(stream, &mut reading).await {
@@ -120,14 +125,8 @@ impl Client {
 
     /// Reads once; 0 at the end.
     async fn read_more(&self, stream: &mut UnixStream, reading: &mut Reading) -> Result<usize, End> {
-        let read = if reading.parser.is_idle() && reading.lines.is_empty() {
-            reading.deadline = None;
-            self.place.is_idle();
-            let read = tokio::select! {
-                read = stream.read(reading.lines.spare_mut()) => read?,
-                () = self.place.wanted() => return Err(End::Close),
-            };
-            self.place.is_busy();
+        let is_idle = reading.parser.is_idle() && reading.lines.is_empty();
+        let read = if is_idle && let Some(read) = self.read_idle(stream, reading).await? {
             read
         } else {
             if reading.large.is_none() && reading.parser.request_bytes() > self.limits.large {
@@ -149,6 +148,30 @@ impl Client {
         // Others may have been waiting while the lines of a large request were gone through.
         tokio::task::yield_now().await;
         Ok(read)
+    }
+
+    /// Waits for the next request for as long as nobody else needs the place. Gives nothing if somebody does, but a
+    /// request has come already.
+    async fn read_idle(&self, stream: &mut UnixStream, reading: &mut Reading) -> Result<Option<usize>, End> {
+        reading.deadline = None;
+        if !reading.gives_way {
+            self.place.is_idle();
+            let read = tokio::select! {
+                biased;
+                read = stream.read(reading.lines.spare_mut()) => Some(read?),
+                () = self.place.wanted() => None,
+            };
+            self.place.is_busy();
+            if read.is_some() {
+                return Ok(read);
+            }
+            reading.gives_way = true;
+        }
+        // Asked of the system: the runtime may not have looked yet.
+        match SockRef::from(&*stream).peek(&mut [MaybeUninit::uninit()]) {
+            Ok(1..) => Ok(None),
+            _ => Err(End::Close),
+        }
     }
 
     async fn answer(&self, request: Request, stream: &mut UnixStream) -> Result<(), End> {
