@@ -19,7 +19,7 @@ use crate::resolve::{self, Cancel, ResolveError, Retries};
 use crate::scheduling::Priority;
 use crate::secrecy;
 use crate::signals;
-use crate::udp::UdpConfig;
+use crate::udp::{PathMtu, UdpConfig};
 
 pub use crate::interface::Options;
 
@@ -97,6 +97,8 @@ impl Daemon {
     ) -> Result<Self, UpError> {
         let own = &config.interface;
         let udp = UdpConfig { port: own.listen_port, fwmark: host.mark(), ..UdpConfig::default() };
+        let path_mtu = if own.host.path_mtu_discovery { PathMtu::On } else { options.path_mtu };
+        let options = &Options { path_mtu, ..options.clone() };
         let mut interface = Interface::open(own.name.as_str(), Vec::new(), udp, options, None, on_end)?;
         host.before()?;
         let mtu = host.mtu();
