@@ -9,11 +9,15 @@ use crate::logging::Format;
 
 pub mod assets;
 pub mod conf;
+mod doctor;
 pub mod drop_in;
 mod host;
 pub mod set;
 pub mod show;
-pub use host::{DownArgs, HostArgs, KillSwitch, SaveArgs};
+mod status;
+pub use doctor::DoctorArgs;
+pub use host::{DownArgs, HostArgs, KillSwitch, ReloadArgs, SaveArgs};
+pub use status::{StatusArgs, TopArgs};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -59,6 +63,8 @@ pub enum Command {
     Down(DownArgs),
     /// Write the state of a running interface into the file that it was brought up from.
     Save(SaveArgs),
+    /// Make a running interface what its file says, and touch only what differs: sessions go on.
+    Reload(ReloadArgs),
     /// Check a configuration file and show what it means; nothing is changed.
     Check(CheckArgs),
     /// Print a new private key.
@@ -70,6 +76,12 @@ pub enum Command {
     /// Read a private key from standard input and print its public key.
     #[command(after_help = "Example:\n  weft pubkey < private.key")]
     Pubkey,
+    /// Show what running interfaces do, and what is wrong with them.
+    Status(StatusArgs),
+    /// Watch a running interface: rates, handshakes, drops, batches, queues.
+    Top(TopArgs),
+    /// Check this machine, and what a configuration asks of it, and say what to change.
+    Doctor(DoctorArgs),
     /// Show running interfaces and their peers.
     Show(show::ShowArgs),
     /// Print the configuration of a running interface, as a file for `weft setconf`.

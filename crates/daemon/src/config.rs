@@ -24,7 +24,7 @@ pub mod words;
 pub use edit::{Saved, edit};
 pub(crate) use host::without_keys;
 pub use host::{Dns, Hook, HostConfig, KillSwitch, Stage};
-pub use load::{LoadError, load, name_of, path_of};
+pub use load::{LoadError, load, name_of, path_of, read_text};
 pub use problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warning};
 pub use wg_quick::parse;
 

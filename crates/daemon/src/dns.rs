@@ -1,7 +1,7 @@
 //! The DNS servers and domains of an interface, given to whatever resolves names on this machine.
 //!
-//! Called on a control thread only: every call waits, for ten seconds or so at most, and none may be made from within
-//! a tokio runtime. What was applied is a [`Record`], which a later process can undo after a crash.
+//! Called on a control thread only: every call waits, for half a minute at most, and none may be made from within a
+//! tokio runtime. What was applied is a [`Record`], which a later process can undo after a crash.
 //!
 //! Servers without a routing domain are for every name, and for those of nobody else: what `DNS =` means to
 //! wg-quick, which asks resolvconf for the interface to be exclusive (`-x`; for systemd-resolved the domain `~.`). A
@@ -285,7 +285,7 @@ mod tests {
     #[test]
     fn a_routing_domain_splits_unless_it_is_the_root() {
         let servers = vec!["10.0.0.1".parse().unwrap()];
-        let full = Settings { servers: servers.clone(), search: domains(&["a.example"]), routing: vec![] };
+        let full = Settings { servers, search: domains(&["a.example"]), routing: vec![] };
         assert!(full.is_full() && !full.is_split());
         let split = Settings { routing: domains(&["corp.example"]), ..full.clone() };
         assert!(split.is_split() && !split.is_full());

@@ -10,8 +10,8 @@ use crate::background::{self, BackgroundError};
 use crate::cli::drop_in::RunArgs;
 use crate::config::InterfaceName;
 use crate::control::uapi::{Listener, Server, SocketError};
-use crate::control::{Control, Controller};
-use crate::dataplane::{DataplaneError, StartError};
+use crate::control::{Control, Controller, Managed};
+use crate::dataplane::{DataplaneError, StartError, tun_queues};
 use crate::exit::{self, Code};
 use crate::interface::{self, Interface, Options};
 use crate::network::{Change, Keeper, Watch};
@@ -19,6 +19,7 @@ use crate::routes::{Netlink, RouteError};
 use crate::scheduling::Priority;
 use crate::secrecy;
 use crate::signals;
+use crate::status::Running;
 use crate::udp::UdpConfig;
 
 mod environment;
@@ -89,6 +90,7 @@ enum End {
     SocketRemoved,
     /// No end, but a change of the network on the way there.
     Network(Change),
+    Asked,
 }
 
 /// `weft NAME`: runs an interface until it is ended, in the background if it may go there. The process must have no
@@ -125,10 +127,21 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
     let device_end = end.clone();
     let on_end = move || drop(device_end.send(End::Device));
     let mut interface = Interface::open(name.as_str(), queues, udp, &options, None, on_end)?;
-    interface.run(set_up_link(&name, is_new))?;
+    let mtu = set_up_link(&name, is_new);
+    interface.run(mtu)?;
     let control: Arc<dyn Control> = Arc::<Controller>::clone(interface.controller());
+    let asked = end.clone();
     let on_gone = move || drop(end.send(End::SocketRemoved));
     let server = Server::start(listener, control, on_gone).map_err(RunError::Server)?;
+    let running = Running {
+        mtu,
+        tun_threads: tun_queues(options.tun_threads),
+        tun_offload: interface.opened().offload,
+        ..Running::new(name.as_str())
+    };
+    let stop = move || drop(asked.send(End::Asked));
+    // Goes last: who waits for its end knows that everything is undone.
+    let _socket = Managed::new(Arc::clone(interface.controller()), running, stop).serve(&name);
     if let Some(path) = name_file {
         std::fs::write(&path, format!("{name}\n")).map_err(|source| RunError::NameFile { path, source })?;
     }
@@ -182,6 +195,7 @@ fn wait_for_end(ended: &mpsc::Receiver<End>, mut following: Option<(Watch, Keepe
             Ok(End::SocketRemoved) => {
                 tracing::info!("the UAPI socket was removed; taking the interface down");
             }
+            Ok(End::Asked) => tracing::info!("asked to take the interface down"),
             Ok(End::Device) | Err(mpsc::RecvError) => tracing::info!("the TUN device is gone"),
         }
         return;

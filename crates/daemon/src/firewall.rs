@@ -287,8 +287,3 @@ fn full_tunnel_table(interface: &InterfaceName, is_ipv6: bool) -> Table {
     let family = if is_ipv6 { Family::Ip6 } else { Family::Ip };
     Table { family, name: format!("{FULL_TUNNEL_PREFIX}{interface}") }
 }
-
-/// Every table that can be there for an interface.
-fn tables_of(interface: &InterfaceName) -> [Table; 3] {
-    [full_tunnel_table(interface, false), full_tunnel_table(interface, true), own_table(interface)]
-}

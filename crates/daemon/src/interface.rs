@@ -1,14 +1,14 @@
 //! An interface that runs: its device, its sockets, its packet thread and what controls them. Addresses, routes and
 //! the like are not its business: they are the host's.
 
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 
 use weft_tun::{Descriptor, TunConfig};
-use weft_tunnel::{Event, PrivateKey, TunnelConfig};
+use weft_tunnel::{PrivateKey, TunnelConfig};
 
 use crate::cli::TunThreads;
 use crate::control::Controller;
-use crate::dataplane::{Dataplane, DataplaneError, Opened, Setup, StartError, tun_queues};
+use crate::dataplane::{Dataplane, DataplaneError, OnEvent, Opened, Setup, StartError, tun_queues};
 use crate::memory_budget;
 use crate::routes::QueueLimits;
 use crate::scheduling::Priority;
@@ -50,14 +50,14 @@ pub struct Interface {
 impl Interface {
     /// Opens device and sockets in the network namespace of this thread. No packet moves before [`Self::run`].
     ///
-    /// `queues` are attached queues of the device, to be taken over instead of creating one. `events` gets what
-    /// happens to peers. `on_end` is called when packets have stopped, whatever the reason.
+    /// `queues` are attached queues of the device, to be taken over instead of creating one. `on_event` is told
+    /// what happens to peers. `on_end` is called when packets have stopped, whatever the reason.
     pub fn open(
         name: &str,
         queues: Vec<Descriptor>,
         udp: UdpConfig,
         options: &Options,
-        events: Option<mpsc::SyncSender<Event>>,
+        on_event: Option<OnEvent>,
         on_end: impl FnOnce() + Send + 'static,
     ) -> Result<Self, StartError> {
         let setup = Setup {
@@ -74,7 +74,7 @@ impl Interface {
             tunnel: TunnelConfig { mtu: 0, staging_bytes: memory_budget::staging_bytes() },
             thread_name: options.thread_name.clone(),
             priority: options.priority,
-            events,
+            on_event,
         };
         let dataplane = Dataplane::open(setup, on_end)?;
         let controller = Arc::new(Controller::new(dataplane.handle(), dataplane.opened().port, udp.fwmark));

@@ -17,6 +17,8 @@ mod linux;
 mod unsupported;
 
 #[cfg(target_os = "linux")]
+pub(crate) use linux::Release;
+#[cfg(target_os = "linux")]
 pub use linux::UdpSockets;
 pub use recv_buffers::{Received, RecvBuffers};
 #[cfg(not(target_os = "linux"))]
@@ -41,6 +43,11 @@ pub trait Udp {
 
     /// What went through so far.
     fn stats(&self) -> UdpStats;
+
+    /// What the system does for the sockets. Asks it: nothing for every packet.
+    fn features(&self) -> UdpFeatures {
+        UdpFeatures::default()
+    }
 }
 
 /// What the kernel accepted of a transmit.
@@ -139,6 +146,19 @@ pub enum BindError {
         /// What the system answered.
         source: io::Error,
     },
+}
+
+/// What the kernel does for the sockets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UdpFeatures {
+    /// One call may send many datagrams (UDP GSO).
+    pub gso: bool,
+    /// The kernel joins what arrives (UDP GRO), if both sockets let it.
+    pub gro: bool,
+    /// Bytes of the smaller receive buffer, without the kernel's own bookkeeping; 0 where it cannot be known.
+    pub receive_buffer_bytes: u64,
+    /// Bytes of the smaller send buffer.
+    pub send_buffer_bytes: u64,
 }
 
 /// What went through the sockets since they were opened. Bytes are those of the UDP payload.

@@ -204,6 +204,7 @@ impl Peer {
             received_bytes: self.received_bytes,
             staged_bytes: self.staging.bytes(),
             path_limit: self.path_limit.known(),
+            is_trying: self.timers.is_trying(),
         }
     }
 
@@ -231,4 +232,6 @@ pub struct PeerSnapshot {
     pub staged_bytes: usize,
     /// Bytes of the largest inner packet that its path carries in one piece, if its MTU was found to be small.
     pub path_limit: Option<u16>,
+    /// Whether a handshake is being tried and did not come through yet.
+    pub is_trying: bool,
 }

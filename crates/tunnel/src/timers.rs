@@ -158,6 +158,11 @@ impl Timers {
         self.is_early |= self.scheduled.is_none_or(|scheduled| at < scheduled);
     }
 
+    /// Whether a handshake is being tried and did not come through yet.
+    pub(crate) fn is_trying(&self) -> bool {
+        self.trying_since.is_some()
+    }
+
     fn handshake_message_sent(&mut self, now: Instant) {
         self.last_handshake_message = Some(now);
         self.keepalive = None;

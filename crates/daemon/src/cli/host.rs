@@ -76,3 +76,25 @@ pub struct SaveArgs {
     #[arg(value_name = "NAME|FILE")]
     pub target: String,
 }
+
+/// The arguments of `weft reload`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = format!("\
+Examples:
+  sudo weft reload wg0              after editing /etc/wireguard/wg0.conf
+  sudo weft reload wg0 --dry-run    prints what would change
+
+Commands (PreUp, PostUp, …) do not run; those for the way down are the new ones from then on.
+
+{EXIT_CODES}"))]
+pub struct ReloadArgs {
+    /// The interface's name, or its configuration file.
+    #[arg(value_name = "NAME|FILE")]
+    pub target: String,
+    /// Print what would change, and change nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Print the changes and warnings as JSON on standard output.
+    #[arg(long)]
+    pub json: bool,
+}

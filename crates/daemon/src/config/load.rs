@@ -95,6 +95,15 @@ pub fn load(target: &str) -> Result<Parsed, LoadError> {
     Ok(parsed)
 }
 
+/// The file that `target` means and its text, unparsed.
+pub fn read_text(target: &str) -> Result<(PathBuf, Zeroizing<String>), LoadError> {
+    let path = path_of(target);
+    let (bytes, _) = read(&path).map_err(|error| LoadError::Read { file: path.clone(), error })?;
+    let text = std::str::from_utf8(&bytes).map_err(|error| not_utf8(&path, &bytes[..error.valid_up_to()]))?;
+    let text = Zeroizing::new(text.to_owned());
+    Ok((path, text))
+}
+
 /// The content, and the permission bits if they let others read it.
 fn read(path: &Path) -> io::Result<(Zeroizing<Vec<u8>>, Option<u32>)> {
     let file = File::open(path)?;

@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use weft_tunnel::{Change, PeerSnapshot, PublicKey};
+use weft_tunnel::{Change, PeerSnapshot, PrivateKey, PublicKey};
 
 use super::model::Model;
 use super::{Control, ControlError, DeviceChange, DeviceState, PeerState};
 use crate::dataplane::{DataplaneError, Handle, Snapshot};
+use crate::status::{Configured, ConfiguredPeer, Running, StatusReport};
 use crate::udp::BindError;
 
 /// Changes a running interface and tells what it is. One change is made after the other; packets go on meanwhile.
@@ -54,11 +55,33 @@ impl Controller {
     pub fn paths_changed(&self, peers: Vec<PublicKey>) -> Result<(), ControlError> {
         Ok(self.dataplane.change(peers.into_iter().map(Change::PathChanged).collect())?)
     }
-
     /// This machine slept for so long, and these are the peers that may not know that it is back.
     pub fn resumed(&self, peers: Vec<PublicKey>, slept: Duration) -> Result<(), ControlError> {
         let change = |peer| Change::Resumed { peer, slept };
         Ok(self.dataplane.change(peers.into_iter().map(change).collect())?)
+    }
+
+    /// Everything that is known of the interface: what `running` says, and what the tunnel does.
+    pub fn status(&self, running: &Running) -> Result<StatusReport, ControlError> {
+        let (configured, snapshot) = {
+            let inner = self.lock();
+            let snapshot = self.dataplane.snapshot(inner.model.peer_count())?;
+            let peers = inner.model.peers().map(|peer| ConfiguredPeer {
+                public_key: peer.public_key,
+                endpoint: peer.endpoint,
+                has_preshared_key: peer.preshared_key.is_some(),
+                persistent_keepalive: peer.persistent_keepalive.map(Into::into),
+                allowed_ips: peer.allowed_ips.iter().map(ToString::to_string).collect(),
+            });
+            let configured = Configured {
+                public_key: inner.model.private_key().map(PrivateKey::public_key),
+                listen_port: inner.listen_port,
+                fw_mark: inner.fw_mark,
+                peers: peers.collect(),
+            };
+            (configured, snapshot)
+        };
+        Ok(running.report(&configured, &snapshot))
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {

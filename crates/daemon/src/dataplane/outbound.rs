@@ -9,9 +9,9 @@ use std::time::Instant;
 use weft_tun::{Tun, TunBatch};
 use weft_tunnel::{TransmitQueue, Tunnel};
 
-use super::DataplaneError;
 use super::event_loop::Turn;
 use super::read_ahead::ReadAhead;
+use super::{DataplaneError, QueueDepths, SendFailure};
 use crate::udp::Udp;
 
 /// Sealed batches that may wait for the socket: 512 KiB, about a millisecond at 4 Gbit/s.
@@ -31,6 +31,7 @@ pub(super) struct Outbound {
     ahead: ReadAhead,
     queue: TransmitQueue,
     blocked: bool,
+    send_failure: Option<SendFailure>,
 }
 
 impl Outbound {
@@ -40,12 +41,27 @@ impl Outbound {
             ahead: ReadAhead::new(),
             queue: TransmitQueue::new(TRANSMIT_BATCHES),
             blocked: false,
+            send_failure: None,
         }
     }
 
     /// Whether the socket took nothing more at the last turn.
     pub(super) fn is_blocked(&self) -> bool {
         self.blocked
+    }
+
+    /// The newest datagram that could not be sent.
+    pub(super) fn send_failure(&self) -> Option<SendFailure> {
+        self.send_failure
+    }
+
+    /// What waits in this direction.
+    pub(super) fn depths(&self) -> QueueDepths {
+        QueueDepths {
+            transmit: self.queue.len(),
+            read_ahead_bytes: self.ahead.bytes(),
+            ..QueueDepths::default()
+        }
     }
 
     pub(super) fn turn(
@@ -123,8 +139,10 @@ impl Outbound {
                         }
                     }
                     Poll::Ready(Err(error)) => {
+                        let destination = batch.unsent().destination;
                         tunnel.count_drop(error.drop_reason(), batch.unsent().segments() as u64);
-                        tracing::debug!(destination = %batch.unsent().destination, %error, "cannot send");
+                        self.send_failure = Some(SendFailure::new(destination, &error, now));
+                        tracing::debug!(%destination, %error, "cannot send");
                         break;
                     }
                     Poll::Pending => {

@@ -59,7 +59,7 @@ fn update(places: &Places, change: impl FnOnce(&mut Layers) -> bool) -> Result<V
     let _lock = lock(places)?;
     let saved = Layers::load(places)?;
     let is_lost = saved.is_none();
-    let before = saved.clone().unwrap_or_default();
+    let before = saved.unwrap_or_default();
     let mut layers = before.clone();
     let dropped = layers.drop_dead();
     let present = look(&places.resolv_conf)?;

@@ -3,7 +3,8 @@
 use std::fs;
 use std::future::Future;
 use std::net::IpAddr;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::{Builder, Runtime};
 use zbus::{Connection, fdo};
@@ -16,13 +17,17 @@ const MANAGER: &str = "org.freedesktop.resolve1.Manager";
 const BUS: &str = "org.freedesktop.DBus";
 const BUS_OBJECT: &str = "/org/freedesktop/DBus";
 
-/// For one request, the start of systemd-resolved included.
+/// For everything that is asked of one session, the start of systemd-resolved included.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// How long systemd-resolved may take to hear from the kernel of an interface that was just made.
+const NEW_LINK_TIMEOUT: Duration = Duration::from_secs(3);
+const NEW_LINK_PAUSE: Duration = Duration::from_millis(20);
 
 /// A connection to systemd-resolved. Works on a runtime of its own; no thread is started.
 pub(super) struct Session {
     runtime: Runtime,
     connection: Connection,
+    end: Instant,
 }
 
 impl Session {
@@ -32,21 +37,22 @@ impl Session {
         let bus = |reason: String| DnsError::Bus { action: action.to_owned(), reason };
         let runtime =
             Builder::new_current_thread().enable_all().build().map_err(|error| bus(error.to_string()))?;
+        let end = Instant::now() + TIMEOUT;
         let connect = async {
             let builder = match &places.bus {
                 Some(address) => zbus::connection::Builder::address(address.as_str()),
                 None => zbus::connection::Builder::system(),
             };
-            let connection = builder.method_timeout(TIMEOUT).build().await?;
+            let connection = builder.build().await?;
             let owner = owner(&connection).await?;
             Ok((connection, owner))
         };
-        let connected: zbus::Result<_> = within(&runtime, action, connect)?;
+        let connected: zbus::Result<_> = within(&runtime, end, action, connect)?;
         let (connection, owner) = connected.map_err(|error| bus(error.to_string()))?;
         if !shares_our_network(owner) {
             return Err(DnsError::OtherNamespace);
         }
-        Ok(Self { runtime, connection })
+        Ok(Self { runtime, connection, end })
     }
 
     /// Gives an interface its servers and domains. A failure takes back what was set.
@@ -67,7 +73,14 @@ impl Session {
 
     fn set_all(&self, interface: &str, index: i32, settings: &Settings) -> Result<(), DnsError> {
         let action = format!("set the DNS servers of {interface}");
-        self.call(&action, "SetLinkDNS", &(index, servers(settings)))?;
+        let end = Instant::now() + NEW_LINK_TIMEOUT;
+        let servers = servers(settings);
+        loop {
+            match self.call(&action, "SetLinkDNS", &(index, &servers)) {
+                Err(Failure::NoSuchLink) if Instant::now() < end => thread::sleep(NEW_LINK_PAUSE),
+                done => break done?,
+            }
+        }
         let action = format!("set the DNS domains of {interface}");
         self.call(&action, "SetLinkDomains", &(index, domains(settings)))?;
         match self.call(&action, "SetLinkDefaultRoute", &(index, settings.is_full())) {
@@ -102,15 +115,20 @@ impl Session {
         B: serde::Serialize + zbus::DynamicType,
     {
         let call = self.connection.call_method(Some(SERVICE), OBJECT, Some(MANAGER), method, body);
-        let answer = within(&self.runtime, action, call).map_err(Failure::Final)?;
+        let answer = within(&self.runtime, self.end, action, call).map_err(Failure::Final)?;
         answer.map(drop).map_err(|error| failure(action, &error))
     }
 }
 
 /// Waits, but not for ever.
-fn within<T>(runtime: &Runtime, action: &str, work: impl Future<Output = T>) -> Result<T, DnsError> {
+fn within<T>(
+    runtime: &Runtime,
+    end: Instant,
+    action: &str,
+    work: impl Future<Output = T>,
+) -> Result<T, DnsError> {
     runtime
-        .block_on(async { tokio::time::timeout(TIMEOUT, work).await })
+        .block_on(async { tokio::time::timeout_at(end.into(), work).await })
         .map_err(|_| DnsError::Timeout { action: action.to_owned(), after: TIMEOUT })
 }
 

@@ -14,7 +14,6 @@ pub(super) fn undo(_: &Places, _: &str, _: &Record) -> Result<(), DnsError> {
     Err(DnsError::Unsupported)
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "the twin of one that can fail")]
 pub(super) fn repair(_: &Places) -> Result<Vec<String>, DnsError> {
     Ok(Vec::new())
 }

@@ -61,18 +61,18 @@ impl FullTunnel {
 impl KillSwitch {
     fn in_words(&self, interface: &InterfaceName) -> String {
         let own = match &self.own {
-            OwnPackets::Marked(mark) => format!("UDP with the mark {mark:#x}"),
-            OwnPackets::To(endpoints) if endpoints.is_empty() => "no UDP of its own yet".to_owned(),
-            OwnPackets::To(endpoints) => format!("UDP to {}", list(endpoints)),
+            OwnPackets::Marked(mark) => format!(", UDP with the mark {mark:#x}"),
+            OwnPackets::To(endpoints) if endpoints.is_empty() => String::new(),
+            OwnPackets::To(endpoints) => format!(", UDP to {}", list(endpoints)),
         };
         let local = match &self.local {
             Local::Blocked => String::new(),
             Local::Allowed { dns } if dns.is_empty() => ", and to local networks all but DNS".to_owned(),
             Local::Allowed { dns } => {
-                format!(", and to local networks all but DNS (with {} also that)", list(dns))
+                format!(", and to local networks all but DNS, which {} may be asked", list(dns))
             }
         };
-        format!("let nothing leave but through {interface}: only DHCP, neighbour discovery, {own}{local}")
+        format!("let nothing leave but through {interface}, except DHCP, neighbour discovery{own}{local}")
     }
 }
 

@@ -7,7 +7,8 @@ use nftables::schema::Nftables;
 use serde::Deserialize;
 
 use super::{
-    FULL_TUNNEL_PREFIX, Family, FirewallError, OWN_PREFIX, Present, Rules, Table, own_table, tables_of,
+    FULL_TUNNEL_PREFIX, Family, FirewallError, OWN_PREFIX, Present, Rules, Table, full_tunnel_table,
+    own_table,
 };
 use crate::config::InterfaceName;
 
@@ -121,6 +122,11 @@ fn batch(rules: &Rules) -> Nftables<'static> {
         mss_clamp::add(&mut batch, &own, &rules.interface);
     }
     batch.finish()
+}
+
+/// Every table that can be there for an interface.
+fn tables_of(interface: &InterfaceName) -> [Table; 3] {
+    [full_tunnel_table(interface, false), full_tunnel_table(interface, true), own_table(interface)]
 }
 
 /// How many packets the kill switch of a table held back, if it has one.

@@ -96,7 +96,7 @@ impl System for Kernel {
         match (step, &self.link) {
             (Step::Address(address), Some(link)) => self.netlink.remove_address(link, *address)?,
             (Step::Route { prefix, table }, Some(link)) => {
-                self.netlink.remove_route(link, *prefix, *table)?
+                self.netlink.remove_route(link, *prefix, *table)?;
             }
             // They went with the device.
             (Step::Address(_) | Step::Route { .. }, None) => {}

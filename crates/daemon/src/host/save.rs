@@ -95,7 +95,7 @@ mod tests {
             Saved { device, addresses: None, mtu: None, chosen_mark: 0 }
         }
         assert!(!save(&link, &wg0, &saved(&device)).unwrap(), "nothing is different");
-        let device = DeviceState { listen_port: 51_820, ..device.clone() };
+        let device = DeviceState { listen_port: 51_820, ..device };
         assert!(save(&link, &wg0, &saved(&device)).unwrap());
         assert_eq!(std::fs::read_to_string(&file).unwrap(), format!("{text}ListenPort = 51820\n"));
         assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);

@@ -72,6 +72,11 @@ impl Keeper {
         Ok(())
     }
 
+    /// The device's MTU in bytes, as far as is known.
+    pub fn mtu(&self) -> u16 {
+        self.mtu
+    }
+
     /// The device.
     pub fn link(&self) -> &Link {
         &self.link

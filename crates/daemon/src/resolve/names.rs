@@ -13,9 +13,9 @@ use super::{DEFAULT_RETRIES, Retries};
 use crate::config::Endpoint;
 
 /// A name that answered is not asked again before this; it doubles while its peers stay silent.
-pub const FIRST_PAUSE: Duration = Duration::from_secs(30);
+const FIRST_PAUSE: Duration = Duration::from_secs(30);
 /// The longest pause between two look-ups of a name that is needed.
-pub const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 /// How long an address has to bring a handshake before the next one is tried.
 const DWELL: Duration = Duration::from_secs(30);
 /// Changes of the network come in bursts: an address, then its routes, then name servers.

@@ -48,6 +48,11 @@ enum News {
 }
 
 impl Told {
+    /// The latest counts.
+    fn note(&mut self, peer: PublicKey, news: News) {
+        self.news.insert(peer, news);
+    }
+
     fn is_empty(&self) -> bool {
         self.peers.is_none() && self.news.is_empty() && !self.network_changed && !self.stop
     }
@@ -103,22 +108,22 @@ impl Handle {
     /// ([`weft_tunnel::Event::HandshakeFailed`]), or the last one is older than 180 s. To be told again while it
     /// lasts.
     pub fn stale(&self, peer: PublicKey) {
-        self.tell(|told| drop(told.news.insert(peer, News::Stale)));
+        self.tell(|told| told.note(peer, News::Stale));
     }
 
     /// The peer's handshake came through.
     pub fn handshake(&self, peer: PublicKey) {
         self.tell(|told| {
-            let news = told.news.entry(peer).or_insert(News::Heard(None));
-            if matches!(news, News::Stale) {
-                *news = News::Heard(None);
+            // Where it moved to is not forgotten.
+            if !matches!(told.news.get(&peer), Some(News::Heard(_))) {
+                told.note(peer, News::Heard(None));
             }
         });
     }
 
     /// The peer was heard from another address than before, or was given one by hand.
     pub fn moved(&self, peer: PublicKey, to: SocketAddr) {
-        self.tell(|told| drop(told.news.insert(peer, News::Heard(Some(to)))));
+        self.tell(|told| told.note(peer, News::Heard(Some(to))));
     }
 
     /// Addresses, routes or name servers of this machine changed.
@@ -267,11 +272,13 @@ mod tests {
         let (answer, answers) = mpsc::channel();
         let (change, changes) = mpsc::channel();
         let look_up = move |host: &str, port| {
-            asked.send((host.to_owned(), port)).unwrap();
+            let _ = asked.send((host.to_owned(), port));
             answers.recv().map_err(io::Error::other)
         };
-        let resolver =
-            Resolver::start_with(look_up, move |peer, to| change.send((peer, to)).unwrap()).unwrap();
+        let resolver = Resolver::start_with(look_up, move |peer, to| {
+            let _ = change.send((peer, to));
+        })
+        .unwrap();
         let handle = resolver.handle();
         handle.set_peers(vec![watched(1, None)]);
         assert_eq!(questions.recv_timeout(PATIENCE).unwrap(), ("peer1.example".to_owned(), 7));
@@ -288,11 +295,13 @@ mod tests {
         let (answer, answers) = mpsc::channel();
         let (change, changes) = mpsc::channel();
         let look_up = move |host: &str, _| {
-            asked.send(host.to_owned()).unwrap();
+            let _ = asked.send(host.to_owned());
             answers.recv().map_err(io::Error::other)
         };
-        let resolver =
-            Resolver::start_with(look_up, move |peer, to| change.send((peer, to)).unwrap()).unwrap();
+        let resolver = Resolver::start_with(look_up, move |peer, to| {
+            let _ = change.send((peer, to));
+        })
+        .unwrap();
         let handle = resolver.handle();
         let (roaming, waiting) = (watched(1, Some("192.0.2.1:7")), watched(2, None));
         handle.set_peers(vec![roaming.clone()]);
@@ -314,11 +323,13 @@ mod tests {
         let (answer, answers) = mpsc::channel::<Vec<SocketAddr>>();
         let (change, changes) = mpsc::channel();
         let look_up = move |_: &str, _| {
-            asked.send(()).unwrap();
+            let _ = asked.send(());
             answers.recv().map_err(io::Error::other)
         };
-        let resolver =
-            Resolver::start_with(look_up, move |peer, to| change.send((peer, to)).unwrap()).unwrap();
+        let resolver = Resolver::start_with(look_up, move |peer, to| {
+            let _ = change.send((peer, to));
+        })
+        .unwrap();
         resolver.handle().set_peers(vec![watched(1, None)]);
         questions.recv_timeout(PATIENCE).unwrap();
         drop(resolver);

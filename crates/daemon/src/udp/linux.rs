@@ -7,9 +7,10 @@ use std::task::{Context, Poll, ready};
 
 use weft_tunnel::Transmit;
 
+pub(crate) use self::kernel::Release;
 use self::send::Sender;
 use self::socket::UdpSocket;
-use super::{BindError, RecvBuffers, SendError, Sent, Udp, UdpConfig, UdpStats};
+use super::{BindError, RecvBuffers, SendError, Sent, Udp, UdpConfig, UdpFeatures, UdpStats};
 
 mod cmsg;
 mod fallback;
@@ -149,6 +150,17 @@ impl Udp for UdpSockets {
             self.set_mark(config.fwmark)?;
         }
         Ok(self.config.port)
+    }
+
+    fn features(&self) -> UdpFeatures {
+        let sockets = || [&self.v4, &self.v6].into_iter().flatten();
+        let smallest = |bytes: fn(&UdpSocket) -> u64| sockets().map(bytes).min().unwrap_or_default();
+        UdpFeatures {
+            gso: self.sender.uses_gso(),
+            gro: sockets().all(UdpSocket::joins_datagrams),
+            receive_buffer_bytes: smallest(UdpSocket::receive_buffer_bytes),
+            send_buffer_bytes: smallest(UdpSocket::send_buffer_bytes),
+        }
     }
 
     fn stats(&self) -> UdpStats {

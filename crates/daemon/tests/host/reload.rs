@@ -39,7 +39,7 @@ fn a_reload_does_what_differs_and_brings_back_what_was_when_it_fails() {
     client.run(|| {
         let mut daemon = Daemon::start(&narrow, &[None], &Options::default(), || {}).unwrap();
         let with_narrow = Picture::of(client);
-        let host = daemon.host().unwrap();
+        let host = daemon.host_mut().unwrap();
         assert!(host.reload(&narrow, &[]).unwrap().changes.is_empty());
 
         let difference = host.reload(&full, &[]).unwrap();

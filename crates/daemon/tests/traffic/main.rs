@@ -28,4 +28,5 @@ mod refusals;
 mod round_trips;
 mod routes;
 mod standstill;
+mod status;
 mod support;

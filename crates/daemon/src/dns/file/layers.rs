@@ -80,7 +80,7 @@ impl Layers {
     }
 
     /// From the latest to the first.
-    pub(super) fn from_top(&self) -> impl Iterator<Item = &Layer> {
+    pub(super) fn top_down(&self) -> impl Iterator<Item = &Layer> {
         self.layers.iter().rev()
     }
 

@@ -11,13 +11,13 @@ const MAX_SERVERS: usize = 3;
 /// domains of all layers are searched, and what was searched before only if the servers are those from before.
 pub(super) fn compose(places: &Places, original: &Thing, layers: &Layers) -> Thing {
     let text = String::from_utf8_lossy(original.content()).into_owned();
-    let interfaces = list(layers.from_top().map(|layer| &layer.interface));
+    let interfaces = list(layers.top_down().map(|layer| &layer.interface));
     let mut lines = vec![
         format!("{MARK}{interfaces}. Changes made here are lost."),
         format!("# What was here before is {} and comes back", Layers::backup(places).display()),
         "# when these interfaces are taken down (`weft down`, also after a crash).".to_owned(),
     ];
-    let top = layers.from_top().find(|layer| !layer.settings.servers.is_empty());
+    let top = layers.top_down().find(|layer| !layer.settings.servers.is_empty());
     match top {
         Some(layer) => {
             let servers = &layer.settings.servers;
@@ -34,7 +34,7 @@ pub(super) fn compose(places: &Places, original: &Thing, layers: &Layers) -> Thi
     }
 
     let mut domains: Vec<&str> = Vec::new();
-    let ours = layers.from_top().flat_map(|layer| &layer.settings.search).map(Domain::as_str);
+    let ours = layers.top_down().flat_map(|layer| &layer.settings.search).map(Domain::as_str);
     // The last such line counts.
     let last = text.lines().rfind(|line| matches!(keyword(line), "search" | "domain"));
     let theirs = last.filter(|_| top.is_none()).into_iter().flat_map(|line| line.split_whitespace().skip(1));

@@ -21,8 +21,8 @@ use nftables::types::{NfChainPolicy, NfHook, RejectCode};
 use super::super::{KillSwitch, Local, OwnPackets, Table};
 use super::batch::{Batch, Place};
 use super::vocabulary::{
-    accept, address, any_number, any_of, any_text, count, ct, drop, field, has, header_of, in_through, is,
-    jump, l4proto_is, meta, out_through, prefix, text,
+    accept, address, any_number, any_of, any_text, count, ct, drop, field, header_of, in_through, is, jump,
+    l4proto_is, meta, out_through, prefix, text,
 };
 use crate::config::InterfaceName;
 
@@ -70,7 +70,8 @@ pub(super) fn add(batch: &mut Batch, table: &Table, interface: &InterfaceName, s
         (POSTROUTING, &[SENT, FORWARDED], drop()),
     ] {
         for allowed in allowed {
-            batch.rule(table, chain, "let through", [jump(allowed)]);
+            let whose = if *allowed == SENT { "of this machine" } else { "of others" };
+            batch.rule(table, chain, whose, [jump(allowed)]);
         }
         // Not left to the policy, which comes into force after the rules when a table is replaced.
         batch.rule(table, chain, COMMENT_OF_BLOCKED, [count(), last]);
@@ -138,9 +139,8 @@ fn add_forwarded(batch: &mut Batch, table: &Table, interface: &InterfaceName, sw
     let name = interface.as_str();
     batch.rule(table, FORWARDED, "into the tunnel", [out_through(name), accept()]);
     // Not what others begin: a peer must not reach the world past the tunnel by way of this machine.
-    let known = has(ct("state"), &["established", "related"]);
-    let answers = is(ct("direction"), text("reply"));
-    batch.rule(table, FORWARDED, "answers out of the tunnel", [in_through(name), known, answers, accept()]);
+    let is_answer = is(ct("direction"), text("reply"));
+    batch.rule(table, FORWARDED, "answers out of the tunnel", [in_through(name), is_answer, accept()]);
     if switch.local != Local::Blocked {
         batch.rule(table, FORWARDED, "local networks", [jump(LOCAL)]);
     }
@@ -155,7 +155,7 @@ fn add_local(batch: &mut Batch, table: &Table, dns: &BTreeSet<IpAddr>) {
         let servers: Vec<_> = dns.iter().filter(is_named_here).map(|server| address(*server)).collect();
         if !servers.is_empty() {
             let to_server = is(field(header_of(is_ipv6), "daddr"), any_of(servers));
-            batch.rule(table, LOCAL, "own name servers", [to_server, is_port(), is_dns(), accept()]);
+            batch.rule(table, LOCAL, "own name servers", [to_server, accept()]);
         }
     }
     batch.rule(table, LOCAL, "no other name servers", [is_port(), is_dns(), Statement::Return(None)]);

@@ -6,7 +6,7 @@
 use std::io::{self, Read, Write as _};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nftables::schema::Nftables;
 
@@ -31,7 +31,7 @@ pub(super) fn run(
         io::ErrorKind::NotFound => FirewallError::Missing { action: action.to_owned() },
         _ => failed(error),
     })?;
-    let ended = converse(child, input.unwrap_or_default()).map_err(|error| match error.kind() {
+    let ended = converse(child, input.unwrap_or_default(), TIMEOUT).map_err(|error| match error.kind() {
         io::ErrorKind::TimedOut => FirewallError::Timeout { action: action.to_owned() },
         _ => failed(error),
     })?;
@@ -43,7 +43,7 @@ fn spawn(arguments: &[&str]) -> io::Result<Child> {
     for program in ELSEWHERE {
         match result {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                result = spawn_program(program, arguments)
+                result = spawn_program(program, arguments);
             }
             found => return found,
         }
@@ -70,7 +70,7 @@ struct Ended {
 }
 
 /// Writes and reads at the same time, as neither side waits for the other.
-fn converse(mut child: Child, input: Vec<u8>) -> io::Result<Ended> {
+fn converse(mut child: Child, input: Vec<u8>, patience: Duration) -> io::Result<Ended> {
     let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let (Some(mut stdin), Some(stdout), Some(stderr)) = pipes else {
         return Err(io::Error::other("it has no pipes"));
@@ -80,7 +80,7 @@ fn converse(mut child: Child, input: Vec<u8>) -> io::Result<Ended> {
         spawn_thread(move || drop(stdin.write_all(&input)))?;
         Ok((collect(stdout)?, collect(stderr)?))
     };
-    let deadline = Instant::now() + TIMEOUT;
+    let deadline = Instant::now() + patience;
     let until_closed = |collected: &Receiver<_>| match collected
         .recv_timeout(deadline.saturating_duration_since(Instant::now()))
     {
@@ -162,14 +162,31 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }
 
+    fn shell(script: &str) -> Child {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    }
+
     #[test]
     fn a_program_that_answers_before_it_reads_is_heard() {
-        let mut command = Command::new("sh");
         // More than a pipe holds, both ways.
-        let script = "head -c 300000 /dev/zero; cat >/dev/null; echo no >&2; exit 3";
-        command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let ended = converse(command.spawn().unwrap(), vec![b' '; 300_000]).unwrap();
+        let child = shell("head -c 300000 /dev/zero; cat >/dev/null; echo no >&2; exit 3");
+        let ended = converse(child, vec![b' '; 300_000], TIMEOUT).unwrap();
         assert!(!ended.is_success);
         assert_eq!((ended.answer.len(), ended.complaint.as_slice()), (300_000, &b"no\n"[..]));
+    }
+
+    #[test]
+    fn a_program_that_does_not_end_is_killed() {
+        let child = shell("exec sleep 600");
+        let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
+        let error = converse(child, Vec::new(), Duration::from_millis(1)).err().unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        let start = Instant::now();
+        while nix::sys::signal::kill(pid, None).is_ok() {
+            assert!(start.elapsed() < TIMEOUT, "it is still there");
+            std::thread::yield_now();
+        }
     }
 }

@@ -62,12 +62,6 @@ pub(super) fn is_not(left: Expression<'static>, right: Expression<'static>) -> S
     Statement::Match(Match { left, right, op: Operator::NEQ })
 }
 
-/// One of the flags is set.
-pub(super) fn has(left: Expression<'static>, flags: &[&str]) -> Statement<'static> {
-    let right = Expression::List(flags.iter().map(|flag| text(*flag)).collect());
-    Statement::Match(Match { left, right, op: Operator::IN })
-}
-
 pub(super) fn l4proto_is(protocol: &'static str) -> Statement<'static> {
     is(meta(MetaKey::L4proto), text(protocol))
 }

@@ -39,6 +39,11 @@ impl Sender {
         }
     }
 
+    /// Whether batches are sent where destinations take them.
+    pub(super) fn uses_gso(&self) -> bool {
+        self.gso
+    }
+
     /// Sends as much as one call takes. [`io::ErrorKind::WouldBlock`] when the socket is full.
     pub(super) fn send(
         &mut self,

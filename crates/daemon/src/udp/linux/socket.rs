@@ -49,6 +49,19 @@ impl UdpSocket {
         get_option(self.io.get_ref(), libc::SOL_UDP, libc::UDP_SEGMENT).is_ok()
     }
 
+    /// Whether the kernel joins what arrives.
+    pub(super) fn joins_datagrams(&self) -> bool {
+        get_option(self.io.get_ref(), libc::SOL_UDP, libc::UDP_GRO).is_ok_and(|value| value != 0)
+    }
+
+    pub(super) fn receive_buffer_bytes(&self) -> u64 {
+        buffer_bytes(self.io.get_ref(), libc::SO_RCVBUF)
+    }
+
+    pub(super) fn send_buffer_bytes(&self) -> u64 {
+        buffer_bytes(self.io.get_ref(), libc::SO_SNDBUF)
+    }
+
     /// Marks what is sent from now on (SO_MARK); 0: not at all.
     pub(super) fn set_mark(&self, fwmark: u32) -> io::Result<()> {
         self.io.get_ref().set_mark(fwmark)
@@ -149,6 +162,12 @@ fn enlarge_buffer(socket: &Socket, force: c_int, plain: c_int, limit: &str) -> i
         );
     }
     Ok(())
+}
+
+/// The size of a buffer, of which the kernel doubles what was asked for; 0 if it does not tell.
+fn buffer_bytes(socket: &Socket, option: c_int) -> u64 {
+    let bytes = get_option(socket, libc::SOL_SOCKET, option).unwrap_or_default();
+    u64::try_from(bytes).unwrap_or_default() / 2
 }
 
 fn failed(what: &str, source: io::Error) -> BindError {

@@ -67,7 +67,7 @@ impl WeftProcess {
         let mut command = namespace.command(env!("CARGO_BIN_EXE_weft"));
         command.env_remove("RUST_LOG").arg("up").arg(file);
         // Both ends have an interface of the same name.
-        command.env(weft::host::DIRECTORY_VARIABLE, file.with_extension("run"));
+        command.env("WEFT_RUNTIME_DIR", file.with_extension("run"));
         command
     }
 
