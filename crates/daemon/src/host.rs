@@ -227,13 +227,25 @@ impl Host {
         self.run_for_down(Stage::PreDown);
     }
 
-    /// Takes everything back, the last first. What fails is warned of, and may be tried again.
+    /// Takes everything back, the last first. What fails is warned of, and stays on record for `weft down`.
     pub fn down(&mut self) {
         self.kept = None;
-        for error in self.applied.undo(&mut self.kernel) {
+        let steps = self.applied.steps().to_vec();
+        let failures = self.applied.undo(&mut self.kernel);
+        if failures.is_empty() {
+            return self.forget();
+        }
+        for error in failures {
+            tracing::warn!("{error}; `weft down {}` tries it again", self.plan.interface);
+        }
+        self.record.steps = steps;
+        self.record.dns.clone_from(&self.kernel.dns);
+        self.record.down.clear();
+        if let Err(error) = self.write() {
             tracing::warn!("{error}");
         }
-        self.forget();
+        // With nobody to forget it, the record stays.
+        self.owner = None;
     }
 
     /// The device is gone: runs PostDown. What fails is warned of.

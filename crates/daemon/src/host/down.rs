@@ -8,6 +8,7 @@ use super::plan::told_backwards;
 use super::record::{Owner, Record, record_path};
 use super::{Applied, HostError, Step, platform, run_hooks};
 use crate::config::{InterfaceName, KillSwitch, Stage};
+use crate::control::socket::Client;
 use crate::routes::Netlink;
 
 /// Commands of the configuration may take long; systemd gives a service as much time.
@@ -98,6 +99,8 @@ pub(super) fn take_back(record: &Record, kernel: &mut Kernel, keep: Keep) -> (Ve
     run_hooks(&record.down, Stage::PreDown, kernel);
     let failures = Applied::recorded(steps).undo(kernel);
     run_hooks(&record.down, Stage::PostDown, kernel);
+    // Nobody answers there any more.
+    let _gone = std::fs::remove_file(Client::path_of(&record.interface));
     (failures, kept.into_iter().next())
 }
 
