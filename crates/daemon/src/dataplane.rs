@@ -20,6 +20,7 @@ use crate::cli::TunThreads;
 use crate::scheduling::{self, Priority};
 use crate::udp::{self, BindError, SendError, UdpConfig, UdpFeatures, UdpSockets, UdpStats};
 
+mod answers;
 mod commands;
 mod event_loop;
 mod inbound;
@@ -152,6 +153,9 @@ pub enum DataplaneError {
     Ended,
 }
 
+/// Is told what happens to peers. Called on the packet thread: it must not wait.
+pub type OnEvent = Box<dyn FnMut(Event) + Send>;
+
 /// What the packet thread is made of.
 pub struct Setup {
     /// The TUN device.
@@ -166,8 +170,8 @@ pub struct Setup {
     pub thread_name: String,
     /// How the thread competes for a core.
     pub priority: Priority,
-    /// Gets what happens to peers, as far as it has room: a later event says more than an earlier one.
-    pub events: Option<mpsc::SyncSender<Event>>,
+    /// Told what happens to peers, on the packet thread.
+    pub on_event: Option<OnEvent>,
 }
 
 /// What the packet thread says once device and sockets are open.
@@ -337,7 +341,7 @@ fn packet_thread(
         let tunnel = Tunnel::new(setup.private_key, TunnelConfig { mtu, ..setup.tunnel });
         let tun_stats = std::sync::Arc::clone(tun.stats());
         let mut event_loop = EventLoop::new(tunnel, tun, udp, commands, move || tun_stats.snapshot());
-        event_loop.report_events(setup.events);
+        event_loop.report_events(setup.on_event);
         event_loop.run().await
     })
 }

@@ -7,7 +7,9 @@ use std::process::ExitCode;
 use clap::Parser as _;
 use weft::cli::{self, Cli, Command};
 use weft::exit::{Code, Error};
-use weft::{assets, check, demo, doctor, drop_in, keys, logging, output, status, top, up, wg};
+use weft::{
+    assets, check, demo, doctor, down, drop_in, keys, logging, output, reload, save, status, top, up, wg,
+};
 
 fn main() -> ExitCode {
     let code = match run(Cli::parse_from(cli::drop_in::command_line(std::env::args_os()))) {
@@ -32,6 +34,9 @@ fn run(cli: Cli) -> Result<(), Error> {
     match cli.command {
         Command::Up(args) => up::run(&args),
         Command::Run(args) => drop_in::run(&args),
+        Command::Down(args) => down::run(&args),
+        Command::Save(args) => save::run(&args),
+        Command::Reload(args) => reload::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Genkey => keys::genkey(),
         Command::Genpsk => keys::genpsk(),

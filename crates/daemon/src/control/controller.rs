@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use weft_tunnel::{Change, PeerSnapshot, PrivateKey, PublicKey};
 
@@ -36,6 +36,11 @@ impl Controller {
         self.dataplane.snapshot(peers)
     }
 
+    /// The mark of outgoing packets; 0: none.
+    pub fn fw_mark(&self) -> u32 {
+        self.lock().fw_mark
+    }
+
     /// Changes the MTU that inner packets are padded within, in bytes.
     pub fn set_mtu(&self, mtu: u16) -> Result<(), ControlError> {
         Ok(self.dataplane.change(vec![Change::Mtu(mtu)])?)
@@ -44,6 +49,16 @@ impl Controller {
     /// Lets the routing table choose the source address towards every peer anew.
     pub fn forget_sources(&self) -> Result<(), ControlError> {
         Ok(self.dataplane.change(vec![Change::ForgetSources])?)
+    }
+
+    /// This machine reaches these peers another way now.
+    pub fn paths_changed(&self, peers: Vec<PublicKey>) -> Result<(), ControlError> {
+        Ok(self.dataplane.change(peers.into_iter().map(Change::PathChanged).collect())?)
+    }
+    /// This machine slept for so long, and these are the peers that may not know that it is back.
+    pub fn resumed(&self, peers: Vec<PublicKey>, slept: Duration) -> Result<(), ControlError> {
+        let change = |peer| Change::Resumed { peer, slept };
+        Ok(self.dataplane.change(peers.into_iter().map(change).collect())?)
     }
 
     /// Everything that is known of the interface: what `running` says, and what the tunnel does.

@@ -5,7 +5,6 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::mpsc::SyncSender;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
@@ -14,10 +13,11 @@ use tokio::time::Sleep;
 use weft_tun::{Tun, TunStatsSnapshot};
 use weft_tunnel::{ControlQueue, DropCounters, DropReason, Event, Tunnel};
 
+use super::answers;
 use super::commands::{self, Job};
 use super::inbound::Inbound;
 use super::outbound::Outbound;
-use super::{Command, DataplaneError, QueueDepths, SendFailure, Snapshot};
+use super::{Command, DataplaneError, OnEvent, QueueDepths, SendFailure, Snapshot};
 use crate::logging::LogLimit;
 use crate::udp::Udp;
 
@@ -44,7 +44,7 @@ pub struct EventLoop<T, U, S> {
     commands: mpsc::Receiver<Command>,
     /// What a command left to do. Until it is done no other is taken.
     job: Option<Job>,
-    events: Option<SyncSender<Event>>,
+    on_event: Option<OnEvent>,
     timer: Pin<Box<Sleep>>,
     armed_for: Option<Instant>,
     /// Of handshakes and keepalives.
@@ -66,7 +66,7 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
             inbound: Inbound::new(),
             commands,
             job: None,
-            events: None,
+            on_event: None,
             timer: Box::pin(tokio::time::sleep(std::time::Duration::ZERO)),
             armed_for: None,
             send_failure: None,
@@ -76,9 +76,9 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
         }
     }
 
-    /// Tells `events` what happens to peers.
-    pub fn report_events(&mut self, events: Option<SyncSender<Event>>) {
-        self.events = events;
+    /// Tells `on_event` what happens to peers.
+    pub fn report_events(&mut self, on_event: Option<OnEvent>) {
+        self.on_event = on_event;
     }
 
     /// Runs until a command ends it or the device is gone.
@@ -107,6 +107,9 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
             Ok(turn) => turn,
             Err(error) => return Poll::Ready(Err(error)),
         };
+        if let Err(error) = answers::write(cx, &mut self.tunnel, &mut self.tun) {
+            return Poll::Ready(Err(error));
+        }
         // Packets without a session have asked for a handshake, and datagrams have answers.
         self.timers(now);
         self.send_control(cx, now);
@@ -203,8 +206,8 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
 
     fn log_events(&mut self, now: Instant) {
         while let Some(event) = self.tunnel.poll_event() {
-            if let Some(events) = &self.events {
-                let _full_or_gone = events.try_send(event);
+            if let Some(on_event) = &mut self.on_event {
+                on_event(event);
             }
             match event {
                 Event::HandshakeComplete { peer } => tracing::debug!(%peer, "handshake complete"),

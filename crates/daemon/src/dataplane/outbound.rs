@@ -130,6 +130,10 @@ impl Outbound {
                             tunnel.forget_source(batch.path().peer);
                             batch.forget_source();
                         }
+                        if let Some(mtu) = sent.path_mtu {
+                            tracing::debug!(destination = %batch.unsent().destination, mtu, "the path has a small MTU");
+                            tunnel.limit_path(batch.path().peer, mtu, now);
+                        }
                         if batch.advance(sent.bytes) {
                             break;
                         }

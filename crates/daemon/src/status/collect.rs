@@ -300,6 +300,7 @@ mod tests {
                 public_key: key,
                 endpoint: None,
                 last_handshake: Some(since + Duration::from_secs(60)),
+                path_limit: None,
                 is_trying: true,
                 sent_bytes: 1,
                 received_bytes: 2,

@@ -24,6 +24,11 @@ pub(super) fn explain(reason: DropReason) -> Option<(Level, &'static str, &'stat
             "packets to addresses that no peer has in its allowed-ips",
             "add the addresses to a peer's AllowedIPs, or do not route them into the tunnel",
         ),
+        PacketTooBig => (
+            Note,
+            "packets longer than the path to their peer carries; their senders were told",
+            "if connections hang, look for a firewall that drops ICMP behind the interface, or lower its MTU",
+        ),
         StagingFull => (
             Warning,
             "packets that waited for a handshake, because newer ones took their place",

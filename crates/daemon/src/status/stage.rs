@@ -7,7 +7,7 @@ pub fn stage_of(reason: DropReason) -> (&'static str, &'static str) {
     use DropReason::*;
     match reason {
         MalformedPacket => ("outbound", "tun"),
-        NoPeer => ("outbound", "routing"),
+        NoPeer | PacketTooBig => ("outbound", "routing"),
         NoEndpoint | StagingFull | HandshakeTimeout | PeerRemoved => ("outbound", "session"),
         UdpSendFailed | DatagramTooLong | ControlQueueFull => ("outbound", "udp"),
         MalformedDatagram | TruncatedDatagram => ("inbound", "udp"),

@@ -15,6 +15,7 @@ use super::{BindError, RecvBuffers, SendError, Sent, Udp, UdpConfig, UdpFeatures
 mod cmsg;
 mod fallback;
 mod kernel;
+mod path_mtu;
 mod recv;
 mod send;
 mod socket;
@@ -53,11 +54,11 @@ impl UdpSockets {
     ) -> Result<Self, BindError> {
         let release = kernel::Release::running();
         let open = |socket: Option<socket2::Socket>, is_v6| {
-            socket.map(|socket| UdpSocket::from_socket(socket, is_v6, config.fwmark, release)).transpose()
+            socket.map(|socket| UdpSocket::from_socket(socket, is_v6, config, release)).transpose()
         };
         let (v4, v6) = (open(v4, false)?, open(v6, true)?);
         let gso = config.gso && [&v4, &v6].into_iter().flatten().all(UdpSocket::knows_gso);
-        let sender = Sender::new(gso, release);
+        let sender = Sender::new(gso, config.path_mtu, release);
         Ok(Self { v4, v6, config: *config, v6_first: false, sender, stats: UdpStats::default() })
     }
 

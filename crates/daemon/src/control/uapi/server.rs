@@ -145,7 +145,7 @@ async fn tell_when_gone(file: Option<&SocketFile>, on_gone: impl FnOnce()) {
         tracing::info!(path = %file.path().display(), "the UAPI socket's file was removed");
         on_gone();
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 /// Never ends.

@@ -66,8 +66,8 @@ impl WeftProcess {
     pub(crate) fn command(namespace: &Namespace, file: &Path) -> Command {
         let mut command = namespace.command(env!("CARGO_BIN_EXE_weft"));
         command.env_remove("RUST_LOG").arg("up").arg(file);
-        // Control sockets beside the file: ends in different namespaces have the same name.
-        command.env("WEFT_RUNTIME_DIR", file.parent().unwrap());
+        // Both ends have an interface of the same name.
+        command.env("WEFT_RUNTIME_DIR", file.with_extension("run"));
         command
     }
 

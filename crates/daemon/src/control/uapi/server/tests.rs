@@ -103,7 +103,7 @@ impl Served {
 fn serve(listener: Listener, fake: &Arc<Fake>, limits: Limits) -> (Server, mpsc::Receiver<()>) {
     let (sender, gone) = mpsc::channel();
     let control: Arc<dyn Control> = Arc::<Fake>::clone(fake);
-    let on_gone = move || drop(sender.send(()));
+    let on_gone = move || sender.send(()).unwrap();
     (Server::start_with(listener, control, on_gone, limits).unwrap(), gone)
 }
 
