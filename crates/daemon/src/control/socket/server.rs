@@ -56,7 +56,6 @@ impl Server {
             .name("weft-control".to_owned())
             .spawn(move || {
                 let _guard = EndProcessOnPanic;
-                let _file = file;
                 runtime.block_on(async {
                     // Only a runtime without I/O refuses it.
                     let Ok(listener) = tokio::net::UnixListener::from_std(listener) else { return };
@@ -65,6 +64,8 @@ impl Server {
                         _ = listener::accept(listener, CLIENTS, |stream| serve(stream, Arc::clone(&manage))) => {}
                     }
                 });
+                // Before the connections end: then nothing is left.
+                drop(file);
                 // A request may wait for the control thread, which waits for this thread.
                 runtime.shutdown_background();
             })

@@ -40,7 +40,8 @@ pub struct Server {
 
 impl Server {
     /// Fails with [`ListenError::Unsupported`].
-    pub fn start(_path: &Path, _manage: Arc<dyn Manage>) -> Result<Self, ListenError> {
+    pub fn start(_path: &Path, manage: Arc<dyn Manage>) -> Result<Self, ListenError> {
+        drop(manage);
         Err(ListenError::Unsupported)
     }
 }
