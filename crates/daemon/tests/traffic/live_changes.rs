@@ -1,11 +1,12 @@
 //! Peers that are changed while streams pass: no session ends, no packet is lost, no byte is wrong.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU16;
 
 use ipnet::IpNet;
 use weft::control::{AllowedIpChange, Control as _, DeviceChange, PeerChange};
 use weft::lab::traffic::{Amount, TcpReceiver, TcpSenders};
+use weft::routes::Netlink;
 use weft_tunnel::PresharedKey;
 
 use crate::accounts::{Bed, Setting, unexplained_drops};
@@ -19,20 +20,36 @@ fn net(text: &str) -> AllowedIpChange {
     AllowedIpChange::Add(text.parse::<IpNet>().unwrap())
 }
 
+/// Another address of the outer interface, in the same family: two sockets have no order between them.
+fn second_address(end: End) -> IpAddr {
+    match end.outer(Family::V4) {
+        IpAddr::V4(address) => IpAddr::V4(Ipv4Addr::from_bits(address.to_bits() + 100)),
+        address => address,
+    }
+}
+
+fn add_second_address(bed: &Bed, end: End) {
+    bed.ends.namespace(end).run(|| {
+        let netlink = Netlink::open().unwrap();
+        let link = netlink.link(&"eth0".parse().unwrap()).unwrap();
+        netlink.add_address(&link, IpNet::new(second_address(end), 24).unwrap()).unwrap();
+    });
+}
+
 /// Everything that can be changed of a peer whose session goes on, each by itself.
 fn changes(bed: &Bed, end: End, round: usize, preshared_key: &PresharedKey) -> Vec<PeerChange> {
     let controller = bed.controller(end);
     let state = controller.get().unwrap();
     let peer = &state.peers[0];
     let other = if end == End::A { End::B } else { End::A };
-    let family = if round.is_multiple_of(2) { Family::V6 } else { Family::V4 };
+    let address = if round.is_multiple_of(2) { second_address(other) } else { other.outer(Family::V4) };
     let mut all: Vec<AllowedIpChange> = peer.allowed_ips.iter().copied().map(AllowedIpChange::Add).collect();
     all.push(net("10.200.0.0/16"));
     let change = || PeerChange { update_only: true, ..PeerChange::new(peer.public_key) };
     vec![
         PeerChange { persistent_keepalive: Some(NonZeroU16::new(25)), ..change() },
         PeerChange { preshared_key: Some(Some(preshared_key.clone())), ..change() },
-        PeerChange { endpoint: Some(SocketAddr::new(other.outer(family), PORT)), ..change() },
+        PeerChange { endpoint: Some(SocketAddr::new(address, PORT)), ..change() },
         // All of them again and one more, as `wg syncconf` says it.
         PeerChange { replace_allowed_ips: true, allowed_ips: all, ..change() },
         PeerChange {
@@ -51,6 +68,8 @@ fn streams_go_on_unharmed_while_their_peers_are_changed() {
     for tun_threads in [0, 2] {
         let setting = Setting { tun_threads, ..Setting::default() };
         let Some(bed) = Bed::new(test, setting) else { return };
+        add_second_address(&bed, End::A);
+        add_second_address(&bed, End::B);
         let address = SocketAddr::new(End::B.inner(Family::V4), 0);
         let receiver = bed.ends.b.run(|| TcpReceiver::listen(address)).unwrap();
         let senders =
