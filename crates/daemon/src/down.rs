@@ -5,6 +5,7 @@ use crate::config::{InterfaceName, LoadError, name_of, path_of};
 use crate::exit::Error;
 use crate::host::{self, Down, HostError, Keep};
 use crate::output;
+use crate::runtime_dir::runtime_dir;
 
 /// Ends the daemon that runs the interface, or takes back what one left behind.
 ///
@@ -12,7 +13,7 @@ use crate::output;
 /// Those of [`HostError`].
 pub fn run(args: &DownArgs) -> Result<(), Error> {
     let interface = interface_of(&args.target)?;
-    let directory = host::directory();
+    let directory = runtime_dir();
     if args.dry_run {
         return output::print(host::told_down(&directory, &interface)?.as_bytes());
     }

@@ -30,6 +30,7 @@ use crate::config::{Config, Hook, InterfaceName, Saved, Stage};
 use crate::control::DeviceState;
 use crate::exit;
 use crate::routes::{Link, Netlink};
+use crate::runtime_dir::runtime_dir;
 
 mod down;
 mod error;
@@ -50,7 +51,7 @@ pub use error::HostError;
 pub use execute::{Applied, Change, Difference, Outcome, System};
 pub use plan::{FIRST_TABLE, Facts, Plan, SRC_VALID_MARK};
 pub use platform::Process;
-pub use record::{DIRECTORY_VARIABLE, Owner, Record, directory, record_path};
+pub use record::{Owner, Record, record_path};
 pub use save::{SaveError, save};
 pub use step::{Firewall, FullTunnel, Step};
 
@@ -62,7 +63,7 @@ pub enum Recording {
     /// Nowhere: what a crash leaves stays. For interfaces that live as long as a test.
     #[default]
     Nowhere,
-    /// In this directory, see [`directory`].
+    /// In this directory, see [`runtime_dir`].
     In(PathBuf),
 }
 
@@ -364,7 +365,7 @@ fn save_with(
 
 /// What would be done for a configuration, as things are; nothing is claimed or written down.
 pub fn plan(config: &Config, endpoints: &[SocketAddr]) -> Result<Plan, HostError> {
-    let facts = facts::gather(&Netlink::open()?, config, endpoints, Some(&directory()))?;
+    let facts = facts::gather(&Netlink::open()?, config, endpoints, Some(&runtime_dir()))?;
     Ok(Plan::new(config, endpoints, &facts))
 }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 /// Where it is when nobody says otherwise.
 const DEFAULT: &str = "/run/weft";
 /// Chooses another one: for tests, for containers, and for users who may not write to /run.
-const VARIABLE: &str = "WEFT_RUNTIME_DIR";
+pub const VARIABLE: &str = "WEFT_RUNTIME_DIR";
 /// What systemd sets for a unit with `RuntimeDirectory=` (systemd.exec(5)): absolute paths between colons.
 const SYSTEMD_VARIABLE: &str = "RUNTIME_DIRECTORY";
 

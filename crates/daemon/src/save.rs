@@ -3,6 +3,7 @@
 use crate::cli::SaveArgs;
 use crate::config::{name_of, path_of};
 use crate::exit::{Code, Error};
+use crate::runtime_dir::runtime_dir;
 use crate::{host, uapi_client};
 
 /// Asks the daemon for its state, and writes that into the file that the interface was brought up from.
@@ -17,7 +18,7 @@ pub fn run(args: &SaveArgs) -> Result<(), Error> {
             format!("{interface}: its daemon does not tell the private key, without which there is no file");
         return Err(Error::new(Code::Failure, reason));
     }
-    let file = host::save_running(&host::directory(), &interface, &reported.state)?;
+    let file = host::save_running(&runtime_dir(), &interface, &reported.state)?;
     tracing::info!(%interface, file = %file.display(), "the state of the interface is saved");
     Ok(())
 }

@@ -17,26 +17,10 @@ use super::step::Step;
 use crate::config::{Hook, InterfaceName};
 use crate::dns;
 
-/// The variable that names another directory than `/run/weft`.
-pub const DIRECTORY_VARIABLE: &str = "WEFT_RUNTIME_DIR";
-/// The same from systemd (RuntimeDirectory=); the first, if there are several.
-const SYSTEMD_VARIABLE: &str = "RUNTIME_DIRECTORY";
-const DIRECTORY: &str = "/run/weft";
-
 const VERSION: u32 = 1;
 /// Choosing a mark and writing it down takes no time; a command of the configuration never runs meanwhile.
 const PATIENCE: Duration = Duration::from_secs(10);
 const TICK: Duration = Duration::from_millis(20);
-
-/// Where records are: `WEFT_RUNTIME_DIR`, else `RUNTIME_DIRECTORY`, else `/run/weft`.
-pub fn directory() -> PathBuf {
-    let named = |variable| std::env::var_os(variable).filter(|value| !value.is_empty());
-    if let Some(directory) = named(DIRECTORY_VARIABLE) {
-        return directory.into();
-    }
-    let first = named(SYSTEMD_VARIABLE).and_then(|list| std::env::split_paths(&list).next());
-    first.unwrap_or_else(|| DIRECTORY.into())
-}
 
 /// What was, or may have been, done for an interface. There is no secret in it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

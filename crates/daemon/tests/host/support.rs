@@ -13,9 +13,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
-use weft::host::DIRECTORY_VARIABLE;
 use weft::lab::link::{self, LinkOptions};
 use weft::lab::{self, Namespace};
+use weft::runtime_dir::VARIABLE as DIRECTORY_VARIABLE;
 use weft_tunnel::{PrivateKey, PublicKey};
 
 pub(crate) const NAME: &str = "weft0";
