@@ -7,7 +7,9 @@ use ipnet::IpNet;
 use serde::Serialize;
 
 use crate::cli::CheckArgs;
-use crate::config::{self, Config, ConfigErrors, LoadError, Location, Parsed, Peer, Warning};
+use crate::config::{
+    self, Config, ConfigErrors, Hook, KillSwitch, LoadError, Location, Parsed, Peer, Warning,
+};
 use crate::exit::{Code, Error};
 use crate::{output, routes};
 
@@ -51,6 +53,7 @@ fn summary(config: &Config) -> String {
     ]);
     own.add_row(["mark", &or(&format!("{:#x}", interface.fw_mark), interface.fw_mark == 0, "off")]);
     own.add_row(["routes", &routes_of(config)]);
+    add_host_rows(&mut own, config);
     let mut text = format!("{own}\n");
     if config.peers.is_empty() {
         return text + "no peers\n";
@@ -62,6 +65,29 @@ fn summary(config: &Config) -> String {
     }
     text += &format!("{peers}\n");
     text
+}
+
+/// What is asked of the system around the tunnel, as far as anything is.
+fn add_host_rows(table: &mut Table, config: &Config) {
+    let host = &config.interface.host;
+    if !host.dns.is_empty() {
+        table.add_row(["DNS", &host.dns.to_string()]);
+    }
+    for hook in &host.hooks {
+        table.add_row([hook.stage.key(), &config::without_keys(&hook.command)]);
+    }
+    if host.save_config {
+        table.add_row(["when it goes down", "its state is saved into the file"]);
+    }
+    if host.kill_switch != KillSwitch::Off {
+        table.add_row(["kill switch", &host.kill_switch.to_string()]);
+    }
+    if host.path_mtu_discovery {
+        table.add_row(["path MTU discovery", "on"]);
+    }
+    if host.mss_clamp {
+        table.add_row(["MSS clamp", "on"]);
+    }
 }
 
 fn new_table() -> Table {
@@ -98,7 +124,15 @@ fn list(nets: &[IpNet]) -> String {
 fn routes_of(config: &Config) -> String {
     match routes::planned_routes(&config.interface, &config.peers) {
         None => "none (Table = off)".to_owned(),
-        Some((routes::MAIN_TABLE, prefixes)) => format!("{} in the main table", prefixes.len()),
+        Some((routes::MAIN_TABLE, prefixes)) => {
+            match prefixes.iter().filter(|net| net.prefix_len() == 0).count() {
+                0 => format!("{} in the main table", prefixes.len()),
+                defaults => format!(
+                    "{} in the main table\n{defaults} default in a table of its own, by the mark of packets",
+                    prefixes.len() - defaults
+                ),
+            }
+        }
         Some((table, prefixes)) => format!("{} in table {table}", prefixes.len()),
     }
 }
@@ -132,6 +166,27 @@ struct InterfaceReport {
     addresses: Vec<String>,
     mtu: Option<u16>,
     table: String,
+    dns: DnsReport,
+    hooks: Vec<HookReport>,
+    save_config: bool,
+    kill_switch: String,
+    path_mtu_discovery: bool,
+    mss_clamp: bool,
+}
+
+#[derive(Serialize)]
+struct DnsReport {
+    servers: Vec<String>,
+    search: Vec<String>,
+    routing: Vec<String>,
+}
+
+/// A command, without what looks like a key.
+#[derive(Serialize)]
+struct HookReport {
+    stage: &'static str,
+    line: usize,
+    command: String,
 }
 
 #[derive(Serialize)]
@@ -192,6 +247,7 @@ impl Finding {
 impl InterfaceReport {
     fn new(config: &Config) -> Self {
         let interface = &config.interface;
+        let host = &interface.host;
         Self {
             name: interface.name.to_string(),
             public_key: interface.private_key.public_key().to_string(),
@@ -200,7 +256,23 @@ impl InterfaceReport {
             addresses: texts(&interface.addresses),
             mtu: interface.mtu,
             table: interface.table.to_string(),
+            dns: DnsReport {
+                servers: host.dns.servers.iter().map(ToString::to_string).collect(),
+                search: host.dns.search.clone(),
+                routing: host.dns.routing.clone(),
+            },
+            hooks: host.hooks.iter().map(HookReport::new).collect(),
+            save_config: host.save_config,
+            kill_switch: host.kill_switch.to_string(),
+            path_mtu_discovery: host.path_mtu_discovery,
+            mss_clamp: host.mss_clamp,
         }
+    }
+}
+
+impl HookReport {
+    fn new(hook: &Hook) -> Self {
+        Self { stage: hook.stage.key(), line: hook.line, command: config::without_keys(&hook.command) }
     }
 }
 

@@ -9,9 +9,15 @@ use crate::logging::Format;
 
 pub mod assets;
 pub mod conf;
+mod doctor;
 pub mod drop_in;
+mod host;
 pub mod set;
 pub mod show;
+mod status;
+pub use doctor::DoctorArgs;
+pub use host::{DownArgs, HostArgs, KillSwitch, ReloadArgs, SaveArgs};
+pub use status::{StatusArgs, TopArgs};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -26,7 +32,8 @@ Examples:
   weft genkey | (umask 077; tee private.key) | weft pubkey
   weft check /etc/wireguard/wg0.conf
   sudo weft up wg0
-  sudo weft wg0                 in place of wireguard-go: an interface for wg(8) and wg-quick(8)";
+  sudo weft wg0                 in place of wireguard-go: an interface for wg(8) and wg-quick(8)
+  sudo weft down wg0";
 
 /// A WireGuard VPN daemon.
 #[derive(Debug, Parser)]
@@ -52,6 +59,12 @@ pub enum Command {
     Up(UpArgs),
     /// Run an interface for wg(8) to configure, in place of wireguard-go; `weft NAME` for short.
     Run(drop_in::RunArgs),
+    /// Take an interface down, or remove what a daemon left of it when it crashed.
+    Down(DownArgs),
+    /// Write the state of a running interface into the file that it was brought up from.
+    Save(SaveArgs),
+    /// Make a running interface what its file says, and touch only what differs: sessions go on.
+    Reload(ReloadArgs),
     /// Check a configuration file and show what it means; nothing is changed.
     Check(CheckArgs),
     /// Print a new private key.
@@ -63,6 +76,12 @@ pub enum Command {
     /// Read a private key from standard input and print its public key.
     #[command(after_help = "Example:\n  weft pubkey < private.key")]
     Pubkey,
+    /// Show what running interfaces do, and what is wrong with them.
+    Status(StatusArgs),
+    /// Watch a running interface: rates, handshakes, drops, batches, queues.
+    Top(TopArgs),
+    /// Check this machine, and what a configuration asks of it, and say what to change.
+    Doctor(DoctorArgs),
     /// Show running interfaces and their peers.
     Show(show::ShowArgs),
     /// Print the configuration of a running interface, as a file for `weft setconf`.
@@ -109,6 +128,9 @@ pub struct UpArgs {
     /// busy with other work, at the expense of that work. Needs CAP_SYS_NICE or RLIMIT_RTPRIO.
     #[arg(long)]
     pub realtime: bool,
+    /// What is done to the system around it.
+    #[command(flatten)]
+    pub host: HostArgs,
     /// How the device is driven.
     #[command(flatten)]
     pub tun: TunArgs,

@@ -6,18 +6,25 @@ use std::num::NonZeroU16;
 use std::str::FromStr;
 
 use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
 use weft_tunnel::{PresharedKey, PrivateKey, PublicKey};
 
+mod edit;
 mod finish;
+mod host;
 mod load;
 mod problem;
 #[cfg(test)]
 mod properties;
+mod suggest;
 mod values;
 mod wg_quick;
 pub mod words;
 
-pub use load::{LoadError, load, path_of};
+pub use edit::{Saved, edit};
+pub(crate) use host::without_keys;
+pub use host::{Dns, Hook, HostConfig, KillSwitch, Stage};
+pub use load::{LoadError, load, name_of, path_of, read_text};
 pub use problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warning};
 pub use wg_quick::parse;
 
@@ -65,6 +72,8 @@ pub struct Interface {
     pub mtu: Option<u16>,
     /// Where the routes go.
     pub table: Table,
+    /// What the system around the tunnel is asked for.
+    pub host: HostConfig,
 }
 
 /// Another end of the tunnel.
@@ -134,7 +143,8 @@ impl fmt::Display for Table {
 pub struct InvalidInterfaceName;
 
 /// The name of a network interface: 1 to 15 of the characters `a-zA-Z0-9_=+.-`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct InterfaceName(String);
 
 impl InterfaceName {
@@ -151,6 +161,19 @@ impl FromStr for InterfaceName {
         let valid =
             (1..=15).contains(&text.len()) && text.bytes().all(allowed) && text != "." && text != "..";
         if valid { Ok(Self(text.to_owned())) } else { Err(InvalidInterfaceName) }
+    }
+}
+
+impl TryFrom<String> for InterfaceName {
+    type Error = InvalidInterfaceName;
+    fn try_from(text: String) -> Result<Self, InvalidInterfaceName> {
+        text.parse()
+    }
+}
+
+impl From<InterfaceName> for String {
+    fn from(name: InterfaceName) -> Self {
+        name.0
     }
 }
 

@@ -5,10 +5,16 @@
 
 mod controller;
 mod device;
+#[cfg(unix)]
+pub mod listener;
+mod managed;
 mod model;
+pub mod socket;
 pub mod uapi;
 
 pub use controller::Controller;
+pub use managed::Managed;
+
 pub use device::{AllowedIpChange, DeviceChange, DeviceState, PeerChange, PeerState};
 
 pub use model::{Model, ModelPeer};

@@ -4,18 +4,23 @@
 //! event loop as a [`Command`], and leaves it as a snapshot.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use tokio::sync::mpsc as async_mpsc;
 use weft_tun::thread_guard::EndProcessOnPanic;
 use weft_tun::{TunConfig, TunOffload, TunStatsSnapshot};
-use weft_tunnel::{Change, DropCounters, Event, PeerSnapshot, PrivateKey, Tunnel, TunnelConfig, TunnelStats};
+use weft_tunnel::{
+    Change, DropCounters, DropReason, Event, PeerSnapshot, PrivateKey, Tunnel, TunnelConfig, TunnelStats,
+};
 
 use crate::cli::TunThreads;
 use crate::scheduling::{self, Priority};
-use crate::udp::{self, BindError, UdpConfig, UdpSockets, UdpStats};
+use crate::udp::{self, BindError, SendError, UdpConfig, UdpFeatures, UdpSockets, UdpStats};
 
+mod answers;
 mod commands;
 mod event_loop;
 mod inbound;
@@ -49,6 +54,8 @@ pub fn tun_queues(threads: TunThreads) -> usize {
 pub struct Snapshot {
     /// The sockets' counters.
     pub udp: UdpStats,
+    /// What the system does for the sockets.
+    pub udp_features: UdpFeatures,
     /// The tunnel's counters.
     pub tunnel: TunnelStats,
     /// Packets dropped on the packet thread, by reason; those of the TUN's threads are in its own counters.
@@ -57,6 +64,44 @@ pub struct Snapshot {
     pub peers: Vec<PeerSnapshot>,
     /// The TUN's counters.
     pub tun: TunStatsSnapshot,
+    /// What waits on the packet thread.
+    pub queues: QueueDepths,
+    /// The newest datagram that could not be sent.
+    pub send_failure: Option<SendFailure>,
+}
+
+/// A datagram that could not be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendFailure {
+    /// Where it should have gone.
+    pub destination: SocketAddr,
+    /// The reason that it was counted under.
+    pub reason: DropReason,
+    /// The system's error number, if there was one.
+    pub os_error: Option<i32>,
+    /// When that was.
+    pub at: Instant,
+}
+
+impl SendFailure {
+    fn new(destination: SocketAddr, error: &SendError, at: Instant) -> Self {
+        let os_error = match error {
+            SendError::TooLong => None,
+            SendError::Failed(error) => error.raw_os_error(),
+        };
+        Self { destination, reason: error.drop_reason(), os_error, at }
+    }
+}
+
+/// What waits on the packet thread at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueDepths {
+    /// Handshake messages and keepalives that wait for the socket.
+    pub control: usize,
+    /// Encrypted batches that wait for the socket.
+    pub transmit: usize,
+    /// Bytes that were read from the TUN and are not encrypted yet.
+    pub read_ahead_bytes: usize,
 }
 
 /// Why the packet thread could not begin.
@@ -108,6 +153,9 @@ pub enum DataplaneError {
     Ended,
 }
 
+/// Is told what happens to peers. Called on the packet thread: it must not wait.
+pub type OnEvent = Box<dyn FnMut(Event) + Send>;
+
 /// What the packet thread is made of.
 pub struct Setup {
     /// The TUN device.
@@ -122,8 +170,8 @@ pub struct Setup {
     pub thread_name: String,
     /// How the thread competes for a core.
     pub priority: Priority,
-    /// Gets what happens to peers, as far as it has room: a later event says more than an earlier one.
-    pub events: Option<mpsc::SyncSender<Event>>,
+    /// Told what happens to peers, on the packet thread.
+    pub on_event: Option<OnEvent>,
 }
 
 /// What the packet thread says once device and sockets are open.
@@ -293,7 +341,7 @@ fn packet_thread(
         let tunnel = Tunnel::new(setup.private_key, TunnelConfig { mtu, ..setup.tunnel });
         let tun_stats = std::sync::Arc::clone(tun.stats());
         let mut event_loop = EventLoop::new(tunnel, tun, udp, commands, move || tun_stats.snapshot());
-        event_loop.report_events(setup.events);
+        event_loop.report_events(setup.on_event);
         event_loop.run().await
     })
 }

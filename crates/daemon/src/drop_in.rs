@@ -9,15 +9,17 @@ use std::sync::{Arc, mpsc};
 use crate::background::{self, BackgroundError};
 use crate::cli::drop_in::RunArgs;
 use crate::config::InterfaceName;
-use crate::control::Control;
 use crate::control::uapi::{Listener, Server, SocketError};
-use crate::dataplane::{DataplaneError, StartError};
+use crate::control::{Control, Controller, Managed};
+use crate::dataplane::{DataplaneError, StartError, tun_queues};
 use crate::exit::{self, Code};
 use crate::interface::{self, Interface, Options};
+use crate::network::{Change, Keeper, Watch};
 use crate::routes::{Netlink, RouteError};
 use crate::scheduling::Priority;
 use crate::secrecy;
 use crate::signals;
+use crate::status::Running;
 use crate::udp::UdpConfig;
 
 mod environment;
@@ -86,6 +88,9 @@ enum End {
     Signal(&'static str),
     Device,
     SocketRemoved,
+    /// No end, but a change of the network on the way there.
+    Network(Change),
+    Asked,
 }
 
 /// `weft NAME`: runs an interface until it is ended, in the background if it may go there. The process must have no
@@ -103,7 +108,7 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
     let notifier = if args.foreground || environment.foreground { None } else { Some(background::begin()?) };
     secrecy::forbid_core_dumps();
     let (end, ended) = mpsc::channel();
-    let signal = end.clone();
+    let (signal, network) = (end.clone(), end.clone());
     signals::watch(move |name| drop(signal.send(End::Signal(name)))).map_err(RunError::Signals)?;
 
     let Environment { name, queues, socket, name_file, output, .. } = environment;
@@ -117,15 +122,26 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
         priority: if args.realtime { Priority::Realtime } else { Priority::Ordinary },
         ..Options::default()
     };
-    let udp = UdpConfig { port: 0, fwmark: 0, gso: true };
+    let udp = UdpConfig::default();
     let is_new = queues.is_empty();
     let device_end = end.clone();
     let on_end = move || drop(device_end.send(End::Device));
     let mut interface = Interface::open(name.as_str(), queues, udp, &options, None, on_end)?;
-    interface.run(set_up_link(&name, is_new))?;
-    let control: Arc<dyn Control> = Arc::<crate::control::Controller>::clone(interface.controller());
+    let mtu = set_up_link(&name, is_new);
+    interface.run(mtu)?;
+    let control: Arc<dyn Control> = Arc::<Controller>::clone(interface.controller());
+    let asked = end.clone();
     let on_gone = move || drop(end.send(End::SocketRemoved));
     let server = Server::start(listener, control, on_gone).map_err(RunError::Server)?;
+    let running = Running {
+        mtu,
+        tun_threads: tun_queues(options.tun_threads),
+        tun_offload: interface.opened().offload,
+        ..Running::new(name.as_str())
+    };
+    let stop = move || drop(asked.send(End::Asked));
+    // Goes last: who waits for its end knows that everything is undone.
+    let _socket = Managed::new(Arc::clone(interface.controller()), running, stop).serve(&name);
     if let Some(path) = name_file {
         std::fs::write(&path, format!("{name}\n")).map_err(|source| RunError::NameFile { path, source })?;
     }
@@ -133,7 +149,8 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
     if let Some(notifier) = notifier {
         notifier.ready(output)?;
     }
-    wait_for_end(&ended);
+    let following = follow_network(&name, interface.controller(), &network);
+    wait_for_end(&ended, following);
     server.stop();
     match interface.stop() {
         // Deleting the device is a way to end it.
@@ -142,11 +159,46 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
     }
 }
 
-fn wait_for_end(ended: &mpsc::Receiver<End>) {
-    match ended.recv() {
-        Ok(End::Signal(name)) => tracing::info!(signal = name, "taking the interface down"),
-        Ok(End::SocketRemoved) => tracing::info!("the UAPI socket was removed; taking the interface down"),
-        Ok(End::Device) | Err(mpsc::RecvError) => tracing::info!("the TUN device is gone"),
+/// Watches the network for what concerns the interface; without that it works as long as the network stays as it is.
+fn follow_network(
+    name: &InterfaceName,
+    controller: &Arc<Controller>,
+    changes: &mpsc::Sender<End>,
+) -> Option<(Watch, Keeper, Netlink)> {
+    let changes = changes.clone();
+    let on_change = move |change| drop(changes.send(End::Network(change)));
+    let begin = || -> Result<_, String> {
+        let netlink = Netlink::open().map_err(|error| error.to_string())?;
+        let link = netlink.link(name).map_err(|error| error.to_string())?;
+        let watch = Watch::start(Some(&link), on_change).map_err(|error| error.to_string())?;
+        let mtu = u16::try_from(link.mtu).unwrap_or(u16::MAX);
+        // Whoever configures the interface chooses its MTU.
+        let keeper = Keeper::new(Arc::clone(controller), link, mtu, true, false);
+        Ok((watch, keeper.map_err(|error| error.to_string())?, netlink))
+    };
+    begin().inspect_err(|error| tracing::warn!("{error}")).ok()
+}
+
+fn wait_for_end(ended: &mpsc::Receiver<End>, mut following: Option<(Watch, Keeper, Netlink)>) {
+    loop {
+        match ended.recv() {
+            Ok(End::Network(change)) => {
+                if let Some((_, keeper, netlink)) = &mut following
+                    && let Err(error) = keeper.react(&change, netlink)
+                {
+                    // Packets have stopped, and that is told next.
+                    tracing::debug!(%error, "cannot follow the network");
+                }
+                continue;
+            }
+            Ok(End::Signal(name)) => tracing::info!(signal = name, "taking the interface down"),
+            Ok(End::SocketRemoved) => {
+                tracing::info!("the UAPI socket was removed; taking the interface down");
+            }
+            Ok(End::Asked) => tracing::info!("asked to take the interface down"),
+            Ok(End::Device) | Err(mpsc::RecvError) => tracing::info!("the TUN device is gone"),
+        }
+        return;
     }
 }
 

@@ -1,18 +1,18 @@
 //! An interface that runs: its device, its sockets, its packet thread and what controls them. Addresses, routes and
 //! the like are not its business: they are the host's.
 
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 
 use weft_tun::{Descriptor, TunConfig};
-use weft_tunnel::{Event, PrivateKey, TunnelConfig};
+use weft_tunnel::{PrivateKey, TunnelConfig};
 
 use crate::cli::TunThreads;
 use crate::control::Controller;
-use crate::dataplane::{Dataplane, DataplaneError, Opened, Setup, StartError, tun_queues};
+use crate::dataplane::{Dataplane, DataplaneError, OnEvent, Opened, Setup, StartError, tun_queues};
 use crate::memory_budget;
 use crate::routes::QueueLimits;
 use crate::scheduling::Priority;
-use crate::udp::UdpConfig;
+use crate::udp::{PathMtu, UdpConfig};
 
 /// How to run an interface.
 #[derive(Clone, Debug)]
@@ -21,6 +21,8 @@ pub struct Options {
     pub tun_threads: TunThreads,
     /// Whether the TUN and the sockets take super-packets and batches.
     pub offload: bool,
+    /// Whether datagrams may be fragmented on their way.
+    pub path_mtu: PathMtu,
     /// Name of the packet thread, at most 15 bytes.
     pub thread_name: String,
     /// How the packet thread competes for a core.
@@ -32,6 +34,7 @@ impl Default for Options {
         Self {
             tun_threads: TunThreads::Auto,
             offload: true,
+            path_mtu: PathMtu::default(),
             thread_name: "weft-packets".into(),
             priority: Priority::Ordinary,
         }
@@ -47,14 +50,14 @@ pub struct Interface {
 impl Interface {
     /// Opens device and sockets in the network namespace of this thread. No packet moves before [`Self::run`].
     ///
-    /// `queues` are attached queues of the device, to be taken over instead of creating one. `events` gets what
-    /// happens to peers. `on_end` is called when packets have stopped, whatever the reason.
+    /// `queues` are attached queues of the device, to be taken over instead of creating one. `on_event` is told
+    /// what happens to peers. `on_end` is called when packets have stopped, whatever the reason.
     pub fn open(
         name: &str,
         queues: Vec<Descriptor>,
         udp: UdpConfig,
         options: &Options,
-        events: Option<mpsc::SyncSender<Event>>,
+        on_event: Option<OnEvent>,
         on_end: impl FnOnce() + Send + 'static,
     ) -> Result<Self, StartError> {
         let setup = Setup {
@@ -64,14 +67,14 @@ impl Interface {
                 descriptors: queues,
                 ..TunConfig::new(name)
             },
-            udp: UdpConfig { gso: udp.gso && options.offload, ..udp },
+            udp: UdpConfig { gso: udp.gso && options.offload, path_mtu: options.path_mtu, ..udp },
             // Nobody knows this key, so nothing that arrives is for it.
             private_key: PrivateKey::generate()
                 .map_err(|error| StartError::Thread(std::io::Error::other(error.to_string())))?,
             tunnel: TunnelConfig { mtu: 0, staging_bytes: memory_budget::staging_bytes() },
             thread_name: options.thread_name.clone(),
             priority: options.priority,
-            events,
+            on_event,
         };
         let dataplane = Dataplane::open(setup, on_end)?;
         let controller = Arc::new(Controller::new(dataplane.handle(), dataplane.opened().port, udp.fwmark));

@@ -7,7 +7,9 @@ use std::process::ExitCode;
 use clap::Parser as _;
 use weft::cli::{self, Cli, Command};
 use weft::exit::{Code, Error};
-use weft::{assets, check, demo, drop_in, keys, logging, output, up, wg};
+use weft::{
+    assets, check, demo, doctor, down, drop_in, keys, logging, output, reload, save, status, top, up, wg,
+};
 
 fn main() -> ExitCode {
     let code = match run(Cli::parse_from(cli::drop_in::command_line(std::env::args_os()))) {
@@ -21,9 +23,9 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> Result<(), Error> {
-    // The demo shows a table of its own, which warnings about socket buffers and the like would tear.
+    // These show tables of their own, which warnings about socket buffers and the like would tear.
     let level = match cli.command {
-        Command::Demo(_) => "error",
+        Command::Demo(_) | Command::Top(_) | Command::Doctor(_) => "error",
         Command::Run(_) => drop_in::log_level(),
         _ => "info",
     };
@@ -32,10 +34,16 @@ fn run(cli: Cli) -> Result<(), Error> {
     match cli.command {
         Command::Up(args) => up::run(&args),
         Command::Run(args) => drop_in::run(&args),
+        Command::Down(args) => down::run(&args),
+        Command::Save(args) => save::run(&args),
+        Command::Reload(args) => reload::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Genkey => keys::genkey(),
         Command::Genpsk => keys::genpsk(),
         Command::Pubkey => keys::pubkey(),
+        Command::Status(args) => status::run(&args),
+        Command::Top(args) => top::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Show(args) => wg::show::run(&args),
         Command::Showconf(args) => wg::showconf::run(&args),
         Command::Set(args) => wg::set::run(&args),

@@ -23,6 +23,11 @@ pub fn print_coloured(text: &[u8]) -> Result<(), Error> {
     write(text, anstream::AutoStream::always(io::stdout().lock()))
 }
 
+/// Prints text with colours to standard output, without them where that is no terminal or NO_COLOR is set.
+pub fn print_styled(text: &str) -> Result<(), Error> {
+    write(text.as_bytes(), anstream::AutoStream::auto(io::stdout().lock()))
+}
+
 /// Prints `error: …` to standard error, each line of `error` as one.
 pub fn error(error: &impl Display) {
     labelled("\x1b[1;31merror:\x1b[0m", error);

@@ -7,6 +7,12 @@ use std::time::Duration;
 
 use crate::config::Endpoint;
 
+mod names;
+mod service;
+
+pub use names::{Name, Names, Watched};
+pub use service::{Handle, Resolver};
+
 /// The variable that says how many times to try again, or `infinity`.
 pub const RETRIES_VARIABLE: &str = "WG_ENDPOINT_RESOLUTION_RETRIES";
 
@@ -24,9 +30,12 @@ pub enum Retries {
     Infinite,
 }
 
+/// How often wg-quick tries again.
+const DEFAULT_RETRIES: u32 = 15;
+
 impl Default for Retries {
     fn default() -> Self {
-        Self::Limited(15)
+        Self::Limited(DEFAULT_RETRIES)
     }
 }
 
@@ -119,6 +128,32 @@ pub enum ResolveError {
 /// A lookup under way cannot be interrupted; run this on a thread of its own where that matters.
 pub fn resolve(endpoint: &Endpoint, retries: Retries, cancel: &Cancel) -> Result<SocketAddr, ResolveError> {
     resolve_with(endpoint, retries, look_up, |pause| cancel.wait(pause))
+}
+
+/// What a start does about names that do not resolve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtStart {
+    /// It waits and tries again, and fails in the end: as wg-quick does.
+    Wait(Retries),
+    /// It goes on without their addresses: a [`Resolver`] gets them when it can.
+    Background,
+}
+
+/// The addresses of endpoints at the start, in the same order; `None`: no endpoint, or not yet an address.
+///
+/// # Errors
+/// With [`AtStart::Wait`], the first name that has no address after all retries.
+pub fn first_addresses<'a>(
+    endpoints: impl IntoIterator<Item = Option<&'a Endpoint>>,
+    at_start: AtStart,
+    cancel: &Cancel,
+) -> Result<Vec<Option<SocketAddr>>, ResolveError> {
+    let first = |endpoint: &Endpoint| match (at_start, endpoint) {
+        (AtStart::Wait(retries), _) => resolve(endpoint, retries, cancel).map(Some),
+        (AtStart::Background, Endpoint::Address(address)) => Ok(Some(*address)),
+        (AtStart::Background, Endpoint::Name { .. }) => Ok(None),
+    };
+    endpoints.into_iter().map(|endpoint| endpoint.map_or(Ok(None), first)).collect()
 }
 
 fn resolve_with(
@@ -226,6 +261,15 @@ mod tests {
         assert!(cancel.is_cancelled());
         let result = resolve_with(&name(), Retries::Infinite, refused, |pause| cancel.wait(pause));
         assert!(matches!(result, Err(ResolveError::Cancelled { .. })));
+    }
+
+    #[test]
+    fn a_start_in_the_background_looks_nothing_up() {
+        let fixed = Endpoint::Address("192.0.2.1:7".parse().unwrap());
+        let endpoints = [Some(&fixed), None, Some(&name())].map(|endpoint| endpoint.cloned());
+        let endpoints = endpoints.iter().map(Option::as_ref);
+        let found = first_addresses(endpoints, AtStart::Background, &Cancel::default()).unwrap();
+        assert_eq!(found, [Some("192.0.2.1:7".parse().unwrap()), None, None]);
     }
 
     #[test]

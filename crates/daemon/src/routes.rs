@@ -1,13 +1,15 @@
 //! The addresses, the routes and the MTU of the device, as the operating system knows them.
 //!
-//! Called on a control thread only: every call waits for the system's answer. What was added is kept in
-//! [`Applied`], so that exactly that is taken away again.
+//! Called on a control thread only: every call waits for the system's answer. [`crate::host`] decides what is added,
+//! and takes it away again.
 
+use std::fmt;
 use std::io;
 
 use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
 
-use crate::config::{Config, Interface, Peer, Table};
+use crate::config::{Interface, Peer, Table};
 use crate::exit;
 
 #[cfg_attr(target_os = "linux", path = "routes/linux.rs")]
@@ -85,98 +87,81 @@ impl RouteError {
     }
 }
 
-/// Something that was added to the system.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Step {
-    Address { link: Link, address: IpNet },
-    Route { link: Link, prefix: IpNet, table: u32 },
+/// IPv4 or IPv6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Family {
+    /// IPv4.
+    #[serde(rename = "ipv4")]
+    V4,
+    /// IPv6.
+    #[serde(rename = "ipv6")]
+    V6,
 }
 
-/// Everything that was added to the system and has to be taken away again, in order.
-#[derive(Debug, Default)]
-pub struct Applied {
-    steps: Vec<Step>,
-}
+impl Family {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::V4, Self::V6];
 
-impl Applied {
-    /// Nothing is left to undo.
-    pub fn is_empty(&self) -> bool {
-        self.steps.is_empty()
-    }
-
-    /// Takes away what was added, the last first, and goes on when a part of it fails. What is gone already (as
-    /// when the device vanished) is no error, and a second call does nothing.
-    pub fn undo(&mut self, netlink: &Netlink) -> Vec<RouteError> {
-        let mut failures = Vec::new();
-        while let Some(step) = self.steps.pop() {
-            let removed = match &step {
-                Step::Address { link, address } => netlink.remove_address(link, *address),
-                Step::Route { link, prefix, table } => netlink.remove_route(link, *prefix, *table),
-            };
-            failures.extend(removed.err());
-        }
-        failures
+    /// That of a prefix.
+    pub fn of(prefix: IpNet) -> Self {
+        if prefix.addr().is_ipv4() { Self::V4 } else { Self::V6 }
     }
 }
 
-impl Netlink {
-    /// Gives the device its addresses, sets it up with this MTU, and adds the routes to the peers. A failure takes
-    /// back what was done.
-    pub fn apply(&self, link: &Link, config: &Config, mtu: u16) -> Result<Applied, RouteError> {
-        let mut applied = Applied::default();
-        match self.apply_steps(link, config, mtu, &mut applied) {
-            Ok(()) => Ok(applied),
-            Err(error) => {
-                for failure in applied.undo(self) {
-                    tracing::warn!("while taking back a half-made configuration: {failure}");
-                }
-                Err(error)
-            }
-        }
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if *self == Self::V4 { "IPv4" } else { "IPv6" })
     }
+}
 
-    fn apply_steps(
-        &self,
-        link: &Link,
-        config: &Config,
-        mtu: u16,
-        applied: &mut Applied,
-    ) -> Result<(), RouteError> {
-        // The MTU comes first: with less than 1280 the kernel takes no IPv6 address.
-        self.set_mtu(link, mtu)?;
-        for &address in &config.interface.addresses {
-            self.add_address(link, address, applied)?;
-        }
-        self.set_up(link)?;
-        if let Some((table, prefixes)) = planned_routes(&config.interface, &config.peers) {
-            for prefix in prefixes {
-                self.add_route(link, prefix, table, applied)?;
-            }
-        }
-        Ok(())
-    }
+/// A rule of policy routing, one of the two kinds that a full tunnel needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Rule {
+    /// The packets that it is for.
+    pub family: Family,
+    /// Its place: rules are asked in ascending order.
+    pub priority: u32,
+    /// What it does.
+    pub kind: RuleKind,
+}
 
-    /// Adds an address and remembers it.
-    pub fn add_address(&self, link: &Link, address: IpNet, applied: &mut Applied) -> Result<(), RouteError> {
-        self.create_address(link, address)?;
-        applied.steps.push(Step::Address { link: link.clone(), address });
-        Ok(())
-    }
-
-    /// Adds a route to a prefix through the device and remembers it; one that is there already through the same
-    /// device stays as it is, and is nobody's to undo.
-    pub fn add_route(
-        &self,
-        link: &Link,
-        prefix: IpNet,
+/// What a rule does. Prints as ip-rule(8) is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RuleKind {
+    /// Packets that do not have the mark ask the table.
+    Unmarked {
+        /// The mark.
+        mark: u32,
+        /// The table.
         table: u32,
-        applied: &mut Applied,
-    ) -> Result<(), RouteError> {
-        if self.create_route(link, prefix, table)? {
-            applied.steps.push(Step::Route { link: link.clone(), prefix, table });
+    },
+    /// Packets ask the main table, but pass over its default routes.
+    MainWithoutDefault,
+}
+
+impl fmt::Display for RuleKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unmarked { mark, table } => write!(f, "not fwmark {mark:#x} table {table}"),
+            Self::MainWithoutDefault => f.write_str("table main suppress_prefixlength 0"),
         }
-        Ok(())
     }
+}
+
+/// A rule of policy routing as it is found, whoever made it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FoundRule {
+    /// The packets that it is for.
+    pub family: Family,
+    /// Its place.
+    pub priority: u32,
+    /// The mark that it looks for, or looks not for.
+    pub mark: Option<u32>,
+    /// Whether it is for the packets that it does not describe.
+    pub is_inverted: bool,
+    /// The table that it leads to; 0: none.
+    pub table: u32,
 }
 
 /// The kernel's number of the main table (rt_tables: RT_TABLE_MAIN).

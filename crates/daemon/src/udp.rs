@@ -17,6 +17,8 @@ mod linux;
 mod unsupported;
 
 #[cfg(target_os = "linux")]
+pub(crate) use linux::Release;
+#[cfg(target_os = "linux")]
 pub use linux::UdpSockets;
 pub use recv_buffers::{Received, RecvBuffers};
 #[cfg(not(target_os = "linux"))]
@@ -41,6 +43,11 @@ pub trait Udp {
 
     /// What went through so far.
     fn stats(&self) -> UdpStats;
+
+    /// What the system does for the sockets. Asks it: nothing for every packet.
+    fn features(&self) -> UdpFeatures {
+        UdpFeatures::default()
+    }
 }
 
 /// What the kernel accepted of a transmit.
@@ -50,6 +57,9 @@ pub struct Sent {
     pub bytes: usize,
     /// The source address that was asked for is not usable any more; it went out from another one.
     pub source_unusable: bool,
+    /// Its datagrams were longer than the path carries in one piece, and went in several: the MTU of the path, IP
+    /// header included, as far as it was found out. With [`PathMtu::On`] only.
+    pub path_mtu: Option<u16>,
 }
 
 /// Why a transmit can never be sent.
@@ -73,6 +83,18 @@ impl SendError {
     }
 }
 
+/// Whether datagrams may be fragmented on their way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PathMtu {
+    /// They may (DF is clear), as with WireGuard for Linux: what is too long for a link arrives in pieces, where
+    /// nobody drops those.
+    #[default]
+    Off,
+    /// They may not (DF is set): routers answer what is too long for a link, and what fits is found out for each
+    /// path. Where their answers do not come back, long packets are lost.
+    On,
+}
+
 /// What to open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdpConfig {
@@ -82,11 +104,13 @@ pub struct UdpConfig {
     pub fwmark: u32,
     /// Whether one system call may send many datagrams (UDP GSO), for networks that corrupt them.
     pub gso: bool,
+    /// Whether datagrams may be fragmented on their way.
+    pub path_mtu: PathMtu,
 }
 
 impl Default for UdpConfig {
     fn default() -> Self {
-        Self { port: 0, fwmark: 0, gso: true }
+        Self { port: 0, fwmark: 0, gso: true, path_mtu: PathMtu::default() }
     }
 }
 
@@ -122,6 +146,19 @@ pub enum BindError {
         /// What the system answered.
         source: io::Error,
     },
+}
+
+/// What the kernel does for the sockets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UdpFeatures {
+    /// One call may send many datagrams (UDP GSO).
+    pub gso: bool,
+    /// The kernel joins what arrives (UDP GRO), if both sockets let it.
+    pub gro: bool,
+    /// Bytes of the smaller receive buffer, without the kernel's own bookkeeping; 0 where it cannot be known.
+    pub receive_buffer_bytes: u64,
+    /// Bytes of the smaller send buffer.
+    pub send_buffer_bytes: u64,
 }
 
 /// What went through the sockets since they were opened. Bytes are those of the UDP payload.

@@ -129,12 +129,17 @@ fn every_wrong_line_is_named_with_its_file_line_and_key() {
         ("interface", "MTU = 65535", "MTU", "65455"),
         ("interface", "Table = main", "Table", "254"),
         ("interface", "Table = 0", "Table", "number"),
-        ("interface", "DNS = 1.1.1.1", "DNS", "not supported yet"),
-        ("interface", "PreUp = true", "PreUp", "not supported yet"),
-        ("interface", "postup = iptables -A FORWARD", "PostUp", "not supported yet"),
-        ("interface", "PreDown = true", "PreDown", "not supported yet"),
-        ("interface", "PostDown = true", "PostDown", "not supported yet"),
-        ("interface", "SaveConfig = true", "SaveConfig", "not supported yet"),
+        ("interface", "DNS = 1.1.1.300", "DNS", "name servers"),
+        ("interface", "DNS = ~", "DNS", "~corp.example"),
+        ("interface", "PreUp =", "PreUp", "command"),
+        ("interface", "SaveConfig = yes", "SaveConfig", "`true`"),
+        ("interface", "# weft: KillSwitch = yes", "KillSwitch", "allow-local"),
+        ("interface", "#Weft: MssClamp = true", "MssClamp", "`on`"),
+        ("interface", "  # weft: PathMtuDiscovery =", "PathMtuDiscovery", "`on`"),
+        ("interface", "# weft: KilSwitch = on", "KilSwitch", "did you mean `KillSwitch`?"),
+        ("interface", "# weft: Bogus = on", "Bogus", "no such setting"),
+        ("interface", "# weft: a word about it", "", "a comment that begins with"),
+        ("peer", "# weft: KillSwitch = on", "KillSwitch", "[Interface]"),
         ("interface", "Adress = 10.0.0.1", "Adress", "did you mean `Address`?"),
         ("interface", "Jc = 4", "Jc", "no such key in [Interface]"),
         ("interface", "Endpoint = 192.0.2.1:1", "Endpoint", "belongs into [Peer]"),
@@ -147,8 +152,6 @@ fn every_wrong_line_is_named_with_its_file_line_and_key() {
         ("peer", "PresharedKey = x", "PresharedKey", "44 characters"),
         ("peer", "AllowedIPs = 10.0.0.0/8, 10.0.0", "AllowedIPs", "`10.0.0`"),
         ("peer", "AllowedIPs = 10.0.0.0/255.0.0.0", "AllowedIPs", "10.0.0.0/8"),
-        ("peer", "AllowedIPs = 0.0.0.0/0", "AllowedIPs", "Table = off"),
-        ("peer", "AllowedIPs = ::/0", "AllowedIPs", "Table = off"),
         ("peer", "Endpoint = 192.0.2.1", "Endpoint", "host:port"),
         ("peer", "Endpoint = 2001:db8::1:51820", "Endpoint", "brackets"),
         ("peer", "Endpoint = vpn.example:0", "Endpoint", "port"),
@@ -256,12 +259,56 @@ fn a_prefix_of_two_peers_goes_to_the_later_one_with_a_warning_of_both_lines() {
 }
 
 #[test]
-fn a_default_route_is_fine_where_weft_need_not_route_by_policy() {
-    for table in ["off", "51820"] {
-        let ended = check(&format!(
-            "[Interface]\nPrivateKey={KEY}\nTable={table}\n[Peer]\nPublicKey={PEER}\nAllowedIPs=0.0.0.0/0,::/0\n"
-        ));
-        assert_eq!((ended.code, ended.stderr.as_str()), (0, ""));
+fn a_default_route_is_fine_and_its_mark_is_no_table_of_the_kernels() {
+    let text = |interface: &str| {
+        format!(
+            "[Interface]\nPrivateKey={KEY}\n{interface}\n[Peer]\nPublicKey={PEER}\nAllowedIPs=0.0.0.0/0,::/0\n"
+        )
+    };
+    for interface in ["", "Table=off", "Table=51820", "FwMark=51820", "FwMark=254\nTable=off"] {
+        let ended = check(&text(interface));
+        assert_eq!((ended.code, ended.stderr.as_str()), (0, ""), "{interface}");
+    }
+    let ended = check(&text("FwMark = 254"));
+    assert_eq!(ended.code, 78);
+    assert!(
+        ended.stderr.contains("wg0.conf:3: FwMark: ") && ended.stderr.contains("254"),
+        "{}",
+        ended.stderr
+    );
+}
+
+#[test]
+fn every_key_of_wg_quick_and_of_weft_is_shown() {
+    let text = format!(
+        "[Interface]\nPrivateKey={KEY}\nDNS = 192.0.2.53, corp.example, ~.\nSaveConfig = true\n\
+         PostUp = echo up # %i\nPreDown = wg set %i peer {PEER} remove\nPostUp = echo again\n\
+         # weft: KillSwitch = allow-local\n#weft:mssclamp=on\n# weft: PathMtuDiscovery = on\n"
+    );
+    let (_directory, path) = file("wg0.conf", text.as_bytes());
+    let shown = run(&["check", path.to_str().unwrap()], "");
+    assert_eq!((shown.code, shown.stderr.as_str()), (0, ""));
+    for part in [
+        "192.0.2.53, corp.example, ~.",
+        "echo up # %i",
+        "echo again",
+        "wg set %i peer …= remove",
+        "allow-local",
+    ] {
+        assert!(shown.stdout.contains(part), "{part} in:\n{}", shown.stdout);
+    }
+    let ended = run(&["check", "--json", path.to_str().unwrap()], "");
+    let report: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+    let interface = &report["interface"];
+    assert_eq!(interface["dns"]["routing"][0], ".");
+    assert_eq!(
+        (&interface["hooks"][0]["stage"], &interface["hooks"][0]["line"]),
+        (&"PostUp".into(), &5.into())
+    );
+    assert_eq!(interface["hooks"][0]["command"], "echo up # %i");
+    assert_eq!(interface["kill_switch"], "allow-local");
+    for key in ["save_config", "path_mtu_discovery", "mss_clamp"] {
+        assert_eq!(interface[key], true, "{key}");
     }
 }
 
@@ -394,4 +441,45 @@ fn a_full_disk_is_a_failure() {
     let ended = weft(&["genkey"]).stdout(full).output().unwrap();
     assert_eq!(ended.status.code(), Some(1));
     assert!(String::from_utf8(ended.stderr).unwrap().starts_with("error: cannot write to standard output"));
+}
+
+#[test]
+fn top_needs_a_terminal_and_says_what_does_not() {
+    let ended = run(&["top", "wg0"], "");
+    assert_eq!(ended.code, 2, "{}", ended.stderr);
+    assert!(ended.stderr.contains("weft status --json"), "{}", ended.stderr);
+}
+
+#[test]
+#[cfg(unix)]
+fn status_of_nothing_is_a_failure_that_names_the_directory() {
+    let directory = tempfile::tempdir().unwrap();
+    for arguments in [&["status"][..], &["status", "wg0"], &["status", "--json"]] {
+        let output = weft(arguments).env("WEFT_RUNTIME_DIR", directory.path()).output().unwrap();
+        let ended = Ended::from(output);
+        assert_eq!((ended.code, ended.stdout.as_str()), (1, ""), "{arguments:?}");
+        assert!(ended.stderr.contains(directory.path().to_str().unwrap()), "{}", ended.stderr);
+    }
+    assert_eq!(run(&["status", "no/name"], "").code, 2);
+    assert_eq!(run(&["status", "--sample", "x"], "").code, 2);
+}
+
+#[test]
+fn doctor_refuses_a_wrong_configuration_with_its_lines() {
+    let (_directory, path) = file("wg0.conf", b"[Interface]\nMtu=1\n");
+    let ended = run(&["doctor", path.to_str().unwrap()], "");
+    assert_eq!(ended.code, 78);
+    assert!(ended.stderr.contains("wg0.conf:2: MTU"), "{}", ended.stderr);
+}
+
+#[test]
+fn doctor_prints_findings_for_people_and_for_scripts() {
+    let people = run(&["doctor"], "");
+    assert!([0, 1].contains(&people.code), "{}", people.stderr);
+    assert!(!people.stdout.contains('\u{1b}'), "{}", people.stdout);
+    let scripts = run(&["doctor", "--json"], "");
+    let report: serde_json::Value = serde_json::from_str(&scripts.stdout).unwrap();
+    let problems = report["problems"].as_u64().unwrap();
+    assert_eq!(scripts.code, i32::from(problems > 0));
+    assert_eq!(people.stdout.lines().filter(|line| line.starts_with("problem")).count() as u64, problems);
 }

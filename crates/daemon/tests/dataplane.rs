@@ -60,7 +60,7 @@ impl Udp for FakeUdp {
         }
         self.stats.datagrams_sent += transmit.segments() as u64;
         self.stats.batches_sent += 1;
-        Poll::Ready(Ok(Sent { bytes: transmit.contents.len(), source_unusable: false }))
+        Poll::Ready(Ok(Sent { bytes: transmit.contents.len(), source_unusable: false, path_mtu: None }))
     }
 
     fn poll_recv(&mut self, cx: &mut Context<'_>, buffers: &mut RecvBuffers) -> Poll<io::Result<usize>> {

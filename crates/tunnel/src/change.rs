@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 
 use crate::key::{PrivateKey, PublicKey};
+use crate::path::PathLimit;
 use crate::peer::{Endpoint, NewPeer, NewSession, Previous};
 use crate::session::Gate;
 use crate::tunnel::Tunnel;
@@ -65,6 +66,18 @@ pub enum Change {
     Mtu(u16),
     /// Lets the routing table choose the source address towards every peer anew.
     ForgetSources,
+    /// The way to a peer changed: this machine reaches it from another address, or by another route. The routing
+    /// table chooses the source again, what was learnt of the path's MTU is forgotten, and a peer with a session
+    /// hears from us at once; one that remains silent is asked by a handshake.
+    PathChanged(PublicKey),
+    /// This machine slept, and its clock stood still: sessions are older than they seem. A peer with a session hears
+    /// from us at once, by a handshake if it must have forgotten the session.
+    Resumed {
+        /// The peer.
+        peer: PublicKey,
+        /// For how long.
+        slept: Duration,
+    },
 }
 
 impl Change {
@@ -73,6 +86,7 @@ impl Change {
         match self {
             Self::AddPeer(peer) => 4 + peer.config.allowed_ips.len(),
             Self::AllowedIps { add, remove, .. } => 1 + add.len() + remove.len(),
+            Self::PathChanged(_) | Self::Resumed { .. } => 2,
             Self::RemovePeer(_) | Self::PresharedKey { .. } | Self::Session { .. } => 4,
             _ => 1,
         }
@@ -98,6 +112,8 @@ impl Tunnel {
                 self.config.mtu = mtu;
                 true
             }
+            Change::PathChanged(peer) => self.path_changed(&peer, now),
+            Change::Resumed { peer, slept } => self.resumed(&peer, slept, now),
             Change::ForgetSources => {
                 for peer in self.peers.iter_mut().flatten() {
                     if let Some(endpoint) = &mut peer.endpoint {
@@ -114,6 +130,7 @@ impl Tunnel {
         // The same place: the source that the peer knows stays.
         if peer.endpoint.is_none_or(|endpoint| endpoint.address != address) {
             peer.endpoint = Some(Endpoint { address, source: None });
+            peer.path_limit = PathLimit::default();
         }
         true
     }

@@ -27,6 +27,8 @@ drop_reasons! {
     NoPeer => "no_peer",
     /// Outbound: the peer has no known endpoint, so no handshake can start.
     NoEndpoint => "no_endpoint",
+    /// Outbound: longer than the path to the peer carries, and not to be fragmented; answered by ICMP.
+    PacketTooBig => "packet_too_big",
     /// Outbound: the peer's staging was full and this packet was its oldest.
     StagingFull => "staging_full",
     /// Outbound: no handshake came through for 90 s (Rekey-Attempt-Time); what waited was given up.

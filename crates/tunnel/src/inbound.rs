@@ -11,6 +11,7 @@ use crate::ecn;
 use crate::event::Event;
 use crate::ip::IpHeader;
 use crate::packet::{PlainSlab, Plaintext};
+use crate::path::PathLimit;
 use crate::peer::{Endpoint, PeerId};
 use crate::session::{Content, DATA_OVERHEAD, HandshakeKind, REJECT_AFTER_TIME, Refused, Shaken};
 use crate::timers::{KEEPALIVE_TIMEOUT, REKEY_TIMEOUT};
@@ -84,7 +85,7 @@ impl Tunnel {
             self.reschedule(id);
         }
         if has_moved {
-            self.heard_from(id, meta);
+            self.heard_from(id, meta, now);
         }
         if wants_rekey {
             self.want_handshake(id, now, false);
@@ -176,7 +177,7 @@ impl Tunnel {
         let (shaken, len) = peer.session.handshake(datagram, now, &mut answer)?;
         peer.received_bytes += datagram.len() as u64;
         peer.timers.received(now);
-        self.heard_from(id, meta);
+        self.heard_from(id, meta, now);
         match shaken {
             Shaken::Answered => {
                 if let Some(peer) = self.peer_mut(id) {
@@ -205,8 +206,8 @@ impl Tunnel {
 
     /// Roaming (whitepaper, section 6.5): an authenticated message tells where its peer is, and which of our
     /// addresses it knows.
-    fn heard_from(&mut self, id: PeerId, meta: &RecvMeta) {
-        let endpoint = Endpoint { address: meta.source, source: meta.local };
+    fn heard_from(&mut self, id: PeerId, meta: &RecvMeta, now: Instant) {
+        let endpoint = Endpoint { address: meta.source, source: self.source_for(id, meta.local, now) };
         let Some(peer) = self.peer_mut(id) else { return };
         if peer.endpoint == Some(endpoint) {
             return;
@@ -214,6 +215,7 @@ impl Tunnel {
         let moved = peer.endpoint.is_none_or(|old| old.address != meta.source);
         peer.endpoint = Some(endpoint);
         if moved {
+            peer.path_limit = PathLimit::default();
             let event = Event::EndpointChanged { peer: peer.public_key, endpoint: meta.source };
             self.push_event(event);
         }

@@ -36,7 +36,7 @@ impl Tunnel {
     ) -> Result<Outbound, DropReason> {
         let result = self.route(packet, now, out);
         if let Err(reason) = result {
-            self.drops.add(reason, split::segments(packet));
+            self.refuse(packet, reason, now);
         }
         result
     }
@@ -53,6 +53,11 @@ impl Tunnel {
         let peer = self.peers.get_mut(id.place()).and_then(Option::as_deref_mut).ok_or(DropReason::NoPeer)?;
         if peer.endpoint.is_none() {
             return Err(DropReason::NoEndpoint);
+        }
+        if packet.bytes().len() > peer.path_limit.bytes()
+            && peer.path_limit.refuses(packet.bytes(), split::longest_segment(packet, &header), now)
+        {
+            return Err(DropReason::PacketTooBig);
         }
         let can_seal = peer.in_use(now).can_seal(now);
         if !can_seal || !peer.staging.is_empty() {
@@ -175,6 +180,8 @@ fn seal(
     stats: &mut TunnelStats,
 ) -> Result<(), DropReason> {
     let path = peer.path(id, ecn::of(packet.bytes())).ok_or(DropReason::NoEndpoint)?;
+    // Padding must not make a packet longer than the path carries.
+    let mtu = mtu.min(peer.path_limit.bytes());
     let (mut segments, mut bytes) = (0, 0);
     let session = peer.in_use(now);
     split::split(packet, header, mtu, |segment| {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::config::PeerConfig;
 use crate::key::{PresharedKey, PrivateKey, PublicKey};
+use crate::path::PathLimit;
 use crate::peer_index::INDEX_BITS;
 use crate::session::{Session, SessionBuilder};
 use crate::staging::Staging;
@@ -140,6 +141,10 @@ pub(crate) struct Peer {
     pub(crate) session: Session,
     pub(crate) previous: Option<Box<Previous>>,
     pub(crate) endpoint: Option<Endpoint>,
+    /// The largest packets that its path carries.
+    pub(crate) path_limit: PathLimit,
+    /// Until when the routing table alone chooses the source towards it.
+    pub(crate) source_held_until: Option<Instant>,
     /// How many prefixes the table of allowed-ips has of it.
     pub(crate) prefixes: usize,
     pub(crate) staging: Staging,
@@ -159,6 +164,8 @@ impl Peer {
             session: new.session,
             previous: None,
             endpoint: new.config.endpoint.map(|address| Endpoint { address, source: None }),
+            path_limit: PathLimit::default(),
+            source_held_until: None,
             prefixes: 0,
             staging: Staging::default(),
             timers: Timers::new(keepalive.map(Duration::from_secs), new.index, now),
@@ -196,6 +203,8 @@ impl Peer {
             sent_bytes: self.sent_bytes,
             received_bytes: self.received_bytes,
             staged_bytes: self.staging.bytes(),
+            path_limit: self.path_limit.known(),
+            is_trying: self.timers.is_trying(),
         }
     }
 
@@ -221,4 +230,8 @@ pub struct PeerSnapshot {
     pub received_bytes: u64,
     /// Bytes of packets that wait for a session.
     pub staged_bytes: usize,
+    /// Bytes of the largest inner packet that its path carries in one piece, if its MTU was found to be small.
+    pub path_limit: Option<u16>,
+    /// Whether a handshake is being tried and did not come through yet.
+    pub is_trying: bool,
 }

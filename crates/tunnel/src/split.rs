@@ -22,18 +22,32 @@ const TCP_CWR: u8 = 0x80;
 
 /// The number of packets that the wire will see of `packet`: 1 unless it is a super-packet.
 pub(crate) fn segments(packet: &PacketMut<'_>) -> u64 {
+    if matches!(packet.offload(), Offload::None | Offload::Checksum { .. }) {
+        return 1;
+    }
+    let Some(header) = IpHeader::parse(packet.bytes()) else { return 1 };
+    let Some((headers, segment)) = shape(packet, &header) else { return 1 };
+    header.total_len.saturating_sub(headers).div_ceil(segment).max(1) as u64
+}
+
+/// Bytes of the longest packet that the wire will see of `packet`: all of it unless it is a super-packet.
+pub(crate) fn longest_segment(packet: &PacketMut<'_>, header: &IpHeader) -> usize {
+    shape(packet, header)
+        .map_or(header.total_len, |(headers, segment)| (headers + segment).min(header.total_len))
+}
+
+/// Bytes of the headers of a super-packet, and of the payload of each of its segments but the last.
+fn shape(packet: &PacketMut<'_>, header: &IpHeader) -> Option<(usize, usize)> {
     let bytes = packet.bytes();
     let (size, transport_header) = match packet.offload() {
-        Offload::None | Offload::Checksum { .. } => return 1,
+        Offload::None | Offload::Checksum { .. } => return None,
         Offload::TcpSegmentation { segment_size } => (segment_size, None),
         Offload::UdpSegmentation { segment_size } => (segment_size, Some(8)),
     };
-    let Some(header) = IpHeader::parse(bytes) else { return 1 };
-    let Some((_, at)) = ip::transport(bytes, &header) else { return 1 };
+    let (_, at) = ip::transport(bytes, header)?;
     let transport_header = transport_header
         .unwrap_or_else(|| bytes.get(at + 12).map_or(20, |offset| usize::from(offset >> 4) * 4));
-    let payload = header.total_len.saturating_sub(at + transport_header);
-    payload.div_ceil(usize::from(size.max(1))).max(1) as u64
+    Some((at + transport_header, usize::from(size.max(1))))
 }
 
 /// Completes what the kernel left undone on `packet`, and hands each resulting packet, zero-padded to 16 bytes

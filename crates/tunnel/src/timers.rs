@@ -131,6 +131,18 @@ impl Timers {
         }
     }
 
+    /// Has a keepalive sent by then, unless something else is.
+    pub(crate) fn keepalive_by(&mut self, at: Instant) {
+        self.keepalive = Some(self.keepalive.map_or(at, |earlier| earlier.min(at)));
+        self.set(at);
+    }
+
+    /// Has a handshake begun then, unless something is received.
+    pub(crate) fn answer_by(&mut self, at: Instant) {
+        self.silence = Some(self.silence.map_or(at, |earlier| earlier.min(at)));
+        self.set(at);
+    }
+
     #[inline]
     fn passed(&mut self, now: Instant) {
         if let Some(interval) = self.persistent_interval {
@@ -144,6 +156,11 @@ impl Timers {
     #[inline]
     fn set(&mut self, at: Instant) {
         self.is_early |= self.scheduled.is_none_or(|scheduled| at < scheduled);
+    }
+
+    /// Whether a handshake is being tried and did not come through yet.
+    pub(crate) fn is_trying(&self) -> bool {
+        self.trying_since.is_some()
     }
 
     fn handshake_message_sent(&mut self, now: Instant) {

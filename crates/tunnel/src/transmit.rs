@@ -288,6 +288,11 @@ impl ControlQueue {
         self.messages.is_empty()
     }
 
+    /// How many messages wait.
+    pub fn len(&self) -> usize {
+        self.messages.len()
+    }
+
     /// The oldest message.
     pub fn front(&self) -> Option<&ControlMessage> {
         self.messages.front()

@@ -12,6 +12,7 @@ use crate::event::Event;
 use crate::key::{PrivateKey, PublicKey};
 use crate::peer::{NewPeer, Peer, PeerId, PeerSnapshot};
 use crate::peer_index::PeerIndex;
+use crate::refusals::Answers;
 use crate::session::Gate;
 use crate::source_limit::SourceLimit;
 
@@ -60,6 +61,10 @@ pub struct TunnelStats {
     pub handshakes: u64,
     /// Cookie replies sent.
     pub cookies_sent: u64,
+    /// ICMP errors given to senders of packets that could not go on.
+    pub icmp_sent: u64,
+    /// ICMP errors that were due and not given, because there were too many.
+    pub icmp_suppressed: u64,
     /// Packets that wait for a session now, in bytes.
     pub staged_bytes: usize,
     /// Packets that wait for a session now, in segments.
@@ -84,6 +89,8 @@ pub struct Tunnel {
     /// Peers whose staged packets can be sealed.
     pub(crate) ready: VecDeque<PeerId>,
     pub(crate) events: VecDeque<Event>,
+    /// For the TUN, about packets from there.
+    pub(crate) answers: Answers,
     pub(crate) drops: DropCounters,
     pub(crate) stats: TunnelStats,
 }
@@ -103,6 +110,7 @@ impl Tunnel {
             schedule: BTreeSet::new(),
             ready: VecDeque::new(),
             events: VecDeque::new(),
+            answers: Answers::default(),
             drops: DropCounters::default(),
             stats: TunnelStats::default(),
         }

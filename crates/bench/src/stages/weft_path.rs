@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use anyhow::{Context as _, Result};
 use ipnet::IpNet;
 use weft::cli::TunThreads;
-use weft::config::{Config, Endpoint, Interface, Peer, Table};
+use weft::config::{Config, Endpoint, HostConfig, Interface, Peer, Table};
 use weft::lab::Namespace;
 use weft::up::{Daemon, Options};
 use weft_tunnel::PrivateKey;
@@ -35,6 +35,7 @@ impl Weft {
                     addresses: vec![place.inner_net()],
                     mtu: Some(MTU),
                     table: Table::Auto,
+                    host: HostConfig::default(),
                 },
                 peers: vec![Peer {
                     public_key: peer,

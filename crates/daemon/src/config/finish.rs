@@ -27,6 +27,11 @@ pub(super) fn finish(name: InterfaceName, drafts: Drafts, reports: &mut Reports)
     let mut owners = assign_prefixes(&peers, reports);
     if table == Table::Auto && !table_is_wrong {
         check_routes(&peers, &owners, reports);
+        if let Some(draft) = &interface
+            && owners.keys().any(|prefix| prefix.prefix_len() == 0)
+        {
+            check_mark(draft, reports);
+        }
     }
     let interface = interface.and_then(|draft| finish_interface(name, draft, table, reports));
     let peers: Option<Vec<Peer>> =
@@ -73,16 +78,20 @@ fn assign_prefixes(peers: &[PeerDraft], reports: &mut Reports) -> Owners {
 }
 
 fn check_routes(peers: &[PeerDraft], owners: &Owners, reports: &mut Reports) {
-    for (prefix, &(_, line)) in owners {
-        if prefix.prefix_len() == 0 {
-            reports.error(line, Some("AllowedIPs"), Problem::DefaultRoute(*prefix));
-        }
-    }
     for peer in peers {
         let Some(Endpoint::Address(endpoint)) = peer.endpoint.value else { continue };
         if let Some(prefix) = covering(endpoint, owners) {
             reports.warning(peer.endpoint.line, "Endpoint", Notice::EndpointInside { endpoint, prefix });
         }
+    }
+}
+
+/// The mark is the number of the default route's table as well.
+fn check_mark(draft: &InterfaceDraft, reports: &mut Reports) {
+    if let Some(mark) = draft.fw_mark.value
+        && (253..=255).contains(&mark)
+    {
+        reports.error(draft.fw_mark.line, Some("FwMark"), Problem::MarkOfAKernelTable { mark });
     }
 }
 
@@ -127,6 +136,7 @@ fn finish_interface(
         addresses,
         mtu: draft.mtu.value,
         table,
+        host: draft.host.finish(),
     })
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use zeroize::Zeroizing;
 
 use super::problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warning};
-use super::{InvalidInterfaceName, Parsed, parse};
+use super::{InterfaceName, InvalidInterfaceName, Parsed, parse};
 use crate::exit;
 
 #[cfg_attr(unix, path = "load/unix.rs")]
@@ -75,11 +75,16 @@ pub fn path_of(target: &str) -> PathBuf {
     }
 }
 
+/// The interface that a file is for: its name without `.conf`.
+pub fn name_of(path: &Path) -> Result<InterfaceName, LoadError> {
+    let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+    stem.parse().map_err(|reason| LoadError::Name { file: path.to_owned(), reason })
+}
+
 /// Reads and parses the file that `target` means; its stem names the interface.
 pub fn load(target: &str) -> Result<Parsed, LoadError> {
     let path = path_of(target);
-    let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
-    let interface = stem.parse().map_err(|reason| LoadError::Name { file: path.clone(), reason })?;
+    let interface = name_of(&path)?;
     let (bytes, mode) = read(&path).map_err(|error| LoadError::Read { file: path.clone(), error })?;
     let text = std::str::from_utf8(&bytes).map_err(|error| not_utf8(&path, &bytes[..error.valid_up_to()]))?;
     let mut parsed = parse(text, &path, interface)?;
@@ -88,6 +93,15 @@ pub fn load(target: &str) -> Result<Parsed, LoadError> {
         parsed.warnings.insert(0, Warning { at, notice: Notice::Readable { mode } });
     }
     Ok(parsed)
+}
+
+/// The file that `target` means and its text, unparsed.
+pub fn read_text(target: &str) -> Result<(PathBuf, Zeroizing<String>), LoadError> {
+    let path = path_of(target);
+    let (bytes, _) = read(&path).map_err(|error| LoadError::Read { file: path.clone(), error })?;
+    let text = std::str::from_utf8(&bytes).map_err(|error| not_utf8(&path, &bytes[..error.valid_up_to()]))?;
+    let text = Zeroizing::new(text.to_owned());
+    Ok((path, text))
 }
 
 /// The content, and the permission bits if they let others read it.

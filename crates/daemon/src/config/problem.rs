@@ -94,8 +94,14 @@ pub enum Problem {
     UnknownKey { section: &'static str, suggestion: Option<&'static str> },
     #[error("this key belongs into [{belongs}], not into [{section}]; move the line there")]
     WrongSection { section: &'static str, belongs: &'static str },
-    #[error("this key of wg-quick is not supported yet; remove the line {instead}")]
-    NotSupported { instead: &'static str },
+    #[error(
+        "a comment that begins with `weft:` is a setting; write `# weft: KEY = VALUE`, or begin it otherwise"
+    )]
+    NotASetting,
+    #[error("there is no such setting of weft{}", did_you_mean_setting(*.suggestion))]
+    UnknownSetting { suggestion: Option<&'static str> },
+    #[error("settings of weft belong into [Interface]; move the line there")]
+    MisplacedSetting,
     #[error("is missing; add `PrivateKey = …` to this section (`weft genkey` makes one)")]
     MissingPrivateKey,
     #[error("is missing; add `PublicKey = …` to this section (`weft pubkey` tells it on the other end)")]
@@ -113,10 +119,10 @@ pub enum Problem {
     #[error("{mtu} is less than the 1280 that IPv6 needs; raise it or remove the IPv6 addresses")]
     MtuForIpv6 { mtu: u16 },
     #[error(
-        "{0} needs policy routing, which is not supported yet; set `Table = off` or `Table = NUMBER` in \
-             [Interface] and route by hand, or list narrower prefixes"
+        "with a default route in AllowedIPs the mark is the number of its routing table as well, and {mark} is a \
+         table of the kernel's own; choose another one, or remove the line to have it chosen"
     )]
-    DefaultRoute(IpNet),
+    MarkOfAKernelTable { mark: u32 },
     #[error("{0} is the interface's own public key; put the other end's key here")]
     OwnKey(PublicKey),
     #[error("{key} is the peer of line {first} already; merge the two [Peer] sections")]
@@ -128,6 +134,13 @@ pub enum Problem {
 fn did_you_mean(suggestion: Option<&'static str>) -> String {
     suggestion.map_or_else(
         || "; remove the line, or begin it with # if it is a comment".to_owned(),
+        |key| format!("; did you mean `{key}`?"),
+    )
+}
+
+fn did_you_mean_setting(suggestion: Option<&'static str>) -> String {
+    suggestion.map_or_else(
+        || "; they are KillSwitch, PathMtuDiscovery and MssClamp".to_owned(),
         |key| format!("; did you mean `{key}`?"),
     )
 }

@@ -7,7 +7,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use weft_tunnel::{PresharedKey, PrivateKey, PublicKey};
 
 use super::problem::{Problem, Shown};
-use super::{Endpoint, MAX_MTU, MIN_MTU, Table};
+use super::{Dns, Endpoint, KillSwitch, MAX_MTU, MIN_MTU, Table};
 
 /// 32 zero bytes, with which wg(8) says "no key".
 const ZERO_KEY: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
@@ -117,6 +117,74 @@ pub(super) fn address(text: &str) -> Result<IpNet, Problem> {
     Ok(net)
 }
 
+pub(super) fn true_false(text: &str) -> Result<bool, Problem> {
+    match text.to_ascii_lowercase().as_str() {
+        "true" => Ok(true),
+        "false" => Ok(false),
+        _ => Err(value(text, "write `true` or `false`")),
+    }
+}
+
+pub(super) fn on_off(text: &str) -> Result<bool, Problem> {
+    match text.to_ascii_lowercase().as_str() {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(value(text, "write `on` or `off`")),
+    }
+}
+
+pub(super) fn kill_switch(text: &str) -> Result<KillSwitch, Problem> {
+    match text.to_ascii_lowercase().as_str() {
+        "off" => Ok(KillSwitch::Off),
+        "on" => Ok(KillSwitch::On),
+        "allow-local" => Ok(KillSwitch::AllowLocal),
+        _ => Err(value(text, "write `on`, `off` or `allow-local`")),
+    }
+}
+
+/// The text for a shell.
+pub(super) fn command(text: &str) -> Result<&str, Problem> {
+    let usable = !text.is_empty() && !text.contains('\0');
+    if usable { Ok(text) } else { Err(value(text, "write a command for the shell, or remove the line")) }
+}
+
+/// One item of DNS: a server, a search domain, or a routing domain with a tilde. One that is there already stays
+/// where it is.
+pub(super) fn add_dns(text: &str, dns: &mut Dns) -> Result<(), Problem> {
+    const EXPECTED: &str = "write addresses of name servers like 192.0.2.53 or 2001:db8::53, domains to search like \
+                            corp.example, or domains to ask for there alone like ~corp.example, separated by commas";
+    if let Ok(server) = text.parse::<IpAddr>() {
+        add_once(&mut dns.servers, server);
+        return Ok(());
+    }
+    // A number or a colon in the wrong place was meant as an address.
+    let is_address = text.contains(':') || text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let (list, domain) = match text.strip_prefix('~') {
+        Some(".") => (&mut dns.routing, Some(".".to_owned())),
+        Some(domain) => (&mut dns.routing, domain_name(domain)),
+        None if is_address => (&mut dns.search, None),
+        None => (&mut dns.search, domain_name(text)),
+    };
+    add_once(list, domain.ok_or_else(|| value(text, EXPECTED))?);
+    Ok(())
+}
+
+fn add_once<T: PartialEq>(list: &mut Vec<T>, item: T) {
+    if !list.contains(&item) {
+        list.push(item);
+    }
+}
+
+/// A domain name without a dot at its end (RFC 1035, section 2.3.4, and underscores, which services use).
+fn domain_name(text: &str) -> Option<String> {
+    let text = text.strip_suffix('.').unwrap_or(text);
+    let label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+    };
+    (text.len() <= 253 && text.split('.').all(label)).then(|| text.to_owned())
+}
+
 pub(super) fn endpoint(text: &str) -> Result<Endpoint, Problem> {
     const EXPECTED: &str = "write host:port, 192.0.2.1:51820 or [2001:db8::1]:51820";
     let wrong = |expected| Err(value(text, expected));
@@ -223,6 +291,21 @@ mod tests {
         assert_eq!(mtu("65455").unwrap(), 65_455);
         assert!(mtu("575").is_err());
         assert!(mtu("65456").is_err());
+    }
+
+    #[test]
+    fn name_servers_and_domains_are_told_apart() {
+        let mut dns = Dns::default();
+        for item in ["1.1.1.1", "2001:db8::53", "corp.example", "~.", "~lab.example.", "1.1.1.1", "local"] {
+            add_dns(item, &mut dns).unwrap();
+        }
+        assert_eq!(dns.servers, ["1.1.1.1", "2001:db8::53"].map(|ip| ip.parse::<IpAddr>().unwrap()));
+        assert_eq!(dns.search, ["corp.example", "local"]);
+        assert_eq!(dns.routing, [".", "lab.example"]);
+        assert_eq!(dns.to_string(), "1.1.1.1, 2001:db8::53, corp.example, local, ~., ~lab.example");
+        for item in ["1.1.1", "1.1.1.1.1", "::g", "a..b", "~", "ä.example", ".", "a b", "-$(reboot)"] {
+            assert!(add_dns(item, &mut dns).is_err(), "{item}");
+        }
     }
 
     #[test]

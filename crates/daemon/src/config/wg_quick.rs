@@ -8,20 +8,25 @@ use weft_tunnel::{PresharedKey, PrivateKey, PublicKey};
 
 use super::finish::finish;
 use super::problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warning};
-use super::{Endpoint, InterfaceName, Parsed, Table, values};
+use super::suggest::{closest, shown_key};
+use super::{Dns, Endpoint, Hook, HostConfig, InterfaceName, KillSwitch, Parsed, Stage, Table, values};
 
 /// Parses the text of a wg-quick file. `source` is what messages call the file.
 ///
-/// Keys are case-insensitive, `#` begins a comment; a byte order mark and CRLF are fine. All errors are collected,
-/// none ends the parsing.
+/// Keys are case-insensitive, `#` begins a comment except in commands, where the shell reads it; a byte order mark and
+/// CRLF are fine. A comment line `# weft: KEY = VALUE` in [Interface] is a setting of weft's own, which others pass
+/// over. All errors are collected, none ends the parsing.
 pub fn parse(text: &str, source: &Path, interface: InterfaceName) -> Result<Parsed, ConfigErrors> {
     let mut reports = Reports::new(source.into());
     let mut drafts = Drafts::default();
     let mut section = Section::None;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     for (index, line) in text.lines().enumerate() {
-        let line = Line { number: index + 1, text: line.split('#').next().unwrap_or_default().trim() };
-        if line.text.starts_with('[') {
+        let text = line.split('#').next().unwrap_or_default().trim();
+        let line = Line { number: index + 1, text, with_comment: line };
+        if let Some(setting) = setting_of(line.with_comment) {
+            drafts.read_setting(section, line.number, setting, &mut reports);
+        } else if line.text.starts_with('[') {
             section = drafts.open_section(&line, &mut reports);
         } else if !line.text.is_empty() {
             drafts.read_key(section, &line, &mut reports);
@@ -31,10 +36,20 @@ pub fn parse(text: &str, source: &Path, interface: InterfaceName) -> Result<Pars
     reports.conclude(config)
 }
 
-/// A line without its comment.
+/// A line of the file.
 struct Line<'a> {
     number: usize,
+    /// Without its comment.
     text: &'a str,
+    with_comment: &'a str,
+}
+
+/// What stands behind `# weft:` if the line is such a comment.
+pub(super) fn setting_of(line: &str) -> Option<&str> {
+    const MARK: &str = "weft:";
+    let comment = line.trim_start().strip_prefix('#')?.trim_start();
+    let is_setting = comment.get(..MARK.len()).is_some_and(|start| start.eq_ignore_ascii_case(MARK));
+    is_setting.then(|| comment[MARK.len()..].trim())
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -52,17 +67,23 @@ impl Section {
     }
 }
 
-const INTERFACE_KEYS: [&str; 6] = ["PrivateKey", "ListenPort", "FwMark", "Address", "MTU", "Table"];
-const PEER_KEYS: [&str; 5] = ["PublicKey", "PresharedKey", "AllowedIPs", "Endpoint", "PersistentKeepalive"];
-/// Keys of wg-quick that are known but refused, and what to do instead.
-const REFUSED_KEYS: [(&str, &str); 6] = [
-    ("DNS", "and set the name servers by hand"),
-    ("PreUp", "and run the command before `weft up`"),
-    ("PostUp", "and run the command once the interface is up"),
-    ("PreDown", "and run the command before stopping weft"),
-    ("PostDown", "and run the command after weft has ended"),
-    ("SaveConfig", "and change this file by hand"),
+const INTERFACE_KEYS: [&str; 12] = [
+    "PrivateKey",
+    "ListenPort",
+    "FwMark",
+    "Address",
+    "MTU",
+    "Table",
+    "DNS",
+    "SaveConfig",
+    "PreUp",
+    "PostUp",
+    "PreDown",
+    "PostDown",
 ];
+const PEER_KEYS: [&str; 5] = ["PublicKey", "PresharedKey", "AllowedIPs", "Endpoint", "PersistentKeepalive"];
+/// Settings of weft's own, in comments of [Interface].
+const SETTINGS: [&str; 3] = ["KillSwitch", "PathMtuDiscovery", "MssClamp"];
 
 /// A single-valued key: the last line with it counts.
 pub(super) struct Slot<T> {
@@ -97,6 +118,31 @@ pub(super) struct InterfaceDraft {
     pub(super) addresses: Vec<(usize, IpNet)>,
     pub(super) mtu: Slot<u16>,
     pub(super) table: Slot<Table>,
+    pub(super) host: HostDraft,
+}
+
+/// What the section asks of the system around the tunnel.
+#[derive(Default)]
+pub(super) struct HostDraft {
+    dns: Dns,
+    hooks: Vec<Hook>,
+    save_config: Slot<bool>,
+    kill_switch: Slot<KillSwitch>,
+    path_mtu_discovery: Slot<bool>,
+    mss_clamp: Slot<bool>,
+}
+
+impl HostDraft {
+    pub(super) fn finish(self) -> HostConfig {
+        HostConfig {
+            dns: self.dns,
+            hooks: self.hooks,
+            save_config: self.save_config.value.unwrap_or_default(),
+            kill_switch: self.kill_switch.value.unwrap_or_default(),
+            path_mtu_discovery: self.path_mtu_discovery.value.unwrap_or_default(),
+            mss_clamp: self.mss_clamp.value.unwrap_or_default(),
+        }
+    }
 }
 
 /// A [Peer] section as read so far.
@@ -153,6 +199,8 @@ impl Drafts {
             return reports.error(number, None, Problem::NotALine);
         };
         let (written, value) = (written.trim(), value.trim());
+        // A `#` in a command is the shell's to read.
+        let whole = line.with_comment.split_once('=').map_or(value, |(_, whole)| whole.trim());
         let known =
             |keys: &[&'static str]| keys.iter().copied().find(|key| key.eq_ignore_ascii_case(written));
         let key = match section {
@@ -166,14 +214,46 @@ impl Drafts {
             return reports.error(number, key, problem);
         };
         match (section, &mut self.interface, self.peers.last_mut()) {
-            (Section::Interface, Some(interface), _) => interface.set(key, value, number, reports),
+            (Section::Interface, Some(interface), _) => match Stage::of_key(key) {
+                Some(stage) => interface.add_hook(stage, whole, number, reports),
+                None => interface.set(key, value, number, reports),
+            },
             (Section::Peer, _, Some(peer)) => peer.set(key, value, number, reports),
             _ => {}
+        }
+    }
+
+    fn read_setting(&mut self, section: Section, line: usize, text: &str, reports: &mut Reports) {
+        let Some((written, value)) = text.split_once('=') else {
+            return reports.error(line, None, Problem::NotASetting);
+        };
+        let (written, value) = (written.trim(), value.trim());
+        let interface = match (section, &mut self.interface) {
+            (Section::Refused, _) => return,
+            (Section::Interface, Some(interface)) => interface,
+            _ => return reports.error(line, shown_key(written), Problem::MisplacedSetting),
+        };
+        let Some(key) = SETTINGS.into_iter().find(|key| key.eq_ignore_ascii_case(written)) else {
+            let shown = shown_key(written);
+            let suggestion = shown.and_then(|written| closest(written, SETTINGS.into_iter()));
+            return reports.error(line, shown, Problem::UnknownSetting { suggestion });
+        };
+        let host = &mut interface.host;
+        match key {
+            "KillSwitch" => host.kill_switch.set(values::kill_switch(value), line, key, reports),
+            "PathMtuDiscovery" => host.path_mtu_discovery.set(values::on_off(value), line, key, reports),
+            _ => host.mss_clamp.set(values::on_off(value), line, key, reports),
         }
     }
 }
 
 impl InterfaceDraft {
+    fn add_hook(&mut self, stage: Stage, command: &str, line: usize, reports: &mut Reports) {
+        if let Some(command) = reports.ok(line, stage.key(), values::command(command)) {
+            self.host.hooks.push(Hook::new(stage, command, &reports.file, line));
+        }
+    }
+
     fn set(&mut self, key: &'static str, text: &str, line: usize, reports: &mut Reports) {
         match key {
             "PrivateKey" => self.private_key.set(values::private_key(text), line, key, reports),
@@ -181,6 +261,13 @@ impl InterfaceDraft {
             "FwMark" => self.fw_mark.set(values::fw_mark(text), line, key, reports),
             "MTU" => self.mtu.set(values::mtu(text), line, key, reports),
             "Table" => self.table.set(values::table(text), line, key, reports),
+            "SaveConfig" => self.host.save_config.set(values::true_false(text), line, key, reports),
+            "DNS" => {
+                for item in text.split([',', ' ', '\t']).filter(|item| !item.is_empty()) {
+                    let added = values::add_dns(item, &mut self.host.dns);
+                    reports.ok(line, key, added);
+                }
+            }
             _ => {
                 for item in text.split(',') {
                     let address = reports.ok(line, key, values::address(item.trim()));
@@ -219,9 +306,6 @@ impl PeerDraft {
 
 fn unknown_key(section: Section, written: &str) -> (Option<&str>, Problem) {
     let same = |key: &&str| key.eq_ignore_ascii_case(written);
-    if let Some((key, instead)) = REFUSED_KEYS.into_iter().find(|(key, _)| same(key)) {
-        return (Some(key), Problem::NotSupported { instead });
-    }
     let (own, others, belongs) = match section {
         Section::Peer => (&PEER_KEYS[..], &INTERFACE_KEYS[..], "Interface"),
         _ => (&INTERFACE_KEYS[..], &PEER_KEYS[..], "Peer"),
@@ -232,36 +316,6 @@ fn unknown_key(section: Section, written: &str) -> (Option<&str>, Problem) {
     let shown = shown_key(written);
     let suggestion = shown.and_then(|written| closest(written, own.iter().chain(others).copied()));
     (shown, Problem::UnknownKey { section: section.name(), suggestion })
-}
-
-/// The name of a key if it may be repeated: shorter than a WireGuard key that was pasted in its place.
-fn shown_key(written: &str) -> Option<&str> {
-    let valid = (1..=32).contains(&written.len()) && written.bytes().all(|byte| byte.is_ascii_alphanumeric());
-    valid.then_some(written)
-}
-
-/// The candidate that one or two typing errors lead to.
-fn closest(written: &str, candidates: impl Iterator<Item = &'static str>) -> Option<&'static str> {
-    let written = written.to_ascii_lowercase();
-    candidates
-        .map(|key| (edit_distance(&written, &key.to_ascii_lowercase()), key))
-        .filter(|&(distance, key)| distance <= 2.min(key.len() / 2))
-        .min()
-        .map(|(_, key)| key)
-}
-
-/// Levenshtein's distance in bytes.
-fn edit_distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, a) in a.bytes().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, b) in b.bytes().enumerate() {
-            let replaced = diagonal + usize::from(a != b);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
 }
 
 /// Collects what is wrong and what is odd.

@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
-use weft_tunnel::{Change, PeerSnapshot, PublicKey};
+use weft_tunnel::{Change, PeerSnapshot, PrivateKey, PublicKey};
 
 use super::model::Model;
 use super::{Control, ControlError, DeviceChange, DeviceState, PeerState};
 use crate::dataplane::{DataplaneError, Handle, Snapshot};
+use crate::status::{Configured, ConfiguredPeer, Running, StatusReport};
 use crate::udp::BindError;
 
 /// Changes a running interface and tells what it is. One change is made after the other; packets go on meanwhile.
@@ -35,6 +36,11 @@ impl Controller {
         self.dataplane.snapshot(peers)
     }
 
+    /// The mark of outgoing packets; 0: none.
+    pub fn fw_mark(&self) -> u32 {
+        self.lock().fw_mark
+    }
+
     /// Changes the MTU that inner packets are padded within, in bytes.
     pub fn set_mtu(&self, mtu: u16) -> Result<(), ControlError> {
         Ok(self.dataplane.change(vec![Change::Mtu(mtu)])?)
@@ -43,6 +49,39 @@ impl Controller {
     /// Lets the routing table choose the source address towards every peer anew.
     pub fn forget_sources(&self) -> Result<(), ControlError> {
         Ok(self.dataplane.change(vec![Change::ForgetSources])?)
+    }
+
+    /// This machine reaches these peers another way now.
+    pub fn paths_changed(&self, peers: Vec<PublicKey>) -> Result<(), ControlError> {
+        Ok(self.dataplane.change(peers.into_iter().map(Change::PathChanged).collect())?)
+    }
+    /// This machine slept for so long, and these are the peers that may not know that it is back.
+    pub fn resumed(&self, peers: Vec<PublicKey>, slept: Duration) -> Result<(), ControlError> {
+        let change = |peer| Change::Resumed { peer, slept };
+        Ok(self.dataplane.change(peers.into_iter().map(change).collect())?)
+    }
+
+    /// Everything that is known of the interface: what `running` says, and what the tunnel does.
+    pub fn status(&self, running: &Running) -> Result<StatusReport, ControlError> {
+        let (configured, snapshot) = {
+            let inner = self.lock();
+            let snapshot = self.dataplane.snapshot(inner.model.peer_count())?;
+            let peers = inner.model.peers().map(|peer| ConfiguredPeer {
+                public_key: peer.public_key,
+                endpoint: peer.endpoint,
+                has_preshared_key: peer.preshared_key.is_some(),
+                persistent_keepalive: peer.persistent_keepalive.map(Into::into),
+                allowed_ips: peer.allowed_ips.iter().map(ToString::to_string).collect(),
+            });
+            let configured = Configured {
+                public_key: inner.model.private_key().map(PrivateKey::public_key),
+                listen_port: inner.listen_port,
+                fw_mark: inner.fw_mark,
+                peers: peers.collect(),
+            };
+            (configured, snapshot)
+        };
+        Ok(running.report(&configured, &snapshot))
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {

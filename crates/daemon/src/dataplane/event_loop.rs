@@ -5,21 +5,21 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::mpsc::SyncSender;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use tokio::sync::mpsc;
 use tokio::time::Sleep;
 use weft_tun::{Tun, TunStatsSnapshot};
-use weft_tunnel::{ControlQueue, DropReason, Event, PeerSnapshot, Tunnel};
+use weft_tunnel::{ControlQueue, DropCounters, DropReason, Event, Tunnel};
 
+use super::answers;
 use super::commands::{self, Job};
 use super::inbound::Inbound;
 use super::outbound::Outbound;
-use super::{Command, DataplaneError, Snapshot};
+use super::{Command, DataplaneError, OnEvent, QueueDepths, SendFailure, Snapshot};
 use crate::logging::LogLimit;
-use crate::udp::{Udp, UdpStats};
+use crate::udp::Udp;
 
 /// Handshake messages and keepalives that may wait for the socket.
 const CONTROL_SLOTS: usize = 256;
@@ -44,9 +44,11 @@ pub struct EventLoop<T, U, S> {
     commands: mpsc::Receiver<Command>,
     /// What a command left to do. Until it is done no other is taken.
     job: Option<Job>,
-    events: Option<SyncSender<Event>>,
+    on_event: Option<OnEvent>,
     timer: Pin<Box<Sleep>>,
     armed_for: Option<Instant>,
+    /// Of handshakes and keepalives.
+    send_failure: Option<SendFailure>,
     tun_stats: S,
     moved_limit: LogLimit,
     failed_limit: LogLimit,
@@ -64,18 +66,19 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
             inbound: Inbound::new(),
             commands,
             job: None,
-            events: None,
+            on_event: None,
             timer: Box::pin(tokio::time::sleep(std::time::Duration::ZERO)),
             armed_for: None,
+            send_failure: None,
             tun_stats,
             moved_limit: LogLimit::default(),
             failed_limit: LogLimit::default(),
         }
     }
 
-    /// Tells `events` what happens to peers.
-    pub fn report_events(&mut self, events: Option<SyncSender<Event>>) {
-        self.events = events;
+    /// Tells `on_event` what happens to peers.
+    pub fn report_events(&mut self, on_event: Option<OnEvent>) {
+        self.on_event = on_event;
     }
 
     /// Runs until a command ends it or the device is gone.
@@ -92,7 +95,7 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
             Poll::Pending => commands::turn_of(self.job.as_ref()),
         };
         self.timers(now);
-        self.send_control(cx);
+        self.send_control(cx, now);
         let inbound =
             self.inbound.turn(cx, now, &mut self.tunnel, &mut self.tun, &mut self.udp, &mut self.control);
         let inbound = match inbound {
@@ -104,9 +107,12 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
             Ok(turn) => turn,
             Err(error) => return Poll::Ready(Err(error)),
         };
+        if let Err(error) = answers::write(cx, &mut self.tunnel, &mut self.tun) {
+            return Poll::Ready(Err(error));
+        }
         // Packets without a session have asked for a handshake, and datagrams have answers.
         self.timers(now);
-        self.send_control(cx);
+        self.send_control(cx, now);
         self.log_events(now);
         self.arm_timer(cx, now);
         if commands == Turn::Busy
@@ -127,7 +133,14 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
         loop {
             if let Some(job) = self.job.take() {
                 let (udp, tun) = (&self.udp, &self.tun_stats);
-                let counters = |tunnel: &Tunnel, peers| snapshot(tunnel, udp.stats(), tun(), peers);
+                let queues = QueueDepths { control: self.control.len(), ..self.outbound.depths() };
+                let send_failure = [self.send_failure, self.outbound.send_failure()];
+                let send_failure = send_failure.into_iter().flatten().max_by_key(|failure| failure.at);
+                let counters = |tunnel: &Tunnel, peers| {
+                    let (udp_features, udp, tun) = (udp.features(), udp.stats(), tun());
+                    let (tunnel, drops) = (tunnel.stats().clone(), drops(tunnel, &tun));
+                    Snapshot { udp, udp_features, tunnel, drops, peers, tun, queues, send_failure }
+                };
                 self.job = job.turn(&mut self.tunnel, now, counters);
                 if self.job.is_some() {
                     return Poll::Pending;
@@ -156,13 +169,15 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
     }
 
     /// Sends handshakes and keepalives: they wait for the socket alone, never for data.
-    fn send_control(&mut self, cx: &mut Context<'_>) {
+    fn send_control(&mut self, cx: &mut Context<'_>, now: Instant) {
         while let Some(message) = self.control.front() {
             match self.udp.poll_send(cx, &message.transmit()) {
                 Poll::Ready(Ok(_)) => {}
                 Poll::Ready(Err(error)) => {
+                    let destination = message.transmit().destination;
                     self.tunnel.count_drop(error.drop_reason(), 1);
-                    tracing::debug!(destination = %message.transmit().destination, %error, "cannot send a handshake or keepalive");
+                    self.send_failure = Some(SendFailure::new(destination, &error, now));
+                    tracing::debug!(%destination, %error, "cannot send a handshake or keepalive");
                 }
                 Poll::Pending => return,
             }
@@ -191,8 +206,8 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
 
     fn log_events(&mut self, now: Instant) {
         while let Some(event) = self.tunnel.poll_event() {
-            if let Some(events) = &self.events {
-                let _full_or_gone = events.try_send(event);
+            if let Some(on_event) = &mut self.on_event {
+                on_event(event);
             }
             match event {
                 Event::HandshakeComplete { peer } => tracing::debug!(%peer, "handshake complete"),
@@ -215,9 +230,9 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
     }
 }
 
-fn snapshot(tunnel: &Tunnel, udp: UdpStats, tun: TunStatsSnapshot, peers: Vec<PeerSnapshot>) -> Snapshot {
+fn drops(tunnel: &Tunnel, tun: &TunStatsSnapshot) -> DropCounters {
     let mut drops = tunnel.drops().clone();
     drops.add(DropReason::TunWriteFailed, tun.write_failures);
     drops.add(DropReason::MalformedPacket, tun.malformed_reads);
-    Snapshot { udp, tunnel: tunnel.stats().clone(), drops, peers, tun }
+    drops
 }

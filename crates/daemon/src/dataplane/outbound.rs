@@ -9,9 +9,9 @@ use std::time::Instant;
 use weft_tun::{Tun, TunBatch};
 use weft_tunnel::{TransmitQueue, Tunnel};
 
-use super::DataplaneError;
 use super::event_loop::Turn;
 use super::read_ahead::ReadAhead;
+use super::{DataplaneError, QueueDepths, SendFailure};
 use crate::udp::Udp;
 
 /// Sealed batches that may wait for the socket: 512 KiB, about a millisecond at 4 Gbit/s.
@@ -31,6 +31,7 @@ pub(super) struct Outbound {
     ahead: ReadAhead,
     queue: TransmitQueue,
     blocked: bool,
+    send_failure: Option<SendFailure>,
 }
 
 impl Outbound {
@@ -40,12 +41,27 @@ impl Outbound {
             ahead: ReadAhead::new(),
             queue: TransmitQueue::new(TRANSMIT_BATCHES),
             blocked: false,
+            send_failure: None,
         }
     }
 
     /// Whether the socket took nothing more at the last turn.
     pub(super) fn is_blocked(&self) -> bool {
         self.blocked
+    }
+
+    /// The newest datagram that could not be sent.
+    pub(super) fn send_failure(&self) -> Option<SendFailure> {
+        self.send_failure
+    }
+
+    /// What waits in this direction.
+    pub(super) fn depths(&self) -> QueueDepths {
+        QueueDepths {
+            transmit: self.queue.len(),
+            read_ahead_bytes: self.ahead.bytes(),
+            ..QueueDepths::default()
+        }
     }
 
     pub(super) fn turn(
@@ -59,7 +75,7 @@ impl Outbound {
         let mut budget = BUDGET;
         let mut has_read = false;
         loop {
-            if self.send(cx, tunnel, udp).is_pending() {
+            if self.send(cx, now, tunnel, udp).is_pending() {
                 // Nothing is read from the TUN while the socket takes nothing: the kernel's queue fills, and
                 // senders feel it.
                 self.blocked = true;
@@ -99,7 +115,13 @@ impl Outbound {
     }
 
     /// Sends everything that is sealed, in order; `Pending` when the socket takes no more.
-    fn send(&mut self, cx: &mut Context<'_>, tunnel: &mut Tunnel, udp: &mut impl Udp) -> Poll<()> {
+    fn send(
+        &mut self,
+        cx: &mut Context<'_>,
+        now: Instant,
+        tunnel: &mut Tunnel,
+        udp: &mut impl Udp,
+    ) -> Poll<()> {
         while let Some(mut batch) = self.queue.pop() {
             loop {
                 match udp.poll_send(cx, &batch.unsent()) {
@@ -108,13 +130,19 @@ impl Outbound {
                             tunnel.forget_source(batch.path().peer);
                             batch.forget_source();
                         }
+                        if let Some(mtu) = sent.path_mtu {
+                            tracing::debug!(destination = %batch.unsent().destination, mtu, "the path has a small MTU");
+                            tunnel.limit_path(batch.path().peer, mtu, now);
+                        }
                         if batch.advance(sent.bytes) {
                             break;
                         }
                     }
                     Poll::Ready(Err(error)) => {
+                        let destination = batch.unsent().destination;
                         tunnel.count_drop(error.drop_reason(), batch.unsent().segments() as u64);
-                        tracing::debug!(destination = %batch.unsent().destination, %error, "cannot send");
+                        self.send_failure = Some(SendFailure::new(destination, &error, now));
+                        tracing::debug!(%destination, %error, "cannot send");
                         break;
                     }
                     Poll::Pending => {

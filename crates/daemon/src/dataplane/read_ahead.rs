@@ -79,6 +79,11 @@ impl ReadAhead {
         READ_AHEAD.saturating_sub(self.bytes)
     }
 
+    /// Bytes that wait.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Whether nothing waits.
     pub(super) fn is_empty(&self) -> bool {
         self.sparse.is_empty() && self.bulk.is_empty()

@@ -16,7 +16,7 @@ use weft_tunnel::PrivateKey;
 
 use super::account::Account;
 use crate::cli::TunArgs;
-use crate::config::{Config, Endpoint, Interface, Peer, Table};
+use crate::config::{Config, Endpoint, HostConfig, Interface, Peer, Table};
 use crate::dataplane::DataplaneError;
 use crate::exit::{Code, Error};
 use crate::lab::counters::Counters;
@@ -104,6 +104,7 @@ fn config(name: &str, place: usize, keys: &[PrivateKey; 2]) -> Result<Config, Er
             addresses: inner(place).to_vec(),
             mtu: None,
             table: Table::Auto,
+            host: HostConfig::default(),
         },
         peers: vec![Peer {
             public_key: keys[1 - place].public_key(),

@@ -1,5 +1,6 @@
 //! Addresses, routes and link settings over rtnetlink.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::io;
 use std::net::IpAddr;
@@ -20,6 +21,8 @@ use crate::config::InterfaceName;
 
 #[path = "linux/mtu.rs"]
 mod mtu;
+#[path = "linux/rules.rs"]
+mod rules;
 
 /// The kernel's network configuration in the network namespace of the thread that opened it.
 ///
@@ -95,7 +98,8 @@ impl Netlink {
         self.wait(self.handle.link().change(message).execute())
     }
 
-    pub(super) fn create_address(&self, link: &Link, address: IpNet) -> Result<(), RouteError> {
+    /// Adds an address to a device.
+    pub fn add_address(&self, link: &Link, address: IpNet) -> Result<(), RouteError> {
         let mut request = self.handle.address().add(link.index, address.addr(), address.prefix_len());
         // Our own message: the builder's has a broadcast address, which a tunnel does not have.
         *request.message_mut() = address_message(link, address);
@@ -103,14 +107,16 @@ impl Netlink {
             .map_err(|failure| failure.because(|| format!("add address {address} to {}", link.name)))
     }
 
-    pub(super) fn remove_address(&self, link: &Link, address: IpNet) -> Result<(), RouteError> {
+    /// Removes an address from a device; that it is gone already is no error.
+    pub fn remove_address(&self, link: &Link, address: IpNet) -> Result<(), RouteError> {
         let request = self.handle.address().del(address_message(link, address));
         gone_is_fine(self.wait(request.execute()), &[libc::EADDRNOTAVAIL, libc::ENODEV, libc::ENXIO])
             .map_err(|failure| failure.because(|| format!("remove address {address} from {}", link.name)))
     }
 
-    /// Whether the route was made; not, if there was the same one already.
-    pub(super) fn create_route(&self, link: &Link, prefix: IpNet, table: u32) -> Result<bool, RouteError> {
+    /// Adds a route to a prefix through a device, and says whether that was needed: one that is there already through
+    /// the same device stays as it is.
+    pub fn add_route(&self, link: &Link, prefix: IpNet, table: u32) -> Result<bool, RouteError> {
         let request = self.handle.route().add(route_message(link, prefix, table));
         match self.wait(request.execute()) {
             Ok(()) => Ok(true),
@@ -119,10 +125,33 @@ impl Netlink {
         }
     }
 
-    pub(super) fn remove_route(&self, link: &Link, prefix: IpNet, table: u32) -> Result<(), RouteError> {
+    /// Removes a route; that it is gone already is no error.
+    pub fn remove_route(&self, link: &Link, prefix: IpNet, table: u32) -> Result<(), RouteError> {
         let request = self.handle.route().del(route_message(link, prefix, table));
         gone_is_fine(self.wait(request.execute()), &[libc::ESRCH, libc::ENODEV])
             .map_err(|failure| failure.because(|| route_name("remove", link, prefix, table)))
+    }
+
+    /// The addresses of a device, those that the kernel made for it included.
+    pub fn addresses(&self, link: &Link) -> Result<Vec<IpNet>, RouteError> {
+        let request = self.handle.address().get().set_link_index_filter(link.index).execute();
+        let found = self
+            .wait(request.try_collect::<Vec<_>>())
+            .map_err(|failure| failure.because(|| format!("list the addresses of {}", link.name)))?;
+        Ok(found.iter().filter_map(address_of).collect())
+    }
+
+    /// The tables that have routes of either family.
+    pub fn tables_in_use(&self) -> Result<BTreeSet<u32>, RouteError> {
+        let mut tables = BTreeSet::new();
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            match self.routes(family) {
+                Ok(routes) => tables.extend(routes.iter().map(table_of)),
+                Err(failure) if has_no_such_family(&failure) => {}
+                Err(failure) => return Err(failure.because(|| "list the routes".to_owned())),
+            }
+        }
+        Ok(tables)
     }
 
     /// Whether this very prefix is routed through this device already.
@@ -198,6 +227,27 @@ fn gone_is_fine(result: Result<(), Failure>, gone: &[i32]) -> Result<(), Failure
         Err(failure) if gone.iter().any(|&errno| failure.is(errno)) => Ok(()),
         other => other,
     }
+}
+
+/// A kernel without IPv6 has no routes and rules of it.
+fn has_no_such_family(failure: &Failure) -> bool {
+    failure.is(libc::EAFNOSUPPORT) || failure.is(libc::EOPNOTSUPP)
+}
+
+fn address_of(message: &AddressMessage) -> Option<IpNet> {
+    let find = |wanted: fn(&AddressAttribute) -> Option<IpAddr>| message.attributes.iter().find_map(wanted);
+    // The local one is the device's own; the other one may be the far end's.
+    let local = find(|attribute| match attribute {
+        AddressAttribute::Local(address) => Some(*address),
+        _ => None,
+    });
+    let address = local.or_else(|| {
+        find(|attribute| match attribute {
+            AddressAttribute::Address(address) => Some(*address),
+            _ => None,
+        })
+    });
+    IpNet::new(address?, message.header.prefix_len).ok()
 }
 
 fn family(address: IpAddr) -> AddressFamily {

@@ -1,7 +1,7 @@
 //! What is decided without the kernel.
 
 use super::*;
-use crate::config::parse;
+use crate::config::{Config, parse};
 
 fn config(interface: &str, allowed_ips: &str) -> Config {
     let key = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=";

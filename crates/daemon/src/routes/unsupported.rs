@@ -1,10 +1,11 @@
 //! The twin for platforms where weft cannot set addresses and routes yet: opening it says so.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use ipnet::IpNet;
 
-use super::{Link, QueueLimits, RouteError};
+use super::{FoundRule, Link, QueueLimits, RouteError, Rule};
 use crate::config::{Interface, InterfaceName};
 
 /// Nothing: it cannot be made.
@@ -49,19 +50,48 @@ impl Netlink {
         match self.never {}
     }
 
-    pub(super) fn create_address(&self, _: &Link, _: IpNet) -> Result<(), RouteError> {
+    /// The addresses of a device.
+    pub fn addresses(&self, _: &Link) -> Result<Vec<IpNet>, RouteError> {
         match self.never {}
     }
 
-    pub(super) fn remove_address(&self, _: &Link, _: IpNet) -> Result<(), RouteError> {
+    /// The tables that have routes.
+    pub fn tables_in_use(&self) -> Result<BTreeSet<u32>, RouteError> {
         match self.never {}
     }
 
-    pub(super) fn create_route(&self, _: &Link, _: IpNet, _: u32) -> Result<bool, RouteError> {
+    /// Adds a rule.
+    pub fn add_rule(&self, _: &Rule) -> Result<(), RouteError> {
         match self.never {}
     }
 
-    pub(super) fn remove_route(&self, _: &Link, _: IpNet, _: u32) -> Result<(), RouteError> {
+    /// Removes a rule.
+    pub fn remove_rule(&self, _: &Rule) -> Result<(), RouteError> {
+        match self.never {}
+    }
+
+    /// All rules.
+    pub fn rules(&self) -> Result<Vec<FoundRule>, RouteError> {
+        match self.never {}
+    }
+
+    /// Adds an address.
+    pub fn add_address(&self, _: &Link, _: IpNet) -> Result<(), RouteError> {
+        match self.never {}
+    }
+
+    /// Removes an address.
+    pub fn remove_address(&self, _: &Link, _: IpNet) -> Result<(), RouteError> {
+        match self.never {}
+    }
+
+    /// Adds a route.
+    pub fn add_route(&self, _: &Link, _: IpNet, _: u32) -> Result<bool, RouteError> {
+        match self.never {}
+    }
+
+    /// Removes a route.
+    pub fn remove_route(&self, _: &Link, _: IpNet, _: u32) -> Result<(), RouteError> {
         match self.never {}
     }
 }

@@ -3,8 +3,6 @@
 use std::num::NonZeroU16;
 use std::time::{Duration, SystemTime};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use weft_tunnel::{PresharedKey, PrivateKey, PublicKey};
 use zeroize::Zeroizing;
 
@@ -184,11 +182,7 @@ fn private_key(text: &str) -> Option<Option<PrivateKey>> {
 
 fn preshared_key(text: &str) -> Option<Option<PresharedKey>> {
     let bytes = unhex(text)?;
-    if *bytes == [0; 32] {
-        return Some(None);
-    }
-    let base64 = Zeroizing::new(STANDARD.encode(*bytes));
-    base64.parse().ok().map(Some)
+    Some((*bytes != [0; 32]).then(|| PresharedKey::from_bytes(*bytes)))
 }
 
 fn public_key(text: &str) -> Option<PublicKey> {

@@ -2,8 +2,8 @@
 
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
 
-#[cfg_attr(target_os = "linux", path = "endpoint/scope/linux.rs")]
-#[cfg_attr(not(target_os = "linux"), path = "endpoint/scope/other.rs")]
+#[cfg_attr(unix, path = "endpoint/scope/unix.rs")]
+#[cfg_attr(not(unix), path = "endpoint/scope/other.rs")]
 mod scope;
 
 /// The text of an endpoint.

@@ -2,16 +2,11 @@
 
 use std::fmt::Write as _;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use weft_tunnel::{PresharedKey, PrivateKey};
 use zeroize::Zeroizing;
 
 use super::endpoint;
 use crate::control::{AllowedIpChange, DeviceChange, PeerChange};
-
-/// 32 zero bytes, with which UAPI says "no key".
-const NO_KEY: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
 /// The request, with the empty line at its end.
 pub(super) fn set(change: &DeviceChange) -> Zeroizing<Vec<u8>> {
@@ -20,7 +15,7 @@ pub(super) fn set(change: &DeviceChange) -> Zeroizing<Vec<u8>> {
     let mut text = Request(Zeroizing::new(String::with_capacity(512 + peers)));
     text.line("set", "1");
     if let Some(key) = &change.private_key {
-        text.secret("private_key", key.as_ref().map(PrivateKey::to_base64));
+        text.secret("private_key", key.as_ref().map(PrivateKey::as_bytes));
     }
     if let Some(port) = change.listen_port {
         text.line("listen_port", port);
@@ -46,13 +41,9 @@ impl Request {
         let _ = writeln!(self.0, "{key}={value}");
     }
 
-    /// A key given as base64.
-    fn secret(&mut self, key: &str, base64: Option<Zeroizing<String>>) {
-        let bytes = base64.and_then(|text| STANDARD.decode(text.as_bytes()).ok()).map(Zeroizing::new);
-        match bytes {
-            Some(bytes) => self.line(key, hex(&bytes).as_str()),
-            None => self.line(key, NO_KEY),
-        }
+    /// A key; all of it is zero for none.
+    fn secret(&mut self, key: &str, bytes: Option<&[u8; 32]>) {
+        self.line(key, hex(bytes.unwrap_or(&[0; 32])).as_str());
     }
 
     fn peer(&mut self, peer: &PeerChange) {
@@ -64,7 +55,7 @@ impl Request {
             self.line("update_only", true);
         }
         if let Some(key) = &peer.preshared_key {
-            self.secret("preshared_key", key.as_ref().map(PresharedKey::to_base64));
+            self.secret("preshared_key", key.as_ref().map(PresharedKey::as_bytes));
         }
         if let Some(endpoint) = &peer.endpoint {
             self.line("endpoint", endpoint::text(endpoint));

@@ -12,8 +12,7 @@ use zeroize::Zeroizing;
 
 use super::{append, is_whole};
 
-/// Where every implementation of the UAPI has its sockets.
-pub(super) const DIRECTORY: &str = "/var/run/wireguard";
+pub(super) use crate::control::uapi::SOCKET_DIRECTORY as DIRECTORY;
 
 fn path(interface: &str) -> PathBuf {
     Path::new(DIRECTORY).join(format!("{interface}.sock"))

@@ -7,13 +7,15 @@ use std::task::{Context, Poll, ready};
 
 use weft_tunnel::Transmit;
 
+pub(crate) use self::kernel::Release;
 use self::send::Sender;
 use self::socket::UdpSocket;
-use super::{BindError, RecvBuffers, SendError, Sent, Udp, UdpConfig, UdpStats};
+use super::{BindError, RecvBuffers, SendError, Sent, Udp, UdpConfig, UdpFeatures, UdpStats};
 
 mod cmsg;
 mod fallback;
 mod kernel;
+mod path_mtu;
 mod recv;
 mod send;
 mod socket;
@@ -52,11 +54,11 @@ impl UdpSockets {
     ) -> Result<Self, BindError> {
         let release = kernel::Release::running();
         let open = |socket: Option<socket2::Socket>, is_v6| {
-            socket.map(|socket| UdpSocket::from_socket(socket, is_v6, config.fwmark, release)).transpose()
+            socket.map(|socket| UdpSocket::from_socket(socket, is_v6, config, release)).transpose()
         };
         let (v4, v6) = (open(v4, false)?, open(v6, true)?);
         let gso = config.gso && [&v4, &v6].into_iter().flatten().all(UdpSocket::knows_gso);
-        let sender = Sender::new(gso, release);
+        let sender = Sender::new(gso, config.path_mtu, release);
         Ok(Self { v4, v6, config: *config, v6_first: false, sender, stats: UdpStats::default() })
     }
 
@@ -148,6 +150,17 @@ impl Udp for UdpSockets {
             self.set_mark(config.fwmark)?;
         }
         Ok(self.config.port)
+    }
+
+    fn features(&self) -> UdpFeatures {
+        let sockets = || [&self.v4, &self.v6].into_iter().flatten();
+        let smallest = |bytes: fn(&UdpSocket) -> u64| sockets().map(bytes).min().unwrap_or_default();
+        UdpFeatures {
+            gso: self.sender.uses_gso(),
+            gro: sockets().all(UdpSocket::joins_datagrams),
+            receive_buffer_bytes: smallest(UdpSocket::receive_buffer_bytes),
+            send_buffer_bytes: smallest(UdpSocket::send_buffer_bytes),
+        }
     }
 
     fn stats(&self) -> UdpStats {

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use weft::cli::TunThreads;
+use weft::control::Controller;
 use weft::dataplane::Snapshot;
 use weft::lab::counters::Counters;
 use weft::lab::emulator::LinkSpec;
@@ -83,6 +84,12 @@ impl Bed {
         let bed = Self { ends, setting, a, b, before };
         assert!(answers(&bed.ends.a, End::B.inner(Family::V4)), "no answer through the tunnel: {setting:?}");
         Some(bed)
+    }
+
+    /// What changes the interface of an end.
+    pub(crate) fn controller(&self, end: End) -> &Controller {
+        let daemon = if end == End::A { &self.a } else { &self.b };
+        daemon.controller().unwrap()
     }
 
     pub(crate) fn read(&self, end: End) -> Reading {
@@ -201,7 +208,8 @@ fn imbalance_between(from: &Reading, to: &Reading) -> Option<String> {
 }
 
 /// Only the multicast that the kernel sends through every interface has no peer to go to.
-fn unexplained_drops(end: &Reading) -> Option<String> {
+/// What weft dropped, if that is more than the multicast that the kernel sends by itself.
+pub(crate) fn unexplained_drops(end: &Reading) -> Option<String> {
     let drops = &end.weft.drops;
     let multicast = end.kernel.protocol("Ip6OutMcastPkts");
     let unexplained = drops.total() - drops.get(DropReason::NoPeer);

@@ -27,9 +27,11 @@ use weft::up::{Daemon, Options, UpError};
 use weft_tunnel::{PresharedKey, PrivateKey, PublicKey};
 
 mod process;
+mod pty;
 mod traces;
 
 pub(crate) use process::{Ended, WeftProcess};
+pub(crate) use pty::Pty;
 pub(crate) use traces::{Traces, addresses_of, links_of, routes_of, set_rate, udp_ports_of};
 
 /// The interface's name in most tests.

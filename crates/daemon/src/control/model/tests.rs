@@ -73,7 +73,9 @@ impl Tunnel {
             Change::PersistentKeepalive { peer, interval } => {
                 assert_ne!(self.peers.insert(*peer, *interval), None);
             }
-            Change::Endpoint { peer, .. }
+            Change::PathChanged(peer)
+            | Change::Resumed { peer, .. }
+            | Change::Endpoint { peer, .. }
             | Change::PresharedKey { peer, .. }
             | Change::Session { peer, .. } => assert!(self.peers.contains_key(peer)),
             Change::PrivateKey(_) | Change::Mtu(_) | Change::ForgetSources => {}

@@ -13,7 +13,7 @@ use rtnetlink::{LinkDummy, LinkVeth};
 
 use super::*;
 use crate::config::{Config, parse};
-use crate::routes::Applied;
+use crate::routes::{Family, Rule, RuleKind};
 
 /// Runs a test on a thread in a fresh network namespace. Without CAP_SYS_ADMIN it is not run: a user namespace is
 /// only for processes with one thread.
@@ -83,77 +83,101 @@ fn addresses(netlink: &Netlink, link: &Link) -> Vec<String> {
 }
 
 #[test]
-fn addresses_and_routes_are_added_and_undone_exactly() {
-    in_a_namespace("addresses_and_routes_are_added_and_undone_exactly", |netlink| {
+fn addresses_and_routes_are_added_and_removed_and_those_of_others_stay() {
+    let test = "addresses_and_routes_are_added_and_removed_and_those_of_others_stay";
+    in_a_namespace(test, |netlink| {
         let link = make_link(netlink);
-        let by_hand = "192.168.77.0/24".parse().unwrap();
         netlink.set_up(&link).unwrap();
-        // An address of its own: the kernel drops all IPv4 routes of a device with its last IPv4 address.
-        netlink.add_address(&link, "192.0.2.7/32".parse().unwrap(), &mut Applied::default()).unwrap();
-        netlink.add_route(&link, by_hand, MAIN_TABLE, &mut Applied::default()).unwrap();
-
-        let config =
-            config("Address = 10.9.0.1/24, fd99::1/64", "10.9.0.2, 10.0.0.0/8, fd00::/8, 192.168.77.0/24");
-        let mut applied = netlink.apply(&link, &config, 1400).unwrap();
-        assert_eq!(netlink.find_link("dummy0").unwrap().mtu, 1400);
-        assert_eq!(addresses(netlink, &link), ["10.9.0.1/24", "192.0.2.7/32", "fd99::1/64"]);
-        assert_eq!(static_routes(netlink, &link), ["254 10.0.0.0/8", "254 192.168.77.0/24", "254 fd00::/8"]);
-
-        assert!(applied.undo(netlink).is_empty());
-        assert!(applied.is_empty());
-        assert_eq!(addresses(netlink, &link), ["192.0.2.7/32"], "the address made by hand stays");
-        assert_eq!(static_routes(netlink, &link), ["254 192.168.77.0/24"], "the route made by hand stays");
-        assert!(applied.undo(netlink).is_empty(), "undoing twice does nothing");
+        let nets = ["10.9.0.1/24", "fd99::1/64"].map(|net| net.parse::<IpNet>().unwrap());
+        let prefixes = ["10.0.0.0/8", "fd00::/8"].map(|net| net.parse::<IpNet>().unwrap());
+        for net in nets {
+            netlink.add_address(&link, net).unwrap();
+        }
+        assert!(netlink.add_address(&link, nets[0]).unwrap_err().to_string().contains("it is there already"));
+        for prefix in prefixes {
+            assert!(netlink.add_route(&link, prefix, MAIN_TABLE).unwrap());
+            assert!(!netlink.add_route(&link, prefix, MAIN_TABLE).unwrap(), "it is there already");
+        }
+        assert_eq!(static_routes(netlink, &link), ["254 10.0.0.0/8", "254 fd00::/8"]);
+        assert_eq!(addresses(netlink, &link), ["10.9.0.1/24", "fd99::1/64"]);
+        let found = netlink.addresses(&link).unwrap();
+        assert!(nets.iter().all(|net| found.contains(net)), "{found:?}");
+        for _ in 0..2 {
+            netlink.remove_route(&link, prefixes[0], MAIN_TABLE).unwrap();
+            netlink.remove_address(&link, nets[1]).unwrap();
+        }
+        assert_eq!(static_routes(netlink, &link), ["254 fd00::/8"]);
+        assert_eq!(addresses(netlink, &link), ["10.9.0.1/24"]);
+        netlink.wait(netlink.handle.link().del(link.index).execute()).unwrap();
+        netlink.remove_route(&link, prefixes[1], MAIN_TABLE).unwrap();
+        netlink.remove_address(&link, nets[0]).unwrap();
+        let name = "dummy0".parse().unwrap();
+        assert!(matches!(netlink.link(&name), Err(RouteError::NoLink(_))));
     });
 }
 
 #[test]
-fn a_numbered_table_gets_the_default_route_and_gives_it_back() {
-    in_a_namespace("a_numbered_table_gets_the_default_route_and_gives_it_back", |netlink| {
+fn a_route_of_somebody_else_is_named() {
+    in_a_namespace("a_route_of_somebody_else_is_named", |netlink| {
         let link = make_link(netlink);
-        let config =
-            config("Table = 51820\nAddress = 10.9.0.1/24, fd99::1/64", "0.0.0.0/0, ::/0, 10.9.0.0/24");
-        let mut applied = netlink.apply(&link, &config, 1420).unwrap();
-        let expected = ["51820 0.0.0.0/0", "51820 10.9.0.0/24", "51820 ::/0"];
-        assert_eq!(static_routes(netlink, &link), expected);
-        assert!(applied.undo(netlink).is_empty());
-        assert_eq!(static_routes(netlink, &link), [""; 0]);
-    });
-}
-
-#[test]
-fn a_failure_takes_back_what_was_done_and_names_the_route() {
-    in_a_namespace("a_failure_takes_back_what_was_done_and_names_the_route", |netlink| {
-        let link = make_link(netlink);
+        netlink.set_up(&link).unwrap();
         netlink.wait(netlink.handle.link().add(LinkVeth::new("veth0", "veth1").build()).execute()).unwrap();
         let other = netlink.find_link("veth0").unwrap();
         netlink.set_up(&other).unwrap();
         netlink.set_up(&netlink.find_link("veth1").unwrap()).unwrap();
-        netlink
-            .add_route(&other, "10.5.0.0/16".parse().unwrap(), MAIN_TABLE, &mut Applied::default())
-            .unwrap();
-
-        let config = config("Address = 10.9.0.1/24", "10.6.0.0/16, 10.5.0.0/16, 10.4.0.0/16");
-        let error = netlink.apply(&link, &config, 1420).unwrap_err().to_string();
+        let prefix = "10.5.0.0/16".parse().unwrap();
+        assert!(netlink.add_route(&other, prefix, MAIN_TABLE).unwrap());
+        let error = netlink.add_route(&link, prefix, MAIN_TABLE).unwrap_err().to_string();
         assert!(error.starts_with("cannot add route 10.5.0.0/16 dev dummy0: "), "{error}");
         assert!(error.contains("it is there already"), "{error}");
-        assert_eq!(addresses(netlink, &link), [""; 0]);
-        assert_eq!(static_routes(netlink, &link), [""; 0]);
-        assert_eq!(static_routes(netlink, &other), ["254 10.5.0.0/16"]);
+        // In a table of its own there is room.
+        assert!(netlink.add_route(&link, prefix, 51_820).unwrap());
+        assert!(netlink.tables_in_use().unwrap().contains(&51_820));
     });
 }
 
 #[test]
-fn a_device_that_vanished_leaves_nothing_to_undo() {
-    in_a_namespace("a_device_that_vanished_leaves_nothing_to_undo", |netlink| {
-        let link = make_link(netlink);
-        let config = config("Address = 10.9.0.1/24, fd99::1/64", "10.0.0.0/8, fd00::/8");
-        let mut applied = netlink.apply(&link, &config, 1420).unwrap();
-        netlink.wait(netlink.handle.link().del(link.index).execute()).unwrap();
-        let failures = applied.undo(netlink);
-        assert!(failures.is_empty(), "{failures:?}");
-        let name = "dummy0".parse().unwrap();
-        assert!(matches!(netlink.link(&name), Err(RouteError::NoLink(_))));
+fn rules_are_added_found_and_removed_at_their_places() {
+    in_a_namespace("rules_are_added_found_and_removed_at_their_places", |netlink| {
+        let before = netlink.rules().unwrap();
+        let rules: Vec<Rule> = Family::ALL
+            .into_iter()
+            .flat_map(|family| {
+                // One that fits the old eight bits of a table's number, and one that does not.
+                [
+                    Rule { family, priority: 100, kind: RuleKind::Unmarked { mark: 77, table: 77 } },
+                    Rule { family, priority: 99, kind: RuleKind::Unmarked { mark: 51_820, table: 51_820 } },
+                    Rule { family, priority: 98, kind: RuleKind::MainWithoutDefault },
+                    Rule { family, priority: 97, kind: RuleKind::MainWithoutDefault },
+                ]
+            })
+            .collect();
+        for rule in rules.iter().chain(&rules) {
+            netlink.add_rule(rule).unwrap();
+        }
+        let found = netlink.rules().unwrap();
+        assert_eq!(found.len(), before.len() + rules.len(), "{found:?}");
+        for rule in &rules {
+            let same =
+                found.iter().find(|found| (found.family, found.priority) == (rule.family, rule.priority));
+            let same = same.unwrap();
+            match rule.kind {
+                RuleKind::Unmarked { mark, table } => {
+                    assert_eq!((same.mark, same.is_inverted, same.table), (Some(mark), true, table));
+                }
+                RuleKind::MainWithoutDefault => {
+                    assert_eq!((same.mark, same.is_inverted, same.table), (None, false, MAIN_TABLE));
+                }
+            }
+        }
+        netlink.remove_rule(&rules[2]).unwrap();
+        netlink.remove_rule(&rules[2]).unwrap();
+        let places: Vec<u32> = netlink.rules().unwrap().iter().map(|rule| rule.priority).collect();
+        assert!(places.contains(&97), "the same rule at another place stays: {places:?}");
+        for rule in &rules {
+            netlink.remove_rule(rule).unwrap();
+        }
+        assert_eq!(netlink.rules().unwrap(), before);
     });
 }
 
@@ -167,7 +191,7 @@ fn the_mtu_follows_the_routes_to_the_endpoints() {
         let link = make_link(netlink);
         netlink.set_mtu(&link, 1380).unwrap();
         netlink.set_up(&link).unwrap();
-        netlink.add_address(&link, "192.0.2.2/24".parse().unwrap(), &mut Applied::default()).unwrap();
+        netlink.add_address(&link, "192.0.2.2/24".parse().unwrap()).unwrap();
         assert_eq!(netlink.mtu_towards("192.0.2.1".parse().unwrap(), 0).unwrap(), 1380);
         assert_eq!(netlink.default_mtu(&interface, &["192.0.2.1:1".parse().unwrap()]), 1300);
 
@@ -178,7 +202,7 @@ fn the_mtu_follows_the_routes_to_the_endpoints() {
         let both = ["192.0.2.1:1".parse().unwrap(), "198.51.100.1:1".parse().unwrap()];
         assert_eq!(netlink.default_mtu(&interface, &both), 1220);
 
-        netlink.add_route(&link, "0.0.0.0/0".parse().unwrap(), MAIN_TABLE, &mut Applied::default()).unwrap();
+        assert!(netlink.add_route(&link, "0.0.0.0/0".parse().unwrap(), MAIN_TABLE).unwrap());
         assert_eq!(netlink.default_mtu(&interface, &[]), 1300, "of the default route");
     });
 }

@@ -2,11 +2,11 @@
 
 /// Version, patch level and sublevel of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Release(u32, u32, u32);
+pub(crate) struct Release(u32, u32, u32);
 
 impl Release {
     /// The running kernel's; one with no known peculiarities when /proc does not tell.
-    pub(super) fn running() -> Self {
+    pub(crate) fn running() -> Self {
         std::fs::read_to_string("/proc/sys/kernel/osrelease")
             .map_or(Self(6, 12, 0), |release| Self::parse(&release))
     }
@@ -22,12 +22,12 @@ impl Release {
 
     /// Linux 7.0 to 7.1.4 gives the last segment of a GSO batch wrong UDP headers when it is as long as the
     /// others.
-    pub(super) fn mangles_equal_segments(self) -> bool {
+    pub(crate) fn mangles_equal_segments(self) -> bool {
         (Self(7, 0, 0)..=Self(7, 1, 4)).contains(&self)
     }
 
     /// UDP_GRO is there since 5.0, but the stride of what it joined can be relied on since 5.12 only.
-    pub(super) fn reports_gro_stride(self) -> bool {
+    pub(crate) fn reports_gro_stride(self) -> bool {
         self >= Self(5, 12, 0)
     }
 }

@@ -9,25 +9,39 @@ use std::time::Instant;
 use socket2::SockAddr;
 use weft_tunnel::{Ecn, MAX_BATCH_BYTES, MAX_BATCH_SEGMENTS, Transmit};
 
-use super::super::{Sent, UdpStats};
+use super::super::{PathMtu, Sent, UdpStats};
 use super::cmsg::Control;
 use super::fallback::Fallbacks;
 use super::kernel::Release;
+use super::path_mtu::{self, Questions};
 
 /// Sends transmits, and knows which destinations take no batches.
 #[derive(Debug)]
 pub(super) struct Sender {
     gso: bool,
     mangles_equal_segments: bool,
+    path_mtu: PathMtu,
     fallbacks: Fallbacks,
+    questions: Questions,
     fallback_logged: bool,
 }
 
 impl Sender {
-    /// A sender that uses GSO or not.
-    pub(super) fn new(gso: bool, release: Release) -> Self {
-        let mangles_equal_segments = release.mangles_equal_segments();
-        Self { gso, mangles_equal_segments, fallbacks: Fallbacks::default(), fallback_logged: false }
+    /// A sender that uses GSO or not, and sets DF or not.
+    pub(super) fn new(gso: bool, path_mtu: PathMtu, release: Release) -> Self {
+        Self {
+            gso,
+            mangles_equal_segments: release.mangles_equal_segments(),
+            path_mtu,
+            fallbacks: Fallbacks::default(),
+            questions: Questions::default(),
+            fallback_logged: false,
+        }
+    }
+
+    /// Whether batches are sent where destinations take them.
+    pub(super) fn uses_gso(&self) -> bool {
+        self.gso
     }
 
     /// Sends as much as one call takes. [`io::ErrorKind::WouldBlock`] when the socket is full.
@@ -39,11 +53,18 @@ impl Sender {
     ) -> io::Result<Sent> {
         let transmit = one_call(transmit);
         match self.send_from_source(fd, &transmit, stats) {
-            Ok(bytes) => Ok(Sent { bytes, source_unusable: false }),
+            Ok(bytes) => Ok(Sent { bytes, source_unusable: false, path_mtu: None }),
+            Err(error) if self.path_mtu == PathMtu::On && is_too_long(&error) => {
+                let send = || send_singles(fd, &transmit, stats);
+                let bytes = path_mtu::in_pieces(fd, transmit.destination, send)?;
+                stats.gso_fallbacks += u64::from(transmit.segments() > 1 && self.gso);
+                let path_mtu = self.questions.path_mtu(fd, &transmit);
+                Ok(Sent { bytes, source_unusable: false, path_mtu })
+            }
             Err(error) if transmit.source.is_some() && may_be_the_source(&error) => {
                 let anywhere = Transmit { source: None, ..transmit };
                 match self.send_from_source(fd, &anywhere, stats) {
-                    Ok(bytes) => Ok(Sent { bytes, source_unusable: true }),
+                    Ok(bytes) => Ok(Sent { bytes, source_unusable: true, path_mtu: None }),
                     Err(other) if other.kind() == io::ErrorKind::WouldBlock => Err(other),
                     Err(_) => Err(error),
                 }
@@ -104,6 +125,10 @@ fn one_call<'a>(transmit: &Transmit<'a>) -> Transmit<'a> {
     let segments = (MAX_BATCH_BYTES / transmit.segment_size).clamp(1, MAX_BATCH_SEGMENTS);
     let bytes = transmit.contents.len().min(segments * transmit.segment_size);
     Transmit { contents: &transmit.contents[..bytes], ..*transmit }
+}
+
+fn is_too_long(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EMSGSIZE)
 }
 
 /// EINVAL is what older kernels say for EMSGSIZE, and what devices without the feature say.

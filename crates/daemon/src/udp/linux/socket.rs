@@ -9,7 +9,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use super::super::{BindError, UdpConfig};
+use super::super::{BindError, PathMtu, UdpConfig};
 use super::kernel::Release;
 
 /// Send and receive buffer: 10 Gbit/s for 5.6 ms, about what a stall of the packet thread takes.
@@ -28,10 +28,12 @@ impl UdpSocket {
     pub(super) fn from_socket(
         socket: Socket,
         is_v6: bool,
-        fwmark: u32,
+        config: &UdpConfig,
         release: Release,
     ) -> Result<Self, BindError> {
-        configure(&socket, is_v6, release).map_err(|source| failed("set up the UDP socket", source))?;
+        let fwmark = config.fwmark;
+        configure(&socket, is_v6, config.path_mtu, release)
+            .map_err(|source| failed("set up the UDP socket", source))?;
         if fwmark != 0 {
             socket.set_mark(fwmark).map_err(|source| BindError::Fwmark { mark: fwmark, source })?;
         }
@@ -45,6 +47,19 @@ impl UdpSocket {
     /// batch as one datagram.
     pub(super) fn knows_gso(&self) -> bool {
         get_option(self.io.get_ref(), libc::SOL_UDP, libc::UDP_SEGMENT).is_ok()
+    }
+
+    /// Whether the kernel joins what arrives.
+    pub(super) fn joins_datagrams(&self) -> bool {
+        get_option(self.io.get_ref(), libc::SOL_UDP, libc::UDP_GRO).is_ok_and(|value| value != 0)
+    }
+
+    pub(super) fn receive_buffer_bytes(&self) -> u64 {
+        buffer_bytes(self.io.get_ref(), libc::SO_RCVBUF)
+    }
+
+    pub(super) fn send_buffer_bytes(&self) -> u64 {
+        buffer_bytes(self.io.get_ref(), libc::SO_SNDBUF)
     }
 
     /// Marks what is sent from now on (SO_MARK); 0: not at all.
@@ -107,20 +122,17 @@ fn bind(address: SocketAddr) -> Result<Option<Socket>, BindError> {
     }
 }
 
-fn configure(socket: &Socket, is_v6: bool, release: Release) -> io::Result<()> {
+fn configure(socket: &Socket, is_v6: bool, path_mtu: PathMtu, release: Release) -> io::Result<()> {
     socket.set_nonblocking(true)?;
-    // As the kernel's WireGuard does: the outer packet may be fragmented on its way (DF is clear) and by this
+    // With DF clear, as the kernel's WireGuard has it, the outer packet may be fragmented on its way and by this
     // machine. A GSO segment still has to fit the MTU of the route.
+    let (level, name, value) = path_mtu.option(is_v6);
+    set_option(socket, level, name, value)?;
     let options = if is_v6 {
-        [
-            (libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DONT),
-            (libc::IPV6_RECVPKTINFO, 1),
-            (libc::IPV6_RECVTCLASS, 1),
-        ]
+        [(libc::IPV6_RECVPKTINFO, 1), (libc::IPV6_RECVTCLASS, 1)]
     } else {
-        [(libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DONT), (libc::IP_PKTINFO, 1), (libc::IP_RECVTOS, 1)]
+        [(libc::IP_PKTINFO, 1), (libc::IP_RECVTOS, 1)]
     };
-    let level = if is_v6 { libc::IPPROTO_IPV6 } else { libc::IPPROTO_IP };
     for (name, value) in options {
         set_option(socket, level, name, value)?;
     }
@@ -152,6 +164,12 @@ fn enlarge_buffer(socket: &Socket, force: c_int, plain: c_int, limit: &str) -> i
     Ok(())
 }
 
+/// The size of a buffer, of which the kernel doubles what was asked for; 0 if it does not tell.
+fn buffer_bytes(socket: &Socket, option: c_int) -> u64 {
+    let bytes = get_option(socket, libc::SOL_SOCKET, option).unwrap_or_default();
+    u64::try_from(bytes).unwrap_or_default() / 2
+}
+
 fn failed(what: &str, source: io::Error) -> BindError {
     BindError::Io { what: what.to_owned(), source }
 }
@@ -161,14 +179,14 @@ fn local_port(socket: &Socket) -> io::Result<u16> {
     address.map(|address| address.port()).ok_or_else(|| io::ErrorKind::InvalidInput.into())
 }
 
-pub(super) fn set_option(socket: &Socket, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
+pub(super) fn set_option(socket: &impl AsRawFd, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
     let len = size_of::<c_int>() as libc::socklen_t;
     // SAFETY: the option value is one int, which lives until after the call.
     let result = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), len) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-fn get_option(socket: &Socket, level: c_int, name: c_int) -> io::Result<c_int> {
+pub(super) fn get_option(socket: &impl AsRawFd, level: c_int, name: c_int) -> io::Result<c_int> {
     let mut value: c_int = 0;
     let mut len = size_of::<c_int>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` bytes to `value`, and both live until after the call.

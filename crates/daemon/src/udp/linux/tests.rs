@@ -14,7 +14,7 @@ use ipnet::IpNet;
 use socket2::{Domain, Protocol, Socket, Type};
 use weft_tunnel::{Ecn, RecvMeta};
 
-use super::super::Received;
+use super::super::{PathMtu, Received};
 use super::*;
 use crate::lab::{self, Namespace, link};
 
@@ -82,7 +82,7 @@ fn a_batch_travels_whole_and_is_received_with_its_stride() {
             let sent = contents(1200, 1200 * 30 + 7);
             for address in [V4, V6] {
                 let accepted = send(&mut a, to(address, b.port(), 1200, &sent)).await.unwrap();
-                assert_eq!(accepted, Sent { bytes: sent.len(), source_unusable: false });
+                assert_eq!(accepted, Sent { bytes: sent.len(), source_unusable: false, path_mtu: None });
                 let received = receive(&mut b, 31).await;
                 assert_in_order(&received, &sent, 1200);
                 for (meta, _) in &received {
@@ -179,7 +179,7 @@ fn datagrams_leave_from_the_source_that_was_asked_for() {
             for sent in [&b"one"[..], b"onetwo"] {
                 let transmit = Transmit { source: Some(source), ..to(address, b.port(), 3, sent) };
                 let accepted = send(&mut a, transmit).await.unwrap();
-                assert_eq!(accepted, Sent { bytes: sent.len(), source_unusable: false });
+                assert_eq!(accepted, Sent { bytes: sent.len(), source_unusable: false, path_mtu: None });
                 for (meta, _) in receive(&mut b, sent.len() / 3).await {
                     assert_eq!(meta.source.ip(), source);
                 }
@@ -213,7 +213,7 @@ fn a_source_that_is_not_ours_is_given_up_and_told() {
                     let source = Some(source.parse().unwrap());
                     let transmit = Transmit { source, ..to(address, b.port(), 3, sent) };
                     let accepted = send(&mut a, transmit).await.unwrap();
-                    assert_eq!(accepted, Sent { bytes: sent.len(), source_unusable: true });
+                    assert_eq!(accepted, Sent { bytes: sent.len(), source_unusable: true, path_mtu: None });
                     let received = receive(&mut b, sent.len() / 3).await;
                     assert_in_order(&received, sent, 3);
                     assert_eq!(received[0].0.source.ip(), address);
@@ -259,6 +259,39 @@ fn segments_beyond_the_mtu_go_one_by_one_in_order_and_fragmented() {
     });
 }
 
+#[test]
+fn with_discovery_what_is_too_long_goes_in_pieces_and_is_told_once() {
+    let test = "with_discovery_what_is_too_long_goes_in_pieces_and_is_told_once";
+    let prepare = |namespace: &Namespace| link::set_mtu(namespace, "lo", 1280).unwrap();
+    in_namespace(test, prepare, async || {
+        let all_protocols = c_int_be(libc::ETH_P_ALL);
+        let capture = Socket::new(Domain::PACKET, Type::DGRAM, Some(Protocol::from(all_protocols))).unwrap();
+        capture.set_nonblocking(true).unwrap();
+        let config = UdpConfig { path_mtu: PathMtu::On, ..UdpConfig::default() };
+        let (mut a, mut b) = (UdpSockets::bind(&config).unwrap(), open());
+        for address in [V4, V6] {
+            for (segments, path_mtu) in [(20, Some(1280)), (1, None)] {
+                let sent = contents(1400, 1400 * segments);
+                let accepted = send(&mut a, to(address, b.port(), 1400, &sent)).await.unwrap();
+                assert_eq!(accepted, Sent { bytes: sent.len(), source_unusable: false, path_mtu });
+                assert_in_order(&receive(&mut b, segments).await, &sent, 1400);
+            }
+            // What fits is a batch and has DF, after the others as well.
+            let sent = contents(1100, 1100 * 20);
+            send(&mut a, to(address, b.port(), 1100, &sent)).await.unwrap();
+            assert_in_order(&receive(&mut b, 20).await, &sent, 1100);
+        }
+        assert_eq!((a.stats().batch_segments[5], a.stats().gso_fallbacks), (2, 2));
+        let flags: Vec<(u8, bool)> = std::iter::from_fn(|| read_packet(&capture))
+            .filter(|packet| packet[0] >> 4 == 4 && packet[9] == libc::IPPROTO_UDP as u8)
+            .map(|packet| (packet[6] >> 5, packet.len() > 1280))
+            .collect();
+        assert!(flags.contains(&(0b001, false)), "more fragments: {flags:?}");
+        assert!(flags.contains(&(0b010, true)), "a batch that is not to be fragmented: {flags:?}");
+        assert!(flags.iter().all(|(flags, is_batch)| !is_batch || *flags == 0b010), "{flags:?}");
+    });
+}
+
 fn c_int_be(protocol: i32) -> i32 {
     i32::from((protocol as u16).to_be())
 }
@@ -279,7 +312,7 @@ fn a_kernel_that_mangles_equal_segments_gets_them_one_by_one() {
         |_| (),
         async || {
             let (mut a, mut b) = (open(), open());
-            a.sender = Sender::new(true, kernel::Release::parse("7.1.4"));
+            a.sender = Sender::new(true, PathMtu::Off, kernel::Release::parse("7.1.4"));
             for (len, histogram) in [(1000 * 8, [8, 0, 0, 0, 0, 0, 0]), (1000 * 7 + 1, [8, 0, 0, 1, 0, 0, 0])]
             {
                 let sent = contents(1000, len);

@@ -66,6 +66,8 @@ impl WeftProcess {
     pub(crate) fn command(namespace: &Namespace, file: &Path) -> Command {
         let mut command = namespace.command(env!("CARGO_BIN_EXE_weft"));
         command.env_remove("RUST_LOG").arg("up").arg(file);
+        // Beside the file: both ends have an interface of the same name.
+        command.env("WEFT_RUNTIME_DIR", file.parent().unwrap());
         command
     }
 

@@ -1,24 +1,27 @@
-//! wireguard-go in a network namespace of the test's own.
+//! Daemons in a network namespace of the test's own.
 
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use weft::lab::{self, Namespace};
 
-use crate::programs::{self, wg};
+use crate::programs::{self, WEFT, weft};
 
-/// A running wireguard-go. It is killed when it is dropped.
-pub(crate) struct WireguardGo(Child);
+/// The implementations that the commands have to work with.
+pub(crate) const IMPLEMENTATIONS: [&str; 2] = ["wireguard-go", WEFT];
 
-impl WireguardGo {
-    /// Runs for an interface of this name. The namespace has to be made inside the sandbox.
-    pub(crate) fn start(namespace: &Namespace, name: &str) -> Self {
-        let mut command = namespace.command("wireguard-go");
+/// A running daemon. It is killed when it is dropped.
+pub(crate) struct Daemon(Child);
+
+impl Daemon {
+    /// Runs a program for an interface of this name. The namespace has to be made inside the sandbox.
+    pub(crate) fn start(program: &str, namespace: &Namespace, name: &str) -> Self {
+        let mut command = namespace.command(program);
         command.args(["-f", name]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut this = Self(namespace.start(command).unwrap());
-        until("wireguard-go answers", || {
-            assert!(this.0.try_wait().unwrap().is_none(), "wireguard-go ended");
-            wg(&["show", name, "listen-port"]).code == 0
+        until("the daemon answers", || {
+            assert!(this.0.try_wait().unwrap().is_none(), "{program} ended");
+            weft(&["show", name, "listen-port"]).code == 0
         });
         // Only what is up has a port and talks.
         lab::link::set_up(namespace, name).unwrap();
@@ -26,7 +29,7 @@ impl WireguardGo {
     }
 }
 
-impl Drop for WireguardGo {
+impl Drop for Daemon {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();

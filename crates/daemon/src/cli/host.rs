@@ -1,0 +1,100 @@
+//! The arguments of what sets the system up around an interface, and takes that back.
+
+use clap::{Args, ValueEnum};
+
+use super::EXIT_CODES;
+use crate::config;
+
+/// What `weft up` does beside running the interface.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub struct HostArgs {
+    /// Go to the background once the interface is up; `weft down` ends it. What it logs then is kept only where
+    /// standard error is a file.
+    #[arg(short, long, conflicts_with = "dry_run")]
+    pub daemon: bool,
+    /// Print what would be done, and do nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Let nothing leave except through the tunnel: `on`, or `allow-local` to spare local networks. Counts instead of
+    /// the file's `# weft: KillSwitch = …`, and holds until `weft down`, also when weft crashes.
+    #[arg(long, value_name = "MODE", value_enum, num_args = 0..=1, default_missing_value = "on", require_equals = true)]
+    pub kill_switch: Option<KillSwitch>,
+}
+
+/// What a kill switch spares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum KillSwitch {
+    /// There is none.
+    Off,
+    /// The tunnel and DHCP alone.
+    On,
+    /// Local networks too.
+    AllowLocal,
+}
+
+impl From<KillSwitch> for config::KillSwitch {
+    fn from(mode: KillSwitch) -> Self {
+        match mode {
+            KillSwitch::Off => Self::Off,
+            KillSwitch::On => Self::On,
+            KillSwitch::AllowLocal => Self::AllowLocal,
+        }
+    }
+}
+
+/// The arguments of `weft down`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = format!("\
+Examples:
+  sudo weft down wg0              ends the daemon of wg0, or removes what it left when it crashed
+  sudo weft down ./office.conf    the interface `office`
+  weft down wg0 --dry-run         prints what would be taken back
+
+{EXIT_CODES}"))]
+pub struct DownArgs {
+    /// The interface's name, or the configuration file that names it.
+    #[arg(value_name = "NAME|FILE")]
+    pub target: String,
+    /// Print what would be done, and do nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Leave a kill switch of a daemon that crashed in force; nothing to take down is fine then. For what runs after
+    /// every end of a service that is started again (ExecStopPost=).
+    #[arg(long)]
+    pub keep_kill_switch: bool,
+}
+
+/// The arguments of `weft save`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = format!("\
+Example:
+  sudo weft save wg0    after `weft set wg0 …` or `wg set wg0 …`
+
+{EXIT_CODES}"))]
+pub struct SaveArgs {
+    /// The interface's name, or the configuration file that names it.
+    #[arg(value_name = "NAME|FILE")]
+    pub target: String,
+}
+
+/// The arguments of `weft reload`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = format!("\
+Examples:
+  sudo weft reload wg0              after editing /etc/wireguard/wg0.conf
+  sudo weft reload wg0 --dry-run    prints what would change
+
+Commands (PreUp, PostUp, …) do not run; those for the way down are the new ones from then on.
+
+{EXIT_CODES}"))]
+pub struct ReloadArgs {
+    /// The interface's name, or its configuration file.
+    #[arg(value_name = "NAME|FILE")]
+    pub target: String,
+    /// Print what would change, and change nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Print the changes and warnings as JSON on standard output.
+    #[arg(long)]
+    pub json: bool,
+}

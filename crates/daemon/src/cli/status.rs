@@ -1,0 +1,76 @@
+//! The arguments of `weft status` and `weft top`.
+
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::config::InterfaceName;
+
+/// The arguments of `weft status`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = format!("\
+Examples:
+  sudo weft status              every interface that runs
+  sudo weft status wg0 --json   for scripts
+
+{}", super::EXIT_CODES))]
+pub struct StatusArgs {
+    /// The interface; without it all that run.
+    #[arg(value_name = "NAME")]
+    pub name: Option<InterfaceName>,
+    /// Print everything as JSON on standard output.
+    #[arg(long)]
+    pub json: bool,
+    /// How long to look, in seconds, for rates and for what is being dropped now; 0: only the totals.
+    #[arg(long, value_name = "SECONDS", default_value = "0.5", value_parser = sample)]
+    pub sample: Duration,
+}
+
+/// The arguments of `weft top`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = format!("\
+Keys:
+  q, Esc     end                     j k, arrows  choose a peer
+  n          sort by name            h            by latest handshake
+  r t        by rate in, out         R T          by total in, out
+  i          the other way round     p            pause
+
+{}", super::EXIT_CODES))]
+pub struct TopArgs {
+    /// The interface; without it the first that runs.
+    #[arg(value_name = "NAME")]
+    pub name: Option<InterfaceName>,
+    /// Seconds between two looks.
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    pub interval: Duration,
+}
+
+fn sample(text: &str) -> Result<Duration, String> {
+    seconds(text, 0.0, 60.0)
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    seconds(text, 0.1, 60.0)
+}
+
+fn seconds(text: &str, least: f64, most: f64) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|seconds: &f64| (least..=most).contains(seconds));
+    seconds
+        .map(Duration::from_secs_f64)
+        .ok_or_else(|| format!("write a number of seconds from {least} to {most}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_have_bounds() {
+        assert_eq!(sample("0.5"), Ok(Duration::from_millis(500)));
+        assert_eq!(sample("0"), Ok(Duration::ZERO));
+        assert_eq!(interval("60"), Ok(Duration::from_secs(60)));
+        for wrong in ["", "x", "NaN", "inf", "-1", "0", "61"] {
+            assert!(interval(wrong).is_err(), "{wrong}");
+        }
+    }
+}

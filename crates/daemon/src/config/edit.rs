@@ -1,0 +1,251 @@
+//! Writes the state of a running interface into the text of its file: what did not change stays as it is written,
+//! with its comments.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt::Display;
+use std::str::FromStr as _;
+
+use ipnet::IpNet;
+use weft_tunnel::PublicKey;
+use zeroize::Zeroizing;
+
+use super::{Endpoint, values};
+use crate::control::{DeviceState, PeerState};
+
+/// What an interface is like, as far as its file tells.
+#[derive(Clone, Debug)]
+pub struct Saved<'a> {
+    /// Keys, port and peers.
+    pub device: &'a DeviceState,
+    /// The device's addresses, except link-local ones of IPv6; `None` leaves those of the file.
+    pub addresses: Option<&'a [IpNet]>,
+    /// The device's MTU, for a file that has one.
+    pub mtu: Option<u32>,
+    /// A mark that was chosen because the file has none.
+    pub chosen_mark: u32,
+}
+
+/// The text with everything that differs from `saved` changed, peers that are gone taken out, and new ones added.
+pub fn edit(text: &str, saved: &Saved<'_>) -> Zeroizing<String> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let mut sections = split(text);
+    let mut peers: HashMap<PublicKey, &PeerState> =
+        saved.device.peers.iter().map(|peer| (peer.public_key, peer)).collect();
+    sections.retain_mut(|section| match section.kind {
+        Kind::Interface => {
+            section.update_interface(saved);
+            true
+        }
+        Kind::Peer => {
+            let known = section.public_key().and_then(|key| peers.remove(&key));
+            known.inspect(|peer| section.update_peer(peer)).is_some()
+        }
+        Kind::Other => true,
+    });
+    for peer in saved.device.peers.iter().filter(|peer| peers.contains_key(&peer.public_key)) {
+        sections.push(Section::of_peer(peer));
+    }
+    let lines = sections.iter().flat_map(|section| &section.lines).map(Line::text);
+    // Room for all of it at once: a string that grows leaves copies of the keys behind.
+    let mut edited = Zeroizing::new(String::with_capacity(lines.clone().map(|line| line.len() + 1).sum()));
+    for line in lines {
+        edited.push_str(line);
+        edited.push('\n');
+    }
+    edited
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Interface,
+    Peer,
+    /// What is above the first section.
+    Other,
+}
+
+fn is_link_local(net: &IpNet) -> bool {
+    matches!(net.addr(), std::net::IpAddr::V6(address) if address.is_unicast_link_local())
+}
+
+enum Line<'a> {
+    Kept(&'a str),
+    New(Zeroizing<String>),
+}
+
+impl Line<'_> {
+    fn text(&self) -> &str {
+        match self {
+            Self::Kept(text) => text,
+            Self::New(text) => text,
+        }
+    }
+
+    /// The part before a comment.
+    fn setting(&self) -> &str {
+        self.text().split('#').next().unwrap_or_default()
+    }
+
+    /// The value, if the line has this key.
+    fn value_of(&self, key: &str) -> Option<&str> {
+        let (written, value) = self.setting().split_once('=')?;
+        written.trim().eq_ignore_ascii_case(key).then(|| value.trim())
+    }
+}
+
+struct Section<'a> {
+    kind: Kind,
+    lines: Vec<Line<'a>>,
+}
+
+/// The sections with their lines; comments right above a section belong to it.
+fn split(text: &str) -> Vec<Section<'_>> {
+    let mut sections = vec![Section { kind: Kind::Other, lines: Vec::new() }];
+    for line in text.lines() {
+        let line = Line::Kept(line);
+        let kind = match line.setting().trim() {
+            header if !header.starts_with('[') => None,
+            header if header.trim_matches(['[', ']']).trim().eq_ignore_ascii_case("peer") => Some(Kind::Peer),
+            _ => Some(Kind::Interface),
+        };
+        let (Some(kind), Some(above)) = (kind, sections.last_mut()) else {
+            if let Some(section) = sections.last_mut() {
+                section.lines.push(line);
+            }
+            continue;
+        };
+        let is_comment = |line: &Line<'_>| line.text().trim_start().starts_with('#');
+        let comments = above.lines.iter().rev().take_while(|line| is_comment(line)).count();
+        let mut lines = above.lines.split_off(above.lines.len() - comments);
+        lines.push(line);
+        sections.push(Section { kind, lines });
+    }
+    sections
+}
+
+impl Section<'_> {
+    fn of_peer(peer: &PeerState) -> Self {
+        let new = |text: String| Line::New(Zeroizing::new(text));
+        let lines = vec![
+            new(String::new()),
+            new("[Peer]".to_owned()),
+            new(format!("PublicKey = {}", peer.public_key)),
+        ];
+        let mut section = Self { kind: Kind::Peer, lines };
+        section.update_peer(peer);
+        section
+    }
+
+    fn public_key(&self) -> Option<PublicKey> {
+        self.value("PublicKey").and_then(|value| PublicKey::from_str(value).ok())
+    }
+
+    /// The value that counts: the last one.
+    fn value(&self, key: &str) -> Option<&str> {
+        self.lines.iter().rev().find_map(|line| line.value_of(key))
+    }
+
+    /// Every item of a key that may be repeated.
+    fn nets(&self, key: &str) -> BTreeSet<IpNet> {
+        let values = self.lines.iter().filter_map(|line| line.value_of(key));
+        values
+            .flat_map(|value| value.split(','))
+            .filter_map(|item| values::allowed_ip(item.trim()).ok())
+            .collect()
+    }
+
+    fn update_interface(&mut self, saved: &Saved<'_>) {
+        let device = saved.device;
+        let key = device.private_key.as_ref().map(|key| key.to_base64());
+        if self.value("PrivateKey") != key.as_ref().map(|key| key.as_str()) {
+            self.set("PrivateKey", key.as_ref().map(|key| key.as_str()));
+        }
+        let port = self.value("ListenPort").and_then(|text| values::listen_port(text).ok());
+        if port.unwrap_or_default() != device.listen_port {
+            self.set("ListenPort", Some(device.listen_port));
+        }
+        let mark = self.value("FwMark").and_then(|text| values::fw_mark(text).ok()).unwrap_or_default();
+        let is_chosen = mark == 0 && device.fw_mark == saved.chosen_mark;
+        if mark != device.fw_mark && !is_chosen {
+            let mark = Some(device.fw_mark).filter(|mark| *mark != 0);
+            self.set("FwMark", mark.map(|mark| format!("{mark:#x}")));
+        }
+        if let Some(addresses) = saved.addresses {
+            let (mut kept, written) = (addresses.to_vec(), self.nets("Address"));
+            // Nobody tells those of the file from those of the kernel.
+            kept.extend(written.iter().filter(|net| is_link_local(net)));
+            if written != kept.iter().copied().collect() {
+                self.set_list("Address", &kept);
+            }
+        }
+        if let (Some(text), Some(mtu)) = (self.value("MTU"), saved.mtu)
+            && text != mtu.to_string()
+        {
+            self.set("MTU", Some(mtu));
+        }
+    }
+
+    fn update_peer(&mut self, peer: &PeerState) {
+        let key = peer.preshared_key.as_ref().map(|key| key.to_base64());
+        if self.value("PresharedKey") != key.as_ref().map(|key| key.as_str()) {
+            self.set("PresharedKey", key.as_ref().map(|key| key.as_str()));
+        }
+        let own: BTreeSet<IpNet> = self.nets("AllowedIPs").iter().map(IpNet::trunc).collect();
+        if own != peer.allowed_ips.iter().copied().collect() {
+            self.set_list("AllowedIPs", &peer.allowed_ips);
+        }
+        let written = self.value("Endpoint").and_then(|text| values::endpoint(text).ok());
+        match (written, peer.endpoint) {
+            // A name says for good where the peer is found.
+            (Some(Endpoint::Name { .. }), _) | (_, None) => {}
+            (Some(Endpoint::Address(address)), Some(endpoint)) if address == endpoint => {}
+            (_, Some(endpoint)) => self.set("Endpoint", Some(endpoint)),
+        }
+        let keepalive = self.value("PersistentKeepalive");
+        let keepalive = keepalive.and_then(|text| values::persistent_keepalive(text).ok()).flatten();
+        if keepalive != peer.persistent_keepalive {
+            self.set("PersistentKeepalive", peer.persistent_keepalive);
+        }
+    }
+
+    /// Gives a key one value, or none; a comment behind it stays.
+    fn set(&mut self, key: &str, value: Option<impl Display>) {
+        let Some(value) = value else {
+            return self.lines.retain(|line| line.value_of(key).is_none());
+        };
+        let mut text = Zeroizing::new(format!("{key} = {value}"));
+        match self.lines.iter().rposition(|line| line.value_of(key).is_some()) {
+            Some(place) => {
+                if let Some((_, comment)) = self.lines[place].text().split_once('#') {
+                    text = Zeroizing::new(format!("{} # {}", *text, comment.trim_start()));
+                }
+                self.lines[place] = Line::New(text);
+            }
+            None => self.add(text),
+        }
+    }
+
+    /// Gives a key that may be repeated these items, in the place of its first line.
+    fn set_list(&mut self, key: &str, nets: &[IpNet]) {
+        let first = self.lines.iter().position(|line| line.value_of(key).is_some());
+        self.lines.retain(|line| line.value_of(key).is_none());
+        if nets.is_empty() {
+            return;
+        }
+        let list: Vec<String> = nets.iter().map(IpNet::to_string).collect();
+        let text = Zeroizing::new(format!("{key} = {}", list.join(", ")));
+        match first {
+            Some(place) => self.lines.insert(place, Line::New(text)),
+            None => self.add(text),
+        }
+    }
+
+    /// Adds a line below the last one that says something.
+    fn add(&mut self, text: Zeroizing<String>) {
+        let last = self.lines.iter().rposition(|line| !line.text().trim().is_empty());
+        self.lines.insert(last.map_or(0, |last| last + 1), Line::New(text));
+    }
+}
+
+#[cfg(test)]
+#[path = "edit_tests.rs"]
+mod tests;

@@ -1,0 +1,149 @@
+//! What is saved into a file, and what stays as it was.
+
+use std::num::NonZeroU16;
+
+use weft_tunnel::PrivateKey;
+
+use super::*;
+use crate::config::{Config, parse};
+
+const KEY: &str = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=";
+const PEER: &str = "xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=";
+const OTHER: &str = "TrMvSoP4jYQlY6RIzBgbssQqY3vxI2Pi+y71lOWWXX0=";
+
+const TEXT: &str = "# My tunnel
+[Interface]
+PrivateKey = yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk= # keep me
+address = 10.0.0.1/24
+Address = fd00::1/64
+DNS = 192.0.2.53, corp.example
+ListenPort = 51820
+Table = auto
+SaveConfig = true
+PostUp = echo up # %i
+# weft: KillSwitch = on
+
+# The office.
+[Peer]
+PublicKey = xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=
+# friendly_name = office
+AllowedIPs = 10.0.0.2, 10.1.2.3/16
+AllowedIPs = fd00::2
+Endpoint = office.example:51820
+
+# At home.
+[Peer]
+PublicKey = TrMvSoP4jYQlY6RIzBgbssQqY3vxI2Pi+y71lOWWXX0=
+Endpoint = 192.0.2.1:1
+PersistentKeepalive = 25
+";
+
+fn parsed(text: &str) -> Config {
+    parse(text, "wg0.conf".as_ref(), "wg0".parse().unwrap()).unwrap().config
+}
+
+/// The state of an interface that was just brought up by this configuration.
+fn state_of(config: &Config) -> DeviceState {
+    let peers = config.peers.iter().map(|peer| PeerState {
+        public_key: peer.public_key,
+        preshared_key: peer.preshared_key.clone(),
+        endpoint: match peer.endpoint {
+            Some(Endpoint::Address(address)) => Some(address),
+            Some(Endpoint::Name { port, .. }) => Some(([203, 0, 113, 9], port).into()),
+            None => None,
+        },
+        last_handshake: None,
+        tx_bytes: 0,
+        rx_bytes: 0,
+        persistent_keepalive: peer.persistent_keepalive,
+        allowed_ips: peer.allowed_ips.clone(),
+    });
+    DeviceState {
+        private_key: Some(config.interface.private_key.clone()),
+        listen_port: config.interface.listen_port,
+        fw_mark: config.interface.fw_mark,
+        peers: peers.collect(),
+    }
+}
+
+fn saved<'a>(device: &'a DeviceState, addresses: &'a [IpNet]) -> Saved<'a> {
+    Saved { device, addresses: Some(addresses), mtu: Some(1420), chosen_mark: 51_820 }
+}
+
+#[test]
+fn what_did_not_change_stays_as_it_is_written() {
+    let config = parsed(TEXT);
+    let mut device = state_of(&config);
+    assert_eq!(*edit(TEXT, &saved(&device, &config.interface.addresses)), TEXT);
+    device.fw_mark = 51_820;
+    let edited = edit(TEXT, &saved(&device, &config.interface.addresses));
+    assert_eq!(*edited, TEXT, "a mark that was chosen for a default route is chosen again");
+}
+
+#[test]
+fn what_changed_is_written_where_it_stood() {
+    let config = parsed(TEXT);
+    let mut device = state_of(&config);
+    device.listen_port = 1234;
+    device.fw_mark = 7;
+    device.peers[0].allowed_ips = vec!["10.9.0.0/16".parse().unwrap()];
+    device.peers[0].preshared_key = Some(OTHER.parse().unwrap());
+    device.peers[1].endpoint = Some("198.51.100.7:9".parse().unwrap());
+    device.peers[1].persistent_keepalive = None;
+    let addresses = ["10.0.0.9/24".parse().unwrap()];
+    let edited = edit(TEXT, &saved(&device, &addresses));
+    let expected = TEXT
+        .replace("address = 10.0.0.1/24\nAddress = fd00::1/64\n", "Address = 10.0.0.9/24\n")
+        .replace("ListenPort = 51820", "ListenPort = 1234")
+        .replace("KillSwitch = on\n", "KillSwitch = on\nFwMark = 0x7\n")
+        .replace("AllowedIPs = 10.0.0.2, 10.1.2.3/16\nAllowedIPs = fd00::2\n", "AllowedIPs = 10.9.0.0/16\n")
+        .replace("office.example:51820\n", &format!("office.example:51820\nPresharedKey = {OTHER}\n"))
+        .replace("192.0.2.1:1\nPersistentKeepalive = 25\n", "198.51.100.7:9\n");
+    assert_eq!(*edited, expected);
+    let again = parsed(&edited);
+    assert_eq!(again.interface.fw_mark, 7);
+}
+
+#[test]
+fn peers_come_and_go_with_their_comments() {
+    let config = parsed(TEXT);
+    let mut device = state_of(&config);
+    device.peers.remove(0);
+    device.peers.push(PeerState {
+        public_key: PrivateKey::from_bytes([9; 32]).public_key(),
+        persistent_keepalive: NonZeroU16::new(5),
+        allowed_ips: vec!["10.3.0.0/16".parse().unwrap(), "fd03::/64".parse().unwrap()],
+        ..device.peers[0].clone()
+    });
+    let edited = edit(TEXT, &saved(&device, &config.interface.addresses));
+    assert!(!edited.contains("office") && !edited.contains(PEER), "{}", *edited);
+    assert!(edited.contains("# At home.\n[Peer]\n") && edited.contains(OTHER), "{}", *edited);
+    let key = device.peers[1].public_key;
+    let added = format!(
+        "\n[Peer]\nPublicKey = {key}\nAllowedIPs = 10.3.0.0/16, fd03::/64\nEndpoint = 192.0.2.1:1\nPersistentKeepalive = 5\n"
+    );
+    assert!(edited.ends_with(&added), "{}", *edited);
+    assert_eq!(parsed(&edited).peers.len(), 2);
+    device.peers.clear();
+    let edited = edit(TEXT, &saved(&device, &config.interface.addresses));
+    assert_eq!(parsed(&edited).peers.len(), 0);
+    assert!(edited.contains(KEY) && edited.contains("PostUp = echo up # %i"), "{}", *edited);
+}
+
+#[test]
+fn a_link_local_address_of_the_file_stays() {
+    let text = TEXT.replace("10.0.0.1/24", "10.0.0.1/24, fe80::7/64");
+    let config = parsed(&text);
+    let device = state_of(&config);
+    let addresses = ["10.0.0.1/24", "fd00::1/64"].map(|net| net.parse().unwrap());
+    assert_eq!(*edit(&text, &saved(&device, &addresses)), text);
+    let edited = edit(&text, &saved(&device, &addresses[..1]));
+    assert!(edited.contains("\nAddress = 10.0.0.1/24, fe80::7/64\nDNS"), "{}", *edited);
+}
+
+#[test]
+fn a_line_break_of_another_system_is_understood() {
+    let text = TEXT.replace('\n', "\r\n");
+    let config = parsed(&text);
+    assert_eq!(*edit(&text, &saved(&state_of(&config), &config.interface.addresses)), TEXT);
+}

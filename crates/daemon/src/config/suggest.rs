@@ -1,0 +1,31 @@
+//! What somebody who mistyped a key may have meant.
+
+/// The name of a key if it may be repeated: shorter than a WireGuard key that was pasted in its place.
+pub(super) fn shown_key(written: &str) -> Option<&str> {
+    let valid = (1..=32).contains(&written.len()) && written.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    valid.then_some(written)
+}
+
+/// The candidate that one or two typing errors lead to.
+pub(super) fn closest(written: &str, candidates: impl Iterator<Item = &'static str>) -> Option<&'static str> {
+    let written = written.to_ascii_lowercase();
+    candidates
+        .map(|key| (edit_distance(&written, &key.to_ascii_lowercase()), key))
+        .filter(|&(distance, key)| distance <= 2.min(key.len() / 2))
+        .min()
+        .map(|(_, key)| key)
+}
+
+/// Levenshtein's distance in bytes.
+fn edit_distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, a) in a.bytes().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, b) in b.bytes().enumerate() {
+            let replaced = diagonal + usize::from(a != b);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}

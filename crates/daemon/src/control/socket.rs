@@ -1,0 +1,187 @@
+//! weft's own control socket: what `weft status`, `top`, `reload`, `save` and `down` ask of a running interface.
+//!
+//! It is `NAME.sock` in the [runtime directory](crate::runtime_dir), for its owner alone. A client writes requests,
+//! each a JSON object in a line, and gets a line for each, in order:
+//!
+//! ```json
+//! {"version":1,"request":"status"}
+//! {"version":1,"ok":{"interface":"wg0","peers":[]}}
+//! {"version":1,"request":"reload","file":"/etc/wireguard/wg0.conf","config_base64":"W0ludGVy…","dry_run":true}
+//! {"version":1,"error":{"kind":"configuration","message":"/etc/wireguard/wg0.conf:3: MTU: …"}}
+//! {"version":1,"request":"save"}
+//! {"version":1,"ok":{"config_base64":"W0ludGVy…"}}
+//! {"version":1,"request":"stop"}
+//! {"version":1,"ok":{}}
+//! ```
+//!
+//! After `stop` the connection ends when the interface is gone. Configurations have keys in them: in base64 they need
+//! no escapes, so that no parser makes a copy that nobody wipes.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
+use crate::exit;
+use crate::status::StatusReport;
+
+#[cfg(unix)]
+mod client;
+#[cfg(unix)]
+mod line;
+#[cfg(unix)]
+mod server;
+#[cfg(not(unix))]
+mod unsupported;
+
+#[cfg(unix)]
+pub use super::listener::ListenError;
+#[cfg(unix)]
+pub use client::{Client, running};
+#[cfg(unix)]
+pub use server::Server;
+#[cfg(not(unix))]
+pub use unsupported::{Client, ListenError, Server, running};
+
+/// The version of the requests and answers. Fields may come without a new one; a meaning may not change.
+pub const VERSION: u32 = 1;
+
+/// What a running interface does for the clients of its socket. Calls may wait for the control thread; they come from
+/// threads of the socket.
+pub trait Manage: Send + Sync + 'static {
+    /// Everything that is known of the interface now.
+    fn status(&self) -> Result<StatusReport, ManageError>;
+
+    /// Makes the interface what a configuration file says, or only says what that would do.
+    fn reload(&self, _reload: &Reload) -> Result<ReloadReport, ManageError> {
+        Err(ManageError::Failed(
+            "this interface is not run from a configuration file: use `wg syncconf`".to_owned(),
+        ))
+    }
+
+    /// The running configuration as the text of a wg-quick file, with its keys.
+    fn save(&self) -> Result<Zeroizing<String>, ManageError> {
+        Err(ManageError::Failed(
+            "this interface is not run from a configuration file: use `wg showconf`".to_owned(),
+        ))
+    }
+
+    /// Asks the interface to end, and returns at once. The [`Server`] should be dropped last: its clients then know
+    /// that everything is undone.
+    fn stop(&self);
+}
+
+/// A new configuration for a running interface.
+pub struct Reload {
+    /// The text of the file.
+    pub text: Zeroizing<String>,
+    /// The file that it was read from, for errors.
+    pub file: PathBuf,
+    /// Change nothing, only say what would be changed.
+    pub dry_run: bool,
+}
+
+/// What a reload did, or would do.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ReloadReport {
+    /// The changes in their order, a sentence each; none if everything was so already.
+    pub steps: Vec<String>,
+    /// Changes that the daemon may not make itself, with what to do about each.
+    pub refused: Vec<String>,
+    /// What is odd in the file.
+    pub warnings: Vec<String>,
+}
+
+/// Why a request failed. A change that failed changed nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ManageError {
+    /// The configuration is wrong.
+    #[error("{0}")]
+    Configuration(String),
+    /// The daemon may not do it.
+    #[error("{0}")]
+    Permission(String),
+    /// It cannot be done.
+    #[error("{0}")]
+    Failed(String),
+    /// The interface is being taken down.
+    #[error("the interface is being taken down")]
+    Ended,
+}
+
+/// Why a client got no answer, or not the one it wanted.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nobody listens.
+    #[error("{name} is not running under weft: there is no {}; see `weft status` for what is", path.display())]
+    NotRunning {
+        /// The interface.
+        name: String,
+        /// Where its socket would be.
+        path: PathBuf,
+    },
+    /// The socket belongs to somebody else.
+    #[error("not allowed to talk to {name} over {}: run as root, or as the user who runs it", path.display())]
+    Forbidden {
+        /// The interface.
+        name: String,
+        /// Its socket.
+        path: PathBuf,
+    },
+    /// The daemon took too long.
+    #[error("{name} does not answer within {seconds} s: its daemon hangs, or the machine is overloaded")]
+    Timeout {
+        /// The interface.
+        name: String,
+        /// How long was waited.
+        seconds: u64,
+    },
+    /// The daemon answered something else than what was asked for.
+    #[error(
+        "{name} answered in a way that this weft does not understand ({reason}): is it of another version?"
+    )]
+    Garbled {
+        /// The interface.
+        name: String,
+        /// What is wrong with the answer.
+        reason: String,
+    },
+    /// The daemon refused.
+    #[error(transparent)]
+    Refused(#[from] ManageError),
+    /// Anything else.
+    #[error("cannot talk to {name} over {}: {source}", path.display())]
+    Io {
+        /// The interface.
+        name: String,
+        /// Its socket.
+        path: PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// This platform has no such socket yet.
+    #[error("weft has no control socket on {} yet", std::env::consts::OS)]
+    Unsupported,
+}
+
+impl ClientError {
+    /// The exit code that says so.
+    pub fn exit_code(&self) -> exit::Code {
+        match self {
+            Self::Forbidden { .. } | Self::Refused(ManageError::Permission(_)) => exit::Code::Permission,
+            Self::Refused(ManageError::Configuration(_)) => exit::Code::Configuration,
+            _ => exit::Code::Failure,
+        }
+    }
+}
+
+impl From<ClientError> for exit::Error {
+    fn from(error: ClientError) -> Self {
+        Self::new(error.exit_code(), error)
+    }
+}
+
+#[cfg(unix)]
+#[cfg(test)]
+mod tests;

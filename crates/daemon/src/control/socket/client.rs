@@ -1,0 +1,200 @@
+//! The commands' end of the control socket. Blocks, and starts no thread.
+
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+use socket2::{Domain, SockAddr, Socket, Type};
+use zeroize::Zeroizing;
+
+use super::line::{
+    Answer, Done, Kind, LineBuffer, MAX_ANSWER, Request, Saved, decode, encode, room_around, to_line,
+};
+use super::{ClientError, Reload, ReloadReport, VERSION};
+use crate::config::InterfaceName;
+use crate::runtime_dir::runtime_dir;
+use crate::status::StatusReport;
+
+/// How long an answer is waited for: a reload resolves names and talks to the kernel.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Read at once.
+const READ_BYTES: usize = 64 << 10;
+/// What the name of a socket ends with.
+const SUFFIX: &str = ".sock";
+
+/// The interfaces that have a socket in the runtime directory, answering or not, by name.
+pub fn running() -> io::Result<Vec<InterfaceName>> {
+    running_in(&runtime_dir())
+}
+
+pub(super) fn running_in(directory: &Path) -> io::Result<Vec<InterfaceName>> {
+    let entries = match std::fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut names: Vec<InterfaceName> = entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.strip_suffix(SUFFIX)?.parse().ok())
+        .collect();
+    names.sort_by(|a, b| a.as_str().cmp(b.as_str()));
+    Ok(names)
+}
+
+/// A connection to a running interface.
+#[derive(Debug)]
+pub struct Client {
+    name: InterfaceName,
+    path: PathBuf,
+    stream: UnixStream,
+}
+
+impl Client {
+    /// The socket of an interface, in the runtime directory.
+    pub fn path_of(name: &InterfaceName) -> PathBuf {
+        runtime_dir().join(format!("{name}{SUFFIX}"))
+    }
+
+    /// Connects to the socket of an interface in the runtime directory.
+    ///
+    /// # Errors
+    /// Those of [`ClientError`]: [`ClientError::NotRunning`] where nobody answers.
+    pub fn connect(name: &InterfaceName) -> Result<Self, ClientError> {
+        Self::connect_to(name, Self::path_of(name))
+    }
+
+    pub(super) fn connect_to(name: &InterfaceName, path: PathBuf) -> Result<Self, ClientError> {
+        let connected = SockAddr::unix(&path).and_then(|address| {
+            let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+            // Bounds the connection too, where the queue of a daemon that hangs is full.
+            socket.set_write_timeout(Some(PATIENCE))?;
+            socket.connect(&address)?;
+            Ok(UnixStream::from(socket))
+        });
+        match connected {
+            Ok(stream) => Ok(Self { name: name.clone(), path, stream }),
+            Err(source) => Err(match source.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                    ClientError::NotRunning { name: name.to_string(), path }
+                }
+                io::ErrorKind::PermissionDenied => ClientError::Forbidden { name: name.to_string(), path },
+                io::ErrorKind::WouldBlock => timed_out(name, PATIENCE),
+                _ => ClientError::Io { name: name.to_string(), path, source },
+            }),
+        }
+    }
+
+    /// The interface.
+    pub fn name(&self) -> &InterfaceName {
+        &self.name
+    }
+
+    /// Everything that is known of the interface now.
+    pub fn status(&mut self) -> Result<StatusReport, ClientError> {
+        let line = self.ask(&Request::of(Kind::Status), 0, PATIENCE)?;
+        self.understand(&line)
+    }
+
+    /// Makes the interface what a configuration file says, or only says what that would do.
+    pub fn reload(&mut self, reload: &Reload) -> Result<ReloadReport, ClientError> {
+        let base64 = encode(&reload.text);
+        let request = Request {
+            file: Some(reload.file.to_string_lossy().into_owned()),
+            config_base64: Some(&base64),
+            dry_run: reload.dry_run,
+            ..Request::of(Kind::Reload)
+        };
+        let line = self.ask(&request, room_around(&base64), PATIENCE)?;
+        self.understand(&line)
+    }
+
+    /// The running configuration as the text of a wg-quick file, with its keys.
+    pub fn save(&mut self) -> Result<Zeroizing<String>, ClientError> {
+        let line = self.ask(&Request::of(Kind::Save), 0, PATIENCE)?;
+        let saved: Saved<'_> = self.understand(&line)?;
+        decode(saved.config_base64).map_err(|reason| self.garbled(reason))
+    }
+
+    /// Asks the interface to end, and waits until it has: everything is undone then.
+    pub fn stop(mut self, patience: Duration) -> Result<(), ClientError> {
+        let end = Instant::now() + patience;
+        let line = self.ask(&Request::of(Kind::Stop), 0, patience)?;
+        let Done {} = self.understand(&line)?;
+        loop {
+            match self.read(&mut [0; 64], end, patience) {
+                Ok(0) => return Ok(()),
+                Ok(_) => {}
+                Err(ClientError::Io { source, .. }) if source.kind() == io::ErrorKind::ConnectionReset => {
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Sends a request and gives the line that answers it.
+    fn ask(
+        &mut self,
+        request: &Request<'_>,
+        room: usize,
+        patience: Duration,
+    ) -> Result<Zeroizing<Vec<u8>>, ClientError> {
+        let end = Instant::now() + patience;
+        let line = to_line(request, room).map_err(|error| self.garbled(error))?;
+        self.stream.write_all(&line).map_err(|error| self.failed(error, patience))?;
+        let mut buffer = LineBuffer::default();
+        let mut bytes = Zeroizing::new(vec![0; READ_BYTES]);
+        loop {
+            let count = self.read(&mut bytes, end, patience)?;
+            if count == 0 {
+                return Err(self.garbled("the connection ended"));
+            }
+            let line = buffer.push(&bytes[..count], MAX_ANSWER);
+            if let Some(line) = line.map_err(|_| self.garbled("the line does not end"))? {
+                return Ok(line);
+            }
+        }
+    }
+
+    fn read(&mut self, bytes: &mut [u8], end: Instant, patience: Duration) -> Result<usize, ClientError> {
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(timed_out(&self.name, patience));
+            }
+            let read = self.stream.set_read_timeout(Some(left)).and_then(|()| self.stream.read(bytes));
+            match read {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => return result.map_err(|error| self.failed(error, patience)),
+            }
+        }
+    }
+
+    fn understand<'a, T: Deserialize<'a>>(&self, line: &'a [u8]) -> Result<T, ClientError> {
+        let answer: Answer<T> = serde_json::from_slice(line).map_err(|error| {
+            // Not the error's own text, which may repeat a part of the line.
+            self.garbled(format_args!("{:?} error in column {}", error.classify(), error.column()))
+        })?;
+        match answer {
+            Answer { error: Some(error), .. } => Err(ClientError::Refused(error.into())),
+            Answer { version: VERSION, ok: Some(content), .. } => Ok(content),
+            Answer { version, .. } => Err(self.garbled(format_args!("version {version} without content"))),
+        }
+    }
+
+    fn garbled(&self, reason: impl std::fmt::Display) -> ClientError {
+        ClientError::Garbled { name: self.name.to_string(), reason: reason.to_string() }
+    }
+
+    fn failed(&self, source: io::Error, patience: Duration) -> ClientError {
+        match source.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => timed_out(&self.name, patience),
+            _ => ClientError::Io { name: self.name.to_string(), path: self.path.clone(), source },
+        }
+    }
+}
+
+fn timed_out(name: &InterfaceName, patience: Duration) -> ClientError {
+    ClientError::Timeout { name: name.to_string(), seconds: patience.as_secs() }
+}

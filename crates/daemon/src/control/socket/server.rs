@@ -1,0 +1,209 @@
+//! The daemon's end of the control socket: a thread of its own, beside packets and control thread.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio::net::UnixStream;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+use weft_tun::thread_guard::EndProcessOnPanic;
+use zeroize::Zeroizing;
+
+use super::super::listener::{self, ListenError};
+use super::line::{
+    Answer, Done, Kind, LineBuffer, MAX_REQUEST, Request, RequestVersion, Saved, WireError, decode, encode,
+    room_around, to_line,
+};
+use super::{Manage, ManageError, Reload, VERSION};
+
+/// Clients at once; more wait.
+const CLIENTS: usize = 8;
+/// How long a client may take for a request that it began, and for taking its answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a client may be silent between requests: longer than `weft top` is.
+const IDLE: Duration = Duration::from_secs(120);
+/// Read at once.
+const READ_BYTES: usize = 16 << 10;
+/// Room for a line, at first; a status of many peers grows.
+const LINE_ROOM: usize = 4096;
+
+/// A control socket. Dropping it ends the connections and removes the socket.
+#[derive(Debug)]
+pub struct Server {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Listens on `path`, in a thread of its own.
+    ///
+    /// # Errors
+    /// Those of [`ListenError`].
+    pub fn start(path: &Path, manage: Arc<dyn Manage>) -> Result<Self, ListenError> {
+        let failed = |action| move |source| ListenError::Io { action, path: path.to_owned(), source };
+        let (listener, file) = listener::listen(path)?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(CLIENTS)
+            .build()
+            .map_err(failed("start a runtime for the socket"))?;
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::Builder::new()
+            .name("weft-control".to_owned())
+            .spawn(move || {
+                let _guard = EndProcessOnPanic;
+                runtime.block_on(async {
+                    // Only a runtime without I/O refuses it.
+                    let Ok(listener) = tokio::net::UnixListener::from_std(listener) else { return };
+                    tokio::select! {
+                        _ = stopped => {}
+                        _ = listener::accept(listener, CLIENTS, |stream| serve(stream, Arc::clone(&manage))) => {}
+                    }
+                });
+                // Before the connections end: then nothing is left.
+                drop(file);
+                // A request may wait for the control thread, which waits for this thread.
+                runtime.shutdown_background();
+            })
+            .map_err(failed("start a thread for the socket"))?;
+        Ok(Self { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // The guard ends the process on a panic, so this always succeeds.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Answers a client until it leaves, takes too long, or asks for what is no request.
+async fn serve(stream: UnixStream, manage: Arc<dyn Manage>) {
+    let mut buffer = LineBuffer::default();
+    while let Some(line) = read_line(&stream, &mut buffer).await {
+        let stops = is_stop(&line);
+        let asked = Arc::clone(&manage);
+        // Waits for the control thread, and formats what may be 10,000 peers: not on the thread of the others.
+        let Ok(answer) = tokio::task::spawn_blocking(move || answer(&line, &*asked)).await else { return };
+        let written = timeout(PATIENCE, write_all(&stream, &answer)).await;
+        if stops {
+            // Answered first: the interface may be gone before anything can be written.
+            manage.stop();
+            // The end of the connection says that everything is undone; the server's end is what ends it.
+            let _ = timeout(IDLE, std::future::pending::<()>()).await;
+            return;
+        }
+        if !matches!(written, Ok(Ok(()))) {
+            return;
+        }
+    }
+}
+
+/// The next line; `None` ends the connection.
+async fn read_line(stream: &UnixStream, buffer: &mut LineBuffer) -> Option<Zeroizing<Vec<u8>>> {
+    match buffer.next(MAX_REQUEST) {
+        Ok(None) => {}
+        Ok(line) => return line,
+        Err(_) => return None,
+    }
+    let mut bytes = Zeroizing::new(vec![0; READ_BYTES]);
+    if buffer.is_empty() {
+        timeout(IDLE, stream.readable()).await.ok()?.ok()?;
+    }
+    let whole = async {
+        loop {
+            stream.readable().await.ok()?;
+            match stream.try_read(&mut bytes) {
+                Ok(0) => return None,
+                Ok(count) => match buffer.push(&bytes[..count], MAX_REQUEST) {
+                    Ok(None) => {}
+                    Ok(line) => return line,
+                    Err(_) => return None,
+                },
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => return None,
+            }
+        }
+    };
+    timeout(PATIENCE, whole).await.ok()?
+}
+
+async fn write_all(stream: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        stream.writable().await?;
+        match stream.try_write(bytes) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn is_stop(line: &[u8]) -> bool {
+    matches!(parse(line), Ok(Request { request: Kind::Stop, .. }))
+}
+
+fn parse(line: &[u8]) -> Result<Request<'_>, ManageError> {
+    match serde_json::from_slice::<RequestVersion>(line) {
+        Ok(RequestVersion { version: VERSION }) => {}
+        Ok(RequestVersion { version }) => {
+            return Err(ManageError::Failed(format!(
+                "the daemon understands version {VERSION} of the control socket, not {version}: restart the \
+                 interface with the weft that is installed"
+            )));
+        }
+        Err(error) => return Err(not_a_request(&error)),
+    }
+    serde_json::from_slice(line).map_err(|error| not_a_request(&error))
+}
+
+/// Says what kind of error it was, and where; never what stood there, which may be a key.
+fn not_a_request(error: &serde_json::Error) -> ManageError {
+    ManageError::Failed(format!("not a request: {:?} error in column {}", error.classify(), error.column()))
+}
+
+/// The line that answers a line.
+fn answer(line: &[u8], manage: &dyn Manage) -> Zeroizing<Vec<u8>> {
+    let answer = parse(line).and_then(|request| answer_to(&request, manage));
+    let line = answer.unwrap_or_else(|error| {
+        let error: Answer<Done> = Answer { version: VERSION, ok: None, error: Some(WireError::from(&error)) };
+        to_line(&error, LINE_ROOM)
+    });
+    // Nothing of these types can fail to be formatted.
+    line.unwrap_or_default()
+}
+
+type Line = serde_json::Result<Zeroizing<Vec<u8>>>;
+
+fn answer_to(request: &Request<'_>, manage: &dyn Manage) -> Result<Line, ManageError> {
+    match request.request {
+        Kind::Status => Ok(ok(&manage.status()?, LINE_ROOM)),
+        Kind::Reload => {
+            let missing = || ManageError::Failed("a reload without config_base64".to_owned());
+            let text = decode(request.config_base64.ok_or_else(missing)?);
+            let reload = Reload {
+                text: text.map_err(|reason| ManageError::Configuration(reason.to_owned()))?,
+                file: request.file.clone().unwrap_or_default().into(),
+                dry_run: request.dry_run,
+            };
+            Ok(ok(&manage.reload(&reload)?, LINE_ROOM))
+        }
+        Kind::Save => {
+            let base64 = encode(&manage.save()?);
+            Ok(ok(&Saved { config_base64: &base64 }, room_around(&base64)))
+        }
+        Kind::Stop => Ok(ok(&Done {}, LINE_ROOM)),
+    }
+}
+
+fn ok(content: &impl Serialize, room: usize) -> Line {
+    to_line(&Answer { version: VERSION, ok: Some(content), error: None }, room)
+}

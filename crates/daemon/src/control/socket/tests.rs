@@ -1,0 +1,264 @@
+//! Client and server together, over a real socket, with an interface that only pretends.
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use super::client::running_in;
+use super::*;
+use crate::config::InterfaceName;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// An interface whose every answer the test chooses.
+#[derive(Default)]
+struct Pretended {
+    report: StatusReport,
+    reloaded: Mutex<Vec<(String, PathBuf, bool)>>,
+    stopped: AtomicBool,
+    fails: Option<ManageError>,
+    /// Answers wait for it.
+    hold: Option<Mutex<mpsc::Receiver<()>>>,
+    on_stop: Option<Mutex<mpsc::Sender<()>>>,
+}
+
+impl Pretended {
+    fn or_fail<T>(&self, value: T) -> Result<T, ManageError> {
+        if let Some(hold) = &self.hold {
+            let _ = hold.lock().unwrap().recv();
+        }
+        self.fails.clone().map_or(Ok(value), Err)
+    }
+}
+
+impl Manage for Pretended {
+    fn status(&self) -> Result<StatusReport, ManageError> {
+        self.or_fail(self.report.clone())
+    }
+
+    fn reload(&self, reload: &Reload) -> Result<ReloadReport, ManageError> {
+        let steps = vec![format!("{} bytes", reload.text.len())];
+        self.reloaded.lock().unwrap().push((reload.text.to_string(), reload.file.clone(), reload.dry_run));
+        self.or_fail(ReloadReport { steps, ..ReloadReport::default() })
+    }
+
+    fn save(&self) -> Result<Zeroizing<String>, ManageError> {
+        self.or_fail(Zeroizing::new("[Interface]\nPrivateKey = x\n".repeat(100_000)))
+    }
+
+    fn stop(&self) {
+        self.stopped.store(true, Ordering::SeqCst);
+        if let Some(told) = &self.on_stop {
+            told.lock().unwrap().send(()).unwrap();
+        }
+    }
+}
+
+struct Socket {
+    directory: TempDir,
+    name: InterfaceName,
+    server: Option<Server>,
+}
+
+impl Socket {
+    fn of(manage: Arc<Pretended>) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let server = Server::start(&directory.path().join("wg0.sock"), manage).unwrap();
+        Self { directory, name: "wg0".parse().unwrap(), server: Some(server) }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.path().join("wg0.sock")
+    }
+
+    fn client(&self) -> Client {
+        Client::connect_to(&self.name, self.path()).unwrap()
+    }
+
+    fn raw(&self) -> UnixStream {
+        let stream = UnixStream::connect(self.path()).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+}
+
+/// What comes until the connection ends.
+fn all_of(mut stream: &UnixStream) -> String {
+    let mut text = String::new();
+    // A server that ends while it is being written to resets the connection.
+    let _ = stream.read_to_string(&mut text);
+    text
+}
+
+fn line_of(mut stream: &UnixStream) -> serde_json::Value {
+    let mut line = Vec::new();
+    let mut byte = [0];
+    while stream.read(&mut byte).unwrap() == 1 && byte[0] != b'\n' {
+        line.push(byte[0]);
+    }
+    serde_json::from_slice(&line).unwrap()
+}
+
+#[test]
+fn several_requests_of_one_client_are_answered_in_order() {
+    let report = StatusReport { interface: "wg0".to_owned(), mtu: 1420, ..StatusReport::default() };
+    let manage = Arc::new(Pretended { report: report.clone(), ..Pretended::default() });
+    let socket = Socket::of(Arc::clone(&manage));
+    let mut client = socket.client();
+    for _ in 0..3 {
+        assert_eq!(client.status().unwrap(), report);
+    }
+    // Longer than one read, with everything that JSON has to escape.
+    let text = "# \"\\\u{1}ü\r\n".repeat(50_000);
+    let reload = Reload { text: Zeroizing::new(text.clone()), file: "/etc/x.conf".into(), dry_run: true };
+    assert_eq!(client.reload(&reload).unwrap().steps, [format!("{} bytes", text.len())]);
+    assert_eq!(*manage.reloaded.lock().unwrap(), [(text, PathBuf::from("/etc/x.conf"), true)]);
+    assert_eq!(client.save().unwrap().len(), 100_000 * 27);
+    assert!(!manage.stopped.load(Ordering::SeqCst));
+}
+
+#[test]
+fn requests_may_come_all_at_once_and_byte_by_byte() {
+    let socket = Socket::of(Arc::default());
+    let mut stream = socket.raw();
+    stream
+        .write_all(b"{\"version\":1,\"request\":\"status\"}\n{\"version\":1,\"request\":\"status\"}\n")
+        .unwrap();
+    for byte in b"{\"version\":1,\"request\":\"status\",\"later\":[1]}\n" {
+        stream.write_all(&[*byte]).unwrap();
+    }
+    for _ in 0..3 {
+        let answer = line_of(&stream);
+        assert_eq!(answer["version"], 1);
+        assert_eq!(answer["ok"]["listen_port"], 0);
+    }
+}
+
+#[test]
+fn what_the_daemon_refuses_reaches_the_client_with_its_exit_code() {
+    let cases = [
+        (ManageError::Configuration("wg0.conf:3: MTU: too small".to_owned()), exit::Code::Configuration),
+        (ManageError::Permission("needs CAP_NET_ADMIN".to_owned()), exit::Code::Permission),
+        (ManageError::Failed("no".to_owned()), exit::Code::Failure),
+        (ManageError::Ended, exit::Code::Failure),
+    ];
+    for (error, code) in cases {
+        let socket = Socket::of(Arc::new(Pretended { fails: Some(error.clone()), ..Pretended::default() }));
+        let mut client = socket.client();
+        let refused = client.status().unwrap_err();
+        assert_eq!((refused.to_string(), refused.exit_code()), (error.to_string(), code));
+        // The connection goes on.
+        assert!(matches!(client.save().unwrap_err(), ClientError::Refused(again) if again == error));
+    }
+}
+
+#[test]
+fn what_is_no_request_is_answered_without_being_repeated() {
+    let socket = Socket::of(Arc::default());
+    let mut stream = socket.raw();
+    for line in [
+        "",
+        "PrivateKey",
+        "{\"version\":1}",
+        "{\"version\":1,\"request\":\"explode\"}",
+        "{\"version\":1,\"request\":\"reload\",\"config_base64\":\"%PrivateKey\"}",
+        "{\"version\":1,\"request\":\"reload\"}",
+        "{\"version\":1,\"request\":\"reload\",\"config_base64\":\"/w==\"}",
+        "[\"PrivateKey\"]",
+        "\u{0}\u{1b}",
+    ] {
+        stream.write_all(format!("{line}\n").as_bytes()).unwrap();
+        let answer = line_of(&stream);
+        assert!(answer["error"]["message"].is_string(), "{line}: {answer}");
+        assert!(!answer.to_string().contains("PrivateKey"), "{answer}");
+    }
+    stream.write_all(b"{\"version\":7,\"request\":\"dance\"}\n").unwrap();
+    let answer = line_of(&stream);
+    let message = answer["error"]["message"].as_str().unwrap();
+    assert!(message.contains("version 1") && message.contains("not 7"), "{message}");
+}
+
+#[test]
+fn a_line_without_end_ends_the_connection_and_no_other() {
+    let socket = Socket::of(Arc::default());
+    let hostile = socket.raw();
+    let chunk = vec![b'x'; 1 << 20];
+    // More than a request may have; at some point the server has had enough.
+    let refused = (0..64).any(|_| (&hostile).write_all(&chunk).is_err());
+    assert!(refused);
+    socket.client().status().unwrap();
+}
+
+#[test]
+fn clients_beyond_the_limit_wait_for_their_turn() {
+    let socket = Socket::of(Arc::default());
+    let mut silent: Vec<UnixStream> = (0..8).map(|_| socket.raw()).collect();
+    for stream in &mut silent {
+        // Surely accepted, and then silent.
+        stream.write_all(b"{\"version\":1,\"request\":\"status\"}\n").unwrap();
+        line_of(stream);
+    }
+    let late = socket.raw();
+    (&late).write_all(b"{\"version\":1,\"request\":\"status\"}\n").unwrap();
+    late.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    assert!((&late).read(&mut [0; 1]).is_err(), "a ninth client was served");
+    silent.pop();
+    late.set_read_timeout(Some(PATIENCE)).unwrap();
+    assert_eq!(line_of(&late)["version"], 1);
+}
+
+#[test]
+fn the_answer_to_a_stop_comes_first_and_the_end_when_everything_is_undone() {
+    let (on_stop, stopped) = mpsc::channel();
+    let manage = Arc::new(Pretended { on_stop: Some(Mutex::new(on_stop)), ..Pretended::default() });
+    let mut socket = Socket::of(Arc::clone(&manage));
+    let client = socket.client();
+    let (done, ended) = mpsc::channel();
+    let waiting = std::thread::spawn(move || done.send(client.stop(PATIENCE)).unwrap());
+    stopped.recv_timeout(PATIENCE).unwrap();
+    // Not everything is undone yet.
+    assert!(ended.recv_timeout(Duration::from_millis(50)).is_err());
+    drop(socket.server.take());
+    ended.recv_timeout(PATIENCE).unwrap().unwrap();
+    waiting.join().unwrap();
+    assert!(!socket.path().exists());
+}
+
+#[test]
+fn the_server_ends_while_a_request_waits_for_the_thread_that_ends_it() {
+    let (release, hold) = mpsc::channel();
+    let mut socket = Socket::of(Arc::new(Pretended { hold: Some(Mutex::new(hold)), ..Pretended::default() }));
+    let stream = socket.raw();
+    (&stream).write_all(b"{\"version\":1,\"request\":\"status\"}\n").unwrap();
+    drop(socket.server.take());
+    assert_eq!(all_of(&stream), "");
+    drop(release);
+}
+
+#[test]
+fn an_interface_that_does_not_run_is_told_from_one_that_may_not_be_asked() {
+    let directory = tempfile::tempdir().unwrap();
+    let name: InterfaceName = "wg0".parse().unwrap();
+    let path = directory.path().join("wg0.sock");
+    let none = Client::connect_to(&name, path.clone()).unwrap_err();
+    assert!(matches!(none, ClientError::NotRunning { .. }), "{none}");
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    let dead = Client::connect_to(&name, path).unwrap_err();
+    assert!(matches!(dead, ClientError::NotRunning { .. }), "{dead}");
+}
+
+#[test]
+fn the_sockets_in_the_directory_are_the_interfaces_that_run() {
+    let directory = tempfile::tempdir().unwrap();
+    for file in ["wg1.sock", "wg0.sock", "wg0.json", ".sock", "not a name.sock"] {
+        std::fs::write(directory.path().join(file), "").unwrap();
+    }
+    let names: Vec<String> = running_in(directory.path()).unwrap().iter().map(ToString::to_string).collect();
+    assert_eq!(names, ["wg0", "wg1"]);
+    assert!(running_in(&directory.path().join("missing")).unwrap().is_empty());
+}

@@ -1,0 +1,96 @@
+//! Platforms without Unix sockets: there is nobody to talk to yet, and that is what they say.
+
+use std::convert::Infallible;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use zeroize::Zeroizing;
+
+use super::{ClientError, Manage, Reload, ReloadReport};
+use crate::config::InterfaceName;
+use crate::status::StatusReport;
+
+/// No interface.
+pub fn running() -> io::Result<Vec<InterfaceName>> {
+    Ok(Vec::new())
+}
+
+/// Why nobody can listen there.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// This platform has no such socket yet.
+    #[error("weft has no control socket on {} yet", std::env::consts::OS)]
+    Unsupported,
+}
+
+impl ListenError {
+    /// [`io::ErrorKind::Unsupported`].
+    pub fn kind(&self) -> io::ErrorKind {
+        io::ErrorKind::Unsupported
+    }
+}
+
+/// A control socket. There is none on this platform.
+#[derive(Debug)]
+pub struct Server {
+    never: Infallible,
+}
+
+impl Server {
+    /// Fails with [`ListenError::Unsupported`].
+    pub fn start(_path: &Path, manage: Arc<dyn Manage>) -> Result<Self, ListenError> {
+        drop(manage);
+        Err(ListenError::Unsupported)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        match self.never {}
+    }
+}
+
+/// A connection to a running interface. There is none on this platform.
+#[derive(Debug)]
+pub struct Client {
+    never: Infallible,
+}
+
+impl Client {
+    /// Where the socket would be.
+    pub fn path_of(name: &InterfaceName) -> PathBuf {
+        crate::runtime_dir::runtime_dir().join(format!("{name}.sock"))
+    }
+
+    /// Fails with [`ClientError::Unsupported`].
+    pub fn connect(_name: &InterfaceName) -> Result<Self, ClientError> {
+        Err(ClientError::Unsupported)
+    }
+
+    /// The interface.
+    pub fn name(&self) -> &InterfaceName {
+        match self.never {}
+    }
+
+    /// Everything that is known of the interface now.
+    pub fn status(&mut self) -> Result<StatusReport, ClientError> {
+        match self.never {}
+    }
+
+    /// Makes the interface what a configuration file says.
+    pub fn reload(&mut self, _reload: &Reload) -> Result<ReloadReport, ClientError> {
+        match self.never {}
+    }
+
+    /// The running configuration.
+    pub fn save(&mut self) -> Result<Zeroizing<String>, ClientError> {
+        match self.never {}
+    }
+
+    /// Asks the interface to end.
+    pub fn stop(self, _patience: Duration) -> Result<(), ClientError> {
+        match self.never {}
+    }
+}

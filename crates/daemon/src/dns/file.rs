@@ -1,0 +1,137 @@
+//! The file /etc/resolv.conf, where nothing else takes DNS settings.
+//!
+//! What weft writes there begins with a mark, and follows from what was there before and from the layers of all
+//! interfaces, the latest on top; so interfaces may go in any order. Both are kept in files of their own, written
+//! before /etc/resolv.conf is: after a crash at any point the next step finds out what is left to be done.
+
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::super::{DnsError, Places, Settings};
+use layers::{Layer, Layers};
+use thing::Thing;
+
+mod layers;
+mod owner;
+mod text;
+mod thing;
+
+/// Other processes of weft hold the lock for a few file operations.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
+
+/// Puts the settings of an interface on top of the others, or in place of those that it has.
+pub(super) fn add(places: &Places, interface: &str, settings: &Settings) -> Result<(), DnsError> {
+    let layer = Layer::ours(interface, settings);
+    update(places, |layers| {
+        layers.put(layer);
+        true
+    })
+    .map(drop)
+}
+
+/// Takes the settings of an interface away, and with the last ones all that weft wrote.
+pub(super) fn remove(places: &Places, interface: &str) -> Result<(), DnsError> {
+    if is_untouched(places)? {
+        return Ok(());
+    }
+    update(places, |layers| layers.remove(interface)).map(drop)
+}
+
+/// Takes away what is left of processes that ended, and says for which interfaces.
+pub(super) fn repair(places: &Places) -> Result<Vec<String>, DnsError> {
+    if is_untouched(places)? {
+        return Ok(Vec::new());
+    }
+    update(places, |_| false)
+}
+
+fn is_untouched(places: &Places) -> Result<bool, DnsError> {
+    Ok(Layers::load(places)?.is_none() && !look(&places.resolv_conf)?.is_marked())
+}
+
+/// Drops the layers of the dead, makes a change (which says whether it was one), and writes what follows from it.
+fn update(places: &Places, change: impl FnOnce(&mut Layers) -> bool) -> Result<Vec<String>, DnsError> {
+    let _lock = lock(places)?;
+    let saved = Layers::load(places)?;
+    let is_lost = saved.is_none();
+    let before = saved.unwrap_or_default();
+    let mut layers = before.clone();
+    let dropped = layers.drop_dead();
+    let present = look(&places.resolv_conf)?;
+    if !change(&mut layers) && dropped.is_empty() && !is_lost {
+        return Ok(dropped);
+    }
+    if present.is_marked() && is_lost {
+        tracing::warn!(
+            "{} is weft's, but what was there before is not in {}: keeping its DNS servers",
+            places.resolv_conf.display(),
+            places.state.display()
+        );
+        put(&Layers::backup(places), &present.without_mark())?;
+    } else if !present.is_marked() && !layers.is_empty() {
+        // The first layer, or another program rewrote the file: then that is what comes back.
+        put(&Layers::backup(places), &present)?;
+    } else if !present.is_marked() {
+        Layers::clear(places)?;
+        return Ok(dropped);
+    }
+    let original = look(&Layers::backup(places))?;
+    if layers.is_empty() {
+        put(&places.resolv_conf, &original)?;
+        Layers::clear(places)?;
+        return Ok(dropped);
+    }
+    layers.save(places)?;
+    let written = put(&places.resolv_conf, &text::compose(places, &original, &layers));
+    if written.is_err() {
+        // As it was; if that fails too, the next step finds an unmarked file and clears up.
+        let _ = if is_lost { Layers::clear(places) } else { before.save(places) };
+    }
+    written.map(|()| dropped)
+}
+
+fn look(path: &Path) -> Result<Thing, DnsError> {
+    Thing::look(path).map_err(|error| failure("read", path, error))
+}
+
+fn put(path: &Path, thing: &Thing) -> Result<(), DnsError> {
+    thing.put(path).map_err(|error| failure("write", path, error))
+}
+
+fn failure(action: &'static str, path: &Path, error: io::Error) -> DnsError {
+    let advice = match error.raw_os_error() {
+        Some(libc::EROFS) => {
+            "; make it writable (in a systemd unit with ReadWritePaths=, in a container with a writable mount), \
+             or leave DNS out of the configuration"
+        }
+        Some(libc::EPERM) => "; it may be immutable: see `lsattr`, and unlock it with `chattr -i`",
+        Some(libc::EACCES) => "; run weft as root",
+        _ => "",
+    };
+    DnsError::File { action, path: path.to_owned(), error, advice }
+}
+
+/// Keeps other processes of weft out until it is dropped.
+fn lock(places: &Places) -> Result<File, DnsError> {
+    let path = places.state.join("lock");
+    let io_failure = |error| failure("write", &path, error);
+    DirBuilder::new().recursive(true).mode(0o755).create(&places.state).map_err(io_failure)?;
+    let file = OpenOptions::new().create(true).append(true).open(&path).map_err(io_failure)?;
+    let end = Instant::now() + LOCK_TIMEOUT;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) if Instant::now() < end => thread::sleep(LOCK_PAUSE),
+            Err(TryLockError::WouldBlock) => {
+                let action = format!("lock {} (another weft holds it)", path.display());
+                return Err(DnsError::Timeout { action, after: LOCK_TIMEOUT });
+            }
+            Err(TryLockError::Error(error)) => return Err(failure("lock", &path, error)),
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! The settings of every interface that has some in /etc/resolv.conf, and the file that keeps them.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::super::super::{DnsError, Places, Settings};
+use super::owner::Owner;
+use super::thing::Thing;
+
+/// The settings of one interface.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Layer {
+    pub(super) interface: String,
+    pub(super) settings: Settings,
+    owner: Owner,
+}
+
+impl Layer {
+    /// Settings that last until this process ends.
+    pub(super) fn ours(interface: &str, settings: &Settings) -> Self {
+        Self { interface: interface.to_owned(), settings: settings.clone(), owner: Owner::ours() }
+    }
+}
+
+/// All layers, the latest last.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Layers {
+    layers: Vec<Layer>,
+}
+
+impl Layers {
+    /// Where that is kept which was there before the first layer. Nothing: there was nothing.
+    pub(super) fn backup(places: &Places) -> PathBuf {
+        places.state.join("resolv.conf.before")
+    }
+
+    fn path(places: &Places) -> PathBuf {
+        places.state.join("layers.json")
+    }
+
+    /// What was saved; `None`: nothing.
+    pub(super) fn load(places: &Places) -> Result<Option<Self>, DnsError> {
+        let path = Self::path(places);
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(super::failure("read", &path, error)),
+        };
+        serde_json::from_str(&text).map(Some).map_err(|error| DnsError::State {
+            path,
+            reason: error.to_string(),
+            resolv_conf: places.resolv_conf.clone(),
+        })
+    }
+
+    pub(super) fn save(&self, places: &Places) -> Result<(), DnsError> {
+        let path = Self::path(places);
+        let text = serde_json::to_vec_pretty(self)
+            .map_err(|error| super::failure("write", &path, io::Error::other(error)))?;
+        Thing::file(text).put(&path).map_err(|error| super::failure("write", &path, error))
+    }
+
+    /// Forgets everything.
+    pub(super) fn clear(places: &Places) -> Result<(), DnsError> {
+        let remove = |path: &Path| match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(super::failure("remove", path, error))
+            }
+            _ => Ok(()),
+        };
+        remove(&Self::path(places))?;
+        remove(&Self::backup(places))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.layers.is_empty()
+    }
+
+    /// From the latest to the first.
+    pub(super) fn top_down(&self) -> impl Iterator<Item = &Layer> {
+        self.layers.iter().rev()
+    }
+
+    /// Replaces the layer of the same interface where it stands, or goes on top.
+    pub(super) fn put(&mut self, layer: Layer) {
+        match self.layers.iter_mut().find(|other| other.interface == layer.interface) {
+            Some(place) => *place = layer,
+            None => self.layers.push(layer),
+        }
+    }
+
+    /// Says whether there was one.
+    pub(super) fn remove(&mut self, interface: &str) -> bool {
+        self.layers.extract_if(.., |layer| layer.interface == interface).count() > 0
+    }
+
+    /// Removes the layers of processes that ended, and names their interfaces.
+    pub(super) fn drop_dead(&mut self) -> Vec<String> {
+        let dead = self.layers.extract_if(.., |layer| !layer.owner.is_alive());
+        dead.map(|layer| layer.interface).collect()
+    }
+}

@@ -1,0 +1,121 @@
+//! The lines of /etc/resolv.conf (resolv.conf(5)).
+
+use super::super::super::{Domain, Places, list};
+use super::layers::Layers;
+use super::thing::{MARK, Thing};
+
+/// How many servers the C library asks (resolv.h, MAXNS).
+const MAX_SERVERS: usize = 3;
+
+/// What the layers make of what was there before. The servers are those of the topmost layer that has some; the
+/// domains of all layers are searched, and what was searched before only if the servers are those from before.
+pub(super) fn compose(places: &Places, original: &Thing, layers: &Layers) -> Thing {
+    let text = String::from_utf8_lossy(original.content()).into_owned();
+    let interfaces = list(layers.top_down().map(|layer| &layer.interface));
+    let mut lines = vec![
+        format!("{MARK}{interfaces}. Changes made here are lost."),
+        format!("# What was here before is {} and comes back", Layers::backup(places).display()),
+        "# when these interfaces are taken down (`weft down`, also after a crash).".to_owned(),
+    ];
+    let top = layers.top_down().find(|layer| !layer.settings.servers.is_empty());
+    match top {
+        Some(layer) => {
+            let servers = &layer.settings.servers;
+            if servers.len() > MAX_SERVERS {
+                tracing::warn!(
+                    interface = layer.interface,
+                    "the C library asks the first {MAX_SERVERS} DNS servers only, not {}",
+                    list(&servers[MAX_SERVERS..])
+                );
+            }
+            lines.extend(servers.iter().map(|server| format!("nameserver {server}")));
+        }
+        None => lines.extend(of_keyword(&text, "nameserver").map(str::to_owned)),
+    }
+
+    let mut domains: Vec<&str> = Vec::new();
+    let ours = layers.top_down().flat_map(|layer| &layer.settings.search).map(Domain::as_str);
+    // The last such line counts.
+    let last = text.lines().rfind(|line| matches!(keyword(line), "search" | "domain"));
+    let theirs = last.filter(|_| top.is_none()).into_iter().flat_map(|line| line.split_whitespace().skip(1));
+    for domain in ours.chain(theirs) {
+        if !domains.contains(&domain) {
+            domains.push(domain);
+        }
+    }
+    if !domains.is_empty() {
+        lines.push(format!("search {}", domains.join(" ")));
+    }
+
+    lines.extend(of_keyword(&text, "sortlist").map(str::to_owned));
+    // Whoever trusted the servers from before does not know the new ones.
+    let trusted = |word: &&str| top.is_none() || *word != "trust-ad";
+    for line in of_keyword(&text, "options") {
+        let words: Vec<_> = line.split_whitespace().filter(trusted).collect();
+        if words.len() > 1 {
+            lines.push(words.join(" "));
+        }
+    }
+    original.with_content((lines.join("\n") + "\n").into_bytes())
+}
+
+fn keyword(line: &str) -> &str {
+    // A keyword stands at the beginning of its line.
+    line.split([' ', '\t']).next().unwrap_or_default()
+}
+
+fn of_keyword<'a>(text: &'a str, wanted: &'a str) -> impl Iterator<Item = &'a str> {
+    text.lines().filter(move |line| keyword(line) == wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::super::Settings;
+    use super::super::layers::Layer;
+    use super::*;
+
+    const BEFORE: &str = "# by dhcp\ndomain old.example\nnameserver 192.0.2.1\nsearch a.example b.example\n\
+                          options ndots:5 trust-ad\nsortlist 10.0.0.0\noptions trust-ad\n";
+
+    fn composed(layers: &[(&str, &[&str], &[&str])]) -> String {
+        let mut all = Layers::default();
+        for (interface, servers, search) in layers {
+            let servers: Vec<_> = servers.iter().map(|server| server.parse().unwrap()).collect();
+            let search: Vec<_> = search.iter().map(|&domain| domain.to_owned()).collect();
+            all.put(Layer::ours(interface, &Settings::new(&servers, &search, &[]).unwrap()));
+        }
+        let original = Thing::file(BEFORE.as_bytes().to_vec());
+        let composed = compose(&Places::default(), &original, &all);
+        assert!(composed.is_marked());
+        String::from_utf8(composed.without_mark().content().to_vec()).unwrap()
+    }
+
+    #[test]
+    fn servers_of_a_layer_replace_those_from_before_and_options_stay() {
+        let text = composed(&[("wg0", &["10.0.0.1", "fd00::1"], &["corp.example"])]);
+        assert_eq!(
+            text,
+            "nameserver 10.0.0.1\nnameserver fd00::1\nsearch corp.example\nsortlist 10.0.0.0\noptions ndots:5\n"
+        );
+    }
+
+    #[test]
+    fn search_domains_alone_are_added_to_what_was_there() {
+        let text = composed(&[("wg0", &[], &["corp.example", "b.example"])]);
+        assert!(text.contains("nameserver 192.0.2.1\nsearch corp.example b.example a.example\n"), "{text}");
+        assert!(text.contains("options ndots:5 trust-ad"), "{text}");
+    }
+
+    #[test]
+    fn the_latest_interface_with_servers_wins_and_all_domains_are_searched() {
+        let text = composed(&[
+            ("wg0", &["10.0.0.1"], &["zero.example"]),
+            ("wg1", &["10.1.0.1"], &["one.example"]),
+            ("wg2", &[], &["two.example"]),
+        ]);
+        assert!(
+            text.starts_with("nameserver 10.1.0.1\nsearch two.example one.example zero.example\n"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,150 @@
+//! What is found under a path: a file, a link or nothing; and how to put it there again.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+/// With which every file begins that weft writes for the C library.
+pub(super) const MARK: &str = "# Written by weft for ";
+
+/// What stands under a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Thing {
+    /// A file.
+    File { content: Vec<u8>, mode: u32, owner: Option<(u32, u32)> },
+    /// A symbolic link, which may lead nowhere, and what it leads to.
+    Link { target: PathBuf, content: Vec<u8> },
+    /// Nothing.
+    Missing,
+}
+
+impl Thing {
+    /// A file of this process's user, for everybody to read.
+    pub(super) fn file(content: Vec<u8>) -> Self {
+        Self::File { content, mode: 0o644, owner: None }
+    }
+
+    /// What is there.
+    pub(super) fn look(path: &Path) -> io::Result<Self> {
+        let metadata = match fs::symlink_metadata(path) {
+            Ok(metadata) => metadata,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::Missing),
+            Err(error) => return Err(error),
+        };
+        if metadata.is_symlink() {
+            let content = fs::read(path).unwrap_or_default();
+            return Ok(Self::Link { target: fs::read_link(path)?, content });
+        }
+        let owner = Some((metadata.uid(), metadata.gid()));
+        Ok(Self::File { content: fs::read(path)?, mode: metadata.mode() & 0o7777, owner })
+    }
+
+    pub(super) fn content(&self) -> &[u8] {
+        match self {
+            Self::File { content, .. } | Self::Link { content, .. } => content,
+            Self::Missing => &[],
+        }
+    }
+
+    /// Whether weft wrote it. It writes files, never through links.
+    pub(super) fn is_marked(&self) -> bool {
+        matches!(self, Self::File { content, .. } if content.starts_with(MARK.as_bytes()))
+    }
+
+    /// The file without the comments of weft.
+    pub(super) fn without_mark(&self) -> Self {
+        match self {
+            Self::File { content, mode, owner } => {
+                let lines = content.split_inclusive(|&byte| byte == b'\n');
+                let content = lines.skip_while(|line| line.starts_with(b"#")).flatten().copied().collect();
+                Self::File { content, mode: *mode, owner: *owner }
+            }
+            other => other.clone(),
+        }
+    }
+
+    /// The same kind of file with another content: mode and owner stay, and what was no file becomes one.
+    pub(super) fn with_content(&self, content: Vec<u8>) -> Self {
+        match self {
+            Self::File { mode, owner, .. } => Self::File { content, mode: *mode, owner: *owner },
+            _ => Self::file(content),
+        }
+    }
+
+    /// Puts it under the path, in one step where the system allows that. A file that is a mount of its own, as in
+    /// containers, cannot be replaced and is written to.
+    pub(super) fn put(&self, path: &Path) -> io::Result<()> {
+        let temporary = beside(path);
+        let replaced = self.make(&temporary).and_then(|is_made| match is_made {
+            true => fs::rename(&temporary, path).and_then(|()| sync_directory(path)),
+            false => remove(path),
+        });
+        let Err(error) = replaced else { return Ok(()) };
+        let _ = fs::remove_file(&temporary);
+        match self {
+            Self::File { content, .. } if may_be_written_in_place(&error) && is_file(path) => {
+                write_in_place(path, content)
+            }
+            _ => Err(error),
+        }
+    }
+
+    /// Makes it under a path where only the leftover of a crash may be; says whether there is anything to make.
+    fn make(&self, path: &Path) -> io::Result<bool> {
+        remove(path)?;
+        match self {
+            Self::Missing => return Ok(false),
+            Self::Link { target, .. } => std::os::unix::fs::symlink(target, path)?,
+            Self::File { content, mode, owner } => {
+                let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+                file.write_all(content)?;
+                if let Some((user, group)) = owner {
+                    std::os::unix::fs::fchown(&file, Some(*user), Some(*group))?;
+                }
+                file.set_permissions(fs::Permissions::from_mode(*mode))?;
+                file.sync_all()?;
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// The name for what is to be renamed: always the same, so that crashes do not pile them up.
+fn beside(path: &Path) -> PathBuf {
+    let mut name = OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(".weft");
+    path.with_file_name(name)
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn is_file(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file())
+}
+
+/// EBUSY: the file is a mount. The others: its directory cannot be written to, but the file perhaps can.
+fn may_be_written_in_place(error: &io::Error) -> bool {
+    let codes = [libc::EBUSY, libc::EXDEV, libc::EROFS, libc::EACCES, libc::EPERM];
+    error.raw_os_error().is_some_and(|code| codes.contains(&code))
+}
+
+/// In an order in which a reader never finds the file empty.
+fn write_in_place(path: &Path, content: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).open(path)?;
+    file.write_all(content)?;
+    file.set_len(content.len() as u64)?;
+    file.sync_all()
+}
+
+fn sync_directory(path: &Path) -> io::Result<()> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
+}

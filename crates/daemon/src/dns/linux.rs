@@ -1,0 +1,133 @@
+//! DNS on Linux: finds out what resolves names here, and hands the settings to it.
+
+use std::fs;
+use std::path::Path;
+
+use super::{Choice, DnsError, Method, Places, Record, list};
+
+mod file;
+mod resolvconf;
+mod resolved;
+
+/// Where systemd-resolved has files to which /etc/resolv.conf is linked.
+const RESOLVED_FILES: [&str; 3] = [
+    "/run/systemd/resolve/stub-resolv.conf",
+    "/run/systemd/resolve/resolv.conf",
+    "/usr/lib/systemd/resolv.conf",
+];
+/// The addresses at which systemd-resolved answers (systemd-resolved.service(8)).
+const RESOLVED_STUBS: [&str; 2] = ["127.0.0.53", "127.0.0.54"];
+
+/// systemd-resolved is chosen where programs look names up through it, not where it merely runs: its settings would
+/// have no effect on them. resolvectl under the name of resolvconf is systemd-resolved too.
+pub(super) fn method(places: &Places, choice: Choice) -> Result<Method, DnsError> {
+    match choice {
+        Choice::Resolved => resolved::Session::open(places).map(|_| Method::Resolved),
+        Choice::Resolvconf => resolvconf::find(places).map(|_| Method::Resolvconf),
+        Choice::File => Ok(Method::File),
+        Choice::Auto => Ok(choose(places)),
+    }
+}
+
+fn choose(places: &Places) -> Method {
+    let program = resolvconf::find(places).ok();
+    let is_resolvectl = program.as_deref().is_some_and(resolvconf::is_resolvectl);
+    if is_resolvectl || asks_resolved(places) {
+        match resolved::Session::open(places) {
+            Ok(_) => return Method::Resolved,
+            Err(error) => tracing::debug!("not using systemd-resolved: {error}"),
+        }
+    }
+    if program.is_some() && !is_resolvectl { Method::Resolvconf } else { Method::File }
+}
+
+/// Whether the C library's look-ups reach systemd-resolved.
+fn asks_resolved(places: &Places) -> bool {
+    links_to_resolved(&places.resolv_conf)
+        || fs::read_to_string(&places.resolv_conf).is_ok_and(|text| names_a_stub(&text))
+        || fs::read_to_string(&places.nsswitch).is_ok_and(|text| has_nss_resolve(&text))
+}
+
+/// Whether the file is a link to one of systemd-resolved's, which need not be there before it runs.
+fn links_to_resolved(resolv_conf: &Path) -> bool {
+    let Ok(target) = fs::read_link(resolv_conf) else { return false };
+    let target = target.to_string_lossy();
+    // The link may be relative (../run/systemd/resolve/stub-resolv.conf).
+    RESOLVED_FILES.iter().any(|file| target.ends_with(file) || *target == file[1..])
+}
+
+fn names_a_stub(resolv_conf: &str) -> bool {
+    resolv_conf.lines().any(|line| {
+        let mut words = line.split_whitespace();
+        words.next() == Some("nameserver") && words.next().is_some_and(|ip| RESOLVED_STUBS.contains(&ip))
+    })
+}
+
+fn has_nss_resolve(nsswitch: &str) -> bool {
+    nsswitch.lines().any(|line| {
+        let line = line.split('#').next().unwrap_or_default();
+        line.trim()
+            .strip_prefix("hosts:")
+            .is_some_and(|services| services.split_whitespace().any(|service| service == "resolve"))
+    })
+}
+
+pub(super) fn apply(places: &Places, interface: &str, record: &Record) -> Result<(), DnsError> {
+    match record.method {
+        Method::Resolved => resolved::Session::open(places)?.set(interface, record.index, &record.settings),
+        Method::Resolvconf => resolvconf::add(places, interface, &record.settings),
+        Method::File if record.settings.is_split() => {
+            Err(DnsError::Split { method: Method::File, domains: list(&record.settings.routing) })
+        }
+        Method::File => file::add(places, interface, &record.settings),
+    }
+}
+
+pub(super) fn undo(places: &Places, interface: &str, record: &Record) -> Result<(), DnsError> {
+    match record.method {
+        // What it knew of an interface goes with the interface, and its number may be another one's by now.
+        Method::Resolved if index_of(interface) != Some(record.index) => Ok(()),
+        Method::Resolved => resolved::Session::open(places)?.revert(interface, record.index),
+        Method::Resolvconf => resolvconf::remove(places, interface),
+        Method::File => file::remove(places, interface),
+    }
+}
+
+pub(super) fn repair(places: &Places) -> Result<Vec<String>, DnsError> {
+    file::repair(places)
+}
+
+fn index_of(interface: &str) -> Option<u32> {
+    nix::net::if_::if_nametoindex(interface).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_to_resolved_counts_even_while_it_dangles() {
+        let directory = tempfile::tempdir().unwrap();
+        for (place, (target, counts)) in [
+            ("../run/systemd/resolve/stub-resolv.conf", true),
+            ("/run/systemd/resolve/resolv.conf", true),
+            ("/usr/lib/systemd/resolv.conf", true),
+            ("/run/NetworkManager/resolv.conf", false),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let link = directory.path().join(place.to_string());
+            std::os::unix::fs::symlink(target, &link).unwrap();
+            assert_eq!(links_to_resolved(&link), counts, "{target}");
+        }
+    }
+
+    #[test]
+    fn the_stub_and_the_nss_module_are_seen() {
+        assert!(names_a_stub("# x\nnameserver 127.0.0.53\noptions edns0\n"));
+        assert!(!names_a_stub("nameserver 127.0.0.1\n#nameserver 127.0.0.53\n"));
+        assert!(has_nss_resolve("passwd: files\nhosts: files resolve [!UNAVAIL=return] dns\n"));
+        assert!(!has_nss_resolve("hosts: files dns # resolve\n#hosts: resolve\nnetworks: resolve\n"));
+    }
+}

@@ -1,0 +1,180 @@
+//! resolvconf(8), of openresolv or Debian: a program that takes the lines of a resolv.conf for an interface.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+
+use super::super::{DnsError, Method, Places, Settings, list};
+
+/// How long the program may take: it restarts daemons.
+const TIMEOUT: Duration = Duration::from_secs(15);
+/// Between two looks at whether it ended.
+const PAUSE: Duration = Duration::from_millis(5);
+/// How much of what it says is shown.
+const MAX_SAID: usize = 2000;
+
+/// The program in the first directory that has it.
+pub(super) fn find(places: &Places) -> Result<PathBuf, DnsError> {
+    let executable = |path: &PathBuf| {
+        fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+    };
+    places.programs.iter().map(|directory| directory.join("resolvconf")).find(executable).ok_or_else(|| {
+        let mut searched: Vec<_> = places.programs.iter().map(|path| path.display().to_string()).collect();
+        searched.dedup();
+        DnsError::NoResolvconf { searched: searched.join(":") }
+    })
+}
+
+/// Whether it is systemd's resolvectl under another name.
+pub(super) fn is_resolvectl(program: &Path) -> bool {
+    fs::canonicalize(program).is_ok_and(|real| real.file_name().is_some_and(|name| name == "resolvectl"))
+}
+
+/// Hands the settings to resolvconf.
+pub(super) fn add(places: &Places, interface: &str, settings: &Settings) -> Result<(), DnsError> {
+    let program = find(places)?;
+    let mut arguments = vec!["-a".to_owned(), entry(places, interface)];
+    arguments.extend(["-m", "0"].map(str::to_owned));
+    if settings.is_split() {
+        if !is_openresolv(&program) {
+            return Err(DnsError::Split { method: Method::Resolvconf, domains: list(&settings.routing) });
+        }
+        tracing::warn!(
+            interface,
+            "openresolv uses DNS servers for {} only where it feeds a local resolver such as dnsmasq or unbound \
+             (resolvconf.conf(5)), and searches these domains too",
+            list(&settings.routing)
+        );
+        arguments.push("-p".to_owned());
+    } else if settings.is_full() {
+        arguments.push("-x".to_owned());
+    }
+    run(&program, &arguments, &lines(settings))
+}
+
+/// Takes the settings away. What resolvconf does not know of is no error (`-f`).
+pub(super) fn remove(places: &Places, interface: &str) -> Result<(), DnsError> {
+    let arguments = ["-d".to_owned(), entry(places, interface), "-f".to_owned()];
+    run(&find(places)?, &arguments, "")
+}
+
+/// The interface as resolvconf knows it. Debian's sorts entries by the patterns of a file, in which a pattern of a
+/// prefix and a star stands for tunnels (`tun*`): `tun.wg0` is then sorted as a tunnel is.
+fn entry(places: &Places, interface: &str) -> String {
+    let order = fs::read_to_string(&places.interface_order).unwrap_or_default();
+    match order.lines().find_map(prefix) {
+        Some(prefix) => format!("{prefix}.{interface}"),
+        None => interface.to_owned(),
+    }
+}
+
+fn prefix(pattern: &str) -> Option<&str> {
+    let prefix = pattern.strip_suffix('*')?;
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    (!prefix.is_empty() && prefix.bytes().all(allowed)).then_some(prefix)
+}
+
+fn lines(settings: &Settings) -> String {
+    let mut text = String::new();
+    for server in &settings.servers {
+        text += &format!("nameserver {server}\n");
+    }
+    let routing = settings.routing.iter().filter(|domain| !domain.is_root());
+    let routing = routing.filter(|_| settings.is_split());
+    let domains: Vec<_> = settings.search.iter().chain(routing).map(|domain| domain.as_str()).collect();
+    if !domains.is_empty() {
+        text += &format!("search {}\n", domains.join(" "));
+    }
+    text
+}
+
+fn is_openresolv(program: &Path) -> bool {
+    let mut command = Command::new(program);
+    command.arg("--version").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let Ok(mut child) = command.spawn() else { return false };
+    let output = child.stdout.take();
+    let mut said = Vec::new();
+    wait(&mut child, output, &mut said).is_ok() && String::from_utf8_lossy(&said).contains("openresolv")
+}
+
+fn run(program: &Path, arguments: &[String], input: &str) -> Result<(), DnsError> {
+    let spawn = |error| DnsError::Spawn { program: program.to_owned(), error };
+    let line = || format!("{} {}", program.display(), arguments.join(" "));
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(spawn)?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // A few lines: the pipe holds them. A program that does not read them says itself why.
+        let _ = stdin.write_all(input.as_bytes());
+    }
+    let output = child.stderr.take();
+    let mut said = Vec::new();
+    match wait(&mut child, output, &mut said) {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => {
+            let said = String::from_utf8_lossy(&said);
+            let said = if said.trim().is_empty() { String::new() } else { format!(": {}", said.trim()) };
+            Err(DnsError::Program { command: line(), status: status.to_string(), said })
+        }
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+            Err(DnsError::Timeout { action: format!("run `{}`", line()), after: TIMEOUT })
+        }
+        Err(error) => Err(spawn(error)),
+    }
+}
+
+/// Waits for the child's end, but not for that of daemons which it started and which hold on to its output.
+fn wait(
+    child: &mut Child,
+    mut output: Option<impl io::Read + AsFd>,
+    said: &mut Vec<u8>,
+) -> io::Result<ExitStatus> {
+    if let Some(output) = &output {
+        fcntl(output.as_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    }
+    let mut read = |said: &mut Vec<u8>| {
+        // Ends at what is there: an error is `WouldBlock`, and what came before it is kept.
+        if let Some(output) = &mut output {
+            let _ = output.read_to_end(said);
+            said.truncate(MAX_SAID);
+        }
+    };
+    let end = Instant::now() + TIMEOUT;
+    loop {
+        let status = child.try_wait()?;
+        read(said);
+        if let Some(status) = status {
+            return Ok(status);
+        }
+        if Instant::now() >= end {
+            child.kill()?;
+            child.wait()?;
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_pattern_of_a_prefix_and_a_star_gives_the_prefix() {
+        let directory = tempfile::tempdir().unwrap();
+        let places = Places { interface_order: directory.path().join("order"), ..Places::default() };
+        assert_eq!(entry(&places, "wg0"), "wg0");
+        let debian = "# order\nlo.inet6\nlo.@(dhclient|pppd)\nlo.*\ntun*\ntap*\n*\n";
+        fs::write(&places.interface_order, debian).unwrap();
+        assert_eq!(entry(&places, "wg0"), "tun.wg0");
+        fs::write(&places.interface_order, "lo.*\n*\n").unwrap();
+        assert_eq!(entry(&places, "wg0"), "wg0");
+    }
+}

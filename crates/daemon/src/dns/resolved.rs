@@ -1,0 +1,264 @@
+//! systemd-resolved, over D-Bus (org.freedesktop.resolve1(5)).
+
+use std::fs;
+use std::future::Future;
+use std::net::IpAddr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tokio::runtime::{Builder, Runtime};
+use zbus::{Connection, fdo};
+
+use super::super::{DnsError, Places, Settings};
+
+const SERVICE: &str = "org.freedesktop.resolve1";
+const OBJECT: &str = "/org/freedesktop/resolve1";
+const MANAGER: &str = "org.freedesktop.resolve1.Manager";
+const BUS: &str = "org.freedesktop.DBus";
+const BUS_OBJECT: &str = "/org/freedesktop/DBus";
+
+/// For everything that is asked of one session, the start of systemd-resolved included.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// How long systemd-resolved may take to hear from the kernel of an interface that was just made.
+const NEW_LINK_TIMEOUT: Duration = Duration::from_secs(3);
+const NEW_LINK_PAUSE: Duration = Duration::from_millis(20);
+
+/// A connection to systemd-resolved. Works on a runtime of its own; no thread is started.
+pub(super) struct Session {
+    runtime: Runtime,
+    connection: Connection,
+    end: Instant,
+}
+
+impl Session {
+    /// Connects, and has systemd-resolved started if it does not run. It has to serve this network namespace.
+    pub(super) fn open(places: &Places) -> Result<Self, DnsError> {
+        let action = "connect to systemd-resolved over the system bus";
+        let bus = |reason: String| DnsError::Bus { action: action.to_owned(), reason };
+        let runtime =
+            Builder::new_current_thread().enable_all().build().map_err(|error| bus(error.to_string()))?;
+        let end = Instant::now() + TIMEOUT;
+        let connect = async {
+            let builder = match &places.bus {
+                Some(address) => zbus::connection::Builder::address(address.as_str()),
+                None => zbus::connection::Builder::system(),
+            };
+            let connection = builder.build().await?;
+            let owner = owner(&connection).await?;
+            Ok((connection, owner))
+        };
+        let connected: zbus::Result<_> = within(&runtime, end, action, connect)?;
+        let (connection, owner) = connected.map_err(|error| bus(error.to_string()))?;
+        if !shares_our_network(owner) {
+            return Err(DnsError::OtherNamespace);
+        }
+        Ok(Self { runtime, connection, end })
+    }
+
+    /// Gives an interface its servers and domains. A failure takes back what was set.
+    pub(super) fn set(&self, interface: &str, index: u32, settings: &Settings) -> Result<(), DnsError> {
+        if settings.servers.is_empty() {
+            tracing::warn!(
+                interface,
+                "systemd-resolved asks nobody for the domains of an interface without DNS servers"
+            );
+        }
+        let index = index.cast_signed();
+        let set = self.set_all(interface, index, settings);
+        if set.is_err() {
+            let _ = self.call("", "RevertLink", &(index,));
+        }
+        set
+    }
+
+    fn set_all(&self, interface: &str, index: i32, settings: &Settings) -> Result<(), DnsError> {
+        let action = format!("set the DNS servers of {interface}");
+        let end = Instant::now() + NEW_LINK_TIMEOUT;
+        let servers = servers(settings);
+        loop {
+            match self.call(&action, "SetLinkDNS", &(index, &servers)) {
+                Err(Failure::NoSuchLink) if Instant::now() < end => thread::sleep(NEW_LINK_PAUSE),
+                done => break done?,
+            }
+        }
+        let action = format!("set the DNS domains of {interface}");
+        self.call(&action, "SetLinkDomains", &(index, domains(settings)))?;
+        match self.call(&action, "SetLinkDefaultRoute", &(index, settings.is_full())) {
+            // Before systemd 240; the domains say the same.
+            Err(Failure::UnknownMethod) => {}
+            other => other?,
+        }
+        self.flush();
+        Ok(())
+    }
+
+    /// Takes away what was set. An interface that systemd-resolved does not know is no error.
+    pub(super) fn revert(&self, interface: &str, index: u32) -> Result<(), DnsError> {
+        let action = format!("revert the DNS settings of {interface}");
+        match self.call(&action, "RevertLink", &(index.cast_signed(),)) {
+            Err(Failure::NoSuchLink) => Ok(()),
+            other => other.map_err(DnsError::from),
+        }?;
+        self.flush();
+        Ok(())
+    }
+
+    /// What was answered before may be answered differently now. Without it the answers only come later.
+    fn flush(&self) {
+        if let Err(failure) = self.call("flush the DNS cache", "FlushCaches", &()) {
+            tracing::debug!("{}", DnsError::from(failure));
+        }
+    }
+
+    fn call<B>(&self, action: &str, method: &'static str, body: &B) -> Result<(), Failure>
+    where
+        B: serde::Serialize + zbus::DynamicType,
+    {
+        let call = self.connection.call_method(Some(SERVICE), OBJECT, Some(MANAGER), method, body);
+        let answer = within(&self.runtime, self.end, action, call).map_err(Failure::Final)?;
+        answer.map(drop).map_err(|error| failure(action, &error))
+    }
+}
+
+/// Waits, but not for ever.
+fn within<T>(
+    runtime: &Runtime,
+    end: Instant,
+    action: &str,
+    work: impl Future<Output = T>,
+) -> Result<T, DnsError> {
+    runtime
+        .block_on(async { tokio::time::timeout_at(end.into(), work).await })
+        .map_err(|_| DnsError::Timeout { action: action.to_owned(), after: TIMEOUT })
+}
+
+/// The process that systemd-resolved is, which is started if it is not there.
+async fn owner(connection: &Connection) -> zbus::Result<u32> {
+    let bus = async |method: &'static str| {
+        connection.call_method(Some(BUS), BUS_OBJECT, Some(BUS), method, &(SERVICE,)).await
+    };
+    let owned: bool = bus("NameHasOwner").await?.body().deserialize()?;
+    if !owned {
+        let start = (SERVICE, 0_u32);
+        connection.call_method(Some(BUS), BUS_OBJECT, Some(BUS), "StartServiceByName", &start).await?;
+    }
+    bus("GetConnectionUnixProcessID").await?.body().deserialize()
+}
+
+/// Whether a process is in the network namespace of this thread, as far as we may know.
+fn shares_our_network(process: u32) -> bool {
+    let theirs = fs::read_link(format!("/proc/{process}/ns/net"));
+    let ours = fs::read_link("/proc/thread-self/ns/net");
+    match (theirs, ours) {
+        (Ok(theirs), Ok(ours)) => theirs == ours,
+        _ => true,
+    }
+}
+
+/// As SetLinkDNS takes them: address family and bytes.
+fn servers(settings: &Settings) -> Vec<(i32, Vec<u8>)> {
+    settings
+        .servers
+        .iter()
+        .map(|server| match server {
+            IpAddr::V4(server) => (libc::AF_INET, server.octets().to_vec()),
+            IpAddr::V6(server) => (libc::AF_INET6, server.octets().to_vec()),
+        })
+        .collect()
+}
+
+/// As SetLinkDomains takes them: name, and whether it is for routing only. Servers for every name get the root,
+/// which is preferred over the servers of interfaces that merely are default routes.
+fn domains(settings: &Settings) -> Vec<(&str, bool)> {
+    let search = settings.search.iter().map(|domain| (domain.as_str(), false));
+    let routing = settings.routing.iter().map(|domain| (domain.as_str(), true));
+    let mut domains: Vec<_> = search.chain(routing).collect();
+    if settings.is_full() && !domains.contains(&(".", true)) {
+        domains.push((".", true));
+    }
+    domains
+}
+
+/// Why a call failed, with what is not always an error.
+enum Failure {
+    UnknownMethod,
+    NoSuchLink,
+    Final(DnsError),
+}
+
+impl From<Failure> for DnsError {
+    fn from(failure: Failure) -> Self {
+        let refused = |reason: &str, advice| Self::Refused {
+            action: "change the DNS settings of an interface".to_owned(),
+            reason: reason.to_owned(),
+            advice,
+        };
+        match failure {
+            Failure::UnknownMethod => refused("it does not know the method", "update systemd"),
+            Failure::NoSuchLink => {
+                refused("it knows no such interface", "see that it serves this network namespace")
+            }
+            Failure::Final(error) => error,
+        }
+    }
+}
+
+fn failure(action: &str, error: &zbus::Error) -> Failure {
+    let action = action.to_owned();
+    let reason = error.to_string();
+    match error {
+        zbus::Error::FDO(error) => match &**error {
+            fdo::Error::UnknownMethod(_) => Failure::UnknownMethod,
+            fdo::Error::AccessDenied(reason)
+            | fdo::Error::AuthFailed(reason)
+            | fdo::Error::InteractiveAuthorizationRequired(reason) => {
+                Failure::Final(DnsError::Denied { action, reason: reason.clone() })
+            }
+            _ => Failure::Final(DnsError::Bus { action, reason }),
+        },
+        zbus::Error::MethodError(name, text, _) => {
+            let reason = text.clone().unwrap_or_else(|| name.to_string());
+            match name.as_str() {
+                "org.freedesktop.resolve1.NoSuchLink" => Failure::NoSuchLink,
+                "org.freedesktop.resolve1.LinkBusy" => Failure::Final(DnsError::Refused {
+                    action,
+                    reason,
+                    advice: "systemd-networkd manages the interface: set DNS in its .network file, or set \
+                             `Unmanaged=yes` there",
+                }),
+                _ => Failure::Final(DnsError::Refused {
+                    action,
+                    reason,
+                    advice: "see the log of systemd-resolved",
+                }),
+            }
+        }
+        _ => Failure::Final(DnsError::Bus { action, reason }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(servers: &[&str], search: &[&str], routing: &[&str]) -> Settings {
+        let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let servers: Vec<_> = servers.iter().map(|server| server.parse().unwrap()).collect();
+        Settings::new(&servers, &owned(search), &owned(routing)).unwrap()
+    }
+
+    #[test]
+    fn servers_for_every_name_get_the_root_and_split_ones_do_not() {
+        assert_eq!(domains(&settings(&["10.0.0.1"], &["a"], &[])), [("a", false), (".", true)]);
+        assert_eq!(domains(&settings(&["10.0.0.1"], &["a"], &["b"])), [("a", false), ("b", true)]);
+        assert_eq!(domains(&settings(&["10.0.0.1"], &[], &["b", "."])), [("b", true), (".", true)]);
+        assert_eq!(domains(&settings(&[], &["a"], &[])), [("a", false)]);
+    }
+
+    #[test]
+    fn only_processes_in_our_network_namespace_share_it() {
+        assert!(shares_our_network(std::process::id()));
+        // Of one that cannot be looked at nothing is known.
+        assert!(shares_our_network(u32::MAX));
+    }
+}

@@ -1,0 +1,133 @@
+//! A transaction of nftables: what is taken away, and what is put in its place.
+
+use nftables::expr::Expression;
+use nftables::schema::{
+    Chain, Element, FlushObject, NfCmd, NfListObject, NfObject, Nftables, Rule, Set, SetType, SetTypeValue,
+    Table as NftTable,
+};
+use nftables::stmt::Statement;
+use nftables::types::{NfChainPolicy, NfChainType, NfFamily, NfHook};
+
+use super::super::{Family, Table};
+
+/// Where a base chain stands, and what becomes of a packet at its end.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    pub(super) hook: NfHook,
+    /// Lower ones come first (nft(8), "priority").
+    pub(super) priority: i32,
+    pub(super) policy: NfChainPolicy,
+}
+
+/// The commands of one transaction, in order.
+#[derive(Default)]
+pub(super) struct Batch {
+    commands: Vec<NfObject<'static>>,
+}
+
+impl Batch {
+    pub(super) fn finish(self) -> Nftables<'static> {
+        Nftables { objects: self.commands.into() }
+    }
+
+    /// Takes a table away, whether or not it is there: `destroy` says the same, but nft has it since 1.0.7 only.
+    pub(super) fn clear(&mut self, table: &Table) {
+        self.table(table);
+        self.command(NfCmd::Delete(NfListObject::Table(nft_table(table))));
+    }
+
+    pub(super) fn table(&mut self, table: &Table) {
+        self.add(NfListObject::Table(nft_table(table)));
+    }
+
+    /// A chain that packets come to by themselves.
+    pub(super) fn base_chain(&mut self, table: &Table, name: &'static str, place: Place) {
+        self.add(NfListObject::Chain(Chain {
+            _type: Some(NfChainType::Filter),
+            hook: Some(place.hook),
+            prio: Some(place.priority),
+            policy: Some(place.policy),
+            ..chain(table, name)
+        }));
+    }
+
+    /// A chain that others jump to.
+    pub(super) fn chain(&mut self, table: &Table, name: &'static str) {
+        self.add(NfListObject::Chain(chain(table, name)));
+    }
+
+    pub(super) fn rule(
+        &mut self,
+        table: &Table,
+        chain: &'static str,
+        comment: &'static str,
+        statements: impl Into<Vec<Statement<'static>>>,
+    ) {
+        self.add(NfListObject::Rule(Rule {
+            family: family(table),
+            table: table.name.clone().into(),
+            chain: chain.into(),
+            expr: statements.into().into(),
+            comment: Some(comment.into()),
+            ..Rule::default()
+        }));
+    }
+
+    /// An empty set of these fields together.
+    pub(super) fn set(&mut self, table: &Table, name: &'static str, fields: &'static [SetType]) {
+        self.add(NfListObject::Set(Box::new(set(table, name, fields))));
+    }
+
+    /// Puts these elements in place of those of a set.
+    pub(super) fn replace_elements(
+        &mut self,
+        table: &Table,
+        name: &'static str,
+        fields: &'static [SetType],
+        elements: Vec<Expression<'static>>,
+    ) {
+        self.command(NfCmd::Flush(FlushObject::Set(Box::new(set(table, name, fields)))));
+        if !elements.is_empty() {
+            self.add(NfListObject::Element(Element {
+                family: family(table),
+                table: table.name.clone().into(),
+                name: name.into(),
+                elem: elements.into(),
+            }));
+        }
+    }
+
+    fn add(&mut self, object: NfListObject<'static>) {
+        self.command(NfCmd::Add(object));
+    }
+
+    fn command(&mut self, command: NfCmd<'static>) {
+        self.commands.push(NfObject::CmdObject(command));
+    }
+}
+
+fn family(table: &Table) -> NfFamily {
+    match table.family {
+        Family::Ip => NfFamily::IP,
+        Family::Ip6 => NfFamily::IP6,
+        Family::Inet => NfFamily::INet,
+    }
+}
+
+fn nft_table(table: &Table) -> NftTable<'static> {
+    NftTable { family: family(table), name: table.name.clone().into(), handle: None }
+}
+
+fn chain(table: &Table, name: &'static str) -> Chain<'static> {
+    Chain { family: family(table), table: table.name.clone().into(), name: name.into(), ..Chain::default() }
+}
+
+fn set(table: &Table, name: &'static str, fields: &'static [SetType]) -> Set<'static> {
+    Set {
+        family: family(table),
+        table: table.name.clone().into(),
+        name: name.into(),
+        set_type: SetTypeValue::Concatenated(fields.into()),
+        ..Set::default()
+    }
+}

@@ -1,0 +1,43 @@
+//! The twin for platforms where weft cannot set firewall rules yet: wanting some is an error, wanting none is not.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+use super::{FirewallError, Present, Rules, Table};
+use crate::config::InterfaceName;
+
+/// An error if any rules are wanted.
+pub fn apply(rules: &Rules) -> Result<(), FirewallError> {
+    check(rules)
+}
+
+/// An error if any rules are wanted.
+pub fn check(rules: &Rules) -> Result<(), FirewallError> {
+    if rules.is_empty() { Ok(()) } else { unsupported(&rules.interface) }
+}
+
+/// Nothing to do.
+pub fn remove(_: &InterfaceName) -> Result<(), FirewallError> {
+    Ok(())
+}
+
+/// Nothing is there.
+pub fn present(_: &InterfaceName) -> Result<Present, FirewallError> {
+    Ok(Present::default())
+}
+
+/// Nothing is there.
+pub fn list() -> Result<Vec<Table>, FirewallError> {
+    Ok(Vec::new())
+}
+
+pub(super) fn set_endpoints(
+    interface: &InterfaceName,
+    _: &BTreeSet<SocketAddr>,
+) -> Result<(), FirewallError> {
+    unsupported(interface)
+}
+
+fn unsupported(interface: &InterfaceName) -> Result<(), FirewallError> {
+    Err(FirewallError::Unsupported { action: format!("set the firewall rules of {interface}") })
+}

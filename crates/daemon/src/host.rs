@@ -1,0 +1,389 @@
+//! The system around the tunnel: addresses, routes, rules, name servers, the packet filter, and the commands of the
+//! configuration. Everything that `weft up` does beside moving packets, and `weft down` takes back.
+//!
+//! [`Plan`] decides, without touching anything; [`Applied`] does and undoes; [`Record`] is what a later `weft down`
+//! reads when the daemon is gone. In order:
+//!
+//! ```text
+//!   Host::prepare      what a daemon left behind is taken back, the plan is made and written down
+//!   (the device is made)
+//!   Host::before       PreUp
+//!   (keys, port and peers are set; packets may move)
+//!   Host::up           addresses, MTU and link, DNS, routes, firewall, PostUp
+//!   …
+//!   Host::before_down  PreDown
+//!   (the file is saved, if it asks for that)
+//!   Host::down         the same backwards
+//!   (the device goes)
+//!   Host::after        PostDown
+//! ```
+//!
+//! A failure before `up` has returned takes back everything that was done. Called on a control thread only: every call
+//! waits for the system, and for commands.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use ipnet::IpNet;
+
+use crate::config::{Config, Hook, InterfaceName, Saved, Stage};
+use crate::control::DeviceState;
+use crate::exit;
+use crate::routes::{Link, Netlink};
+
+mod down;
+mod error;
+mod execute;
+mod facts;
+mod hooks;
+mod kernel;
+mod outside;
+mod plan;
+mod platform;
+mod record;
+mod save;
+mod step;
+mod sysctl;
+
+pub use down::{Down, Keep, down, told as told_down};
+pub use error::HostError;
+pub use execute::{Applied, Change, Difference, Outcome, System};
+pub use plan::{FIRST_TABLE, Facts, Plan, SRC_VALID_MARK};
+pub use platform::Process;
+pub use record::{DIRECTORY_VARIABLE, Owner, Record, directory, record_path};
+pub use save::{SaveError, save};
+pub use step::{Firewall, FullTunnel, Step};
+
+use kernel::Kernel;
+
+/// Where what is done is written down.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Recording {
+    /// Nowhere: what a crash leaves stays. For interfaces that live as long as a test.
+    #[default]
+    Nowhere,
+    /// In this directory, see [`directory`].
+    In(PathBuf),
+}
+
+/// The system around an interface, from before its device is made until after it is gone. Dropping it takes back
+/// what is in force, without the commands of PreDown and PostDown.
+#[derive(Debug)]
+pub struct Host {
+    kernel: Kernel,
+    plan: Plan,
+    applied: Applied,
+    owner: Option<Owner>,
+    record: Record,
+    /// A kill switch that a daemon left behind: it goes with `down` only, not with a start that fails.
+    kept: Option<Step>,
+}
+
+impl Host {
+    /// Claims the interface, takes back what a daemon left behind, and decides what to do. `source` is the file of
+    /// the configuration, if it has one; `endpoints` are the addresses of the peers that have one.
+    ///
+    /// # Errors
+    /// When a daemon runs the interface, or the system cannot be asked. Nothing is done then.
+    pub fn prepare(
+        config: &Config,
+        source: Option<&Path>,
+        endpoints: &[SocketAddr],
+        recording: &Recording,
+    ) -> Result<Self, HostError> {
+        let interface = &config.interface.name;
+        let mut kernel = Kernel::new(Netlink::open()?, interface.clone());
+        let owner = match recording {
+            Recording::Nowhere => None,
+            Recording::In(directory) => claim(directory, interface)?,
+        };
+        let mut kept = None;
+        if let Some(left) = owner.as_ref().map(Owner::left_behind).transpose()?.flatten() {
+            tracing::info!(%interface, "taking back what a daemon left behind");
+            let failures;
+            (failures, kept) = down::take_back(&left, &mut kernel, Keep::KillSwitch);
+            for failure in failures {
+                tracing::warn!("{failure}");
+            }
+            (kernel.link, kernel.dns) = (None, None);
+        }
+        if owner.is_some() {
+            outside::repair_dns();
+        }
+        let alone = owner.as_ref().map(Owner::choose_alone).transpose()?;
+        let directory = owner.as_ref().map(Owner::directory);
+        let facts = facts::gather(&kernel.netlink, config, endpoints, directory)?;
+        let plan = Plan::new(config, endpoints, &facts);
+        let record = Record {
+            file: source.map(Path::to_owned),
+            mark: plan.mark,
+            steps: kept.iter().cloned().collect(),
+            down: plan.down.clone(),
+            ..Record::new(interface)
+        };
+        let host = Self { kernel, plan, applied: Applied::default(), owner, record, kept };
+        // The mark is taken from here on.
+        host.write()?;
+        drop(alone);
+        Ok(host)
+    }
+
+    /// What is done, and in which order.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// What is in force, in the order in which it was done.
+    pub fn in_force(&self) -> &[Step] {
+        self.applied.steps()
+    }
+
+    /// The mark that the tunnel's own packets have to have (SO_MARK); 0: none.
+    pub fn mark(&self) -> u32 {
+        self.plan.mark
+    }
+
+    /// The MTU that the device gets, in bytes.
+    pub fn mtu(&self) -> u16 {
+        self.plan.mtu
+    }
+
+    /// The kernel's side of the network.
+    pub fn netlink(&self) -> &Netlink {
+        &self.kernel.netlink
+    }
+
+    /// The device, once it was found.
+    pub fn link(&self) -> Option<&Link> {
+        self.kernel.link.as_ref()
+    }
+
+    /// The device was made: finds it, and runs PreUp.
+    pub fn before(&mut self) -> Result<&Link, HostError> {
+        let link = self.kernel.netlink.link(&self.plan.interface)?;
+        self.record.index = Some(link.index);
+        self.kernel.link = Some(link);
+        self.applied.apply(&self.plan.before, &mut self.kernel)?;
+        Ok(self
+            .kernel
+            .link
+            .as_ref()
+            .ok_or_else(|| crate::routes::RouteError::NoLink(self.plan.interface.to_string()))?)
+    }
+
+    /// Does the rest of the plan. A failure takes back all of it.
+    pub fn up(&mut self) -> Result<(), HostError> {
+        // All of it before the first: whatever is done is in the record, and what was not is no harm to take back.
+        self.record.steps = self.plan.steps.clone();
+        let wanted = self.plan.steps.iter().find_map(|step| match step {
+            Step::Dns(wanted) => Some(wanted),
+            _ => None,
+        });
+        self.record.dns = wanted.map(|wanted| self.kernel.dns_record(wanted)).transpose()?;
+        self.write()?;
+        let done = self.applied.apply(&self.plan.steps, &mut self.kernel);
+        if let Err(error) = done {
+            self.restore_kill_switch();
+            return Err(error);
+        }
+        self.release_kill_switch();
+        self.write_what_is_in_force()
+    }
+
+    /// Changes what is in force to what another configuration asks for: only what differs is done, and a failure
+    /// brings back what was. Commands do not run; those of PreDown and PostDown are the new ones from here on. The
+    /// device's mark may have changed, see [`Self::mark`].
+    pub fn reload(&mut self, config: &Config, endpoints: &[SocketAddr]) -> Result<Difference, HostError> {
+        let plan = self.plan_for(config, endpoints)?;
+        let difference = Difference::between(self.applied.steps(), &plan.steps);
+        // Until it is through, what is in force may be either.
+        let mut steps = self.applied.steps().to_vec();
+        steps.extend(plan.steps.iter().filter(|step| !self.applied.steps().contains(step)).cloned());
+        self.record.steps = steps;
+        self.write()?;
+        let done = self.applied.change_to(&plan.steps, &mut self.kernel);
+        if done.is_ok() {
+            self.record.mark = plan.mark;
+            self.record.down = plan.down.clone();
+            self.plan = plan;
+        }
+        self.write_what_is_in_force()?;
+        done.map(|()| difference)
+    }
+
+    /// The plan for another configuration of the interface that is up.
+    pub fn plan_for(&self, config: &Config, endpoints: &[SocketAddr]) -> Result<Plan, HostError> {
+        let alone = self.owner.as_ref().map(Owner::choose_alone).transpose()?;
+        let directory = self.owner.as_ref().map(Owner::directory);
+        let mut facts = facts::gather(&self.kernel.netlink, config, endpoints, directory)?;
+        facts.mark_in_force = self.plan.mark;
+        let facts = facts.without(self.applied.steps());
+        drop(alone);
+        Ok(Plan::new(config, endpoints, &facts).keeping_places_of(self.applied.steps()))
+    }
+
+    /// Runs PreDown. What fails is warned of.
+    pub fn before_down(&self) {
+        self.run_for_down(Stage::PreDown);
+    }
+
+    /// Takes everything back, the last first. What fails is warned of, and stays on record for `weft down`.
+    pub fn down(&mut self) {
+        self.kept = None;
+        let steps = self.applied.steps().to_vec();
+        let failures = self.applied.undo(&mut self.kernel);
+        if failures.is_empty() {
+            return self.forget();
+        }
+        for error in failures {
+            tracing::warn!("{error}; `weft down {}` tries it again", self.plan.interface);
+        }
+        self.record.steps = steps;
+        self.record.dns.clone_from(&self.kernel.dns);
+        self.record.down.clear();
+        if let Err(error) = self.write() {
+            tracing::warn!("{error}");
+        }
+        // With nobody to forget it, the record stays.
+        self.owner = None;
+    }
+
+    /// The device is gone: runs PostDown. What fails is warned of.
+    pub fn after(mut self) {
+        self.kernel.link = None;
+        self.run_for_down(Stage::PostDown);
+    }
+
+    /// Writes the state of the interface into its file, see [`save()`]. Says whether anything was different.
+    pub fn save(&self, config: &Config, file: &Path, device: &DeviceState) -> Result<bool, SaveError> {
+        let chosen_mark = if config.interface.fw_mark == 0 { self.plan.mark } else { 0 };
+        save_with(&self.kernel.netlink, &self.plan.interface, file, device, chosen_mark)
+    }
+
+    fn run_for_down(&self, stage: Stage) {
+        run_hooks(&self.plan.down, stage, &self.kernel);
+    }
+
+    fn write(&self) -> Result<(), HostError> {
+        self.owner.as_ref().map_or(Ok(()), |owner| owner.write(&self.record))
+    }
+
+    fn write_what_is_in_force(&mut self) -> Result<(), HostError> {
+        self.record.steps = self.applied.steps().to_vec();
+        self.record.dns.clone_from(&self.kernel.dns);
+        self.write()
+    }
+
+    fn forget(&self) {
+        if let Some(Err(error)) = self.owner.as_ref().map(Owner::forget) {
+            tracing::warn!("{error}");
+        }
+    }
+
+    /// The one that was left behind is replaced by the plan's, or goes.
+    fn release_kill_switch(&mut self) {
+        use execute::System as _;
+        let Some(step) = self.kept.take() else { return };
+        if self.applied.steps().iter().any(|other| other.key() == step.key()) {
+            return;
+        }
+        if let Err(error) = self.kernel.undo(&step) {
+            tracing::warn!("{error}");
+        }
+    }
+
+    /// A kill switch that was in force before a start that failed holds on: the start may be one after a crash.
+    fn restore_kill_switch(&mut self) {
+        use execute::System as _;
+        let Some(step) = self.kept.take() else { return };
+        if let Err(error) = self.kernel.apply(&step) {
+            tracing::warn!("the kill switch could not be kept: {error}");
+            return;
+        }
+        tracing::warn!(
+            interface = %self.plan.interface,
+            "the kill switch stays in force; `weft down {}` takes it away", self.plan.interface
+        );
+        self.kept = Some(step);
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        for error in self.applied.undo(&mut self.kernel) {
+            tracing::warn!("{error}");
+        }
+        if let Some(step) = self.kept.take() {
+            self.record.steps = vec![step];
+            self.record.down.clear();
+            self.record.dns = None;
+            if let Err(error) = self.write() {
+                tracing::warn!("{error}");
+            }
+        } else {
+            self.forget();
+        }
+    }
+}
+
+/// Writes the state of an interface that another process runs into the file that it was brought up from.
+///
+/// # Errors
+/// When no daemon of `weft up` runs it, or the file cannot be replaced.
+pub fn save_running(
+    directory: &Path,
+    interface: &InterfaceName,
+    device: &DeviceState,
+) -> Result<PathBuf, exit::Error> {
+    let not_up =
+        || HostError::NotUp { interface: interface.to_string(), file: record_path(directory, interface) };
+    let record = Record::read(directory, interface)?.ok_or_else(not_up)?;
+    let file = record.file.ok_or_else(not_up)?;
+    let netlink = Netlink::open().map_err(HostError::from)?;
+    // A mark that the file has is the same one, and stays there.
+    save_with(&netlink, interface, &file, device, record.mark)?;
+    Ok(file)
+}
+
+fn save_with(
+    netlink: &Netlink,
+    interface: &InterfaceName,
+    file: &Path,
+    device: &DeviceState,
+    chosen_mark: u32,
+) -> Result<bool, SaveError> {
+    let link = netlink.link(interface).ok();
+    let addresses = link.as_ref().and_then(|link| netlink.addresses(link).ok());
+    // The kernel gives a device one of its own, which is nobody's to write down.
+    let is_own = |net: &IpNet| !matches!(net.addr(), IpAddr::V6(address) if address.is_unicast_link_local());
+    let addresses: Option<Vec<IpNet>> = addresses.map(|nets| nets.into_iter().filter(is_own).collect());
+    let saved =
+        Saved { device, addresses: addresses.as_deref(), mtu: link.map(|link| link.mtu), chosen_mark };
+    save::save(file, interface, &saved)
+}
+
+/// What would be done for a configuration, as things are; nothing is claimed or written down.
+pub fn plan(config: &Config, endpoints: &[SocketAddr]) -> Result<Plan, HostError> {
+    let facts = facts::gather(&Netlink::open()?, config, endpoints, Some(&directory()))?;
+    Ok(Plan::new(config, endpoints, &facts))
+}
+
+/// The right to the interface, or a warning where it cannot be written down.
+fn claim(directory: &Path, interface: &InterfaceName) -> Result<Option<Owner>, HostError> {
+    match Owner::claim(directory, interface) {
+        Ok(owner) => Ok(Some(owner)),
+        Err(error @ HostError::State { .. }) => {
+            tracing::warn!("{error}; `weft down` will not find this interface");
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn run_hooks(hooks: &[Hook], stage: Stage, kernel: &Kernel) {
+    for hook in hooks.iter().filter(|hook| hook.stage == stage) {
+        if let Err(error) = hooks::run(hook, &kernel.interface) {
+            tracing::warn!("{error}");
+        }
+    }
+}

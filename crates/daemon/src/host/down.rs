@@ -1,0 +1,109 @@
+//! `weft down`: ends the daemon that runs an interface, and takes back what a daemon that is gone has left.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::kernel::Kernel;
+use super::plan::told_backwards;
+use super::record::{Owner, Record, record_path};
+use super::{Applied, HostError, Step, platform, run_hooks};
+use crate::config::{InterfaceName, KillSwitch, Stage};
+use crate::control::socket::Client;
+use crate::routes::Netlink;
+
+/// Commands of the configuration may take long; systemd gives a service as much time.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// What there was to take down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Down {
+    /// A daemon, which has ended.
+    Ended,
+    /// What a daemon had left behind when it crashed.
+    CleanedUp,
+}
+
+/// What stays in force of what a daemon left behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// Nothing.
+    Nothing,
+    /// A kill switch: nothing may leave until the tunnel is there again.
+    KillSwitch,
+}
+
+/// Takes an interface down: a daemon that runs it is told to end, and does the rest; what a daemon left behind is
+/// taken back here, with PreDown and PostDown.
+///
+/// # Errors
+/// When there is nothing to take down, the daemon may not be told or does not end, or a part cannot be taken back,
+/// which stays on record then.
+pub fn down(directory: &Path, interface: &InterfaceName, keep: Keep) -> Result<Down, HostError> {
+    let mut ended = false;
+    if let Some(process) = Owner::running(directory, interface) {
+        match platform::end(process, PATIENCE) {
+            Ok(true) => ended = true,
+            Ok(false) => {
+                return Err(HostError::NotEnding { pid: process.id, seconds: PATIENCE.as_secs() });
+            }
+            Err(error) => return Err(HostError::Signal { pid: process.id, error }),
+        }
+    }
+    // A daemon that crashed while it ended leaves the rest to us.
+    match (Record::read(directory, interface)?, ended) {
+        (Some(_), _) => clean_up(directory, interface, keep).map(|()| Down::CleanedUp),
+        (None, true) => Ok(Down::Ended),
+        (None, false) => {
+            let file = record_path(directory, interface);
+            Err(HostError::NotUp { interface: interface.to_string(), file })
+        }
+    }
+}
+
+/// The lines of `weft down --dry-run`.
+pub fn told(directory: &Path, interface: &InterfaceName) -> Result<String, HostError> {
+    let record = Record::read(directory, interface)?.ok_or_else(|| HostError::NotUp {
+        interface: interface.to_string(),
+        file: record_path(directory, interface),
+    })?;
+    Ok(told_backwards(interface, &record.steps, &record.down))
+}
+
+fn clean_up(directory: &Path, interface: &InterfaceName, keep: Keep) -> Result<(), HostError> {
+    let owner = Owner::claim(directory, interface)?;
+    // Somebody may have been quicker.
+    let Some(record) = owner.left_behind()? else { return Ok(()) };
+    let mut kernel = Kernel::new(Netlink::open()?, interface.clone());
+    let (mut failures, kept) = take_back(&record, &mut kernel, keep);
+    match (failures.pop(), kept) {
+        (None, None) => owner.forget(),
+        (None, Some(step)) => {
+            owner.write(&Record { mark: record.mark, steps: vec![step], ..Record::new(interface) })
+        }
+        (Some(last), _) => {
+            for failure in failures {
+                tracing::warn!("{failure}");
+            }
+            Err(last)
+        }
+    }
+}
+
+/// Takes back what a daemon that is gone has left, with PreDown and PostDown. Gives what failed, and what was kept.
+pub(super) fn take_back(record: &Record, kernel: &mut Kernel, keep: Keep) -> (Vec<HostError>, Option<Step>) {
+    let is_kept = |step: &Step| keep == Keep::KillSwitch && has_kill_switch(step);
+    let (kept, steps): (Vec<Step>, Vec<Step>) = record.steps.iter().cloned().partition(is_kept);
+    // A device of that name and another number is somebody else's.
+    kernel.link = kernel.netlink.link(&record.interface).ok().filter(|link| Some(link.index) == record.index);
+    kernel.dns.clone_from(&record.dns);
+    run_hooks(&record.down, Stage::PreDown, kernel);
+    let failures = Applied::recorded(steps).undo(kernel);
+    run_hooks(&record.down, Stage::PostDown, kernel);
+    // Nobody answers there any more.
+    let _gone = std::fs::remove_file(Client::path_of(&record.interface));
+    (failures, kept.into_iter().next())
+}
+
+fn has_kill_switch(step: &Step) -> bool {
+    matches!(step, Step::Firewall(firewall) if firewall.kill_switch != KillSwitch::Off)
+}

@@ -1,0 +1,29 @@
+//! Asks the system what a plan has to know.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use super::plan::{Facts, SRC_VALID_MARK};
+use super::record::Record;
+use super::{HostError, sysctl};
+use crate::config::Config;
+use crate::routes::Netlink;
+
+/// What the system is like, for this configuration; `directory` is where other interfaces have their records.
+pub(super) fn gather(
+    netlink: &Netlink,
+    config: &Config,
+    endpoints: &[SocketAddr],
+    directory: Option<&Path>,
+) -> Result<Facts, HostError> {
+    let interface = &config.interface;
+    let marks = directory.map(|directory| Record::marks_of_others(directory, &interface.name));
+    Ok(Facts {
+        tables: netlink.tables_in_use()?,
+        marks: marks.unwrap_or_default(),
+        rules: netlink.rules()?,
+        src_valid_mark: sysctl::read(SRC_VALID_MARK),
+        mark_in_force: 0,
+        default_mtu: if interface.mtu.is_some() { 0 } else { netlink.default_mtu(interface, endpoints) },
+    })
+}

@@ -1,0 +1,38 @@
+//! Files and processes, as Unix has them.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+/// Makes a directory that everybody may look into, unless it is there.
+pub(in crate::host) fn make_directory(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o755).create(path)
+}
+
+/// Only the owner may use a file that is made thereby.
+pub(in crate::host) fn for_owner_only(options: &mut OpenOptions) {
+    options.mode(0o600);
+}
+
+/// Whether the path still leads to this open file.
+pub(in crate::host) fn is_same_file(file: &File, path: &Path) -> bool {
+    let (Ok(open), Ok(named)) = (file.metadata(), std::fs::metadata(path)) else { return false };
+    (open.dev(), open.ino()) == (named.dev(), named.ino())
+}
+
+/// Writes a new file that only its owner may read, in place of one that is there, and waits for the disk.
+pub(in crate::host) fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(content)?;
+    file.sync_all()
+}
+
+/// Waits until the names in a directory are on the disk.
+pub(in crate::host) fn sync_directory(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}

@@ -1,0 +1,30 @@
+//! Files where there are no permission bits.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::path::Path;
+
+/// Makes a directory, unless it is there.
+pub(in crate::host) fn make_directory(path: &Path) -> io::Result<()> {
+    std::fs::create_dir_all(path)
+}
+
+/// The directory decides.
+pub(in crate::host) fn for_owner_only(_: &mut OpenOptions) {}
+
+/// An open file cannot be replaced.
+pub(in crate::host) fn is_same_file(_: &File, path: &Path) -> bool {
+    path.exists()
+}
+
+/// Writes a file, and waits for the disk.
+pub(in crate::host) fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(content)?;
+    file.sync_all()
+}
+
+/// There is no such thing.
+pub(in crate::host) fn sync_directory(_: &Path) -> io::Result<()> {
+    Ok(())
+}

@@ -1,0 +1,302 @@
+//! What was done for an interface, on disk: so that it can be taken back when the daemon is gone.
+//!
+//! `NAME.json` lists the steps, and is written before the first of them; `NAME.lock` is locked for as long as a
+//! daemon runs the interface, and names its process. A lock goes with its process, however that ended.
+
+use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::HostError;
+use super::platform::{self, Process};
+use super::step::Step;
+use crate::config::{Hook, InterfaceName};
+use crate::dns;
+
+/// The variable that names another directory than `/run/weft`.
+pub const DIRECTORY_VARIABLE: &str = "WEFT_RUNTIME_DIR";
+/// The same from systemd (RuntimeDirectory=); the first, if there are several.
+const SYSTEMD_VARIABLE: &str = "RUNTIME_DIRECTORY";
+const DIRECTORY: &str = "/run/weft";
+
+const VERSION: u32 = 1;
+/// Choosing a mark and writing it down takes no time; a command of the configuration never runs meanwhile.
+const PATIENCE: Duration = Duration::from_secs(10);
+const TICK: Duration = Duration::from_millis(20);
+
+/// Where records are: `WEFT_RUNTIME_DIR`, else `RUNTIME_DIRECTORY`, else `/run/weft`.
+pub fn directory() -> PathBuf {
+    let named = |variable| std::env::var_os(variable).filter(|value| !value.is_empty());
+    if let Some(directory) = named(DIRECTORY_VARIABLE) {
+        return directory.into();
+    }
+    let first = named(SYSTEMD_VARIABLE).and_then(|list| std::env::split_paths(&list).next());
+    first.unwrap_or_else(|| DIRECTORY.into())
+}
+
+/// What was, or may have been, done for an interface. There is no secret in it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// The version of this format.
+    pub version: u32,
+    /// The interface.
+    pub interface: InterfaceName,
+    /// The file of its configuration.
+    pub file: Option<PathBuf>,
+    /// The system's number for the device, once it was made.
+    pub index: Option<u32>,
+    /// The mark of its packets; 0: none.
+    pub mark: u32,
+    /// The steps in their order; the last ones may not have been done.
+    pub steps: Vec<Step>,
+    /// What takes the name servers back.
+    pub dns: Option<dns::Record>,
+    /// The commands of PreDown and PostDown.
+    pub down: Vec<Hook>,
+}
+
+impl Record {
+    /// A record of nothing.
+    pub fn new(interface: &InterfaceName) -> Self {
+        Self {
+            version: VERSION,
+            interface: interface.clone(),
+            file: None,
+            index: None,
+            mark: 0,
+            steps: Vec::new(),
+            dns: None,
+            down: Vec::new(),
+        }
+    }
+
+    /// The record of an interface in a directory, if there is one.
+    pub fn read(directory: &Path, interface: &InterfaceName) -> Result<Option<Self>, HostError> {
+        let file = record_path(directory, interface);
+        let advice =
+            "see what it holds; if it is of no use, remove it, and the routes, rules and tables by hand";
+        let failed = |error| HostError::State { action: "read", file: file.clone(), error, advice };
+        let text = match std::fs::read(&file) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(failed(error)),
+        };
+        let record: Self = serde_json::from_slice(&text).map_err(|error| failed(error.into()))?;
+        if record.version == VERSION {
+            Ok(Some(record))
+        } else {
+            Err(failed(io::Error::other(format!("it is of version {}", record.version))))
+        }
+    }
+
+    /// The marks that other interfaces have in this directory.
+    pub(super) fn marks_of_others(directory: &Path, interface: &InterfaceName) -> BTreeSet<u32> {
+        let Ok(entries) = std::fs::read_dir(directory) else { return BTreeSet::new() };
+        entries
+            .filter_map(|entry| {
+                let path = entry.ok()?.path();
+                let name = path.file_name()?.to_str()?.strip_suffix(".json")?.parse().ok()?;
+                let record = Self::read(directory, &name).ok()??;
+                (name != *interface && record.mark != 0).then_some(record.mark)
+            })
+            .collect()
+    }
+}
+
+/// Where the record of an interface is.
+pub fn record_path(directory: &Path, interface: &InterfaceName) -> PathBuf {
+    directory.join(format!("{interface}.json"))
+}
+
+/// The right to run an interface, and to write its record.
+#[derive(Debug)]
+pub struct Owner {
+    directory: PathBuf,
+    interface: InterfaceName,
+    lock: File,
+}
+
+impl Owner {
+    /// Takes the interface over; an error if a daemon runs it.
+    pub fn claim(directory: &Path, interface: &InterfaceName) -> Result<Self, HostError> {
+        platform::make_directory(directory).map_err(|error| refused("create", directory, error))?;
+        let path = lock_path(directory, interface);
+        let start = Instant::now();
+        loop {
+            let lock = open_lock(&path).map_err(|error| refused("open", &path, error))?;
+            match lock.try_lock() {
+                // The one before may have removed the file meanwhile, which somebody else has made anew.
+                Ok(()) if platform::is_same_file(&lock, &path) => {
+                    let mut owner =
+                        Self { directory: directory.to_owned(), interface: interface.clone(), lock };
+                    owner.sign().map_err(|error| refused("write", &path, error))?;
+                    return Ok(owner);
+                }
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => {
+                    // Who looks whether it is locked holds it for a moment, and signs nothing.
+                    if let Some(process) = signature_of(&lock).filter(Process::is_alive) {
+                        return Err(HostError::Running { interface: interface.to_string(), pid: process.id });
+                    }
+                }
+                Err(TryLockError::Error(error)) => return Err(refused("lock", &path, error)),
+            }
+            if start.elapsed() > PATIENCE {
+                return Err(refused("lock", &path, io::ErrorKind::TimedOut.into()));
+            }
+            std::thread::sleep(TICK);
+        }
+    }
+
+    /// The process that runs an interface.
+    pub fn running(directory: &Path, interface: &InterfaceName) -> Option<Process> {
+        let lock = File::open(lock_path(directory, interface)).ok()?;
+        let is_held = matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock));
+        is_held.then(|| signature_of(&lock)).flatten()
+    }
+
+    /// Keeps others from choosing a mark until the answer is dropped.
+    pub(super) fn choose_alone(&self) -> Result<File, HostError> {
+        let path = self.directory.join(".lock");
+        let lock = open_lock(&path).map_err(|error| refused("open", &path, error))?;
+        let start = Instant::now();
+        while let Err(error) = lock.try_lock() {
+            match error {
+                TryLockError::WouldBlock if start.elapsed() < PATIENCE => std::thread::sleep(TICK),
+                TryLockError::WouldBlock => {
+                    return Err(refused("lock", &path, io::ErrorKind::TimedOut.into()));
+                }
+                TryLockError::Error(error) => return Err(refused("lock", &path, error)),
+            }
+        }
+        Ok(lock)
+    }
+
+    /// The directory of the record.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The record of the daemon that had the interface before, if it left one.
+    pub fn left_behind(&self) -> Result<Option<Record>, HostError> {
+        Record::read(&self.directory, &self.interface)
+    }
+
+    /// Writes the record down, whole or not at all.
+    pub fn write(&self, record: &Record) -> Result<(), HostError> {
+        let path = record_path(&self.directory, &self.interface);
+        let text = serde_json::to_vec(record).map_err(|error| refused("write", &path, error.into()))?;
+        let temporary = self.directory.join(format!(".{}.json.new", self.interface));
+        let write = || {
+            platform::write_private(&temporary, &text)?;
+            std::fs::rename(&temporary, &path)
+        };
+        write().map_err(|error| refused("write", &path, error))
+    }
+
+    /// Removes the record: nothing is left to take back.
+    pub fn forget(&self) -> Result<(), HostError> {
+        let path = record_path(&self.directory, &self.interface);
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(refused("remove", &path, error)),
+            _ => Ok(()),
+        }
+    }
+
+    fn sign(&mut self) -> io::Result<()> {
+        let Process { id, started } = Process::this();
+        self.lock.set_len(0)?;
+        self.lock.rewind()?;
+        // One write: a reader sees all of it or nothing.
+        self.lock.write_all(format!("{id} {started}\n").as_bytes())
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        // Still locked: whoever opened it before finds that it is no longer the file of this name.
+        let _ = std::fs::remove_file(lock_path(&self.directory, &self.interface));
+    }
+}
+
+fn lock_path(directory: &Path, interface: &InterfaceName) -> PathBuf {
+    directory.join(format!("{interface}.lock"))
+}
+
+fn open_lock(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    platform::for_owner_only(&mut options);
+    options.open(path)
+}
+
+fn signature_of(mut lock: &File) -> Option<Process> {
+    let mut text = String::new();
+    lock.rewind().ok()?;
+    lock.take(64).read_to_string(&mut text).ok()?;
+    let (id, started) = text.strip_suffix('\n')?.split_once(' ')?;
+    Some(Process { id: id.parse().ok()?, started: started.parse().ok()? })
+}
+
+fn refused(action: &'static str, path: &Path, error: io::Error) -> HostError {
+    const ADVICE: &str = "run weft as root, or name a directory that it may write to in WEFT_RUNTIME_DIR";
+    HostError::State { action, file: path.to_owned(), error, advice: ADVICE }
+}
+
+#[cfg(test)]
+#[cfg(unix)]
+mod tests {
+    use super::*;
+
+    fn name() -> InterfaceName {
+        "wg0".parse().unwrap()
+    }
+
+    #[test]
+    fn an_interface_has_one_owner_at_a_time() {
+        let directory = tempfile::tempdir().unwrap();
+        assert_eq!(Owner::running(directory.path(), &name()), None);
+        let owner = Owner::claim(directory.path(), &name()).unwrap();
+        assert_eq!(Owner::running(directory.path(), &name()), Some(Process::this()));
+        let error = Owner::claim(directory.path(), &name()).unwrap_err();
+        assert!(matches!(error, HostError::Running { pid, .. } if pid == std::process::id()), "{error}");
+        drop(owner);
+        assert_eq!(Owner::running(directory.path(), &name()), None);
+        drop(Owner::claim(directory.path(), &name()).unwrap());
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "nothing is left");
+    }
+
+    #[test]
+    fn a_record_comes_back_as_it_was_written_and_only_its_owner_may_read_it() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let directory = tempfile::tempdir().unwrap();
+        let owner = Owner::claim(directory.path(), &name()).unwrap();
+        assert_eq!(owner.left_behind().unwrap(), None);
+        let mut record = Record::new(&name());
+        record.mark = 51_820;
+        record.steps = vec![
+            Step::Address("10.0.0.1/24".parse().unwrap()),
+            Step::Route { prefix: "::/0".parse().unwrap(), table: 51_820 },
+        ];
+        owner.write(&record).unwrap();
+        assert_eq!(owner.left_behind().unwrap(), Some(record));
+        let path = record_path(directory.path(), &name());
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(
+            Record::marks_of_others(directory.path(), &"wg1".parse().unwrap()),
+            BTreeSet::from([51_820])
+        );
+        assert_eq!(Record::marks_of_others(directory.path(), &name()), BTreeSet::new());
+        owner.forget().unwrap();
+        owner.forget().unwrap();
+        assert_eq!(owner.left_behind().unwrap(), None);
+
+        std::fs::write(&path, "{\"version\":99}").unwrap();
+        let error = owner.left_behind().unwrap_err().to_string();
+        assert!(error.contains("wg0.json") && error.contains("remove it"), "{error}");
+    }
+}

@@ -1,0 +1,121 @@
+//! Many events in a row become one change: DHCP, a roaming Wi-Fi or a container that starts makes dozens.
+#![cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "nothing is watched"))]
+
+use std::time::{Duration, Instant};
+
+use super::Change;
+
+/// A change is told once it has been quiet for this long,
+const QUIET: Duration = Duration::from_millis(200);
+/// or after this, however it goes on.
+const LONGEST: Duration = Duration::from_secs(1);
+
+/// What changed and was not told yet.
+#[derive(Debug, Default)]
+pub(super) struct Coalescer {
+    pending: Change,
+    /// When the first and the last part of it happened.
+    since: Option<(Instant, Instant)>,
+}
+
+impl Coalescer {
+    /// Notes that something changed, or nothing.
+    pub(super) fn note(&mut self, change: Change, now: Instant) {
+        if change.is_empty() {
+            return;
+        }
+        self.pending.add(change);
+        let first = self.since.map_or(now, |(first, _)| first);
+        self.since = Some((first, now));
+    }
+
+    /// When there is something to tell.
+    pub(super) fn due(&self) -> Option<Instant> {
+        // Nothing gets better by waiting once the device is gone.
+        self.since.map(
+            |(first, last)| {
+                if self.pending.device_gone { first } else { (last + QUIET).min(first + LONGEST) }
+            },
+        )
+    }
+
+    /// What is to be told now.
+    pub(super) fn take(&mut self, now: Instant) -> Option<Change> {
+        self.due().filter(|due| *due <= now)?;
+        self.since = None;
+        Some(std::mem::take(&mut self.pending))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROUTES: Change = change(false, true);
+    const ADDRESSES: Change = change(true, false);
+
+    const fn change(addresses: bool, routes: bool) -> Change {
+        Change {
+            addresses,
+            routes,
+            links: false,
+            missed: false,
+            slept: None,
+            device_mtu: None,
+            device_gone: false,
+            device_left: false,
+        }
+    }
+
+    fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn nothing_is_told_of_nothing() {
+        let (mut coalescer, now) = (Coalescer::default(), Instant::now());
+        coalescer.note(Change::default(), now);
+        assert_eq!((coalescer.due(), coalescer.take(now + ms(5000))), (None, None));
+    }
+
+    #[test]
+    fn a_burst_is_told_once_when_it_is_over() {
+        let (mut coalescer, start) = (Coalescer::default(), Instant::now());
+        for step in 0..5 {
+            coalescer.note(if step == 3 { ADDRESSES } else { ROUTES }, start + ms(step * 50));
+            assert_eq!(coalescer.take(start + ms(step * 50)), None);
+        }
+        assert_eq!(coalescer.due(), Some(start + ms(400)));
+        assert_eq!(coalescer.take(start + ms(399)), None);
+        assert_eq!(coalescer.take(start + ms(400)), Some(change(true, true)));
+        assert_eq!((coalescer.due(), coalescer.take(start + ms(900))), (None, None));
+    }
+
+    #[test]
+    fn what_never_ends_is_told_every_second() {
+        let (mut coalescer, start) = (Coalescer::default(), Instant::now());
+        let mut told = Vec::new();
+        for step in 0..300 {
+            let now = start + ms(step * 10);
+            coalescer.note(ROUTES, now);
+            told.extend(coalescer.take(now).map(|_| step * 10));
+        }
+        assert_eq!(told, [1000, 2010]);
+    }
+
+    #[test]
+    fn a_device_that_is_gone_is_told_at_once() {
+        let (mut coalescer, now) = (Coalescer::default(), Instant::now());
+        coalescer.note(Change { device_gone: true, ..ROUTES }, now);
+        assert!(coalescer.take(now).is_some_and(|change| change.device_gone && change.routes));
+    }
+
+    #[test]
+    fn the_last_mtu_counts_and_sleeps_add_up() {
+        let (mut coalescer, now) = (Coalescer::default(), Instant::now());
+        coalescer.note(Change { device_mtu: Some(1300), slept: Some(ms(1)), ..ROUTES }, now);
+        coalescer.note(Change { device_mtu: Some(1400), slept: Some(ms(2)), ..ROUTES }, now);
+        let change = coalescer.take(now + ms(200)).unwrap();
+        assert_eq!((change.device_mtu, change.slept), (Some(1400), Some(ms(3))));
+    }
+}

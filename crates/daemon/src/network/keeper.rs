@@ -1,0 +1,120 @@
+//! Keeps a running interface in step with the network around it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use weft_tunnel::PublicKey;
+
+use super::{Change, Follower, MtuPolicy};
+use crate::control::{ControlError, Controller};
+use crate::interface::queue_limits;
+use crate::routes::{Link, Netlink};
+
+/// What has to be done about changes of the network, for one interface. Of the control thread.
+pub struct Keeper {
+    follower: Follower,
+    controller: Arc<Controller>,
+    link: Link,
+    /// The MTU that the device was given.
+    mtu: u16,
+}
+
+impl Keeper {
+    /// For an interface that is up with this MTU, `mtu_is_fixed` by the configuration;
+    /// `ipv6` if it has such an address. Looks at the ways to its peers.
+    pub fn new(
+        controller: Arc<Controller>,
+        link: Link,
+        mtu: u16,
+        mtu_is_fixed: bool,
+        ipv6: bool,
+    ) -> Result<Self, ControlError> {
+        let policy =
+            if mtu_is_fixed { MtuPolicy::Fixed } else { MtuPolicy::Automatic { current: mtu, ipv6 } };
+        let mut follower = Follower::new(controller.fw_mark(), policy);
+        // What the ways were before is what they are now; an MTU that is better already waits for the next change.
+        let _ = follower.look(&endpoints(&controller)?);
+        Ok(Self { follower, controller, link, mtu })
+    }
+
+    /// Does what a change asks for: peers that are reached another way hear from us, and the device gets the MTU that
+    /// the ways have. To be called in the network namespace of the sockets.
+    ///
+    /// # Errors
+    /// The interface is being taken down. An MTU that is refused is only logged.
+    pub fn react(&mut self, change: &Change, netlink: &Netlink) -> Result<(), ControlError> {
+        if change.device_left || change.device_gone {
+            // Its number in this namespace may be another's from now on.
+            self.follower.fix_mtu();
+        } else if change.device_mtu.is_some() {
+            self.see_mtu(netlink)?;
+        }
+        if !change.concerns_ways() {
+            return Ok(());
+        }
+        let peers = endpoints(&self.controller)?;
+        self.follower.set_mark(self.controller.fw_mark());
+        let reaction = self.follower.react(change, &peers);
+        if let Some(slept) = reaction.slept {
+            tracing::info!(seconds = slept.as_secs(), "the machine slept");
+            self.controller.resumed(peers.iter().map(|(key, _)| *key).collect(), slept)?;
+        }
+        if !reaction.moved.is_empty() {
+            tracing::info!(
+                peers = reaction.moved.len(),
+                "the network changed: peers are reached another way"
+            );
+            self.controller.paths_changed(reaction.moved)?;
+        }
+        if let Some(mtu) = reaction.mtu {
+            self.set_mtu(mtu, netlink)?;
+        }
+        Ok(())
+    }
+
+    /// The device's MTU in bytes, as far as is known.
+    pub fn mtu(&self) -> u16 {
+        self.mtu
+    }
+
+    /// The device.
+    pub fn link(&self) -> &Link {
+        &self.link
+    }
+
+    /// Finds out whether somebody else chose the device's MTU: what was told may be older than what weft did since.
+    fn see_mtu(&mut self, netlink: &Netlink) -> Result<(), ControlError> {
+        let Ok(link) = self.link.name.parse().map(|name| netlink.link(&name)) else { return Ok(()) };
+        let mtu = link.ok().and_then(|link| u16::try_from(link.mtu).ok());
+        let Some(mtu) = mtu.filter(|mtu| *mtu != self.mtu) else { return Ok(()) };
+        tracing::info!(mtu, interface = self.link.name, "somebody set the MTU: from now on it stays");
+        self.follower.fix_mtu();
+        self.mtu = mtu;
+        self.controller.set_mtu(mtu)
+    }
+
+    fn set_mtu(&mut self, mtu: u16, netlink: &Netlink) -> Result<(), ControlError> {
+        // Inner packets may not be padded beyond what the device says, so a smaller MTU comes to the tunnel first.
+        self.controller.set_mtu(mtu.min(self.mtu))?;
+        match netlink.set_mtu(&self.link, mtu) {
+            Ok(()) => {
+                tracing::info!(
+                    before = self.mtu,
+                    mtu,
+                    interface = self.link.name,
+                    "the ways to the peers have another MTU"
+                );
+                self.mtu = mtu;
+                netlink.set_queue_limits(&self.link, queue_limits(mtu));
+            }
+            Err(error) => tracing::warn!("{error}"),
+        }
+        self.controller.set_mtu(self.mtu)
+    }
+}
+
+/// Where the peers are, those of whom that is known.
+fn endpoints(controller: &Controller) -> Result<Vec<(PublicKey, SocketAddr)>, ControlError> {
+    let peers = controller.snapshot()?.peers;
+    Ok(peers.iter().filter_map(|peer| Some((peer.public_key, peer.endpoint?))).collect())
+}

@@ -1,0 +1,222 @@
+//! What an event of netlink means: much of what is told is noise.
+
+use std::collections::HashMap;
+
+use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
+use rtnetlink::packet_route::route::{RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteType};
+use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
+
+use crate::network::Change;
+use crate::routes::Link;
+
+/// Interfaces whose state is remembered. Beyond it every event of one that is not counts as a change.
+const MAX_LINKS: usize = 4096;
+/// The kernel's table of its own addresses, which follow the addresses (rt_tables: RT_TABLE_LOCAL).
+const LOCAL_TABLE: u8 = 255;
+
+/// Whether packets can go through an interface, and how large.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct State {
+    is_running: bool,
+    mtu: Option<u32>,
+}
+
+/// Knows the interfaces, so as to tell a change from a repetition: a Wi-Fi interface is told of with every scan.
+#[derive(Debug)]
+pub(super) struct Observer {
+    own: Option<u32>,
+    own_mtu: Option<u32>,
+    links: HashMap<u32, State>,
+}
+
+impl Observer {
+    pub(super) fn new(own: Option<&Link>) -> Self {
+        Self { own: own.map(|link| link.index), own_mtu: own.map(|link| link.mtu), links: HashMap::new() }
+    }
+
+    /// What of it has changed.
+    pub(super) fn see(&mut self, message: &RouteNetlinkMessage) -> Change {
+        let nothing = Change::default();
+        match message {
+            RouteNetlinkMessage::NewAddress(address) | RouteNetlinkMessage::DelAddress(address) => {
+                Change { addresses: !self.is_own(address.header.index), ..nothing }
+            }
+            RouteNetlinkMessage::NewRoute(route) | RouteNetlinkMessage::DelRoute(route) => {
+                Change { routes: self.is_of_interest(route), ..nothing }
+            }
+            RouteNetlinkMessage::NewRule(_) | RouteNetlinkMessage::DelRule(_) => {
+                Change { routes: true, ..nothing }
+            }
+            RouteNetlinkMessage::NewLink(link) => self.link_is(link),
+            RouteNetlinkMessage::DelLink(link) => self.link_goes(link),
+            _ => nothing,
+        }
+    }
+
+    fn is_own(&self, index: u32) -> bool {
+        self.own == Some(index)
+    }
+
+    fn is_of_interest(&self, route: &RouteMessage) -> bool {
+        let header: &RouteHeader = &route.header;
+        if header.table == LOCAL_TABLE
+            || header.flags.contains(RouteFlags::Cloned)
+            || matches!(header.kind, RouteType::Multicast | RouteType::Broadcast | RouteType::Anycast)
+        {
+            return false;
+        }
+        let mut devices = route.attributes.iter().flat_map(|attribute| match attribute {
+            RouteAttribute::Oif(index) => vec![*index],
+            RouteAttribute::MultiPath(hops) => hops.iter().map(|hop| hop.interface_index).collect(),
+            _ => Vec::new(),
+        });
+        // One without a device says that there is no way.
+        devices.next().is_none_or(|first| !self.is_own(first) || devices.any(|other| !self.is_own(other)))
+    }
+
+    fn link_is(&mut self, link: &LinkMessage) -> Change {
+        // Bridges tell of their ports in a family of their own.
+        if link.header.interface_family != AddressFamily::Unspec {
+            return Change::default();
+        }
+        let index = link.header.index;
+        let mtu = link.attributes.iter().find_map(|attribute| match attribute {
+            LinkAttribute::Mtu(mtu) => Some(*mtu),
+            _ => None,
+        });
+        if self.is_own(index) {
+            let is_new = mtu.is_some() && mtu != self.own_mtu;
+            self.own_mtu = mtu.or(self.own_mtu);
+            return Change { device_mtu: mtu.filter(|_| is_new), ..Change::default() };
+        }
+        let is_running = link.header.flags.contains(LinkFlags::Up | LinkFlags::Running);
+        let state = State { is_running, mtu };
+        if self.links.len() >= MAX_LINKS && !self.links.contains_key(&index) {
+            return Change { links: true, ..Change::default() };
+        }
+        Change { links: self.links.insert(index, state) != Some(state), ..Change::default() }
+    }
+
+    fn link_goes(&mut self, link: &LinkMessage) -> Change {
+        if link.header.interface_family != AddressFamily::Unspec {
+            return Change::default();
+        }
+        if !self.is_own(link.header.index) {
+            self.links.remove(&link.header.index);
+            return Change { links: true, ..Change::default() };
+        }
+        // To the namespace that it leaves, a device that moves is as one that is deleted, but for where it goes.
+        let has_moved =
+            link.attributes.iter().any(|attribute| matches!(attribute, LinkAttribute::NewNetnsId(_)));
+        // Its number may be another's from now on.
+        self.own = None;
+        Change { device_gone: !has_moved, device_left: has_moved, ..Change::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rtnetlink::packet_route::address::AddressMessage;
+    use rtnetlink::packet_route::route::RouteNextHop;
+    use rtnetlink::packet_route::rule::RuleMessage;
+
+    use super::*;
+
+    const OWN: u32 = 7;
+    const OTHER: u32 = 2;
+
+    fn observer() -> Observer {
+        Observer::new(Some(&Link { name: "weft0".into(), index: OWN, mtu: 1420 }))
+    }
+
+    fn route(attributes: Vec<RouteAttribute>) -> RouteMessage {
+        let mut route = RouteMessage::default();
+        route.header.table = 254;
+        route.attributes = attributes;
+        route
+    }
+
+    fn hop(device: u32) -> RouteNextHop {
+        let mut hop = RouteNextHop::default();
+        hop.interface_index = device;
+        hop
+    }
+
+    fn link(index: u32, flags: LinkFlags, mtu: u32) -> LinkMessage {
+        let mut link = LinkMessage::default();
+        (link.header.index, link.header.flags) = (index, flags);
+        link.attributes.push(LinkAttribute::Mtu(mtu));
+        link
+    }
+
+    #[test]
+    fn addresses_of_other_devices_count() {
+        for (index, counts) in [(OTHER, true), (OWN, false)] {
+            let mut address = AddressMessage::default();
+            address.header.index = index;
+            let change = observer().see(&RouteNetlinkMessage::DelAddress(address));
+            assert_eq!(change, Change { addresses: counts, ..Change::default() });
+        }
+    }
+
+    #[test]
+    fn routes_beside_the_own_device_count() {
+        for (attributes, counts) in [
+            (vec![RouteAttribute::Oif(OTHER)], true),
+            (vec![RouteAttribute::Oif(OWN)], false),
+            (vec![RouteAttribute::MultiPath(vec![hop(OWN), hop(OTHER)])], true),
+            (vec![RouteAttribute::MultiPath(vec![hop(OWN)])], false),
+            (vec![], true),
+        ] {
+            let change = observer().see(&RouteNetlinkMessage::NewRoute(route(attributes.clone())));
+            assert_eq!(change, Change { routes: counts, ..Change::default() }, "{attributes:?}");
+        }
+        let mut local = route(vec![RouteAttribute::Oif(OTHER)]);
+        local.header.table = LOCAL_TABLE;
+        assert!(observer().see(&RouteNetlinkMessage::NewRoute(local)).is_empty());
+        let rule = RouteNetlinkMessage::NewRule(RuleMessage::default());
+        assert!(observer().see(&rule).routes);
+    }
+
+    #[test]
+    fn a_link_counts_when_it_is_not_as_it_was() {
+        let (up, running) = (LinkFlags::Up, LinkFlags::Up | LinkFlags::Running);
+        let mut observer = observer();
+        let mut see = |flags, mtu| observer.see(&RouteNetlinkMessage::NewLink(link(OTHER, flags, mtu))).links;
+        assert!(see(running, 1500));
+        assert!(!see(running, 1500), "a scan, say");
+        assert!(!see(running | LinkFlags::Promisc, 1500));
+        assert!(see(up, 1500), "the cable was pulled");
+        assert!(see(running, 1500));
+        assert!(see(running, 1400));
+        let mut port = link(OTHER, up, 9000);
+        port.header.interface_family = AddressFamily::Bridge;
+        assert!(observer.see(&RouteNetlinkMessage::NewLink(port)).is_empty());
+    }
+
+    #[test]
+    fn the_own_device_is_told_of_when_its_mtu_changes_and_when_it_goes() {
+        let mut observer = observer();
+        let own = |mtu| RouteNetlinkMessage::NewLink(link(OWN, LinkFlags::Up, mtu));
+        assert!(observer.see(&own(1420)).is_empty());
+        assert_eq!(observer.see(&own(1380)), Change { device_mtu: Some(1380), ..Change::default() });
+        let gone = RouteNetlinkMessage::DelLink(link(OWN, LinkFlags::empty(), 1380));
+        assert_eq!(observer.see(&gone), Change { device_gone: true, ..Change::default() });
+        assert!(!observer.see(&gone).device_gone, "what has its number now is another device");
+    }
+
+    #[test]
+    fn a_device_that_moves_to_another_namespace_is_not_gone() {
+        let mut moved = link(OWN, LinkFlags::empty(), 1420);
+        moved.attributes.push(LinkAttribute::NewNetnsId(3));
+        let change = observer().see(&RouteNetlinkMessage::DelLink(moved));
+        assert_eq!(change, Change { device_left: true, ..Change::default() });
+    }
+
+    #[test]
+    fn the_port_of_a_bridge_that_leaves_it_is_not_gone() {
+        let mut port = link(OWN, LinkFlags::empty(), 1420);
+        port.header.interface_family = AddressFamily::Bridge;
+        assert!(observer().see(&RouteNetlinkMessage::DelLink(port)).is_empty());
+    }
+}

@@ -1,0 +1,45 @@
+//! `weft reload`: hands the file of an interface to the daemon that runs it.
+//!
+//! The file is read here: a daemon without privileges may not be able to.
+
+use crate::cli::ReloadArgs;
+use crate::config;
+use crate::control::socket::{Client, Reload, ReloadReport};
+use crate::exit::{Code, Error};
+use crate::output;
+
+/// Checks the file, and has the daemon make the interface what it says.
+///
+/// # Errors
+/// What is wrong with the file, and what the daemon answers: nothing has changed then.
+pub fn run(args: &ReloadArgs) -> Result<(), Error> {
+    // What is wrong is said here, before anybody is asked.
+    let name = config::load(&args.target)?.config.interface.name;
+    let (file, text) = config::read_text(&args.target)?;
+    let failed = |error: crate::control::socket::ClientError| Error::new(error.exit_code(), error);
+    let mut client = Client::connect(&name).map_err(failed)?;
+    let file = std::path::absolute(&file).unwrap_or(file);
+    let report = client.reload(&Reload { text, file, dry_run: args.dry_run }).map_err(failed)?;
+    if args.json {
+        let mut text =
+            serde_json::to_vec_pretty(&report).map_err(|error| Error::new(Code::Failure, error))?;
+        text.push(b'\n');
+        output::print(&text)?;
+    } else {
+        for warning in &report.warnings {
+            output::warning(warning);
+        }
+        output::print(told(&report).as_bytes())?;
+    }
+    if report.refused.is_empty() {
+        return Ok(());
+    }
+    Err(Error::new(Code::Permission, report.refused.join("\n")))
+}
+
+fn told(report: &ReloadReport) -> String {
+    if report.steps.is_empty() {
+        return "nothing to change\n".to_owned();
+    }
+    report.steps.iter().map(|step| format!("{step}\n")).collect()
+}

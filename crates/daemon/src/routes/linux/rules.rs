@@ -1,0 +1,93 @@
+//! Rules of policy routing.
+
+use futures_util::TryStreamExt as _;
+use rtnetlink::IpVersion;
+use rtnetlink::packet_route::AddressFamily;
+use rtnetlink::packet_route::route::RouteHeader;
+use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage};
+
+use super::{Netlink, RouteError, gone_is_fine, has_no_such_family};
+use crate::routes::{Family, FoundRule, MAIN_TABLE, Rule, RuleKind};
+
+impl Netlink {
+    /// Adds a rule; not, if there is the very same at the same place already.
+    pub fn add_rule(&self, rule: &Rule) -> Result<(), RouteError> {
+        let mut request = self.handle.rule().add();
+        *request.message_mut() = message_of(rule);
+        match self.wait(request.execute()) {
+            Err(failure) if failure.is(libc::EEXIST) => Ok(()),
+            other => other.map_err(|failure| failure.because(|| format!("add {}", name_of(rule)))),
+        }
+    }
+
+    /// Removes a rule from its place; that it is gone already is no error.
+    pub fn remove_rule(&self, rule: &Rule) -> Result<(), RouteError> {
+        let request = self.handle.rule().del(message_of(rule));
+        gone_is_fine(self.wait(request.execute()), &[libc::ENOENT, libc::EAFNOSUPPORT])
+            .map_err(|failure| failure.because(|| format!("remove {}", name_of(rule))))
+    }
+
+    /// All rules of both families, in the order in which they are asked.
+    pub fn rules(&self) -> Result<Vec<FoundRule>, RouteError> {
+        let mut found = Vec::new();
+        for (family, version) in [(Family::V4, IpVersion::V4), (Family::V6, IpVersion::V6)] {
+            let request = self.handle.rule().get(version).execute();
+            match self.wait(request.try_collect::<Vec<_>>()) {
+                Ok(messages) => found.extend(messages.iter().map(|message| found_rule(family, message))),
+                Err(failure) if has_no_such_family(&failure) => {}
+                Err(failure) => return Err(failure.because(|| format!("list the rules of {family}"))),
+            }
+        }
+        found.sort_by_key(|rule| (rule.family, rule.priority));
+        Ok(found)
+    }
+}
+
+fn name_of(rule: &Rule) -> String {
+    format!("{} rule {} priority {}", rule.family, rule.kind, rule.priority)
+}
+
+fn message_of(rule: &Rule) -> RuleMessage {
+    let mut message = RuleMessage::default();
+    message.header.family = match rule.family {
+        Family::V4 => AddressFamily::Inet,
+        Family::V6 => AddressFamily::Inet6,
+    };
+    message.header.action = RuleAction::ToTable;
+    message.attributes.push(RuleAttribute::Priority(rule.priority));
+    let table = match rule.kind {
+        RuleKind::Unmarked { mark, table } => {
+            message.header.flags = RuleFlags::Invert;
+            message.attributes.push(RuleAttribute::FwMark(mark));
+            message.attributes.push(RuleAttribute::FwMask(u32::MAX));
+            table
+        }
+        RuleKind::MainWithoutDefault => {
+            message.attributes.push(RuleAttribute::SuppressPrefixLen(0));
+            MAIN_TABLE
+        }
+    };
+    message.header.table = u8::try_from(table).unwrap_or(RouteHeader::RT_TABLE_UNSPEC);
+    message.attributes.push(RuleAttribute::Table(table));
+    message
+}
+
+fn found_rule(family: Family, message: &RuleMessage) -> FoundRule {
+    let mut rule = FoundRule {
+        family,
+        // A rule without one is at 0.
+        priority: 0,
+        mark: None,
+        is_inverted: message.header.flags.contains(RuleFlags::Invert),
+        table: message.header.table.into(),
+    };
+    for attribute in &message.attributes {
+        match attribute {
+            RuleAttribute::Priority(priority) => rule.priority = *priority,
+            RuleAttribute::FwMark(mark) => rule.mark = Some(*mark),
+            RuleAttribute::Table(table) => rule.table = *table,
+            _ => {}
+        }
+    }
+    rule
+}

@@ -1,0 +1,23 @@
+//! `weft save`: the state of a running interface, in its file.
+
+use crate::cli::SaveArgs;
+use crate::config::{name_of, path_of};
+use crate::exit::{Code, Error};
+use crate::{host, uapi_client};
+
+/// Asks the daemon for its state, and writes that into the file that the interface was brought up from.
+///
+/// # Errors
+/// When no daemon of `weft up` answers, or the file cannot be replaced.
+pub fn run(args: &SaveArgs) -> Result<(), Error> {
+    let interface = name_of(&path_of(&args.target))?;
+    let reported = uapi_client::get(&interface).map_err(|error| Error::new(error.exit_code(), error))?;
+    if reported.state.private_key.is_none() {
+        let reason =
+            format!("{interface}: its daemon does not tell the private key, without which there is no file");
+        return Err(Error::new(Code::Failure, reason));
+    }
+    let file = host::save_running(&host::directory(), &interface, &reported.state)?;
+    tracing::info!(%interface, file = %file.display(), "the state of the interface is saved");
+    Ok(())
+}

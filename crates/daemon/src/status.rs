@@ -1,0 +1,27 @@
+//! What is known of a running interface, and `weft status`, which shows it.
+//!
+//! The daemon fills a [`StatusReport`] from a snapshot of the packet thread and sends it over its control socket; what
+//! is made of it (rates, a diagnosis, tables) is made by the command.
+
+mod collect;
+mod command;
+mod diagnose;
+mod explain;
+mod format;
+mod recent;
+mod report;
+mod stage;
+mod table;
+
+pub use collect::{Configured, ConfiguredPeer, Running};
+pub(crate) use command::cannot_look;
+pub use command::run;
+pub use diagnose::diagnose;
+pub use format::{age, bytes, rate, short_key};
+pub use recent::add_recent;
+pub use report::{
+    DropReport, PeerReport, QueueReport, Rates, Recent, SendFailureReport, StatusReport, TunReport,
+    TunnelReport, UdpReport,
+};
+pub use stage::stage_of;
+pub(crate) use table::bucket_label;

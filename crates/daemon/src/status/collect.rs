@@ -1,0 +1,346 @@
+//! The daemon's part: a report from a snapshot of the packet thread, and from what the control thread knows.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use weft_tun::{TunOffload, TunStatsSnapshot};
+use weft_tunnel::{DropCounters, PeerSnapshot, PublicKey, TunnelStats};
+
+use super::report::{
+    DropReport, PeerReport, QueueReport, SendFailureReport, StatusReport, TunReport, TunnelReport, UdpReport,
+};
+use super::stage::stage_of;
+use crate::dataplane::{SendFailure, Snapshot};
+use crate::udp::{UdpFeatures, UdpStats};
+
+/// What is known of an interface and does not concern the tunnel: who set it up keeps it true.
+#[derive(Clone, Debug)]
+pub struct Running {
+    /// Its name.
+    pub interface: String,
+    /// Bytes of the largest inner packet.
+    pub mtu: u16,
+    /// When it came up.
+    pub since: Instant,
+    /// The same by the wall clock.
+    pub since_wall_clock: SystemTime,
+    /// Queues of the TUN with threads of their own.
+    pub tun_threads: usize,
+    /// Which super-packets the TUN takes part in.
+    pub tun_offload: TunOffload,
+    /// The addresses of the device.
+    pub addresses: Vec<String>,
+    /// The routes in force.
+    pub routes: Vec<String>,
+    /// DNS in force.
+    pub dns: Vec<String>,
+    /// Firewall rules in force.
+    pub firewall: Vec<String>,
+    /// What the configuration calls its peers.
+    pub friendly_names: HashMap<PublicKey, String>,
+    /// What the daemon itself has to say, as of steps that failed and were not worth ending for.
+    pub findings: Vec<crate::finding::Finding>,
+}
+
+/// What an interface is configured to be, as it may be changed while it runs.
+#[derive(Clone, Debug, Default)]
+pub struct Configured {
+    /// Its identity.
+    pub public_key: Option<PublicKey>,
+    /// The UDP port in use.
+    pub listen_port: u16,
+    /// The mark of outgoing packets; 0: none.
+    pub fw_mark: u32,
+    /// Its peers, in the order in which they are shown.
+    pub peers: Vec<ConfiguredPeer>,
+}
+
+/// What a peer is configured to be.
+#[derive(Clone, Debug)]
+pub struct ConfiguredPeer {
+    /// Its identity.
+    pub public_key: PublicKey,
+    /// Where it was said to be.
+    pub endpoint: Option<SocketAddr>,
+    /// Whether it has a preshared key.
+    pub has_preshared_key: bool,
+    /// Seconds between its keepalives.
+    pub persistent_keepalive: Option<u16>,
+    /// Its allowed-ips.
+    pub allowed_ips: Vec<String>,
+}
+
+impl Running {
+    /// The interface of this name, which came up now.
+    pub fn new(interface: &str) -> Self {
+        Self {
+            interface: interface.to_owned(),
+            mtu: 0,
+            since: Instant::now(),
+            since_wall_clock: SystemTime::now(),
+            tun_threads: 0,
+            tun_offload: TunOffload::default(),
+            addresses: Vec::new(),
+            routes: Vec::new(),
+            dns: Vec::new(),
+            firewall: Vec::new(),
+            friendly_names: HashMap::new(),
+            findings: Vec::new(),
+        }
+    }
+
+    /// The report at this moment.
+    pub fn report(&self, configured: &Configured, snapshot: &Snapshot) -> StatusReport {
+        self.report_at(Instant::now(), SystemTime::now(), configured, snapshot)
+    }
+
+    fn report_at(
+        &self,
+        now: Instant,
+        wall_clock: SystemTime,
+        configured: &Configured,
+        snapshot: &Snapshot,
+    ) -> StatusReport {
+        let live: HashMap<PublicKey, &PeerSnapshot> =
+            snapshot.peers.iter().map(|peer| (peer.public_key, peer)).collect();
+        let peer = |peer: &ConfiguredPeer| {
+            let name = self.friendly_names.get(&peer.public_key);
+            report_of(peer, name, live.get(&peer.public_key).copied(), now)
+        };
+        let uptime_ms = milliseconds(now, self.since);
+        StatusReport {
+            interface: self.interface.clone(),
+            weft_version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            public_key: configured.public_key.map(|key| key.to_string()),
+            listen_port: configured.listen_port,
+            fw_mark: configured.fw_mark,
+            mtu: self.mtu,
+            uptime_ms,
+            unix_time_ms: u64::try_from(unix_ms(wall_clock)).unwrap_or(0),
+            clock_shift_ms: unix_ms(wall_clock)
+                .saturating_sub(unix_ms(self.since_wall_clock))
+                .saturating_sub_unsigned(uptime_ms),
+            addresses: self.addresses.clone(),
+            routes: self.routes.clone(),
+            dns: self.dns.clone(),
+            firewall: self.firewall.clone(),
+            tun: tun(&snapshot.tun, self.tun_threads, self.tun_offload),
+            udp: udp(&snapshot.udp, snapshot.udp_features),
+            tunnel: tunnel(&snapshot.tunnel),
+            queues: queues(snapshot),
+            drops: drops(&snapshot.drops),
+            send_failure: snapshot.send_failure.map(|failure| send_failure(failure, now)),
+            peers: configured.peers.iter().map(peer).collect(),
+            recent: None,
+            findings: self.findings.clone(),
+        }
+    }
+}
+
+fn milliseconds(now: Instant, since: Instant) -> u64 {
+    u64::try_from(now.saturating_duration_since(since).as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Milliseconds since 1970, negative before.
+fn unix_ms(time: SystemTime) -> i64 {
+    let saturated = |duration: std::time::Duration| i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(since) => saturated(since),
+        Err(before) => -saturated(before.duration()),
+    }
+}
+
+fn tun(stats: &TunStatsSnapshot, threads: usize, offload: TunOffload) -> TunReport {
+    TunReport {
+        threads,
+        tcp_offload: offload.tcp,
+        udp_offload: offload.udp,
+        packets_read: stats.packets_read,
+        segments_read: stats.segments_read,
+        bytes_read: stats.bytes_read,
+        read_calls: stats.read_calls,
+        batches_read: stats.batches_read,
+        packets_written: stats.packets_written,
+        segments_written: stats.segments_written,
+        bytes_written: stats.bytes_written,
+    }
+}
+
+fn udp(stats: &UdpStats, features: UdpFeatures) -> UdpReport {
+    UdpReport {
+        gso: features.gso,
+        gro: features.gro,
+        receive_buffer_bytes: features.receive_buffer_bytes,
+        send_buffer_bytes: features.send_buffer_bytes,
+        datagrams_sent: stats.datagrams_sent,
+        bytes_sent: stats.bytes_sent,
+        batches_sent: stats.batches_sent,
+        batch_segments: stats.batch_segments,
+        gso_fallbacks: stats.gso_fallbacks,
+        datagrams_received: stats.datagrams_received,
+        bytes_received: stats.bytes_received,
+        recv_calls: stats.recv_calls,
+    }
+}
+
+fn tunnel(stats: &TunnelStats) -> TunnelReport {
+    TunnelReport {
+        sealed: stats.sealed,
+        opened: stats.opened,
+        handshakes: stats.handshakes,
+        keepalives_received: stats.keepalives_received,
+        cookies_sent: stats.cookies_sent,
+    }
+}
+
+fn queues(snapshot: &Snapshot) -> QueueReport {
+    QueueReport {
+        staged_bytes: snapshot.tunnel.staged_bytes as u64,
+        staged_packets: snapshot.tunnel.staged_segments,
+        control_waiting: snapshot.queues.control,
+        transmit_waiting: snapshot.queues.transmit,
+        read_ahead_bytes: snapshot.queues.read_ahead_bytes,
+    }
+}
+
+fn drops(counters: &DropCounters) -> Vec<DropReport> {
+    let occurred = counters.iter().filter(|&(_, packets)| packets > 0);
+    let report = |(reason, packets)| {
+        let (direction, stage) = stage_of(reason);
+        DropReport {
+            reason: reason.label().to_owned(),
+            direction: direction.to_owned(),
+            stage: stage.to_owned(),
+            packets,
+        }
+    };
+    occurred.map(report).collect()
+}
+
+fn send_failure(failure: SendFailure, now: Instant) -> SendFailureReport {
+    let error = match failure.os_error {
+        Some(number) => io::Error::from_raw_os_error(number).to_string(),
+        None => "the datagram is too long".to_owned(),
+    };
+    SendFailureReport {
+        endpoint: failure.destination.to_string(),
+        error,
+        age_ms: milliseconds(now, failure.at),
+    }
+}
+
+/// A peer that does not take part, as while the interface has no key, is where it was said to be and did nothing.
+fn report_of(
+    peer: &ConfiguredPeer,
+    name: Option<&String>,
+    live: Option<&PeerSnapshot>,
+    now: Instant,
+) -> PeerReport {
+    let endpoint = live.map_or(peer.endpoint, |live| live.endpoint);
+    let at_rest = PeerReport {
+        public_key: peer.public_key.to_string(),
+        friendly_name: name.cloned(),
+        has_preshared_key: peer.has_preshared_key,
+        endpoint: endpoint.map(|endpoint| endpoint.to_string()),
+        persistent_keepalive: peer.persistent_keepalive,
+        allowed_ips: peer.allowed_ips.clone(),
+        ..PeerReport::default()
+    };
+    live.map_or(at_rest.clone(), |live| PeerReport {
+        latest_handshake_ms: live.last_handshake.map(|at| milliseconds(now, at)),
+        is_trying: live.is_trying,
+        tx_bytes: live.sent_bytes,
+        rx_bytes: live.received_bytes,
+        staged_bytes: live.staged_bytes as u64,
+        ..at_rest
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use weft_tunnel::DropReason;
+
+    use super::*;
+    use crate::dataplane::QueueDepths;
+
+    #[test]
+    fn a_report_has_what_the_threads_know_and_no_clock_of_its_own() {
+        let (since, since_wall_clock) = (Instant::now(), UNIX_EPOCH + Duration::from_secs(2_000_000_000));
+        let key = PublicKey::from_bytes([7; 32]);
+        let running = Running {
+            mtu: 1420,
+            since,
+            since_wall_clock,
+            friendly_names: HashMap::from([(key, "office".to_owned())]),
+            ..Running::new("wg0")
+        };
+        let peer = |public_key| ConfiguredPeer {
+            public_key,
+            endpoint: Some("192.0.2.1:1".parse().unwrap()),
+            has_preshared_key: true,
+            persistent_keepalive: Some(25),
+            allowed_ips: vec!["10.0.0.0/8".to_owned()],
+        };
+        let idle = PublicKey::from_bytes([8; 32]);
+        let configured =
+            Configured { listen_port: 51820, peers: vec![peer(idle), peer(key)], ..Configured::default() };
+        let mut drops = DropCounters::default();
+        drops.add(DropReason::NoPeer, 3);
+        let snapshot = Snapshot {
+            udp: UdpStats { datagrams_sent: 5, ..UdpStats::default() },
+            udp_features: UdpFeatures { gro: true, ..UdpFeatures::default() },
+            tunnel: TunnelStats { staged_bytes: 9, ..TunnelStats::default() },
+            drops,
+            peers: vec![PeerSnapshot {
+                public_key: key,
+                endpoint: None,
+                last_handshake: Some(since + Duration::from_secs(60)),
+                path_limit: None,
+                is_trying: true,
+                sent_bytes: 1,
+                received_bytes: 2,
+                staged_bytes: 9,
+            }],
+            tun: TunStatsSnapshot::default(),
+            queues: QueueDepths { control: 4, ..QueueDepths::default() },
+            send_failure: Some(SendFailure {
+                destination: "192.0.2.9:1".parse().unwrap(),
+                reason: DropReason::DatagramTooLong,
+                os_error: None,
+                at: since + Duration::from_secs(89),
+            }),
+        };
+        // A minute and a half later, by a clock that was set back half a minute meanwhile.
+        let report = running.report_at(
+            since + Duration::from_secs(90),
+            since_wall_clock + Duration::from_secs(60),
+            &configured,
+            &snapshot,
+        );
+        assert_eq!((report.uptime_ms, report.clock_shift_ms), (90_000, -30_000));
+        assert_eq!(report.unix_time_ms, 2_000_000_060_000);
+        let [idle, busy] = &report.peers[..] else { panic!("{:?}", report.peers) };
+        assert_eq!((busy.latest_handshake_ms, busy.persistent_keepalive), (Some(30_000), Some(25)));
+        assert!(busy.is_trying && busy.has_preshared_key && busy.endpoint.is_none());
+        assert_eq!(busy.friendly_name.as_deref(), Some("office"));
+        // Not in the tunnel: where it was said to be, and at rest.
+        assert_eq!((idle.endpoint.as_deref(), idle.latest_handshake_ms), (Some("192.0.2.1:1"), None));
+        assert_eq!((report.queues.staged_bytes, report.queues.control_waiting), (9, 4));
+        assert!(report.udp.datagrams_sent == 5 && report.udp.gro && !report.udp.gso);
+        let failure = report.send_failure.as_ref().unwrap();
+        assert_eq!((failure.endpoint.as_str(), failure.age_ms), ("192.0.2.9:1", 1000));
+        let drop = DropReport {
+            reason: "no_peer".to_owned(),
+            direction: "outbound".to_owned(),
+            stage: "routing".to_owned(),
+            packets: 3,
+        };
+        assert_eq!(report.drops, [drop]);
+        assert_eq!(report.dropped_for(DropReason::NoPeer), 3);
+    }
+}

@@ -1,0 +1,323 @@
+//! What is wrong with an interface, told from its report alone.
+
+use weft_tunnel::DropReason;
+
+use super::explain::explain;
+use super::format::{age, bytes};
+use super::report::{PeerReport, StatusReport};
+use crate::finding::{Finding, Level};
+
+/// Peers that are named one by one; more are counted.
+const NAMED_PEERS: usize = 5;
+/// What weft asks of the kernel for a socket buffer.
+const WANTED_BUFFER: u64 = 7 << 20;
+/// Below this a burst of a fast link does not fit.
+const SMALL_BUFFER: u64 = 1 << 20;
+/// A first handshake takes a round trip; a peer that is silent for so long is not there.
+const FIRST_ANSWER_MS: u64 = 10_000;
+/// Handshakes are repeated every 5 s for 90 s: a failure that is older was not repeated.
+const SEND_FAILURE_MS: u64 = 60_000;
+/// A session that is used is renewed after 120 s and ends after 180 s (whitepaper, section 6.1).
+const SESSION_MS: u64 = 180_000;
+/// An allowance for the retries of a renewal.
+const RETRIES_MS: u64 = 15_000;
+/// A clock that was set by less does no harm to handshakes for long.
+const CLOCK_SHIFT_MS: i64 = 10_000;
+/// 2025-01-01: no clock that is right shows less.
+const BEFORE_WEFT_MS: u64 = 1_735_689_600_000;
+/// What every IPv6 link has to carry (RFC 8200, section 5).
+const MIN_MTU_IPV6: u16 = 1280;
+/// 1500 less IPv4 and UDP header and WireGuard's 32 bytes.
+const USUAL_LARGEST_MTU: u16 = 1440;
+
+/// What is odd or wrong, the worst first; the daemon's own findings are among them.
+pub fn diagnose(report: &StatusReport) -> Vec<Finding> {
+    let mut findings = report.findings.clone();
+    interface(report, &mut findings);
+    peers(report, &mut findings);
+    sending(report, &mut findings);
+    clock(report, &mut findings);
+    mtu(report, &mut findings);
+    buffers(report, &mut findings);
+    offload(report, &mut findings);
+    drops(report, &mut findings);
+    findings.sort_by_key(|finding| std::cmp::Reverse(finding.level));
+    findings
+}
+
+fn interface(report: &StatusReport, findings: &mut Vec<Finding>) {
+    if report.public_key.is_none() {
+        findings.push(
+            Finding::new(
+                "no_private_key",
+                Level::Problem,
+                "the interface has no private key and does nothing",
+            )
+            .advise(format!("wg set {} private-key FILE", report.interface)),
+        );
+    }
+    if report.peers.is_empty() {
+        findings.push(Finding::new("no_peers", Level::Note, "there are no peers"));
+    }
+}
+
+fn peers(report: &StatusReport, findings: &mut Vec<Finding>) {
+    let mut more = 0;
+    let mut named = 0;
+    for peer in &report.peers {
+        if let Some(finding) = about_peer(peer, report) {
+            if named < NAMED_PEERS {
+                named += 1;
+                findings.push(finding.about(peer.label()));
+            } else {
+                more += 1;
+            }
+        }
+    }
+    if more > 0 {
+        findings.push(Finding::new(
+            "more_peers",
+            Level::Warning,
+            format!("{more} more peers do not answer or never did"),
+        ));
+    }
+}
+
+fn about_peer(peer: &PeerReport, report: &StatusReport) -> Option<Finding> {
+    match (&peer.endpoint, peer.latest_handshake_ms) {
+        (None, None) if report.recently_dropped_for(DropReason::NoEndpoint) > 0 => Some(
+            Finding::new(
+                "no_endpoint",
+                Level::Warning,
+                "has no endpoint and was never heard from; packets for it are dropped",
+            )
+            .advise("give it an Endpoint, or let it begin: it may need PersistentKeepalive on its side"),
+        ),
+        // It is its turn to begin.
+        (None, None) => None,
+        (Some(endpoint), None) if peer.tx_bytes > 0 && report.uptime_ms >= FIRST_ANSWER_MS => Some(
+            Finding::new(
+                "no_handshake",
+                Level::Problem,
+                format!(
+                    "no handshake yet: {} were sent to {endpoint}, and nothing came back{}",
+                    bytes(peer.tx_bytes),
+                    waiting(peer),
+                ),
+            )
+            .advise(
+                "see that the peer runs and has this interface's public key, that its own key is right here, and \
+                 that no firewall stands before its UDP port",
+            ),
+        ),
+        (_, Some(ms)) if ms > SESSION_MS + RETRIES_MS && wants_session(peer) => Some(
+            Finding::new(
+                "stale_handshake",
+                Level::Problem,
+                format!("the latest handshake was {} ago, and new ones get no answer{}", age(ms), waiting(peer)),
+            )
+            .advise(
+                "see that the peer still runs, that its address did not change (a name is resolved again by a \
+                 reload), and that the network is there",
+            ),
+        ),
+        _ => None,
+    }
+}
+
+/// A peer that nobody wants anything of may be silent for ever.
+fn wants_session(peer: &PeerReport) -> bool {
+    peer.is_trying || peer.staged_bytes > 0 || peer.persistent_keepalive.is_some()
+}
+
+fn waiting(peer: &PeerReport) -> String {
+    match peer.staged_bytes {
+        0 => String::new(),
+        staged => format!("; {} wait for it", bytes(staged)),
+    }
+}
+
+fn sending(report: &StatusReport, findings: &mut Vec<Finding>) {
+    // What is too long is about the MTU.
+    let Some(failure) = &report.send_failure else { return };
+    if report.dropped_for(DropReason::UdpSendFailed) == 0 || failure.age_ms > SEND_FAILURE_MS {
+        return;
+    }
+    let peer = report.peers.iter().find(|peer| peer.endpoint.as_ref() == Some(&failure.endpoint));
+    // It came through since then, or is somewhere else by now.
+    if peer.is_none_or(|peer| peer.latest_handshake_ms.is_some_and(|ms| ms < failure.age_ms)) {
+        return;
+    }
+    let host = failure.endpoint.rsplit_once(':').map_or("", |(host, _)| host);
+    let host = host.trim_matches(['[', ']']);
+    let mark = if report.fw_mark == 0 { String::new() } else { format!(" mark {:#x}", report.fw_mark) };
+    let finding = Finding::new(
+        "no_route",
+        Level::Problem,
+        format!(
+            "the kernel refused to send to {} {} ago: {}",
+            failure.endpoint,
+            age(failure.age_ms),
+            failure.error
+        ),
+    );
+    let finding = finding.advise(format!("ip route get {host}{mark}; nft list ruleset"));
+    findings.push(match peer {
+        Some(peer) => finding.about(peer.label()),
+        None => finding,
+    });
+}
+
+fn clock(report: &StatusReport, findings: &mut Vec<Finding>) {
+    if report.unix_time_ms != 0 && report.unix_time_ms < BEFORE_WEFT_MS {
+        findings.push(
+            Finding::new(
+                "clock_wrong",
+                Level::Problem,
+                "the clock shows a date before 2025: peers that met this machine with a right clock ignore its \
+                 handshakes",
+            )
+            .advise("timedatectl set-ntp true"),
+        );
+    } else if report.clock_shift_ms < -CLOCK_SHIFT_MS {
+        findings.push(
+            Finding::new(
+                "clock_set_back",
+                Level::Warning,
+                format!(
+                    "the clock was set back by {}: peers ignore handshakes until it is past where it was",
+                    age(report.clock_shift_ms.unsigned_abs())
+                ),
+            )
+            .advise(
+                "keep the clock synchronised (timedatectl set-ntp true); restarting the peers helps at once",
+            ),
+        );
+    }
+    if report.recently_dropped_for(DropReason::ReplayedHandshake) > 0 {
+        findings.push(
+            Finding::new(
+                "peer_clock",
+                Level::Warning,
+                "a peer sends handshakes that are older than its last: its clock was set back, or somebody repeats \
+                 what it sent",
+            )
+            .advise("see that the peers' clocks are synchronised; bringing this interface up anew forgets the old ones"),
+        );
+    }
+}
+
+fn mtu(report: &StatusReport, findings: &mut Vec<Finding>) {
+    let is_ipv6 = |net: &String| net.contains(':');
+    let carries_ipv6 = report.addresses.iter().any(is_ipv6)
+        || report.peers.iter().any(|peer| peer.allowed_ips.iter().any(is_ipv6));
+    let mtu = report.mtu;
+    if carries_ipv6 && mtu < MIN_MTU_IPV6 && mtu > 0 {
+        findings.push(
+            Finding::new(
+                "mtu_small",
+                Level::Warning,
+                format!("MTU {mtu} is less than the {MIN_MTU_IPV6} that IPv6 needs"),
+            )
+            .advise("raise MTU to 1280 or more, or do without IPv6 in the tunnel"),
+        );
+    }
+    let too_long = report.dropped_for(DropReason::DatagramTooLong);
+    if too_long > 0 {
+        findings.push(
+            Finding::new(
+                "mtu_large",
+                Level::Warning,
+                format!("{too_long} datagrams were longer than the way to a peer carries, with MTU {mtu}"),
+            )
+            .advise(format!(
+                "lower MTU to that of the way less 80, as with `ip link set {} mtu 1280`",
+                report.interface
+            )),
+        );
+    } else if mtu > USUAL_LARGEST_MTU {
+        findings.push(Finding::new(
+            "mtu_large",
+            Level::Note,
+            format!("MTU {mtu} needs a network that carries more than 1500 bytes all the way to the peers"),
+        ));
+    }
+    let batches = report.udp.batches_sent;
+    if report.udp.gso_fallbacks > 100 && report.udp.gso_fallbacks > batches / 10 {
+        findings.push(
+            Finding::new(
+                "gso_fallbacks",
+                Level::Note,
+                format!(
+                    "{} of {batches} sends went as single datagrams: an MTU too large for the route, or a device \
+                     without checksum offload",
+                    report.udp.gso_fallbacks
+                ),
+            )
+            .advise(format!("lower MTU below {mtu}")),
+        );
+    }
+}
+
+fn buffers(report: &StatusReport, findings: &mut Vec<Finding>) {
+    for (which, sysctl, size) in [
+        ("receive", "rmem_max", report.udp.receive_buffer_bytes),
+        ("send", "wmem_max", report.udp.send_buffer_bytes),
+    ] {
+        let level = match size {
+            0 | WANTED_BUFFER.. => continue,
+            1..SMALL_BUFFER => Level::Warning,
+            _ => Level::Note,
+        };
+        findings.push(
+            Finding::new(
+                "udp_buffers",
+                level,
+                format!("the UDP {which} buffer has {}: bursts of a fast link get lost", bytes(size)),
+            )
+            .advise(format!(
+                "sysctl -w net.core.{sysctl}={WANTED_BUFFER} and restart, or give weft CAP_NET_ADMIN"
+            )),
+        );
+    }
+}
+
+fn offload(report: &StatusReport, findings: &mut Vec<Finding>) {
+    if report.pid == 0 {
+        // A report that nobody filled in.
+        return;
+    }
+    if !report.udp.gso {
+        findings.push(
+            Finding::new("no_gso", Level::Note, "every datagram is sent by itself (no UDP GSO): slower")
+                .advise("a kernel from 4.18 on has it; --no-offload switches it off"),
+        );
+    }
+    if !report.tun.tcp_offload {
+        findings.push(
+            Finding::new(
+                "no_tun_offload",
+                Level::Note,
+                "every packet passes the TUN by itself (no TSO): slower",
+            )
+            .advise("--no-offload switches it off"),
+        );
+    }
+}
+
+fn drops(report: &StatusReport, findings: &mut Vec<Finding>) {
+    for reason in DropReason::ALL {
+        let packets = report.recently_dropped_for(reason);
+        if packets > 0
+            && let Some((level, what, advice)) = explain(reason)
+        {
+            let seconds = report.recent.as_ref().map_or(0, |recent| recent.window_ms) as f64 / 1000.0;
+            let says = format!("{packets} dropped within {seconds:.1} s: {what}");
+            findings.push(Finding::new(&format!("drops_{}", reason.label()), level, says).advise(advice));
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "diagnose/tests.rs"]
+mod tests;

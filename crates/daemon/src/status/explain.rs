@@ -1,0 +1,97 @@
+//! What it means when packets are being dropped for a reason, and what to do.
+
+use weft_tunnel::DropReason;
+
+use crate::finding::Level;
+
+/// How bad it is that packets are dropped for this reason now, what happens to them, and what to do. `None` where it
+/// is the ordinary course of things, or where a check of its own says more.
+pub(super) fn explain(reason: DropReason) -> Option<(Level, &'static str, &'static str)> {
+    use DropReason::*;
+    use Level::{Note, Warning};
+    Some(match reason {
+        // These have checks of their own, with the numbers around them.
+        UdpSendFailed | DatagramTooLong | NoEndpoint | ReplayedHandshake => return None,
+        // Strays and duplicates of any network, and what belongs to the start of a session.
+        MalformedDatagram | UnknownReceiverIndex | NoSession | UnexpectedHandshake | PeerRemoved => {
+            return None;
+        }
+        MalformedPacket => {
+            (Warning, "packets from the TUN that are no valid IP packets", "see what sends them")
+        }
+        NoPeer => (
+            Note,
+            "packets to addresses that no peer has in its allowed-ips",
+            "add the addresses to a peer's AllowedIPs, or do not route them into the tunnel",
+        ),
+        PacketTooBig => (
+            Note,
+            "packets longer than the path to their peer carries; their senders were told",
+            "if connections hang, look for a firewall that drops ICMP behind the interface, or lower its MTU",
+        ),
+        StagingFull => (
+            Warning,
+            "packets that waited for a handshake, because newer ones took their place",
+            "see why the handshake does not come through",
+        ),
+        HandshakeTimeout => (
+            Warning,
+            "packets whose peer did not answer a handshake for 90 s",
+            "see that the peer runs, and that its endpoint and keys are right",
+        ),
+        ControlQueueFull => (
+            Warning,
+            "handshakes and keepalives, because the socket took nothing",
+            "see that the way out is not blocked (`tc -s qdisc`)",
+        ),
+        TruncatedDatagram => (Warning, "datagrams larger than 64 KiB", "see who sends them"),
+        InvalidMac => (
+            Warning,
+            "handshakes that were made for another public key",
+            "compare the public key that the peers have for this interface with its own",
+        ),
+        CookieRequired | HandshakeRateLimited => (
+            Note,
+            "handshakes, because more came than can be answered: sources have to prove their address first",
+            "if this goes on, see where they come from (`tcpdump udp port PORT`)",
+        ),
+        UnknownPeer => (
+            Warning,
+            "handshakes of somebody whose key is no peer's",
+            "add the peer, or correct its PublicKey or PresharedKey here",
+        ),
+        InvalidTag => (
+            Warning,
+            "packets that were altered on their way or forged",
+            "if they grow with traffic, look for a device on the way that alters packets (try UDP checksums off)",
+        ),
+        Replayed => (
+            Note,
+            "packets that came twice, or more than 1,000 packets late",
+            "look for a link on the way that duplicates or reorders",
+        ),
+        MalformedPlaintext => {
+            (Warning, "packets from peers that are no IP packets", "see what the peer's WireGuard is")
+        }
+        SourceNotAllowed => (
+            Warning,
+            "packets from peers whose inner source address is not in their allowed-ips",
+            "add the address to the peer's AllowedIPs here, or let the peer send from the right one",
+        ),
+        CongestionNotEct => (
+            Note,
+            "packets that were marked as congested on the way, though they do not take part in ECN",
+            "look for a device on the way that marks what it should drop",
+        ),
+        TunStalled => (
+            Warning,
+            "packets from peers, because the TUN took nothing for over a second",
+            "see what the receiving kernel waits for (`ip -s link`, a firewall)",
+        ),
+        TunWriteFailed => (
+            Warning,
+            "packets from peers that the kernel refused",
+            "see that the interface is up (`ip link`) and that its MTU fits the peers'",
+        ),
+    })
+}

@@ -1,0 +1,21 @@
+//! Where on its way a packet was dropped.
+
+use weft_tunnel::DropReason;
+
+/// The direction and the stage in it of a reason: `("outbound", "routing")`.
+pub fn stage_of(reason: DropReason) -> (&'static str, &'static str) {
+    use DropReason::*;
+    match reason {
+        MalformedPacket => ("outbound", "tun"),
+        NoPeer | PacketTooBig => ("outbound", "routing"),
+        NoEndpoint | StagingFull | HandshakeTimeout | PeerRemoved => ("outbound", "session"),
+        UdpSendFailed | DatagramTooLong | ControlQueueFull => ("outbound", "udp"),
+        MalformedDatagram | TruncatedDatagram => ("inbound", "udp"),
+        UnknownReceiverIndex | NoSession => ("inbound", "session"),
+        InvalidMac | CookieRequired | HandshakeRateLimited | UnknownPeer | ReplayedHandshake
+        | UnexpectedHandshake => ("inbound", "handshake"),
+        InvalidTag | Replayed | MalformedPlaintext | CongestionNotEct => ("inbound", "decryption"),
+        SourceNotAllowed => ("inbound", "routing"),
+        TunStalled | TunWriteFailed => ("inbound", "tun"),
+    }
+}

@@ -1,0 +1,36 @@
+//! What the keys do.
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use super::app::{App, Sort};
+
+/// Lines of Page Up and Page Down.
+const PAGE: usize = 10;
+
+/// Does what the key asks for; true: end.
+pub(super) fn is_end(app: &mut App, key: KeyEvent) -> bool {
+    let line = app.selected_line();
+    // In raw mode Ctrl-C is a key like others.
+    if key.modifiers.contains(KeyModifiers::CONTROL) {
+        return matches!(key.code, KeyCode::Char('c' | 'd'));
+    }
+    match key.code {
+        KeyCode::Char('q') | KeyCode::Esc => return true,
+        KeyCode::Down | KeyCode::Char('j') => app.select_line(line + 1),
+        KeyCode::Up | KeyCode::Char('k') => app.select_line(line.saturating_sub(1)),
+        KeyCode::PageDown => app.select_line(line + PAGE),
+        KeyCode::PageUp => app.select_line(line.saturating_sub(PAGE)),
+        KeyCode::Home | KeyCode::Char('g') => app.select_line(0),
+        KeyCode::End | KeyCode::Char('G') => app.select_line(usize::MAX),
+        KeyCode::Char('n') => app.sort_by(Sort::Name),
+        KeyCode::Char('h') => app.sort_by(Sort::Handshake),
+        KeyCode::Char('r') => app.sort_by(Sort::RateIn),
+        KeyCode::Char('t') => app.sort_by(Sort::RateOut),
+        KeyCode::Char('R') => app.sort_by(Sort::TotalIn),
+        KeyCode::Char('T') => app.sort_by(Sort::TotalOut),
+        KeyCode::Char('i') => app.reverse(),
+        KeyCode::Char('p') => app.is_paused = !app.is_paused,
+        _ => {}
+    }
+    false
+}

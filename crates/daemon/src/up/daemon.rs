@@ -1,0 +1,206 @@
+//! A running interface and the system set up for it, from beginning to end.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::UpError;
+use crate::config::Config;
+use crate::control::{AllowedIpChange, Control as _, ControlError, Controller, DeviceChange, PeerChange};
+use crate::dataplane::{DataplaneError, OnEvent, Opened, Snapshot, tun_queues};
+use crate::exit;
+use crate::host::{Host, Recording};
+use crate::interface::{self, Interface, Options};
+use crate::network::{Change, Keeper, Watch, WatchError};
+use crate::udp::UdpConfig;
+
+/// A running interface, and the system set up for it. Dropping it takes everything down.
+pub struct Daemon {
+    // In the order of the clean-up: routes and the like first, then the device goes with its descriptors.
+    host: Option<Host>,
+    keeper: Option<Keeper>,
+    interface: Option<Interface>,
+}
+
+impl Daemon {
+    /// Brings the interface up in the network namespace of this thread, and returns once device, sockets and
+    /// everything around them are in place. A failure leaves nothing behind. `on_end` is called when packets have
+    /// stopped, whatever the reason. Nothing is written down: a crash leaves rules and the like behind.
+    pub fn start(
+        config: &Config,
+        endpoints: &[Option<SocketAddr>],
+        options: &Options,
+        on_end: impl FnOnce() + Send + 'static,
+    ) -> Result<Self, UpError> {
+        let host = Host::prepare(config, None, &known(endpoints), &Recording::Nowhere)?;
+        Self::start_on(host, config, endpoints, options, None, on_end)
+    }
+
+    /// The same on a system that was prepared for it. `on_event` is told what happens to peers, on the packet thread.
+    pub fn start_on(
+        mut host: Host,
+        config: &Config,
+        endpoints: &[Option<SocketAddr>],
+        options: &Options,
+        on_event: Option<OnEvent>,
+        on_end: impl FnOnce() + Send + 'static,
+    ) -> Result<Self, UpError> {
+        let own = &config.interface;
+        let udp = UdpConfig { port: own.listen_port, fwmark: host.mark(), ..UdpConfig::default() };
+        let mut interface = Interface::open(own.name.as_str(), Vec::new(), udp, options, on_event, on_end)?;
+        host.before()?;
+        let mtu = host.mtu();
+        if let Some(link) = host.link() {
+            host.netlink().set_queue_limits(link, interface::queue_limits(mtu));
+        }
+        // Packets may move from here on: the first that the routes bring finds the event loop running.
+        interface.run(mtu)?;
+        interface.controller().set(device_change(config, endpoints))?;
+        host.up()?;
+        let opened = interface.opened();
+        tracing::info!(
+            interface = opened.interface,
+            port = opened.port,
+            mtu,
+            public_key = %own.private_key.public_key(),
+            peers = config.peers.len(),
+            tun_threads = tun_queues(options.tun_threads),
+            tcp_offload = opened.offload.tcp,
+            udp_offload = opened.offload.udp,
+            "interface is up"
+        );
+        let mut daemon = Self { host: Some(host), keeper: None, interface: Some(interface) };
+        daemon.keep_in_step(config)?;
+        Ok(daemon)
+    }
+
+    /// Looks at the ways to the peers, so that a change of them is noticed: at the start, and after the configuration
+    /// changed.
+    pub fn keep_in_step(&mut self, config: &Config) -> Result<(), ControlError> {
+        let own = &config.interface;
+        let (Some(host), Some(controller)) = (&self.host, self.controller()) else { return Ok(()) };
+        let Some(link) = host.link() else { return Ok(()) };
+        let ipv6 = own.addresses.iter().any(|address| address.addr().is_ipv6());
+        let (controller, fixed) = (Arc::clone(controller), own.mtu.is_some());
+        self.keeper = Some(Keeper::new(controller, link.clone(), host.mtu(), fixed, ipv6)?);
+        Ok(())
+    }
+
+    /// Watches the network of this thread's namespace for what concerns the interface. What is told is to be given to
+    /// [`Self::network_changed`].
+    pub fn watch_network(&self, on_change: impl FnMut(Change) + Send + 'static) -> Result<Watch, WatchError> {
+        Watch::start(self.host.as_ref().and_then(Host::link), on_change)
+    }
+
+    /// Does what a change of the network asks for, in the namespace that the interface was started in.
+    pub fn network_changed(&mut self, change: &Change) -> Result<(), ControlError> {
+        let (Some(keeper), Some(host)) = (&mut self.keeper, &self.host) else { return Ok(()) };
+        keeper.react(change, host.netlink())
+    }
+
+    /// The MTU of the device in bytes, as far as is known.
+    pub fn mtu(&self) -> u16 {
+        self.keeper.as_ref().map_or(0, Keeper::mtu)
+    }
+
+    /// What changes the interface and tells what it is.
+    pub fn controller(&self) -> Option<&Arc<Controller>> {
+        self.interface.as_ref().map(Interface::controller)
+    }
+
+    /// What was opened, as it was in the beginning.
+    pub fn opened(&self) -> Option<&Opened> {
+        self.interface.as_ref().map(Interface::opened)
+    }
+
+    /// The UDP port that was opened.
+    pub fn port(&self) -> u16 {
+        self.interface.as_ref().map_or(0, |interface| interface.opened().port)
+    }
+
+    /// Every counter and peer at this moment.
+    pub fn snapshot(&self) -> Result<Snapshot, DataplaneError> {
+        self.controller().ok_or(DataplaneError::Ended)?.snapshot()
+    }
+
+    /// The system around the interface.
+    pub fn host(&self) -> Option<&Host> {
+        self.host.as_ref()
+    }
+
+    /// The system around the interface, to be changed.
+    pub fn host_mut(&mut self) -> Option<&mut Host> {
+        self.host.as_mut()
+    }
+
+    /// Takes the interface down, with the commands of PreDown and PostDown: routes and the like, device, sockets,
+    /// threads. `save` is called after PreDown, when all is still there. Gives the reason if packets had stopped by
+    /// themselves.
+    pub fn stop_after(mut self, save: impl FnOnce(&Self)) -> Result<(), DataplaneError> {
+        if let Some(host) = &self.host {
+            host.before_down();
+        }
+        save(&self);
+        self.take_down()
+    }
+
+    /// Writes the state of the interface into its file. What fails is warned of.
+    pub fn save(&self, config: &Config, file: &Path) {
+        let (Some(host), Some(controller)) = (&self.host, self.controller()) else { return };
+        let interface = &config.interface.name;
+        let device = controller.get().map_err(|error| exit::Error::new(exit::Code::Failure, error));
+        match device.and_then(|device| Ok(host.save(config, file, &device)?)) {
+            Ok(true) => {
+                tracing::info!(%interface, file = %file.display(), "saved the state of the interface");
+            }
+            Ok(false) => tracing::debug!(%interface, "nothing to save: the file says it all"),
+            Err(error) => tracing::warn!("{error}"),
+        }
+    }
+
+    /// The same with nothing to save.
+    pub fn stop(self) -> Result<(), DataplaneError> {
+        self.stop_after(|_| {})
+    }
+
+    fn take_down(&mut self) -> Result<(), DataplaneError> {
+        if let Some(host) = &mut self.host {
+            host.down();
+        }
+        let ended = self.interface.take().map_or(Ok(()), Interface::stop);
+        if let Some(host) = self.host.take() {
+            host.after();
+        }
+        ended
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if self.interface.is_some() {
+            let _ = self.take_down();
+        }
+    }
+}
+
+pub(super) fn known(endpoints: &[Option<SocketAddr>]) -> Vec<SocketAddr> {
+    endpoints.iter().flatten().copied().collect()
+}
+
+/// All that the tunnel has to know of a configuration, whose endpoints are at these addresses.
+pub(super) fn device_change(config: &Config, endpoints: &[Option<SocketAddr>]) -> DeviceChange {
+    let peers = config.peers.iter().enumerate().map(|(place, peer)| PeerChange {
+        preshared_key: Some(peer.preshared_key.clone()),
+        endpoint: endpoints.get(place).copied().flatten(),
+        persistent_keepalive: Some(peer.persistent_keepalive),
+        replace_allowed_ips: true,
+        allowed_ips: peer.allowed_ips.iter().copied().map(AllowedIpChange::Add).collect(),
+        ..PeerChange::new(peer.public_key)
+    });
+    DeviceChange {
+        private_key: Some(Some(config.interface.private_key.clone())),
+        replace_peers: true,
+        peers: peers.collect(),
+        ..DeviceChange::default()
+    }
+}

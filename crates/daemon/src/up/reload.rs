@@ -1,0 +1,195 @@
+//! A declarative reload: a running interface becomes what a file says, and only what differs is touched.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+
+use weft_tunnel::PublicKey;
+
+use super::Overrides;
+use super::daemon::{Daemon, device_change, known};
+use crate::config::{self, Config, Endpoint, Peer};
+use crate::control::socket::{ManageError, Reload, ReloadReport};
+use crate::control::{Control as _, ControlError, Controller, DeviceChange, DeviceState};
+use crate::exit::Code;
+use crate::host::{Change, Difference, HostError};
+use crate::resolve::{self, Cancel, Retries};
+
+/// Makes the interface what the text says, or only tells what that would do. Sessions of peers that stay go on. A failure
+/// leaves everything as it was.
+pub(super) fn reload(
+    daemon: &mut Daemon,
+    config: &mut Config,
+    overrides: Overrides,
+    controller: &Controller,
+    reload: &Reload,
+) -> Result<ReloadReport, ManageError> {
+    let name = config.interface.name.clone();
+    let parsed = config::parse(&reload.text, &reload.file, name)
+        .map_err(|errors| ManageError::Configuration(errors.to_string()))?;
+    let mut wanted = parsed.config;
+    overrides.apply(&mut wanted);
+    let mut report = ReloadReport {
+        warnings: parsed.warnings.iter().map(ToString::to_string).collect(),
+        ..ReloadReport::default()
+    };
+    let state = controller.get()?;
+    let endpoints = endpoints(config, &wanted, &state, &mut report.warnings);
+    let device = difference(config, &wanted, &state, &endpoints);
+
+    let host = daemon.host_mut().ok_or(ManageError::Ended)?;
+    let plan = host.plan_for(&wanted, &known(&endpoints))?;
+    let steps = Difference::between(host.in_force(), &plan.steps);
+    let own = &wanted.interface.name;
+    report.steps = told(config, &wanted, &state);
+    report.steps.extend(steps.changes.iter().map(|change| match change {
+        Change::Add(step) | Change::Replace { to: step, .. } => step.doing(own).to_string(),
+        Change::Remove(step) => step.undoing(own).to_string(),
+    }));
+    if plan.mark != state.fw_mark {
+        report.steps.push(format!("set mark {:#x}", plan.mark));
+    }
+    if reload.dry_run {
+        return Ok(report);
+    }
+
+    let before = known(&current(config, &state));
+    host.reload(&wanted, &known(&endpoints))?;
+    let mark = host.mark();
+    let mtu = host.mtu();
+    let applied =
+        controller.set(DeviceChange { fw_mark: Some(mark), ..device }).and_then(|()| controller.set_mtu(mtu));
+    if let Err(error) = applied {
+        if let Err(again) = host.reload(config, &before) {
+            tracing::warn!("while taking back a reload that failed: {again}");
+        }
+        return Err(error.into());
+    }
+    *config = wanted;
+    tracing::info!(changes = report.steps.len(), "the configuration was loaded again");
+    Ok(report)
+}
+
+/// Where the peers are: a peer whose endpoint is written as it was stays where it was last heard from.
+fn endpoints(
+    old: &Config,
+    new: &Config,
+    state: &DeviceState,
+    warnings: &mut Vec<String>,
+) -> Vec<Option<SocketAddr>> {
+    let configured: HashMap<PublicKey, Option<&Endpoint>> =
+        old.peers.iter().map(|peer| (peer.public_key, peer.endpoint.as_ref())).collect();
+    let heard: HashMap<PublicKey, SocketAddr> =
+        state.peers.iter().filter_map(|peer| Some((peer.public_key, peer.endpoint?))).collect();
+    let mut address = |peer: &Peer| {
+        let endpoint = peer.endpoint.as_ref();
+        let here = heard.get(&peer.public_key).copied();
+        if here.is_some() && configured.get(&peer.public_key) == Some(&endpoint) {
+            return here;
+        }
+        match resolve::resolve(endpoint?, Retries::Limited(0), &Cancel::default()) {
+            Ok(address) => Some(address),
+            Err(error) => {
+                warnings.push(format!("{error}; it is tried again in the background"));
+                here
+            }
+        }
+    };
+    new.peers.iter().map(&mut address).collect()
+}
+
+fn current(config: &Config, state: &DeviceState) -> Vec<Option<SocketAddr>> {
+    let heard: HashMap<PublicKey, Option<SocketAddr>> =
+        state.peers.iter().map(|peer| (peer.public_key, peer.endpoint)).collect();
+    config.peers.iter().map(|peer| heard.get(&peer.public_key).copied().flatten()).collect()
+}
+
+/// The change of the tunnel, without the endpoints that stay.
+fn difference(
+    old: &Config,
+    new: &Config,
+    state: &DeviceState,
+    endpoints: &[Option<SocketAddr>],
+) -> DeviceChange {
+    let mut change = device_change(new, endpoints);
+    let here: HashMap<PublicKey, Option<SocketAddr>> =
+        state.peers.iter().map(|peer| (peer.public_key, peer.endpoint)).collect();
+    for peer in &mut change.peers {
+        if here.get(&peer.public_key).copied().flatten() == peer.endpoint {
+            peer.endpoint = None;
+        }
+    }
+    // A random port stays the one that it is.
+    let port = new.interface.listen_port;
+    let is_given = port != 0 || old.interface.listen_port != 0;
+    change.listen_port = Some(port).filter(|_| is_given);
+    change
+}
+
+/// What is done about keys, port and peers, a sentence each. No key but public ones is in them.
+fn told(old: &Config, new: &Config, state: &DeviceState) -> Vec<String> {
+    let mut told = Vec::new();
+    if state.private_key.as_ref() != Some(&new.interface.private_key) {
+        told.push(format!(
+            "set another private key: the interface is {} from then on",
+            new.interface.private_key.public_key()
+        ));
+    }
+    let port = new.interface.listen_port;
+    if (port != 0 || old.interface.listen_port != 0) && port != state.listen_port {
+        told.push(if port == 0 {
+            "listen on a random port".to_owned()
+        } else {
+            format!("listen on port {port}")
+        });
+    }
+    let wanted: HashMap<PublicKey, &Peer> = new.peers.iter().map(|peer| (peer.public_key, peer)).collect();
+    let configured: HashMap<PublicKey, &Peer> =
+        old.peers.iter().map(|peer| (peer.public_key, peer)).collect();
+    let gone = state.peers.iter().filter(|peer| !wanted.contains_key(&peer.public_key));
+    told.extend(gone.map(|peer| format!("remove peer {}", peer.public_key)));
+    let running: HashMap<PublicKey, _> = state.peers.iter().map(|peer| (peer.public_key, peer)).collect();
+    for peer in &new.peers {
+        let Some(is) = running.get(&peer.public_key) else {
+            told.push(format!("add peer {}", peer.public_key));
+            continue;
+        };
+        let sorted = |nets: &[ipnet::IpNet]| {
+            let mut nets = nets.to_vec();
+            nets.sort_unstable();
+            nets
+        };
+        let endpoint = configured.get(&peer.public_key).map(|peer| &peer.endpoint) != Some(&peer.endpoint);
+        let parts = [
+            ("preshared key", is.preshared_key != peer.preshared_key),
+            ("endpoint", endpoint && peer.endpoint.is_some()),
+            ("allowed IPs", sorted(&is.allowed_ips) != sorted(&peer.allowed_ips)),
+            ("keepalive", is.persistent_keepalive != peer.persistent_keepalive),
+        ];
+        let parts: Vec<&str> =
+            parts.into_iter().filter(|(_, differs)| *differs).map(|(part, _)| part).collect();
+        if !parts.is_empty() {
+            told.push(format!("change {} of peer {}", parts.join(", "), peer.public_key));
+        }
+    }
+    told
+}
+
+impl From<HostError> for ManageError {
+    fn from(error: HostError) -> Self {
+        let message = error.to_string();
+        match error.exit_code() {
+            Code::Permission => Self::Permission(message),
+            Code::Configuration => Self::Configuration(message),
+            _ => Self::Failed(message),
+        }
+    }
+}
+
+impl From<ControlError> for ManageError {
+    fn from(error: ControlError) -> Self {
+        match error {
+            ControlError::Ended => Self::Ended,
+            error => Self::Failed(error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! What the sockets of an interface reach: its controller at once, the control thread for everything else.
+
+use std::sync::{Arc, mpsc};
+
+use zeroize::Zeroizing;
+
+use super::supervisor::{Inbox, Message};
+use crate::control::socket::{Manage, ManageError, Reload, ReloadReport};
+use crate::control::{Control, ControlError, Controller, DeviceChange, DeviceState, Managed};
+use crate::status::StatusReport;
+
+/// The controller for UAPI, whose changes the control thread learns of.
+pub(super) struct Announced {
+    controller: Arc<Controller>,
+    inbox: Inbox,
+}
+
+impl Announced {
+    pub(super) fn new(controller: Arc<Controller>, inbox: Inbox) -> Self {
+        Self { controller, inbox }
+    }
+}
+
+impl Control for Announced {
+    fn get(&self) -> Result<DeviceState, ControlError> {
+        self.controller.get()
+    }
+
+    fn set(&self, change: DeviceChange) -> Result<(), ControlError> {
+        self.controller.set(change)?;
+        // Full: what waits there will look at everything as well.
+        let _full = self.inbox.try_send(Message::Configured);
+        Ok(())
+    }
+}
+
+/// The interface for its control socket.
+pub(super) struct Managing {
+    managed: Arc<Managed>,
+    inbox: Inbox,
+}
+
+impl Managing {
+    pub(super) fn new(managed: Arc<Managed>, inbox: Inbox) -> Self {
+        Self { managed, inbox }
+    }
+}
+
+impl Manage for Managing {
+    fn status(&self) -> Result<StatusReport, ManageError> {
+        self.managed.status()
+    }
+
+    fn reload(&self, reload: &Reload) -> Result<ReloadReport, ManageError> {
+        let reload = Reload {
+            text: Zeroizing::new(reload.text.to_string()),
+            file: reload.file.clone(),
+            dry_run: reload.dry_run,
+        };
+        let (answer, answered) = mpsc::sync_channel(1);
+        self.inbox.send(Message::Reload(reload, answer)).map_err(|_| ManageError::Ended)?;
+        answered.recv().map_err(|_| ManageError::Ended)?
+    }
+
+    fn stop(&self) {
+        self.managed.stop();
+    }
+}

@@ -1,0 +1,296 @@
+//! The control thread of an interface that is up: one thing after the other, whoever asks for it.
+//!
+//! Whatever waits for the system (netlink, commands, name servers) waits here; packets go on meanwhile.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, SyncSender};
+
+use weft_tunnel::{Event, PublicKey};
+
+use super::daemon::{Daemon, known};
+use super::reload;
+use super::served::{Announced, Managing};
+use super::{Options, Overrides, UpError, resolve_endpoints};
+use crate::background::{Notifier, Output};
+use crate::config::{Config, Endpoint};
+use crate::control::socket::{Client, ManageError, Reload, ReloadReport};
+use crate::control::{Control, Controller, DeviceChange, Managed, PeerChange, socket, uapi};
+use crate::dataplane::tun_queues;
+use crate::host::{Host, Recording, Step};
+use crate::network::{Change, Watch};
+use crate::resolve::{Resolver, Watched};
+use crate::runtime_dir::runtime_dir;
+use crate::signals;
+use crate::status::Running;
+
+/// What may wait for the control thread. Events of peers beyond it are left out: a later one says more.
+const MESSAGES: usize = 1024;
+
+/// What the control thread is told.
+pub(super) enum Message {
+    /// A signal ends the interface.
+    Signal(&'static str),
+    /// Somebody asked for the end over the control socket.
+    Stop,
+    /// The file of the UAPI socket was removed, which is how scripts end an interface.
+    SocketRemoved,
+    /// Packets have stopped.
+    Ended,
+    /// The network changed.
+    Network(Change),
+    /// Something happened to a peer.
+    Peer(Event),
+    /// The name of a peer's endpoint has another address now.
+    Resolved(PublicKey, SocketAddr),
+    /// The interface was changed over UAPI.
+    Configured,
+    /// A new configuration.
+    Reload(Reload, SyncSender<Result<ReloadReport, ManageError>>),
+}
+
+/// Tells the control thread something. No call waits for it to be done.
+pub(super) type Inbox = SyncSender<Message>;
+
+/// Runs an interface until something ends it.
+pub(super) fn run(
+    config: Config,
+    overrides: Overrides,
+    file: &Path,
+    options: &Options,
+    notifier: Option<Notifier>,
+) -> Result<(), UpError> {
+    // Nothing is set up yet, so a signal during the look-ups may simply end the process.
+    let endpoints = resolve_endpoints(&config)?;
+    let (inbox, messages) = mpsc::sync_channel(MESSAGES);
+    let signal = inbox.clone();
+    signals::watch(move |name| drop(signal.send(Message::Signal(name)))).map_err(UpError::Signals)?;
+    let host = Host::prepare(&config, Some(file), &known(&endpoints), &Recording::In(runtime_dir()))?;
+    let (ended, happened) = (inbox.clone(), inbox.clone());
+    let on_event = Box::new(move |event| drop(happened.try_send(Message::Peer(event))));
+    let on_end = move || drop(ended.send(Message::Ended));
+    let daemon = Daemon::start_on(host, &config, &endpoints, options, Some(on_event), on_end)?;
+    let supervisor = Supervisor::start(daemon, config, overrides, &endpoints, options, &inbox)?;
+    if let Some(notifier) = notifier {
+        // In a file somebody may look for it later; a pipe would keep whoever reads it waiting.
+        let is_file = std::fs::metadata("/dev/stderr").is_ok_and(|stderr| stderr.is_file());
+        notifier.ready(if is_file { Output::Kept } else { Output::Discarded })?;
+    }
+    supervisor.work(messages, file)
+}
+
+struct Supervisor {
+    daemon: Daemon,
+    config: Config,
+    overrides: Overrides,
+    controller: Arc<Controller>,
+    managed: Arc<Managed>,
+    resolver: Option<Resolver>,
+    watch: Option<Watch>,
+    uapi: Option<uapi::Server>,
+    socket: Option<socket::Server>,
+}
+
+impl Supervisor {
+    /// Starts everything beside the interface. What an interface can do without is only warned of.
+    fn start(
+        daemon: Daemon,
+        config: Config,
+        overrides: Overrides,
+        endpoints: &[Option<SocketAddr>],
+        options: &Options,
+        inbox: &Inbox,
+    ) -> Result<Self, UpError> {
+        let controller = Arc::clone(daemon.controller().ok_or(crate::control::ControlError::Ended)?);
+        let stop = inbox.clone();
+        let running = Running {
+            tun_threads: tun_queues(options.tun_threads),
+            tun_offload: daemon.opened().map(|opened| opened.offload).unwrap_or_default(),
+            ..Running::new(config.interface.name.as_str())
+        };
+        let managed = Managed::new(Arc::clone(&controller), running, move || drop(stop.send(Message::Stop)));
+        let mut supervisor = Self {
+            daemon,
+            config,
+            overrides,
+            controller,
+            managed,
+            resolver: None,
+            watch: None,
+            uapi: None,
+            socket: None,
+        };
+        supervisor.show();
+        supervisor.follow_network(inbox);
+        supervisor.follow_names(endpoints, inbox);
+        supervisor.serve(inbox);
+        Ok(supervisor)
+    }
+
+    /// Tells the control socket what is in force.
+    fn show(&self) {
+        let Some(host) = self.daemon.host() else { return };
+        let name = &self.config.interface.name;
+        let mut guard = self.managed.running();
+        let running = &mut *guard;
+        running.mtu = self.daemon.mtu();
+        for list in [&mut running.addresses, &mut running.routes, &mut running.dns, &mut running.firewall] {
+            list.clear();
+        }
+        for step in host.in_force() {
+            match step {
+                Step::Address(address) => running.addresses.push(address.to_string()),
+                Step::Route { prefix, table } if *table == crate::routes::MAIN_TABLE => {
+                    running.routes.push(prefix.to_string());
+                }
+                Step::Route { prefix, table } => running.routes.push(format!("{prefix} table {table}")),
+                Step::Rule(_) => running.routes.push(step.doing(name).to_string()),
+                Step::Dns(dns) => running.dns.push(dns.to_string()),
+                Step::Firewall(firewall) => running.firewall.push(firewall.to_string()),
+                Step::Mtu(_) | Step::LinkUp | Step::Sysctl { .. } | Step::Hook(_) => {}
+            }
+        }
+    }
+
+    fn follow_network(&mut self, inbox: &Inbox) {
+        let changed = inbox.clone();
+        match self.daemon.watch_network(move |change| drop(changed.send(Message::Network(change)))) {
+            Ok(watch) => self.watch = Some(watch),
+            Err(error) => tracing::warn!("{error}"),
+        }
+        // What changed before the watch began.
+        let _full = inbox.try_send(Message::Network(Change { missed: true, ..Change::default() }));
+    }
+
+    fn follow_names(&mut self, endpoints: &[Option<SocketAddr>], inbox: &Inbox) {
+        let found = inbox.clone();
+        match Resolver::start(move |peer, address| drop(found.send(Message::Resolved(peer, address)))) {
+            Ok(resolver) => self.resolver = Some(resolver),
+            Err(error) => {
+                tracing::warn!("cannot start a thread for names: {error}; they are not looked up again");
+            }
+        }
+        self.watch_names(|place, _| endpoints.get(place).copied().flatten());
+    }
+
+    fn watch_names(&self, current: impl Fn(usize, &PublicKey) -> Option<SocketAddr>) {
+        let Some(resolver) = &self.resolver else { return };
+        let watched = self.config.peers.iter().enumerate().filter_map(|(place, peer)| {
+            let endpoint =
+                peer.endpoint.clone().filter(|endpoint| matches!(endpoint, Endpoint::Name { .. }))?;
+            Some(Watched { peer: peer.public_key, endpoint, current: current(place, &peer.public_key) })
+        });
+        resolver.handle().set_peers(watched.collect());
+    }
+
+    fn serve(&mut self, inbox: &Inbox) {
+        let name = &self.config.interface.name;
+        let control: Arc<dyn Control> = Arc::new(Announced::new(Arc::clone(&self.controller), inbox.clone()));
+        let removed = inbox.clone();
+        let on_gone = move || drop(removed.send(Message::SocketRemoved));
+        let server = uapi::Listener::open(name).map_err(|error| error.to_string()).and_then(|listener| {
+            uapi::Server::start(listener, control, on_gone).map_err(|error| error.to_string())
+        });
+        match server {
+            Ok(server) => self.uapi = Some(server),
+            Err(error) => tracing::warn!("wg(8) cannot ask this interface: {error}"),
+        }
+        let managing = Managing::new(Arc::clone(&self.managed), inbox.clone());
+        match socket::Server::start(&Client::path_of(name), Arc::new(managing)) {
+            Ok(server) => self.socket = Some(server),
+            Err(error) => tracing::warn!("`weft status` and the like cannot ask this interface: {error}"),
+        }
+    }
+
+    fn work(mut self, messages: Receiver<Message>, file: &Path) -> Result<(), UpError> {
+        for message in &messages {
+            match message {
+                Message::Signal(name) => {
+                    tracing::info!(signal = name, "taking the interface down");
+                    break;
+                }
+                Message::Stop => {
+                    tracing::info!("asked to take the interface down");
+                    break;
+                }
+                Message::SocketRemoved => {
+                    tracing::info!("the UAPI socket was removed: taking the interface down");
+                    break;
+                }
+                Message::Ended => break,
+                Message::Network(change) => self.network_changed(&change),
+                Message::Peer(event) => self.happened(event),
+                Message::Resolved(peer, address) => self.resolved(peer, address),
+                Message::Configured => self.configured(),
+                Message::Reload(reload, answer) => {
+                    let _gone = answer.try_send(self.reload(&reload));
+                }
+            }
+        }
+        // Whoever still wants to tell something finds nobody, and does not wait.
+        drop(messages);
+        self.end(file)
+    }
+
+    fn end(self, file: &Path) -> Result<(), UpError> {
+        let Self { daemon, config, watch, resolver, uapi, socket, .. } = self;
+        drop((watch, resolver, uapi));
+        daemon.stop_after(|daemon| {
+            if config.interface.host.save_config {
+                daemon.save(&config, file);
+            }
+        })?;
+        tracing::info!(interface = %config.interface.name, "interface is down");
+        // Last: whoever waits for its end knows that everything is undone.
+        drop(socket);
+        Ok(())
+    }
+
+    fn network_changed(&mut self, change: &Change) {
+        if let Some(resolver) = self.resolver.as_ref().filter(|_| change.concerns_ways() && !change.missed) {
+            resolver.handle().network_changed();
+        }
+        if let Err(error) = self.daemon.network_changed(change) {
+            // Packets have stopped, and that is told next.
+            tracing::debug!(%error, "cannot follow the network");
+        }
+        self.managed.running().mtu = self.daemon.mtu();
+    }
+
+    fn happened(&self, event: Event) {
+        let Some(resolver) = &self.resolver else { return };
+        match event {
+            Event::HandshakeComplete { peer } => resolver.handle().handshake(peer),
+            Event::HandshakeFailed { peer } => resolver.handle().stale(peer),
+            Event::EndpointChanged { peer, endpoint } => resolver.handle().moved(peer, endpoint),
+        }
+    }
+
+    fn resolved(&self, peer: PublicKey, address: SocketAddr) {
+        let endpoint = PeerChange { endpoint: Some(address), update_only: true, ..PeerChange::new(peer) };
+        let change = DeviceChange { peers: vec![endpoint], ..DeviceChange::default() };
+        tracing::info!(%peer, endpoint = %address, "the name of the peer's endpoint has another address");
+        if let Err(error) = self.controller.set(change) {
+            tracing::debug!(%error, "cannot send to another address");
+        }
+    }
+
+    /// Ways to peers that are new are looked at, so that a later change of them is noticed.
+    fn configured(&mut self) {
+        self.network_changed(&Change { missed: true, ..Change::default() });
+    }
+
+    fn reload(&mut self, reload: &Reload) -> Result<ReloadReport, ManageError> {
+        let Self { daemon, config, controller, overrides, .. } = self;
+        let outcome = reload::reload(daemon, config, *overrides, controller, reload)?;
+        if !reload.dry_run {
+            self.daemon.keep_in_step(&self.config)?;
+            self.show();
+            let state = self.controller.get().map_err(|_| ManageError::Ended)?;
+            let current = |key: &PublicKey| state.peers.iter().find(|peer| peer.public_key == *key)?.endpoint;
+            self.watch_names(|_, key| current(key));
+        }
+        Ok(outcome)
+    }
+}

@@ -1,0 +1,227 @@
+//! The file /etc/resolv.conf, in the shapes that it has on machines and in containers.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+
+use weft::dns::{Choice, Method};
+use weft::exit;
+
+use crate::support::{BEFORE, Machine, bind, link, read_only, settings, with_own_mounts};
+
+#[test]
+fn settings_stand_in_the_file_and_go_without_a_trace() {
+    let machine = Machine::with_file();
+    fs::set_permissions(machine.resolv_conf(), fs::Permissions::from_mode(0o640)).unwrap();
+    // Without effect for another user than root, who cannot give files away.
+    let _ = std::os::unix::fs::chown(machine.resolv_conf(), Some(65_534), Some(65_533));
+    let before = fs::metadata(machine.resolv_conf()).unwrap();
+    let same = || {
+        let now = fs::metadata(machine.resolv_conf()).unwrap();
+        (now.mode(), now.uid(), now.gid()) == (before.mode(), before.uid(), before.gid())
+    };
+
+    let system = machine.system();
+    assert_eq!(system.method(Choice::Auto).unwrap(), Method::File);
+    let wanted = settings(&["10.0.0.1", "fd00::1"], &["corp.example"], &[]);
+    let mut applied = system.apply(Method::File, &link("wg0", 7), &wanted).unwrap();
+    let text = machine.text();
+    assert!(text.starts_with("# Written by weft for wg0."), "{text}");
+    assert!(
+        text.ends_with("\nnameserver 10.0.0.1\nnameserver fd00::1\nsearch corp.example\noptions timeout:1\n"),
+        "{text}"
+    );
+    assert!(same());
+    // The comment says where to find what was there.
+    let backup = machine.path("state/resolv.conf.before");
+    assert!(text.contains(backup.to_str().unwrap()), "{text}");
+    assert_eq!(fs::read_to_string(backup).unwrap(), BEFORE);
+
+    applied.undo().unwrap();
+    assert_eq!(machine.text(), BEFORE);
+    assert!(same());
+    assert_eq!(machine.leftovers(), [""; 0]);
+    applied.undo().unwrap();
+    assert_eq!(machine.text(), BEFORE);
+}
+
+#[test]
+fn two_interfaces_stack_and_either_may_go_first() {
+    for first_goes_first in [true, false] {
+        let machine = Machine::with_file();
+        let apply = |name: &str, index, server: &str| {
+            let settings = settings(&[server], &[], &[]);
+            machine.system().apply(Method::File, &link(name, index), &settings).unwrap()
+        };
+        let mut wg0 = apply("wg0", 7, "10.0.0.1");
+        let mut wg1 = apply("wg1", 8, "10.1.0.1");
+        assert_eq!(machine.servers(), ["10.1.0.1"]);
+        assert!(machine.text().contains("for wg1, wg0."));
+        if first_goes_first {
+            wg0.undo().unwrap();
+            assert_eq!(machine.servers(), ["10.1.0.1"]);
+            wg1.undo().unwrap();
+        } else {
+            wg1.undo().unwrap();
+            assert_eq!(machine.servers(), ["10.0.0.1"]);
+            wg0.undo().unwrap();
+        }
+        assert_eq!(machine.text(), BEFORE);
+        assert_eq!(machine.leftovers(), [""; 0]);
+    }
+}
+
+#[test]
+fn a_reload_changes_the_settings_in_place() {
+    let machine = Machine::with_file();
+    let system = machine.system();
+    let wg0 = link("wg0", 7);
+    let mut applied = system.apply(Method::File, &wg0, &settings(&["10.0.0.1"], &[], &[])).unwrap();
+    let _wg1 = system.apply(Method::File, &link("wg1", 8), &settings(&[], &["one.example"], &[])).unwrap();
+    applied.change(Method::File, &wg0, &settings(&["10.0.0.2"], &[], &[])).unwrap();
+    assert_eq!(machine.servers(), ["10.0.0.2"]);
+    assert!(machine.text().contains("for wg1, wg0."), "the order stays");
+    // What cannot be done leaves what there was.
+    applied.change(Method::File, &wg0, &settings(&["10.0.0.3"], &[], &["corp.example"])).unwrap_err();
+    assert_eq!(machine.servers(), ["10.0.0.2"]);
+    assert_eq!(applied.record().unwrap().settings, settings(&["10.0.0.2"], &[], &[]));
+    applied.change(Method::File, &wg0, &settings(&[], &[], &[])).unwrap();
+    assert!(applied.record().is_none());
+    assert_eq!(machine.servers(), ["192.0.2.53"]);
+}
+
+#[test]
+fn a_link_is_replaced_and_comes_back_and_where_it_leads_is_left_alone() {
+    for dangles in [false, true] {
+        let machine = Machine::new();
+        let target = machine.path("run/resolv.conf");
+        if !dangles {
+            fs::write(&target, BEFORE).unwrap();
+        }
+        symlink("../run/resolv.conf", machine.resolv_conf()).unwrap();
+        let system = machine.system();
+        let mut applied =
+            system.apply(Method::File, &link("wg0", 7), &settings(&["10.0.0.1"], &[], &[])).unwrap();
+        assert!(fs::symlink_metadata(machine.resolv_conf()).unwrap().is_file());
+        assert_eq!(machine.servers(), ["10.0.0.1"]);
+        assert_eq!(machine.text().contains("options timeout:1"), !dangles);
+        applied.undo().unwrap();
+        assert_eq!(fs::read_link(machine.resolv_conf()).unwrap().to_str(), Some("../run/resolv.conf"));
+        assert_eq!(fs::read_to_string(&target).ok().as_deref(), (!dangles).then_some(BEFORE));
+        assert_eq!(machine.leftovers(), [""; 0]);
+    }
+}
+
+#[test]
+fn where_there_was_no_file_there_is_none_afterwards() {
+    let machine = Machine::new();
+    let system = machine.system();
+    let mut applied =
+        system.apply(Method::File, &link("wg0", 7), &settings(&["10.0.0.1"], &[], &[])).unwrap();
+    assert_eq!(machine.servers(), ["10.0.0.1"]);
+    assert_eq!(fs::metadata(machine.resolv_conf()).unwrap().mode() & 0o777, 0o644);
+    applied.undo().unwrap();
+    assert!(!machine.resolv_conf().exists());
+    assert_eq!(machine.leftovers(), [""; 0]);
+}
+
+#[test]
+fn a_file_that_another_program_wrote_meanwhile_is_kept() {
+    let machine = Machine::with_file();
+    let system = machine.system();
+    let mut wg0 = system.apply(Method::File, &link("wg0", 7), &settings(&["10.0.0.1"], &[], &[])).unwrap();
+    let newer = "nameserver 198.51.100.53\n";
+    fs::write(machine.resolv_conf(), newer).unwrap();
+    // Another interface comes and goes.
+    let mut wg1 = system.apply(Method::File, &link("wg1", 8), &settings(&["10.1.0.1"], &[], &[])).unwrap();
+    assert_eq!(machine.servers(), ["10.1.0.1"]);
+    wg1.undo().unwrap();
+    assert_eq!(machine.servers(), ["10.0.0.1"]);
+    wg0.undo().unwrap();
+    assert_eq!(machine.text(), newer);
+
+    let mut wg0 = system.apply(Method::File, &link("wg0", 7), &settings(&["10.0.0.1"], &[], &[])).unwrap();
+    fs::write(machine.resolv_conf(), BEFORE).unwrap();
+    wg0.undo().unwrap();
+    assert_eq!(machine.text(), BEFORE);
+    assert_eq!(machine.leftovers(), [""; 0]);
+}
+
+#[test]
+fn a_file_that_is_a_mount_is_written_in_place() {
+    with_own_mounts("a_file_that_is_a_mount_is_written_in_place", || {
+        let machine = Machine::with_file();
+        let outside = machine.path("run/resolv.conf");
+        let longer = format!("{BEFORE}# {}\n", "x".repeat(1000));
+        fs::write(&outside, &longer).unwrap();
+        bind(&outside, &machine.resolv_conf());
+        let system = machine.system();
+        let mut applied =
+            system.apply(Method::File, &link("wg0", 7), &settings(&["10.0.0.1"], &[], &[])).unwrap();
+        assert_eq!(machine.servers(), ["10.0.0.1"]);
+        assert!(fs::read_to_string(&outside).unwrap().contains("nameserver 10.0.0.1"), "the same file");
+        applied.undo().unwrap();
+        assert_eq!(fs::read_to_string(&outside).unwrap(), longer);
+        assert_eq!(machine.leftovers(), [""; 0]);
+    });
+}
+
+#[test]
+fn a_read_only_directory_is_named_and_nothing_is_left() {
+    with_own_mounts("a_read_only_directory_is_named_and_nothing_is_left", || {
+        let machine = Machine::with_file();
+        bind(&machine.path("etc"), &machine.path("etc"));
+        read_only(&machine.path("etc"));
+        let system = machine.system();
+        let wanted = settings(&["10.0.0.1"], &[], &[]);
+        let error = system.apply(Method::File, &link("wg0", 7), &wanted).unwrap_err();
+        let text = error.to_string();
+        for part in ["etc/resolv.conf", "Read-only file system", "ReadWritePaths="] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+        assert_eq!(error.exit_code(), exit::Code::Failure);
+        assert_eq!(machine.text(), BEFORE);
+        assert_eq!(machine.leftovers(), [""; 0]);
+    });
+}
+
+#[test]
+fn only_the_file_may_be_writable() {
+    with_own_mounts("only_the_file_may_be_writable", || {
+        let machine = Machine::with_file();
+        // As systemd's ProtectSystem=strict with ReadWritePaths=/etc/resolv.conf has it.
+        bind(&machine.path("etc"), &machine.path("etc"));
+        bind(&machine.resolv_conf(), &machine.resolv_conf());
+        read_only(&machine.path("etc"));
+        let system = machine.system();
+        let mut applied =
+            system.apply(Method::File, &link("wg0", 7), &settings(&["10.0.0.1"], &[], &[])).unwrap();
+        assert_eq!(machine.servers(), ["10.0.0.1"]);
+        applied.undo().unwrap();
+        assert_eq!(machine.text(), BEFORE);
+    });
+}
+
+#[test]
+fn servers_for_some_domains_only_are_more_than_a_file_can_say() {
+    let machine = Machine::with_file();
+    let wanted = settings(&["10.0.0.1"], &[], &["corp.example"]);
+    let error = machine.system().apply(Method::File, &link("wg0", 7), &wanted).unwrap_err();
+    assert!(error.to_string().contains("corp.example only; use systemd-resolved"), "{error}");
+    assert_eq!(error.exit_code(), exit::Code::Configuration);
+    assert_eq!(machine.text(), BEFORE);
+    // For every name it can.
+    let wanted = settings(&["10.0.0.1"], &[], &["."]);
+    machine.system().apply(Method::File, &link("wg0", 7), &wanted).unwrap();
+    assert_eq!(machine.servers(), ["10.0.0.1"]);
+}
+
+#[test]
+fn a_damaged_state_is_named_and_nothing_is_touched() {
+    let machine = Machine::with_file();
+    fs::create_dir(machine.path("state")).unwrap();
+    fs::write(machine.path("state/layers.json"), "{").unwrap();
+    let wanted = settings(&["10.0.0.1"], &[], &[]);
+    let error = machine.system().apply(Method::File, &link("wg0", 7), &wanted).unwrap_err();
+    assert!(error.to_string().contains("state/layers.json"), "{error}");
+    assert_eq!(machine.text(), BEFORE);
+}

@@ -1,0 +1,124 @@
+//! A resolvconf that writes down how it is called.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use weft::dns::{Choice, Method};
+use weft::exit;
+
+use crate::support::{Machine, link, settings};
+
+/// One that is called as Debian's, or says that it is openresolv.
+fn recording(machine: &Machine, version: &str) {
+    let log = machine.path("log");
+    let script = format!(
+        "#!/bin/sh\nif [ \"$1\" = --version ]; then echo '{version}'; exit; fi\n\
+         {{ echo \"resolvconf $*\"; cat; }} >> '{}'\n",
+        log.display()
+    );
+    machine.program("resolvconf", &script);
+}
+
+fn log(machine: &Machine) -> String {
+    let log = fs::read_to_string(machine.path("log")).unwrap_or_default();
+    let _ = fs::remove_file(machine.path("log"));
+    log
+}
+
+#[test]
+fn it_gets_the_lines_of_the_interface_as_wg_quick_gives_them() {
+    let machine = Machine::with_file();
+    recording(&machine, "openresolv 3.13.2");
+    let system = machine.system();
+    assert_eq!(system.method(Choice::Auto).unwrap(), Method::Resolvconf);
+    let wanted = settings(&["10.0.0.1", "fd00::1"], &["a.example", "b.example"], &[]);
+    let mut applied = system.apply(Method::Resolvconf, &link("wg0", 7), &wanted).unwrap();
+    assert_eq!(
+        log(&machine),
+        "resolvconf -a wg0 -m 0 -x\nnameserver 10.0.0.1\nnameserver fd00::1\nsearch a.example b.example\n"
+    );
+    applied.undo().unwrap();
+    assert_eq!(log(&machine), "resolvconf -d wg0 -f\n");
+    applied.undo().unwrap();
+    assert_eq!(log(&machine), "");
+}
+
+#[test]
+fn debians_sorts_the_interface_among_the_tunnels() {
+    let machine = Machine::with_file();
+    recording(&machine, "");
+    fs::write(machine.path("etc/interface-order"), "lo.inet\nlo.*\ntun*\ntap*\n").unwrap();
+    let system = machine.system();
+    let wanted = settings(&["10.0.0.1"], &[], &[]);
+    let applied = system.apply(Method::Resolvconf, &link("wg0", 7), &wanted).unwrap();
+    assert_eq!(log(&machine), "resolvconf -a tun.wg0 -m 0 -x\nnameserver 10.0.0.1\n");
+    // By another process, from what was recorded.
+    system.undo_recorded(&"wg0".parse().unwrap(), applied.record().unwrap()).unwrap();
+    assert_eq!(log(&machine), "resolvconf -d tun.wg0 -f\n");
+}
+
+#[test]
+fn search_domains_alone_take_no_servers_away() {
+    let machine = Machine::with_file();
+    recording(&machine, "openresolv 3.13.2");
+    let wanted = settings(&[], &["a.example"], &[]);
+    machine.system().apply(Method::Resolvconf, &link("wg0", 7), &wanted).unwrap();
+    assert_eq!(log(&machine), "resolvconf -a wg0 -m 0\nsearch a.example\n");
+}
+
+#[test]
+fn servers_for_some_domains_only_are_private_to_openresolv_and_too_much_for_debians() {
+    let machine = Machine::with_file();
+    recording(&machine, "openresolv 3.13.2");
+    let wanted = settings(&["10.0.0.1"], &["a.example"], &["corp.example"]);
+    machine.system().apply(Method::Resolvconf, &link("wg0", 7), &wanted).unwrap();
+    assert_eq!(
+        log(&machine),
+        "resolvconf -a wg0 -m 0 -p\nnameserver 10.0.0.1\nsearch a.example corp.example\n"
+    );
+    recording(&machine, "resolvconf 1.91");
+    let error = machine.system().apply(Method::Resolvconf, &link("wg0", 7), &wanted).unwrap_err();
+    assert!(error.to_string().contains("corp.example only"), "{error}");
+    assert_eq!(error.exit_code(), exit::Code::Configuration);
+    assert_eq!(log(&machine), "");
+}
+
+#[test]
+fn what_it_says_when_it_fails_is_told() {
+    let machine = Machine::with_file();
+    machine.program("resolvconf", "#!/bin/sh\necho 'No such interface order' >&2\nexit 3\n");
+    let wanted = settings(&["10.0.0.1"], &[], &[]);
+    let error = machine.system().apply(Method::Resolvconf, &link("wg0", 7), &wanted).unwrap_err();
+    let text = error.to_string();
+    for part in ["resolvconf -a wg0 -m 0 -x", "exit status: 3", "No such interface order"] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+}
+
+#[test]
+fn daemons_that_it_starts_are_not_waited_for() {
+    let machine = Machine::with_file();
+    let pid = machine.path("pid");
+    machine.program("resolvconf", &format!("#!/bin/sh\nsleep 600 &\necho $! > '{}'\n", pid.display()));
+    let wanted = settings(&["10.0.0.1"], &[], &[]);
+    let begun = Instant::now();
+    let applied = machine.system().apply(Method::Resolvconf, &link("wg0", 7), &wanted);
+    let lasted = begun.elapsed();
+    let pid: i32 = fs::read_to_string(pid).unwrap().trim().parse().unwrap();
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).unwrap();
+    applied.unwrap();
+    assert!(lasted < Duration::from_secs(300), "{lasted:?}");
+}
+
+#[test]
+fn a_missing_program_is_named_with_where_it_was_searched() {
+    let machine = Machine::with_file();
+    let system = machine.system();
+    assert_eq!(system.method(Choice::Auto).unwrap(), Method::File);
+    // Not a program.
+    fs::write(machine.path("bin/resolvconf"), "").unwrap();
+    assert_eq!(system.method(Choice::Auto).unwrap(), Method::File);
+    let error = system.method(Choice::Resolvconf).unwrap_err().to_string();
+    assert!(error.contains(machine.path("bin").to_str().unwrap()), "{error}");
+    assert!(error.contains("install openresolv"), "{error}");
+}

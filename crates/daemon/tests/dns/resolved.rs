@@ -1,0 +1,375 @@
+//! A bus of the test's own with a systemd-resolved on it that writes down how it is called.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::symlink;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread::JoinHandle;
+
+use futures_util::StreamExt as _;
+use weft::dns::{Choice, Method};
+use weft::exit;
+use weft::lab::{self, Namespace};
+use zbus::message::Type;
+use zbus::{Message, MessageStream};
+
+use crate::support::{Machine, link, settings};
+
+/// A private dbus-daemon, which ends with its owner.
+struct Bus {
+    daemon: Child,
+}
+
+impl Bus {
+    /// `None`: it is not installed here, which was said.
+    fn start(test: &str, machine: &Machine) -> Option<Self> {
+        let config = machine.path("run/bus.conf");
+        let services = machine.path("run/services");
+        fs::create_dir(&services).unwrap();
+        let text = format!(
+            "<!DOCTYPE busconfig PUBLIC \"-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN\"\n\
+             \"http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd\">\n\
+             <busconfig><type>session</type><listen>{}</listen><auth>EXTERNAL</auth>\n\
+             <servicedir>{}</servicedir>\n\
+             <policy context=\"default\"><allow send_destination=\"*\" eavesdrop=\"true\"/>\n\
+             <allow eavesdrop=\"true\"/><allow own=\"*\"/></policy></busconfig>\n",
+            machine.places().bus.unwrap(),
+            services.display()
+        );
+        fs::write(&config, text).unwrap();
+        let started = Command::new("dbus-daemon")
+            .arg(format!("--config-file={}", config.display()))
+            .args(["--nofork", "--nopidfile", "--print-address=1"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn();
+        let mut daemon = match started {
+            Ok(daemon) => daemon,
+            Err(error) => {
+                lab::not_run(test, &format!("dbus-daemon: {error}"));
+                return None;
+            }
+        };
+        // It prints its address once it listens.
+        let mut address = String::new();
+        BufReader::new(daemon.stdout.take().unwrap()).read_line(&mut address).unwrap();
+        let bus = Self { daemon };
+        assert!(address.starts_with("unix:path="), "{address:?}");
+        Some(bus)
+    }
+}
+
+impl Drop for Bus {
+    fn drop(&mut self) {
+        let _ = self.daemon.kill();
+        let _ = self.daemon.wait();
+    }
+}
+
+#[derive(Default)]
+struct Heard {
+    calls: Vec<String>,
+    /// Methods that fail, with which error, and how often.
+    errors: HashMap<&'static str, (&'static str, u32)>,
+}
+
+/// Answers as systemd-resolved until it is dropped.
+struct Resolved {
+    heard: Arc<Mutex<Heard>>,
+    stop: Option<tokio::sync::oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Resolved {
+    fn start(machine: &Machine) -> Self {
+        let heard = Arc::new(Mutex::new(Heard::default()));
+        let (stop, stopped) = tokio::sync::oneshot::channel();
+        let (ready, is_ready) = mpsc::channel();
+        let (address, shared) = (machine.places().bus.unwrap(), heard.clone());
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let connection = zbus::connection::Builder::address(&*address).build().await.unwrap();
+                let mut messages = MessageStream::from(&connection);
+                connection.request_name("org.freedesktop.resolve1").await.unwrap();
+                ready.send(()).unwrap();
+                let serve = async {
+                    while let Some(Ok(message)) = messages.next().await {
+                        let header = message.header();
+                        if header.message_type() != Type::MethodCall {
+                            continue;
+                        }
+                        let method = header.member().unwrap().to_string();
+                        let call = describe(&method, &message);
+                        let error = {
+                            let mut heard = shared.lock().unwrap();
+                            heard.calls.push(call);
+                            let error = heard.errors.get_mut(method.as_str()).filter(|(_, times)| *times > 0);
+                            error.map(|(error, times)| {
+                                *times -= 1;
+                                *error
+                            })
+                        };
+                        match error {
+                            Some(error) => connection.reply_error(&header, error, &"not you").await.unwrap(),
+                            None => connection.reply(&header, &()).await.unwrap(),
+                        }
+                    }
+                };
+                tokio::select! {
+                    () = serve => {}
+                    _ = stopped => {}
+                }
+            });
+        });
+        is_ready.recv().unwrap();
+        Self { heard, stop: Some(stop), thread: Some(thread) }
+    }
+
+    fn fail(&self, method: &'static str, error: &'static str) {
+        self.fail_times(method, error, u32::MAX);
+    }
+
+    fn fail_times(&self, method: &'static str, error: &'static str, times: u32) {
+        self.heard.lock().unwrap().errors.insert(method, (error, times));
+    }
+
+    /// What was called since this was last asked.
+    fn calls(&self) -> Vec<String> {
+        std::mem::take(&mut self.heard.lock().unwrap().calls)
+    }
+}
+
+impl Drop for Resolved {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+fn describe(method: &str, message: &Message) -> String {
+    let header = message.header();
+    assert_eq!(header.path().unwrap().as_str(), "/org/freedesktop/resolve1");
+    assert_eq!(header.interface().unwrap().as_str(), "org.freedesktop.resolve1.Manager");
+    let body = message.body();
+    let arguments = match method {
+        "SetLinkDNS" => format!("{:?}", body.deserialize::<(i32, Vec<(i32, Vec<u8>)>)>().unwrap()),
+        "SetLinkDomains" => format!("{:?}", body.deserialize::<(i32, Vec<(String, bool)>)>().unwrap()),
+        "SetLinkDefaultRoute" => format!("{:?}", body.deserialize::<(i32, bool)>().unwrap()),
+        "RevertLink" => format!("({})", body.deserialize::<i32>().unwrap()),
+        _ => String::new(),
+    };
+    format!("{method}{arguments}")
+}
+
+/// A machine whose C library asks systemd-resolved.
+fn machine() -> Machine {
+    let machine = Machine::new();
+    symlink("../run/systemd/resolve/stub-resolv.conf", machine.resolv_conf()).unwrap();
+    machine
+}
+
+#[test]
+fn servers_for_every_name_are_set_with_the_root_as_a_routing_domain() {
+    let machine = machine();
+    let Some(_bus) = Bus::start("servers_for_every_name_are_set", &machine) else { return };
+    let resolved = Resolved::start(&machine);
+    let system = machine.system();
+    assert_eq!(system.method(Choice::Auto).unwrap(), Method::Resolved);
+    // An interface that is there: what it is told is reverted for no other.
+    let lo = link("lo", 1);
+    let wanted = settings(&["10.0.0.1", "fd00::1"], &["a.example"], &[]);
+    let mut applied = system.apply(Method::Resolved, &lo, &wanted).unwrap();
+    assert_eq!(
+        resolved.calls(),
+        [
+            "SetLinkDNS(1, [(2, [10, 0, 0, 1]), (10, [253, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1])])",
+            "SetLinkDomains(1, [(\"a.example\", false), (\".\", true)])",
+            "SetLinkDefaultRoute(1, true)",
+            "FlushCaches",
+        ]
+    );
+    applied.undo().unwrap();
+    assert_eq!(resolved.calls(), ["RevertLink(1)", "FlushCaches"]);
+    applied.undo().unwrap();
+    assert_eq!(resolved.calls(), [""; 0]);
+}
+
+#[test]
+fn servers_for_some_domains_are_no_default_route() {
+    let machine = machine();
+    let Some(_bus) = Bus::start("servers_for_some_domains_are_no_default_route", &machine) else { return };
+    let resolved = Resolved::start(&machine);
+    let wanted = settings(&["10.0.0.1"], &["a.example"], &["corp.example"]);
+    machine.system().apply(Method::Resolved, &link("wg0", 7), &wanted).unwrap();
+    assert_eq!(
+        resolved.calls()[1..],
+        [
+            "SetLinkDomains(7, [(\"a.example\", false), (\"corp.example\", true)])",
+            "SetLinkDefaultRoute(7, false)",
+            "FlushCaches",
+        ]
+    );
+}
+
+#[test]
+fn what_was_recorded_is_reverted_only_while_the_interface_is_the_same() {
+    let machine = machine();
+    let Some(_bus) = Bus::start("what_was_recorded_is_reverted", &machine) else { return };
+    let resolved = Resolved::start(&machine);
+    let system = machine.system();
+    let wanted = settings(&["10.0.0.1"], &[], &[]);
+    let ours = system.apply(Method::Resolved, &link("lo", 1), &wanted).unwrap();
+    let gone = system.apply(Method::Resolved, &link("wg0", 1), &wanted).unwrap();
+    resolved.calls();
+    // Number 1 is another interface's.
+    system.undo_recorded(&"wg0".parse().unwrap(), gone.record().unwrap()).unwrap();
+    assert_eq!(resolved.calls(), [""; 0]);
+    resolved.fail("RevertLink", "org.freedesktop.resolve1.NoSuchLink");
+    system.undo_recorded(&"lo".parse().unwrap(), ours.record().unwrap()).unwrap();
+    assert_eq!(resolved.calls()[0], "RevertLink(1)");
+}
+
+#[test]
+fn a_refusal_says_what_to_do_and_takes_back_what_was_set() {
+    let machine = machine();
+    let Some(_bus) = Bus::start("a_refusal_says_what_to_do", &machine) else { return };
+    let wanted = settings(&["10.0.0.1"], &[], &[]);
+    for (error, code, says) in [
+        ("org.freedesktop.DBus.Error.AccessDenied", exit::Code::Permission, "polkit"),
+        (
+            "org.freedesktop.DBus.Error.InteractiveAuthorizationRequired",
+            exit::Code::Permission,
+            "run weft as root",
+        ),
+        ("org.freedesktop.resolve1.LinkBusy", exit::Code::Failure, "systemd-networkd"),
+        ("org.freedesktop.resolve1.NoSuchLink", exit::Code::Failure, "no such interface"),
+    ] {
+        let resolved = Resolved::start(&machine);
+        resolved.fail("SetLinkDomains", error);
+        let refused = machine.system().apply(Method::Resolved, &link("wg0", 7), &wanted).unwrap_err();
+        assert!(refused.to_string().contains(says), "{refused}");
+        assert_eq!(refused.exit_code(), code, "{refused}");
+        assert_eq!(resolved.calls().last().unwrap(), "RevertLink(7)");
+    }
+}
+
+#[test]
+fn an_interface_that_the_kernel_has_yet_to_tell_of_is_waited_for() {
+    let machine = machine();
+    let Some(_bus) = Bus::start("an_interface_that_the_kernel_has_yet_to_tell_of", &machine) else { return };
+    let resolved = Resolved::start(&machine);
+    resolved.fail_times("SetLinkDNS", "org.freedesktop.resolve1.NoSuchLink", 2);
+    let wanted = settings(&["10.0.0.1"], &[], &[]);
+    machine.system().apply(Method::Resolved, &link("wg0", 7), &wanted).unwrap();
+    let calls = resolved.calls();
+    assert_eq!(calls.iter().filter(|call| call.starts_with("SetLinkDNS")).count(), 3, "{calls:?}");
+    assert_eq!(calls.last().unwrap(), "FlushCaches");
+}
+
+#[test]
+fn an_old_systemd_without_default_routes_will_do() {
+    let machine = machine();
+    let Some(_bus) = Bus::start("an_old_systemd_without_default_routes_will_do", &machine) else { return };
+    let resolved = Resolved::start(&machine);
+    resolved.fail("SetLinkDefaultRoute", "org.freedesktop.DBus.Error.UnknownMethod");
+    let wanted = settings(&["10.0.0.1"], &[], &[]);
+    machine.system().apply(Method::Resolved, &link("wg0", 7), &wanted).unwrap();
+    assert_eq!(resolved.calls().last().unwrap(), "FlushCaches");
+}
+
+#[test]
+fn it_is_chosen_where_names_are_looked_up_through_it() {
+    let machine = Machine::with_file();
+    let Some(_bus) = Bus::start("it_is_chosen_where_names_are_looked_up_through_it", &machine) else {
+        return;
+    };
+    let choose = || machine.system().method(Choice::Auto).unwrap();
+    let resolved = Resolved::start(&machine);
+    assert_eq!(choose(), Method::File, "it runs, and nobody asks it");
+    machine.program("resolvconf", "#!/bin/sh\n");
+    assert_eq!(choose(), Method::Resolvconf);
+
+    fs::write(machine.path("etc/nsswitch.conf"), "hosts: files resolve [!UNAVAIL=return] dns\n").unwrap();
+    assert_eq!(choose(), Method::Resolved);
+    fs::remove_file(machine.path("etc/nsswitch.conf")).unwrap();
+    fs::write(machine.resolv_conf(), "nameserver 127.0.0.53\n").unwrap();
+    assert_eq!(choose(), Method::Resolved);
+
+    // Its own resolvconf asks for it too.
+    fs::write(machine.resolv_conf(), "nameserver 192.0.2.53\n").unwrap();
+    fs::remove_file(machine.path("bin/resolvconf")).unwrap();
+    machine.program("resolvectl", "#!/bin/sh\n");
+    symlink("resolvectl", machine.path("bin/resolvconf")).unwrap();
+    assert_eq!(choose(), Method::Resolved);
+    drop(resolved);
+    assert_eq!(choose(), Method::File, "it does not run, so its resolvconf would fail");
+}
+
+#[test]
+fn one_that_cannot_be_started_is_not_chosen() {
+    let machine = machine();
+    let Some(_bus) = Bus::start("one_that_cannot_be_started_is_not_chosen", &machine) else { return };
+    let service = "[D-BUS Service]\nName=org.freedesktop.resolve1\nExec=/bin/false\n";
+    fs::write(machine.path("run/services/org.freedesktop.resolve1.service"), service).unwrap();
+    assert_eq!(machine.system().method(Choice::Auto).unwrap(), Method::File);
+    let error = machine.system().method(Choice::Resolved).unwrap_err().to_string();
+    assert!(error.contains("see that dbus and systemd-resolved run"), "{error}");
+}
+
+#[test]
+fn without_a_bus_the_error_says_so() {
+    let machine = machine();
+    assert_eq!(machine.system().method(Choice::Auto).unwrap(), Method::File);
+    let error = machine.system().method(Choice::Resolved).unwrap_err();
+    assert!(error.to_string().contains("over the system bus"), "{error}");
+    assert_eq!(error.exit_code(), exit::Code::Failure);
+}
+
+#[test]
+fn one_that_serves_another_network_is_not_told_of_our_interfaces() {
+    let test = "one_that_serves_another_network_is_not_told_of_our_interfaces";
+    let machine = machine();
+    if !lab::namespaces_permitted(test) {
+        return;
+    }
+    let Some(_bus) = Bus::start(test, &machine) else { return };
+    let resolved = Resolved::start(&machine);
+    Namespace::new("dns").unwrap().run(|| {
+        assert_eq!(machine.system().method(Choice::Auto).unwrap(), Method::File);
+        let wanted = settings(&["10.0.0.1"], &[], &[]);
+        let error = machine.system().apply(Method::Resolved, &link("wg0", 7), &wanted).unwrap_err();
+        assert!(error.to_string().contains("another network namespace"), "{error}");
+    });
+    assert_eq!(resolved.calls(), [""; 0]);
+}
+
+const COUNTING: &str = "WEFT_TEST_DNS_THREADS";
+
+/// Not a test of its own: what the next one runs as another process, whose threads are few and known.
+#[test]
+fn a_process_that_counts_its_threads() {
+    let Some(root) = std::env::var_os(COUNTING) else { return };
+    let threads = || fs::read_dir("/proc/self/task").unwrap().count();
+    let before = threads();
+    let system = weft::dns::System::new(crate::support::places(root.as_ref()));
+    let wanted = settings(&["10.0.0.1"], &[], &[]);
+    let _applied = system.apply(Method::Resolved, &link("wg0", 7), &wanted).unwrap();
+    println!("threads {}", threads() - before);
+}
+
+#[test]
+fn talking_to_it_starts_no_thread() {
+    let machine = machine();
+    let Some(_bus) = Bus::start("talking_to_it_starts_no_thread", &machine) else { return };
+    let _resolved = Resolved::start(&machine);
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "resolved::a_process_that_counts_its_threads", "--nocapture"])
+        .env(COUNTING, machine.root.path())
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && text.contains("threads 0\n"), "{text}");
+}

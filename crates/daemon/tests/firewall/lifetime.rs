@@ -1,0 +1,193 @@
+//! The rules come and go as a whole, and outlive whoever put them there.
+
+use std::collections::BTreeSet;
+use std::net::{SocketAddr, UdpSocket};
+use std::num::NonZeroU32;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use weft::config::{Endpoint, parse};
+use weft::firewall::{self, FullTunnel, KillSwitch, Local, OwnPackets, Present, Rules};
+use weft::up::{Daemon, Options};
+use weft_tunnel::PrivateKey;
+
+use crate::attempts::Attempt;
+use crate::scenario::{attempts, forbidden, forbidden_for_clients};
+use crate::world::{MARK, NAME, World, kill_switch, lines, marked};
+
+/// Everything at once.
+fn full() -> Rules {
+    let mark = NonZeroU32::new(MARK).unwrap();
+    let addresses = vec!["10.77.0.1".parse().unwrap(), "fd77::1".parse().unwrap()];
+    Rules {
+        full_tunnel: Some(FullTunnel { mark, addresses, ipv4: true, ipv6: true }),
+        kill_switch: Some(KillSwitch { own: OwnPackets::Marked(mark), local: Local::Blocked }),
+        mss_clamp: true,
+        ..Rules::none(NAME.parse().unwrap())
+    }
+}
+
+fn present(world: &World) -> Present {
+    world.machine.run(|| firewall::present(&NAME.parse().unwrap())).unwrap()
+}
+
+#[test]
+fn rules_come_and_go_as_often_as_one_likes() {
+    let Some(world) = World::without_tunnel("rules_come_and_go_as_often_as_one_likes") else { return };
+    world.nft(&["add table inet weft-weft1; add table inet others; add table ip weft-weft0"]);
+    let others = world.nft(&["list", "ruleset"]);
+    let remove = || world.machine.run(|| firewall::remove(&NAME.parse().unwrap())).unwrap();
+    remove();
+    world.apply(&full());
+    let once = world.nft(&["list", "ruleset"]);
+    world.apply(&full());
+    assert_eq!(world.nft(&["list", "ruleset"]), once);
+    let tables: Vec<String> = present(&world).tables.iter().map(ToString::to_string).collect();
+    assert_eq!(tables, ["ip wg-quick-weft0", "ip6 wg-quick-weft0", "inet weft-weft0"]);
+    assert_eq!(present(&world).blocked, Some(0));
+    assert_eq!(world.machine.run(firewall::list).unwrap().len(), 4);
+    // Less takes away what is not wanted any more.
+    world.apply(&Rules { mss_clamp: true, ..Rules::none(NAME.parse().unwrap()) });
+    let present = present(&world);
+    assert_eq!((present.tables.len(), present.blocked), (1, None));
+    remove();
+    remove();
+    assert_eq!(world.nft(&["list", "ruleset"]), others);
+}
+
+#[test]
+fn a_check_changes_nothing() {
+    let Some(world) = World::without_tunnel("a_check_changes_nothing") else { return };
+    world.machine.run(|| firewall::check(&full())).unwrap();
+    assert!(present(&world).is_empty());
+}
+
+#[test]
+fn replacing_the_rules_leaves_no_gap() {
+    let Some(world) = World::without_tunnel("replacing_the_rules_leaves_no_gap") else { return };
+    let variants = [
+        marked(Local::Blocked),
+        marked(Local::Allowed { dns: BTreeSet::new() }),
+        kill_switch(OwnPackets::new(0, ["203.0.113.1:51820".parse().unwrap()]), Local::Blocked),
+        full(),
+    ];
+    world.apply(&variants[0]);
+    let done = AtomicBool::new(false);
+    let leaked = std::thread::scope(|scope| {
+        // As fast as it can, which is many times in any gap.
+        let (machine, done) = (&world.machine, &done);
+        let sender = scope.spawn(move || {
+            machine.run(|| {
+                let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+                let to: SocketAddr = "203.0.113.9:53".parse().unwrap();
+                let (mut tries, mut leaked) = (0_u64, 0_u64);
+                while !done.load(Ordering::Relaxed) {
+                    tries += 1;
+                    leaked += u64::from(socket.send_to(b"leak", to).is_ok());
+                }
+                (tries, leaked)
+            })
+        });
+        for rules in variants.iter().cycle().take(200) {
+            world.apply(rules);
+        }
+        done.store(true, Ordering::Relaxed);
+        sender.join().unwrap()
+    });
+    assert!(leaked.0 > 1000, "only {} tries", leaked.0);
+    assert_eq!(leaked.1, 0, "of {} tries", leaked.0);
+}
+
+/// A configuration whose peer is somewhere in the internet and never answers.
+fn configuration() -> String {
+    let [own, peer] = [(); 2].map(|()| PrivateKey::generate().unwrap());
+    format!(
+        "[Interface]\nPrivateKey = {}\nFwMark = {MARK}\nAddress = 10.77.0.1/24, fd77::1/64\nTable = off\n\
+         [Peer]\nPublicKey = {}\nEndpoint = 203.0.113.51:51820\nAllowedIPs = 0.0.0.0/0, ::/0\n",
+        *own.to_base64(),
+        peer.public_key()
+    )
+}
+
+#[test]
+fn before_a_handshake_only_the_tunnel_speaks() {
+    let Some(mut world) = World::without_tunnel("before_a_handshake_only_the_tunnel_speaks") else { return };
+    let config = parse(&configuration(), "test.conf".as_ref(), NAME.parse().unwrap()).unwrap().config;
+    let endpoints = config.peers.iter().map(|peer| match peer.endpoint {
+        Some(Endpoint::Address(address)) => Some(address),
+        _ => None,
+    });
+    let endpoints: Vec<_> = endpoints.collect();
+    world.apply(&marked(Local::Blocked));
+    let start = || Daemon::start(&config, &endpoints, &Options::default(), || {}).unwrap();
+    let daemon = world.machine.run(start);
+    world.ip(&["route", "add", "203.0.113.0/24", "dev", NAME]);
+    world.ip(&["route", "add", "203.0.113.51", "via", "198.51.100.1"]);
+    let (machine, client) = (attempts(&[forbidden()]), attempts(&[forbidden_for_clients()]));
+    // It takes packets for the tunnel, and what leaves is the handshake that they ask for.
+    let mut seen = world.seen(&machine, &client);
+    if seen.is_empty() {
+        world.ports.internet.wait_for("udp 203.0.113.51 51820");
+    }
+    seen.retain(|line| line != "internet: udp 203.0.113.51 51820");
+    assert_eq!(seen, BTreeSet::new());
+    daemon.stop().unwrap();
+    assert_eq!(world.seen(&machine, &client), BTreeSet::new());
+}
+
+/// `weft up`, killed with the test.
+struct Process {
+    child: Child,
+    _directory: tempfile::TempDir,
+}
+
+impl Process {
+    fn up(world: &World) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(format!("{NAME}.conf"));
+        let mut options = std::fs::OpenOptions::new();
+        let mut file = options.write(true).create_new(true).mode(0o600).open(&path).unwrap();
+        std::io::Write::write_all(&mut file, configuration().as_bytes()).unwrap();
+        let mut command: Command = world.machine.command(env!("CARGO_BIN_EXE_weft"));
+        command.arg("up").arg(path).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        Self { child: world.machine.start(command).unwrap(), _directory: directory }
+    }
+
+    fn is_up(world: &World) -> bool {
+        world.machine.run(|| nix::net::if_::if_nametoindex(NAME).is_ok())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn the_kill_switch_outlives_a_daemon_that_is_killed() {
+    let test = "the_kill_switch_outlives_a_daemon_that_is_killed";
+    let Some(mut world) = World::without_tunnel(test) else { return };
+    world.apply(&marked(Local::Blocked));
+    let process = Process::up(&world);
+    let wait_until = |up: bool| {
+        let start = Instant::now();
+        while Process::is_up(&world) != up {
+            assert!(start.elapsed() < Duration::from_secs(30), "the device is not as expected: {up}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    wait_until(true);
+    drop(process);
+    wait_until(false);
+    let machine = attempts(&[forbidden()]);
+    assert_eq!(world.seen(&machine, &attempts(&[forbidden_for_clients()])), BTreeSet::new());
+    assert!(present(&world).blocked.is_some_and(|blocked| blocked > 0));
+    // What a later `weft down` does, which knows nothing but the name.
+    world.machine.run(|| firewall::remove(&NAME.parse().unwrap())).unwrap();
+    let free = [Attempt::udp("203.0.113.1", 53)];
+    assert_eq!(world.seen(&free, &[]), lines(["internet: udp 203.0.113.1 53"]));
+}

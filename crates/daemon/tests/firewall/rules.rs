@@ -1,0 +1,233 @@
+//! The rules themselves: each is needed, the page shows them as they are, and what stands in their way is said.
+
+use std::collections::BTreeSet;
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+use weft::firewall::{self, FirewallError, FullTunnel, Local, OwnPackets, Rules};
+use weft::lab::{self, Namespace};
+
+use crate::attempts::Attempt;
+use crate::scenario::everything;
+use crate::world::{NAME, World, kill_switch, marked};
+
+/// A change to one rule that makes a kill switch another.
+#[derive(Clone, Debug)]
+struct Mutation {
+    what: String,
+    handle: u64,
+    chain: String,
+    /// The statements that are left, if the rule is.
+    left: Option<Vec<Value>>,
+}
+
+/// Every rule without one of its conditions, and the table without each of its rules.
+fn mutations(world: &World) -> Vec<Mutation> {
+    let listing: Value =
+        serde_json::from_str(&world.nft(&["-j", "list", "table", "inet", &table()])).unwrap();
+    let rules = listing["nftables"].as_array().unwrap().iter().filter_map(|object| object.get("rule"));
+    // What holds packets back is said twice, by the last rule and by the policy.
+    let rules = rules.filter(|rule| rule["comment"] != "blocked");
+    let mutations = rules.flat_map(|rule| {
+        let chain = rule["chain"].as_str().unwrap().to_owned();
+        let handle = rule["handle"].as_u64().unwrap();
+        let name = format!("{chain}: {}", rule["comment"].as_str().unwrap());
+        let whole = Mutation { what: name.clone(), handle, chain: chain.clone(), left: None };
+        let statements = rule["expr"].as_array().unwrap().clone();
+        let conditions: Vec<usize> =
+            (0..statements.len()).filter(|at| statements[*at].get("match").is_some()).collect();
+        let without = conditions.into_iter().map(move |at| {
+            let mut left = statements.clone();
+            let what = format!("{name} without {}", left.remove(at)["match"]["left"]);
+            Mutation { what, handle, chain: chain.clone(), left: Some(left) }
+        });
+        std::iter::once(whole).chain(without)
+    });
+    mutations.collect()
+}
+
+fn table() -> String {
+    format!("weft-{NAME}")
+}
+
+fn mutate(world: &World, mutation: &Mutation) {
+    let mut rule = json!({
+        "family": "inet", "table": table(), "chain": mutation.chain, "handle": mutation.handle
+    });
+    let command = match &mutation.left {
+        None => json!({ "delete": { "rule": rule } }),
+        Some(left) => {
+            rule["expr"] = Value::Array(left.clone());
+            json!({ "replace": { "rule": rule } })
+        }
+    };
+    feed(&world.machine, &["-j"], &json!({ "nftables": [command] }).to_string());
+}
+
+/// Gives nft a text to act on.
+fn feed(namespace: &Namespace, arguments: &[&str], text: &str) {
+    let mut command = namespace.command("nft");
+    command.args(arguments).args(["-f", "-"]).stdin(Stdio::piped());
+    let mut nft = command.spawn().unwrap();
+    nft.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    assert!(nft.wait().unwrap().success(), "{text}");
+}
+
+/// What is done to the rules, and whether the scenario tells the difference.
+fn outcomes(world: &mut World, rules: &Rules) -> Vec<(String, bool)> {
+    let observe = |world: &mut World| {
+        let mut seen = everything(world);
+        let to_endpoints = [
+            Attempt::udp("203.0.113.60", 51820),
+            Attempt::udp("203.0.113.60", 51821),
+            Attempt::udp("2001:db8:ffff::60", 51820),
+        ];
+        seen.extend(world.seen(&to_endpoints, &[]));
+        seen
+    };
+    world.apply(rules);
+    let baseline = observe(world);
+    let mutations = mutations(world);
+    let outcome = |mutation: Mutation| {
+        world.apply(rules);
+        mutate(world, &mutation);
+        (mutation.what, observe(world) != baseline)
+    };
+    mutations.into_iter().map(outcome).collect()
+}
+
+#[test]
+fn every_rule_of_the_kill_switch_is_needed_and_every_condition_of_it() {
+    let test = "every_rule_of_the_kill_switch_is_needed_and_every_condition_of_it";
+    let Some(mut world) = World::new(test) else { return };
+    let dns = ["192.168.93.2", "fd93::2"].map(|server| server.parse().unwrap()).into();
+    let endpoints = ["203.0.113.60:51820", "[2001:db8:ffff::60]:51820"].map(|text| text.parse().unwrap());
+    // Some rules let through what another does already, but not with all of these.
+    let kinds = [
+        marked(Local::Blocked),
+        marked(Local::Allowed { dns }),
+        kill_switch(OwnPackets::new(0, endpoints), Local::Blocked),
+    ];
+    let outcomes: Vec<_> = kinds.iter().flat_map(|rules| outcomes(&mut world, rules)).collect();
+    let noticed = |wanted: bool| -> BTreeSet<&str> {
+        let some = outcomes.iter().filter(|(_, noticed)| *noticed == wanted);
+        some.map(|(what, _)| what.as_str()).collect()
+    };
+    let (unnoticed, noticed) = (noticed(false), noticed(true));
+    assert!(noticed.len() > 40, "only {}", noticed.len());
+    assert_eq!(unnoticed.difference(&noticed).collect::<Vec<_>>(), [&""; 0]);
+}
+
+/// The rules that docs/FIREWALL.md shows.
+fn shown() -> Rules {
+    let mark = NonZeroU32::new(51820).unwrap();
+    Rules {
+        full_tunnel: Some(FullTunnel {
+            mark,
+            addresses: vec!["10.0.0.2".parse().unwrap(), "fd00::2".parse().unwrap()],
+            ipv4: true,
+            ipv6: true,
+        }),
+        kill_switch: Some(firewall::KillSwitch {
+            own: OwnPackets::Marked(mark),
+            local: Local::Allowed { dns: BTreeSet::from(["192.168.1.1".parse().unwrap()]) },
+        }),
+        mss_clamp: true,
+        ..Rules::none("wg0".parse().unwrap())
+    }
+}
+
+#[test]
+fn the_page_shows_the_rules_as_they_are() {
+    let test = "the_page_shows_the_rules_as_they_are";
+    let Some(world) = World::without_tunnel(test) else { return };
+    let page = include_str!("../../../../docs/FIREWALL.md");
+    let blocks: Vec<&str> =
+        page.split("```nft\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    let [full, without_mark] = blocks[..] else { panic!("{} blocks", blocks.len()) };
+    let list = || world.nft(&["list", "ruleset"]);
+    feed(&world.machine, &[], full);
+    let of_the_page = list();
+    world.nft(&["flush", "ruleset"]);
+    world.apply(&shown());
+    assert_eq!(of_the_page, list());
+
+    let endpoints: [SocketAddr; 2] =
+        ["192.0.2.1:51820", "[2001:db8::1]:51820"].map(|text| text.parse().unwrap());
+    let own = OwnPackets::new(0, endpoints);
+    let mut rules = shown();
+    rules.kill_switch.as_mut().unwrap().own = own;
+    world.apply(&rules);
+    for line in without_mark.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let list = list();
+        assert!(list.lines().any(|is| is.trim() == line), "{line} is not in\n{list}");
+    }
+}
+
+/// What `firewall::apply` says, in a namespace of its own and with this before it.
+fn refused(test: &str, prepare: impl FnOnce() -> std::io::Result<()> + Send) -> Option<FirewallError> {
+    let world = World::without_tunnel(test)?;
+    Some(world.machine.run(|| {
+        prepare().unwrap();
+        firewall::apply(&marked(Local::Blocked)).unwrap_err()
+    }))
+}
+
+#[test]
+fn a_missing_permission_is_said() {
+    let test = "a_missing_permission_is_said";
+    let prepare = || {
+        // For this thread and what it starts; 12 is CAP_NET_ADMIN (linux/capability.h).
+        // SAFETY: no memory is involved.
+        let result = unsafe { libc::prctl(libc::PR_CAPBSET_DROP, 12, 0, 0, 0) };
+        if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+    };
+    let Some(error) = refused(test, prepare) else { return };
+    assert!(matches!(error, FirewallError::Permission { .. }), "{error:?}");
+    assert_eq!(error.exit_code(), weft::exit::Code::Permission);
+    assert!(error.to_string().contains("CAP_NET_ADMIN"), "{error}");
+}
+
+#[test]
+fn nft_is_found_outside_of_the_path_and_missed_by_the_name_of_its_package() {
+    let test = "nft_is_found_outside_of_the_path_and_missed_by_the_name_of_its_package";
+    const INNER: &str = "WEFT_TEST_NFT_IS";
+    if let Some(state) = std::env::var_os(INNER) {
+        let error = firewall::apply(&marked(Local::Blocked)).err().map(|error| error.to_string());
+        match state.to_str().unwrap() {
+            "there" => assert_eq!(error, None),
+            _ => {
+                assert!(error.unwrap().contains("install the package nftables"));
+                // Nothing to take away, nothing to complain of.
+                firewall::remove(&NAME.parse().unwrap()).unwrap();
+            }
+        }
+        return;
+    }
+    let Some(world) = World::without_tunnel(test) else { return };
+    let again = |state: &str, prepare: fn() -> std::io::Result<()>| {
+        let mut command: Command = world.machine.command(std::env::current_exe().unwrap());
+        let name = format!("rules::{test}");
+        command.args(["--exact", &name]).env(INNER, state).env("PATH", "/nowhere");
+        // SAFETY: between fork and exec the closure only makes system calls.
+        unsafe { command.pre_exec(prepare) };
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{state}: {}", String::from_utf8_lossy(&output.stdout));
+    };
+    if !["/usr/sbin/nft", "/sbin/nft"].iter().any(|path| std::path::Path::new(path).exists()) {
+        return lab::not_run(test, "nft is not where Debian has it");
+    }
+    again("there", || Ok(()));
+    again("missing", || {
+        use nix::mount::{MsFlags, mount};
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS)?;
+        let none = None::<&str>;
+        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
+        mount(Some("tmpfs"), "/usr/sbin", Some("tmpfs"), MsFlags::empty(), none)?;
+        Ok(())
+    });
+}

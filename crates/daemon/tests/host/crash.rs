@@ -1,0 +1,142 @@
+//! What a daemon that was killed leaves, and what takes that away.
+
+use nix::sys::signal::Signal;
+
+use crate::support::{Daemon, End, Network, Picture, peer};
+
+fn full_tunnel(lines: &str) -> String {
+    End::new(1).interface(lines) + &peer(End::new(2).public(), "AllowedIPs = 0.0.0.0/0, ::/0, 10.88.0.0/16")
+}
+
+fn killed(network: &Network, lines: &str) -> std::path::PathBuf {
+    let file = network.file("weft0.conf", &full_tunnel(lines));
+    let daemon = network.up(&network.client, &file);
+    daemon.signal(Signal::SIGKILL);
+    daemon.wait();
+    file
+}
+
+#[test]
+fn down_takes_away_what_a_killed_daemon_left() {
+    let Some(network) = Network::new("down_takes_away_what_a_killed_daemon_left") else { return };
+    let before = Picture::of(&network.client);
+    let log = network.directory.path().join("log");
+    let hooks = format!("PreDown = echo pre %i >> {0}\nPostDown = echo post %i >> {0}", log.display());
+    killed(&network, &hooks);
+    assert!(Picture::of(&network.client).has("\"suppress_prefixlen\""), "the rules are still there");
+    let told = network.run(&network.client, &["down", "weft0", "--dry-run"]);
+    assert_eq!(told.code, Some(0), "{told:?}");
+    for line in [
+        "run PreDown: ",
+        "remove ip rule not fwmark 0xca6c table 51820 priority 32765",
+        "set sysctl net.ipv4",
+    ] {
+        assert!(told.stdout.contains(line), "{line} in:\n{}", told.stdout);
+    }
+    assert!(Picture::of(&network.client).has("\"suppress_prefixlen\""), "it was only told");
+    let ended = network.run(&network.client, &["down", "weft0"]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    before.assert_restored(&network.client);
+    assert_eq!(network.left(&network.client), [""; 0]);
+    assert_eq!(std::fs::read_to_string(&log).unwrap(), "pre weft0\npost weft0\n");
+    assert_eq!(network.run(&network.client, &["down", "--keep-kill-switch", "weft0"]).code, Some(0));
+    let again = network.run(&network.client, &["down", "weft0"]);
+    assert_eq!(again.code, Some(1), "{again:?}");
+    assert!(again.stderr.contains("is not up by weft"), "{again:?}");
+}
+
+#[test]
+fn down_ends_a_daemon_and_waits_until_it_is_gone() {
+    let Some(network) = Network::new("down_ends_a_daemon_and_waits_until_it_is_gone") else { return };
+    let before = Picture::of(&network.client);
+    let file = network.file("weft0.conf", &full_tunnel(""));
+    let daemon = network.up(&network.client, &file);
+    let second = network.run(&network.client, &["up", file.to_str().unwrap()]);
+    assert_eq!(second.code, Some(1), "{second:?}");
+    let says = format!("interface weft0 is up already (weft runs as process {})", daemon.pid());
+    assert!(second.stderr.contains(&says), "{second:?}");
+    let ended = network.run(&network.client, &["down", file.to_str().unwrap()]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    // Nothing is waited for: all is gone when the command is back.
+    assert_eq!(Picture::of(&network.client), before);
+    assert_eq!(network.left(&network.client), [""; 0]);
+    let (status, said) = daemon.wait();
+    assert!(status.success() && said.contains("SIGTERM"), "{status}: {said}");
+}
+
+#[test]
+fn a_start_after_a_crash_takes_away_what_was_left_and_comes_up() {
+    let test = "a_start_after_a_crash_takes_away_what_was_left_and_comes_up";
+    let Some(network) = Network::new(test) else { return };
+    let before = Picture::of(&network.client);
+    let file = killed(&network, "");
+    let mut daemon =
+        Daemon::start(&network.client, network.weft(&network.client, &["up", file.to_str().unwrap()]));
+    daemon.wait_for_line("taking back what a daemon left behind");
+    daemon.wait_for_line("interface is up");
+    let rules = Picture::of(&network.client).0;
+    let suppressing = rules.iter().filter(|item| item.contains("suppress_prefixlen")).count();
+    assert_eq!(suppressing, 2, "one a family: {rules:#?}");
+    daemon.stop();
+    before.assert_restored(&network.client);
+    assert_eq!(network.left(&network.client), [""; 0]);
+}
+
+#[test]
+fn a_kill_switch_holds_after_a_crash_and_after_a_start_that_fails_until_down() {
+    let test = "a_kill_switch_holds_after_a_crash_and_after_a_start_that_fails_until_down";
+    let Some(network) = Network::new(test) else { return };
+    if !crate::support::installed(test, &["nft"]) {
+        return;
+    }
+    let before = Picture::of(&network.client);
+    let tables = |network: &Network| {
+        let picture = Picture::of(&network.client);
+        picture.0.iter().find(|item| item.starts_with("nft: ")).cloned().unwrap()
+    };
+    let none = tables(&network);
+    killed(&network, "# weft: KillSwitch = on");
+    let with_switch = tables(&network);
+    assert_ne!(with_switch, none);
+
+    let failing = full_tunnel("# weft: KillSwitch = on\nPostUp = false");
+    let file = network.file("weft0.conf", &failing);
+    let ended = network.run(&network.client, &["up", file.to_str().unwrap()]);
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.stderr.contains("the kill switch stays in force"), "{ended:?}");
+    assert_eq!(tables(&network), with_switch);
+    assert_eq!(network.left(&network.client), ["weft0.json"]);
+    let ended = network.run(&network.client, &["down", "--keep-kill-switch", "weft0"]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert_eq!(tables(&network), with_switch);
+
+    let ended = network.run(&network.client, &["down", "weft0"]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    before.assert_restored(&network.client);
+    assert_eq!(network.left(&network.client), [""; 0]);
+}
+
+/// Ends a daemon that is nobody's child, also when the test fails.
+struct DownWhenDropped<'a>(&'a Network);
+
+impl Drop for DownWhenDropped<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.weft(&self.0.client, &["down", "weft0"]).output();
+    }
+}
+
+#[test]
+fn in_the_background_it_is_up_when_the_command_is_back_and_down_ends_it() {
+    let test = "in_the_background_it_is_up_when_the_command_is_back_and_down_ends_it";
+    let Some(network) = Network::new(test) else { return };
+    let before = Picture::of(&network.client);
+    let file = network.file("weft0.conf", &full_tunnel(""));
+    let _end = DownWhenDropped(&network);
+    let ended = network.run(&network.client, &["up", "-d", file.to_str().unwrap()]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(Picture::of(&network.client).has("\"suppress_prefixlen\""));
+    let ended = network.run(&network.client, &["down", "weft0"]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    before.assert_restored(&network.client);
+    assert_eq!(network.left(&network.client), [""; 0]);
+}

@@ -1,0 +1,132 @@
+//! A default route through the tunnel: everything goes through it but the tunnel's own packets.
+
+use std::path::PathBuf;
+
+use crate::support::{Daemon, End, NAME, Network, PORT, Picture, ip, ip_json, peer, seen_from};
+
+const V4: &str = "203.0.113.1";
+const V6: &str = "[2001:db8:ff::1]";
+
+/// The server's end, up, and the client's file with everything routed through the tunnel.
+fn ends(network: &Network, endpoint: &str, allowed_ips: &str, interface: &str) -> (Daemon, PathBuf) {
+    let (client, server) = (End::new(1), End::new(2));
+    let text = server.interface(&format!("ListenPort = {PORT}"))
+        + &peer(client.public(), "AllowedIPs = 10.77.0.1, fd77::1");
+    let server_up = network.up(&network.server, &network.file("weft0.conf", &text));
+    let lines = format!("Endpoint = {endpoint}:{PORT}\nAllowedIPs = {allowed_ips}");
+    std::fs::create_dir_all(network.directory.path().join("client")).unwrap();
+    let file =
+        network.file("client/weft0.conf", &(client.interface(interface) + &peer(server.public(), &lines)));
+    (server_up, file)
+}
+
+fn sent_packets(network: &Network) -> u64 {
+    let links = ip_json(&network.client, &["-s", "link", "show", "dev", NAME]);
+    links[0]["stats64"]["tx"]["packets"].as_u64().unwrap()
+}
+
+#[test]
+fn everything_goes_through_the_tunnel_but_the_tunnels_own_packets() {
+    let test = "everything_goes_through_the_tunnel_but_the_tunnels_own_packets";
+    for endpoint in [V4, V6] {
+        let Some(network) = Network::new(test) else { return };
+        let before = Picture::of(&network.client);
+        assert_eq!(seen_from(&network, ip("198.51.100.1")), ip("192.0.2.1"), "without a tunnel");
+        let (server, file) = ends(&network, endpoint, "0.0.0.0/0, ::/0", "");
+        let client = network.up(&network.client, &file);
+        assert_eq!(seen_from(&network, ip("198.51.100.1")), ip("10.77.0.1"));
+        assert_eq!(seen_from(&network, ip("2001:db8:aa::1")), ip("fd77::1"));
+        // The local network is reached directly.
+        assert_eq!(seen_from(&network, ip("192.0.2.2")), ip("192.0.2.1"));
+        assert_eq!(seen_from(&network, ip("2001:db8::2")), ip("2001:db8::1"));
+        // Packets that went round in circles would be without number.
+        let sent = sent_packets(&network);
+        assert!((2..200).contains(&sent), "{sent} packets");
+        client.stop();
+        before.assert_restored(&network.client);
+        assert_eq!(network.left(&network.client), [""; 0]);
+        server.stop();
+    }
+}
+
+#[test]
+fn one_family_alone_leaves_the_other_where_it_was() {
+    let Some(network) = Network::new("one_family_alone_leaves_the_other_where_it_was") else { return };
+    let before = Picture::of(&network.client);
+    let (server, file) = ends(&network, V4, "::/0", "");
+    let client = network.up(&network.client, &file);
+    assert_eq!(seen_from(&network, ip("198.51.100.1")), ip("192.0.2.1"));
+    assert_eq!(seen_from(&network, ip("2001:db8:aa::1")), ip("fd77::1"));
+    client.stop();
+    before.assert_restored(&network.client);
+    server.stop();
+}
+
+#[test]
+fn the_mark_of_the_file_is_the_number_of_the_table() {
+    let Some(network) = Network::new("the_mark_of_the_file_is_the_number_of_the_table") else { return };
+    let before = Picture::of(&network.client);
+    let (server, file) = ends(&network, V4, "0.0.0.0/0", "FwMark = 0x1234");
+    let client = network.up(&network.client, &file);
+    let now = Picture::of(&network.client);
+    assert!(now.has("\"fwmark\":\"0x1234\"") && now.has("\"table\":\"4660\""), "{now:#?}");
+    assert_eq!(seen_from(&network, ip("198.51.100.1")), ip("10.77.0.1"));
+    client.stop();
+    before.assert_restored(&network.client);
+    server.stop();
+}
+
+#[test]
+fn a_second_full_tunnel_takes_the_next_table_and_each_keeps_its_own() {
+    let test = "a_second_full_tunnel_takes_the_next_table_and_each_keeps_its_own";
+    let Some(network) = Network::new(test) else { return };
+    let before = Picture::of(&network.client);
+    let (server, file) = ends(&network, V4, "0.0.0.0/0", "");
+    let first = network.up(&network.client, &file);
+    let with_first = Picture::of(&network.client);
+    assert!(with_first.has("\"table\":\"51820\""), "{with_first:#?}");
+    let other = End::new(9);
+    let text = other.interface("") + &peer(End::new(8).public(), "AllowedIPs = 0.0.0.0/0, ::/0");
+    let second = network.up(&network.client, &network.file("other.conf", &text));
+    assert!(Picture::of(&network.client).has("\"table\":\"51821\""));
+    second.stop();
+    with_first.assert_restored(&network.client);
+    assert_eq!(seen_from(&network, ip("198.51.100.1")), ip("10.77.0.1"), "the first one goes on");
+    first.stop();
+    before.assert_restored(&network.client);
+    server.stop();
+}
+
+#[test]
+fn a_read_only_sysctl_is_a_warning_with_what_it_means() {
+    let test = "a_read_only_sysctl_is_a_warning_with_what_it_means";
+    let Some(network) = Network::new(test) else { return };
+    let before = Picture::of(&network.client);
+    let (server, file) = ends(&network, V4, "0.0.0.0/0", "");
+    let mut command = network.weft(&network.client, &["up", file.to_str().unwrap()]);
+    crate::support::make_proc_sys_read_only(&mut command);
+    let mut client = Daemon::start(&network.client, command);
+    client.wait_for_line("interface is up");
+    assert_eq!(network.client.sysctl("net/ipv4/conf/all/src_valid_mark").unwrap(), "0");
+    assert_eq!(seen_from(&network, ip("198.51.100.1")), ip("10.77.0.1"));
+    let said = client.stop();
+    assert!(said.contains("src_valid_mark") && said.contains("rp_filter"), "{said}");
+    before.assert_restored(&network.client);
+    server.stop();
+}
+
+#[test]
+fn a_strict_reverse_path_filter_lets_the_peers_answers_in() {
+    let test = "a_strict_reverse_path_filter_lets_the_peers_answers_in";
+    for mode in ["1", "2"] {
+        let Some(network) = Network::new(test) else { return };
+        network.client.set_sysctl("net/ipv4/conf/all/rp_filter", mode).unwrap();
+        let before = Picture::of(&network.client);
+        let (server, file) = ends(&network, V4, "0.0.0.0/0", "");
+        let client = network.up(&network.client, &file);
+        assert_eq!(seen_from(&network, ip("198.51.100.1")), ip("10.77.0.1"), "rp_filter={mode}");
+        client.stop();
+        before.assert_restored(&network.client);
+        server.stop();
+    }
+}

@@ -1,0 +1,75 @@
+//! Another configuration for an interface that is up: only what differs is done, and a failure brings back what was.
+
+use weft::config::{Config, parse};
+use weft::host::Change;
+use weft::up::{Daemon, Options};
+
+use crate::support::{End, NAME, Network, Picture, peer};
+
+struct Ends(End, End);
+
+impl Ends {
+    fn config(&self, interface: &str, allowed_ips: &str) -> Config {
+        let text =
+            self.0.interface(interface) + &peer(self.1.public(), &format!("AllowedIPs = {allowed_ips}"));
+        parse(&text, "weft0.conf".as_ref(), NAME.parse().unwrap()).unwrap().config
+    }
+}
+
+fn told(changes: &[Change]) -> Vec<String> {
+    let wg0 = NAME.parse().unwrap();
+    let tell = |change: &Change| match change {
+        Change::Add(step) | Change::Replace { to: step, .. } => step.doing(&wg0).to_string(),
+        Change::Remove(step) => step.undoing(&wg0).to_string(),
+    };
+    changes.iter().map(tell).collect()
+}
+
+#[test]
+fn a_reload_does_what_differs_and_brings_back_what_was_when_it_fails() {
+    let test = "a_reload_does_what_differs_and_brings_back_what_was_when_it_fails";
+    let Some(network) = Network::new(test) else { return };
+    let client = &network.client;
+    let before = Picture::of(client);
+    let ends = Ends(End::new(1), End::new(2));
+    let narrow = ends.config("", "10.88.0.0/16");
+    let full = ends.config("Address = 10.78.0.1/24\nMTU = 1300", "10.99.0.0/16, 0.0.0.0/0, ::/0");
+    let impossible = ends.config("MTU = 1350", "10.66.0.0/16, 192.0.2.0/24");
+    // All of it in the namespace, the clean-up after a failure too.
+    client.run(|| {
+        let mut daemon = Daemon::start(&narrow, &[None], &Options::default(), || {}).unwrap();
+        let with_narrow = Picture::of(client);
+        let host = daemon.host_mut().unwrap();
+        assert!(host.reload(&narrow, &[]).unwrap().changes.is_empty());
+
+        let difference = host.reload(&full, &[]).unwrap();
+        let expected = [
+            "add address 10.78.0.1/24 dev weft0",
+            "set mtu 1300 dev weft0",
+            "add route 10.99.0.0/16 dev weft0 table main",
+            "set sysctl net.ipv4.conf.all.src_valid_mark=1",
+            "add route 0.0.0.0/0 dev weft0 table 51820",
+            "add ip rule table main suppress_prefixlength 0 priority 32764",
+            "add ip rule not fwmark 0xca6c table 51820 priority 32765",
+            "add route ::/0 dev weft0 table 51820",
+            "add ip6 rule table main suppress_prefixlength 0 priority 32764",
+            "add ip6 rule not fwmark 0xca6c table 51820 priority 32765",
+            "add firewall full tunnel of IPv4 and IPv6 with mark 0xca6c dev weft0",
+            "remove route 10.88.0.0/16 dev weft0 table main",
+        ];
+        assert_eq!(told(&difference.changes), expected);
+        assert_eq!(host.mark(), 51_820);
+        let with_full = Picture::of(client);
+        assert!(host.reload(&full, &[]).unwrap().changes.is_empty(), "nothing is left to do");
+
+        let error = host.reload(&impossible, &[]).unwrap_err().to_string();
+        assert!(error.contains("192.0.2.0/24"), "{error}");
+        assert_eq!(Picture::of(client), with_full);
+        assert!(host.reload(&full, &[]).unwrap().changes.is_empty(), "the full one is in force");
+
+        host.reload(&narrow, &[]).unwrap();
+        assert_eq!(Picture::of(client), with_narrow);
+        daemon.stop().unwrap();
+    });
+    before.assert_restored(client);
+}

@@ -1,0 +1,349 @@
+//! The two namespaces, weft as a process in one of them, and everything it may have changed there.
+
+use std::fmt::Write as _;
+use std::io::{BufRead as _, BufReader};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tempfile::TempDir;
+use weft::host::DIRECTORY_VARIABLE;
+use weft::lab::link::{self, LinkOptions};
+use weft::lab::{self, Namespace};
+use weft_tunnel::{PrivateKey, PublicKey};
+
+pub(crate) const NAME: &str = "weft0";
+pub(crate) const PORT: u16 = 51820;
+pub(crate) const PATIENCE: Duration = Duration::from_secs(45);
+const TICK: Duration = Duration::from_millis(5);
+
+/// Waits until there is an answer.
+#[track_caller]
+pub(crate) fn wait_until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(value) = condition() {
+            return value;
+        }
+        assert!(start.elapsed() < PATIENCE, "waited {} s in vain: {what}", PATIENCE.as_secs());
+        std::thread::sleep(TICK);
+    }
+}
+
+/// Whether these programs are installed; where one is not, says so for `test`.
+pub(crate) fn installed(test: &str, programs: &[&str]) -> bool {
+    for program in programs {
+        let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).output().unwrap();
+        if !found.status.success() {
+            lab::not_run(test, &format!("{program} is not installed"));
+            return false;
+        }
+    }
+    true
+}
+
+/// Client and server of the drawing.
+pub(crate) struct Network {
+    pub(crate) client: Namespace,
+    pub(crate) server: Namespace,
+    /// Records, and configuration files.
+    pub(crate) directory: TempDir,
+}
+
+pub(crate) fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+impl Network {
+    /// `None` where that is not permitted, which is said for `test`.
+    pub(crate) fn new(test: &str) -> Option<Self> {
+        if !lab::tun_permitted(test) || !installed(test, &["ip"]) {
+            return None;
+        }
+        let (client, server) = (Namespace::new("client").unwrap(), Namespace::new("server").unwrap());
+        let nets = |host: u8| {
+            vec![
+                format!("192.0.2.{host}/24").parse().unwrap(),
+                format!("2001:db8::{host}/64").parse().unwrap(),
+            ]
+        };
+        let options = LinkOptions { addresses_a: nets(1), addresses_b: nets(2), ..LinkOptions::default() };
+        link::join(&client, &server, &options).unwrap();
+        for address in ["203.0.113.1/32", "2001:db8:ff::1/128", "198.51.100.1/32", "2001:db8:aa::1/128"] {
+            link::add_address(&server, "lo", address.parse().unwrap()).unwrap();
+        }
+        link::add_route(&client, "0.0.0.0/0".parse().unwrap(), ip("192.0.2.2")).unwrap();
+        link::add_route(&client, "::/0".parse().unwrap(), ip("2001:db8::2")).unwrap();
+        Some(Self { client, server, directory: tempfile::tempdir().unwrap() })
+    }
+
+    /// A file that only its owner may read.
+    pub(crate) fn file(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.directory.path().join(name);
+        let mut file = std::fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&path)
+            .unwrap();
+        std::io::Write::write_all(&mut file, text.as_bytes()).unwrap();
+        path
+    }
+
+    /// The directory of the records in one of the namespaces.
+    pub(crate) fn records(&self, namespace: &Namespace) -> PathBuf {
+        self.directory.path().join(format!("run-{}", namespace.name()))
+    }
+
+    /// A command of weft in a namespace.
+    pub(crate) fn weft(&self, namespace: &Namespace, arguments: &[&str]) -> Command {
+        let mut command = namespace.command(env!("CARGO_BIN_EXE_weft"));
+        command.args(arguments).env_remove("RUST_LOG").env_remove("RUNTIME_DIRECTORY");
+        command.env(DIRECTORY_VARIABLE, self.records(namespace)).stdin(Stdio::null());
+        command
+    }
+
+    /// Runs a command of weft in a namespace to its end.
+    pub(crate) fn run(&self, namespace: &Namespace, arguments: &[&str]) -> Ended {
+        let output = self.weft(namespace, arguments).output().unwrap();
+        Ended {
+            code: output.status.code(),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    /// `weft up` of this file in a namespace, once it is up.
+    #[track_caller]
+    pub(crate) fn up(&self, namespace: &Namespace, file: &Path) -> Daemon {
+        let mut daemon = Daemon::start(namespace, self.weft(namespace, &["up", file.to_str().unwrap()]));
+        daemon.wait_for_line("interface is up");
+        daemon
+    }
+
+    /// Names of files that are left in the directory of the records.
+    pub(crate) fn left(&self, namespace: &Namespace) -> Vec<String> {
+        let Ok(entries) = std::fs::read_dir(self.records(namespace)) else { return Vec::new() };
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name != ".lock").collect()
+    }
+}
+
+/// How a command ended, and what it said.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+/// `weft up` as a process. Dropping it kills it.
+pub(crate) struct Daemon {
+    child: Child,
+    lines: Receiver<String>,
+    said: Vec<String>,
+}
+
+impl Daemon {
+    pub(crate) fn start(namespace: &Namespace, mut command: Command) -> Self {
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = namespace.start(command).unwrap();
+        let stderr = child.stderr.take().unwrap();
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                let _ = sender.send(line);
+            }
+        });
+        Self { child, lines, said: Vec::new() }
+    }
+
+    /// Waits for a line that has this text.
+    #[track_caller]
+    pub(crate) fn wait_for_line(&mut self, text: &str) {
+        let start = Instant::now();
+        while !self.said.iter().any(|line| line.contains(text)) {
+            let left = PATIENCE.saturating_sub(start.elapsed());
+            match self.lines.recv_timeout(left) {
+                Ok(line) => self.said.push(line),
+                Err(_) => panic!("weft did not say {text:?}, but:\n{}", self.said.join("\n")),
+            }
+        }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(i32::try_from(self.child.id()).unwrap()), signal).unwrap();
+    }
+
+    /// Waits for its end, and gives what it had said.
+    #[track_caller]
+    pub(crate) fn wait(mut self) -> (ExitStatus, String) {
+        let status = wait_until("weft to end", || self.child.try_wait().unwrap());
+        self.said.extend(self.lines.iter());
+        (status, self.said.join("\n"))
+    }
+
+    /// Ends it by SIGTERM, which has to go well.
+    #[track_caller]
+    pub(crate) fn stop(self) -> String {
+        self.signal(Signal::SIGTERM);
+        let (status, said) = self.wait();
+        assert!(status.success(), "{status}:\n{said}");
+        said
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// An end of the tunnel, for its own file and the other one's.
+pub(crate) struct End {
+    pub(crate) key: PrivateKey,
+    pub(crate) host: u8,
+}
+
+impl End {
+    pub(crate) fn new(host: u8) -> Self {
+        Self { key: PrivateKey::generate().unwrap(), host }
+    }
+
+    pub(crate) fn public(&self) -> PublicKey {
+        self.key.public_key()
+    }
+
+    /// `[Interface]` with its addresses and these lines.
+    pub(crate) fn interface(&self, lines: &str) -> String {
+        let mut text = format!("[Interface]\nPrivateKey = {}\n", *self.key.to_base64());
+        writeln!(text, "Address = 10.77.0.{0}/24, fd77::{0}/64", self.host).unwrap();
+        text + lines + "\n"
+    }
+}
+
+/// A `[Peer]` section with these lines.
+pub(crate) fn peer(key: PublicKey, lines: &str) -> String {
+    format!("[Peer]\nPublicKey = {key}\n{lines}\n")
+}
+
+/// Everything of a namespace that weft may change, one item a line, as ip(8) tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Picture(pub(crate) Vec<String>);
+
+impl Picture {
+    pub(crate) fn of(namespace: &Namespace) -> Self {
+        let mut items = Vec::new();
+        for arguments in [
+            &["address"][..],
+            &["-4", "rule"],
+            &["-6", "rule"],
+            &["-4", "route", "show", "table", "all"],
+            &["-6", "route", "show", "table", "all"],
+        ] {
+            let kind = arguments.join(" ");
+            items
+                .extend(ip_json(namespace, arguments).iter().map(|item| format!("{kind}: {}", normal(item))));
+        }
+        let src_valid_mark = namespace.sysctl("net/ipv4/conf/all/src_valid_mark").unwrap();
+        items.push(format!("src_valid_mark: {src_valid_mark}"));
+        items.push(format!("nft: {}", nft(namespace)));
+        items.sort();
+        Self(items)
+    }
+
+    /// Waits until the namespace is like this again.
+    #[track_caller]
+    pub(crate) fn assert_restored(&self, namespace: &Namespace) {
+        let start = Instant::now();
+        loop {
+            let now = Self::of(namespace);
+            if now == *self {
+                return;
+            }
+            let missing: Vec<_> = self.0.iter().filter(|item| !now.0.contains(item)).collect();
+            let left: Vec<_> = now.0.iter().filter(|item| !self.0.contains(item)).collect();
+            assert!(start.elapsed() < PATIENCE, "left behind: {left:#?}\nmissing: {missing:#?}");
+            std::thread::sleep(TICK);
+        }
+    }
+
+    pub(crate) fn has(&self, text: &str) -> bool {
+        self.0.iter().any(|item| item.contains(text))
+    }
+}
+
+/// What ip(8) tells as JSON.
+pub(crate) fn ip_json(namespace: &Namespace, arguments: &[&str]) -> Vec<Value> {
+    let output = namespace.command("ip").arg("-j").args(arguments).output().unwrap();
+    assert!(output.status.success(), "ip {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    // Nothing at all where there is nothing to list.
+    if text.trim().is_empty() { Vec::new() } else { serde_json::from_str(&text).unwrap() }
+}
+
+/// Without what differs from one moment to the next.
+fn normal(item: &Value) -> String {
+    let mut item = item.clone();
+    forget_lifetimes(&mut item);
+    item.to_string()
+}
+
+fn forget_lifetimes(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            for key in ["valid_life_time", "preferred_life_time", "expires", "tentative"] {
+                map.remove(key);
+            }
+            map.values_mut().for_each(forget_lifetimes);
+        }
+        Value::Array(list) => list.iter_mut().for_each(forget_lifetimes),
+        _ => {}
+    }
+}
+
+/// The tables of the packet filter; nothing where there is no nft(8).
+fn nft(namespace: &Namespace) -> String {
+    let output = namespace.command("nft").args(["list", "tables"]).output();
+    output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()
+}
+
+/// Connects from the client to `to` at the server, and tells whom the server saw.
+#[track_caller]
+pub(crate) fn seen_from(network: &Network, to: IpAddr) -> IpAddr {
+    let listener = network.server.run(|| TcpListener::bind((to, 0))).unwrap();
+    let address: SocketAddr = listener.local_addr().unwrap();
+    let accepted = std::thread::spawn(move || listener.accept().unwrap().1.ip());
+    network.client.run(|| TcpStream::connect_timeout(&address, PATIENCE)).unwrap();
+    accepted.join().unwrap()
+}
+
+/// Runs the command where /proc/sys can be read only, as in most containers.
+pub(crate) fn make_proc_sys_read_only(command: &mut Command) {
+    use std::os::unix::process::CommandExt as _;
+
+    use nix::mount::{MsFlags, mount};
+    use nix::sched::{CloneFlags, unshare};
+    let prepare = || {
+        unshare(CloneFlags::CLONE_NEWNS)?;
+        let none = None::<&Path>;
+        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
+        mount(Some("/proc/sys"), "/proc/sys", none, MsFlags::MS_BIND, none)?;
+        let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
+        Ok(mount(none, "/proc/sys", none, flags, none)?)
+    };
+    // SAFETY: between fork and exec the closure only makes system calls; short paths are put on the stack.
+    unsafe { command.pre_exec(prepare) };
+}

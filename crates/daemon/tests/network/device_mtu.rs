@@ -1,0 +1,75 @@
+//! The device's MTU follows the ways to the peers, unless somebody has chosen it.
+//!
+//! ```text
+//!   client  wan ─── 1500, then 1400 ─── router ─── 1500 ─── wan  server
+//! ```
+
+use weft::lab::routed::{End, OUTER, Routed};
+use weft::lab::{self, Namespace, link};
+use weft::routes::Netlink;
+
+use crate::waiting::until;
+use crate::weft::{Pair, options};
+
+fn mtu_of(namespace: &Namespace) -> u32 {
+    namespace.run(|| Netlink::open().unwrap().link(&"weft0".parse().unwrap()).unwrap().mtu)
+}
+
+fn set_uplink(lab: &Routed, mtu: u32) {
+    link::set_mtu(&lab.client, OUTER, mtu).unwrap();
+    link::set_mtu(&lab.router, "to-client", mtu).unwrap();
+}
+
+fn start(lab: &Routed, mtu: Option<u16>) -> Pair {
+    Pair::start(&lab.client, &lab.server, Routed::v4(End::Server, 2), mtu, &options())
+}
+
+#[test]
+fn the_mtu_follows_the_uplink() {
+    if !lab::tun_permitted("the_mtu_follows_the_uplink") {
+        return;
+    }
+    let lab = Routed::new(1500).unwrap();
+    let _pair = start(&lab, None);
+    assert_eq!(mtu_of(&lab.client), 1420);
+    for (outer, inner) in [(1400, 1320), (1500, 1420)] {
+        set_uplink(&lab, outer);
+        until("the MTU follows", || mtu_of(&lab.client) == inner);
+    }
+}
+
+#[test]
+fn an_mtu_that_somebody_chose_stays() {
+    if !lab::tun_permitted("an_mtu_that_somebody_chose_stays") {
+        return;
+    }
+    let lab = Routed::new(1500).unwrap();
+    // One by its configuration, and one by hand.
+    let configured = start(&lab, Some(1380));
+    set_uplink(&lab, 1400);
+    wait_for_a_reaction(&lab, &configured);
+    assert_eq!(mtu_of(&lab.client), 1380);
+    drop(configured);
+    let by_hand = start(&lab, None);
+    assert_eq!(mtu_of(&lab.client), 1320);
+    link::set_mtu(&lab.client, "weft0", 1300).unwrap();
+    set_uplink(&lab, 1500);
+    wait_for_a_reaction(&lab, &by_hand);
+    assert_eq!(mtu_of(&lab.client), 1300);
+}
+
+/// Lets the client move, which it tells the server of once it is through with everything that changed before.
+fn wait_for_a_reaction(lab: &Routed, pair: &Pair) {
+    use crate::conversation::{Conversation, MIB};
+    use crate::weft::{CLIENT, SERVER, inner_v4};
+    let conversation = Conversation::start((&lab.client, inner_v4(CLIENT)), (&lab.server, inner_v4(SERVER)));
+    conversation.wait_for_more(MIB);
+    conversation.finish();
+    let before = pair.server.peer().endpoint.unwrap().ip();
+    let (from, to) = if before == Routed::v4(End::Client, 2) { (2, 3) } else { (3, 2) };
+    lab.move_end(End::Client, from, to).unwrap();
+    until("the server hears of it", || {
+        pair.server.peer().endpoint.is_some_and(|endpoint| endpoint.ip() == Routed::v4(End::Client, to))
+    });
+    lab.move_end(End::Client, to, from).unwrap();
+}

@@ -1,0 +1,150 @@
+//! Two interfaces that know each other, and a control thread for each that follows the network.
+
+use std::fmt::Write as _;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use weft::cli::TunThreads;
+use weft::config::{self, Endpoint};
+use weft::dataplane::Snapshot;
+use weft::lab::Namespace;
+use weft::network::{Change, Watch};
+use weft::up::{Daemon, Options};
+use weft_tunnel::{PeerSnapshot, PrivateKey};
+
+pub(crate) const PORT: u16 = 51820;
+pub(crate) const CLIENT: u8 = 1;
+pub(crate) const SERVER: u8 = 2;
+
+/// The inner IPv4 address of an end, or of nobody.
+pub(crate) fn inner_v4(number: u8) -> IpAddr {
+    IpAddr::from([10, 77, 0, number])
+}
+
+/// The inner IPv6 address of an end, or of nobody.
+pub(crate) fn inner_v6(number: u8) -> IpAddr {
+    IpAddr::from([0xfd77, 0, 0, 0, 0, 0, 0, number.into()])
+}
+
+/// Both ends up. Only the client knows where the other one is.
+pub(crate) struct Pair {
+    pub(crate) client: Weft,
+    pub(crate) server: Weft,
+}
+
+impl Pair {
+    /// In these namespaces, the server at this outer address, with this MTU inside or one that weft chooses.
+    pub(crate) fn start(
+        client: &Namespace,
+        server: &Namespace,
+        server_at: IpAddr,
+        mtu: Option<u16>,
+        options: &Options,
+    ) -> Self {
+        let keys = [(); 2].map(|()| PrivateKey::generate().unwrap());
+        let text = |own: u8, other: u8, endpoint: Option<SocketAddr>| {
+            let [own_key, other_key] = [own, other].map(|end| &keys[usize::from(end) - 1]);
+            let mut text = format!(
+                "[Interface]\nPrivateKey = {}\nListenPort = {PORT}\nAddress = {}/24, {}/64\n",
+                *own_key.to_base64(),
+                inner_v4(own),
+                inner_v6(own)
+            );
+            if let Some(mtu) = mtu {
+                writeln!(text, "MTU = {mtu}").unwrap();
+            }
+            writeln!(text, "[Peer]\nPublicKey = {}", other_key.public_key()).unwrap();
+            writeln!(text, "AllowedIPs = {}, {}", inner_v4(other), inner_v6(other)).unwrap();
+            if let Some(endpoint) = endpoint {
+                writeln!(text, "Endpoint = {endpoint}").unwrap();
+            }
+            text
+        };
+        let server_text = text(SERVER, CLIENT, None);
+        let client_text = text(CLIENT, SERVER, Some(SocketAddr::new(server_at, PORT)));
+        Self {
+            server: Weft::start(server, &server_text, options),
+            client: Weft::start(client, &client_text, options),
+        }
+    }
+}
+
+/// Driven by the packet thread alone: the tests are not about TUN threads.
+pub(crate) fn options() -> Options {
+    Options { tun_threads: TunThreads::Fixed(0), ..Options::default() }
+}
+
+/// A running interface `weft0` with one peer. It goes down when it is dropped.
+pub(crate) struct Weft {
+    daemon: Arc<Mutex<Daemon>>,
+    // It ends the control thread, which is why it goes first.
+    watch: Option<Watch>,
+    end: Sender<Option<Change>>,
+    control: Option<JoinHandle<std::io::Result<()>>>,
+}
+
+impl Weft {
+    fn start(namespace: &Namespace, text: &str, options: &Options) -> Self {
+        let config = config::parse(text, Path::new("weft0.conf"), "weft0".parse().unwrap()).unwrap().config;
+        let endpoints: Vec<_> = config
+            .peers
+            .iter()
+            .map(|peer| match peer.endpoint {
+                Some(Endpoint::Address(address)) => Some(address),
+                None | Some(Endpoint::Name { .. }) => None,
+            })
+            .collect();
+        let (end, changes) = channel();
+        let changed = end.clone();
+        let (daemon, watch) = namespace.run(|| {
+            let daemon = Daemon::start(&config, &endpoints, options, || ()).unwrap();
+            let watch = daemon.watch_network(move |change| {
+                let _ = changed.send(Some(change));
+            });
+            (Arc::new(Mutex::new(daemon)), watch.unwrap())
+        });
+        let controlled = Arc::clone(&daemon);
+        let control = namespace.spawn("control", move || {
+            while let Ok(Some(change)) = changes.recv() {
+                let mut daemon = controlled.lock().unwrap_or_else(PoisonError::into_inner);
+                daemon.network_changed(&change).unwrap();
+            }
+        });
+        Self { daemon, watch: Some(watch), end, control: Some(control.unwrap()) }
+    }
+
+    /// Tells its control thread of a change that cannot be made here.
+    pub(crate) fn tell(&self, change: Change) {
+        self.end.send(Some(change)).unwrap();
+    }
+
+    fn daemon(&self) -> MutexGuard<'_, Daemon> {
+        self.daemon.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        self.daemon().snapshot().unwrap()
+    }
+
+    /// What it knows of the other end.
+    pub(crate) fn peer(&self) -> PeerSnapshot {
+        self.snapshot().peers.remove(0)
+    }
+
+    pub(crate) fn handshakes(&self) -> u64 {
+        self.snapshot().tunnel.handshakes
+    }
+}
+
+impl Drop for Weft {
+    fn drop(&mut self) {
+        drop(self.watch.take());
+        let _ = self.end.send(None);
+        if let Some(Ok(Err(error))) = self.control.take().map(JoinHandle::join) {
+            eprintln!("the control thread: {error}");
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Peers that are changed while streams pass: no session ends, no packet is lost, no byte is wrong.
+
+use std::net::SocketAddr;
+use std::num::NonZeroU16;
+
+use ipnet::IpNet;
+use weft::control::{AllowedIpChange, Control as _, DeviceChange, PeerChange};
+use weft::lab::traffic::{Amount, TcpReceiver, TcpSenders};
+use weft_tunnel::PresharedKey;
+
+use crate::accounts::{Bed, Setting, unexplained_drops};
+use crate::support::{End, Family, PORT, alone};
+
+const FLOWS: u32 = 4;
+/// Bytes of each flow: long enough for some rounds of changes on any machine.
+const BYTES: u64 = 12 << 20;
+
+fn net(text: &str) -> AllowedIpChange {
+    AllowedIpChange::Add(text.parse::<IpNet>().unwrap())
+}
+
+/// Everything that can be changed of a peer whose session goes on, each by itself.
+fn changes(bed: &Bed, end: End, round: usize, preshared_key: &PresharedKey) -> Vec<PeerChange> {
+    let controller = bed.controller(end);
+    let state = controller.get().unwrap();
+    let peer = &state.peers[0];
+    let other = if end == End::A { End::B } else { End::A };
+    let family = if round.is_multiple_of(2) { Family::V6 } else { Family::V4 };
+    let mut all: Vec<AllowedIpChange> = peer.allowed_ips.iter().copied().map(AllowedIpChange::Add).collect();
+    all.push(net("10.200.0.0/16"));
+    let change = || PeerChange { update_only: true, ..PeerChange::new(peer.public_key) };
+    vec![
+        PeerChange { persistent_keepalive: Some(NonZeroU16::new(25)), ..change() },
+        PeerChange { preshared_key: Some(Some(preshared_key.clone())), ..change() },
+        PeerChange { endpoint: Some(SocketAddr::new(other.outer(family), PORT)), ..change() },
+        // All of them again and one more, as `wg syncconf` says it.
+        PeerChange { replace_allowed_ips: true, allowed_ips: all, ..change() },
+        PeerChange {
+            allowed_ips: vec![AllowedIpChange::Remove("10.200.0.0/16".parse().unwrap())],
+            ..change()
+        },
+        PeerChange { persistent_keepalive: Some(None), ..change() },
+        PeerChange { preshared_key: Some(None), ..change() },
+    ]
+}
+
+#[test]
+fn streams_go_on_unharmed_while_their_peers_are_changed() {
+    let _alone = alone();
+    let test = "streams_go_on_unharmed_while_their_peers_are_changed";
+    for tun_threads in [0, 2] {
+        let setting = Setting { tun_threads, ..Setting::default() };
+        let Some(bed) = Bed::new(test, setting) else { return };
+        let address = SocketAddr::new(End::B.inner(Family::V4), 0);
+        let receiver = bed.ends.b.run(|| TcpReceiver::listen(address)).unwrap();
+        let senders =
+            TcpSenders::start(&bed.ends.a, receiver.local_addr(), FLOWS, Amount::Count(BYTES), 7).unwrap();
+
+        let (mut rounds, mut under_way) = (0, 0);
+        while !senders.is_finished() {
+            let before = receiver.bytes();
+            let preshared_key = PresharedKey::generate().unwrap();
+            for end in [End::A, End::B] {
+                for peer in changes(&bed, end, rounds, &preshared_key) {
+                    let change = DeviceChange { peers: vec![peer], ..DeviceChange::default() };
+                    bed.controller(end).set(change).unwrap();
+                }
+            }
+            rounds += 1;
+            under_way += usize::from(before > 0 && receiver.bytes() > before);
+        }
+        for flow in senders.finish() {
+            assert_eq!((&flow.error, flow.bytes, flow.confirmed), (&None, BYTES, BYTES), "{setting:?}");
+        }
+        for flow in receiver.finish() {
+            assert_eq!((&flow.error, flow.first_mismatch, flow.bytes), (&None, None, BYTES), "{setting:?}");
+        }
+        assert!(under_way > 0, "of {rounds} rounds none met traffic");
+        for end in [End::A, End::B] {
+            let reading = bed.read(end);
+            let handshakes = reading.weft.tunnel.handshakes;
+            assert_eq!(handshakes, 1, "{setting:?}, {rounds} rounds: a session ended");
+            assert_eq!(unexplained_drops(&reading), None, "{setting:?}");
+        }
+        bed.stop();
+    }
+}

@@ -1,0 +1,127 @@
+//! `weft reload` while streams pass: what does not differ is not touched.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use tempfile::TempDir;
+use weft::lab::traffic::{Amount, TcpReceiver, TcpSenders};
+
+use crate::support::{
+    Conf, End, Ends, Family, NAME, PeerConf, WeftProcess, addresses_of, alone, answers, routes_of, wait_until,
+};
+
+const FLOWS: u32 = 4;
+const BYTES: u64 = 8 << 20;
+
+fn weft(directory: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
+    command.args(arguments).env_remove("RUST_LOG").env("WEFT_RUNTIME_DIR", directory).output().unwrap()
+}
+
+fn status(directory: &Path) -> Value {
+    let output = weft(directory, &["status", NAME, "--json", "--sample", "0"]);
+    assert!(output.status.success(), "{output:?}");
+    let mut json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    json["interfaces"][0].take()
+}
+
+/// The steps that a reload of `conf` tells.
+#[track_caller]
+fn reload(directory: &Path, conf: &Conf, arguments: &[&str]) -> Vec<String> {
+    let file = conf.write(directory, NAME);
+    let output = weft(directory, &[&["reload", "--json", file.to_str().unwrap()], arguments].concat());
+    assert!(output.status.success(), "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    report["steps"].as_array().unwrap().iter().map(|step| step.as_str().unwrap().to_owned()).collect()
+}
+
+fn up(ends: &Ends, end: End, conf: &Conf) -> (WeftProcess, TempDir) {
+    let directory = tempfile::tempdir().unwrap();
+    let file = conf.write(directory.path(), NAME);
+    let namespace = ends.namespace(end);
+    let process = WeftProcess::spawn(namespace, WeftProcess::command(namespace, &file)).unwrap();
+    process.wait_until_up();
+    let socket = directory.path().join(format!("{NAME}.sock"));
+    wait_until("the control socket", || socket.exists().then_some(()));
+    (process, directory)
+}
+
+#[test]
+fn a_reload_under_load_ends_no_session_and_loses_nothing() {
+    let _alone = alone();
+    let Some(ends) = Ends::new("a_reload_under_load_ends_no_session_and_loses_nothing", 1500) else { return };
+    let (conf_a, conf_b) = Conf::pair(Family::V4);
+    let (a, directory) = up(&ends, End::A, &conf_a);
+    let (b, _directory_b) = up(&ends, End::B, &conf_b);
+    assert!(answers(&ends.a, End::B.inner(Family::V4)));
+    let directory = directory.path();
+    assert!(reload(directory, &conf_a, &[]).is_empty(), "nothing differs");
+
+    let mut more = conf_a.clone();
+    more.addresses.push("10.78.0.1/24".to_owned());
+    more.peers[0].persistent_keepalive = Some(25);
+    let mut stranger = PeerConf::new(Conf::new().private_key.public_key());
+    stranger.allowed_ips.push("10.88.0.0/16".to_owned());
+    more.peers.push(stranger);
+
+    let address = SocketAddr::new(End::B.inner(Family::V4), 0);
+    let receiver = ends.b.run(|| TcpReceiver::listen(address)).unwrap();
+    let senders = TcpSenders::start(&ends.a, receiver.local_addr(), FLOWS, Amount::Count(BYTES), 11).unwrap();
+    let mut reloads = 0;
+    while !senders.is_finished() || reloads < 2 {
+        let told = reload(directory, if reloads % 2 == 0 { &more } else { &conf_a }, &[]);
+        assert_eq!(told.len(), 4, "a peer, its route, an address and a keepalive: {told:?}");
+        reloads += 1;
+    }
+    for flow in senders.finish() {
+        assert_eq!((&flow.error, flow.bytes, flow.confirmed), (&None, BYTES, BYTES));
+    }
+    for flow in receiver.finish() {
+        assert_eq!((&flow.error, flow.first_mismatch, flow.bytes), (&None, None, BYTES));
+    }
+    let report = status(directory);
+    assert_eq!(report["tunnel"]["handshakes"], 1, "{report:#}");
+    // The kernel's own multicast has no peer; nothing else may be dropped.
+    assert!(report["drops"].as_array().unwrap().iter().all(|drop| drop["reason"] == "no_peer"), "{report:#}");
+
+    reload(directory, &more, &[]);
+    assert!(addresses_of(&ends.a).iter().any(|address| address.contains("10.78.0.1")));
+    assert!(routes_of(&ends.a).iter().any(|route| route.contains("10.88.0.0/16")));
+    let told = reload(directory, &conf_a, &["--dry-run"]);
+    assert_eq!(told.len(), 4, "{told:?}");
+    assert!(routes_of(&ends.a).iter().any(|route| route.contains("10.88.0.0/16")), "that was only told");
+    assert_eq!((a.stop().code, b.stop().code), (Some(0), Some(0)));
+}
+
+#[test]
+fn a_reload_that_is_wrong_or_fails_changes_nothing() {
+    let Some(ends) = Ends::new("a_reload_that_is_wrong_or_fails_changes_nothing", 1500) else { return };
+    let (conf_a, _) = Conf::pair(Family::V4);
+    let (process, directory) = up(&ends, End::A, &conf_a);
+    let directory = directory.path();
+    let (routes, addresses) = (routes_of(&ends.a), addresses_of(&ends.a));
+
+    let file = conf_a.write(directory, NAME);
+    std::fs::write(&file, conf_a.text().replace("AllowedIPs", "AlowedIPs")).unwrap();
+    let output = weft(directory, &["reload", file.to_str().unwrap()]);
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(78), "{stderr}");
+    assert!(stderr.contains("AlowedIPs") && stderr.contains("did you mean `AllowedIPs`"), "{stderr}");
+
+    // The port belongs to somebody else: what was done for the new address is taken back.
+    let taken = ends.a.run(|| std::net::UdpSocket::bind("0.0.0.0:0")).unwrap();
+    let mut conf = conf_a.clone();
+    conf.listen_port = Some(taken.local_addr().unwrap().port());
+    conf.addresses.push("10.78.0.1/24".to_owned());
+    let file = conf.write(directory, NAME);
+    let output = weft(directory, &["reload", file.to_str().unwrap()]);
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("in use"), "{stderr}");
+    assert_eq!((routes_of(&ends.a), addresses_of(&ends.a)), (routes, addresses));
+    assert_eq!(status(directory)["listen_port"], conf_a.listen_port.unwrap());
+    assert!(reload(directory, &conf_a, &[]).is_empty(), "it is as it was");
+    assert_eq!(process.stop().code, Some(0));
+}

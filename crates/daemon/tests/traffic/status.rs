@@ -1,0 +1,284 @@
+//! `weft status`, `weft top` and `weft doctor` with interfaces that really run.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, UdpSocket};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use tempfile::TempDir;
+use weft::lab::Namespace;
+
+use crate::support::{
+    Conf, End, Ends, Family, NAME, PATIENCE, PORT, PeerConf, Pty, WeftProcess, answers, links_of, wait_until,
+};
+
+/// A running `weft up`, and the directory with its file and its control socket.
+struct Running {
+    process: WeftProcess,
+    directory: TempDir,
+}
+
+impl Running {
+    fn up(namespace: &Namespace, conf: &Conf) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let running = Self { process: start(namespace, conf, directory.path()), directory };
+        running.process.wait_until_up();
+        // The socket is opened right after that is said.
+        wait_until("the control socket", || UnixStream::connect(running.socket()).ok());
+        running
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.directory.path().join(format!("{NAME}.sock"))
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        command(self.directory.path(), arguments)
+    }
+
+    fn weft(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    /// What `weft status --json` says of the interface.
+    fn status(&self) -> Value {
+        let output = self.weft(&["status", NAME, "--json", "--sample", "0.1"]);
+        assert!(output.status.success(), "{output:?}");
+        let mut json: Value = serde_json::from_slice(&output.stdout).unwrap();
+        json["interfaces"][0].take()
+    }
+}
+
+fn start(namespace: &Namespace, conf: &Conf, directory: &Path) -> WeftProcess {
+    let file = conf.write(directory, NAME);
+    WeftProcess::spawn(namespace, WeftProcess::command(namespace, &file)).unwrap()
+}
+
+fn command(directory: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
+    command.args(arguments).env_remove("RUST_LOG").env_remove("NO_COLOR").env("WEFT_RUNTIME_DIR", directory);
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn checks(findings: &Value) -> Vec<(&str, &str)> {
+    let findings = findings.as_array().unwrap();
+    findings.iter().map(|f| (f["check"].as_str().unwrap(), f["level"].as_str().unwrap())).collect()
+}
+
+#[test]
+fn status_tells_what_a_tunnel_does_and_that_none_runs() {
+    let test = "status_tells_what_a_tunnel_does_and_that_none_runs";
+    let Some(ends) = Ends::new(test, 1500) else { return };
+    let (mut conf_a, conf_b) = Conf::pair(Family::V4);
+    conf_a.peers[0].persistent_keepalive = Some(25);
+    let (a, b) = (Running::up(&ends.a, &conf_a), Running::up(&ends.b, &conf_b));
+    assert!(answers(&ends.a, End::B.inner(Family::V4)));
+
+    let status = a.status();
+    assert_eq!(status["interface"], NAME);
+    assert_eq!(status["pid"], a.process.pid());
+    assert_eq!(status["public_key"], conf_a.private_key.public_key().to_string());
+    assert_eq!((&status["listen_port"], &status["mtu"]), (&Value::from(PORT), &Value::from(1420)));
+    assert_eq!(
+        (&status["udp"]["gso"], &status["tun"]["tcp_offload"]),
+        (&Value::Bool(true), &Value::Bool(true))
+    );
+    assert_eq!(status["addresses"].as_array().unwrap().len(), 2);
+    let peer = &status["peers"][0];
+    assert_eq!(peer["public_key"], conf_b.private_key.public_key().to_string());
+    assert_eq!(peer["endpoint"], SocketAddr::new(End::B.outer(Family::V4), PORT).to_string());
+    assert!(peer["latest_handshake_ms"].as_u64().unwrap() < 60_000, "{peer}");
+    assert_eq!((&peer["persistent_keepalive"], &peer["is_trying"]), (&Value::from(25), &Value::Bool(false)));
+    // Handshakes, data and keepalives, as the sockets have counted them.
+    assert!(peer["rx_bytes"].as_u64().unwrap() > 148 && peer["tx_bytes"].as_u64().unwrap() > 148, "{peer}");
+    assert_eq!(peer["tx_bytes"], status["udp"]["bytes_sent"]);
+    assert_eq!(peer["allowed_ips"].as_array().unwrap().len(), 2);
+    assert!(peer["rates"].is_object() && status["recent"]["window_ms"].as_u64().unwrap() >= 100, "{status}");
+    let bad = checks(&status["findings"]).into_iter().find(|(_, level)| *level == "problem");
+    assert_eq!(bad, None, "{status}");
+
+    // All that run, for people; without a terminal there are no colours.
+    let output = a.weft(&["status", "--sample", "0"]);
+    let shown = text(&output.stdout);
+    assert!(output.status.success() && !shown.contains('\x1b'), "{output:?}");
+    for part in [NAME, "51820", "1420", &conf_b.private_key.public_key().to_string(), "10.77.0.2/32"] {
+        assert!(shown.contains(part), "{part} in:\n{shown}");
+    }
+    assert!(!shown.contains(&*conf_a.private_key.to_base64()));
+
+    a.process.stop();
+    b.process.stop();
+    let none = command(a.directory.path(), &["status"]).output().unwrap();
+    assert_eq!(none.status.code(), Some(1));
+    assert!(text(&none.stderr).contains("no interface is running"), "{none:?}");
+    let named = command(a.directory.path(), &["status", NAME]).output().unwrap();
+    assert_eq!(named.status.code(), Some(1));
+    assert!(text(&named.stderr).contains("weft0 is not running"), "{named:?}");
+}
+
+#[test]
+fn status_says_why_nothing_comes_through() {
+    let Some(ends) = Ends::new("status_says_why_nothing_comes_through", 1500) else { return };
+    let mut conf = Conf::new();
+    conf.listen_port = Some(PORT);
+    conf.peers.push(PeerConf {
+        endpoint: Some("203.0.113.1:51820".parse().unwrap()),
+        allowed_ips: vec!["10.9.0.0/24".to_owned()],
+        persistent_keepalive: Some(1),
+        ..PeerConf::new(Conf::new().private_key.public_key())
+    });
+    let a = Running::up(&ends.a, &conf);
+    let status = wait_until("a word on the missing route", || {
+        let status = a.status();
+        checks(&status["findings"]).contains(&("no_route", "problem")).then_some(status)
+    });
+    // Besides what the kernel itself sends into a new interface (router solicitations), which is nobody's.
+    let drops = status["drops"].as_array().unwrap();
+    assert!(drops.iter().any(|d| d["reason"] == "udp_send_failed" && d["stage"] == "udp"), "{drops:?}");
+    let output = a.weft(&["status", NAME]);
+    assert!(text(&output.stdout).contains("ip route get 203.0.113.1"), "{output:?}");
+    a.process.stop();
+}
+
+#[test]
+fn an_interface_that_is_stopped_over_its_socket_is_gone_when_the_connection_ends() {
+    let test = "an_interface_that_is_stopped_over_its_socket_is_gone_when_the_connection_ends";
+    let Some(ends) = Ends::new(test, 1500) else { return };
+    let (conf, _) = Conf::pair(Family::V4);
+    let a = Running::up(&ends.a, &conf);
+    let mut stream = UnixStream::connect(a.socket()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(b"{\"version\":1,\"request\":\"stop\"}\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "{\"version\":1,\"ok\":{}}\n");
+    assert!(links_of(&ends.a).iter().all(|(name, ..)| name != NAME));
+    assert!(!a.socket().exists());
+    assert_eq!(a.process.wait().code, Some(0));
+}
+
+#[test]
+fn the_socket_of_a_killed_daemon_is_no_interface_and_in_nobodys_way() {
+    let test = "the_socket_of_a_killed_daemon_is_no_interface_and_in_nobodys_way";
+    let Some(ends) = Ends::new(test, 1500) else { return };
+    let (conf, _) = Conf::pair(Family::V4);
+    let killed = Running::up(&ends.a, &conf);
+    let (socket, directory) = (killed.socket(), killed.directory);
+    killed.process.signal(Signal::SIGKILL);
+    killed.process.wait();
+    assert!(socket.exists());
+    assert_eq!(command(directory.path(), &["status"]).output().unwrap().status.code(), Some(1));
+    let again = start(&ends.a, &conf, directory.path());
+    again.wait_until_up();
+    wait_until("the new daemon to answer", || {
+        command(directory.path(), &["status", "--sample", "0"])
+            .output()
+            .unwrap()
+            .status
+            .success()
+            .then_some(())
+    });
+    assert!(!again.stop().stderr.contains("no control socket"));
+    assert!(!socket.exists());
+}
+
+#[test]
+fn top_shows_a_running_interface_in_a_terminal_and_gives_it_back() {
+    let test = "top_shows_a_running_interface_in_a_terminal_and_gives_it_back";
+    let Some(ends) = Ends::new(test, 1500) else { return };
+    let (conf_a, conf_b) = Conf::pair(Family::V4);
+    let (a, b) = (Running::up(&ends.a, &conf_a), Running::up(&ends.b, &conf_b));
+    assert!(answers(&ends.a, End::B.inner(Family::V4)));
+    let peer = conf_b.private_key.public_key().to_string();
+    let leave = "\x1b[?1049l";
+    type Ending = fn(&mut Pty);
+    let endings: [Ending; 4] = [
+        |top| top.press("jkni\x1b[Bq"),
+        |top| top.press("\x03"),
+        |top| top.signal(Signal::SIGTERM),
+        |top| top.signal(Signal::SIGINT),
+    ];
+    for ending in endings {
+        let mut top = Pty::spawn(a.command(&["top", "--interval", "0.1"]), 100, 30);
+        top.wait_for(&peer[..10], 0);
+        assert!(top.output().contains("51820") && top.output().contains("\x1b[?1049h"), "{}", top.output());
+        assert!(!top.is_restored());
+        let so_far = top.output().len();
+        top.resize(30, 6);
+        top.wait_for(NAME, so_far);
+        ending(&mut top);
+        assert!(top.wait().success(), "{}", top.output());
+        top.wait_for(leave, 0);
+        assert!(top.is_restored());
+    }
+    // The daemon goes away, and is waited for.
+    let mut top = Pty::spawn(a.command(&["top", NAME, "--interval", "0.1"]), 100, 30);
+    top.wait_for(&peer[..10], 0);
+    a.process.stop();
+    top.wait_for("not running", 0);
+    top.press("q");
+    assert!(top.wait().success());
+    let gone = command(a.directory.path(), &["top", NAME]);
+    let mut top = Pty::spawn(gone, 80, 24);
+    assert_eq!(top.wait().code(), Some(1));
+    assert!(top.is_restored() && !top.output().contains("\x1b[?1049h"), "{}", top.output());
+    b.process.stop();
+}
+
+#[test]
+fn doctor_names_what_stands_in_the_way_of_a_configuration() {
+    let test = "doctor_names_what_stands_in_the_way_of_a_configuration";
+    let Some(ends) = Ends::new(test, 1500) else { return };
+    let (mut conf, _) = Conf::pair(Family::V4);
+    conf.mtu = Some(1440);
+    let a = Running::up(&ends.a, &conf);
+    // A second configuration, of another interface with the same port.
+    let file = conf.write(a.directory.path(), "weft1");
+    let doctor = |target: &str| {
+        let mut command = ends.a.command(env!("CARGO_BIN_EXE_weft"));
+        command.args(["doctor", target, "--json"]).env_remove("RUST_LOG");
+        command.env("WEFT_RUNTIME_DIR", a.directory.path());
+        let output = ends.a.run(|| command.output().unwrap());
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+        (output.status.code(), report)
+    };
+    let (code, report) = doctor(file.to_str().unwrap());
+    assert_eq!(code, Some(1), "{report}");
+    let found = checks(&report["findings"]);
+    for expected in [
+        ("tun_device", "ok"),
+        ("net_admin", "ok"),
+        ("interface", "ok"),
+        ("port", "problem"),
+        ("route", "warning"),
+    ] {
+        assert!(found.contains(&expected), "{expected:?} in {report:#}");
+    }
+    for check in ["tun_offload", "udp_buffers", "udp_offload", "kernel", "wireguard_module", "clock"] {
+        assert!(found.iter().any(|(name, _)| *name == check), "{check} in {report:#}");
+    }
+    // Its own interface and port are in nobody's way.
+    let own = a.directory.path().join(format!("{NAME}.conf"));
+    let (_, report) = doctor(own.to_str().unwrap());
+    let found = checks(&report["findings"]);
+    assert!(found.contains(&("interface", "ok")) && !found.contains(&("port", "problem")), "{report:#}");
+    a.process.stop();
+
+    // Somebody else's interface of that name, and an endpoint without a route.
+    let _busy = ends.a.run(|| UdpSocket::bind(("0.0.0.0", PORT)).unwrap());
+    conf.peers[0].endpoint = Some("203.0.113.1:51820".parse().unwrap());
+    let file = conf.write(a.directory.path(), "eth0");
+    let (code, report) = doctor(file.to_str().unwrap());
+    assert_eq!(code, Some(1), "{report}");
+    let found = checks(&report["findings"]);
+    for expected in [("interface", "problem"), ("port", "problem"), ("route", "problem")] {
+        assert!(found.contains(&expected), "{expected:?} in {report:#}");
+    }
+}

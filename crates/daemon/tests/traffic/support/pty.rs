@@ -1,0 +1,129 @@
+//! A program in a terminal of its own.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::wait_until;
+
+/// A program and its terminal. Dropping it kills the program.
+pub(crate) struct Pty {
+    child: Child,
+    terminal: File,
+    /// Keeps the terminal there after the program ended, so that its settings can be looked at.
+    slave: OwnedFd,
+    before: Settings,
+    output: Arc<Mutex<Vec<u8>>>,
+    _reader: JoinHandle<()>,
+}
+
+impl Pty {
+    /// Starts a command in a terminal of this size.
+    pub(crate) fn spawn(mut command: Command, columns: u16, rows: u16) -> Self {
+        let (mut master, mut slave) = (-1, -1);
+        let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        // SAFETY: the descriptors are written to, the size is read, and the other two may be null.
+        let opened = unsafe {
+            libc::openpty(
+                &raw mut master,
+                &raw mut slave,
+                std::ptr::null_mut(),
+                std::ptr::null(),
+                &raw const size,
+            )
+        };
+        assert_eq!(opened, 0, "{}", std::io::Error::last_os_error());
+        // SAFETY: both were just opened, and nobody else has them.
+        let (terminal, slave) = unsafe { (File::from_raw_fd(master), OwnedFd::from_raw_fd(slave)) };
+        let before = settings(&slave);
+        let end = || Stdio::from(slave.try_clone().unwrap());
+        command.stdin(end()).stdout(end()).stderr(end()).env("TERM", "xterm-256color").env_remove("NO_COLOR");
+        let take_terminal = || {
+            nix::unistd::setsid()?;
+            // SAFETY: the ioctl takes a number; standard input is the terminal.
+            match unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) } {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            }
+        };
+        // SAFETY: between fork and exec the closure only makes system calls.
+        unsafe { command.pre_exec(take_terminal) };
+        let child = command.spawn().unwrap();
+        let output = Arc::<Mutex<Vec<u8>>>::default();
+        let mut from = terminal.try_clone().unwrap();
+        let shared = Arc::clone(&output);
+        let reader = std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(count @ 1..) = from.read(&mut bytes) {
+                shared.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(&bytes[..count]);
+            }
+        });
+        Self { child, terminal, slave, before, output, _reader: reader }
+    }
+
+    /// All that was written to the terminal so far.
+    pub(crate) fn output(&self) -> String {
+        String::from_utf8_lossy(&self.output.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
+    }
+
+    /// Waits until the terminal got this text, after what it had got at `from`.
+    #[track_caller]
+    pub(crate) fn wait_for(&self, text: &str, from: usize) {
+        wait_until(text, || self.output().get(from..).is_some_and(|new| new.contains(text)).then_some(()));
+    }
+
+    /// Types.
+    pub(crate) fn press(&mut self, keys: &str) {
+        self.terminal.write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// Makes the terminal another size, of which the program is told.
+    pub(crate) fn resize(&self, columns: u16, rows: u16) {
+        let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        // SAFETY: the ioctl reads the size, which lives until after the call.
+        let result = unsafe { libc::ioctl(self.terminal.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) };
+        assert_eq!(result, 0);
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(i32::try_from(self.child.id()).unwrap()), signal).unwrap();
+    }
+
+    /// Waits until the program ends.
+    #[track_caller]
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        wait_until("the program in the terminal to end", || self.child.try_wait().unwrap())
+    }
+
+    /// Whether the terminal is as it was before the program.
+    pub(crate) fn is_restored(&self) -> bool {
+        settings(&self.slave) == self.before
+    }
+}
+
+/// Flags of input, output, control and local processing (termios(3)).
+type Settings = [libc::tcflag_t; 4];
+
+fn settings(terminal: &OwnedFd) -> Settings {
+    // SAFETY: a termios of zeros is a valid one, and the call fills it in.
+    let mut termios: libc::termios = unsafe { std::mem::zeroed() };
+    // SAFETY: the termios is written to, and lives until after the call.
+    let result = unsafe { libc::tcgetattr(terminal.as_raw_fd(), &raw mut termios) };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+    [termios.c_iflag, termios.c_oflag, termios.c_cflag, termios.c_lflag]
+}
+
+impl Drop for Pty {
+    fn drop(&mut self) {
+        // It has been waited for already if these fail.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
