@@ -16,6 +16,8 @@ pub(super) struct Places {
 struct Taken {
     next: u64,
     idle: HashMap<u64, (Instant, Arc<Notify>)>,
+    /// Somebody waits for the first place whose client becomes idle.
+    is_awaited: bool,
 }
 
 /// A client's place, until it is dropped.
@@ -31,7 +33,8 @@ impl Places {
         Self { free: Arc::new(Semaphore::new(count)), taken: Mutex::default() }
     }
 
-    /// A place, once there is one. If there is none, the client that has been idle for longest is asked for its.
+    /// A place, once there is one. If there is none, the client that has been idle for longest is asked for its, or
+    /// the first that becomes idle.
     pub(super) async fn take(self: &Arc<Self>) -> Place {
         if self.free.available_permits() == 0 {
             self.ask_the_longest_idle();
@@ -39,6 +42,7 @@ impl Places {
         // It is never closed.
         let permit = Arc::clone(&self.free).acquire_owned().await.ok();
         let mut taken = self.lock();
+        taken.is_awaited = false;
         taken.next += 1;
         let (places, number) = (Arc::clone(self), taken.next);
         Place { places, number, wanted: Arc::default(), _permit: permit }
@@ -47,8 +51,9 @@ impl Places {
     fn ask_the_longest_idle(&self) {
         let mut taken = self.lock();
         let longest = taken.idle.iter().min_by_key(|(_, (since, _))| *since).map(|(number, _)| *number);
-        if let Some((_, wanted)) = longest.and_then(|number| taken.idle.remove(&number)) {
-            wanted.notify_one();
+        match longest.and_then(|number| taken.idle.remove(&number)) {
+            Some((_, wanted)) => wanted.notify_one(),
+            None => taken.is_awaited = true,
         }
     }
 
@@ -60,8 +65,12 @@ impl Places {
 impl Place {
     /// From now on, until [`Self::is_busy`], the place may be asked for.
     pub(super) fn is_idle(&self) {
-        let since = Instant::now();
-        self.places.lock().idle.insert(self.number, (since, Arc::clone(&self.wanted)));
+        let mut taken = self.places.lock();
+        if std::mem::take(&mut taken.is_awaited) {
+            self.wanted.notify_one();
+        } else {
+            taken.idle.insert(self.number, (Instant::now(), Arc::clone(&self.wanted)));
+        }
     }
 
     /// The client has something to do.
