@@ -21,6 +21,7 @@
 //! A failure before `up` has returned takes back everything that was done. Called on a control thread only: every call
 //! waits for the system, and for commands.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
@@ -99,6 +100,7 @@ impl Host {
             Recording::In(directory) => claim(directory, interface)?,
         };
         let mut kept = None;
+        let mut known = BTreeMap::new();
         if let Some(left) = owner.as_ref().map(Owner::left_behind).transpose()?.flatten() {
             tracing::info!(%interface, "taking back what a daemon left behind");
             let failures;
@@ -107,6 +109,7 @@ impl Host {
                 tracing::warn!("{failure}");
             }
             (kernel.link, kernel.dns) = (None, None);
+            known = left.endpoints;
         }
         if owner.is_some() {
             outside::repair_dns();
@@ -120,6 +123,7 @@ impl Host {
             mark: plan.mark,
             steps: kept.iter().cloned().collect(),
             down: plan.down.clone(),
+            endpoints: known,
             ..Record::new(interface)
         };
         let host = Self { kernel, plan, applied: Applied::default(), owner, record, kept };
@@ -221,6 +225,15 @@ impl Host {
         let facts = facts.without(self.applied.steps());
         drop(alone);
         Ok(Plan::new(config, endpoints, &facts).keeping_places_of(self.applied.steps()))
+    }
+
+    /// Writes down where endpoints are that the configuration has names for; see [`remembered`].
+    pub fn remember(&mut self, endpoints: BTreeMap<String, SocketAddr>) -> Result<(), HostError> {
+        if self.record.endpoints == endpoints {
+            return Ok(());
+        }
+        self.record.endpoints = endpoints;
+        self.write()
     }
 
     /// Runs PreDown. What fails is warned of.
@@ -361,6 +374,14 @@ fn save_with(
     let saved =
         Saved { device, addresses: addresses.as_deref(), mtu: link.map(|link| link.mtu), chosen_mark };
     save::save(file, interface, &saved)
+}
+
+/// Where the endpoints were, by `host:port`, when a daemon crashed behind its kill switch: names cannot be looked up
+/// until the tunnel is there again.
+pub fn remembered(directory: &Path, interface: &InterfaceName) -> BTreeMap<String, SocketAddr> {
+    let left = Record::read(directory, interface).ok().flatten();
+    left.filter(|record| record.steps.iter().any(down::has_kill_switch))
+        .map_or_else(BTreeMap::new, |record| record.endpoints)
 }
 
 /// What would be done for a configuration, as things are; nothing is claimed or written down.

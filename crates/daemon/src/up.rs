@@ -6,13 +6,14 @@ use std::net::SocketAddr;
 
 use crate::background::{self, BackgroundError};
 use crate::cli::UpArgs;
-use crate::config::{self, Config, LoadError};
+use crate::config::{self, Config, Endpoint, LoadError};
 use crate::control::ControlError;
 use crate::dataplane::{DataplaneError, StartError};
 use crate::exit;
 use crate::host::{self, HostError};
 use crate::output;
-use crate::resolve::{self, Cancel, ResolveError, Retries};
+use crate::resolve::{self, AtStart, Cancel, ResolveError, Retries};
+use crate::runtime_dir::runtime_dir;
 use crate::scheduling::Priority;
 use crate::secrecy;
 use crate::udp::PathMtu;
@@ -135,13 +136,18 @@ fn dry_run(config: &Config) -> Result<(), exit::Error> {
     output::print(host::plan(config, &endpoints)?.to_string().as_bytes())
 }
 
+/// The addresses of the endpoints. Where a kill switch is in force that a daemon left behind, those that it had do as
+/// well: it lets nobody ask.
 fn resolve_endpoints(config: &Config) -> Result<Vec<Option<SocketAddr>>, ResolveError> {
-    let (retries, cancel) = (Retries::from_environment(), Cancel::default());
-    config
-        .peers
-        .iter()
-        .map(|peer| {
-            peer.endpoint.as_ref().map(|endpoint| resolve::resolve(endpoint, retries, &cancel)).transpose()
-        })
-        .collect()
+    let endpoints = config.peers.iter().map(|peer| peer.endpoint.as_ref());
+    let remembered = host::remembered(&runtime_dir(), &config.interface.name);
+    if remembered.is_empty() {
+        let at_start = AtStart::Wait(Retries::from_environment());
+        return resolve::first_addresses(endpoints, at_start, &Cancel::default());
+    }
+    let address = |endpoint: &Endpoint| {
+        let now = resolve::resolve(endpoint, Retries::Limited(0), &Cancel::default()).ok();
+        now.or_else(|| remembered.get(&endpoint.to_string()).copied())
+    };
+    Ok(endpoints.map(|endpoint| endpoint.and_then(address)).collect())
 }

@@ -2,7 +2,7 @@
 
 use ipnet::IpNet;
 
-use crate::config::{Config, Endpoint, InterfaceName, Peer, Table};
+use crate::config::{Config, Endpoint, InterfaceName, KillSwitch, Peer, Table};
 
 /// What a configuration asks of the machine; the default asks for nothing in particular.
 #[derive(Clone, Debug, Default)]
@@ -51,8 +51,8 @@ impl Wish {
             mtu: interface.mtu,
             full_tunnel_v4: routes_all(true),
             full_tunnel_v6: routes_all(false),
-            kill_switch: false,
-            dns: false,
+            kill_switch: interface.host.kill_switch != KillSwitch::Off,
+            dns: !interface.host.dns.is_empty(),
             is_hub: config.peers.iter().filter(|peer| is_client(peer)).count() >= 2,
             endpoints,
         }

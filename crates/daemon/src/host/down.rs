@@ -104,6 +104,6 @@ pub(super) fn take_back(record: &Record, kernel: &mut Kernel, keep: Keep) -> (Ve
     (failures, kept.into_iter().next())
 }
 
-fn has_kill_switch(step: &Step) -> bool {
+pub(super) fn has_kill_switch(step: &Step) -> bool {
     matches!(step, Step::Firewall(firewall) if firewall.kill_switch != KillSwitch::Off)
 }

@@ -3,9 +3,10 @@
 //! `NAME.json` lists the steps, and is written before the first of them; `NAME.lock` is locked for as long as a
 //! daemon runs the interface, and names its process. A lock goes with its process, however that ended.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -41,6 +42,10 @@ pub struct Record {
     pub dns: Option<dns::Record>,
     /// The commands of PreDown and PostDown.
     pub down: Vec<Hook>,
+    /// Where endpoints were that are names in the configuration, as `host:port`: behind a kill switch that outlives a
+    /// crash nobody can ask for them.
+    #[serde(default)]
+    pub endpoints: BTreeMap<String, SocketAddr>,
 }
 
 impl Record {
@@ -55,6 +60,7 @@ impl Record {
             steps: Vec::new(),
             dns: None,
             down: Vec::new(),
+            endpoints: BTreeMap::new(),
         }
     }
 

@@ -2,6 +2,7 @@
 //!
 //! Whatever waits for the system (netlink, commands, name servers) waits here; packets go on meanwhile.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -121,6 +122,7 @@ impl Supervisor {
             uapi: None,
             socket: None,
         };
+        supervisor.remember();
         supervisor.show();
         supervisor.follow_network(inbox);
         supervisor.follow_names(endpoints, inbox);
@@ -150,6 +152,22 @@ impl Supervisor {
                 Step::Firewall(firewall) => running.firewall.push(firewall.to_string()),
                 Step::Mtu(_) | Step::LinkUp | Step::Sysctl { .. } | Step::Hook(_) => {}
             }
+        }
+    }
+
+    /// Writes down where endpoints are that have names, for a start behind a kill switch.
+    fn remember(&mut self) {
+        let Ok(state) = self.controller.get() else { return };
+        let current: HashMap<PublicKey, Option<SocketAddr>> =
+            state.peers.iter().map(|peer| (peer.public_key, peer.endpoint)).collect();
+        let known = self.config.peers.iter().filter_map(|peer| {
+            let endpoint =
+                peer.endpoint.as_ref().filter(|endpoint| matches!(endpoint, Endpoint::Name { .. }))?;
+            Some((endpoint.to_string(), current.get(&peer.public_key).copied().flatten()?))
+        });
+        let known = known.collect();
+        if let Some(Err(error)) = self.daemon.host_mut().map(|host| host.remember(known)) {
+            tracing::warn!("{error}");
         }
     }
 
@@ -267,13 +285,14 @@ impl Supervisor {
         }
     }
 
-    fn resolved(&self, peer: PublicKey, address: SocketAddr) {
+    fn resolved(&mut self, peer: PublicKey, address: SocketAddr) {
         let endpoint = PeerChange { endpoint: Some(address), update_only: true, ..PeerChange::new(peer) };
         let change = DeviceChange { peers: vec![endpoint], ..DeviceChange::default() };
         tracing::info!(%peer, endpoint = %address, "the name of the peer's endpoint has another address");
         if let Err(error) = self.controller.set(change) {
             tracing::debug!(%error, "cannot send to another address");
         }
+        self.remember();
     }
 
     /// Ways to peers that are new are looked at, so that a later change of them is noticed.
@@ -286,6 +305,7 @@ impl Supervisor {
         let outcome = reload::reload(daemon, config, *overrides, controller, reload)?;
         if !reload.dry_run {
             self.daemon.keep_in_step(&self.config)?;
+            self.remember();
             self.show();
             let state = self.controller.get().map_err(|_| ManageError::Ended)?;
             let current = |key: &PublicKey| state.peers.iter().find(|peer| peer.public_key == *key)?.endpoint;
