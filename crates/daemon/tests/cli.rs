@@ -402,7 +402,7 @@ fn keys_are_made_and_fit_each_other() {
 fn a_wrong_command_line_ends_with_2_and_help_with_0() {
     for arguments in [
         &[][..],
-        &["bogus"],
+        &["chekc"],
         &["up"],
         &["check"],
         &["check", "a", "b"],
