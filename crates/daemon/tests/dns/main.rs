@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "clippy.toml allows it in tests, but not in their helpers")]
 
 mod crash;
+mod daemon;
 mod file;
 mod names;
 mod resolvconf;

@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const PEER: [u8; 32] = [1; 32];
 
 /// The A records of every name; none: there is no such name.
-type Records = Arc<Mutex<Vec<Ipv4Addr>>>;
+pub(crate) type Records = Arc<Mutex<Vec<Ipv4Addr>>>;
 
 /// Answers on the loopback interface of this thread's network namespace, for as long as the process lives.
 fn serve(records: &Records) {
@@ -54,7 +54,7 @@ fn answer(question: &[u8], records: &[Ipv4Addr]) -> Option<Vec<u8>> {
 }
 
 /// Runs `work` where names are looked up at a server with these records only.
-fn with_name_server(test: &str, records: &Records, work: impl FnOnce() + Send) {
+pub(crate) fn with_name_server(test: &str, records: &Records, work: impl FnOnce() + Send) {
     if !lab::namespaces_permitted(test) {
         return;
     }
@@ -88,7 +88,7 @@ fn at(last: u8) -> SocketAddr {
     (Ipv4Addr::new(192, 0, 2, last), 51820).into()
 }
 
-fn set(records: &Records, lasts: &[u8]) {
+pub(crate) fn set(records: &Records, lasts: &[u8]) {
     *records.lock().unwrap() = lasts.iter().map(|&last| Ipv4Addr::new(192, 0, 2, last)).collect();
 }
 

@@ -1,0 +1,111 @@
+//! `weft up` whose peer has a name.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use weft::lab;
+use weft::routes::Netlink;
+use weft_tunnel::PrivateKey;
+
+use crate::names::{Records, set, with_name_server};
+
+const NAME: &str = "weftdns0";
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// `weft up` in the namespaces of this thread. Dropping it kills it.
+struct Up(Child);
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn weft(directory: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
+    command.env("WEFT_RUNTIME_DIR", directory).env_remove("RUST_LOG").stdin(Stdio::null());
+    command
+}
+
+fn up(directory: &Path, setting: &str) -> Up {
+    let (own, peer) = (PrivateKey::generate().unwrap(), PrivateKey::generate().unwrap());
+    let text = format!(
+        "[Interface]\nPrivateKey = {}\nAddress = 10.77.0.1/24\n{setting}\n[Peer]\nPublicKey = {}\n\
+         Endpoint = vpn.weft.example:51820\nAllowedIPs = 10.77.0.2/32\n",
+        own.to_base64().as_str(),
+        peer.public_key()
+    );
+    let file = directory.join(format!("{NAME}.conf"));
+    fs::write(&file, text).unwrap();
+    let child = weft(directory).arg("up").arg(&file).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    Up(child.unwrap())
+}
+
+/// Waits until the peer's endpoint is this one.
+#[track_caller]
+fn wait_for_endpoint(directory: &Path, endpoint: &str) {
+    let start = Instant::now();
+    let mut last = Value::Null;
+    while start.elapsed() < PATIENCE {
+        let output = weft(directory).args(["status", NAME, "--json", "--sample", "0"]).output().unwrap();
+        if output.status.success() {
+            let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+            last = json["interfaces"][0]["peers"][0]["endpoint"].clone();
+            if last == endpoint {
+                return;
+            }
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    panic!("the endpoint is not {endpoint} but {last}");
+}
+
+#[test]
+fn another_address_of_the_name_is_used_when_the_network_changes() {
+    let test = "another_address_of_the_name_is_used_when_the_network_changes";
+    if !lab::tun_permitted(test) {
+        return;
+    }
+    let records = Records::default();
+    set(&records, &[1]);
+    with_name_server(test, &records, || {
+        let directory = tempfile::tempdir().unwrap();
+        let _up = up(directory.path(), "");
+        wait_for_endpoint(directory.path(), "192.0.2.1:51820");
+        set(&records, &[2]);
+        let netlink = Netlink::open().unwrap();
+        let loopback = netlink.link(&"lo".parse().unwrap()).unwrap();
+        netlink.add_address(&loopback, "198.51.100.7/32".parse().unwrap()).unwrap();
+        wait_for_endpoint(directory.path(), "192.0.2.2:51820");
+    });
+}
+
+#[test]
+fn a_start_behind_the_kill_switch_of_a_crash_finds_the_peer_without_name_servers() {
+    let test = "a_start_behind_the_kill_switch_of_a_crash_finds_the_peer_without_name_servers";
+    if !lab::tun_permitted(test) {
+        return;
+    }
+    let records = Records::default();
+    set(&records, &[1]);
+    with_name_server(test, &records, || {
+        let directory = tempfile::tempdir().unwrap();
+        let crashed = up(directory.path(), "# weft: KillSwitch = on");
+        wait_for_endpoint(directory.path(), "192.0.2.1:51820");
+        let file = directory.path().join(format!("{NAME}.json"));
+        let start = Instant::now();
+        while !fs::read_to_string(&file).unwrap().contains("192.0.2.1:51820") {
+            assert!(start.elapsed() < PATIENCE, "the address is not written down");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        drop(crashed);
+        // There is no such name any more.
+        set(&records, &[]);
+        let _up = up(directory.path(), "# weft: KillSwitch = on");
+        wait_for_endpoint(directory.path(), "192.0.2.1:51820");
+    });
+}
