@@ -89,6 +89,8 @@ pub struct Peer {
     pub allowed_ips: Vec<IpNet>,
     /// Seconds between keepalives that are sent whatever else is sent.
     pub persistent_keepalive: Option<NonZeroU16>,
+    /// What people call it: the comment `# friendly_name = …`, which dashboards know.
+    pub friendly_name: Option<String>,
 }
 
 /// Where a peer is reached.

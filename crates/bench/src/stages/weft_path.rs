@@ -43,6 +43,7 @@ impl Weft {
                     endpoint: Some(Endpoint::Address(endpoint)),
                     allowed_ips: vec![IpNet::from(place.other().inner())],
                     persistent_keepalive: None,
+                    friendly_name: None,
                 }],
             };
             let options = Options { tun_threads, ..Options::default() };

@@ -155,5 +155,6 @@ fn finish_peer(index: usize, draft: PeerDraft, owners: &mut Owners) -> Option<Pe
         endpoint: draft.endpoint.value,
         allowed_ips,
         persistent_keepalive: draft.persistent_keepalive.value.flatten(),
+        friendly_name: draft.friendly_name,
     })
 }

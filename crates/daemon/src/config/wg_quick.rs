@@ -26,6 +26,8 @@ pub fn parse(text: &str, source: &Path, interface: InterfaceName) -> Result<Pars
         let line = Line { number: index + 1, text, with_comment: line };
         if let Some(setting) = setting_of(line.with_comment) {
             drafts.read_setting(section, line.number, setting, &mut reports);
+        } else if let Some(name) = friendly_name_of(line.with_comment) {
+            drafts.name_peer(section, name);
         } else if line.text.starts_with('[') {
             section = drafts.open_section(&line, &mut reports);
         } else if !line.text.is_empty() {
@@ -50,6 +52,14 @@ pub(super) fn setting_of(line: &str) -> Option<&str> {
     let comment = line.trim_start().strip_prefix('#')?.trim_start();
     let is_setting = comment.get(..MARK.len()).is_some_and(|start| start.eq_ignore_ascii_case(MARK));
     is_setting.then(|| comment[MARK.len()..].trim())
+}
+
+/// What stands behind `# friendly_name =` if the line is such a comment: text to be shown, and nothing else.
+fn friendly_name_of(line: &str) -> Option<String> {
+    const LONGEST: usize = 64;
+    let (key, name) = line.trim_start().strip_prefix('#')?.split_once('=')?;
+    let shown: String = name.trim().chars().filter(|c| !c.is_control()).take(LONGEST).collect();
+    (key.trim().eq_ignore_ascii_case("friendly_name") && !shown.is_empty()).then_some(shown)
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -154,6 +164,7 @@ pub(super) struct PeerDraft {
     pub(super) endpoint: Slot<Endpoint>,
     pub(super) allowed_ips: Vec<(usize, IpNet)>,
     pub(super) persistent_keepalive: Slot<Option<std::num::NonZeroU16>>,
+    pub(super) friendly_name: Option<String>,
 }
 
 /// Everything read so far.
@@ -190,6 +201,12 @@ impl Drafts {
                 reports.error(line.number, None, Problem::NotALine);
                 Section::Refused
             }
+        }
+    }
+
+    fn name_peer(&mut self, section: Section, name: String) {
+        if let Some(peer) = self.peers.last_mut().filter(|_| section == Section::Peer) {
+            peer.friendly_name = Some(name);
         }
     }
 

@@ -112,6 +112,7 @@ fn config(name: &str, place: usize, keys: &[PrivateKey; 2]) -> Result<Config, Er
             endpoint: Some(Endpoint::Address(SocketAddr::new(outer(1 - place).addr(), PORT))),
             allowed_ips: vec![IpNet::from(address_v4.addr()), IpNet::from(address_v6.addr())],
             persistent_keepalive: None,
+            friendly_name: None,
         }],
     })
 }

@@ -134,9 +134,13 @@ impl Supervisor {
     fn show(&self) {
         let Some(host) = self.daemon.host() else { return };
         let name = &self.config.interface.name;
+        let names = self.config.peers.iter();
+        let names = names.filter_map(|peer| Some((peer.public_key, peer.friendly_name.clone()?)));
+        let names = names.collect();
         let mut guard = self.managed.running();
         let running = &mut *guard;
         running.mtu = self.daemon.mtu();
+        running.friendly_names = names;
         for list in [&mut running.addresses, &mut running.routes, &mut running.dns, &mut running.firewall] {
             list.clear();
         }
