@@ -7,6 +7,7 @@ use ipnet::IpNet;
 use serde::Serialize;
 
 use crate::cli::CheckArgs;
+use crate::config::Interface;
 use crate::config::{
     self, Config, ConfigErrors, Hook, KillSwitch, LoadError, Location, Parsed, Peer, Warning,
 };
@@ -44,7 +45,10 @@ fn summary(config: &Config) -> String {
     let interface = &config.interface;
     let mut own = new_table();
     own.add_row(["interface", interface.name.as_str()]);
-    own.add_row(["public key", &interface.private_key.public_key().to_string()]);
+    own.add_row([
+        "public key",
+        &public_key(interface).unwrap_or_else(|| "none: a command has to set it".to_owned()),
+    ]);
     own.add_row(["listen port", &or(&interface.listen_port, interface.listen_port == 0, "random")]);
     own.add_row(["addresses", &list(&interface.addresses)]);
     own.add_row([
@@ -88,6 +92,10 @@ fn add_host_rows(table: &mut Table, config: &Config) {
     if host.mss_clamp {
         table.add_row(["MSS clamp", "on"]);
     }
+}
+
+fn public_key(interface: &Interface) -> Option<String> {
+    interface.private_key.as_ref().map(|key| key.public_key().to_string())
 }
 
 fn new_table() -> Table {
@@ -160,7 +168,7 @@ struct Finding {
 #[derive(Serialize)]
 struct InterfaceReport {
     name: String,
-    public_key: String,
+    public_key: Option<String>,
     listen_port: u16,
     fw_mark: u32,
     addresses: Vec<String>,
@@ -250,7 +258,7 @@ impl InterfaceReport {
         let host = &interface.host;
         Self {
             name: interface.name.to_string(),
-            public_key: interface.private_key.public_key().to_string(),
+            public_key: public_key(interface),
             listen_port: interface.listen_port,
             fw_mark: interface.fw_mark,
             addresses: texts(&interface.addresses),

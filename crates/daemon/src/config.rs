@@ -61,7 +61,7 @@ pub struct Interface {
     /// The name of the device.
     pub name: InterfaceName,
     /// Our identity.
-    pub private_key: PrivateKey,
+    pub private_key: Option<PrivateKey>,
     /// The UDP port to listen on; 0: one that the system chooses.
     pub listen_port: u16,
     /// The mark of every UDP packet that is sent (SO_MARK); 0: none.

@@ -29,7 +29,7 @@ impl Weft {
             let config = Config {
                 interface: Interface {
                     name: TUN.parse()?,
-                    private_key: key.clone(),
+                    private_key: Some(key.clone()),
                     listen_port: PORT,
                     fw_mark: 0,
                     addresses: vec![place.inner_net()],

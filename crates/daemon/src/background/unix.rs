@@ -53,7 +53,7 @@ fn wait(mut word: File, child: Pid) -> i32 {
         match waitpid(child, None) {
             Ok(WaitStatus::Exited(_, code)) => return code,
             Ok(WaitStatus::Signaled(_, signal, _)) => {
-                eprintln!("error: {signal} ended the daemon before it was ready");
+                eprintln!("error: {signal:?} ended the daemon before it was ready");
                 return FAILURE;
             }
             Ok(_) | Err(Errno::EINTR) => {}

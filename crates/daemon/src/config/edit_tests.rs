@@ -59,7 +59,7 @@ fn state_of(config: &Config) -> DeviceState {
         allowed_ips: peer.allowed_ips.clone(),
     });
     DeviceState {
-        private_key: Some(config.interface.private_key.clone()),
+        private_key: config.interface.private_key.clone(),
         listen_port: config.interface.listen_port,
         fw_mark: config.interface.fw_mark,
         peers: peers.collect(),

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use ipnet::IpNet;
 use weft_tunnel::PublicKey;
 
+use super::Stage;
 use super::problem::{Notice, Problem};
 use super::wg_quick::{Drafts, InterfaceDraft, PeerDraft, Reports};
 use super::{Config, Endpoint, Interface, InterfaceName, MIN_MTU_IPV6, Peer, Table};
@@ -108,7 +109,8 @@ fn finish_interface(
     table: Table,
     reports: &mut Reports,
 ) -> Option<Interface> {
-    if draft.private_key.line == 0 {
+    // A command may give the interface its key: `PostUp = wg set %i private-key FILE`.
+    if draft.private_key.line == 0 && !draft.host.has_hook(Stage::PostUp) {
         reports.error(draft.line, Some("PrivateKey"), Problem::MissingPrivateKey);
     }
     let mut lines: HashMap<IpNet, usize> = HashMap::new();
@@ -130,7 +132,10 @@ fn finish_interface(
     }
     Some(Interface {
         name,
-        private_key: draft.private_key.value?,
+        private_key: match draft.private_key.line {
+            0 => None,
+            _ => Some(draft.private_key.value?),
+        },
         listen_port: draft.listen_port.value.unwrap_or_default(),
         fw_mark: draft.fw_mark.value.unwrap_or_default(),
         addresses,

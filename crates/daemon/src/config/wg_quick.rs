@@ -14,7 +14,7 @@ use super::{Dns, Endpoint, Hook, HostConfig, InterfaceName, KillSwitch, Parsed, 
 /// Parses the text of a wg-quick file. `source` is what messages call the file.
 ///
 /// Keys are case-insensitive, `#` begins a comment except in commands, where the shell reads it; a byte order mark and
-/// CRLF are fine. A comment line `# weft: KEY = VALUE` in [Interface] is a setting of weft's own, which others pass
+/// CRLF are fine. A comment line `# weft: KEY = VALUE` in `[Interface]` is a setting of weft's own, which others pass
 /// over. All errors are collected, none ends the parsing.
 pub fn parse(text: &str, source: &Path, interface: InterfaceName) -> Result<Parsed, ConfigErrors> {
     let mut reports = Reports::new(source.into());
@@ -140,6 +140,12 @@ pub(super) struct HostDraft {
     kill_switch: Slot<KillSwitch>,
     path_mtu_discovery: Slot<bool>,
     mss_clamp: Slot<bool>,
+}
+
+impl HostDraft {
+    pub(super) fn has_hook(&self, stage: Stage) -> bool {
+        self.hooks.iter().any(|hook| hook.stage == stage)
+    }
 }
 
 impl HostDraft {

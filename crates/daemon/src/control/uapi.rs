@@ -5,6 +5,7 @@
 //! the socket.
 
 mod errno;
+#[cfg(any(unix, test))]
 mod lines;
 mod request;
 mod response;

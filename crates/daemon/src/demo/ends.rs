@@ -98,7 +98,7 @@ fn config(name: &str, place: usize, keys: &[PrivateKey; 2]) -> Result<Config, Er
     Ok(Config {
         interface: Interface {
             name,
-            private_key: keys[place].clone(),
+            private_key: Some(keys[place].clone()),
             listen_port: PORT,
             fw_mark: 0,
             addresses: inner(place).to_vec(),

@@ -185,8 +185,11 @@ impl Change {
 /// One rule is added before the other one goes; the rest is replaced by being done over.
 fn replace(from: &Step, to: &Step, system: &mut impl System) -> Result<Outcome, HostError> {
     let outcome = system.apply(to)?;
-    if matches!(from, Step::Rule(_)) {
-        system.undo(from)?;
+    if matches!(from, Step::Rule(_))
+        && let Err(error) = system.undo(from)
+    {
+        warn_of(system.undo(to).err());
+        return Err(error);
     }
     Ok(outcome)
 }

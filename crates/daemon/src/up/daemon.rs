@@ -33,28 +33,31 @@ impl Daemon {
         on_end: impl FnOnce() + Send + 'static,
     ) -> Result<Self, UpError> {
         let host = Host::prepare(config, None, &known(endpoints), &Recording::Nowhere)?;
-        Self::start_on(host, config, endpoints, options, None, on_end)
+        Self::start_on(host, config, endpoints, options, None, |_| {}, on_end)
     }
 
     /// The same on a system that was prepared for it. `on_event` is told what happens to peers, on the packet thread.
+    /// `on_open` is called when the interface can be asked, before any command of the configuration runs.
     pub fn start_on(
         mut host: Host,
         config: &Config,
         endpoints: &[Option<SocketAddr>],
         options: &Options,
         on_event: Option<OnEvent>,
+        on_open: impl FnOnce(&Arc<Controller>),
         on_end: impl FnOnce() + Send + 'static,
     ) -> Result<Self, UpError> {
         let own = &config.interface;
         let udp = UdpConfig { port: own.listen_port, fwmark: host.mark(), ..UdpConfig::default() };
         let mut interface = Interface::open(own.name.as_str(), Vec::new(), udp, options, on_event, on_end)?;
-        host.before()?;
         let mtu = host.mtu();
+        // Packets may move from here on: the first that the routes bring finds the event loop running.
+        interface.run(mtu)?;
+        on_open(interface.controller());
+        host.before()?;
         if let Some(link) = host.link() {
             host.netlink().set_queue_limits(link, interface::queue_limits(mtu));
         }
-        // Packets may move from here on: the first that the routes bring finds the event loop running.
-        interface.run(mtu)?;
         interface.controller().set(device_change(config, endpoints))?;
         host.up()?;
         let opened = interface.opened();
@@ -62,7 +65,7 @@ impl Daemon {
             interface = opened.interface,
             port = opened.port,
             mtu,
-            public_key = %own.private_key.public_key(),
+            public_key = own.private_key.as_ref().map(|key| key.public_key().to_string()),
             peers = config.peers.len(),
             tun_threads = tun_queues(options.tun_threads),
             tcp_offload = opened.offload.tcp,
@@ -198,7 +201,8 @@ pub(super) fn device_change(config: &Config, endpoints: &[Option<SocketAddr>]) -
         ..PeerChange::new(peer.public_key)
     });
     DeviceChange {
-        private_key: Some(Some(config.interface.private_key.clone())),
+        // Without one it stays as it is: a command gives it.
+        private_key: config.interface.private_key.clone().map(Some),
         replace_peers: true,
         peers: peers.collect(),
         ..DeviceChange::default()

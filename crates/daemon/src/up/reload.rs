@@ -128,11 +128,10 @@ fn difference(
 /// What is done about keys, port and peers, a sentence each. No key but public ones is in them.
 fn told(old: &Config, new: &Config, state: &DeviceState) -> Vec<String> {
     let mut told = Vec::new();
-    if state.private_key.as_ref() != Some(&new.interface.private_key) {
-        told.push(format!(
-            "set another private key: the interface is {} from then on",
-            new.interface.private_key.public_key()
-        ));
+    if let Some(key) = &new.interface.private_key
+        && state.private_key.as_ref() != Some(key)
+    {
+        told.push(format!("set another private key: the interface is {} from then on", key.public_key()));
     }
     let port = new.interface.listen_port;
     if (port != 0 || old.interface.listen_port != 0) && port != state.listen_port {

@@ -15,7 +15,7 @@ use super::reload;
 use super::served::{Announced, Managing};
 use super::{Options, Overrides, UpError, resolve_endpoints};
 use crate::background::{Notifier, Output};
-use crate::config::{Config, Endpoint};
+use crate::config::{Config, Endpoint, InterfaceName};
 use crate::control::socket::{Client, ManageError, Reload, ReloadReport};
 use crate::control::{Control, Controller, DeviceChange, Managed, PeerChange, socket, uapi};
 use crate::dataplane::tun_queues;
@@ -71,14 +71,29 @@ pub(super) fn run(
     let (ended, happened) = (inbox.clone(), inbox.clone());
     let on_event = Box::new(move |event| drop(happened.try_send(Message::Peer(event))));
     let on_end = move || drop(ended.send(Message::Ended));
-    let daemon = Daemon::start_on(host, &config, &endpoints, options, Some(on_event), on_end)?;
-    let supervisor = Supervisor::start(daemon, config, overrides, &endpoints, options, &inbox)?;
+    let mut uapi = None;
+    let name = config.interface.name.clone();
+    let on_open = |controller: &Arc<Controller>| uapi = serve_uapi(&name, controller, &inbox);
+    let daemon = Daemon::start_on(host, &config, &endpoints, options, Some(on_event), on_open, on_end)?;
+    let mut supervisor = Supervisor::start(daemon, config, overrides, &endpoints, options, &inbox)?;
+    supervisor.uapi = uapi;
     if let Some(notifier) = notifier {
         // In a file somebody may look for it later; a pipe would keep whoever reads it waiting.
         let is_file = std::fs::metadata("/dev/stderr").is_ok_and(|stderr| stderr.is_file());
         notifier.ready(if is_file { Output::Kept } else { Output::Discarded })?;
     }
     supervisor.work(messages, file)
+}
+
+/// Lets wg(8) ask the interface, before the commands of its configuration run: they may want to.
+fn serve_uapi(name: &InterfaceName, controller: &Arc<Controller>, inbox: &Inbox) -> Option<uapi::Server> {
+    let control: Arc<dyn Control> = Arc::new(Announced::new(Arc::clone(controller), inbox.clone()));
+    let removed = inbox.clone();
+    let on_gone = move || drop(removed.send(Message::SocketRemoved));
+    let server = uapi::Listener::open(name).map_err(|error| error.to_string()).and_then(|listener| {
+        uapi::Server::start(listener, control, on_gone).map_err(|error| error.to_string())
+    });
+    server.inspect_err(|error| tracing::warn!("wg(8) cannot ask this interface: {error}")).ok()
 }
 
 struct Supervisor {
@@ -208,16 +223,6 @@ impl Supervisor {
 
     fn serve(&mut self, inbox: &Inbox) {
         let name = &self.config.interface.name;
-        let control: Arc<dyn Control> = Arc::new(Announced::new(Arc::clone(&self.controller), inbox.clone()));
-        let removed = inbox.clone();
-        let on_gone = move || drop(removed.send(Message::SocketRemoved));
-        let server = uapi::Listener::open(name).map_err(|error| error.to_string()).and_then(|listener| {
-            uapi::Server::start(listener, control, on_gone).map_err(|error| error.to_string())
-        });
-        match server {
-            Ok(server) => self.uapi = Some(server),
-            Err(error) => tracing::warn!("wg(8) cannot ask this interface: {error}"),
-        }
         let managing = Managing::new(Arc::clone(&self.managed), inbox.clone());
         match socket::Server::start(&Client::path_of(name), Arc::new(managing)) {
             Ok(server) => self.socket = Some(server),
