@@ -18,6 +18,7 @@
 mod support;
 
 mod background;
+mod commands_of_up;
 mod dump;
 mod handed_in;
 mod hostile;
