@@ -82,7 +82,10 @@ impl Bed {
         let a = conf_a.start(&ends.a, &setting.options("weft-a")).unwrap();
         let b = conf_b.start(&ends.b, &setting.options("weft-b")).unwrap();
         let bed = Self { ends, setting, a, b, before };
-        assert!(answers(&bed.ends.a, End::B.inner(Family::V4)), "no answer through the tunnel: {setting:?}");
+        // IPv6 as well: the kernel takes an address into its routes a moment after it was added.
+        for family in [Family::V4, Family::V6] {
+            assert!(answers(&bed.ends.a, End::B.inner(family)), "no answer through the tunnel: {setting:?}");
+        }
         Some(bed)
     }
 
