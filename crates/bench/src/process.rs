@@ -29,6 +29,8 @@ impl Process {
         let (program, arguments) = words.split_first().context("there is no program to start")?;
         let file = File::create(&output).context("cannot make a file for a program's output")?;
         let mut command = namespace.command(program);
+        // Both ends have an interface of the same name.
+        command.env(weft::runtime_dir::VARIABLE, output.with_extension("run"));
         command.args(arguments).stdin(Stdio::null()).stderr(file.try_clone()?).stdout(file);
         let child =
             namespace.start(command).with_context(|| format!("cannot start {program}: is it installed?"))?;

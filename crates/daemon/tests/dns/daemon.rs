@@ -5,6 +5,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 use weft::lab;
 use weft::routes::Netlink;
@@ -15,12 +17,21 @@ use crate::names::{Records, set, with_name_server};
 const NAME: &str = "weftdns0";
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// `weft up` in the namespaces of this thread. Dropping it kills it.
+/// `weft up` in the namespaces of this thread. Dropping it ends it in good order.
 struct Up(Child);
+
+impl Up {
+    fn crash(mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
 
 impl Drop for Up {
     fn drop(&mut self) {
-        let _ = self.0.kill();
+        if let Ok(None) = self.0.try_wait() {
+            let _ = kill(Pid::from_raw(self.0.id().cast_signed()), Signal::SIGTERM);
+        }
         let _ = self.0.wait();
     }
 }
@@ -102,7 +113,7 @@ fn a_start_behind_the_kill_switch_of_a_crash_finds_the_peer_without_name_servers
             assert!(start.elapsed() < PATIENCE, "the address is not written down");
             std::thread::sleep(Duration::from_millis(20));
         }
-        drop(crashed);
+        crashed.crash();
         // There is no such name any more.
         set(&records, &[]);
         let _up = up(directory.path(), "# weft: KillSwitch = on");

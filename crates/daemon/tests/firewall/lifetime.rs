@@ -151,6 +151,7 @@ impl Process {
         let mut file = options.write(true).create_new(true).mode(0o600).open(&path).unwrap();
         std::io::Write::write_all(&mut file, configuration().as_bytes()).unwrap();
         let mut command: Command = world.machine.command(env!("CARGO_BIN_EXE_weft"));
+        command.env("WEFT_RUNTIME_DIR", directory.path());
         command.arg("up").arg(path).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         Self { child: world.machine.start(command).unwrap(), _directory: directory }
     }
