@@ -64,8 +64,6 @@ pub enum Change {
     },
     /// Another MTU of the TUN, in bytes.
     Mtu(u16),
-    /// Lets the routing table choose the source address towards every peer anew.
-    ForgetSources,
     /// The way to a peer changed: this machine reaches it from another address, or by another route. The routing
     /// table chooses the source again, what was learnt of the path's MTU is forgotten, and a peer with a session
     /// hears from us at once; one that remains silent is asked by a handshake.
@@ -114,14 +112,6 @@ impl Tunnel {
             }
             Change::PathChanged(peer) => self.path_changed(&peer, now),
             Change::Resumed { peer, slept } => self.resumed(&peer, slept, now),
-            Change::ForgetSources => {
-                for peer in self.peers.iter_mut().flatten() {
-                    if let Some(endpoint) = &mut peer.endpoint {
-                        endpoint.source = None;
-                    }
-                }
-                true
-            }
         }
     }
 

@@ -46,11 +46,6 @@ impl Controller {
         Ok(self.dataplane.change(vec![Change::Mtu(mtu)])?)
     }
 
-    /// Lets the routing table choose the source address towards every peer anew.
-    pub fn forget_sources(&self) -> Result<(), ControlError> {
-        Ok(self.dataplane.change(vec![Change::ForgetSources])?)
-    }
-
     /// This machine reaches these peers another way now.
     pub fn paths_changed(&self, peers: Vec<PublicKey>) -> Result<(), ControlError> {
         Ok(self.dataplane.change(peers.into_iter().map(Change::PathChanged).collect())?)

@@ -62,7 +62,7 @@ pub trait Manage: Send + Sync + 'static {
     /// The running configuration as the text of a wg-quick file, with its keys.
     fn save(&self) -> Result<Zeroizing<String>, ManageError> {
         Err(ManageError::Failed(
-            "this interface is not run from a configuration file: use `wg showconf`".to_owned(),
+            "its daemon does not write it down: use `weft save`, or `wg showconf`".to_owned(),
         ))
     }
 

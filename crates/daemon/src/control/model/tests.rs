@@ -78,7 +78,7 @@ impl Tunnel {
             | Change::Endpoint { peer, .. }
             | Change::PresharedKey { peer, .. }
             | Change::Session { peer, .. } => assert!(self.peers.contains_key(peer)),
-            Change::PrivateKey(_) | Change::Mtu(_) | Change::ForgetSources => {}
+            Change::PrivateKey(_) | Change::Mtu(_) => {}
         }
     }
 }
