@@ -35,6 +35,11 @@ pub enum Command {
         /// Gets the port in use.
         answer: mpsc::SyncSender<Result<u16, BindError>>,
     },
+    /// Say that the event loop takes turns.
+    Ping {
+        /// Told in the next turn that takes a command.
+        answer: mpsc::SyncSender<()>,
+    },
     /// End.
     Stop,
 }
