@@ -26,7 +26,7 @@ try "write to /var" touch /var/lib/probe
 try "write to /boot" touch /boot/probe
 try "look into homes" ls /root
 try "load a module" perl -e 'open(my $f, "<", "/bin/true"); exit(syscall(313, fileno($f), my $e = "", 0) == 0 || $!{ENOEXEC} ? 0 : 1)'
-try "open another device" dd if=/opt/weft-test/device of=/dev/null count=1 iflag=nonblock
+try "open another device" bash -c ': <>/opt/weft-test/device'
 try "make a device" mknod /run/weft/device c 1 3
 try "see the disks" ls /dev/vda /dev/sda /dev/mem /dev/kmsg
 try "read the kernel's log" dmesg
