@@ -19,7 +19,7 @@ install -D -m 755 -t "$root/opt/weft-test" "$here/inside.sh" "$here/probe.sh"
 # Nothing of the machine's own configuration.
 rm -rf "$root/etc/wireguard" "$root/etc/systemd/system/"*.wants "$root/var/log/journal"
 if [ -n "${WEFT_TEST_RESOLVED:-}" ]; then
-    dpkg-deb --extract "$WEFT_TEST_RESOLVED" "$root"
+    dpkg-deb --fsys-tarfile "$WEFT_TEST_RESOLVED" | tar --extract --keep-directory-symlink --directory="$root"
     ln -sf ../run/systemd/resolve/stub-resolv.conf "$root/etc/resolv.conf"
 fi
 touch "$root/usr/bin/weft"
@@ -42,8 +42,15 @@ ExecStopPost=/bin/systemctl --force --force poweroff
 UNIT
 mkdir "$out/out"
 
+# A control group of its own, so that several can run at once; whoever started this removes it.
+groups=$(findmnt --noheadings --first-only --types cgroup2 --output TARGET || true)
+if [ -n "$groups" ] && mkdir "$groups/weft-test-$$" 2>/dev/null; then
+    echo "$groups/weft-test-$$" >"$out/group"
+    echo $$ >"$groups/weft-test-$$/cgroup.procs"
+fi
+
 # Without the unified hierarchy and the right to load its programs, DevicePolicy= would silently allow everything.
 export SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1
-exec systemd-nspawn -q -D "$root" --boot --register=no --keep-unit --private-network --link-journal=no \
+exec systemd-nspawn -q -D "$root" --machine="weft-test-$$" --boot --register=no --keep-unit --private-network --link-journal=no \
     --resolv-conf=off --timezone=off --system-call-filter=bpf --capability=CAP_BPF,CAP_PERFMON --bind=/dev/net/tun \
     --bind="$out/out:/out" --bind-ro="$weft:/usr/bin/weft" --console=pipe -- systemd.unit=ci.target

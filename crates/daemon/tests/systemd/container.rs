@@ -100,6 +100,9 @@ fn run() -> Run {
         std::thread::sleep(Duration::from_millis(50));
     };
     drop(container);
+    if let Ok(group) = fs::read_to_string(directory.path().join("group")) {
+        remove_group(Path::new(group.trim_end()));
+    }
     let read = |file: PathBuf| fs::read(file).map(|text| String::from_utf8_lossy(&text).into_owned());
     let console = read(console).unwrap_or_default();
     let log = read(directory.path().join("out/log")).unwrap_or_default();
@@ -151,6 +154,19 @@ fn is_forbidden(console: &str) -> bool {
     ["ermission denied", "not permitted", "Read-only file system", "unknown filesystem"]
         .iter()
         .any(|text| console.contains(text))
+}
+
+/// Removes a control group and those in it, once the last process in them is gone.
+fn remove_group(group: &Path) {
+    for entry in fs::read_dir(group).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove_group(&entry.path());
+        }
+    }
+    let start = Instant::now();
+    while fs::remove_dir(group).is_err() && group.exists() && start.elapsed() < Duration::from_secs(5) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// systemd-nspawn. Its end is the end of everything in it.
