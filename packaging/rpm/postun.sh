@@ -1,7 +1,7 @@
 # Keys and configurations in /etc/wireguard stay, and so does the user weft: a later user with its number would read
 # what its group was let read.
 if [ "$1" -eq 0 ]; then
-    for link in /etc/systemd/system/*.wants/weft@*.service; do
+    for link in /etc/systemd/system/*.wants/weft@*.service /etc/systemd/system/*.wants/weft-gateway.service; do
         if [ -L "$link" ]; then rm "$link"; fi
     done
     if [ -d /run/systemd/system ]; then systemctl --system daemon-reload || :; fi

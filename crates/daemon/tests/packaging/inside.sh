@@ -1,0 +1,110 @@
+#!/bin/bash
+# Runs inside the copy. One line a scenario goes to /tmp/results/results: `ok` or `failed`, and its name.
+set -u
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C DEBIAN_FRONTEND=noninteractive
+first=/tmp/packages/$1 second=/tmp/packages/$2
+
+say() { printf '%s\n' "$*" >&2; }
+is() { [ "$1" = "$2" ] || { say "is '$1', and not '$2' ${3:-}"; return 1; }; }
+there() { for path in "$@"; do [ -e "$path" ] || { say "$path is not there"; return 1; }; done; }
+gone() { for path in "$@"; do if [ -e "$path" ] || [ -L "$path" ]; then say "$path is there"; return 1; fi; done; }
+mode() { stat -c '%A %U:%G' "$1"; }
+# dpkg with nobody to answer its questions.
+install_package() { dpkg --install "$1" </dev/null >&2; }
+enabled() { find /etc/systemd -name '*weft*'; }
+# A scenario says on standard error what is wrong.
+scenario() {
+    say "== $1"
+    set +e
+    (set -eE; trap 'say "line $LINENO ended with $?: $BASH_COMMAND"' ERR; "$1")
+    if [ $? -eq 0 ]; then echo "ok	$1"; else echo "failed	$1"; fi >>/tmp/results/results
+}
+
+an_installation_brings_everything_and_starts_nothing() {
+    install_package "$first"
+    is "$(weft --version)" "weft $(dpkg-deb --field "$first" Version | cut -d - -f 1)"
+    is "$(dpkg-query --show --showformat '${db:Status-Abbrev}' weft)" "ii "
+
+    # Who may do what with it.
+    is "$(mode /usr/bin/weft)" "-rwxr-xr-x root:root"
+    is "$(mode /etc/wireguard)" "drwx------ root:root"
+    is "$(mode /run/wireguard)" "drwxrwx--T root:weft"
+    local odd
+    odd=$(dpkg-query --listfiles weft | while read -r path; do
+        [ -d "$path" ] || stat -c '%n %U:%G %a' "$path"
+    done | grep -vE ' root:root (755|644)$' || true)
+    is "$odd" "" "among the modes of files"
+    is "$(getent passwd weft | cut -d : -f 6,7)" "/:/usr/sbin/nologin"
+    is "$(id -nG weft)" weft
+
+    # Nothing happens that nobody asked for.
+    is "$(enabled)" "" "enabled"
+    is "$(dpkg-query --show --showformat '${Conffiles}' weft | awk '{print $1}' | xargs)" \
+        "/etc/weft/gateway.nft /etc/weft/gateway.sysctl"
+    local unit
+    for unit in weft@.service weft-gateway.service; do there "/usr/lib/systemd/system/$unit"; done
+    there /usr/share/polkit-1/rules.d/50-weft-resolved.rules /usr/share/weft/{full-tunnel.conf,apparmor.d/weft} \
+        /usr/share/weft/gateway/{wg0,key,client}.conf
+    # The profile is for parsers that know it.
+    if [ -e /etc/apparmor.d/abi/4.0 ]; then there /etc/apparmor.d/weft; else gone /etc/apparmor.d/weft; fi
+
+    # What is read works.
+    local page
+    for page in /usr/share/man/man1/weft*.gz; do zcat "$page" | grep -q '^\.TH'; done
+    weft --help | awk '/^Commands:/ {on = 1; next} /^$/ {on = 0} on {print $1}' | while read -r command; do
+        [ "$command" = help ] || there "/usr/share/man/man1/weft-$command.1.gz"
+    done
+    bash -c '. /usr/share/bash-completion/completions/weft && complete -p weft' >&2
+    zcat /usr/share/doc/weft/THIRD-PARTY-NOTICES.gz | grep -q '^boringtun '
+    zcat /usr/share/doc/weft/changelog.Debian.gz | grep -q "^weft ($(dpkg-deb --field "$first" Version))"
+    grep -q common-licenses /usr/share/doc/weft/copyright
+    ! command -v nft >/dev/null || nft --check --file /etc/weft/gateway.nft
+}
+
+an_upgrade_keeps_what_the_operator_wrote() {
+    (umask 077; printf '[Interface]\nPrivateKey = %s\n' "$(weft genkey)" >/etc/wireguard/wg0.conf)
+    sed -i 's/10\.9\.0\.2 \. 10\.9\.0\.3/10.9.0.8\/29 . 10.9.0.8\/29/' /etc/weft/gateway.nft
+    chgrp weft /etc/wireguard && chmod 750 /etc/wireguard
+    systemctl enable weft@wg0 weft-gateway >&2
+    local before
+    before=$(cat /etc/wireguard/wg0.conf /etc/weft/gateway.nft | sha256sum; enabled; mode /etc/wireguard; id weft)
+    install_package "$second"
+    is "$(dpkg-query --show --showformat '${Version}' weft)" "$(dpkg-deb --field "$second" Version)"
+    is "$(cat /etc/wireguard/wg0.conf /etc/weft/gateway.nft | sha256sum; enabled; mode /etc/wireguard; id weft)" "$before"
+    is "$(ls /etc/weft)" "$(printf 'gateway.nft\ngateway.sysctl')"
+    # And again, as after an upgrade that was interrupted.
+    dpkg-reconfigure weft >&2
+    is "$(cat /etc/wireguard/wg0.conf /etc/weft/gateway.nft | sha256sum; enabled; mode /etc/wireguard; id weft)" "$before"
+}
+
+a_removal_leaves_configurations_alone() {
+    local files path
+    files=$(dpkg-query --listfiles weft)
+    dpkg --remove weft </dev/null >&2
+    for path in $files; do
+        [ -d "$path" ] || case $path in /etc/weft/*) there "$path" ;; *) gone "$path" ;; esac
+    done
+    there /etc/wireguard/wg0.conf
+    grep -q '10.9.0.8/29' /etc/weft/gateway.nft
+    # Who comes back finds everything as it was.
+    install_package "$second"
+    grep -q '10.9.0.8/29' /etc/weft/gateway.nft
+    is "$(enabled | wc -l)" 2 "what was enabled"
+}
+
+a_purge_leaves_keys_and_nothing_else() {
+    mkdir -p /run/weft
+    touch /run/weft/wg0.json
+    dpkg --purge weft </dev/null >&2
+    gone /etc/weft /run/weft /run/wireguard /usr/share/weft /usr/bin/weft
+    is "$(enabled)" "" "enabled"
+    there /etc/wireguard/wg0.conf
+    # Whoever got its number next could read what its group may.
+    getent passwd weft >&2
+    rm -r /etc/wireguard
+}
+
+scenario an_installation_brings_everything_and_starts_nothing
+scenario an_upgrade_keeps_what_the_operator_wrote
+scenario a_removal_leaves_configurations_alone
+scenario a_purge_leaves_keys_and_nothing_else

@@ -1,0 +1,131 @@
+//! The .deb as it comes and goes: installed, upgraded, removed and purged by dpkg on a copy in memory of the system of this
+//! machine. It holds the program of the tests; what else is in it is what `scripts/package` puts there.
+#![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::LazyLock;
+
+use weft::lab;
+
+/// What the scenarios need of this machine.
+const PROGRAMS: [&str; 7] = ["dpkg", "dpkg-shlibdeps", "jq", "strip", "systemd-sysusers", "unshare", "chroot"];
+/// More than they need where cargo-deb is at hand.
+const PATIENCE: &str = "300";
+
+enum Run {
+    /// This machine cannot run it.
+    NotHere(String),
+    /// Each scenario with how it went, and what was said.
+    Done { results: Vec<(String, String)>, log: String },
+}
+
+static RUN: LazyLock<Run> = LazyLock::new(run);
+
+/// Fails if the scenario did.
+#[track_caller]
+fn check(scenario: &str) {
+    match &*RUN {
+        Run::NotHere(reason) => lab::not_run(scenario, reason),
+        Run::Done { results, log } => {
+            let result = results.iter().find(|(_, name)| name == scenario);
+            let how = result.map_or("never run", |(how, _)| how.as_str());
+            assert_eq!(how, "ok", "{scenario}:\n{log}");
+        }
+    }
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// Where programs are looked for: also where `scripts/test` puts its own.
+fn path() -> String {
+    let tools = root().join("target/tools/bin");
+    format!("{}:{}", tools.display(), std::env::var("PATH").unwrap_or_default())
+}
+
+/// Why it cannot even be tried, if so.
+fn possible() -> Result<(), String> {
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let has_all_users = map.split_whitespace().eq(["0", "0", "4294967295"]);
+    if !nix::unistd::geteuid().is_root() || !has_all_users {
+        return Err("installing a package, if only on a copy of the system, needs root".to_owned());
+    }
+    let is_there = |program: &str| {
+        let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).env("PATH", path());
+        found.stdout(Stdio::null()).status().unwrap().success()
+    };
+    if !is_there("cargo-deb") {
+        return Err("cargo-deb is not installed (cargo install cargo-deb --locked)".to_owned());
+    }
+    match PROGRAMS.into_iter().find(|program| !is_there(program)) {
+        Some(program) => Err(format!("{program} is not installed")),
+        None => Ok(()),
+    }
+}
+
+/// Builds the package in this version, and gives where it is.
+fn package(version: &str, directory: &Path) -> PathBuf {
+    let output = Command::new("timeout")
+        .arg(PATIENCE)
+        .arg(root().join("scripts/package"))
+        .args(["--program", env!("CARGO_BIN_EXE_weft"), "--deb-version", version, "deb"])
+        .env("PATH", path())
+        .env("SOURCE_DATE_EPOCH", "1700000000")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "scripts/package: {}", String::from_utf8_lossy(&output.stderr));
+    let mut made = fs::read_dir(root().join("target/package/out")).unwrap().map(|entry| entry.unwrap().path());
+    let made = made.find(|path| path.extension().is_some_and(|extension| extension == "deb")).unwrap();
+    let kept = directory.join(made.file_name().unwrap());
+    fs::copy(made, &kept).unwrap();
+    kept
+}
+
+fn run() -> Run {
+    if let Err(reason) = possible() {
+        return Run::NotHere(reason);
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let versions = ["0.1.0-1", "0.1.0-2"];
+    let packages = versions.map(|version| package(version, directory.path()));
+    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/packaging");
+    let output = Command::new("timeout")
+        .args([PATIENCE, "unshare", "--mount", "--propagation", "private", "--net", "bash"])
+        .arg(scripts.join("root.sh"))
+        .arg(directory.path())
+        .arg(scripts.join("inside.sh"))
+        .args(&packages)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let mut log = String::from_utf8_lossy(&output.stdout).into_owned();
+    log.push_str(&String::from_utf8_lossy(&output.stderr));
+    if output.status.code() == Some(77) {
+        return Run::NotHere(log.lines().last().unwrap_or_default().to_owned());
+    }
+    let results = fs::read_to_string(directory.path().join("results")).unwrap_or_default();
+    let result = |line: &str| line.split_once('\t').map(|(how, name)| (how.to_owned(), name.to_owned()));
+    Run::Done { results: results.lines().filter_map(result).collect(), log }
+}
+
+macro_rules! scenarios {
+    ($($name:ident)*) => { $(
+        #[test]
+        fn $name() {
+            check(stringify!($name));
+        }
+    )* };
+}
+
+scenarios! {
+    an_installation_brings_everything_and_starts_nothing
+    an_upgrade_keeps_what_the_operator_wrote
+    a_removal_leaves_configurations_alone
+    a_purge_leaves_keys_and_nothing_else
+    nothing_is_left_of_it
+}
