@@ -18,7 +18,7 @@ mod server;
 pub use errno::Errno;
 pub use request::{Problem, Request, RequestParser, Step, write_set};
 pub use response::{Answer, write_errno};
-pub use server::{Descriptor, Listener, Server, SocketError};
+pub use server::{Descriptor, Listener, Server, SocketError, remove_dead};
 
 /// Where wg(8) looks for the socket of an interface, `NAME.sock`.
 pub const SOCKET_DIRECTORY: &str = "/var/run/wireguard";

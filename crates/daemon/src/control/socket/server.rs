@@ -45,12 +45,12 @@ impl Server {
     /// Those of [`ListenError`].
     pub fn start(path: &Path, manage: Arc<dyn Manage>) -> Result<Self, ListenError> {
         let failed = |action| move |source| ListenError::Io { action, path: path.to_owned(), source };
-        let (listener, file) = listener::listen(path)?;
+        let (listener, file) = listener::listen(path, 0o700)?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .max_blocking_threads(CLIENTS)
             .build()
-            .map_err(failed("start a runtime for the socket"))?;
+            .map_err(failed("start a runtime for"))?;
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::Builder::new()
             .name("weft-control".to_owned())
@@ -69,7 +69,7 @@ impl Server {
                 // A request may wait for the control thread, which waits for this thread.
                 runtime.shutdown_background();
             })
-            .map_err(failed("start a thread for the socket"))?;
+            .map_err(failed("start a thread for"))?;
         Ok(Self { stop: Some(stop), thread: Some(thread) })
     }
 }
