@@ -16,7 +16,7 @@ mod server;
 mod server;
 
 pub use errno::Errno;
-pub use request::{Problem, Request, RequestParser, Step, write_set};
+pub use request::{Problem, Request, RequestParser, Step};
 pub use response::{Answer, write_errno};
 pub use server::{Descriptor, Listener, Server, SocketError, remove_dead};
 

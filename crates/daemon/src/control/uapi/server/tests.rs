@@ -11,8 +11,8 @@ use weft_tunnel::PublicKey;
 
 use super::*;
 use crate::config::InterfaceName;
-use crate::control::uapi::write_set;
 use crate::control::{ControlError, DeviceChange, DeviceState, PeerChange, PeerState};
+use crate::uapi_client::request;
 
 #[cfg(target_os = "linux")]
 mod wg;
@@ -339,9 +339,7 @@ fn many_peers(count: u32) -> String {
         peer
     });
     let change = DeviceChange { peers: peers.collect(), ..DeviceChange::default() };
-    let mut text = Vec::new();
-    write_set(&change, &mut text).unwrap();
-    String::from_utf8(text).unwrap()
+    String::from_utf8(request::set(&change).to_vec()).unwrap()
 }
 
 #[test]
