@@ -223,6 +223,9 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
             }
             match event {
                 Event::HandshakeComplete { peer } => tracing::debug!(%peer, "handshake complete"),
+                Event::HandshakeUnanswered { peer, initiations } => {
+                    tracing::debug!(%peer, initiations, "no answer to handshakes so far");
+                }
                 Event::HandshakeFailed { peer } => {
                     if let Some(left_out) = self.failed_limit.allow(now) {
                         tracing::info!(
