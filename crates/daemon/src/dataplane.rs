@@ -64,6 +64,8 @@ pub struct Snapshot {
     pub peers: Vec<PeerSnapshot>,
     /// The TUN's counters.
     pub tun: TunStatsSnapshot,
+    /// The same for each queue of the TUN.
+    pub tun_queues: Vec<TunStatsSnapshot>,
     /// What waits on the packet thread.
     pub queues: QueueDepths,
     /// The newest datagram that could not be sent.
@@ -340,7 +342,7 @@ fn packet_thread(
         let Ok(mtu) = started.recv() else { return Ok(()) };
         let tunnel = Tunnel::new(setup.private_key, TunnelConfig { mtu, ..setup.tunnel });
         let tun_stats = std::sync::Arc::clone(tun.stats());
-        let mut event_loop = EventLoop::new(tunnel, tun, udp, commands, move || tun_stats.snapshot());
+        let mut event_loop = EventLoop::new(tunnel, tun, udp, commands, move || tun_stats.queues());
         event_loop.report_events(setup.on_event);
         event_loop.run().await
     })

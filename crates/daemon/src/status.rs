@@ -20,8 +20,8 @@ pub use diagnose::diagnose;
 pub use format::{age, bytes, rate, short_key};
 pub use recent::add_recent;
 pub use report::{
-    DropReport, PeerReport, QueueReport, Rates, Recent, SendFailureReport, StatusReport, TunReport,
-    TunnelReport, UdpReport,
+    DropReport, PeerReport, QueueReport, Rates, Recent, SendFailureReport, StatusReport, TunQueueReport,
+    TunReport, TunnelReport, UdpReport,
 };
 pub use stage::stage_of;
 pub use table::bucket_label;

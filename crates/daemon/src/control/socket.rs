@@ -1,4 +1,4 @@
-//! weft's own control socket: what `weft status`, `top`, `reload`, `save` and `down` ask of a running interface.
+//! weft's own control socket: what `weft status`, `top`, `reload` and `down` ask of a running interface.
 //!
 //! It is `NAME.sock` in the [runtime directory](crate::runtime_dir), for its owner alone. A client writes requests,
 //! each a JSON object in a line, and gets a line for each, in order:
@@ -8,8 +8,6 @@
 //! {"version":1,"ok":{"interface":"wg0","peers":[]}}
 //! {"version":1,"request":"reload","file":"/etc/wireguard/wg0.conf","config_base64":"W0ludGVy…","dry_run":true}
 //! {"version":1,"error":{"kind":"configuration","message":"/etc/wireguard/wg0.conf:3: MTU: …"}}
-//! {"version":1,"request":"save"}
-//! {"version":1,"ok":{"config_base64":"W0ludGVy…"}}
 //! {"version":1,"request":"stop"}
 //! {"version":1,"ok":{}}
 //! ```
@@ -56,13 +54,6 @@ pub trait Manage: Send + Sync + 'static {
     fn reload(&self, _reload: &Reload) -> Result<ReloadReport, ManageError> {
         Err(ManageError::Failed(
             "this interface is not run from a configuration file: use `wg syncconf`".to_owned(),
-        ))
-    }
-
-    /// The running configuration as the text of a wg-quick file, with its keys.
-    fn save(&self) -> Result<Zeroizing<String>, ManageError> {
-        Err(ManageError::Failed(
-            "its daemon does not write it down: use `weft save`, or `wg showconf`".to_owned(),
         ))
     }
 

@@ -54,8 +54,9 @@ pub struct EventLoop<T, U, S> {
     failed_limit: LogLimit,
 }
 
-impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
-    /// An event loop over `tun` and `udp`. Has to be made inside a runtime with time enabled.
+impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
+    /// An event loop over `tun` and `udp`; `tun_stats` reads the counters of each queue of the TUN. Has to be made
+    /// inside a runtime with time enabled.
     pub fn new(tunnel: Tunnel, tun: T, udp: U, commands: mpsc::Receiver<Command>, tun_stats: S) -> Self {
         Self {
             tunnel,
@@ -137,9 +138,20 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
                 let send_failure = [self.send_failure, self.outbound.send_failure()];
                 let send_failure = send_failure.into_iter().flatten().max_by_key(|failure| failure.at);
                 let counters = |tunnel: &Tunnel, peers| {
-                    let (udp_features, udp, tun) = (udp.features(), udp.stats(), tun());
+                    let (udp_features, udp, tun_queues) = (udp.features(), udp.stats(), tun());
+                    let tun = tun_queues.iter().copied().sum();
                     let (tunnel, drops) = (tunnel.stats().clone(), drops(tunnel, &tun));
-                    Snapshot { udp, udp_features, tunnel, drops, peers, tun, queues, send_failure }
+                    Snapshot {
+                        udp,
+                        udp_features,
+                        tunnel,
+                        drops,
+                        peers,
+                        tun,
+                        tun_queues,
+                        queues,
+                        send_failure,
+                    }
                 };
                 self.job = job.turn(&mut self.tunnel, now, counters);
                 if self.job.is_some() {
@@ -211,6 +223,9 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
             }
             match event {
                 Event::HandshakeComplete { peer } => tracing::debug!(%peer, "handshake complete"),
+                Event::HandshakeUnanswered { peer, initiations } => {
+                    tracing::debug!(%peer, initiations, "no answer to handshakes so far");
+                }
                 Event::HandshakeFailed { peer } => {
                     if let Some(left_out) = self.failed_limit.allow(now) {
                         tracing::info!(

@@ -85,6 +85,28 @@ pub struct TunReport {
     pub segments_written: u64,
     /// Bytes written.
     pub bytes_written: u64,
+    /// The same queue by queue, in the order of their numbers.
+    pub queues: Vec<TunQueueReport>,
+}
+
+/// A queue of the TUN device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TunQueueReport {
+    /// Packets read; a super-packet counts once.
+    pub packets_read: u64,
+    /// Packets read as the wire would see them: a super-packet counts its segments.
+    pub segments_read: u64,
+    /// Bytes read.
+    pub bytes_read: u64,
+    /// Packets written, a system call each; a super-packet counts once.
+    pub packets_written: u64,
+    /// Packets written as they came from the peers: a super-packet counts its segments.
+    pub segments_written: u64,
+    /// Bytes written.
+    pub bytes_written: u64,
+    /// How fast it is read (sent to peers) and written (received from them), where two reports could be compared.
+    pub rates: Option<Rates>,
 }
 
 /// The UDP sockets. Bytes are those of the UDP payload.
@@ -205,7 +227,7 @@ pub struct PeerReport {
     pub rates: Option<Rates>,
 }
 
-/// Bytes a second, of the UDP payload.
+/// Bytes a second: of the UDP payload, or for a queue of the TUN of its IP packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Rates {

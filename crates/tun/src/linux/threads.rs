@@ -22,7 +22,7 @@ use super::reader::{self, Progress, Reader};
 use super::writer::{self, BatchWriter, Coalescing, PlainBatch, Writer};
 use crate::batch::{Slab, TunBatch};
 use crate::flow::{FlowHasher, FlowTable};
-use crate::stats::TunStats;
+use crate::stats::{QueueStats, TunStats};
 use crate::thread_guard::EndProcessOnPanic;
 
 /// Tells the threads of a device to end.
@@ -157,7 +157,7 @@ impl Threads {
         name: &str,
         queues: Vec<Queue>,
         coalescing: &Arc<Coalescing>,
-        stats: &Arc<TunStats>,
+        stats: &TunStats,
     ) -> io::Result<Self> {
         let count = queues.len();
         let (batch_sender, batches) = channel::channel(count * reader::SLABS);
@@ -181,7 +181,7 @@ impl Threads {
             flows,
         };
         // A thread that cannot be started drops `threads`, which stops those that were.
-        for (number, queue) in (0..).zip(queues) {
+        for (number, (queue, stats)) in (0..).zip(queues.into_iter().zip(stats.each())) {
             threads.start_pipeline(number, queue, &batch_sender, &home_sender, coalescing, stats)?;
         }
         Ok(threads)
@@ -194,7 +194,7 @@ impl Threads {
         batches: &channel::Sender<TunBatch>,
         home: &channel::UnboundedSender<PlainBatch>,
         coalescing: &Arc<Coalescing>,
-        stats: &Arc<TunStats>,
+        stats: &Arc<QueueStats>,
     ) -> io::Result<()> {
         let queue = Arc::new(queue);
         let (free_sender, free) = mpsc::channel();

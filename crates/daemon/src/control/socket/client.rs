@@ -9,9 +9,7 @@ use serde::Deserialize;
 use socket2::{Domain, SockAddr, Socket, Type};
 use zeroize::Zeroizing;
 
-use super::line::{
-    Answer, Done, Kind, LineBuffer, MAX_ANSWER, Request, Saved, decode, encode, room_around, to_line,
-};
+use super::line::{Answer, Done, Kind, LineBuffer, MAX_ANSWER, Request, encode, room_around, to_line};
 use super::{ClientError, Reload, ReloadReport, VERSION};
 use crate::config::InterfaceName;
 use crate::runtime_dir::runtime_dir;
@@ -115,13 +113,6 @@ impl Client {
         };
         let line = self.ask(&request, room_around(&base64), PATIENCE)?;
         self.understand(&line)
-    }
-
-    /// The running configuration as the text of a wg-quick file, with its keys.
-    pub fn save(&mut self) -> Result<Zeroizing<String>, ClientError> {
-        let line = self.ask(&Request::of(Kind::Save), 0, PATIENCE)?;
-        let saved: Saved<'_> = self.understand(&line)?;
-        decode(saved.config_base64).map_err(|reason| self.garbled(reason))
     }
 
     /// Asks the interface to end, and waits until it has: everything is undone then.

@@ -9,7 +9,7 @@ use super::{ManageError, VERSION};
 
 /// A configuration file of 16 MiB in base64, and the rest of its line.
 pub(super) const MAX_REQUEST: usize = 24 << 20;
-/// A status with 50,000 peers, or such a configuration.
+/// A status with 50,000 peers.
 pub(super) const MAX_ANSWER: usize = 64 << 20;
 
 /// What is asked for.
@@ -18,7 +18,6 @@ pub(super) const MAX_ANSWER: usize = 64 << 20;
 pub(super) enum Kind {
     Status,
     Reload,
-    Save,
     Stop,
 }
 
@@ -63,12 +62,6 @@ fn nothing<T>() -> Option<T> {
 /// An answer without content.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Done {}
-
-/// A configuration with its keys.
-#[derive(Serialize, Deserialize)]
-pub(super) struct Saved<'a> {
-    pub(super) config_base64: &'a str,
-}
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct WireError {

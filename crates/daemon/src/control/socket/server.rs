@@ -15,8 +15,7 @@ use zeroize::Zeroizing;
 
 use super::super::listener::{self, ListenError};
 use super::line::{
-    Answer, Done, Kind, LineBuffer, MAX_REQUEST, Request, RequestVersion, Saved, WireError, decode, encode,
-    room_around, to_line,
+    Answer, Done, Kind, LineBuffer, MAX_REQUEST, Request, RequestVersion, WireError, decode, to_line,
 };
 use super::{Manage, ManageError, Reload, VERSION};
 
@@ -45,12 +44,12 @@ impl Server {
     /// Those of [`ListenError`].
     pub fn start(path: &Path, manage: Arc<dyn Manage>) -> Result<Self, ListenError> {
         let failed = |action| move |source| ListenError::Io { action, path: path.to_owned(), source };
-        let (listener, file) = listener::listen(path)?;
+        let (listener, file) = listener::listen(path, 0o700)?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .max_blocking_threads(CLIENTS)
             .build()
-            .map_err(failed("start a runtime for the socket"))?;
+            .map_err(failed("start a runtime for"))?;
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::Builder::new()
             .name("weft-control".to_owned())
@@ -69,7 +68,7 @@ impl Server {
                 // A request may wait for the control thread, which waits for this thread.
                 runtime.shutdown_background();
             })
-            .map_err(failed("start a thread for the socket"))?;
+            .map_err(failed("start a thread for"))?;
         Ok(Self { stop: Some(stop), thread: Some(thread) })
     }
 }
@@ -185,7 +184,7 @@ type Line = serde_json::Result<Zeroizing<Vec<u8>>>;
 
 fn answer_to(request: &Request<'_>, manage: &dyn Manage) -> Result<Line, ManageError> {
     match request.request {
-        Kind::Status => Ok(ok(&manage.status()?, LINE_ROOM)),
+        Kind::Status => Ok(ok(&manage.status()?)),
         Kind::Reload => {
             let missing = || ManageError::Failed("a reload without config_base64".to_owned());
             let text = decode(request.config_base64.ok_or_else(missing)?);
@@ -194,16 +193,12 @@ fn answer_to(request: &Request<'_>, manage: &dyn Manage) -> Result<Line, ManageE
                 file: request.file.clone().unwrap_or_default().into(),
                 dry_run: request.dry_run,
             };
-            Ok(ok(&manage.reload(&reload)?, LINE_ROOM))
+            Ok(ok(&manage.reload(&reload)?))
         }
-        Kind::Save => {
-            let base64 = encode(&manage.save()?);
-            Ok(ok(&Saved { config_base64: &base64 }, room_around(&base64)))
-        }
-        Kind::Stop => Ok(ok(&Done {}, LINE_ROOM)),
+        Kind::Stop => Ok(ok(&Done {})),
     }
 }
 
-fn ok(content: &impl Serialize, room: usize) -> Line {
-    to_line(&Answer { version: VERSION, ok: Some(content), error: None }, room)
+fn ok(content: &impl Serialize) -> Line {
+    to_line(&Answer { version: VERSION, ok: Some(content), error: None }, LINE_ROOM)
 }

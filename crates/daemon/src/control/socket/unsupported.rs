@@ -6,8 +6,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use zeroize::Zeroizing;
-
 use super::{ClientError, Manage, Reload, ReloadReport};
 use crate::config::InterfaceName;
 use crate::status::StatusReport;
@@ -81,11 +79,6 @@ impl Client {
 
     /// Makes the interface what a configuration file says.
     pub fn reload(&mut self, _reload: &Reload) -> Result<ReloadReport, ClientError> {
-        match self.never {}
-    }
-
-    /// The running configuration.
-    pub fn save(&mut self) -> Result<Zeroizing<String>, ClientError> {
         match self.never {}
     }
 
