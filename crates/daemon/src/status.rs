@@ -24,4 +24,4 @@ pub use report::{
     TunReport, TunnelReport, UdpReport,
 };
 pub use stage::stage_of;
-pub(crate) use table::bucket_label;
+pub use table::bucket_label;

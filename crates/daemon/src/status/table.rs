@@ -157,7 +157,7 @@ fn batches(report: &StatusReport) -> String {
 }
 
 /// The sizes that a bucket of `batch_segments` counts.
-pub(crate) fn bucket_label(bucket: usize) -> String {
+pub fn bucket_label(bucket: usize) -> String {
     match bucket {
         0 => "1".to_owned(),
         1 => "2".to_owned(),

@@ -62,6 +62,14 @@ impl Client {
         Self::connect_to(name, Self::path_of(name))
     }
 
+    /// The same in another runtime directory, as that of a daemon in another namespace.
+    ///
+    /// # Errors
+    /// Those of [`Self::connect`].
+    pub fn connect_in(directory: &Path, name: &InterfaceName) -> Result<Self, ClientError> {
+        Self::connect_to(name, directory.join(format!("{name}{SUFFIX}")))
+    }
+
     pub(super) fn connect_to(name: &InterfaceName, path: PathBuf) -> Result<Self, ClientError> {
         let connected = SockAddr::unix(&path).and_then(|address| {
             let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
