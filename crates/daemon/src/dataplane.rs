@@ -18,9 +18,10 @@ use weft_tunnel::{
 
 use crate::cli::TunThreads;
 use crate::scheduling::{self, Priority};
-use crate::udp::{self, BindError, SendError, UdpConfig, UdpFeatures, UdpSockets, UdpStats};
+use crate::udp::{self, BindError, SendError, Udp as _, UdpConfig, UdpFeatures, UdpSockets, UdpStats};
 
 mod answers;
+pub mod capture;
 mod commands;
 mod event_loop;
 mod inbound;
@@ -290,6 +291,13 @@ impl Handle {
         fwmark: Option<u32>,
     ) -> Result<Result<u16, BindError>, DataplaneError> {
         self.ask(|answer| Command::Rebind { port, fwmark, answer })
+    }
+
+    /// Begins a capture; `None` if there are too many already.
+    pub fn capture(&self, wish: capture::Wish) -> Result<Option<capture::Capture>, DataplaneError> {
+        let (capture, tap) = capture::Capture::new(wish);
+        let taken = self.ask(|answer| Command::Capture { tap: Box::new(tap), answer })?;
+        Ok(taken.then_some(capture))
     }
 
     fn ask<T>(&self, command: impl FnOnce(mpsc::SyncSender<T>) -> Command) -> Result<T, DataplaneError> {

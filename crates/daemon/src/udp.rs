@@ -41,6 +41,11 @@ pub trait Udp {
     /// Moves to another port and to another mark, both or neither, and gives the port in use. What is `None` stays.
     fn rebind(&mut self, port: Option<u16>, fwmark: Option<u32>) -> Result<u16, BindError>;
 
+    /// The port in use.
+    fn port(&self) -> u16 {
+        0
+    }
+
     /// What went through so far.
     fn stats(&self) -> UdpStats;
 

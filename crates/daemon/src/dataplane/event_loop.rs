@@ -14,6 +14,7 @@ use weft_tun::{Tun, TunStatsSnapshot};
 use weft_tunnel::{ControlQueue, DropCounters, DropReason, Event, Tunnel};
 
 use super::answers;
+use super::capture::Captures;
 use super::commands::{self, Job};
 use super::inbound::Inbound;
 use super::outbound::Outbound;
@@ -50,6 +51,7 @@ pub struct EventLoop<T, U, S> {
     /// Of handshakes and keepalives.
     send_failure: Option<SendFailure>,
     tun_stats: S,
+    captures: Captures,
     moved_limit: LogLimit,
     failed_limit: LogLimit,
 }
@@ -72,6 +74,7 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
             armed_for: None,
             send_failure: None,
             tun_stats,
+            captures: Captures::default(),
             moved_limit: LogLimit::default(),
             failed_limit: LogLimit::default(),
         }
@@ -95,20 +98,23 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
             Poll::Ready(()) => return Poll::Ready(Ok(())),
             Poll::Pending => commands::turn_of(self.job.as_ref()),
         };
+        if self.captures.is_on() {
+            self.captures.set_port(self.udp.port());
+        }
         self.timers(now);
         self.send_control(cx, now);
-        let inbound =
-            self.inbound.turn(cx, now, &mut self.tunnel, &mut self.tun, &mut self.udp, &mut self.control);
+        let Self { inbound, outbound, tunnel, tun, udp, control, captures, .. } = self;
+        let inbound = inbound.turn(cx, now, tunnel, tun, udp, control, captures);
         let inbound = match inbound {
             Ok(turn) => turn,
             Err(error) => return Poll::Ready(Err(error)),
         };
-        let outbound = self.outbound.turn(cx, now, &mut self.tunnel, &mut self.tun, &mut self.udp);
+        let outbound = outbound.turn(cx, now, tunnel, tun, udp, captures);
         let outbound = match outbound {
             Ok(turn) => turn,
             Err(error) => return Poll::Ready(Err(error)),
         };
-        if let Err(error) = answers::write(cx, &mut self.tunnel, &mut self.tun) {
+        if let Err(error) = answers::write(cx, tunnel, tun, captures) {
             return Poll::Ready(Err(error));
         }
         // Packets without a session have asked for a handshake, and datagrams have answers.
@@ -116,11 +122,14 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
         self.send_control(cx, now);
         self.log_events(now);
         self.arm_timer(cx, now);
-        if commands == Turn::Busy
+        let is_busy = commands == Turn::Busy
             || inbound == Turn::Busy
             || outbound == Turn::Busy
-            || self.tunnel.has_ready_staged() && !self.outbound.is_blocked()
-        {
+            || self.tunnel.has_ready_staged() && !self.outbound.is_blocked();
+        if self.captures.is_on() {
+            self.captures.turn(cx, !is_busy);
+        }
+        if is_busy {
             cx.waker().wake_by_ref();
             // Whoever else needs this core goes on now, and not when the scheduler's clock ticks (every 1 to 10 ms):
             // under load the other end of a connection waits for this core, and everything else behind it.
@@ -168,6 +177,9 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
                 Some(Command::Rebind { port, fwmark, answer }) => {
                     let _ = answer.try_send(self.udp.rebind(port, fwmark));
                 }
+                Some(Command::Capture { tap, answer }) => {
+                    let _ = answer.try_send(self.captures.add(*tap));
+                }
                 Some(Command::Stop) | None => return Poll::Ready(()),
             }
         }
@@ -184,7 +196,11 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
     fn send_control(&mut self, cx: &mut Context<'_>, now: Instant) {
         while let Some(message) = self.control.front() {
             match self.udp.poll_send(cx, &message.transmit()) {
-                Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Ok(sent)) => {
+                    if self.captures.is_on() {
+                        self.captures.sent(&self.tunnel, None, &message.transmit(), sent.bytes);
+                    }
+                }
                 Poll::Ready(Err(error)) => {
                     let destination = message.transmit().destination;
                     self.tunnel.count_drop(error.drop_reason(), 1);

@@ -13,7 +13,7 @@ use super::{DEFAULT_RETRIES, Retries};
 use crate::config::Endpoint;
 
 /// A name that answered is not asked again before this; it doubles while its peers stay silent.
-const FIRST_PAUSE: Duration = Duration::from_secs(60);
+const FIRST_PAUSE: Duration = Duration::from_secs(75);
 /// The same for a name whose look-up failed.
 const FIRST_PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(30);
 /// The longest pause between two look-ups of a name that is needed.

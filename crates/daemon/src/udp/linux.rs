@@ -62,11 +62,6 @@ impl UdpSockets {
         Ok(Self { v4, v6, config: *config, v6_first: false, sender, stats: UdpStats::default() })
     }
 
-    /// The port of both sockets.
-    pub fn port(&self) -> u16 {
-        self.config.port
-    }
-
     fn set_mark(&mut self, fwmark: u32) -> Result<(), BindError> {
         let before = self.config.fwmark;
         let sockets = [&self.v4, &self.v6];
@@ -161,6 +156,10 @@ impl Udp for UdpSockets {
             receive_buffer_bytes: smallest(UdpSocket::receive_buffer_bytes),
             send_buffer_bytes: smallest(UdpSocket::send_buffer_bytes),
         }
+    }
+
+    fn port(&self) -> u16 {
+        self.config.port
     }
 
     fn stats(&self) -> UdpStats {

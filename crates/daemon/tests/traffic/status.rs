@@ -16,13 +16,13 @@ use crate::support::{
 };
 
 /// A running `weft up`, and the directory with its file and its control socket.
-struct Running {
+pub(crate) struct Running {
     process: WeftProcess,
     directory: TempDir,
 }
 
 impl Running {
-    fn up(namespace: &Namespace, conf: &Conf) -> Self {
+    pub(crate) fn up(namespace: &Namespace, conf: &Conf) -> Self {
         Self::up_with(namespace, conf, &[])
     }
 
@@ -39,12 +39,25 @@ impl Running {
         self.directory.path().join(format!("{NAME}.sock"))
     }
 
-    fn command(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         command(self.directory.path(), arguments)
     }
 
-    fn weft(&self, arguments: &[&str]) -> Output {
+    pub(crate) fn weft(&self, arguments: &[&str]) -> Output {
         self.command(arguments).output().unwrap()
+    }
+
+    /// Where its file and its socket are.
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    pub(crate) fn stop(self) {
+        self.process.stop();
+    }
+
+    pub(crate) fn into_parts(self) -> (WeftProcess, TempDir) {
+        (self.process, self.directory)
     }
 
     /// What `weft status --json` says of the interface.

@@ -10,7 +10,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use zeroize::Zeroizing;
 
 use super::line::{Answer, Done, Kind, LineBuffer, MAX_ANSWER, Request, encode, room_around, to_line};
-use super::{ClientError, Reload, ReloadReport, VERSION};
+use super::{CaptureRequest, ClientError, Received, Reload, ReloadReport, VERSION};
 use crate::config::InterfaceName;
 use crate::runtime_dir::runtime_dir;
 use crate::status::StatusReport;
@@ -132,6 +132,19 @@ impl Client {
         }
     }
 
+    /// Begins a capture.
+    pub fn capture(mut self, request: &CaptureRequest) -> Result<PacketStream, ClientError> {
+        let request = Request {
+            peer: request.peer.clone(),
+            stage: request.stage,
+            snap_bytes: request.snap_bytes,
+            ..Request::of(Kind::Capture)
+        };
+        let (line, rest) = self.ask_for_more(&request, 0, PATIENCE)?;
+        let Done {} = self.understand(&line)?;
+        Ok(PacketStream { rest: rest.into_rest().to_vec(), client: self })
+    }
+
     /// Sends a request and gives the line that answers it.
     fn ask(
         &mut self,
@@ -139,6 +152,16 @@ impl Client {
         room: usize,
         patience: Duration,
     ) -> Result<Zeroizing<Vec<u8>>, ClientError> {
+        Ok(self.ask_for_more(request, room, patience)?.0)
+    }
+
+    /// The same, with what came behind that line.
+    fn ask_for_more(
+        &mut self,
+        request: &Request<'_>,
+        room: usize,
+        patience: Duration,
+    ) -> Result<(Zeroizing<Vec<u8>>, LineBuffer), ClientError> {
         let end = Instant::now() + patience;
         let line = to_line(request, room).map_err(|error| self.garbled(error))?;
         self.stream.write_all(&line).map_err(|error| self.failed(error, patience))?;
@@ -151,7 +174,7 @@ impl Client {
             }
             let line = buffer.push(&bytes[..count], MAX_ANSWER);
             if let Some(line) = line.map_err(|_| self.garbled("the line does not end"))? {
-                return Ok(line);
+                return Ok((line, buffer));
             }
         }
     }
@@ -192,6 +215,77 @@ impl Client {
             _ => ClientError::Io { name: self.name.to_string(), path: self.path.clone(), source },
         }
     }
+}
+
+/// The packets of a capture, as blocks of a pcapng file. Dropping it ends the capture.
+#[derive(Debug)]
+pub struct PacketStream {
+    client: Client,
+    rest: Vec<u8>,
+}
+
+/// Ends a capture, from anywhere.
+#[derive(Debug)]
+pub struct Stopper {
+    stream: UnixStream,
+}
+
+impl PacketStream {
+    /// What came with the answer to the request.
+    pub fn take_rest(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.rest)
+    }
+
+    /// Adds what comes within `patience` to `bytes`.
+    ///
+    /// # Errors
+    /// When the connection breaks.
+    pub fn read(&mut self, bytes: &mut Vec<u8>, patience: Duration) -> Result<Received, ClientError> {
+        let mut chunk = [0; READ_BYTES];
+        let stream = &mut self.client.stream;
+        // No time at all would be for ever.
+        let patience = patience.max(Duration::from_millis(1));
+        let read = stream.set_read_timeout(Some(patience)).and_then(|()| stream.read(&mut chunk));
+        match read {
+            Ok(0) => Ok(Received::End),
+            Ok(count) => {
+                bytes.extend_from_slice(&chunk[..count]);
+                Ok(Received::Bytes)
+            }
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted => {
+                    Ok(Received::Nothing)
+                }
+                io::ErrorKind::ConnectionReset => Ok(Received::End),
+                _ => Err(self.client.failed(error, PATIENCE)),
+            },
+        }
+    }
+
+    /// Asks the daemon to end the capture; what was seen before still comes.
+    pub fn stop(&self) {
+        end_of_requests(&self.client.stream);
+    }
+
+    /// What does the same from another thread.
+    ///
+    /// # Errors
+    /// When the process has no descriptor left.
+    pub fn stopper(&self) -> io::Result<Stopper> {
+        Ok(Stopper { stream: self.client.stream.try_clone()? })
+    }
+}
+
+impl Stopper {
+    /// As [`PacketStream::stop`].
+    pub fn stop(&self) {
+        end_of_requests(&self.stream);
+    }
+}
+
+fn end_of_requests(stream: &UnixStream) {
+    // It fails where the daemon has ended the connection already.
+    let _ = stream.shutdown(std::net::Shutdown::Write);
 }
 
 fn timed_out(name: &InterfaceName, patience: Duration) -> ClientError {

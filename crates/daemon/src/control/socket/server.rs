@@ -17,7 +17,7 @@ use super::super::listener::{self, ListenError};
 use super::line::{
     Answer, Done, Kind, LineBuffer, MAX_REQUEST, Request, RequestVersion, WireError, decode, to_line,
 };
-use super::{Manage, ManageError, Reload, VERSION};
+use super::{Manage, ManageError, Reload, VERSION, capture};
 
 /// Clients at once; more wait.
 const CLIENTS: usize = 8;
@@ -86,8 +86,12 @@ impl Drop for Server {
 /// Answers a client until it leaves, takes too long, or asks for what is no request.
 async fn serve(stream: UnixStream, manage: Arc<dyn Manage>) {
     let mut buffer = LineBuffer::default();
+    let mut stops;
     while let Some(line) = read_line(&stream, &mut buffer).await {
-        let stops = is_stop(&line);
+        match kind_of(&line) {
+            Some(Kind::Capture) => return capture::serve(&stream, line, manage).await,
+            kind => stops = kind == Some(Kind::Stop),
+        }
         let asked = Arc::clone(&manage);
         // Waits for the control thread, and formats what may be 10,000 peers: not on the thread of the others.
         let Ok(answer) = tokio::task::spawn_blocking(move || answer(&line, &*asked)).await else { return };
@@ -134,7 +138,7 @@ async fn read_line(stream: &UnixStream, buffer: &mut LineBuffer) -> Option<Zeroi
     timeout(PATIENCE, whole).await.ok()?
 }
 
-async fn write_all(stream: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
+pub(super) async fn write_all(stream: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         stream.writable().await?;
         match stream.try_write(bytes) {
@@ -146,11 +150,11 @@ async fn write_all(stream: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-fn is_stop(line: &[u8]) -> bool {
-    matches!(parse(line), Ok(Request { request: Kind::Stop, .. }))
+fn kind_of(line: &[u8]) -> Option<Kind> {
+    parse(line).ok().map(|request| request.request)
 }
 
-fn parse(line: &[u8]) -> Result<Request<'_>, ManageError> {
+pub(super) fn parse(line: &[u8]) -> Result<Request<'_>, ManageError> {
     match serde_json::from_slice::<RequestVersion>(line) {
         Ok(RequestVersion { version: VERSION }) => {}
         Ok(RequestVersion { version }) => {
@@ -172,12 +176,14 @@ fn not_a_request(error: &serde_json::Error) -> ManageError {
 /// The line that answers a line.
 fn answer(line: &[u8], manage: &dyn Manage) -> Zeroizing<Vec<u8>> {
     let answer = parse(line).and_then(|request| answer_to(&request, manage));
-    let line = answer.unwrap_or_else(|error| {
-        let error: Answer<Done> = Answer { version: VERSION, ok: None, error: Some(WireError::from(&error)) };
-        to_line(&error, LINE_ROOM)
-    });
     // Nothing of these types can fail to be formatted.
-    line.unwrap_or_default()
+    answer.map_or_else(|error| error_line(&error), Result::unwrap_or_default)
+}
+
+/// The line that says why there is no answer.
+pub(super) fn error_line(error: &ManageError) -> Zeroizing<Vec<u8>> {
+    let error: Answer<Done> = Answer { version: VERSION, ok: None, error: Some(WireError::from(error)) };
+    to_line(&error, LINE_ROOM).unwrap_or_default()
 }
 
 type Line = serde_json::Result<Zeroizing<Vec<u8>>>;
@@ -195,10 +201,11 @@ fn answer_to(request: &Request<'_>, manage: &dyn Manage) -> Result<Line, ManageE
             };
             Ok(ok(&manage.reload(&reload)?))
         }
-        Kind::Stop => Ok(ok(&Done {})),
+        // A capture is served before this.
+        Kind::Capture | Kind::Stop => Ok(ok(&Done {})),
     }
 }
 
-fn ok(content: &impl Serialize) -> Line {
+pub(super) fn ok(content: &impl Serialize) -> Line {
     to_line(&Answer { version: VERSION, ok: Some(content), error: None }, LINE_ROOM)
 }

@@ -127,7 +127,7 @@ fn a_stale_peer_whose_name_still_says_the_same_stays_and_is_asked_for_ever_more_
     assert_eq!(world.answer(&[A]), []);
     // Nothing is asked for a peer that nobody sends to.
     assert!(world.is_quiet());
-    for at_least in [60, 120, 240, 300, 300] {
+    for at_least in [75, 150, 300, 300, 300] {
         assert_eq!(world.stale(1), []);
         let pause = world.next_lookup();
         assert!((at_least..=at_least * 5 / 4).contains(&pause), "{pause} for {at_least}");
@@ -136,7 +136,7 @@ fn a_stale_peer_whose_name_still_says_the_same_stays_and_is_asked_for_ever_more_
     // It spoke: from the beginning, but still not at once.
     world.heard(1, None);
     world.stale(1);
-    assert!((55..=60).contains(&world.next_lookup()));
+    assert!((70..=75).contains(&world.next_lookup()));
 }
 
 /// Initiations of a peer that never answers, as the tunnel tells of them, until `seconds` have passed. Gives the
@@ -184,8 +184,8 @@ fn the_name_is_asked_for_after_three_initiations_and_then_no_more_often_than_fai
 #[test]
 fn the_addresses_of_a_name_have_half_a_minute_each() {
     let mut world = World::new(vec![watched(1, "a", Some(A))]);
-    let (asked, changes) = unanswered_for(&mut world, 91, &[A, B, C]);
-    assert!(asked.len() == 2 && asked[0] == 15, "{asked:?}");
+    let (asked, changes) = unanswered_for(&mut world, 80, &[A, B, C]);
+    assert_eq!(asked, [15], "what is known is gone through without asking");
     assert_eq!(changes, [moved(1, B), moved(1, C), moved(1, A)].concat());
 }
 
