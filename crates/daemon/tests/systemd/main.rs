@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod container;
+mod notify;
 
 macro_rules! scenarios {
     ($($name:ident)*) => { $(
