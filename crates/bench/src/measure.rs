@@ -105,7 +105,9 @@ fn with_cost(sample: Sample, spent: &Spent, gbit: f64) -> Sample {
             .with(
                 Metric::InvoluntarySwitchesPerGbit,
                 switches(near.involuntary_switches, far.involuntary_switches),
-            );
+            )
+            .with(Metric::QueueOverflowsPerGbit, spent.queue_overflows as f64 / gbit)
+            .with(Metric::ReceiveOverflowsPerGbit, spent.receive_overflows as f64 / gbit);
     }
     sample
 }
@@ -128,6 +130,8 @@ mod tests {
             daemons: vec![daemon(200), daemon(400)],
             tcp_out_of_order: 3,
             tcp_reorderings: 0,
+            queue_overflows: 6,
+            receive_overflows: 2,
             batches: None,
         };
         let tcp = with_cost(Sample::default().with(Metric::Retransmits, 0.0), &spent, 2.0);
@@ -135,6 +139,7 @@ mod tests {
         assert_eq!(tcp.get(Metric::FarCpuSecondsPerGbit), Some(0.2));
         assert_eq!(tcp.get(Metric::VoluntarySwitchesPerGbit), Some(10.0));
         assert_eq!(tcp.get(Metric::OutOfOrder), Some(3.0));
+        assert_eq!(tcp.get(Metric::QueueOverflowsPerGbit), Some(3.0));
 
         let bare = with_cost(Sample::default(), &Spent { daemons: Vec::new(), ..spent }, 2.0);
         assert_eq!(bare.metrics().collect::<Vec<_>>(), [Metric::CpuSecondsPerGbit]);

@@ -34,6 +34,7 @@ pub mod runtime_dir;
 pub mod save;
 pub mod scheduling;
 mod secrecy;
+pub mod service_manager;
 pub mod signals;
 pub mod status;
 pub mod top;

@@ -5,6 +5,9 @@
 
 mod collect;
 mod command;
+#[cfg_attr(target_os = "linux", path = "status/device/linux.rs")]
+#[cfg_attr(not(target_os = "linux"), path = "status/device/other.rs")]
+mod device;
 mod diagnose;
 mod explain;
 mod format;

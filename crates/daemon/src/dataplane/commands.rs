@@ -43,6 +43,11 @@ pub enum Command {
         /// Told whether that is done: there may be too many.
         answer: mpsc::SyncSender<bool>,
     },
+    /// Say that the event loop takes turns.
+    Ping {
+        /// Told in the next turn that takes a command.
+        answer: mpsc::SyncSender<()>,
+    },
     /// End.
     Stop,
 }

@@ -180,6 +180,9 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
                 Some(Command::Capture { tap, answer }) => {
                     let _ = answer.try_send(self.captures.add(*tap));
                 }
+                Some(Command::Ping { answer }) => {
+                    let _ = answer.try_send(());
+                }
                 Some(Command::Stop) | None => return Poll::Ready(()),
             }
         }

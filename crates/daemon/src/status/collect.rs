@@ -8,6 +8,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use weft_tun::{TunOffload, TunStatsSnapshot};
 use weft_tunnel::{DropCounters, PeerSnapshot, PublicKey, TunnelStats};
 
+use super::device;
 use super::report::{
     DropReport, PeerReport, QueueReport, SendFailureReport, StatusReport, TunQueueReport, TunReport,
     TunnelReport, UdpReport,
@@ -128,7 +129,7 @@ impl Running {
             routes: self.routes.clone(),
             dns: self.dns.clone(),
             firewall: self.firewall.clone(),
-            tun: tun(snapshot, self.tun_threads, self.tun_offload),
+            tun: tun(&self.interface, snapshot, self.tun_threads, self.tun_offload),
             udp: udp(&snapshot.udp, snapshot.udp_features),
             tunnel: tunnel(&snapshot.tunnel),
             queues: queues(snapshot),
@@ -154,7 +155,7 @@ fn unix_ms(time: SystemTime) -> i64 {
     }
 }
 
-fn tun(snapshot: &Snapshot, threads: usize, offload: TunOffload) -> TunReport {
+fn tun(interface: &str, snapshot: &Snapshot, threads: usize, offload: TunOffload) -> TunReport {
     let stats = &snapshot.tun;
     TunReport {
         threads,
@@ -168,6 +169,7 @@ fn tun(snapshot: &Snapshot, threads: usize, offload: TunOffload) -> TunReport {
         packets_written: stats.packets_written,
         segments_written: stats.segments_written,
         bytes_written: stats.bytes_written,
+        queue_overflows: device::queue_overflows(interface),
         queues: snapshot.tun_queues.iter().map(tun_queue).collect(),
     }
 }
@@ -195,6 +197,7 @@ fn udp(stats: &UdpStats, features: UdpFeatures) -> UdpReport {
         batches_sent: stats.batches_sent,
         batch_segments: stats.batch_segments,
         gso_fallbacks: stats.gso_fallbacks,
+        receive_overflows: stats.receive_overflows,
         datagrams_received: stats.datagrams_received,
         bytes_received: stats.bytes_received,
         recv_calls: stats.recv_calls,

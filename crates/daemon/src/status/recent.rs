@@ -39,6 +39,8 @@ pub fn add_recent(now: &mut StatusReport, before: &StatusReport) {
             window_ms,
         ),
         drops: now.drops.iter().filter_map(grown).collect(),
+        queue_overflows: now.tun.queue_overflows.saturating_sub(before.tun.queue_overflows),
+        receive_overflows: now.udp.receive_overflows.saturating_sub(before.udp.receive_overflows),
         batch_segments: std::array::from_fn(|bucket| {
             now.udp.batch_segments[bucket].saturating_sub(before.udp.batch_segments[bucket])
         }),

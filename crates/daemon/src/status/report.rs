@@ -85,6 +85,9 @@ pub struct TunReport {
     pub segments_written: u64,
     /// Bytes written.
     pub bytes_written: u64,
+    /// Packets that the kernel threw away since the device is there, because weft did not read them in time; a
+    /// super-packet counts once.
+    pub queue_overflows: u64,
     /// The same queue by queue, in the order of their numbers.
     pub queues: Vec<TunQueueReport>,
 }
@@ -131,6 +134,8 @@ pub struct UdpReport {
     pub batch_segments: [u64; 7],
     /// Batches that had to be sent as single datagrams.
     pub gso_fallbacks: u64,
+    /// Datagrams that arrived and that the kernel threw away, because weft did not take them in time.
+    pub receive_overflows: u64,
     /// Datagrams that arrived.
     pub datagrams_received: u64,
     /// Bytes of these.
@@ -247,6 +252,10 @@ pub struct Recent {
     pub rates: Rates,
     /// Packets dropped meanwhile, by reason.
     pub drops: Vec<DropReport>,
+    /// What the kernel threw away meanwhile, as [`TunReport::queue_overflows`].
+    pub queue_overflows: u64,
+    /// What the kernel threw away meanwhile, as [`UdpReport::receive_overflows`].
+    pub receive_overflows: u64,
     /// Messages that the kernel got meanwhile, as [`UdpReport::batch_segments`].
     pub batch_segments: [u64; 7],
 }

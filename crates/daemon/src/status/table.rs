@@ -78,6 +78,10 @@ fn interface(report: &StatusReport) -> Table {
     row("received", traffic(report.udp.bytes_received, report.udp.datagrams_received, rates(report, true)));
     row("batches", batches(report));
     row("waiting", waiting(report));
+    let (tun, udp) = (report.tun.queue_overflows, report.udp.receive_overflows);
+    if tun + udp > 0 {
+        row("overflows", format!("{tun} packets of the TUN's queue, {udp} datagrams of the receive buffers"));
+    }
     table
 }
 

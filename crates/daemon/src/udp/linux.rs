@@ -139,7 +139,7 @@ impl Udp for UdpSockets {
         if port.is_some_and(|port| port != self.config.port) {
             // What arrived at the old port and was not read yet is lost with it, as it is a moment later anyway.
             let mut sockets = Self::bind(&config)?;
-            sockets.stats = self.stats;
+            sockets.stats = self.stats();
             *self = sockets;
         } else if config.fwmark != self.config.fwmark {
             self.set_mark(config.fwmark)?;
@@ -163,6 +163,7 @@ impl Udp for UdpSockets {
     }
 
     fn stats(&self) -> UdpStats {
-        self.stats
+        let dropped: u64 = [&self.v4, &self.v6].into_iter().flatten().map(UdpSocket::dropped).sum();
+        UdpStats { receive_overflows: self.stats.receive_overflows + dropped, ..self.stats }
     }
 }
