@@ -17,6 +17,7 @@ use super::answers;
 use super::commands::{self, Job};
 use super::inbound::Inbound;
 use super::outbound::Outbound;
+use super::timing::{Stage, TurnClock};
 use super::{Command, DataplaneError, OnEvent, QueueDepths, SendFailure, Snapshot};
 use crate::logging::LogLimit;
 use crate::udp::Udp;
@@ -50,6 +51,7 @@ pub struct EventLoop<T, U, S> {
     /// Of handshakes and keepalives.
     send_failure: Option<SendFailure>,
     tun_stats: S,
+    clock: TurnClock,
     moved_limit: LogLimit,
     failed_limit: LogLimit,
 }
@@ -71,6 +73,7 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
             armed_for: None,
             send_failure: None,
             tun_stats,
+            clock: TurnClock::new(),
             moved_limit: LogLimit::default(),
             failed_limit: LogLimit::default(),
         }
@@ -88,22 +91,19 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
     }
 
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), DataplaneError>> {
-        // The runtime's clock, so that a test can stand still. Read once a turn.
-        let now = tokio::time::Instant::now().into_std();
+        let now = self.clock.begin();
         let commands = match self.commands(cx, now) {
             Poll::Ready(()) => return Poll::Ready(Ok(())),
             Poll::Pending => commands::turn_of(self.job.as_ref()),
         };
         self.timers(now);
         self.send_control(cx, now);
-        let inbound =
-            self.inbound.turn(cx, now, &mut self.tunnel, &mut self.tun, &mut self.udp, &mut self.control);
-        let inbound = match inbound {
+        let Self { tunnel, tun, udp, control, clock, .. } = self;
+        let inbound = match self.inbound.turn(cx, clock, tunnel, tun, udp, control) {
             Ok(turn) => turn,
             Err(error) => return Poll::Ready(Err(error)),
         };
-        let outbound = self.outbound.turn(cx, now, &mut self.tunnel, &mut self.tun, &mut self.udp);
-        let outbound = match outbound {
+        let outbound = match self.outbound.turn(cx, clock, tunnel, tun, udp) {
             Ok(turn) => turn,
             Err(error) => return Poll::Ready(Err(error)),
         };
@@ -115,6 +115,7 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
         self.send_control(cx, now);
         self.log_events(now);
         self.arm_timer(cx, now);
+        self.clock.end();
         if commands == Turn::Busy
             || inbound == Turn::Busy
             || outbound == Turn::Busy
@@ -132,6 +133,8 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
     fn commands(&mut self, cx: &mut Context<'_>, now: Instant) -> Poll<()> {
         loop {
             if let Some(job) = self.job.take() {
+                self.clock.begin_stage();
+                let times = self.clock.times();
                 let (udp, tun) = (&self.udp, &self.tun_stats);
                 let queues = QueueDepths { control: self.control.len(), ..self.outbound.depths() };
                 let send_failure = [self.send_failure, self.outbound.send_failure()];
@@ -139,9 +142,11 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
                 let counters = |tunnel: &Tunnel, peers| {
                     let (udp_features, udp, tun) = (udp.features(), udp.stats(), tun());
                     let (tunnel, drops) = (tunnel.stats().clone(), drops(tunnel, &tun));
-                    Snapshot { udp, udp_features, tunnel, drops, peers, tun, queues, send_failure }
+                    let times = times.clone();
+                    Snapshot { udp, udp_features, tunnel, drops, peers, tun, queues, times, send_failure }
                 };
                 self.job = job.turn(&mut self.tunnel, now, counters);
+                self.clock.end_stage(Stage::Commands);
                 if self.job.is_some() {
                     return Poll::Pending;
                 }
@@ -163,8 +168,10 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
 
     fn timers(&mut self, now: Instant) {
         if self.tunnel.poll_timeout().is_some_and(|(at, _)| at <= now) {
+            self.clock.begin_stage();
             // Blocked: the control queue is full, and sending it comes back here.
             let _ = self.tunnel.handle_timeout(now, &mut self.control);
+            self.clock.end_stage(Stage::Handshakes);
         }
     }
 

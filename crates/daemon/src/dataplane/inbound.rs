@@ -10,6 +10,7 @@ use weft_tunnel::{ControlQueue, DropReason, MAX_PACKET, PlainSlab, Tunnel};
 
 use super::DataplaneError;
 use super::event_loop::Turn;
+use super::timing::{Stage, TurnClock};
 use crate::udp::{RecvBuffers, Udp};
 
 /// Bytes that one turn opens, and what a datagram costs beside its bytes, as in `outbound.rs`: what waits for the
@@ -52,12 +53,13 @@ impl Inbound {
     pub(super) fn turn(
         &mut self,
         cx: &mut Context<'_>,
-        now: Instant,
+        clock: &mut TurnClock,
         tunnel: &mut Tunnel,
         tun: &mut impl Tun,
         udp: &mut impl Udp,
         control: &mut ControlQueue,
     ) -> Result<Turn, DataplaneError> {
+        let now = clock.now();
         let mut budget = BUDGET;
         while budget > 0 {
             match tun.poll_send_ready(cx) {
@@ -79,9 +81,13 @@ impl Inbound {
                     }
                 }
             }
+            clock.begin_stage();
             if self.buffers.is_done() {
                 match udp.poll_recv(cx, &mut self.buffers) {
-                    Poll::Ready(Ok(_)) => self.failed_calls = 0,
+                    Poll::Ready(Ok(_)) => {
+                        self.failed_calls = 0;
+                        clock.end_stage(Stage::Receive);
+                    }
                     Poll::Ready(Err(error)) => {
                         tracing::debug!(%error, "cannot receive");
                         self.failed_calls += 1;
@@ -98,7 +104,7 @@ impl Inbound {
                 self.drop_data(now, tunnel, control);
                 budget = 0;
             } else {
-                let cost = self.open(now, tunnel, tun, control)?;
+                let cost = self.open(clock, tunnel, tun, control)?;
                 budget = budget.saturating_sub(cost);
             }
         }
@@ -108,12 +114,12 @@ impl Inbound {
     /// Opens what was received, as far as the slab has room, and hands it to the writers. Gives what it cost.
     fn open(
         &mut self,
-        now: Instant,
+        clock: &mut TurnClock,
         tunnel: &mut Tunnel,
         tun: &mut impl Tun,
         control: &mut ControlQueue,
     ) -> Result<usize, DataplaneError> {
-        let mut cost = 0;
+        let (now, mut cost) = (clock.now(), 0);
         while tun.plain_slab().room() >= MAX_PACKET {
             let Some(received) = self.buffers.next() else { break };
             let whole = received.whole();
@@ -127,7 +133,9 @@ impl Inbound {
                 }
             }
         }
+        clock.end_stage(Stage::Decrypt);
         tun.flush().map_err(DataplaneError::Tun)?;
+        clock.end_stage(Stage::Write);
         Ok(cost)
     }
 
