@@ -1,14 +1,13 @@
 //! A report as metrics: OpenMetrics, or the text format that Prometheus had before.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::sync::Arc;
 
 use hyper::HeaderMap;
 use hyper::header::ACCEPT;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{
-    DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeLabelValue, LabelValueEncoder, NoLabelSet,
-    text,
+    DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, NoLabelSet, text,
 };
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
@@ -78,28 +77,7 @@ impl Collector for Families {
 }
 
 /// The labels of a sample, beside that of the interface.
-type Labels<'l, const N: usize> = [(&'static str, Label<'l>); N];
-
-/// The value of a label, with what ends it escaped.
-#[derive(Clone, Copy, Debug)]
-struct Label<'l>(&'l str);
-
-impl EncodeLabelValue for Label<'_> {
-    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> fmt::Result {
-        let mut rest = self.0;
-        while let Some(place) = rest.find(['\\', '"', '\n']) {
-            let (plain, special) = rest.split_at(place);
-            encoder.write_str(plain)?;
-            encoder.write_str(match special.as_bytes().first() {
-                Some(b'\n') => "\\n",
-                Some(b'"') => "\\\"",
-                _ => "\\\\",
-            })?;
-            rest = &special[1..];
-        }
-        encoder.write_str(rest)
-    }
-}
+type Labels<'l, const N: usize> = [(&'static str, &'l str); N];
 
 /// Writes families of metrics.
 struct Writer<'e>(DescriptorEncoder<'e>);
@@ -175,8 +153,7 @@ fn buckets_of(histogram: &HistogramReport) -> Vec<(f64, u64)> {
     let mut filled = histogram.buckets.iter().peekable();
     let mut bucket = |bound: Option<u64>| {
         let count = filled.next_if(|(filled, _)| *filled == bound).map_or(0, |(_, count)| *count);
-        // The library writes this one as infinity.
-        (bound.map_or(f64::MAX, seconds), count)
+        (bound.map_or(f64::INFINITY, seconds), count)
     };
     (0..=Histogram::BOUNDS).map(|place| bucket(Histogram::bound_ns(place))).collect()
 }

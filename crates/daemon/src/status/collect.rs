@@ -220,10 +220,7 @@ fn times(times: &Times) -> TimesReport {
         let times = histogram(times.stage(stage));
         StageReport { direction: direction.to_owned(), stage: label.to_owned(), times }
     };
-    TimesReport {
-        turns: histogram(times.turns()),
-        stages: Stage::ALL.into_iter().map(stage).filter(|stage| stage.times.count > 0).collect(),
-    }
+    TimesReport { turns: histogram(times.turns()), stages: Stage::ALL.into_iter().map(stage).collect() }
 }
 
 fn histogram(histogram: &Histogram) -> HistogramReport {

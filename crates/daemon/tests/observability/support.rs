@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};

@@ -4,7 +4,7 @@ use std::fmt;
 
 use weft_tunnel::DropReason;
 
-use super::{Label, Labels, Writer};
+use super::{Labels, Writer};
 use crate::dataplane::SAMPLED_TURNS;
 use crate::finding::Level;
 use crate::status::{StatusReport, has_session, stage_of, unready};
@@ -23,18 +23,14 @@ pub(super) fn write(report: &StatusReport, writer: &mut Writer<'_>) -> fmt::Resu
 }
 
 fn one(label: &'static str, value: &'static str) -> Labels<'static, 1> {
-    [(label, Label(value))]
+    [(label, value)]
 }
 
 fn state(report: &StatusReport, writer: &mut Writer<'_>) -> fmt::Result {
     writer.info(
         "weft_build",
         "The weft that runs the interface.",
-        &[
-            ("version", Label(&report.weft_version)),
-            ("os", Label(std::env::consts::OS)),
-            ("arch", Label(std::env::consts::ARCH)),
-        ],
+        &[("version", &report.weft_version), ("os", std::env::consts::OS), ("arch", std::env::consts::ARCH)],
     )?;
     let start_ms = report.unix_time_ms.saturating_sub(report.uptime_ms);
     writer.gauge(
@@ -73,7 +69,7 @@ fn drops(report: &StatusReport, writer: &mut Writer<'_>) -> fmt::Result {
         DropReason::ALL.map(|reason| {
             let (direction, stage) = stage_of(reason);
             let labels =
-                [("reason", Label(reason.label())), ("direction", Label(direction)), ("stage", Label(stage))];
+                [("reason", reason.label()), ("direction", direction), ("stage", stage)];
             (labels, report.dropped_for(reason))
         }),
     )
@@ -155,13 +151,14 @@ fn times(report: &StatusReport, writer: &mut Writer<'_>) -> fmt::Result {
         "How long turns of the event loop take: what waits elsewhere waits no longer than that.",
         [([], &times.turns)],
     )?;
-    let help =
-        format!("How long a stage of the event loop takes with a batch, in one turn of {SAMPLED_TURNS}.");
+    let help = format!(
+        "How long a stage of the event loop takes with a batch, in one turn of {SAMPLED_TURNS} at least."
+    );
     writer.histograms(
         "weft_stage_seconds",
         &help,
         times.stages.iter().map(|stage| {
-            let labels = [("direction", Label(&stage.direction)), ("stage", Label(&stage.stage))];
+            let labels = [("direction", stage.direction.as_str()), ("stage", stage.stage.as_str())];
             (labels, &stage.times)
         }),
     )
@@ -185,7 +182,7 @@ fn udp(report: &StatusReport, writer: &mut Writer<'_>) -> fmt::Result {
         writer.counter(name, help, count)?;
     }
     let mut buckets: Vec<(f64, u64)> = BATCH_BOUNDS.into_iter().zip(udp.batch_segments).collect();
-    buckets.push((f64::MAX, 0));
+    buckets.push((f64::INFINITY, 0));
     writer.histogram(
         "weft_udp_batch_datagrams",
         "Datagrams in each message that the kernel was given to send (UDP GSO).",

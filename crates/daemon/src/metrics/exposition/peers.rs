@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::{Label, Labels, Writer};
+use super::{Labels, Writer};
 use crate::status::{PeerReport, StatusReport, should_have_session};
 
 pub(super) fn write(report: &StatusReport, writer: &mut Writer<'_>) -> fmt::Result {
@@ -38,9 +38,9 @@ pub(super) fn write(report: &StatusReport, writer: &mut Writer<'_>) -> fmt::Resu
 
 fn labels<'l>((peer, nets): (&'l PeerReport, &'l String)) -> Labels<'l, 3> {
     [
-        ("public_key", Label(&peer.public_key)),
-        ("allowed_ips", Label(nets)),
-        ("friendly_name", Label(peer.friendly_name.as_deref().unwrap_or_default())),
+        ("public_key", &peer.public_key),
+        ("allowed_ips", nets),
+        ("friendly_name", peer.friendly_name.as_deref().unwrap_or_default()),
     ]
 }
 
