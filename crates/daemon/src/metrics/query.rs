@@ -1,5 +1,7 @@
 //! What a request says behind its `?`, and the peers that it wants.
 
+use std::cmp::Reverse;
+
 use crate::status::PeerReport;
 
 /// Peers that a browser is given at most.
@@ -38,18 +40,17 @@ impl Query {
 
     /// The peers that it wants, and how many match its filter.
     pub(super) fn choose(&self, peers: &[PeerReport]) -> (Vec<PeerReport>, usize) {
-        let mut chosen: Vec<&PeerReport> = peers.iter().filter(|peer| self.matches(peer)).collect();
+        let all = peers.iter().enumerate();
+        let mut chosen: Vec<(usize, &PeerReport)> = all.filter(|(_, peer)| self.matches(peer)).collect();
         let matching = chosen.len();
-        if let Some(count) = self.peers.filter(|&count| count < matching) {
-            if count > 0 {
-                chosen.select_nth_unstable_by_key(count - 1, |peer| std::cmp::Reverse(busyness(peer)));
+        if let Some(count) = self.peers {
+            if count > 0 && count < matching {
+                chosen.select_nth_unstable_by_key(count - 1, rank);
             }
             chosen.truncate(count);
+            chosen.sort_unstable_by_key(rank);
         }
-        if self.peers.is_some() {
-            chosen.sort_by_key(|peer| std::cmp::Reverse(busyness(peer)));
-        }
-        (chosen.into_iter().cloned().collect(), matching)
+        (chosen.into_iter().map(|(_, peer)| peer.clone()).collect(), matching)
     }
 
     fn matches(&self, peer: &PeerReport) -> bool {
@@ -62,14 +63,11 @@ impl Query {
     }
 }
 
-/// Who moves most now, then whoever moved most so far; the key, so that peers at rest keep their places.
-fn busyness(peer: &PeerReport) -> (u64, u64, &str) {
+/// First who moves most now, then who moved most so far; peers at rest keep their places.
+fn rank((place, peer): &(usize, &PeerReport)) -> (Reverse<u64>, Reverse<u64>, usize) {
     let rates = peer.rates.unwrap_or_default();
-    (
-        rates.tx_bytes_per_second.saturating_add(rates.rx_bytes_per_second),
-        peer.tx_bytes.saturating_add(peer.rx_bytes),
-        &peer.public_key,
-    )
+    let now = rates.tx_bytes_per_second.saturating_add(rates.rx_bytes_per_second);
+    (Reverse(now), Reverse(peer.tx_bytes.saturating_add(peer.rx_bytes)), *place)
 }
 
 /// `%2B` and `+` as what they stand for (application/x-www-form-urlencoded).
@@ -126,15 +124,21 @@ mod tests {
 
     #[test]
     fn the_busiest_are_chosen_first_among_those_that_match() {
-        let peers =
-            [peer("Ka", 0, 9), peer("Kb", 5, 0), peer("Kc", 0, 0), peer("x", 99, 99), peer("Kd", 7, 1)];
+        let peers = [
+            peer("Ka", 0, 9),
+            peer("Kb", 5, 0),
+            peer("Kc", 0, 0),
+            peer("Ke", 0, 0),
+            peer("x", 99, 99),
+            peer("Kd", 7, 1),
+        ];
         let keys = |query: &str| {
             let (chosen, matching) = Query::parse(Some(query)).choose(&peers);
             (chosen.into_iter().map(|peer| peer.public_key).collect::<Vec<_>>().join(" "), matching)
         };
-        assert_eq!(keys("peers=3&filter=k"), ("Kd Kb Ka".to_owned(), 4));
-        assert_eq!(keys("peers=9"), ("x Kd Kb Ka Kc".to_owned(), 5));
-        assert_eq!(keys("peers=off"), (String::new(), 5));
+        assert_eq!(keys("peers=3&filter=k"), ("Kd Kb Ka".to_owned(), 5));
+        assert_eq!(keys("peers=9"), ("x Kd Kb Ka Kc Ke".to_owned(), 6));
+        assert_eq!(keys("peers=off"), (String::new(), 6));
         assert_eq!(keys("filter=kb"), ("Kb".to_owned(), 1));
     }
 }
