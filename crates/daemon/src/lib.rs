@@ -4,6 +4,7 @@
 
 pub mod assets;
 pub mod background;
+pub mod capture;
 pub mod check;
 pub mod cli;
 pub mod config;
@@ -34,6 +35,7 @@ pub mod runtime_dir;
 pub mod save;
 pub mod scheduling;
 mod secrecy;
+pub mod service_manager;
 pub mod signals;
 pub mod status;
 pub mod top;

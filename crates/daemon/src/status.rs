@@ -5,6 +5,9 @@
 
 mod collect;
 mod command;
+#[cfg_attr(target_os = "linux", path = "status/device/linux.rs")]
+#[cfg_attr(not(target_os = "linux"), path = "status/device/other.rs")]
+mod device;
 mod diagnose;
 mod explain;
 mod format;
@@ -21,7 +24,7 @@ pub use format::{age, bytes, rate, short_key};
 pub use recent::add_recent;
 pub use report::{
     DropReport, HistogramReport, PeerReport, QueueReport, Rates, Recent, SendFailureReport, StageReport,
-    StatusReport, TimesReport, TunReport, TunnelReport, UdpReport,
+    StatusReport, TimesReport, TunQueueReport, TunReport, TunnelReport, UdpReport,
 };
 pub use stage::stage_of;
-pub(crate) use table::bucket_label;
+pub use table::bucket_label;

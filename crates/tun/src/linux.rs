@@ -18,6 +18,7 @@ pub mod bench;
 mod coalesce;
 mod fence;
 mod inline;
+mod pulse;
 mod queue;
 mod reader;
 mod threads;
@@ -25,6 +26,7 @@ mod vnet_hdr;
 mod writer;
 
 use inline::Inline;
+pub use pulse::Pulse;
 use queue::Queue;
 pub use queue::name_of_queue;
 use threads::Threads;
@@ -63,13 +65,14 @@ pub fn open(config: TunConfig) -> Result<Device, OpenError> {
 
 impl Device {
     fn new(name: &str, mut queues: Vec<Queue>, threads: usize, offload: TunOffload) -> io::Result<Self> {
-        let stats = Arc::<TunStats>::default();
+        let stats = Arc::new(TunStats::new(queues.len()));
         let coalescing = Arc::new(Coalescing::new(offload));
         let mode = if threads > 0 {
             Mode::Threads(Threads::start(name, queues, &coalescing, &stats)?)
         } else {
             let queue = queues.pop().ok_or(io::ErrorKind::InvalidInput)?;
-            Mode::Inline(Inline::new(queue, &coalescing, &stats))
+            let stats = stats.each().last().ok_or(io::ErrorKind::InvalidInput)?;
+            Mode::Inline(Inline::new(queue, &coalescing, stats))
         };
         Ok(Self { name: name.to_owned(), offload, stats, mode })
     }
@@ -105,6 +108,14 @@ impl Device {
     /// The counters of the device.
     pub fn stats(&self) -> &Arc<TunStats> {
         &self.stats
+    }
+
+    /// Asks the threads of the device whether they work.
+    pub fn pulse(&self) -> Pulse {
+        match &self.mode {
+            Mode::Threads(threads) => threads.pulse(),
+            Mode::Inline(_) | Mode::Closed(_) => Pulse::default(),
+        }
     }
 
     /// Stops and joins every thread and closes every descriptor; the kernel deletes a device that nobody else

@@ -6,6 +6,7 @@ use std::time::Instant;
 use weft_tunnel::{Change, PeerSnapshot, Tunnel};
 
 use super::Snapshot;
+use super::capture::Tap;
 use super::event_loop::Turn;
 use crate::udp::BindError;
 
@@ -34,6 +35,18 @@ pub enum Command {
         fwmark: Option<u32>,
         /// Gets the port in use.
         answer: mpsc::SyncSender<Result<u16, BindError>>,
+    },
+    /// Copy packets for somebody.
+    Capture {
+        /// What is filled.
+        tap: Box<Tap>,
+        /// Told whether that is done: there may be too many.
+        answer: mpsc::SyncSender<bool>,
+    },
+    /// Say that the event loop takes turns.
+    Ping {
+        /// Told in the next turn that takes a command.
+        answer: mpsc::SyncSender<()>,
     },
     /// End.
     Stop,

@@ -14,6 +14,7 @@ use weft_tun::{Tun, TunStatsSnapshot};
 use weft_tunnel::{ControlQueue, DropCounters, DropReason, Event, Tunnel};
 
 use super::answers;
+use super::capture::Captures;
 use super::commands::{self, Job};
 use super::inbound::Inbound;
 use super::outbound::Outbound;
@@ -52,12 +53,14 @@ pub struct EventLoop<T, U, S> {
     send_failure: Option<SendFailure>,
     tun_stats: S,
     clock: TurnClock,
+    captures: Captures,
     moved_limit: LogLimit,
     failed_limit: LogLimit,
 }
 
-impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
-    /// An event loop over `tun` and `udp`. Has to be made inside a runtime with time enabled.
+impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
+    /// An event loop over `tun` and `udp`; `tun_stats` reads the counters of each queue of the TUN. Has to be made
+    /// inside a runtime with time enabled.
     pub fn new(tunnel: Tunnel, tun: T, udp: U, commands: mpsc::Receiver<Command>, tun_stats: S) -> Self {
         Self {
             tunnel,
@@ -74,6 +77,7 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
             send_failure: None,
             tun_stats,
             clock: TurnClock::new(),
+            captures: Captures::default(),
             moved_limit: LogLimit::default(),
             failed_limit: LogLimit::default(),
         }
@@ -96,18 +100,21 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
             Poll::Ready(()) => return Poll::Ready(Ok(())),
             Poll::Pending => commands::turn_of(self.job.as_ref()),
         };
+        if self.captures.is_on() {
+            self.captures.set_port(self.udp.port());
+        }
         self.timers(now);
         self.send_control(cx, now);
-        let Self { tunnel, tun, udp, control, clock, .. } = self;
-        let inbound = match self.inbound.turn(cx, clock, tunnel, tun, udp, control) {
+        let Self { inbound, outbound, tunnel, tun, udp, control, clock, captures, .. } = self;
+        let inbound = match inbound.turn(cx, clock, tunnel, tun, udp, control, captures) {
             Ok(turn) => turn,
             Err(error) => return Poll::Ready(Err(error)),
         };
-        let outbound = match self.outbound.turn(cx, clock, tunnel, tun, udp) {
+        let outbound = match outbound.turn(cx, clock, tunnel, tun, udp, captures) {
             Ok(turn) => turn,
             Err(error) => return Poll::Ready(Err(error)),
         };
-        if let Err(error) = answers::write(cx, &mut self.tunnel, &mut self.tun) {
+        if let Err(error) = answers::write(cx, tunnel, tun, captures) {
             return Poll::Ready(Err(error));
         }
         // Packets without a session have asked for a handshake, and datagrams have answers.
@@ -116,11 +123,14 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
         self.log_events(now);
         self.arm_timer(cx, now);
         self.clock.end();
-        if commands == Turn::Busy
+        let is_busy = commands == Turn::Busy
             || inbound == Turn::Busy
             || outbound == Turn::Busy
-            || self.tunnel.has_ready_staged() && !self.outbound.is_blocked()
-        {
+            || self.tunnel.has_ready_staged() && !self.outbound.is_blocked();
+        if self.captures.is_on() {
+            self.captures.turn(cx, !is_busy);
+        }
+        if is_busy {
             cx.waker().wake_by_ref();
             // Whoever else needs this core goes on now, and not when the scheduler's clock ticks (every 1 to 10 ms):
             // under load the other end of a connection waits for this core, and everything else behind it.
@@ -140,10 +150,22 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
                 let send_failure = [self.send_failure, self.outbound.send_failure()];
                 let send_failure = send_failure.into_iter().flatten().max_by_key(|failure| failure.at);
                 let counters = |tunnel: &Tunnel, peers| {
-                    let (udp_features, udp, tun) = (udp.features(), udp.stats(), tun());
+                    let (udp_features, udp, tun_queues) = (udp.features(), udp.stats(), tun());
+                    let tun = tun_queues.iter().copied().sum();
                     let (tunnel, drops) = (tunnel.stats().clone(), drops(tunnel, &tun));
                     let times = times.clone();
-                    Snapshot { udp, udp_features, tunnel, drops, peers, tun, queues, times, send_failure }
+                    Snapshot {
+                        udp,
+                        udp_features,
+                        tunnel,
+                        drops,
+                        peers,
+                        tun,
+                        tun_queues,
+                        queues,
+                        times,
+                        send_failure,
+                    }
                 };
                 self.job = job.turn(&mut self.tunnel, now, counters);
                 self.clock.end_stage(Stage::Commands);
@@ -160,6 +182,12 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
                 }
                 Some(Command::Rebind { port, fwmark, answer }) => {
                     let _ = answer.try_send(self.udp.rebind(port, fwmark));
+                }
+                Some(Command::Capture { tap, answer }) => {
+                    let _ = answer.try_send(self.captures.add(*tap));
+                }
+                Some(Command::Ping { answer }) => {
+                    let _ = answer.try_send(());
                 }
                 Some(Command::Stop) | None => return Poll::Ready(()),
             }
@@ -179,7 +207,11 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
     fn send_control(&mut self, cx: &mut Context<'_>, now: Instant) {
         while let Some(message) = self.control.front() {
             match self.udp.poll_send(cx, &message.transmit()) {
-                Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Ok(sent)) => {
+                    if self.captures.is_on() {
+                        self.captures.sent(&self.tunnel, None, &message.transmit(), sent.bytes);
+                    }
+                }
                 Poll::Ready(Err(error)) => {
                     let destination = message.transmit().destination;
                     self.tunnel.count_drop(error.drop_reason(), 1);
@@ -218,6 +250,9 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
             }
             match event {
                 Event::HandshakeComplete { peer } => tracing::debug!(%peer, "handshake complete"),
+                Event::HandshakeUnanswered { peer, initiations } => {
+                    tracing::debug!(%peer, initiations, "no answer to handshakes so far");
+                }
                 Event::HandshakeFailed { peer } => {
                     if let Some(left_out) = self.failed_limit.allow(now) {
                         tracing::info!(

@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use weft_tun::{Tun, TunBatch};
 use weft_tunnel::{TransmitQueue, Tunnel};
 
+use super::capture::Captures;
 use super::event_loop::Turn;
 use super::read_ahead::ReadAhead;
 use super::timing::{Stage, TurnClock};
@@ -71,13 +72,14 @@ impl Outbound {
         tunnel: &mut Tunnel,
         tun: &mut impl Tun,
         udp: &mut impl Udp,
+        captures: &mut Captures,
     ) -> Result<Turn, DataplaneError> {
         let now = clock.now();
         let mut budget = BUDGET;
         let mut has_read = false;
         loop {
             clock.begin_stage();
-            if self.send(cx, clock, tunnel, udp).is_pending() {
+            if self.send(cx, clock, tunnel, udp, captures).is_pending() {
                 // Nothing is read from the TUN while the socket takes nothing: the kernel's queue fills, and
                 // senders feel it.
                 self.blocked = true;
@@ -105,17 +107,31 @@ impl Outbound {
                     Poll::Pending => {}
                 }
             }
-            self.seal(clock, tunnel, &mut budget);
+            if captures.is_on() {
+                self.seal::<true>(clock, tunnel, &mut budget, captures);
+            } else {
+                self.seal::<false>(clock, tunnel, &mut budget, captures);
+            }
             has_read &= !self.ahead.is_empty();
         }
     }
 
-    /// Seals what was read, until it is worth a send.
-    fn seal(&mut self, clock: &mut TurnClock, tunnel: &mut Tunnel, budget: &mut usize) {
+    /// Seals what was read, until it is worth a send. `CAPTURED`: somebody captures; without, no packet pays for the
+    /// question.
+    fn seal<const CAPTURED: bool>(
+        &mut self,
+        clock: &mut TurnClock,
+        tunnel: &mut Tunnel,
+        budget: &mut usize,
+        captures: &mut Captures,
+    ) {
         let (now, before) = (clock.now(), *budget);
         while *budget > 0 && self.queue.len() < SEND_AT && self.queue.has_room_for_super_packet() {
             let Some(mut packet) = self.ahead.next() else { break };
             *budget = budget.saturating_sub(packet.bytes().len() + PACKET_COST);
+            if CAPTURED {
+                captures.read(tunnel, &packet);
+            }
             // Counted by the tunnel.
             let _ = tunnel.handle_tun_packet(&mut packet, now, &mut self.queue);
         }
@@ -131,12 +147,16 @@ impl Outbound {
         clock: &mut TurnClock,
         tunnel: &mut Tunnel,
         udp: &mut impl Udp,
+        captures: &mut Captures,
     ) -> Poll<()> {
         let now = clock.now();
         while let Some(mut batch) = self.queue.pop() {
             loop {
                 match udp.poll_send(cx, &batch.unsent()) {
                     Poll::Ready(Ok(sent)) => {
+                        if captures.is_on() {
+                            captures.sent(tunnel, Some(batch.path().peer), &batch.unsent(), sent.bytes);
+                        }
                         if sent.source_unusable {
                             tunnel.forget_source(batch.path().peer);
                             batch.forget_source();

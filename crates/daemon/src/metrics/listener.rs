@@ -39,7 +39,7 @@ pub enum ListenError {
     #[error("cannot serve metrics on {0}: this machine has no such address; see `ip address`")]
     NotOurs(SocketAddr),
     /// The socket in the file system cannot be had.
-    #[error("cannot serve metrics on unix:{0}")]
+    #[error("cannot serve metrics on a Unix socket: {0}")]
     Local(Box<dyn std::error::Error + Send + Sync>, io::ErrorKind),
     /// The path is longer than the name of a socket may be.
     #[error(
@@ -102,15 +102,6 @@ impl Listener {
             Address::Unix(path) => ListenerSocket::Local(LocalListener::open(path)?),
         };
         Ok(Self { address: address.clone(), socket })
-    }
-
-    /// A TCP socket that listens already, as one that was handed in.
-    ///
-    /// # Errors
-    /// When it cannot be made non-blocking, or is none.
-    pub fn adopt(socket: TcpListener) -> io::Result<Self> {
-        socket.set_nonblocking(true)?;
-        Ok(Self { address: Address::Tcp(socket.local_addr()?), socket: ListenerSocket::Tcp(socket) })
     }
 
     /// Where it listens.

@@ -23,11 +23,6 @@ impl UdpSockets {
             source: io::Error::new(io::ErrorKind::Unsupported, message),
         })
     }
-
-    /// The port of both sockets.
-    pub fn port(&self) -> u16 {
-        match self.never {}
-    }
 }
 
 impl Udp for UdpSockets {

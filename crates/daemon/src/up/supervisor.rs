@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::time::Instant;
 
 use weft_tunnel::{Event, PublicKey};
 
@@ -16,7 +17,7 @@ use super::served::{Announced, Managing};
 use super::{Options, Overrides, UpError, resolve_endpoints};
 use crate::background::{Notifier, Output};
 use crate::config::{Config, Endpoint, InterfaceName};
-use crate::control::socket::{Client, ManageError, Reload, ReloadReport};
+use crate::control::socket::{Client, Manage as _, ManageError, Reload, ReloadReport};
 use crate::control::{Control, Controller, DeviceChange, Managed, PeerChange, socket, uapi};
 use crate::dataplane::tun_queues;
 use crate::host::{Host, Recording, Step};
@@ -24,6 +25,7 @@ use crate::metrics::{self, MetricsConfig};
 use crate::network::{Change, Watch};
 use crate::resolve::{Resolver, Watched};
 use crate::runtime_dir::runtime_dir;
+use crate::service_manager::{self, StatusLine, Watchdog};
 use crate::signals;
 use crate::status::Running;
 
@@ -86,6 +88,7 @@ pub(super) fn run(
         let is_file = std::fs::metadata("/dev/stderr").is_ok_and(|stderr| stderr.is_file());
         notifier.ready(if is_file { Output::Kept } else { Output::Discarded })?;
     }
+    supervisor.ready();
     supervisor.work(messages, file)
 }
 
@@ -111,6 +114,8 @@ struct Supervisor {
     uapi: Option<uapi::Server>,
     socket: Option<socket::Server>,
     metrics: Option<metrics::Server>,
+    status_line: StatusLine,
+    watchdog: Option<Watchdog>,
 }
 
 impl Supervisor {
@@ -142,6 +147,8 @@ impl Supervisor {
             uapi: None,
             socket: None,
             metrics: None,
+            status_line: StatusLine::new(Instant::now()),
+            watchdog: None,
         };
         supervisor.remember();
         supervisor.show();
@@ -256,8 +263,22 @@ impl Supervisor {
         Ok(())
     }
 
+    /// Tells the service manager that everything is in place, at first or after a reload.
+    fn ready(&mut self) {
+        if self.watchdog.is_none() {
+            self.watchdog = self.daemon.watchdog();
+        }
+        let Self { status_line, managed, .. } = self;
+        status_line.ready(|| managed.status().ok());
+    }
+
+    fn next(&mut self, messages: &Receiver<Message>) -> Option<Message> {
+        let Self { status_line, managed, .. } = self;
+        status_line.next(messages, || managed.status().ok())
+    }
+
     fn work(mut self, messages: Receiver<Message>, file: &Path) -> Result<(), UpError> {
-        for message in &messages {
+        while let Some(message) = self.next(&messages) {
             match message {
                 Message::Signal(name) => {
                     tracing::info!(signal = name, "taking the interface down");
@@ -273,7 +294,10 @@ impl Supervisor {
                 }
                 Message::Ended => break,
                 Message::Network(change) => self.network_changed(&change),
-                Message::Peer(event) => self.happened(event),
+                Message::Peer(event) => {
+                    self.status_line.touch(Instant::now());
+                    self.happened(event);
+                }
                 Message::Resolved(peer, address) => self.resolved(peer, address),
                 Message::Configured => self.configured(),
                 Message::Reload(reload, answer) => {
@@ -287,8 +311,9 @@ impl Supervisor {
     }
 
     fn end(self, file: &Path) -> Result<(), UpError> {
-        let Self { daemon, config, watch, resolver, uapi, socket, metrics, .. } = self;
-        drop((watch, resolver, uapi, metrics));
+        service_manager::stopping();
+        let Self { daemon, config, watch, resolver, uapi, socket, watchdog, metrics, .. } = self;
+        drop((watchdog, watch, resolver, uapi, metrics));
         daemon.stop_after(|daemon| {
             if config.interface.host.save_config {
                 daemon.save(&config, file);
@@ -315,6 +340,9 @@ impl Supervisor {
         let Some(resolver) = &self.resolver else { return };
         match event {
             Event::HandshakeComplete { peer } => resolver.handle().handshake(peer),
+            Event::HandshakeUnanswered { peer, initiations } => {
+                resolver.handle().unanswered(peer, initiations);
+            }
             Event::HandshakeFailed { peer } => resolver.handle().stale(peer),
             Event::EndpointChanged { peer, endpoint } => resolver.handle().moved(peer, endpoint),
         }
@@ -336,6 +364,17 @@ impl Supervisor {
     }
 
     fn reload(&mut self, reload: &Reload) -> Result<ReloadReport, ManageError> {
+        if reload.dry_run {
+            return self.load(reload);
+        }
+        service_manager::reloading();
+        let outcome = self.load(reload);
+        // What failed changed nothing, and the interface goes on.
+        self.ready();
+        outcome
+    }
+
+    fn load(&mut self, reload: &Reload) -> Result<ReloadReport, ManageError> {
         let Self { daemon, config, controller, overrides, .. } = self;
         let metrics = config.interface.host.metrics.clone();
         let mut outcome = reload::reload(daemon, config, overrides, controller, reload)?;

@@ -8,10 +8,10 @@ use std::sync::mpsc;
 use nix::poll::PollFlags;
 use tokio::sync::mpsc as channel;
 
+use super::pulse::{Line, Wait};
 use super::queue::{self, Queue, READ_ROOM, Read};
-use super::threads::{Stop, Wait};
 use crate::batch::{Slab, TunBatch};
-use crate::stats::TunStats;
+use crate::stats::QueueStats;
 
 /// Bytes of a slab: the longest super-packet three times, or some 130 packets of 1,420 bytes.
 pub(super) const SLAB_BYTES: usize = 3 * READ_ROOM;
@@ -33,7 +33,7 @@ pub(super) enum Drained {
 }
 
 /// Reads into `slab` until the queue is empty or the slab full.
-pub(super) fn drain(queue: &Queue, slab: &mut Slab, stats: &TunStats) -> Drained {
+pub(super) fn drain(queue: &Queue, slab: &mut Slab, stats: &QueueStats) -> Drained {
     let (mut packets, mut segments, mut bytes, mut calls, mut malformed) = (0, 0, 0, 0, 0);
     let drained = loop {
         if slab.spare_mut().len() < READ_ROOM {
@@ -51,6 +51,7 @@ pub(super) fn drain(queue: &Queue, slab: &mut Slab, stats: &TunStats) -> Drained
             Read::Gone => break Drained::Gone,
         }
     };
+    let stats = &stats.outbound;
     stats.read_calls.add(calls);
     stats.packets_read.add(packets);
     stats.segments_read.add(segments);
@@ -75,20 +76,28 @@ pub(super) struct Progress {
 pub(super) struct Reader {
     pub(super) number: u16,
     pub(super) queue: Arc<Queue>,
-    pub(super) stop: Arc<Stop>,
+    pub(super) line: Arc<Line>,
     pub(super) free: mpsc::Receiver<Slab>,
     pub(super) home: mpsc::Sender<Slab>,
     pub(super) batches: channel::Sender<TunBatch>,
     pub(super) progress: Arc<Progress>,
-    pub(super) stats: Arc<TunStats>,
+    pub(super) stats: Arc<QueueStats>,
 }
 
 impl Reader {
     /// Reads until the device is gone or stopped.
     pub(super) fn run(self) {
-        // A stop sends an empty slab, in case that none of the others comes home.
         'slab: while let Ok(mut slab) = self.free.recv() {
-            while !self.stop.is_set() {
+            // A question, or the stop, in case that none of the others comes home.
+            if slab.spare_mut().is_empty() {
+                self.line.answer_queued();
+                if self.line.is_stopped() {
+                    return;
+                }
+                continue;
+            }
+            while !self.line.is_stopped() {
+                self.line.answer();
                 let drained = drain(&self.queue, &mut slab, &self.stats);
                 let is_empty = slab.is_empty();
                 if !is_empty {
@@ -116,7 +125,7 @@ impl Reader {
     /// Waits for a packet; false if there will be none.
     fn wait(&self) -> bool {
         self.progress.idle.store(true, Ordering::SeqCst);
-        let wait = self.stop.wait(&self.queue, PollFlags::POLLIN);
+        let wait = self.line.wait(&self.queue, PollFlags::POLLIN);
         self.progress.idle.store(false, Ordering::SeqCst);
         wait == Wait::Ready
     }

@@ -12,11 +12,11 @@ use tokio::sync::mpsc as channel;
 use weft_tunnel::{MAX_PACKET, PlainSlab, Plaintext, ip};
 
 use super::coalesce::Coalescer;
+use super::pulse::{Line, Wait};
 use super::queue::{self, Queue};
-use super::threads::{Stop, Wait};
 use super::vnet_hdr;
 use crate::config::TunOffload;
-use crate::stats::TunStats;
+use crate::stats::QueueStats;
 
 /// Bytes of a slab: what four full GRO buffers decrypt to, the usual content of one `recvmmsg`.
 pub(super) const SLAB_BYTES: usize = 4 * MAX_PACKET;
@@ -87,7 +87,7 @@ pub(super) enum Written {
 pub(super) struct BatchWriter {
     coalescer: Coalescer,
     coalescing: Arc<Coalescing>,
-    stats: Arc<TunStats>,
+    stats: Arc<QueueStats>,
     /// Writes that are through, as the coalescer planned them.
     position: usize,
     /// Packets of the write at `position` that were written one by one, because it was refused as a whole.
@@ -95,7 +95,7 @@ pub(super) struct BatchWriter {
 }
 
 impl BatchWriter {
-    pub(super) fn new(coalescing: Arc<Coalescing>, stats: Arc<TunStats>) -> Self {
+    pub(super) fn new(coalescing: Arc<Coalescing>, stats: Arc<QueueStats>) -> Self {
         Self { coalescer: Coalescer::new(), coalescing, stats, position: 0, singles: None }
     }
 
@@ -164,6 +164,7 @@ impl BatchWriter {
             *position += 1;
             *singles = None;
         };
+        let stats = &stats.inbound;
         stats.packets_written.add(written);
         stats.segments_written.add(segments);
         stats.bytes_written.add(bytes);
@@ -175,18 +176,29 @@ impl BatchWriter {
     pub(super) fn abandon(&mut self) {
         let rest = self.coalescer.groups().get(self.position..).unwrap_or_default();
         let segments: u64 = rest.iter().map(|group| u64::from(group.segments)).sum();
-        self.stats.write_failures.add(segments - self.singles.unwrap_or_default() as u64);
+        self.stats.inbound.write_failures.add(segments - self.singles.unwrap_or_default() as u64);
         self.position += rest.len();
         self.singles = None;
     }
+}
+
+/// What a writer thread is told.
+#[derive(Debug)]
+pub(super) enum Order {
+    /// Write what is staged for its queue.
+    Write(Arc<PlainBatch>),
+    /// Say that it works.
+    Answer,
+    /// End.
+    End,
 }
 
 /// What a writer thread owns.
 pub(super) struct Writer {
     pub(super) number: u16,
     pub(super) queue: Arc<Queue>,
-    pub(super) stop: Arc<Stop>,
-    pub(super) batches: mpsc::Receiver<Arc<PlainBatch>>,
+    pub(super) line: Arc<Line>,
+    pub(super) batches: mpsc::Receiver<Order>,
     pub(super) home: channel::UnboundedSender<PlainBatch>,
     /// Batches that the thread is through with.
     pub(super) completed: Arc<AtomicU64>,
@@ -194,13 +206,22 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Writes every batch until the channel closes; after a stop, as long as the queue takes them.
+    /// Writes every batch until the end; after a stop, as long as the queue takes them.
     pub(super) fn run(mut self) {
-        while let Ok(batch) = self.batches.recv() {
+        while let Ok(order) = self.batches.recv() {
+            let batch = match order {
+                Order::Write(batch) => batch,
+                Order::Answer => {
+                    self.line.answer_queued();
+                    continue;
+                }
+                Order::End => return,
+            };
+            self.line.answer();
             let packets = &batch.staged[usize::from(self.number)];
             self.writer.start(&batch.slab, packets);
             while self.writer.resume(&self.queue, &batch.slab, packets) == Written::Blocked {
-                if self.stop.wait(&self.queue, PollFlags::POLLOUT) != Wait::Ready {
+                if self.line.wait(&self.queue, PollFlags::POLLOUT) != Wait::Ready {
                     self.writer.abandon();
                     break;
                 }
