@@ -24,7 +24,7 @@ impl Query {
             match part.split_once('=') {
                 Some(("peers", "off")) => query.peers = Some(0),
                 Some(("peers", count)) => {
-                    query.peers = count.parse().ok().map(|count: usize| count.min(MOST_NAMED))
+                    query.peers = count.parse().ok().map(|count: usize| count.min(MOST_NAMED));
                 }
                 Some(("filter", text)) => query.filter = decode(text).trim().to_lowercase(),
                 _ => {}

@@ -150,6 +150,7 @@ fn thinned(report: &StatusReport) -> StatusReport {
         interface: report.interface.clone(),
         pid: report.pid,
         uptime_ms: report.uptime_ms,
+        tun: report.tun.clone(),
         udp: report.udp.clone(),
         drops: report.drops.clone(),
         peers: report.peers.iter().map(peer).collect(),

@@ -72,6 +72,15 @@ fn drops(report: &StatusReport, writer: &mut Writer<'_>) -> fmt::Result {
                 [("reason", reason.label()), ("direction", direction), ("stage", stage)];
             (labels, report.dropped_for(reason))
         }),
+    )?;
+    writer.counters(
+        "weft_kernel_dropped_packets",
+        "What the kernel threw away because weft did not take it in time: the queue of the TUN (super-packets count once), \
+         the UDP receive buffer.",
+        [
+            ([("direction", "outbound"), ("stage", "tun")], report.tun.queue_overflows),
+            ([("direction", "inbound"), ("stage", "udp")], report.udp.receive_overflows),
+        ],
     )
 }
 
@@ -221,5 +230,17 @@ fn tun(report: &StatusReport, writer: &mut Writer<'_>) -> fmt::Result {
     ] {
         writer.counter(name, help, count)?;
     }
-    Ok(())
+    let numbers: Vec<String> = (0..tun.queues.len()).map(|number| number.to_string()).collect();
+    let queues =
+        || numbers.iter().zip(&tun.queues).map(|(number, queue)| ([("queue", number.as_str())], queue));
+    writer.counters(
+        "weft_tun_queue_read_bytes",
+        "Bytes read from each queue of the TUN.",
+        queues().map(|(labels, queue)| (labels, queue.bytes_read)),
+    )?;
+    writer.counters(
+        "weft_tun_queue_written_bytes",
+        "Bytes written to each queue of the TUN.",
+        queues().map(|(labels, queue)| (labels, queue.bytes_written)),
+    )
 }
