@@ -4,6 +4,7 @@
 
 pub mod assets;
 pub mod background;
+pub mod carried_over;
 pub mod check;
 pub mod cli;
 pub mod config;
@@ -33,6 +34,7 @@ pub mod runtime_dir;
 pub mod save;
 pub mod scheduling;
 mod secrecy;
+pub mod service_manager;
 pub mod signals;
 pub mod status;
 pub mod top;

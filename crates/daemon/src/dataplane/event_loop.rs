@@ -156,6 +156,9 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
                 Some(Command::Rebind { port, fwmark, answer }) => {
                     let _ = answer.try_send(self.udp.rebind(port, fwmark));
                 }
+                Some(Command::Sockets { answer }) => {
+                    let _ = answer.try_send(self.udp.descriptors());
+                }
                 Some(Command::Stop) | None => return Poll::Ready(()),
             }
         }

@@ -1,6 +1,6 @@
 //! The twin for platforms where weft cannot set addresses and routes yet: opening it says so.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::net::SocketAddr;
 
 use ipnet::IpNet;
@@ -32,6 +32,16 @@ impl Netlink {
 
     /// Sets a device up.
     pub fn set_up(&self, _: &Link) -> Result<(), RouteError> {
+        match self.never {}
+    }
+
+    /// Removes a device.
+    pub fn remove_link(&self, _: &Link) -> Result<(), RouteError> {
+        match self.never {}
+    }
+
+    /// What is routed through a device.
+    pub fn routes_through(&self, _: &Link) -> Result<HashSet<(IpNet, u32)>, RouteError> {
         match self.never {}
     }
 

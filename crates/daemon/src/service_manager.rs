@@ -1,0 +1,19 @@
+//! What weft and the service manager that started it tell each other: sd_notify(3). Without one every call does
+//! nothing.
+//!
+//! `fd_store.rs` is what the service manager keeps while weft is started again, `inherited.rs` what it hands to the next
+//! process, and `job.rs` whether a stop is the first half of a restart.
+
+#[cfg_attr(target_os = "linux", path = "service_manager/fd_store.rs")]
+#[cfg_attr(not(target_os = "linux"), path = "service_manager/no_fd_store.rs")]
+mod fd_store;
+#[cfg_attr(target_os = "linux", path = "service_manager/inherited.rs")]
+#[cfg_attr(not(target_os = "linux"), path = "service_manager/nothing_inherited.rs")]
+mod inherited;
+#[cfg_attr(target_os = "linux", path = "service_manager/job.rs")]
+#[cfg_attr(not(target_os = "linux"), path = "service_manager/no_job.rs")]
+mod job;
+
+pub use fd_store::{FdStore, read_sealed, try_clone};
+pub use inherited::{Inherited, take};
+pub use job::{Job, invocation, job};
