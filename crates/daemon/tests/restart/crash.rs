@@ -2,12 +2,12 @@
 
 use nix::sys::signal::Signal;
 
-use crate::world::{World, file_of, file_of_a, public, wait_until};
+use crate::world::{World, file_of_a, file_of_b, public, wait_until};
 
 #[test]
 fn a_killed_daemon_comes_back_with_the_same_device_and_port_and_streams_go_on() {
     let test = "a_killed_daemon_comes_back_with_the_same_device_and_port_and_streams_go_on";
-    let Some(mut world) = World::up(test, &file_of_a(), &file_of(2, "", "")) else { return };
+    let Some(mut world) = World::up(test, &file_of_a(), &file_of_b()) else { return };
     let (there, back) = (world.stream(1), world.stream(2));
     world.weft_ok(&["set", "weft0", "peer", &public(5).to_string(), "allowed-ips", "10.5.0.0/16"]);
     let before = world.picture();
@@ -34,7 +34,7 @@ fn a_killed_daemon_comes_back_with_the_same_device_and_port_and_streams_go_on() 
 #[test]
 fn a_crash_without_a_clean_up_is_gone_on_from_as_well() {
     let test = "a_crash_without_a_clean_up_is_gone_on_from_as_well";
-    let Some(mut world) = World::up(test, &file_of_a(), &file_of(2, "", "")) else { return };
+    let Some(mut world) = World::up(test, &file_of_a(), &file_of_b()) else { return };
     let stream = world.stream(2);
     let before = world.picture();
     world.signal(Signal::SIGKILL);

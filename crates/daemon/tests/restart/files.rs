@@ -1,11 +1,11 @@
 //! A file that was edited before the service is started again.
 
-use crate::world::{World, file_of, file_of_a, public};
+use crate::world::{World, file_of, file_of_a, file_of_b, public};
 
 #[test]
 fn an_edit_is_applied_and_nothing_else_is_touched() {
     let test = "an_edit_is_applied_and_nothing_else_is_touched";
-    let Some(mut world) = World::up(test, &file_of_a(), &file_of(2, "", "")) else { return };
+    let Some(mut world) = World::up(test, &file_of_a(), &file_of_b()) else { return };
     let stream = world.stream(2);
     world.weft_ok(&["set", "weft0", "peer", &public(5).to_string(), "allowed-ips", "10.5.0.0/16"]);
     let before = world.picture();
@@ -36,7 +36,7 @@ fn an_edit_is_applied_and_nothing_else_is_touched() {
 #[test]
 fn another_port_in_the_file_is_used() {
     let test = "another_port_in_the_file_is_used";
-    let Some(mut world) = World::up(test, &file_of_a(), &file_of(2, "", "")) else { return };
+    let Some(mut world) = World::up(test, &file_of_a(), &file_of_b()) else { return };
     let stream = world.stream(1);
     world.write(&file_of_a().replace("ListenPort = 51820", "ListenPort = 51821"));
     world.restart();

@@ -4,12 +4,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use crate::world::{World, file_of, file_of_a, key, public, wait_until};
-
-/// The file of B, which does not know where A is.
-fn file_of_b() -> String {
-    file_of(2, "", "")
-}
+use crate::world::{World, file_of, file_of_a, file_of_b, key, public, wait_until};
 
 fn peer(status: &Value) -> &Value {
     &status["peers"][0]
@@ -60,7 +55,7 @@ fn streams_live_through_a_restart_and_the_interface_stays_as_it_is() {
 fn a_peer_that_roamed_is_greeted_where_it_is() {
     let test = "a_peer_that_roamed_is_greeted_where_it_is";
     // A knows another place of B, where nobody is.
-    let (a, b) = (file_of(1, "", "Endpoint = 192.0.2.99:9"), file_of(2, "", "Endpoint = 192.0.2.1:51820"));
+    let (a, b) = (file_of(1, "", "Endpoint = 192.0.2.99:9"), file_of_b());
     let Some(mut world) = World::up(test, &a, &b) else { return };
     let stream = world.stream(2);
     assert_eq!(peer(&world.status())["endpoint"], "192.0.2.2:51820");
@@ -113,7 +108,7 @@ fn an_idle_peer_shows_its_last_handshake_and_is_not_disturbed() {
 #[test]
 fn changes_that_were_made_while_it_ran_outlive_a_restart() {
     let test = "changes_that_were_made_while_it_ran_outlive_a_restart";
-    let Some(mut world) = World::up(test, &file_of_a(), &file_of(2, "", "Endpoint = 192.0.2.1:51820")) else {
+    let Some(mut world) = World::up(test, &file_of_a(), &file_of_b()) else {
         return;
     };
     let added = public(5).to_string();

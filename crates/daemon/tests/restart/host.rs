@@ -1,15 +1,15 @@
 //! What is around the interface while it is started again.
 
-use crate::world::{World, file_of};
+use crate::world::{World, file_of, file_of_b};
 
 fn full_tunnel(lines: &str) -> String {
-    file_of(1, lines, "AllowedIPs = 0.0.0.0/0\nEndpoint = 192.0.2.2:51820")
+    file_of(1, lines, "AllowedIPs = 0.0.0.0/0, 10.88.0.0/16\nEndpoint = 192.0.2.2:51820")
 }
 
 #[test]
 fn a_full_tunnel_keeps_its_rules_its_mark_and_its_packet_filter() {
     let test = "a_full_tunnel_keeps_its_rules_its_mark_and_its_packet_filter";
-    let Some(mut world) = World::up(test, &full_tunnel("KillSwitch = on"), &file_of(2, "", "")) else { return };
+    let Some(mut world) = World::up(test, &full_tunnel("KillSwitch = on"), &file_of_b()) else { return };
     let stream = world.stream(1);
     let before = world.picture();
     let mark = world.weft_ok(&["show", "weft0", "fwmark"]);
@@ -33,10 +33,10 @@ fn a_full_tunnel_keeps_its_rules_its_mark_and_its_packet_filter() {
 #[test]
 fn what_somebody_took_away_comes_back_with_a_restart() {
     let test = "what_somebody_took_away_comes_back_with_a_restart";
-    let Some(mut world) = World::up(test, &full_tunnel(""), &file_of(2, "", "")) else { return };
+    let Some(mut world) = World::up(test, &full_tunnel(""), &file_of_b()) else { return };
     let before = world.picture();
     let filter = world.filter();
-    world.ip("route del 10.77.0.2/32 dev weft0");
+    world.ip("route del 10.88.0.0/16 dev weft0");
     world.ip("rule del table main suppress_prefixlength 0");
     world.ip("address add 10.79.0.1/24 dev weft0");
     world.command("nft").args(["flush", "ruleset"]).status().unwrap();

@@ -4,12 +4,12 @@ use std::io::Write as _;
 use std::os::fd::OwnedFd;
 
 use crate::manager::Doing;
-use crate::world::{World, file_of, file_of_a};
+use crate::world::{World, file_of_a, file_of_b};
 
 #[test]
 fn what_does_not_fit_is_given_up_and_the_rest_is_used() {
     let test = "what_does_not_fit_is_given_up_and_the_rest_is_used";
-    let Some(mut world) = World::up(test, &file_of_a(), &file_of(2, "", "")) else { return };
+    let Some(mut world) = World::up(test, &file_of_a(), &file_of_b()) else { return };
     let stream = world.stream(2);
     let before = world.picture();
     world.stop_for_restart();
@@ -34,7 +34,7 @@ fn what_does_not_fit_is_given_up_and_the_rest_is_used() {
 #[test]
 fn a_state_that_is_not_understood_makes_it_start_from_the_file() {
     let test = "a_state_that_is_not_understood_makes_it_start_from_the_file";
-    let Some(mut world) = World::up(test, &file_of_a(), &file_of(2, "", "")) else { return };
+    let Some(mut world) = World::up(test, &file_of_a(), &file_of_b()) else { return };
     let stream = world.stream(1);
     let before = world.picture();
     for garbage in [&b"{\"version\":99}"[..], b"", b"no state at all"] {
@@ -55,7 +55,7 @@ fn a_state_that_is_not_understood_makes_it_start_from_the_file() {
 #[test]
 fn a_device_that_is_gone_is_made_anew() {
     let test = "a_device_that_is_gone_is_made_anew";
-    let Some(mut world) = World::up(test, &file_of_a(), &file_of(2, "", "")) else { return };
+    let Some(mut world) = World::up(test, &file_of_a(), &file_of_b()) else { return };
     let stream = world.stream(1);
     world.stop_for_restart();
     world.ip("link del weft0");

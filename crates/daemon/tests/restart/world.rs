@@ -71,6 +71,11 @@ pub(crate) fn file_of_a() -> String {
     file_of(1, "", "Endpoint = 192.0.2.2:51820")
 }
 
+/// The file of B.
+pub(crate) fn file_of_b() -> String {
+    file_of(2, "", "Endpoint = 192.0.2.1:51820")
+}
+
 /// Two machines with a cable, and a service manager on the first.
 pub(crate) struct World {
     pub(crate) manager: Manager,
