@@ -12,6 +12,7 @@ use weft_tunnel::{PresharedKey, PrivateKey, PublicKey};
 mod edit;
 mod finish;
 mod host;
+mod key_file;
 mod load;
 mod problem;
 #[cfg(test)]
@@ -24,7 +25,8 @@ pub mod words;
 pub use edit::{Saved, edit};
 pub(crate) use host::without_keys;
 pub use host::{Dns, Hook, HostConfig, KillSwitch, Stage};
-pub use load::{LoadError, load, name_of, path_of, read_text};
+pub use key_file::with_keys_in_place;
+pub use load::{LoadError, load, load_as_service, name_of, path_of, read_text};
 pub use problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warning};
 pub use wg_quick::parse;
 

@@ -7,11 +7,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc as async_mpsc;
 use weft_tun::thread_guard::EndProcessOnPanic;
-use weft_tun::{TunConfig, TunOffload, TunStatsSnapshot};
+use weft_tun::{Pulse, TunConfig, TunOffload, TunStatsSnapshot};
 use weft_tunnel::{
     Change, DropCounters, DropReason, Event, PeerSnapshot, PrivateKey, Tunnel, TunnelConfig, TunnelStats,
 };
@@ -185,6 +185,8 @@ pub struct Opened {
     pub port: u16,
     /// Which super-packets the TUN takes part in.
     pub offload: TunOffload,
+    /// Asks the threads of the TUN whether they work.
+    pub pulse: Pulse,
 }
 
 /// A running packet thread. Dropping it stops the thread.
@@ -297,6 +299,20 @@ impl Handle {
         self.ask(|answer| Command::Sockets { answer })
     }
 
+    /// One whose commands nobody takes but who gets them here.
+    #[cfg(test)]
+    pub(crate) fn to_nobody() -> (Self, async_mpsc::Receiver<Command>) {
+        let (commands, queue) = async_mpsc::channel(COMMANDS);
+        (Self { commands }, queue)
+    }
+
+    /// Whether the event loop takes a turn within so long. Never waits longer, whatever became of it.
+    pub fn takes_a_turn(&self, patience: Duration) -> bool {
+        let (answer, answered) = mpsc::sync_channel(1);
+        // A full queue is one that nobody takes anything from: others wait for their answers, too.
+        self.commands.try_send(Command::Ping { answer }).is_ok() && answered.recv_timeout(patience).is_ok()
+    }
+
     fn ask<T>(&self, command: impl FnOnce(mpsc::SyncSender<T>) -> Command) -> Result<T, DataplaneError> {
         let (answer, answered) = mpsc::sync_channel(1);
         self.commands.blocking_send(command(answer)).map_err(|_| DataplaneError::Ended)?;
@@ -342,7 +358,8 @@ fn packet_thread(
                 return Err(DataplaneError::Ended);
             }
         };
-        let opened = Opened { interface: tun.name().to_owned(), port: udp.port(), offload: tun.offload() };
+        let (interface, pulse) = (tun.name().to_owned(), tun.pulse());
+        let opened = Opened { interface, port: udp.port(), offload: tun.offload(), pulse };
         let _ = report.send(Ok(opened));
         let Ok(mtu) = started.recv() else { return Ok(()) };
         let tunnel = Tunnel::new(setup.private_key, TunnelConfig { mtu, ..setup.tunnel });

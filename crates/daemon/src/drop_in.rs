@@ -5,19 +5,22 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
+use std::time::Instant;
 
 use crate::background::{self, BackgroundError};
 use crate::cli::drop_in::RunArgs;
 use crate::config::InterfaceName;
+use crate::control::socket::Manage as _;
 use crate::control::uapi::{Listener, Server, SocketError};
 use crate::control::{Control, Controller, Managed};
-use crate::dataplane::{DataplaneError, StartError, tun_queues};
+use crate::dataplane::{DataplaneError, OnEvent, StartError, tun_queues};
 use crate::exit::{self, Code};
 use crate::interface::{self, Inherited, Interface, Options};
 use crate::network::{Change, Keeper, Watch};
 use crate::routes::{Netlink, RouteError};
 use crate::scheduling::Priority;
 use crate::secrecy;
+use crate::service_manager::{self, StatusLine, Watchdog};
 use crate::signals;
 use crate::status::Running;
 use crate::udp::UdpConfig;
@@ -90,6 +93,8 @@ enum End {
     SocketRemoved,
     /// No end, but a change of the network on the way there.
     Network(Change),
+    /// No end either, but something that the service manager may want to know.
+    Peer,
     Asked,
 }
 
@@ -127,7 +132,10 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
     let inherited = Inherited { queues, ..Inherited::default() };
     let device_end = end.clone();
     let on_end = move || drop(device_end.send(End::Device));
-    let mut interface = Interface::open(name.as_str(), inherited, udp, &options, None, on_end)?;
+    let happened = end.clone();
+    let on_event: OnEvent = Box::new(move |_| drop(happened.send(End::Peer)));
+    let on_event = Some(on_event).filter(|_| service_manager::is_present());
+    let mut interface = Interface::open(name.as_str(), inherited, udp, &options, on_event, on_end)?;
     let mtu = set_up_link(&name, is_new);
     interface.run(mtu)?;
     let control: Arc<dyn Control> = Arc::<Controller>::clone(interface.controller());
@@ -142,7 +150,8 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
     };
     let stop = move || drop(asked.send(End::Asked));
     // Goes last: who waits for its end knows that everything is undone.
-    let _socket = Managed::new(Arc::clone(interface.controller()), running, stop).serve(&name);
+    let managed = Managed::new(Arc::clone(interface.controller()), running, stop);
+    let _socket = managed.serve(&name);
     if let Some(path) = name_file {
         std::fs::write(&path, format!("{name}\n")).map_err(|source| RunError::NameFile { path, source })?;
     }
@@ -151,7 +160,10 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
         notifier.ready(output)?;
     }
     let following = follow_network(&name, interface.controller(), &network);
-    wait_for_end(&ended, following);
+    let watchdog = Watchdog::start(&interface);
+    wait_for_end(&ended, following, &managed);
+    service_manager::stopping();
+    drop(watchdog);
     server.stop();
     match interface.stop() {
         // Deleting the device is a way to end it.
@@ -180,10 +192,20 @@ fn follow_network(
     begin().inspect_err(|error| tracing::warn!("{error}")).ok()
 }
 
-fn wait_for_end(ended: &mpsc::Receiver<End>, mut following: Option<(Watch, Keeper, Netlink)>) {
+fn wait_for_end(
+    ended: &mpsc::Receiver<End>,
+    mut following: Option<(Watch, Keeper, Netlink)>,
+    managed: &Managed,
+) {
+    let mut status_line = StatusLine::new(Instant::now());
+    status_line.ready(|| managed.status().ok());
     loop {
-        match ended.recv() {
-            Ok(End::Network(change)) => {
+        match status_line.next(ended, || managed.status().ok()) {
+            Some(End::Peer) => {
+                status_line.touch(Instant::now());
+                continue;
+            }
+            Some(End::Network(change)) => {
                 if let Some((_, keeper, netlink)) = &mut following
                     && let Err(error) = keeper.react(&change, netlink)
                 {
@@ -192,12 +214,12 @@ fn wait_for_end(ended: &mpsc::Receiver<End>, mut following: Option<(Watch, Keepe
                 }
                 continue;
             }
-            Ok(End::Signal(name)) => tracing::info!(signal = name, "taking the interface down"),
-            Ok(End::SocketRemoved) => {
+            Some(End::Signal(name)) => tracing::info!(signal = name, "taking the interface down"),
+            Some(End::SocketRemoved) => {
                 tracing::info!("the UAPI socket was removed; taking the interface down");
             }
-            Ok(End::Asked) => tracing::info!("asked to take the interface down"),
-            Ok(End::Device) | Err(mpsc::RecvError) => tracing::info!("the TUN device is gone"),
+            Some(End::Asked) => tracing::info!("asked to take the interface down"),
+            Some(End::Device) | None => tracing::info!("the TUN device is gone"),
         }
         return;
     }

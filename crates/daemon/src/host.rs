@@ -33,7 +33,7 @@ use ipnet::IpNet;
 use crate::config::{Config, Hook, InterfaceName, Saved, Stage};
 use crate::control::DeviceState;
 use crate::exit;
-use crate::routes::{Link, Netlink};
+use crate::routes::{Family, Link, Netlink};
 use crate::runtime_dir::runtime_dir;
 
 mod down;
@@ -135,6 +135,12 @@ impl Host {
         let directory = owner.as_ref().map(Owner::directory);
         let facts = facts::gather(&kernel.netlink, config, endpoints, directory)?;
         let plan = Plan::new(config, endpoints, &facts);
+        if facts.src_valid_mark.is_none() && plan.routes_by_mark(Family::V4) {
+            tracing::warn!(
+                "cannot see the sysctl {SRC_VALID_MARK}; where the reverse-path filter is strict and it is not 1, what the \
+                 peers send over IPv4 is dropped: a service needs full-tunnel.conf for a default route"
+            );
+        }
         let record = Record {
             file: source.map(Path::to_owned),
             mark: plan.mark,
@@ -400,7 +406,7 @@ fn save_with(
     let is_own = |net: &IpNet| !matches!(net.addr(), IpAddr::V6(address) if address.is_unicast_link_local());
     let addresses: Option<Vec<IpNet>> = addresses.map(|nets| nets.into_iter().filter(is_own).collect());
     let saved =
-        Saved { device, addresses: addresses.as_deref(), mtu: link.map(|link| link.mtu), chosen_mark };
+        Saved { file, device, addresses: addresses.as_deref(), mtu: link.map(|link| link.mtu), chosen_mark };
     save::save(file, interface, &saved)
 }
 

@@ -8,7 +8,7 @@ use weft_tunnel::{PrivateKey, TunnelConfig};
 
 use crate::cli::TunThreads;
 use crate::control::Controller;
-use crate::dataplane::{Dataplane, DataplaneError, OnEvent, Opened, Setup, StartError, tun_queues};
+use crate::dataplane::{Dataplane, DataplaneError, Handle, OnEvent, Opened, Setup, StartError, tun_queues};
 use crate::memory_budget;
 use crate::routes::QueueLimits;
 use crate::scheduling::Priority;
@@ -104,6 +104,11 @@ impl Interface {
     /// What changes the interface and tells what it is.
     pub fn controller(&self) -> &Arc<Controller> {
         &self.controller
+    }
+
+    /// What asks the packet thread.
+    pub fn dataplane_handle(&self) -> Handle {
+        self.dataplane.handle()
     }
 
     /// Ends threads, device and sockets. Gives the reason if packets had stopped by themselves.

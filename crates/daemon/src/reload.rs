@@ -1,9 +1,9 @@
 //! `weft reload`: hands the file of an interface to the daemon that runs it.
 //!
-//! The file is read here: a daemon without privileges may not be able to.
+//! The file is read here, and the files of its keys: a daemon without privileges may not be able to.
 
 use crate::cli::ReloadArgs;
-use crate::config;
+use crate::config::{self, LoadError};
 use crate::control::socket::{Client, Reload, ReloadReport};
 use crate::exit::{Code, Error};
 use crate::output;
@@ -14,8 +14,16 @@ use crate::output;
 /// What is wrong with the file, and what the daemon answers: nothing has changed then.
 pub fn run(args: &ReloadArgs) -> Result<(), Error> {
     // What is wrong is said here, before anybody is asked.
-    let name = config::load(&args.target)?.config.interface.name;
+    let name = match config::load(&args.target) {
+        Ok(parsed) => parsed.config.interface.name,
+        // The daemon may have it as a credential.
+        Err(LoadError::Config(errors)) if errors.lacks_only_keys() => {
+            config::name_of(&config::path_of(&args.target))?
+        }
+        Err(error) => return Err(error.into()),
+    };
     let (file, text) = config::read_text(&args.target)?;
+    let text = config::with_keys_in_place(&text, &file);
     let failed = |error: crate::control::socket::ClientError| Error::new(error.exit_code(), error);
     let mut client = Client::connect(&name).map_err(failed)?;
     let file = std::path::absolute(&file).unwrap_or(file);

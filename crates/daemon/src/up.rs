@@ -17,6 +17,7 @@ use crate::resolve::{self, AtStart, Cancel, ResolveError, Retries};
 use crate::runtime_dir::runtime_dir;
 use crate::scheduling::Priority;
 use crate::secrecy;
+use crate::service_manager::Starting;
 use crate::udp::PathMtu;
 
 mod daemon;
@@ -121,7 +122,7 @@ impl Overrides {
 /// The configuration with what the command line says instead; what is odd is warned of.
 fn load(args: &UpArgs, overrides: Overrides) -> Result<Config, LoadError> {
     secrecy::forbid_core_dumps();
-    let parsed = config::load(&args.target)?;
+    let parsed = config::load_as_service(&args.target)?;
     for warning in &parsed.warnings {
         tracing::warn!("{warning}");
     }
@@ -161,6 +162,9 @@ fn resolve_endpoints(config: &Config) -> Result<Vec<Option<SocketAddr>>, Resolve
     let endpoints = config.peers.iter().map(|peer| peer.endpoint.as_ref());
     let remembered = host::remembered(&runtime_dir(), &config.interface.name);
     if remembered.is_empty() {
+        let has_names = config.peers.iter().any(|peer| matches!(peer.endpoint, Some(Endpoint::Name { .. })));
+        let _patience =
+            if has_names { Starting::waiting_for("looking up the peers' endpoints") } else { None };
         let at_start = AtStart::Wait(Retries::from_environment());
         return resolve::first_addresses(endpoints, at_start, &Cancel::default());
     }

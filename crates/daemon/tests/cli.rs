@@ -322,12 +322,53 @@ fn a_key_in_the_wrong_place_is_never_repeated() {
         format!("[{KEY}]"),
         format!("PrivateKey {KEY}"),
         format!("PrivateKey = {KEY}{KEY}"),
+        format!("PrivateKeyFile = {KEY}"),
+        format!("PrivateKeyFile = {}", KEY.trim_end_matches('=')),
+        format!("[Peer]\nPublicKey = {PEER}\nPresharedKeyFile = {KEY} # mine"),
         format!("[Peer]\nEndpoint = {KEY}:1\nPublicKey = {KEY}x"),
     ] {
         let ended = check(&format!("[Interface]\n{line}\n"));
         assert_eq!(ended.code, 78, "{line}");
         assert!(!ended.stderr.contains(&KEY[..20]), "{}", ended.stderr);
     }
+}
+
+#[test]
+fn keys_may_stand_in_files_of_their_own() {
+    let text = format!(
+        "[Interface]\nprivatekeyfile = own.key # ours\n[Peer]\nPublicKey = {PEER}\nPresharedKeyFile = peer.psk\n"
+    );
+    let (directory, path) = file("wg0.conf", text.as_bytes());
+    let path = path.to_str().unwrap();
+    let missing = run(&["check", path], "");
+    assert_eq!(missing.code, 78);
+    for part in
+        ["wg0.conf:2: PrivateKeyFile: ", "own.key: there is no such file", "wg0.conf:5: PresharedKeyFile: "]
+    {
+        assert!(missing.stderr.contains(part), "{part} in:\n{}", missing.stderr);
+    }
+    let write = |name: &str, text: &str| std::fs::write(directory.path().join(name), text).unwrap();
+    write("own.key", "not a key\n");
+    write("peer.psk", &format!("{OTHER}\n"));
+    assert!(run(&["check", path], "").stderr.contains("wg0.conf:2: PrivateKeyFile: "));
+    write("own.key", &format!("{KEY}\n"));
+    let shown = run(&["check", path], "");
+    assert_eq!(shown.code, 0, "{}", shown.stderr);
+    assert!(shown.stdout.contains(OWN), "{}", shown.stdout);
+    assert!(!shown.stdout.contains(&OTHER[..20]), "{}", shown.stdout);
+
+    // The service's own comes first.
+    let credentials = tempfile::tempdir().unwrap();
+    std::fs::write(credentials.path().join("own.key"), OTHER).unwrap();
+    let output = weft(&["check", path]).env("CREDENTIALS_DIRECTORY", credentials.path()).output().unwrap();
+    let with_credential = Ended::from(output);
+    assert_eq!(with_credential.code, 0, "{}", with_credential.stderr);
+    assert!(!with_credential.stdout.contains(OWN), "{}", with_credential.stdout);
+    // What wg(8) gets has the keys themselves, line by line.
+    let stripped = run(&["strip", path], "").stdout;
+    let expected =
+        format!("[Interface]\nPrivateKey = {KEY}\n[Peer]\nPublicKey = {PEER}\nPresharedKey = {OTHER}\n\n");
+    assert_eq!(stripped, expected);
 }
 
 #[test]

@@ -19,6 +19,7 @@ pub mod bench;
 mod coalesce;
 mod fence;
 mod inline;
+mod pulse;
 mod queue;
 mod reader;
 mod threads;
@@ -27,6 +28,7 @@ mod writer;
 
 pub use adopt::{check_queue, open_queues};
 use inline::Inline;
+pub use pulse::Pulse;
 use queue::Queue;
 pub use queue::name_of_queue;
 use threads::Threads;
@@ -107,6 +109,14 @@ impl Device {
     /// The counters of the device.
     pub fn stats(&self) -> &Arc<TunStats> {
         &self.stats
+    }
+
+    /// Asks the threads of the device whether they work.
+    pub fn pulse(&self) -> Pulse {
+        match &self.mode {
+            Mode::Threads(threads) => threads.pulse(),
+            Mode::Inline(_) | Mode::Closed(_) => Pulse::default(),
+        }
     }
 
     /// Stops and joins every thread and closes every descriptor; the kernel deletes a device that nobody else

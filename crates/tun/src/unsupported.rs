@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use weft_tunnel::{PlainSlab, Plaintext};
 
@@ -46,6 +47,17 @@ pub fn open_queues(
     Err(OpenError::Unsupported { platform: std::env::consts::OS })
 }
 
+/// Asks the threads of a device whether they work: there are none.
+#[derive(Clone, Debug, Default)]
+pub struct Pulse;
+
+impl Pulse {
+    /// The names of the threads that do not answer: none.
+    pub fn silent(&self, _patience: Duration) -> Vec<String> {
+        Vec::new()
+    }
+}
+
 impl Device {
     /// The name of the interface.
     pub fn name(&self) -> &str {
@@ -59,6 +71,11 @@ impl Device {
 
     /// The counters of the device.
     pub fn stats(&self) -> &Arc<TunStats> {
+        match self.0 {}
+    }
+
+    /// Asks the threads of the device whether they work.
+    pub fn pulse(&self) -> Pulse {
         match self.0 {}
     }
 

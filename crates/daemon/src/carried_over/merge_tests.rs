@@ -85,7 +85,10 @@ fn endpoint(model: &Model, seed: u8) -> Option<SocketAddr> {
 
 #[test]
 fn an_untouched_file_brings_back_what_was_changed_while_it_ran() {
-    let file = config(&own(1), &[(2, "Endpoint = vpn.example:1\nAllowedIPs = 10.2.0.0/16"), (3, "AllowedIPs = 10.3.0.0/16")]);
+    let file = config(
+        &own(1),
+        &[(2, "Endpoint = vpn.example:1\nAllowedIPs = 10.2.0.0/16"), (3, "AllowedIPs = 10.3.0.0/16")],
+    );
     let mut changed = runs(2, Some("192.0.2.77:7"), &["10.2.0.0/16", "10.22.0.0/16"]);
     changed.preshared_key = Some(psk(5));
     changed.persistent_keepalive = std::num::NonZeroU16::new(25);
@@ -106,13 +109,15 @@ fn an_untouched_file_brings_back_what_was_changed_while_it_ran() {
 
 #[test]
 fn what_was_edited_is_as_the_file_says_and_nothing_else() {
-    let base = config(&own(1), &[(2, "Endpoint = 192.0.2.1:1\nAllowedIPs = 10.2.0.0/16\nPersistentKeepalive = 10")]);
+    let base =
+        config(&own(1), &[(2, "Endpoint = 192.0.2.1:1\nAllowedIPs = 10.2.0.0/16\nPersistentKeepalive = 10")]);
     let mut changed = runs(2, Some("192.0.2.77:7"), &["10.2.0.0/16", "10.22.0.0/16"]);
     changed.preshared_key = Some(psk(5));
     changed.persistent_keepalive = std::num::NonZeroU16::new(10);
     let left = left(&base, 0, Some(1), vec![changed]);
 
-    let edited = config(&own(1), &[(2, "Endpoint = 192.0.2.1:1\nAllowedIPs = 10.2.0.0/16\nPersistentKeepalive = 30")]);
+    let edited =
+        config(&own(1), &[(2, "Endpoint = 192.0.2.1:1\nAllowedIPs = 10.2.0.0/16\nPersistentKeepalive = 30")]);
     let model = merged(&left, &edited);
     let peer = model.peer(&public(2)).unwrap();
     assert_eq!(peer.persistent_keepalive.map(u16::from), Some(30));
@@ -120,10 +125,15 @@ fn what_was_edited_is_as_the_file_says_and_nothing_else() {
     assert_eq!(prefixes(&model, 2), ["10.2.0.0/16", "10.22.0.0/16"]);
     assert_eq!(endpoint(&model, 2), Some(address("192.0.2.77:7")));
 
-    let edited = config(&own(1), &[(2, "Endpoint = 192.0.2.2:2\nAllowedIPs = 10.5.0.0/16\nPersistentKeepalive = 10")]);
+    let edited =
+        config(&own(1), &[(2, "Endpoint = 192.0.2.2:2\nAllowedIPs = 10.5.0.0/16\nPersistentKeepalive = 10")]);
     let model = merged(&left, &edited);
     assert_eq!(prefixes(&model, 2), ["10.5.0.0/16"]);
-    assert_eq!(endpoint(&model, 2), Some(address("203.0.113.1:1")), "looked up: it is another one in the file");
+    assert_eq!(
+        endpoint(&model, 2),
+        Some(address("203.0.113.1:1")),
+        "looked up: it is another one in the file"
+    );
 
     let edited = config(&own(1), &[(2, "AllowedIPs = 10.2.0.0/16\nPersistentKeepalive = 10")]);
     assert_eq!(endpoint(&merged(&left, &edited), 2), Some(address("192.0.2.77:7")), "it is still there");
@@ -133,7 +143,12 @@ fn what_was_edited_is_as_the_file_says_and_nothing_else() {
 fn peers_come_and_go_with_the_file() {
     let base = config(&own(1), &[(2, "AllowedIPs = 10.2.0.0/16"), (3, "AllowedIPs = 10.3.0.0/16")]);
     // Peer 3 was removed by `wg set`; peer 4 was added, with a prefix that the file gives another one now.
-    let left = left(&base, 0, Some(1), vec![runs(2, None, &["10.2.0.0/16"]), runs(4, None, &["10.5.0.0/16", "10.4.0.0/16"])]);
+    let left = left(
+        &base,
+        0,
+        Some(1),
+        vec![runs(2, None, &["10.2.0.0/16"]), runs(4, None, &["10.5.0.0/16", "10.4.0.0/16"])],
+    );
     let edited = config(&own(1), &[(3, "AllowedIPs = 10.33.0.0/16"), (5, "AllowedIPs = 10.5.0.0/16")]);
     let model = merged(&left, &edited);
     assert!(model.peer(&public(2)).is_none(), "taken out of the file");
@@ -145,8 +160,14 @@ fn peers_come_and_go_with_the_file() {
 #[test]
 fn a_prefix_that_an_edit_gives_to_another_peer_goes_there_whatever_the_order() {
     let base = config(&own(1), &[(2, "AllowedIPs = 10.2.0.0/16"), (3, "AllowedIPs = 10.3.0.0/16")]);
-    let left = left(&base, 0, Some(1), vec![runs(2, None, &["10.2.0.0/16"]), runs(3, None, &["10.3.0.0/16", "10.9.0.0/16"])]);
-    let edited = config(&own(1), &[(2, "AllowedIPs = 10.2.0.0/16, 10.9.0.0/16"), (3, "AllowedIPs = 10.3.0.0/16")]);
+    let left = left(
+        &base,
+        0,
+        Some(1),
+        vec![runs(2, None, &["10.2.0.0/16"]), runs(3, None, &["10.3.0.0/16", "10.9.0.0/16"])],
+    );
+    let edited =
+        config(&own(1), &[(2, "AllowedIPs = 10.2.0.0/16, 10.9.0.0/16"), (3, "AllowedIPs = 10.3.0.0/16")]);
     let model = merged(&left, &edited);
     assert_eq!(prefixes(&model, 2), ["10.2.0.0/16", "10.9.0.0/16"]);
     assert_eq!(prefixes(&model, 3), ["10.3.0.0/16"]);

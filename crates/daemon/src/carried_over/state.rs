@@ -160,7 +160,10 @@ pub enum FormatError {
 
 impl From<serde_json::Error> for FormatError {
     fn from(error: serde_json::Error) -> Self {
-        Self::Malformed { kind: format!("{:?} error", error.classify()).to_lowercase(), column: error.column() }
+        Self::Malformed {
+            kind: format!("{:?} error", error.classify()).to_lowercase(),
+            column: error.column(),
+        }
     }
 }
 

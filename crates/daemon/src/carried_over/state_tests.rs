@@ -27,12 +27,8 @@ fn state(given: &PrivateKey) -> State {
         persistent_keepalive: NonZeroU16::new(25),
         allowed_ips: vec!["10.0.0.0/16".parse().unwrap()],
     };
-    let device = DeviceState {
-        private_key: Some(given.clone()),
-        listen_port: 4242,
-        fw_mark: 5,
-        peers: vec![peer],
-    };
+    let device =
+        DeviceState { private_key: Some(given.clone()), listen_port: 4242, fw_mark: 5, peers: vec![peer] };
     let rest = AtHandover {
         latest_stamp: SystemTime::UNIX_EPOCH + Duration::from_secs(2_000_000_100),
         sources: HashMap::from([(key(2).public_key(), "192.0.2.9".parse().unwrap())]),

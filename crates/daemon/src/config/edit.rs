@@ -3,18 +3,21 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Display;
+use std::path::Path;
 use std::str::FromStr as _;
 
 use ipnet::IpNet;
 use weft_tunnel::PublicKey;
 use zeroize::Zeroizing;
 
-use super::{Endpoint, values};
+use super::{Endpoint, key_file, values};
 use crate::control::{DeviceState, PeerState};
 
 /// What an interface is like, as far as its file tells.
 #[derive(Clone, Debug)]
 pub struct Saved<'a> {
+    /// The file, for keys that stand in files of their own.
+    pub file: &'a Path,
     /// Keys, port and peers.
     pub device: &'a DeviceState,
     /// The device's addresses, except link-local ones of IPv6; `None` leaves those of the file.
@@ -38,12 +41,12 @@ pub fn edit(text: &str, saved: &Saved<'_>) -> Zeroizing<String> {
         }
         Kind::Peer => {
             let known = section.public_key().and_then(|key| peers.remove(&key));
-            known.inspect(|peer| section.update_peer(peer)).is_some()
+            known.inspect(|peer| section.update_peer(peer, saved.file)).is_some()
         }
         Kind::Other => true,
     });
     for peer in saved.device.peers.iter().filter(|peer| peers.contains_key(&peer.public_key)) {
-        sections.push(Section::of_peer(peer));
+        sections.push(Section::of_peer(peer, saved.file));
     }
     let lines = sections.iter().flat_map(|section| &section.lines).map(Line::text);
     // Room for all of it at once: a string that grows leaves copies of the keys behind.
@@ -123,7 +126,7 @@ fn split(text: &str) -> Vec<Section<'_>> {
 }
 
 impl Section<'_> {
-    fn of_peer(peer: &PeerState) -> Self {
+    fn of_peer(peer: &PeerState, file: &Path) -> Self {
         let new = |text: String| Line::New(Zeroizing::new(text));
         let lines = vec![
             new(String::new()),
@@ -131,7 +134,7 @@ impl Section<'_> {
             new(format!("PublicKey = {}", peer.public_key)),
         ];
         let mut section = Self { kind: Kind::Peer, lines };
-        section.update_peer(peer);
+        section.update_peer(peer, file);
         section
     }
 
@@ -156,9 +159,7 @@ impl Section<'_> {
     fn update_interface(&mut self, saved: &Saved<'_>) {
         let device = saved.device;
         let key = device.private_key.as_ref().map(|key| key.to_base64());
-        if self.value("PrivateKey") != key.as_ref().map(|key| key.as_str()) {
-            self.set("PrivateKey", key.as_ref().map(|key| key.as_str()));
-        }
+        self.set_key("PrivateKey", "PrivateKeyFile", key.as_ref().map(|key| key.as_str()), saved.file);
         let port = self.value("ListenPort").and_then(|text| values::listen_port(text).ok());
         if port.unwrap_or_default() != device.listen_port {
             self.set("ListenPort", Some(device.listen_port));
@@ -184,11 +185,9 @@ impl Section<'_> {
         }
     }
 
-    fn update_peer(&mut self, peer: &PeerState) {
+    fn update_peer(&mut self, peer: &PeerState, file: &Path) {
         let key = peer.preshared_key.as_ref().map(|key| key.to_base64());
-        if self.value("PresharedKey") != key.as_ref().map(|key| key.as_str()) {
-            self.set("PresharedKey", key.as_ref().map(|key| key.as_str()));
-        }
+        self.set_key("PresharedKey", "PresharedKeyFile", key.as_ref().map(|key| key.as_str()), file);
         let own: BTreeSet<IpNet> = self.nets("AllowedIPs").iter().map(IpNet::trunc).collect();
         if own != peer.allowed_ips.iter().copied().collect() {
             self.set_list("AllowedIPs", &peer.allowed_ips);
@@ -204,6 +203,22 @@ impl Section<'_> {
         let keepalive = keepalive.and_then(|text| values::persistent_keepalive(text).ok()).flatten();
         if keepalive != peer.persistent_keepalive {
             self.set("PersistentKeepalive", peer.persistent_keepalive);
+        }
+    }
+
+    /// Sets a secret. One in a file of its own stays there, unless the file is known to hold another one.
+    fn set_key(&mut self, key: &str, in_file: &str, value: Option<&str>, file: &Path) {
+        let last = |line: &Line<'_>| line.value_of(key).or(line.value_of(in_file)).is_some();
+        let last = self.lines.iter().rev().find(|line| last(line));
+        if let Some(path) = last.and_then(|line| line.value_of(in_file)) {
+            match key_file::read(path, file) {
+                Ok(read) if Some(read.text.as_str()) != value => {}
+                _ => return,
+            }
+            self.lines.retain(|line| line.value_of(in_file).is_none());
+        }
+        if self.value(key) != value {
+            self.set(key, value);
         }
     }
 

@@ -67,7 +67,8 @@ fn state_of(config: &Config) -> DeviceState {
 }
 
 fn saved<'a>(device: &'a DeviceState, addresses: &'a [IpNet]) -> Saved<'a> {
-    Saved { device, addresses: Some(addresses), mtu: Some(1420), chosen_mark: 51_820 }
+    let file = Path::new("wg0.conf");
+    Saved { file, device, addresses: Some(addresses), mtu: Some(1420), chosen_mark: 51_820 }
 }
 
 #[test]
@@ -146,4 +147,26 @@ fn a_line_break_of_another_system_is_understood() {
     let text = TEXT.replace('\n', "\r\n");
     let config = parsed(&text);
     assert_eq!(*edit(&text, &saved(&state_of(&config), &config.interface.addresses)), TEXT);
+}
+
+#[test]
+fn a_key_in_a_file_of_its_own_stays_there_until_it_is_another_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("wg0.conf");
+    std::fs::write(directory.path().join("own.key"), format!("{KEY}\n")).unwrap();
+    std::fs::write(directory.path().join("peer.psk"), format!("{OTHER}\n")).unwrap();
+    let text = format!(
+        "[Interface]\nPrivateKeyFile = own.key\n\n[Peer]\nPublicKey = {PEER}\nPresharedKeyFile = peer.psk # ours\n"
+    );
+    let config = parse(&text, &file, "wg0".parse().unwrap()).unwrap().config;
+    let mut device = state_of(&config);
+    let edited = |device: &DeviceState| {
+        edit(&text, &Saved { file: &file, device, addresses: None, mtu: None, chosen_mark: 0 })
+    };
+    assert_eq!(*edited(&device), text);
+    device.peers[0].preshared_key = Some(KEY.parse().unwrap());
+    let changed = text.replace("PresharedKeyFile = peer.psk # ours", &format!("PresharedKey = {KEY}"));
+    assert_eq!(*edited(&device), changed);
+    std::fs::remove_file(directory.path().join("peer.psk")).unwrap();
+    assert_eq!(*edited(&device), text, "what cannot be read is somebody else's to keep");
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use zeroize::Zeroizing;
 
 use super::problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warning};
-use super::{InterfaceName, InvalidInterfaceName, Parsed, parse};
+use super::{InterfaceName, InvalidInterfaceName, Parsed, key_file, parse};
 use crate::exit;
 
 #[cfg_attr(unix, path = "load/unix.rs")]
@@ -83,9 +83,26 @@ pub fn name_of(path: &Path) -> Result<InterfaceName, LoadError> {
 
 /// Reads and parses the file that `target` means; its stem names the interface.
 pub fn load(target: &str) -> Result<Parsed, LoadError> {
+    load_from(target, None)
+}
+
+/// The same for a daemon: where its service manager handed the file of a bare name over as the credential `NAME.conf`,
+/// that is read, since the daemon itself may not be allowed to read the file. Messages name the file.
+pub fn load_as_service(target: &str) -> Result<Parsed, LoadError> {
+    let path = path_of(target);
+    let is_name = path.starts_with(DIRECTORY) && !target.contains(std::path::is_separator);
+    let credential = key_file::credentials().zip(path.file_name().filter(|_| is_name));
+    let credential = credential.map(|(directory, name)| directory.join(name)).filter(|file| file.exists());
+    load_from(target, credential.as_deref())
+}
+
+fn load_from(target: &str, credential: Option<&Path>) -> Result<Parsed, LoadError> {
     let path = path_of(target);
     let interface = name_of(&path)?;
-    let (bytes, mode) = read(&path).map_err(|error| LoadError::Read { file: path.clone(), error })?;
+    let (bytes, mode) = read(credential.unwrap_or(&path))
+        .map_err(|error| LoadError::Read { file: credential.unwrap_or(&path).to_owned(), error })?;
+    // Whoever else can read a credential is in an access control list, whose bits say nothing.
+    let mode = mode.filter(|_| credential.is_none());
     let text = std::str::from_utf8(&bytes).map_err(|error| not_utf8(&path, &bytes[..error.valid_up_to()]))?;
     let mut parsed = parse(text, &path, interface)?;
     if let Some(mode) = mode {
@@ -116,6 +133,10 @@ fn read(path: &Path) -> io::Result<(Zeroizing<Vec<u8>>, Option<u32>)> {
         return Err(io::ErrorKind::FileTooLarge.into());
     }
     Ok((bytes, permissions::readable_by_others(&metadata)))
+}
+
+pub(super) fn readable_by_others(metadata: &std::fs::Metadata) -> Option<u32> {
+    permissions::readable_by_others(metadata)
 }
 
 fn not_utf8(path: &Path, valid: &[u8]) -> ConfigErrors {

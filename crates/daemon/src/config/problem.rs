@@ -112,6 +112,14 @@ pub enum Problem {
         "all of this key is zero, which means no key; put a real one here (`weft genkey`, `weft pubkey`)"
     )]
     ZeroKey,
+    #[error("{file}: there is no such file{}; put the key there", not_a_credential(credential.as_deref()))]
+    NoKeyFile { file: String, credential: Option<String> },
+    #[error("{file}: cannot read the key: {error}")]
+    KeyFile { file: String, error: String },
+    #[error(
+        "this looks like a key, and here is the place for the path of a file; write `PrivateKey = …` or `PresharedKey = …`"
+    )]
+    KeyInPlaceOfFile,
     #[error("there is no value; {expected}")]
     Empty { expected: &'static str },
     #[error("{text} is not valid; {expected}")]
@@ -129,6 +137,10 @@ pub enum Problem {
     PeerTwice { key: PublicKey, first: usize },
     #[error("the file is not UTF-8 text; save it as UTF-8 (it may be UTF-16 or no text at all)")]
     NotUtf8,
+}
+
+fn not_a_credential(file: Option<&str>) -> String {
+    file.map(|file| format!(", and {file} is no credential of this service")).unwrap_or_default()
 }
 
 fn did_you_mean(suggestion: Option<&'static str>) -> String {
@@ -194,6 +206,11 @@ pub enum Notice {
         /// The prefix.
         prefix: IpNet,
     },
+    /// Others than the owner can read the file of a key.
+    ReadableKey {
+        /// The permission bits of the file.
+        mode: u32,
+    },
     /// Others than the owner can read the private key.
     Readable {
         /// The permission bits of the file.
@@ -222,6 +239,10 @@ impl fmt::Display for Notice {
                 "{endpoint} is within {prefix}, which is routed into the tunnel: unless a better route leads there, \
                  what is sent to it goes round in circles; list narrower AllowedIPs"
             ),
+            Self::ReadableKey { mode } => write!(
+                f,
+                "others can read the file of this key (mode {mode:04o}); take that away with chmod 600"
+            ),
             Self::Readable { mode } => write!(
                 f,
                 "others can read this file and its private key (mode {mode:04o}); take that away with chmod 600"
@@ -239,6 +260,13 @@ pub struct ConfigErrors {
     pub more: usize,
     /// What is odd besides.
     pub warnings: Vec<Warning>,
+}
+
+impl ConfigErrors {
+    /// Whether nothing is wrong but that files of keys are not there.
+    pub fn lacks_only_keys(&self) -> bool {
+        self.more == 0 && self.errors.iter().all(|error| matches!(error.problem, Problem::NoKeyFile { .. }))
+    }
 }
 
 impl fmt::Display for ConfigErrors {

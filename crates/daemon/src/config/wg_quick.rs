@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use weft_tunnel::{PresharedKey, PrivateKey, PublicKey};
+use zeroize::Zeroizing;
 
 use super::finish::finish;
+use super::key_file::{self, FileKey};
 use super::problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warning};
 use super::suggest::{closest, shown_key};
 use super::{Dns, Endpoint, Hook, HostConfig, InterfaceName, KillSwitch, Parsed, Stage, Table, values};
@@ -77,8 +79,9 @@ impl Section {
     }
 }
 
-const INTERFACE_KEYS: [&str; 12] = [
+const INTERFACE_KEYS: [&str; 13] = [
     "PrivateKey",
+    "PrivateKeyFile",
     "ListenPort",
     "FwMark",
     "Address",
@@ -91,7 +94,8 @@ const INTERFACE_KEYS: [&str; 12] = [
     "PreDown",
     "PostDown",
 ];
-const PEER_KEYS: [&str; 5] = ["PublicKey", "PresharedKey", "AllowedIPs", "Endpoint", "PersistentKeepalive"];
+const PEER_KEYS: [&str; 6] =
+    ["PublicKey", "PresharedKey", "PresharedKeyFile", "AllowedIPs", "Endpoint", "PersistentKeepalive"];
 /// Settings of weft's own, in comments of [Interface].
 const SETTINGS: [&str; 3] = ["KillSwitch", "PathMtuDiscovery", "MssClamp"];
 
@@ -280,6 +284,11 @@ impl InterfaceDraft {
     fn set(&mut self, key: &'static str, text: &str, line: usize, reports: &mut Reports) {
         match key {
             "PrivateKey" => self.private_key.set(values::private_key(text), line, key, reports),
+            "PrivateKeyFile" => {
+                let read = reports.key_in_file(text, line, key);
+                let value = read.and_then(|text| values::private_key(&text));
+                self.private_key.set(value, line, key, reports);
+            }
             "ListenPort" => self.listen_port.set(values::listen_port(text), line, key, reports),
             "FwMark" => self.fw_mark.set(values::fw_mark(text), line, key, reports),
             "MTU" => self.mtu.set(values::mtu(text), line, key, reports),
@@ -306,6 +315,11 @@ impl PeerDraft {
         match key {
             "PublicKey" => self.public_key.set(values::public_key(text), line, key, reports),
             "PresharedKey" => self.preshared_key.set(values::preshared_key(text), line, key, reports),
+            "PresharedKeyFile" => {
+                let read = reports.key_in_file(text, line, key);
+                let value = read.and_then(|text| values::preshared_key(&text));
+                self.preshared_key.set(value, line, key, reports);
+            }
             "Endpoint" => self.endpoint.set(values::endpoint(text), line, key, reports),
             "PersistentKeepalive" => {
                 self.persistent_keepalive.set(values::persistent_keepalive(text), line, key, reports);
@@ -373,6 +387,14 @@ impl Reports {
     pub(super) fn warning(&mut self, line: usize, key: &str, notice: Notice) {
         let at = self.at(line, Some(key));
         self.warnings.push(Warning { at, notice });
+    }
+
+    fn key_in_file(&mut self, path: &str, line: usize, key: &str) -> Result<Zeroizing<String>, Problem> {
+        let FileKey { text, readable } = key_file::read(path, &self.file)?;
+        if let Some(mode) = readable {
+            self.warning(line, key, Notice::ReadableKey { mode });
+        }
+        Ok(text)
     }
 
     fn ok<T>(&mut self, line: usize, key: &str, value: Result<T, Problem>) -> Option<T> {

@@ -41,6 +41,11 @@ pub enum Command {
         /// Gets them.
         answer: mpsc::SyncSender<io::Result<Vec<Descriptor>>>,
     },
+    /// Say that the event loop takes turns.
+    Ping {
+        /// Told in the next turn that takes a command.
+        answer: mpsc::SyncSender<()>,
+    },
     /// End.
     Stop,
 }

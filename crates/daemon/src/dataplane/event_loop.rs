@@ -159,6 +159,9 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
                 Some(Command::Sockets { answer }) => {
                     let _ = answer.try_send(self.udp.descriptors());
                 }
+                Some(Command::Ping { answer }) => {
+                    let _ = answer.try_send(());
+                }
                 Some(Command::Stop) | None => return Poll::Ready(()),
             }
         }

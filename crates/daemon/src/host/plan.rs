@@ -114,6 +114,12 @@ impl Plan {
         hooks.collect()
     }
 
+    /// Whether packets of this family are routed by whether they have the mark.
+    pub(super) fn routes_by_mark(&self, family: Family) -> bool {
+        let by_mark = |rule: &Rule| rule.family == family && matches!(rule.kind, RuleKind::Unmarked { .. });
+        self.steps.iter().any(|step| matches!(step, Step::Rule(rule) if by_mark(rule)))
+    }
+
     /// The plan for an interface that is up by another plan: what both ask for keeps its place.
     #[must_use]
     pub fn keeping_places_of(mut self, old: &[Step]) -> Self {

@@ -7,7 +7,9 @@ mod files;
 #[cfg_attr(not(target_os = "linux"), path = "platform/other.rs")]
 mod process;
 
-pub(super) use files::{for_owner_only, is_same_file, make_directory, sync_directory, write_private};
+pub(super) use files::{
+    for_owner_only, is_same_file, make_directory, other_owner, sync_directory, write_private,
+};
 pub(super) use process::end;
 
 /// A process: its number, and when it began in the system's own count, by which it is told from a later one of the
@@ -25,6 +27,11 @@ impl Process {
     pub(super) fn this() -> Self {
         let id = std::process::id();
         Self { id, started: process::started(id).unwrap_or_default() }
+    }
+
+    /// Whether it is one of this user's, as far as the system tells.
+    pub(super) fn is_of(&self, user: u32) -> bool {
+        process::user(self.id).is_none_or(|is| is == user)
     }
 
     /// Whether it still runs, as far as the system tells.

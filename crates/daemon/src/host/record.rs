@@ -13,9 +13,10 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::HostError;
+use super::plan::SRC_VALID_MARK;
 use super::platform::{self, Process};
 use super::step::Step;
-use crate::config::{Hook, InterfaceName};
+use crate::config::{Hook, InterfaceName, path_of};
 use crate::dns;
 
 const VERSION: u32 = 1;
@@ -84,11 +85,33 @@ impl Record {
             Err(error) => return Err(failed(error)),
         };
         let record: Self = serde_json::from_slice(&text).map_err(|error| failed(error.into()))?;
-        if record.version == VERSION {
-            Ok(Some(record))
-        } else {
-            Err(failed(io::Error::other(format!("it is of version {}", record.version))))
+        if record.version != VERSION {
+            return Err(failed(io::Error::other(format!("it is of version {}", record.version))));
         }
+        let is_others = platform::other_owner(&file).is_some();
+        Ok(Some(if is_others { record.of_another_user() } else { record }))
+    }
+
+    /// What may be believed of a record that another user could write, as the one that a service runs as: what concerns
+    /// the interface. What this process may do and that user may not (commands, other files) is left out.
+    fn of_another_user(mut self) -> Self {
+        if !self.down.is_empty() {
+            tracing::warn!(
+                interface = %self.interface,
+                "the record of what was done is another user's: PreDown and PostDown are not run for it"
+            );
+            self.down.clear();
+        }
+        self.steps.retain(|step| match step {
+            Step::Sysctl { name, before, .. } => {
+                name == SRC_VALID_MARK && ["0", "1"].contains(&before.as_str())
+            }
+            Step::Hook(_) => false,
+            _ => true,
+        });
+        let usual = path_of(self.interface.as_str());
+        self.file = self.file.filter(|file| *file == usual);
+        self
     }
 
     /// The marks that other interfaces have in this directory.
@@ -152,9 +175,12 @@ impl Owner {
 
     /// The process that runs an interface.
     pub fn running(directory: &Path, interface: &InterfaceName) -> Option<Process> {
-        let lock = File::open(lock_path(directory, interface)).ok()?;
+        let path = lock_path(directory, interface);
+        let lock = File::open(&path).ok()?;
         let is_held = matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock));
-        is_held.then(|| signature_of(&lock)).flatten()
+        let process = is_held.then(|| signature_of(&lock)).flatten()?;
+        // Nobody has somebody else's process ended by writing its number down.
+        platform::other_owner(&path).is_none_or(|owner| process.is_of(owner)).then_some(process)
     }
 
     /// Keeps others from choosing a mark until the answer is dropped.
@@ -249,6 +275,7 @@ fn refused(action: &'static str, path: &Path, error: io::Error) -> HostError {
 #[cfg(unix)]
 mod tests {
     use super::*;
+    use crate::config::Stage;
 
     fn name() -> InterfaceName {
         "wg0".parse().unwrap()
@@ -296,5 +323,39 @@ mod tests {
         std::fs::write(&path, "{\"version\":99}").unwrap();
         let error = owner.left_behind().unwrap_err().to_string();
         assert!(error.contains("wg0.json") && error.contains("remove it"), "{error}");
+    }
+
+    #[test]
+    fn nothing_that_only_root_may_do_is_done_because_another_users_record_says_so() {
+        let hook = |stage| Hook { stage, command: "true".into(), file: "wg0.conf".into(), line: 1 };
+        let sysctl = |name: &str, before: &str| Step::Sysctl {
+            name: name.into(),
+            value: "1".into(),
+            before: before.into(),
+        };
+        let address = Step::Address("10.0.0.1/24".parse().unwrap());
+        let mut record = Record::new(&name());
+        record.down = vec![hook(Stage::PostDown)];
+        record.file = Some("/etc/cron.d/job".into());
+        record.steps = vec![
+            address.clone(),
+            sysctl("//.//.etc.passwd", "root::0:0:::"),
+            sysctl(SRC_VALID_MARK, "root::0:0:::"),
+            sysctl(SRC_VALID_MARK, "0"),
+            Step::Hook(hook(Stage::PostUp)),
+        ];
+        let believed = record.of_another_user();
+        assert_eq!((believed.down, believed.file), (vec![], None));
+        assert_eq!(believed.steps, [address, sysctl(SRC_VALID_MARK, "0")]);
+    }
+
+    #[test]
+    fn a_link_in_place_of_a_lock_is_not_followed() {
+        let directory = tempfile::tempdir().unwrap();
+        let precious = directory.path().join("precious");
+        std::fs::write(&precious, "precious").unwrap();
+        std::os::unix::fs::symlink(&precious, lock_path(directory.path(), &name())).unwrap();
+        assert!(matches!(Owner::claim(directory.path(), &name()), Err(HostError::State { .. })));
+        assert_eq!(std::fs::read_to_string(&precious).unwrap(), "precious");
     }
 }

@@ -54,7 +54,11 @@ pub fn save(file: &Path, interface: &InterfaceName, saved: &Saved<'_>) -> Result
     if *edited == *text {
         return Ok(false);
     }
-    config::parse(&edited, file, interface.clone()).map_err(SaveError::Invalid)?;
+    match config::parse(&edited, file, interface.clone()) {
+        // The service may have it as a credential.
+        Err(errors) if errors.lacks_only_keys() => {}
+        parsed => drop(parsed.map_err(SaveError::Invalid)?),
+    }
     let mut temporary = target.clone().into_os_string();
     temporary.push(".tmp");
     let temporary = PathBuf::from(temporary);
@@ -92,7 +96,7 @@ mod tests {
         let device = DeviceState { private_key: Some(key), listen_port: 0, fw_mark: 0, peers: Vec::new() };
         let wg0 = "wg0".parse().unwrap();
         fn saved(device: &DeviceState) -> Saved<'_> {
-            Saved { device, addresses: None, mtu: None, chosen_mark: 0 }
+            Saved { file: Path::new("wg0.conf"), device, addresses: None, mtu: None, chosen_mark: 0 }
         }
         assert!(!save(&link, &wg0, &saved(&device)).unwrap(), "nothing is different");
         let device = DeviceState { listen_port: 51_820, ..device };

@@ -11,9 +11,7 @@ use super::execute::System as _;
 use super::kernel::Kernel;
 use super::record::{Owner, Record};
 use super::step::Step;
-use super::{
-    Applied, Host, HostError, Plan, Recording, down, facts, owner, run_hooks,
-};
+use super::{Applied, Host, HostError, Plan, Recording, down, facts, owner, run_hooks};
 use crate::config::{Config, Hook, Stage};
 use crate::routes::Netlink;
 
@@ -72,7 +70,8 @@ impl Host {
         kernel.dns.clone_from(&left.dns);
         // A kill switch outlives whatever fails from here on.
         let kept = left.steps.iter().find(|step| down::has_kill_switch(step)).cloned();
-        let recorded: Vec<Step> = left.steps.iter().filter(|step| Some(*step) != kept.as_ref()).cloned().collect();
+        let recorded: Vec<Step> =
+            left.steps.iter().filter(|step| Some(*step) != kept.as_ref()).cloned().collect();
         let in_force = kernel.in_force(&recorded)?;
 
         let alone = owner.as_ref().map(Owner::choose_alone).transpose()?;
@@ -80,13 +79,9 @@ impl Host {
         let mut facts = facts::gather(&kernel.netlink, config, endpoints, directory)?;
         facts.mark_in_force = left.mark;
         let plan = Plan::new(config, endpoints, &facts.without(&in_force)).keeping_places_of(&in_force);
-        let continued = Continued { runs_commands: !are_the_same(&plan.up_hooks(), &left.ran), down: left.down.clone() };
-        let record = Record {
-            file: source.map(Path::to_owned),
-            mark: plan.mark,
-            handed_over: None,
-            ..left
-        };
+        let continued =
+            Continued { runs_commands: !are_the_same(&plan.up_hooks(), &left.ran), down: left.down.clone() };
+        let record = Record { file: source.map(Path::to_owned), mark: plan.mark, handed_over: None, ..left };
         let host = Self {
             kernel,
             plan,
@@ -135,11 +130,7 @@ impl Host {
         self.write_what_is_in_force()
     }
 
-    fn bring_in_force(
-        &mut self,
-        was_in_force: &HashSet<Step>,
-        runs_commands: bool,
-    ) -> Result<(), HostError> {
+    fn bring_in_force(&mut self, was_in_force: &HashSet<Step>, runs_commands: bool) -> Result<(), HostError> {
         self.applied.change_to(&self.plan.steps, &mut self.kernel)?;
         // Whether these are still as they were set does not show.
         let is_hidden = |step: &&Step| matches!(step, Step::Dns(_) | Step::Firewall(_));

@@ -49,7 +49,8 @@ async fn ask() -> zbus::Result<Job> {
         .await?;
     let unit: OwnedObjectPath = answer.body().deserialize()?;
     let kept: u32 = property(&connection, &unit, "Service", "NFileDescriptorStore").await?.try_into()?;
-    let (number, job): (u32, OwnedObjectPath) = property(&connection, &unit, "Unit", "Job").await?.try_into()?;
+    let (number, job): (u32, OwnedObjectPath) =
+        property(&connection, &unit, "Unit", "Job").await?.try_into()?;
     if number == 0 {
         return Ok(Job { is_restart: false, kept });
     }

@@ -14,6 +14,7 @@ use crate::exit;
 use crate::host::{Host, HostError, Recording};
 use crate::interface::{self, Inherited, Interface, Options};
 use crate::network::{Change, Keeper, Watch, WatchError};
+use crate::service_manager::Watchdog;
 use crate::udp::UdpConfig;
 
 /// What an interface begins with, beside its configuration.
@@ -163,6 +164,11 @@ impl Daemon {
     /// The UDP port that was opened.
     pub fn port(&self) -> u16 {
         self.interface.as_ref().map_or(0, |interface| interface.opened().port)
+    }
+
+    /// Proves to the service manager that packets can move, if it wants that.
+    pub fn watchdog(&self) -> Option<Watchdog> {
+        self.interface.as_ref().and_then(Watchdog::start)
     }
 
     /// Every counter and peer at this moment.

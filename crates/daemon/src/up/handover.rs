@@ -120,7 +120,9 @@ impl Handover {
         let is_ours = |name: &str| PREFIXES.iter().any(|prefix| name.starts_with(prefix));
         for service_manager::Inherited { name, descriptor } in service_manager::take(is_ours) {
             if let Err(reason) = this.accept(&name, descriptor) {
-                tracing::warn!("what the service manager kept as {name} is of no use and is given up: {reason}");
+                tracing::warn!(
+                    "what the service manager kept as {name} is of no use and is given up: {reason}"
+                );
                 this.give_up(&name);
             }
         }
@@ -258,7 +260,9 @@ mod tests {
         assert_eq!(names.kind(&names.queue(12)), Some(Kind::Queue(12)));
         assert_eq!(names.kind(&names.socket(true)), Some(Kind::Socket));
         assert_eq!(names.kind(&names.state()), Some(Kind::State));
-        for other in ["tun-wg0", "tun-wg0-", "tun-wg0-x", "tun-wg0-01", "tun-wg0-65536", "tun-wg0-1-2", "udp4-wg1"] {
+        for other in
+            ["tun-wg0", "tun-wg0-", "tun-wg0-x", "tun-wg0-01", "tun-wg0-65536", "tun-wg0-1-2", "udp4-wg1"]
+        {
             assert_eq!(names.kind(other), None, "{other}");
         }
         let dashed = Names::of(&"wg0-1".parse().unwrap());

@@ -20,14 +20,14 @@ use super::{Options, Overrides, UpError, known_endpoints, resolve_endpoints};
 use crate::background::{Notifier, Output};
 use crate::carried_over::Base;
 use crate::config::{Config, Endpoint, InterfaceName};
-use crate::control::socket::{Client, ManageError, Reload, ReloadReport};
+use crate::control::socket::{Client, Manage as _, ManageError, Reload, ReloadReport};
 use crate::control::{Control, Controller, DeviceChange, Managed, PeerChange, socket, uapi};
 use crate::dataplane::tun_queues;
 use crate::host::{Host, Recording, Step};
 use crate::network::{Change, Watch};
 use crate::resolve::{Resolver, Watched};
 use crate::runtime_dir::runtime_dir;
-use crate::service_manager;
+use crate::service_manager::{self, StatusLine, Watchdog};
 use crate::signals;
 use crate::status::Running;
 
@@ -98,6 +98,7 @@ pub(super) fn run(
         let is_file = std::fs::metadata("/dev/stderr").is_ok_and(|stderr| stderr.is_file());
         notifier.ready(if is_file { Output::Kept } else { Output::Discarded })?;
     }
+    supervisor.ready();
     supervisor.work(messages, file)
 }
 
@@ -148,6 +149,8 @@ struct Supervisor {
     uapi: Option<uapi::Server>,
     socket: Option<socket::Server>,
     leaving: Option<Leaving>,
+    status_line: StatusLine,
+    watchdog: Option<Watchdog>,
 }
 
 impl Supervisor {
@@ -179,6 +182,8 @@ impl Supervisor {
             uapi: None,
             socket: None,
             leaving: None,
+            status_line: StatusLine::new(Instant::now()),
+            watchdog: None,
         };
         supervisor.remember();
         supervisor.show();
@@ -286,9 +291,23 @@ impl Supervisor {
         }
     }
 
+    /// Tells the service manager that everything is in place, at first or after a reload.
+    fn ready(&mut self) {
+        if self.watchdog.is_none() {
+            self.watchdog = self.daemon.watchdog();
+        }
+        let Self { status_line, managed, .. } = self;
+        status_line.ready(|| managed.status().ok());
+    }
+
+    fn next(&mut self, messages: &Receiver<Message>) -> Option<Message> {
+        let Self { status_line, managed, .. } = self;
+        status_line.next(messages, || managed.status().ok())
+    }
+
     fn work(mut self, messages: Receiver<Message>, file: &Path) -> Result<(), UpError> {
         let mut may_be_restart = false;
-        for message in &messages {
+        while let Some(message) = self.next(&messages) {
             match message {
                 Message::Signal(name) => {
                     tracing::info!(signal = name, "ending");
@@ -305,7 +324,10 @@ impl Supervisor {
                 }
                 Message::Ended => break,
                 Message::Network(change) => self.network_changed(&change),
-                Message::Peer(event) => self.happened(event),
+                Message::Peer(event) => {
+                    self.status_line.touch(Instant::now());
+                    self.happened(event);
+                }
                 Message::Resolved(peer, address) => self.resolved(peer, address),
                 Message::Configured => self.configured(),
                 Message::Reload(reload, answer) => {
@@ -319,8 +341,9 @@ impl Supervisor {
     }
 
     fn end(self, may_be_restart: bool, file: &Path) -> Result<(), UpError> {
-        let Self { mut daemon, config, watch, resolver, uapi, socket, leaving, .. } = self;
-        drop((watch, resolver, uapi));
+        service_manager::stopping();
+        let Self { mut daemon, config, watch, resolver, uapi, socket, leaving, watchdog, .. } = self;
+        drop((watchdog, watch, resolver, uapi));
         if let Some(mut writer) = leaving.and_then(Leaving::finish) {
             if may_be_restart && let Some(invocation) = invocation_to_leave_for(&daemon, &mut writer) {
                 if config.interface.host.save_config {
@@ -392,6 +415,17 @@ impl Supervisor {
     }
 
     fn reload(&mut self, reload: &Reload) -> Result<ReloadReport, ManageError> {
+        if reload.dry_run {
+            return self.load(reload);
+        }
+        service_manager::reloading();
+        let outcome = self.load(reload);
+        // What failed changed nothing, and the interface goes on.
+        self.ready();
+        outcome
+    }
+
+    fn load(&mut self, reload: &Reload) -> Result<ReloadReport, ManageError> {
         let Self { daemon, config, controller, overrides, .. } = self;
         let outcome = reload::reload(daemon, config, *overrides, controller, reload)?;
         if !reload.dry_run {

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use crate::cli::conf::ConfArgs;
+use crate::config;
 use crate::exit::{Code, Error};
 use crate::output;
 use crate::uapi_client;
@@ -46,7 +47,7 @@ pub fn syncconf(args: &ConfArgs) -> Result<(), Error> {
 }
 
 fn read(file: &Path, wg_quick_keys: WgQuickKeys) -> Result<Draft, Error> {
-    let text = file::read(file)?;
+    let text = config::with_keys_in_place(&file::read(file)?, file);
     let parsed = text::parse(&text, file, wg_quick_keys);
     let parsed = parsed.map_err(|errors| Error::new(Code::Configuration, errors))?;
     for warning in &parsed.warnings {

@@ -11,7 +11,9 @@ use crate::output;
 
 /// Prints what is left.
 pub fn run(args: &StripArgs) -> Result<(), Error> {
-    let text = file::read(&config::path_of(&args.target))?;
+    let file = config::path_of(&args.target);
+    // wg(8) knows no files of keys.
+    let text = config::with_keys_in_place(&file::read(&file)?, &file);
     output::print(strip(&text).as_bytes())
 }
 

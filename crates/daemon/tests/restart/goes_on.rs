@@ -73,13 +73,13 @@ fn an_idle_peer_shows_its_last_handshake_and_is_not_disturbed() {
     let Some(mut world) = World::up(test, &(file_of_a() + &more), &file_of_b()) else { return };
     world.stream(1).end();
     let shown = world.weft_ok(&["show", "weft0", "latest-handshakes"]);
-    let transfer = |text: &str| -> Vec<u64> {
-        text.split_whitespace().filter_map(|word| word.parse().ok()).collect()
-    };
+    let transfer =
+        |text: &str| -> Vec<u64> { text.split_whitespace().filter_map(|word| word.parse().ok()).collect() };
     let before = transfer(&world.weft_ok(&["show", "weft0", "transfer"]));
     world.restart();
     let line = |text: &str| {
-        let mut words = text.lines().find(|line| line.contains(&public(9).to_string())).unwrap().split_whitespace();
+        let mut words =
+            text.lines().find(|line| line.contains(&public(9).to_string())).unwrap().split_whitespace();
         words.nth(1).unwrap().to_owned()
     };
     assert_eq!(line(&world.weft_ok(&["show", "weft0", "latest-handshakes"])), "0", "never was one");

@@ -9,7 +9,9 @@ fn full_tunnel(lines: &str) -> String {
 #[test]
 fn a_full_tunnel_keeps_its_rules_its_mark_and_its_packet_filter() {
     let test = "a_full_tunnel_keeps_its_rules_its_mark_and_its_packet_filter";
-    let Some(mut world) = World::up(test, &full_tunnel("KillSwitch = on"), &file_of_b()) else { return };
+    let Some(mut world) = World::up(test, &full_tunnel("# weft: KillSwitch = on"), &file_of_b()) else {
+        return;
+    };
     let stream = world.stream(1);
     let before = world.picture();
     let mark = world.weft_ok(&["show", "weft0", "fwmark"]);

@@ -18,7 +18,7 @@ mod files;
 mod goes_on;
 mod host;
 mod manager;
-mod store;
 mod stops;
+mod store;
 mod watch;
 mod world;

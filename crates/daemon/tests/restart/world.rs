@@ -211,7 +211,10 @@ impl World {
     }
 
     pub(crate) fn log(&self) -> String {
-        self.service.as_ref().map(|service| std::fs::read_to_string(&service.log).unwrap()).unwrap_or_default()
+        self.service
+            .as_ref()
+            .map(|service| std::fs::read_to_string(&service.log).unwrap())
+            .unwrap_or_default()
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
@@ -273,9 +276,13 @@ impl World {
     #[track_caller]
     pub(crate) fn picture(&self) -> Vec<String> {
         let mut items = Vec::new();
-        for words in
-            ["address show dev weft0", "-4 route show table all", "-6 route show table all", "-4 rule", "-6 rule"]
-        {
+        for words in [
+            "address show dev weft0",
+            "-4 route show table all",
+            "-6 route show table all",
+            "-4 rule",
+            "-6 rule",
+        ] {
             let output = self.ip(words);
             items.extend(output.lines().map(|line| format!("{words}: {}", line.trim())));
         }
@@ -345,8 +352,7 @@ impl World {
         let (from, to, address) =
             if from == 1 { (&self.a, &self.b, inner(2)) } else { (&self.b, &self.a, inner(1)) };
         let receiver = to.run(|| TcpReceiver::listen(SocketAddr::new(address, 0))).unwrap();
-        let senders =
-            TcpSenders::start(from, receiver.local_addr(), 1, Amount::Count(u64::MAX), 7).unwrap();
+        let senders = TcpSenders::start(from, receiver.local_addr(), 1, Amount::Count(u64::MAX), 7).unwrap();
         let stream = Stream { receiver, senders };
         stream.goes_on();
         stream

@@ -8,8 +8,8 @@ use std::sync::mpsc;
 use nix::poll::PollFlags;
 use tokio::sync::mpsc as channel;
 
+use super::pulse::{Line, Wait};
 use super::queue::{self, Queue, READ_ROOM, Read};
-use super::threads::{Stop, Wait};
 use crate::batch::{Slab, TunBatch};
 use crate::stats::TunStats;
 
@@ -75,7 +75,7 @@ pub(super) struct Progress {
 pub(super) struct Reader {
     pub(super) number: u16,
     pub(super) queue: Arc<Queue>,
-    pub(super) stop: Arc<Stop>,
+    pub(super) line: Arc<Line>,
     pub(super) free: mpsc::Receiver<Slab>,
     pub(super) home: mpsc::Sender<Slab>,
     pub(super) batches: channel::Sender<TunBatch>,
@@ -86,9 +86,17 @@ pub(super) struct Reader {
 impl Reader {
     /// Reads until the device is gone or stopped.
     pub(super) fn run(self) {
-        // A stop sends an empty slab, in case that none of the others comes home.
         'slab: while let Ok(mut slab) = self.free.recv() {
-            while !self.stop.is_set() {
+            // A question, or the stop, in case that none of the others comes home.
+            if slab.spare_mut().is_empty() {
+                self.line.answer_queued();
+                if self.line.is_stopped() {
+                    return;
+                }
+                continue;
+            }
+            while !self.line.is_stopped() {
+                self.line.answer();
                 let drained = drain(&self.queue, &mut slab, &self.stats);
                 let is_empty = slab.is_empty();
                 if !is_empty {
@@ -116,7 +124,7 @@ impl Reader {
     /// Waits for a packet; false if there will be none.
     fn wait(&self) -> bool {
         self.progress.idle.store(true, Ordering::SeqCst);
-        let wait = self.stop.wait(&self.queue, PollFlags::POLLIN);
+        let wait = self.line.wait(&self.queue, PollFlags::POLLIN);
         self.progress.idle.store(false, Ordering::SeqCst);
         wait == Wait::Ready
     }

@@ -5,85 +5,23 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::task::{Context, Poll, ready};
 use std::thread::{self, JoinHandle};
 
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::eventfd::{EfdFlags, EventFd};
 use tokio::sync::mpsc as channel;
 use weft_tunnel::{PlainSlab, Plaintext};
 
 use super::fence::{Fence, Pipelines};
+use super::pulse::{Asked, Bell, Channel, Line, Pulse};
 use super::queue::{self, Queue};
 use super::reader::{self, Progress, Reader};
-use super::writer::{self, BatchWriter, Coalescing, PlainBatch, Writer};
+use super::writer::{self, BatchWriter, Coalescing, Order, PlainBatch, Writer};
 use crate::batch::{Slab, TunBatch};
 use crate::flow::{FlowHasher, FlowTable};
 use crate::stats::TunStats;
 use crate::thread_guard::EndProcessOnPanic;
-
-/// Tells the threads of a device to end.
-#[derive(Debug)]
-pub(super) struct Stop {
-    event: EventFd,
-    set: AtomicBool,
-}
-
-/// Why [`Stop::wait`] returned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wait {
-    /// The queue is ready for what was waited for.
-    Ready,
-    /// The device does not exist any more.
-    Gone,
-    /// The device is being stopped.
-    Stopped,
-}
-
-impl Stop {
-    fn new() -> io::Result<Self> {
-        let event = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-        Ok(Self { event, set: AtomicBool::new(false) })
-    }
-
-    fn set(&self) {
-        self.set.store(true, Ordering::SeqCst);
-        if let Err(errno) = self.event.write(1) {
-            tracing::error!(error = errno.desc(), "cannot wake the TUN threads to stop them");
-        }
-    }
-
-    pub(super) fn is_set(&self) -> bool {
-        self.set.load(Ordering::SeqCst)
-    }
-
-    /// Waits until the queue is ready for `events`, or the stop.
-    pub(super) fn wait(&self, queue: &Queue, events: PollFlags) -> Wait {
-        let mut wait =
-            [PollFd::new(queue.as_fd(), events), PollFd::new(self.event.as_fd(), PollFlags::POLLIN)];
-        loop {
-            match poll(&mut wait, PollTimeout::NONE) {
-                Ok(_) => break,
-                Err(Errno::EINTR) => {}
-                Err(errno) => {
-                    tracing::error!(error = errno.desc(), "cannot wait for the TUN");
-                    return Wait::Gone;
-                }
-            }
-        }
-        let [queue, stop] = wait.map(|wait| wait.revents().unwrap_or(PollFlags::empty()));
-        if !stop.is_empty() {
-            Wait::Stopped
-        } else if queue.intersects(events) {
-            Wait::Ready
-        } else {
-            Wait::Gone
-        }
-    }
-}
 
 /// Starts a thread whose panic ends the process.
 fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
@@ -98,8 +36,7 @@ fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> io::Result<JoinH
 struct Pipeline {
     queue: Arc<Queue>,
     progress: Arc<Progress>,
-    free: mpsc::Sender<Slab>,
-    batches: mpsc::Sender<Arc<PlainBatch>>,
+    batches: mpsc::Sender<Order>,
     /// Batches handed to the writer, and how many of them it is through with.
     sent: u64,
     completed: Arc<AtomicU64>,
@@ -141,7 +78,8 @@ struct Flows {
 
 /// The threads of a device and the channels to them.
 pub(super) struct Threads {
-    stop: Arc<Stop>,
+    lines: Vec<Asked>,
+    bell: Arc<Bell>,
     handles: Vec<JoinHandle<()>>,
     pipes: Pipes,
     batches: channel::Receiver<TunBatch>,
@@ -171,7 +109,8 @@ impl Threads {
             Flows { hasher, table: FlowTable::new(count as u16), fence: Fence::new(hasher, count) }
         });
         let mut threads = Self {
-            stop: Arc::new(Stop::new()?),
+            lines: Vec::with_capacity(2 * count),
+            bell: Arc::default(),
             handles: Vec::with_capacity(2 * count),
             pipes: Pipes { name: name.to_owned(), each: Vec::with_capacity(count) },
             batches,
@@ -202,20 +141,21 @@ impl Threads {
             let _ = free_sender.send(Slab::new(reader::SLAB_BYTES));
         }
         let (plain_sender, plain_batches) = mpsc::channel();
+        let line = |letter| Line::new(format!("weft-tun-{letter}{number}"), &self.bell).map(Arc::new);
+        let (reader_line, writer_line) = (line('r')?, line('w')?);
         let pipeline = Pipeline {
             queue: Arc::clone(&queue),
             progress: Arc::default(),
-            free: free_sender.clone(),
-            batches: plain_sender,
+            batches: plain_sender.clone(),
             sent: 0,
             completed: Arc::default(),
         };
         let reader = Reader {
             number,
             queue: Arc::clone(&queue),
-            stop: Arc::clone(&self.stop),
+            line: Arc::clone(&reader_line),
             free,
-            home: free_sender,
+            home: free_sender.clone(),
             batches: batches.clone(),
             progress: Arc::clone(&pipeline.progress),
             stats: Arc::clone(stats),
@@ -223,16 +163,22 @@ impl Threads {
         let writer = Writer {
             number,
             queue,
-            stop: Arc::clone(&self.stop),
+            line: Arc::clone(&writer_line),
             batches: plain_batches,
             home: home.clone(),
             completed: Arc::clone(&pipeline.completed),
             writer: BatchWriter::new(Arc::clone(coalescing), Arc::clone(stats)),
         };
         self.pipes.each.push(pipeline);
-        self.handles.push(spawn(format!("weft-tun-r{number}"), move || reader.run())?);
-        self.handles.push(spawn(format!("weft-tun-w{number}"), move || writer.run())?);
+        self.handles.push(spawn(reader_line.name().to_owned(), move || reader.run())?);
+        self.lines.push(Asked { line: reader_line, channel: Channel::Reader(free_sender) });
+        self.handles.push(spawn(writer_line.name().to_owned(), move || writer.run())?);
+        self.lines.push(Asked { line: writer_line, channel: Channel::Writer(plain_sender) });
         Ok(())
+    }
+
+    pub(super) fn pulse(&self) -> Pulse {
+        Pulse::new(&self.lines, &self.bell)
     }
 
     pub(super) fn poll_recv_many(
@@ -318,7 +264,10 @@ impl Threads {
         for (pipeline, staged) in self.pipes.each.iter_mut().zip(&batch.staged) {
             if !staged.is_empty() {
                 pipeline.sent += 1;
-                pipeline.batches.send(Arc::clone(&batch)).map_err(|_| io::ErrorKind::BrokenPipe)?;
+                pipeline
+                    .batches
+                    .send(Order::Write(Arc::clone(&batch)))
+                    .map_err(|_| io::ErrorKind::BrokenPipe)?;
             }
         }
         // Nothing was staged, or the writers are through already.
@@ -332,10 +281,13 @@ impl Threads {
 
 impl Drop for Threads {
     fn drop(&mut self) {
-        self.stop.set();
-        // A reader may wait for a slab, a writer for a batch.
-        for pipeline in self.pipes.each.drain(..) {
-            let _ = pipeline.free.send(Slab::new(0));
+        for thread in self.lines.drain(..) {
+            thread.line.stop();
+            // It may wait for its channel, which who asks for its pulse keeps open.
+            match thread.channel {
+                Channel::Reader(slabs) => drop(slabs.send(Slab::new(0))),
+                Channel::Writer(orders) => drop(orders.send(Order::End)),
+            }
         }
         for handle in self.handles.drain(..) {
             // A thread that panicked has ended the process.

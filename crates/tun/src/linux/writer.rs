@@ -12,8 +12,8 @@ use tokio::sync::mpsc as channel;
 use weft_tunnel::{MAX_PACKET, PlainSlab, Plaintext, ip};
 
 use super::coalesce::Coalescer;
+use super::pulse::{Line, Wait};
 use super::queue::{self, Queue};
-use super::threads::{Stop, Wait};
 use super::vnet_hdr;
 use crate::config::TunOffload;
 use crate::stats::TunStats;
@@ -181,12 +181,23 @@ impl BatchWriter {
     }
 }
 
+/// What a writer thread is told.
+#[derive(Debug)]
+pub(super) enum Order {
+    /// Write what is staged for its queue.
+    Write(Arc<PlainBatch>),
+    /// Say that it works.
+    Answer,
+    /// End.
+    End,
+}
+
 /// What a writer thread owns.
 pub(super) struct Writer {
     pub(super) number: u16,
     pub(super) queue: Arc<Queue>,
-    pub(super) stop: Arc<Stop>,
-    pub(super) batches: mpsc::Receiver<Arc<PlainBatch>>,
+    pub(super) line: Arc<Line>,
+    pub(super) batches: mpsc::Receiver<Order>,
     pub(super) home: channel::UnboundedSender<PlainBatch>,
     /// Batches that the thread is through with.
     pub(super) completed: Arc<AtomicU64>,
@@ -194,13 +205,22 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Writes every batch until the channel closes; after a stop, as long as the queue takes them.
+    /// Writes every batch until the end; after a stop, as long as the queue takes them.
     pub(super) fn run(mut self) {
-        while let Ok(batch) = self.batches.recv() {
+        while let Ok(order) = self.batches.recv() {
+            let batch = match order {
+                Order::Write(batch) => batch,
+                Order::Answer => {
+                    self.line.answer_queued();
+                    continue;
+                }
+                Order::End => return,
+            };
+            self.line.answer();
             let packets = &batch.staged[usize::from(self.number)];
             self.writer.start(&batch.slab, packets);
             while self.writer.resume(&self.queue, &batch.slab, packets) == Written::Blocked {
-                if self.stop.wait(&self.queue, PollFlags::POLLOUT) != Wait::Ready {
+                if self.line.wait(&self.queue, PollFlags::POLLOUT) != Wait::Ready {
                     self.writer.abandon();
                     break;
                 }

@@ -16,6 +16,13 @@ pub(super) fn started(id: u32) -> Option<u64> {
     rest.split_whitespace().nth(19)?.parse().ok()
 }
 
+/// The user that a process acts for (proc_pid_status(5), the second number of `Uid`).
+pub(super) fn user(id: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{id}/status")).ok()?;
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    users.split_whitespace().nth(1)?.parse().ok()
+}
+
 /// Tells a process to end by SIGTERM, and waits until it is gone; says whether it is. One that is gone already is
 /// fine.
 pub(in crate::host) fn end(process: Process, patience: Duration) -> io::Result<bool> {
@@ -64,6 +71,12 @@ fn open(id: u32) -> io::Result<Option<OwnedFd>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_acts_for_its_user() {
+        assert_eq!(user(std::process::id()), Some(nix::unistd::geteuid().as_raw()));
+        assert_eq!(user(u32::MAX), None);
+    }
 
     #[test]
     fn a_process_is_ended_and_a_stranger_of_its_number_is_not() {

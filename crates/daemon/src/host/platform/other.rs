@@ -10,6 +10,11 @@ pub(super) fn started(_: u32) -> Option<u64> {
     None
 }
 
+/// Unknown.
+pub(super) fn user(_: u32) -> Option<u32> {
+    None
+}
+
 /// Always an error.
 pub(in crate::host) fn end(_: Process, _: Duration) -> io::Result<bool> {
     Err(io::Error::new(io::ErrorKind::Unsupported, "weft does not end other processes on this platform yet"))

@@ -10,9 +10,15 @@ pub(in crate::host) fn make_directory(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o755).create(path)
 }
 
-/// Only the owner may use a file that is made thereby.
+/// Only the owner may use a file that is made thereby, and a link is not followed: the directory may be another user's.
 pub(in crate::host) fn for_owner_only(options: &mut OpenOptions) {
-    options.mode(0o600);
+    options.mode(0o600).custom_flags(libc::O_NOFOLLOW);
+}
+
+/// The user that a file belongs to, if that is not the one that this process acts for.
+pub(in crate::host) fn other_owner(path: &Path) -> Option<u32> {
+    let owner = std::fs::symlink_metadata(path).ok()?.uid();
+    (owner != nix::unistd::geteuid().as_raw()).then_some(owner)
 }
 
 /// Whether the path still leads to this open file.

@@ -12,6 +12,11 @@ pub(in crate::host) fn make_directory(path: &Path) -> io::Result<()> {
 /// The directory decides.
 pub(in crate::host) fn for_owner_only(_: &mut OpenOptions) {}
 
+/// The directory decides that as well.
+pub(in crate::host) fn other_owner(_: &Path) -> Option<u32> {
+    None
+}
+
 /// An open file cannot be replaced.
 pub(in crate::host) fn is_same_file(_: &File, path: &Path) -> bool {
     path.exists()

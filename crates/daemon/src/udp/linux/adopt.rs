@@ -18,7 +18,8 @@ pub fn check_socket(descriptor: &OwnedFd) -> Result<SocketFacts, String> {
     let asked = || -> std::io::Result<_> {
         Ok((socket.domain()?, socket.r#type()?, socket.protocol()?, socket.local_addr()?.as_socket()))
     };
-    let (domain, kind, protocol, address) = asked().map_err(|error| format!("it is not a socket ({error})"))?;
+    let (domain, kind, protocol, address) =
+        asked().map_err(|error| format!("it is not a socket ({error})"))?;
     if kind != Type::DGRAM || protocol != Some(Protocol::UDP) {
         return Err("it is not a UDP socket".to_owned());
     }

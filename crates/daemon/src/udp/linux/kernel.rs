@@ -5,10 +5,12 @@
 pub(crate) struct Release(u32, u32, u32);
 
 impl Release {
-    /// The running kernel's; one with no known peculiarities when /proc does not tell.
+    /// The running kernel's (uname(2): /proc may show processes only); one with no known peculiarities when it does not
+    /// tell.
     pub(crate) fn running() -> Self {
-        std::fs::read_to_string("/proc/sys/kernel/osrelease")
-            .map_or(Self(6, 12, 0), |release| Self::parse(&release))
+        let name = nix::sys::utsname::uname();
+        let release = name.as_ref().ok().and_then(|name| name.release().to_str());
+        release.map_or(Self(6, 12, 0), Self::parse)
     }
 
     pub(super) fn parse(release: &str) -> Self {

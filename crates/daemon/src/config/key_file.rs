@@ -1,0 +1,187 @@
+//! Keys that stand in files of their own: `PrivateKeyFile`, `PresharedKeyFile`. A service gets them as credentials
+//! (systemd.exec(5), LoadCredential=), so that a configuration has no secret in it.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use zeroize::Zeroizing;
+
+use super::problem::{Problem, may_hold_a_key};
+
+/// Where systemd puts what a unit loads.
+const CREDENTIALS_VARIABLE: &str = "CREDENTIALS_DIRECTORY";
+/// A key has 44 characters; some white space around it does no harm, more is not a key.
+const MAX_BYTES: usize = 256;
+
+/// The keys of a configuration that name files, and what they stand for.
+const KEYS: [(&str, &str); 2] = [("PrivateKeyFile", "PrivateKey"), ("PresharedKeyFile", "PresharedKey")];
+
+/// A key that was read.
+pub(super) struct FileKey {
+    /// What stands in the file, without white space around it.
+    pub(super) text: Zeroizing<String>,
+    /// The permission bits, if others may read the file.
+    pub(super) readable: Option<u32>,
+}
+
+/// The directory of the service's credentials, if this process has some.
+pub(super) fn credentials() -> Option<PathBuf> {
+    std::env::var_os(CREDENTIALS_VARIABLE).map(PathBuf::from).filter(|path| path.is_absolute())
+}
+
+/// Reads the key that `text`, in the configuration file `source`, names: by an absolute path, or a relative one, looked
+/// for among the credentials of the service first, and then beside the configuration file.
+pub(super) fn read(text: &str, source: &Path) -> Result<FileKey, Problem> {
+    read_with(text, source, credentials().as_deref())
+}
+
+fn read_with(text: &str, source: &Path, credentials: Option<&Path>) -> Result<FileKey, Problem> {
+    if text.is_empty() {
+        return Err(Problem::Empty { expected: "write the path of a file that holds the key" });
+    }
+    if looks_like_a_key(text) {
+        return Err(Problem::KeyInPlaceOfFile);
+    }
+    let beside = source.parent().unwrap_or(Path::new("")).join(text);
+    let credential = credentials.filter(|_| !Path::new(text).is_absolute()).map(|path| path.join(text));
+    let is_credential = |path: &Path| credentials.is_some_and(|directory| path.starts_with(directory));
+    for path in credential.iter().chain([&beside]) {
+        match read_file(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(Problem::KeyFile { file: shown(path), error: error.to_string() }),
+            Ok((text, mode)) => {
+                // The bits of a credential stand for an entry of one user in its access control list.
+                return Ok(FileKey { text, readable: mode.filter(|_| !is_credential(path)) });
+            }
+        }
+    }
+    Err(Problem::NoKeyFile { file: shown(&beside), credential: credential.as_deref().map(shown) })
+}
+
+fn read_file(path: &Path) -> io::Result<(Zeroizing<String>, Option<u32>)> {
+    // A pipe would make whoever opens it wait.
+    let metadata = std::fs::metadata(path)?;
+    if !metadata.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    let mut bytes = Zeroizing::new(Vec::with_capacity(MAX_BYTES + 1));
+    File::open(path)?.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+    let text = std::str::from_utf8(&bytes).ok().filter(|text| text.len() <= MAX_BYTES);
+    let text = text.ok_or_else(|| io::Error::other("it holds more than a key"))?;
+    Ok((Zeroizing::new(text.trim().to_owned()), super::load::readable_by_others(&metadata)))
+}
+
+/// Whether somebody wrote the key itself where its file belongs: paths may be as long, but not without a dot or a slash
+/// in front, or with a key's sign at their end.
+fn looks_like_a_key(text: &str) -> bool {
+    may_hold_a_key(text) && (text.ends_with('=') || !(text.starts_with('/') || text.contains('.')))
+}
+
+fn shown(path: &Path) -> String {
+    path.display().to_string()
+}
+
+/// The text with the keys of files in it, line by line the same: for a daemon that may not read those files. Lines whose
+/// file is not there stay as they are: the daemon may have it as a credential.
+pub fn with_keys_in_place(text: &str, source: &Path) -> Zeroizing<String> {
+    // No copy of a key is left behind by a string that grows.
+    let keys = text.lines().filter(|line| named_in(line).is_some()).count();
+    let mut changed = Zeroizing::new(String::with_capacity(text.len() + 1 + keys * (MAX_BYTES + 16)));
+    for line in text.lines() {
+        match key_of_line(line, source) {
+            Some((key, value)) => {
+                changed.push_str(key);
+                changed.push_str(" = ");
+                changed.push_str(&value);
+            }
+            None => changed.push_str(line),
+        }
+        changed.push('\n');
+    }
+    changed
+}
+
+fn key_of_line(line: &str, source: &Path) -> Option<(&'static str, Zeroizing<String>)> {
+    let (key, path) = named_in(line)?;
+    // Who hands a configuration over is not the service, whose credentials may be older than the file.
+    let read = read_with(path, source, None).ok()?;
+    Some((key, read.text))
+}
+
+/// The key that the line has a file for, and that file.
+fn named_in(line: &str) -> Option<(&'static str, &str)> {
+    let (written, path) = line.split('#').next().unwrap_or_default().split_once('=')?;
+    let (_, key) = KEYS.iter().find(|(name, _)| name.eq_ignore_ascii_case(written.trim()))?;
+    Some((key, path.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: &str = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=";
+    const OTHER: &str = "xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=";
+
+    fn problem(result: Result<FileKey, Problem>) -> String {
+        result.err().map(|problem| problem.to_string()).unwrap_or_default()
+    }
+
+    #[test]
+    fn a_relative_path_is_a_credential_or_beside_the_file_and_an_absolute_one_is_neither() {
+        let directory = tempfile::tempdir().unwrap();
+        let (etc, credentials) = (directory.path().join("etc"), directory.path().join("credentials"));
+        for made in [&etc, &credentials] {
+            std::fs::create_dir(made).unwrap();
+        }
+        let source = etc.join("wg0.conf");
+        let read = |text: &str| read_with(text, &source, Some(&credentials)).map(|key| key.text.to_string());
+        assert!(problem(read_with("wg0.key", &source, Some(&credentials))).contains("credentials/wg0.key"));
+        std::fs::write(etc.join("wg0.key"), format!("{KEY}\n")).unwrap();
+        assert_eq!(read("wg0.key").unwrap(), KEY);
+        std::fs::write(credentials.join("wg0.key"), OTHER).unwrap();
+        assert_eq!(read("wg0.key").unwrap(), OTHER);
+        assert_eq!(read(etc.join("wg0.key").to_str().unwrap()).unwrap(), KEY);
+        assert_eq!(*read_with("wg0.key", &source, None).unwrap().text, *KEY);
+    }
+
+    #[test]
+    fn what_cannot_be_a_key_is_told_without_its_content() {
+        let directory = tempfile::tempdir().unwrap();
+        let source = directory.path().join("wg0.conf");
+        let read = |text: &str| problem(read_with(text, &source, None));
+        assert!(read("").contains("path of a file"));
+        assert!(read("missing.key").contains("missing.key") && read("missing.key").contains("no such file"));
+        for key in [KEY, OTHER] {
+            let told = read(key);
+            assert!(told.contains("PrivateKey") && !told.contains(&key[..8]), "{told}");
+        }
+        std::fs::write(directory.path().join("two.key"), format!("{KEY}\n{KEY}\n").repeat(4)).unwrap();
+        assert!(read("two.key").contains("more than a key") && !read("two.key").contains(&KEY[..8]));
+        assert!(read(".").contains("not a regular file"), "{}", read("."));
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn a_key_that_others_can_read_is_told_but_not_of_a_credential() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let directory = tempfile::tempdir().unwrap();
+        let source = directory.path().join("wg0.conf");
+        let file = directory.path().join("wg0.key");
+        std::fs::write(&file, KEY).unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o640)).unwrap();
+        assert_eq!(read_with("wg0.key", &source, None).unwrap().readable, Some(0o640));
+        assert_eq!(read_with("wg0.key", &source, Some(directory.path())).unwrap().readable, None);
+    }
+
+    #[test]
+    fn a_configuration_is_handed_over_with_its_keys_line_by_line() {
+        let directory = tempfile::tempdir().unwrap();
+        let source = directory.path().join("wg0.conf");
+        std::fs::write(directory.path().join("a"), format!("{KEY}\n")).unwrap();
+        let text = "[Interface]\nprivatekeyfile=a # mine\n[Peer]\nPresharedKeyFile = missing\nPublicKey = x";
+        let expected =
+            format!("[Interface]\nPrivateKey = {KEY}\n[Peer]\nPresharedKeyFile = missing\nPublicKey = x\n");
+        assert_eq!(*with_keys_in_place(text, &source), expected);
+    }
+}

@@ -1,0 +1,133 @@
+//! Tells the service manager that packets can still move, for as long as they can: the event loop has taken a turn, and
+//! every thread of the TUN has answered since.
+
+use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use weft_tun::Pulse;
+use weft_tun::thread_guard::EndProcessOnPanic;
+
+use super::notify;
+use crate::dataplane::Handle;
+use crate::interface::Interface;
+
+/// Asks twice within the time in which the service manager wants an answer (sd_watchdog_enabled(3)), and is idle
+/// otherwise. Dropping it ends it.
+#[derive(Debug)]
+pub struct Watchdog {
+    end: Option<SyncSender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watchdog {
+    /// Begins, if the service manager wants to hear of this process. Where no thread can be had the service manager
+    /// hears nothing, and starts the interface anew.
+    pub fn start(interface: &Interface) -> Option<Self> {
+        let timeout = notify::watchdog_timeout()?;
+        let (handle, pulse) = (interface.dataplane_handle(), interface.opened().pulse.clone());
+        Self::start_with(timeout, move |patience| silent(&handle, &pulse, patience), notify::alive)
+            .inspect_err(|error| tracing::error!(%error, "cannot start a thread for the watchdog"))
+            .ok()
+    }
+
+    fn start_with(
+        timeout: Duration,
+        silent: impl Fn(Duration) -> Vec<String> + Send + 'static,
+        alive: impl Fn() + Send + 'static,
+    ) -> std::io::Result<Self> {
+        let (end, ended) = mpsc::sync_channel(0);
+        let body = move || {
+            let _guard = EndProcessOnPanic;
+            // The other half is for answers that come late, on a machine that is busy.
+            while matches!(ended.recv_timeout(timeout / 2), Err(RecvTimeoutError::Timeout)) {
+                let silent = silent(timeout / 4);
+                if silent.is_empty() {
+                    alive();
+                } else {
+                    tracing::error!(
+                        "no answer from {}: packets do not move, and the service manager is not told that all is well",
+                        silent.join(", ")
+                    );
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("weft-watchdog".to_owned()).spawn(body)?;
+        Ok(Self { end: Some(end), thread: Some(thread) })
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        if let Some(thread) = self.thread.take() {
+            // The guard ends the process on a panic, so this always succeeds; a question under way has its bounds.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Who does not answer, within so long for the event loop and as long again for the threads of the TUN.
+fn silent(handle: &Handle, pulse: &Pulse, patience: Duration) -> Vec<String> {
+    if handle.takes_a_turn(patience) { pulse.silent(patience) } else { vec!["the event loop".to_owned()] }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+    use crate::dataplane::Command;
+
+    /// An answer comes at once; a machine under load may take its time.
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn the_service_manager_is_told_only_while_everybody_answers() {
+        let (asked, questions) = mpsc::channel();
+        let (told, alive) = mpsc::channel();
+        let is_stuck = Arc::new(AtomicBool::new(false));
+        let stuck = Arc::clone(&is_stuck);
+        let silent = move |_| {
+            let is_stuck = stuck.load(Ordering::SeqCst);
+            asked.send(is_stuck).unwrap();
+            if is_stuck { vec!["weft-tun-r0".to_owned()] } else { Vec::new() }
+        };
+        let watchdog =
+            Watchdog::start_with(Duration::from_millis(10), silent, move || told.send(()).unwrap()).unwrap();
+        alive.recv_timeout(PATIENCE).unwrap();
+        is_stuck.store(true, Ordering::SeqCst);
+        // The questions before the one that shows it may have been answered well.
+        while !questions.recv_timeout(PATIENCE).unwrap() {}
+        while alive.try_recv().is_ok() {}
+        for _ in 0..5 {
+            assert!(questions.recv_timeout(PATIENCE).unwrap());
+        }
+        assert!(alive.try_recv().is_err(), "it was told although a thread was stuck");
+        is_stuck.store(false, Ordering::SeqCst);
+        alive.recv_timeout(PATIENCE).unwrap();
+        drop(watchdog);
+        while questions.try_recv().is_ok() {}
+        assert!(questions.recv().is_err(), "its thread has ended");
+    }
+
+    #[test]
+    fn an_event_loop_that_takes_no_turn_is_named() {
+        let (handle, mut commands) = Handle::to_nobody();
+        let pulse = Pulse::default();
+        let turning = std::thread::spawn(move || {
+            let Some(Command::Ping { answer }) = commands.blocking_recv() else { panic!("no question") };
+            answer.send(()).unwrap();
+            commands
+        });
+        assert_eq!(silent(&handle, &pulse, PATIENCE), Vec::<String>::new());
+        let commands = turning.join().unwrap();
+        // From here on nobody takes a command, however long the queue becomes.
+        for _ in 0..100 {
+            assert_eq!(silent(&handle, &pulse, Duration::from_millis(1)), ["the event loop"]);
+        }
+        drop(commands);
+        assert_eq!(silent(&handle, &pulse, PATIENCE), ["the event loop"]);
+    }
+}

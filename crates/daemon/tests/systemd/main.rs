@@ -1,0 +1,31 @@
+//! weft as a service of a real systemd: weft@.service as it is shipped, in a container that boots this machine's own
+//! system on a copy in memory. One boot serves all tests; each scenario is a function of `inside.sh`.
+#![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod container;
+
+macro_rules! scenarios {
+    ($($name:ident)*) => { $(
+        #[test]
+        fn $name() {
+            container::check(stringify!($name));
+        }
+    )* };
+}
+
+scenarios! {
+    units_are_right
+    start_is_ready_and_carries_traffic
+    nothing_secret_is_seen
+    a_reload_under_load_ends_no_connection
+    the_operator_reads_how_it_goes
+    a_killed_daemon_comes_back
+    the_watchdog_restarts_a_daemon_that_stands_still_and_no_other
+    keys_come_as_credentials
+    a_file_that_is_missing_or_wrong_is_told_and_not_tried_for_ever
+    the_sandbox_holds
+    a_full_tunnel_has_a_profile_of_its_own
+    name_servers_go_to_the_real_resolved
+    a_clean_stop_leaves_nothing_behind
+}
