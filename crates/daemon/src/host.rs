@@ -133,7 +133,7 @@ impl Host {
         }
         let alone = owner.as_ref().map(Owner::choose_alone).transpose()?;
         let directory = owner.as_ref().map(Owner::directory);
-        let facts = facts::gather(&kernel.netlink, config, endpoints, directory)?;
+        let facts = facts::gather(&kernel.netlink, config, endpoints, directory, 0)?;
         let plan = Plan::new(config, endpoints, &facts);
         if facts.src_valid_mark.is_none() && plan.routes_by_mark(Family::V4) {
             tracing::warn!(
@@ -246,8 +246,7 @@ impl Host {
     pub fn plan_for(&self, config: &Config, endpoints: &[SocketAddr]) -> Result<Plan, HostError> {
         let alone = self.owner.as_ref().map(Owner::choose_alone).transpose()?;
         let directory = self.owner.as_ref().map(Owner::directory);
-        let mut facts = facts::gather(&self.kernel.netlink, config, endpoints, directory)?;
-        facts.mark_in_force = self.plan.mark;
+        let facts = facts::gather(&self.kernel.netlink, config, endpoints, directory, self.plan.mark)?;
         let facts = facts.without(self.applied.steps());
         drop(alone);
         Ok(Plan::new(config, endpoints, &facts).keeping_places_of(self.applied.steps()))
@@ -420,7 +419,7 @@ pub fn remembered(directory: &Path, interface: &InterfaceName) -> BTreeMap<Strin
 
 /// What would be done for a configuration, as things are; nothing is claimed or written down.
 pub fn plan(config: &Config, endpoints: &[SocketAddr]) -> Result<Plan, HostError> {
-    let facts = facts::gather(&Netlink::open()?, config, endpoints, Some(&runtime_dir()))?;
+    let facts = facts::gather(&Netlink::open()?, config, endpoints, Some(&runtime_dir()), 0)?;
     Ok(Plan::new(config, endpoints, &facts))
 }
 

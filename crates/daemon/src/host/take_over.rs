@@ -76,8 +76,7 @@ impl Host {
 
         let alone = owner.as_ref().map(Owner::choose_alone).transpose()?;
         let directory = owner.as_ref().map(Owner::directory);
-        let mut facts = facts::gather(&kernel.netlink, config, endpoints, directory)?;
-        facts.mark_in_force = left.mark;
+        let facts = facts::gather(&kernel.netlink, config, endpoints, directory, left.mark)?;
         let plan = Plan::new(config, endpoints, &facts.without(&in_force)).keeping_places_of(&in_force);
         let continued =
             Continued { runs_commands: !are_the_same(&plan.up_hooks(), &left.ran), down: left.down.clone() };

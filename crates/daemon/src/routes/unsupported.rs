@@ -56,7 +56,7 @@ impl Netlink {
     }
 
     /// The MTU for the device when none is configured.
-    pub fn default_mtu(&self, _: &Interface, _: &[SocketAddr]) -> u16 {
+    pub fn default_mtu(&self, _: &Interface, _: &[SocketAddr], _: u32) -> u16 {
         match self.never {}
     }
 

@@ -69,5 +69,5 @@ async fn property(
         connection.call_method(Some(SERVICE), object, Some(PROPERTIES), "Get", &(interface, name)).await?;
     let body = answer.body();
     let value: Variant<'_> = body.deserialize()?;
-    Ok(value.try_to_owned()?)
+    value.try_to_owned()
 }

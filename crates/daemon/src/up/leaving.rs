@@ -1,5 +1,5 @@
 //! What this daemon leaves with the service manager for the next one, kept up to date on a thread of its own: what a
-//! crash leaves is half a minute old at most.
+//! crash leaves is a second old, or a little more with very many peers.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -17,10 +17,8 @@ use crate::control::{Control as _, ControlError, Controller};
 use crate::service_manager::{self, FdStore};
 use crate::udp::check_socket;
 
-/// After a change that somebody made.
-const SOON: Duration = Duration::from_secs(1);
-/// After what happens by itself: handshakes, and peers that move.
-const EVENTUALLY: Duration = Duration::from_secs(30);
+/// What happens within this time is written down together.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// With very many peers writing takes a while, and takes at most one part of so many of a core.
 const SHARE: u32 = 100;
 /// What may wait to be told: one of a kind says as much as many.
@@ -41,7 +39,6 @@ pub(super) enum LeaveError {
 }
 
 enum Told {
-    Happened,
     Changed,
     Base(Box<Base>),
 }
@@ -98,14 +95,9 @@ impl Leaving {
         Ok(Self { tell, thread })
     }
 
-    /// Something happened to a peer.
-    pub(super) fn happened(&self) {
-        // Full: what waits there says as much.
-        let _full = self.tell.try_send(Told::Happened);
-    }
-
-    /// Somebody changed the interface.
+    /// Somebody changed the interface, or something happened to a peer.
     pub(super) fn changed(&self) {
+        // Full: what waits there says as much.
         let _full = self.tell.try_send(Told::Changed);
     }
 
@@ -132,13 +124,9 @@ impl Writer {
                 None => told.recv().map_err(|_| RecvTimeoutError::Disconnected),
                 Some(due) => told.recv_timeout(due.saturating_duration_since(Instant::now())),
             };
-            let patience = match message {
-                Ok(Told::Happened) => EVENTUALLY,
-                Ok(Told::Changed) => SOON,
-                Ok(Told::Base(base)) => {
-                    self.base = *base;
-                    SOON
-                }
+            match message {
+                Ok(Told::Changed) => {}
+                Ok(Told::Base(base)) => self.base = *base,
                 Err(RecvTimeoutError::Timeout) => {
                     let start = Instant::now();
                     match self.write() {
@@ -150,9 +138,8 @@ impl Writer {
                     continue;
                 }
                 Err(RecvTimeoutError::Disconnected) => return self,
-            };
-            let at = (Instant::now() + patience).max(not_before);
-            due = Some(due.map_or(at, |due| due.min(at)));
+            }
+            due = due.or_else(|| Some((Instant::now() + PATIENCE).max(not_before)));
         }
     }
 

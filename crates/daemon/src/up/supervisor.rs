@@ -386,7 +386,7 @@ impl Supervisor {
 
     fn happened(&self, event: Event) {
         if let Some(leaving) = &self.leaving {
-            leaving.happened();
+            leaving.changed();
         }
         let Some(resolver) = &self.resolver else { return };
         match event {

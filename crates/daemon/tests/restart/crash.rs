@@ -37,10 +37,13 @@ fn a_crash_without_a_clean_up_is_gone_on_from_as_well() {
     let Some(mut world) = World::up(test, &file_of_a(), &file_of_b()) else { return };
     let stream = world.stream(2);
     let before = world.picture();
+    wait_until("the handshake is written down", || world.left().contains("last_handshake").then_some(()));
+    let initiations = world.initiations();
     world.signal(Signal::SIGKILL);
     world.wait();
     world.start();
     assert!(world.log().contains("going on with the interface"), "{}", world.log());
     stream.end();
     assert_eq!(world.picture(), before);
+    assert_eq!((initiations.of(1), initiations.of(2)), (1, 0));
 }

@@ -93,10 +93,10 @@ impl Manager {
     }
 
     /// What is in the store under a name.
-    pub(crate) fn get(&self, name: &str) -> OwnedFd {
+    pub(crate) fn get(&self, name: &str) -> Option<OwnedFd> {
         let inner = self.shared.lock();
-        let (_, descriptor) = inner.store.iter().find(|(kept, _)| kept == name).unwrap();
-        descriptor.try_clone().unwrap()
+        let (_, descriptor) = inner.store.iter().find(|(kept, _)| kept == name)?;
+        Some(descriptor.try_clone().unwrap())
     }
 
     /// Closes what is in the store under a name.

@@ -18,7 +18,7 @@ fn what_does_not_fit_is_given_up_and_the_rest_is_used() {
     let udp = || -> OwnedFd { world.a.run(|| std::net::UdpSocket::bind("0.0.0.0:0")).unwrap().into() };
     world.manager.put("tun-weft0-1", udp());
     world.manager.put("tun-weft0-x", udp());
-    world.manager.put("tun-other-0", world.manager.get("tun-weft0-0"));
+    world.manager.put("tun-other-0", world.manager.get("tun-weft0-0").unwrap());
     world.manager.put("udp4-other", udp());
     world.manager.put("tun-weft0-2", std::fs::File::open("/dev/null").unwrap().into());
     world.start();

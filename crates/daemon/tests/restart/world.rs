@@ -311,10 +311,11 @@ impl World {
         wait_until(text, || self.log().contains(text).then_some(()));
     }
 
-    /// The state that the service manager keeps.
+    /// The state that the service manager keeps; nothing while it is being replaced.
     pub(crate) fn left(&self) -> String {
         use std::os::unix::fs::FileExt as _;
-        let file = File::from(self.manager.get(&self.state_name()));
+        let Some(descriptor) = self.manager.get(&self.state_name()) else { return String::new() };
+        let file = File::from(descriptor);
         let mut text = vec![0; usize::try_from(file.metadata().unwrap().len()).unwrap()];
         file.read_exact_at(&mut text, 0).unwrap();
         String::from_utf8(text).unwrap()
