@@ -181,7 +181,7 @@ fn keys_ports_and_marks_follow_the_file_only_where_it_was_edited() {
     assert_eq!(merged(&given, &edited).private_key(), Some(&key(2)));
     assert_eq!(given.port(&edited), None);
     // A command of the configuration gives the key: there is nothing in the file.
-    let keyless = config("ListenPort = 51820", &[]);
+    let keyless = config("ListenPort = 51820\nPostUp = wg set %i private-key /etc/key", &[]);
     let given = left(&keyless, 0, Some(9), Vec::new());
     assert_eq!(merged(&given, &keyless).private_key(), Some(&key(9)));
     let of_file = left(&base, 0, Some(1), Vec::new());
