@@ -26,16 +26,19 @@ impl State {
     /// Where the peers of the file are, in its order: where each was last heard from or sent to, unless its endpoint is
     /// another one in the file than it was.
     pub fn places(&self, config: &Config) -> Vec<Place> {
-        let base: HashMap<PublicKey, Option<&str>> =
-            self.base.peers.iter().map(|peer| (peer.public_key, peer.endpoint.as_deref())).collect();
-        let here: HashMap<PublicKey, Option<SocketAddr>> =
+        let base: HashMap<PublicKey, &BasePeer> =
+            self.base.peers.iter().map(|peer| (peer.public_key, peer)).collect();
+        let was: HashMap<PublicKey, Option<SocketAddr>> =
             self.peers.iter().map(|peer| (peer.public_key, peer.endpoint)).collect();
         let place = |peer: &Peer| {
-            let written = peer.endpoint.as_ref().map(ToString::to_string);
-            let is_edited = base.get(&peer.public_key) != Some(&written.as_deref());
-            match here.get(&peer.public_key).copied().flatten() {
-                Some(address) if !is_edited || written.is_none() => Place::Here(address),
-                _ if written.is_some() => Place::LookUp,
+            let file = BasePeer::of(peer);
+            let base = base.get(&peer.public_key).copied();
+            let is_edited = base.is_none_or(|base| base.endpoint != file.endpoint);
+            match was.get(&peer.public_key).copied() {
+                // It was removed, and stays so.
+                None if base == Some(&file) => Place::Nowhere,
+                Some(Some(address)) if !is_edited || file.endpoint.is_none() => Place::Here(address),
+                _ if file.endpoint.is_some() => Place::LookUp,
                 _ => Place::Nowhere,
             }
         };

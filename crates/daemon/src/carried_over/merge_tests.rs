@@ -105,6 +105,9 @@ fn an_untouched_file_brings_back_what_was_changed_while_it_ran() {
     assert_eq!(peer.preshared_key, Some(psk(5)));
     assert_eq!(peer.persistent_keepalive.map(u16::from), Some(25));
     assert_eq!(left.port(&file), Some(4242));
+    let file = config(&own(1), &[(2, "Endpoint = vpn.example:1"), (3, "Endpoint = other.example:1")]);
+    let left = self::left(&file, 0, Some(1), vec![runs(2, None, &[])]);
+    assert_eq!(left.places(&file), [Place::LookUp, Place::Nowhere], "nobody asks for one that was removed");
 }
 
 #[test]

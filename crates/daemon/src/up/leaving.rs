@@ -62,6 +62,8 @@ pub(super) struct Writer {
     port: u16,
     /// Every name in the store.
     stored: BTreeSet<String>,
+    /// Why the store is of no use, if so.
+    useless: Option<String>,
 }
 
 impl Leaving {
@@ -79,7 +81,8 @@ impl Leaving {
         let Kept { store, names, stored, new } = kept;
         let port = controller.get()?.listen_port;
         let stored = stored.into_iter().collect();
-        let mut writer = Writer { store, names, interface, controller, base, began, port, stored };
+        let useless = None;
+        let mut writer = Writer { store, names, interface, controller, base, began, port, stored, useless };
         for (name, descriptor) in &new {
             writer.store.keep(name, descriptor)?;
             writer.stored.insert(name.clone());
@@ -117,6 +120,7 @@ impl Leaving {
 impl Writer {
     /// Ends when nobody is left who could tell anything.
     fn run(mut self, told: &Receiver<Told>) -> Self {
+        self.look_for_room();
         let mut due: Option<Instant> = None;
         let mut not_before = Instant::now();
         loop {
@@ -143,8 +147,32 @@ impl Writer {
         }
     }
 
+    /// A store that takes nothing, or not all, is not tried again and again: systemd writes a line about each time.
+    fn look_for_room(&mut self) {
+        // The state is yet to come.
+        let needed = self.stored.len() + usize::from(!self.stored.contains(&self.names.state()));
+        let room = std::env::var("FDSTORE").ok().and_then(|room| room.parse().ok());
+        let has_room = room.is_none_or(|room: usize| room >= needed);
+        let kept = self.store.settle().ok().and_then(|()| service_manager::job().ok()).map(|job| job.kept);
+        if has_room && kept.is_none_or(|kept| kept as usize >= self.stored.len()) {
+            return;
+        }
+        let reason =
+            format!("the service manager does not keep {needed} descriptors: raise FileDescriptorStoreMax=");
+        tracing::warn!("a restart will interrupt the interface: {reason}");
+        self.useless = Some(reason);
+        for name in std::mem::take(&mut self.stored) {
+            if let Err(error) = self.store.forget(&name) {
+                tracing::debug!(%error, "cannot empty the file-descriptor store");
+            }
+        }
+    }
+
     /// Brings what is left up to date.
     fn write(&mut self) -> Result<(), LeaveError> {
+        if self.useless.is_some() {
+            return Ok(());
+        }
         let snapshot = self.controller.snapshot().map_err(ControlError::from)?;
         let sources: HashMap<_, _> =
             snapshot.peers.iter().filter_map(|peer| Some((peer.public_key, peer.source?))).collect();
@@ -186,6 +214,9 @@ impl Writer {
     /// Leaves everything to the next daemon, if the service is to be started again and all of it is kept. Says whether
     /// it is so; an error says why it cannot be known.
     pub(super) fn leave(&mut self) -> Result<bool, String> {
+        if let Some(reason) = &self.useless {
+            return Err(reason.clone());
+        }
         let written = self.write().and_then(|()| Ok(self.store.settle()?));
         written.map_err(|error| error.to_string())?;
         let job = service_manager::job()?;

@@ -138,6 +138,17 @@ fn serve_uapi(name: &InterfaceName, controller: &Arc<Controller>, inbox: &Inbox)
     server.inspect_err(|error| tracing::warn!("wg(8) cannot ask this interface: {error}")).ok()
 }
 
+/// Why an interface ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// By SIGTERM, perhaps to be started again.
+    Terminated,
+    /// Somebody wants it to end.
+    Asked,
+    /// Packets have stopped.
+    Failed,
+}
+
 struct Supervisor {
     daemon: Daemon,
     config: Config,
@@ -306,12 +317,12 @@ impl Supervisor {
     }
 
     fn work(mut self, messages: Receiver<Message>, file: &Path) -> Result<(), UpError> {
-        let mut may_be_restart = false;
+        let mut end = End::Asked;
         while let Some(message) = self.next(&messages) {
             match message {
                 Message::Signal(name) => {
                     tracing::info!(signal = name, "ending");
-                    may_be_restart = name == "SIGTERM";
+                    end = if name == "SIGTERM" { End::Terminated } else { End::Asked };
                     break;
                 }
                 Message::Stop => {
@@ -322,7 +333,10 @@ impl Supervisor {
                     tracing::info!("the UAPI socket was removed: taking the interface down");
                     break;
                 }
-                Message::Ended => break,
+                Message::Ended => {
+                    end = End::Failed;
+                    break;
+                }
                 Message::Network(change) => self.network_changed(&change),
                 Message::Peer(event) => {
                     self.status_line.touch(Instant::now());
@@ -337,15 +351,17 @@ impl Supervisor {
         }
         // Whoever still wants to tell something finds nobody, and does not wait.
         drop(messages);
-        self.end(may_be_restart, file)
+        self.end(end, file)
     }
 
-    fn end(self, may_be_restart: bool, file: &Path) -> Result<(), UpError> {
+    fn end(self, end: End, file: &Path) -> Result<(), UpError> {
         service_manager::stopping();
         let Self { mut daemon, config, watch, resolver, uapi, socket, leaving, watchdog, .. } = self;
         drop((watchdog, watch, resolver, uapi));
         if let Some(mut writer) = leaving.and_then(Leaving::finish) {
-            if may_be_restart && let Some(invocation) = invocation_to_leave_for(&daemon, &mut writer) {
+            if end == End::Terminated
+                && let Some(invocation) = invocation_to_leave_for(&daemon, &mut writer)
+            {
                 if config.interface.host.save_config {
                     daemon.save(&config, file);
                 }
@@ -359,7 +375,10 @@ impl Supervisor {
                     Err(error) => tracing::warn!("the interface cannot be left to the next daemon: {error}"),
                 }
             }
-            writer.withdraw();
+            // After a failure the service is started again, with what is left to be used.
+            if end != End::Failed {
+                writer.withdraw();
+            }
         }
         tracing::info!(interface = %config.interface.name, "taking the interface down");
         daemon.stop_after(|daemon| {

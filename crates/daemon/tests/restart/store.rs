@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::os::fd::OwnedFd;
 
 use crate::manager::Doing;
-use crate::world::{World, file_of_a, file_of_b};
+use crate::world::{World, file_of_a, file_of_b, public, wait_until};
 
 #[test]
 fn what_does_not_fit_is_given_up_and_the_rest_is_used() {
@@ -71,6 +71,23 @@ fn a_device_that_is_gone_is_made_anew() {
 }
 
 #[test]
+fn a_device_that_is_deleted_while_it_runs_costs_no_more_than_the_device() {
+    let test = "a_device_that_is_deleted_while_it_runs_costs_no_more_than_the_device";
+    let Some(mut world) = World::up(test, &file_of_a(), &file_of_b()) else { return };
+    world.stream(1).end();
+    world.weft_ok(&["set", "weft0", "peer", &public(5).to_string(), "allowed-ips", "10.5.0.0/16"]);
+    wait_until("the change is written down", || world.left().contains("10.5.0.0/16").then_some(()));
+    world.ip("link del weft0");
+    assert!(!world.wait().success(), "so that it is started again");
+    world.stop_post();
+    world.start();
+    assert!(world.weft_ok(&["showconf", "weft0"]).contains("10.5.0.0/16"));
+    world.stream(2).end();
+    world.stop();
+    assert!(!world.has_device());
+}
+
+#[test]
 fn a_store_without_room_makes_a_restart_an_ordinary_stop() {
     let test = "a_store_without_room_makes_a_restart_an_ordinary_stop";
     let Some(mut world) = World::new(test) else { return };
@@ -78,7 +95,8 @@ fn a_store_without_room_makes_a_restart_an_ordinary_stop() {
     world.manager.set_room(2);
     world.write(&file_of_a());
     world.spawn();
-    world.wait_for_log("interface is up");
+    world.wait_for_log("raise FileDescriptorStoreMax=");
+    assert_eq!(world.manager.shared.names(), [""; 0], "half of it is of no use");
     world.manager.set(Doing::Restart);
     world.signal(nix::sys::signal::Signal::SIGTERM);
     assert!(world.wait().success());
