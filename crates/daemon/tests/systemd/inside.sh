@@ -382,6 +382,79 @@ CONF
     systemctl start weft@wg0
 }
 
+the_daemon_may_be_root_where_it_has_to() {
+    local drop_ins=/etc/systemd/system/weft@root.service.d before
+    install -D -m 644 -t $drop_ins /opt/weft-test/full-tunnel.conf /opt/weft-test/as-root.conf
+    (umask 077; cat >/etc/wireguard/root.conf <<CONF
+[Interface]
+PrivateKey = $(cat /tmp/s/third.key)
+Address = 10.13.0.1/24
+DNS = 10.13.0.53
+PostUp = install -o root -m 600 /dev/null /etc/wireguard/made-by-%i
+PostDown = rm /etc/wireguard/made-by-%i
+CONF
+    )
+    systemctl daemon-reload
+    systemd-analyze security --no-pager 'weft@root.service' | tail -1
+    mv /etc/resolv.conf /tmp/s/resolv.conf
+    echo "nameserver 192.0.2.53" >/etc/resolv.conf
+    before=$(cat /etc/resolv.conf)
+    systemctl start weft@root
+    grep -q 10.13.0.53 /etc/resolv.conf
+    test -e /etc/wireguard/made-by-root
+    systemctl stop weft@root
+    is "$(show Result weft@root)" success
+    is "$(cat /etc/resolv.conf)" "$before"
+    refuse test -e /etc/wireguard/made-by-root
+    rm /etc/resolv.conf
+    mv /tmp/s/resolv.conf /etc/resolv.conf
+    # The directory is the user's again as soon as that runs an interface.
+    systemctl restart weft@wg0
+}
+
+ports_below_1024_need_one_capability_more() {
+    (umask 077; printf '[Interface]\nPrivateKey = %s\nListenPort = 500\n' "$(cat /tmp/s/third.key)" >/etc/wireguard/low.conf)
+    refuse systemctl start weft@low
+    systemctl stop weft@low
+    systemctl reset-failed weft@low
+    install -d /etc/systemd/system/weft@low.service.d
+    cat >/etc/systemd/system/weft@low.service.d/port.conf <<'UNIT'
+[Service]
+CapabilityBoundingSet=CAP_NET_ADMIN CAP_NET_BIND_SERVICE
+AmbientCapabilities=CAP_NET_ADMIN CAP_NET_BIND_SERVICE
+UNIT
+    systemctl daemon-reload
+    systemctl start weft@low
+    is "$(wg show low listen-port)" 500
+    systemctl stop weft@low
+}
+
+a_configuration_may_be_longer_than_a_credential() {
+    (umask 077; perl -MMIME::Base64 -e '
+        print "[Interface]\nPrivateKey = $ARGV[0]\n";
+        for my $n (0 .. 11999) {
+            my $key = encode_base64(join("", map { chr(rand(256)) } 1 .. 32), "");
+            printf "[Peer]\nPublicKey = %s\nAllowedIPs = 10.%d.%d.%d/32\n", $key, 128 + $n / 65536, $n / 256 % 256, $n % 256;
+        }' "$(cat /tmp/s/third.key)" >/etc/wireguard/long.conf)
+    # Routes of so many peers are not what is tried here.
+    sed -i '2a Table = off' /etc/wireguard/long.conf
+    chgrp weft /etc/wireguard /etc/wireguard/long.conf
+    chmod 750 /etc/wireguard
+    chmod 640 /etc/wireguard/long.conf
+    install -d /etc/systemd/system/weft@long.service.d
+    printf '[Service]\nLoadCredential=\n' >/etc/systemd/system/weft@long.service.d/long.conf
+    systemctl daemon-reload
+    local before
+    before=$(now)
+    systemctl start weft@long
+    echo "$(stat -c %s /etc/wireguard/long.conf) bytes, started in $(ms_since "$before")"
+    is "$(wg show long peers | wc -l)" 12000
+    is "$(show StatusText weft@long)" "0 of 12000 peers had a handshake within 3 min"
+    systemctl stop weft@long
+    chgrp root /etc/wireguard
+    chmod 700 /etc/wireguard
+}
+
 name_servers_go_to_the_real_resolved() {
     [ -x /usr/lib/systemd/systemd-resolved ] || { echo "not run: no systemd-resolved"; return 0; }
     systemctl start systemd-resolved polkit
@@ -428,6 +501,9 @@ scenario keys_come_as_credentials
 scenario a_file_that_is_missing_or_wrong_is_told_and_not_tried_for_ever
 scenario the_sandbox_holds
 scenario a_full_tunnel_has_a_profile_of_its_own
+scenario the_daemon_may_be_root_where_it_has_to
+scenario ports_below_1024_need_one_capability_more
+scenario a_configuration_may_be_longer_than_a_credential
 scenario name_servers_go_to_the_real_resolved
 scenario a_clean_stop_leaves_nothing_behind
 echo end >>/out/results

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod container;
+mod notify;
 
 macro_rules! scenarios {
     ($($name:ident)*) => { $(
@@ -27,6 +28,9 @@ scenarios! {
     a_file_that_is_missing_or_wrong_is_told_and_not_tried_for_ever
     the_sandbox_holds
     a_full_tunnel_has_a_profile_of_its_own
+    the_daemon_may_be_root_where_it_has_to
+    ports_below_1024_need_one_capability_more
+    a_configuration_may_be_longer_than_a_credential
     name_servers_go_to_the_real_resolved
     a_clean_stop_leaves_nothing_behind
 }
