@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::logging::Format;
 
 pub mod assets;
+mod capture;
 pub mod conf;
 mod doctor;
 pub mod drop_in;
@@ -15,6 +16,7 @@ mod host;
 pub mod set;
 pub mod show;
 mod status;
+pub use capture::CaptureArgs;
 pub use doctor::DoctorArgs;
 pub use host::{DownArgs, HostArgs, KillSwitch, ReloadArgs, SaveArgs};
 pub use status::{StatusArgs, TopArgs};
@@ -80,6 +82,8 @@ pub enum Command {
     Status(StatusArgs),
     /// Watch a running interface: rates, handshakes, drops, batches, queues.
     Top(TopArgs),
+    /// Write packets of a running interface into a file for Wireshark, inside the tunnel and around it.
+    Capture(CaptureArgs),
     /// Check this machine, and what a configuration asks of it, and say what to change.
     Doctor(DoctorArgs),
     /// Show running interfaces and their peers.

@@ -18,9 +18,10 @@ use weft_tunnel::{
 
 use crate::cli::TunThreads;
 use crate::scheduling::{self, Priority};
-use crate::udp::{self, BindError, SendError, UdpConfig, UdpFeatures, UdpSockets, UdpStats};
+use crate::udp::{self, BindError, SendError, Udp as _, UdpConfig, UdpFeatures, UdpSockets, UdpStats};
 
 mod answers;
+pub mod capture;
 mod commands;
 mod event_loop;
 mod inbound;
@@ -64,6 +65,8 @@ pub struct Snapshot {
     pub peers: Vec<PeerSnapshot>,
     /// The TUN's counters.
     pub tun: TunStatsSnapshot,
+    /// The same for each queue of the TUN.
+    pub tun_queues: Vec<TunStatsSnapshot>,
     /// What waits on the packet thread.
     pub queues: QueueDepths,
     /// The newest datagram that could not be sent.
@@ -299,6 +302,13 @@ impl Handle {
         self.ask(|answer| Command::Sockets { answer })
     }
 
+    /// Begins a capture; `None` if there are too many already.
+    pub fn capture(&self, wish: capture::Wish) -> Result<Option<capture::Capture>, DataplaneError> {
+        let (capture, tap) = capture::Capture::new(wish);
+        let taken = self.ask(|answer| Command::Capture { tap: Box::new(tap), answer })?;
+        Ok(taken.then_some(capture))
+    }
+
     /// One whose commands nobody takes but who gets them here.
     #[cfg(test)]
     pub(crate) fn to_nobody() -> (Self, async_mpsc::Receiver<Command>) {
@@ -364,7 +374,7 @@ fn packet_thread(
         let Ok(mtu) = started.recv() else { return Ok(()) };
         let tunnel = Tunnel::new(setup.private_key, TunnelConfig { mtu, ..setup.tunnel });
         let tun_stats = std::sync::Arc::clone(tun.stats());
-        let mut event_loop = EventLoop::new(tunnel, tun, udp, commands, move || tun_stats.snapshot());
+        let mut event_loop = EventLoop::new(tunnel, tun, udp, commands, move || tun_stats.queues());
         event_loop.report_events(setup.on_event);
         event_loop.run().await
     })

@@ -120,13 +120,17 @@ impl Interface {
 /// The limits of a TUN's queue with this MTU: super-packets that usually fit one GSO send once they are sealed, headers
 /// as long as TCP over IPv6 with timestamps makes them.
 pub fn queue_limits(mtu: u16) -> QueueLimits {
+    /// Packets that may wait for weft, four times the kernel's usual number. The driver throws away what is more, and
+    /// no sender learns that the queue is full: with hundreds of connections that have a few packets each there, the
+    /// same ones lose theirs again and again.
+    const PACKETS: u32 = 4000;
     const HEADERS: usize = 40 + 32;
     const SEALED: usize = 32;
     let mtu = usize::from(mtu);
     let segments = (weft_tunnel::MAX_BATCH_BYTES / (mtu + SEALED)).clamp(1, weft_tunnel::MAX_BATCH_SEGMENTS);
     let bytes = segments * mtu.saturating_sub(HEADERS) + HEADERS;
     QueueLimits {
-        tx_queue_len: Some(1000),
+        tx_queue_len: Some(PACKETS),
         gso_max_bytes: u32::try_from(bytes.max(mtu)).ok(),
         gso_max_segments: u32::try_from(segments).ok(),
     }

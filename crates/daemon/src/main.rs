@@ -8,7 +8,8 @@ use clap::Parser as _;
 use weft::cli::{self, Cli, Command};
 use weft::exit::{Code, Error};
 use weft::{
-    assets, check, demo, doctor, down, drop_in, keys, logging, output, reload, save, status, top, up, wg,
+    assets, capture, check, demo, doctor, down, drop_in, keys, logging, output, reload, save, status, top,
+    up, wg,
 };
 
 fn main() -> ExitCode {
@@ -43,6 +44,7 @@ fn run(cli: Cli) -> Result<(), Error> {
         Command::Pubkey => keys::pubkey(),
         Command::Status(args) => status::run(&args),
         Command::Top(args) => top::run(&args),
+        Command::Capture(args) => capture::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Show(args) => wg::show::run(&args),
         Command::Showconf(args) => wg::showconf::run(&args),

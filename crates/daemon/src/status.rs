@@ -5,6 +5,9 @@
 
 mod collect;
 mod command;
+#[cfg_attr(target_os = "linux", path = "status/device/linux.rs")]
+#[cfg_attr(not(target_os = "linux"), path = "status/device/other.rs")]
+mod device;
 mod diagnose;
 mod explain;
 mod format;
@@ -20,8 +23,8 @@ pub use diagnose::diagnose;
 pub use format::{age, bytes, rate, short_key};
 pub use recent::add_recent;
 pub use report::{
-    DropReport, PeerReport, QueueReport, Rates, Recent, SendFailureReport, StatusReport, TunReport,
-    TunnelReport, UdpReport,
+    DropReport, PeerReport, QueueReport, Rates, Recent, SendFailureReport, StatusReport, TunQueueReport,
+    TunReport, TunnelReport, UdpReport,
 };
 pub use stage::stage_of;
-pub(crate) use table::bucket_label;
+pub use table::bucket_label;

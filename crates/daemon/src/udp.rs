@@ -46,6 +46,11 @@ pub trait Udp {
         Ok(Vec::new())
     }
 
+    /// The port in use.
+    fn port(&self) -> u16 {
+        0
+    }
+
     /// What went through so far.
     fn stats(&self) -> UdpStats;
 
@@ -189,6 +194,8 @@ pub struct UdpStats {
     pub batch_segments: [u64; 7],
     /// Transmits sent as single datagrams because the kernel or the path does not take them as one batch.
     pub gso_fallbacks: u64,
+    /// Datagrams that arrived and that the kernel threw away, because a receive buffer was full as a rule. Linux only.
+    pub receive_overflows: u64,
     /// Datagrams that arrived; several that the kernel joined count each.
     pub datagrams_received: u64,
     /// Bytes of these.

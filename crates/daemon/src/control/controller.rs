@@ -8,6 +8,7 @@ use weft_tunnel::{Change, PeerSnapshot, PrivateKey, PublicKey, Remembered};
 
 use super::model::Model;
 use super::{Control, ControlError, DeviceChange, DeviceState, PeerState};
+use crate::dataplane::capture::{Capture, Wish};
 use crate::dataplane::{DataplaneError, Handle, Snapshot};
 use crate::status::{Configured, ConfiguredPeer, Running, StatusReport};
 use crate::udp::{self, BindError};
@@ -66,6 +67,11 @@ impl Controller {
     pub fn resumed(&self, peers: Vec<PublicKey>, slept: Duration) -> Result<(), ControlError> {
         let change = |peer| Change::Resumed { peer, slept };
         Ok(self.dataplane.change(peers.into_iter().map(change).collect())?)
+    }
+
+    /// Begins a capture; `None` if there are too many already.
+    pub fn capture(&self, wish: Wish) -> Result<Option<Capture>, DataplaneError> {
+        self.dataplane.capture(wish)
     }
 
     /// Everything that is known of the interface: what `running` says, and what the tunnel does.

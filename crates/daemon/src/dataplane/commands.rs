@@ -7,6 +7,7 @@ use std::time::Instant;
 use weft_tunnel::{Change, PeerSnapshot, Tunnel};
 
 use super::Snapshot;
+use super::capture::Tap;
 use super::event_loop::Turn;
 use crate::udp::{BindError, Descriptor};
 
@@ -40,6 +41,13 @@ pub enum Command {
     Sockets {
         /// Gets them.
         answer: mpsc::SyncSender<io::Result<Vec<Descriptor>>>,
+    },
+    /// Copy packets for somebody.
+    Capture {
+        /// What is filled.
+        tap: Box<Tap>,
+        /// Told whether that is done: there may be too many.
+        answer: mpsc::SyncSender<bool>,
     },
     /// Say that the event loop takes turns.
     Ping {

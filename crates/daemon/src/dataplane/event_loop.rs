@@ -14,6 +14,7 @@ use weft_tun::{Tun, TunStatsSnapshot};
 use weft_tunnel::{ControlQueue, DropCounters, DropReason, Event, Tunnel};
 
 use super::answers;
+use super::capture::Captures;
 use super::commands::{self, Job};
 use super::inbound::Inbound;
 use super::outbound::Outbound;
@@ -50,12 +51,14 @@ pub struct EventLoop<T, U, S> {
     /// Of handshakes and keepalives.
     send_failure: Option<SendFailure>,
     tun_stats: S,
+    captures: Captures,
     moved_limit: LogLimit,
     failed_limit: LogLimit,
 }
 
-impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
-    /// An event loop over `tun` and `udp`. Has to be made inside a runtime with time enabled.
+impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
+    /// An event loop over `tun` and `udp`; `tun_stats` reads the counters of each queue of the TUN. Has to be made
+    /// inside a runtime with time enabled.
     pub fn new(tunnel: Tunnel, tun: T, udp: U, commands: mpsc::Receiver<Command>, tun_stats: S) -> Self {
         Self {
             tunnel,
@@ -71,6 +74,7 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
             armed_for: None,
             send_failure: None,
             tun_stats,
+            captures: Captures::default(),
             moved_limit: LogLimit::default(),
             failed_limit: LogLimit::default(),
         }
@@ -94,20 +98,23 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
             Poll::Ready(()) => return Poll::Ready(Ok(())),
             Poll::Pending => commands::turn_of(self.job.as_ref()),
         };
+        if self.captures.is_on() {
+            self.captures.set_port(self.udp.port());
+        }
         self.timers(now);
         self.send_control(cx, now);
-        let inbound =
-            self.inbound.turn(cx, now, &mut self.tunnel, &mut self.tun, &mut self.udp, &mut self.control);
+        let Self { inbound, outbound, tunnel, tun, udp, control, captures, .. } = self;
+        let inbound = inbound.turn(cx, now, tunnel, tun, udp, control, captures);
         let inbound = match inbound {
             Ok(turn) => turn,
             Err(error) => return Poll::Ready(Err(error)),
         };
-        let outbound = self.outbound.turn(cx, now, &mut self.tunnel, &mut self.tun, &mut self.udp);
+        let outbound = outbound.turn(cx, now, tunnel, tun, udp, captures);
         let outbound = match outbound {
             Ok(turn) => turn,
             Err(error) => return Poll::Ready(Err(error)),
         };
-        if let Err(error) = answers::write(cx, &mut self.tunnel, &mut self.tun) {
+        if let Err(error) = answers::write(cx, tunnel, tun, captures) {
             return Poll::Ready(Err(error));
         }
         // Packets without a session have asked for a handshake, and datagrams have answers.
@@ -115,11 +122,14 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
         self.send_control(cx, now);
         self.log_events(now);
         self.arm_timer(cx, now);
-        if commands == Turn::Busy
+        let is_busy = commands == Turn::Busy
             || inbound == Turn::Busy
             || outbound == Turn::Busy
-            || self.tunnel.has_ready_staged() && !self.outbound.is_blocked()
-        {
+            || self.tunnel.has_ready_staged() && !self.outbound.is_blocked();
+        if self.captures.is_on() {
+            self.captures.turn(cx, !is_busy);
+        }
+        if is_busy {
             cx.waker().wake_by_ref();
             // Whoever else needs this core goes on now, and not when the scheduler's clock ticks (every 1 to 10 ms):
             // under load the other end of a connection waits for this core, and everything else behind it.
@@ -137,9 +147,20 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
                 let send_failure = [self.send_failure, self.outbound.send_failure()];
                 let send_failure = send_failure.into_iter().flatten().max_by_key(|failure| failure.at);
                 let counters = |tunnel: &Tunnel, peers| {
-                    let (udp_features, udp, tun) = (udp.features(), udp.stats(), tun());
+                    let (udp_features, udp, tun_queues) = (udp.features(), udp.stats(), tun());
+                    let tun = tun_queues.iter().copied().sum();
                     let (tunnel, drops) = (tunnel.stats().clone(), drops(tunnel, &tun));
-                    Snapshot { udp, udp_features, tunnel, drops, peers, tun, queues, send_failure }
+                    Snapshot {
+                        udp,
+                        udp_features,
+                        tunnel,
+                        drops,
+                        peers,
+                        tun,
+                        tun_queues,
+                        queues,
+                        send_failure,
+                    }
                 };
                 self.job = job.turn(&mut self.tunnel, now, counters);
                 if self.job.is_some() {
@@ -158,6 +179,9 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
                 }
                 Some(Command::Sockets { answer }) => {
                     let _ = answer.try_send(self.udp.descriptors());
+                }
+                Some(Command::Capture { tap, answer }) => {
+                    let _ = answer.try_send(self.captures.add(*tap));
                 }
                 Some(Command::Ping { answer }) => {
                     let _ = answer.try_send(());
@@ -178,7 +202,11 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
     fn send_control(&mut self, cx: &mut Context<'_>, now: Instant) {
         while let Some(message) = self.control.front() {
             match self.udp.poll_send(cx, &message.transmit()) {
-                Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Ok(sent)) => {
+                    if self.captures.is_on() {
+                        self.captures.sent(&self.tunnel, None, &message.transmit(), sent.bytes);
+                    }
+                }
                 Poll::Ready(Err(error)) => {
                     let destination = message.transmit().destination;
                     self.tunnel.count_drop(error.drop_reason(), 1);
@@ -217,6 +245,9 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
             }
             match event {
                 Event::HandshakeComplete { peer } => tracing::debug!(%peer, "handshake complete"),
+                Event::HandshakeUnanswered { peer, initiations } => {
+                    tracing::debug!(%peer, initiations, "no answer to handshakes so far");
+                }
                 Event::HandshakeFailed { peer } => {
                     if let Some(left_out) = self.failed_limit.allow(now) {
                         tracing::info!(

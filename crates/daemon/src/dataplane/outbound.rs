@@ -9,6 +9,7 @@ use std::time::Instant;
 use weft_tun::{Tun, TunBatch};
 use weft_tunnel::{TransmitQueue, Tunnel};
 
+use super::capture::Captures;
 use super::event_loop::Turn;
 use super::read_ahead::ReadAhead;
 use super::{DataplaneError, QueueDepths, SendFailure};
@@ -71,11 +72,12 @@ impl Outbound {
         tunnel: &mut Tunnel,
         tun: &mut impl Tun,
         udp: &mut impl Udp,
+        captures: &mut Captures,
     ) -> Result<Turn, DataplaneError> {
         let mut budget = BUDGET;
         let mut has_read = false;
         loop {
-            if self.send(cx, now, tunnel, udp).is_pending() {
+            if self.send(cx, now, tunnel, udp, captures).is_pending() {
                 // Nothing is read from the TUN while the socket takes nothing: the kernel's queue fills, and
                 // senders feel it.
                 self.blocked = true;
@@ -99,16 +101,30 @@ impl Outbound {
                     Poll::Pending => {}
                 }
             }
-            self.seal(now, tunnel, &mut budget);
+            if captures.is_on() {
+                self.seal::<true>(now, tunnel, &mut budget, captures);
+            } else {
+                self.seal::<false>(now, tunnel, &mut budget, captures);
+            }
             has_read &= !self.ahead.is_empty();
         }
     }
 
-    /// Seals what was read, until it is worth a send.
-    fn seal(&mut self, now: Instant, tunnel: &mut Tunnel, budget: &mut usize) {
+    /// Seals what was read, until it is worth a send. `CAPTURED`: somebody captures; without, no packet pays for the
+    /// question.
+    fn seal<const CAPTURED: bool>(
+        &mut self,
+        now: Instant,
+        tunnel: &mut Tunnel,
+        budget: &mut usize,
+        captures: &mut Captures,
+    ) {
         while *budget > 0 && self.queue.len() < SEND_AT && self.queue.has_room_for_super_packet() {
             let Some(mut packet) = self.ahead.next() else { break };
             *budget = budget.saturating_sub(packet.bytes().len() + PACKET_COST);
+            if CAPTURED {
+                captures.read(tunnel, &packet);
+            }
             // Counted by the tunnel.
             let _ = tunnel.handle_tun_packet(&mut packet, now, &mut self.queue);
         }
@@ -121,11 +137,15 @@ impl Outbound {
         now: Instant,
         tunnel: &mut Tunnel,
         udp: &mut impl Udp,
+        captures: &mut Captures,
     ) -> Poll<()> {
         while let Some(mut batch) = self.queue.pop() {
             loop {
                 match udp.poll_send(cx, &batch.unsent()) {
                     Poll::Ready(Ok(sent)) => {
+                        if captures.is_on() {
+                            captures.sent(tunnel, Some(batch.path().peer), &batch.unsent(), sent.bytes);
+                        }
                         if sent.source_unusable {
                             tunnel.forget_source(batch.path().peer);
                             batch.forget_source();

@@ -8,8 +8,10 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use weft_tun::{TunOffload, TunStatsSnapshot};
 use weft_tunnel::{DropCounters, PeerSnapshot, PublicKey, TunnelStats};
 
+use super::device;
 use super::report::{
-    DropReport, PeerReport, QueueReport, SendFailureReport, StatusReport, TunReport, TunnelReport, UdpReport,
+    DropReport, PeerReport, QueueReport, SendFailureReport, StatusReport, TunQueueReport, TunReport,
+    TunnelReport, UdpReport,
 };
 use super::stage::stage_of;
 use crate::dataplane::{SendFailure, Snapshot};
@@ -127,7 +129,7 @@ impl Running {
             routes: self.routes.clone(),
             dns: self.dns.clone(),
             firewall: self.firewall.clone(),
-            tun: tun(&snapshot.tun, self.tun_threads, self.tun_offload),
+            tun: tun(&self.interface, snapshot, self.tun_threads, self.tun_offload),
             udp: udp(&snapshot.udp, snapshot.udp_features),
             tunnel: tunnel(&snapshot.tunnel),
             queues: queues(snapshot),
@@ -153,7 +155,8 @@ fn unix_ms(time: SystemTime) -> i64 {
     }
 }
 
-fn tun(stats: &TunStatsSnapshot, threads: usize, offload: TunOffload) -> TunReport {
+fn tun(interface: &str, snapshot: &Snapshot, threads: usize, offload: TunOffload) -> TunReport {
+    let stats = &snapshot.tun;
     TunReport {
         threads,
         tcp_offload: offload.tcp,
@@ -166,6 +169,20 @@ fn tun(stats: &TunStatsSnapshot, threads: usize, offload: TunOffload) -> TunRepo
         packets_written: stats.packets_written,
         segments_written: stats.segments_written,
         bytes_written: stats.bytes_written,
+        queue_overflows: device::queue_overflows(interface),
+        queues: snapshot.tun_queues.iter().map(tun_queue).collect(),
+    }
+}
+
+fn tun_queue(stats: &TunStatsSnapshot) -> TunQueueReport {
+    TunQueueReport {
+        packets_read: stats.packets_read,
+        segments_read: stats.segments_read,
+        bytes_read: stats.bytes_read,
+        packets_written: stats.packets_written,
+        segments_written: stats.segments_written,
+        bytes_written: stats.bytes_written,
+        rates: None,
     }
 }
 
@@ -180,6 +197,7 @@ fn udp(stats: &UdpStats, features: UdpFeatures) -> UdpReport {
         batches_sent: stats.batches_sent,
         batch_segments: stats.batch_segments,
         gso_fallbacks: stats.gso_fallbacks,
+        receive_overflows: stats.receive_overflows,
         datagrams_received: stats.datagrams_received,
         bytes_received: stats.bytes_received,
         recv_calls: stats.recv_calls,
@@ -308,6 +326,7 @@ mod tests {
                 staged_bytes: 9,
             }],
             tun: TunStatsSnapshot::default(),
+            tun_queues: vec![TunStatsSnapshot { bytes_read: 6, ..TunStatsSnapshot::default() }],
             queues: QueueDepths { control: 4, ..QueueDepths::default() },
             send_failure: Some(SendFailure {
                 destination: "192.0.2.9:1".parse().unwrap(),
@@ -332,6 +351,7 @@ mod tests {
         // Not in the tunnel: where it was said to be, and at rest.
         assert_eq!((idle.endpoint.as_deref(), idle.latest_handshake_ms), (Some("192.0.2.1:1"), None));
         assert_eq!((report.queues.staged_bytes, report.queues.control_waiting), (9, 4));
+        assert_eq!(report.tun.queues.iter().map(|queue| queue.bytes_read).collect::<Vec<_>>(), [6]);
         assert!(report.udp.datagrams_sent == 5 && report.udp.gro && !report.udp.gso);
         let failure = report.send_failure.as_ref().unwrap();
         assert_eq!((failure.endpoint.as_str(), failure.age_ms), ("192.0.2.9:1", 1000));

@@ -40,6 +40,7 @@ pub fn diagnose(report: &StatusReport) -> Vec<Finding> {
     mtu(report, &mut findings);
     buffers(report, &mut findings);
     offload(report, &mut findings);
+    overflows(report, &mut findings);
     drops(report, &mut findings);
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.level));
     findings
@@ -279,6 +280,28 @@ fn buffers(report: &StatusReport, findings: &mut Vec<Finding>) {
                 "sysctl -w net.core.{sysctl}={WANTED_BUFFER} and restart, or give weft CAP_NET_ADMIN"
             )),
         );
+    }
+}
+
+/// What the kernel threw away before weft saw it.
+fn overflows(report: &StatusReport, findings: &mut Vec<Finding>) {
+    let Some(recent) = &report.recent else { return };
+    for (code, count, what) in [
+        ("tun_overflow", recent.queue_overflows, "packets did not fit the queue of the TUN"),
+        ("udp_overflow", recent.receive_overflows, "datagrams did not fit the UDP receive buffer"),
+    ] {
+        if count > 0 {
+            findings.push(
+                Finding::new(
+                    code,
+                    Level::Warning,
+                    format!("{count} {what} just now: weft did not get to them in time"),
+                )
+                .advise(
+                    "more of the processor for it (CPUWeight= of its unit, --realtime), or less for others",
+                ),
+            );
+        }
     }
 }
 

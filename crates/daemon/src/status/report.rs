@@ -85,6 +85,31 @@ pub struct TunReport {
     pub segments_written: u64,
     /// Bytes written.
     pub bytes_written: u64,
+    /// Packets that the kernel threw away since the device is there, because weft did not read them in time; a
+    /// super-packet counts once.
+    pub queue_overflows: u64,
+    /// The same queue by queue, in the order of their numbers.
+    pub queues: Vec<TunQueueReport>,
+}
+
+/// A queue of the TUN device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TunQueueReport {
+    /// Packets read; a super-packet counts once.
+    pub packets_read: u64,
+    /// Packets read as the wire would see them: a super-packet counts its segments.
+    pub segments_read: u64,
+    /// Bytes read.
+    pub bytes_read: u64,
+    /// Packets written, a system call each; a super-packet counts once.
+    pub packets_written: u64,
+    /// Packets written as they came from the peers: a super-packet counts its segments.
+    pub segments_written: u64,
+    /// Bytes written.
+    pub bytes_written: u64,
+    /// How fast it is read (sent to peers) and written (received from them), where two reports could be compared.
+    pub rates: Option<Rates>,
 }
 
 /// The UDP sockets. Bytes are those of the UDP payload.
@@ -109,6 +134,8 @@ pub struct UdpReport {
     pub batch_segments: [u64; 7],
     /// Batches that had to be sent as single datagrams.
     pub gso_fallbacks: u64,
+    /// Datagrams that arrived and that the kernel threw away, because weft did not take them in time.
+    pub receive_overflows: u64,
     /// Datagrams that arrived.
     pub datagrams_received: u64,
     /// Bytes of these.
@@ -205,7 +232,7 @@ pub struct PeerReport {
     pub rates: Option<Rates>,
 }
 
-/// Bytes a second, of the UDP payload.
+/// Bytes a second: of the UDP payload, or for a queue of the TUN of its IP packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Rates {
@@ -225,6 +252,10 @@ pub struct Recent {
     pub rates: Rates,
     /// Packets dropped meanwhile, by reason.
     pub drops: Vec<DropReport>,
+    /// What the kernel threw away meanwhile, as [`TunReport::queue_overflows`].
+    pub queue_overflows: u64,
+    /// What the kernel threw away meanwhile, as [`UdpReport::receive_overflows`].
+    pub receive_overflows: u64,
     /// Messages that the kernel got meanwhile, as [`UdpReport::batch_segments`].
     pub batch_segments: [u64; 7],
 }

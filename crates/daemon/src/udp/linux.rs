@@ -80,11 +80,6 @@ impl UdpSockets {
         Ok(Self { v4, v6, config: *config, v6_first: false, sender, stats: UdpStats::default() })
     }
 
-    /// The port of both sockets.
-    pub fn port(&self) -> u16 {
-        self.config.port
-    }
-
     fn set_mark(&mut self, fwmark: u32) -> Result<(), BindError> {
         let before = self.config.fwmark;
         let sockets = [&self.v4, &self.v6];
@@ -162,7 +157,7 @@ impl Udp for UdpSockets {
         if port.is_some_and(|port| port != self.config.port) {
             // What arrived at the old port and was not read yet is lost with it, as it is a moment later anyway.
             let mut sockets = Self::bind(&config)?;
-            sockets.stats = self.stats;
+            sockets.stats = self.stats();
             *self = sockets;
         } else if config.fwmark != self.config.fwmark {
             self.set_mark(config.fwmark)?;
@@ -185,7 +180,12 @@ impl Udp for UdpSockets {
         }
     }
 
+    fn port(&self) -> u16 {
+        self.config.port
+    }
+
     fn stats(&self) -> UdpStats {
-        self.stats
+        let dropped: u64 = [&self.v4, &self.v6].into_iter().flatten().map(UdpSocket::dropped).sum();
+        UdpStats { receive_overflows: self.stats.receive_overflows + dropped, ..self.stats }
     }
 }

@@ -36,11 +36,6 @@ impl UdpSockets {
     pub fn adopt(_descriptors: Vec<Descriptor>, config: &UdpConfig) -> Result<Self, BindError> {
         Self::bind(config)
     }
-
-    /// The port of both sockets.
-    pub fn port(&self) -> u16 {
-        match self.never {}
-    }
 }
 
 impl Udp for UdpSockets {

@@ -410,6 +410,9 @@ impl Supervisor {
         let Some(resolver) = &self.resolver else { return };
         match event {
             Event::HandshakeComplete { peer } => resolver.handle().handshake(peer),
+            Event::HandshakeUnanswered { peer, initiations } => {
+                resolver.handle().unanswered(peer, initiations);
+            }
             Event::HandshakeFailed { peer } => resolver.handle().stale(peer),
             Event::EndpointChanged { peer, endpoint } => resolver.handle().moved(peer, endpoint),
         }

@@ -64,6 +64,11 @@ impl UdpSocket {
         buffer_bytes(self.io.get_ref(), libc::SO_SNDBUF)
     }
 
+    /// Datagrams that the kernel threw away since the socket was opened; 0 before Linux 4.12.
+    pub(super) fn dropped(&self) -> u64 {
+        dropped(self.io.get_ref()).unwrap_or_default().into()
+    }
+
     /// Marks what is sent from now on (SO_MARK); 0: not at all.
     pub(super) fn set_mark(&self, fwmark: u32) -> io::Result<()> {
         self.io.get_ref().set_mark(fwmark)
@@ -175,6 +180,24 @@ fn enlarge_buffer(socket: &Socket, force: c_int, plain: c_int, limit: &str) -> i
 fn buffer_bytes(socket: &Socket, option: c_int) -> u64 {
     let bytes = get_option(socket, libc::SOL_SOCKET, option).unwrap_or_default();
     u64::try_from(bytes).unwrap_or_default() / 2
+}
+
+/// SK_MEMINFO_DROPS of `linux/sock_diag.h`.
+fn dropped(socket: &Socket) -> io::Result<u32> {
+    const DROPS: usize = 8;
+    let mut values = [0_u32; DROPS + 1];
+    let mut len = size_of_val(&values) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to `values`, and both live until after the call.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MEMINFO,
+            values.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    if result == 0 { Ok(values[DROPS]) } else { Err(io::Error::last_os_error()) }
 }
 
 pub(super) fn failed(what: &str, source: io::Error) -> BindError {
