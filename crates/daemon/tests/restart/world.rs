@@ -286,7 +286,7 @@ impl World {
             let output = self.ip(words);
             items.extend(output.lines().map(|line| format!("{words}: {}", line.trim())));
         }
-        items.retain(|item| !item.contains("valid_lft"));
+        items.retain(|item| !item.contains("valid_lft") && !item.contains("dev eth0"));
         items
     }
 
@@ -294,7 +294,10 @@ impl World {
     #[track_caller]
     pub(crate) fn picture_without_device(&self) -> Vec<String> {
         let all = ["-4 route show table all", "-6 route show table all", "-4 rule", "-6 rule"];
-        let mut items: Vec<String> = all.iter().map(|words| self.ip(words)).collect();
+        // The cable gets addresses of its own a moment after it was plugged in.
+        let lines =
+            all.iter().flat_map(|words| self.ip(words).lines().map(str::to_owned).collect::<Vec<_>>());
+        let mut items: Vec<String> = lines.filter(|line| !line.contains("eth0")).collect();
         items.push(self.filter());
         items
     }
