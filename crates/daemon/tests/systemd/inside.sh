@@ -173,6 +173,39 @@ a_reload_under_load_ends_no_connection() {
 }
 has_sent_more_than() { [ "$(wg show wg0 transfer | awk '{print $3}')" -gt "$1" ]; }
 
+a_restart_under_load_ends_no_connection() {
+    local before process device stream
+    process=$(pid weft@wg0)
+    device=$(ip -o link show wg0 | cut -d: -f1)
+    # Changed while it runs, and not in the file.
+    wg set wg0 peer "$(cat /tmp/s/third.pub)" allowed-ips 10.12.0.0/24
+    nsenter --net=/run/netns/far iperf3 -s -1 -B 10.9.0.2 >/dev/null 2>&1 &
+    wait_for 5 nsenter --net=/run/netns/far bash -c 'ss -Hltn | grep -q 5201'
+    local sent
+    sent=$(wg show wg0 transfer | awk 'NR == 1 {print $3}')
+    iperf3 -c 10.9.0.2 -t 4 -i 0.1 -J >/tmp/s/restart.json 2>&2 &
+    stream=$!
+    wait_for 5 first_has_sent_more_than $((sent + 1000000))
+    before=$(now)
+    systemctl restart weft@wg0
+    local took
+    took=$(ms_since "$before")
+    [ "$(pid weft@wg0)" != "$process" ]
+    is "$(ip -o link show wg0 | cut -d: -f1)" "$device" "the same device"
+    is "$(wg show wg0 listen-port)" 51820
+    is "$(wg show wg0 peers | wc -l)" 2 peers
+    is "$(show NFileDescriptorStore weft@wg0)" 4
+    kill -0 $stream || { say "the connection was over before the restart was"; return 1; }
+    wait $stream
+    jq -e '.end.sum_received.bytes > 1000000' /tmp/s/restart.json >/dev/null
+    # Something was sent after the restart, and not for the first time after 15 s.
+    jq -e '.intervals[-1].sum.bytes + .intervals[-2].sum.bytes > 0' /tmp/s/restart.json >/dev/null
+    journalctl --no-pager -u weft@wg0 | grep -q "going on with the interface"
+    echo "restart $took, of 4 s $(jq '[.intervals[] | select(.sum.bytes == 0)] | length' /tmp/s/restart.json) tenths of a second without a byte"
+    wg set wg0 peer "$(cat /tmp/s/third.pub)" remove
+}
+first_has_sent_more_than() { [ "$(wg show wg0 transfer | awk 'NR == 1 {print $3}')" -gt "$1" ]; }
+
 a_killed_daemon_comes_back() {
     local before process
     process=$(pid weft@wg0)
@@ -494,6 +527,7 @@ scenario start_is_ready_and_carries_traffic
 scenario nothing_secret_is_seen
 scenario a_reload_under_load_ends_no_connection
 scenario the_operator_reads_how_it_goes
+scenario a_restart_under_load_ends_no_connection
 scenario a_killed_daemon_comes_back
 scenario the_watchdog_restarts_a_daemon_that_stands_still_and_no_other
 scenario one_thread_that_is_stuck_is_named_and_restarts_the_daemon

@@ -21,6 +21,7 @@ scenarios! {
     nothing_secret_is_seen
     a_reload_under_load_ends_no_connection
     the_operator_reads_how_it_goes
+    a_restart_under_load_ends_no_connection
     a_killed_daemon_comes_back
     the_watchdog_restarts_a_daemon_that_stands_still_and_no_other
     one_thread_that_is_stuck_is_named_and_restarts_the_daemon
