@@ -8,13 +8,17 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
 use weft::cli::TunThreads;
+use weft::control::socket::Client;
 use weft::lab::{Namespace, link};
 use weft_tunnel::{PrivateKey, PublicKey};
 
+use crate::batches::Batches;
 use crate::cli::{MeasureArgs, Offload, PeerCommand, WeftCommand};
 use crate::interrupt::Interrupt;
 use crate::process::Process;
 
+/// What a weft's interface is called, at both ends.
+const INTERFACE: &str = "weft0";
 /// How long a daemon may take to make its interface.
 const START: Duration = Duration::from_secs(20);
 
@@ -138,6 +142,13 @@ impl Daemon {
         self.process.check()
     }
 
+    /// How many messages of each size it has sent; nothing if it is no weft, or one that cannot be asked.
+    pub(crate) fn batches(&self) -> Option<Batches> {
+        let name = INTERFACE.parse().ok()?;
+        let mut client = Client::connect_in(&self.process.runtime_directory(), &name).ok()?;
+        Some(Batches(client.status().ok()?.udp.batch_segments))
+    }
+
     /// Its process.
     pub(crate) fn id(&self) -> u32 {
         self.process.id()
@@ -160,7 +171,7 @@ fn start_weft(
     directory: &Path,
     interrupt: &Interrupt,
 ) -> Result<Daemon> {
-    let file = directory.join("weft0.conf");
+    let file = directory.join(format!("{INTERFACE}.conf"));
     write_private(&file, &end.text(&format!("Address = {}/24\nMTU = {}\n", end.address, end.mtu)))?;
     let words = [path.as_os_str(), "up".as_ref(), file.as_os_str()];
     let mut words: Vec<String> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();

@@ -4,6 +4,8 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
+#[cfg(target_os = "linux")]
+mod batches;
 #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "nothing is measured elsewhere"))]
 mod case;
 #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "nothing is measured elsewhere"))]

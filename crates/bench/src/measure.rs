@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
+use crate::batches::Batches;
 use crate::case::Case;
 use crate::interrupt::Interrupt;
 use crate::metric::{Metric, Sample};
@@ -62,6 +63,8 @@ pub(crate) struct Measured {
     pub(crate) sample: Sample,
     /// What was carried meanwhile.
     pub(crate) gbit: f64,
+    /// What was sent meanwhile, where the daemons can be asked.
+    pub(crate) batches: Option<Batches>,
     /// What figures do not say.
     pub(crate) note: Option<String>,
 }
@@ -82,7 +85,7 @@ pub(crate) fn measure(bench: &mut Bench<'_>, case: Case) -> Result<Measured> {
     };
     let spent = window.close(bench.tunnel)?;
     let sample = if gbit > 0.0 { with_cost(sample, &spent, gbit) } else { sample };
-    Ok(Measured { sample, gbit, note })
+    Ok(Measured { sample, gbit, batches: spent.batches, note })
 }
 
 /// Adds what the Gbits cost, and what the kernel's TCP noticed.
@@ -102,7 +105,9 @@ fn with_cost(sample: Sample, spent: &Spent, gbit: f64) -> Sample {
             .with(
                 Metric::InvoluntarySwitchesPerGbit,
                 switches(near.involuntary_switches, far.involuntary_switches),
-            );
+            )
+            .with(Metric::QueueOverflowsPerGbit, spent.queue_overflows as f64 / gbit)
+            .with(Metric::ReceiveOverflowsPerGbit, spent.receive_overflows as f64 / gbit);
     }
     sample
 }
@@ -125,12 +130,16 @@ mod tests {
             daemons: vec![daemon(200), daemon(400)],
             tcp_out_of_order: 3,
             tcp_reorderings: 0,
+            queue_overflows: 6,
+            receive_overflows: 2,
+            batches: None,
         };
         let tcp = with_cost(Sample::default().with(Metric::Retransmits, 0.0), &spent, 2.0);
         assert_eq!(tcp.get(Metric::CpuSecondsPerGbit), Some(0.5));
         assert_eq!(tcp.get(Metric::FarCpuSecondsPerGbit), Some(0.2));
         assert_eq!(tcp.get(Metric::VoluntarySwitchesPerGbit), Some(10.0));
         assert_eq!(tcp.get(Metric::OutOfOrder), Some(3.0));
+        assert_eq!(tcp.get(Metric::QueueOverflowsPerGbit), Some(3.0));
 
         let bare = with_cost(Sample::default(), &Spent { daemons: Vec::new(), ..spent }, 2.0);
         assert_eq!(bare.metrics().collect::<Vec<_>>(), [Metric::CpuSecondsPerGbit]);

@@ -54,6 +54,10 @@ pub(crate) enum Metric {
     InvoluntarySwitchesPerGbit,
     /// System calls of both daemons.
     SystemCallsPerGbit,
+    /// Packets that the kernel threw away because the queue of a TUN was full.
+    QueueOverflowsPerGbit,
+    /// Datagrams that the kernel threw away because a receive buffer was full: of the daemons, and of what is measured.
+    ReceiveOverflowsPerGbit,
 }
 
 /// Which direction of a figure is better.
@@ -72,12 +76,14 @@ struct Description {
 
 impl Metric {
     /// What tells how the daemons worked, and not how well: shown in a table of its own.
-    pub(crate) const CONTEXT: [Self; 5] = [
+    pub(crate) const CONTEXT: [Self; 7] = [
         Self::NearCpuSecondsPerGbit,
         Self::FarCpuSecondsPerGbit,
         Self::VoluntarySwitchesPerGbit,
         Self::InvoluntarySwitchesPerGbit,
         Self::SystemCallsPerGbit,
+        Self::QueueOverflowsPerGbit,
+        Self::ReceiveOverflowsPerGbit,
     ];
 
     fn describe(self) -> Description {
@@ -106,6 +112,8 @@ impl Metric {
             Self::VoluntarySwitchesPerGbit => of("voluntary switches", 0, Better::Lower),
             Self::InvoluntarySwitchesPerGbit => of("involuntary switches", 0, Better::Lower),
             Self::SystemCallsPerGbit => of("system calls", 0, Better::Lower),
+            Self::QueueOverflowsPerGbit => of("TUN overflows", 0, Better::Lower),
+            Self::ReceiveOverflowsPerGbit => of("UDP overflows", 0, Better::Lower),
         }
     }
 

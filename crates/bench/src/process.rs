@@ -1,7 +1,7 @@
 //! A program that runs in a namespace and ends with its owner, and what it printed.
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ impl Process {
         let file = File::create(&output).context("cannot make a file for a program's output")?;
         let mut command = namespace.command(program);
         // Both ends have an interface of the same name.
-        command.env(weft::runtime_dir::VARIABLE, output.with_extension("run"));
+        command.env(weft::runtime_dir::VARIABLE, runtime_directory(&output));
         command.args(arguments).stdin(Stdio::null()).stderr(file.try_clone()?).stdout(file);
         let child =
             namespace.start(command).with_context(|| format!("cannot start {program}: is it installed?"))?;
@@ -40,6 +40,11 @@ impl Process {
     /// Its process ID.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Where it has its control socket, if it is a weft.
+    pub(crate) fn runtime_directory(&self) -> PathBuf {
+        runtime_directory(&self.output)
     }
 
     /// Sends it a signal.
@@ -85,6 +90,11 @@ impl Process {
         let lines: Vec<_> = output.lines().collect();
         format!("{} printed:\n{}\n", self.name, lines[lines.len().saturating_sub(SHOWN_LINES)..].join("\n"))
     }
+}
+
+/// Where a weft that prints to this file has its control socket.
+fn runtime_directory(output: &Path) -> PathBuf {
+    output.with_extension("run")
 }
 
 impl Drop for Process {

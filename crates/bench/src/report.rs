@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 use serde::Serialize;
 
+use crate::batches::Batches;
 use crate::case::Case;
 use crate::implementation::Kind;
 use crate::machine::Machine;
@@ -57,6 +58,9 @@ pub(crate) struct CaseReport {
 pub(crate) struct Figures {
     pub(crate) name: String,
     pub(crate) metrics: BTreeMap<Metric, Summary>,
+    /// Messages that both ends of a weft sent in all rounds, by the datagrams in each: at most 1, 2, 4, 8, 16, 32, 64.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) batches: Option<Batches>,
     /// What was measured, in the order of the rounds; nothing where it failed.
     pub(crate) samples: Vec<Option<Sample>>,
 }
@@ -133,7 +137,7 @@ fn figures(subject: &SubjectReport, cell: Cell) -> Figures {
     if let Some(summary) = Summary::of(cell.system_calls_per_gbit) {
         metrics.insert(Metric::SystemCallsPerGbit, summary);
     }
-    Figures { name: subject.name.clone(), metrics, samples: cell.samples }
+    Figures { name: subject.name.clone(), metrics, batches: cell.batches, samples: cell.samples }
 }
 
 /// Every weft beside every other subject, the first weft beside further ones, and every weft beside what is wanted.
@@ -225,7 +229,8 @@ pub(crate) mod tests {
                 sample.with(Metric::CpuSecondsPerGbit, 1.0 / speed).with(Metric::NearCpuSecondsPerGbit, 0.25),
             )
         };
-        Cell { samples: speeds.iter().map(sample).collect(), system_calls_per_gbit: None }
+        let batches = Some(Batches([1, 0, 0, 0, 0, 0, 3]));
+        Cell { samples: speeds.iter().map(sample).collect(), batches, system_calls_per_gbit: None }
     }
 
     fn subject(name: &str, kind: Kind) -> SubjectReport {
@@ -243,6 +248,7 @@ pub(crate) mod tests {
         let speeds: [&[f64]; 4] = [&[20.0; 3], &[2.0, 3.0, 4.0], &[2.0; 3], &[1.0, 2.0, 2.0]];
         let memory = |mebibytes| Cell {
             samples: vec![Some(Sample::default().with(Metric::PeakRssMib, mebibytes))],
+            batches: None,
             system_calls_per_gbit: Some(5000.0),
         };
         let case = |case, cells: Vec<Cell>| CaseReport {

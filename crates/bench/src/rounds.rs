@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
+use crate::batches::Batches;
 use crate::case::Case;
 use crate::implementation::Implementation;
 use crate::interrupt::{Interrupt, Interrupted};
@@ -45,6 +46,8 @@ pub(crate) struct Plan {
 pub(crate) struct Cell {
     /// By round; nothing where the measurement failed.
     pub(crate) samples: Vec<Option<Sample>>,
+    /// What weft sent in all rounds; nothing where nobody can be asked.
+    pub(crate) batches: Option<Batches>,
     /// System calls for each Gbit; nothing where they were not counted.
     pub(crate) system_calls_per_gbit: Option<f64>,
 }
@@ -92,9 +95,13 @@ pub(crate) fn run(plan: &Plan) -> Result<Results> {
         if let Some(note) = measured.as_ref().and_then(|measured| measured.note.as_ref()) {
             notes.push(format!("{what}: {note}"));
         }
+        let cell = &mut cells[turn.case][turn.subject];
+        if let Some(batches) = measured.as_ref().and_then(|measured| measured.batches) {
+            cell.batches = Some(cell.batches.into_iter().chain([batches]).sum());
+        }
         let sample = measured.map(|measured| measured.sample);
         progress.measured(case, name, sample.as_ref().ok_or(notes.last().map_or("", |note| note)));
-        cells[turn.case][turn.subject].samples.push(sample);
+        cell.samples.push(sample);
     }
     let stolen = machine::stolen_time()?.saturating_sub(stolen_before);
     let stolen_cores = stolen.as_secs_f64() / watch.elapsed().as_secs_f64();

@@ -20,6 +20,7 @@ use weft::lab::emulator::{Emulator, LinkSpec};
 use weft::lab::link::{self, LinkOptions};
 use weft_tunnel::PrivateKey;
 
+use crate::batches::Batches;
 use crate::implementation::{Daemon, End, Implementation};
 use crate::interrupt::Interrupt;
 use crate::link::lift_tcp_limits;
@@ -160,6 +161,12 @@ impl Tunnel {
     /// The processes of its daemons, the near one first; none without a tunnel.
     pub(crate) fn processes(&self) -> Vec<u32> {
         self.daemons.iter().map(Daemon::id).collect()
+    }
+
+    /// How many messages of each size its daemons have sent, together; nothing where they cannot be asked.
+    pub(crate) fn batches(&self) -> Option<Batches> {
+        let all: Option<Vec<Batches>> = self.daemons.iter().map(Daemon::batches).collect();
+        all.filter(|all| !all.is_empty()).map(|all| all.into_iter().sum())
     }
 
     /// A file that goes with the tunnel.

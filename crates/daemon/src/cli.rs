@@ -8,15 +8,19 @@ use clap::{Args, Parser, Subcommand};
 use crate::logging::Format;
 
 pub mod assets;
+mod capture;
 pub mod conf;
 mod doctor;
 pub mod drop_in;
 mod host;
+mod metrics;
 pub mod set;
 pub mod show;
 mod status;
+pub use capture::CaptureArgs;
 pub use doctor::DoctorArgs;
 pub use host::{DownArgs, HostArgs, KillSwitch, ReloadArgs, SaveArgs};
+pub use metrics::MetricsArgs;
 pub use status::{StatusArgs, TopArgs};
 
 const EXIT_CODES: &str = "\
@@ -80,6 +84,8 @@ pub enum Command {
     Status(StatusArgs),
     /// Watch a running interface: rates, handshakes, drops, batches, queues.
     Top(TopArgs),
+    /// Write packets of a running interface into a file for Wireshark, inside the tunnel and around it.
+    Capture(CaptureArgs),
     /// Check this machine, and what a configuration asks of it, and say what to change.
     Doctor(DoctorArgs),
     /// Show running interfaces and their peers.
@@ -117,6 +123,7 @@ Examples:
   sudo weft up wg0                    reads /etc/wireguard/wg0.conf
   sudo weft up ./office.conf          makes the interface `office`
   sudo weft up wg0 --tun-threads 2    with two queues and threads for each
+  sudo weft up wg0 --metrics 127.0.0.1:9586
 
 {EXIT_CODES}"))]
 pub struct UpArgs {
@@ -131,6 +138,9 @@ pub struct UpArgs {
     /// What is done to the system around it.
     #[command(flatten)]
     pub host: HostArgs,
+    /// What it tells about itself.
+    #[command(flatten)]
+    pub metrics: MetricsArgs,
     /// How the device is driven.
     #[command(flatten)]
     pub tun: TunArgs,

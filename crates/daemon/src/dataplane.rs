@@ -18,17 +18,20 @@ use weft_tunnel::{
 
 use crate::cli::TunThreads;
 use crate::scheduling::{self, Priority};
-use crate::udp::{self, BindError, SendError, UdpConfig, UdpFeatures, UdpSockets, UdpStats};
+use crate::udp::{self, BindError, SendError, Udp as _, UdpConfig, UdpFeatures, UdpSockets, UdpStats};
 
 mod answers;
+pub mod capture;
 mod commands;
 mod event_loop;
 mod inbound;
 mod outbound;
 mod read_ahead;
+mod timing;
 
 pub use commands::Command;
 pub use event_loop::EventLoop;
+pub use timing::{Histogram, SAMPLED_TURNS, Stage, Times};
 
 /// Commands that may wait for the event loop.
 const COMMANDS: usize = 64;
@@ -64,8 +67,12 @@ pub struct Snapshot {
     pub peers: Vec<PeerSnapshot>,
     /// The TUN's counters.
     pub tun: TunStatsSnapshot,
+    /// The same for each queue of the TUN.
+    pub tun_queues: Vec<TunStatsSnapshot>,
     /// What waits on the packet thread.
     pub queues: QueueDepths,
+    /// How long turns of the event loop took.
+    pub times: Times,
     /// The newest datagram that could not be sent.
     pub send_failure: Option<SendFailure>,
 }
@@ -162,6 +169,8 @@ pub struct Setup {
     pub tun: TunConfig,
     /// The UDP sockets.
     pub udp: UdpConfig,
+    /// Sockets that are to be taken over, of the port in `udp`; none: they are opened.
+    pub sockets: Vec<udp::Descriptor>,
     /// The key of the interface, until it is given another one.
     pub private_key: PrivateKey,
     /// The tunnel's bounds.
@@ -292,6 +301,18 @@ impl Handle {
         self.ask(|answer| Command::Rebind { port, fwmark, answer })
     }
 
+    /// Further descriptors of the UDP sockets.
+    pub fn sockets(&self) -> Result<io::Result<Vec<udp::Descriptor>>, DataplaneError> {
+        self.ask(|answer| Command::Sockets { answer })
+    }
+
+    /// Begins a capture; `None` if there are too many already.
+    pub fn capture(&self, wish: capture::Wish) -> Result<Option<capture::Capture>, DataplaneError> {
+        let (capture, tap) = capture::Capture::new(wish);
+        let taken = self.ask(|answer| Command::Capture { tap: Box::new(tap), answer })?;
+        Ok(taken.then_some(capture))
+    }
+
     /// One whose commands nobody takes but who gets them here.
     #[cfg(test)]
     pub(crate) fn to_nobody() -> (Self, async_mpsc::Receiver<Command>) {
@@ -343,7 +364,7 @@ fn packet_thread(
         }
     };
     runtime.block_on(async {
-        let opened = open_io(setup.tun, &setup.udp);
+        let opened = open_io(setup.tun, setup.sockets, &setup.udp);
         let (tun, udp) = match opened {
             Ok(io) => io,
             Err(error) => {
@@ -357,12 +378,16 @@ fn packet_thread(
         let Ok(mtu) = started.recv() else { return Ok(()) };
         let tunnel = Tunnel::new(setup.private_key, TunnelConfig { mtu, ..setup.tunnel });
         let tun_stats = std::sync::Arc::clone(tun.stats());
-        let mut event_loop = EventLoop::new(tunnel, tun, udp, commands, move || tun_stats.snapshot());
+        let mut event_loop = EventLoop::new(tunnel, tun, udp, commands, move || tun_stats.queues());
         event_loop.report_events(setup.on_event);
         event_loop.run().await
     })
 }
 
-fn open_io(tun: TunConfig, udp: &UdpConfig) -> Result<(weft_tun::Device, UdpSockets), StartError> {
-    Ok((weft_tun::open(tun)?, UdpSockets::bind(udp)?))
+fn open_io(
+    tun: TunConfig,
+    sockets: Vec<udp::Descriptor>,
+    udp: &UdpConfig,
+) -> Result<(weft_tun::Device, UdpSockets), StartError> {
+    Ok((weft_tun::open(tun)?, UdpSockets::adopt(sockets, udp)?))
 }

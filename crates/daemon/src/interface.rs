@@ -12,7 +12,7 @@ use crate::dataplane::{Dataplane, DataplaneError, Handle, OnEvent, Opened, Setup
 use crate::memory_budget;
 use crate::routes::QueueLimits;
 use crate::scheduling::Priority;
-use crate::udp::{PathMtu, UdpConfig};
+use crate::udp::{self, PathMtu, UdpConfig};
 
 /// How to run an interface.
 #[derive(Clone, Debug)]
@@ -41,6 +41,15 @@ impl Default for Options {
     }
 }
 
+/// Descriptors that somebody held before, to be used instead of new ones.
+#[derive(Debug, Default)]
+pub struct Inherited {
+    /// Attached queues of the device, as many as [`Options::tun_threads`] asks for; none: it is created.
+    pub queues: Vec<Descriptor>,
+    /// Sockets of the port that is asked for; none: they are opened.
+    pub sockets: Vec<udp::Descriptor>,
+}
+
 /// A running interface, without a key and without peers until its controller is told of some. Dropping it ends it.
 pub struct Interface {
     dataplane: Dataplane,
@@ -50,11 +59,11 @@ pub struct Interface {
 impl Interface {
     /// Opens device and sockets in the network namespace of this thread. No packet moves before [`Self::run`].
     ///
-    /// `queues` are attached queues of the device, to be taken over instead of creating one. `on_event` is told
-    /// what happens to peers. `on_end` is called when packets have stopped, whatever the reason.
+    /// What is `inherited` is taken over. `on_event` is told what happens to peers. `on_end` is called when packets
+    /// have stopped, whatever the reason.
     pub fn open(
         name: &str,
-        queues: Vec<Descriptor>,
+        inherited: Inherited,
         udp: UdpConfig,
         options: &Options,
         on_event: Option<OnEvent>,
@@ -64,10 +73,11 @@ impl Interface {
             tun: TunConfig {
                 threads: tun_queues(options.tun_threads),
                 offload: options.offload,
-                descriptors: queues,
+                descriptors: inherited.queues,
                 ..TunConfig::new(name)
             },
             udp: UdpConfig { gso: udp.gso && options.offload, path_mtu: options.path_mtu, ..udp },
+            sockets: inherited.sockets,
             // Nobody knows this key, so nothing that arrives is for it.
             private_key: PrivateKey::generate()
                 .map_err(|error| StartError::Thread(std::io::Error::other(error.to_string())))?,
@@ -110,13 +120,17 @@ impl Interface {
 /// The limits of a TUN's queue with this MTU: super-packets that usually fit one GSO send once they are sealed, headers
 /// as long as TCP over IPv6 with timestamps makes them.
 pub fn queue_limits(mtu: u16) -> QueueLimits {
+    /// Packets that may wait for weft, four times the kernel's usual number. The driver throws away what is more, and
+    /// no sender learns that the queue is full: with hundreds of connections that have a few packets each there, the
+    /// same ones lose theirs again and again.
+    const PACKETS: u32 = 4000;
     const HEADERS: usize = 40 + 32;
     const SEALED: usize = 32;
     let mtu = usize::from(mtu);
     let segments = (weft_tunnel::MAX_BATCH_BYTES / (mtu + SEALED)).clamp(1, weft_tunnel::MAX_BATCH_SEGMENTS);
     let bytes = segments * mtu.saturating_sub(HEADERS) + HEADERS;
     QueueLimits {
-        tx_queue_len: Some(1000),
+        tx_queue_len: Some(PACKETS),
         gso_max_bytes: u32::try_from(bytes.max(mtu)).ok(),
         gso_max_segments: u32::try_from(segments).ok(),
     }

@@ -8,7 +8,8 @@ use clap::Parser as _;
 use weft::cli::{self, Cli, Command};
 use weft::exit::{Code, Error};
 use weft::{
-    assets, check, demo, doctor, down, drop_in, keys, logging, output, reload, save, status, top, up, wg,
+    assets, capture, check, config, demo, doctor, down, drop_in, keys, logging, output, reload, save, status,
+    top, up, wg,
 };
 
 fn main() -> ExitCode {
@@ -22,6 +23,15 @@ fn main() -> ExitCode {
     code.into()
 }
 
+/// The interface that a command runs, for the log; a wrong name is told later.
+fn interface_of(command: &Command) -> Option<String> {
+    match command {
+        Command::Up(args) => config::name_of(&config::path_of(&args.target)).ok().map(String::from),
+        Command::Run(args) => Some(args.name.clone()),
+        _ => None,
+    }
+}
+
 fn run(cli: Cli) -> Result<(), Error> {
     // These show tables of their own, which warnings about socket buffers and the like would tear.
     let level = match cli.command {
@@ -29,7 +39,7 @@ fn run(cli: Cli) -> Result<(), Error> {
         Command::Run(_) => drop_in::log_level(),
         _ => "info",
     };
-    logging::init(cli.log.as_deref(), level, cli.log_format)
+    logging::init(cli.log.as_deref(), level, cli.log_format, interface_of(&cli.command).as_deref())
         .map_err(|error| Error::new(Code::Usage, error))?;
     match cli.command {
         Command::Up(args) => up::run(&args),
@@ -43,6 +53,7 @@ fn run(cli: Cli) -> Result<(), Error> {
         Command::Pubkey => keys::pubkey(),
         Command::Status(args) => status::run(&args),
         Command::Top(args) => top::run(&args),
+        Command::Capture(args) => capture::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Show(args) => wg::show::run(&args),
         Command::Showconf(args) => wg::showconf::run(&args),

@@ -5,6 +5,9 @@
 
 mod collect;
 mod command;
+#[cfg_attr(target_os = "linux", path = "status/device/linux.rs")]
+#[cfg_attr(not(target_os = "linux"), path = "status/device/other.rs")]
+mod device;
 mod diagnose;
 mod explain;
 mod format;
@@ -16,12 +19,12 @@ mod table;
 pub use collect::{Configured, ConfiguredPeer, Running};
 pub(crate) use command::cannot_look;
 pub use command::run;
-pub use diagnose::diagnose;
+pub use diagnose::{diagnose, has_session, should_have_session, unready};
 pub use format::{age, bytes, rate, short_key};
 pub use recent::add_recent;
 pub use report::{
-    DropReport, PeerReport, QueueReport, Rates, Recent, SendFailureReport, StatusReport, TunReport,
-    TunnelReport, UdpReport,
+    DropReport, HistogramReport, PeerReport, QueueReport, Rates, Recent, SendFailureReport, StageReport,
+    StatusReport, TimesReport, TunQueueReport, TunReport, TunnelReport, UdpReport,
 };
 pub use stage::stage_of;
-pub(crate) use table::bucket_label;
+pub use table::bucket_label;

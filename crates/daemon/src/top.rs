@@ -25,6 +25,7 @@ mod draw;
 mod history;
 mod key;
 mod peer_table;
+mod queue_table;
 
 use app::App;
 

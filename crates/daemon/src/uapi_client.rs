@@ -14,7 +14,7 @@ use crate::exit::{Code, Error};
 
 mod answer;
 mod endpoint;
-mod request;
+pub(crate) mod request;
 #[cfg(test)]
 mod tests;
 #[cfg_attr(unix, path = "uapi_client/unix.rs")]

@@ -13,6 +13,7 @@ use crate::batch::TunBatch;
 use crate::config::{OpenError, TunConfig, TunOffload};
 use crate::stats::TunStats;
 
+mod adopt;
 #[cfg(feature = "bench-internals")]
 pub mod bench;
 mod coalesce;
@@ -25,6 +26,7 @@ mod threads;
 mod vnet_hdr;
 mod writer;
 
+pub use adopt::{check_queue, open_queues};
 use inline::Inline;
 pub use pulse::Pulse;
 use queue::Queue;
@@ -65,13 +67,14 @@ pub fn open(config: TunConfig) -> Result<Device, OpenError> {
 
 impl Device {
     fn new(name: &str, mut queues: Vec<Queue>, threads: usize, offload: TunOffload) -> io::Result<Self> {
-        let stats = Arc::<TunStats>::default();
+        let stats = Arc::new(TunStats::new(queues.len()));
         let coalescing = Arc::new(Coalescing::new(offload));
         let mode = if threads > 0 {
             Mode::Threads(Threads::start(name, queues, &coalescing, &stats)?)
         } else {
             let queue = queues.pop().ok_or(io::ErrorKind::InvalidInput)?;
-            Mode::Inline(Inline::new(queue, &coalescing, &stats))
+            let stats = stats.each().last().ok_or(io::ErrorKind::InvalidInput)?;
+            Mode::Inline(Inline::new(queue, &coalescing, stats))
         };
         Ok(Self { name: name.to_owned(), offload, stats, mode })
     }

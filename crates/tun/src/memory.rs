@@ -33,7 +33,7 @@ use weft_tunnel::{MAX_PACKET, Offload, PlainSlab, Plaintext, TAILROOM};
 
 use crate::Tun;
 use crate::batch::{Slab, TunBatch};
-use crate::stats::TunStats;
+use crate::stats::{QueueStats, TunStats};
 
 /// How much a pair holds.
 #[derive(Clone, Copy, Debug)]
@@ -98,13 +98,16 @@ pub fn pair(limits: Limits) -> (Memory, MemoryPeer) {
         // The receiver is right here.
         let _ = home.send(Slab::new(2 * (MAX_PACKET + TAILROOM)));
     }
+    let stats = Arc::new(TunStats::new(1));
+    let queue = stats.each().next().cloned().unwrap_or_default();
     let memory = Memory {
         state: Arc::clone(&state),
         home,
         free,
         slab: PlainSlab::new(4 * MAX_PACKET),
         staged: Vec::new(),
-        stats: Arc::default(),
+        stats,
+        queue,
     };
     (memory, MemoryPeer { state })
 }
@@ -118,6 +121,7 @@ pub struct Memory {
     slab: PlainSlab,
     staged: Vec<Plaintext>,
     stats: Arc<TunStats>,
+    queue: Arc<QueueStats>,
 }
 
 impl Memory {
@@ -151,10 +155,10 @@ impl Tun for Memory {
                 state.outbound.pop_front();
             }
             taken += slab.bytes();
-            self.stats.packets_read.add(slab.packets() as u64);
-            self.stats.segments_read.add(slab.packets() as u64);
-            self.stats.bytes_read.add(slab.bytes() as u64);
-            self.stats.batches_read.add(1);
+            self.queue.outbound.packets_read.add(slab.packets() as u64);
+            self.queue.outbound.segments_read.add(slab.packets() as u64);
+            self.queue.outbound.bytes_read.add(slab.bytes() as u64);
+            self.queue.outbound.batches_read.add(1);
             out.push_back(TunBatch::new(slab, 0, self.home.clone()));
         }
         if taken > 0 || (state.peer_is_gone && state.outbound.is_empty()) {
@@ -185,9 +189,9 @@ impl Tun for Memory {
     fn flush(&mut self) -> io::Result<()> {
         let mut state = lock(&self.state);
         for packet in self.staged.drain(..) {
-            self.stats.packets_written.add(1);
-            self.stats.segments_written.add(1);
-            self.stats.bytes_written.add(u64::from(packet.len));
+            self.queue.inbound.packets_written.add(1);
+            self.queue.inbound.segments_written.add(1);
+            self.queue.inbound.bytes_written.add(u64::from(packet.len));
             state.inbound.push_back(self.slab.get(packet).to_vec());
         }
         self.slab.clear();

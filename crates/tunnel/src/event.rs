@@ -12,6 +12,14 @@ pub enum Event {
         /// The peer.
         peer: PublicKey,
     },
+    /// Initiations go out and remain without an answer: told after the third, which is after 15 s, and then after
+    /// every sixth, each time when the next one goes out. What is sent meanwhile makes no difference.
+    HandshakeUnanswered {
+        /// The peer.
+        peer: PublicKey,
+        /// Initiations without an answer, at least 5 s apart.
+        initiations: u32,
+    },
     /// No handshake came through for 90 s (Rekey-Attempt-Time), and weft stopped trying until there is
     /// something to send.
     HandshakeFailed {

@@ -21,6 +21,8 @@ pub(crate) const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) const REKEY_AFTER_TIME: Duration = Duration::from_secs(120);
 /// How long handshakes are tried for what waits.
 const REKEY_ATTEMPT_TIME: Duration = Duration::from_secs(90);
+/// Initiations without an answer after which somebody is told for the first time, and between two times after that.
+const UNANSWERED: (u32, u32) = (3, 6);
 /// At most this is added to a handshake's delay, so that two ends do not collide for ever.
 const MAX_JITTER_MS: u32 = 334;
 /// Slots of the control queue that one peer's timers may fill: an initiation and a keepalive.
@@ -48,6 +50,8 @@ pub(crate) struct Timers {
     handshake: Option<Instant>,
     /// Since when handshakes are being tried.
     trying_since: Option<Instant>,
+    /// Initiations sent since a handshake came through, or since none was tried any more.
+    unanswered: u32,
     /// When the last initiation or response was sent.
     last_handshake_message: Option<Instant>,
     keepalive: Option<Instant>,
@@ -67,6 +71,7 @@ impl Timers {
         Self {
             handshake: None,
             trying_since: None,
+            unanswered: 0,
             last_handshake_message: None,
             keepalive: None,
             silence: None,
@@ -186,6 +191,7 @@ impl Timers {
     pub(crate) fn session_established(&mut self, now: Instant, another_in_flight: bool) {
         self.session_began(now);
         self.trying_since = None;
+        self.unanswered = 0;
         // boringtun gives up its sessions over an initiation that remains without an answer for 90 s, so that
         // one is repeated; but not before its answer, late as it is, can be here.
         self.handshake = another_in_flight.then_some(now + KEEPALIVE_TIMEOUT + REKEY_TIMEOUT);
@@ -301,8 +307,10 @@ impl Tunnel {
         let timers = &mut peer.timers;
         if timers.trying_since.is_some_and(|since| now.duration_since(since) >= REKEY_ATTEMPT_TIME) {
             timers.trying_since = None;
+            timers.unanswered = 0;
             let event = Event::HandshakeFailed { peer: peer.public_key };
             self.push_event(event);
+            self.stats.handshakes_timed_out += 1;
             self.drop_staged(id, DropReason::HandshakeTimeout);
             return;
         }
@@ -312,8 +320,14 @@ impl Tunnel {
         }
         timers.trying_since.get_or_insert(now);
         let mut message = [0; MAX_CONTROL_MESSAGE];
-        if let Some(len) = peer.session.initiate(now, &mut message) {
-            self.send_control(id, now, out, &message[..len]);
+        let Some(len) = peer.session.initiate(now, &mut message) else { return };
+        let initiations = timers.unanswered;
+        timers.unanswered = initiations.saturating_add(1);
+        let event = Event::HandshakeUnanswered { peer: peer.public_key, initiations };
+        self.send_control(id, now, out, &message[..len]);
+        let (first, every) = UNANSWERED;
+        if initiations.checked_sub(first).is_some_and(|more| more.is_multiple_of(every)) {
+            self.push_event(event);
         }
     }
 
@@ -357,6 +371,12 @@ impl Tunnel {
         peer.sent_bytes += message.len() as u64;
         if !out.push(endpoint.address, endpoint.source, message) {
             self.drops.add(DropReason::ControlQueueFull, 1);
+            return;
+        }
+        match message.first() {
+            Some(1) => self.stats.initiations_sent += 1,
+            Some(2) => self.stats.responses_sent += 1,
+            _ => {}
         }
     }
 

@@ -6,6 +6,7 @@ use anyhow::Result;
 use weft::lab::Namespace;
 use weft::lab::counters::Counters;
 
+use crate::batches::Batches;
 use crate::machine;
 use crate::topology::Tunnel;
 use crate::usage::Usage;
@@ -17,6 +18,7 @@ pub(super) struct Window {
     machine: Duration,
     daemons: Vec<Usage>,
     counters: [Counters; 2],
+    batches: Option<Batches>,
 }
 
 /// What came in between.
@@ -31,12 +33,19 @@ pub(super) struct Spent {
     pub(super) tcp_out_of_order: u64,
     /// Times that a sending TCP saw reordering, both ends together.
     pub(super) tcp_reorderings: u64,
+    /// Packets that did not fit the queue of a TUN, both ends together.
+    pub(super) queue_overflows: u64,
+    /// Datagrams that did not fit a socket's receive buffer, both ends together.
+    pub(super) receive_overflows: u64,
+    /// What the daemons sent, where they can be asked.
+    pub(super) batches: Option<Batches>,
 }
 
 impl Window {
     pub(super) fn open(tunnel: &Tunnel) -> Result<Self> {
         Ok(Self {
             counters: counters(tunnel)?,
+            batches: tunnel.batches(),
             daemons: daemons(tunnel)?,
             machine: machine::busy_time()?,
             opened: Instant::now(),
@@ -55,6 +64,13 @@ impl Window {
             machine,
             daemons: daemons.collect(),
             tcp_out_of_order: sum(&Counters::tcp_out_of_order),
+            queue_overflows: sum(&|counters| {
+                let tunnels =
+                    counters.interfaces.iter().filter(|(name, _)| !["lo", "eth0"].contains(&name.as_str()));
+                tunnels.map(|(_, interface)| interface.tx_dropped).sum()
+            }),
+            receive_overflows: sum(&Counters::udp_receive_buffer_full),
+            batches: tunnel.batches().zip(self.batches).map(|(now, then)| now.since(then)),
             tcp_reorderings: sum(&|counters| {
                 counters.protocol("TcpExtTCPSACKReorder") + counters.protocol("TcpExtTCPTSReorder")
             }),

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use comfy_table::{Cell, CellAlignment, Table, presets};
 
 use super::{CaseReport, Comparison, Figures, Report};
+use crate::batches::Batches;
 use crate::metric::Metric;
 
 /// More cores than that on other work make figures doubtful.
@@ -25,7 +26,7 @@ pub(super) fn text(report: &Report) -> String {
     if !context.is_empty() {
         text += "What each Gbit cost, both daemons together where not said otherwise:\n";
         text += &figures(&context, &Metric::CONTEXT);
-        text += "How large weft's batches are is not known here: it has no control socket yet to ask.\n";
+        text += &batches(&context);
     }
     text + &conditions(report)
 }
@@ -68,6 +69,25 @@ fn with_context(case: &CaseReport) -> Option<CaseReport> {
         |figures: &&Figures| Metric::CONTEXT.iter().any(|metric| figures.metrics.contains_key(metric));
     let subjects: Vec<Figures> = case.subjects.iter().filter(has_context).cloned().collect();
     (!subjects.is_empty()).then_some(CaseReport { case: case.case, subjects })
+}
+
+/// What weft gave to the kernel at once, both ends together.
+fn batches(cases: &[CaseReport]) -> String {
+    let mut table: Option<Table> = None;
+    for case in cases {
+        for figures in &case.subjects {
+            let Some(shares) = figures.batches.and_then(Batches::shares) else { continue };
+            let table = table.get_or_insert_with(|| {
+                let labels = shares.iter().map(|(label, _)| label.as_str());
+                self::table(&["case", "implementation"].into_iter().chain(labels).collect::<Vec<_>>(), 2)
+            });
+            let cells = shares.iter().map(|(_, share)| format!("{:.1} %", 100.0 * share));
+            table.add_row([case.case.title(), figures.name.clone()].into_iter().chain(cells));
+        }
+    }
+    table.map_or_else(String::new, |table| {
+        format!("What weft sent at once, in datagrams; shares of all its sends:\n{table}\n")
+    })
 }
 
 fn ratios(comparisons: &[Comparison]) -> String {
@@ -162,6 +182,8 @@ mod tests {
             "Medians of 3 × 5 s",
             "cubic",
             "note: udp-64, go: it ended",
+            "What weft sent at once",
+            "75.0 %",
         ] {
             assert!(text.contains(shown), "{shown} is not in\n{text}");
         }

@@ -1,61 +1,76 @@
 //! A Unix socket that a daemon listens on: made for its owner alone, over what a dead daemon left, and removed at the
 //! end if it is still ours.
 
-use std::fs;
+use std::ffi::OsStr;
+use std::fs::{self, File, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::sync::Semaphore;
 
 /// Clients that may wait to be accepted.
-const BACKLOG: i32 = 16;
+const BACKLOG: i32 = 128;
 /// After an accept that failed, as when the process has no descriptor left.
 const PAUSE: Duration = Duration::from_millis(100);
+/// How long others may take to make their sockets in the same directory.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+const LOCK_TICK: Duration = Duration::from_millis(5);
 
 /// Why nobody can listen there.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// Another process listens there.
-    #[error("{}: another process answers on this socket: is the interface running already?", path.display())]
-    Occupied {
+    /// A daemon answers on the socket.
+    #[error(
+        "another daemon serves interface {} on {}; end it first, or choose another name", interface(path), path.display()
+    )]
+    Served {
         /// The socket.
         path: PathBuf,
     },
-    /// Something else has the name.
-    #[error("{}: is not a socket; remove it, or choose another directory with WEFT_RUNTIME_DIR", path.display())]
-    NotASocket {
-        /// What is in the way.
+    /// Something else has the socket's name.
+    #[error("{} is in the way: it is not a socket; remove it", path.display())]
+    InTheWay {
+        /// The file.
         path: PathBuf,
     },
-    /// The directory or the socket cannot be made.
-    #[error("{}: cannot {action}: {source}", path.display())]
+    /// The system refused.
+    #[error("cannot {action} {}: {source}", path.display())]
     Io {
         /// What was tried.
         action: &'static str,
-        /// With what.
+        /// With which file.
         path: PathBuf,
-        /// The system's reason.
+        /// What the system said.
         source: io::Error,
     },
 }
 
 impl ListenError {
+    fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io { action, path: path.to_owned(), source }
+    }
+
     /// What kind of error the operating system gave.
     pub fn kind(&self) -> io::ErrorKind {
         match self {
-            Self::Occupied { .. } => io::ErrorKind::AddrInUse,
-            Self::NotASocket { .. } => io::ErrorKind::AlreadyExists,
+            Self::Served { .. } => io::ErrorKind::AddrInUse,
+            Self::InTheWay { .. } => io::ErrorKind::AlreadyExists,
             Self::Io { source, .. } => source.kind(),
         }
     }
 }
 
-/// The name of a socket in the file system. Dropping it removes that file, unless another one stands there by now.
+/// The interface that a socket is for: what its file is called.
+fn interface(path: &Path) -> std::borrow::Cow<'_, str> {
+    path.file_stem().unwrap_or(OsStr::new("?")).to_string_lossy()
+}
+
+/// The file of a socket. Dropping it removes the file, if it is still the same one.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
@@ -64,84 +79,129 @@ pub struct SocketFile {
 }
 
 impl SocketFile {
+    /// The file that is there now.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn at(path: PathBuf) -> io::Result<Self> {
+        let file = fs::symlink_metadata(&path)?;
+        Ok(Self { path, identity: (file.dev(), file.ino()) })
+    }
+
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether the file is still there, and still this one.
-    pub fn is_in_place(&self) -> bool {
-        identity(&self.path).is_ok_and(|identity| identity == self.identity)
+    /// Whether the path still leads to the file. A file that cannot be looked at is taken for the same.
+    pub fn is_own(&self) -> bool {
+        match fs::symlink_metadata(&self.path) {
+            Ok(file) => (file.dev(), file.ino()) == self.identity,
+            Err(error) => !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory),
+        }
     }
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if self.is_in_place() {
-            // Whoever removed it in between did what was to be done.
-            let _ = fs::remove_file(&self.path);
+        if self.is_own()
+            && let Err(error) = fs::remove_file(&self.path)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!("cannot remove {}: {error}", self.path.display());
         }
     }
 }
 
-/// Listens on `path`, which only its owner may connect to. The directory is made if it is missing, for its owner
-/// alone; a socket that nobody answers on is replaced.
+/// Listens on `path`, which only its owner may connect to. The directory is made if it is missing, with the rights
+/// `directory_mode`; a socket that nobody answers on is replaced. The socket does not block.
 ///
 /// # Errors
-/// Those of [`ListenError`].
-pub fn listen(path: &Path) -> Result<(UnixListener, SocketFile), ListenError> {
-    let failed = |action| move |source| ListenError::Io { action, path: path.to_owned(), source };
-    if let Some(directory) = path.parent() {
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(directory)
-            .map_err(failed("make the directory"))?;
-    }
-    remove_stale(path)?;
-    let socket = Socket::new(Domain::UNIX, Type::STREAM, None).map_err(failed("make a socket"))?;
-    let address = SockAddr::unix(path).map_err(failed("use this path for a socket"))?;
-    socket.bind(&address).map_err(failed("bind the socket"))?;
-    let file = SocketFile {
-        path: path.to_owned(),
-        identity: identity(path).map_err(failed("find the socket that was bound"))?,
+/// Those of [`ListenError`]; a daemon that answers is never disturbed.
+pub fn listen(path: &Path, directory_mode: u32) -> Result<(UnixListener, SocketFile), ListenError> {
+    let failed = |action| ListenError::io(action, path);
+    let directory = directory_of(path);
+    let make = fs::DirBuilder::new().recursive(true).mode(directory_mode).create(directory);
+    make.map_err(ListenError::io("make the directory", directory))?;
+    let _lock = lock(directory)?;
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None).map_err(failed("make the socket"))?;
+    let address = SockAddr::unix(path).map_err(failed("have a socket at"))?;
+    let bound = match socket.bind(&address) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            remove_stale(path)?;
+            socket.bind(&address)
+        }
+        bound => bound,
     };
-    // Nobody can connect before `listen`: no moment with the rights that the umask gives.
+    bound.map_err(failed("bind the socket"))?;
+    let file = SocketFile::at(path.to_owned()).map_err(failed("find the socket"))?;
+    // Nobody can connect before `listen` (unix(7): and then only who may write): no moment with the rights that the
+    // umask gives.
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(failed("protect the socket"))?;
-    socket.listen(BACKLOG).map_err(failed("listen on the socket"))?;
-    socket.set_nonblocking(true).map_err(failed("listen on the socket"))?;
+    socket.listen(BACKLOG).map_err(failed("listen on"))?;
+    socket.set_nonblocking(true).map_err(failed("listen on"))?;
     Ok((socket.into(), file))
 }
 
-/// Removes a socket that no process listens on.
-fn remove_stale(path: &Path) -> Result<(), ListenError> {
-    let metadata = match fs::symlink_metadata(path) {
-        Ok(metadata) => metadata,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(source) => return Err(ListenError::Io { action: "look at", path: path.to_owned(), source }),
-    };
-    if !metadata.file_type().is_socket() {
-        return Err(ListenError::NotASocket { path: path.to_owned() });
+/// Removes a socket that no process listens on; says whether there was one.
+///
+/// # Errors
+/// Those of [`ListenError`]: [`ListenError::Served`] where a process does.
+pub fn remove_dead(path: &Path) -> Result<bool, ListenError> {
+    if fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+        return Ok(false);
     }
-    match UnixStream::connect(path) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Ok(_) => return Err(ListenError::Occupied { path: path.to_owned() }),
-        Err(source) => return Err(ListenError::Io { action: "try", path: path.to_owned(), source }),
-    }
-    match fs::remove_file(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        result => result.map_err(|source| ListenError::Io {
-            action: "remove the socket of a dead daemon",
-            path: path.to_owned(),
-            source,
-        }),
+    let _lock = lock(directory_of(path))?;
+    remove_stale(path)
+}
+
+fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Two daemons that both find a socket left behind must not replace each other's.
+fn lock(directory: &Path) -> Result<File, ListenError> {
+    let failed = || ListenError::io("lock the directory", directory);
+    let file = File::open(directory).map_err(failed())?;
+    let start = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) if start.elapsed() < LOCK_PATIENCE => std::thread::sleep(LOCK_TICK),
+            Err(error) => return Err(failed()(error.into())),
+        }
     }
 }
 
-fn identity(path: &Path) -> io::Result<(u64, u64)> {
-    let metadata = fs::symlink_metadata(path)?;
-    Ok((metadata.dev(), metadata.ino()))
+/// Removes a socket that nobody answers on. With the directory locked.
+fn remove_stale(path: &Path) -> Result<bool, ListenError> {
+    let failed = |action| ListenError::io(action, path);
+    let gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+    match fs::symlink_metadata(path) {
+        Ok(file) if !file.file_type().is_socket() => {
+            return Err(ListenError::InTheWay { path: path.to_owned() });
+        }
+        Ok(_) => {}
+        Err(error) if gone(&error) => return Ok(false),
+        Err(error) => return Err(failed("look at")(error)),
+    }
+    match connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+        Err(error) if gone(&error) => return Ok(false),
+        // A daemon whose queue of connections is full does not answer at once, and is there all the same.
+        Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(failed("connect to")(error)),
+        _ => return Err(ListenError::Served { path: path.to_owned() }),
+    }
+    match fs::remove_file(path) {
+        Err(error) if gone(&error) => Ok(false),
+        removed => removed.map(|()| true).map_err(failed("remove the socket of a dead daemon,")),
+    }
+}
+
+fn connect(path: &Path) -> io::Result<()> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    socket.connect(&SockAddr::unix(path)?)
 }
 
 /// Serves clients, at most so many at once; the others wait in the socket's queue. Never returns: drop it to end.
@@ -172,60 +232,5 @@ pub(super) async fn accept<F: Future<Output = ()> + Send + 'static>(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_the_owner_may_connect_and_the_file_goes_at_the_end() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("new/deeper/wg0.sock");
-        let (listener, file) = listen(&path).unwrap();
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        assert_eq!(fs::metadata(path.parent().unwrap()).unwrap().permissions().mode() & 0o777, 0o700);
-        UnixStream::connect(&path).unwrap();
-        assert!(file.is_in_place());
-        drop((listener, file));
-        assert!(!path.exists());
-    }
-
-    #[test]
-    fn a_dead_daemons_socket_is_replaced_and_a_living_ones_is_not() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("wg0.sock");
-        drop(UnixListener::bind(&path).unwrap());
-        assert!(path.exists());
-        let _first = listen(&path).unwrap();
-        let second = listen(&path).unwrap_err();
-        assert!(matches!(second, ListenError::Occupied { .. }), "{second}");
-        UnixStream::connect(&path).unwrap();
-    }
-
-    #[test]
-    fn a_file_that_is_no_socket_stays() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("wg0.sock");
-        fs::write(&path, "precious").unwrap();
-        let error = listen(&path).unwrap_err();
-        assert!(matches!(error, ListenError::NotASocket { .. }), "{error}");
-        assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
-    }
-
-    #[test]
-    fn another_daemons_socket_at_the_same_place_survives() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("wg0.sock");
-        let (_listener, first) = listen(&path).unwrap();
-        fs::remove_file(&path).unwrap();
-        assert!(!first.is_in_place());
-        let (_listener, second) = listen(&path).unwrap();
-        drop(first);
-        assert!(second.is_in_place());
-    }
-
-    #[test]
-    fn a_path_that_is_too_long_is_named() {
-        let directory = tempfile::tempdir().unwrap();
-        let error = listen(&directory.path().join("x".repeat(200))).unwrap_err().to_string();
-        assert!(error.contains("xxxx") && error.contains("socket"), "{error}");
-    }
-}
+#[path = "listener/tests.rs"]
+mod tests;

@@ -2,9 +2,13 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::Controller;
-use super::socket::{Client, Manage, ManageError, Server};
+use weft_tunnel::PublicKey;
+
+use super::socket::{CaptureRequest, Client, Manage, ManageError, Server};
+use super::{Control as _, Controller};
+use crate::capture::Recording;
 use crate::config::InterfaceName;
+use crate::dataplane::capture::Wish;
 use crate::status::{Running, StatusReport};
 
 /// A running interface, as its control socket shows it.
@@ -43,10 +47,49 @@ impl Managed {
     }
 }
 
+/// Packets of less have nothing to say; those of more there are none.
+const SNAP_BYTES: std::ops::RangeInclusive<u32> = 64..=65_535;
+
+impl Managed {
+    /// The peer that this is the key or the name of.
+    fn peer(&self, wanted: &str) -> Result<PublicKey, ManageError> {
+        let peers = self.controller.get().map_err(|_| ManageError::Ended)?.peers;
+        let running = self.running();
+        let is_called = |key: &PublicKey| running.friendly_names.get(key).is_some_and(|name| name == wanted);
+        let key: Option<PublicKey> = wanted.parse().ok();
+        let mut found =
+            peers.iter().map(|peer| peer.public_key).filter(|peer| key == Some(*peer) || is_called(peer));
+        match (found.next(), found.next()) {
+            (Some(peer), None) => Ok(peer),
+            (None, _) => Err(ManageError::Failed(format!(
+                "{}: no peer has the key or the name {wanted}; `weft status {0}` shows those there are",
+                running.interface
+            ))),
+            (Some(_), Some(_)) => Err(ManageError::Failed(format!(
+                "{}: several peers are called {wanted}; give the public key",
+                running.interface
+            ))),
+        }
+    }
+}
+
 impl Manage for Managed {
     fn status(&self) -> Result<StatusReport, ManageError> {
         let running = self.running().clone();
         self.controller.status(&running).map_err(|_| ManageError::Ended)
+    }
+
+    fn capture(&self, request: &CaptureRequest) -> Result<Recording, ManageError> {
+        let peer = request.peer.as_deref().map(|peer| self.peer(peer)).transpose()?;
+        let stage = request.stage;
+        let snap_bytes = request.snap_bytes.unwrap_or(*SNAP_BYTES.end());
+        let snap_bytes = snap_bytes.clamp(*SNAP_BYTES.start(), *SNAP_BYTES.end()) as usize;
+        let capture = self.controller.capture(Wish { stage, peer, snap_bytes });
+        let capture = capture.map_err(|_| ManageError::Ended)?.ok_or_else(|| {
+            ManageError::Failed("too many captures are running already; end one of them".to_owned())
+        })?;
+        let running = self.running();
+        Ok(Recording::new(capture, &running.interface, stage, snap_bytes, running.friendly_names.clone()))
     }
 
     fn stop(&self) {

@@ -1,4 +1,4 @@
-//! weft's own control socket: what `weft status`, `top`, `reload`, `save` and `down` ask of a running interface.
+//! weft's own control socket: what `weft status`, `top`, `reload` and `down` ask of a running interface.
 //!
 //! It is `NAME.sock` in the [runtime directory](crate::runtime_dir), for its owner alone. A client writes requests,
 //! each a JSON object in a line, and gets a line for each, in order:
@@ -8,12 +8,13 @@
 //! {"version":1,"ok":{"interface":"wg0","peers":[]}}
 //! {"version":1,"request":"reload","file":"/etc/wireguard/wg0.conf","config_base64":"W0ludGVy…","dry_run":true}
 //! {"version":1,"error":{"kind":"configuration","message":"/etc/wireguard/wg0.conf:3: MTU: …"}}
-//! {"version":1,"request":"save"}
-//! {"version":1,"ok":{"config_base64":"W0ludGVy…"}}
+//! {"version":1,"request":"capture","peer":"office","stage":"inner","snap_bytes":256}
+//! {"version":1,"ok":{}}
 //! {"version":1,"request":"stop"}
 //! {"version":1,"ok":{}}
 //! ```
 //!
+//! After the answer to `capture` come blocks of a pcapng file, until the client closes its direction of the connection.
 //! After `stop` the connection ends when the interface is gone. Configurations have keys in them: in base64 they need
 //! no escapes, so that no parser makes a copy that nobody wipes.
 
@@ -22,9 +23,13 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
+use crate::capture::Recording;
+use crate::dataplane::capture::Stage;
 use crate::exit;
 use crate::status::StatusReport;
 
+#[cfg(unix)]
+mod capture;
 #[cfg(unix)]
 mod client;
 #[cfg(unix)]
@@ -37,11 +42,11 @@ mod unsupported;
 #[cfg(unix)]
 pub use super::listener::ListenError;
 #[cfg(unix)]
-pub use client::{Client, running};
+pub use client::{Client, PacketStream, Stopper, running};
 #[cfg(unix)]
 pub use server::Server;
 #[cfg(not(unix))]
-pub use unsupported::{Client, ListenError, Server, running};
+pub use unsupported::{Client, ListenError, PacketStream, Server, Stopper, running};
 
 /// The version of the requests and answers. Fields may come without a new one; a meaning may not change.
 pub const VERSION: u32 = 1;
@@ -59,11 +64,9 @@ pub trait Manage: Send + Sync + 'static {
         ))
     }
 
-    /// The running configuration as the text of a wg-quick file, with its keys.
-    fn save(&self) -> Result<Zeroizing<String>, ManageError> {
-        Err(ManageError::Failed(
-            "its daemon does not write it down: use `weft save`, or `wg showconf`".to_owned(),
-        ))
+    /// Begins a capture.
+    fn capture(&self, _request: &CaptureRequest) -> Result<Recording, ManageError> {
+        Err(ManageError::Failed("this interface cannot be captured".to_owned()))
     }
 
     /// Asks the interface to end, and returns at once. The [`Server`] should be dropped last: its clients then know
@@ -79,6 +82,28 @@ pub struct Reload {
     pub file: PathBuf,
     /// Change nothing, only say what would be changed.
     pub dry_run: bool,
+}
+
+/// What to capture.
+#[derive(Clone, Debug, Default)]
+pub struct CaptureRequest {
+    /// Only packets of this peer: its public key, or what the configuration calls it.
+    pub peer: Option<String>,
+    /// Only there.
+    pub stage: Option<Stage>,
+    /// Bytes to keep of each packet; `None`: all.
+    pub snap_bytes: Option<u32>,
+}
+
+/// What reading from a [`PacketStream`] brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Received {
+    /// More of it.
+    Bytes,
+    /// Nothing in the time that it was waited for.
+    Nothing,
+    /// The end.
+    End,
 }
 
 /// What a reload did, or would do.

@@ -16,9 +16,9 @@ mod server;
 mod server;
 
 pub use errno::Errno;
-pub use request::{Problem, Request, RequestParser, Step, write_set};
+pub use request::{Problem, Request, RequestParser, Step};
 pub use response::{Answer, write_errno};
-pub use server::{Descriptor, Listener, Server, SocketError};
+pub use server::{Descriptor, Listener, Server, SocketError, remove_dead};
 
 /// Where wg(8) looks for the socket of an interface, `NAME.sock`.
 pub const SOCKET_DIRECTORY: &str = "/var/run/wireguard";

@@ -8,12 +8,14 @@ use weft_tun::Tun;
 use weft_tunnel::Tunnel;
 
 use super::DataplaneError;
+use super::capture::Captures;
 
 /// Writes what waits, as far as the TUN takes it; otherwise its waker is registered.
 pub(super) fn write(
     cx: &mut Context<'_>,
     tunnel: &mut Tunnel,
     tun: &mut impl Tun,
+    captures: &mut Captures,
 ) -> Result<(), DataplaneError> {
     if !tunnel.has_answers() {
         return Ok(());
@@ -26,6 +28,9 @@ pub(super) fn write(
     // A slab that is free takes them all.
     while let Some(answer) = tunnel.pop_answer() {
         let Some(packet) = tun.plain_slab().push(&answer) else { break };
+        if captures.is_on() {
+            captures.written(tunnel, &answer, true);
+        }
         tun.send(packet).map_err(DataplaneError::Tun)?;
     }
     tun.flush().map_err(DataplaneError::Tun)

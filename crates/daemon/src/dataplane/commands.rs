@@ -1,13 +1,15 @@
 //! What the control thread asks of the event loop, done in slices between packets.
 
+use std::io;
 use std::sync::mpsc;
 use std::time::Instant;
 
 use weft_tunnel::{Change, PeerSnapshot, Tunnel};
 
 use super::Snapshot;
+use super::capture::Tap;
 use super::event_loop::Turn;
-use crate::udp::BindError;
+use crate::udp::{BindError, Descriptor};
 
 /// What the control thread asks of the event loop. An answer that nobody waits for any more is thrown away.
 #[derive(Debug)]
@@ -34,6 +36,18 @@ pub enum Command {
         fwmark: Option<u32>,
         /// Gets the port in use.
         answer: mpsc::SyncSender<Result<u16, BindError>>,
+    },
+    /// Send further descriptors of the UDP sockets.
+    Sockets {
+        /// Gets them.
+        answer: mpsc::SyncSender<io::Result<Vec<Descriptor>>>,
+    },
+    /// Copy packets for somebody.
+    Capture {
+        /// What is filled.
+        tap: Box<Tap>,
+        /// Told whether that is done: there may be too many.
+        answer: mpsc::SyncSender<bool>,
     },
     /// Say that the event loop takes turns.
     Ping {

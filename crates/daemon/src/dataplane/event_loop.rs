@@ -14,9 +14,11 @@ use weft_tun::{Tun, TunStatsSnapshot};
 use weft_tunnel::{ControlQueue, DropCounters, DropReason, Event, Tunnel};
 
 use super::answers;
+use super::capture::Captures;
 use super::commands::{self, Job};
 use super::inbound::Inbound;
 use super::outbound::Outbound;
+use super::timing::{Stage, TurnClock};
 use super::{Command, DataplaneError, OnEvent, QueueDepths, SendFailure, Snapshot};
 use crate::logging::LogLimit;
 use crate::udp::Udp;
@@ -50,12 +52,15 @@ pub struct EventLoop<T, U, S> {
     /// Of handshakes and keepalives.
     send_failure: Option<SendFailure>,
     tun_stats: S,
+    clock: TurnClock,
+    captures: Captures,
     moved_limit: LogLimit,
     failed_limit: LogLimit,
 }
 
-impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
-    /// An event loop over `tun` and `udp`. Has to be made inside a runtime with time enabled.
+impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
+    /// An event loop over `tun` and `udp`; `tun_stats` reads the counters of each queue of the TUN. Has to be made
+    /// inside a runtime with time enabled.
     pub fn new(tunnel: Tunnel, tun: T, udp: U, commands: mpsc::Receiver<Command>, tun_stats: S) -> Self {
         Self {
             tunnel,
@@ -71,6 +76,8 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
             armed_for: None,
             send_failure: None,
             tun_stats,
+            clock: TurnClock::new(),
+            captures: Captures::default(),
             moved_limit: LogLimit::default(),
             failed_limit: LogLimit::default(),
         }
@@ -88,26 +95,26 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
     }
 
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), DataplaneError>> {
-        // The runtime's clock, so that a test can stand still. Read once a turn.
-        let now = tokio::time::Instant::now().into_std();
+        let now = self.clock.begin();
         let commands = match self.commands(cx, now) {
             Poll::Ready(()) => return Poll::Ready(Ok(())),
             Poll::Pending => commands::turn_of(self.job.as_ref()),
         };
+        if self.captures.is_on() {
+            self.captures.set_port(self.udp.port());
+        }
         self.timers(now);
         self.send_control(cx, now);
-        let inbound =
-            self.inbound.turn(cx, now, &mut self.tunnel, &mut self.tun, &mut self.udp, &mut self.control);
-        let inbound = match inbound {
+        let Self { inbound, outbound, tunnel, tun, udp, control, clock, captures, .. } = self;
+        let inbound = match inbound.turn(cx, clock, tunnel, tun, udp, control, captures) {
             Ok(turn) => turn,
             Err(error) => return Poll::Ready(Err(error)),
         };
-        let outbound = self.outbound.turn(cx, now, &mut self.tunnel, &mut self.tun, &mut self.udp);
-        let outbound = match outbound {
+        let outbound = match outbound.turn(cx, clock, tunnel, tun, udp, captures) {
             Ok(turn) => turn,
             Err(error) => return Poll::Ready(Err(error)),
         };
-        if let Err(error) = answers::write(cx, &mut self.tunnel, &mut self.tun) {
+        if let Err(error) = answers::write(cx, tunnel, tun, captures) {
             return Poll::Ready(Err(error));
         }
         // Packets without a session have asked for a handshake, and datagrams have answers.
@@ -115,11 +122,15 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
         self.send_control(cx, now);
         self.log_events(now);
         self.arm_timer(cx, now);
-        if commands == Turn::Busy
+        self.clock.end();
+        let is_busy = commands == Turn::Busy
             || inbound == Turn::Busy
             || outbound == Turn::Busy
-            || self.tunnel.has_ready_staged() && !self.outbound.is_blocked()
-        {
+            || self.tunnel.has_ready_staged() && !self.outbound.is_blocked();
+        if self.captures.is_on() {
+            self.captures.turn(cx, !is_busy);
+        }
+        if is_busy {
             cx.waker().wake_by_ref();
             // Whoever else needs this core goes on now, and not when the scheduler's clock ticks (every 1 to 10 ms):
             // under load the other end of a connection waits for this core, and everything else behind it.
@@ -132,16 +143,32 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
     fn commands(&mut self, cx: &mut Context<'_>, now: Instant) -> Poll<()> {
         loop {
             if let Some(job) = self.job.take() {
+                self.clock.begin_stage();
+                let times = self.clock.times();
                 let (udp, tun) = (&self.udp, &self.tun_stats);
                 let queues = QueueDepths { control: self.control.len(), ..self.outbound.depths() };
                 let send_failure = [self.send_failure, self.outbound.send_failure()];
                 let send_failure = send_failure.into_iter().flatten().max_by_key(|failure| failure.at);
                 let counters = |tunnel: &Tunnel, peers| {
-                    let (udp_features, udp, tun) = (udp.features(), udp.stats(), tun());
+                    let (udp_features, udp, tun_queues) = (udp.features(), udp.stats(), tun());
+                    let tun = tun_queues.iter().copied().sum();
                     let (tunnel, drops) = (tunnel.stats().clone(), drops(tunnel, &tun));
-                    Snapshot { udp, udp_features, tunnel, drops, peers, tun, queues, send_failure }
+                    let times = times.clone();
+                    Snapshot {
+                        udp,
+                        udp_features,
+                        tunnel,
+                        drops,
+                        peers,
+                        tun,
+                        tun_queues,
+                        queues,
+                        times,
+                        send_failure,
+                    }
                 };
                 self.job = job.turn(&mut self.tunnel, now, counters);
+                self.clock.end_stage(Stage::Commands);
                 if self.job.is_some() {
                     return Poll::Pending;
                 }
@@ -156,6 +183,12 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
                 Some(Command::Rebind { port, fwmark, answer }) => {
                     let _ = answer.try_send(self.udp.rebind(port, fwmark));
                 }
+                Some(Command::Sockets { answer }) => {
+                    let _ = answer.try_send(self.udp.descriptors());
+                }
+                Some(Command::Capture { tap, answer }) => {
+                    let _ = answer.try_send(self.captures.add(*tap));
+                }
                 Some(Command::Ping { answer }) => {
                     let _ = answer.try_send(());
                 }
@@ -166,8 +199,10 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
 
     fn timers(&mut self, now: Instant) {
         if self.tunnel.poll_timeout().is_some_and(|(at, _)| at <= now) {
+            self.clock.begin_stage();
             // Blocked: the control queue is full, and sending it comes back here.
             let _ = self.tunnel.handle_timeout(now, &mut self.control);
+            self.clock.end_stage(Stage::Handshakes);
         }
     }
 
@@ -175,7 +210,11 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
     fn send_control(&mut self, cx: &mut Context<'_>, now: Instant) {
         while let Some(message) = self.control.front() {
             match self.udp.poll_send(cx, &message.transmit()) {
-                Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Ok(sent)) => {
+                    if self.captures.is_on() {
+                        self.captures.sent(&self.tunnel, None, &message.transmit(), sent.bytes);
+                    }
+                }
                 Poll::Ready(Err(error)) => {
                     let destination = message.transmit().destination;
                     self.tunnel.count_drop(error.drop_reason(), 1);
@@ -214,6 +253,9 @@ impl<T: Tun, U: Udp, S: Fn() -> TunStatsSnapshot> EventLoop<T, U, S> {
             }
             match event {
                 Event::HandshakeComplete { peer } => tracing::debug!(%peer, "handshake complete"),
+                Event::HandshakeUnanswered { peer, initiations } => {
+                    tracing::debug!(%peer, initiations, "no answer to handshakes so far");
+                }
                 Event::HandshakeFailed { peer } => {
                     if let Some(left_out) = self.failed_limit.allow(now) {
                         tracing::info!(

@@ -9,7 +9,9 @@ use weft_tun::Tun;
 use weft_tunnel::{ControlQueue, DropReason, MAX_PACKET, PlainSlab, Tunnel};
 
 use super::DataplaneError;
+use super::capture::Captures;
 use super::event_loop::Turn;
+use super::timing::{Stage, TurnClock};
 use crate::udp::{RecvBuffers, Udp};
 
 /// Bytes that one turn opens, and what a datagram costs beside its bytes, as in `outbound.rs`: what waits for the
@@ -49,15 +51,18 @@ impl Inbound {
         self.waiting_since.filter(|_| !self.stalled).map(|since| since + STALL)
     }
 
+    #[expect(clippy::too_many_arguments, reason = "disjoint parts of the event loop, borrowed apart")]
     pub(super) fn turn(
         &mut self,
         cx: &mut Context<'_>,
-        now: Instant,
+        clock: &mut TurnClock,
         tunnel: &mut Tunnel,
         tun: &mut impl Tun,
         udp: &mut impl Udp,
         control: &mut ControlQueue,
+        captures: &mut Captures,
     ) -> Result<Turn, DataplaneError> {
+        let now = clock.now();
         let mut budget = BUDGET;
         while budget > 0 {
             match tun.poll_send_ready(cx) {
@@ -79,9 +84,13 @@ impl Inbound {
                     }
                 }
             }
+            clock.begin_stage();
             if self.buffers.is_done() {
                 match udp.poll_recv(cx, &mut self.buffers) {
-                    Poll::Ready(Ok(_)) => self.failed_calls = 0,
+                    Poll::Ready(Ok(_)) => {
+                        self.failed_calls = 0;
+                        clock.end_stage(Stage::Receive);
+                    }
                     Poll::Ready(Err(error)) => {
                         tracing::debug!(%error, "cannot receive");
                         self.failed_calls += 1;
@@ -95,10 +104,14 @@ impl Inbound {
                 }
             }
             if self.stalled {
-                self.drop_data(now, tunnel, control);
+                self.drop_data(now, tunnel, control, captures);
                 budget = 0;
             } else {
-                let cost = self.open(now, tunnel, tun, control)?;
+                let cost = if captures.is_on() {
+                    self.open::<true>(clock, tunnel, tun, control, captures)?
+                } else {
+                    self.open::<false>(clock, tunnel, tun, control, captures)?
+                };
                 budget = budget.saturating_sub(cost);
             }
         }
@@ -106,14 +119,16 @@ impl Inbound {
     }
 
     /// Opens what was received, as far as the slab has room, and hands it to the writers. Gives what it cost.
-    fn open(
+    /// `CAPTURED`: somebody captures; without, no packet pays for the question.
+    fn open<const CAPTURED: bool>(
         &mut self,
-        now: Instant,
+        clock: &mut TurnClock,
         tunnel: &mut Tunnel,
         tun: &mut impl Tun,
         control: &mut ControlQueue,
+        captures: &mut Captures,
     ) -> Result<usize, DataplaneError> {
-        let mut cost = 0;
+        let (now, mut cost) = (clock.now(), 0);
         while tun.plain_slab().room() >= MAX_PACKET {
             let Some(received) = self.buffers.next() else { break };
             let whole = received.whole();
@@ -122,16 +137,30 @@ impl Inbound {
                 cost += datagram.len() + DATAGRAM_COST;
                 // Drops are counted by the tunnel.
                 let opened = tunnel.handle_datagram(&received.meta, datagram, now, tun.plain_slab(), control);
+                if CAPTURED {
+                    captures.received(tunnel, &received.meta, datagram);
+                }
                 if let Ok(Some(packet)) = opened {
+                    if CAPTURED {
+                        captures.written(tunnel, tun.plain_slab().get(packet), false);
+                    }
                     tun.send(packet).map_err(DataplaneError::Tun)?;
                 }
             }
         }
+        clock.end_stage(Stage::Decrypt);
         tun.flush().map_err(DataplaneError::Tun)?;
+        clock.end_stage(Stage::Write);
         Ok(cost)
     }
 
-    fn drop_data(&mut self, now: Instant, tunnel: &mut Tunnel, control: &mut ControlQueue) {
+    fn drop_data(
+        &mut self,
+        now: Instant,
+        tunnel: &mut Tunnel,
+        control: &mut ControlQueue,
+        captures: &mut Captures,
+    ) {
         while let Some(received) = self.buffers.next() {
             let meta = received.meta;
             for datagram in received.whole().chunks(meta.stride) {
@@ -139,6 +168,9 @@ impl Inbound {
                     tunnel.count_drop(DropReason::TunStalled, 1);
                 } else {
                     let _ = tunnel.handle_datagram(&meta, datagram, now, &mut self.no_plain, control);
+                }
+                if captures.is_on() {
+                    captures.received(tunnel, &meta, datagram);
                 }
             }
         }

@@ -4,13 +4,14 @@
 
 use std::collections::VecDeque;
 use std::task::{Context, Poll};
-use std::time::Instant;
 
 use weft_tun::{Tun, TunBatch};
 use weft_tunnel::{TransmitQueue, Tunnel};
 
+use super::capture::Captures;
 use super::event_loop::Turn;
 use super::read_ahead::ReadAhead;
+use super::timing::{Stage, TurnClock};
 use super::{DataplaneError, QueueDepths, SendFailure};
 use crate::udp::Udp;
 
@@ -67,15 +68,18 @@ impl Outbound {
     pub(super) fn turn(
         &mut self,
         cx: &mut Context<'_>,
-        now: Instant,
+        clock: &mut TurnClock,
         tunnel: &mut Tunnel,
         tun: &mut impl Tun,
         udp: &mut impl Udp,
+        captures: &mut Captures,
     ) -> Result<Turn, DataplaneError> {
+        let now = clock.now();
         let mut budget = BUDGET;
         let mut has_read = false;
         loop {
-            if self.send(cx, now, tunnel, udp).is_pending() {
+            clock.begin_stage();
+            if self.send(cx, clock, tunnel, udp, captures).is_pending() {
                 // Nothing is read from the TUN while the socket takes nothing: the kernel's queue fills, and
                 // senders feel it.
                 self.blocked = true;
@@ -84,6 +88,7 @@ impl Outbound {
             self.blocked = false;
             if tunnel.has_ready_staged() {
                 let _ = tunnel.flush_staged(now, &mut self.queue);
+                clock.end_stage(Stage::Encrypt);
                 continue;
             }
             if budget == 0 {
@@ -93,24 +98,45 @@ impl Outbound {
                 has_read = true;
                 match tun.poll_recv_many(cx, &mut self.batches, self.ahead.room()) {
                     Poll::Ready(Ok(0)) => return Err(DataplaneError::DeviceGone),
-                    Poll::Ready(Ok(_)) => self.ahead.extend(&mut self.batches),
+                    Poll::Ready(Ok(_)) => {
+                        self.ahead.extend(&mut self.batches);
+                        clock.end_stage(Stage::Read);
+                    }
                     Poll::Ready(Err(error)) => return Err(DataplaneError::Tun(error)),
                     Poll::Pending if self.ahead.is_empty() => return Ok(Turn::Idle),
                     Poll::Pending => {}
                 }
             }
-            self.seal(now, tunnel, &mut budget);
+            if captures.is_on() {
+                self.seal::<true>(clock, tunnel, &mut budget, captures);
+            } else {
+                self.seal::<false>(clock, tunnel, &mut budget, captures);
+            }
             has_read &= !self.ahead.is_empty();
         }
     }
 
-    /// Seals what was read, until it is worth a send.
-    fn seal(&mut self, now: Instant, tunnel: &mut Tunnel, budget: &mut usize) {
+    /// Seals what was read, until it is worth a send. `CAPTURED`: somebody captures; without, no packet pays for the
+    /// question.
+    fn seal<const CAPTURED: bool>(
+        &mut self,
+        clock: &mut TurnClock,
+        tunnel: &mut Tunnel,
+        budget: &mut usize,
+        captures: &mut Captures,
+    ) {
+        let (now, before) = (clock.now(), *budget);
         while *budget > 0 && self.queue.len() < SEND_AT && self.queue.has_room_for_super_packet() {
             let Some(mut packet) = self.ahead.next() else { break };
             *budget = budget.saturating_sub(packet.bytes().len() + PACKET_COST);
+            if CAPTURED {
+                captures.read(tunnel, &packet);
+            }
             // Counted by the tunnel.
             let _ = tunnel.handle_tun_packet(&mut packet, now, &mut self.queue);
+        }
+        if *budget < before {
+            clock.end_stage(Stage::Encrypt);
         }
     }
 
@@ -118,14 +144,19 @@ impl Outbound {
     fn send(
         &mut self,
         cx: &mut Context<'_>,
-        now: Instant,
+        clock: &mut TurnClock,
         tunnel: &mut Tunnel,
         udp: &mut impl Udp,
+        captures: &mut Captures,
     ) -> Poll<()> {
+        let now = clock.now();
         while let Some(mut batch) = self.queue.pop() {
             loop {
                 match udp.poll_send(cx, &batch.unsent()) {
                     Poll::Ready(Ok(sent)) => {
+                        if captures.is_on() {
+                            captures.sent(tunnel, Some(batch.path().peer), &batch.unsent(), sent.bytes);
+                        }
                         if sent.source_unusable {
                             tunnel.forget_source(batch.path().peer);
                             batch.forget_source();
@@ -152,6 +183,7 @@ impl Outbound {
                 }
             }
             self.queue.recycle(batch);
+            clock.end_stage(Stage::Send);
         }
         Poll::Ready(())
     }

@@ -9,6 +9,7 @@ use super::record::{Owner, Record, record_path};
 use super::{Applied, HostError, Step, platform, run_hooks};
 use crate::config::{InterfaceName, KillSwitch, Stage};
 use crate::control::socket::Client;
+use crate::control::uapi;
 use crate::routes::Netlink;
 
 /// Commands of the configuration may take long; systemd gives a service as much time.
@@ -53,6 +54,8 @@ pub fn down(directory: &Path, interface: &InterfaceName, keep: Keep) -> Result<D
     match (Record::read(directory, interface)?, ended) {
         (Some(_), _) => clean_up(directory, interface, keep).map(|()| Down::CleanedUp),
         (None, true) => Ok(Down::Ended),
+        // A daemon that `weft up` did not start is not on record, and leaves no more than that.
+        (None, false) if remove_dead_socket(interface) => Ok(Down::CleanedUp),
         (None, false) => {
             let file = record_path(directory, interface);
             Err(HostError::NotUp { interface: interface.to_string(), file })
@@ -101,7 +104,16 @@ pub(super) fn take_back(record: &Record, kernel: &mut Kernel, keep: Keep) -> (Ve
     run_hooks(&record.down, Stage::PostDown, kernel);
     // Nobody answers there any more.
     let _gone = std::fs::remove_file(Client::path_of(&record.interface));
+    remove_dead_socket(&record.interface);
     (failures, kept.into_iter().next())
+}
+
+/// Removes the socket for wg(8) if nobody answers on it; says whether there was one.
+fn remove_dead_socket(interface: &InterfaceName) -> bool {
+    uapi::remove_dead(interface).unwrap_or_else(|error| {
+        tracing::debug!("the socket for wg(8) stays: {error}");
+        false
+    })
 }
 
 pub(super) fn has_kill_switch(step: &Step) -> bool {

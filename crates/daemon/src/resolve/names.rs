@@ -13,11 +13,16 @@ use super::{DEFAULT_RETRIES, Retries};
 use crate::config::Endpoint;
 
 /// A name that answered is not asked again before this; it doubles while its peers stay silent.
-const FIRST_PAUSE: Duration = Duration::from_secs(30);
+const FIRST_PAUSE: Duration = Duration::from_secs(75);
+/// The same for a name whose look-up failed.
+const FIRST_PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(30);
 /// The longest pause between two look-ups of a name that is needed.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 /// How long an address has to bring a handshake before the next one is tried.
 const DWELL: Duration = Duration::from_secs(30);
+/// Initiations without an answer after which a peer that went away from its name's addresses by itself follows its name
+/// again: what keeps it from answering for less than 90 s says nothing about where it is.
+const ROAMED_INITIATIONS: u32 = 18;
 /// Changes of the network come in bursts: an address, then its routes, then name servers.
 const SETTLE: Duration = Duration::from_secs(1);
 /// Between two look-ups of a name while the network keeps changing.
@@ -134,6 +139,14 @@ impl Names {
         // An answer that comes now is better than the last one, so it alone decides.
         if !lookup.is_under_way && lookup.due.is_some_and(|due| due > now) {
             self.changes.extend(state.next_address(&lookup.addresses, now).map(|address| (*peer, address)));
+        }
+    }
+
+    /// So many initiations in a row brought no answer from the peer, 5 s apart.
+    pub fn handle_unanswered(&mut self, peer: &PublicKey, initiations: u32, now: Instant) {
+        let Some(state) = self.peers.get(peer) else { return };
+        if state.is_from_name || initiations >= ROAMED_INITIATIONS {
+            self.handle_stale(peer, now);
         }
     }
 
@@ -284,8 +297,8 @@ fn needs_address(peers: &[PublicKey], states: &HashMap<PublicKey, Peer>) -> bool
 fn pause_after_failure(failures: u32, urgent: bool) -> Duration {
     match Retries::default().pause_after(failures) {
         Some(pause) if urgent => pause,
-        None if urgent => doubled(FIRST_PAUSE, failures - DEFAULT_RETRIES - 1),
-        _ => doubled(FIRST_PAUSE, failures.saturating_sub(1)),
+        None if urgent => doubled(FIRST_PAUSE_AFTER_FAILURE, failures - DEFAULT_RETRIES - 1),
+        _ => doubled(FIRST_PAUSE_AFTER_FAILURE, failures.saturating_sub(1)),
     }
 }
 

@@ -44,6 +44,7 @@ struct Told {
 #[derive(Debug)]
 enum News {
     Stale,
+    Unanswered(u32),
     Heard(Option<SocketAddr>),
 }
 
@@ -109,6 +110,17 @@ impl Handle {
     /// lasts.
     pub fn stale(&self, peer: PublicKey) {
         self.tell(|told| told.note(peer, News::Stale));
+    }
+
+    /// So many handshake initiations to the peer remained without an answer until now
+    /// ([`weft_tunnel::Event::HandshakeUnanswered`]). To be told again while it lasts.
+    pub fn unanswered(&self, peer: PublicKey, initiations: u32) {
+        self.tell(|told| {
+            // That it failed altogether says more.
+            if !matches!(told.news.get(&peer), Some(News::Stale)) {
+                told.note(peer, News::Unanswered(initiations));
+            }
+        });
     }
 
     /// The peer's handshake came through.
@@ -205,6 +217,7 @@ where
         for (peer, news) in told.news {
             match news {
                 News::Stale => self.names.handle_stale(&peer, now),
+                News::Unanswered(initiations) => self.names.handle_unanswered(&peer, initiations, now),
                 News::Heard(from) => self.names.handle_heard(&peer, from),
             }
         }

@@ -8,11 +8,13 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use weft_tun::{TunOffload, TunStatsSnapshot};
 use weft_tunnel::{DropCounters, PeerSnapshot, PublicKey, TunnelStats};
 
+use super::device;
 use super::report::{
-    DropReport, PeerReport, QueueReport, SendFailureReport, StatusReport, TunReport, TunnelReport, UdpReport,
+    DropReport, HistogramReport, PeerReport, QueueReport, SendFailureReport, StageReport, StatusReport,
+    TimesReport, TunQueueReport, TunReport, TunnelReport, UdpReport,
 };
 use super::stage::stage_of;
-use crate::dataplane::{SendFailure, Snapshot};
+use crate::dataplane::{Histogram, SendFailure, Snapshot, Stage, Times};
 use crate::udp::{UdpFeatures, UdpStats};
 
 /// What is known of an interface and does not concern the tunnel: who set it up keeps it true.
@@ -127,13 +129,14 @@ impl Running {
             routes: self.routes.clone(),
             dns: self.dns.clone(),
             firewall: self.firewall.clone(),
-            tun: tun(&snapshot.tun, self.tun_threads, self.tun_offload),
+            tun: tun(&self.interface, snapshot, self.tun_threads, self.tun_offload),
             udp: udp(&snapshot.udp, snapshot.udp_features),
             tunnel: tunnel(&snapshot.tunnel),
             queues: queues(snapshot),
             drops: drops(&snapshot.drops),
             send_failure: snapshot.send_failure.map(|failure| send_failure(failure, now)),
             peers: configured.peers.iter().map(peer).collect(),
+            times: times(&snapshot.times),
             recent: None,
             findings: self.findings.clone(),
         }
@@ -153,7 +156,8 @@ fn unix_ms(time: SystemTime) -> i64 {
     }
 }
 
-fn tun(stats: &TunStatsSnapshot, threads: usize, offload: TunOffload) -> TunReport {
+fn tun(interface: &str, snapshot: &Snapshot, threads: usize, offload: TunOffload) -> TunReport {
+    let stats = &snapshot.tun;
     TunReport {
         threads,
         tcp_offload: offload.tcp,
@@ -166,6 +170,20 @@ fn tun(stats: &TunStatsSnapshot, threads: usize, offload: TunOffload) -> TunRepo
         packets_written: stats.packets_written,
         segments_written: stats.segments_written,
         bytes_written: stats.bytes_written,
+        queue_overflows: device::queue_overflows(interface),
+        queues: snapshot.tun_queues.iter().map(tun_queue).collect(),
+    }
+}
+
+fn tun_queue(stats: &TunStatsSnapshot) -> TunQueueReport {
+    TunQueueReport {
+        packets_read: stats.packets_read,
+        segments_read: stats.segments_read,
+        bytes_read: stats.bytes_read,
+        packets_written: stats.packets_written,
+        segments_written: stats.segments_written,
+        bytes_written: stats.bytes_written,
+        rates: None,
     }
 }
 
@@ -180,6 +198,7 @@ fn udp(stats: &UdpStats, features: UdpFeatures) -> UdpReport {
         batches_sent: stats.batches_sent,
         batch_segments: stats.batch_segments,
         gso_fallbacks: stats.gso_fallbacks,
+        receive_overflows: stats.receive_overflows,
         datagrams_received: stats.datagrams_received,
         bytes_received: stats.bytes_received,
         recv_calls: stats.recv_calls,
@@ -193,6 +212,11 @@ fn tunnel(stats: &TunnelStats) -> TunnelReport {
         handshakes: stats.handshakes,
         keepalives_received: stats.keepalives_received,
         cookies_sent: stats.cookies_sent,
+        handshakes_timed_out: stats.handshakes_timed_out,
+        initiations_sent: stats.initiations_sent,
+        responses_sent: stats.responses_sent,
+        icmp_sent: stats.icmp_sent,
+        icmp_suppressed: stats.icmp_suppressed,
     }
 }
 
@@ -200,9 +224,28 @@ fn queues(snapshot: &Snapshot) -> QueueReport {
     QueueReport {
         staged_bytes: snapshot.tunnel.staged_bytes as u64,
         staged_packets: snapshot.tunnel.staged_segments,
+        staging_budget_bytes: snapshot.tunnel.staging_budget_bytes as u64,
         control_waiting: snapshot.queues.control,
         transmit_waiting: snapshot.queues.transmit,
         read_ahead_bytes: snapshot.queues.read_ahead_bytes,
+    }
+}
+
+fn times(times: &Times) -> TimesReport {
+    let stage = |stage: Stage| {
+        let (direction, label) = stage.label();
+        let times = histogram(times.stage(stage));
+        StageReport { direction: direction.to_owned(), stage: label.to_owned(), times }
+    };
+    TimesReport { turns: histogram(times.turns()), stages: Stage::ALL.into_iter().map(stage).collect() }
+}
+
+fn histogram(histogram: &Histogram) -> HistogramReport {
+    let filled = histogram.counts().iter().enumerate().filter(|&(_, &count)| count > 0);
+    HistogramReport {
+        count: histogram.counts().iter().sum(),
+        sum_ns: histogram.sum_ns(),
+        buckets: filled.map(|(bucket, &count)| (Histogram::bound_ns(bucket), count)).collect(),
     }
 }
 
@@ -299,6 +342,7 @@ mod tests {
             peers: vec![PeerSnapshot {
                 public_key: key,
                 endpoint: None,
+                source: None,
                 last_handshake: Some(since + Duration::from_secs(60)),
                 path_limit: None,
                 is_trying: true,
@@ -307,7 +351,9 @@ mod tests {
                 staged_bytes: 9,
             }],
             tun: TunStatsSnapshot::default(),
+            tun_queues: vec![TunStatsSnapshot { bytes_read: 6, ..TunStatsSnapshot::default() }],
             queues: QueueDepths { control: 4, ..QueueDepths::default() },
+            times: Times::default(),
             send_failure: Some(SendFailure {
                 destination: "192.0.2.9:1".parse().unwrap(),
                 reason: DropReason::DatagramTooLong,
@@ -331,6 +377,7 @@ mod tests {
         // Not in the tunnel: where it was said to be, and at rest.
         assert_eq!((idle.endpoint.as_deref(), idle.latest_handshake_ms), (Some("192.0.2.1:1"), None));
         assert_eq!((report.queues.staged_bytes, report.queues.control_waiting), (9, 4));
+        assert_eq!(report.tun.queues.iter().map(|queue| queue.bytes_read).collect::<Vec<_>>(), [6]);
         assert!(report.udp.datagrams_sent == 5 && report.udp.gro && !report.udp.gso);
         let failure = report.send_failure.as_ref().unwrap();
         assert_eq!((failure.endpoint.as_str(), failure.age_ms), ("192.0.2.9:1", 1000));

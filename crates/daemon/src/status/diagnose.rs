@@ -40,6 +40,7 @@ pub fn diagnose(report: &StatusReport) -> Vec<Finding> {
     mtu(report, &mut findings);
     buffers(report, &mut findings);
     offload(report, &mut findings);
+    overflows(report, &mut findings);
     drops(report, &mut findings);
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.level));
     findings
@@ -128,6 +129,45 @@ fn about_peer(peer: &PeerReport, report: &StatusReport) -> Option<Finding> {
 /// A peer that nobody wants anything of may be silent for ever.
 fn wants_session(peer: &PeerReport) -> bool {
     peer.is_trying || peer.staged_bytes > 0 || peer.persistent_keepalive.is_some()
+}
+
+/// Whether a peer should have a session: something is wanted of it, and it can be asked. One without an endpoint has
+/// to begin itself.
+pub fn should_have_session(peer: &PeerReport) -> bool {
+    wants_session(peer) && peer.endpoint.is_some()
+}
+
+/// Whether the peer has a session, as far as the age of its handshake tells.
+pub fn has_session(peer: &PeerReport) -> bool {
+    peer.latest_handshake_ms.is_some_and(|ms| ms <= SESSION_MS + RETRIES_MS)
+}
+
+/// Why an interface is not ready, a sentence each, told from a report with its findings: problems, and peers that should
+/// have a session and have none. Nothing: it is ready.
+pub fn unready(report: &StatusReport) -> Vec<String> {
+    let problems: Vec<&Finding> =
+        report.findings.iter().filter(|finding| finding.level == Level::Problem).collect();
+    let mut sentences: Vec<String> = problems.iter().map(|problem| sentence(problem)).collect();
+    let told = |label: &str| problems.iter().any(|problem| problem.about.as_deref() == Some(label));
+    let lacking = report.peers.iter().filter(|peer| should_have_session(peer) && !has_session(peer));
+    let (mut named, mut more) = (0, 0);
+    for label in lacking.map(PeerReport::label).filter(|label| !told(label)) {
+        if named < NAMED_PEERS {
+            named += 1;
+            sentences.push(format!("{label}: a handshake is wanted, and none came through yet"));
+        } else {
+            more += 1;
+        }
+    }
+    if more > 0 {
+        sentences.push(format!("{more} more peers should have a session and have none"));
+    }
+    sentences
+}
+
+fn sentence(finding: &Finding) -> String {
+    let about = finding.about.as_ref().map(|about| format!("{about}: ")).unwrap_or_default();
+    format!("{about}{}", finding.says)
 }
 
 fn waiting(peer: &PeerReport) -> String {
@@ -279,6 +319,28 @@ fn buffers(report: &StatusReport, findings: &mut Vec<Finding>) {
                 "sysctl -w net.core.{sysctl}={WANTED_BUFFER} and restart, or give weft CAP_NET_ADMIN"
             )),
         );
+    }
+}
+
+/// What the kernel threw away before weft saw it.
+fn overflows(report: &StatusReport, findings: &mut Vec<Finding>) {
+    let Some(recent) = &report.recent else { return };
+    for (code, count, what) in [
+        ("tun_overflow", recent.queue_overflows, "packets did not fit the queue of the TUN"),
+        ("udp_overflow", recent.receive_overflows, "datagrams did not fit the UDP receive buffer"),
+    ] {
+        if count > 0 {
+            findings.push(
+                Finding::new(
+                    code,
+                    Level::Warning,
+                    format!("{count} {what} just now: weft did not get to them in time"),
+                )
+                .advise(
+                    "more of the processor for it (CPUWeight= of its unit, --realtime), or less for others",
+                ),
+            );
+        }
     }
 }
 

@@ -19,6 +19,13 @@ pub fn add_recent(now: &mut StatusReport, before: &StatusReport) {
         peer.rates =
             Some(rates(peer.tx_bytes.saturating_sub(tx), peer.rx_bytes.saturating_sub(rx), window_ms));
     }
+    if now.tun.queues.len() == before.tun.queues.len() {
+        for (queue, earlier) in now.tun.queues.iter_mut().zip(&before.tun.queues) {
+            let read = queue.bytes_read.saturating_sub(earlier.bytes_read);
+            let written = queue.bytes_written.saturating_sub(earlier.bytes_written);
+            queue.rates = Some(rates(read, written, window_ms));
+        }
+    }
     let grown = |drop: &DropReport| {
         let earlier = before.drops.iter().find(|earlier| earlier.reason == drop.reason);
         let packets = drop.packets.saturating_sub(earlier.map_or(0, |earlier| earlier.packets));
@@ -32,6 +39,8 @@ pub fn add_recent(now: &mut StatusReport, before: &StatusReport) {
             window_ms,
         ),
         drops: now.drops.iter().filter_map(grown).collect(),
+        queue_overflows: now.tun.queue_overflows.saturating_sub(before.tun.queue_overflows),
+        receive_overflows: now.udp.receive_overflows.saturating_sub(before.udp.receive_overflows),
         batch_segments: std::array::from_fn(|bucket| {
             now.udp.batch_segments[bucket].saturating_sub(before.udp.batch_segments[bucket])
         }),
@@ -47,6 +56,7 @@ fn rates(tx_bytes: u64, rx_bytes: u64, window_ms: u64) -> Rates {
 mod tests {
     use super::*;
     use crate::status::PeerReport;
+    use crate::status::report::TunQueueReport;
 
     fn report(uptime_ms: u64, tx: u64, rx: u64, drops: &[(&str, u64)]) -> StatusReport {
         let mut report = StatusReport {
@@ -68,6 +78,8 @@ mod tests {
             ..StatusReport::default()
         };
         (report.udp.bytes_sent, report.udp.bytes_received) = (tx, rx);
+        report.tun.queues =
+            vec![TunQueueReport { bytes_read: 2 * tx, bytes_written: 2 * rx, ..TunQueueReport::default() }];
         report
     }
 
@@ -82,6 +94,10 @@ mod tests {
         assert_eq!(recent.rates, Rates { tx_bytes_per_second: 1000, rx_bytes_per_second: 4000 });
         assert_eq!(now.peers[0].rates, Some(recent.rates));
         assert_eq!(now.peers[1].rates.unwrap().rx_bytes_per_second, 20);
+        assert_eq!(
+            now.tun.queues[0].rates,
+            Some(Rates { tx_bytes_per_second: 2000, rx_bytes_per_second: 8000 })
+        );
         let drops: Vec<_> = recent.drops.iter().map(|drop| (drop.reason.as_str(), drop.packets)).collect();
         assert_eq!(drops, [("no_peer", 4), ("invalid_tag", 2)]);
     }

@@ -53,6 +53,8 @@ pub struct StatusReport {
     pub send_failure: Option<SendFailureReport>,
     /// The peers.
     pub peers: Vec<PeerReport>,
+    /// How busy the packet thread is.
+    pub times: TimesReport,
     /// What happened lately, where two reports could be compared.
     pub recent: Option<Recent>,
     /// What is odd or wrong.
@@ -85,6 +87,31 @@ pub struct TunReport {
     pub segments_written: u64,
     /// Bytes written.
     pub bytes_written: u64,
+    /// Packets that the kernel threw away since the device is there, because weft did not read them in time; a
+    /// super-packet counts once.
+    pub queue_overflows: u64,
+    /// The same queue by queue, in the order of their numbers.
+    pub queues: Vec<TunQueueReport>,
+}
+
+/// A queue of the TUN device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TunQueueReport {
+    /// Packets read; a super-packet counts once.
+    pub packets_read: u64,
+    /// Packets read as the wire would see them: a super-packet counts its segments.
+    pub segments_read: u64,
+    /// Bytes read.
+    pub bytes_read: u64,
+    /// Packets written, a system call each; a super-packet counts once.
+    pub packets_written: u64,
+    /// Packets written as they came from the peers: a super-packet counts its segments.
+    pub segments_written: u64,
+    /// Bytes written.
+    pub bytes_written: u64,
+    /// How fast it is read (sent to peers) and written (received from them), where two reports could be compared.
+    pub rates: Option<Rates>,
 }
 
 /// The UDP sockets. Bytes are those of the UDP payload.
@@ -109,6 +136,8 @@ pub struct UdpReport {
     pub batch_segments: [u64; 7],
     /// Batches that had to be sent as single datagrams.
     pub gso_fallbacks: u64,
+    /// Datagrams that arrived and that the kernel threw away, because weft did not take them in time.
+    pub receive_overflows: u64,
     /// Datagrams that arrived.
     pub datagrams_received: u64,
     /// Bytes of these.
@@ -127,10 +156,20 @@ pub struct TunnelReport {
     pub opened: u64,
     /// Handshakes that came through.
     pub handshakes: u64,
+    /// Times that handshakes were given up, after 90 s without one that came through.
+    pub handshakes_timed_out: u64,
+    /// Handshake initiations sent.
+    pub initiations_sent: u64,
+    /// Handshake responses sent.
+    pub responses_sent: u64,
     /// Keepalives received.
     pub keepalives_received: u64,
     /// Cookie replies sent: the interface was under a load of handshakes.
     pub cookies_sent: u64,
+    /// ICMP errors given to senders of packets that could not go on.
+    pub icmp_sent: u64,
+    /// ICMP errors that were due and not given, because there were too many.
+    pub icmp_suppressed: u64,
 }
 
 /// What waits at this moment.
@@ -141,12 +180,48 @@ pub struct QueueReport {
     pub staged_bytes: u64,
     /// These packets, as the wire would see them.
     pub staged_packets: u64,
+    /// Bytes that may wait for a session, all peers together.
+    pub staging_budget_bytes: u64,
     /// Handshake messages and keepalives that wait for the socket.
     pub control_waiting: usize,
     /// Encrypted batches that wait for the socket.
     pub transmit_waiting: usize,
     /// Bytes that were read from the TUN and are not encrypted yet.
     pub read_ahead_bytes: usize,
+}
+
+/// How long the packet thread takes for what it does.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TimesReport {
+    /// The turns of the event loop, all of them: what waits elsewhere waits no longer than that.
+    pub turns: HistogramReport,
+    /// The stages of one turn in 64, each time with a batch.
+    pub stages: Vec<StageReport>,
+}
+
+/// How long a stage takes with a batch.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StageReport {
+    /// `outbound`, `inbound` or `both`.
+    pub direction: String,
+    /// The stage of that direction: `read`, `encrypt`, `send`, `receive`, `decrypt`, `write`, `handshakes`, `commands`.
+    pub stage: String,
+    /// How long it took.
+    pub times: HistogramReport,
+}
+
+/// How often something took how long.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HistogramReport {
+    /// How often.
+    pub count: u64,
+    /// Nanoseconds, all together.
+    pub sum_ns: u64,
+    /// The buckets that are not empty: nanoseconds at most (nothing: more than a second), and how often.
+    pub buckets: Vec<(Option<u64>, u64)>,
 }
 
 /// A datagram that the kernel refused to send.
@@ -205,7 +280,7 @@ pub struct PeerReport {
     pub rates: Option<Rates>,
 }
 
-/// Bytes a second, of the UDP payload.
+/// Bytes a second: of the UDP payload, or for a queue of the TUN of its IP packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Rates {
@@ -225,6 +300,10 @@ pub struct Recent {
     pub rates: Rates,
     /// Packets dropped meanwhile, by reason.
     pub drops: Vec<DropReport>,
+    /// What the kernel threw away meanwhile, as [`TunReport::queue_overflows`].
+    pub queue_overflows: u64,
+    /// What the kernel threw away meanwhile, as [`UdpReport::receive_overflows`].
+    pub receive_overflows: u64,
     /// Messages that the kernel got meanwhile, as [`UdpReport::batch_segments`].
     pub batch_segments: [u64; 7],
 }

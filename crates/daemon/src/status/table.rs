@@ -26,6 +26,9 @@ pub(super) fn render(report: &StatusReport, findings: &[Finding]) -> String {
     );
     // Writing to a string cannot fail.
     let _ = writeln!(text, "{}", interface(report));
+    if report.tun.queues.len() > 1 {
+        let _ = writeln!(text, "{}", tun_queues(report));
+    }
     if !report.peers.is_empty() {
         let _ = writeln!(text, "{}", peers(report));
         if report.peers.len() > SHOWN_PEERS {
@@ -75,6 +78,10 @@ fn interface(report: &StatusReport) -> Table {
     row("received", traffic(report.udp.bytes_received, report.udp.datagrams_received, rates(report, true)));
     row("batches", batches(report));
     row("waiting", waiting(report));
+    let (tun, udp) = (report.tun.queue_overflows, report.udp.receive_overflows);
+    if tun + udp > 0 {
+        row("overflows", format!("{tun} packets of the TUN's queue, {udp} datagrams of the receive buffers"));
+    }
     table
 }
 
@@ -154,7 +161,7 @@ fn batches(report: &StatusReport) -> String {
 }
 
 /// The sizes that a bucket of `batch_segments` counts.
-pub(crate) fn bucket_label(bucket: usize) -> String {
+pub fn bucket_label(bucket: usize) -> String {
     match bucket {
         0 => "1".to_owned(),
         1 => "2".to_owned(),
@@ -184,6 +191,31 @@ fn waiting(report: &StatusReport) -> String {
     if parts.is_empty() { "nothing".to_owned() } else { parts.join(", ") }
 }
 
+/// What each queue of the device moves: from the peers to the machine, and from the machine to the peers.
+fn tun_queues(report: &StatusReport) -> Table {
+    let mut table = new_table();
+    table.set_header(["queue", "received", "packets a write", "sent", "packets a read"]);
+    for (number, queue) in report.tun.queues.iter().enumerate() {
+        let mean = |segments: u64, packets: u64| match packets {
+            0 => "-".to_owned(),
+            packets => format!("{:.1}", segments as f64 / packets as f64),
+        };
+        table.add_row([
+            Cell::new(number),
+            amount(queue.bytes_written, queue.rates.map(|rates| rates.rx_bytes_per_second)),
+            Cell::new(mean(queue.segments_written, queue.packets_written)),
+            amount(queue.bytes_read, queue.rates.map(|rates| rates.tx_bytes_per_second)),
+            Cell::new(mean(queue.segments_read, queue.packets_read)),
+        ]);
+    }
+    table
+}
+
+/// A total, and below it the rate if it is known.
+fn amount(total: u64, speed: Option<u64>) -> Cell {
+    Cell::new(speed.map_or_else(|| bytes(total), |speed| format!("{}\n{}", bytes(total), rate(speed))))
+}
+
 fn peers(report: &StatusReport) -> Table {
     let mut table = new_table();
     table.set_header(["peer", "endpoint", "handshake", "received", "sent", "allowed IPs", "keepalive"]);
@@ -204,9 +236,6 @@ fn peer_row(peer: &PeerReport) -> Vec<Cell> {
         Some(ms) => Cell::new(format!("{} ago", age(ms))),
         None if peer.is_trying => Cell::new("none yet, trying").fg(Color::Red),
         None => Cell::new("none yet").fg(Color::Yellow),
-    };
-    let amount = |total: u64, speed: Option<u64>| {
-        Cell::new(speed.map_or_else(|| bytes(total), |speed| format!("{}\n{}", bytes(total), rate(speed))))
     };
     vec![
         Cell::new(name),

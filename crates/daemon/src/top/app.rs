@@ -32,9 +32,9 @@ impl Sort {
     }
 }
 
-/// The rates of a peer.
+/// The rates of a peer or a queue.
 #[derive(Clone, Debug, Default)]
-pub(super) struct PeerHistory {
+pub(super) struct Histories {
     pub(super) inbound: History,
     pub(super) outbound: History,
 }
@@ -54,7 +54,9 @@ pub(super) struct App {
     pub(super) outbound: History,
     /// Packets a second.
     pub(super) drops: History,
-    pub(super) peers: HashMap<String, PeerHistory>,
+    pub(super) peers: HashMap<String, Histories>,
+    /// Those of the TUN's queues, in their order.
+    pub(super) queues: Vec<Histories>,
     /// Places in the report's list of peers, as they are shown.
     pub(super) order: Vec<usize>,
     /// The key of the chosen peer.
@@ -78,6 +80,7 @@ impl App {
             outbound: History::default(),
             drops: History::default(),
             peers: HashMap::new(),
+            queues: Vec::new(),
             order: Vec::new(),
             selected: None,
             offset: 0,
@@ -118,6 +121,13 @@ impl App {
                 history.outbound.push(rates.tx_bytes_per_second);
             }
             self.peers.insert(peer.public_key.clone(), history);
+        }
+        self.queues.resize_with(report.tun.queues.len(), Histories::default);
+        for (history, queue) in self.queues.iter_mut().zip(&report.tun.queues) {
+            if let Some(rates) = queue.rates {
+                history.inbound.push(rates.rx_bytes_per_second);
+                history.outbound.push(rates.tx_bytes_per_second);
+            }
         }
         self.findings = diagnose(&report);
         self.report = Some(report);

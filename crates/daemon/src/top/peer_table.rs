@@ -5,7 +5,7 @@ use ratatui::layout::{Constraint, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::widgets::{Cell, Row, Table};
 
-use super::app::{App, PeerHistory};
+use super::app::{App, Histories};
 use super::draw::coloured;
 use crate::status::{PeerReport, age, bytes, rate};
 
@@ -56,7 +56,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &mut App, area: Rect) {
     app.offset = app.offset.min(app.order.len().saturating_sub(lines));
     let Some(report) = &app.report else { return };
     let columns: Vec<_> = COLUMNS.iter().filter(|(_, from, ..)| area.width >= *from).collect();
-    let nothing = PeerHistory::default();
+    let nothing = Histories::default();
     let rows = app.order.iter().enumerate().skip(app.offset).take(lines).map(|(line, &place)| {
         let peer = &report.peers[place];
         let history = app.peers.get(&peer.public_key).unwrap_or(&nothing);
@@ -77,7 +77,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &mut App, area: Rect) {
     frame.render_widget(table, area);
 }
 
-fn cell(app: &App, column: Column, width: u16, peer: &PeerReport, history: &PeerHistory) -> Cell<'static> {
+fn cell(app: &App, column: Column, width: u16, peer: &PeerReport, history: &Histories) -> Cell<'static> {
     let rates = peer.rates.unwrap_or_default();
     let width = usize::from(width);
     match column {

@@ -9,7 +9,7 @@ use super::endpoint;
 use crate::control::{AllowedIpChange, DeviceChange, PeerChange};
 
 /// The request, with the empty line at its end.
-pub(super) fn set(change: &DeviceChange) -> Zeroizing<Vec<u8>> {
+pub(crate) fn set(change: &DeviceChange) -> Zeroizing<Vec<u8>> {
     // Room for all of it at once: a string that grows leaves copies of keys behind.
     let peers: usize = change.peers.iter().map(|peer| 512 + 64 * peer.allowed_ips.len()).sum();
     let mut text = Request(Zeroizing::new(String::with_capacity(512 + peers)));
@@ -49,10 +49,13 @@ impl Request {
     fn peer(&mut self, peer: &PeerChange) {
         self.line("public_key", hex(peer.public_key.as_bytes()).as_str());
         if peer.remove {
-            return self.line("remove", true);
+            self.line("remove", true);
         }
         if peer.update_only {
             self.line("update_only", true);
+        }
+        if peer.remove {
+            return;
         }
         if let Some(key) = &peer.preshared_key {
             self.secret("preshared_key", key.as_ref().map(PresharedKey::as_bytes));

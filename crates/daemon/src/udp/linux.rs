@@ -2,16 +2,18 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::task::{Context, Poll, ready};
 
 use weft_tunnel::Transmit;
 
+pub use self::adopt::check_socket;
 pub(crate) use self::kernel::Release;
 use self::send::Sender;
 use self::socket::UdpSocket;
 use super::{BindError, RecvBuffers, SendError, Sent, Udp, UdpConfig, UdpFeatures, UdpStats};
 
+mod adopt;
 mod cmsg;
 mod fallback;
 mod kernel;
@@ -21,6 +23,9 @@ mod send;
 mod socket;
 #[cfg(test)]
 mod tests;
+
+/// A socket that can be handed over.
+pub type Descriptor = OwnedFd;
 
 /// An IPv4 and an IPv6 socket on one port; one of them where the machine has only one of the families.
 #[derive(Debug)]
@@ -47,6 +52,19 @@ impl UdpSockets {
         Ok(sockets)
     }
 
+    /// Takes over sockets that passed [`check_socket`] and have the port of `config`; opens them if there are none.
+    /// Has to be called within a tokio runtime with I/O.
+    ///
+    /// # Errors
+    /// Those of [`BindError`].
+    pub fn adopt(descriptors: Vec<Descriptor>, config: &UdpConfig) -> Result<Self, BindError> {
+        if descriptors.is_empty() {
+            return Self::bind(config);
+        }
+        let (v4, v6) = adopt::sort(descriptors, config)?;
+        Self::from_sockets(v4, v6, config)
+    }
+
     fn from_sockets(
         v4: Option<socket2::Socket>,
         v6: Option<socket2::Socket>,
@@ -60,11 +78,6 @@ impl UdpSockets {
         let gso = config.gso && [&v4, &v6].into_iter().flatten().all(UdpSocket::knows_gso);
         let sender = Sender::new(gso, config.path_mtu, release);
         Ok(Self { v4, v6, config: *config, v6_first: false, sender, stats: UdpStats::default() })
-    }
-
-    /// The port of both sockets.
-    pub fn port(&self) -> u16 {
-        self.config.port
     }
 
     fn set_mark(&mut self, fwmark: u32) -> Result<(), BindError> {
@@ -144,12 +157,16 @@ impl Udp for UdpSockets {
         if port.is_some_and(|port| port != self.config.port) {
             // What arrived at the old port and was not read yet is lost with it, as it is a moment later anyway.
             let mut sockets = Self::bind(&config)?;
-            sockets.stats = self.stats;
+            sockets.stats = self.stats();
             *self = sockets;
         } else if config.fwmark != self.config.fwmark {
             self.set_mark(config.fwmark)?;
         }
         Ok(self.config.port)
+    }
+
+    fn descriptors(&self) -> io::Result<Vec<Descriptor>> {
+        [&self.v4, &self.v6].into_iter().flatten().map(UdpSocket::try_clone).collect()
     }
 
     fn features(&self) -> UdpFeatures {
@@ -163,7 +180,12 @@ impl Udp for UdpSockets {
         }
     }
 
+    fn port(&self) -> u16 {
+        self.config.port
+    }
+
     fn stats(&self) -> UdpStats {
-        self.stats
+        let dropped: u64 = [&self.v4, &self.v6].into_iter().flatten().map(UdpSocket::dropped).sum();
+        UdpStats { receive_overflows: self.stats.receive_overflows + dropped, ..self.stats }
     }
 }

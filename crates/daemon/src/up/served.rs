@@ -5,7 +5,8 @@ use std::sync::{Arc, mpsc};
 use zeroize::Zeroizing;
 
 use super::supervisor::{Inbox, Message};
-use crate::control::socket::{Manage, ManageError, Reload, ReloadReport};
+use crate::capture::Recording;
+use crate::control::socket::{CaptureRequest, Manage, ManageError, Reload, ReloadReport};
 use crate::control::{Control, ControlError, Controller, DeviceChange, DeviceState, Managed};
 use crate::status::StatusReport;
 
@@ -60,6 +61,10 @@ impl Manage for Managing {
         let (answer, answered) = mpsc::sync_channel(1);
         self.inbox.send(Message::Reload(reload, answer)).map_err(|_| ManageError::Ended)?;
         answered.recv().map_err(|_| ManageError::Ended)?
+    }
+
+    fn capture(&self, request: &CaptureRequest) -> Result<Recording, ManageError> {
+        self.managed.capture(request)
     }
 
     fn stop(&self) {

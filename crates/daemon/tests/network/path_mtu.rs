@@ -26,9 +26,13 @@ const SMALL: u32 = 1300;
 const AROUND: [u16; 2] = [20 + 8 + 32, 40 + 8 + 32];
 
 fn lab() -> Routed {
+    lab_with(SMALL)
+}
+
+fn lab_with(mtu: u32) -> Routed {
     let lab = Routed::new(1500).unwrap();
-    link::set_mtu(&lab.router, "to-server", SMALL).unwrap();
-    link::set_mtu(&lab.server, OUTER, SMALL).unwrap();
+    link::set_mtu(&lab.router, "to-server", mtu).unwrap();
+    link::set_mtu(&lab.server, OUTER, mtu).unwrap();
     lab
 }
 
@@ -161,6 +165,55 @@ fn without_discovery_what_is_too_long_arrives_in_pieces() {
         // By the router over IPv4, by the sender over IPv6.
         let by = if is_v6 { &lab.client } else { &lab.router };
         assert!(fragments_made(by) > 0);
+    }
+}
+
+/// Lets the router say nothing any more.
+fn silence(router: &Namespace) -> bool {
+    let rules = "table inet silent { chain output { type filter hook output priority 0; \
+                 icmp type destination-unreachable drop; icmpv6 type packet-too-big drop; }; }";
+    let mut nft = router.command("nft");
+    nft.arg(rules);
+    router.run(|| nft.status()).is_ok_and(|status| status.success())
+}
+
+#[test]
+fn a_black_hole_swallows_what_is_too_long_and_nothing_else_until_the_mtu_is_smaller() {
+    let test = "a_black_hole_swallows_what_is_too_long_and_nothing_else_until_the_mtu_is_smaller";
+    if !lab::tun_permitted(test) {
+        return;
+    }
+    for is_v6 in [false, true] {
+        // IPv6 inside needs 1280 of it.
+        let small = 1400;
+        let lab = lab_with(small);
+        if !silence(&lab.router) {
+            return lab::not_run(test, "nft does not work");
+        }
+        let pair = start(&lab, is_v6, PathMtu::On);
+        let sink = lab.server.run(|| UdpSocket::bind((inner_v4(SERVER), 0))).unwrap();
+        sink.set_read_timeout(Some(std::time::Duration::from_secs(20))).unwrap();
+        let sender = unfragmented(&lab.client, inner_v4(CLIENT), sink.local_addr().unwrap());
+        // In the order in which they are sent: handshakes are short, so the tunnel is up.
+        for len in [100, 1420 - 28, 101, 1420 - 28, 102] {
+            sender.send(&vec![7; len]).unwrap();
+        }
+        let received = [(); 3].map(|()| sink.recv(&mut [0; 2000]).unwrap());
+        assert_eq!(received, [100, 101, 102]);
+        assert_eq!(
+            (known_mtu(&sender), pair.client.peer().path_limit),
+            (1420, None),
+            "nobody has said anything"
+        );
+        drop(pair);
+        // What docs/MTU.md advises: an MTU that fits, on both ends.
+        let options = Options { path_mtu: PathMtu::On, ..options() };
+        let mtu = small as u16 - AROUND[usize::from(is_v6)];
+        let _pair = Pair::start(&lab.client, &lab.server, server_at(is_v6), Some(mtu), &options);
+        let conversation =
+            Conversation::start((&lab.client, inner_v4(CLIENT)), (&lab.server, inner_v4(SERVER)));
+        conversation.wait_for_more(4 * MIB);
+        conversation.finish();
     }
 }
 

@@ -20,6 +20,7 @@
 #![allow(clippy::unwrap_used, reason = "clippy.toml allows it in tests, but not in their helpers")]
 
 mod accounts;
+mod capture;
 mod content;
 mod flood;
 mod lifecycle;

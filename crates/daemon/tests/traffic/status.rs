@@ -16,15 +16,19 @@ use crate::support::{
 };
 
 /// A running `weft up`, and the directory with its file and its control socket.
-struct Running {
+pub(crate) struct Running {
     process: WeftProcess,
     directory: TempDir,
 }
 
 impl Running {
-    fn up(namespace: &Namespace, conf: &Conf) -> Self {
+    pub(crate) fn up(namespace: &Namespace, conf: &Conf) -> Self {
+        Self::up_with(namespace, conf, &[])
+    }
+
+    fn up_with(namespace: &Namespace, conf: &Conf, arguments: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let running = Self { process: start(namespace, conf, directory.path()), directory };
+        let running = Self { process: start_with(namespace, conf, directory.path(), arguments), directory };
         running.process.wait_until_up();
         // The socket is opened right after that is said.
         wait_until("the control socket", || UnixStream::connect(running.socket()).ok());
@@ -35,12 +39,25 @@ impl Running {
         self.directory.path().join(format!("{NAME}.sock"))
     }
 
-    fn command(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         command(self.directory.path(), arguments)
     }
 
-    fn weft(&self, arguments: &[&str]) -> Output {
+    pub(crate) fn weft(&self, arguments: &[&str]) -> Output {
         self.command(arguments).output().unwrap()
+    }
+
+    /// Where its file and its socket are.
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    pub(crate) fn stop(self) {
+        self.process.stop();
+    }
+
+    pub(crate) fn into_parts(self) -> (WeftProcess, TempDir) {
+        (self.process, self.directory)
     }
 
     /// What `weft status --json` says of the interface.
@@ -53,8 +70,14 @@ impl Running {
 }
 
 fn start(namespace: &Namespace, conf: &Conf, directory: &Path) -> WeftProcess {
+    start_with(namespace, conf, directory, &[])
+}
+
+fn start_with(namespace: &Namespace, conf: &Conf, directory: &Path, arguments: &[&str]) -> WeftProcess {
     let file = conf.write(directory, NAME);
-    WeftProcess::spawn(namespace, WeftProcess::command(namespace, &file)).unwrap()
+    let mut command = WeftProcess::command(namespace, &file);
+    command.args(arguments);
+    WeftProcess::spawn(namespace, command).unwrap()
 }
 
 fn command(directory: &Path, arguments: &[&str]) -> Command {
@@ -121,6 +144,38 @@ fn status_tells_what_a_tunnel_does_and_that_none_runs() {
     let named = command(a.directory.path(), &["status", NAME]).output().unwrap();
     assert_eq!(named.status.code(), Some(1));
     assert!(text(&named.stderr).contains("weft0 is not running"), "{named:?}");
+}
+
+#[test]
+fn status_tells_what_each_queue_moves() {
+    let Some(ends) = Ends::new("status_tells_what_each_queue_moves", 1500) else { return };
+    let (conf_a, conf_b) = Conf::pair(Family::V4);
+    let a = Running::up_with(&ends.a, &conf_a, &["--tun-threads", "2"]);
+    let b = Running::up(&ends.b, &conf_b);
+    for _ in 0..20 {
+        assert!(answers(&ends.a, End::B.inner(Family::V4)));
+    }
+    let tun = a.status()["tun"].take();
+    let queues = tun["queues"].as_array().unwrap();
+    assert_eq!(queues.len(), 2, "{tun}");
+    for counter in [
+        "packets_read",
+        "segments_read",
+        "bytes_read",
+        "packets_written",
+        "segments_written",
+        "bytes_written",
+    ] {
+        let number = |value: &Value| value[counter].as_u64().unwrap();
+        assert_eq!(queues.iter().map(number).sum::<u64>(), number(&tun), "{counter} in {tun}");
+        // By chance all of twenty connections may be in one queue, once in half a million times.
+        assert!(queues.iter().all(|queue| number(queue) > 0), "{counter} in {tun}");
+    }
+    assert!(queues.iter().all(|queue| queue["rates"].is_object()), "{tun}");
+    let shown = text(&a.weft(&["status", "--sample", "0"]).stdout);
+    assert!(shown.contains("packets a write"), "{shown}");
+    a.process.stop();
+    b.process.stop();
 }
 
 #[test]

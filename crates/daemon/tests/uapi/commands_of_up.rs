@@ -77,3 +77,28 @@ fn removing_the_socket_takes_the_interface_down() {
     assert!(daemon.wait().success(), "{}", daemon.log());
     assert!(!machine.has_link(NAME));
 }
+
+#[test]
+fn down_removes_the_socket_that_a_killed_daemon_left() {
+    let test = "down_removes_the_socket_that_a_killed_daemon_left";
+    let Some(machine) = Machine::new(test, &["wg"]) else { return };
+    let text = format!("[Interface]\nPrivateKey = {}\nAddress = 10.9.0.1/24\n", *key(1).to_base64());
+    let file = machine.file(&format!("{NAME}.conf"), &text);
+    // Of `weft up`, which writes down what is to be taken back, and of `weft NAME`, which leaves nothing else.
+    for starts in [up as fn(&Machine, &str) -> Daemon, |machine, _| Daemon::start(machine)] {
+        let mut daemon = starts(&machine, &file);
+        daemon.wait_until_ready(&machine);
+        daemon.signal(Signal::SIGKILL);
+        daemon.wait();
+        assert!(machine.has_socket(NAME));
+        machine.run("weft", &["down", NAME]);
+        assert!(!machine.has_socket(NAME));
+        let again = machine.output("weft", &["down", NAME]);
+        assert_eq!(again.status.code(), Some(1), "{again:?}");
+    }
+    // What somebody answers on is nobody's leftover.
+    let mut daemon = Daemon::start(&machine);
+    let refused = machine.output("weft", &["down", NAME]);
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    assert!(machine.has_socket(NAME) && daemon.is_running());
+}

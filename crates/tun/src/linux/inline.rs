@@ -17,7 +17,7 @@ use super::queue::Queue;
 use super::reader::{self, Drained};
 use super::writer::{BatchWriter, Coalescing, PlainBatch, Written};
 use crate::batch::{Slab, TunBatch};
-use crate::stats::TunStats;
+use crate::stats::QueueStats;
 
 /// Slabs of the device: the packet thread reads ahead about a megabyte.
 const SLABS: usize = 6;
@@ -51,11 +51,11 @@ pub(super) struct Inline {
     is_writing: bool,
     no_slab: PlainSlab,
     writer: BatchWriter,
-    stats: Arc<TunStats>,
+    stats: Arc<QueueStats>,
 }
 
 impl Inline {
-    pub(super) fn new(queue: Queue, coalescing: &Arc<Coalescing>, stats: &Arc<TunStats>) -> Self {
+    pub(super) fn new(queue: Queue, coalescing: &Arc<Coalescing>, stats: &Arc<QueueStats>) -> Self {
         let (home, free) = channel::unbounded_channel();
         for _ in 0..SLABS {
             // The receiver is right here.

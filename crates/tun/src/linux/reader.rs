@@ -11,7 +11,7 @@ use tokio::sync::mpsc as channel;
 use super::pulse::{Line, Wait};
 use super::queue::{self, Queue, READ_ROOM, Read};
 use crate::batch::{Slab, TunBatch};
-use crate::stats::TunStats;
+use crate::stats::QueueStats;
 
 /// Bytes of a slab: the longest super-packet three times, or some 130 packets of 1,420 bytes.
 pub(super) const SLAB_BYTES: usize = 3 * READ_ROOM;
@@ -33,7 +33,7 @@ pub(super) enum Drained {
 }
 
 /// Reads into `slab` until the queue is empty or the slab full.
-pub(super) fn drain(queue: &Queue, slab: &mut Slab, stats: &TunStats) -> Drained {
+pub(super) fn drain(queue: &Queue, slab: &mut Slab, stats: &QueueStats) -> Drained {
     let (mut packets, mut segments, mut bytes, mut calls, mut malformed) = (0, 0, 0, 0, 0);
     let drained = loop {
         if slab.spare_mut().len() < READ_ROOM {
@@ -51,6 +51,7 @@ pub(super) fn drain(queue: &Queue, slab: &mut Slab, stats: &TunStats) -> Drained
             Read::Gone => break Drained::Gone,
         }
     };
+    let stats = &stats.outbound;
     stats.read_calls.add(calls);
     stats.packets_read.add(packets);
     stats.segments_read.add(segments);
@@ -80,7 +81,7 @@ pub(super) struct Reader {
     pub(super) home: mpsc::Sender<Slab>,
     pub(super) batches: channel::Sender<TunBatch>,
     pub(super) progress: Arc<Progress>,
-    pub(super) stats: Arc<TunStats>,
+    pub(super) stats: Arc<QueueStats>,
 }
 
 impl Reader {

@@ -20,7 +20,7 @@ use super::reader::{self, Progress, Reader};
 use super::writer::{self, BatchWriter, Coalescing, Order, PlainBatch, Writer};
 use crate::batch::{Slab, TunBatch};
 use crate::flow::{FlowHasher, FlowTable};
-use crate::stats::TunStats;
+use crate::stats::{QueueStats, TunStats};
 use crate::thread_guard::EndProcessOnPanic;
 
 /// Starts a thread whose panic ends the process.
@@ -95,7 +95,7 @@ impl Threads {
         name: &str,
         queues: Vec<Queue>,
         coalescing: &Arc<Coalescing>,
-        stats: &Arc<TunStats>,
+        stats: &TunStats,
     ) -> io::Result<Self> {
         let count = queues.len();
         let (batch_sender, batches) = channel::channel(count * reader::SLABS);
@@ -120,7 +120,7 @@ impl Threads {
             flows,
         };
         // A thread that cannot be started drops `threads`, which stops those that were.
-        for (number, queue) in (0..).zip(queues) {
+        for (number, (queue, stats)) in (0..).zip(queues.into_iter().zip(stats.each())) {
             threads.start_pipeline(number, queue, &batch_sender, &home_sender, coalescing, stats)?;
         }
         Ok(threads)
@@ -133,7 +133,7 @@ impl Threads {
         batches: &channel::Sender<TunBatch>,
         home: &channel::UnboundedSender<PlainBatch>,
         coalescing: &Arc<Coalescing>,
-        stats: &Arc<TunStats>,
+        stats: &Arc<QueueStats>,
     ) -> io::Result<()> {
         let queue = Arc::new(queue);
         let (free_sender, free) = mpsc::channel();

@@ -16,7 +16,7 @@ use super::pulse::{Line, Wait};
 use super::queue::{self, Queue};
 use super::vnet_hdr;
 use crate::config::TunOffload;
-use crate::stats::TunStats;
+use crate::stats::QueueStats;
 
 /// Bytes of a slab: what four full GRO buffers decrypt to, the usual content of one `recvmmsg`.
 pub(super) const SLAB_BYTES: usize = 4 * MAX_PACKET;
@@ -87,7 +87,7 @@ pub(super) enum Written {
 pub(super) struct BatchWriter {
     coalescer: Coalescer,
     coalescing: Arc<Coalescing>,
-    stats: Arc<TunStats>,
+    stats: Arc<QueueStats>,
     /// Writes that are through, as the coalescer planned them.
     position: usize,
     /// Packets of the write at `position` that were written one by one, because it was refused as a whole.
@@ -95,7 +95,7 @@ pub(super) struct BatchWriter {
 }
 
 impl BatchWriter {
-    pub(super) fn new(coalescing: Arc<Coalescing>, stats: Arc<TunStats>) -> Self {
+    pub(super) fn new(coalescing: Arc<Coalescing>, stats: Arc<QueueStats>) -> Self {
         Self { coalescer: Coalescer::new(), coalescing, stats, position: 0, singles: None }
     }
 
@@ -164,6 +164,7 @@ impl BatchWriter {
             *position += 1;
             *singles = None;
         };
+        let stats = &stats.inbound;
         stats.packets_written.add(written);
         stats.segments_written.add(segments);
         stats.bytes_written.add(bytes);
@@ -175,7 +176,7 @@ impl BatchWriter {
     pub(super) fn abandon(&mut self) {
         let rest = self.coalescer.groups().get(self.position..).unwrap_or_default();
         let segments: u64 = rest.iter().map(|group| u64::from(group.segments)).sum();
-        self.stats.write_failures.add(segments - self.singles.unwrap_or_default() as u64);
+        self.stats.inbound.write_failures.add(segments - self.singles.unwrap_or_default() as u64);
         self.position += rest.len();
         self.singles = None;
     }

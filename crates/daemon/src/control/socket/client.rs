@@ -9,10 +9,8 @@ use serde::Deserialize;
 use socket2::{Domain, SockAddr, Socket, Type};
 use zeroize::Zeroizing;
 
-use super::line::{
-    Answer, Done, Kind, LineBuffer, MAX_ANSWER, Request, Saved, decode, encode, room_around, to_line,
-};
-use super::{ClientError, Reload, ReloadReport, VERSION};
+use super::line::{Answer, Done, Kind, LineBuffer, MAX_ANSWER, Request, encode, room_around, to_line};
+use super::{CaptureRequest, ClientError, Received, Reload, ReloadReport, VERSION};
 use crate::config::InterfaceName;
 use crate::runtime_dir::runtime_dir;
 use crate::status::StatusReport;
@@ -64,6 +62,14 @@ impl Client {
         Self::connect_to(name, Self::path_of(name))
     }
 
+    /// The same in another runtime directory, as that of a daemon in another namespace.
+    ///
+    /// # Errors
+    /// Those of [`Self::connect`].
+    pub fn connect_in(directory: &Path, name: &InterfaceName) -> Result<Self, ClientError> {
+        Self::connect_to(name, directory.join(format!("{name}{SUFFIX}")))
+    }
+
     pub(super) fn connect_to(name: &InterfaceName, path: PathBuf) -> Result<Self, ClientError> {
         let connected = SockAddr::unix(&path).and_then(|address| {
             let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
@@ -109,13 +115,6 @@ impl Client {
         self.understand(&line)
     }
 
-    /// The running configuration as the text of a wg-quick file, with its keys.
-    pub fn save(&mut self) -> Result<Zeroizing<String>, ClientError> {
-        let line = self.ask(&Request::of(Kind::Save), 0, PATIENCE)?;
-        let saved: Saved<'_> = self.understand(&line)?;
-        decode(saved.config_base64).map_err(|reason| self.garbled(reason))
-    }
-
     /// Asks the interface to end, and waits until it has: everything is undone then.
     pub fn stop(mut self, patience: Duration) -> Result<(), ClientError> {
         let end = Instant::now() + patience;
@@ -133,6 +132,19 @@ impl Client {
         }
     }
 
+    /// Begins a capture.
+    pub fn capture(mut self, request: &CaptureRequest) -> Result<PacketStream, ClientError> {
+        let request = Request {
+            peer: request.peer.clone(),
+            stage: request.stage,
+            snap_bytes: request.snap_bytes,
+            ..Request::of(Kind::Capture)
+        };
+        let (line, rest) = self.ask_for_more(&request, 0, PATIENCE)?;
+        let Done {} = self.understand(&line)?;
+        Ok(PacketStream { rest: rest.into_rest().to_vec(), client: self })
+    }
+
     /// Sends a request and gives the line that answers it.
     fn ask(
         &mut self,
@@ -140,6 +152,16 @@ impl Client {
         room: usize,
         patience: Duration,
     ) -> Result<Zeroizing<Vec<u8>>, ClientError> {
+        Ok(self.ask_for_more(request, room, patience)?.0)
+    }
+
+    /// The same, with what came behind that line.
+    fn ask_for_more(
+        &mut self,
+        request: &Request<'_>,
+        room: usize,
+        patience: Duration,
+    ) -> Result<(Zeroizing<Vec<u8>>, LineBuffer), ClientError> {
         let end = Instant::now() + patience;
         let line = to_line(request, room).map_err(|error| self.garbled(error))?;
         self.stream.write_all(&line).map_err(|error| self.failed(error, patience))?;
@@ -152,7 +174,7 @@ impl Client {
             }
             let line = buffer.push(&bytes[..count], MAX_ANSWER);
             if let Some(line) = line.map_err(|_| self.garbled("the line does not end"))? {
-                return Ok(line);
+                return Ok((line, buffer));
             }
         }
     }
@@ -193,6 +215,77 @@ impl Client {
             _ => ClientError::Io { name: self.name.to_string(), path: self.path.clone(), source },
         }
     }
+}
+
+/// The packets of a capture, as blocks of a pcapng file. Dropping it ends the capture.
+#[derive(Debug)]
+pub struct PacketStream {
+    client: Client,
+    rest: Vec<u8>,
+}
+
+/// Ends a capture, from anywhere.
+#[derive(Debug)]
+pub struct Stopper {
+    stream: UnixStream,
+}
+
+impl PacketStream {
+    /// What came with the answer to the request.
+    pub fn take_rest(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.rest)
+    }
+
+    /// Adds what comes within `patience` to `bytes`.
+    ///
+    /// # Errors
+    /// When the connection breaks.
+    pub fn read(&mut self, bytes: &mut Vec<u8>, patience: Duration) -> Result<Received, ClientError> {
+        let mut chunk = [0; READ_BYTES];
+        let stream = &mut self.client.stream;
+        // No time at all would be for ever.
+        let patience = patience.max(Duration::from_millis(1));
+        let read = stream.set_read_timeout(Some(patience)).and_then(|()| stream.read(&mut chunk));
+        match read {
+            Ok(0) => Ok(Received::End),
+            Ok(count) => {
+                bytes.extend_from_slice(&chunk[..count]);
+                Ok(Received::Bytes)
+            }
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted => {
+                    Ok(Received::Nothing)
+                }
+                io::ErrorKind::ConnectionReset => Ok(Received::End),
+                _ => Err(self.client.failed(error, PATIENCE)),
+            },
+        }
+    }
+
+    /// Asks the daemon to end the capture; what was seen before still comes.
+    pub fn stop(&self) {
+        end_of_requests(&self.client.stream);
+    }
+
+    /// What does the same from another thread.
+    ///
+    /// # Errors
+    /// When the process has no descriptor left.
+    pub fn stopper(&self) -> io::Result<Stopper> {
+        Ok(Stopper { stream: self.client.stream.try_clone()? })
+    }
+}
+
+impl Stopper {
+    /// As [`PacketStream::stop`].
+    pub fn stop(&self) {
+        end_of_requests(&self.stream);
+    }
+}
+
+fn end_of_requests(stream: &UnixStream) {
+    // It fails where the daemon has ended the connection already.
+    let _ = stream.shutdown(std::net::Shutdown::Write);
 }
 
 fn timed_out(name: &InterfaceName, patience: Duration) -> ClientError {

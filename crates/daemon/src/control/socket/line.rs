@@ -6,10 +6,11 @@ use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use super::{ManageError, VERSION};
+use crate::dataplane::capture::Stage;
 
 /// A configuration file of 16 MiB in base64, and the rest of its line.
 pub(super) const MAX_REQUEST: usize = 24 << 20;
-/// A status with 50,000 peers, or such a configuration.
+/// A status with 50,000 peers.
 pub(super) const MAX_ANSWER: usize = 64 << 20;
 
 /// What is asked for.
@@ -18,7 +19,7 @@ pub(super) const MAX_ANSWER: usize = 64 << 20;
 pub(super) enum Kind {
     Status,
     Reload,
-    Save,
+    Capture,
     Stop,
 }
 
@@ -32,11 +33,26 @@ pub(super) struct Request<'a> {
     pub(super) config_base64: Option<&'a str>,
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub(super) dry_run: bool,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(super) peer: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(super) stage: Option<Stage>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(super) snap_bytes: Option<u32>,
 }
 
 impl Request<'_> {
     pub(super) fn of(request: Kind) -> Self {
-        Self { version: VERSION, request, file: None, config_base64: None, dry_run: false }
+        Self {
+            version: VERSION,
+            request,
+            file: None,
+            config_base64: None,
+            dry_run: false,
+            peer: None,
+            stage: None,
+            snap_bytes: None,
+        }
     }
 }
 
@@ -63,12 +79,6 @@ fn nothing<T>() -> Option<T> {
 /// An answer without content.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Done {}
-
-/// A configuration with its keys.
-#[derive(Serialize, Deserialize)]
-pub(super) struct Saved<'a> {
-    pub(super) config_base64: &'a str,
-}
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct WireError {
@@ -180,6 +190,11 @@ impl LineBuffer {
     /// A further line among the bytes that came with the last one.
     pub(super) fn next(&mut self, max: usize) -> Result<Option<Zeroizing<Vec<u8>>>, TooLong> {
         self.push(&[], max)
+    }
+
+    /// What was taken since the last line.
+    pub(super) fn into_rest(self) -> Zeroizing<Vec<u8>> {
+        self.bytes
     }
 
     /// Whether nothing was taken since the last line.

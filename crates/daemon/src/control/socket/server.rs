@@ -15,10 +15,9 @@ use zeroize::Zeroizing;
 
 use super::super::listener::{self, ListenError};
 use super::line::{
-    Answer, Done, Kind, LineBuffer, MAX_REQUEST, Request, RequestVersion, Saved, WireError, decode, encode,
-    room_around, to_line,
+    Answer, Done, Kind, LineBuffer, MAX_REQUEST, Request, RequestVersion, WireError, decode, to_line,
 };
-use super::{Manage, ManageError, Reload, VERSION};
+use super::{Manage, ManageError, Reload, VERSION, capture};
 
 /// Clients at once; more wait.
 const CLIENTS: usize = 8;
@@ -45,12 +44,12 @@ impl Server {
     /// Those of [`ListenError`].
     pub fn start(path: &Path, manage: Arc<dyn Manage>) -> Result<Self, ListenError> {
         let failed = |action| move |source| ListenError::Io { action, path: path.to_owned(), source };
-        let (listener, file) = listener::listen(path)?;
+        let (listener, file) = listener::listen(path, 0o700)?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .max_blocking_threads(CLIENTS)
             .build()
-            .map_err(failed("start a runtime for the socket"))?;
+            .map_err(failed("start a runtime for"))?;
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::Builder::new()
             .name("weft-control".to_owned())
@@ -69,7 +68,7 @@ impl Server {
                 // A request may wait for the control thread, which waits for this thread.
                 runtime.shutdown_background();
             })
-            .map_err(failed("start a thread for the socket"))?;
+            .map_err(failed("start a thread for"))?;
         Ok(Self { stop: Some(stop), thread: Some(thread) })
     }
 }
@@ -87,8 +86,12 @@ impl Drop for Server {
 /// Answers a client until it leaves, takes too long, or asks for what is no request.
 async fn serve(stream: UnixStream, manage: Arc<dyn Manage>) {
     let mut buffer = LineBuffer::default();
+    let mut stops;
     while let Some(line) = read_line(&stream, &mut buffer).await {
-        let stops = is_stop(&line);
+        match kind_of(&line) {
+            Some(Kind::Capture) => return capture::serve(&stream, line, manage).await,
+            kind => stops = kind == Some(Kind::Stop),
+        }
         let asked = Arc::clone(&manage);
         // Waits for the control thread, and formats what may be 10,000 peers: not on the thread of the others.
         let Ok(answer) = tokio::task::spawn_blocking(move || answer(&line, &*asked)).await else { return };
@@ -135,7 +138,7 @@ async fn read_line(stream: &UnixStream, buffer: &mut LineBuffer) -> Option<Zeroi
     timeout(PATIENCE, whole).await.ok()?
 }
 
-async fn write_all(stream: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
+pub(super) async fn write_all(stream: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         stream.writable().await?;
         match stream.try_write(bytes) {
@@ -147,11 +150,11 @@ async fn write_all(stream: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-fn is_stop(line: &[u8]) -> bool {
-    matches!(parse(line), Ok(Request { request: Kind::Stop, .. }))
+fn kind_of(line: &[u8]) -> Option<Kind> {
+    parse(line).ok().map(|request| request.request)
 }
 
-fn parse(line: &[u8]) -> Result<Request<'_>, ManageError> {
+pub(super) fn parse(line: &[u8]) -> Result<Request<'_>, ManageError> {
     match serde_json::from_slice::<RequestVersion>(line) {
         Ok(RequestVersion { version: VERSION }) => {}
         Ok(RequestVersion { version }) => {
@@ -173,19 +176,21 @@ fn not_a_request(error: &serde_json::Error) -> ManageError {
 /// The line that answers a line.
 fn answer(line: &[u8], manage: &dyn Manage) -> Zeroizing<Vec<u8>> {
     let answer = parse(line).and_then(|request| answer_to(&request, manage));
-    let line = answer.unwrap_or_else(|error| {
-        let error: Answer<Done> = Answer { version: VERSION, ok: None, error: Some(WireError::from(&error)) };
-        to_line(&error, LINE_ROOM)
-    });
     // Nothing of these types can fail to be formatted.
-    line.unwrap_or_default()
+    answer.map_or_else(|error| error_line(&error), Result::unwrap_or_default)
+}
+
+/// The line that says why there is no answer.
+pub(super) fn error_line(error: &ManageError) -> Zeroizing<Vec<u8>> {
+    let error: Answer<Done> = Answer { version: VERSION, ok: None, error: Some(WireError::from(error)) };
+    to_line(&error, LINE_ROOM).unwrap_or_default()
 }
 
 type Line = serde_json::Result<Zeroizing<Vec<u8>>>;
 
 fn answer_to(request: &Request<'_>, manage: &dyn Manage) -> Result<Line, ManageError> {
     match request.request {
-        Kind::Status => Ok(ok(&manage.status()?, LINE_ROOM)),
+        Kind::Status => Ok(ok(&manage.status()?)),
         Kind::Reload => {
             let missing = || ManageError::Failed("a reload without config_base64".to_owned());
             let text = decode(request.config_base64.ok_or_else(missing)?);
@@ -194,16 +199,13 @@ fn answer_to(request: &Request<'_>, manage: &dyn Manage) -> Result<Line, ManageE
                 file: request.file.clone().unwrap_or_default().into(),
                 dry_run: request.dry_run,
             };
-            Ok(ok(&manage.reload(&reload)?, LINE_ROOM))
+            Ok(ok(&manage.reload(&reload)?))
         }
-        Kind::Save => {
-            let base64 = encode(&manage.save()?);
-            Ok(ok(&Saved { config_base64: &base64 }, room_around(&base64)))
-        }
-        Kind::Stop => Ok(ok(&Done {}, LINE_ROOM)),
+        // A capture is served before this.
+        Kind::Capture | Kind::Stop => Ok(ok(&Done {})),
     }
 }
 
-fn ok(content: &impl Serialize, room: usize) -> Line {
-    to_line(&Answer { version: VERSION, ok: Some(content), error: None }, room)
+pub(super) fn ok(content: &impl Serialize) -> Line {
+    to_line(&Answer { version: VERSION, ok: Some(content), error: None }, LINE_ROOM)
 }

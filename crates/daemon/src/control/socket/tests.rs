@@ -47,10 +47,6 @@ impl Manage for Pretended {
         self.or_fail(ReloadReport { steps, ..ReloadReport::default() })
     }
 
-    fn save(&self) -> Result<Zeroizing<String>, ManageError> {
-        self.or_fail(Zeroizing::new("[Interface]\nPrivateKey = x\n".repeat(100_000)))
-    }
-
     fn stop(&self) {
         self.stopped.store(true, Ordering::SeqCst);
         if let Some(told) = &self.on_stop {
@@ -118,7 +114,6 @@ fn several_requests_of_one_client_are_answered_in_order() {
     let reload = Reload { text: Zeroizing::new(text.clone()), file: "/etc/x.conf".into(), dry_run: true };
     assert_eq!(client.reload(&reload).unwrap().steps, [format!("{} bytes", text.len())]);
     assert_eq!(*manage.reloaded.lock().unwrap(), [(text, PathBuf::from("/etc/x.conf"), true)]);
-    assert_eq!(client.save().unwrap().len(), 100_000 * 27);
     assert!(!manage.stopped.load(Ordering::SeqCst));
 }
 
@@ -153,7 +148,7 @@ fn what_the_daemon_refuses_reaches_the_client_with_its_exit_code() {
         let refused = client.status().unwrap_err();
         assert_eq!((refused.to_string(), refused.exit_code()), (error.to_string(), code));
         // The connection goes on.
-        assert!(matches!(client.save().unwrap_err(), ClientError::Refused(again) if again == error));
+        assert!(matches!(client.status().unwrap_err(), ClientError::Refused(again) if again == error));
     }
 }
 

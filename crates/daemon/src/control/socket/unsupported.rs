@@ -6,9 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use zeroize::Zeroizing;
-
-use super::{ClientError, Manage, Reload, ReloadReport};
+use super::{CaptureRequest, ClientError, Manage, Received, Reload, ReloadReport};
 use crate::config::InterfaceName;
 use crate::status::StatusReport;
 
@@ -84,13 +82,54 @@ impl Client {
         match self.never {}
     }
 
-    /// The running configuration.
-    pub fn save(&mut self) -> Result<Zeroizing<String>, ClientError> {
+    /// Begins a capture.
+    pub fn capture(self, _request: &CaptureRequest) -> Result<PacketStream, ClientError> {
         match self.never {}
     }
 
     /// Asks the interface to end.
     pub fn stop(self, _patience: Duration) -> Result<(), ClientError> {
+        match self.never {}
+    }
+}
+
+/// The packets of a capture. There are none on this platform.
+#[derive(Debug)]
+pub struct PacketStream {
+    never: Infallible,
+}
+
+/// Ends a capture. There is none on this platform.
+#[derive(Debug)]
+pub struct Stopper {
+    never: Infallible,
+}
+
+impl PacketStream {
+    /// What came with the answer to the request.
+    pub fn take_rest(&mut self) -> Vec<u8> {
+        match self.never {}
+    }
+
+    /// Adds what comes.
+    pub fn read(&mut self, _bytes: &mut Vec<u8>, _patience: Duration) -> Result<Received, ClientError> {
+        match self.never {}
+    }
+
+    /// Asks the daemon to end the capture.
+    pub fn stop(&self) {
+        match self.never {}
+    }
+
+    /// What does the same from another thread.
+    pub fn stopper(&self) -> io::Result<Stopper> {
+        match self.never {}
+    }
+}
+
+impl Stopper {
+    /// As [`PacketStream::stop`].
+    pub fn stop(&self) {
         match self.never {}
     }
 }

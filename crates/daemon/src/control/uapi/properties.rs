@@ -10,8 +10,9 @@ use proptest::prelude::*;
 use weft_tunnel::{PresharedKey, PrivateKey, PublicKey};
 
 use super::lines::{Line, LineBuffer};
-use super::{Request, RequestParser, Step, write_set};
+use super::{Request, RequestParser, Step};
 use crate::control::{AllowedIpChange, DeviceChange, PeerChange};
+use crate::uapi_client::request;
 
 fn no_scope(_: &str) -> Option<u32> {
     None
@@ -117,9 +118,7 @@ prop_compose! {
 }
 
 fn text(change: &DeviceChange) -> Vec<u8> {
-    let mut text = Vec::new();
-    write_set(change, &mut text).unwrap();
-    text
+    request::set(change).to_vec()
 }
 
 fn assert_same(parsed: &DeviceChange, change: &DeviceChange) {

@@ -1,10 +1,9 @@
-//! Requests, from lines to checked types and back. The rules are those of wireguard-go, which is stricter than wg(8)
+//! Requests, from lines to checked types. The rules are those of wireguard-go, which is stricter than wg(8)
 //! needs it: numbers are decimal without a sign, and an allowed-ip has a prefix length.
 
-use std::io::{self, Write};
 use std::num::NonZeroU16;
 
-use crate::control::{AllowedIpChange, DeviceChange, PeerChange};
+use crate::control::{DeviceChange, PeerChange};
 
 mod values;
 
@@ -313,54 +312,6 @@ fn set(peer: &mut PeerChange, change: impl FnOnce(&mut PeerChange)) {
 
 fn truth(key: &'static str, value: &[u8]) -> Result<bool, Wrong> {
     if value == b"true" { Ok(true) } else { Err(Wrong::Value(key, "`true`")) }
-}
-
-/// Writes a change as the request that asks for it. What is written holds keys.
-///
-/// # Errors
-/// Those of `out`.
-pub fn write_set(change: &DeviceChange, out: &mut impl Write) -> io::Result<()> {
-    let zero = [0; 32];
-    out.write_all(b"set=1\n")?;
-    if let Some(key) = &change.private_key {
-        write_key(out, "private_key", key.as_ref().map_or(&zero, |key| key.as_bytes()))?;
-    }
-    if let Some(port) = change.listen_port {
-        writeln!(out, "listen_port={port}")?;
-    }
-    if let Some(mark) = change.fw_mark {
-        writeln!(out, "fwmark={mark}")?;
-    }
-    if change.replace_peers {
-        writeln!(out, "replace_peers=true")?;
-    }
-    for peer in &change.peers {
-        write_key(out, "public_key", peer.public_key.as_bytes())?;
-        for (is_set, key) in [(peer.remove, "remove"), (peer.update_only, "update_only")] {
-            if is_set {
-                writeln!(out, "{key}=true")?;
-            }
-        }
-        if let Some(key) = &peer.preshared_key {
-            write_key(out, "preshared_key", key.as_ref().map_or(&zero, |key| key.as_bytes()))?;
-        }
-        if let Some(endpoint) = peer.endpoint {
-            writeln!(out, "endpoint={endpoint}")?;
-        }
-        if let Some(seconds) = peer.persistent_keepalive {
-            writeln!(out, "persistent_keepalive_interval={}", seconds.map_or(0, NonZeroU16::get))?;
-        }
-        if peer.replace_allowed_ips {
-            writeln!(out, "replace_allowed_ips=true")?;
-        }
-        for change in &peer.allowed_ips {
-            match change {
-                AllowedIpChange::Add(prefix) => writeln!(out, "allowed_ip={prefix}")?,
-                AllowedIpChange::Remove(prefix) => writeln!(out, "allowed_ip=-{prefix}")?,
-            }
-        }
-    }
-    out.write_all(b"\n")
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use weft_tun::thread_guard::EndProcessOnPanic;
 
 use crate::control::Control;
+use crate::control::listener::SocketFile;
 
 mod client;
 mod places;
@@ -23,8 +24,7 @@ mod watch;
 
 use client::Client;
 use places::Places;
-use socket::SocketFile;
-pub use socket::{Listener, SocketError};
+pub use socket::{Listener, SocketError, remove_dead};
 
 /// A descriptor that can be handed in.
 pub type Descriptor = OwnedFd;

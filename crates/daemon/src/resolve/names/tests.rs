@@ -127,7 +127,7 @@ fn a_stale_peer_whose_name_still_says_the_same_stays_and_is_asked_for_ever_more_
     assert_eq!(world.answer(&[A]), []);
     // Nothing is asked for a peer that nobody sends to.
     assert!(world.is_quiet());
-    for at_least in [30, 60, 120, 240, 300, 300] {
+    for at_least in [75, 150, 300, 300, 300] {
         assert_eq!(world.stale(1), []);
         let pause = world.next_lookup();
         assert!((at_least..=at_least * 5 / 4).contains(&pause), "{pause} for {at_least}");
@@ -136,7 +136,65 @@ fn a_stale_peer_whose_name_still_says_the_same_stays_and_is_asked_for_ever_more_
     // It spoke: from the beginning, but still not at once.
     world.heard(1, None);
     world.stale(1);
-    assert!((25..=30).contains(&world.next_lookup()));
+    assert!((70..=75).contains(&world.next_lookup()));
+}
+
+/// Initiations of a peer that never answers, as the tunnel tells of them, until `seconds` have passed. Gives the
+/// seconds at which its name was asked for, and says where it was sent.
+fn unanswered_for(world: &mut World, seconds: u64, texts: &[&str]) -> (Vec<u64>, Vec<(u8, String)>) {
+    let (mut asked, mut changes, start) = (Vec::new(), Vec::new(), world.now);
+    for second in 0..=seconds {
+        world.now = start + Duration::from_secs(second);
+        if second >= 15 && (second - 15) % 30 == 0 {
+            world.names.handle_unanswered(&peer(1), (second / 5) as u32, world.now);
+            changes.extend(world.changes());
+        }
+        if world.names.poll_timeout().is_some_and(|due| due <= world.now) {
+            asked.push(second);
+            changes.extend(world.answer(texts));
+        }
+    }
+    (asked, changes)
+}
+
+#[test]
+fn the_name_is_asked_for_after_three_initiations_and_then_no_more_often_than_failures_would() {
+    let mut world = World::new(vec![watched(1, "a", Some(A))]);
+    let (asked, changes) = unanswered_for(&mut world, 3600, &[A]);
+    assert_eq!((asked[0], changes), (15, vec![]));
+    // A look-up with each handshake that failed, every 90 s, with the pauses between them.
+    let mut world = World::new(vec![watched(1, "a", Some(A))]);
+    let (mut before, start) = (Vec::new(), world.now);
+    for second in 0..=3600 {
+        world.now = start + Duration::from_secs(second);
+        if second > 0 && second % 90 == 0 {
+            world.stale(1);
+        }
+        if world.names.poll_timeout().is_some_and(|due| due <= world.now) {
+            before.push(second);
+            world.answer(&[A]);
+        }
+    }
+    for second in 0..=3600 {
+        let until = |asked: &[u64]| asked.iter().filter(|at| **at <= second).count();
+        assert!(until(&asked) <= until(&before) + 1, "at {second}: {asked:?} for {before:?}");
+    }
+}
+
+#[test]
+fn the_addresses_of_a_name_have_half_a_minute_each() {
+    let mut world = World::new(vec![watched(1, "a", Some(A))]);
+    let (asked, changes) = unanswered_for(&mut world, 80, &[A, B, C]);
+    assert_eq!(asked, [15], "what is known is gone through without asking");
+    assert_eq!(changes, [moved(1, B), moved(1, C), moved(1, A)].concat());
+}
+
+#[test]
+fn a_peer_that_roamed_is_left_there_for_90_seconds() {
+    let mut world = World::new(vec![watched(1, "a", Some(A))]);
+    world.heard(1, Some("198.51.100.9:9"));
+    let (asked, changes) = unanswered_for(&mut world, 105, &[A]);
+    assert_eq!((asked, changes), (vec![105], moved(1, A)));
 }
 
 #[test]

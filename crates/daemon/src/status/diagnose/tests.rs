@@ -209,3 +209,12 @@ fn the_daemons_own_findings_are_kept_and_the_worst_comes_first() {
     let checks: Vec<_> = findings.iter().map(|finding| finding.check.as_str()).collect();
     assert_eq!(checks, ["no_private_key", "mtu_small", "dns"]);
 }
+
+#[test]
+fn what_the_kernel_threw_away_is_told_while_it_grows() {
+    let lately = |recent: Recent| with(move |report| report.recent = Some(recent));
+    let overflow = |tun, udp| Recent { queue_overflows: tun, receive_overflows: udp, ..Recent::default() };
+    assert!(only(&lately(overflow(3, 0)), "tun_overflow", Level::Warning).says.contains("3 packets"));
+    assert!(only(&lately(overflow(0, 4)), "udp_overflow", Level::Warning).says.contains("4 datagrams"));
+    assert_eq!(lately(overflow(0, 0)), []);
+}

@@ -1,6 +1,6 @@
 use super::*;
 use crate::finding::Level;
-use crate::status::{DropReport, Rates, Recent};
+use crate::status::{DropReport, Rates, Recent, TunQueueReport};
 
 fn plain(report: &StatusReport, findings: &[Finding]) -> String {
     anstream::adapter::strip_str(&render(report, findings)).to_string()
@@ -93,6 +93,26 @@ fn everything_that_a_user_asks_for_is_shown() {
 fn an_interface_without_anything_is_shown_too() {
     let text = plain(&StatusReport { interface: "wg0".to_owned(), ..StatusReport::default() }, &[]);
     assert!(text.contains("no traffic yet") && text.contains("nothing") && !text.contains("peer"), "{text}");
+}
+
+#[test]
+fn queues_are_shown_where_there_are_several() {
+    let queue = |bytes: u64| TunQueueReport {
+        packets_read: 2,
+        segments_read: 5,
+        bytes_read: bytes,
+        bytes_written: 3 * bytes,
+        rates: Some(Rates { tx_bytes_per_second: 125_000, rx_bytes_per_second: 250_000 }),
+        ..TunQueueReport::default()
+    };
+    let mut report = StatusReport { interface: "wg0".to_owned(), ..StatusReport::default() };
+    report.tun.queues = vec![queue(1 << 20)];
+    assert!(!plain(&report, &[]).contains("packets a write"));
+    report.tun.queues.push(queue(1 << 30));
+    let text = plain(&report, &[]);
+    for shown in ["packets a write", "1.0 MiB", "3.0 MiB", "1.0 GiB", "1.0 Mbit/s", "2.0 Mbit/s", "2.5"] {
+        assert!(text.contains(shown), "{shown:?} in:\n{text}");
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use ratatui::backend::TestBackend;
 use super::super::app::tests::{app, report};
 use super::*;
 use crate::control::socket::ClientError;
-use crate::status::DropReport;
+use crate::status::{DropReport, TunQueueReport};
 
 /// The screen of that size, line by line, without the spaces at the ends.
 fn screen(app: &mut App, width: u16, height: u16) -> Vec<String> {
@@ -80,8 +80,66 @@ fn a_small_screen_shows_rates_and_peers() {
     assert!(screen[8].starts_with("q end"), "{text}");
 }
 
+/// `busy`, with so many queues, of which each moves one more share than the one before.
+fn with_queues(count: u64) -> App {
+    let at = |second: u64| {
+        let mut report = report(1000 * second, &[("office", 1000 * second, 100 * second), ("phone", 0, 148)]);
+        let queue = |number: u64| TunQueueReport {
+            bytes_read: 12_500 * number * second,
+            bytes_written: 125_000 * number * second,
+            ..TunQueueReport::default()
+        };
+        report.tun.queues = (0..count).map(queue).collect();
+        report
+    };
+    app((1..=20).map(at))
+}
+
+#[test]
+fn the_queues_stand_above_the_peers_where_there_are_several() {
+    for (width, height) in [(80, 24), (160, 50)] {
+        let screen = screen(&mut with_queues(3), width, height);
+        let text = screen.join("\n");
+        println!("{text}");
+        let header = screen.iter().position(|line| line.starts_with("queue ")).unwrap();
+        assert!(screen[header + 1].starts_with("queue 0      0 bit/s"), "{text}");
+        assert!(
+            screen[header + 2].starts_with("queue 1      1.0 Mbit/s   ") && screen[header + 2].contains('▄'),
+            "{text}"
+        );
+        assert!(screen[header + 3].starts_with("queue 2      2.0 Mbit/s   "), "{text}");
+        assert!(screen[header + 3].contains("200.0 kbit/s") && screen[header + 3].ends_with("██"), "{text}");
+        assert!(
+            screen[header + 4].starts_with("peer ") && screen[header + 5].starts_with("office"),
+            "{text}"
+        );
+        assert_eq!(screen.last().unwrap(), KEYS, "{text}");
+    }
+    for queues in [0, 1] {
+        let text = screen(&mut with_queues(queues), 80, 24).join("\n");
+        assert!(!text.contains("queue"), "{text}");
+    }
+}
+
+#[test]
+fn queues_leave_room_for_the_peers_and_say_how_many_are_out_of_sight() {
+    let lines = screen(&mut with_queues(40), 80, 24);
+    let text = lines.join("\n");
+    let last = lines.iter().position(|line| line.starts_with("and ")).unwrap();
+    let shown = lines.iter().filter(|line| line.starts_with("queue ") && !line.contains(" in ")).count();
+    assert_eq!(lines[last], format!("and {} more", 40 - shown), "{text}");
+    assert!(lines[last + 1].starts_with("peer ") && lines[last + 3].starts_with("phone"), "{text}");
+    // A small screen is for rates and peers.
+    let text = screen(&mut with_queues(40), 40, 12).join("\n");
+    assert!(!text.contains("queue") && text.contains("phone"), "{text}");
+}
+
 #[test]
 fn no_size_of_the_screen_is_too_small() {
+    let mut with_queues = with_queues(9);
+    for (width, height) in [(1, 60), (9, 50), (28, 40), (44, 31), (80, 21)] {
+        assert_eq!(screen(&mut with_queues, width, height).len(), usize::from(height));
+    }
     let mut app = busy();
     app.take(Err(ClientError::Timeout { name: "wg0".to_owned(), seconds: 60 }));
     for width in [1, 2, 5, 19, 28, 54, 80, 200] {

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use libc::c_int;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -32,9 +32,11 @@ impl UdpSocket {
         release: Release,
     ) -> Result<Self, BindError> {
         let fwmark = config.fwmark;
+        // A socket that was taken over may have one.
+        let is_marked = socket.mark().unwrap_or_default() == fwmark;
         configure(&socket, is_v6, config.path_mtu, release)
             .map_err(|source| failed("set up the UDP socket", source))?;
-        if fwmark != 0 {
+        if !is_marked {
             socket.set_mark(fwmark).map_err(|source| BindError::Fwmark { mark: fwmark, source })?;
         }
         // SAFETY: a `Socket` owns its descriptor, gives no other one out, and closes it only when it is dropped.
@@ -62,9 +64,19 @@ impl UdpSocket {
         buffer_bytes(self.io.get_ref(), libc::SO_SNDBUF)
     }
 
+    /// Datagrams that the kernel threw away since the socket was opened; 0 before Linux 4.12.
+    pub(super) fn dropped(&self) -> u64 {
+        dropped(self.io.get_ref()).unwrap_or_default().into()
+    }
+
     /// Marks what is sent from now on (SO_MARK); 0: not at all.
     pub(super) fn set_mark(&self, fwmark: u32) -> io::Result<()> {
         self.io.get_ref().set_mark(fwmark)
+    }
+
+    /// Another descriptor of it.
+    pub(super) fn try_clone(&self) -> io::Result<OwnedFd> {
+        self.io.get_ref().try_clone().map(OwnedFd::from)
     }
 
     /// The port that it is bound to.
@@ -99,7 +111,7 @@ fn bind_once(port: u16) -> Result<(Option<Socket>, Option<Socket>), BindError> {
 }
 
 /// A socket on `address`, or `None` where the machine does not have its family.
-fn bind(address: SocketAddr) -> Result<Option<Socket>, BindError> {
+pub(super) fn bind(address: SocketAddr) -> Result<Option<Socket>, BindError> {
     let bound =
         Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP)).and_then(|socket| {
             if address.is_ipv6() {
@@ -170,7 +182,25 @@ fn buffer_bytes(socket: &Socket, option: c_int) -> u64 {
     u64::try_from(bytes).unwrap_or_default() / 2
 }
 
-fn failed(what: &str, source: io::Error) -> BindError {
+/// SK_MEMINFO_DROPS of `linux/sock_diag.h`.
+fn dropped(socket: &Socket) -> io::Result<u32> {
+    const DROPS: usize = 8;
+    let mut values = [0_u32; DROPS + 1];
+    let mut len = size_of_val(&values) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to `values`, and both live until after the call.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MEMINFO,
+            values.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    if result == 0 { Ok(values[DROPS]) } else { Err(io::Error::last_os_error()) }
+}
+
+pub(super) fn failed(what: &str, source: io::Error) -> BindError {
     BindError::Io { what: what.to_owned(), source }
 }
 

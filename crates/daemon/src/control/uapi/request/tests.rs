@@ -4,6 +4,7 @@ use ipnet::IpNet;
 use weft_tunnel::{PresharedKey, PrivateKey, PublicKey};
 
 use super::*;
+use crate::control::AllowedIpChange;
 use crate::control::uapi::Errno;
 
 fn scope_of(name: &str) -> Option<u32> {

@@ -6,14 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, PoisonError, mpsc};
 use std::time::Instant;
 
-use socket2::{Domain, SockAddr, Socket, Type};
 use tempfile::TempDir;
 use weft_tunnel::PublicKey;
 
 use super::*;
 use crate::config::InterfaceName;
-use crate::control::uapi::write_set;
 use crate::control::{ControlError, DeviceChange, DeviceState, PeerChange, PeerState};
+use crate::uapi_client::request;
 
 #[cfg(target_os = "linux")]
 mod wg;
@@ -340,9 +339,7 @@ fn many_peers(count: u32) -> String {
         peer
     });
     let change = DeviceChange { peers: peers.collect(), ..DeviceChange::default() };
-    let mut text = Vec::new();
-    write_set(&change, &mut text).unwrap();
-    String::from_utf8(text).unwrap()
+    String::from_utf8(request::set(&change).to_vec()).unwrap()
 }
 
 #[test]
@@ -369,71 +366,13 @@ fn large_requests_are_taken_one_at_a_time_and_others_beside_them() {
 }
 
 #[test]
-fn only_the_owner_may_connect() {
-    let directory = tempfile::tempdir().unwrap();
-    let inner = directory.path().join("a/b");
-    let _listener = Listener::open_in(&inner, &name()).unwrap();
-    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
-    assert_eq!(mode(&inner.join("test0.sock")), 0o700);
-    // As far as the mask of this process lets it.
-    assert_eq!(mode(&inner) | 0o055, 0o755);
-}
-
-#[test]
-fn a_socket_left_behind_is_replaced_and_a_served_one_is_not() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("test0.sock");
-    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
-    assert!(path.exists());
-    let listener = Listener::open_in(directory.path(), &name()).unwrap();
+fn a_socket_that_is_served_is_not_taken_over() {
+    let Served { directory, path, server: _server, .. } = Served::new();
     let error = Listener::open_in(directory.path(), &name()).unwrap_err();
-    assert!(matches!(error, SocketError::Served { .. }), "{error}");
     assert!(error.to_string().contains("another daemon serves interface test0"), "{error}");
+    assert_eq!(error.exit_code(), crate::exit::Code::Failure);
     // One that was refused took nothing with it.
-    let (_server, _gone) = serve(listener, &Arc::default(), Limits::default());
     assert_eq!(Connection::to(&path).ask(GET), GOT);
-    // A server that is busy is there all the same.
-    let full = directory.path().join("full.sock");
-    let socket = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
-    socket.bind(&SockAddr::unix(&full).unwrap()).unwrap();
-    socket.listen(0).unwrap();
-    let _waiting: Vec<UnixStream> = std::iter::from_fn(|| {
-        let socket = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
-        socket.set_nonblocking(true).unwrap();
-        socket.connect(&SockAddr::unix(&full).unwrap()).ok().map(|()| socket.into())
-    })
-    .take(16)
-    .collect();
-    let error = Listener::open_in(directory.path(), &"full".parse().unwrap()).unwrap_err();
-    assert!(matches!(error, SocketError::Served { .. }), "{error}");
-}
-
-#[test]
-fn what_is_no_socket_is_left_alone() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("test0.sock");
-    std::fs::write(&path, "precious").unwrap();
-    let error = Listener::open_in(directory.path(), &name()).unwrap_err();
-    assert!(matches!(error, SocketError::InTheWay { .. }), "{error}");
-    assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
-}
-
-#[test]
-fn two_that_start_at_once_do_not_take_each_others_socket() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("test0.sock");
-    for _ in 0..20 {
-        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
-        let opened: Vec<_> = std::thread::scope(|scope| {
-            let open = || scope.spawn(|| Listener::open_in(directory.path(), &name()));
-            let threads = [open(), open(), open()];
-            threads.map(|thread| thread.join().unwrap()).into_iter().filter_map(Result::ok).collect()
-        });
-        assert_eq!(opened.len(), 1);
-        UnixStream::connect(&path).unwrap();
-        drop(opened);
-        assert!(!path.exists());
-    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Notices that the socket's file is gone.
 
-use super::socket::SocketFile;
+use crate::control::listener::SocketFile;
 
 #[cfg_attr(target_os = "linux", path = "watch/linux.rs")]
 #[cfg_attr(not(target_os = "linux"), path = "watch/other.rs")]

@@ -1,0 +1,124 @@
+use std::os::unix::net::UnixStream;
+
+use super::*;
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+#[test]
+fn only_the_owner_may_connect_and_the_file_goes_at_the_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("new/deeper/wg0.sock");
+    let (listener, file) = listen(&path, 0o700).unwrap();
+    assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, 0o700));
+    UnixStream::connect(&path).unwrap();
+    assert!(file.is_own());
+    drop((listener, file));
+    assert!(!path.exists());
+    let shared = directory.path().join("shared/wg0.sock");
+    let _listener = listen(&shared, 0o755).unwrap();
+    // As far as the mask of this process lets it.
+    assert_eq!(mode(shared.parent().unwrap()) | 0o055, 0o755);
+}
+
+#[test]
+fn a_dead_daemons_socket_is_replaced_and_a_living_ones_is_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("wg0.sock");
+    drop(UnixListener::bind(&path).unwrap());
+    assert!(path.exists());
+    let _first = listen(&path, 0o700).unwrap();
+    let second = listen(&path, 0o700).unwrap_err();
+    assert!(matches!(second, ListenError::Served { .. }), "{second}");
+    assert!(second.to_string().starts_with("another daemon serves interface wg0 on /"), "{second}");
+    UnixStream::connect(&path).unwrap();
+}
+
+/// A socket whose process accepts nobody, with as many clients waiting as it takes.
+fn busy(path: &Path) -> (Socket, Vec<Socket>) {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
+    socket.bind(&SockAddr::unix(path).unwrap()).unwrap();
+    socket.listen(0).unwrap();
+    let waiting = std::iter::from_fn(|| {
+        let client = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
+        client.set_nonblocking(true).unwrap();
+        client.connect(&SockAddr::unix(path).unwrap()).ok().map(|()| client)
+    });
+    let waiting = waiting.take(16).collect();
+    (socket, waiting)
+}
+
+#[test]
+fn a_daemon_that_is_too_busy_to_answer_is_there_all_the_same() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("wg0.sock");
+    let _busy = busy(&path);
+    let error = listen(&path, 0o700).unwrap_err();
+    assert!(matches!(error, ListenError::Served { .. }), "{error}");
+    let error = remove_dead(&path).unwrap_err();
+    assert!(matches!(error, ListenError::Served { .. }), "{error}");
+    assert!(path.exists());
+}
+
+#[test]
+fn only_a_dead_daemons_socket_is_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("wg0.sock");
+    assert!(!remove_dead(&path).unwrap());
+    assert!(!remove_dead(&directory.path().join("missing/wg0.sock")).unwrap());
+    let alive = UnixListener::bind(&path).unwrap();
+    assert!(matches!(remove_dead(&path).unwrap_err(), ListenError::Served { .. }));
+    assert!(path.exists());
+    drop(alive);
+    assert!(remove_dead(&path).unwrap());
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_file_that_is_no_socket_stays() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("wg0.sock");
+    fs::write(&path, "precious").unwrap();
+    for error in [listen(&path, 0o700).map(drop).unwrap_err(), remove_dead(&path).map(drop).unwrap_err()] {
+        assert!(matches!(error, ListenError::InTheWay { .. }), "{error}");
+    }
+    assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
+}
+
+#[test]
+fn another_daemons_socket_at_the_same_place_survives() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("wg0.sock");
+    let (_listener, first) = listen(&path, 0o700).unwrap();
+    fs::remove_file(&path).unwrap();
+    assert!(!first.is_own());
+    let (_listener, second) = listen(&path, 0o700).unwrap();
+    drop(first);
+    assert!(second.is_own());
+}
+
+#[test]
+fn two_that_start_at_once_do_not_take_each_others_socket() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("wg0.sock");
+    for _ in 0..20 {
+        drop(UnixListener::bind(&path).unwrap());
+        let opened: Vec<_> = std::thread::scope(|scope| {
+            let open = || scope.spawn(|| listen(&path, 0o700));
+            let threads = [open(), open(), open()];
+            threads.map(|thread| thread.join().unwrap()).into_iter().filter_map(Result::ok).collect()
+        });
+        assert_eq!(opened.len(), 1);
+        UnixStream::connect(&path).unwrap();
+        drop(opened);
+        assert!(!path.exists());
+    }
+}
+
+#[test]
+fn a_path_that_is_too_long_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let error = listen(&directory.path().join("x".repeat(200)), 0o700).unwrap_err().to_string();
+    assert!(error.contains("xxxx") && error.contains("socket"), "{error}");
+}
