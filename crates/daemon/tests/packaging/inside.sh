@@ -43,7 +43,7 @@ an_installation_brings_everything_and_starts_nothing() {
         "/etc/weft/gateway.nft /etc/weft/gateway.sysctl"
     local unit
     for unit in weft@.service weft-gateway.service; do there "/usr/lib/systemd/system/$unit"; done
-    there /usr/share/polkit-1/rules.d/50-weft-resolved.rules /usr/share/weft/{full-tunnel.conf,apparmor.d/weft} \
+    there /usr/share/polkit-1/rules.d/50-weft-resolved.rules /usr/share/weft/{full-tunnel.conf,apparmor.d/weft,prometheus/weft.rules.yml} \
         /usr/share/weft/gateway/{wg0,key,client}.conf
     # The profile is for parsers that know it.
     if [ -e /etc/apparmor.d/abi/4.0 ]; then there /etc/apparmor.d/weft; else gone /etc/apparmor.d/weft; fi
