@@ -51,7 +51,7 @@ an_installation_brings_everything_and_starts_nothing() {
     # What is read works.
     local page
     for page in /usr/share/man/man1/weft*.gz; do zcat "$page" | grep -q '^\.TH'; done
-    weft --help | awk '/^Commands:/ {on = 1; next} /^$/ {on = 0} on {print $1}' | while read -r command; do
+    weft --help | awk '/^Commands:/ {on = 1; next} /^$/ {on = 0} on && /^  [a-z]/ {print $1}' | while read -r command; do
         [ "$command" = help ] || there "/usr/share/man/man1/weft-$command.1.gz"
     done
     bash -c '. /usr/share/bash-completion/completions/weft && complete -p weft' >&2
