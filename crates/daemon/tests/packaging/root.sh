@@ -16,6 +16,7 @@ mount -t proc proc "$root/proc" 2>/dev/null || mount --rbind /proc "$root/proc"
 
 # As on a fresh system: without weft, and with documentation, which images for containers leave out.
 rm -rf "$root/etc/wireguard" "$root/etc/weft" "$root/etc/dpkg/dpkg.cfg.d"
+rm -f "$root/usr/sbin/policy-rc.d"
 sed -i '/^weft:/d' "$root/etc/passwd" "$root/etc/group" "$root/etc/shadow" "$root/etc/gshadow"
 install -D -t "$root/tmp/packages" "$first" "$second"
 install -m 755 "$inside" "$root/tmp/inside.sh"
@@ -32,4 +33,50 @@ if [ -z "$left" ]; then
 else
     printf 'failed\tnothing_is_left_of_it\n' >>"$out/results"
     printf 'left:\n%s\n' "$left"
+fi
+
+# The same, booted, where that is possible.
+scenario=an_upgrade_restarts_what_runs_and_a_removal_stops_it
+command -v systemd-nspawn >/dev/null \
+    || { printf 'not run: systemd-nspawn is not installed\t%s\n' $scenario >>"$out/results"; exit 0; }
+mkdir "$root/opt/packages" "$out/out"
+cp "$root/tmp/packages/"* "$root/opt/packages/"
+install -m 755 "$(dirname "$inside")/booted.sh" "$root/opt/booted.sh"
+umount -R "$root/run" "$root/tmp" "$root/dev" "$root/proc"
+rm -rf "$root/etc/systemd/system/"*.wants "$root/var/log/journal"
+cat >"$root/etc/systemd/system/ci.target" <<'UNIT'
+[Unit]
+Requires=ci.service
+AllowIsolate=yes
+UNIT
+cat >"$root/etc/systemd/system/ci.service" <<UNIT
+[Unit]
+Requires=basic.target dbus.socket
+After=basic.target dbus.socket
+[Service]
+Type=exec
+ExecStart=/bin/bash /opt/booted.sh $(basename "$first") $(basename "$second")
+StandardOutput=append:/out/log
+StandardError=append:/out/log
+ExecStopPost=/bin/systemctl --force --force poweroff
+UNIT
+groups=$(findmnt --noheadings --first-only --types cgroup2 --output TARGET || true)
+if [ -n "$groups" ] && mkdir "$groups/weft-package-$$" 2>/dev/null; then
+    echo $$ >"$groups/weft-package-$$/cgroup.procs"
+fi
+export SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1
+timeout 150 systemd-nspawn -q -D "$root" --machine="weft-package-$$" --boot --register=no --keep-unit --private-network \
+    --link-journal=no --resolv-conf=off --timezone=off --system-call-filter=bpf --capability=CAP_BPF,CAP_PERFMON \
+    --bind=/dev/net/tun --bind="$out/out:/out" --console=pipe -- systemd.unit=ci.target >"$out/console" 2>&1 </dev/null || true
+if [ -n "$groups" ] && [ -d "$groups/weft-package-$$" ]; then
+    echo $$ >"$groups/cgroup.procs" || true
+    find "$groups/weft-package-$$" -depth -type d -exec rmdir {} + 2>/dev/null || true
+fi
+cat "$out/out/log" 2>/dev/null || true
+if [ -e "$out/out/booted" ]; then
+    cat "$out/out/booted" >>"$out/results"
+elif [ ! -e "$out/out/log" ] && grep -qE 'ermission denied|not permitted|Read-only file system|unknown filesystem' "$out/console"; then
+    printf 'not run: a container cannot be booted here: %s\t%s\n' "$(tail -1 "$out/console")" $scenario >>"$out/results"
+else
+    cat "$out/console"
 fi
