@@ -91,13 +91,8 @@ impl Scene {
             client_texts.push(client);
         }
 
-        let mut scene = Self {
-            _daemons: Vec::new(),
-            clients: clients.into(),
-            gateway,
-            world,
-            directory: directory,
-        };
+        let mut scene =
+            Self { _daemons: Vec::new(), clients: clients.into(), gateway, world, directory: directory };
         scene.load();
         if let Err(error) = scene.forward() {
             lab::not_run(test, &error.to_string());
@@ -126,9 +121,20 @@ impl Scene {
     fn forward(&self) -> std::io::Result<()> {
         let text = std::fs::read_to_string(shipped("gateway.sysctl"))?;
         let lines = text.lines().filter(|line| !line.starts_with('#'));
-        lines.filter_map(|line| line.split_once('=')).try_for_each(|(name, value)| {
-            self.gateway.set_sysctl(&name.trim().replace('.', "/"), value.trim())
-        })
+        for (name, value) in lines.filter_map(|line| line.split_once('=')) {
+            let name = name.trim().replace('.', "/");
+            let names = match name.split_once('*') {
+                Some((before, after)) => {
+                    let interfaces = self.gateway.run(|| std::fs::read_dir(format!("/proc/sys/{before}")))?;
+                    let interfaces =
+                        interfaces.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+                    interfaces.map(|interface| format!("{before}{interface}{after}")).collect()
+                }
+                None => vec![name],
+            };
+            names.iter().try_for_each(|name| self.gateway.set_sysctl(name, value.trim()))?;
+        }
+        Ok(())
     }
 
     /// Runs nft in the gateway, and gives what it says.

@@ -11,7 +11,8 @@ use std::sync::LazyLock;
 use weft::lab;
 
 /// What the scenarios need of this machine.
-const PROGRAMS: [&str; 7] = ["dpkg", "dpkg-shlibdeps", "jq", "strip", "systemd-sysusers", "unshare", "chroot"];
+const PROGRAMS: [&str; 7] =
+    ["dpkg", "dpkg-shlibdeps", "jq", "strip", "systemd-sysusers", "unshare", "chroot"];
 /// More than they need where cargo-deb is at hand.
 const PATIENCE: &str = "300";
 
@@ -83,7 +84,8 @@ fn package(version: &str, directory: &Path) -> PathBuf {
         .output()
         .unwrap();
     assert!(output.status.success(), "scripts/package: {}", String::from_utf8_lossy(&output.stderr));
-    let mut made = fs::read_dir(root().join("target/package/out")).unwrap().map(|entry| entry.unwrap().path());
+    let mut made =
+        fs::read_dir(root().join("target/package/out")).unwrap().map(|entry| entry.unwrap().path());
     let made = made.find(|path| path.extension().is_some_and(|extension| extension == "deb")).unwrap();
     let kept = directory.join(made.file_name().unwrap());
     fs::copy(made, &kept).unwrap();
