@@ -56,7 +56,7 @@ impl Scene {
             return None;
         }
         let clients = NAMES.map(|name| Namespace::new(name).unwrap());
-        join(&world, &gateway, "wan", WORLD, gateway_outside().map(|address| address.to_string()));
+        join(&world, &gateway, "wan", WORLD, &gateway_outside().map(|address| address.to_string()));
         // It knows where the peers are, and the gateway is on the way.
         for (net, via) in ["10.9.0.0/24", "fd09::/64"].into_iter().zip(gateway_outside()) {
             link::add_route(&world, net.parse().unwrap(), via).unwrap();
@@ -162,7 +162,7 @@ fn fill(text: &mut String, placeholder: &str, value: &str) {
     *text = text.replace(placeholder, value);
 }
 
-fn join(a: &Namespace, b: &Namespace, name_b: &str, addresses_a: [&str; 2], addresses_b: [String; 2]) {
+fn join(a: &Namespace, b: &Namespace, name_b: &str, addresses_a: [&str; 2], addresses_b: &[String; 2]) {
     let net = |address: &str| {
         let length = if address.contains(':') { 64 } else { 24 };
         format!("{address}/{length}").parse().unwrap()
