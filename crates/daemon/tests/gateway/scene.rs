@@ -91,8 +91,7 @@ impl Scene {
             client_texts.push(client);
         }
 
-        let mut scene =
-            Self { _daemons: Vec::new(), clients: clients.into(), gateway, world, directory: directory };
+        let mut scene = Self { _daemons: Vec::new(), clients: clients.into(), gateway, world, directory };
         scene.load();
         if let Err(error) = scene.forward() {
             lab::not_run(test, &error.to_string());
