@@ -27,9 +27,11 @@ mod event_loop;
 mod inbound;
 mod outbound;
 mod read_ahead;
+mod timing;
 
 pub use commands::Command;
 pub use event_loop::EventLoop;
+pub use timing::{Histogram, SAMPLED_TURNS, Stage, Times};
 
 /// Commands that may wait for the event loop.
 const COMMANDS: usize = 64;
@@ -69,6 +71,8 @@ pub struct Snapshot {
     pub tun_queues: Vec<TunStatsSnapshot>,
     /// What waits on the packet thread.
     pub queues: QueueDepths,
+    /// How long turns of the event loop took.
+    pub times: Times,
     /// The newest datagram that could not be sent.
     pub send_failure: Option<SendFailure>,
 }

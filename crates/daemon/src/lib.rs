@@ -26,6 +26,7 @@ pub mod keys;
 pub mod lab;
 pub mod logging;
 mod memory_budget;
+pub mod metrics;
 pub mod network;
 pub mod output;
 pub mod reload;

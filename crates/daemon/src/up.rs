@@ -6,12 +6,13 @@ use std::net::SocketAddr;
 
 use crate::background::{self, BackgroundError};
 use crate::carried_over::Place;
-use crate::cli::UpArgs;
+use crate::cli::{MetricsArgs, UpArgs};
 use crate::config::{self, Config, Endpoint, LoadError};
 use crate::control::ControlError;
 use crate::dataplane::{DataplaneError, StartError};
 use crate::exit;
 use crate::host::{self, HostError};
+use crate::metrics;
 use crate::output;
 use crate::resolve::{self, AtStart, Cancel, ResolveError, Retries};
 use crate::runtime_dir::runtime_dir;
@@ -55,6 +56,9 @@ pub enum UpError {
     /// It cannot go to the background.
     #[error(transparent)]
     Background(#[from] BackgroundError),
+    /// Metrics cannot be served where they should be.
+    #[error(transparent)]
+    Metrics(#[from] metrics::ListenError),
     /// The signals that end the daemon cannot be handled.
     #[error("cannot handle signals: {0}")]
     Signals(#[source] std::io::Error),
@@ -69,6 +73,7 @@ impl UpError {
                 exit::Code::Permission
             }
             Self::Host(error) => error.exit_code(),
+            Self::Metrics(error) => error.exit_code(),
             _ => exit::Code::Failure,
         }
     }
@@ -85,8 +90,9 @@ impl From<UpError> for exit::Error {
 /// # Errors
 /// Those of [`UpError`]; nothing is left behind.
 pub fn run(args: &UpArgs) -> Result<(), exit::Error> {
-    let overrides = Overrides { kill_switch: args.host.kill_switch.map(Into::into) };
-    let config = load(args, overrides)?;
+    let overrides =
+        Overrides { kill_switch: args.host.kill_switch.map(Into::into), metrics: args.metrics.clone() };
+    let config = load(args, &overrides)?;
     let options = Options {
         tun_threads: args.tun.tun_threads,
         offload: !args.tun.no_offload,
@@ -106,13 +112,15 @@ pub fn run(args: &UpArgs) -> Result<(), exit::Error> {
 }
 
 /// What the command line says instead of the file, also after the file was loaded again.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Overrides {
     kill_switch: Option<config::KillSwitch>,
+    metrics: MetricsArgs,
 }
 
 impl Overrides {
-    fn apply(self, config: &mut Config) {
+    fn apply(&self, config: &mut Config) {
+        self.metrics.apply(&mut config.interface.host.metrics);
         if let Some(kill_switch) = self.kill_switch {
             config.interface.host.kill_switch = kill_switch;
         }
@@ -120,7 +128,7 @@ impl Overrides {
 }
 
 /// The configuration with what the command line says instead; what is odd is warned of.
-fn load(args: &UpArgs, overrides: Overrides) -> Result<Config, LoadError> {
+fn load(args: &UpArgs, overrides: &Overrides) -> Result<Config, LoadError> {
     secrecy::forbid_core_dumps();
     let parsed = config::load_as_service(&args.target)?;
     for warning in &parsed.warnings {

@@ -24,6 +24,7 @@ use crate::control::socket::{Client, Manage as _, ManageError, Reload, ReloadRep
 use crate::control::{Control, Controller, DeviceChange, Managed, PeerChange, socket, uapi};
 use crate::dataplane::tun_queues;
 use crate::host::{Host, Recording, Step};
+use crate::metrics::{self, MetricsConfig};
 use crate::network::{Change, Watch};
 use crate::resolve::{Resolver, Watched};
 use crate::runtime_dir::runtime_dir;
@@ -68,6 +69,8 @@ pub(super) fn run(
     notifier: Option<Notifier>,
 ) -> Result<(), UpError> {
     let began = (Instant::now(), SystemTime::now());
+    // First of all: an address that cannot be had is the only thing that is told, and nothing has to be undone.
+    let metrics = config.interface.host.metrics.address.as_ref().map(metrics::Listener::open).transpose()?;
     let handover = Handover::take(&config.interface.name);
     // Nothing is set up yet, so a signal during the look-ups may simply end the process.
     let endpoints = match handover.places(&config) {
@@ -90,6 +93,7 @@ pub(super) fn run(
     let daemon = Daemon::start_on(host, &config, beginning, options, Some(on_event), on_open, on_end)?;
     let mut supervisor = Supervisor::start(daemon, config, overrides, &endpoints, options, &inbox)?;
     supervisor.uapi = uapi;
+    supervisor.metrics = metrics.map(|listener| supervisor.serve_metrics(listener)).transpose()?;
     if let Some(kept) = kept {
         supervisor.keep_for_the_next(kept, began);
     }
@@ -159,6 +163,7 @@ struct Supervisor {
     watch: Option<Watch>,
     uapi: Option<uapi::Server>,
     socket: Option<socket::Server>,
+    metrics: Option<metrics::Server>,
     leaving: Option<Leaving>,
     status_line: StatusLine,
     watchdog: Option<Watchdog>,
@@ -192,6 +197,7 @@ impl Supervisor {
             watch: None,
             uapi: None,
             socket: None,
+            metrics: None,
             leaving: None,
             status_line: StatusLine::new(Instant::now()),
             watchdog: None,
@@ -302,6 +308,26 @@ impl Supervisor {
         }
     }
 
+    fn serve_metrics(&self, listener: metrics::Listener) -> Result<metrics::Server, metrics::ListenError> {
+        let hosts = &self.config.interface.host.metrics.hosts;
+        metrics::Server::start(listener, hosts, Arc::<Managed>::clone(&self.managed))
+    }
+
+    /// Serves metrics where the configuration says now. Where that cannot be, they stay where they were.
+    fn move_metrics(&mut self, before: &MetricsConfig) -> Result<(), metrics::ListenError> {
+        let now = self.config.interface.host.metrics.clone();
+        if now == *before {
+            return Ok(());
+        }
+        if now.address == before.address {
+            // Its own place has to be free first.
+            self.metrics = None;
+        }
+        let listener = now.address.as_ref().map(metrics::Listener::open).transpose()?;
+        self.metrics = listener.map(|listener| self.serve_metrics(listener)).transpose()?;
+        Ok(())
+    }
+
     /// Tells the service manager that everything is in place, at first or after a reload.
     fn ready(&mut self) {
         if self.watchdog.is_none() {
@@ -356,8 +382,8 @@ impl Supervisor {
 
     fn end(self, end: End, file: &Path) -> Result<(), UpError> {
         service_manager::stopping();
-        let Self { mut daemon, config, watch, resolver, uapi, socket, leaving, watchdog, .. } = self;
-        drop((watchdog, watch, resolver, uapi));
+        let Self { mut daemon, config, watch, resolver, uapi, socket, leaving, watchdog, metrics, .. } = self;
+        drop((watchdog, watch, resolver, uapi, metrics));
         if let Some(mut writer) = leaving.and_then(Leaving::finish) {
             if end == End::Terminated
                 && let Some(invocation) = invocation_to_leave_for(&daemon, &mut writer)
@@ -449,8 +475,12 @@ impl Supervisor {
 
     fn load(&mut self, reload: &Reload) -> Result<ReloadReport, ManageError> {
         let Self { daemon, config, controller, overrides, .. } = self;
-        let outcome = reload::reload(daemon, config, *overrides, controller, reload)?;
+        let metrics = config.interface.host.metrics.clone();
+        let mut outcome = reload::reload(daemon, config, overrides, controller, reload)?;
         if !reload.dry_run {
+            if let Err(error) = self.move_metrics(&metrics) {
+                outcome.warnings.push(error.to_string());
+            }
             self.daemon.keep_in_step(&self.config)?;
             self.remember();
             self.show();

@@ -30,6 +30,7 @@ scenario() {
     set +e
     detail=$(set -eE; trap 'say "line $LINENO ended with $?: $BASH_COMMAND"' ERR; "$name")
     local status=$?
+    detail=${detail//$'\n'/; }
     if [ $status -eq 0 ]; then
         printf 'ok\t%s\t%s\n' "$name" "$detail" >>/out/results
     else
@@ -222,10 +223,7 @@ is_another_process() {
 }
 
 the_watchdog_restarts_a_daemon_that_stands_still_and_no_other() {
-    install -d /run/systemd/system/weft@wg0.service.d
-    printf '[Service]\nWatchdogSec=2\n' >/run/systemd/system/weft@wg0.service.d/watchdog.conf
-    systemctl daemon-reload
-    systemctl restart weft@wg0
+    with_a_short_watchdog
     local before process restarts
     process=$(pid weft@wg0)
     restarts=$(show NRestarts weft@wg0)
@@ -242,8 +240,43 @@ the_watchdog_restarts_a_daemon_that_stands_still_and_no_other() {
     wait_for 20 through
     echo "traffic after $(ms_since "$before") with WatchdogSec=2"
     journalctl --no-pager -u weft@wg0 | grep -qi "watchdog timeout"
+}
+# Two queues with threads of their own, also where the machine has too few cores for them.
+with_a_short_watchdog() {
+    install -d /run/systemd/system/weft@wg0.service.d
+    cat >/run/systemd/system/weft@wg0.service.d/watchdog.conf <<'UNIT'
+[Service]
+WatchdogSec=2
+ExecStart=
+ExecStart=/usr/bin/weft up --tun-threads 2 %i
+UNIT
+    systemctl daemon-reload
+    systemctl restart weft@wg0
+}
+
+one_thread_that_is_stuck_is_named_and_restarts_the_daemon() {
+    local thread before process
+    for thread in "weft-tun-w1" "weft-packets"; do
+        process=$(pid weft@wg0)
+        through >&2
+        before=$(now)
+        hold_still "$process" "$thread" &
+        wait_for 30 is_another_process "$process"
+        wait_for 20 through
+        echo -n "$thread: traffic after $(ms_since "$before"); "
+    done
+    journalctl --no-pager -u weft@wg0 | grep -q "no answer from weft-tun-w1:"
+    journalctl --no-pager -u weft@wg0 | grep -q "no answer from the event loop:"
     rm /run/systemd/system/weft@wg0.service.d/watchdog.conf
     systemctl daemon-reload
+    systemctl restart weft@wg0
+}
+# Stops one thread of a process (ptrace(2): PTRACE_ATTACH), and nothing else of it, until it dies (waitpid(2): __WALL).
+hold_still() {
+    local task
+    task=$(grep -lx "$2" /proc/"$1"/task/*/comm | cut -d/ -f5)
+    perl -e 'alarm 30; syscall(101, 16, $ARGV[0] + 0, 0, 0) == 0 or die "ptrace: $!"; 1 while waitpid(-1, 0x40000000) > 0' \
+        "$task" >/dev/null
 }
 watchdog_was_fed_since() { [ "$(show WatchdogTimestampMonotonic weft@wg0)" != "$1" ]; }
 
@@ -497,6 +530,7 @@ scenario the_operator_reads_how_it_goes
 scenario a_restart_under_load_ends_no_connection
 scenario a_killed_daemon_comes_back
 scenario the_watchdog_restarts_a_daemon_that_stands_still_and_no_other
+scenario one_thread_that_is_stuck_is_named_and_restarts_the_daemon
 scenario keys_come_as_credentials
 scenario a_file_that_is_missing_or_wrong_is_told_and_not_tried_for_ever
 scenario the_sandbox_holds

@@ -24,6 +24,7 @@ scenarios! {
     a_restart_under_load_ends_no_connection
     a_killed_daemon_comes_back
     the_watchdog_restarts_a_daemon_that_stands_still_and_no_other
+    one_thread_that_is_stuck_is_named_and_restarts_the_daemon
     keys_come_as_credentials
     a_file_that_is_missing_or_wrong_is_told_and_not_tried_for_ever
     the_sandbox_holds

@@ -56,10 +56,18 @@ impl Service {
         path
     }
 
+    /// The next message that is not about descriptors to keep.
     fn next(&self) -> String {
-        let mut message = [0; 2048];
-        let length = self.socket.recv(&mut message).unwrap();
-        String::from_utf8(message[..length].to_vec()).unwrap()
+        let start = Instant::now();
+        loop {
+            let mut message = [0; 2048];
+            let length = self.socket.recv(&mut message).unwrap();
+            let message = String::from_utf8(message[..length].to_vec()).unwrap();
+            if !message.starts_with("FDSTORE") && message != "BARRIER=1\n" {
+                return message;
+            }
+            assert!(start.elapsed() < PATIENCE, "nothing but descriptors");
+        }
     }
 
     /// The next message that is not about the watchdog.
