@@ -45,6 +45,8 @@ impl Service {
         let mut command = self.command(arguments);
         command
             .env("NOTIFY_SOCKET", self.directory.path().join("notify"))
+            // It keeps no descriptors.
+            .env("FDSTORE", "0")
             .env("WATCHDOG_USEC", watchdog.as_micros().to_string());
         self.child = Some(self.namespace.start(command).unwrap());
     }
