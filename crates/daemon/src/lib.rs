@@ -5,6 +5,7 @@
 pub mod assets;
 pub mod background;
 pub mod capture;
+pub mod carried_over;
 pub mod check;
 pub mod cli;
 pub mod config;

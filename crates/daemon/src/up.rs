@@ -5,6 +5,7 @@
 use std::net::SocketAddr;
 
 use crate::background::{self, BackgroundError};
+use crate::carried_over::Place;
 use crate::cli::{MetricsArgs, UpArgs};
 use crate::config::{self, Config, Endpoint, LoadError};
 use crate::control::ControlError;
@@ -21,11 +22,13 @@ use crate::service_manager::Starting;
 use crate::udp::PathMtu;
 
 mod daemon;
+mod handover;
+mod leaving;
 mod reload;
 mod served;
 mod supervisor;
 
-pub use daemon::Daemon;
+pub use daemon::{Beginning, Daemon, Resumed};
 
 pub use crate::interface::Options;
 
@@ -143,6 +146,22 @@ fn dry_run(config: &Config) -> Result<(), exit::Error> {
     let endpoints: Vec<SocketAddr> =
         config.peers.iter().filter_map(|peer| peer.endpoint.as_ref().and_then(resolve)).collect();
     output::print(host::plan(config, &endpoints)?.to_string().as_bytes())
+}
+
+/// The addresses of the endpoints of an interface that goes on, as far as they are known: what has to be looked up is
+/// looked up once here, and again in the background.
+fn known_endpoints(config: &Config, places: &[Place]) -> Vec<Option<SocketAddr>> {
+    let look_up = |endpoint: &Endpoint| {
+        resolve::resolve(endpoint, Retries::Limited(0), &Cancel::default())
+            .inspect_err(|error| tracing::warn!("{error}; it is tried again in the background"))
+            .ok()
+    };
+    let address = |(peer, place): (&config::Peer, &Place)| match place {
+        Place::Here(address) => Some(*address),
+        Place::LookUp => peer.endpoint.as_ref().and_then(look_up),
+        Place::Nowhere => None,
+    };
+    config.peers.iter().zip(places).map(address).collect()
 }
 
 /// The addresses of the endpoints. Where a kill switch is in force that a daemon left behind, those that it had do as

@@ -17,8 +17,9 @@ Examples:
   sudo weft capture wg0 -w - | tshark -r -
   ssh gateway sudo weft capture wg0 -w - | wireshark -k -i -
 
-Each packet has a comment with its direction and its peer: `frame.comment contains \"office\"` in Wireshark. No keys are
-written. A reader that is too slow costs packets in the file, never packets in the tunnel; the last line tells how many.
+Each packet has a comment with its direction and its peer; in Wireshark, filter for one with
+`frame.comment contains \"office\"`. No keys are written. A reader that is too slow costs packets in
+the file, never packets in the tunnel; the last line tells how many.
 
 {}", super::EXIT_CODES))]
 pub struct CaptureArgs {

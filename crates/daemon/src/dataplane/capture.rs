@@ -296,8 +296,16 @@ impl Captures {
         self.taps.retain_mut(|tap| tap.turn(cx, is_idle));
     }
 
+    /// Whether anybody captures there: whose a packet is has to be looked up.
+    fn want(&self, stage: Stage) -> bool {
+        self.taps.iter().any(|tap| tap.wish.stage.is_none_or(|wanted| wanted == stage))
+    }
+
     /// A packet from the device, before it is sealed or refused.
     pub(super) fn read(&mut self, tunnel: &mut Tunnel, packet: &PacketMut<'_>) {
+        if !self.want(Stage::Inner) {
+            return;
+        }
         let Self { taps, scratch, .. } = self;
         let peer = tunnel.peer_of_destination(packet.bytes());
         if !taps.iter().any(|tap| tap.takes(Stage::Inner, peer)) {
@@ -310,6 +318,9 @@ impl Captures {
 
     /// A packet for the device: from a peer, or an answer of our own.
     pub(super) fn written(&mut self, tunnel: &mut Tunnel, packet: &[u8], is_own: bool) {
+        if !self.want(Stage::Inner) {
+            return;
+        }
         let peer = if is_own { None } else { tunnel.peer_of_source(packet) };
         put(&mut self.taps, &inner(Direction::Inbound, peer, packet), packet);
     }
@@ -322,6 +333,9 @@ impl Captures {
         transmit: &Transmit<'_>,
         bytes: usize,
     ) {
+        if !self.want(Stage::Outer) {
+            return;
+        }
         let local = transmit.source.unwrap_or_else(|| unspecified(transmit.destination));
         let outer = OuterHeader {
             source: SocketAddr::new(local, self.port),
@@ -337,6 +351,9 @@ impl Captures {
 
     /// A datagram that came in, after the tunnel took it.
     pub(super) fn received(&mut self, tunnel: &Tunnel, meta: &RecvMeta, datagram: &[u8]) {
+        if !self.want(Stage::Outer) {
+            return;
+        }
         let local = meta.local.unwrap_or_else(|| unspecified(meta.source));
         let outer = OuterHeader {
             source: meta.source,
@@ -370,98 +387,5 @@ fn unspecified(other: SocketAddr) -> IpAddr {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::task::Waker;
-
-    use super::*;
-
-    const ALL: Wish = Wish { stage: None, peer: None, snap_bytes: MAX_PACKET };
-
-    fn turn(captures: &mut Captures, is_idle: bool) {
-        captures.turn(&mut Context::from_waker(Waker::noop()), is_idle);
-    }
-
-    fn put_inner(captures: &mut Captures, peer: Option<PublicKey>, packet: &[u8]) {
-        put(&mut captures.taps, &inner(Direction::Outbound, peer, packet), packet);
-    }
-
-    fn all(capture: &mut Capture) -> Vec<Vec<u8>> {
-        let mut found = Vec::new();
-        while let Ok(chunk) = capture.full.try_recv() {
-            found.extend(chunk.packets().map(|(_, bytes)| bytes.to_vec()));
-            capture.give_back(chunk);
-        }
-        found
-    }
-
-    #[test]
-    fn what_was_seen_comes_in_order_once_there_is_time_or_much_of_it() {
-        let (mut capture, tap) = Capture::new(Wish { snap_bytes: 3, ..ALL });
-        let mut captures = Captures::default();
-        assert!(!captures.is_on() && captures.add(tap) && captures.is_on());
-        for packet in [b"abcdef".as_slice(), b"gh"] {
-            put_inner(&mut captures, None, packet);
-        }
-        turn(&mut captures, false);
-        assert!(all(&mut capture).is_empty(), "more may come");
-        turn(&mut captures, true);
-        assert_eq!(all(&mut capture), [b"abc".to_vec(), b"gh".to_vec()]);
-        for _ in 0..=CHUNK_PACKETS / 2 {
-            put_inner(&mut captures, None, b"x");
-        }
-        turn(&mut captures, false);
-        assert_eq!(all(&mut capture).len(), CHUNK_PACKETS / 2 + 1);
-    }
-
-    #[test]
-    fn a_reader_that_does_not_read_loses_packets_and_holds_nothing_up() {
-        let (mut capture, tap) = Capture::new(ALL);
-        let mut captures = Captures::default();
-        captures.add(tap);
-        let packet = [7; 60_000];
-        for _ in 0..1000 {
-            put_inner(&mut captures, None, &packet);
-            turn(&mut captures, true);
-        }
-        let dropped = capture.dropped(Stage::Inner);
-        assert_eq!((capture.seen(Stage::Inner), capture.seen(Stage::Outer)), (1000, 0));
-        assert!(dropped > 900 && dropped < 1000, "{dropped}");
-        let read = all(&mut capture).len() as u64;
-        put_inner(&mut captures, None, &packet);
-        capture.stop();
-        turn(&mut captures, false);
-        assert!(!captures.is_on());
-        let rest = all(&mut capture).len() as u64;
-        assert_eq!(read + rest + capture.dropped(Stage::Inner), 1001);
-    }
-
-    #[test]
-    fn only_what_was_asked_for_is_copied() {
-        let (mine, other) = (PublicKey::from_bytes([1; 32]), PublicKey::from_bytes([2; 32]));
-        let (mut capture, tap) = Capture::new(Wish { stage: Some(Stage::Inner), peer: Some(mine), ..ALL });
-        let mut captures = Captures::default();
-        captures.add(tap);
-        put_inner(&mut captures, Some(mine), b"mine");
-        put_inner(&mut captures, Some(other), b"other");
-        put_inner(&mut captures, None, b"nobody's");
-        let address = "192.0.2.1:7".parse().unwrap();
-        let outer = OuterHeader { source: address, destination: address, ecn: Ecn::NotEct };
-        put(&mut captures.taps, &outside(Direction::Inbound, Some(mine), outer, b"outer"), b"outer");
-        turn(&mut captures, true);
-        assert_eq!(all(&mut capture), [b"mine".to_vec()]);
-        assert_eq!((capture.seen(Stage::Inner), capture.seen(Stage::Outer)), (1, 0));
-    }
-
-    #[test]
-    fn there_are_not_more_captures_than_there_is_memory_for() {
-        let mut captures = Captures::default();
-        let kept: Vec<_> = (0..MAX_TAPS).map(|_| Capture::new(ALL)).collect();
-        let kept: Vec<_> = kept.into_iter().map(|(capture, tap)| (capture, captures.add(tap))).collect();
-        assert!(kept.iter().all(|(_, added)| *added));
-        let (_capture, tap) = Capture::new(ALL);
-        assert!(!captures.add(tap));
-        drop(kept);
-        turn(&mut captures, false);
-        assert!(!captures.is_on());
-    }
-}
+#[path = "capture/tests.rs"]
+mod tests;

@@ -183,6 +183,9 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
                 Some(Command::Rebind { port, fwmark, answer }) => {
                     let _ = answer.try_send(self.udp.rebind(port, fwmark));
                 }
+                Some(Command::Sockets { answer }) => {
+                    let _ = answer.try_send(self.udp.descriptors());
+                }
                 Some(Command::Capture { tap, answer }) => {
                     let _ = answer.try_send(self.captures.add(*tap));
                 }

@@ -342,6 +342,7 @@ mod tests {
             peers: vec![PeerSnapshot {
                 public_key: key,
                 endpoint: None,
+                source: None,
                 last_handshake: Some(since + Duration::from_secs(60)),
                 path_limit: None,
                 is_trying: true,
