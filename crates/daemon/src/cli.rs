@@ -13,12 +13,14 @@ pub mod conf;
 mod doctor;
 pub mod drop_in;
 mod host;
+mod metrics;
 pub mod set;
 pub mod show;
 mod status;
 pub use capture::CaptureArgs;
 pub use doctor::DoctorArgs;
 pub use host::{DownArgs, HostArgs, KillSwitch, ReloadArgs, SaveArgs};
+pub use metrics::MetricsArgs;
 pub use status::{StatusArgs, TopArgs};
 
 const EXIT_CODES: &str = "\
@@ -121,6 +123,7 @@ Examples:
   sudo weft up wg0                    reads /etc/wireguard/wg0.conf
   sudo weft up ./office.conf          makes the interface `office`
   sudo weft up wg0 --tun-threads 2    with two queues and threads for each
+  sudo weft up wg0 --metrics 127.0.0.1:9586
 
 {EXIT_CODES}"))]
 pub struct UpArgs {
@@ -135,6 +138,9 @@ pub struct UpArgs {
     /// What is done to the system around it.
     #[command(flatten)]
     pub host: HostArgs,
+    /// What it tells about itself.
+    #[command(flatten)]
+    pub metrics: MetricsArgs,
     /// How the device is driven.
     #[command(flatten)]
     pub tun: TunArgs,

@@ -27,9 +27,11 @@ mod event_loop;
 mod inbound;
 mod outbound;
 mod read_ahead;
+mod timing;
 
 pub use commands::Command;
 pub use event_loop::EventLoop;
+pub use timing::{Histogram, SAMPLED_TURNS, Stage, Times};
 
 /// Commands that may wait for the event loop.
 const COMMANDS: usize = 64;
@@ -69,6 +71,8 @@ pub struct Snapshot {
     pub tun_queues: Vec<TunStatsSnapshot>,
     /// What waits on the packet thread.
     pub queues: QueueDepths,
+    /// How long turns of the event loop took.
+    pub times: Times,
     /// The newest datagram that could not be sent.
     pub send_failure: Option<SendFailure>,
 }
@@ -165,6 +169,8 @@ pub struct Setup {
     pub tun: TunConfig,
     /// The UDP sockets.
     pub udp: UdpConfig,
+    /// Sockets that are to be taken over, of the port in `udp`; none: they are opened.
+    pub sockets: Vec<udp::Descriptor>,
     /// The key of the interface, until it is given another one.
     pub private_key: PrivateKey,
     /// The tunnel's bounds.
@@ -295,6 +301,11 @@ impl Handle {
         self.ask(|answer| Command::Rebind { port, fwmark, answer })
     }
 
+    /// Further descriptors of the UDP sockets.
+    pub fn sockets(&self) -> Result<io::Result<Vec<udp::Descriptor>>, DataplaneError> {
+        self.ask(|answer| Command::Sockets { answer })
+    }
+
     /// Begins a capture; `None` if there are too many already.
     pub fn capture(&self, wish: capture::Wish) -> Result<Option<capture::Capture>, DataplaneError> {
         let (capture, tap) = capture::Capture::new(wish);
@@ -353,7 +364,7 @@ fn packet_thread(
         }
     };
     runtime.block_on(async {
-        let opened = open_io(setup.tun, &setup.udp);
+        let opened = open_io(setup.tun, setup.sockets, &setup.udp);
         let (tun, udp) = match opened {
             Ok(io) => io,
             Err(error) => {
@@ -373,6 +384,10 @@ fn packet_thread(
     })
 }
 
-fn open_io(tun: TunConfig, udp: &UdpConfig) -> Result<(weft_tun::Device, UdpSockets), StartError> {
-    Ok((weft_tun::open(tun)?, UdpSockets::bind(udp)?))
+fn open_io(
+    tun: TunConfig,
+    sockets: Vec<udp::Descriptor>,
+    udp: &UdpConfig,
+) -> Result<(weft_tun::Device, UdpSockets), StartError> {
+    Ok((weft_tun::open(tun)?, UdpSockets::adopt(sockets, udp)?))
 }

@@ -15,7 +15,8 @@ use crate::control::uapi::{Listener, Server, SocketError};
 use crate::control::{Control, Controller, Managed};
 use crate::dataplane::{DataplaneError, OnEvent, StartError, tun_queues};
 use crate::exit::{self, Code};
-use crate::interface::{self, Interface, Options};
+use crate::interface::{self, Inherited, Interface, Options};
+use crate::metrics::{self, MetricsConfig};
 use crate::network::{Change, Keeper, Watch};
 use crate::routes::{Netlink, RouteError};
 use crate::scheduling::Priority;
@@ -62,6 +63,9 @@ enum RunError {
     /// The packet thread ended by itself.
     #[error(transparent)]
     Dataplane(#[from] DataplaneError),
+    /// Metrics cannot be served where they should be.
+    #[error(transparent)]
+    Metrics(#[from] metrics::ListenError),
     /// The interface's name cannot be told.
     #[error("cannot write the interface's name to {} (WG_TUN_NAME_FILE): {source}", path.display())]
     NameFile {
@@ -77,6 +81,7 @@ impl From<RunError> for exit::Error {
         let code = match &error {
             RunError::Name(_) | RunError::Variable(_) => Code::Usage,
             RunError::Socket(error) => error.exit_code(),
+            RunError::Metrics(error) => error.exit_code(),
             RunError::Start(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
                 Code::Permission
             }
@@ -116,6 +121,9 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
     let (signal, network) = (end.clone(), end.clone());
     signals::watch(move |name| drop(signal.send(End::Signal(name)))).map_err(RunError::Signals)?;
 
+    let mut watched = MetricsConfig::default();
+    args.metrics.apply(&mut watched);
+    let metrics = watched.address.as_ref().map(metrics::Listener::open).transpose()?;
     let Environment { name, queues, socket, name_file, output, .. } = environment;
     let listener = match socket {
         Some(descriptor) => Listener::adopt(descriptor)?,
@@ -129,12 +137,13 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
     };
     let udp = UdpConfig::default();
     let is_new = queues.is_empty();
+    let inherited = Inherited { queues, ..Inherited::default() };
     let device_end = end.clone();
     let on_end = move || drop(device_end.send(End::Device));
     let happened = end.clone();
     let on_event: OnEvent = Box::new(move |_| drop(happened.send(End::Peer)));
     let on_event = Some(on_event).filter(|_| service_manager::is_present());
-    let mut interface = Interface::open(name.as_str(), queues, udp, &options, on_event, on_end)?;
+    let mut interface = Interface::open(name.as_str(), inherited, udp, &options, on_event, on_end)?;
     let mtu = set_up_link(&name, is_new);
     interface.run(mtu)?;
     let control: Arc<dyn Control> = Arc::<Controller>::clone(interface.controller());
@@ -148,9 +157,11 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
         ..Running::new(name.as_str())
     };
     let stop = move || drop(asked.send(End::Asked));
-    // Goes last: who waits for its end knows that everything is undone.
     let managed = Managed::new(Arc::clone(interface.controller()), running, stop);
+    // Goes last: who waits for its end knows that everything is undone.
     let _socket = managed.serve(&name);
+    let metrics = metrics.map(|listener| metrics::Server::start(listener, &watched.hosts, managed.clone()));
+    let metrics = metrics.transpose()?;
     if let Some(path) = name_file {
         std::fs::write(&path, format!("{name}\n")).map_err(|source| RunError::NameFile { path, source })?;
     }
@@ -162,7 +173,7 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
     let watchdog = Watchdog::start(&interface);
     wait_for_end(&ended, following, &managed);
     service_manager::stopping();
-    drop(watchdog);
+    drop((metrics, watchdog));
     server.stop();
     match interface.stop() {
         // Deleting the device is a way to end it.

@@ -18,6 +18,9 @@
 //!   Host::after        PostDown
 //! ```
 //!
+//! A daemon that is started again has [`Host::hand_over`] in place of the end, and the next one `Host::take_over` in place
+//! of the beginning: what is right already is not touched (`take_over.rs`).
+//!
 //! A failure before `up` has returned takes back everything that was done. Called on a control thread only: every call
 //! waits for the system, and for commands.
 
@@ -46,6 +49,7 @@ mod record;
 mod save;
 mod step;
 mod sysctl;
+mod take_over;
 
 pub use down::{Down, Keep, down, told as told_down};
 pub use error::HostError;
@@ -57,6 +61,7 @@ pub use save::{SaveError, save};
 pub use step::{Firewall, FullTunnel, Step};
 
 use kernel::Kernel;
+use take_over::Continued;
 
 /// Where what is done is written down.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -79,6 +84,8 @@ pub struct Host {
     record: Record,
     /// A kill switch that a daemon left behind: it goes with `down` only, not with a start that fails.
     kept: Option<Step>,
+    /// The device was there before.
+    continued: Option<Continued>,
 }
 
 impl Host {
@@ -94,14 +101,24 @@ impl Host {
         recording: &Recording,
     ) -> Result<Self, HostError> {
         let interface = &config.interface.name;
-        let mut kernel = Kernel::new(Netlink::open()?, interface.clone());
-        let owner = match recording {
-            Recording::Nowhere => None,
-            Recording::In(directory) => claim(directory, interface)?,
-        };
+        let kernel = Kernel::new(Netlink::open()?, interface.clone());
+        let owner = owner(recording, interface)?;
+        let left = owner.as_ref().map(Owner::left_behind).transpose()?.flatten();
+        Self::begin(kernel, owner, left, config, source, endpoints)
+    }
+
+    fn begin(
+        mut kernel: Kernel,
+        owner: Option<Owner>,
+        left: Option<Record>,
+        config: &Config,
+        source: Option<&Path>,
+        endpoints: &[SocketAddr],
+    ) -> Result<Self, HostError> {
+        let interface = &config.interface.name;
         let mut kept = None;
         let mut known = BTreeMap::new();
-        if let Some(left) = owner.as_ref().map(Owner::left_behind).transpose()?.flatten() {
+        if let Some(left) = left {
             tracing::info!(%interface, "taking back what a daemon left behind");
             let failures;
             (failures, kept) = down::take_back(&left, &mut kernel, Keep::KillSwitch);
@@ -116,7 +133,7 @@ impl Host {
         }
         let alone = owner.as_ref().map(Owner::choose_alone).transpose()?;
         let directory = owner.as_ref().map(Owner::directory);
-        let facts = facts::gather(&kernel.netlink, config, endpoints, directory)?;
+        let facts = facts::gather(&kernel.netlink, config, endpoints, directory, 0)?;
         let plan = Plan::new(config, endpoints, &facts);
         if facts.src_valid_mark.is_none() && plan.routes_by_mark(Family::V4) {
             tracing::warn!(
@@ -130,9 +147,10 @@ impl Host {
             steps: kept.iter().cloned().collect(),
             down: plan.down.clone(),
             endpoints: known,
+            ran: plan.up_hooks(),
             ..Record::new(interface)
         };
-        let host = Self { kernel, plan, applied: Applied::default(), owner, record, kept };
+        let host = Self { kernel, plan, applied: Applied::default(), owner, record, kept, continued: None };
         // The mark is taken from here on.
         host.write()?;
         drop(alone);
@@ -174,7 +192,9 @@ impl Host {
         let link = self.kernel.netlink.link(&self.plan.interface)?;
         self.record.index = Some(link.index);
         self.kernel.link = Some(link);
-        self.applied.apply(&self.plan.before, &mut self.kernel)?;
+        if self.begins_anew() {
+            self.applied.apply(&self.plan.before, &mut self.kernel)?;
+        }
         Ok(self
             .kernel
             .link
@@ -184,12 +204,12 @@ impl Host {
 
     /// Does the rest of the plan. A failure takes back all of it.
     pub fn up(&mut self) -> Result<(), HostError> {
+        if let Some(continued) = self.continued.take() {
+            return self.go_on(&continued);
+        }
         // All of it before the first: whatever is done is in the record, and what was not is no harm to take back.
         self.record.steps = self.plan.steps.clone();
-        let wanted = self.plan.steps.iter().find_map(|step| match step {
-            Step::Dns(wanted) => Some(wanted),
-            _ => None,
-        });
+        let wanted = self.plan.dns();
         self.record.dns = wanted.map(|wanted| self.kernel.dns_record(wanted)).transpose()?;
         self.write()?;
         let done = self.applied.apply(&self.plan.steps, &mut self.kernel);
@@ -226,8 +246,7 @@ impl Host {
     pub fn plan_for(&self, config: &Config, endpoints: &[SocketAddr]) -> Result<Plan, HostError> {
         let alone = self.owner.as_ref().map(Owner::choose_alone).transpose()?;
         let directory = self.owner.as_ref().map(Owner::directory);
-        let mut facts = facts::gather(&self.kernel.netlink, config, endpoints, directory)?;
-        facts.mark_in_force = self.plan.mark;
+        let facts = facts::gather(&self.kernel.netlink, config, endpoints, directory, self.plan.mark)?;
         let facts = facts.without(self.applied.steps());
         drop(alone);
         Ok(Plan::new(config, endpoints, &facts).keeping_places_of(self.applied.steps()))
@@ -266,6 +285,14 @@ impl Host {
         }
         // With nobody to forget it, the record stays.
         self.owner = None;
+    }
+
+    /// Removes the device, which others may hold. What fails is warned of.
+    pub fn remove_device(&self) {
+        let Some(link) = &self.kernel.link else { return };
+        if let Err(error) = self.kernel.netlink.remove_link(link) {
+            tracing::warn!("{error}");
+        }
     }
 
     /// The device is gone: runs PostDown. What fails is warned of.
@@ -392,8 +419,15 @@ pub fn remembered(directory: &Path, interface: &InterfaceName) -> BTreeMap<Strin
 
 /// What would be done for a configuration, as things are; nothing is claimed or written down.
 pub fn plan(config: &Config, endpoints: &[SocketAddr]) -> Result<Plan, HostError> {
-    let facts = facts::gather(&Netlink::open()?, config, endpoints, Some(&runtime_dir()))?;
+    let facts = facts::gather(&Netlink::open()?, config, endpoints, Some(&runtime_dir()), 0)?;
     Ok(Plan::new(config, endpoints, &facts))
+}
+
+fn owner(recording: &Recording, interface: &InterfaceName) -> Result<Option<Owner>, HostError> {
+    match recording {
+        Recording::Nowhere => Ok(None),
+        Recording::In(directory) => claim(directory, interface),
+    }
 }
 
 /// The right to the interface, or a warning where it cannot be written down.

@@ -12,7 +12,7 @@ use crate::dataplane::{Dataplane, DataplaneError, Handle, OnEvent, Opened, Setup
 use crate::memory_budget;
 use crate::routes::QueueLimits;
 use crate::scheduling::Priority;
-use crate::udp::{PathMtu, UdpConfig};
+use crate::udp::{self, PathMtu, UdpConfig};
 
 /// How to run an interface.
 #[derive(Clone, Debug)]
@@ -41,6 +41,15 @@ impl Default for Options {
     }
 }
 
+/// Descriptors that somebody held before, to be used instead of new ones.
+#[derive(Debug, Default)]
+pub struct Inherited {
+    /// Attached queues of the device, as many as [`Options::tun_threads`] asks for; none: it is created.
+    pub queues: Vec<Descriptor>,
+    /// Sockets of the port that is asked for; none: they are opened.
+    pub sockets: Vec<udp::Descriptor>,
+}
+
 /// A running interface, without a key and without peers until its controller is told of some. Dropping it ends it.
 pub struct Interface {
     dataplane: Dataplane,
@@ -50,11 +59,11 @@ pub struct Interface {
 impl Interface {
     /// Opens device and sockets in the network namespace of this thread. No packet moves before [`Self::run`].
     ///
-    /// `queues` are attached queues of the device, to be taken over instead of creating one. `on_event` is told
-    /// what happens to peers. `on_end` is called when packets have stopped, whatever the reason.
+    /// What is `inherited` is taken over. `on_event` is told what happens to peers. `on_end` is called when packets
+    /// have stopped, whatever the reason.
     pub fn open(
         name: &str,
-        queues: Vec<Descriptor>,
+        inherited: Inherited,
         udp: UdpConfig,
         options: &Options,
         on_event: Option<OnEvent>,
@@ -64,10 +73,11 @@ impl Interface {
             tun: TunConfig {
                 threads: tun_queues(options.tun_threads),
                 offload: options.offload,
-                descriptors: queues,
+                descriptors: inherited.queues,
                 ..TunConfig::new(name)
             },
             udp: UdpConfig { gso: udp.gso && options.offload, path_mtu: options.path_mtu, ..udp },
+            sockets: inherited.sockets,
             // Nobody knows this key, so nothing that arrives is for it.
             private_key: PrivateKey::generate()
                 .map_err(|error| StartError::Thread(std::io::Error::other(error.to_string())))?,

@@ -5,6 +5,7 @@
 pub mod assets;
 pub mod background;
 pub mod capture;
+pub mod carried_over;
 pub mod check;
 pub mod cli;
 pub mod config;
@@ -25,6 +26,7 @@ pub mod keys;
 pub mod lab;
 pub mod logging;
 mod memory_budget;
+pub mod metrics;
 pub mod network;
 pub mod output;
 pub mod reload;

@@ -1,9 +1,14 @@
-//! The log: lines on standard error, human or JSON. Starts no thread.
+//! The log: lines on standard error, human or JSON, or entries of the systemd journal. Starts no thread.
 
 use std::io::{self, IsTerminal as _};
 
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
+#[cfg_attr(target_os = "linux", path = "logging/journal/linux.rs")]
+#[cfg_attr(not(target_os = "linux"), path = "logging/journal/other.rs")]
+mod journal;
 mod limit;
 
 pub use limit::LogLimit;
@@ -11,7 +16,7 @@ pub use limit::LogLimit;
 /// How a log line looks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
-    /// Text for people.
+    /// Text for people; entries with fields where standard error is the systemd journal.
     #[default]
     Human,
     /// One JSON object a line.
@@ -30,10 +35,16 @@ pub struct InvalidFilter {
     reason: String,
 }
 
-/// Starts the log: what `filter` lets through, else what RUST_LOG does, else `default`.
+/// Starts the log: what `filter` lets through, else what RUST_LOG does, else `default`. In the journal every entry has
+/// the name of the `interface`.
 ///
 /// A second call changes nothing.
-pub fn init(filter: Option<&str>, default: &str, format: Format) -> Result<(), InvalidFilter> {
+pub fn init(
+    filter: Option<&str>,
+    default: &str,
+    format: Format,
+    interface: Option<&str>,
+) -> Result<(), InvalidFilter> {
     let variable = std::env::var(EnvFilter::DEFAULT_ENV).ok().filter(|value| !value.trim().is_empty());
     let (filter, origin) = match (filter, &variable) {
         (Some(filter), _) => (filter, "--log"),
@@ -45,10 +56,16 @@ pub fn init(filter: Option<&str>, default: &str, format: Format) -> Result<(), I
         origin,
         reason: reason.to_string(),
     })?;
+    if format == Format::Human
+        && let Some(journal) = journal::connect(interface)
+    {
+        // Somebody who embeds this may have set a subscriber of his own.
+        let _already_set = tracing_subscriber::registry().with(filter).with(journal).try_init();
+        return Ok(());
+    }
     // Its report of a standard error that is closed would go there, and panic.
     let builder =
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).log_internal_errors(false);
-    // Somebody who embeds this may have set a subscriber of his own.
     let _already_set = match format {
         Format::Human => builder.with_ansi(is_coloured()).try_init(),
         Format::Json => builder.json().flatten_event(true).try_init(),

@@ -8,8 +8,8 @@ use clap::Parser as _;
 use weft::cli::{self, Cli, Command};
 use weft::exit::{Code, Error};
 use weft::{
-    assets, capture, check, demo, doctor, down, drop_in, keys, logging, output, reload, save, status, top,
-    up, wg,
+    assets, capture, check, config, demo, doctor, down, drop_in, keys, logging, output, reload, save, status,
+    top, up, wg,
 };
 
 fn main() -> ExitCode {
@@ -23,6 +23,15 @@ fn main() -> ExitCode {
     code.into()
 }
 
+/// The interface that a command runs, for the log; a wrong name is told later.
+fn interface_of(command: &Command) -> Option<String> {
+    match command {
+        Command::Up(args) => config::name_of(&config::path_of(&args.target)).ok().map(String::from),
+        Command::Run(args) => Some(args.name.clone()),
+        _ => None,
+    }
+}
+
 fn run(cli: Cli) -> Result<(), Error> {
     // These show tables of their own, which warnings about socket buffers and the like would tear.
     let level = match cli.command {
@@ -30,7 +39,7 @@ fn run(cli: Cli) -> Result<(), Error> {
         Command::Run(_) => drop_in::log_level(),
         _ => "info",
     };
-    logging::init(cli.log.as_deref(), level, cli.log_format)
+    logging::init(cli.log.as_deref(), level, cli.log_format, interface_of(&cli.command).as_deref())
         .map_err(|error| Error::new(Code::Usage, error))?;
     match cli.command {
         Command::Up(args) => up::run(&args),

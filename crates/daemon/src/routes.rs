@@ -164,6 +164,18 @@ pub struct FoundRule {
     pub table: u32,
 }
 
+impl FoundRule {
+    /// Whether it is this one, at its place.
+    pub fn is(&self, rule: &Rule) -> bool {
+        let (mark, is_inverted, table) = match rule.kind {
+            RuleKind::Unmarked { mark, table } => (Some(mark), true, table),
+            RuleKind::MainWithoutDefault => (None, false, MAIN_TABLE),
+        };
+        let wanted = Self { family: rule.family, priority: rule.priority, mark, is_inverted, table };
+        *self == wanted
+    }
+}
+
 /// The kernel's number of the main table (rt_tables: RT_TABLE_MAIN).
 pub const MAIN_TABLE: u32 = 254;
 

@@ -2,8 +2,19 @@
 //! nothing.
 //!
 //! `notify.rs` are the messages themselves, `starting.rs` asks for patience while a start waits, `status_line.rs` is what
-//! an operator reads in `systemctl status`, and `watchdog.rs` proves that packets can still move.
+//! an operator reads in `systemctl status`, and `watchdog.rs` proves that packets can still move. `fd_store.rs` is what
+//! the service manager keeps while weft is started again, `inherited.rs` what it hands to the next process, and `job.rs`
+//! whether a stop is the first half of a restart.
 
+#[cfg_attr(target_os = "linux", path = "service_manager/fd_store.rs")]
+#[cfg_attr(not(target_os = "linux"), path = "service_manager/no_fd_store.rs")]
+mod fd_store;
+#[cfg_attr(target_os = "linux", path = "service_manager/inherited.rs")]
+#[cfg_attr(not(target_os = "linux"), path = "service_manager/nothing_inherited.rs")]
+mod inherited;
+#[cfg_attr(target_os = "linux", path = "service_manager/job.rs")]
+#[cfg_attr(not(target_os = "linux"), path = "service_manager/no_job.rs")]
+mod job;
 #[cfg_attr(target_os = "linux", path = "service_manager/notify.rs")]
 #[cfg_attr(not(target_os = "linux"), path = "service_manager/silent.rs")]
 mod notify;
@@ -11,6 +22,9 @@ mod starting;
 mod status_line;
 mod watchdog;
 
+pub use fd_store::{FdStore, read_sealed, try_clone};
+pub use inherited::{Inherited, take};
+pub use job::{Job, invocation, job};
 pub use notify::{is_present, reloading, stopping};
 pub use starting::Starting;
 pub use status_line::StatusLine;

@@ -19,12 +19,12 @@ mod table;
 pub use collect::{Configured, ConfiguredPeer, Running};
 pub(crate) use command::cannot_look;
 pub use command::run;
-pub use diagnose::diagnose;
+pub use diagnose::{diagnose, has_session, should_have_session, unready};
 pub use format::{age, bytes, rate, short_key};
 pub use recent::add_recent;
 pub use report::{
-    DropReport, PeerReport, QueueReport, Rates, Recent, SendFailureReport, StatusReport, TunQueueReport,
-    TunReport, TunnelReport, UdpReport,
+    DropReport, HistogramReport, PeerReport, QueueReport, Rates, Recent, SendFailureReport, StageReport,
+    StatusReport, TimesReport, TunQueueReport, TunReport, TunnelReport, UdpReport,
 };
 pub use stage::stage_of;
 pub use table::bucket_label;

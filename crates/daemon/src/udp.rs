@@ -19,10 +19,10 @@ mod unsupported;
 #[cfg(target_os = "linux")]
 pub(crate) use linux::Release;
 #[cfg(target_os = "linux")]
-pub use linux::UdpSockets;
+pub use linux::{Descriptor, UdpSockets, check_socket};
 pub use recv_buffers::{Received, RecvBuffers};
 #[cfg(not(target_os = "linux"))]
-pub use unsupported::UdpSockets;
+pub use unsupported::{Descriptor, UdpSockets, check_socket};
 
 /// Where the datagrams of one listening port go out and come in.
 pub trait Udp {
@@ -40,6 +40,11 @@ pub trait Udp {
 
     /// Moves to another port and to another mark, both or neither, and gives the port in use. What is `None` stays.
     fn rebind(&mut self, port: Option<u16>, fwmark: Option<u32>) -> Result<u16, BindError>;
+
+    /// Further descriptors of the sockets, for whoever keeps them open when this process ends.
+    fn descriptors(&self) -> io::Result<Vec<Descriptor>> {
+        Ok(Vec::new())
+    }
 
     /// The port in use.
     fn port(&self) -> u16 {
@@ -117,6 +122,15 @@ impl Default for UdpConfig {
     fn default() -> Self {
         Self { port: 0, fwmark: 0, gso: true, path_mtu: PathMtu::default() }
     }
+}
+
+/// What a socket that was handed in is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SocketFacts {
+    /// Whether it is the one for IPv6.
+    pub is_v6: bool,
+    /// Its port.
+    pub port: u16,
 }
 
 /// Why the sockets could not be opened.

@@ -5,12 +5,14 @@
 use std::net::SocketAddr;
 
 use crate::background::{self, BackgroundError};
-use crate::cli::UpArgs;
+use crate::carried_over::Place;
+use crate::cli::{MetricsArgs, UpArgs};
 use crate::config::{self, Config, Endpoint, LoadError};
 use crate::control::ControlError;
 use crate::dataplane::{DataplaneError, StartError};
 use crate::exit;
 use crate::host::{self, HostError};
+use crate::metrics;
 use crate::output;
 use crate::resolve::{self, AtStart, Cancel, ResolveError, Retries};
 use crate::runtime_dir::runtime_dir;
@@ -20,11 +22,13 @@ use crate::service_manager::Starting;
 use crate::udp::PathMtu;
 
 mod daemon;
+mod handover;
+mod leaving;
 mod reload;
 mod served;
 mod supervisor;
 
-pub use daemon::Daemon;
+pub use daemon::{Beginning, Daemon, Resumed};
 
 pub use crate::interface::Options;
 
@@ -52,6 +56,9 @@ pub enum UpError {
     /// It cannot go to the background.
     #[error(transparent)]
     Background(#[from] BackgroundError),
+    /// Metrics cannot be served where they should be.
+    #[error(transparent)]
+    Metrics(#[from] metrics::ListenError),
     /// The signals that end the daemon cannot be handled.
     #[error("cannot handle signals: {0}")]
     Signals(#[source] std::io::Error),
@@ -66,6 +73,7 @@ impl UpError {
                 exit::Code::Permission
             }
             Self::Host(error) => error.exit_code(),
+            Self::Metrics(error) => error.exit_code(),
             _ => exit::Code::Failure,
         }
     }
@@ -82,8 +90,9 @@ impl From<UpError> for exit::Error {
 /// # Errors
 /// Those of [`UpError`]; nothing is left behind.
 pub fn run(args: &UpArgs) -> Result<(), exit::Error> {
-    let overrides = Overrides { kill_switch: args.host.kill_switch.map(Into::into) };
-    let config = load(args, overrides)?;
+    let overrides =
+        Overrides { kill_switch: args.host.kill_switch.map(Into::into), metrics: args.metrics.clone() };
+    let config = load(args, &overrides)?;
     let options = Options {
         tun_threads: args.tun.tun_threads,
         offload: !args.tun.no_offload,
@@ -103,13 +112,15 @@ pub fn run(args: &UpArgs) -> Result<(), exit::Error> {
 }
 
 /// What the command line says instead of the file, also after the file was loaded again.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Overrides {
     kill_switch: Option<config::KillSwitch>,
+    metrics: MetricsArgs,
 }
 
 impl Overrides {
-    fn apply(self, config: &mut Config) {
+    fn apply(&self, config: &mut Config) {
+        self.metrics.apply(&mut config.interface.host.metrics);
         if let Some(kill_switch) = self.kill_switch {
             config.interface.host.kill_switch = kill_switch;
         }
@@ -117,7 +128,7 @@ impl Overrides {
 }
 
 /// The configuration with what the command line says instead; what is odd is warned of.
-fn load(args: &UpArgs, overrides: Overrides) -> Result<Config, LoadError> {
+fn load(args: &UpArgs, overrides: &Overrides) -> Result<Config, LoadError> {
     secrecy::forbid_core_dumps();
     let parsed = config::load_as_service(&args.target)?;
     for warning in &parsed.warnings {
@@ -135,6 +146,22 @@ fn dry_run(config: &Config) -> Result<(), exit::Error> {
     let endpoints: Vec<SocketAddr> =
         config.peers.iter().filter_map(|peer| peer.endpoint.as_ref().and_then(resolve)).collect();
     output::print(host::plan(config, &endpoints)?.to_string().as_bytes())
+}
+
+/// The addresses of the endpoints of an interface that goes on, as far as they are known: what has to be looked up is
+/// looked up once here, and again in the background.
+fn known_endpoints(config: &Config, places: &[Place]) -> Vec<Option<SocketAddr>> {
+    let look_up = |endpoint: &Endpoint| {
+        resolve::resolve(endpoint, Retries::Limited(0), &Cancel::default())
+            .inspect_err(|error| tracing::warn!("{error}; it is tried again in the background"))
+            .ok()
+    };
+    let address = |(peer, place): (&config::Peer, &Place)| match place {
+        Place::Here(address) => Some(*address),
+        Place::LookUp => peer.endpoint.as_ref().and_then(look_up),
+        Place::Nowhere => None,
+    };
+    config.peers.iter().zip(places).map(address).collect()
 }
 
 /// The addresses of the endpoints. Where a kill switch is in force that a daemon left behind, those that it had do as

@@ -47,6 +47,25 @@ fn every_file_that_the_architecture_names_is_there() {
     assert!(files > 10, "only {files} files were found");
 }
 
+#[test]
+fn every_function_and_file_that_the_page_about_restarts_names_is_there() {
+    let page = std::fs::read_to_string(root().join("docs/RESTART.md")).unwrap();
+    let mut files = Vec::new();
+    sources(&root().join("crates"), &mut files);
+    let code: String = files.iter().map(|file| std::fs::read_to_string(file).unwrap()).collect();
+    let (mut named, mut functions) = (0, 0);
+    for name in quoted(&page) {
+        if let Some(file) = name.strip_prefix("daemon/") {
+            assert!(root().join("crates/daemon").join(file).exists(), "{name} is not there");
+            named += 1;
+        } else if let Some((_, function)) = name.split_once("::") {
+            assert!(code.contains(&format!("fn {function}(")), "there is no function {name}");
+            functions += 1;
+        }
+    }
+    assert!(named >= 5 && functions >= 8, "only {named} files and {functions} functions were found");
+}
+
 /// Every Rust file below `folder`.
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).unwrap() {

@@ -32,7 +32,7 @@ pub use config::{MAX_QUEUES, OpenError, TunConfig, TunOffload};
 #[cfg(all(feature = "bench-internals", target_os = "linux"))]
 #[doc(hidden)]
 pub use linux::bench;
-pub use platform::{Descriptor, Device, Pulse, name_of_queue, open};
+pub use platform::{Descriptor, Device, Pulse, check_queue, name_of_queue, open, open_queues};
 pub use stats::{TunStats, TunStatsSnapshot};
 
 /// One TUN device as the packet thread sees it.

@@ -13,6 +13,7 @@ use crate::batch::TunBatch;
 use crate::config::{OpenError, TunConfig, TunOffload};
 use crate::stats::TunStats;
 
+mod adopt;
 #[cfg(feature = "bench-internals")]
 pub mod bench;
 mod coalesce;
@@ -25,6 +26,7 @@ mod threads;
 mod vnet_hdr;
 mod writer;
 
+pub use adopt::{check_queue, open_queues};
 use inline::Inline;
 pub use pulse::Pulse;
 use queue::Queue;

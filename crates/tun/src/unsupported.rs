@@ -32,6 +32,21 @@ pub fn name_of_queue(descriptor: &Descriptor) -> io::Result<String> {
     match *descriptor {}
 }
 
+/// Whether a descriptor is an attached queue of the device `name`.
+pub fn check_queue(descriptor: &Descriptor, _name: &str) -> Result<(), String> {
+    match *descriptor {}
+}
+
+/// Gives [`OpenError::Unsupported`] with the name of the platform.
+#[allow(clippy::needless_pass_by_value)]
+pub fn open_queues(
+    _name: &str,
+    _existing: Vec<Descriptor>,
+    _count: usize,
+) -> Result<Vec<Descriptor>, OpenError> {
+    Err(OpenError::Unsupported { platform: std::env::consts::OS })
+}
+
 /// Asks the threads of a device whether they work: there are none.
 #[derive(Clone, Debug, Default)]
 pub struct Pulse;

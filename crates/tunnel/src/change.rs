@@ -11,6 +11,7 @@ use ipnet::IpNet;
 use crate::key::{PrivateKey, PublicKey};
 use crate::path::PathLimit;
 use crate::peer::{Endpoint, NewPeer, NewSession, Previous};
+use crate::restore::Remembered;
 use crate::session::Gate;
 use crate::tunnel::Tunnel;
 
@@ -76,6 +77,13 @@ pub enum Change {
         /// For how long.
         slept: Duration,
     },
+    /// What a tunnel before this one knew of a peer that was just added.
+    Restore {
+        /// The peer.
+        peer: PublicKey,
+        /// What is remembered of it.
+        remembered: Remembered,
+    },
 }
 
 impl Change {
@@ -84,7 +92,7 @@ impl Change {
         match self {
             Self::AddPeer(peer) => 4 + peer.config.allowed_ips.len(),
             Self::AllowedIps { add, remove, .. } => 1 + add.len() + remove.len(),
-            Self::PathChanged(_) | Self::Resumed { .. } => 2,
+            Self::PathChanged(_) | Self::Resumed { .. } | Self::Restore { .. } => 2,
             Self::RemovePeer(_) | Self::PresharedKey { .. } | Self::Session { .. } => 4,
             _ => 1,
         }
@@ -112,6 +120,7 @@ impl Tunnel {
             }
             Change::PathChanged(peer) => self.path_changed(&peer, now),
             Change::Resumed { peer, slept } => self.resumed(&peer, slept, now),
+            Change::Restore { peer, remembered } => self.restore(&peer, &remembered, now),
         }
     }
 

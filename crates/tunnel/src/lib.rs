@@ -24,6 +24,7 @@ mod path;
 mod peer;
 mod peer_index;
 mod refusals;
+mod restore;
 mod session;
 mod source_limit;
 mod split;
@@ -42,6 +43,7 @@ pub use offload::Offload;
 pub use outbound::Outbound;
 pub use packet::{MAX_PACKET, PacketMut, PlainSlab, Plaintext, TAILROOM};
 pub use peer::{NewPeer, NewSession, PeerBuilder, PeerId, PeerSnapshot};
+pub use restore::Remembered;
 pub use timers::WakeReason;
 pub use transmit::{
     Batch, ControlMessage, ControlQueue, Ecn, MAX_BATCH_BYTES, MAX_BATCH_SEGMENTS, MAX_CONTROL_MESSAGE, Path,

@@ -199,6 +199,7 @@ impl Peer {
         PeerSnapshot {
             public_key: self.public_key,
             endpoint: self.endpoint.map(|endpoint| endpoint.address),
+            source: self.endpoint.and_then(|endpoint| endpoint.source),
             last_handshake: self.last_handshake,
             sent_bytes: self.sent_bytes,
             received_bytes: self.received_bytes,
@@ -222,6 +223,8 @@ pub struct PeerSnapshot {
     pub public_key: PublicKey,
     /// Where it is.
     pub endpoint: Option<SocketAddr>,
+    /// The local address that it sends to: the source of what goes to it.
+    pub source: Option<IpAddr>,
     /// When its last handshake came through.
     pub last_handshake: Option<Instant>,
     /// UDP payload bytes sent to it, handshakes included.

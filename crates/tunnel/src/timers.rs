@@ -310,6 +310,7 @@ impl Tunnel {
             timers.unanswered = 0;
             let event = Event::HandshakeFailed { peer: peer.public_key };
             self.push_event(event);
+            self.stats.handshakes_timed_out += 1;
             self.drop_staged(id, DropReason::HandshakeTimeout);
             return;
         }
@@ -370,6 +371,12 @@ impl Tunnel {
         peer.sent_bytes += message.len() as u64;
         if !out.push(endpoint.address, endpoint.source, message) {
             self.drops.add(DropReason::ControlQueueFull, 1);
+            return;
+        }
+        match message.first() {
+            Some(1) => self.stats.initiations_sent += 1,
+            Some(2) => self.stats.responses_sent += 1,
+            _ => {}
         }
     }
 

@@ -59,12 +59,20 @@ pub struct TunnelStats {
     pub keepalives_received: u64,
     /// Handshakes that came through.
     pub handshakes: u64,
+    /// Times that handshakes were given up, after 90 s without one that came through (Rekey-Attempt-Time).
+    pub handshakes_timed_out: u64,
+    /// Handshake initiations sent.
+    pub initiations_sent: u64,
+    /// Handshake responses sent.
+    pub responses_sent: u64,
     /// Cookie replies sent.
     pub cookies_sent: u64,
     /// ICMP errors given to senders of packets that could not go on.
     pub icmp_sent: u64,
     /// ICMP errors that were due and not given, because there were too many.
     pub icmp_suppressed: u64,
+    /// Bytes that may wait for sessions, all peers together.
+    pub staging_budget_bytes: usize,
     /// Packets that wait for a session now, in bytes.
     pub staged_bytes: usize,
     /// Packets that wait for a session now, in segments.
@@ -112,7 +120,7 @@ impl Tunnel {
             events: VecDeque::new(),
             answers: Answers::default(),
             drops: DropCounters::default(),
-            stats: TunnelStats::default(),
+            stats: TunnelStats { staging_budget_bytes: config.staging_bytes, ..TunnelStats::default() },
         }
     }
 

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 
 use clap::{Args, CommandFactory as _};
 
-use super::{Cli, EXIT_CODES, TunArgs};
+use super::{Cli, EXIT_CODES, MetricsArgs, TunArgs};
 
 /// The arguments of `weft run`.
 #[derive(Clone, Debug, Args)]
@@ -34,6 +34,9 @@ pub struct RunArgs {
     /// Let packets go before every ordinary program on a core, as with `weft up`.
     #[arg(long)]
     pub realtime: bool,
+    /// What it tells about itself.
+    #[command(flatten)]
+    pub metrics: MetricsArgs,
     /// How the device is driven.
     #[command(flatten)]
     pub tun: TunArgs,

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::InterfaceName;
+use crate::metrics::MetricsConfig;
 
 /// What the system around the tunnel is asked for; the default asks for nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,6 +24,8 @@ pub struct HostConfig {
     pub path_mtu_discovery: bool,
     /// Whether TCP connections that are forwarded into the tunnel are told to fit its MTU.
     pub mss_clamp: bool,
+    /// Where metrics and the status page are served, and under which names.
+    pub metrics: MetricsConfig,
 }
 
 impl HostConfig {

@@ -152,7 +152,7 @@ fn did_you_mean(suggestion: Option<&'static str>) -> String {
 
 fn did_you_mean_setting(suggestion: Option<&'static str>) -> String {
     suggestion.map_or_else(
-        || "; they are KillSwitch, PathMtuDiscovery and MssClamp".to_owned(),
+        || "; they are KillSwitch, PathMtuDiscovery, MssClamp, Metrics and MetricsHost".to_owned(),
         |key| format!("; did you mean `{key}`?"),
     )
 }

@@ -8,6 +8,7 @@ use weft_tunnel::{PresharedKey, PrivateKey, PublicKey};
 
 use super::problem::{Problem, Shown};
 use super::{Dns, Endpoint, KillSwitch, MAX_MTU, MIN_MTU, Table};
+use crate::metrics::{Address, HostName};
 
 /// 32 zero bytes, with which wg(8) says "no key".
 const ZERO_KEY: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
@@ -140,6 +141,21 @@ pub(super) fn kill_switch(text: &str) -> Result<KillSwitch, Problem> {
         "allow-local" => Ok(KillSwitch::AllowLocal),
         _ => Err(value(text, "write `on`, `off` or `allow-local`")),
     }
+}
+
+/// Where metrics are served; nothing for `off`.
+pub(super) fn metrics(text: &str) -> Result<Option<Address>, Problem> {
+    const EXPECTED: &str = "write an address and port like 127.0.0.1:9586 or [::1]:9586, a path like \
+                            unix:/run/weft/wg0.metrics, or `off`";
+    if text.eq_ignore_ascii_case("off") {
+        return Ok(None);
+    }
+    text.parse().map(Some).map_err(|_| value(text, EXPECTED))
+}
+
+pub(super) fn metrics_host(text: &str) -> Result<HostName, Problem> {
+    text.parse()
+        .map_err(|_| value(text, "write names of this machine like gateway.example, separated by commas"))
 }
 
 /// The text for a shell.

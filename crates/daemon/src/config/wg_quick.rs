@@ -12,6 +12,7 @@ use super::key_file::{self, FileKey};
 use super::problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warning};
 use super::suggest::{closest, shown_key};
 use super::{Dns, Endpoint, Hook, HostConfig, InterfaceName, KillSwitch, Parsed, Stage, Table, values};
+use crate::metrics::{Address, HostName, MetricsConfig};
 
 /// Parses the text of a wg-quick file. `source` is what messages call the file.
 ///
@@ -97,7 +98,7 @@ const INTERFACE_KEYS: [&str; 13] = [
 const PEER_KEYS: [&str; 6] =
     ["PublicKey", "PresharedKey", "PresharedKeyFile", "AllowedIPs", "Endpoint", "PersistentKeepalive"];
 /// Settings of weft's own, in comments of [Interface].
-const SETTINGS: [&str; 3] = ["KillSwitch", "PathMtuDiscovery", "MssClamp"];
+const SETTINGS: [&str; 5] = ["KillSwitch", "PathMtuDiscovery", "MssClamp", "Metrics", "MetricsHost"];
 
 /// A single-valued key: the last line with it counts.
 pub(super) struct Slot<T> {
@@ -144,6 +145,8 @@ pub(super) struct HostDraft {
     kill_switch: Slot<KillSwitch>,
     path_mtu_discovery: Slot<bool>,
     mss_clamp: Slot<bool>,
+    metrics: Slot<Option<Address>>,
+    metrics_hosts: Vec<HostName>,
 }
 
 impl HostDraft {
@@ -161,6 +164,7 @@ impl HostDraft {
             kill_switch: self.kill_switch.value.unwrap_or_default(),
             path_mtu_discovery: self.path_mtu_discovery.value.unwrap_or_default(),
             mss_clamp: self.mss_clamp.value.unwrap_or_default(),
+            metrics: MetricsConfig { address: self.metrics.value.flatten(), hosts: self.metrics_hosts },
         }
     }
 }
@@ -269,7 +273,13 @@ impl Drafts {
         match key {
             "KillSwitch" => host.kill_switch.set(values::kill_switch(value), line, key, reports),
             "PathMtuDiscovery" => host.path_mtu_discovery.set(values::on_off(value), line, key, reports),
-            _ => host.mss_clamp.set(values::on_off(value), line, key, reports),
+            "MssClamp" => host.mss_clamp.set(values::on_off(value), line, key, reports),
+            "Metrics" => host.metrics.set(values::metrics(value), line, key, reports),
+            _ => {
+                for name in value.split(',') {
+                    host.metrics_hosts.extend(reports.ok(line, key, values::metrics_host(name.trim())));
+                }
+            }
         }
     }
 }

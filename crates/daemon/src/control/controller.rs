@@ -4,14 +4,14 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use weft_tunnel::{Change, PeerSnapshot, PrivateKey, PublicKey};
+use weft_tunnel::{Change, PeerSnapshot, PrivateKey, PublicKey, Remembered};
 
 use super::model::Model;
 use super::{Control, ControlError, DeviceChange, DeviceState, PeerState};
 use crate::dataplane::capture::{Capture, Wish};
 use crate::dataplane::{DataplaneError, Handle, Snapshot};
 use crate::status::{Configured, ConfiguredPeer, Running, StatusReport};
-use crate::udp::BindError;
+use crate::udp::{self, BindError};
 
 /// Changes a running interface and tells what it is. One change is made after the other; packets go on meanwhile.
 pub struct Controller {
@@ -51,6 +51,18 @@ impl Controller {
     pub fn paths_changed(&self, peers: Vec<PublicKey>) -> Result<(), ControlError> {
         Ok(self.dataplane.change(peers.into_iter().map(Change::PathChanged).collect())?)
     }
+
+    /// Tells the tunnel what one before it knew of peers that were just added.
+    pub fn restore(&self, remembered: Vec<(PublicKey, Remembered)>) -> Result<(), ControlError> {
+        let change = |(peer, remembered)| Change::Restore { peer, remembered };
+        Ok(self.dataplane.change(remembered.into_iter().map(change).collect())?)
+    }
+
+    /// Further descriptors of the UDP sockets, for whoever keeps them open when this process ends.
+    pub fn sockets(&self) -> Result<Vec<udp::Descriptor>, ControlError> {
+        self.dataplane.sockets()?.map_err(|error| ControlError::Refused(error.to_string()))
+    }
+
     /// This machine slept for so long, and these are the peers that may not know that it is back.
     pub fn resumed(&self, peers: Vec<PublicKey>, slept: Duration) -> Result<(), ControlError> {
         let change = |peer| Change::Resumed { peer, slept };

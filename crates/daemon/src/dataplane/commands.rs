@@ -1,5 +1,6 @@
 //! What the control thread asks of the event loop, done in slices between packets.
 
+use std::io;
 use std::sync::mpsc;
 use std::time::Instant;
 
@@ -8,7 +9,7 @@ use weft_tunnel::{Change, PeerSnapshot, Tunnel};
 use super::Snapshot;
 use super::capture::Tap;
 use super::event_loop::Turn;
-use crate::udp::BindError;
+use crate::udp::{BindError, Descriptor};
 
 /// What the control thread asks of the event loop. An answer that nobody waits for any more is thrown away.
 #[derive(Debug)]
@@ -35,6 +36,11 @@ pub enum Command {
         fwmark: Option<u32>,
         /// Gets the port in use.
         answer: mpsc::SyncSender<Result<u16, BindError>>,
+    },
+    /// Send further descriptors of the UDP sockets.
+    Sockets {
+        /// Gets them.
+        answer: mpsc::SyncSender<io::Result<Vec<Descriptor>>>,
     },
     /// Copy packets for somebody.
     Capture {

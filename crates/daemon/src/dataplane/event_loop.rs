@@ -18,6 +18,7 @@ use super::capture::Captures;
 use super::commands::{self, Job};
 use super::inbound::Inbound;
 use super::outbound::Outbound;
+use super::timing::{Stage, TurnClock};
 use super::{Command, DataplaneError, OnEvent, QueueDepths, SendFailure, Snapshot};
 use crate::logging::LogLimit;
 use crate::udp::Udp;
@@ -51,6 +52,7 @@ pub struct EventLoop<T, U, S> {
     /// Of handshakes and keepalives.
     send_failure: Option<SendFailure>,
     tun_stats: S,
+    clock: TurnClock,
     captures: Captures,
     moved_limit: LogLimit,
     failed_limit: LogLimit,
@@ -74,6 +76,7 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
             armed_for: None,
             send_failure: None,
             tun_stats,
+            clock: TurnClock::new(),
             captures: Captures::default(),
             moved_limit: LogLimit::default(),
             failed_limit: LogLimit::default(),
@@ -92,8 +95,7 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
     }
 
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), DataplaneError>> {
-        // The runtime's clock, so that a test can stand still. Read once a turn.
-        let now = tokio::time::Instant::now().into_std();
+        let now = self.clock.begin();
         let commands = match self.commands(cx, now) {
             Poll::Ready(()) => return Poll::Ready(Ok(())),
             Poll::Pending => commands::turn_of(self.job.as_ref()),
@@ -103,14 +105,12 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
         }
         self.timers(now);
         self.send_control(cx, now);
-        let Self { inbound, outbound, tunnel, tun, udp, control, captures, .. } = self;
-        let inbound = inbound.turn(cx, now, tunnel, tun, udp, control, captures);
-        let inbound = match inbound {
+        let Self { inbound, outbound, tunnel, tun, udp, control, clock, captures, .. } = self;
+        let inbound = match inbound.turn(cx, clock, tunnel, tun, udp, control, captures) {
             Ok(turn) => turn,
             Err(error) => return Poll::Ready(Err(error)),
         };
-        let outbound = outbound.turn(cx, now, tunnel, tun, udp, captures);
-        let outbound = match outbound {
+        let outbound = match outbound.turn(cx, clock, tunnel, tun, udp, captures) {
             Ok(turn) => turn,
             Err(error) => return Poll::Ready(Err(error)),
         };
@@ -122,6 +122,7 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
         self.send_control(cx, now);
         self.log_events(now);
         self.arm_timer(cx, now);
+        self.clock.end();
         let is_busy = commands == Turn::Busy
             || inbound == Turn::Busy
             || outbound == Turn::Busy
@@ -142,6 +143,8 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
     fn commands(&mut self, cx: &mut Context<'_>, now: Instant) -> Poll<()> {
         loop {
             if let Some(job) = self.job.take() {
+                self.clock.begin_stage();
+                let times = self.clock.times();
                 let (udp, tun) = (&self.udp, &self.tun_stats);
                 let queues = QueueDepths { control: self.control.len(), ..self.outbound.depths() };
                 let send_failure = [self.send_failure, self.outbound.send_failure()];
@@ -150,6 +153,7 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
                     let (udp_features, udp, tun_queues) = (udp.features(), udp.stats(), tun());
                     let tun = tun_queues.iter().copied().sum();
                     let (tunnel, drops) = (tunnel.stats().clone(), drops(tunnel, &tun));
+                    let times = times.clone();
                     Snapshot {
                         udp,
                         udp_features,
@@ -159,10 +163,12 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
                         tun,
                         tun_queues,
                         queues,
+                        times,
                         send_failure,
                     }
                 };
                 self.job = job.turn(&mut self.tunnel, now, counters);
+                self.clock.end_stage(Stage::Commands);
                 if self.job.is_some() {
                     return Poll::Pending;
                 }
@@ -177,6 +183,9 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
                 Some(Command::Rebind { port, fwmark, answer }) => {
                     let _ = answer.try_send(self.udp.rebind(port, fwmark));
                 }
+                Some(Command::Sockets { answer }) => {
+                    let _ = answer.try_send(self.udp.descriptors());
+                }
                 Some(Command::Capture { tap, answer }) => {
                     let _ = answer.try_send(self.captures.add(*tap));
                 }
@@ -190,8 +199,10 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
 
     fn timers(&mut self, now: Instant) {
         if self.tunnel.poll_timeout().is_some_and(|(at, _)| at <= now) {
+            self.clock.begin_stage();
             // Blocked: the control queue is full, and sending it comes back here.
             let _ = self.tunnel.handle_timeout(now, &mut self.control);
+            self.clock.end_stage(Stage::Handshakes);
         }
     }
 

@@ -11,6 +11,7 @@ use weft_tunnel::{ControlQueue, DropReason, MAX_PACKET, PlainSlab, Tunnel};
 use super::DataplaneError;
 use super::capture::Captures;
 use super::event_loop::Turn;
+use super::timing::{Stage, TurnClock};
 use crate::udp::{RecvBuffers, Udp};
 
 /// Bytes that one turn opens, and what a datagram costs beside its bytes, as in `outbound.rs`: what waits for the
@@ -54,13 +55,14 @@ impl Inbound {
     pub(super) fn turn(
         &mut self,
         cx: &mut Context<'_>,
-        now: Instant,
+        clock: &mut TurnClock,
         tunnel: &mut Tunnel,
         tun: &mut impl Tun,
         udp: &mut impl Udp,
         control: &mut ControlQueue,
         captures: &mut Captures,
     ) -> Result<Turn, DataplaneError> {
+        let now = clock.now();
         let mut budget = BUDGET;
         while budget > 0 {
             match tun.poll_send_ready(cx) {
@@ -82,9 +84,13 @@ impl Inbound {
                     }
                 }
             }
+            clock.begin_stage();
             if self.buffers.is_done() {
                 match udp.poll_recv(cx, &mut self.buffers) {
-                    Poll::Ready(Ok(_)) => self.failed_calls = 0,
+                    Poll::Ready(Ok(_)) => {
+                        self.failed_calls = 0;
+                        clock.end_stage(Stage::Receive);
+                    }
                     Poll::Ready(Err(error)) => {
                         tracing::debug!(%error, "cannot receive");
                         self.failed_calls += 1;
@@ -102,9 +108,9 @@ impl Inbound {
                 budget = 0;
             } else {
                 let cost = if captures.is_on() {
-                    self.open::<true>(now, tunnel, tun, control, captures)?
+                    self.open::<true>(clock, tunnel, tun, control, captures)?
                 } else {
-                    self.open::<false>(now, tunnel, tun, control, captures)?
+                    self.open::<false>(clock, tunnel, tun, control, captures)?
                 };
                 budget = budget.saturating_sub(cost);
             }
@@ -116,13 +122,13 @@ impl Inbound {
     /// `CAPTURED`: somebody captures; without, no packet pays for the question.
     fn open<const CAPTURED: bool>(
         &mut self,
-        now: Instant,
+        clock: &mut TurnClock,
         tunnel: &mut Tunnel,
         tun: &mut impl Tun,
         control: &mut ControlQueue,
         captures: &mut Captures,
     ) -> Result<usize, DataplaneError> {
-        let mut cost = 0;
+        let (now, mut cost) = (clock.now(), 0);
         while tun.plain_slab().room() >= MAX_PACKET {
             let Some(received) = self.buffers.next() else { break };
             let whole = received.whole();
@@ -142,7 +148,9 @@ impl Inbound {
                 }
             }
         }
+        clock.end_stage(Stage::Decrypt);
         tun.flush().map_err(DataplaneError::Tun)?;
+        clock.end_stage(Stage::Write);
         Ok(cost)
     }
 

@@ -4,7 +4,6 @@
 
 use std::collections::VecDeque;
 use std::task::{Context, Poll};
-use std::time::Instant;
 
 use weft_tun::{Tun, TunBatch};
 use weft_tunnel::{TransmitQueue, Tunnel};
@@ -12,6 +11,7 @@ use weft_tunnel::{TransmitQueue, Tunnel};
 use super::capture::Captures;
 use super::event_loop::Turn;
 use super::read_ahead::ReadAhead;
+use super::timing::{Stage, TurnClock};
 use super::{DataplaneError, QueueDepths, SendFailure};
 use crate::udp::Udp;
 
@@ -68,16 +68,18 @@ impl Outbound {
     pub(super) fn turn(
         &mut self,
         cx: &mut Context<'_>,
-        now: Instant,
+        clock: &mut TurnClock,
         tunnel: &mut Tunnel,
         tun: &mut impl Tun,
         udp: &mut impl Udp,
         captures: &mut Captures,
     ) -> Result<Turn, DataplaneError> {
+        let now = clock.now();
         let mut budget = BUDGET;
         let mut has_read = false;
         loop {
-            if self.send(cx, now, tunnel, udp, captures).is_pending() {
+            clock.begin_stage();
+            if self.send(cx, clock, tunnel, udp, captures).is_pending() {
                 // Nothing is read from the TUN while the socket takes nothing: the kernel's queue fills, and
                 // senders feel it.
                 self.blocked = true;
@@ -86,6 +88,7 @@ impl Outbound {
             self.blocked = false;
             if tunnel.has_ready_staged() {
                 let _ = tunnel.flush_staged(now, &mut self.queue);
+                clock.end_stage(Stage::Encrypt);
                 continue;
             }
             if budget == 0 {
@@ -95,16 +98,19 @@ impl Outbound {
                 has_read = true;
                 match tun.poll_recv_many(cx, &mut self.batches, self.ahead.room()) {
                     Poll::Ready(Ok(0)) => return Err(DataplaneError::DeviceGone),
-                    Poll::Ready(Ok(_)) => self.ahead.extend(&mut self.batches),
+                    Poll::Ready(Ok(_)) => {
+                        self.ahead.extend(&mut self.batches);
+                        clock.end_stage(Stage::Read);
+                    }
                     Poll::Ready(Err(error)) => return Err(DataplaneError::Tun(error)),
                     Poll::Pending if self.ahead.is_empty() => return Ok(Turn::Idle),
                     Poll::Pending => {}
                 }
             }
             if captures.is_on() {
-                self.seal::<true>(now, tunnel, &mut budget, captures);
+                self.seal::<true>(clock, tunnel, &mut budget, captures);
             } else {
-                self.seal::<false>(now, tunnel, &mut budget, captures);
+                self.seal::<false>(clock, tunnel, &mut budget, captures);
             }
             has_read &= !self.ahead.is_empty();
         }
@@ -114,11 +120,12 @@ impl Outbound {
     /// question.
     fn seal<const CAPTURED: bool>(
         &mut self,
-        now: Instant,
+        clock: &mut TurnClock,
         tunnel: &mut Tunnel,
         budget: &mut usize,
         captures: &mut Captures,
     ) {
+        let (now, before) = (clock.now(), *budget);
         while *budget > 0 && self.queue.len() < SEND_AT && self.queue.has_room_for_super_packet() {
             let Some(mut packet) = self.ahead.next() else { break };
             *budget = budget.saturating_sub(packet.bytes().len() + PACKET_COST);
@@ -128,17 +135,21 @@ impl Outbound {
             // Counted by the tunnel.
             let _ = tunnel.handle_tun_packet(&mut packet, now, &mut self.queue);
         }
+        if *budget < before {
+            clock.end_stage(Stage::Encrypt);
+        }
     }
 
     /// Sends everything that is sealed, in order; `Pending` when the socket takes no more.
     fn send(
         &mut self,
         cx: &mut Context<'_>,
-        now: Instant,
+        clock: &mut TurnClock,
         tunnel: &mut Tunnel,
         udp: &mut impl Udp,
         captures: &mut Captures,
     ) -> Poll<()> {
+        let now = clock.now();
         while let Some(mut batch) = self.queue.pop() {
             loop {
                 match udp.poll_send(cx, &batch.unsent()) {
@@ -172,6 +183,7 @@ impl Outbound {
                 }
             }
             self.queue.recycle(batch);
+            clock.end_stage(Stage::Send);
         }
         Poll::Ready(())
     }

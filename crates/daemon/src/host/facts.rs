@@ -9,21 +9,28 @@ use super::{HostError, sysctl};
 use crate::config::Config;
 use crate::routes::Netlink;
 
-/// What the system is like, for this configuration; `directory` is where other interfaces have their records.
+/// What the system is like, for this configuration; `directory` is where other interfaces have their records, and
+/// `mark_in_force` the mark that the device has already (0: none).
 pub(super) fn gather(
     netlink: &Netlink,
     config: &Config,
     endpoints: &[SocketAddr],
     directory: Option<&Path>,
+    mark_in_force: u32,
 ) -> Result<Facts, HostError> {
     let interface = &config.interface;
+    let mark = if interface.fw_mark == 0 { mark_in_force } else { interface.fw_mark };
     let marks = directory.map(|directory| Record::marks_of_others(directory, &interface.name));
     Ok(Facts {
         tables: netlink.tables_in_use()?,
         marks: marks.unwrap_or_default(),
         rules: netlink.rules()?,
         src_valid_mark: sysctl::read(SRC_VALID_MARK),
-        mark_in_force: 0,
-        default_mtu: if interface.mtu.is_some() { 0 } else { netlink.default_mtu(interface, endpoints) },
+        mark_in_force,
+        default_mtu: if interface.mtu.is_some() {
+            0
+        } else {
+            netlink.default_mtu(interface, endpoints, mark)
+        },
     })
 }

@@ -1,5 +1,6 @@
 //! Steps as the system takes them: over netlink, below /proc/sys, and through the modules beside this one.
 
+use std::collections::HashSet;
 use std::io;
 
 use ipnet::IpNet;
@@ -54,6 +55,25 @@ impl Kernel {
     fn add_route(&self, prefix: IpNet, table: u32) -> Result<Outcome, RouteError> {
         let is_new = self.netlink.add_route(self.link()?, prefix, table)?;
         Ok(if is_new { Outcome::Done } else { Outcome::Left })
+    }
+
+    /// Those of the steps that are in force, as far as that shows: name servers, packet filter and commands do not show.
+    pub(super) fn in_force(&self, steps: &[Step]) -> Result<Vec<Step>, RouteError> {
+        let link = self.link()?;
+        let addresses: HashSet<IpNet> = self.netlink.addresses(link)?.into_iter().collect();
+        let routes = self.netlink.routes_through(link)?;
+        let rules = self.netlink.rules()?;
+        let is_in_force = |step: &&Step| match step {
+            Step::Address(address) => addresses.contains(address),
+            Step::Mtu(mtu) => link.mtu == u32::from(*mtu),
+            // Asked for once more, which changes nothing where it is so.
+            Step::LinkUp => false,
+            Step::Route { prefix, table } => routes.contains(&(*prefix, *table)),
+            Step::Rule(rule) => rules.iter().any(|found| found.is(rule)),
+            Step::Sysctl { name, value, .. } => sysctl::read(name).as_ref() == Some(value),
+            Step::Dns(_) | Step::Firewall(_) | Step::Hook(_) => true,
+        };
+        Ok(steps.iter().filter(is_in_force).cloned().collect())
     }
 
     /// Whether packets are routed by a mark for somebody else, who then needs it to pass the reverse-path filter.

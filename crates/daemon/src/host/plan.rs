@@ -8,7 +8,7 @@ use std::num::NonZeroU32;
 use ipnet::IpNet;
 
 use super::step::{Firewall, FullTunnel, Step};
-use crate::config::{Config, Hook, InterfaceName, KillSwitch, Stage, Table};
+use crate::config::{Config, Dns, Hook, InterfaceName, KillSwitch, Stage, Table};
 use crate::routes::{Family, FoundRule, Rule, RuleKind, planned_routes};
 
 /// The first number that is tried for the table and the mark of a default route.
@@ -97,6 +97,23 @@ impl Plan {
         }
     }
 
+    /// The name servers that it sets.
+    pub(super) fn dns(&self) -> Option<&Dns> {
+        self.steps.iter().find_map(|step| match step {
+            Step::Dns(wanted) => Some(wanted),
+            _ => None,
+        })
+    }
+
+    /// The commands of PreUp and PostUp.
+    pub(super) fn up_hooks(&self) -> Vec<Hook> {
+        let hooks = self.before.iter().chain(&self.steps).filter_map(|step| match step {
+            Step::Hook(hook) => Some(hook.clone()),
+            _ => None,
+        });
+        hooks.collect()
+    }
+
     /// Whether packets of this family are routed by whether they have the mark.
     pub(super) fn routes_by_mark(&self, family: Family) -> bool {
         let by_mark = |rule: &Rule| rule.family == family && matches!(rule.kind, RuleKind::Unmarked { .. });
@@ -106,9 +123,10 @@ impl Plan {
     /// The plan for an interface that is up by another plan: what both ask for keeps its place.
     #[must_use]
     pub fn keeping_places_of(mut self, old: &[Step]) -> Self {
+        let old: Vec<&Rule> = old.iter().filter_map(Step::as_rule).collect();
         for step in &mut self.steps {
-            let Some(same) = old.iter().find(|same| same.key() == step.key()) else { continue };
-            if let (Step::Rule(rule), Step::Rule(same)) = (step, same) {
+            let Step::Rule(rule) = step else { continue };
+            if let Some(same) = old.iter().find(|same| (same.family, same.kind) == (rule.family, rule.kind)) {
                 rule.priority = same.priority;
             }
         }

@@ -47,6 +47,12 @@ pub struct Record {
     /// crash nobody can ask for them.
     #[serde(default)]
     pub endpoints: BTreeMap<String, SocketAddr>,
+    /// The commands of PreUp and PostUp that have run.
+    #[serde(default)]
+    pub ran: Vec<Hook>,
+    /// The run of the service (`INVOCATION_ID`) that left all this as it is, for the next one to take over.
+    #[serde(default)]
+    pub handed_over: Option<String>,
 }
 
 impl Record {
@@ -62,6 +68,8 @@ impl Record {
             dns: None,
             down: Vec::new(),
             endpoints: BTreeMap::new(),
+            ran: Vec::new(),
+            handed_over: None,
         }
     }
 

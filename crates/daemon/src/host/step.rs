@@ -105,6 +105,14 @@ impl Step {
         }
     }
 
+    /// The rule, if it is one.
+    pub(super) fn as_rule(&self) -> Option<&Rule> {
+        match self {
+            Self::Rule(rule) => Some(rule),
+            _ => None,
+        }
+    }
+
     /// Whether there is something to take back. What is set on the device goes with it, and a command that ran has run.
     pub fn has_undo(&self) -> bool {
         !matches!(self, Self::Mtu(_) | Self::LinkUp | Self::Hook(_))

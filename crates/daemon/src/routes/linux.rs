@@ -1,6 +1,6 @@
 //! Addresses, routes and link settings over rtnetlink.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::future::Future;
 use std::io;
 use std::net::IpAddr;
@@ -77,6 +77,12 @@ impl Netlink {
         self.change_link(message).map_err(|e| e.because(|| format!("set {} up", link.name)))
     }
 
+    /// Removes a device, whoever holds it; that it is gone already is no error.
+    pub fn remove_link(&self, link: &Link) -> Result<(), RouteError> {
+        gone_is_fine(self.wait(self.handle.link().del(link.index).execute()), &[libc::ENODEV])
+            .map_err(|failure| failure.because(|| format!("remove interface {}", link.name)))
+    }
+
     /// Sets the limits of a device's queue, as far as the kernel knows them: each is only a matter of speed.
     pub fn set_queue_limits(&self, link: &Link, limits: QueueLimits) {
         let wanted = [
@@ -120,7 +126,7 @@ impl Netlink {
         let request = self.handle.route().add(route_message(link, prefix, table));
         match self.wait(request.execute()) {
             Ok(()) => Ok(true),
-            Err(failure) if failure.is(libc::EEXIST) && self.routes_through(link, prefix, table) => Ok(false),
+            Err(failure) if failure.is(libc::EEXIST) && self.has_route(link, prefix, table) => Ok(false),
             Err(failure) => Err(failure.because(|| route_name("add", link, prefix, table))),
         }
     }
@@ -154,8 +160,24 @@ impl Netlink {
         Ok(tables)
     }
 
+    /// What is routed through a device, with the tables that say so.
+    pub fn routes_through(&self, link: &Link) -> Result<HashSet<(IpNet, u32)>, RouteError> {
+        let mut found = HashSet::new();
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            match self.routes(family) {
+                Ok(routes) => {
+                    let own = routes.iter().filter(|route| device_of(route) == Some(link.index));
+                    found.extend(own.map(|route| (net_of(route), table_of(route))));
+                }
+                Err(failure) if has_no_such_family(&failure) => {}
+                Err(failure) => return Err(failure.because(|| format!("list the routes of {}", link.name))),
+            }
+        }
+        Ok(found)
+    }
+
     /// Whether this very prefix is routed through this device already.
-    fn routes_through(&self, link: &Link, prefix: IpNet, table: u32) -> bool {
+    fn has_route(&self, link: &Link, prefix: IpNet, table: u32) -> bool {
         self.routes(family(prefix.addr())).unwrap_or_default().iter().any(|route| {
             table_of(route) == table && net_of(route) == prefix && device_of(route) == Some(link.index)
         })

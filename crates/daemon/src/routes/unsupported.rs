@@ -1,6 +1,6 @@
 //! The twin for platforms where weft cannot set addresses and routes yet: opening it says so.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::net::SocketAddr;
 
 use ipnet::IpNet;
@@ -35,6 +35,16 @@ impl Netlink {
         match self.never {}
     }
 
+    /// Removes a device.
+    pub fn remove_link(&self, _: &Link) -> Result<(), RouteError> {
+        match self.never {}
+    }
+
+    /// What is routed through a device.
+    pub fn routes_through(&self, _: &Link) -> Result<HashSet<(IpNet, u32)>, RouteError> {
+        match self.never {}
+    }
+
     /// Sets the limits of a device's queue.
     pub fn set_queue_limits(&self, _: &Link, _: QueueLimits) {
         match self.never {}
@@ -46,7 +56,7 @@ impl Netlink {
     }
 
     /// The MTU for the device when none is configured.
-    pub fn default_mtu(&self, _: &Interface, _: &[SocketAddr]) -> u16 {
+    pub fn default_mtu(&self, _: &Interface, _: &[SocketAddr], _: u32) -> u16 {
         match self.never {}
     }
 

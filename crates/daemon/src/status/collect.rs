@@ -10,11 +10,11 @@ use weft_tunnel::{DropCounters, PeerSnapshot, PublicKey, TunnelStats};
 
 use super::device;
 use super::report::{
-    DropReport, PeerReport, QueueReport, SendFailureReport, StatusReport, TunQueueReport, TunReport,
-    TunnelReport, UdpReport,
+    DropReport, HistogramReport, PeerReport, QueueReport, SendFailureReport, StageReport, StatusReport,
+    TimesReport, TunQueueReport, TunReport, TunnelReport, UdpReport,
 };
 use super::stage::stage_of;
-use crate::dataplane::{SendFailure, Snapshot};
+use crate::dataplane::{Histogram, SendFailure, Snapshot, Stage, Times};
 use crate::udp::{UdpFeatures, UdpStats};
 
 /// What is known of an interface and does not concern the tunnel: who set it up keeps it true.
@@ -136,6 +136,7 @@ impl Running {
             drops: drops(&snapshot.drops),
             send_failure: snapshot.send_failure.map(|failure| send_failure(failure, now)),
             peers: configured.peers.iter().map(peer).collect(),
+            times: times(&snapshot.times),
             recent: None,
             findings: self.findings.clone(),
         }
@@ -211,6 +212,11 @@ fn tunnel(stats: &TunnelStats) -> TunnelReport {
         handshakes: stats.handshakes,
         keepalives_received: stats.keepalives_received,
         cookies_sent: stats.cookies_sent,
+        handshakes_timed_out: stats.handshakes_timed_out,
+        initiations_sent: stats.initiations_sent,
+        responses_sent: stats.responses_sent,
+        icmp_sent: stats.icmp_sent,
+        icmp_suppressed: stats.icmp_suppressed,
     }
 }
 
@@ -218,9 +224,28 @@ fn queues(snapshot: &Snapshot) -> QueueReport {
     QueueReport {
         staged_bytes: snapshot.tunnel.staged_bytes as u64,
         staged_packets: snapshot.tunnel.staged_segments,
+        staging_budget_bytes: snapshot.tunnel.staging_budget_bytes as u64,
         control_waiting: snapshot.queues.control,
         transmit_waiting: snapshot.queues.transmit,
         read_ahead_bytes: snapshot.queues.read_ahead_bytes,
+    }
+}
+
+fn times(times: &Times) -> TimesReport {
+    let stage = |stage: Stage| {
+        let (direction, label) = stage.label();
+        let times = histogram(times.stage(stage));
+        StageReport { direction: direction.to_owned(), stage: label.to_owned(), times }
+    };
+    TimesReport { turns: histogram(times.turns()), stages: Stage::ALL.into_iter().map(stage).collect() }
+}
+
+fn histogram(histogram: &Histogram) -> HistogramReport {
+    let filled = histogram.counts().iter().enumerate().filter(|&(_, &count)| count > 0);
+    HistogramReport {
+        count: histogram.counts().iter().sum(),
+        sum_ns: histogram.sum_ns(),
+        buckets: filled.map(|(bucket, &count)| (Histogram::bound_ns(bucket), count)).collect(),
     }
 }
 
@@ -317,6 +342,7 @@ mod tests {
             peers: vec![PeerSnapshot {
                 public_key: key,
                 endpoint: None,
+                source: None,
                 last_handshake: Some(since + Duration::from_secs(60)),
                 path_limit: None,
                 is_trying: true,
@@ -327,6 +353,7 @@ mod tests {
             tun: TunStatsSnapshot::default(),
             tun_queues: vec![TunStatsSnapshot { bytes_read: 6, ..TunStatsSnapshot::default() }],
             queues: QueueDepths { control: 4, ..QueueDepths::default() },
+            times: Times::default(),
             send_failure: Some(SendFailure {
                 destination: "192.0.2.9:1".parse().unwrap(),
                 reason: DropReason::DatagramTooLong,

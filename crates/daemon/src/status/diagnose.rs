@@ -131,6 +131,45 @@ fn wants_session(peer: &PeerReport) -> bool {
     peer.is_trying || peer.staged_bytes > 0 || peer.persistent_keepalive.is_some()
 }
 
+/// Whether a peer should have a session: something is wanted of it, and it can be asked. One without an endpoint has
+/// to begin itself.
+pub fn should_have_session(peer: &PeerReport) -> bool {
+    wants_session(peer) && peer.endpoint.is_some()
+}
+
+/// Whether the peer has a session, as far as the age of its handshake tells.
+pub fn has_session(peer: &PeerReport) -> bool {
+    peer.latest_handshake_ms.is_some_and(|ms| ms <= SESSION_MS + RETRIES_MS)
+}
+
+/// Why an interface is not ready, a sentence each, told from a report with its findings: problems, and peers that should
+/// have a session and have none. Nothing: it is ready.
+pub fn unready(report: &StatusReport) -> Vec<String> {
+    let problems: Vec<&Finding> =
+        report.findings.iter().filter(|finding| finding.level == Level::Problem).collect();
+    let mut sentences: Vec<String> = problems.iter().map(|problem| sentence(problem)).collect();
+    let told = |label: &str| problems.iter().any(|problem| problem.about.as_deref() == Some(label));
+    let lacking = report.peers.iter().filter(|peer| should_have_session(peer) && !has_session(peer));
+    let (mut named, mut more) = (0, 0);
+    for label in lacking.map(PeerReport::label).filter(|label| !told(label)) {
+        if named < NAMED_PEERS {
+            named += 1;
+            sentences.push(format!("{label}: a handshake is wanted, and none came through yet"));
+        } else {
+            more += 1;
+        }
+    }
+    if more > 0 {
+        sentences.push(format!("{more} more peers should have a session and have none"));
+    }
+    sentences
+}
+
+fn sentence(finding: &Finding) -> String {
+    let about = finding.about.as_ref().map(|about| format!("{about}: ")).unwrap_or_default();
+    format!("{about}{}", finding.says)
+}
+
 fn waiting(peer: &PeerReport) -> String {
     match peer.staged_bytes {
         0 => String::new(),

@@ -53,6 +53,8 @@ pub struct StatusReport {
     pub send_failure: Option<SendFailureReport>,
     /// The peers.
     pub peers: Vec<PeerReport>,
+    /// How busy the packet thread is.
+    pub times: TimesReport,
     /// What happened lately, where two reports could be compared.
     pub recent: Option<Recent>,
     /// What is odd or wrong.
@@ -154,10 +156,20 @@ pub struct TunnelReport {
     pub opened: u64,
     /// Handshakes that came through.
     pub handshakes: u64,
+    /// Times that handshakes were given up, after 90 s without one that came through.
+    pub handshakes_timed_out: u64,
+    /// Handshake initiations sent.
+    pub initiations_sent: u64,
+    /// Handshake responses sent.
+    pub responses_sent: u64,
     /// Keepalives received.
     pub keepalives_received: u64,
     /// Cookie replies sent: the interface was under a load of handshakes.
     pub cookies_sent: u64,
+    /// ICMP errors given to senders of packets that could not go on.
+    pub icmp_sent: u64,
+    /// ICMP errors that were due and not given, because there were too many.
+    pub icmp_suppressed: u64,
 }
 
 /// What waits at this moment.
@@ -168,12 +180,48 @@ pub struct QueueReport {
     pub staged_bytes: u64,
     /// These packets, as the wire would see them.
     pub staged_packets: u64,
+    /// Bytes that may wait for a session, all peers together.
+    pub staging_budget_bytes: u64,
     /// Handshake messages and keepalives that wait for the socket.
     pub control_waiting: usize,
     /// Encrypted batches that wait for the socket.
     pub transmit_waiting: usize,
     /// Bytes that were read from the TUN and are not encrypted yet.
     pub read_ahead_bytes: usize,
+}
+
+/// How long the packet thread takes for what it does.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TimesReport {
+    /// The turns of the event loop, all of them: what waits elsewhere waits no longer than that.
+    pub turns: HistogramReport,
+    /// The stages of one turn in 64, each time with a batch.
+    pub stages: Vec<StageReport>,
+}
+
+/// How long a stage takes with a batch.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StageReport {
+    /// `outbound`, `inbound` or `both`.
+    pub direction: String,
+    /// The stage of that direction: `read`, `encrypt`, `send`, `receive`, `decrypt`, `write`, `handshakes`, `commands`.
+    pub stage: String,
+    /// How long it took.
+    pub times: HistogramReport,
+}
+
+/// How often something took how long.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HistogramReport {
+    /// How often.
+    pub count: u64,
+    /// Nanoseconds, all together.
+    pub sum_ns: u64,
+    /// The buckets that are not empty: nanoseconds at most (nothing: more than a second), and how often.
+    pub buckets: Vec<(Option<u64>, u64)>,
 }
 
 /// A datagram that the kernel refused to send.

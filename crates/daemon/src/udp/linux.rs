@@ -2,16 +2,18 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::task::{Context, Poll, ready};
 
 use weft_tunnel::Transmit;
 
+pub use self::adopt::check_socket;
 pub(crate) use self::kernel::Release;
 use self::send::Sender;
 use self::socket::UdpSocket;
 use super::{BindError, RecvBuffers, SendError, Sent, Udp, UdpConfig, UdpFeatures, UdpStats};
 
+mod adopt;
 mod cmsg;
 mod fallback;
 mod kernel;
@@ -21,6 +23,9 @@ mod send;
 mod socket;
 #[cfg(test)]
 mod tests;
+
+/// A socket that can be handed over.
+pub type Descriptor = OwnedFd;
 
 /// An IPv4 and an IPv6 socket on one port; one of them where the machine has only one of the families.
 #[derive(Debug)]
@@ -45,6 +50,19 @@ impl UdpSockets {
         let mut sockets = Self::from_sockets(v4, v6, config)?;
         sockets.config.port = sockets.local_port();
         Ok(sockets)
+    }
+
+    /// Takes over sockets that passed [`check_socket`] and have the port of `config`; opens them if there are none.
+    /// Has to be called within a tokio runtime with I/O.
+    ///
+    /// # Errors
+    /// Those of [`BindError`].
+    pub fn adopt(descriptors: Vec<Descriptor>, config: &UdpConfig) -> Result<Self, BindError> {
+        if descriptors.is_empty() {
+            return Self::bind(config);
+        }
+        let (v4, v6) = adopt::sort(descriptors, config)?;
+        Self::from_sockets(v4, v6, config)
     }
 
     fn from_sockets(
@@ -145,6 +163,10 @@ impl Udp for UdpSockets {
             self.set_mark(config.fwmark)?;
         }
         Ok(self.config.port)
+    }
+
+    fn descriptors(&self) -> io::Result<Vec<Descriptor>> {
+        [&self.v4, &self.v6].into_iter().flatten().map(UdpSocket::try_clone).collect()
     }
 
     fn features(&self) -> UdpFeatures {

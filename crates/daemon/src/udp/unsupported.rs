@@ -6,7 +6,15 @@ use std::task::{Context, Poll};
 
 use weft_tunnel::Transmit;
 
-use super::{BindError, RecvBuffers, SendError, Sent, Udp, UdpConfig, UdpStats};
+use super::{BindError, RecvBuffers, SendError, Sent, SocketFacts, Udp, UdpConfig, UdpStats};
+
+/// A socket that could be handed over: there is none.
+pub type Descriptor = Infallible;
+
+/// What a socket is.
+pub fn check_socket(descriptor: &Descriptor) -> Result<SocketFacts, String> {
+    match *descriptor {}
+}
 
 /// An IPv4 and an IPv6 socket on one port. There is none on this platform.
 #[derive(Debug)]
@@ -22,6 +30,11 @@ impl UdpSockets {
             what: "open UDP sockets".into(),
             source: io::Error::new(io::ErrorKind::Unsupported, message),
         })
+    }
+
+    /// Fails as [`Self::bind`] does.
+    pub fn adopt(_descriptors: Vec<Descriptor>, config: &UdpConfig) -> Result<Self, BindError> {
+        Self::bind(config)
     }
 }
 

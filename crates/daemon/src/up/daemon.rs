@@ -4,16 +4,44 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+use weft_tunnel::{PublicKey, Remembered};
+
 use super::UpError;
 use crate::config::Config;
 use crate::control::{AllowedIpChange, Control as _, ControlError, Controller, DeviceChange, PeerChange};
 use crate::dataplane::{DataplaneError, OnEvent, Opened, Snapshot, tun_queues};
 use crate::exit;
-use crate::host::{Host, Recording};
-use crate::interface::{self, Interface, Options};
+use crate::host::{Host, HostError, Recording};
+use crate::interface::{self, Inherited, Interface, Options};
 use crate::network::{Change, Keeper, Watch, WatchError};
 use crate::service_manager::Watchdog;
 use crate::udp::UdpConfig;
+
+/// What an interface begins with, beside its configuration.
+#[derive(Debug, Default)]
+pub struct Beginning {
+    /// The addresses of the endpoints of its peers.
+    pub endpoints: Vec<Option<SocketAddr>>,
+    /// Descriptors that were there before.
+    pub inherited: Inherited,
+    /// The UDP port to listen on.
+    pub port: u16,
+    /// What it is to be, if not what the configuration says.
+    pub state: Option<Resumed>,
+    /// Whether others hold the device as well: it does not go with this process alone.
+    pub is_held_by_others: bool,
+}
+
+/// An interface of which a daemon before this one left more than the configuration says.
+#[derive(Debug)]
+pub struct Resumed {
+    /// Key and peers.
+    pub change: DeviceChange,
+    /// The mark of outgoing packets; 0: none.
+    pub mark: u32,
+    /// What was known of the peers.
+    pub remembered: Vec<(PublicKey, Remembered)>,
+}
 
 /// A running interface, and the system set up for it. Dropping it takes everything down.
 pub struct Daemon {
@@ -21,6 +49,7 @@ pub struct Daemon {
     host: Option<Host>,
     keeper: Option<Keeper>,
     interface: Option<Interface>,
+    is_held_by_others: bool,
 }
 
 impl Daemon {
@@ -34,7 +63,12 @@ impl Daemon {
         on_end: impl FnOnce() + Send + 'static,
     ) -> Result<Self, UpError> {
         let host = Host::prepare(config, None, &known(endpoints), &Recording::Nowhere)?;
-        Self::start_on(host, config, endpoints, options, None, |_| {}, on_end)
+        let beginning = Beginning {
+            endpoints: endpoints.to_vec(),
+            port: config.interface.listen_port,
+            ..Beginning::default()
+        };
+        Self::start_on(host, config, beginning, options, None, |_| {}, on_end)
     }
 
     /// The same on a system that was prepared for it. `on_event` is told what happens to peers, on the packet thread.
@@ -42,15 +76,17 @@ impl Daemon {
     pub fn start_on(
         mut host: Host,
         config: &Config,
-        endpoints: &[Option<SocketAddr>],
+        beginning: Beginning,
         options: &Options,
         on_event: Option<OnEvent>,
         on_open: impl FnOnce(&Arc<Controller>),
         on_end: impl FnOnce() + Send + 'static,
     ) -> Result<Self, UpError> {
         let own = &config.interface;
-        let udp = UdpConfig { port: own.listen_port, fwmark: host.mark(), ..UdpConfig::default() };
-        let mut interface = Interface::open(own.name.as_str(), Vec::new(), udp, options, on_event, on_end)?;
+        let Beginning { endpoints, inherited, port, state, is_held_by_others } = beginning;
+        let fwmark = state.as_ref().map_or(host.mark(), |state| state.mark);
+        let udp = UdpConfig { port, fwmark, ..UdpConfig::default() };
+        let mut interface = Interface::open(own.name.as_str(), inherited, udp, options, on_event, on_end)?;
         let mtu = host.mtu();
         // Packets may move from here on: the first that the routes bring finds the event loop running.
         interface.run(mtu)?;
@@ -59,7 +95,14 @@ impl Daemon {
         if let Some(link) = host.link() {
             host.netlink().set_queue_limits(link, interface::queue_limits(mtu));
         }
-        interface.controller().set(device_change(config, endpoints))?;
+        match state {
+            None => interface.controller().set(device_change(config, &endpoints))?,
+            Some(Resumed { change, remembered, .. }) => {
+                interface.controller().set(change)?;
+                // Handshakes begin now: what the host still has to do is no reason to be silent.
+                interface.controller().restore(remembered)?;
+            }
+        }
         host.up()?;
         let opened = interface.opened();
         tracing::info!(
@@ -73,7 +116,8 @@ impl Daemon {
             udp_offload = opened.offload.udp,
             "interface is up"
         );
-        let mut daemon = Self { host: Some(host), keeper: None, interface: Some(interface) };
+        let mut daemon =
+            Self { host: Some(host), keeper: None, interface: Some(interface), is_held_by_others };
         daemon.keep_in_step(config)?;
         Ok(daemon)
     }
@@ -167,6 +211,17 @@ impl Daemon {
         }
     }
 
+    /// Leaves the system as it is to the daemon of the run after this one (`INVOCATION_ID`); [`Self::leave`] is next. An
+    /// error says that it cannot be written down, and that all is as it was.
+    pub fn hand_over(&mut self, invocation: &str) -> Result<(), HostError> {
+        self.host.as_mut().map_or(Ok(()), |host| host.hand_over(invocation))
+    }
+
+    /// Ends, and leaves the device to whoever holds it as well.
+    pub fn leave(mut self) -> Result<(), DataplaneError> {
+        self.interface.take().map_or(Ok(()), Interface::stop)
+    }
+
     /// The same with nothing to save.
     pub fn stop(self) -> Result<(), DataplaneError> {
         self.stop_after(|_| {})
@@ -177,6 +232,9 @@ impl Daemon {
             host.down();
         }
         let ended = self.interface.take().map_or(Ok(()), Interface::stop);
+        if let Some(host) = self.host.as_ref().filter(|_| self.is_held_by_others) {
+            host.remove_device();
+        }
         if let Some(host) = self.host.take() {
             host.after();
         }

@@ -19,7 +19,7 @@ use crate::resolve::{self, Cancel, Retries};
 pub(super) fn reload(
     daemon: &mut Daemon,
     config: &mut Config,
-    overrides: Overrides,
+    overrides: &Overrides,
     controller: &Controller,
     reload: &Reload,
 ) -> Result<ReloadReport, ManageError> {
@@ -144,6 +144,13 @@ fn told(old: &Config, new: &Config, state: &DeviceState) -> Vec<String> {
     let wanted: HashMap<PublicKey, &Peer> = new.peers.iter().map(|peer| (peer.public_key, peer)).collect();
     let configured: HashMap<PublicKey, &Peer> =
         old.peers.iter().map(|peer| (peer.public_key, peer)).collect();
+    let metrics = &new.interface.host.metrics;
+    if *metrics != old.interface.host.metrics {
+        told.push(match &metrics.address {
+            Some(address) => format!("serve metrics on {address}"),
+            None => "serve no metrics".to_owned(),
+        });
+    }
     let gone = state.peers.iter().filter(|peer| !wanted.contains_key(&peer.public_key));
     told.extend(gone.map(|peer| format!("remove peer {}", peer.public_key)));
     let running: HashMap<PublicKey, _> = state.peers.iter().map(|peer| (peer.public_key, peer)).collect();

@@ -7,20 +7,24 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, SyncSender};
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use weft_tunnel::{Event, PublicKey};
 
-use super::daemon::{Daemon, known};
+use super::daemon::{Beginning, Daemon, Resumed, known};
+use super::handover::{Handover, Kept, Opened};
+use super::leaving::{Leaving, Writer};
 use super::reload;
 use super::served::{Announced, Managing};
-use super::{Options, Overrides, UpError, resolve_endpoints};
+use super::{Options, Overrides, UpError, known_endpoints, resolve_endpoints};
 use crate::background::{Notifier, Output};
+use crate::carried_over::Base;
 use crate::config::{Config, Endpoint, InterfaceName};
 use crate::control::socket::{Client, Manage as _, ManageError, Reload, ReloadReport};
 use crate::control::{Control, Controller, DeviceChange, Managed, PeerChange, socket, uapi};
 use crate::dataplane::tun_queues;
 use crate::host::{Host, Recording, Step};
+use crate::metrics::{self, MetricsConfig};
 use crate::network::{Change, Watch};
 use crate::resolve::{Resolver, Watched};
 use crate::runtime_dir::runtime_dir;
@@ -64,21 +68,35 @@ pub(super) fn run(
     options: &Options,
     notifier: Option<Notifier>,
 ) -> Result<(), UpError> {
+    let began = (Instant::now(), SystemTime::now());
+    // First of all: an address that cannot be had is the only thing that is told, and nothing has to be undone.
+    let metrics = config.interface.host.metrics.address.as_ref().map(metrics::Listener::open).transpose()?;
+    let handover = Handover::take(&config.interface.name);
     // Nothing is set up yet, so a signal during the look-ups may simply end the process.
-    let endpoints = resolve_endpoints(&config)?;
+    let endpoints = match handover.places(&config) {
+        Some(places) => known_endpoints(&config, &places),
+        None => resolve_endpoints(&config)?,
+    };
     let (inbox, messages) = mpsc::sync_channel(MESSAGES);
     let signal = inbox.clone();
     signals::watch(move |name| drop(signal.send(Message::Signal(name)))).map_err(UpError::Signals)?;
-    let host = Host::prepare(&config, Some(file), &known(&endpoints), &Recording::In(runtime_dir()))?;
+    let recording = Recording::In(runtime_dir());
+    let prepare = if handover.has_device() { Host::take_over } else { Host::prepare };
+    let host = prepare(&config, Some(file), &known(&endpoints), &recording)?;
+    let (beginning, kept) = begin(handover, &config, endpoints.clone(), host.mark(), options)?;
     let (ended, happened) = (inbox.clone(), inbox.clone());
     let on_event = Box::new(move |event| drop(happened.try_send(Message::Peer(event))));
     let on_end = move || drop(ended.send(Message::Ended));
     let mut uapi = None;
     let name = config.interface.name.clone();
     let on_open = |controller: &Arc<Controller>| uapi = serve_uapi(&name, controller, &inbox);
-    let daemon = Daemon::start_on(host, &config, &endpoints, options, Some(on_event), on_open, on_end)?;
+    let daemon = Daemon::start_on(host, &config, beginning, options, Some(on_event), on_open, on_end)?;
     let mut supervisor = Supervisor::start(daemon, config, overrides, &endpoints, options, &inbox)?;
     supervisor.uapi = uapi;
+    supervisor.metrics = metrics.map(|listener| supervisor.serve_metrics(listener)).transpose()?;
+    if let Some(kept) = kept {
+        supervisor.keep_for_the_next(kept, began);
+    }
     if let Some(notifier) = notifier {
         // In a file somebody may look for it later; a pipe would keep whoever reads it waiting.
         let is_file = std::fs::metadata("/dev/stderr").is_ok_and(|stderr| stderr.is_file());
@@ -86,6 +104,31 @@ pub(super) fn run(
     }
     supervisor.ready();
     supervisor.work(messages, file)
+}
+
+/// What the interface begins with, and what is kept of it while it runs.
+fn begin(
+    handover: Handover,
+    config: &Config,
+    endpoints: Vec<Option<SocketAddr>>,
+    mark: u32,
+    options: &Options,
+) -> Result<(Beginning, Option<Kept>), UpError> {
+    let state = handover.change(config, &endpoints).map(|change| Resumed {
+        change,
+        mark: handover.left().map_or(mark, |left| left.mark(config, mark)),
+        remembered: handover.remembered(),
+    });
+    if handover.has_device() {
+        tracing::info!(
+            interface = %config.interface.name,
+            peers = state.as_ref().map(|state| state.change.peers.len()),
+            "going on with the interface that was left"
+        );
+    }
+    let Opened { inherited, port, kept } = handover.open(config, tun_queues(options.tun_threads))?;
+    let beginning = Beginning { endpoints, inherited, port, state, is_held_by_others: kept.is_some() };
+    Ok((beginning, kept))
 }
 
 /// Lets wg(8) ask the interface, before the commands of its configuration run: they may want to.
@@ -99,6 +142,17 @@ fn serve_uapi(name: &InterfaceName, controller: &Arc<Controller>, inbox: &Inbox)
     server.inspect_err(|error| tracing::warn!("wg(8) cannot ask this interface: {error}")).ok()
 }
 
+/// Why an interface ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// By SIGTERM, perhaps to be started again.
+    Terminated,
+    /// Somebody wants it to end.
+    Asked,
+    /// Packets have stopped.
+    Failed,
+}
+
 struct Supervisor {
     daemon: Daemon,
     config: Config,
@@ -109,6 +163,8 @@ struct Supervisor {
     watch: Option<Watch>,
     uapi: Option<uapi::Server>,
     socket: Option<socket::Server>,
+    metrics: Option<metrics::Server>,
+    leaving: Option<Leaving>,
     status_line: StatusLine,
     watchdog: Option<Watchdog>,
 }
@@ -141,6 +197,8 @@ impl Supervisor {
             watch: None,
             uapi: None,
             socket: None,
+            metrics: None,
+            leaving: None,
             status_line: StatusLine::new(Instant::now()),
             watchdog: None,
         };
@@ -150,6 +208,19 @@ impl Supervisor {
         supervisor.follow_names(endpoints, inbox);
         supervisor.serve(inbox);
         Ok(supervisor)
+    }
+
+    /// Has the service manager keep what the next daemon needs.
+    fn keep_for_the_next(&mut self, kept: Kept, began: (Instant, SystemTime)) {
+        let name = self.config.interface.name.clone();
+        match Leaving::start(kept, name, Arc::clone(&self.controller), self.base(), began) {
+            Ok(leaving) => self.leaving = Some(leaving),
+            Err(error) => tracing::warn!("a restart will interrupt the interface: {error}"),
+        }
+    }
+
+    fn base(&self) -> Base {
+        Base::of(&self.config, self.daemon.host().map_or(0, Host::mark))
     }
 
     /// Tells the control socket what is in force.
@@ -237,6 +308,26 @@ impl Supervisor {
         }
     }
 
+    fn serve_metrics(&self, listener: metrics::Listener) -> Result<metrics::Server, metrics::ListenError> {
+        let hosts = &self.config.interface.host.metrics.hosts;
+        metrics::Server::start(listener, hosts, Arc::<Managed>::clone(&self.managed))
+    }
+
+    /// Serves metrics where the configuration says now. Where that cannot be, they stay where they were.
+    fn move_metrics(&mut self, before: &MetricsConfig) -> Result<(), metrics::ListenError> {
+        let now = self.config.interface.host.metrics.clone();
+        if now == *before {
+            return Ok(());
+        }
+        if now.address == before.address {
+            // Its own place has to be free first.
+            self.metrics = None;
+        }
+        let listener = now.address.as_ref().map(metrics::Listener::open).transpose()?;
+        self.metrics = listener.map(|listener| self.serve_metrics(listener)).transpose()?;
+        Ok(())
+    }
+
     /// Tells the service manager that everything is in place, at first or after a reload.
     fn ready(&mut self) {
         if self.watchdog.is_none() {
@@ -252,10 +343,12 @@ impl Supervisor {
     }
 
     fn work(mut self, messages: Receiver<Message>, file: &Path) -> Result<(), UpError> {
+        let mut end = End::Asked;
         while let Some(message) = self.next(&messages) {
             match message {
                 Message::Signal(name) => {
-                    tracing::info!(signal = name, "taking the interface down");
+                    tracing::info!(signal = name, "ending");
+                    end = if name == "SIGTERM" { End::Terminated } else { End::Asked };
                     break;
                 }
                 Message::Stop => {
@@ -266,7 +359,10 @@ impl Supervisor {
                     tracing::info!("the UAPI socket was removed: taking the interface down");
                     break;
                 }
-                Message::Ended => break,
+                Message::Ended => {
+                    end = End::Failed;
+                    break;
+                }
                 Message::Network(change) => self.network_changed(&change),
                 Message::Peer(event) => {
                     self.status_line.touch(Instant::now());
@@ -281,13 +377,36 @@ impl Supervisor {
         }
         // Whoever still wants to tell something finds nobody, and does not wait.
         drop(messages);
-        self.end(file)
+        self.end(end, file)
     }
 
-    fn end(self, file: &Path) -> Result<(), UpError> {
+    fn end(self, end: End, file: &Path) -> Result<(), UpError> {
         service_manager::stopping();
-        let Self { daemon, config, watch, resolver, uapi, socket, watchdog, .. } = self;
-        drop((watchdog, watch, resolver, uapi));
+        let Self { mut daemon, config, watch, resolver, uapi, socket, leaving, watchdog, metrics, .. } = self;
+        drop((watchdog, watch, resolver, uapi, metrics));
+        if let Some(mut writer) = leaving.and_then(Leaving::finish) {
+            if end == End::Terminated
+                && let Some(invocation) = invocation_to_leave_for(&daemon, &mut writer)
+            {
+                if config.interface.host.save_config {
+                    daemon.save(&config, file);
+                }
+                match daemon.hand_over(&invocation) {
+                    Ok(()) => {
+                        daemon.leave()?;
+                        tracing::info!(interface = %config.interface.name, "left as it is, to be started again");
+                        drop(socket);
+                        return Ok(());
+                    }
+                    Err(error) => tracing::warn!("the interface cannot be left to the next daemon: {error}"),
+                }
+            }
+            // After a failure the service is started again, with what is left to be used.
+            if end != End::Failed {
+                writer.withdraw();
+            }
+        }
+        tracing::info!(interface = %config.interface.name, "taking the interface down");
         daemon.stop_after(|daemon| {
             if config.interface.host.save_config {
                 daemon.save(&config, file);
@@ -311,6 +430,9 @@ impl Supervisor {
     }
 
     fn happened(&self, event: Event) {
+        if let Some(leaving) = &self.leaving {
+            leaving.changed();
+        }
         let Some(resolver) = &self.resolver else { return };
         match event {
             Event::HandshakeComplete { peer } => resolver.handle().handshake(peer),
@@ -334,6 +456,9 @@ impl Supervisor {
 
     /// Ways to peers that are new are looked at, so that a later change of them is noticed.
     fn configured(&mut self) {
+        if let Some(leaving) = &self.leaving {
+            leaving.changed();
+        }
         self.network_changed(&Change { missed: true, ..Change::default() });
     }
 
@@ -350,15 +475,35 @@ impl Supervisor {
 
     fn load(&mut self, reload: &Reload) -> Result<ReloadReport, ManageError> {
         let Self { daemon, config, controller, overrides, .. } = self;
-        let outcome = reload::reload(daemon, config, *overrides, controller, reload)?;
+        let metrics = config.interface.host.metrics.clone();
+        let mut outcome = reload::reload(daemon, config, overrides, controller, reload)?;
         if !reload.dry_run {
+            if let Err(error) = self.move_metrics(&metrics) {
+                outcome.warnings.push(error.to_string());
+            }
             self.daemon.keep_in_step(&self.config)?;
             self.remember();
             self.show();
             let state = self.controller.get().map_err(|_| ManageError::Ended)?;
             let current = |key: &PublicKey| state.peers.iter().find(|peer| peer.public_key == *key)?.endpoint;
             self.watch_names(|_, key| current(key));
+            if let Some(leaving) = &self.leaving {
+                leaving.loaded(self.base());
+            }
         }
         Ok(outcome)
+    }
+}
+
+/// The run of the service that is to leave its interface to the next one: it is stopped in order to be started again.
+fn invocation_to_leave_for(daemon: &Daemon, writer: &mut Writer) -> Option<String> {
+    let invocation = service_manager::invocation()?;
+    daemon.host().filter(|host| host.can_be_handed_over())?;
+    match writer.leave() {
+        Ok(is_restart) => is_restart.then_some(invocation),
+        Err(error) => {
+            tracing::warn!("a restart would interrupt the interface: {error}");
+            None
+        }
     }
 }

@@ -13,7 +13,7 @@ root=$work/root
 install -D -m 644 -t "$root/usr/lib/systemd/system" "$units/weft@.service"
 install -D -m 644 "$units/sysusers.d/weft.conf" "$root/usr/lib/sysusers.d/weft.conf"
 install -D -m 644 "$units/tmpfiles.d/weft.conf" "$root/usr/lib/tmpfiles.d/weft.conf"
-install -D -m 644 "$units/full-tunnel.conf" "$root/opt/weft-test/full-tunnel.conf"
+install -D -m 644 -t "$root/opt/weft-test" "$units/full-tunnel.conf" "$units/as-root.conf"
 install -D -m 644 -t "$root/usr/share/polkit-1/rules.d" "$units/polkit/50-weft-resolved.rules"
 install -D -m 755 -t "$root/opt/weft-test" "$here/inside.sh" "$here/probe.sh"
 # Nothing of the machine's own configuration.

@@ -30,6 +30,7 @@ scenario() {
     set +e
     detail=$(set -eE; trap 'say "line $LINENO ended with $?: $BASH_COMMAND"' ERR; "$name")
     local status=$?
+    detail=${detail//$'\n'/; }
     if [ $status -eq 0 ]; then
         printf 'ok\t%s\t%s\n' "$name" "$detail" >>/out/results
     else
@@ -172,6 +173,39 @@ a_reload_under_load_ends_no_connection() {
 }
 has_sent_more_than() { [ "$(wg show wg0 transfer | awk '{print $3}')" -gt "$1" ]; }
 
+a_restart_under_load_ends_no_connection() {
+    local before process device stream
+    process=$(pid weft@wg0)
+    device=$(ip -o link show wg0 | cut -d: -f1)
+    # Changed while it runs, and not in the file.
+    wg set wg0 peer "$(cat /tmp/s/third.pub)" allowed-ips 10.12.0.0/24
+    nsenter --net=/run/netns/far iperf3 -s -1 -B 10.9.0.2 >/dev/null 2>&1 &
+    wait_for 5 nsenter --net=/run/netns/far bash -c 'ss -Hltn | grep -q 5201'
+    local sent
+    sent=$(wg show wg0 transfer | awk 'NR == 1 {print $3}')
+    iperf3 -c 10.9.0.2 -t 4 -i 0.1 -J >/tmp/s/restart.json 2>&2 &
+    stream=$!
+    wait_for 5 first_has_sent_more_than $((sent + 1000000))
+    before=$(now)
+    systemctl restart weft@wg0
+    local took
+    took=$(ms_since "$before")
+    [ "$(pid weft@wg0)" != "$process" ]
+    is "$(ip -o link show wg0 | cut -d: -f1)" "$device" "the same device"
+    is "$(wg show wg0 listen-port)" 51820
+    is "$(wg show wg0 peers | wc -l)" 2 peers
+    is "$(show NFileDescriptorStore weft@wg0)" 4
+    kill -0 $stream || { say "the connection was over before the restart was"; return 1; }
+    wait $stream
+    jq -e '.end.sum_received.bytes > 1000000' /tmp/s/restart.json >/dev/null
+    # Something was sent after the restart, and not for the first time after 15 s.
+    jq -e '.intervals[-1].sum.bytes + .intervals[-2].sum.bytes > 0' /tmp/s/restart.json >/dev/null
+    journalctl --no-pager -u weft@wg0 | grep -q "going on with the interface"
+    echo "restart $took, of 4 s $(jq '[.intervals[] | select(.sum.bytes == 0)] | length' /tmp/s/restart.json) tenths of a second without a byte"
+    wg set wg0 peer "$(cat /tmp/s/third.pub)" remove
+}
+first_has_sent_more_than() { [ "$(wg show wg0 transfer | awk 'NR == 1 {print $3}')" -gt "$1" ]; }
+
 a_killed_daemon_comes_back() {
     local before process
     process=$(pid weft@wg0)
@@ -189,10 +223,7 @@ is_another_process() {
 }
 
 the_watchdog_restarts_a_daemon_that_stands_still_and_no_other() {
-    install -d /run/systemd/system/weft@wg0.service.d
-    printf '[Service]\nWatchdogSec=2\n' >/run/systemd/system/weft@wg0.service.d/watchdog.conf
-    systemctl daemon-reload
-    systemctl restart weft@wg0
+    with_a_short_watchdog
     local before process restarts
     process=$(pid weft@wg0)
     restarts=$(show NRestarts weft@wg0)
@@ -209,8 +240,43 @@ the_watchdog_restarts_a_daemon_that_stands_still_and_no_other() {
     wait_for 20 through
     echo "traffic after $(ms_since "$before") with WatchdogSec=2"
     journalctl --no-pager -u weft@wg0 | grep -qi "watchdog timeout"
+}
+# Two queues with threads of their own, also where the machine has too few cores for them.
+with_a_short_watchdog() {
+    install -d /run/systemd/system/weft@wg0.service.d
+    cat >/run/systemd/system/weft@wg0.service.d/watchdog.conf <<'UNIT'
+[Service]
+WatchdogSec=2
+ExecStart=
+ExecStart=/usr/bin/weft up --tun-threads 2 %i
+UNIT
+    systemctl daemon-reload
+    systemctl restart weft@wg0
+}
+
+one_thread_that_is_stuck_is_named_and_restarts_the_daemon() {
+    local thread before process
+    for thread in "weft-tun-w1" "weft-packets"; do
+        process=$(pid weft@wg0)
+        through >&2
+        before=$(now)
+        hold_still "$process" "$thread" &
+        wait_for 30 is_another_process "$process"
+        wait_for 20 through
+        echo -n "$thread: traffic after $(ms_since "$before"); "
+    done
+    journalctl --no-pager -u weft@wg0 | grep -q "no answer from weft-tun-w1:"
+    journalctl --no-pager -u weft@wg0 | grep -q "no answer from the event loop:"
     rm /run/systemd/system/weft@wg0.service.d/watchdog.conf
     systemctl daemon-reload
+    systemctl restart weft@wg0
+}
+# Stops one thread of a process (ptrace(2): PTRACE_ATTACH), and nothing else of it, until it dies (waitpid(2): __WALL).
+hold_still() {
+    local task
+    task=$(grep -lx "$2" /proc/"$1"/task/*/comm | cut -d/ -f5)
+    perl -e 'alarm 30; syscall(101, 16, $ARGV[0] + 0, 0, 0) == 0 or die "ptrace: $!"; 1 while waitpid(-1, 0x40000000) > 0' \
+        "$task" >/dev/null
 }
 watchdog_was_fed_since() { [ "$(show WatchdogTimestampMonotonic weft@wg0)" != "$1" ]; }
 
@@ -349,6 +415,79 @@ CONF
     systemctl start weft@wg0
 }
 
+the_daemon_may_be_root_where_it_has_to() {
+    local drop_ins=/etc/systemd/system/weft@root.service.d before
+    install -D -m 644 -t $drop_ins /opt/weft-test/full-tunnel.conf /opt/weft-test/as-root.conf
+    (umask 077; cat >/etc/wireguard/root.conf <<CONF
+[Interface]
+PrivateKey = $(cat /tmp/s/third.key)
+Address = 10.13.0.1/24
+DNS = 10.13.0.53
+PostUp = install -o root -m 600 /dev/null /etc/wireguard/made-by-%i
+PostDown = rm /etc/wireguard/made-by-%i
+CONF
+    )
+    systemctl daemon-reload
+    systemd-analyze security --no-pager 'weft@root.service' | tail -1
+    mv /etc/resolv.conf /tmp/s/resolv.conf
+    echo "nameserver 192.0.2.53" >/etc/resolv.conf
+    before=$(cat /etc/resolv.conf)
+    systemctl start weft@root
+    grep -q 10.13.0.53 /etc/resolv.conf
+    test -e /etc/wireguard/made-by-root
+    systemctl stop weft@root
+    is "$(show Result weft@root)" success
+    is "$(cat /etc/resolv.conf)" "$before"
+    refuse test -e /etc/wireguard/made-by-root
+    rm /etc/resolv.conf
+    mv /tmp/s/resolv.conf /etc/resolv.conf
+    # The directory is the user's again as soon as that runs an interface.
+    systemctl restart weft@wg0
+}
+
+ports_below_1024_need_one_capability_more() {
+    (umask 077; printf '[Interface]\nPrivateKey = %s\nListenPort = 500\n' "$(cat /tmp/s/third.key)" >/etc/wireguard/low.conf)
+    refuse systemctl start weft@low
+    systemctl stop weft@low
+    systemctl reset-failed weft@low
+    install -d /etc/systemd/system/weft@low.service.d
+    cat >/etc/systemd/system/weft@low.service.d/port.conf <<'UNIT'
+[Service]
+CapabilityBoundingSet=CAP_NET_ADMIN CAP_NET_BIND_SERVICE
+AmbientCapabilities=CAP_NET_ADMIN CAP_NET_BIND_SERVICE
+UNIT
+    systemctl daemon-reload
+    systemctl start weft@low
+    is "$(wg show low listen-port)" 500
+    systemctl stop weft@low
+}
+
+a_configuration_may_be_longer_than_a_credential() {
+    (umask 077; perl -MMIME::Base64 -e '
+        print "[Interface]\nPrivateKey = $ARGV[0]\n";
+        for my $n (0 .. 11999) {
+            my $key = encode_base64(join("", map { chr(rand(256)) } 1 .. 32), "");
+            printf "[Peer]\nPublicKey = %s\nAllowedIPs = 10.%d.%d.%d/32\n", $key, 128 + $n / 65536, $n / 256 % 256, $n % 256;
+        }' "$(cat /tmp/s/third.key)" >/etc/wireguard/long.conf)
+    # Routes of so many peers are not what is tried here.
+    sed -i '2a Table = off' /etc/wireguard/long.conf
+    chgrp weft /etc/wireguard /etc/wireguard/long.conf
+    chmod 750 /etc/wireguard
+    chmod 640 /etc/wireguard/long.conf
+    install -d /etc/systemd/system/weft@long.service.d
+    printf '[Service]\nLoadCredential=\n' >/etc/systemd/system/weft@long.service.d/long.conf
+    systemctl daemon-reload
+    local before
+    before=$(now)
+    systemctl start weft@long
+    echo "$(stat -c %s /etc/wireguard/long.conf) bytes, started in $(ms_since "$before")"
+    is "$(wg show long peers | wc -l)" 12000
+    is "$(show StatusText weft@long)" "0 of 12000 peers had a handshake within 3 min"
+    systemctl stop weft@long
+    chgrp root /etc/wireguard
+    chmod 700 /etc/wireguard
+}
+
 name_servers_go_to_the_real_resolved() {
     [ -x /usr/lib/systemd/systemd-resolved ] || { echo "not run: no systemd-resolved"; return 0; }
     systemctl start systemd-resolved polkit
@@ -388,12 +527,17 @@ scenario start_is_ready_and_carries_traffic
 scenario nothing_secret_is_seen
 scenario a_reload_under_load_ends_no_connection
 scenario the_operator_reads_how_it_goes
+scenario a_restart_under_load_ends_no_connection
 scenario a_killed_daemon_comes_back
 scenario the_watchdog_restarts_a_daemon_that_stands_still_and_no_other
+scenario one_thread_that_is_stuck_is_named_and_restarts_the_daemon
 scenario keys_come_as_credentials
 scenario a_file_that_is_missing_or_wrong_is_told_and_not_tried_for_ever
 scenario the_sandbox_holds
 scenario a_full_tunnel_has_a_profile_of_its_own
+scenario the_daemon_may_be_root_where_it_has_to
+scenario ports_below_1024_need_one_capability_more
+scenario a_configuration_may_be_longer_than_a_credential
 scenario name_servers_go_to_the_real_resolved
 scenario a_clean_stop_leaves_nothing_behind
 echo end >>/out/results

@@ -94,6 +94,10 @@ impl Line {
     /// Waits until the queue is ready for `events`, or the stop; answers meanwhile.
     pub(super) fn wait(&self, queue: &Queue, events: PollFlags) -> Wait {
         loop {
+            // Before the wait: what woke an earlier one is not there any more.
+            if self.is_stopped() {
+                return Wait::Stopped;
+            }
             let mut wait =
                 [PollFd::new(queue.as_fd(), events), PollFd::new(self.event.as_fd(), PollFlags::POLLIN)];
             match poll(&mut wait, PollTimeout::NONE) {
@@ -109,9 +113,9 @@ impl Line {
                 // Nothing there: it was read before.
                 let _ = self.event.read();
                 self.answer();
-            }
-            if self.is_stopped() {
-                return Wait::Stopped;
+                if self.is_stopped() {
+                    return Wait::Stopped;
+                }
             }
             if queue.intersects(events) {
                 return Wait::Ready;

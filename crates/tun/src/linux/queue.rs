@@ -21,7 +21,7 @@ use crate::config::{MAX_QUEUES, OpenError, TunConfig, TunOffload};
 pub(super) const READ_ROOM: usize = VNET_HDR + weft_tunnel::ip::IPV6_HEADER + MAX_PACKET + TAILROOM;
 
 const IFF_TUN_EXCL: libc::c_int = 0x8000;
-const QUEUE_FLAGS: libc::c_int = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
+pub(super) const QUEUE_FLAGS: libc::c_int = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
 const TCP_OFFLOADS: libc::c_uint = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6;
 const UDP_OFFLOADS: libc::c_uint = libc::TUN_F_USO4 | libc::TUN_F_USO6;
 
@@ -119,7 +119,7 @@ pub(super) fn open(config: TunConfig) -> Result<Opened, OpenError> {
 }
 
 /// The rules of the kernel's `dev_valid_name`; '%' would make it a pattern.
-fn is_valid_name(name: &str) -> bool {
+pub(super) fn is_valid_name(name: &str) -> bool {
     let forbidden = |c: char| c.is_ascii_whitespace() || c.is_ascii_control() || "/:%".contains(c);
     !name.is_empty()
         && name.len() < libc::IFNAMSIZ
@@ -128,7 +128,7 @@ fn is_valid_name(name: &str) -> bool {
         && !name.contains(forbidden)
 }
 
-fn create(name: &str, count: usize) -> Result<Vec<OwnedFd>, OpenError> {
+pub(super) fn create(name: &str, count: usize) -> Result<Vec<OwnedFd>, OpenError> {
     // Exclusive creation is what tun-rs cannot do: without it, attaching to a multi-queue device of that name
     // succeeds and silently steals a share of its owner's packets. This queue holds the name until tun-rs has
     // attached the ones to keep.
@@ -144,14 +144,9 @@ fn reserve(name: &str) -> Result<File, OpenError> {
         .write(true)
         .custom_flags(libc::O_CLOEXEC)
         .open("/dev/net/tun")
-        .map_err(|error| match Errno::from_raw(error.raw_os_error().unwrap_or_default()) {
-        Errno::ENOENT | Errno::ENODEV | Errno::ENXIO => OpenError::NoTunDriver,
-        Errno::EACCES | Errno::EPERM => OpenError::DriverForbidden { name: name.to_owned() },
-        _ => open_error("open /dev/net/tun", name, error),
-    })?;
+        .map_err(|error| driver_error(name, error))?;
     let request = request(name, QUEUE_FLAGS | libc::IFF_MULTI_QUEUE | IFF_TUN_EXCL);
-    // SAFETY: the ioctl reads an ifreq, and `request` is one that lives until it returns.
-    unsafe { ioctls::set_iff(file.as_raw_fd(), &request) }.map_err(|errno| match errno {
+    attach_to(&file, &request).map_err(|errno| match errno {
         Errno::EBUSY | Errno::EEXIST => OpenError::Exists { name: name.to_owned() },
         // A name that belongs to an interface of another kind.
         Errno::EINVAL if nix::net::if_::if_nametoindex(name).is_ok() => {
@@ -179,7 +174,22 @@ fn attach(name: &str, count: usize) -> io::Result<Vec<OwnedFd>> {
     Ok(devices.into_iter().map(|device| unsafe { OwnedFd::from_raw_fd(device.into_raw_fd()) }).collect())
 }
 
-fn open_error(action: &'static str, name: &str, source: io::Error) -> OpenError {
+/// Makes an open driver a queue of the device that the request names.
+pub(super) fn attach_to(driver: &File, request: &libc::ifreq) -> Result<(), Errno> {
+    // SAFETY: the ioctl reads an ifreq, which `request` is, and which lives until it returns.
+    unsafe { ioctls::set_iff(driver.as_raw_fd(), request) }.map(drop)
+}
+
+/// Why the driver could not be opened.
+pub(super) fn driver_error(name: &str, error: io::Error) -> OpenError {
+    match Errno::from_raw(error.raw_os_error().unwrap_or_default()) {
+        Errno::ENOENT | Errno::ENODEV | Errno::ENXIO => OpenError::NoTunDriver,
+        Errno::EACCES | Errno::EPERM => OpenError::DriverForbidden { name: name.to_owned() },
+        _ => open_error("open /dev/net/tun", name, error),
+    }
+}
+
+pub(super) fn open_error(action: &'static str, name: &str, source: io::Error) -> OpenError {
     let name = name.to_owned();
     match source.kind() {
         io::ErrorKind::PermissionDenied => OpenError::PermissionDenied { name },
@@ -187,7 +197,7 @@ fn open_error(action: &'static str, name: &str, source: io::Error) -> OpenError 
     }
 }
 
-fn request(name: &str, flags: libc::c_int) -> libc::ifreq {
+pub(super) fn request(name: &str, flags: libc::c_int) -> libc::ifreq {
     let mut bytes = [0; libc::IFNAMSIZ];
     for (to, from) in bytes.iter_mut().zip(name.bytes()) {
         *to = from as libc::c_char;
@@ -203,25 +213,28 @@ fn request(name: &str, flags: libc::c_int) -> libc::ifreq {
 /// # Errors
 /// When it is none.
 pub fn name_of_queue(descriptor: &OwnedFd) -> io::Result<String> {
+    let (name, _) = describe(descriptor.as_fd())
+        .map_err(|errno| io::Error::other(format!("it is not an attached TUN queue ({})", errno.desc())))?;
+    Ok(name)
+}
+
+/// The device that a descriptor is an attached queue of, and the flags of both.
+pub(super) fn describe(descriptor: BorrowedFd<'_>) -> Result<(String, libc::c_int), Errno> {
     let mut answer = request("", 0);
     // SAFETY: the ioctl writes an ifreq, and `answer` is one that lives until it returns.
-    unsafe { ioctls::get_iff(descriptor.as_raw_fd(), &mut answer) }
-        .map_err(|errno| io::Error::other(format!("it is not an attached TUN queue ({})", errno.desc())))?;
+    unsafe { ioctls::get_iff(descriptor.as_raw_fd(), &mut answer) }?;
+    // SAFETY: the kernel filled in the flags; any bit pattern is a c_short.
+    let flags = libc::c_int::from(unsafe { answer.ifr_ifru.ifru_flags });
     let bytes = answer.ifr_name.map(|byte| byte as u8);
-    Ok(CStr::from_bytes_until_nul(&bytes).unwrap_or_default().to_string_lossy().into_owned())
+    let name = CStr::from_bytes_until_nul(&bytes).unwrap_or_default().to_string_lossy().into_owned();
+    Ok((name, flags))
 }
 
 /// Checks that a handed-in descriptor is a queue of `name`, and gives whether it has virtio headers.
 /// (`IFF_NO_PI` cannot be checked: the kernel answers with another flag of the same value.)
 fn check_adopted(descriptor: BorrowedFd<'_>, name: &str, multi_queue: bool) -> Result<bool, String> {
-    let mut answer = request("", 0);
-    // SAFETY: the ioctl writes an ifreq, and `answer` is one that lives until it returns.
-    unsafe { ioctls::get_iff(descriptor.as_raw_fd(), &mut answer) }
-        .map_err(|errno| format!("not an attached TUN queue ({})", errno.desc()))?;
-    // SAFETY: the kernel filled in the flags; any bit pattern is a c_short.
-    let flags = libc::c_int::from(unsafe { answer.ifr_ifru.ifru_flags });
-    let bytes = answer.ifr_name.map(|byte| byte as u8);
-    let actual = CStr::from_bytes_until_nul(&bytes).unwrap_or_default().to_string_lossy();
+    let (actual, flags) =
+        describe(descriptor).map_err(|errno| format!("not an attached TUN queue ({})", errno.desc()))?;
     if actual != name {
         return Err(format!("belongs to interface {actual}"));
     }

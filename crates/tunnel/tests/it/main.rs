@@ -9,6 +9,7 @@ mod icmp;
 mod load;
 mod paths;
 mod rekey;
+mod restore;
 mod roaming;
 mod sim;
 mod spoofing;

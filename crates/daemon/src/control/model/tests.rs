@@ -75,6 +75,7 @@ impl Tunnel {
             }
             Change::PathChanged(peer)
             | Change::Resumed { peer, .. }
+            | Change::Restore { peer, .. }
             | Change::Endpoint { peer, .. }
             | Change::PresharedKey { peer, .. }
             | Change::Session { peer, .. } => assert!(self.peers.contains_key(peer)),

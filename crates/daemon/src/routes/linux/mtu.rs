@@ -33,9 +33,10 @@ impl Netlink {
     }
 
     /// The MTU for the device when none is configured: the smallest of the ways to the endpoints, else that of the
-    /// default route, else 1500, less the 80 bytes that the tunnel adds; at least 1280 with an IPv6 address.
-    pub fn default_mtu(&self, interface: &Interface, endpoints: &[SocketAddr]) -> u16 {
-        let towards = |endpoint: &SocketAddr| match self.mtu_towards(endpoint.ip(), interface.fw_mark) {
+    /// default route, else 1500, less the 80 bytes that the tunnel adds; at least 1280 with an IPv6 address. `fw_mark`
+    /// is the mark of the packets that go there: without that of a full tunnel the way leads into it.
+    pub fn default_mtu(&self, interface: &Interface, endpoints: &[SocketAddr], fw_mark: u32) -> u16 {
+        let towards = |endpoint: &SocketAddr| match self.mtu_towards(endpoint.ip(), fw_mark) {
             Ok(mtu) => Some(mtu),
             Err(error) => {
                 tracing::debug!("{error}");

@@ -185,25 +185,29 @@ fn rules_are_added_found_and_removed_at_their_places() {
 fn the_mtu_follows_the_routes_to_the_endpoints() {
     in_a_namespace("the_mtu_follows_the_routes_to_the_endpoints", |netlink| {
         let interface = config("Address = 10.9.0.1/24", "").interface;
-        assert_eq!(netlink.default_mtu(&interface, &[]), 1420, "without any route");
-        assert_eq!(netlink.default_mtu(&interface, &["192.0.2.1:1".parse().unwrap()]), 1420, "unreachable");
+        assert_eq!(netlink.default_mtu(&interface, &[], 0), 1420, "without any route");
+        assert_eq!(
+            netlink.default_mtu(&interface, &["192.0.2.1:1".parse().unwrap()], 0),
+            1420,
+            "unreachable"
+        );
 
         let link = make_link(netlink);
         netlink.set_mtu(&link, 1380).unwrap();
         netlink.set_up(&link).unwrap();
         netlink.add_address(&link, "192.0.2.2/24".parse().unwrap()).unwrap();
         assert_eq!(netlink.mtu_towards("192.0.2.1".parse().unwrap(), 0).unwrap(), 1380);
-        assert_eq!(netlink.default_mtu(&interface, &["192.0.2.1:1".parse().unwrap()]), 1300);
+        assert_eq!(netlink.default_mtu(&interface, &["192.0.2.1:1".parse().unwrap()], 0), 1300);
 
         let mut route = route_message(&link, "198.51.100.0/24".parse().unwrap(), MAIN_TABLE);
         let metric = rtnetlink::packet_route::route::RouteMetric::Mtu(1300);
         route.attributes.push(RouteAttribute::Metrics(vec![metric]));
         netlink.wait(netlink.handle.route().add(route).execute()).unwrap();
         let both = ["192.0.2.1:1".parse().unwrap(), "198.51.100.1:1".parse().unwrap()];
-        assert_eq!(netlink.default_mtu(&interface, &both), 1220);
+        assert_eq!(netlink.default_mtu(&interface, &both, 0), 1220);
 
         assert!(netlink.add_route(&link, "0.0.0.0/0".parse().unwrap(), MAIN_TABLE).unwrap());
-        assert_eq!(netlink.default_mtu(&interface, &[]), 1300, "of the default route");
+        assert_eq!(netlink.default_mtu(&interface, &[], 0), 1300, "of the default route");
     });
 }
 

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use libc::c_int;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -32,9 +32,11 @@ impl UdpSocket {
         release: Release,
     ) -> Result<Self, BindError> {
         let fwmark = config.fwmark;
+        // A socket that was taken over may have one.
+        let is_marked = socket.mark().unwrap_or_default() == fwmark;
         configure(&socket, is_v6, config.path_mtu, release)
             .map_err(|source| failed("set up the UDP socket", source))?;
-        if fwmark != 0 {
+        if !is_marked {
             socket.set_mark(fwmark).map_err(|source| BindError::Fwmark { mark: fwmark, source })?;
         }
         // SAFETY: a `Socket` owns its descriptor, gives no other one out, and closes it only when it is dropped.
@@ -72,6 +74,11 @@ impl UdpSocket {
         self.io.get_ref().set_mark(fwmark)
     }
 
+    /// Another descriptor of it.
+    pub(super) fn try_clone(&self) -> io::Result<OwnedFd> {
+        self.io.get_ref().try_clone().map(OwnedFd::from)
+    }
+
     /// The port that it is bound to.
     pub(super) fn local_port(&self) -> Option<u16> {
         local_port(self.io.get_ref()).ok()
@@ -104,7 +111,7 @@ fn bind_once(port: u16) -> Result<(Option<Socket>, Option<Socket>), BindError> {
 }
 
 /// A socket on `address`, or `None` where the machine does not have its family.
-fn bind(address: SocketAddr) -> Result<Option<Socket>, BindError> {
+pub(super) fn bind(address: SocketAddr) -> Result<Option<Socket>, BindError> {
     let bound =
         Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP)).and_then(|socket| {
             if address.is_ipv6() {
@@ -193,7 +200,7 @@ fn dropped(socket: &Socket) -> io::Result<u32> {
     if result == 0 { Ok(values[DROPS]) } else { Err(io::Error::last_os_error()) }
 }
 
-fn failed(what: &str, source: io::Error) -> BindError {
+pub(super) fn failed(what: &str, source: io::Error) -> BindError {
     BindError::Io { what: what.to_owned(), source }
 }
 

@@ -1,0 +1,175 @@
+//! The rule for a file that was edited since it was last read: what the edit changed is as the file says now, everything
+//! else is as it was, changes that were made while the interface ran included.
+
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
+
+use ipnet::IpNet;
+use weft_tunnel::{PrivateKey, PublicKey};
+
+use super::state::{BasePeer, OwnKey, State, StatePeer};
+use crate::config::{Config, Peer};
+use crate::control::{AllowedIpChange, DeviceChange, PeerChange};
+
+/// Where a peer of the file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Where it was last.
+    Here(SocketAddr),
+    /// Where the file says, which has to be looked up.
+    LookUp,
+    /// Nobody knows, or it does not take part.
+    Nowhere,
+}
+
+impl State {
+    /// Where the peers of the file are, in its order: where each was last heard from or sent to, unless its endpoint is
+    /// another one in the file than it was.
+    pub fn places(&self, config: &Config) -> Vec<Place> {
+        let base: HashMap<PublicKey, &BasePeer> =
+            self.base.peers.iter().map(|peer| (peer.public_key, peer)).collect();
+        let was: HashMap<PublicKey, Option<SocketAddr>> =
+            self.peers.iter().map(|peer| (peer.public_key, peer.endpoint)).collect();
+        let place = |peer: &Peer| {
+            let file = BasePeer::of(peer);
+            let base = base.get(&peer.public_key).copied();
+            let is_edited = base.is_none_or(|base| base.endpoint != file.endpoint);
+            match was.get(&peer.public_key).copied() {
+                // It was removed, and stays so.
+                None if base == Some(&file) => Place::Nowhere,
+                Some(Some(address)) if !is_edited || file.endpoint.is_none() => Place::Here(address),
+                _ if file.endpoint.is_some() => Place::LookUp,
+                _ => Place::Nowhere,
+            }
+        };
+        config.peers.iter().map(place).collect()
+    }
+
+    /// The port that the interface has to have, if the file leaves it as it was; `None`: the file says another one.
+    pub fn port(&self, config: &Config) -> Option<u16> {
+        (config.interface.listen_port == self.base.listen_port).then_some(self.listen_port)
+    }
+
+    /// The mark that the interface has to have, when `planned` is the one that is chosen for it.
+    pub fn mark(&self, config: &Config, planned: u32) -> u32 {
+        let was_changed = self.fw_mark != self.base.mark;
+        let is_edited = config.interface.fw_mark != self.base.fw_mark;
+        if was_changed && !is_edited { self.fw_mark } else { planned }
+    }
+
+    /// What makes an interface without a key and without peers what it has to be. `endpoints` are the addresses of the
+    /// peers of the file.
+    pub fn change(&self, config: &Config, endpoints: &[Option<SocketAddr>]) -> DeviceChange {
+        let base: HashMap<PublicKey, &BasePeer> =
+            self.base.peers.iter().map(|peer| (peer.public_key, peer)).collect();
+        let was: HashSet<PublicKey> = self.peers.iter().map(|peer| peer.public_key).collect();
+        let file: HashMap<PublicKey, (&Peer, Option<SocketAddr>)> = config
+            .peers
+            .iter()
+            .enumerate()
+            .map(|(place, peer)| (peer.public_key, (peer, endpoints.get(place).copied().flatten())))
+            .collect();
+
+        let mut peers = Vec::new();
+        let mut edited = Vec::new();
+        for was in &self.peers {
+            let key = was.public_key;
+            match (file.get(&key), base.get(&key)) {
+                (Some((peer, endpoint)), base) => {
+                    let merged = merge(was, base.copied(), peer, *endpoint);
+                    if merged.is_edited {
+                        edited.push(again(&merged.change));
+                    }
+                    peers.push(merged.change);
+                }
+                // Taken out of the file.
+                (None, Some(_)) => {}
+                // Added while the interface ran.
+                (None, None) => peers.push(as_it_was(was)),
+            }
+        }
+        for peer in config.peers.iter().filter(|peer| !was.contains(&peer.public_key)) {
+            // One that was removed while the interface ran comes back when its part of the file is another one.
+            if base.get(&peer.public_key).is_none_or(|base| **base != BasePeer::of(peer)) {
+                let endpoint = file.get(&peer.public_key).and_then(|(_, endpoint)| *endpoint);
+                peers.push(as_the_file_says(peer, endpoint));
+            }
+        }
+        // What the file gives a peer is its own, whoever had it.
+        peers.extend(edited);
+        DeviceChange { private_key: self.key(config).map(Some), peers, ..DeviceChange::default() }
+    }
+
+    fn key(&self, config: &Config) -> Option<PrivateKey> {
+        let of_file = config.interface.private_key.as_ref();
+        let is_edited = of_file.map(PrivateKey::public_key) != self.base.public_key;
+        match &self.private_key {
+            OwnKey::Given(key) if !is_edited || of_file.is_none() => key.clone(),
+            _ => of_file.cloned(),
+        }
+    }
+}
+
+struct Merged {
+    change: PeerChange,
+    /// Whether its allowed-ips are those of the file, and not those that it had.
+    is_edited: bool,
+}
+
+/// A peer that was there and is in the file.
+fn merge(was: &StatePeer, base: Option<&BasePeer>, peer: &Peer, endpoint: Option<SocketAddr>) -> Merged {
+    let file = BasePeer::of(peer);
+    let is_as_it_was = |same: fn(&BasePeer, &BasePeer) -> bool| base.is_some_and(|base| same(base, &file));
+    let keeps_key = is_as_it_was(|base, file| base.preshared_key == file.preshared_key);
+    let keeps_interval = is_as_it_was(|base, file| base.persistent_keepalive == file.persistent_keepalive);
+    let keeps_ips = is_as_it_was(|base, file| base.allowed_ips == file.allowed_ips);
+    let change = PeerChange {
+        preshared_key: Some(if keeps_key { was.preshared_key.clone() } else { file.preshared_key.clone() }),
+        endpoint,
+        persistent_keepalive: Some(if keeps_interval {
+            was.persistent_keepalive
+        } else {
+            file.persistent_keepalive
+        }),
+        allowed_ips: add(if keeps_ips { &was.allowed_ips } else { &peer.allowed_ips }),
+        ..PeerChange::new(was.public_key)
+    };
+    Merged { change, is_edited: !keeps_ips }
+}
+
+fn as_it_was(was: &StatePeer) -> PeerChange {
+    PeerChange {
+        preshared_key: Some(was.preshared_key.clone()),
+        endpoint: was.endpoint,
+        persistent_keepalive: Some(was.persistent_keepalive),
+        allowed_ips: add(&was.allowed_ips),
+        ..PeerChange::new(was.public_key)
+    }
+}
+
+fn as_the_file_says(peer: &Peer, endpoint: Option<SocketAddr>) -> PeerChange {
+    PeerChange {
+        preshared_key: Some(peer.preshared_key.clone()),
+        endpoint,
+        persistent_keepalive: Some(peer.persistent_keepalive),
+        allowed_ips: add(&peer.allowed_ips),
+        ..PeerChange::new(peer.public_key)
+    }
+}
+
+/// The same prefixes once more, from whoever was given them since.
+fn again(change: &PeerChange) -> PeerChange {
+    PeerChange {
+        update_only: true,
+        allowed_ips: change.allowed_ips.clone(),
+        ..PeerChange::new(change.public_key)
+    }
+}
+
+fn add(prefixes: &[IpNet]) -> Vec<AllowedIpChange> {
+    prefixes.iter().copied().map(AllowedIpChange::Add).collect()
+}
+
+#[cfg(test)]
+#[path = "merge_tests.rs"]
+mod tests;

@@ -1,0 +1,199 @@
+//! An operator edits the file, runs `wg set`, and starts the service again.
+
+use std::collections::HashMap as Map;
+use std::path::Path;
+use std::time::SystemTime;
+
+use weft_tunnel::PresharedKey;
+
+use super::super::state::{AtHandover, Base};
+use super::*;
+use crate::control::{DeviceState, Model, PeerState};
+
+fn key(seed: u8) -> PrivateKey {
+    PrivateKey::from_bytes([seed; 32])
+}
+
+fn public(seed: u8) -> PublicKey {
+    key(seed).public_key()
+}
+
+fn psk(seed: u8) -> PresharedKey {
+    PresharedKey::from_bytes([seed; 32])
+}
+
+fn config(interface: &str, peers: &[(u8, &str)]) -> Config {
+    let mut text = format!("[Interface]\n{interface}\n");
+    for (seed, lines) in peers {
+        text += &format!("[Peer]\nPublicKey = {}\n{lines}\n", public(*seed));
+    }
+    crate::config::parse(&text, Path::new("wg0.conf"), "wg0".parse().unwrap()).unwrap().config
+}
+
+fn own(seed: u8) -> String {
+    format!("PrivateKey = {}", *key(seed).to_base64())
+}
+
+fn address(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+/// A peer as it runs.
+fn runs(seed: u8, endpoint: Option<&str>, allowed_ips: &[&str]) -> PeerState {
+    PeerState {
+        public_key: public(seed),
+        preshared_key: None,
+        endpoint: endpoint.map(address),
+        last_handshake: None,
+        tx_bytes: 0,
+        rx_bytes: 0,
+        persistent_keepalive: None,
+        allowed_ips: allowed_ips.iter().map(|prefix| prefix.parse().unwrap()).collect(),
+    }
+}
+
+fn left(base: &Config, mark: u32, own: Option<u8>, peers: Vec<PeerState>) -> State {
+    let device = DeviceState { private_key: own.map(key), listen_port: 4242, fw_mark: mark, peers };
+    let rest = AtHandover { latest_stamp: SystemTime::UNIX_EPOCH, sources: Map::new() };
+    State::of("wg0".parse().unwrap(), Base::of(base, mark), device, &rest)
+}
+
+/// What becomes of it: the peers of the interface. Names that are looked up are at 203.0.113.1:1.
+fn merged(left: &State, config: &Config) -> Model {
+    let endpoints: Vec<_> = left
+        .places(config)
+        .into_iter()
+        .map(|place| match place {
+            Place::Here(address) => Some(address),
+            Place::LookUp => Some(address("203.0.113.1:1")),
+            Place::Nowhere => None,
+        })
+        .collect();
+    let mut model = Model::default();
+    model.change(&left.change(config, &endpoints));
+    model
+}
+
+fn prefixes(model: &Model, seed: u8) -> Vec<String> {
+    let peer = model.peer(&public(seed));
+    peer.map(|peer| peer.allowed_ips.iter().map(ToString::to_string).collect()).unwrap_or_default()
+}
+
+fn endpoint(model: &Model, seed: u8) -> Option<SocketAddr> {
+    model.peer(&public(seed)).and_then(|peer| peer.endpoint)
+}
+
+#[test]
+fn an_untouched_file_brings_back_what_was_changed_while_it_ran() {
+    let file = config(
+        &own(1),
+        &[(2, "Endpoint = vpn.example:1\nAllowedIPs = 10.2.0.0/16"), (3, "AllowedIPs = 10.3.0.0/16")],
+    );
+    let mut changed = runs(2, Some("192.0.2.77:7"), &["10.2.0.0/16", "10.22.0.0/16"]);
+    changed.preshared_key = Some(psk(5));
+    changed.persistent_keepalive = std::num::NonZeroU16::new(25);
+    // Peer 3 was removed by `wg set`, peer 4 added.
+    let left = left(&file, 0, Some(9), vec![changed, runs(4, None, &["10.4.0.0/16"])]);
+    let model = merged(&left, &file);
+    assert_eq!(model.private_key(), Some(&key(9)), "given by `wg set`");
+    let keys: Vec<PublicKey> = model.peers().map(|peer| peer.public_key).collect();
+    assert_eq!(keys, [public(2), public(4)]);
+    assert_eq!(endpoint(&model, 2), Some(address("192.0.2.77:7")), "it roamed there");
+    assert_eq!(prefixes(&model, 2), ["10.2.0.0/16", "10.22.0.0/16"]);
+    assert_eq!(prefixes(&model, 4), ["10.4.0.0/16"]);
+    let peer = model.peer(&public(2)).unwrap();
+    assert_eq!(peer.preshared_key, Some(psk(5)));
+    assert_eq!(peer.persistent_keepalive.map(u16::from), Some(25));
+    assert_eq!(left.port(&file), Some(4242));
+    let file = config(&own(1), &[(2, "Endpoint = vpn.example:1"), (3, "Endpoint = other.example:1")]);
+    let left = self::left(&file, 0, Some(1), vec![runs(2, None, &[])]);
+    assert_eq!(left.places(&file), [Place::LookUp, Place::Nowhere], "nobody asks for one that was removed");
+}
+
+#[test]
+fn what_was_edited_is_as_the_file_says_and_nothing_else() {
+    let base =
+        config(&own(1), &[(2, "Endpoint = 192.0.2.1:1\nAllowedIPs = 10.2.0.0/16\nPersistentKeepalive = 10")]);
+    let mut changed = runs(2, Some("192.0.2.77:7"), &["10.2.0.0/16", "10.22.0.0/16"]);
+    changed.preshared_key = Some(psk(5));
+    changed.persistent_keepalive = std::num::NonZeroU16::new(10);
+    let left = left(&base, 0, Some(1), vec![changed]);
+
+    let edited =
+        config(&own(1), &[(2, "Endpoint = 192.0.2.1:1\nAllowedIPs = 10.2.0.0/16\nPersistentKeepalive = 30")]);
+    let model = merged(&left, &edited);
+    let peer = model.peer(&public(2)).unwrap();
+    assert_eq!(peer.persistent_keepalive.map(u16::from), Some(30));
+    assert_eq!(peer.preshared_key, Some(psk(5)), "given by `wg set`");
+    assert_eq!(prefixes(&model, 2), ["10.2.0.0/16", "10.22.0.0/16"]);
+    assert_eq!(endpoint(&model, 2), Some(address("192.0.2.77:7")));
+
+    let edited =
+        config(&own(1), &[(2, "Endpoint = 192.0.2.2:2\nAllowedIPs = 10.5.0.0/16\nPersistentKeepalive = 10")]);
+    let model = merged(&left, &edited);
+    assert_eq!(prefixes(&model, 2), ["10.5.0.0/16"]);
+    assert_eq!(
+        endpoint(&model, 2),
+        Some(address("203.0.113.1:1")),
+        "looked up: it is another one in the file"
+    );
+
+    let edited = config(&own(1), &[(2, "AllowedIPs = 10.2.0.0/16\nPersistentKeepalive = 10")]);
+    assert_eq!(endpoint(&merged(&left, &edited), 2), Some(address("192.0.2.77:7")), "it is still there");
+}
+
+#[test]
+fn peers_come_and_go_with_the_file() {
+    let base = config(&own(1), &[(2, "AllowedIPs = 10.2.0.0/16"), (3, "AllowedIPs = 10.3.0.0/16")]);
+    // Peer 3 was removed by `wg set`; peer 4 was added, with a prefix that the file gives another one now.
+    let left = left(
+        &base,
+        0,
+        Some(1),
+        vec![runs(2, None, &["10.2.0.0/16"]), runs(4, None, &["10.5.0.0/16", "10.4.0.0/16"])],
+    );
+    let edited = config(&own(1), &[(3, "AllowedIPs = 10.33.0.0/16"), (5, "AllowedIPs = 10.5.0.0/16")]);
+    let model = merged(&left, &edited);
+    assert!(model.peer(&public(2)).is_none(), "taken out of the file");
+    assert_eq!(prefixes(&model, 3), ["10.33.0.0/16"], "what the file says of it is new");
+    assert_eq!(prefixes(&model, 4), ["10.4.0.0/16"]);
+    assert_eq!(prefixes(&model, 5), ["10.5.0.0/16"], "the file is stronger");
+}
+
+#[test]
+fn a_prefix_that_an_edit_gives_to_another_peer_goes_there_whatever_the_order() {
+    let base = config(&own(1), &[(2, "AllowedIPs = 10.2.0.0/16"), (3, "AllowedIPs = 10.3.0.0/16")]);
+    let left = left(
+        &base,
+        0,
+        Some(1),
+        vec![runs(2, None, &["10.2.0.0/16"]), runs(3, None, &["10.3.0.0/16", "10.9.0.0/16"])],
+    );
+    let edited =
+        config(&own(1), &[(2, "AllowedIPs = 10.2.0.0/16, 10.9.0.0/16"), (3, "AllowedIPs = 10.3.0.0/16")]);
+    let model = merged(&left, &edited);
+    assert_eq!(prefixes(&model, 2), ["10.2.0.0/16", "10.9.0.0/16"]);
+    assert_eq!(prefixes(&model, 3), ["10.3.0.0/16"]);
+}
+
+#[test]
+fn keys_ports_and_marks_follow_the_file_only_where_it_was_edited() {
+    let base = config(&format!("{}\nListenPort = 51820", own(1)), &[]);
+    let given = left(&base, 0, Some(9), Vec::new());
+    let edited = config(&format!("{}\nListenPort = 51821\nFwMark = 7", own(2)), &[]);
+    assert_eq!(merged(&given, &edited).private_key(), Some(&key(2)));
+    assert_eq!(given.port(&edited), None);
+    // A command of the configuration gives the key: there is nothing in the file.
+    let keyless = config("ListenPort = 51820\nPostUp = wg set %i private-key /etc/key", &[]);
+    let given = left(&keyless, 0, Some(9), Vec::new());
+    assert_eq!(merged(&given, &keyless).private_key(), Some(&key(9)));
+    let of_file = left(&base, 0, Some(1), Vec::new());
+    assert_eq!(merged(&of_file, &base).private_key(), Some(&key(1)));
+
+    let mut marked = left(&base, 0x10, Some(1), Vec::new());
+    assert_eq!(marked.mark(&base, 0x10), 0x10);
+    assert_eq!(marked.mark(&base, 0x20), 0x20, "chosen anew");
+    marked.fw_mark = 0x99;
+    assert_eq!(marked.mark(&base, 0x10), 0x99, "given by `wg set`");
+    assert_eq!(marked.mark(&edited, 7), 7);
+}

@@ -1,0 +1,242 @@
+//! How long the turns of the event loop take, and now and then each of their stages.
+//!
+//! A turn costs one reading of the clock beside the one that it begins with. One turn in [`SAMPLED_TURNS`], and one a
+//! second where there are fewer, is looked at stage by stage: that costs one for each batch in each stage, and never one
+//! for each packet.
+
+use std::time::{Duration, Instant};
+
+/// One turn in so many is measured stage by stage. A power of two.
+pub const SAMPLED_TURNS: u32 = 64;
+/// And one that comes so long after the last that was.
+const SAMPLED_AFTER: Duration = Duration::from_secs(1);
+
+/// Upper bounds of a histogram: 1 µs, 1.5 µs, 2 µs, 3 µs, 4 µs, … 1.05 s.
+const BOUNDS: usize = 41;
+
+/// How often something took how long, in buckets that are at most half as wide again as what they begin with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Histogram {
+    /// One more than there are bounds: what took longer than the last.
+    counts: [u64; BOUNDS + 1],
+    sum_ns: u64,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self { counts: [0; BOUNDS + 1], sum_ns: 0 }
+    }
+}
+
+impl Histogram {
+    /// How many bounds there are.
+    pub const BOUNDS: usize = BOUNDS;
+
+    /// The upper bound of a bucket in nanoseconds, itself included; `None`: the last bucket has none.
+    pub fn bound_ns(bucket: usize) -> Option<u64> {
+        // Powers of two of half a microsecond, and what is half-way between two of them.
+        let halves = if bucket.is_multiple_of(2) { 2_u64 << (bucket / 2) } else { 3_u64 << (bucket / 2) };
+        (bucket < BOUNDS).then_some(halves * 500)
+    }
+
+    /// Counts something that took so long.
+    #[inline]
+    pub(super) fn add(&mut self, duration: Duration) {
+        let nanoseconds = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        self.counts[bucket_of(nanoseconds)] += 1;
+        self.sum_ns = self.sum_ns.saturating_add(nanoseconds);
+    }
+
+    /// How many were in each bucket.
+    pub fn counts(&self) -> &[u64] {
+        &self.counts
+    }
+
+    /// All of them together, in nanoseconds.
+    pub fn sum_ns(&self) -> u64 {
+        self.sum_ns
+    }
+}
+
+#[inline]
+fn bucket_of(nanoseconds: u64) -> usize {
+    // The halves of a microsecond that are needed, less one: then a bound belongs to the bucket that it ends.
+    let below = nanoseconds.div_ceil(500).saturating_sub(1);
+    if below < 2 {
+        return 0;
+    }
+    let octave = below.ilog2();
+    let is_upper_half = (below >> (octave - 1)) & 1;
+    let bucket = 2 * (u64::from(octave) - 1) + is_upper_half + 1;
+    usize::try_from(bucket).unwrap_or(BOUNDS).min(BOUNDS)
+}
+
+macro_rules! stages {
+    ($($(#[$doc:meta])* $name:ident => ($direction:literal, $label:literal),)+) => {
+        /// What the packet thread does with a batch.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub enum Stage { $($(#[$doc])* $name,)+ }
+
+        impl Stage {
+            /// Every stage.
+            pub const ALL: [Self; [$($label),+].len()] = [$(Self::$name),+];
+
+            /// The direction, and the name of the stage in it: `("outbound", "encrypt")`.
+            pub const fn label(self) -> (&'static str, &'static str) {
+                match self { $(Self::$name => ($direction, $label),)+ }
+            }
+        }
+    };
+}
+
+stages! {
+    /// Packets are taken from the TUN or its readers.
+    Read => ("outbound", "read"),
+    /// They are encrypted, about a GSO batch.
+    Encrypt => ("outbound", "encrypt"),
+    /// The sockets are given what was encrypted.
+    Send => ("outbound", "send"),
+    /// The sockets are asked what arrived.
+    Receive => ("inbound", "receive"),
+    /// What arrived is decrypted, handshakes included.
+    Decrypt => ("inbound", "decrypt"),
+    /// It is handed to the TUN's writers, or written.
+    Write => ("inbound", "write"),
+    /// Handshakes and keepalives that are due are made.
+    Handshakes => ("both", "handshakes"),
+    /// Changes and snapshots, a slice of them.
+    Commands => ("both", "commands"),
+}
+
+/// What was measured since the event loop began.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    turns: Histogram,
+    stages: [Histogram; Stage::ALL.len()],
+}
+
+impl Times {
+    /// How long turns took, each of them.
+    pub fn turns(&self) -> &Histogram {
+        &self.turns
+    }
+
+    /// How long a stage took with a batch, in the turns that were looked at.
+    pub fn stage(&self, stage: Stage) -> &Histogram {
+        &self.stages[stage as usize]
+    }
+}
+
+/// The clock of the event loop.
+#[derive(Debug)]
+pub(super) struct TurnClock {
+    times: Times,
+    began: Instant,
+    /// When the stage that is under way began.
+    lap: Instant,
+    turn: u32,
+    is_sampled: bool,
+    last_sample: Instant,
+}
+
+impl TurnClock {
+    pub(super) fn new() -> Self {
+        let now = now();
+        Self { times: Times::default(), began: now, lap: now, turn: 0, is_sampled: false, last_sample: now }
+    }
+
+    /// Begins a turn, and gives the time that is the turn's.
+    pub(super) fn begin(&mut self) -> Instant {
+        self.began = now();
+        self.lap = self.began;
+        self.is_sampled = self.turn.is_multiple_of(SAMPLED_TURNS)
+            || self.began.saturating_duration_since(self.last_sample) >= SAMPLED_AFTER;
+        if self.is_sampled {
+            self.last_sample = self.began;
+        }
+        self.turn = self.turn.wrapping_add(1);
+        self.began
+    }
+
+    /// When the turn began.
+    #[inline]
+    pub(super) fn now(&self) -> Instant {
+        self.began
+    }
+
+    /// A stage begins: what was done before belongs to none.
+    #[inline]
+    pub(super) fn begin_stage(&mut self) {
+        if self.is_sampled {
+            self.lap = now();
+        }
+    }
+
+    /// A stage did its work with a batch, and another one begins.
+    #[inline]
+    pub(super) fn end_stage(&mut self, stage: Stage) {
+        if self.is_sampled {
+            let now = now();
+            self.times.stages[stage as usize].add(now.saturating_duration_since(self.lap));
+            self.lap = now;
+        }
+    }
+
+    /// Ends a turn.
+    pub(super) fn end(&mut self) {
+        self.times.turns.add(now().saturating_duration_since(self.began));
+    }
+
+    pub(super) fn times(&self) -> &Times {
+        &self.times
+    }
+}
+
+/// The runtime's clock, so that a test can stand still.
+#[inline]
+fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_ends_with_its_bound() {
+        let bounds: Vec<u64> = (0..BOUNDS).filter_map(Histogram::bound_ns).collect();
+        assert_eq!(bounds[..6], [1_000, 1_500, 2_000, 3_000, 4_000, 6_000]);
+        assert_eq!((bounds.len(), bounds[BOUNDS - 1]), (BOUNDS, 1_048_576_000));
+        assert_eq!(Histogram::bound_ns(BOUNDS), None);
+        for (bucket, &bound) in bounds.iter().enumerate() {
+            assert_eq!((bucket_of(bound), bucket_of(bound + 1)), (bucket, bucket + 1), "{bound}");
+        }
+        assert_eq!((bucket_of(0), bucket_of(u64::MAX)), (0, BOUNDS));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn every_turn_is_timed_and_one_in_so_many_stage_by_stage() {
+        let mut clock = TurnClock::new();
+        for _ in 0..2 * SAMPLED_TURNS {
+            clock.begin();
+            clock.begin_stage();
+            tokio::time::advance(Duration::from_micros(3)).await;
+            clock.end_stage(Stage::Read);
+            tokio::time::advance(Duration::from_micros(5)).await;
+            clock.end_stage(Stage::Encrypt);
+            clock.end();
+        }
+        let counted = |histogram: &Histogram| (histogram.counts().iter().sum::<u64>(), histogram.sum_ns());
+        let turns = u64::from(2 * SAMPLED_TURNS);
+        assert_eq!(counted(clock.times().turns()), (turns, turns * 8_000));
+        assert_eq!(counted(clock.times().stage(Stage::Read)), (2, 6_000));
+        assert_eq!(counted(clock.times().stage(Stage::Encrypt)), (2, 10_000));
+        assert_eq!(counted(clock.times().stage(Stage::Send)), (0, 0));
+        clock.begin();
+        tokio::time::advance(Duration::from_secs(2)).await;
+        clock.begin();
+        clock.end_stage(Stage::Send);
+        assert_eq!(counted(clock.times().stage(Stage::Send)), (1, 0));
+    }
+}

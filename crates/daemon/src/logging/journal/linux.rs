@@ -1,0 +1,38 @@
+//! The systemd journal, spoken to in its own protocol: fields stay fields, which `journalctl INTERFACE=wg0 PEER=…` finds.
+
+use std::io;
+
+use nix::sys::stat::fstat;
+use tracing_journald::Layer;
+
+/// Set by systemd for who writes to the journal: device and inode of the stream (systemd.exec(5)).
+const STREAM: &str = "JOURNAL_STREAM";
+
+/// What logs into the journal; nothing where standard error is something else, or nobody listens.
+pub(super) fn connect(interface: Option<&str>) -> Option<Layer> {
+    if !is_stderr(&std::env::var(STREAM).ok()?) {
+        return None;
+    }
+    let layer = Layer::new().ok()?.with_field_prefix(None).with_syslog_identifier("weft".to_owned());
+    Some(layer.with_custom_fields(interface.map(|name| ("INTERFACE", name))))
+}
+
+/// Whether standard error is the stream that the variable names: it may have been inherited by somebody whose output goes
+/// elsewhere.
+fn is_stderr(stream: &str) -> bool {
+    fstat(io::stderr()).is_ok_and(|stat| stream == format!("{}:{}", stat.st_dev, stat.st_ino))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_stream_behind_standard_error_is_the_journal() {
+        let stat = fstat(io::stderr()).unwrap();
+        assert!(is_stderr(&format!("{}:{}", stat.st_dev, stat.st_ino)));
+        for other in ["", "1", "1:2", &format!("{}:{}", stat.st_dev, stat.st_ino + 1)] {
+            assert!(!is_stderr(other), "{other}");
+        }
+    }
+}

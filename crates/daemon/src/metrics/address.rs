@@ -1,0 +1,132 @@
+//! Where metrics are served, and under which names.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// What begins the path of a Unix socket.
+const UNIX: &str = "unix:";
+
+/// Where metrics are served, and under which names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MetricsConfig {
+    /// Where; without it nowhere.
+    pub address: Option<Address>,
+    /// Names of this machine that requests may be for, beside addresses and `localhost`.
+    pub hosts: Vec<HostName>,
+}
+
+/// Where metrics are served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// At a TCP port.
+    Tcp(SocketAddr),
+    /// At a socket in the file system, an absolute path.
+    Unix(PathBuf),
+}
+
+/// The text is no address to serve metrics at.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidAddress {
+    /// Neither of the two kinds.
+    #[error(
+        "write an address and port like 127.0.0.1:9586 or [::1]:9586, or a path like unix:/run/weft/wg0.metrics"
+    )]
+    Neither,
+    /// Nobody would find a random port.
+    #[error("write a port from 1 to 65535 behind the last colon; 9586 is usual")]
+    Port,
+    /// Relative to what?
+    #[error("write the whole path of the socket, as in unix:/run/weft/wg0.metrics")]
+    Relative,
+}
+
+impl FromStr for Address {
+    type Err = InvalidAddress;
+    fn from_str(text: &str) -> Result<Self, InvalidAddress> {
+        if let Some(path) = text.strip_prefix(UNIX) {
+            let path = Path::new(path);
+            return if path.has_root() {
+                Ok(Self::Unix(path.to_owned()))
+            } else {
+                Err(InvalidAddress::Relative)
+            };
+        }
+        match text.parse::<SocketAddr>() {
+            Ok(address) if address.port() == 0 => Err(InvalidAddress::Port),
+            Ok(address) => Ok(Self::Tcp(address)),
+            Err(_) => Err(InvalidAddress::Neither),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "{UNIX}{}", path.display()),
+        }
+    }
+}
+
+/// A name of this machine, in lower case and without a dot at its end.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct HostName(String);
+
+/// The text is no name of a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("write a host name of ASCII letters, digits, dots and hyphens, without a port")]
+pub struct InvalidHostName;
+
+impl HostName {
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for HostName {
+    type Err = InvalidHostName;
+    fn from_str(text: &str) -> Result<Self, InvalidHostName> {
+        let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
+        let may_be_in_it = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+        let is_name = (1..=253).contains(&name.len()) && name.bytes().all(may_be_in_it);
+        if is_name { Ok(Self(name)) } else { Err(InvalidHostName) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_prints_as_it_is_written() {
+        for text in ["127.0.0.1:9586", "[::1]:9586", "0.0.0.0:1", "unix:/run/weft/wg0.metrics"] {
+            assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_is_told_what_to_write() {
+        for (text, error) in [
+            ("9586", InvalidAddress::Neither),
+            (":9586", InvalidAddress::Neither),
+            ("localhost:9586", InvalidAddress::Neither),
+            ("::1:9586", InvalidAddress::Neither),
+            ("127.0.0.1:0", InvalidAddress::Port),
+            ("unix:", InvalidAddress::Relative),
+            ("unix:wg0.metrics", InvalidAddress::Relative),
+        ] {
+            assert_eq!(text.parse::<Address>(), Err(error), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_host_name_is_compared_in_lower_case() {
+        assert_eq!("Gateway.Example.".parse::<HostName>().unwrap().as_str(), "gateway.example");
+        for text in ["", ".", "a b", "gw:9586", "gw/", "[::1]"] {
+            assert!(text.parse::<HostName>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! A request and its answer. Nothing that is asked for changes anything.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::header::{self, HeaderName, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+use serde::Serialize;
+
+use super::exposition::{self, Format};
+use super::hosts::Hosts;
+use super::query::Query;
+use super::sampler::{NoSample, Sample, Sampler};
+use crate::control::socket::Manage;
+use crate::status::{StatusReport, has_session, unready};
+
+const PAGE: &str = include_str!("page.html");
+/// Where the page has the word that allows its own script and style, and nobody else's.
+const NONCE: &str = "{{nonce}}";
+
+const TEXT: &str = "text/plain; charset=utf-8";
+const JSON: &str = "application/json";
+const HTML: &str = "text/html; charset=utf-8";
+
+/// What a server serves.
+pub(super) struct Site {
+    sampler: Arc<Sampler>,
+    hosts: Hosts,
+}
+
+type Answer = Response<Full<Bytes>>;
+
+/// The report, and how many peers there are beside those in it.
+#[derive(Serialize)]
+struct Status<'a> {
+    #[serde(flatten)]
+    report: &'a StatusReport,
+    /// All of them.
+    peers_total: usize,
+    /// Those that the filter lets through.
+    peers_matching: usize,
+    /// Those with a session.
+    peers_with_session: usize,
+    /// Why the interface is not ready, a sentence each.
+    unready: &'a [String],
+}
+
+impl Site {
+    pub(super) fn new(manage: Arc<dyn Manage>, hosts: Hosts) -> Self {
+        Self { sampler: Sampler::new(manage), hosts }
+    }
+
+    /// The answer to a request, whatever its body is.
+    pub(super) async fn answer<B>(&self, request: &Request<B>) -> Answer {
+        if let Err(host) = self.check_host(request) {
+            return text(
+                StatusCode::MISDIRECTED_REQUEST,
+                format!(
+                    "{host} is no name of this machine that weft knows: use its address, or start weft with \
+                     --metrics-host NAME (or `# weft: MetricsHost = NAME`)\n"
+                ),
+            );
+        }
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            let mut answer = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n".to_owned());
+            answer.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+            return answer;
+        }
+        let query = Query::parse(request.uri().query());
+        let outcome = match request.uri().path() {
+            "/" => Ok(page()),
+            "/metrics" => self.metrics(&query, Format::accepted(request.headers())).await,
+            "/status.json" => self.status(query).await,
+            "/healthz" => self.sampler.sample().await.map(|_| text(StatusCode::OK, "alive\n".to_owned())),
+            "/readyz" => self.sampler.sample().await.map(|sample| ready(&sample)),
+            _ => Ok(text(
+                StatusCode::NOT_FOUND,
+                "there are /, /metrics, /healthz, /readyz and /status.json\n".to_owned(),
+            )),
+        };
+        outcome.unwrap_or_else(|error| text(StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")))
+    }
+
+    /// Gives the name that is not ours.
+    fn check_host<B>(&self, request: &Request<B>) -> Result<(), String> {
+        let asked = match request.uri().authority() {
+            Some(authority) => authority.as_str(),
+            None => match request.headers().get(header::HOST) {
+                Some(host) => host.to_str().map_err(|_| "that host".to_owned())?,
+                // Every browser says it; health checks of old may not.
+                None => return Ok(()),
+            },
+        };
+        let shown = || asked.chars().filter(|c| !c.is_control()).take(100).collect();
+        if self.hosts.allow(asked) { Ok(()) } else { Err(shown()) }
+    }
+
+    async fn metrics(&self, query: &Query, format: Format) -> Result<Answer, NoSample> {
+        let sample = self.sampler.sample().await?;
+        let with_peers = query.peers != Some(0);
+        let which = 2 * usize::from(with_peers) + usize::from(format == Format::OpenMetrics);
+        let body = aside(move || sample.text(which, |report| exposition::encode(report, with_peers, format)));
+        Ok(respond(StatusCode::OK, format.content_type(), body.await?))
+    }
+
+    async fn status(&self, query: Query) -> Result<Answer, NoSample> {
+        let sample = self.sampler.sample().await?;
+        let body = aside(move || {
+            let whole: &StatusReport = &sample.report;
+            let with_session = whole.peers.iter().filter(|peer| has_session(peer)).count();
+            let status = |report, peers_matching| {
+                serde_json::to_vec(&Status {
+                    report,
+                    peers_total: whole.peers.len(),
+                    peers_matching,
+                    peers_with_session: with_session,
+                    unready: &unready(whole),
+                })
+            };
+            let json = if query.is_whole() {
+                status(whole, whole.peers.len())
+            } else {
+                let (peers, matching) = query.choose(&whole.peers);
+                status(&StatusReport { peers, ..sample.head.clone() }, matching)
+            };
+            // Nothing of these types can fail to be formatted.
+            json.unwrap_or_default().into()
+        });
+        Ok(respond(StatusCode::OK, JSON, body.await?))
+    }
+}
+
+/// Makes what may be a text about 10,000 peers beside the thread of the connections.
+async fn aside(make: impl FnOnce() -> Bytes + Send + 'static) -> Result<Bytes, NoSample> {
+    // It ends early only with the runtime.
+    tokio::task::spawn_blocking(make).await.map_err(|_| NoSample::Stuck)
+}
+
+fn ready(sample: &Sample) -> Answer {
+    let reasons = unready(&sample.report);
+    if reasons.is_empty() {
+        return text(StatusCode::OK, "ready\n".to_owned());
+    }
+    let mut body = "not ready\n".to_owned();
+    for reason in reasons {
+        // Writing to a string cannot fail.
+        let _ = writeln!(body, "- {reason}");
+    }
+    text(StatusCode::SERVICE_UNAVAILABLE, body)
+}
+
+/// The page. Its script and style are allowed by a word that nobody can know before.
+fn page() -> Answer {
+    let nonce = format!("{:032x}", rand::random::<u128>());
+    let mut answer = respond(StatusCode::OK, HTML, PAGE.replace(NONCE, &nonce).into());
+    let policy = format!(
+        "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; img-src data:; \
+         base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    );
+    if let Ok(policy) = HeaderValue::try_from(policy) {
+        answer.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy);
+    }
+    answer
+}
+
+fn text(status: StatusCode, body: String) -> Answer {
+    respond(status, TEXT, body.into())
+}
+
+fn respond(status: StatusCode, content_type: &'static str, body: Bytes) -> Answer {
+    let mut answer = Response::new(Full::new(body));
+    *answer.status_mut() = status;
+    let headers = answer.headers_mut();
+    for (name, value) in [
+        (header::CONTENT_TYPE, content_type),
+        (header::CACHE_CONTROL, "no-store"),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::X_FRAME_OPTIONS, "DENY"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    answer
+}
+
+#[cfg(test)]
+#[path = "answer_tests.rs"]
+mod tests;

@@ -1,0 +1,106 @@
+use weft_tunnel::DropReason;
+
+use super::*;
+use crate::status::{DropReport, PeerReport, StageReport};
+
+fn report() -> StatusReport {
+    let mut report = StatusReport {
+        interface: "wg0".to_owned(),
+        unix_time_ms: 2_000_000_000_500,
+        peers: vec![PeerReport {
+            public_key: "KEY=".to_owned(),
+            friendly_name: Some("the \"one\" \\ only".to_owned()),
+            allowed_ips: vec!["10.0.0.0/24".to_owned(), "fd00::/64".to_owned()],
+            tx_bytes: 7,
+            rx_bytes: 9,
+            latest_handshake_ms: Some(30_000),
+            ..PeerReport::default()
+        }],
+        drops: vec![DropReport {
+            reason: DropReason::NoPeer.label().to_owned(),
+            packets: 3,
+            ..DropReport::default()
+        }],
+        ..StatusReport::default()
+    };
+    report.udp.batch_segments = [1, 0, 2, 0, 0, 0, 1];
+    report.udp.datagrams_sent = 70;
+    report.times.turns = HistogramReport {
+        count: 6,
+        sum_ns: 3_000_000_000,
+        buckets: vec![(Some(1500), 3), (Some(8000), 2), (None, 1)],
+    };
+    report.times.stages = vec![StageReport {
+        direction: "outbound".to_owned(),
+        stage: "encrypt".to_owned(),
+        times: HistogramReport { count: 1, sum_ns: 900, buckets: vec![(Some(1000), 1)] },
+    }];
+    report
+}
+
+fn lines(format: Format) -> Vec<String> {
+    encode(Arc::new(report()), true, format).lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_peer_has_the_metrics_that_dashboards_know() {
+    let labels = r#"{interface="wg0",public_key="KEY=",allowed_ips="10.0.0.0/24,fd00::/64",friendly_name="the \"one\" \\ only"}"#;
+    for format in [Format::Classic, Format::OpenMetrics] {
+        let lines = lines(format);
+        for line in [
+            format!("wireguard_sent_bytes_total{labels} 7"),
+            format!("wireguard_received_bytes_total{labels} 9"),
+            format!("wireguard_latest_handshake_seconds{labels} 1999999970"),
+        ] {
+            assert!(lines.contains(&line), "{line}");
+        }
+    }
+}
+
+#[test]
+fn every_reason_has_a_counter_also_before_it_occurs() {
+    let lines = lines(Format::Classic);
+    let drops = |line: &&String| line.starts_with("weft_dropped_packets_total{");
+    assert_eq!(lines.iter().filter(drops).count(), DropReason::ALL.len());
+    let line = r#"weft_dropped_packets_total{interface="wg0",reason="no_peer",direction="outbound",stage="routing"} 3"#;
+    assert!(lines.iter().any(|at| at == line));
+    let refused = r#"weft_handshakes_total{interface="wg0",outcome="invalid_mac"} 0"#;
+    assert!(lines.iter().any(|at| at == refused));
+}
+
+#[test]
+fn histograms_count_upwards_to_infinity() {
+    let lines = lines(Format::OpenMetrics);
+    let values = |start: &str| -> Vec<u64> {
+        let matching = lines.iter().filter(|line| line.starts_with(start));
+        matching.map(|line| line.rsplit(' ').next().unwrap().parse().unwrap()).collect()
+    };
+    let turns = values("weft_turn_seconds_bucket{");
+    assert_eq!(turns.len(), Histogram::BOUNDS + 1);
+    assert_eq!((turns[0], turns[1], turns[6], turns[7], *turns.last().unwrap()), (0, 3, 5, 5, 6));
+    assert!(lines.contains(&r#"weft_turn_seconds_bucket{interface="wg0",le="+Inf"} 6"#.to_owned()));
+    assert!(lines.contains(&r#"weft_turn_seconds_sum{interface="wg0"} 3.0"#.to_owned()));
+    assert_eq!(values("weft_udp_batch_datagrams_bucket{"), [1, 1, 3, 3, 3, 3, 4, 4]);
+    assert!(lines.contains(&r#"weft_udp_batch_datagrams_sum{interface="wg0"} 70.0"#.to_owned()));
+    assert_eq!(
+        values("weft_stage_seconds_count{interface=\"wg0\",direction=\"outbound\",stage=\"encrypt\"}"),
+        [1]
+    );
+}
+
+#[test]
+fn the_format_is_the_one_that_is_understood() {
+    let accepted = |value: &'static str| {
+        let mut headers = HeaderMap::new();
+        headers.insert(ACCEPT, value.parse().unwrap());
+        Format::accepted(&headers)
+    };
+    assert_eq!(Format::accepted(&HeaderMap::new()), Format::Classic);
+    assert_eq!(accepted("*/*"), Format::Classic);
+    assert_eq!(accepted("text/plain;version=0.0.4;q=0.3,*/*;q=0.1"), Format::Classic);
+    let prometheus =
+        "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
+    assert_eq!(accepted(prometheus), Format::OpenMetrics);
+    assert_eq!(lines(Format::OpenMetrics).last().map(String::as_str), Some("# EOF"));
+    assert!(!lines(Format::Classic).iter().any(|line| line.starts_with("# EOF")));
+}

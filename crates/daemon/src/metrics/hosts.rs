@@ -1,0 +1,103 @@
+//! Which names a request may be for.
+//!
+//! A web page may let a name of its own lead to this machine (DNS rebinding): to a browser the answers would belong to
+//! that page. So a name has to be one that nobody else can have: an address, `localhost`, the machine's own, or one that
+//! was allowed.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use super::HostName;
+
+#[cfg_attr(unix, path = "hosts/unix.rs")]
+#[cfg_attr(not(unix), path = "hosts/other.rs")]
+mod platform;
+
+/// Which names a request may be for.
+#[derive(Debug)]
+pub(super) enum Hosts {
+    /// Any: no browser reaches a socket in the file system.
+    Any,
+    /// Addresses, `localhost`, and these.
+    Named(Vec<HostName>),
+}
+
+impl Hosts {
+    pub(super) fn any() -> Self {
+        Self::Any
+    }
+
+    /// These and the machine's own.
+    pub(super) fn named(names: &[HostName]) -> Self {
+        let own = platform::own_name().and_then(|name| name.parse().ok());
+        Self::Named(names.iter().cloned().chain(own).collect())
+    }
+
+    /// Whether a request may be for `authority`, which is a name or an address, maybe with a port.
+    pub(super) fn allow(&self, authority: &str) -> bool {
+        let Self::Named(names) = self else { return true };
+        if let Some(rest) = authority.strip_prefix('[') {
+            let Some((address, port)) = rest.split_once(']') else { return false };
+            return address.parse::<Ipv6Addr>().is_ok() && is_port(port);
+        }
+        let (host, port) = match authority.find(':') {
+            Some(colon) => authority.split_at(colon),
+            None => (authority, ""),
+        };
+        if !is_port(port) {
+            return false;
+        }
+        if host.parse::<IpAddr>().is_ok() {
+            return true;
+        }
+        let Ok(host) = host.parse::<HostName>() else { return false };
+        host.as_str() == "localhost" || host.as_str().ends_with(".localhost") || names.contains(&host)
+    }
+}
+
+/// Nothing, or a colon and a number.
+fn is_port(text: &str) -> bool {
+    text.is_empty()
+        || text
+            .strip_prefix(':')
+            .is_some_and(|port| port.len() <= 5 && port.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_localhost_and_known_names_pass_and_nothing_else_does() {
+        let hosts = Hosts::Named(vec!["gw.example".parse().unwrap()]);
+        for host in [
+            "127.0.0.1",
+            "127.0.0.1:9586",
+            "10.0.0.1:1",
+            "[::1]",
+            "[fe80::1]:9586",
+            "localhost:9586",
+            "LOCALHOST",
+            "a.localhost",
+            "gw.example",
+            "GW.example.:9586",
+        ] {
+            assert!(hosts.allow(host), "{host}");
+        }
+        for host in [
+            "",
+            "evil.example",
+            "gw.example.evil.example",
+            "127.0.0.1.evil.example",
+            "localhost.evil.example",
+            "[::1",
+            "[::1]x",
+            "[evil.example]",
+            "127.0.0.1:80:80",
+            "gw.example:x",
+            "a@127.0.0.1",
+        ] {
+            assert!(!hosts.allow(host), "{host}");
+        }
+        assert!(Hosts::any().allow("evil.example"));
+    }
+}

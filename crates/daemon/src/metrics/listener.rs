@@ -1,0 +1,163 @@
+//! The listening socket: opened before anything else is set up, so that an address that cannot be had is told at once.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::Address;
+use crate::exit;
+
+#[cfg_attr(unix, path = "listener/unix.rs")]
+#[cfg_attr(not(unix), path = "listener/other.rs")]
+mod local;
+#[cfg_attr(target_os = "linux", path = "listener/linux.rs")]
+#[cfg_attr(not(target_os = "linux"), path = "listener/not_linux.rs")]
+mod platform;
+
+pub(super) use local::LocalListener;
+
+/// Clients that may wait to be accepted.
+const BACKLOG: i32 = 64;
+
+/// Why metrics cannot be served at an address.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// Somebody else has it.
+    #[error(
+        "cannot serve metrics on {0}: another program listens there; choose another port with --metrics or \
+         `# weft: Metrics = …` (`ss -ltnp` tells who it is)"
+    )]
+    InUse(SocketAddr),
+    /// It may not be used.
+    #[error(
+        "cannot serve metrics on {0}: not permitted; ports below 1024 need CAP_NET_BIND_SERVICE, choose a higher \
+         one, as 9586"
+    )]
+    Forbidden(SocketAddr),
+    /// It is none of this machine's.
+    #[error("cannot serve metrics on {0}: this machine has no such address; see `ip address`")]
+    NotOurs(SocketAddr),
+    /// The socket in the file system cannot be had.
+    #[error("cannot serve metrics on a Unix socket: {0}")]
+    Local(Box<dyn std::error::Error + Send + Sync>, io::ErrorKind),
+    /// The path is longer than the name of a socket may be.
+    #[error(
+        "cannot serve metrics on unix:{path}: the path has {length} bytes, and a socket's may have at most {most}; \
+         choose a shorter one, as /run/weft/NAME.metrics"
+    )]
+    TooLong {
+        /// The path.
+        path: String,
+        /// Its length in bytes.
+        length: usize,
+        /// What the system takes.
+        most: usize,
+    },
+    /// This platform has none.
+    #[error("cannot serve metrics on {0}: there are no Unix sockets here; give an address and port")]
+    NoLocal(Address),
+    /// Anything else.
+    #[error("cannot serve metrics on {address}: {source}")]
+    Io {
+        /// Where.
+        address: Address,
+        /// The system's reason.
+        source: io::Error,
+    },
+}
+
+impl ListenError {
+    /// The exit code that says so.
+    pub fn exit_code(&self) -> exit::Code {
+        match self {
+            Self::Forbidden(_) | Self::Local(_, io::ErrorKind::PermissionDenied) => exit::Code::Permission,
+            Self::TooLong { .. } | Self::NoLocal(_) => exit::Code::Usage,
+            _ => exit::Code::Failure,
+        }
+    }
+}
+
+/// A listening socket.
+#[derive(Debug)]
+pub struct Listener {
+    pub(super) address: Address,
+    pub(super) socket: ListenerSocket,
+}
+
+#[derive(Debug)]
+pub(super) enum ListenerSocket {
+    Tcp(TcpListener),
+    Local(LocalListener),
+}
+
+impl Listener {
+    /// Listens at an address. It may be one that the machine does not have yet, as that of the interface itself (Linux).
+    ///
+    /// # Errors
+    /// Those of [`ListenError`].
+    pub fn open(address: &Address) -> Result<Self, ListenError> {
+        let socket = match address {
+            Address::Tcp(tcp) => ListenerSocket::Tcp(open_tcp(*tcp)?),
+            Address::Unix(path) => ListenerSocket::Local(LocalListener::open(path)?),
+        };
+        Ok(Self { address: address.clone(), socket })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+}
+
+fn open_tcp(address: SocketAddr) -> Result<TcpListener, ListenError> {
+    let open = || {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        platform::prepare(&socket, address)?;
+        if address.is_ipv6() {
+            // `[::]` is every address that there is.
+            socket.set_only_v6(!address.ip().is_unspecified())?;
+        }
+        socket.bind(&address.into())?;
+        socket.listen(BACKLOG)?;
+        socket.set_nonblocking(true)?;
+        Ok(socket.into())
+    };
+    open().map_err(|source: io::Error| match source.kind() {
+        io::ErrorKind::AddrInUse => ListenError::InUse(address),
+        io::ErrorKind::PermissionDenied => ListenError::Forbidden(address),
+        io::ErrorKind::AddrNotAvailable => ListenError::NotOurs(address),
+        _ => ListenError::Io { address: Address::Tcp(address), source },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_that_somebody_has_is_named() {
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = taken.local_addr().unwrap();
+        let error = Listener::open(&Address::Tcp(address)).unwrap_err();
+        assert!(matches!(&error, ListenError::InUse(at) if *at == address), "{error:?}");
+        assert_eq!(error.exit_code(), exit::Code::Failure);
+        assert!(error.to_string().contains(&address.to_string()) && error.to_string().contains("--metrics"));
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn an_address_that_comes_later_can_be_listened_on() {
+        let later = "192.0.2.77:9586".parse().unwrap();
+        assert_eq!(Listener::open(&later).unwrap().address(), &later);
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn a_path_that_is_too_long_is_an_error_of_use() {
+        let address = Address::Unix(format!("/run/{}", "x".repeat(200)).into());
+        let error = Listener::open(&address).unwrap_err();
+        assert_eq!(error.exit_code(), exit::Code::Usage);
+        assert!(error.to_string().contains("205 bytes") && error.to_string().contains("xxx"), "{error}");
+    }
+}

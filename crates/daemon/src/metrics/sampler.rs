@@ -1,0 +1,159 @@
+//! One look at the interface for all who ask at once.
+//!
+//! However many clients there are, there is one snapshot under way at most, and one that is a moment old is given to
+//! those who come after it. So the packet thread has at most a few a second to make.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use hyper::body::Bytes;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use crate::control::socket::{Manage, ManageError};
+use crate::status::{PeerReport, StatusReport, add_recent, diagnose};
+
+/// How old a snapshot may be that is given again.
+const FRESH: Duration = Duration::from_millis(250);
+/// Rates and growing drops are told over at least so long.
+const WINDOW: Duration = Duration::from_millis(900);
+/// How long the packet thread is waited for; a turn takes less than a millisecond, and a snapshot of many peers some.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Why there is no snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NoSample {
+    /// The event loop hangs, or the machine is overloaded beyond use.
+    #[error("the event loop did not take a turn within {} s", PATIENCE.as_secs())]
+    Stuck,
+    /// What the interface said.
+    #[error(transparent)]
+    Refused(#[from] ManageError),
+}
+
+/// The interface at one moment, and what was made of it so far.
+#[derive(Debug)]
+pub(super) struct Sample {
+    /// With what happened lately, and with findings.
+    pub(super) report: Arc<StatusReport>,
+    /// The same without peers.
+    pub(super) head: StatusReport,
+    taken: Instant,
+    texts: [OnceLock<Bytes>; 4],
+}
+
+impl Sample {
+    fn new(mut report: StatusReport, taken: Instant) -> Self {
+        let peers = std::mem::take(&mut report.peers);
+        let head = report.clone();
+        report.peers = peers;
+        Self { report: Arc::new(report), head, taken, texts: Default::default() }
+    }
+
+    /// A text that is made of it once, whoever asks.
+    pub(super) fn text(&self, which: usize, make: impl FnOnce(Arc<StatusReport>) -> String) -> Bytes {
+        match self.texts.get(which) {
+            Some(text) => text.get_or_init(|| make(Arc::clone(&self.report)).into()).clone(),
+            None => make(Arc::clone(&self.report)).into(),
+        }
+    }
+}
+
+type Answer = Result<Arc<Sample>, NoSample>;
+
+/// Asks the interface, one question at a time.
+pub(super) struct Sampler {
+    manage: Arc<dyn Manage>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Lives as long as somebody reads it, or as it is fresh: with many peers it is large.
+    latest: Weak<Sample>,
+    /// What the next one is compared with, and when it was taken.
+    before: Option<(Instant, StatusReport)>,
+    under_way: Option<watch::Receiver<Option<Answer>>>,
+}
+
+impl Sampler {
+    pub(super) fn new(manage: Arc<dyn Manage>) -> Arc<Self> {
+        Arc::new(Self { manage, state: Mutex::default() })
+    }
+
+    /// The interface as it is, or was a moment ago.
+    pub(super) async fn sample(self: &Arc<Self>) -> Answer {
+        let mut answered = {
+            let mut state = self.lock();
+            if let Some(latest) = state.latest.upgrade().filter(|sample| sample.taken.elapsed() < FRESH) {
+                return Ok(latest);
+            }
+            state.under_way.get_or_insert_with(|| Self::ask(self)).clone()
+        };
+        match timeout(PATIENCE, answered.wait_for(Option::is_some)).await {
+            Ok(Ok(answer)) => answer.clone().unwrap_or(Err(NoSample::Stuck)),
+            // Whoever asks has gone, as the server is going.
+            Ok(Err(_)) => Err(NoSample::Refused(ManageError::Ended)),
+            Err(_) => Err(NoSample::Stuck),
+        }
+    }
+
+    fn ask(sampler: &Arc<Self>) -> watch::Receiver<Option<Answer>> {
+        let (answer, answered) = watch::channel(None);
+        let sampler = Arc::clone(sampler);
+        // Waits for the packet thread, and goes through all peers: not on the thread of the connections.
+        tokio::task::spawn_blocking(move || {
+            let outcome = sampler.take();
+            sampler.lock().under_way = None;
+            if let Ok(sample) = outcome.clone() {
+                tokio::spawn(async move {
+                    tokio::time::sleep(FRESH).await;
+                    drop(sample);
+                });
+            }
+            answer.send_replace(Some(outcome));
+        });
+        answered
+    }
+
+    fn take(&self) -> Answer {
+        let mut report = self.manage.status()?;
+        let taken = Instant::now();
+        let mut state = self.lock();
+        if let Some((_, before)) = &state.before {
+            add_recent(&mut report, before);
+        }
+        if state.before.as_ref().is_none_or(|(at, _)| taken.duration_since(*at) >= WINDOW) {
+            state.before = Some((taken, thinned(&report)));
+        }
+        report.findings = diagnose(&report);
+        let sample = Arc::new(Sample::new(report, taken));
+        state.latest = Arc::downgrade(&sample);
+        Ok(sample)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A thread that panics ends the process.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What is needed of a report to compare another one with it.
+fn thinned(report: &StatusReport) -> StatusReport {
+    let peer = |peer: &PeerReport| PeerReport {
+        public_key: peer.public_key.clone(),
+        tx_bytes: peer.tx_bytes,
+        rx_bytes: peer.rx_bytes,
+        ..PeerReport::default()
+    };
+    StatusReport {
+        interface: report.interface.clone(),
+        pid: report.pid,
+        uptime_ms: report.uptime_ms,
+        tun: report.tun.clone(),
+        udp: report.udp.clone(),
+        drops: report.drops.clone(),
+        peers: report.peers.iter().map(peer).collect(),
+        ..StatusReport::default()
+    }
+}

@@ -1,0 +1,169 @@
+//! The HTTP server: a thread of its own, few clients at once, little time for each.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::time::{sleep, timeout};
+use weft_tun::thread_guard::EndProcessOnPanic;
+
+use super::answer::Site;
+use super::hosts::Hosts;
+use super::listener::ListenerSocket;
+use super::{HostName, ListenError, Listener};
+use crate::control::socket::Manage;
+
+/// Clients at once; more wait.
+const CLIENTS: usize = 32;
+/// How long a client may take for the head of a request, and be silent before its next one: longer than a usual scrape
+/// interval of 15 s.
+const IDLE: Duration = Duration::from_secs(20);
+/// How old a connection gets before it is closed behind the answer that is under way.
+const AGE: Duration = Duration::from_secs(120);
+/// How long that last answer may take to be taken.
+const LAST_ANSWER: Duration = Duration::from_secs(15);
+/// Bytes of the head of a request.
+const MAX_HEAD: usize = 16 << 10;
+/// One for the snapshot that is under way, one for what is made of the last.
+const WORKERS: usize = 2;
+/// After an accept that failed, as when the process has no descriptor left.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Serves the metrics of an interface. Dropping it ends the connections and the thread.
+#[derive(Debug)]
+pub struct Server {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Serves what `manage` tells, in a thread of its own. `hosts` are names that requests may be for, beside those that
+    /// every machine has.
+    ///
+    /// # Errors
+    /// When the system has no thread or no runtime.
+    pub fn start(
+        listener: Listener,
+        hosts: &[HostName],
+        manage: Arc<dyn Manage>,
+    ) -> Result<Self, ListenError> {
+        let Listener { address, socket } = listener;
+        let at = address.clone();
+        let failed = move |source: io::Error| ListenError::Io { address: at.clone(), source };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(WORKERS)
+            .build()
+            .map_err(&failed)?;
+        let hosts = match &socket {
+            ListenerSocket::Tcp(_) => Hosts::named(hosts),
+            ListenerSocket::Local(_) => Hosts::any(),
+        };
+        let site = Arc::new(Site::new(manage, hosts));
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::Builder::new()
+            .name("weft-metrics".to_owned())
+            .spawn(move || {
+                let _guard = EndProcessOnPanic;
+                runtime.block_on(async {
+                    tokio::select! {
+                        _ = stopped => {}
+                        () = accept(socket, site) => {}
+                    }
+                });
+                // A snapshot may wait for the packet thread, whose end may wait for this thread.
+                runtime.shutdown_background();
+            })
+            .map_err(failed)?;
+        tracing::info!(%address, "serving metrics");
+        Ok(Self { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // The guard ends the process on a panic, so this always succeeds.
+            let _ = thread.join();
+        }
+    }
+}
+
+async fn accept(socket: ListenerSocket, site: Arc<Site>) {
+    // Only a runtime without I/O refuses a socket.
+    match socket {
+        ListenerSocket::Tcp(socket) => {
+            let Ok(socket) = TcpListener::from_std(socket) else { return };
+            let next = async || {
+                let (stream, _) = socket.accept().await?;
+                // With a delay an answer may wait for an acknowledgement.
+                let _ = stream.set_nodelay(true);
+                Ok(stream)
+            };
+            accept_each(next, site).await;
+        }
+        ListenerSocket::Local(socket) => {
+            let Ok(socket) = socket.acceptor() else { return };
+            accept_each(async || socket.accept().await, site).await;
+        }
+    }
+}
+
+async fn accept_each<S>(mut next: impl AsyncFnMut() -> io::Result<S>, site: Arc<Site>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let free = Arc::new(Semaphore::new(CLIENTS));
+    // It is never closed.
+    while let Ok(permit) = Arc::clone(&free).acquire_owned().await {
+        match next().await {
+            Ok(stream) => {
+                let client = serve(stream, Arc::clone(&site));
+                tokio::spawn(async move {
+                    client.await;
+                    drop(permit);
+                });
+            }
+            Err(error) => {
+                tracing::debug!(%error, "cannot accept a client");
+                sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+fn serve<S>(stream: S, site: Arc<Site>) -> impl Future<Output = ()> + Send + 'static
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let answer = service_fn(move |request| {
+        let site = Arc::clone(&site);
+        async move { Ok::<_, Infallible>(site.answer(&request).await) }
+    });
+    async move {
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(IDLE)
+            .max_buf_size(MAX_HEAD)
+            .serve_connection(TokioIo::new(stream), answer);
+        let mut connection = pin!(connection);
+        tokio::select! {
+            // What went wrong is the client's to notice.
+            _ = &mut connection => return,
+            () = sleep(AGE) => {}
+        }
+        connection.as_mut().graceful_shutdown();
+        let _ = timeout(LAST_ANSWER, connection).await;
+    }
+}

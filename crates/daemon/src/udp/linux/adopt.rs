@@ -1,0 +1,66 @@
+//! Sockets that somebody held before: looked at, and used as if they had just been bound.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd as _, OwnedFd};
+
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+
+use super::super::{BindError, SocketFacts, UdpConfig};
+use super::socket::{bind, failed};
+
+/// What a socket is, if it can be one of the two of an interface.
+///
+/// # Errors
+/// What it is instead.
+pub fn check_socket(descriptor: &OwnedFd) -> Result<SocketFacts, String> {
+    let descriptor = descriptor.as_fd();
+    let socket = SockRef::from(&descriptor);
+    let asked = || -> std::io::Result<_> {
+        Ok((socket.domain()?, socket.r#type()?, socket.protocol()?, socket.local_addr()?.as_socket()))
+    };
+    let (domain, kind, protocol, address) =
+        asked().map_err(|error| format!("it is not a socket ({error})"))?;
+    if kind != Type::DGRAM || protocol != Some(Protocol::UDP) {
+        return Err("it is not a UDP socket".to_owned());
+    }
+    let address = address.filter(|address| address.port() != 0);
+    let Some(address) = address else { return Err("it has no port".to_owned()) };
+    if !address.ip().is_unspecified() {
+        return Err(format!("it listens on {address} only"));
+    }
+    if domain == Domain::IPV6 && !socket.only_v6().unwrap_or(false) {
+        return Err("it takes IPv4 as well as IPv6".to_owned());
+    }
+    Ok(SocketFacts { is_v6: domain == Domain::IPV6, port: address.port() })
+}
+
+/// The IPv4 and the IPv6 socket among these, of the port that the configuration says. A family that nobody had is
+/// bound to the same port, if it can be.
+pub(super) fn sort(
+    descriptors: Vec<OwnedFd>,
+    config: &UdpConfig,
+) -> Result<(Option<Socket>, Option<Socket>), BindError> {
+    let (mut v4, mut v6) = (None, None);
+    for descriptor in descriptors {
+        let facts = check_socket(&descriptor)
+            .and_then(|facts| match facts.port == config.port {
+                true => Ok(facts),
+                false => Err(format!("it has port {}, not {}", facts.port, config.port)),
+            })
+            .map_err(|reason| failed("take over a UDP socket", std::io::Error::other(reason)))?;
+        let place = if facts.is_v6 { &mut v6 } else { &mut v4 };
+        *place = Some(Socket::from(descriptor));
+    }
+    for (place, address) in [
+        (&mut v4, SocketAddr::from((Ipv4Addr::UNSPECIFIED, config.port))),
+        (&mut v6, SocketAddr::from((Ipv6Addr::UNSPECIFIED, config.port))),
+    ] {
+        if place.is_none() {
+            *place = bind(address).unwrap_or_else(|error| {
+                tracing::warn!("{error}; peers are reached without that address family");
+                None
+            });
+        }
+    }
+    if v4.is_none() && v6.is_none() { Err(BindError::NoAddressFamily) } else { Ok((v4, v6)) }
+}

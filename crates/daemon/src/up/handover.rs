@@ -1,0 +1,272 @@
+//! What the daemon before this one left with the service manager: the queues of the device, the UDP sockets, and what
+//! the configuration file does not say.
+
+use std::net::SocketAddr;
+use std::time::{Instant, SystemTime};
+
+use weft_tun::Descriptor;
+use weft_tunnel::{PublicKey, Remembered};
+
+use crate::carried_over::{Place, State};
+use crate::config::{Config, InterfaceName};
+use crate::control::DeviceChange;
+use crate::dataplane::StartError;
+use crate::interface::Inherited;
+use crate::service_manager::{self, FdStore, read_sealed, try_clone};
+use crate::udp::check_socket;
+
+/// The names of what is kept: of one interface, since a service may have run another one before.
+#[derive(Clone, Debug)]
+pub(super) struct Names {
+    interface: InterfaceName,
+}
+
+/// What a name stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Queue(u16),
+    Socket,
+    State,
+}
+
+const PREFIXES: [&str; 4] = ["tun-", "udp4-", "udp6-", "state-"];
+
+impl Names {
+    pub(super) fn of(interface: &InterfaceName) -> Self {
+        Self { interface: interface.clone() }
+    }
+
+    /// That of a queue; each has its own, so that it can be given up alone.
+    pub(super) fn queue(&self, number: u16) -> String {
+        format!("tun-{}-{number}", self.interface)
+    }
+
+    pub(super) fn socket(&self, is_v6: bool) -> String {
+        format!("udp{}-{}", if is_v6 { 6 } else { 4 }, self.interface)
+    }
+
+    pub(super) fn state(&self) -> String {
+        format!("state-{}", self.interface)
+    }
+
+    fn kind(&self, name: &str) -> Option<Kind> {
+        if name == self.state() {
+            return Some(Kind::State);
+        }
+        if name == self.socket(false) || name == self.socket(true) {
+            return Some(Kind::Socket);
+        }
+        let number = name.strip_prefix("tun-")?.strip_prefix(self.interface.as_str())?.strip_prefix('-')?;
+        number.parse().ok().filter(|number| self.queue(*number) == name).map(Kind::Queue)
+    }
+}
+
+/// A queue that is kept under a number.
+#[derive(Debug)]
+struct KeptQueue {
+    number: u16,
+    descriptor: Descriptor,
+}
+
+#[derive(Debug)]
+struct KeptSocket {
+    name: String,
+    port: u16,
+    descriptor: Descriptor,
+}
+
+/// What was left, as far as it can be used.
+#[derive(Debug)]
+pub(super) struct Handover {
+    pub(super) names: Names,
+    pub(super) store: Option<FdStore>,
+    queues: Vec<KeptQueue>,
+    sockets: Vec<KeptSocket>,
+    left: Option<State>,
+}
+
+/// What an interface begins with.
+#[derive(Debug)]
+pub(super) struct Opened {
+    /// For the interface.
+    pub(super) inherited: Inherited,
+    /// The port to listen on.
+    pub(super) port: u16,
+    /// The store, and what is in it from now on, if there is one.
+    pub(super) kept: Option<Kept>,
+}
+
+/// What is in the store, and what is to get there.
+#[derive(Debug)]
+pub(super) struct Kept {
+    pub(super) store: FdStore,
+    pub(super) names: Names,
+    /// What was there and is used.
+    pub(super) stored: Vec<String>,
+    /// Queues that were made now.
+    pub(super) new: Vec<(String, Descriptor)>,
+}
+
+impl Handover {
+    /// Takes what the service manager hands over. What is of no use is given up, and warned of.
+    pub(super) fn take(interface: &InterfaceName) -> Self {
+        let mut this = Self {
+            names: Names::of(interface),
+            store: FdStore::of_this_process(),
+            queues: Vec::new(),
+            sockets: Vec::new(),
+            left: None,
+        };
+        let is_ours = |name: &str| PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+        for service_manager::Inherited { name, descriptor } in service_manager::take(is_ours) {
+            if let Err(reason) = this.accept(&name, descriptor) {
+                tracing::warn!(
+                    "what the service manager kept as {name} is of no use and is given up: {reason}"
+                );
+                this.give_up(&name);
+            }
+        }
+        this.queues.sort_by_key(|queue| queue.number);
+        if let Some(back) = this.left.as_ref().and_then(|left| left.clock_set_back(SystemTime::now())) {
+            tracing::warn!(
+                "the clock was set back: for {} s peers may take our handshakes for replayed ones; theirs are answered",
+                back.as_secs() + 1
+            );
+        }
+        this
+    }
+
+    fn accept(&mut self, name: &str, descriptor: Descriptor) -> Result<(), String> {
+        match self.names.kind(name) {
+            None => return Err(format!("it does not belong to interface {}", self.names.interface)),
+            Some(Kind::Queue(number)) => {
+                weft_tun::check_queue(&descriptor, self.names.interface.as_str())?;
+                self.queues.push(KeptQueue { number, descriptor });
+            }
+            Some(Kind::Socket) => {
+                let facts = check_socket(&descriptor)?;
+                if self.names.socket(facts.is_v6) != name {
+                    return Err("it is of the other address family".to_owned());
+                }
+                if let Some(other) = self.sockets.first()
+                    && (other.port != facts.port || other.name == name)
+                {
+                    return Err(format!("there is one with port {} already", other.port));
+                }
+                self.sockets.push(KeptSocket { name: name.to_owned(), port: facts.port, descriptor });
+            }
+            Some(Kind::State) => {
+                let text = read_sealed(&descriptor).map_err(|error| error.to_string())?;
+                let state = State::from_bytes(&text).map_err(|error| error.to_string())?;
+                if state.interface != self.names.interface {
+                    return Err(format!("it is about interface {}", state.interface));
+                }
+                self.left = Some(state);
+            }
+        }
+        Ok(())
+    }
+
+    fn give_up(&self, name: &str) {
+        if let Some(Err(error)) = self.store.as_ref().map(|store| store.forget(name)) {
+            tracing::warn!("cannot give up {name}: {error}");
+        }
+    }
+
+    /// Whether the device is there.
+    pub(super) fn has_device(&self) -> bool {
+        !self.queues.is_empty()
+    }
+
+    /// What the file does not say.
+    pub(super) fn left(&self) -> Option<&State> {
+        self.left.as_ref()
+    }
+
+    /// Where the peers of the file are, as far as is known; `None` for what has to be looked up, as if nothing was left.
+    pub(super) fn places(&self, config: &Config) -> Option<Vec<Place>> {
+        self.left.as_ref().map(|left| left.places(config))
+    }
+
+    /// What the tunnel has to become, if anything was left. `endpoints` are the addresses of the peers of the file.
+    pub(super) fn change(&self, config: &Config, endpoints: &[Option<SocketAddr>]) -> Option<DeviceChange> {
+        self.left.as_ref().map(|left| left.change(config, endpoints))
+    }
+
+    /// What the tunnel has to know of its peers.
+    pub(super) fn remembered(&self) -> Vec<(PublicKey, Remembered)> {
+        let left = self.left.as_ref();
+        left.map(|left| left.remembered(Instant::now(), SystemTime::now())).unwrap_or_default()
+    }
+
+    /// Makes the descriptors as many as are wanted. Without a store, and with nothing left, there are none: the interface
+    /// opens them.
+    ///
+    /// # Errors
+    /// When a queue cannot be made or given up.
+    pub(super) fn open(mut self, config: &Config, queues: usize) -> Result<Opened, StartError> {
+        let port = self.port(config);
+        let (sockets, others): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.sockets).into_iter().partition(|socket| socket.port == port);
+        for socket in others {
+            self.give_up(&socket.name);
+        }
+        let mut stored: Vec<String> = sockets.iter().map(|socket| socket.name.clone()).collect();
+        let sockets = sockets.into_iter().map(|socket| socket.descriptor).collect();
+        if self.store.is_none() && self.queues.is_empty() {
+            return Ok(Opened { inherited: Inherited { queues: Vec::new(), sockets }, port, kept: None });
+        }
+
+        let count = queues.max(1);
+        let (numbers, existing): (Vec<u16>, Vec<Descriptor>) =
+            self.queues.drain(..).map(|queue| (queue.number, queue.descriptor)).unzip();
+        let all = weft_tun::open_queues(self.names.interface.as_str(), existing, count)?;
+        for number in numbers.iter().skip(count) {
+            self.give_up(&self.names.queue(*number));
+        }
+        stored.extend(numbers.iter().take(count).map(|number| self.names.queue(*number)));
+        if self.left.is_some() {
+            stored.push(self.names.state());
+        }
+        let free = (0..=u16::MAX).filter(|number| !numbers.contains(number));
+        let mut new = Vec::new();
+        for (number, descriptor) in free.zip(all.iter().skip(numbers.len())) {
+            let descriptor = try_clone(descriptor).map_err(StartError::Thread)?;
+            new.push((self.names.queue(number), descriptor));
+        }
+        let kept = self.store.map(|store| Kept { store, names: self.names, stored, new });
+        Ok(Opened { inherited: Inherited { queues: all, sockets }, port, kept })
+    }
+
+    /// The port of the file if it says another one than it did, else the one that there was.
+    fn port(&self, config: &Config) -> u16 {
+        let there = self.sockets.first().map(|socket| socket.port);
+        let configured = config.interface.listen_port;
+        match &self.left {
+            Some(left) => left.port(config).map_or(configured, |port| there.unwrap_or(port)),
+            None if configured == 0 => there.unwrap_or(0),
+            None => configured,
+        }
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_is_told_from_those_of_other_interfaces() {
+        let names = Names::of(&"wg0".parse().unwrap());
+        assert_eq!(names.kind(&names.queue(12)), Some(Kind::Queue(12)));
+        assert_eq!(names.kind(&names.socket(true)), Some(Kind::Socket));
+        assert_eq!(names.kind(&names.state()), Some(Kind::State));
+        for other in
+            ["tun-wg0", "tun-wg0-", "tun-wg0-x", "tun-wg0-01", "tun-wg0-65536", "tun-wg0-1-2", "udp4-wg1"]
+        {
+            assert_eq!(names.kind(other), None, "{other}");
+        }
+        let dashed = Names::of(&"wg0-1".parse().unwrap());
+        assert_eq!(dashed.kind("tun-wg0-1-2"), Some(Kind::Queue(2)));
+        assert_eq!(dashed.kind("tun-wg0-1"), None);
+    }
+}

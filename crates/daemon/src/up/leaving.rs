@@ -1,0 +1,240 @@
+//! What this daemon leaves with the service manager for the next one, kept up to date on a thread of its own: what a
+//! crash leaves is a second old, or a little more with very many peers.
+
+use std::collections::{BTreeSet, HashMap};
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime};
+
+use weft_tun::thread_guard::EndProcessOnPanic;
+
+use super::handover::{Kept, Names};
+use crate::carried_over::{AtHandover, Base, State};
+use crate::config::InterfaceName;
+use crate::control::{Control as _, ControlError, Controller};
+use crate::service_manager::{self, FdStore};
+use crate::udp::check_socket;
+
+/// What happens within this time is written down together.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// With very many peers writing takes a while, and takes at most one part of so many of a core.
+const SHARE: u32 = 100;
+/// What may wait to be told: one of a kind says as much as many.
+const TOLD: usize = 16;
+
+/// Why nothing can be left.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum LeaveError {
+    /// The service manager cannot be told.
+    #[error("the service manager cannot be told: {0}")]
+    Store(#[from] io::Error),
+    /// The interface does not answer.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// The state cannot be written.
+    #[error("what is known of the peers cannot be written: {0}")]
+    State(#[from] serde_json::Error),
+}
+
+enum Told {
+    Changed,
+    Base(Box<Base>),
+}
+
+/// Keeps what is left up to date.
+pub(super) struct Leaving {
+    tell: SyncSender<Told>,
+    thread: JoinHandle<Writer>,
+}
+
+/// What is left, and how it is made.
+pub(super) struct Writer {
+    store: FdStore,
+    names: Names,
+    interface: InterfaceName,
+    controller: Arc<Controller>,
+    base: Base,
+    /// When this process began: no key pair of ours counts from an earlier clock.
+    began: (Instant, SystemTime),
+    /// The port of the sockets that are in the store.
+    port: u16,
+    /// Every name in the store.
+    stored: BTreeSet<String>,
+    /// Why the store is of no use, if so.
+    useless: Option<String>,
+}
+
+impl Leaving {
+    /// Has the descriptors of an interface that runs kept, and begins to write down what changes.
+    ///
+    /// # Errors
+    /// When the service manager cannot be told, or there is no thread to be had.
+    pub(super) fn start(
+        kept: Kept,
+        interface: InterfaceName,
+        controller: Arc<Controller>,
+        base: Base,
+        began: (Instant, SystemTime),
+    ) -> Result<Self, LeaveError> {
+        let Kept { store, names, stored, new } = kept;
+        let port = controller.get()?.listen_port;
+        let stored = stored.into_iter().collect();
+        let useless = None;
+        let mut writer = Writer { store, names, interface, controller, base, began, port, stored, useless };
+        for (name, descriptor) in &new {
+            writer.store.keep(name, descriptor)?;
+            writer.stored.insert(name.clone());
+        }
+        drop(new);
+        writer.keep_sockets()?;
+        let (tell, told) = mpsc::sync_channel(TOLD);
+        let _has_room = tell.try_send(Told::Changed);
+        let thread = std::thread::Builder::new().name("weft-leaving".to_owned()).spawn(move || {
+            let _guard = EndProcessOnPanic;
+            writer.run(&told)
+        })?;
+        Ok(Self { tell, thread })
+    }
+
+    /// Somebody changed the interface, or something happened to a peer.
+    pub(super) fn changed(&self) {
+        // Full: what waits there says as much.
+        let _full = self.tell.try_send(Told::Changed);
+    }
+
+    /// The file was read again.
+    pub(super) fn loaded(&self, base: Base) {
+        let _ended = self.tell.send(Told::Base(Box::new(base)));
+    }
+
+    /// Ends the thread.
+    pub(super) fn finish(self) -> Option<Writer> {
+        drop(self.tell);
+        // The guard ends the process on a panic, so this always succeeds.
+        self.thread.join().ok()
+    }
+}
+
+impl Writer {
+    /// Ends when nobody is left who could tell anything.
+    fn run(mut self, told: &Receiver<Told>) -> Self {
+        self.look_for_room();
+        let mut due: Option<Instant> = None;
+        let mut not_before = Instant::now();
+        loop {
+            let message = match due {
+                None => told.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(due) => told.recv_timeout(due.saturating_duration_since(Instant::now())),
+            };
+            match message {
+                Ok(Told::Changed) => {}
+                Ok(Told::Base(base)) => self.base = *base,
+                Err(RecvTimeoutError::Timeout) => {
+                    let start = Instant::now();
+                    match self.write() {
+                        Ok(()) => tracing::debug!("what a restart has to know is written down"),
+                        Err(error) => tracing::warn!("cannot write down what a restart has to know: {error}"),
+                    }
+                    due = None;
+                    not_before = Instant::now() + start.elapsed() * SHARE;
+                    continue;
+                }
+                Err(RecvTimeoutError::Disconnected) => return self,
+            }
+            due = due.or_else(|| Some((Instant::now() + PATIENCE).max(not_before)));
+        }
+    }
+
+    /// A store that takes nothing, or not all, is not tried again and again: systemd writes a line about each time.
+    fn look_for_room(&mut self) {
+        // The state is yet to come.
+        let needed = self.stored.len() + usize::from(!self.stored.contains(&self.names.state()));
+        let room = std::env::var("FDSTORE").ok().and_then(|room| room.parse().ok());
+        let has_room = room.is_none_or(|room: usize| room >= needed);
+        let kept = self.store.settle().ok().and_then(|()| service_manager::job().ok()).map(|job| job.kept);
+        if has_room && kept.is_none_or(|kept| kept as usize >= self.stored.len()) {
+            return;
+        }
+        let reason =
+            format!("the service manager does not keep {needed} descriptors: raise FileDescriptorStoreMax=");
+        tracing::warn!("a restart will interrupt the interface: {reason}");
+        self.useless = Some(reason);
+        for name in std::mem::take(&mut self.stored) {
+            if let Err(error) = self.store.forget(&name) {
+                tracing::debug!(%error, "cannot empty the file-descriptor store");
+            }
+        }
+    }
+
+    /// Brings what is left up to date.
+    fn write(&mut self) -> Result<(), LeaveError> {
+        if self.useless.is_some() {
+            return Ok(());
+        }
+        let snapshot = self.controller.snapshot().map_err(ControlError::from)?;
+        let sources: HashMap<_, _> =
+            snapshot.peers.iter().filter_map(|peer| Some((peer.public_key, peer.source?))).collect();
+        drop(snapshot);
+        let device = self.controller.get()?;
+        if device.listen_port != self.port {
+            self.port = device.listen_port;
+            for is_v6 in [false, true] {
+                let name = self.names.socket(is_v6);
+                if self.stored.remove(&name) {
+                    self.store.forget(&name)?;
+                }
+            }
+            self.keep_sockets()?;
+        }
+        let (began, wall_clock) = self.began;
+        let latest_stamp = SystemTime::now().max(wall_clock + began.elapsed());
+        let rest = AtHandover { latest_stamp, sources };
+        let state = State::of(self.interface.clone(), self.base.clone(), device, &rest);
+        let name = self.names.state();
+        self.store.keep_sealed(&name, &state.to_bytes()?)?;
+        self.stored.insert(name);
+        Ok(())
+    }
+
+    /// Has the sockets kept that are not.
+    fn keep_sockets(&mut self) -> Result<(), LeaveError> {
+        for socket in self.controller.sockets()? {
+            let facts = check_socket(&socket).map_err(io::Error::other)?;
+            let name = self.names.socket(facts.is_v6);
+            if !self.stored.contains(&name) {
+                self.store.keep(&name, &socket)?;
+                self.stored.insert(name);
+            }
+        }
+        Ok(())
+    }
+
+    /// Leaves everything to the next daemon, if the service is to be started again and all of it is kept. Says whether
+    /// it is so; an error says why it cannot be known.
+    pub(super) fn leave(&mut self) -> Result<bool, String> {
+        if let Some(reason) = &self.useless {
+            return Err(reason.clone());
+        }
+        let written = self.write().and_then(|()| Ok(self.store.settle()?));
+        written.map_err(|error| error.to_string())?;
+        let job = service_manager::job()?;
+        let kept = usize::try_from(job.kept).unwrap_or(usize::MAX);
+        if job.is_restart && kept < self.stored.len() {
+            return Err(format!(
+                "the service manager keeps {kept} of {} descriptors: raise FileDescriptorStoreMax=",
+                self.stored.len()
+            ));
+        }
+        Ok(job.is_restart)
+    }
+
+    /// Has everything given up. What fails is of no use to anybody, and goes with the service.
+    pub(super) fn withdraw(self) {
+        let forgotten = self.stored.iter().try_for_each(|name| self.store.forget(name));
+        if let Err(error) = forgotten.and_then(|()| self.store.settle()) {
+            tracing::debug!(%error, "cannot empty the file-descriptor store");
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! The page in a real browser without a screen.
+
+use std::process::Stdio;
+
+use crate::support::{ADDRESS, End, Process, has_program, two_ends, wait_until};
+
+#[test]
+fn a_browser_shows_peers_and_rates() {
+    let test = "a_browser_shows_peers_and_rates";
+    if !has_program(test, "chromium") {
+        return;
+    }
+    let Some((a, b)) = two_ends(test) else { return };
+    let peers =
+        End::peer(&b, "# friendly_name = <b>Büro</b>\nPersistentKeepalive = 25") + &End::silent_peers(300);
+    let _running = a.up(&(a.conf("Table = off") + &peers), &["--metrics", ADDRESS]);
+    let _other = b.up(&(b.conf("") + &End::peer(&a, "PersistentKeepalive = 1")), &[]);
+    // Rates are told from two looks.
+    wait_until("rates", || {
+        let status = a.get("/status.json?peers=1").json();
+        (status["recent"].is_object() && status["peers"][0]["rx_bytes"].as_u64() > Some(0)).then_some(())
+    });
+    let profile = a.directory.path().join("browser");
+    let mut command = a.namespace.command("chromium");
+    command.args([
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--no-first-run",
+    ]);
+    command.args(["--disable-background-networking", "--virtual-time-budget=3000", "--dump-dom"]);
+    command.args(["--enable-logging=stderr", "--v=0"]);
+    command.arg(format!("--user-data-dir={}", profile.display())).arg(format!("http://{ADDRESS}/"));
+    command.env("HOME", a.directory.path()).stdin(Stdio::null());
+    // Both, the page and what the browser has to say about it, go into one file.
+    let mut browser = Process::spawn(&a.namespace, command);
+    assert!(browser.wait().success(), "{}", browser.log());
+    let page = browser.log();
+    for part in [
+        "id=\"interface\">weft0<",
+        "&lt;b&gt;Büro&lt;/b&gt;",
+        "Peers (301)",
+        "The 100 busiest of 301.",
+        "10.77.0.2/32",
+        "bit/s",
+    ] {
+        assert!(page.contains(part), "{part} in:\n{page}");
+    }
+    assert!(!page.contains("<b>Büro"), "a name became an element");
+    let rows =
+        page.split("<table id=\"peers\"").nth(1).and_then(|rest| rest.split("</table>").next()).unwrap();
+    assert_eq!(rows.matches("<tr").count(), 1 + 100, "{rows}");
+    assert!(page.contains("<polyline class=\"out\" points=\""), "no plot");
+    // What the page's script or its policy got wrong.
+    let console: Vec<&str> = page.lines().filter(|line| line.contains("CONSOLE")).collect();
+    assert!(console.is_empty(), "{console:?}");
+    assert!(page.contains("<section id=\"alarm\" class=\"alarm\" role=\"alert\" hidden=\"\">"), "no answer");
+}

@@ -1,0 +1,228 @@
+//! What the server says, to whom, and when not.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
+
+use nix::sys::signal::Signal;
+
+use crate::support::{ADDRESS, End, NAME, PATIENCE, exchange, request, two_ends, wait_until};
+
+const METRICS: &[&str] = &["--metrics", ADDRESS];
+
+#[test]
+fn a_scrape_tells_what_the_tunnel_does() {
+    let Some((a, b)) = two_ends("a_scrape_tells_what_the_tunnel_does") else { return };
+    let friendly = "# friendly_name = the \"office\"\nPersistentKeepalive = 25";
+    // Where it is served stands in the file.
+    let conf = a.conf(&format!("# weft: Metrics = {ADDRESS}")) + &End::peer(&b, friendly);
+    let running = a.up(&conf, &[]);
+    // The other end is not there.
+    let not_ready = a.get("/readyz");
+    assert_eq!(not_ready.status, 503, "{not_ready:?}");
+    assert!(not_ready.body.contains("the \"office\""), "{not_ready:?}");
+    assert_eq!(a.get("/healthz").status, 200);
+    let _other = b.up(&(b.conf("") + &End::peer(&a, "")), &[]);
+    a.reach(&b);
+    wait_until("it is ready", || (a.get("/readyz").status == 200).then_some(()));
+
+    let scrape = wait_until("the counters are those of the tunnel", || {
+        let scrape = a.get("/metrics");
+        assert_eq!(scrape.status, 200);
+        (scrape.sample("weft_ready{") == 1.0 && scrape.sample("weft_decrypted_packets_total{") > 0.0)
+            .then_some(scrape)
+    });
+    assert!(
+        scrape.head.to_lowercase().contains("content-type: text/plain; version=0.0.4"),
+        "{}",
+        scrape.head
+    );
+    let labels = format!(
+        r#"{{interface="{NAME}",public_key="{}",allowed_ips="10.77.0.2/32",friendly_name="the \"office\""}}"#,
+        b.public_key()
+    );
+    let sent = scrape.sample(&format!("wireguard_sent_bytes_total{labels}"));
+    assert!(sent > 148.0 && scrape.sample(&format!("wireguard_received_bytes_total{labels}")) > 92.0);
+    assert_eq!(sent, scrape.sample("weft_udp_sent_bytes_total{"));
+    let handshake = scrape.sample(&format!("wireguard_latest_handshake_seconds{labels}"));
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
+    assert!((now - 60.0..=now).contains(&handshake), "{handshake}");
+    assert!(scrape.sample(r#"weft_handshakes_total{interface="weft0",outcome="completed"}"#) >= 1.0);
+    let messages = |kind: &str| {
+        scrape.sample(&format!(r#"weft_handshake_messages_sent_total{{interface="weft0",type="{kind}"}}"#))
+    };
+    assert!(messages("initiation") + messages("response") >= 1.0);
+    assert!(scrape.sample("weft_staging_budget_bytes{") >= f64::from(2 << 20));
+    assert!(scrape.sample("weft_turn_seconds_count{") > 0.0 && scrape.sample("weft_turn_seconds_sum{") > 0.0);
+    assert!(scrape.sample("weft_udp_batch_datagrams_count{") > 0.0);
+    assert!(
+        scrape.sample("process_resident_memory_bytes{") > 1e6 && scrape.sample("process_open_fds{") > 5.0
+    );
+    // The stages of the first turn were looked at, and of each 64th since.
+    assert!(scrape.body.contains("weft_stage_seconds_count{"), "{}", scrape.body);
+    assert!(
+        !scrape.body.contains(&*a.key.to_base64())
+            && !a.get("/status.json").body.contains(&*a.key.to_base64())
+    );
+
+    let open = a.ask(
+        ADDRESS.parse().unwrap(),
+        &request("/metrics", ADDRESS, "Accept: application/openmetrics-text\r\n"),
+    );
+    assert!(open.head.to_lowercase().contains("content-type: application/openmetrics-text; version=1.0.0"));
+    assert!(open.body.ends_with("# EOF\n"), "{}", open.body);
+    let status = a.get("/status.json").json();
+    assert_eq!(status["peers"][0]["friendly_name"], "the \"office\"");
+    assert_eq!(status["unready"].as_array().unwrap().len(), 0);
+    running.stop();
+}
+
+#[test]
+fn requests_that_could_do_harm_are_refused() {
+    let Some((a, _)) = two_ends("requests_that_could_do_harm_are_refused") else { return };
+    let _running = a.up(&a.conf("# weft: MetricsHost = gw.example"), METRICS);
+    let address: SocketAddr = ADDRESS.parse().unwrap();
+    for (host, status) in [
+        (ADDRESS, 200),
+        ("localhost:9586", 200),
+        ("gw.example:9586", 200),
+        ("evil.example", 421),
+        ("evil.example:9586", 421),
+    ] {
+        let answer = a.ask(address, &request("/metrics", host, ""));
+        assert_eq!(answer.status, status, "{host}: {answer:?}");
+    }
+    let post =
+        format!("POST / HTTP/1.1\r\nHost: {ADDRESS}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+    assert_eq!(a.ask(address, &post).status, 405);
+    let head = format!("HEAD /metrics HTTP/1.1\r\nHost: {ADDRESS}\r\nConnection: close\r\n\r\n");
+    let head = a.ask(address, &head);
+    assert!(head.status == 200 && head.body.is_empty() && head.head.contains("content-length"), "{head:?}");
+    // A head without an end, and one that is no request.
+    let long = format!("GET / HTTP/1.1\r\nHost: {ADDRESS}\r\nX: {}\r\n\r\n", "x".repeat(100_000));
+    let stream = || a.namespace.run(|| TcpStream::connect(address).unwrap());
+    let mut hostile = stream();
+    hostile.set_read_timeout(Some(PATIENCE)).unwrap();
+    // The server may close before all of it is written.
+    let _ = hostile.write_all(long.as_bytes());
+    let mut answer = Vec::new();
+    let _ = hostile.read_to_end(&mut answer);
+    let answer = String::from_utf8_lossy(&answer);
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{answer}");
+    let mut nonsense = stream();
+    nonsense.set_read_timeout(Some(PATIENCE)).unwrap();
+    assert_eq!(exchange(&mut nonsense, "\u{0}\u{1}\r\n\r\n").status, 400);
+    // As many as there may be who say nothing do not keep it from answering for ever: others wait, and are answered
+    // once one of them goes.
+    let mut silent: Vec<TcpStream> = (0..40).map(|_| stream()).collect();
+    silent.drain(..20);
+    assert_eq!(a.get("/healthz").status, 200);
+}
+
+#[test]
+fn a_socket_in_the_file_system_is_its_owners_and_goes_at_the_end() {
+    let Some((a, _)) = two_ends("a_socket_in_the_file_system_is_its_owners_and_goes_at_the_end") else {
+        return;
+    };
+    let path = a.directory.path().join("weft0.metrics");
+    let running = a.up(&a.conf(""), &["--metrics", &format!("unix:{}", path.display())]);
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let answer = exchange(UnixStream::connect(&path).unwrap(), &request("/metrics", "anything.example", ""));
+    assert!(answer.status == 200 && answer.body.contains("weft_build_info{"), "{answer:?}");
+    running.stop();
+    assert!(!path.exists());
+}
+
+#[test]
+fn an_address_that_cannot_be_had_ends_the_start_before_anything_is_done() {
+    let test = "an_address_that_cannot_be_had_ends_the_start_before_anything_is_done";
+    let Some((a, _)) = two_ends(test) else { return };
+    let _taken = a.namespace.run(|| std::net::TcpListener::bind(ADDRESS).unwrap());
+    a.write(&a.conf("PreUp = touch %i.was-here"));
+    let long = format!("unix:{}/{}", a.directory.path().display(), "x".repeat(100));
+    let file = a.file();
+    for (address, code, said) in [
+        (ADDRESS, 1, "another program listens there"),
+        (&long, 2, "at most 107"),
+        ("nonsense", 2, "127.0.0.1:9586"),
+    ] {
+        let mut command = a.weft(&["up", file.to_str().unwrap(), "--metrics", address]);
+        let output = command.current_dir(a.directory.path()).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{stderr}");
+        assert!(stderr.contains(said) && stderr.contains(address), "{stderr}");
+    }
+    assert!(!a.directory.path().join("weft0.was-here").exists());
+}
+
+#[test]
+fn a_reload_moves_the_server() {
+    let Some((a, _)) = two_ends("a_reload_moves_the_server") else { return };
+    let running = a.up(&a.conf(&format!("# weft: Metrics = {ADDRESS}")), &[]);
+    assert_eq!(a.get("/healthz").status, 200);
+    let file = a.file();
+    let reload = || {
+        let output = a.weft(&["reload", file.to_str().unwrap()]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap()
+    };
+    let other: SocketAddr = "127.0.0.1:9587".parse().unwrap();
+    a.write(&a.conf("# weft: Metrics = 127.0.0.1:9587"));
+    assert!(reload().contains("serve metrics on 127.0.0.1:9587"));
+    assert_eq!(a.ask(other, &request("/healthz", "127.0.0.1", "")).status, 200);
+    assert!(a.namespace.run(|| TcpStream::connect(ADDRESS)).is_err());
+    // One that somebody has leaves it where it is, and says so.
+    let _taken = a.namespace.run(|| std::net::TcpListener::bind(ADDRESS).unwrap());
+    a.write(&a.conf(&format!("# weft: Metrics = {ADDRESS}")));
+    let said = reload();
+    assert!(said.contains("another program listens there"), "{said}");
+    assert_eq!(a.ask(other, &request("/healthz", "127.0.0.1", "")).status, 200);
+    a.write(&a.conf(""));
+    reload();
+    assert!(a.namespace.run(|| TcpStream::connect(other)).is_err());
+    running.stop();
+}
+
+#[test]
+fn ten_thousand_peers_are_told_of_in_bounded_memory() {
+    let Some((a, _)) = two_ends("ten_thousand_peers_are_told_of_in_bounded_memory") else { return };
+    let count = 10_000;
+    let running = a.up(&(a.conf("Table = off") + &End::silent_peers(count)), METRICS);
+    let resident = || a.get("/metrics?peers=off").sample("process_resident_memory_bytes{");
+    let before = resident();
+    let scrape = a.get("/metrics");
+    assert_eq!(scrape.sample("weft_peers{"), f64::from(count));
+    let samples = scrape.body.lines().filter(|line| line.starts_with("wireguard_sent_bytes_total{")).count();
+    assert_eq!(samples, count as usize);
+    let without = a.get("/metrics?peers=off");
+    assert!(without.body.len() < 100_000 && without.sample("weft_peers{") == f64::from(count));
+    let status = a.get("/status.json?peers=100");
+    assert_eq!(status.json()["peers"].as_array().unwrap().len(), 100);
+    assert!(status.body.len() < 200_000);
+    // Whoever does not take what he asked for costs nothing more: all share one text.
+    let slow: Vec<TcpStream> = (0..20)
+        .map(|_| {
+            let mut stream = a.namespace.run(|| TcpStream::connect(ADDRESS).unwrap());
+            stream.write_all(request("/metrics", ADDRESS, "").as_bytes()).unwrap();
+            stream
+        })
+        .collect();
+    assert_eq!(a.get("/healthz").status, 200);
+    let after = resident();
+    println!("10,000 peers: a scrape has {} bytes; resident {before}, then {after}", scrape.body.len());
+    assert!(after - before < 100e6, "{before} became {after}");
+    drop(slow);
+    running.stop();
+}
+
+#[test]
+fn an_interface_for_wg_is_watched_as_well() {
+    let Some((a, _)) = two_ends("an_interface_for_wg_is_watched_as_well") else { return };
+    let arguments = ["run", "-f", "weftmetrics", "--metrics", ADDRESS, "--metrics-host", "gw"];
+    let process = crate::support::Process::spawn(&a.namespace, a.weft(&arguments));
+    wait_until("it serves", || a.namespace.run(|| TcpStream::connect(ADDRESS)).ok());
+    let answer = a.ask(ADDRESS.parse().unwrap(), &request("/readyz", "gw", ""));
+    assert!(answer.status == 503 && answer.body.contains("no private key"), "{answer:?}");
+    process.signal(Signal::SIGTERM);
+}

@@ -1,0 +1,272 @@
+//! Two interfaces that run, and somebody who asks one of them over HTTP.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::Write as _;
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+use weft::lab::link::{self, LinkOptions};
+use weft::lab::{self, Namespace};
+use weft_tunnel::{PrivateKey, PublicKey};
+
+pub(crate) const NAME: &str = "weft0";
+pub(crate) const PORT: u16 = 51820;
+/// Where metrics are served.
+pub(crate) const ADDRESS: &str = "127.0.0.1:9586";
+/// How long an event is waited for before a test gives up.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+#[track_caller]
+pub(crate) fn wait_until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(value) = condition() {
+            return value;
+        }
+        assert!(start.elapsed() < PATIENCE, "waited {} s in vain: {what}", PATIENCE.as_secs());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Whether a program is there; where it is not, says so for `test`.
+pub(crate) fn has_program(test: &str, program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).any(|directory| directory.join(program).is_file());
+    if !found {
+        lab::not_run(test, &format!("{program} is not installed"));
+    }
+    found
+}
+
+/// One end of a tunnel: its namespace, its key, its file.
+pub(crate) struct End {
+    pub(crate) namespace: Namespace,
+    pub(crate) key: PrivateKey,
+    host: u8,
+    /// Its configuration and its sockets.
+    pub(crate) directory: TempDir,
+}
+
+/// Two namespaces joined by a veth; `None` where that is not permitted, which is said for `test`.
+pub(crate) fn two_ends(test: &str) -> Option<(End, End)> {
+    if !lab::tun_permitted(test) {
+        return None;
+    }
+    let end = |host: u8| End {
+        namespace: Namespace::new(if host == 1 { "a" } else { "b" }).unwrap(),
+        key: PrivateKey::generate().unwrap(),
+        host,
+        directory: tempfile::tempdir().unwrap(),
+    };
+    let (a, b) = (end(1), end(2));
+    let addresses = |end: &End| vec![format!("{}/24", end.outer()).parse().unwrap()];
+    let options =
+        LinkOptions { addresses_a: addresses(&a), addresses_b: addresses(&b), ..LinkOptions::default() };
+    link::join(&a.namespace, &b.namespace, &options).unwrap();
+    Some((a, b))
+}
+
+impl End {
+    pub(crate) fn outer(&self) -> IpAddr {
+        [192, 0, 2, self.host].into()
+    }
+
+    pub(crate) fn inner(&self) -> IpAddr {
+        [10, 77, 0, self.host].into()
+    }
+
+    pub(crate) fn public_key(&self) -> PublicKey {
+        self.key.public_key()
+    }
+
+    /// The beginning of a configuration file.
+    pub(crate) fn conf(&self, settings: &str) -> String {
+        format!(
+            "[Interface]\nPrivateKey = {}\nListenPort = {PORT}\nAddress = {}/24\n{settings}\n",
+            *self.key.to_base64(),
+            self.inner()
+        )
+    }
+
+    /// The section of another end, and what is added to it.
+    pub(crate) fn peer(other: &Self, more: &str) -> String {
+        format!(
+            "[Peer]\nPublicKey = {}\nEndpoint = {}\nAllowedIPs = {}/32\n{more}\n",
+            other.public_key(),
+            SocketAddr::new(other.outer(), PORT),
+            other.inner()
+        )
+    }
+
+    /// Sections of peers that do nothing.
+    pub(crate) fn silent_peers(count: u32) -> String {
+        let mut text = String::new();
+        for i in 0..count {
+            let key = PublicKey::from_bytes(std::array::from_fn(|at| {
+                i.to_le_bytes().get(at).copied().unwrap_or(7)
+            }));
+            let [_, a, b, c] = i.to_be_bytes();
+            writeln!(text, "[Peer]\nPublicKey = {key}\nAllowedIPs = 10.{}.{b}.{c}/32", 100 + a).unwrap();
+        }
+        text
+    }
+
+    pub(crate) fn file(&self) -> PathBuf {
+        self.directory.path().join(format!("{NAME}.conf"))
+    }
+
+    pub(crate) fn write(&self, text: &str) {
+        let mut options = std::fs::OpenOptions::new();
+        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(self.file()).unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+    }
+
+    /// `weft` with these arguments in the namespace.
+    pub(crate) fn weft(&self, arguments: &[&str]) -> Command {
+        let mut command = self.namespace.command(env!("CARGO_BIN_EXE_weft"));
+        command.args(arguments).env_remove("RUST_LOG").env_remove("JOURNAL_STREAM");
+        command.env("WEFT_RUNTIME_DIR", self.directory.path());
+        command
+    }
+
+    /// `weft up` with this configuration, once it is up.
+    #[track_caller]
+    pub(crate) fn up(&self, conf: &str, arguments: &[&str]) -> Process {
+        self.write(conf);
+        let file = self.file();
+        let words: Vec<&str> =
+            ["up", file.to_str().unwrap()].into_iter().chain(arguments.iter().copied()).collect();
+        let mut process = Process::spawn(&self.namespace, self.weft(&words));
+        let socket = self.directory.path().join(format!("{NAME}.sock"));
+        wait_until("the interface is up", || {
+            assert!(process.is_running(), "it ended:\n{}", process.log());
+            (process.log().contains("interface is up") && socket.exists()).then_some(())
+        });
+        process
+    }
+
+    /// An answer of the server at [`ADDRESS`], or of another one.
+    pub(crate) fn get(&self, path: &str) -> Answer {
+        self.ask(ADDRESS.parse().unwrap(), &request(path, ADDRESS, ""))
+    }
+
+    pub(crate) fn ask(&self, address: SocketAddr, request: &str) -> Answer {
+        self.namespace.run(|| {
+            let stream = TcpStream::connect_timeout(&address, PATIENCE).unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            exchange(stream, request)
+        })
+    }
+
+    /// Sends a datagram through the tunnel, and waits until a handshake came through.
+    #[track_caller]
+    pub(crate) fn reach(&self, other: &Self) {
+        let closed_port = SocketAddr::new(other.inner(), 1);
+        let refused = self.namespace.run(|| TcpStream::connect_timeout(&closed_port, PATIENCE)).unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+    }
+}
+
+/// A request that ends its connection.
+pub(crate) fn request(path: &str, host: &str, headers: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{headers}\r\n")
+}
+
+pub(crate) fn exchange(mut stream: impl std::io::Read + std::io::Write, request: &str) -> Answer {
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
+    Answer { status, head: head.to_owned(), body: body.to_owned() }
+}
+
+/// What a server said.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: String,
+}
+
+impl Answer {
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// The value of the only sample that begins so.
+    #[track_caller]
+    pub(crate) fn sample(&self, start: &str) -> f64 {
+        let mut lines = self.body.lines().filter(|line| line.starts_with(start));
+        let line = lines.next().unwrap_or_else(|| panic!("no {start} in:\n{}", self.body));
+        assert_eq!(lines.next(), None, "more than one {start}");
+        line.rsplit(' ').next().unwrap().parse().unwrap()
+    }
+}
+
+/// A process, and what it says on standard error. It is killed when it is dropped.
+pub(crate) struct Process {
+    child: Child,
+    files: TempDir,
+}
+
+impl Process {
+    pub(crate) fn spawn(namespace: &Namespace, mut command: Command) -> Self {
+        let files = tempfile::tempdir().unwrap();
+        let log = File::create(files.path().join("log")).unwrap();
+        command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+        Self { child: namespace.start(command).unwrap(), files }
+    }
+
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.log_file()).unwrap_or_default()
+    }
+
+    pub(crate) fn log_file(&self) -> PathBuf {
+        Path::join(self.files.path(), "log")
+    }
+
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_raw(i32::try_from(self.child.id()).unwrap())
+    }
+
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill(self.pid(), signal).unwrap();
+    }
+
+    #[track_caller]
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        wait_until("the process ends", || self.child.try_wait().unwrap())
+    }
+
+    /// Ends it with SIGTERM, and gives what it had said.
+    #[track_caller]
+    pub(crate) fn stop(mut self) -> String {
+        self.signal(Signal::SIGTERM);
+        let status = self.wait();
+        assert!(status.success(), "{status}:\n{}", self.log());
+        self.log()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It has been waited for already if these fail.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("--- process {}\n{}", self.pid(), self.log());
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! What a restart must not interrupt or forget.
+
+use std::time::Instant;
+
+use serde_json::Value;
+
+use crate::world::{World, file_of, file_of_a, file_of_b, key, public, wait_until};
+
+fn peer(status: &Value) -> &Value {
+    &status["peers"][0]
+}
+
+#[test]
+fn streams_live_through_a_restart_and_the_interface_stays_as_it_is() {
+    let test = "streams_live_through_a_restart_and_the_interface_stays_as_it_is";
+    let Some(mut world) = World::up(test, &file_of_a(), &file_of_b()) else { return };
+    let (there, back) = (world.stream(1), world.stream(2));
+    let (before, status) = (world.picture(), world.status());
+    let initiations = world.initiations();
+    let start = Instant::now();
+    world.stop_for_restart();
+    let stopped = (Instant::now(), there.bytes(), back.bytes());
+    assert_eq!(world.picture(), before, "nobody runs it, and it is there");
+    world.start();
+    for stream in [&there, &back] {
+        stream.goes_on();
+    }
+    println!(
+        "from SIGTERM to streams that go on: {} ms, of these from the end of one process: {} ms",
+        start.elapsed().as_millis(),
+        stopped.0.elapsed().as_millis()
+    );
+    assert!(there.bytes() > stopped.1 && back.bytes() > stopped.2);
+    assert_eq!(world.picture(), before, "number, addresses and routes of the device");
+    // A silent end is asked after 15 s, an initiation without an answer is repeated after 5 s: it was neither.
+    assert_eq!((initiations.of(1), initiations.of(2)), (1, 0), "A began at once, and once was enough");
+    let after = world.status();
+    assert_eq!(after["listen_port"], status["listen_port"]);
+    assert_eq!(after["tunnel"]["handshakes"], 1);
+    for counter in ["rx_bytes", "tx_bytes"] {
+        let (before, after) = (peer(&status)[counter].as_u64(), peer(&after)[counter].as_u64());
+        assert!(after > before && before > Some(1 << 20), "{counter}: {before:?} {after:?}");
+    }
+    there.end();
+    back.end();
+    // And once more: what was inherited is handed on.
+    let again = world.stream(2);
+    world.restart();
+    again.end();
+    assert_eq!(world.picture(), before);
+    world.stop();
+}
+
+#[test]
+fn a_peer_that_roamed_is_greeted_where_it_is() {
+    let test = "a_peer_that_roamed_is_greeted_where_it_is";
+    // A knows another place of B, where nobody is.
+    let (a, b) = (file_of(1, "", "Endpoint = 192.0.2.99:9"), file_of_b());
+    let Some(mut world) = World::up(test, &a, &b) else { return };
+    let stream = world.stream(2);
+    assert_eq!(peer(&world.status())["endpoint"], "192.0.2.2:51820");
+    let initiations = world.initiations();
+    world.restart();
+    stream.end();
+    assert_eq!((initiations.of(1), initiations.of(2)), (1, 0));
+    assert_eq!(peer(&world.status())["endpoint"], "192.0.2.2:51820");
+}
+
+#[test]
+fn an_idle_peer_shows_its_last_handshake_and_is_not_disturbed() {
+    let test = "an_idle_peer_shows_its_last_handshake_and_is_not_disturbed";
+    let more = format!("[Peer]\nPublicKey = {}\nAllowedIPs = 10.99.0.0/24\n", public(9));
+    let Some(mut world) = World::up(test, &(file_of_a() + &more), &file_of_b()) else { return };
+    world.stream(1).end();
+    let shown = world.weft_ok(&["show", "weft0", "latest-handshakes"]);
+    let transfer =
+        |text: &str| -> Vec<u64> { text.split_whitespace().filter_map(|word| word.parse().ok()).collect() };
+    let before = transfer(&world.weft_ok(&["show", "weft0", "transfer"]));
+    world.restart();
+    let line = |text: &str| {
+        let mut words =
+            text.lines().find(|line| line.contains(&public(9).to_string())).unwrap().split_whitespace();
+        words.nth(1).unwrap().to_owned()
+    };
+    assert_eq!(line(&world.weft_ok(&["show", "weft0", "latest-handshakes"])), "0", "never was one");
+    let status = wait_until("the handshake of the other one", || {
+        let status = world.status();
+        (status["tunnel"]["handshakes"] == 1).then_some(status)
+    });
+    assert!(peer(&status)["latest_handshake_ms"].is_u64());
+    let after = transfer(&world.weft_ok(&["show", "weft0", "transfer"]));
+    assert!(before.iter().zip(&after).all(|(before, after)| after >= before), "{before:?} {after:?}");
+    assert!(shown.contains(&public(2).to_string()));
+    // With nobody to greet: what was written down is all that is known.
+    world.stop_for_restart();
+    let daemon = world.other_end.take().unwrap();
+    daemon.stop().unwrap();
+    let asked = std::time::SystemTime::now();
+    world.start();
+    let shown = world.weft_ok(&["show", "weft0", "latest-handshakes"]);
+    let key = public(2).to_string();
+    let seconds = shown.lines().find(|line| line.contains(&key)).unwrap().split_whitespace().nth(1).unwrap();
+    let seconds: u64 = seconds.parse().unwrap();
+    let asked = asked.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    assert!((1..=asked).contains(&seconds), "{seconds}, and now it is {asked}");
+}
+
+#[test]
+fn changes_that_were_made_while_it_ran_outlive_a_restart() {
+    let test = "changes_that_were_made_while_it_ran_outlive_a_restart";
+    let Some(mut world) = World::up(test, &file_of_a(), &file_of_b()) else {
+        return;
+    };
+    let added = public(5).to_string();
+    world.weft_ok(&["set", "weft0", "listen-port", "51999", "peer", &added, "allowed-ips", "10.5.0.0/16"]);
+    world.weft_ok(&["set", "weft0", "peer", &public(2).to_string(), "persistent-keepalive", "77"]);
+    let stream = world.stream(1);
+    world.restart();
+    stream.end();
+    let configured = world.weft_ok(&["showconf", "weft0"]);
+    for line in ["ListenPort = 51999", "AllowedIPs = 10.5.0.0/16", "PersistentKeepalive = 77"] {
+        assert!(configured.contains(line), "{line} in:\n{configured}");
+    }
+    assert!(configured.contains(&added), "{configured}");
+    world.weft_ok(&["set", "weft0", "peer", &added, "remove"]);
+    world.restart();
+    assert!(!world.weft_ok(&["showconf", "weft0"]).contains(&added));
+    // The file alone counts for a reload, and for a service that was really stopped.
+    world.weft_ok(&["reload", world.file.to_str().unwrap()]);
+    assert!(world.weft_ok(&["showconf", "weft0"]).contains("ListenPort = 51820"));
+}
+
+#[test]
+fn a_key_that_only_a_command_gave_outlives_a_restart() {
+    let test = "a_key_that_only_a_command_gave_outlives_a_restart";
+    let Some(mut world) = World::up(test, &file_of_a(), &file_of_b()) else { return };
+    let secret = world.manager.directory.path().join("secret");
+    std::fs::write(&secret, key(7).to_base64().as_bytes()).unwrap();
+    world.weft_ok(&["set", "weft0", "private-key", secret.to_str().unwrap()]);
+    std::fs::remove_file(&secret).unwrap();
+    world.restart();
+    assert_eq!(world.weft_ok(&["show", "weft0", "public-key"]).trim(), public(7).to_string());
+    let log = world.log();
+    assert!(!log.contains(key(7).to_base64().as_str()), "{log}");
+}
+
+#[test]
+fn the_number_of_queues_may_be_another_one() {
+    let test = "the_number_of_queues_may_be_another_one";
+    let Some(mut world) = World::up(test, &file_of_a(), &file_of_b()) else { return };
+    let before = world.picture();
+    let stream = world.stream(2);
+    for (threads, queues) in [(1, 1), (4, 4), (2, 2), (3, 3), (0, 1)] {
+        world.set_threads(threads);
+        world.restart();
+        assert_eq!(world.queues(), queues);
+        let kept = world.manager.shared.names();
+        let tuns = kept.iter().filter(|name| name.starts_with("tun-weft0-")).count();
+        assert_eq!(u64::try_from(tuns).unwrap(), queues, "{kept:?}");
+        stream.goes_on();
+        world.stream(1).end();
+    }
+    stream.end();
+    assert_eq!(world.picture(), before);
+}

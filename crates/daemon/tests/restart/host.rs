@@ -1,0 +1,50 @@
+//! What is around the interface while it is started again.
+
+use crate::world::{World, file_of, file_of_b};
+
+fn full_tunnel(lines: &str) -> String {
+    file_of(1, lines, "AllowedIPs = 0.0.0.0/0, 10.88.0.0/16\nEndpoint = 192.0.2.2:51820")
+}
+
+#[test]
+fn a_full_tunnel_keeps_its_rules_its_mark_and_its_packet_filter() {
+    let test = "a_full_tunnel_keeps_its_rules_its_mark_and_its_packet_filter";
+    let Some(mut world) = World::up(test, &full_tunnel("# weft: KillSwitch = on"), &file_of_b()) else {
+        return;
+    };
+    let stream = world.stream(1);
+    let before = world.picture();
+    let mark = world.weft_ok(&["show", "weft0", "fwmark"]);
+    world.stop_for_restart();
+    assert_eq!(world.picture(), before);
+    assert!(world.filter().contains("weft0"), "nothing may leave beside the tunnel meanwhile");
+    world.start();
+    stream.end();
+    assert_eq!(world.picture(), before);
+    assert_eq!(world.weft_ok(&["show", "weft0", "fwmark"]), mark);
+    assert!(world.filter().contains("weft0"));
+
+    // Without a full tunnel in the file nothing of it stays.
+    world.write(&file_of(1, "", "Endpoint = 192.0.2.2:51820"));
+    world.restart();
+    assert!(!world.ip("-4 rule").contains("fwmark"));
+    assert!(!world.filter().contains("weft0"), "{}", world.filter());
+    world.stop();
+}
+
+#[test]
+fn what_somebody_took_away_comes_back_with_a_restart() {
+    let test = "what_somebody_took_away_comes_back_with_a_restart";
+    let Some(mut world) = World::up(test, &full_tunnel(""), &file_of_b()) else { return };
+    let before = world.picture();
+    let filter = world.filter();
+    world.ip("route del 10.88.0.0/16 dev weft0");
+    world.ip("rule del table main suppress_prefixlength 0");
+    world.ip("address add 10.79.0.1/24 dev weft0");
+    world.command("nft").args(["flush", "ruleset"]).status().unwrap();
+    world.restart();
+    let after = world.picture();
+    assert!(before.iter().all(|item| after.contains(item)), "{before:#?} {after:#?}");
+    assert!(after.iter().any(|item| item.contains("10.79.0.1")), "what others added is theirs");
+    assert_eq!(world.filter(), filter);
+}

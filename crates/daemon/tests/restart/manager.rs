@@ -1,0 +1,213 @@
+//! A service manager for one service.
+
+use std::io::IoSliceMut;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
+use std::os::unix::net::UnixDatagram;
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, UnixAddr, recvmsg};
+use tempfile::TempDir;
+
+use crate::bus::Bus;
+
+/// The first descriptor of those that are handed over.
+const FIRST: RawFd = 3;
+
+/// What the service manager is about to do with the service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Doing {
+    Nothing,
+    Restart,
+    Stop,
+}
+
+/// What it was told, and what it keeps.
+pub(crate) struct Shared {
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    doing: Doing,
+    store: Vec<(String, OwnedFd)>,
+    /// How many descriptors it takes.
+    room: usize,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn doing(&self) -> Doing {
+        self.lock().doing
+    }
+
+    /// The names in the store, in order.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> = self.lock().store.iter().map(|(name, _)| name.clone()).collect();
+        names.sort();
+        names
+    }
+}
+
+/// The service manager.
+pub(crate) struct Manager {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) directory: TempDir,
+    bus: Bus,
+    socket: PathBuf,
+    thread: Option<JoinHandle<()>>,
+    runs: u32,
+}
+
+impl Manager {
+    /// `None`: what it needs is not installed here, which was said.
+    pub(crate) fn start(test: &str) -> Option<Self> {
+        let directory = tempfile::tempdir().unwrap();
+        let inner = Inner { doing: Doing::Nothing, store: Vec::new(), room: 64 };
+        let shared = Arc::new(Shared { inner: Mutex::new(inner) });
+        let bus = Bus::start(test, directory.path(), &shared)?;
+        let path = directory.path().join("notify");
+        let socket = UnixDatagram::bind(&path).unwrap();
+        let told = Arc::clone(&shared);
+        let thread = std::thread::spawn(move || while take_message(&socket, &told) {});
+        Some(Self { shared, directory, bus, socket: path, thread: Some(thread), runs: 0 })
+    }
+
+    pub(crate) fn set(&self, doing: Doing) {
+        self.shared.lock().doing = doing;
+    }
+
+    /// It takes no more descriptors than these.
+    pub(crate) fn set_room(&self, room: usize) {
+        self.shared.lock().room = room;
+    }
+
+    /// Puts something into the store, whoever would have sent it.
+    pub(crate) fn put(&self, name: &str, descriptor: OwnedFd) {
+        self.shared.lock().store.push((name.to_owned(), descriptor));
+    }
+
+    /// What is in the store under a name.
+    pub(crate) fn get(&self, name: &str) -> Option<OwnedFd> {
+        let inner = self.shared.lock();
+        let (_, descriptor) = inner.store.iter().find(|(kept, _)| kept == name)?;
+        Some(descriptor.try_clone().unwrap())
+    }
+
+    /// Closes what is in the store under a name.
+    pub(crate) fn forget(&self, name: &str) {
+        self.shared.lock().store.retain(|(kept, _)| kept != name);
+    }
+
+    /// There is no bus, for the processes that are started from now on.
+    pub(crate) fn forget_bus(&mut self) {
+        self.bus.address = format!("unix:path={}", self.directory.path().join("no-bus").display());
+    }
+
+    /// Closes everything in the store, as when the service has really ended.
+    pub(crate) fn empty(&self) {
+        self.shared.lock().store.clear();
+    }
+
+    /// A new run of the service begins.
+    pub(crate) fn begin_run(&mut self) {
+        self.runs += 1;
+    }
+
+    /// What every process of this run has in its environment.
+    pub(crate) fn environment(&self, command: &mut Command) {
+        command.env("INVOCATION_ID", format!("{:032x}", self.runs));
+        command.env("DBUS_SYSTEM_BUS_ADDRESS", &self.bus.address);
+        command.env("WEFT_RUNTIME_DIR", self.directory.path().join("run"));
+        command.env_remove("RUST_LOG").env_remove("RUNTIME_DIRECTORY").env_remove("NOTIFY_SOCKET");
+    }
+
+    /// The main process gets the descriptors in the store. The command is a shell's: `exec "$@"` of its arguments.
+    pub(crate) fn hand_over(&self, command: &mut Command) {
+        self.environment(command);
+        command.env("NOTIFY_SOCKET", &self.socket).env("FDSTORE", "64");
+        let store: Vec<(String, OwnedFd)> = {
+            let inner = self.shared.lock();
+            inner.store.iter().map(|(name, fd)| (name.clone(), fd.try_clone().unwrap())).collect()
+        };
+        if store.is_empty() {
+            return;
+        }
+        let names: Vec<&str> = store.iter().map(|(name, _)| name.as_str()).collect();
+        command.env("LISTEN_FDS", names.len().to_string()).env("LISTEN_FDNAMES", names.join(":"));
+        let numbers: Vec<RawFd> = store.iter().map(|(_, fd)| fd.as_raw_fd()).collect();
+        let beyond = FIRST + RawFd::try_from(numbers.len()).unwrap();
+        let mut moved = vec![-1; numbers.len()];
+        let place = move || {
+            let _alive = &store;
+            // None of them may be in the place of another one.
+            for (moved, number) in moved.iter_mut().zip(&numbers) {
+                // SAFETY: the descriptor is open, and a new one is made of it.
+                *moved = unsafe { libc::fcntl(*number, libc::F_DUPFD_CLOEXEC, beyond) };
+                if *moved < 0 {
+                    return Err(std::io::Error::last_os_error());
+                }
+            }
+            for (place, moved) in (FIRST..).zip(&moved) {
+                // SAFETY: whatever has that number in the child is not needed any more.
+                if unsafe { libc::dup2(*moved, place) } < 0 {
+                    return Err(std::io::Error::last_os_error());
+                }
+            }
+            Ok(())
+        };
+        // SAFETY: between fork and exec the closure only makes system calls.
+        unsafe { command.pre_exec(place) };
+    }
+}
+
+impl Drop for Manager {
+    fn drop(&mut self) {
+        let end = UnixDatagram::unbound().and_then(|socket| socket.send_to(b"END", &self.socket));
+        if end.is_ok()
+            && let Some(thread) = self.thread.take()
+        {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Takes one message of sd_notify(3). False: it was the last.
+fn take_message(socket: &UnixDatagram, shared: &Shared) -> bool {
+    let mut bytes = [0; 4096];
+    let mut space = nix::cmsg_space!([RawFd; 4]);
+    let (len, descriptors) = {
+        let mut pieces = [IoSliceMut::new(&mut bytes)];
+        let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+        let message = recvmsg::<UnixAddr>(socket.as_raw_fd(), &mut pieces, Some(&mut space), flags).unwrap();
+        let mut descriptors = Vec::new();
+        for part in message.cmsgs().unwrap() {
+            if let ControlMessageOwned::ScmRights(numbers) = part {
+                // SAFETY: the kernel has just made them for this process.
+                descriptors.extend(numbers.into_iter().map(|number| unsafe { OwnedFd::from_raw_fd(number) }));
+            }
+        }
+        (message.bytes, descriptors)
+    };
+    let text = std::str::from_utf8(&bytes[..len]).unwrap();
+    let has = |line: &str| text.lines().any(|other| other == line);
+    let name = text.lines().find_map(|line| line.strip_prefix("FDNAME=")).unwrap_or("stored");
+    let mut inner = shared.lock();
+    if has("FDSTORE=1") {
+        assert!(has("FDPOLL=0"), "systemd would close a socket that has an error: {text}");
+        for descriptor in descriptors {
+            if inner.store.len() < inner.room {
+                inner.store.push((name.to_owned(), descriptor));
+            }
+        }
+    } else if has("FDSTOREREMOVE=1") {
+        inner.store.retain(|(kept, _)| kept != name);
+    }
+    // What came with a barrier is closed here.
+    !has("END")
+}

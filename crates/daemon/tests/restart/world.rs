@@ -1,0 +1,423 @@
+//! The two ends, the service at one of them, and streams in between.
+
+use std::fs::File;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use weft::lab::link::{self, LinkOptions};
+use weft::lab::traffic::{Amount, TcpReceiver, TcpSenders};
+use weft::lab::{self, Namespace};
+use weft::up::{Daemon, Options};
+use weft_tunnel::{PrivateKey, PublicKey};
+
+use crate::manager::{Doing, Manager};
+use crate::watch::Initiations;
+
+pub(crate) const NAME: &str = "weft0";
+pub(crate) const PORT: u16 = 51820;
+pub(crate) const PATIENCE: Duration = Duration::from_secs(45);
+const TICK: Duration = Duration::from_millis(5);
+
+/// Waits until there is an answer.
+#[track_caller]
+pub(crate) fn wait_until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(value) = condition() {
+            return value;
+        }
+        assert!(start.elapsed() < PATIENCE, "waited {} s in vain: {what}", PATIENCE.as_secs());
+        std::thread::sleep(TICK);
+    }
+}
+
+pub(crate) fn key(end: u8) -> PrivateKey {
+    PrivateKey::from_bytes([end; 32])
+}
+
+pub(crate) fn public(end: u8) -> PublicKey {
+    key(end).public_key()
+}
+
+pub(crate) fn inner(end: u8) -> IpAddr {
+    IpAddr::from([10, 77, 0, end])
+}
+
+/// `[Interface]` of an end, with these lines, and a `[Peer]` for the other one.
+pub(crate) fn file_of(end: u8, interface: &str, peer: &str) -> String {
+    let other = 3 - end;
+    format!(
+        "[Interface]\nPrivateKey = {}\nAddress = {}/24\nListenPort = {PORT}\n{interface}\n\
+         [Peer]\nPublicKey = {}\nAllowedIPs = {}/32\n{peer}\n",
+        *key(end).to_base64(),
+        inner(end),
+        public(other),
+        inner(other)
+    )
+}
+
+/// The file of A in most tests.
+pub(crate) fn file_of_a() -> String {
+    file_of(1, "", "Endpoint = 192.0.2.2:51820")
+}
+
+/// The file of B.
+pub(crate) fn file_of_b() -> String {
+    file_of(2, "", "Endpoint = 192.0.2.1:51820")
+}
+
+/// Two machines with a cable, and a service manager on the first.
+pub(crate) struct World {
+    pub(crate) manager: Manager,
+    pub(crate) a: Namespace,
+    pub(crate) b: Namespace,
+    /// Mounts in which /run is A's own.
+    mounts: OwnedFd,
+    pub(crate) other_end: Option<Daemon>,
+    service: Option<Service>,
+    pub(crate) file: PathBuf,
+    threads: String,
+}
+
+/// The process of the service.
+struct Service {
+    child: Child,
+    log: PathBuf,
+}
+
+impl World {
+    /// `None` where that is not possible, which is said for `test`.
+    pub(crate) fn new(test: &str) -> Option<Self> {
+        if !lab::tun_permitted(test) {
+            return None;
+        }
+        let manager = Manager::start(test)?;
+        let (a, b) = (Namespace::new("a").unwrap(), Namespace::new("b").unwrap());
+        let options = LinkOptions {
+            addresses_a: vec!["192.0.2.1/24".parse().unwrap()],
+            addresses_b: vec!["192.0.2.2/24".parse().unwrap()],
+            ..LinkOptions::default()
+        };
+        link::join(&a, &b, &options).unwrap();
+        let mounts = match own_run() {
+            Ok(mounts) => mounts,
+            Err(error) => {
+                lab::not_run(test, &format!("cannot mount a /run: {error}"));
+                return None;
+            }
+        };
+        let file = manager.directory.path().join(format!("{NAME}.conf"));
+        let (other_end, service) = (None, None);
+        Some(Self { manager, a, b, mounts, other_end, service, file, threads: "0".to_owned() })
+    }
+
+    /// The same with weft at B, and the service at A with this file.
+    pub(crate) fn up(test: &str, file_a: &str, file_b: &str) -> Option<Self> {
+        let mut world = Self::new(test)?;
+        let config = weft::config::parse(file_b, Path::new("b.conf"), NAME.parse().unwrap()).unwrap().config;
+        let endpoints: Vec<Option<SocketAddr>> = config
+            .peers
+            .iter()
+            .map(|peer| match peer.endpoint {
+                Some(weft::config::Endpoint::Address(address)) => Some(address),
+                _ => None,
+            })
+            .collect();
+        let daemon = world.b.run(|| Daemon::start(&config, &endpoints, &Options::default(), || {})).unwrap();
+        world.other_end = Some(daemon);
+        world.write(file_a);
+        world.start();
+        Some(world)
+    }
+
+    /// Writes the file of A, for its owner only.
+    pub(crate) fn write(&self, text: &str) {
+        let mut options = std::fs::OpenOptions::new();
+        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&self.file).unwrap();
+        std::io::Write::write_all(&mut file, text.as_bytes()).unwrap();
+    }
+
+    /// The queues of the next run.
+    pub(crate) fn set_threads(&mut self, threads: u8) {
+        self.threads = threads.to_string();
+    }
+
+    /// A command on A.
+    pub(crate) fn command(&self, program: &str) -> Command {
+        let mut command = self.a.command(program);
+        let mounts = self.mounts.try_clone().unwrap();
+        // SAFETY: between fork and exec the closure makes a system call only.
+        unsafe { command.pre_exec(move || Ok(setns(mounts.as_fd(), CloneFlags::CLONE_NEWNS)?)) };
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// A command of weft on A, that is not the service.
+    pub(crate) fn weft(&self, words: &[&str]) -> Output {
+        let mut command = self.command(env!("CARGO_BIN_EXE_weft"));
+        self.manager.environment(&mut command);
+        command.args(words).output().unwrap()
+    }
+
+    /// The same, which has to go well; gives what it prints.
+    #[track_caller]
+    pub(crate) fn weft_ok(&self, words: &[&str]) -> String {
+        let output = self.weft(words);
+        assert!(output.status.success(), "weft {words:?}: {output:?}\n{}", self.log());
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Starts the service: what ExecStart= says, with what is in the store.
+    pub(crate) fn spawn(&mut self) {
+        self.manager.begin_run();
+        let mut command = self.command("sh");
+        // Only a shell can put its own number into the environment of what it becomes.
+        command.args(["-c", "LISTEN_PID=$$ exec \"$@\"", "sh", env!("CARGO_BIN_EXE_weft"), "up"]);
+        command.args([self.file.to_str().unwrap(), "--tun-threads", &self.threads, "--log", "debug"]);
+        self.manager.hand_over(&mut command);
+        let directory = self.manager.directory.path();
+        let number = std::fs::read_dir(directory).unwrap().count();
+        let log = directory.join(format!("log-{number}"));
+        command.stdout(Stdio::null()).stderr(File::create(&log).unwrap());
+        self.service = Some(Service { child: self.a.start(command).unwrap(), log });
+    }
+
+    /// The same, until it is ready.
+    #[track_caller]
+    pub(crate) fn start(&mut self) {
+        self.spawn();
+        wait_until("the service is ready", || {
+            let ended = self.service.as_mut().and_then(|service| service.child.try_wait().unwrap());
+            assert!(ended.is_none(), "it ended:\n{}", self.log());
+            let ready = self.log().contains("interface is up");
+            (ready && self.weft(&["status", NAME, "--sample", "0"]).status.success()).then_some(())
+        });
+        // The first state is written a moment later.
+        wait_until("all is kept", || self.manager.shared.names().contains(&self.state_name()).then_some(()));
+    }
+
+    pub(crate) fn state_name(&self) -> String {
+        format!("state-{NAME}")
+    }
+
+    pub(crate) fn log(&self) -> String {
+        self.service
+            .as_ref()
+            .map(|service| std::fs::read_to_string(&service.log).unwrap())
+            .unwrap_or_default()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        let service = self.service.as_ref().unwrap();
+        kill(Pid::from_raw(i32::try_from(service.child.id()).unwrap()), signal).unwrap();
+    }
+
+    /// Waits until the process has ended, however it does.
+    #[track_caller]
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        wait_until("the service ends", || self.service.as_mut().unwrap().child.try_wait().unwrap())
+    }
+
+    /// What ExecStopPost= says.
+    #[track_caller]
+    pub(crate) fn stop_post(&self) {
+        self.weft_ok(&["down", "--keep-kill-switch", self.file.to_str().unwrap()]);
+    }
+
+    /// `systemctl stop`, without what the service manager does at the very end.
+    #[track_caller]
+    pub(crate) fn stop(&mut self) {
+        self.manager.set(Doing::Stop);
+        self.signal(Signal::SIGTERM);
+        let status = self.wait();
+        assert!(status.success(), "{status}\n{}", self.log());
+        self.stop_post();
+        self.manager.set(Doing::Nothing);
+    }
+
+    /// The first half of `systemctl restart`.
+    #[track_caller]
+    pub(crate) fn stop_for_restart(&mut self) {
+        self.manager.set(Doing::Restart);
+        self.signal(Signal::SIGTERM);
+        let status = self.wait();
+        assert!(status.success(), "{status}\n{}", self.log());
+        assert!(self.log().contains("left as it is"), "{}", self.log());
+        self.stop_post();
+        self.manager.set(Doing::Nothing);
+    }
+
+    /// `systemctl restart`.
+    #[track_caller]
+    pub(crate) fn restart(&mut self) {
+        self.stop_for_restart();
+        self.start();
+        assert!(self.log().contains("going on with the interface"), "{}", self.log());
+    }
+
+    /// `weft status` of the service.
+    pub(crate) fn status(&self) -> Value {
+        let text = self.weft_ok(&["status", NAME, "--json", "--sample", "0"]);
+        let mut json: Value = serde_json::from_str(&text).unwrap();
+        json["interfaces"][0].take()
+    }
+
+    /// What ip(8) tells about the device with its addresses and routes, without what counts and expires.
+    #[track_caller]
+    pub(crate) fn picture(&self) -> Vec<String> {
+        let mut items = Vec::new();
+        for words in [
+            "address show dev weft0",
+            "-4 route show table all",
+            "-6 route show table all",
+            "-4 rule",
+            "-6 rule",
+        ] {
+            let output = self.ip(words);
+            items.extend(output.lines().map(|line| format!("{words}: {}", line.trim())));
+        }
+        items.retain(|item| !item.contains("valid_lft") && !item.contains("dev eth0"));
+        items
+    }
+
+    /// The rest of it where there is no device.
+    #[track_caller]
+    pub(crate) fn picture_without_device(&self) -> Vec<String> {
+        let all = ["-4 route show table all", "-6 route show table all", "-4 rule", "-6 rule"];
+        // The cable gets addresses of its own a moment after it was plugged in.
+        let lines =
+            all.iter().flat_map(|words| self.ip(words).lines().map(str::to_owned).collect::<Vec<_>>());
+        let mut items: Vec<String> = lines.filter(|line| !line.contains("eth0")).collect();
+        items.push(self.filter());
+        items
+    }
+
+    /// The tables of the packet filter.
+    pub(crate) fn filter(&self) -> String {
+        let output = self.command("nft").args(["-s", "list", "ruleset"]).output();
+        output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()
+    }
+
+    /// Waits until the service has said this.
+    #[track_caller]
+    pub(crate) fn wait_for_log(&self, text: &str) {
+        wait_until(text, || self.log().contains(text).then_some(()));
+    }
+
+    /// The state that the service manager keeps; nothing while it is being replaced.
+    pub(crate) fn left(&self) -> String {
+        use std::os::unix::fs::FileExt as _;
+        let Some(descriptor) = self.manager.get(&self.state_name()) else { return String::new() };
+        let file = File::from(descriptor);
+        let mut text = vec![0; usize::try_from(file.metadata().unwrap().len()).unwrap()];
+        file.read_exact_at(&mut text, 0).unwrap();
+        String::from_utf8(text).unwrap()
+    }
+
+    /// What ip(8) prints on A for these words.
+    #[track_caller]
+    pub(crate) fn ip(&self, words: &str) -> String {
+        let output = self.command("ip").args(words.split(' ')).output().unwrap();
+        assert!(output.status.success(), "ip {words}: {output:?}\n{}", self.log());
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Whether the device of A is there.
+    pub(crate) fn has_device(&self) -> bool {
+        self.command("ip").args(["link", "show", NAME]).output().unwrap().status.success()
+    }
+
+    /// How many queues the device of A has.
+    #[track_caller]
+    pub(crate) fn queues(&self) -> u64 {
+        let text = self.ip("-j -d link show weft0");
+        let json: Value = serde_json::from_str(&text).unwrap();
+        json[0]["linkinfo"]["info_data"]["numqueues"].as_u64().unwrap()
+    }
+
+    /// Begins to count handshakes on the cable.
+    pub(crate) fn initiations(&self) -> Initiations {
+        Initiations::count(&self.b)
+    }
+
+    /// A stream from an end to the other one.
+    #[track_caller]
+    pub(crate) fn stream(&self, from: u8) -> Stream {
+        let (from, to, address) =
+            if from == 1 { (&self.a, &self.b, inner(2)) } else { (&self.b, &self.a, inner(1)) };
+        let receiver = to.run(|| TcpReceiver::listen(SocketAddr::new(address, 0))).unwrap();
+        let senders = TcpSenders::start(from, receiver.local_addr(), 1, Amount::Count(u64::MAX), 7).unwrap();
+        let stream = Stream { receiver, senders };
+        stream.goes_on();
+        stream
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if let Some(service) = &mut self.service {
+            let _ = service.child.kill();
+            let _ = service.child.wait();
+            if std::thread::panicking() {
+                eprintln!("--- the service\n{}", std::fs::read_to_string(&service.log).unwrap_or_default());
+            }
+        }
+    }
+}
+
+/// A TCP connection through the tunnel, whose content is checked.
+pub(crate) struct Stream {
+    receiver: TcpReceiver,
+    senders: TcpSenders,
+}
+
+impl Stream {
+    /// Waits until some more of it has arrived.
+    #[track_caller]
+    pub(crate) fn goes_on(&self) {
+        let wanted = self.receiver.bytes() + (1 << 20);
+        wait_until("the stream goes on", || (self.receiver.bytes() >= wanted).then_some(()));
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.receiver.bytes()
+    }
+
+    /// Ends it, and checks that all of it has arrived unharmed over one connection.
+    #[track_caller]
+    pub(crate) fn end(self) {
+        self.goes_on();
+        self.senders.stop();
+        for sent in self.senders.finish() {
+            assert_eq!(sent.error, None);
+            assert_eq!(sent.confirmed, sent.bytes);
+        }
+        for received in self.receiver.finish() {
+            assert_eq!((received.first_mismatch, received.error), (None, None));
+        }
+    }
+}
+
+/// Mounts in which /run is empty.
+fn own_run() -> std::io::Result<OwnedFd> {
+    let make = || -> std::io::Result<OwnedFd> {
+        unshare(CloneFlags::CLONE_NEWNS)?;
+        let none = None::<&Path>;
+        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
+        let run = std::fs::canonicalize("/var/run")?;
+        mount(Some("tmpfs"), &run, Some("tmpfs"), MsFlags::empty(), none)?;
+        Ok(File::open("/proc/thread-self/ns/mnt")?.into())
+    };
+    std::thread::scope(|scope| scope.spawn(make).join())
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}

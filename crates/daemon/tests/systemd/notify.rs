@@ -1,0 +1,161 @@
+//! What the service manager is told, message by message: by `weft up`, and by `weft NAME` in place of wireguard-go.
+
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+use weft::lab::{self, Namespace};
+use weft_tunnel::PrivateKey;
+
+const PATIENCE: Duration = Duration::from_secs(45);
+
+/// A daemon and the service manager's end of its socket. Dropping it kills the daemon.
+struct Service {
+    namespace: Namespace,
+    directory: TempDir,
+    socket: UnixDatagram,
+    child: Option<Child>,
+}
+
+impl Service {
+    /// `None` where that is not permitted, which is said for `test`.
+    fn new(test: &str) -> Option<Self> {
+        if !lab::tun_permitted(test) {
+            return None;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let socket = UnixDatagram::bind(directory.path().join("notify")).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        Some(Self { namespace: Namespace::new("service").unwrap(), directory, socket, child: None })
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = self.namespace.command(env!("CARGO_BIN_EXE_weft"));
+        command.args(arguments).stdin(Stdio::null()).env("WEFT_RUNTIME_DIR", self.directory.path());
+        command
+    }
+
+    /// Starts weft, which is to be heard of within `watchdog`.
+    fn start(&mut self, arguments: &[&str], watchdog: Duration) {
+        let mut command = self.command(arguments);
+        command
+            .env("NOTIFY_SOCKET", self.directory.path().join("notify"))
+            .env("WATCHDOG_USEC", watchdog.as_micros().to_string());
+        self.child = Some(self.namespace.start(command).unwrap());
+    }
+
+    fn file(&self, text: &str) -> PathBuf {
+        let path = self.directory.path().join("weft0.conf");
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// The next message that is not about descriptors to keep.
+    fn next(&self) -> String {
+        let start = Instant::now();
+        loop {
+            let mut message = [0; 2048];
+            let length = self.socket.recv(&mut message).unwrap();
+            let message = String::from_utf8(message[..length].to_vec()).unwrap();
+            if !message.starts_with("FDSTORE") && message != "BARRIER=1\n" {
+                return message;
+            }
+            assert!(start.elapsed() < PATIENCE, "nothing but descriptors");
+        }
+    }
+
+    /// The next message that is not about the watchdog.
+    fn next_news(&self) -> String {
+        let start = Instant::now();
+        loop {
+            let message = self.next();
+            if message.trim() != "WATCHDOG=1" {
+                return message;
+            }
+            assert!(start.elapsed() < PATIENCE, "nothing but the watchdog");
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        let child = self.child.as_ref().unwrap();
+        kill(Pid::from_raw(child.id().cast_signed()), signal).unwrap();
+    }
+
+    fn wait(&mut self) -> Option<i32> {
+        self.child.take().unwrap().wait().unwrap().code()
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+#[test]
+fn an_interface_of_a_file_is_ready_reloaded_alive_and_stopping() {
+    let Some(mut service) = Service::new("an_interface_of_a_file_is_ready_reloaded_alive_and_stopping")
+    else {
+        return;
+    };
+    let key = PrivateKey::generate().unwrap();
+    let text = format!("[Interface]\nPrivateKey = {}\nAddress = 10.0.0.1/24\n", *key.to_base64());
+    let file = service.file(&text);
+    let target = file.to_str().unwrap();
+    service.start(&["up", target], Duration::from_millis(100));
+    assert_eq!(service.next_news(), "READY=1\nSTATUS=no peers\n");
+    // It is what it says.
+    let shown = service.command(&["status", "weft0"]).output().unwrap();
+    assert!(shown.status.success(), "{}", String::from_utf8_lossy(&shown.stderr));
+    for _ in 0..3 {
+        assert_eq!(service.next(), "WATCHDOG=1\n");
+    }
+    let peer = PrivateKey::generate().unwrap().public_key();
+    service.file(&format!("{text}[Peer]\nPublicKey = {peer}\nAllowedIPs = 10.0.0.2\n"));
+    let reload = |service: &Service| service.command(&["reload", target]).output().unwrap().status.success();
+    assert!(reload(&service));
+    let reloading = service.next_news();
+    assert!(reloading.starts_with("RELOADING=1\nMONOTONIC_USEC="), "{reloading}");
+    assert_eq!(service.next_news(), "READY=1\nSTATUS=no handshake with the peer within 3 min\n");
+    service.signal(Signal::SIGTERM);
+    assert_eq!(service.next_news(), "STOPPING=1\n");
+    assert_eq!(service.wait(), Some(0));
+}
+
+#[test]
+fn an_interface_in_place_of_wireguard_go_is_ready_alive_and_stopping() {
+    let Some(mut service) = Service::new("an_interface_in_place_of_wireguard_go_is_ready_alive_and_stopping")
+    else {
+        return;
+    };
+    service.start(&["weft1", "-f"], Duration::from_millis(100));
+    let ready = service.next_news();
+    assert!(ready.starts_with("READY=1\nSTATUS=no peers; the interface has no private key"), "{ready}");
+    for _ in 0..3 {
+        assert_eq!(service.next(), "WATCHDOG=1\n");
+    }
+    service.signal(Signal::SIGINT);
+    assert_eq!(service.next_news(), "STOPPING=1\n");
+    assert_eq!(service.wait(), Some(0));
+}
+
+#[test]
+fn a_start_that_waits_for_names_says_so() {
+    let Some(mut service) = Service::new("a_start_that_waits_for_names_says_so") else { return };
+    let (key, peer) = (PrivateKey::generate().unwrap(), PrivateKey::generate().unwrap().public_key());
+    let file = service.file(&format!(
+        "[Interface]\nPrivateKey = {}\n[Peer]\nPublicKey = {peer}\nEndpoint = no-such-host.invalid:1\n",
+        *key.to_base64()
+    ));
+    service.start(&["up", file.to_str().unwrap()], Duration::from_secs(60));
+    assert_eq!(service.next(), "STATUS=looking up the peers' endpoints\n");
+    service.signal(Signal::SIGTERM);
+    assert_eq!(service.wait(), None, "nothing is set up yet, and the signal ends it");
+}

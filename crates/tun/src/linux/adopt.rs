@@ -1,0 +1,110 @@
+//! Queues of a device that is there already: looked at, made more, made fewer. Whoever held them before (a service
+//! manager, the daemon before this one) may have had another number of them.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+
+use nix::errno::Errno;
+
+use super::queue::{self, QUEUE_FLAGS, request};
+use crate::config::{MAX_QUEUES, OpenError};
+
+mod ioctls {
+    use nix::sys::ioctl::ioctl_num_type as Number;
+
+    nix::ioctl_write_ptr_bad!(set_queue, libc::TUNSETQUEUE as Number, libc::ifreq);
+    nix::ioctl_none_bad!(get_network, libc::TUNGETDEVNETNS as Number);
+}
+
+/// Exactly `count` attached queues of the device `name` in the network namespace of this thread: those in `existing`,
+/// which must have passed [`check_queue`], then new ones; those that are too many are detached and closed. Without
+/// any the device is created.
+///
+/// Needs CAP_NET_ADMIN, unless there are as many as are wanted.
+///
+/// # Errors
+/// Those of [`crate::open`].
+pub fn open_queues(name: &str, mut existing: Vec<OwnedFd>, count: usize) -> Result<Vec<OwnedFd>, OpenError> {
+    if !queue::is_valid_name(name) {
+        return Err(OpenError::InvalidName { name: name.to_owned() });
+    }
+    if !(1..=MAX_QUEUES).contains(&count) {
+        return Err(OpenError::TooManyQueues { queues: count });
+    }
+    if existing.is_empty() {
+        return queue::create(name, count);
+    }
+    for (index, surplus) in existing.drain(count.min(existing.len())..).enumerate() {
+        // Closing it would do, if nobody else held it: until then the kernel would go on filling it.
+        detach(surplus.as_fd()).map_err(|errno| OpenError::Io {
+            action: "detach a queue",
+            name: format!("{name}, queue {}", count + index),
+            source: errno.into(),
+        })?;
+    }
+    while existing.len() < count {
+        existing.push(attach(name)?);
+    }
+    Ok(existing)
+}
+
+/// Whether a descriptor is an attached queue of the device `name` in the network namespace of this thread, as weft
+/// makes them: packets alone, each behind a virtio header, one queue of several.
+///
+/// # Errors
+/// What it is instead.
+pub fn check_queue(descriptor: &OwnedFd, name: &str) -> Result<(), String> {
+    let (actual, flags) = queue::describe(descriptor.as_fd())
+        .map_err(|errno| format!("it is not an attached TUN queue ({})", errno.desc()))?;
+    if actual != name {
+        return Err(format!("it belongs to interface {actual}"));
+    }
+    let wanted = QUEUE_FLAGS | libc::IFF_MULTI_QUEUE;
+    // IFF_NO_PI cannot be seen: the kernel answers with another flag of the same value.
+    let seen = wanted & !libc::IFF_NO_PI;
+    if flags & seen != seen {
+        return Err("it was made in another way than weft does".to_owned());
+    }
+    if flags & libc::IFF_DETACH_QUEUE != 0 {
+        return Err("it was detached from its device".to_owned());
+    }
+    match is_elsewhere(descriptor.as_fd()) {
+        Ok(true) => Err(format!("interface {name} was moved to another network namespace")),
+        // An old kernel does not tell.
+        Ok(false) | Err(_) => Ok(()),
+    }
+}
+
+fn attach(name: &str) -> Result<OwnedFd, OpenError> {
+    let failed = |source| queue::open_error("attach a queue", name, source);
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_CLOEXEC)
+        .open("/dev/net/tun")
+        .map_err(|error| queue::driver_error(name, error))?;
+    let request = request(name, QUEUE_FLAGS | libc::IFF_MULTI_QUEUE);
+    queue::attach_to(&file, &request).map_err(|errno| failed(errno.into()))?;
+    let descriptor = OwnedFd::from(file);
+    // With the name free, another device would have been made.
+    check_queue(&descriptor, name).map_err(|reason| failed(io::Error::other(reason)))?;
+    Ok(descriptor)
+}
+
+fn detach(descriptor: BorrowedFd<'_>) -> Result<(), Errno> {
+    let request = request("", libc::IFF_DETACH_QUEUE);
+    // SAFETY: the ioctl reads an ifreq, and `request` is one that lives until it returns.
+    unsafe { ioctls::set_queue(descriptor.as_raw_fd(), &request) }.map(drop)
+}
+
+/// Whether the device is in another network namespace than this thread.
+fn is_elsewhere(descriptor: BorrowedFd<'_>) -> io::Result<bool> {
+    // SAFETY: the ioctl takes no argument.
+    let network = unsafe { ioctls::get_network(descriptor.as_raw_fd()) }?;
+    // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
+    let network = std::fs::File::from(unsafe { OwnedFd::from_raw_fd(network) });
+    let (theirs, ours) = (network.metadata()?, std::fs::metadata("/proc/thread-self/ns/net")?);
+    Ok((theirs.dev(), theirs.ino()) != (ours.dev(), ours.ino()))
+}
