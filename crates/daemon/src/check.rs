@@ -92,6 +92,9 @@ fn add_host_rows(table: &mut Table, config: &Config) {
     if host.mss_clamp {
         table.add_row(["MSS clamp", "on"]);
     }
+    if let Some(address) = &host.metrics.address {
+        table.add_row(["metrics", &address.to_string()]);
+    }
 }
 
 fn public_key(interface: &Interface) -> Option<String> {
@@ -180,6 +183,8 @@ struct InterfaceReport {
     kill_switch: String,
     path_mtu_discovery: bool,
     mss_clamp: bool,
+    metrics: Option<String>,
+    metrics_hosts: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -274,6 +279,8 @@ impl InterfaceReport {
             kill_switch: host.kill_switch.to_string(),
             path_mtu_discovery: host.path_mtu_discovery,
             mss_clamp: host.mss_clamp,
+            metrics: host.metrics.address.as_ref().map(ToString::to_string),
+            metrics_hosts: host.metrics.hosts.iter().map(|name| name.as_str().to_owned()).collect(),
         }
     }
 }

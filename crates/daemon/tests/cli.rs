@@ -136,6 +136,8 @@ fn every_wrong_line_is_named_with_its_file_line_and_key() {
         ("interface", "# weft: KillSwitch = yes", "KillSwitch", "allow-local"),
         ("interface", "#Weft: MssClamp = true", "MssClamp", "`on`"),
         ("interface", "  # weft: PathMtuDiscovery =", "PathMtuDiscovery", "`on`"),
+        ("interface", "# weft: Metrics = 9586", "Metrics", "127.0.0.1:9586"),
+        ("interface", "# weft: MetricsHost = gw.example:9586", "MetricsHost", "gateway.example"),
         ("interface", "# weft: KilSwitch = on", "KilSwitch", "did you mean `KillSwitch`?"),
         ("interface", "# weft: Bogus = on", "Bogus", "no such setting"),
         ("interface", "# weft: a word about it", "", "a comment that begins with"),
@@ -283,7 +285,8 @@ fn every_key_of_wg_quick_and_of_weft_is_shown() {
     let text = format!(
         "[Interface]\nPrivateKey={KEY}\nDNS = 192.0.2.53, corp.example, ~.\nSaveConfig = true\n\
          PostUp = echo up # %i\nPreDown = wg set %i peer {PEER} remove\nPostUp = echo again\n\
-         # weft: KillSwitch = allow-local\n#weft:mssclamp=on\n# weft: PathMtuDiscovery = on\n"
+         # weft: KillSwitch = allow-local\n#weft:mssclamp=on\n# weft: PathMtuDiscovery = on\n\
+         # weft: Metrics = [::1]:9586\n# weft: MetricsHost = GW.example, gw\n"
     );
     let (_directory, path) = file("wg0.conf", text.as_bytes());
     let shown = run(&["check", path.to_str().unwrap()], "");
@@ -294,6 +297,7 @@ fn every_key_of_wg_quick_and_of_weft_is_shown() {
         "echo again",
         "wg set %i peer …= remove",
         "allow-local",
+        "[::1]:9586",
     ] {
         assert!(shown.stdout.contains(part), "{part} in:\n{}", shown.stdout);
     }
@@ -307,6 +311,8 @@ fn every_key_of_wg_quick_and_of_weft_is_shown() {
     );
     assert_eq!(interface["hooks"][0]["command"], "echo up # %i");
     assert_eq!(interface["kill_switch"], "allow-local");
+    assert_eq!(interface["metrics"], "[::1]:9586");
+    assert_eq!(interface["metrics_hosts"], serde_json::json!(["gw.example", "gw"]));
     for key in ["save_config", "path_mtu_discovery", "mss_clamp"] {
         assert_eq!(interface[key], true, "{key}");
     }

@@ -8,6 +8,9 @@ use socket2::{Domain, Protocol, Socket, Type};
 use super::Address;
 use crate::exit;
 
+#[cfg_attr(target_os = "linux", path = "listener/inherited.rs")]
+#[cfg_attr(not(target_os = "linux"), path = "listener/nothing_inherited.rs")]
+mod inherited;
 #[cfg_attr(unix, path = "listener/unix.rs")]
 #[cfg_attr(not(unix), path = "listener/other.rs")]
 mod local;

@@ -153,12 +153,18 @@ impl Writer {
         let needed = self.stored.len() + usize::from(!self.stored.contains(&self.names.state()));
         let room = std::env::var("FDSTORE").ok().and_then(|room| room.parse().ok());
         let has_room = room.is_none_or(|room: usize| room >= needed);
-        let kept = self.store.settle().ok().and_then(|()| service_manager::job().ok()).map(|job| job.kept);
-        if has_room && kept.is_none_or(|kept| kept as usize >= self.stored.len()) {
-            return;
-        }
-        let reason =
-            format!("the service manager does not keep {needed} descriptors: raise FileDescriptorStoreMax=");
+        let reason = match self.store.settle() {
+            Err(error) => format!("the service manager does not take descriptors: {error}"),
+            Ok(()) => {
+                let kept = service_manager::job().ok().map(|job| job.kept);
+                if has_room && kept.is_none_or(|kept| kept as usize >= self.stored.len()) {
+                    return;
+                }
+                format!(
+                    "the service manager does not keep {needed} descriptors: raise FileDescriptorStoreMax="
+                )
+            }
+        };
         tracing::warn!("a restart will interrupt the interface: {reason}");
         self.useless = Some(reason);
         for name in std::mem::take(&mut self.stored) {
@@ -232,6 +238,9 @@ impl Writer {
 
     /// Has everything given up. What fails is of no use to anybody, and goes with the service.
     pub(super) fn withdraw(self) {
+        if self.stored.is_empty() {
+            return;
+        }
         let forgotten = self.stored.iter().try_for_each(|name| self.store.forget(name));
         if let Err(error) = forgotten.and_then(|()| self.store.settle()) {
             tracing::debug!(%error, "cannot empty the file-descriptor store");

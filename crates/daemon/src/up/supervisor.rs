@@ -70,7 +70,10 @@ pub(super) fn run(
 ) -> Result<(), UpError> {
     let began = (Instant::now(), SystemTime::now());
     // First of all: an address that cannot be had is the only thing that is told, and nothing has to be undone.
-    let metrics = config.interface.host.metrics.address.as_ref().map(metrics::Listener::open).transpose()?;
+    let metrics = match metrics::Listener::inherited() {
+        Some(inherited) => Some(inherited),
+        None => config.interface.host.metrics.address.as_ref().map(metrics::Listener::open).transpose()?,
+    };
     let handover = Handover::take(&config.interface.name);
     // Nothing is set up yet, so a signal during the look-ups may simply end the process.
     let endpoints = match handover.places(&config) {

@@ -3,6 +3,7 @@
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -17,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(45);
 struct Service {
     namespace: Namespace,
     directory: TempDir,
-    socket: UnixDatagram,
+    messages: Receiver<String>,
     child: Option<Child>,
 }
 
@@ -29,8 +30,8 @@ impl Service {
         }
         let directory = tempfile::tempdir().unwrap();
         let socket = UnixDatagram::bind(directory.path().join("notify")).unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        Some(Self { namespace: Namespace::new("service").unwrap(), directory, socket, child: None })
+        let namespace = Namespace::new("service").unwrap();
+        Some(Self { namespace, directory, messages: listen(socket), child: None })
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
@@ -44,6 +45,8 @@ impl Service {
         let mut command = self.command(arguments);
         command
             .env("NOTIFY_SOCKET", self.directory.path().join("notify"))
+            // It keeps no descriptors.
+            .env("FDSTORE", "0")
             .env("WATCHDOG_USEC", watchdog.as_micros().to_string());
         self.child = Some(self.namespace.start(command).unwrap());
     }
@@ -55,9 +58,7 @@ impl Service {
     }
 
     fn next(&self) -> String {
-        let mut message = [0; 2048];
-        let length = self.socket.recv(&mut message).unwrap();
-        String::from_utf8(message[..length].to_vec()).unwrap()
+        self.messages.recv_timeout(PATIENCE).unwrap()
     }
 
     /// The next message that is not about the watchdog.
@@ -80,6 +81,23 @@ impl Service {
     fn wait(&mut self) -> Option<i32> {
         self.child.take().unwrap().wait().unwrap().code()
     }
+}
+
+/// Takes every message at once, as a service manager does: a queue that is full would hold the daemon up. Those about
+/// descriptors to keep are left out; the descriptors are closed.
+fn listen(socket: UnixDatagram) -> Receiver<String> {
+    let (sender, messages) = channel();
+    std::thread::spawn(move || {
+        let mut message = [0; 2048];
+        while let Ok(length) = socket.recv(&mut message) {
+            let message = String::from_utf8(message[..length].to_vec()).unwrap();
+            let is_of_the_store = message.starts_with("FDSTORE") || message.starts_with("BARRIER");
+            if !is_of_the_store && sender.send(message).is_err() {
+                return;
+            }
+        }
+    });
+    messages
 }
 
 impl Drop for Service {

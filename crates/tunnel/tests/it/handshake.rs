@@ -20,6 +20,9 @@ fn one_handshake_carries_the_packets_that_waited_for_it_in_order() {
     assert_eq!(world.nodes[A].events, [Event::HandshakeComplete { peer: key }]);
     assert_eq!(world.nodes[B].events, [Event::HandshakeComplete { peer: world.nodes[A].public_key() }]);
     assert_eq!((world.nodes[A].stats().handshakes, world.nodes[B].stats().handshakes), (1, 1));
+    let sent =
+        |node: usize| (world.nodes[node].stats().initiations_sent, world.nodes[node].stats().responses_sent);
+    assert_eq!((sent(A), sent(B)), ((1, 0), (0, 1)));
     assert_eq!(world.nodes[A].stats().sealed, 9);
     assert_eq!(world.nodes[B].stats().opened, 9);
 }
@@ -133,6 +136,7 @@ fn a_handshake_is_repeated_every_5_seconds_and_given_up_after_90() {
     let told = [unanswered(3), unanswered(9), unanswered(15), Event::HandshakeFailed { peer }];
     assert_eq!(world.nodes[A].events, told);
     assert_eq!(world.nodes[A].dropped(DropReason::HandshakeTimeout), 2);
+    assert_eq!(world.nodes[A].stats().handshakes_timed_out, 1);
     assert_eq!((world.nodes[A].stats().staged_bytes, world.nodes[A].stats().staged_segments), (0, 0));
     assert_eq!(world.nodes[A].tunnel.poll_timeout(), None);
 

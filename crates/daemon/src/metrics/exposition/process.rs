@@ -9,7 +9,6 @@ use super::Writer;
 mod platform;
 
 /// What the system says of the process.
-#[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "nobody makes one there"))]
 struct Process {
     cpu_seconds: f64,
     resident_bytes: u64,

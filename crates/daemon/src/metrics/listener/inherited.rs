@@ -1,0 +1,61 @@
+//! A listening socket that the service manager made (systemd.socket(5)).
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use socket2::{Socket, Type};
+
+use super::{Listener, ListenerSocket, LocalListener};
+use crate::metrics::Address;
+use crate::service_manager;
+
+/// What a socket unit calls it (`FileDescriptorName=metrics`).
+const NAME: &str = "metrics";
+
+impl Listener {
+    /// The socket that the service manager handed over for metrics, if it did. One that cannot be used is warned of.
+    pub fn inherited() -> Option<Self> {
+        let inherited = service_manager::take(|name| name == NAME).into_iter().next()?;
+        let adopted = Self::adopt(inherited.descriptor);
+        adopted
+            .inspect_err(|error| tracing::warn!("cannot serve metrics on the socket `{NAME}`: {error}"))
+            .ok()
+    }
+
+    /// A socket that listens already, TCP or Unix.
+    fn adopt(descriptor: OwnedFd) -> io::Result<Self> {
+        let socket = Socket::from(descriptor);
+        if socket.r#type()? != Type::STREAM || !socket.is_listener()? {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no stream socket that listens"));
+        }
+        socket.set_nonblocking(true)?;
+        let address = socket.local_addr()?;
+        if let Some(address) = address.as_socket() {
+            return Ok(Self { address: Address::Tcp(address), socket: ListenerSocket::Tcp(socket.into()) });
+        }
+        let path = address.as_pathname().unwrap_or_else(|| Path::new("")).to_owned();
+        let local = LocalListener { socket: socket.into(), file: None };
+        Ok(Self { address: Address::Unix(path), socket: ListenerSocket::Local(local) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn sockets_that_listen_are_taken_over_and_others_are_not() {
+        let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = Address::Tcp(tcp.local_addr().unwrap());
+        assert_eq!(Listener::adopt(tcp.into()).unwrap().address(), &address);
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("metrics");
+        let local = UnixListener::bind(&path).unwrap();
+        assert_eq!(Listener::adopt(local.into()).unwrap().address(), &Address::Unix(path));
+        assert!(Listener::adopt(std::net::UdpSocket::bind("127.0.0.1:0").unwrap().into()).is_err());
+        assert!(Listener::adopt(std::fs::File::open("/dev/null").unwrap().into()).is_err());
+    }
+}
