@@ -59,6 +59,7 @@ impl Inbound {
         control: &mut ControlQueue,
     ) -> Result<Turn, DataplaneError> {
         let mut budget = BUDGET;
+        let mut has_received = false;
         while budget > 0 {
             match tun.poll_send_ready(cx) {
                 Poll::Ready(Ok(())) => {
@@ -79,7 +80,9 @@ impl Inbound {
                     }
                 }
             }
-            if self.buffers.is_done() {
+            // What waits in the socket behind a source that fills it is let past that source in here.
+            if self.buffers.is_done() || !has_received && self.buffers.has_room() {
+                has_received = true;
                 match udp.poll_recv(cx, &mut self.buffers) {
                     Poll::Ready(Ok(_)) => self.failed_calls = 0,
                     Poll::Ready(Err(error)) => {
@@ -91,30 +94,32 @@ impl Inbound {
                         budget = budget.saturating_sub(DATAGRAM_COST);
                         continue;
                     }
-                    Poll::Pending => return Ok(Turn::Idle),
+                    Poll::Pending if self.buffers.is_done() => return Ok(Turn::Idle),
+                    Poll::Pending => {}
                 }
             }
             if self.stalled {
                 self.drop_data(now, tunnel, control);
                 budget = 0;
             } else {
-                let cost = self.open(now, tunnel, tun, control)?;
+                let cost = self.open(now, budget, tunnel, tun, control)?;
                 budget = budget.saturating_sub(cost);
             }
         }
         Ok(Turn::Busy)
     }
 
-    /// Opens what was received, as far as the slab has room, and hands it to the writers. Gives what it cost.
+    /// Opens what was received, as far as budget and slab go, and hands it to the writers. Gives what it cost.
     fn open(
         &mut self,
         now: Instant,
+        budget: usize,
         tunnel: &mut Tunnel,
         tun: &mut impl Tun,
         control: &mut ControlQueue,
     ) -> Result<usize, DataplaneError> {
         let mut cost = 0;
-        while tun.plain_slab().room() >= MAX_PACKET {
+        while cost < budget && tun.plain_slab().room() >= MAX_PACKET {
             let Some(received) = self.buffers.next() else { break };
             let whole = received.whole();
             tunnel.count_drop(DropReason::TruncatedDatagram, u64::from(received.truncated));
