@@ -1,7 +1,6 @@
 //! `weft-bench peers` with a few peers, without looking at a clock: every handshake comes through, and at a modest
 //! rate no packet of any peer is lost or displaced.
 #![cfg(target_os = "linux")]
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::path::Path;
 use std::process::Command;

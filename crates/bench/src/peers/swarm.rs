@@ -203,13 +203,12 @@ impl Swarm {
         for event in &events[..ready] {
             let lane = event.data() as usize;
             let Some(client) = self.clients.get_mut(lane) else { continue };
-            client.receive(now, &mut self.bench, |port, payload| match (port, Stamp::read(payload)) {
+            client.receive(now, &mut self.bench, |port, payload| {
                 // An answer comes to the port that asked; what is sent to a client carries its lane.
-                (CLIENT, Some(stamp)) => {
+                if let (CLIENT, Some(stamp)) = (port, Stamp::read(payload)) {
                     ledger.arrived(stamp.run, stamp.lane as usize, stamp.number);
                     echo(stamp);
                 }
-                _ => {}
             })?;
         }
         if now >= self.timers_at {
