@@ -69,10 +69,11 @@ export SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1
 timeout 150 systemd-nspawn -q -D "$root" --machine="weft-package-$$" --boot --register=no --keep-unit --private-network \
     --link-journal=no --resolv-conf=off --timezone=off --system-call-filter=bpf --capability=CAP_BPF,CAP_PERFMON \
     --bind=/dev/net/tun --bind="$out/out:/out" --console=pipe -- systemd.unit=ci.target >"$out/console" 2>&1 </dev/null || true
-if [ -n "$groups" ] && [ -d "$groups/weft-package-$$" ]; then
-    echo $$ >"$groups/cgroup.procs" || true
-    find "$groups/weft-package-$$" -depth -type d -exec rmdir {} + 2>/dev/null || true
-fi
+[ -z "$groups" ] || echo $$ >"$groups/cgroup.procs" || true
+# systemd-nspawn makes the same groups in the hierarchy of an older systemd.
+for group in "$groups/weft-package-$$" "/sys/fs/cgroup/systemd/weft-package-$$"; do
+    [ ! -d "$group" ] || find "$group" -depth -type d -exec rmdir {} \; || true
+done
 cat "$out/out/log" 2>/dev/null || true
 if [ -e "$out/out/booted" ]; then
     cat "$out/out/booted" >>"$out/results"
