@@ -60,6 +60,15 @@ Examples:
     ///
     /// Needs root, and for --peer wg (wireguard-tools) and the programs to compare with; no iperf3, no netem.
     Rtt(crate::rtt::RttArgs),
+    /// Measure a gateway with thousands of peers, many of which are there at once.
+    ///
+    /// Needs root, and for others than weft wg (wireguard-tools); no iperf3.
+    #[command(after_help = "\
+Examples:
+  weft-bench peers
+  weft-bench peers --weft old=/tmp/weft --weft new=target/release/weft --work throughput --rounds 5
+  weft-bench peers --configured 1000 --active 100 --burst 1 'go=wireguard-go -f {interface}' --weft target/release/weft")]
+    Peers(crate::peers::PeersArgs),
     /// Measure weft over TUN threads, TCP streams and MTUs, with what TCP saw out of order.
     #[command(after_help = "\
 Examples:

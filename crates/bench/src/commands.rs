@@ -8,7 +8,7 @@ use crate::cli::{Command, MeasureArgs, SettingArgs};
 use crate::implementation::Implementation;
 use crate::report::{self, Report};
 use crate::rounds::{self, Plan, Subject};
-use crate::{link, rtt, stages};
+use crate::{link, peers, rtt, stages};
 
 mod compare;
 mod sweep;
@@ -26,6 +26,7 @@ pub(crate) fn run(command: &Command) -> Result<()> {
         Command::Stages(args) => stages::run(args),
         Command::Link(args) => link::run(args),
         Command::Rtt(args) => rtt::run(args),
+        Command::Peers(args) => peers::run(args),
     }
 }
 

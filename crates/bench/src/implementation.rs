@@ -209,14 +209,14 @@ fn start_other(
 }
 
 /// A file that nobody else can read: it has a key in it.
-fn write_private(path: &Path, text: &str) -> Result<()> {
+pub(crate) fn write_private(path: &Path, text: &str) -> Result<()> {
     use std::io::Write as _;
     use std::os::unix::fs::OpenOptionsExt as _;
     let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     Ok(file.write_all(text.as_bytes())?)
 }
 
-fn wg(arguments: &[&str]) -> Result<()> {
+pub(crate) fn wg(arguments: &[&str]) -> Result<()> {
     let output = Command::new("wg").args(arguments).output().context("cannot start wg")?;
     let error = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "wg {} failed: {}", arguments.join(" "), error.trim());

@@ -33,6 +33,11 @@ mod machine;
 #[cfg(target_os = "linux")]
 mod measure;
 #[cfg(target_os = "linux")]
+mod peers;
+#[cfg(not(target_os = "linux"))]
+#[path = "peers/unsupported.rs"]
+mod peers;
+#[cfg(target_os = "linux")]
 mod plot;
 #[cfg(target_os = "linux")]
 mod process;

@@ -180,7 +180,7 @@ pub(crate) fn check_permission() -> Result<()> {
     namespace("probe").map(drop)
 }
 
-fn namespace(name: &str) -> Result<Namespace> {
+pub(crate) fn namespace(name: &str) -> Result<Namespace> {
     Namespace::new(name).map_err(|error| match error.kind() {
         std::io::ErrorKind::PermissionDenied => permission::Missing(error).into(),
         _ => anyhow!(error).context("cannot make a network namespace"),

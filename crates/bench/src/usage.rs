@@ -58,6 +58,13 @@ pub(crate) fn peak_rss(process: u32) -> Result<u64> {
     Ok(number(&status, "VmHWM").context("the kernel does not say how much memory a process used")? * 1024)
 }
 
+/// The part of memory that the process has in use, in bytes.
+pub(crate) fn rss(process: u32) -> Result<u64> {
+    let status =
+        std::fs::read_to_string(format!("/proc/{process}/status")).context("cannot read a status")?;
+    Ok(number(&status, "VmRSS").context("the kernel does not say how much memory a process uses")? * 1024)
+}
+
 /// A number of a `/proc/PID/status`.
 fn number(status: &str, name: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;

@@ -32,7 +32,7 @@ pub trait Udp {
     /// `Ready(Err(_))` means that nothing of the transmit can ever be sent.
     fn poll_send(&mut self, cx: &mut Context<'_>, transmit: &Transmit<'_>) -> Poll<Result<Sent, SendError>>;
 
-    /// Replaces what is in `buffers` with what has arrived, and says how many of them were filled: at least one.
+    /// Adds what has arrived to `buffers`, one of which has to be free, and says how many were filled: at least one.
     ///
     /// The waker is registered only with `Pending`: after `Ready` there may be more. An error is one of the
     /// socket (out of memory, say); the next call goes on.

@@ -64,7 +64,7 @@ impl Udp for FakeUdp {
     }
 
     fn poll_recv(&mut self, cx: &mut Context<'_>, buffers: &mut RecvBuffers) -> Poll<io::Result<usize>> {
-        buffers.clear();
+        let before = buffers.filled();
         let mut network = self.network.borrow_mut();
         let own = network.sockets.get_mut(&self.address).unwrap();
         while buffers.filled() < RecvBuffers::COUNT
@@ -74,8 +74,8 @@ impl Udp for FakeUdp {
             let len = datagram.len();
             buffers.push(RecvMeta { source, local: None, ecn: Ecn::NotEct, len, stride: len }, false);
         }
-        if buffers.filled() > 0 {
-            return Poll::Ready(Ok(buffers.filled()));
+        if buffers.filled() > before {
+            return Poll::Ready(Ok(buffers.filled() - before));
         }
         own.reader = Some(cx.waker().clone());
         Poll::Pending

@@ -8,25 +8,53 @@ use ipnet::IpNet;
 
 use crate::peer::PeerId;
 
-/// Addresses whose peer is remembered: a walk down the table costs as much as all else that is done with a header.
+/// Addresses whose peer is remembered, at least: a walk down the table costs as much as all else that is done with a
+/// header.
 const REMEMBERED: usize = 256;
+/// The same, at most: 24 bytes each. Up to there two for each prefix, so that the addresses of many peers seldom meet.
+const MOST_REMEMBERED: usize = 16_384;
 
 /// The allowed-ips of every peer. A prefix belongs to one peer only.
 pub(crate) struct AllowedIps {
     table: IpNetworkTable<PeerId>,
-    /// What the table said of addresses that were asked for, each at the one place that its hash allows it.
-    remembered: Box<[Option<(IpAddr, PeerId)>; REMEMBERED]>,
+    prefixes: usize,
+    /// What the table said of addresses that were asked for, each at the one place that its hash allows it. Their number
+    /// is a power of two.
+    remembered: Box<[Option<(IpAddr, PeerId)>]>,
+    /// Whether anything is remembered: thousands of changes in a row forget once.
+    remembers: bool,
 }
 
 impl AllowedIps {
     pub(crate) fn new() -> Self {
-        Self { table: IpNetworkTable::new(), remembered: Box::new([None; REMEMBERED]) }
+        let remembered = vec![None; REMEMBERED].into_boxed_slice();
+        Self { table: IpNetworkTable::new(), prefixes: 0, remembered, remembers: false }
+    }
+
+    /// What was remembered may be wrong now.
+    fn forget(&mut self) {
+        if std::mem::take(&mut self.remembers) {
+            self.remembered.fill(None);
+        }
+    }
+
+    /// Makes room to remember more, where there are more prefixes.
+    fn grow(&mut self) {
+        let places = (2 * self.prefixes).next_power_of_two().clamp(REMEMBERED, MOST_REMEMBERED);
+        if places > self.remembered.len() {
+            self.remembered = vec![None; places].into_boxed_slice();
+        }
     }
 
     /// Gives `network` to `peer`, taking it from the peer that had it, and says who that was.
     pub(crate) fn insert(&mut self, network: IpNet, peer: PeerId) -> Option<PeerId> {
-        self.remembered.fill(None);
-        self.table.insert(key_of(network)?, peer)
+        self.forget();
+        let before = self.table.insert(key_of(network)?, peer);
+        if before.is_none() {
+            self.prefixes += 1;
+            self.grow();
+        }
+        before
     }
 
     /// Takes `network` from `peer`; false if it is not its own.
@@ -35,14 +63,17 @@ impl AllowedIps {
         if self.table.exact_match(key) != Some(&peer) {
             return false;
         }
-        self.remembered.fill(None);
-        self.table.remove(key).is_some()
+        self.forget();
+        let had = self.table.remove(key).is_some();
+        self.prefixes -= usize::from(had);
+        had
     }
 
     /// The peer that `address` belongs to.
     #[inline]
     pub(crate) fn peer_of(&mut self, address: IpAddr) -> Option<PeerId> {
-        let place = &mut self.remembered[place_of(address)];
+        let place = place_of(address, self.remembered.len());
+        let place = &mut self.remembered[place];
         if let Some((known, peer)) = place
             && *known == address
         {
@@ -53,13 +84,20 @@ impl AllowedIps {
             IpAddr::V6(address) => self.table.longest_match_ipv6(address).map(|(_, peer)| *peer),
         }?;
         *place = Some((address, peer));
+        self.remembers = true;
         Some(peer)
     }
 
     /// Takes every prefix from `peer`.
     pub(crate) fn remove_peer(&mut self, peer: PeerId) {
-        self.remembered.fill(None);
-        self.table.retain(|_, owner| *owner != peer);
+        self.forget();
+        let mut left = 0;
+        self.table.retain(|_, owner| {
+            let stays = *owner != peer;
+            left += usize::from(stays);
+            stays
+        });
+        self.prefixes = left;
     }
 }
 
@@ -71,9 +109,9 @@ fn key_of(network: IpNet) -> Option<IpNetwork> {
     }
 }
 
-/// Where an address may be remembered. Addresses that count up spread evenly (Fibonacci hashing).
+/// Where an address may be remembered, of so many places: a power of two above 1. Addresses that count up spread evenly (Fibonacci hashing).
 #[inline]
-fn place_of(address: IpAddr) -> usize {
+fn place_of(address: IpAddr, places: usize) -> usize {
     const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
     let bits = match address {
         IpAddr::V4(address) => u64::from(address.to_bits()),
@@ -82,7 +120,7 @@ fn place_of(address: IpAddr) -> usize {
             bits as u64 ^ ((bits >> 64) as u64).rotate_left(32)
         }
     };
-    (bits.wrapping_mul(GOLDEN_RATIO) >> (64 - REMEMBERED.trailing_zeros())) as usize
+    (bits.wrapping_mul(GOLDEN_RATIO) >> (64 - places.trailing_zeros())) as usize
 }
 
 #[cfg(test)]
@@ -115,12 +153,33 @@ mod tests {
     fn addresses_that_count_up_have_places_of_their_own() {
         for base in ["10.0.0.0", "2001:db8::", "2001:db8:1:2::"] {
             let places = (0..REMEMBERED as u128).map(|number| match base.parse().unwrap() {
-                IpAddr::V4(base) => place_of(IpAddr::V4((base.to_bits() + number as u32).into())),
-                IpAddr::V6(base) => place_of(IpAddr::V6((base.to_bits() + number).into())),
+                IpAddr::V4(base) => place_of(IpAddr::V4((base.to_bits() + number as u32).into()), REMEMBERED),
+                IpAddr::V6(base) => place_of(IpAddr::V6((base.to_bits() + number).into()), REMEMBERED),
             });
             let distinct = places.collect::<std::collections::HashSet<_>>().len();
             assert!(distinct > REMEMBERED / 2, "{base}: {distinct}");
         }
+    }
+
+    #[test]
+    fn the_addresses_of_thousands_of_peers_are_remembered_and_a_change_is_seen() {
+        let address = |peer: u32| IpAddr::V4((0x0a00_0000 + peer).into());
+        let mut table = AllowedIps::new();
+        for peer in 0..5000 {
+            table.insert(address(peer).into(), PeerId::for_test(peer));
+        }
+        for _ in 0..2 {
+            for peer in 0..5000 {
+                assert_eq!(table.peer_of(address(peer)), Some(PeerId::for_test(peer)));
+            }
+        }
+        let remembered = table.remembered.iter().flatten().count();
+        assert!(remembered > 4000, "{remembered}");
+        table.insert(address(7).into(), PeerId::for_test(8));
+        assert_eq!(table.peer_of(address(7)), Some(PeerId::for_test(8)));
+        table.remove_peer(PeerId::for_test(8));
+        assert_eq!((table.peer_of(address(7)), table.prefixes), (None, 4998));
+        assert!(table.remembered.len() <= MOST_REMEMBERED);
     }
 
     /// Few bits vary, so that prefixes nest and collide.

@@ -64,6 +64,7 @@ impl Inbound {
     ) -> Result<Turn, DataplaneError> {
         let now = clock.now();
         let mut budget = BUDGET;
+        let mut has_received = false;
         while budget > 0 {
             match tun.poll_send_ready(cx) {
                 Poll::Ready(Ok(())) => {
@@ -85,7 +86,9 @@ impl Inbound {
                 }
             }
             clock.begin_stage();
-            if self.buffers.is_done() {
+            // What waits in the socket behind a source that fills it is let past that source in here.
+            if self.buffers.is_done() || !has_received && self.buffers.has_room() {
+                has_received = true;
                 match udp.poll_recv(cx, &mut self.buffers) {
                     Poll::Ready(Ok(_)) => {
                         self.failed_calls = 0;
@@ -100,7 +103,8 @@ impl Inbound {
                         budget = budget.saturating_sub(DATAGRAM_COST);
                         continue;
                     }
-                    Poll::Pending => return Ok(Turn::Idle),
+                    Poll::Pending if self.buffers.is_done() => return Ok(Turn::Idle),
+                    Poll::Pending => {}
                 }
             }
             if self.stalled {
@@ -108,9 +112,9 @@ impl Inbound {
                 budget = 0;
             } else {
                 let cost = if captures.is_on() {
-                    self.open::<true>(clock, tunnel, tun, control, captures)?
+                    self.open::<true>(clock, budget, tunnel, tun, control, captures)?
                 } else {
-                    self.open::<false>(clock, tunnel, tun, control, captures)?
+                    self.open::<false>(clock, budget, tunnel, tun, control, captures)?
                 };
                 budget = budget.saturating_sub(cost);
             }
@@ -118,18 +122,19 @@ impl Inbound {
         Ok(Turn::Busy)
     }
 
-    /// Opens what was received, as far as the slab has room, and hands it to the writers. Gives what it cost.
+    /// Opens what was received, as far as budget and slab go, and hands it to the writers. Gives what it cost.
     /// `CAPTURED`: somebody captures; without, no packet pays for the question.
     fn open<const CAPTURED: bool>(
         &mut self,
         clock: &mut TurnClock,
+        budget: usize,
         tunnel: &mut Tunnel,
         tun: &mut impl Tun,
         control: &mut ControlQueue,
         captures: &mut Captures,
     ) -> Result<usize, DataplaneError> {
         let (now, mut cost) = (clock.now(), 0);
-        while tun.plain_slab().room() >= MAX_PACKET {
+        while cost < budget && tun.plain_slab().room() >= MAX_PACKET {
             let Some(received) = self.buffers.next() else { break };
             let whole = received.whole();
             tunnel.count_drop(DropReason::TruncatedDatagram, u64::from(received.truncated));

@@ -126,7 +126,10 @@ impl Udp for UdpSockets {
     }
 
     fn poll_recv(&mut self, cx: &mut Context<'_>, buffers: &mut RecvBuffers) -> Poll<io::Result<usize>> {
-        buffers.clear();
+        let free = RecvBuffers::COUNT - buffers.filled();
+        if free == 0 {
+            return Poll::Ready(Err(io::ErrorKind::InvalidInput.into()));
+        }
         for is_v6 in [self.v6_first, !self.v6_first] {
             let Some(socket) = (if is_v6 { &self.v6 } else { &self.v4 }) else { continue };
             while let Poll::Ready(guard) = socket.io.poll_read_ready(cx) {
@@ -135,7 +138,7 @@ impl Udp for UdpSockets {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
                     Ok(filled) => {
                         // A short count means that the socket is empty: no need to ask once more.
-                        if filled < RecvBuffers::COUNT {
+                        if filled < free {
                             guard.clear_ready();
                         }
                         self.v6_first = !is_v6;

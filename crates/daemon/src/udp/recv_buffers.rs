@@ -1,5 +1,6 @@
-//! What one receive call brought, and how far the event loop has got in it.
+//! What receive calls brought, and how far the event loop has got in it.
 
+use std::collections::VecDeque;
 use std::fmt;
 
 use weft_tunnel::RecvMeta;
@@ -27,15 +28,21 @@ impl<'a> Received<'a> {
     }
 }
 
-/// Buffers for one receive call, and a cursor that stops and resumes anywhere in what was received.
+/// Buffers for receive calls, and a cursor that stops and resumes anywhere in what was received.
 ///
-/// To fill it: [`Self::clear`], write to the first [`Self::free_buffers`], then [`Self::push`] for each.
+/// Sources with little in here go first: a source that fills the socket must not make all others wait behind it, and the
+/// socket's queue is one for all. What one source sent comes out as it was received: while some of it waits among the
+/// bulk, all that follows waits behind it.
+///
+/// To fill it: write to the first [`Self::free_buffers`], then [`Self::push`] for each.
 pub struct RecvBuffers {
     bytes: Box<[u8]>,
     metas: [Option<(RecvMeta, bool)>; Self::COUNT],
-    filled: usize,
+    /// Filled buffers that were not begun.
+    sparse: VecDeque<usize>,
+    bulk: VecDeque<usize>,
     /// The buffer that the cursor is in, and the bytes of it that were handed out.
-    current: usize,
+    current: Option<usize>,
     offset: usize,
 }
 
@@ -44,6 +51,8 @@ impl RecvBuffers {
     pub const COUNT: usize = 16;
     /// Bytes of each: no datagram is longer, and the kernel's GRO joins no more than this.
     pub const BUFFER_BYTES: usize = 65_536;
+    /// Bytes of one source that go first: two full datagrams of an ordinary MTU.
+    const SPARSE_BYTES: usize = 3000;
 
     /// Empty buffers: 1 MiB, of which only what is used takes memory.
     pub fn new() -> Self {
@@ -54,21 +63,26 @@ impl RecvBuffers {
         Self {
             bytes: vec![0; buffer_bytes * Self::COUNT].into_boxed_slice(),
             metas: [None; Self::COUNT],
-            filled: 0,
-            current: 0,
+            sparse: VecDeque::with_capacity(Self::COUNT),
+            bulk: VecDeque::with_capacity(Self::COUNT),
+            current: None,
             offset: 0,
         }
     }
 
     /// Forgets what is there.
     pub fn clear(&mut self) {
-        (self.filled, self.current, self.offset) = (0, 0, 0);
+        self.metas = [None; Self::COUNT];
+        self.sparse.clear();
+        self.bulk.clear();
+        (self.current, self.offset) = (None, 0);
     }
 
-    /// The buffers that nothing was pushed for yet, in order.
-    pub fn free_buffers(&mut self) -> impl ExactSizeIterator<Item = &mut [u8]> {
+    /// The buffers with nothing in them, in the order in which [`Self::push`] marks them.
+    pub fn free_buffers(&mut self) -> impl Iterator<Item = &mut [u8]> {
         let buffer_bytes = self.buffer_bytes();
-        self.bytes.chunks_exact_mut(buffer_bytes).skip(self.filled)
+        let buffers = self.bytes.chunks_exact_mut(buffer_bytes).zip(&self.metas);
+        buffers.filter(|(_, meta)| meta.is_none()).map(|(buffer, _)| buffer)
     }
 
     /// Marks the first free buffer as filled with `meta.len` bytes, of which the last datagram was cut off when
@@ -76,20 +90,33 @@ impl RecvBuffers {
     pub fn push(&mut self, mut meta: RecvMeta, truncated: bool) {
         meta.len = meta.len.min(self.buffer_bytes());
         meta.stride = meta.stride.max(1);
-        if let Some(slot) = self.metas.get_mut(self.filled) {
-            *slot = Some((meta, truncated));
-            self.filled += 1;
-        }
+        let Some(free) = self.metas.iter().position(Option::is_none) else { return };
+        let bytes = |queue: &VecDeque<usize>| -> Option<usize> {
+            let of_source = queue.iter().filter_map(|place| self.metas[*place].as_ref());
+            of_source
+                .filter(|(other, _)| other.source == meta.source)
+                .map(|(other, _)| other.len)
+                .reduce(|a, b| a + b)
+        };
+        let is_sparse =
+            bytes(&self.bulk).is_none() && bytes(&self.sparse).unwrap_or(0) + meta.len <= Self::SPARSE_BYTES;
+        if is_sparse { &mut self.sparse } else { &mut self.bulk }.push_back(free);
+        self.metas[free] = Some((meta, truncated));
     }
 
-    /// Buffers that were filled.
+    /// Buffers with something in them that was not handed out.
     pub fn filled(&self) -> usize {
-        self.filled
+        self.sparse.len() + self.bulk.len() + usize::from(self.current.is_some())
+    }
+
+    /// Whether a buffer is free.
+    pub fn has_room(&self) -> bool {
+        self.filled() < Self::COUNT
     }
 
     /// Whether the cursor is through.
     pub fn is_done(&self) -> bool {
-        self.current == self.filled
+        self.filled() == 0
     }
 
     /// The rest of the current buffer: one datagram, or several that the kernel's GRO joined.
@@ -104,17 +131,19 @@ impl RecvBuffers {
     }
 
     fn advance(&mut self, datagrams: usize) -> Option<Received<'_>> {
-        if self.is_done() {
-            return None;
-        }
-        let (meta, cut) = self.metas[self.current]?;
-        let start = self.current * self.buffer_bytes();
+        let current = match self.current {
+            Some(current) => current,
+            None => self.sparse.pop_front().or_else(|| self.bulk.pop_front())?,
+        };
+        let (meta, cut) = self.metas[current]?;
+        let start = current * self.buffer_bytes();
         let from = self.offset;
         let to = from.saturating_add(meta.stride.saturating_mul(datagrams)).min(meta.len);
         if to == meta.len {
-            (self.current, self.offset) = (self.current + 1, 0);
+            (self.current, self.offset) = (None, 0);
+            self.metas[current] = None;
         } else {
-            self.offset = to;
+            (self.current, self.offset) = (Some(current), to);
         }
         Some(Received {
             meta,
@@ -137,7 +166,7 @@ impl Default for RecvBuffers {
 impl fmt::Debug for RecvBuffers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RecvBuffers")
-            .field("filled", &self.filled)
+            .field("filled", &self.filled())
             .field("current", &self.current)
             .field("offset", &self.offset)
             .finish_non_exhaustive()
@@ -148,6 +177,7 @@ impl fmt::Debug for RecvBuffers {
 mod tests {
     use std::net::SocketAddr;
 
+    use proptest::prelude::*;
     use weft_tunnel::Ecn;
 
     use super::*;
@@ -182,12 +212,75 @@ mod tests {
         assert!(buffers.next_datagram().is_none());
     }
 
+    fn push(buffers: &mut RecvBuffers, port: u16, tag: u8, len: usize) {
+        buffers.free_buffers().next().unwrap()[..len].fill(tag);
+        let source = SocketAddr::from(([192, 0, 2, 1], port));
+        buffers.push(RecvMeta { source, local: None, ecn: Ecn::NotEct, len, stride: len }, false);
+    }
+
+    fn drain(buffers: &mut RecvBuffers, at_most: usize) -> Vec<(u16, u8)> {
+        let mut out = Vec::new();
+        while out.len() < at_most
+            && let Some(received) = buffers.next()
+        {
+            assert!(received.bytes.iter().all(|byte| *byte == received.bytes[0]));
+            out.push((received.meta.source.port(), received.bytes[0]));
+        }
+        out
+    }
+
     #[test]
-    fn filling_again_replaces_what_was_there() {
-        let mut buffers = filled(&[(b"aabbc", 2)]);
-        buffers.next_datagram();
+    fn a_source_with_little_goes_before_the_bulk_that_came_earlier() {
+        let mut buffers = RecvBuffers::new();
+        for tag in 0..10 {
+            push(&mut buffers, 1, tag, 60_000);
+        }
+        assert_eq!(drain(&mut buffers, 2), [(1, 0), (1, 1)]);
+        push(&mut buffers, 2, 0, 100);
+        push(&mut buffers, 1, 10, 100);
+        push(&mut buffers, 3, 0, 100);
+        let order = drain(&mut buffers, usize::MAX);
+        assert_eq!(order[..2], [(2, 0), (3, 0)]);
+        // What follows of the bulk stays behind it, small as it is.
+        assert_eq!(order[2..], (2..=10).map(|tag| (1, tag)).collect::<Vec<_>>());
+        assert!(buffers.is_done());
+    }
+
+    #[test]
+    fn a_buffer_is_free_again_once_it_was_handed_out() {
+        let mut buffers = RecvBuffers::with_buffer_bytes(8);
+        for tag in 0..RecvBuffers::COUNT as u8 {
+            push(&mut buffers, tag.into(), tag, 8);
+        }
+        assert!(!buffers.has_room() && buffers.free_buffers().next().is_none());
+        assert_eq!(drain(&mut buffers, 3), [(0, 0), (1, 1), (2, 2)]);
+        assert_eq!(buffers.free_buffers().count(), 3);
         buffers.clear();
         assert!(buffers.is_done());
-        assert_eq!(buffers.free_buffers().len(), RecvBuffers::COUNT);
+        assert_eq!(buffers.free_buffers().count(), RecvBuffers::COUNT);
+    }
+
+    proptest! {
+        #[test]
+        fn everything_comes_out_once_and_what_a_source_sent_in_order(
+            steps in prop::collection::vec((0..4_u16, 1..4000_usize, 0..3_usize), 0..200),
+        ) {
+            let mut buffers = RecvBuffers::with_buffer_bytes(4000);
+            let mut numbers = [0; 4];
+            let mut out = Vec::new();
+            for (port, len, drained) in steps {
+                if !buffers.has_room() {
+                    out.extend(drain(&mut buffers, 5));
+                }
+                push(&mut buffers, port, numbers[usize::from(port)], len);
+                numbers[usize::from(port)] = numbers[usize::from(port)].wrapping_add(1);
+                out.extend(drain(&mut buffers, drained));
+            }
+            out.extend(drain(&mut buffers, usize::MAX));
+            for port in 0..4 {
+                let seen: Vec<u8> = out.iter().filter(|(other, _)| *other == port).map(|(_, tag)| *tag).collect();
+                prop_assert_eq!(seen, (0..numbers[usize::from(port)]).collect::<Vec<_>>());
+            }
+        }
     }
 }

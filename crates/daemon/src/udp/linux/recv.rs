@@ -12,15 +12,15 @@ use super::super::{RecvBuffers, UdpStats};
 use super::cmsg::{Ancillary, Control};
 use super::send::retry;
 
-/// Fills `buffers` anew. [`io::ErrorKind::WouldBlock`] when nothing has arrived.
+/// Fills the free ones of `buffers`. [`io::ErrorKind::WouldBlock`] when nothing has arrived.
 pub(super) fn recv(fd: BorrowedFd<'_>, buffers: &mut RecvBuffers, stats: &mut UdpStats) -> io::Result<usize> {
-    buffers.clear();
     type Names = [libc::sockaddr_in6; RecvBuffers::COUNT];
     type Vectors = [libc::iovec; RecvBuffers::COUNT];
     type Headers = [libc::mmsghdr; RecvBuffers::COUNT];
     // SAFETY: sockaddr_in6, iovec and mmsghdr of zeros are valid.
     let (mut names, mut vectors, mut headers): (Names, Vectors, Headers) = unsafe { mem::zeroed() };
     let mut controls = [Control::new(); RecvBuffers::COUNT];
+    let mut free = 0;
     for ((((buffer, name), vector), control), message) in
         buffers.free_buffers().zip(&mut names).zip(&mut vectors).zip(&mut controls).zip(&mut headers)
     {
@@ -31,12 +31,13 @@ pub(super) fn recv(fd: BorrowedFd<'_>, buffers: &mut RecvBuffers, stats: &mut Ud
         header.msg_iov = vector;
         header.msg_iovlen = 1;
         control.attach_whole(header);
+        free += 1;
     }
-    // SAFETY: each header points to a name, a vector, a control buffer and a buffer of its own with their true
+    // SAFETY: each of the first `free` headers points to a name, a vector, a control buffer and a buffer of its own with their true
     // sizes; all live until after the call, and nothing else uses them meanwhile.
     let count = retry(|| unsafe {
         let headers = headers.as_mut_ptr();
-        libc::recvmmsg(fd.as_raw_fd(), headers, RecvBuffers::COUNT as _, 0, ptr::null_mut()) as isize
+        libc::recvmmsg(fd.as_raw_fd(), headers, free, 0, ptr::null_mut()) as isize
     })?;
     stats.recv_calls += 1;
     for (message, name) in headers.iter().zip(&names).take(count) {

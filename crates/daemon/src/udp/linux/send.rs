@@ -80,7 +80,10 @@ impl Sender {
         stats: &mut UdpStats,
     ) -> io::Result<usize> {
         let Transmit { destination, segment_size, .. } = *transmit;
-        if transmit.segments() == 1 || !self.gso {
+        if transmit.segments() == 1 {
+            return send_one(fd, transmit, stats);
+        }
+        if !self.gso {
             return send_singles(fd, transmit, stats);
         }
         let mangled = self.mangles_equal_segments && transmit.contents.len().is_multiple_of(segment_size);
@@ -155,6 +158,18 @@ fn send_batch(fd: BorrowedFd<'_>, transmit: &Transmit<'_>, stats: &mut UdpStats)
     // SAFETY: everything that `header` points to lives until after the call, which only reads it.
     retry(|| unsafe { libc::sendmsg(fd.as_raw_fd(), &header, 0) })?;
     stats.count_sent(1, transmit.segments(), transmit.contents.len());
+    Ok(transmit.contents.len())
+}
+
+/// Sends the only datagram: one by one is how they go to many peers.
+fn send_one(fd: BorrowedFd<'_>, transmit: &Transmit<'_>, stats: &mut UdpStats) -> io::Result<usize> {
+    let address = SockAddr::from(transmit.destination);
+    let mut control = control_of(transmit);
+    let mut bytes = iovec(transmit.contents);
+    let header = header(&address, &mut bytes, &mut control);
+    // SAFETY: everything that `header` points to lives until after the call, which only reads it.
+    retry(|| unsafe { libc::sendmsg(fd.as_raw_fd(), &header, 0) })?;
+    stats.count_sent(1, 1, transmit.contents.len());
     Ok(transmit.contents.len())
 }
 

@@ -517,6 +517,7 @@ fn neither_family_starves_the_other() {
             let mut buffers = RecvBuffers::new();
             let mut families = Vec::new();
             for _ in 0..2 {
+                buffers.clear();
                 poll_fn(|cx| b.poll_recv(cx, &mut buffers)).await.unwrap();
                 families.push(buffers.next().unwrap().meta.source.is_ipv6());
             }

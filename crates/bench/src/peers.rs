@@ -1,0 +1,71 @@
+//! `weft-bench peers`: a gateway with thousands of peers, many of which are there at once.
+//!
+//! ```text
+//!   gateway                                              clients
+//!   sink, echo, sender ── 10.0.0.1 ── daemon ── veth ── 250 addresses ── a tunnel and a socket each, few threads
+//! ```
+//!
+//! The daemon is a real process; its peers are weft's own state machine, driven by epoll (`swarm.rs`), so that a
+//! thousand need no thousand processes. Packets are numbered, and both ends are in this process: a sender knows what
+//! has arrived and keeps a window, as TCP does, so that what is lost is the gateway's doing.
+
+mod client;
+mod gateway;
+mod inside;
+mod ledger;
+mod measure;
+mod packet;
+mod report;
+mod roster;
+mod socket;
+mod swarm;
+mod work;
+
+pub(crate) mod args;
+
+use anyhow::{Result, ensure};
+
+pub(crate) use args::PeersArgs;
+
+use self::measure::Stand;
+use self::report::Report;
+use self::roster::Roster;
+use crate::cli::{Offload, WeftCommand};
+use crate::implementation::Implementation;
+use crate::interrupt::Interrupt;
+use crate::machine::Machine;
+use crate::{tools, topology};
+
+/// Measures and prints the report.
+pub(crate) fn run(args: &PeersArgs) -> Result<()> {
+    let total = args.active as usize + Stand::EXTRAS;
+    let configured = args.configured as usize;
+    ensure!(total <= configured, "{total} peers take part, and only {configured} are configured");
+    topology::check_permission()?;
+    let default = [WeftCommand::default()];
+    let wefts = if args.wefts.is_empty() && args.others.is_empty() { &default[..] } else { &args.wefts };
+    let mut implementations = Vec::new();
+    for weft in wefts {
+        let implementation = Implementation::weft(weft, args.tun_threads, Offload::On)?;
+        implementations.push((weft.name.clone(), implementation));
+    }
+    let others = args.others.iter().map(|other| (other.name.clone(), Implementation::Other(other.clone())));
+    implementations.extend(others);
+    tools::check(&[], implementations.iter().map(|(_, implementation)| implementation))?;
+    gateway::allow_sockets(total * implementations.len())?;
+    let interrupt = Interrupt::watch()?;
+    let mut report = Report::new(args, Machine::this());
+    work::measure(args, &implementations, &interrupt, &mut report)?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        print!("{}", report.text());
+    }
+    Ok(())
+}
+
+/// Keys for all peers, and for those that only show what no peers cost.
+fn rosters(args: &PeersArgs) -> Result<(Roster, Roster)> {
+    let active = args.active as usize + Stand::EXTRAS;
+    Ok((Roster::new(args.configured as usize, active)?, Roster::new(1, 0)?))
+}

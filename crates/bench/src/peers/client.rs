@@ -1,0 +1,184 @@
+//! One peer of the gateway: a tunnel with a socket, and no thread of its own.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, ensure};
+use weft_tunnel::{
+    ControlQueue, Ecn, Offload, Outbound, PacketMut, PeerBuilder, PeerConfig, PlainSlab, PrivateKey,
+    PublicKey, RecvMeta, TAILROOM, TransmitQueue, Tunnel, TunnelConfig,
+};
+
+use super::packet::{self, Flow, Stamp};
+use super::roster::{self, GATEWAY, GATEWAY_LINK, INNER_PREFIX};
+use super::socket;
+
+/// The MTU of the tunnels.
+pub(super) const MTU: u16 = 1420;
+/// Packets without a session are the one that asks for it, or a few.
+const STAGING_BYTES: usize = 1 << 16;
+/// Receive calls for one client before the next has its turn.
+const CALLS: usize = 4;
+
+/// What clients of one thread use in turn.
+pub(super) struct Workbench {
+    queue: TransmitQueue,
+    control: ControlQueue,
+    plain: PlainSlab,
+    packet: Vec<u8>,
+    received: Vec<u8>,
+    ancillary: Vec<u8>,
+}
+
+impl Workbench {
+    pub(super) fn new() -> Self {
+        Self {
+            queue: TransmitQueue::new(8),
+            control: ControlQueue::new(16),
+            plain: PlainSlab::new(2 * socket::BUFFER),
+            packet: vec![0; usize::from(MTU) + TAILROOM],
+            received: vec![0; socket::BUFFER],
+            ancillary: socket::control_buffer(),
+        }
+    }
+}
+
+/// A peer of the gateway.
+pub(super) struct Client {
+    tunnel: Tunnel,
+    socket: UdpSocket,
+    pub(super) inner: Ipv4Addr,
+}
+
+impl Client {
+    /// The peer of this number. Has to be called in the clients' namespace.
+    pub(super) fn new(number: usize, key: &PrivateKey, gateway: PublicKey) -> Result<Self> {
+        let address = roster::source(number);
+        let socket = socket::bind(address, 0).with_context(|| format!("no socket on {address}"))?;
+        socket.connect(GATEWAY_LINK)?;
+        socket.set_nonblocking(true)?;
+        let config = PeerConfig {
+            public_key: gateway,
+            preshared_key: None,
+            endpoint: Some(GATEWAY_LINK.into()),
+            allowed_ips: vec![format!("10.0.0.0/{INNER_PREFIX}").parse()?],
+            persistent_keepalive: None,
+        };
+        let peer = PeerBuilder::new(key).build(config);
+        let mut tunnel = Tunnel::new(key.clone(), TunnelConfig { mtu: MTU, staging_bytes: STAGING_BYTES });
+        ensure!(tunnel.insert_peer(peer, Instant::now()).is_ok(), "a tunnel does not take its only peer");
+        Ok(Self { tunnel, socket, inner: roster::inner(number) })
+    }
+
+    /// Its socket, to wait for.
+    pub(super) fn socket(&self) -> &UdpSocket {
+        &self.socket
+    }
+
+    /// Whether a handshake came through.
+    pub(super) fn has_session(&self) -> bool {
+        self.tunnel.stats().handshakes > 0
+    }
+
+    /// Sends `count` packets of `bytes` bytes each to a port of the gateway, numbered from `stamp` on. Without a
+    /// session they wait for it, and a handshake begins.
+    pub(super) fn send(
+        &mut self,
+        ports: (u16, u16),
+        bytes: usize,
+        stamp: Stamp,
+        count: u64,
+        now: Instant,
+        bench: &mut Workbench,
+    ) -> io::Result<()> {
+        let flow = Flow { source: (self.inner, ports.0), destination: (GATEWAY, ports.1) };
+        let mut waits = false;
+        for number in stamp.number..stamp.number + count {
+            if !bench.queue.has_room_for_super_packet() {
+                self.flush(bench)?;
+            }
+            // What a packet before it was padded or split to does not stay.
+            bench.packet[packet::HEADERS..].fill(0);
+            packet::write(&mut bench.packet[..bytes], flow, Stamp { number, ..stamp });
+            let Some(mut packet) = PacketMut::new(&mut bench.packet, bytes, Offload::None) else { break };
+            let outcome = self.tunnel.handle_tun_packet(&mut packet, now, &mut bench.queue);
+            waits |= outcome == Ok(Outbound::Staged);
+        }
+        if waits {
+            self.timers(now, bench)?;
+        }
+        self.flush(bench)
+    }
+
+    /// Does what is due.
+    pub(super) fn timers(&mut self, now: Instant, bench: &mut Workbench) -> io::Result<()> {
+        if self.tunnel.poll_timeout().is_some_and(|(at, _)| at <= now) {
+            let _ = self.tunnel.handle_timeout(now, &mut bench.control);
+            self.flush(bench)?;
+        }
+        Ok(())
+    }
+
+    /// Takes what has arrived, and shows each packet from the tunnel: its destination port and its payload.
+    pub(super) fn receive(
+        &mut self,
+        now: Instant,
+        bench: &mut Workbench,
+        mut show: impl FnMut(u16, &[u8]),
+    ) -> io::Result<()> {
+        for _ in 0..CALLS {
+            let received = socket::receive(&self.socket, &mut bench.received, &mut bench.ancillary)?;
+            let Some((len, stride)) = received else { break };
+            let meta = RecvMeta {
+                source: GATEWAY_LINK.into(),
+                local: None::<IpAddr>,
+                ecn: Ecn::NotEct,
+                len,
+                stride,
+            };
+            for datagram in bench.received[..len].chunks(stride) {
+                bench.plain.clear();
+                let opened =
+                    self.tunnel.handle_datagram(&meta, datagram, now, &mut bench.plain, &mut bench.control);
+                // What it drops shows as lost.
+                if let Ok(Some(plaintext)) = opened
+                    && let Some((port, payload)) = packet::parse(bench.plain.get(plaintext))
+                {
+                    show(port, payload);
+                }
+            }
+        }
+        while self.tunnel.poll_event().is_some() {}
+        if self.tunnel.has_ready_staged() {
+            let _ = self.tunnel.flush_staged(now, &mut bench.queue);
+        }
+        self.flush(bench)
+    }
+
+    fn flush(&self, bench: &mut Workbench) -> io::Result<()> {
+        while let Some(message) = bench.control.pop() {
+            let transmit = message.transmit();
+            self.transmit(transmit.contents, transmit.segment_size)?;
+        }
+        while let Some(batch) = bench.queue.pop() {
+            let unsent = batch.unsent();
+            let result = self.transmit(unsent.contents, unsent.segment_size);
+            bench.queue.recycle(batch);
+            result?;
+        }
+        Ok(())
+    }
+
+    /// What the socket does not take is lost: its buffer is larger than all that is ever on its way.
+    fn transmit(&self, contents: &[u8], segment: usize) -> io::Result<()> {
+        match socket::send(&self.socket, contents, segment, None) {
+            Err(error)
+                if !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionRefused) =>
+            {
+                Err(error)
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! The gateway: a real process with all its peers, in a namespace that a link joins to that of the clients.
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use ipnet::{IpNet, Ipv4Net};
+use tempfile::TempDir;
+use weft::lab::link::{self, LinkOptions};
+use weft::lab::{Namespace, counters::Counters};
+
+use super::client::MTU;
+use super::roster::{self, GATEWAY, GATEWAY_LINK, INNER_PREFIX, LINK_PREFIX, Roster, SOURCES};
+use crate::implementation::{Implementation, wg, write_private};
+use crate::interrupt::Interrupt;
+use crate::process::Process;
+use crate::usage::{Usage, peak_rss, rss};
+use crate::{permission, topology};
+
+/// How long a daemon may take to know all its peers.
+const START: Duration = Duration::from_secs(120);
+const UAPI: &str = "/var/run/wireguard";
+
+/// A running gateway, and the namespaces.
+pub(super) struct Gateway {
+    process: Process,
+    interface: String,
+    pub(super) inside: Namespace,
+    pub(super) clients: Namespace,
+    /// From its start until it knew all peers.
+    pub(super) configured_in: Duration,
+    _files: TempDir,
+}
+
+impl Gateway {
+    /// Brings it up with all peers of the roster.
+    pub(super) fn start(
+        implementation: &Implementation,
+        roster: &Roster,
+        interrupt: &Interrupt,
+    ) -> Result<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let (inside, clients) = (topology::namespace("gateway")?, topology::namespace("clients")?);
+        let net = |address| Ipv4Net::new(address, LINK_PREFIX).map(IpNet::from);
+        let sources = (0..SOURCES as usize).map(|number| net(roster::source(number)));
+        let options = LinkOptions {
+            addresses_a: vec![net(*GATEWAY_LINK.ip())?],
+            addresses_b: sources.collect::<Result<_, _>>()?,
+            ..LinkOptions::default()
+        };
+        link::join(&inside, &clients, &options)?;
+        let files = tempfile::tempdir()?;
+        let interface = format!("wp{:x}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
+        let start = Instant::now();
+        let process = match implementation {
+            Implementation::Weft { path, arguments } => {
+                let lines = format!("Address = {GATEWAY}/{INNER_PREFIX}\nMTU = {MTU}\nTable = off\n");
+                let file = files.path().join(format!("{interface}.conf"));
+                write_private(&file, &roster.config(&lines))?;
+                let words = [path.as_os_str(), "up".as_ref(), file.as_os_str()];
+                let mut words: Vec<String> =
+                    words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+                words.extend_from_slice(arguments);
+                let mut process = Process::start(&inside, &words, files.path().join("weft.log"))?;
+                process.wait_until(interrupt, "weft's interface", START, |process| {
+                    process.output().contains("interface is up")
+                })?;
+                process
+            }
+            Implementation::Other(command) => {
+                let words = command.words(&interface);
+                let mut process = Process::start(&inside, &words, files.path().join("daemon.log"))?;
+                process.wait_until(interrupt, "the daemon's answer to wg", START, |_| {
+                    wg(&["show", &interface, "listen-port"]).is_ok()
+                })?;
+                let file = files.path().join("wg.conf");
+                write_private(&file, &roster.config(""))?;
+                wg(&["setconf", &interface, &file.to_string_lossy()])?;
+                link::set_mtu(&inside, &interface, MTU.into())?;
+                link::set_up(&inside, &interface)?;
+                link::add_address(&inside, &interface, Ipv4Net::new(GATEWAY, INNER_PREFIX)?.into())?;
+                process
+            }
+            Implementation::Bare => anyhow::bail!("there is no gateway without an implementation"),
+        };
+        let configured_in = start.elapsed();
+        Ok(Self { process, interface, inside, clients, configured_in, _files: files })
+    }
+
+    /// An error if it has ended.
+    pub(super) fn check(&mut self) -> Result<()> {
+        self.process.check()
+    }
+
+    /// What it has used so far.
+    pub(super) fn usage(&self) -> Result<Usage> {
+        Usage::of(self.process.id())
+    }
+
+    /// Its memory now and the most that it ever had, in bytes.
+    pub(super) fn memory(&self) -> Result<(u64, u64)> {
+        Ok((rss(self.process.id())?, peak_rss(self.process.id())?))
+    }
+
+    /// The kernel's counters in its namespace.
+    pub(super) fn counters(&self) -> Result<Counters> {
+        Ok(Counters::read(&self.inside)?)
+    }
+
+    /// Its interface's name.
+    pub(super) fn interface(&self) -> &str {
+        &self.interface
+    }
+
+    /// Asks for everything that `wg show` shows, and gives how many peers that were.
+    pub(super) fn dump(&self) -> Result<usize> {
+        let mut stream = UnixStream::connect(self.socket()).context("cannot reach the daemon over UAPI")?;
+        stream.set_read_timeout(Some(START))?;
+        stream.write_all(b"get=1\n\n")?;
+        let (mut answer, mut chunk) = (Vec::new(), vec![0; 1 << 16]);
+        while !answer.ends_with(b"\n\n") {
+            let len = stream.read(&mut chunk)?;
+            ensure!(len > 0, "the daemon's answer ends in the middle");
+            answer.extend_from_slice(&chunk[..len]);
+        }
+        Ok(answer.split(|byte| *byte == b'\n').filter(|line| line.starts_with(b"public_key=")).count())
+    }
+
+    fn socket(&self) -> PathBuf {
+        PathBuf::from(format!("{UAPI}/{}.sock", self.interface))
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        // What a daemon that is killed leaves behind.
+        let _ = std::fs::remove_file(self.socket());
+    }
+}
+
+/// Lets this process have a socket for each client.
+pub(super) fn allow_sockets(count: usize) -> Result<()> {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let wanted = count as u64 + 512;
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    if soft < wanted {
+        setrlimit(Resource::RLIMIT_NOFILE, wanted, hard.max(wanted))
+            .map_err(|error| permission::Missing(error.into()))?;
+    }
+    Ok(())
+}

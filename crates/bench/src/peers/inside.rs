@@ -1,0 +1,108 @@
+//! What is behind the gateway, in its namespace: who takes what the clients send, who answers, and who sends to them.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use super::ledger::Ledger;
+use super::packet::{STAMP, Stamp};
+use super::roster::GATEWAY;
+use super::socket;
+use super::swarm::{CLIENT, ECHO, Progress, SINK, Shape};
+
+/// How often somebody who waits looks whether to stop.
+const TICK: Duration = Duration::from_millis(20);
+/// How long a sender pauses when enough is on its way.
+const PAUSE: Duration = Duration::from_micros(50);
+
+/// The sockets behind the gateway.
+pub(super) struct Inside {
+    sink: UdpSocket,
+    echo: UdpSocket,
+    sender: UdpSocket,
+}
+
+impl Inside {
+    /// Has to be called in the gateway's namespace, once it has its address.
+    pub(super) fn new() -> io::Result<Self> {
+        let listen = |port| {
+            let socket = socket::bind(GATEWAY, port)?;
+            socket.set_read_timeout(Some(TICK))?;
+            io::Result::Ok(socket)
+        };
+        Ok(Self { sink: listen(SINK)?, echo: listen(ECHO)?, sender: socket::bind(GATEWAY, 0)? })
+    }
+
+    /// Takes what the clients send until it has to stop. `of` finds the ledger that a run belongs to.
+    pub(super) fn take(&self, ledgers: &[&Ledger], stop: &AtomicBool) -> io::Result<()> {
+        let (mut buffer, mut control) = (vec![0; socket::BUFFER], socket::control_buffer());
+        while !stop.load(Relaxed) {
+            let Some((len, stride)) = socket::receive(&self.sink, &mut buffer, &mut control)? else {
+                continue;
+            };
+            for payload in buffer[..len].chunks(stride) {
+                let Some(stamp) = Stamp::read(payload) else { continue };
+                for ledger in ledgers {
+                    ledger.arrived(stamp.run, stamp.lane as usize, stamp.number);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers until it has to stop.
+    pub(super) fn answer(&self, stop: &AtomicBool) -> io::Result<()> {
+        let mut buffer = vec![0; socket::BUFFER];
+        while !stop.load(Relaxed) {
+            match self.echo.recv_from(&mut buffer) {
+                Ok((len, from)) => {
+                    self.echo.send_to(&buffer[..len], from)?;
+                }
+                Err(error)
+                    if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends to these clients until it has to stop: each a burst in turn, as long as less than the window is on its
+    /// way; or whatever the socket takes.
+    pub(super) fn download(
+        &self,
+        clients: &[Ipv4Addr],
+        shape: Shape,
+        is_flood: bool,
+        ledger: &Ledger,
+        stop: &AtomicBool,
+    ) -> io::Result<()> {
+        let len = shape.payload();
+        let mut contents = vec![0; len * shape.burst as usize];
+        let mut progress = Progress::new();
+        for (lane, client) in clients.iter().enumerate().cycle() {
+            while !is_flood && !stop.load(Relaxed) && progress.is_full(ledger, shape.window) {
+                std::thread::sleep(PAUSE);
+            }
+            if stop.load(Relaxed) {
+                break;
+            }
+            let first = ledger.send(lane, shape.burst);
+            for (number, payload) in (first..).zip(contents.chunks_mut(len)) {
+                Stamp { run: ledger.run(), lane: lane as u32, number }.write(&mut payload[..STAMP]);
+            }
+            let to = SocketAddrV4::new(*client, CLIENT);
+            match socket::send(&self.sender, &contents, len, Some(to)) {
+                // The device's queue is full, or the socket's buffer: lost, and counted as such.
+                Err(error) if is_transient(&error) => {}
+                result => result?,
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_transient(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+        || error.raw_os_error() == Some(nix::errno::Errno::ENOBUFS as i32)
+}

@@ -1,0 +1,307 @@
+//! The measurements: who sends to whom, for how long, and what came of it.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow};
+use clap::ValueEnum;
+use serde::Serialize;
+
+use super::gateway::Gateway;
+use super::inside::Inside;
+use super::ledger::{Ledger, Totals};
+use super::roster::Roster;
+use super::swarm::{Pings, Shape, Swarm, drain};
+use crate::implementation::Implementation;
+use crate::interrupt::Interrupt;
+
+/// What the first packets bring about does not count.
+const WARM_UP: Duration = Duration::from_millis(500);
+/// The slowest handshake: several tries, 5 s apart.
+const HANDSHAKES: Duration = Duration::from_secs(60);
+/// What a peer that floods sends at once.
+const FLOOD_BURST: u64 = 32;
+
+/// Which way the packets go, as the peers see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Direction {
+    Upload,
+    Download,
+}
+
+/// How much one peer sends, or is sent, beside the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Load {
+    /// As much as gets through, with a window as TCP has one.
+    Bulk,
+    /// As much as the machine can make, whatever gets through.
+    Flood,
+}
+
+/// What got through in one measurement.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Throughput {
+    pub(super) gbit_per_second: f64,
+    pub(super) packets_per_second: f64,
+    pub(super) cpu_seconds_per_gbit: f64,
+    pub(super) sent: u64,
+    pub(super) lost: u64,
+    /// Arrived after a later packet of the same peer.
+    pub(super) displaced: u64,
+    /// What the kernel threw away: datagrams for the gateway's socket, packets for its TUN.
+    pub(super) socket_overflows: u64,
+    pub(super) tun_overflows: u64,
+    pub(super) jain: f64,
+    /// What the slowest peer got of what the fastest did.
+    pub(super) slowest_to_fastest: f64,
+}
+
+/// A gateway with everybody around it.
+pub(super) struct Stand {
+    pub(super) gateway: Gateway,
+    inside: Inside,
+    swarm: Swarm,
+    flooder: Swarm,
+    pinger: Swarm,
+    runs: u32,
+}
+
+/// Ends threads, also when something fails meanwhile.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+impl Stand {
+    /// Peers beyond the active ones that have somebody behind them: one that floods, one that pings.
+    pub(super) const EXTRAS: usize = 2;
+
+    pub(super) fn new(
+        implementation: &Implementation,
+        roster: &Roster,
+        interrupt: &Interrupt,
+    ) -> Result<Self> {
+        let gateway = Gateway::start(implementation, roster, interrupt)?;
+        let inside = gateway.inside.run(Inside::new).context("no sockets behind the gateway")?;
+        let active = roster.active.len() - Self::EXTRAS;
+        let swarm = |peers: Range<usize>| gateway.clients.run(|| Swarm::new(roster, peers));
+        let (swarm, flooder, pinger) =
+            (swarm(0..active)?, swarm(active..active + 1)?, swarm(active + 1..active + 2)?);
+        Ok(Self { gateway, inside, swarm, flooder, pinger, runs: 0 })
+    }
+
+    /// Begins all handshakes at once: how long half of them took, and all.
+    pub(super) fn shake_hands(&mut self) -> Result<(Duration, Duration)> {
+        let times = self.swarm.shake_hands(HANDSHAKES)?;
+        self.flooder.shake_hands(HANDSHAKES)?;
+        self.pinger.shake_hands(HANDSHAKES)?;
+        Ok(times)
+    }
+
+    /// Lets `work` happen while nobody sends.
+    pub(super) fn rest<T>(&mut self, work: impl FnOnce(&mut Gateway) -> Result<T>) -> Result<T> {
+        let (nobody, stop) = (Ledger::new(0, 0), AtomicBool::new(false));
+        let (gateway, swarms) = (&mut self.gateway, [&mut self.swarm, &mut self.flooder, &mut self.pinger]);
+        let (nobody, stop) = (&nobody, &stop);
+        std::thread::scope(|scope| {
+            let guard = Stop(stop);
+            let threads = swarms.map(|swarm| scope.spawn(|| swarm.listen(nobody, stop)));
+            let result = work(gateway);
+            drop(guard);
+            threads.into_iter().try_for_each(join)?;
+            result
+        })
+    }
+
+    /// The first `count` peers send or are sent, as much as gets through. `meanwhile` happens for as long as they do.
+    pub(super) fn throughput<T>(
+        &mut self,
+        direction: Direction,
+        count: usize,
+        shape: Shape,
+        beside: Option<Load>,
+        meanwhile: impl FnOnce(&mut Gateway, &Ledger) -> Result<T>,
+    ) -> Result<(Throughput, Option<f64>, T)> {
+        let count = count.min(self.swarm.len());
+        let [ledger, flood] = [count, 1].map(|lanes| {
+            self.runs += 1;
+            Ledger::new(self.runs, lanes)
+        });
+        let (ledger, flood) = (&ledger, &flood);
+        let (stop_sending, stop) = (&AtomicBool::new(false), &AtomicBool::new(false));
+        let (inside, gateway) = (&self.inside, &mut self.gateway);
+        let (swarm, flooder) = (&mut self.swarm, &mut self.flooder);
+        std::thread::scope(|scope| {
+            let guards = (Stop(stop_sending), Stop(stop));
+            let is_flood = beside == Some(Load::Flood);
+            let heavy = Shape { burst: FLOOD_BURST, ..shape };
+            let mut senders = Vec::new();
+            let mut takers = Vec::new();
+            match direction {
+                Direction::Upload => {
+                    takers.push(scope.spawn(|| inside.take(&[ledger, flood], stop)));
+                    senders
+                        .push(scope.spawn(move || swarm.upload(count, shape, false, ledger, stop_sending)));
+                    if beside.is_some() {
+                        senders.push(
+                            scope.spawn(move || flooder.upload(1, heavy, is_flood, flood, stop_sending)),
+                        );
+                    }
+                }
+                Direction::Download => {
+                    let (many, one) = (swarm.inner(), flooder.inner());
+                    takers.push(scope.spawn(|| swarm.listen(ledger, stop)));
+                    takers.push(scope.spawn(|| flooder.listen(flood, stop)));
+                    senders.push(
+                        scope.spawn(move || {
+                            inside.download(&many[..count], shape, false, ledger, stop_sending)
+                        }),
+                    );
+                    if beside.is_some() {
+                        senders.push(
+                            scope.spawn(move || inside.download(&one, heavy, is_flood, flood, stop_sending)),
+                        );
+                    }
+                }
+            }
+            std::thread::sleep(WARM_UP);
+            let window = Window::open(gateway, ledger)?;
+            let before = flood.totals();
+            let other = meanwhile(gateway, ledger)?;
+            let elapsed = window.start.elapsed();
+            let arrived = window.close(gateway, ledger, shape)?;
+            let beside = beside.map(|_| gbit(flood.totals().arrived - before.arrived, shape, elapsed));
+            let (sending, taking) = guards;
+            drop(sending);
+            senders.into_iter().try_for_each(join)?;
+            drain(ledger);
+            drop(taking);
+            takers.into_iter().try_for_each(join)?;
+            Ok((arrived.end(ledger.totals()), beside, other))
+        })
+    }
+
+    /// One peer pings for so long, while another one sends or is sent.
+    pub(super) fn pings(
+        &mut self,
+        load: Option<(Direction, Load)>,
+        shape: Shape,
+        span: Duration,
+        interrupt: &Interrupt,
+    ) -> Result<Pings> {
+        self.runs += 2;
+        let (run, flood) = (self.runs, &Ledger::new(self.runs - 1, 1));
+        let stop = &AtomicBool::new(false);
+        let heavy = Shape { burst: FLOOD_BURST, ..shape };
+        let (inside, flooder, pinger) = (&self.inside, &mut self.flooder, &mut self.pinger);
+        std::thread::scope(|scope| {
+            let guard = Stop(stop);
+            let mut others =
+                vec![scope.spawn(|| inside.answer(stop)), scope.spawn(|| inside.take(&[flood], stop))];
+            match load {
+                Some((Direction::Upload, load)) => {
+                    others.push(
+                        scope.spawn(move || flooder.upload(1, heavy, load == Load::Flood, flood, stop)),
+                    );
+                }
+                Some((Direction::Download, load)) => {
+                    let to = flooder.inner();
+                    others.push(scope.spawn(move || flooder.listen(flood, stop)));
+                    let is_flood = load == Load::Flood;
+                    others.push(scope.spawn(move || inside.download(&to, heavy, is_flood, flood, stop)));
+                }
+                None => {}
+            }
+            std::thread::sleep(WARM_UP);
+            let pings = scope.spawn(move || pinger.ping(run, stop));
+            let slept = interrupt.sleep(span);
+            drop(guard);
+            others.into_iter().try_for_each(join)?;
+            let pings = pings.join().map_err(|_| anyhow!("a thread panicked"))?;
+            slept?;
+            Ok(pings?)
+        })
+    }
+}
+
+fn join(thread: std::thread::ScopedJoinHandle<'_, std::io::Result<()>>) -> Result<()> {
+    Ok(thread.join().map_err(|_| anyhow!("a thread panicked"))??)
+}
+
+fn gbit(packets: u64, shape: Shape, elapsed: Duration) -> f64 {
+    packets as f64 * shape.bytes as f64 * 8e-9 / elapsed.as_secs_f64()
+}
+
+/// A span of time in which what arrives is counted.
+struct Window {
+    start: Instant,
+    lanes: Vec<u64>,
+    cpu: Duration,
+    counters: weft::lab::counters::Counters,
+}
+
+impl Window {
+    fn open(gateway: &Gateway, ledger: &Ledger) -> Result<Self> {
+        let (counters, cpu) = (gateway.counters()?, gateway.usage()?.cpu);
+        Ok(Self { start: Instant::now(), lanes: ledger.arrived_by_lane(), cpu, counters })
+    }
+
+    fn close(self, gateway: &mut Gateway, ledger: &Ledger, shape: Shape) -> Result<Throughput> {
+        let elapsed = self.start.elapsed();
+        let lanes: Vec<u64> =
+            ledger.arrived_by_lane().iter().zip(&self.lanes).map(|(now, then)| now - then).collect();
+        let cpu = gateway.usage()?.cpu.saturating_sub(self.cpu);
+        gateway.check()?;
+        let counters = gateway.counters()?.since(&self.counters);
+        let packets: u64 = lanes.iter().sum();
+        let gbits = gbit(packets, shape, Duration::from_secs(1));
+        let fastest = lanes.iter().max().copied().unwrap_or(0).max(1);
+        Ok(Throughput {
+            gbit_per_second: gbit(packets, shape, elapsed),
+            packets_per_second: packets as f64 / elapsed.as_secs_f64(),
+            cpu_seconds_per_gbit: cpu.as_secs_f64() / gbits.max(f64::MIN_POSITIVE),
+            sent: 0,
+            lost: 0,
+            displaced: 0,
+            socket_overflows: counters.protocol("UdpRcvbufErrors"),
+            tun_overflows: counters.interface(gateway.interface()).tx_dropped,
+            jain: jain(&lanes),
+            slowest_to_fastest: lanes.iter().min().copied().unwrap_or(0) as f64 / fastest as f64,
+        })
+    }
+}
+
+impl Throughput {
+    /// With what became of every packet, once none is on its way any more.
+    fn end(self, totals: Totals) -> Self {
+        let Totals { sent, arrived, displaced } = totals;
+        Self { sent, lost: sent.saturating_sub(arrived), displaced, ..self }
+    }
+}
+
+/// Jain's index of fairness: 1 when all got the same, 1/n when one got everything.
+fn jain(shares: &[u64]) -> f64 {
+    let (sum, squares) = shares.iter().fold((0.0, 0.0), |(sum, squares), &share| {
+        let share = share as f64;
+        (sum + share, squares + share * share)
+    });
+    if squares == 0.0 { 0.0 } else { sum * sum / (shares.len() as f64 * squares) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jains_index_is_one_for_equals_and_a_share_for_one_of_many() {
+        assert_eq!(jain(&[5, 5, 5]), 1.0);
+        assert_eq!(jain(&[8, 0, 0, 0]), 0.25);
+        assert_eq!(jain(&[]), 0.0);
+    }
+}

@@ -1,0 +1,104 @@
+//! Numbered UDP packets over IPv4, as they go through the tunnel.
+
+use std::net::Ipv4Addr;
+
+/// IPv4 and UDP header.
+pub(super) const HEADERS: usize = 28;
+/// What the payload begins with: run, lane, number.
+pub(super) const STAMP: usize = 16;
+
+/// What a packet says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stamp {
+    pub(super) run: u32,
+    pub(super) lane: u32,
+    pub(super) number: u64,
+}
+
+impl Stamp {
+    /// Writes it to the begin of a payload of at least [`STAMP`] bytes.
+    pub(super) fn write(self, payload: &mut [u8]) {
+        payload[..4].copy_from_slice(&self.run.to_be_bytes());
+        payload[4..8].copy_from_slice(&self.lane.to_be_bytes());
+        payload[8..STAMP].copy_from_slice(&self.number.to_be_bytes());
+    }
+
+    /// Reads it from a payload.
+    pub(super) fn read(payload: &[u8]) -> Option<Self> {
+        let word = |at: usize| payload.get(at..)?.first_chunk().copied().map(u32::from_be_bytes);
+        let number = u64::from_be_bytes(*payload.get(8..)?.first_chunk()?);
+        Some(Self { run: word(0)?, lane: word(4)?, number })
+    }
+}
+
+/// Where an inner packet comes from and goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Flow {
+    pub(super) source: (Ipv4Addr, u16),
+    pub(super) destination: (Ipv4Addr, u16),
+}
+
+/// Writes a packet of `packet.len()` bytes, which has room for headers and stamp. Beyond them it stays zero, so that
+/// the checksum is that of a few words.
+pub(super) fn write(packet: &mut [u8], flow: Flow, stamp: Stamp) {
+    let total = packet.len() as u16;
+    let udp_len = total - 20;
+    packet[..4].copy_from_slice(&[0x45, 0, (total >> 8) as u8, total as u8]);
+    packet[4..12].copy_from_slice(&[0, 0, 0x40, 0, 64, 17, 0, 0]);
+    packet[12..16].copy_from_slice(&flow.source.0.octets());
+    packet[16..20].copy_from_slice(&flow.destination.0.octets());
+    let sum = checksum(sum_of(&packet[..20]));
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    packet[20..22].copy_from_slice(&flow.source.1.to_be_bytes());
+    packet[22..24].copy_from_slice(&flow.destination.1.to_be_bytes());
+    packet[24..26].copy_from_slice(&udp_len.to_be_bytes());
+    packet[26..28].copy_from_slice(&[0, 0]);
+    stamp.write(&mut packet[HEADERS..]);
+    let pseudo = sum_of(&packet[12..20]) + 17 + u64::from(udp_len);
+    let sum = match checksum(pseudo + sum_of(&packet[20..HEADERS + STAMP])) {
+        0 => 0xffff,
+        sum => sum,
+    };
+    packet[26..28].copy_from_slice(&sum.to_be_bytes());
+}
+
+/// The destination port and payload of a UDP packet without IP options.
+pub(super) fn parse(packet: &[u8]) -> Option<(u16, &[u8])> {
+    let is_udp = packet.first() == Some(&0x45) && packet.get(9) == Some(&17);
+    let port = u16::from_be_bytes(*packet.get(22..)?.first_chunk()?);
+    is_udp.then_some(())?;
+    Some((port, packet.get(HEADERS..)?))
+}
+
+/// The sum of 16-bit words (RFC 1071); `bytes` has an even length.
+fn sum_of(bytes: &[u8]) -> u64 {
+    bytes.chunks_exact(2).map(|word| u64::from(u16::from_be_bytes([word[0], word[1]]))).sum()
+}
+
+fn checksum(mut sum: u64) -> u16 {
+    while sum >> 16 != 0 {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packet_has_its_checksums_and_says_what_it_is() {
+        let flow = Flow { source: ([10, 1, 0, 9].into(), 4000), destination: ([10, 0, 0, 1].into(), 4001) };
+        let stamp = Stamp { run: 3, lane: 999, number: 1 << 40 };
+        let mut packet = [0; 101];
+        write(&mut packet, flow, stamp);
+        let (port, payload) = parse(&packet).unwrap();
+        assert_eq!((port, payload.len(), Stamp::read(payload)), (4001, 73, Some(stamp)));
+        // Summed up with its checksum, correct data gives all ones.
+        assert_eq!(checksum(sum_of(&packet[..20])), 0);
+        let udp = sum_of(&packet[20..100]) + u64::from(packet[100]) * 256;
+        assert_eq!(checksum(udp + sum_of(&packet[12..20]) + 17 + 81), 0);
+        assert_eq!(Stamp::read(&payload[..15]), None);
+        assert_eq!(parse(&packet[..20]), None);
+    }
+}

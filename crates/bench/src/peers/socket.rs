@@ -1,0 +1,92 @@
+//! UDP sockets that send and receive several datagrams a call, as one super-packet.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::os::fd::AsRawFd as _;
+
+use nix::errno::Errno;
+use nix::sys::socket::{
+    ControlMessage, ControlMessageOwned, MsgFlags, SockaddrIn, recvmsg, sendmsg, setsockopt, sockopt,
+};
+
+/// What one call receives at most.
+pub(super) const BUFFER: usize = 65_536;
+/// So that what is lost is not lost at the ends.
+const SOCKET_BUFFER: usize = 32 << 20;
+
+/// A socket that takes super-packets.
+pub(super) fn bind(address: Ipv4Addr, port: u16) -> io::Result<UdpSocket> {
+    let socket = UdpSocket::bind((address, port))?;
+    setsockopt(&socket, sockopt::UdpGroSegment, &true)?;
+    // Root may have more than the limit of the system.
+    setsockopt(&socket, sockopt::RcvBufForce, &SOCKET_BUFFER)?;
+    setsockopt(&socket, sockopt::SndBufForce, &SOCKET_BUFFER)?;
+    Ok(socket)
+}
+
+/// Sends datagrams of `segment` bytes, the last of which may be shorter, with one call.
+pub(super) fn send(
+    socket: &UdpSocket,
+    contents: &[u8],
+    segment: usize,
+    to: Option<SocketAddrV4>,
+) -> io::Result<()> {
+    let size = u16::try_from(segment).map_err(io::Error::other)?;
+    let several = [ControlMessage::UdpGsoSegments(&size)];
+    let messages = if contents.len() > segment { &several[..] } else { &[] };
+    let to = to.map(SockaddrIn::from);
+    sendmsg(socket.as_raw_fd(), &[IoSlice::new(contents)], messages, MsgFlags::empty(), to.as_ref())?;
+    Ok(())
+}
+
+/// Receives into `buffer`: how many bytes, and how many each datagram has but the last. `None` when there is nothing,
+/// or nobody at the other end of a connected socket.
+pub(super) fn receive(
+    socket: &UdpSocket,
+    buffer: &mut [u8],
+    control: &mut [u8],
+) -> io::Result<Option<(usize, usize)>> {
+    let mut vectors = [IoSliceMut::new(buffer)];
+    let received = recvmsg::<()>(socket.as_raw_fd(), &mut vectors, Some(control), MsgFlags::empty());
+    let message = match received {
+        Ok(message) => message,
+        Err(Errno::EAGAIN | Errno::EINTR | Errno::ECONNREFUSED) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let mut stride = message.bytes;
+    for ancillary in message.cmsgs()? {
+        if let ControlMessageOwned::UdpGroSegments(bytes) = ancillary {
+            stride = usize::try_from(bytes).unwrap_or(stride);
+        }
+    }
+    Ok(Some((message.bytes, stride.max(1))))
+}
+
+/// Room for what [`receive`] is told beside the bytes.
+pub(super) fn control_buffer() -> Vec<u8> {
+    vec![0; 64]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_sent_as_several_arrives_as_several() {
+        let to = UdpSocket::bind("127.0.0.1:0").unwrap();
+        setsockopt(&to, sockopt::UdpGroSegment, &true).unwrap();
+        let from = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let std::net::SocketAddr::V4(address) = to.local_addr().unwrap() else { panic!("an IPv4 address") };
+        send(&from, &[7; 250], 100, Some(address)).unwrap();
+        let (mut buffer, mut control) = (vec![0; BUFFER], control_buffer());
+        let (mut bytes, mut datagrams) = (0, 0);
+        while bytes < 250 {
+            let (len, stride) = receive(&to, &mut buffer, &mut control).unwrap().unwrap();
+            bytes += len;
+            datagrams += len.div_ceil(stride);
+        }
+        assert_eq!((bytes, datagrams), (250, 3));
+        to.set_nonblocking(true).unwrap();
+        assert_eq!(receive(&to, &mut buffer, &mut control).unwrap(), None);
+    }
+}

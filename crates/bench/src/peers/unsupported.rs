@@ -1,0 +1,10 @@
+//! `weft-bench peers` where there are no network namespaces: its arguments. `commands/unsupported.rs` answers.
+
+use clap::Args;
+
+/// The arguments of `weft-bench peers`: any, so that the answer is why there is none.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct PeersArgs {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+    arguments: Vec<String>,
+}

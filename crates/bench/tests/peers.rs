@@ -1,0 +1,51 @@
+//! `weft-bench peers` with a few peers, without looking at a clock: every handshake comes through, and at a modest
+//! rate no packet of any peer is lost or displaced.
+#![cfg(target_os = "linux")]
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+use weft::lab;
+
+const BENCH: &str = env!("CARGO_BIN_EXE_weft-bench");
+
+#[test]
+fn twenty_of_forty_peers_shake_hands_and_nothing_is_lost_or_displaced() {
+    let test = "twenty_of_forty_peers_shake_hands_and_nothing_is_lost_or_displaced";
+    if !lab::tun_permitted(test) {
+        return;
+    }
+    if !Path::new(BENCH).with_file_name("weft").is_file() {
+        lab::not_run(test, "there is no weft beside weft-bench: build the workspace");
+        return;
+    }
+    let arguments = "peers --configured 40 --active 20 --secs 1 --rounds 1 --burst 4 --window 40 \
+                     --work throughput,dump --json";
+    let output = Command::new(BENCH).args(arguments.split_whitespace()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let subject = &report["subjects"][0];
+    assert_eq!(subject["handshakes"]["complete"], 20);
+    assert_eq!(subject["dump"]["peers"], 40);
+    for direction in ["upload", "download"] {
+        for figures in subject["throughput"][direction][0].as_array().unwrap() {
+            assert!(figures["sent"].as_u64().unwrap() > 100, "{direction}: {figures}");
+            assert_eq!(
+                (&figures["lost"], &figures["displaced"]),
+                (&Value::from(0), &Value::from(0)),
+                "{direction}"
+            );
+        }
+    }
+}
+
+#[test]
+fn more_active_peers_than_configured_are_refused_by_name() {
+    let output = Command::new(BENCH).args(["peers", "--configured", "10", "--active", "9"]).output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        !output.status.success() && error.contains("11 peers take part, and only 10 are configured"),
+        "{error}"
+    );
+}
