@@ -53,7 +53,37 @@ an_upgrade_restarts_what_runs_and_a_removal_stops_it() {
     is "$(systemctl list-units --all --no-legend 'weft*' | grep -v not-found || true)" "" "after the purge"
 }
 
-set +e
-(set -eE; trap 'say "line $LINENO ended with $?: $BASH_COMMAND"' ERR; an_upgrade_restarts_what_runs_and_a_removal_stops_it)
-if [ $? -eq 0 ]; then how=ok; else how=failed; journalctl --no-pager -n 60 >&2; fi
-printf '%s\tan_upgrade_restarts_what_runs_and_a_removal_stops_it\n' $how >/out/booted
+every_command_of_the_gateway_guide_works() {
+    # What it finds wrong with this machine is not what is tried.
+    awk '/^```sh/ {on = 1; next} /^```/ {on = 0} on' /opt/GATEWAY.md | sed 's/^weft doctor$/& || true/' >/opt/guide.sh
+    [ "$(wc -l </opt/guide.sh)" -gt 40 ] || { say "the guide has lost its commands"; return 1; }
+    (cd /opt/packages && bash -eu -o pipefail -x /opt/guide.sh >/opt/guide.log 2>&1) || { tail -30 /opt/guide.log >&2; return 1; }
+    is "$(show ActiveState weft@wg0)" active
+    is "$(weft show wg0 peers | wc -l)" 11 peers
+    is "$(weft show wg0 public-key)" "$(weft pubkey </etc/wireguard/wg0.key)" "the key that came as a credential"
+    is "$(cat /proc/sys/net/ipv4/ip_forward)" 1
+    nft list set inet weft-gateway may_talk_4 | grep -q 10.9.0.8/30
+    local n
+    for n in 2 11; do weft check "/root/peers/$n.conf" >&2; done
+    tar --list --file /root/weft-backup.tar.gz | grep -q etc/wireguard/wg0.key
+    dpkg --purge weft </dev/null >&2
+    rm -r /etc/wireguard /etc/systemd/system/weft@wg0.service.d
+    systemctl daemon-reload
+}
+
+# A scenario says on standard error what is wrong.
+scenario() {
+    local how=ok
+    say "== $1"
+    set +e
+    (set -eE; trap 'say "line $LINENO ended with $?: $BASH_COMMAND"' ERR; "$1")
+    if [ $? -ne 0 ]; then how=failed; journalctl --no-pager -n 40 >&2; fi
+    printf '%s\t%s\n' $how "$1" >>/out/booted
+}
+
+if command -v nft >/dev/null; then
+    scenario every_command_of_the_gateway_guide_works
+else
+    printf 'not run: nftables is not installed\tevery_command_of_the_gateway_guide_works\n' >>/out/booted
+fi
+scenario an_upgrade_restarts_what_runs_and_a_removal_stops_it

@@ -134,5 +134,6 @@ scenarios! {
     a_removal_leaves_configurations_alone
     a_purge_leaves_keys_and_nothing_else
     nothing_is_left_of_it
+    every_command_of_the_gateway_guide_works
     an_upgrade_restarts_what_runs_and_a_removal_stops_it
 }

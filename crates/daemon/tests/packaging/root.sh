@@ -36,12 +36,13 @@ else
 fi
 
 # The same, booted, where that is possible.
-scenario=an_upgrade_restarts_what_runs_and_a_removal_stops_it
-command -v systemd-nspawn >/dev/null \
-    || { printf 'not run: systemd-nspawn is not installed\t%s\n' $scenario >>"$out/results"; exit 0; }
+booted=(every_command_of_the_gateway_guide_works an_upgrade_restarts_what_runs_and_a_removal_stops_it)
+not_run() { for scenario in "${booted[@]}"; do printf 'not run: %s\t%s\n' "$1" "$scenario" >>"$out/results"; done; }
+command -v systemd-nspawn >/dev/null || { not_run "systemd-nspawn is not installed"; exit 0; }
 mkdir "$root/opt/packages" "$out/out"
 cp "$root/tmp/packages/"* "$root/opt/packages/"
 install -m 755 "$(dirname "$inside")/booted.sh" "$root/opt/booted.sh"
+cp "$(dirname "$inside")/../../../../docs/GATEWAY.md" "$root/opt/"
 umount -R "$root/run" "$root/tmp" "$root/dev" "$root/proc"
 rm -rf "$root/etc/systemd/system/"*.wants "$root/var/log/journal"
 cat >"$root/etc/systemd/system/ci.target" <<'UNIT'
@@ -68,15 +69,16 @@ export SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1
 timeout 150 systemd-nspawn -q -D "$root" --machine="weft-package-$$" --boot --register=no --keep-unit --private-network \
     --link-journal=no --resolv-conf=off --timezone=off --system-call-filter=bpf --capability=CAP_BPF,CAP_PERFMON \
     --bind=/dev/net/tun --bind="$out/out:/out" --console=pipe -- systemd.unit=ci.target >"$out/console" 2>&1 </dev/null || true
-if [ -n "$groups" ] && [ -d "$groups/weft-package-$$" ]; then
-    echo $$ >"$groups/cgroup.procs" || true
-    find "$groups/weft-package-$$" -depth -type d -exec rmdir {} + 2>/dev/null || true
-fi
+[ -z "$groups" ] || echo $$ >"$groups/cgroup.procs" || true
+# systemd-nspawn makes the same groups in the hierarchy of an older systemd.
+for group in "$groups/weft-package-$$" "/sys/fs/cgroup/systemd/weft-package-$$"; do
+    [ ! -d "$group" ] || find "$group" -depth -type d -exec rmdir {} \; || true
+done
 cat "$out/out/log" 2>/dev/null || true
 if [ -e "$out/out/booted" ]; then
     cat "$out/out/booted" >>"$out/results"
 elif [ ! -e "$out/out/log" ] && grep -qE 'ermission denied|not permitted|Read-only file system|unknown filesystem' "$out/console"; then
-    printf 'not run: a container cannot be booted here: %s\t%s\n' "$(tail -1 "$out/console")" $scenario >>"$out/results"
+    not_run "a container cannot be booted here: $(tail -1 "$out/console")"
 else
     cat "$out/console"
 fi
