@@ -190,7 +190,9 @@ fn a_black_hole_swallows_what_is_too_long_and_nothing_else_until_the_mtu_is_smal
         if !silence(&lab.router) {
             return lab::not_run(test, "nft does not work");
         }
-        let pair = start(&lab, is_v6, PathMtu::On);
+        // A router on the same machine gets a batch in one piece, and would throw away the short with the long.
+        let options = Options { path_mtu: PathMtu::On, offload: false, ..options() };
+        let pair = Pair::start(&lab.client, &lab.server, server_at(is_v6), Some(1420), &options);
         let sink = lab.server.run(|| UdpSocket::bind((inner_v4(SERVER), 0))).unwrap();
         sink.set_read_timeout(Some(std::time::Duration::from_secs(20))).unwrap();
         let sender = unfragmented(&lab.client, inner_v4(CLIENT), sink.local_addr().unwrap());
@@ -207,7 +209,7 @@ fn a_black_hole_swallows_what_is_too_long_and_nothing_else_until_the_mtu_is_smal
         );
         drop(pair);
         // What docs/MTU.md advises: an MTU that fits, on both ends.
-        let options = Options { path_mtu: PathMtu::On, ..options() };
+        let options = Options { offload: true, ..options };
         let mtu = small as u16 - AROUND[usize::from(is_v6)];
         let _pair = Pair::start(&lab.client, &lab.server, server_at(is_v6), Some(mtu), &options);
         let conversation =
