@@ -21,6 +21,8 @@ pub(crate) struct AllowedIps {
     /// What the table said of addresses that were asked for, each at the one place that its hash allows it. Their number
     /// is a power of two.
     remembered: Box<[Option<(IpAddr, PeerId)>]>,
+    /// Of a hash of 64 bits, to have a place.
+    shift: u32,
     /// Whether anything is remembered: thousands of changes in a row forget once.
     remembers: bool,
 }
@@ -28,7 +30,8 @@ pub(crate) struct AllowedIps {
 impl AllowedIps {
     pub(crate) fn new() -> Self {
         let remembered = vec![None; REMEMBERED].into_boxed_slice();
-        Self { table: IpNetworkTable::new(), prefixes: 0, remembered, remembers: false }
+        let shift = shift_for(REMEMBERED);
+        Self { table: IpNetworkTable::new(), prefixes: 0, remembered, shift, remembers: false }
     }
 
     /// What was remembered may be wrong now.
@@ -43,6 +46,7 @@ impl AllowedIps {
         let places = (2 * self.prefixes).next_power_of_two().clamp(REMEMBERED, MOST_REMEMBERED);
         if places > self.remembered.len() {
             self.remembered = vec![None; places].into_boxed_slice();
+            self.shift = shift_for(places);
         }
     }
 
@@ -72,7 +76,7 @@ impl AllowedIps {
     /// The peer that `address` belongs to.
     #[inline]
     pub(crate) fn peer_of(&mut self, address: IpAddr) -> Option<PeerId> {
-        let place = place_of(address, self.remembered.len());
+        let place = place_of(address, self.shift);
         let place = &mut self.remembered[place];
         if let Some((known, peer)) = place
             && *known == address
@@ -109,9 +113,9 @@ fn key_of(network: IpNet) -> Option<IpNetwork> {
     }
 }
 
-/// Where an address may be remembered, of so many places: a power of two above 1. Addresses that count up spread evenly (Fibonacci hashing).
+/// Where an address may be remembered. Addresses that count up spread evenly (Fibonacci hashing).
 #[inline]
-fn place_of(address: IpAddr, places: usize) -> usize {
+fn place_of(address: IpAddr, shift: u32) -> usize {
     const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
     let bits = match address {
         IpAddr::V4(address) => u64::from(address.to_bits()),
@@ -120,7 +124,12 @@ fn place_of(address: IpAddr, places: usize) -> usize {
             bits as u64 ^ ((bits >> 64) as u64).rotate_left(32)
         }
     };
-    (bits.wrapping_mul(GOLDEN_RATIO) >> (64 - places.trailing_zeros())) as usize
+    (bits.wrapping_mul(GOLDEN_RATIO) >> shift) as usize
+}
+
+/// For so many places, a power of two above 1.
+fn shift_for(places: usize) -> u32 {
+    u64::BITS - places.trailing_zeros()
 }
 
 #[cfg(test)]
@@ -153,8 +162,12 @@ mod tests {
     fn addresses_that_count_up_have_places_of_their_own() {
         for base in ["10.0.0.0", "2001:db8::", "2001:db8:1:2::"] {
             let places = (0..REMEMBERED as u128).map(|number| match base.parse().unwrap() {
-                IpAddr::V4(base) => place_of(IpAddr::V4((base.to_bits() + number as u32).into()), REMEMBERED),
-                IpAddr::V6(base) => place_of(IpAddr::V6((base.to_bits() + number).into()), REMEMBERED),
+                IpAddr::V4(base) => {
+                    place_of(IpAddr::V4((base.to_bits() + number as u32).into()), shift_for(REMEMBERED))
+                }
+                IpAddr::V6(base) => {
+                    place_of(IpAddr::V6((base.to_bits() + number).into()), shift_for(REMEMBERED))
+                }
             });
             let distinct = places.collect::<std::collections::HashSet<_>>().len();
             assert!(distinct > REMEMBERED / 2, "{base}: {distinct}");
