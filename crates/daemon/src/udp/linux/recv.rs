@@ -33,8 +33,8 @@ pub(super) fn recv(fd: BorrowedFd<'_>, buffers: &mut RecvBuffers, stats: &mut Ud
         control.attach_whole(header);
         free += 1;
     }
-    // SAFETY: each of the first `free` headers points to a name, a vector, a control buffer and a buffer of its own with their true
-    // sizes; all live until after the call, and nothing else uses them meanwhile.
+    // SAFETY: each of the first `free` headers points to a name, a vector, a control buffer and a buffer of its own with
+    // their true sizes; all live until after the call, and nothing else uses them meanwhile.
     let count = retry(|| unsafe {
         let headers = headers.as_mut_ptr();
         libc::recvmmsg(fd.as_raw_fd(), headers, free, 0, ptr::null_mut()) as isize
