@@ -124,21 +124,28 @@ pub fn listen(path: &Path, directory_mode: u32) -> Result<(UnixListener, SocketF
     let make = fs::DirBuilder::new().recursive(true).mode(directory_mode).create(directory);
     make.map_err(ListenError::io("make the directory", directory))?;
     let _lock = lock(directory)?;
-    let socket = Socket::new(Domain::UNIX, Type::STREAM, None).map_err(failed("make the socket"))?;
-    let address = SockAddr::unix(path).map_err(failed("have a socket at"))?;
-    let bound = match socket.bind(&address) {
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-            remove_stale(path)?;
-            socket.bind(&address)
+    remove_stale(path)?;
+    // wg(8) removes a socket that refuses it, and one that is bound refuses until it listens: it gets its name when it
+    // does. Nobody can connect before `listen` (unix(7)) either, so there is no moment with the rights that the umask
+    // gives.
+    let unfinished = unfinished(path);
+    match fs::remove_file(&unfinished) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(ListenError::io("remove", &unfinished)(error));
         }
-        bound => bound,
+        _ => {}
+    }
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None).map_err(failed("make the socket"))?;
+    let address = SockAddr::unix(&unfinished).map_err(failed("have a socket at"))?;
+    socket.bind(&address).map_err(failed("bind the socket"))?;
+    let finish = || {
+        fs::set_permissions(&unfinished, fs::Permissions::from_mode(0o600))
+            .map_err(failed("protect the socket"))?;
+        socket.listen(BACKLOG).map_err(failed("listen on"))?;
+        fs::rename(&unfinished, path).map_err(failed("name the socket"))?;
+        SocketFile::at(path.to_owned()).map_err(failed("find the socket"))
     };
-    bound.map_err(failed("bind the socket"))?;
-    let file = SocketFile::at(path.to_owned()).map_err(failed("find the socket"))?;
-    // Nobody can connect before `listen` (unix(7): and then only who may write): no moment with the rights that the
-    // umask gives.
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(failed("protect the socket"))?;
-    socket.listen(BACKLOG).map_err(failed("listen on"))?;
+    let file = finish().inspect_err(|_| drop(fs::remove_file(&unfinished)))?;
     socket.set_nonblocking(true).map_err(failed("listen on"))?;
     Ok((socket.into(), file))
 }
@@ -153,6 +160,13 @@ pub fn remove_dead(path: &Path) -> Result<bool, ListenError> {
     }
     let _lock = lock(directory_of(path))?;
     remove_stale(path)
+}
+
+/// What a socket is called until it listens; nobody looks for a name that does not end in `.sock`.
+fn unfinished(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    name.into()
 }
 
 fn directory_of(path: &Path) -> &Path {

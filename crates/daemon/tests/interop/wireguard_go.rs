@@ -71,6 +71,10 @@ impl WireguardGo {
         let mut this = Self { name, child, files };
         until("wireguard-go answers", || {
             assert!(this.child.try_wait().unwrap().is_none(), "wireguard-go ended:\n{}", this.log());
+            // A wg(8) that asks earlier is refused, and removes the socket for that.
+            if !this.log().contains("UAPI listener started") {
+                return false;
+            }
             Command::new("wg").args(["show", &this.name, "listen-port"]).output().unwrap().status.success()
         });
         link::set_up(namespace, &this.name).unwrap();

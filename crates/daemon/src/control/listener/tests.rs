@@ -1,4 +1,6 @@
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::*;
 
@@ -114,6 +116,33 @@ fn two_that_start_at_once_do_not_take_each_others_socket() {
         drop(opened);
         assert!(!path.exists());
     }
+}
+
+/// What wg(8) does with a socket that nobody listens on.
+fn ask_like_wg(path: &Path) {
+    if UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
+        let _ = fs::remove_file(path);
+    }
+}
+
+#[test]
+fn a_client_that_asks_too_early_does_not_remove_the_socket() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("wg0.sock");
+    let done = AtomicBool::new(false);
+    let own = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Relaxed) {
+                ask_like_wg(&path);
+            }
+        });
+        let own =
+            (0..500).filter(|_| listen(&path, 0o700).is_ok_and(|(_listener, file)| file.is_own())).count();
+        done.store(true, Relaxed);
+        own
+    });
+    assert_eq!(own, 500);
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 
 #[test]

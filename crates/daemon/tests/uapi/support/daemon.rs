@@ -41,6 +41,13 @@ impl Daemon {
         let mut command = machine.command(program);
         command.args(["-f", NAME]);
         let mut daemon = Self::spawn(machine, command);
+        if matches!(kind, Kind::WireguardGo) {
+            // A wg(8) that asks earlier is refused, and removes the socket for that.
+            wait_until("wireguard-go listens", || {
+                assert!(daemon.is_running(), "it ended:\n{}", daemon.log());
+                daemon.log().contains("UAPI listener started").then_some(())
+            });
+        }
         daemon.wait_until_ready(machine);
         daemon
     }
