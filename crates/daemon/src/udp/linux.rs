@@ -2,13 +2,14 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::task::{Context, Poll, ready};
 
 use weft_tunnel::Transmit;
 
 pub use self::adopt::check_socket;
 pub(crate) use self::kernel::Release;
+use self::lanes::Lanes;
 use self::send::Sender;
 use self::socket::UdpSocket;
 use super::{BindError, RecvBuffers, SendError, Sent, Udp, UdpConfig, UdpFeatures, UdpStats};
@@ -17,6 +18,7 @@ mod adopt;
 mod cmsg;
 mod fallback;
 mod kernel;
+mod lanes;
 mod path_mtu;
 mod recv;
 mod send;
@@ -27,14 +29,14 @@ mod tests;
 /// A socket that can be handed over.
 pub type Descriptor = OwnedFd;
 
-/// An IPv4 and an IPv6 socket on one port; one of them where the machine has only one of the families.
+/// Sockets for IPv4 and for IPv6 on one port; those of one family where the machine has no other.
 #[derive(Debug)]
 pub struct UdpSockets {
-    v4: Option<UdpSocket>,
-    v6: Option<UdpSocket>,
+    v4: Option<Lanes>,
+    v6: Option<Lanes>,
     /// As asked for, with the port in use.
     config: UdpConfig,
-    /// Which socket the next [`Udp::poll_recv`] looks at first: they take turns, so that neither starves.
+    /// Which family the next [`Udp::poll_recv`] looks at first: they take turns, so that neither starves.
     v6_first: bool,
     sender: Sender,
     stats: UdpStats,
@@ -47,7 +49,7 @@ impl UdpSockets {
     /// Those of [`BindError`]. A missing address family is only logged while the other one is there.
     pub fn bind(config: &UdpConfig) -> Result<Self, BindError> {
         let (v4, v6) = socket::bind_both(config)?;
-        let mut sockets = Self::from_sockets(v4, v6, config)?;
+        let mut sockets = Self::from_sockets(v4.into_iter().collect(), v6.into_iter().collect(), config)?;
         sockets.config.port = sockets.local_port();
         Ok(sockets)
     }
@@ -66,38 +68,37 @@ impl UdpSockets {
     }
 
     fn from_sockets(
-        v4: Option<socket2::Socket>,
-        v6: Option<socket2::Socket>,
+        v4: Vec<socket2::Socket>,
+        v6: Vec<socket2::Socket>,
         config: &UdpConfig,
     ) -> Result<Self, BindError> {
         let release = kernel::Release::running();
-        let open = |socket: Option<socket2::Socket>, is_v6| {
-            socket.map(|socket| UdpSocket::from_socket(socket, is_v6, config, release)).transpose()
-        };
-        let (v4, v6) = (open(v4, false)?, open(v6, true)?);
-        let gso = config.gso && [&v4, &v6].into_iter().flatten().all(UdpSocket::knows_gso);
+        let v4 = Lanes::from_sockets(v4, false, config, release)?;
+        let v6 = Lanes::from_sockets(v6, true, config, release)?;
+        let gso = config.gso && [&v4, &v6].into_iter().flatten().all(|lanes| lanes.first().knows_gso());
         let sender = Sender::new(gso, config.path_mtu, release);
         Ok(Self { v4, v6, config: *config, v6_first: false, sender, stats: UdpStats::default() })
     }
 
     fn set_mark(&mut self, fwmark: u32) -> Result<(), BindError> {
         let before = self.config.fwmark;
-        let sockets = [&self.v4, &self.v6];
-        for socket in sockets.into_iter().flatten() {
-            if let Err(source) = socket.set_mark(fwmark) {
-                for socket in sockets.into_iter().flatten() {
-                    // What could be set before can be set again.
-                    let _ = socket.set_mark(before);
-                }
-                return Err(BindError::Fwmark { mark: fwmark, source });
+        if let Some(source) = self.each().find_map(|socket| socket.set_mark(fwmark).err()) {
+            for socket in self.each() {
+                // What could be set before can be set again.
+                let _ = socket.set_mark(before);
             }
+            return Err(BindError::Fwmark { mark: fwmark, source });
         }
         self.config.fwmark = fwmark;
         Ok(())
     }
 
     fn local_port(&self) -> u16 {
-        [&self.v4, &self.v6].into_iter().flatten().find_map(UdpSocket::local_port).unwrap_or_default()
+        self.each().find_map(UdpSocket::local_port).unwrap_or_default()
+    }
+
+    fn each(&self) -> impl Iterator<Item = &UdpSocket> {
+        [&self.v4, &self.v6].into_iter().flatten().flat_map(Lanes::each)
     }
 }
 
@@ -107,7 +108,7 @@ impl Udp for UdpSockets {
             SocketAddr::V4(_) => &self.v4,
             SocketAddr::V6(_) => &self.v6,
         };
-        let Some(socket) = socket else {
+        let Some(socket) = socket.as_ref().map(Lanes::first) else {
             let error = io::Error::from_raw_os_error(libc::EAFNOSUPPORT);
             return Poll::Ready(Err(SendError::Failed(error)));
         };
@@ -126,29 +127,25 @@ impl Udp for UdpSockets {
     }
 
     fn poll_recv(&mut self, cx: &mut Context<'_>, buffers: &mut RecvBuffers) -> Poll<io::Result<usize>> {
-        let free = RecvBuffers::COUNT - buffers.filled();
-        if free == 0 {
+        if !buffers.has_room() {
             return Poll::Ready(Err(io::ErrorKind::InvalidInput.into()));
         }
+        let mut filled = 0;
         for is_v6 in [self.v6_first, !self.v6_first] {
-            let Some(socket) = (if is_v6 { &self.v6 } else { &self.v4 }) else { continue };
-            while let Poll::Ready(guard) = socket.io.poll_read_ready(cx) {
-                let mut guard = guard?;
-                match recv::recv(socket.io.get_ref().as_fd(), buffers, &mut self.stats) {
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
-                    Ok(filled) => {
-                        // A short count means that the socket is empty: no need to ask once more.
-                        if filled < free {
-                            guard.clear_ready();
-                        }
-                        self.v6_first = !is_v6;
-                        return Poll::Ready(Ok(filled));
-                    }
-                    Err(error) => return Poll::Ready(Err(error)),
-                }
+            let lanes = if is_v6 { &mut self.v6 } else { &mut self.v4 };
+            let Some(lanes) = lanes.as_mut().filter(|_| buffers.has_room()) else { continue };
+            match lanes.poll_recv(cx, buffers, &mut self.stats) {
+                Poll::Ready(Ok(more)) => filled += more,
+                Poll::Ready(Err(error)) if filled == 0 => return Poll::Ready(Err(error)),
+                Poll::Ready(Err(error)) => tracing::debug!(%error, "cannot receive"),
+                Poll::Pending => {}
             }
         }
-        Poll::Pending
+        if filled == 0 {
+            return Poll::Pending;
+        }
+        self.v6_first = !self.v6_first;
+        Poll::Ready(Ok(filled))
     }
 
     fn rebind(&mut self, port: Option<u16>, fwmark: Option<u32>) -> Result<u16, BindError> {
@@ -169,15 +166,15 @@ impl Udp for UdpSockets {
     }
 
     fn descriptors(&self) -> io::Result<Vec<Descriptor>> {
-        [&self.v4, &self.v6].into_iter().flatten().map(UdpSocket::try_clone).collect()
+        let each = [&self.v4, &self.v6].into_iter().flatten().map(Lanes::try_clone);
+        Ok(each.collect::<io::Result<Vec<_>>>()?.into_iter().flatten().collect())
     }
 
     fn features(&self) -> UdpFeatures {
-        let sockets = || [&self.v4, &self.v6].into_iter().flatten();
-        let smallest = |bytes: fn(&UdpSocket) -> u64| sockets().map(bytes).min().unwrap_or_default();
+        let smallest = |bytes: fn(&UdpSocket) -> u64| self.each().map(bytes).min().unwrap_or_default();
         UdpFeatures {
             gso: self.sender.uses_gso(),
-            gro: sockets().all(UdpSocket::joins_datagrams),
+            gro: self.each().all(UdpSocket::joins_datagrams),
             receive_buffer_bytes: smallest(UdpSocket::receive_buffer_bytes),
             send_buffer_bytes: smallest(UdpSocket::send_buffer_bytes),
         }
@@ -188,7 +185,7 @@ impl Udp for UdpSockets {
     }
 
     fn stats(&self) -> UdpStats {
-        let dropped: u64 = [&self.v4, &self.v6].into_iter().flatten().map(UdpSocket::dropped).sum();
+        let dropped: u64 = self.each().map(UdpSocket::dropped).sum();
         UdpStats { receive_overflows: self.stats.receive_overflows + dropped, ..self.stats }
     }
 }

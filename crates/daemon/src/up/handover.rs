@@ -13,7 +13,7 @@ use crate::control::DeviceChange;
 use crate::dataplane::StartError;
 use crate::interface::Inherited;
 use crate::service_manager::{self, FdStore, read_sealed, try_clone};
-use crate::udp::check_socket;
+use crate::udp::{self, check_socket};
 
 /// The names of what is kept: of one interface, since a service may have run another one before.
 #[derive(Clone, Debug)]
@@ -25,7 +25,11 @@ pub(super) struct Names {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Queue(u16),
-    Socket,
+    /// With its number among those of its family.
+    Socket {
+        is_v6: bool,
+        number: u16,
+    },
     State,
 }
 
@@ -41,8 +45,36 @@ impl Names {
         format!("tun-{}-{number}", self.interface)
     }
 
-    pub(super) fn socket(&self, is_v6: bool) -> String {
-        format!("udp{}-{}", if is_v6 { 6 } else { 4 }, self.interface)
+    /// That of a socket. The first one of its family has no number.
+    pub(super) fn socket(&self, is_v6: bool, number: u16) -> String {
+        let family = if is_v6 { 6 } else { 4 };
+        match number {
+            0 => format!("udp{family}-{}", self.interface),
+            _ => format!("udp{family}-{}-{number}", self.interface),
+        }
+    }
+
+    /// Those of sockets that came in this order: those of each family count from 0.
+    ///
+    /// # Errors
+    /// For what is no socket of an interface.
+    pub(super) fn of_sockets(
+        &self,
+        sockets: Vec<udp::Descriptor>,
+    ) -> Result<Vec<(String, udp::Descriptor)>, String> {
+        let mut next = [0; 2];
+        let name = |socket| {
+            let facts = check_socket(&socket)?;
+            let number = &mut next[usize::from(facts.is_v6)];
+            *number += 1;
+            Ok((self.socket(facts.is_v6, *number - 1), socket))
+        };
+        sockets.into_iter().map(name).collect()
+    }
+
+    /// Whether it is that of a socket.
+    pub(super) fn is_socket(&self, name: &str) -> bool {
+        matches!(self.kind(name), Some(Kind::Socket { .. }))
     }
 
     pub(super) fn state(&self) -> String {
@@ -53,11 +85,17 @@ impl Names {
         if name == self.state() {
             return Some(Kind::State);
         }
-        if name == self.socket(false) || name == self.socket(true) {
-            return Some(Kind::Socket);
+        let numbered = |prefix: &str, name_of: &dyn Fn(u16) -> String| {
+            let number = name.strip_prefix(prefix)?.strip_prefix(self.interface.as_str())?;
+            let number = if number.is_empty() { 0 } else { number.strip_prefix('-')?.parse().ok()? };
+            (name_of(number) == name).then_some(number)
+        };
+        for (prefix, is_v6) in [("udp4-", false), ("udp6-", true)] {
+            if let Some(number) = numbered(prefix, &|number| self.socket(is_v6, number)) {
+                return Some(Kind::Socket { is_v6, number });
+            }
         }
-        let number = name.strip_prefix("tun-")?.strip_prefix(self.interface.as_str())?.strip_prefix('-')?;
-        number.parse().ok().filter(|number| self.queue(*number) == name).map(Kind::Queue)
+        numbered("tun-", &|number| self.queue(number)).map(Kind::Queue)
     }
 }
 
@@ -70,7 +108,8 @@ struct KeptQueue {
 
 #[derive(Debug)]
 struct KeptSocket {
-    name: String,
+    is_v6: bool,
+    number: u16,
     port: u16,
     descriptor: Descriptor,
 }
@@ -127,6 +166,7 @@ impl Handover {
             }
         }
         this.queues.sort_by_key(|queue| queue.number);
+        this.sockets.sort_by_key(|socket| (socket.is_v6, socket.number));
         if let Some(back) = this.left.as_ref().and_then(|left| left.clock_set_back(SystemTime::now())) {
             tracing::warn!(
                 "the clock was set back: for {} s peers may take our handshakes for replayed ones; theirs are answered",
@@ -143,17 +183,18 @@ impl Handover {
                 weft_tun::check_queue(&descriptor, self.names.interface.as_str())?;
                 self.queues.push(KeptQueue { number, descriptor });
             }
-            Some(Kind::Socket) => {
+            Some(Kind::Socket { is_v6, number }) => {
                 let facts = check_socket(&descriptor)?;
-                if self.names.socket(facts.is_v6) != name {
+                if facts.is_v6 != is_v6 {
                     return Err("it is of the other address family".to_owned());
                 }
-                if let Some(other) = self.sockets.first()
-                    && (other.port != facts.port || other.name == name)
+                let is_same = |other: &KeptSocket| (other.is_v6, other.number) == (is_v6, number);
+                if let Some(other) =
+                    self.sockets.iter().find(|other| other.port != facts.port || is_same(other))
                 {
                     return Err(format!("there is one with port {} already", other.port));
                 }
-                self.sockets.push(KeptSocket { name: name.to_owned(), port: facts.port, descriptor });
+                self.sockets.push(KeptSocket { is_v6, number, port: facts.port, descriptor });
             }
             Some(Kind::State) => {
                 let text = read_sealed(&descriptor).map_err(|error| error.to_string())?;
@@ -206,12 +247,20 @@ impl Handover {
     /// When a queue cannot be made or given up.
     pub(super) fn open(mut self, config: &Config, queues: usize) -> Result<Opened, StartError> {
         let port = self.port(config);
+        // Numbered as they will be by those who come next: what was refused before leaves a gap.
+        let mut next = [0; 2];
         let (sockets, others): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.sockets).into_iter().partition(|socket| socket.port == port);
+            std::mem::take(&mut self.sockets).into_iter().partition(|socket| {
+                let next = &mut next[usize::from(socket.is_v6)];
+                let fits = socket.port == port && socket.number == *next;
+                *next += u16::from(fits);
+                fits
+            });
+        let name = |socket: &KeptSocket| self.names.socket(socket.is_v6, socket.number);
         for socket in others {
-            self.give_up(&socket.name);
+            self.give_up(&name(&socket));
         }
-        let mut stored: Vec<String> = sockets.iter().map(|socket| socket.name.clone()).collect();
+        let mut stored: Vec<String> = sockets.iter().map(name).collect();
         let sockets = sockets.into_iter().map(|socket| socket.descriptor).collect();
         if self.store.is_none() && self.queues.is_empty() {
             return Ok(Opened { inherited: Inherited { queues: Vec::new(), sockets }, port, kept: None });
@@ -258,11 +307,19 @@ mod tests {
     fn every_name_is_told_from_those_of_other_interfaces() {
         let names = Names::of(&"wg0".parse().unwrap());
         assert_eq!(names.kind(&names.queue(12)), Some(Kind::Queue(12)));
-        assert_eq!(names.kind(&names.socket(true)), Some(Kind::Socket));
+        assert_eq!(names.kind("udp6-wg0"), Some(Kind::Socket { is_v6: true, number: 0 }));
+        assert_eq!(names.kind(&names.socket(false, 7)), Some(Kind::Socket { is_v6: false, number: 7 }));
         assert_eq!(names.kind(&names.state()), Some(Kind::State));
-        for other in
-            ["tun-wg0", "tun-wg0-", "tun-wg0-x", "tun-wg0-01", "tun-wg0-65536", "tun-wg0-1-2", "udp4-wg1"]
-        {
+        for other in [
+            "tun-wg0",
+            "tun-wg0-",
+            "tun-wg0-x",
+            "tun-wg0-01",
+            "tun-wg0-65536",
+            "tun-wg0-1-2",
+            "udp4-wg1",
+            "udp4-wg0-0",
+        ] {
             assert_eq!(names.kind(other), None, "{other}");
         }
         let dashed = Names::of(&"wg0-1".parse().unwrap());

@@ -15,7 +15,6 @@ use crate::carried_over::{AtHandover, Base, State};
 use crate::config::InterfaceName;
 use crate::control::{Control as _, ControlError, Controller};
 use crate::service_manager::{self, FdStore};
-use crate::udp::check_socket;
 
 /// What happens within this time is written down together.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -186,11 +185,8 @@ impl Writer {
         let device = self.controller.get()?;
         if device.listen_port != self.port {
             self.port = device.listen_port;
-            for is_v6 in [false, true] {
-                let name = self.names.socket(is_v6);
-                if self.stored.remove(&name) {
-                    self.store.forget(&name)?;
-                }
+            for name in self.stored.extract_if(.., |name| self.names.is_socket(name)) {
+                self.store.forget(&name)?;
             }
             self.keep_sockets()?;
         }
@@ -206,9 +202,7 @@ impl Writer {
 
     /// Has the sockets kept that are not.
     fn keep_sockets(&mut self) -> Result<(), LeaveError> {
-        for socket in self.controller.sockets()? {
-            let facts = check_socket(&socket).map_err(io::Error::other)?;
-            let name = self.names.socket(facts.is_v6);
+        for (name, socket) in self.names.of_sockets(self.controller.sockets()?).map_err(io::Error::other)? {
             if !self.stored.contains(&name) {
                 self.store.keep(&name, &socket)?;
                 self.stored.insert(name);

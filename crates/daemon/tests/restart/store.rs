@@ -14,7 +14,13 @@ fn what_does_not_fit_is_given_up_and_the_rest_is_used() {
     let before = world.picture();
     world.stop_for_restart();
     let kept = world.manager.shared.names();
-    assert_eq!(kept, ["state-weft0", "tun-weft0-0", "udp4-weft0", "udp6-weft0"]);
+    let sockets = ["udp4-weft0", "udp6-weft0"].map(|first| {
+        let others = (1..8).map(move |number| format!("{first}-{number}"));
+        std::iter::once(first.to_owned()).chain(others)
+    });
+    let rest = ["state-weft0", "tun-weft0-0"].map(str::to_owned);
+    let expected: Vec<String> = rest.into_iter().chain(sockets.into_iter().flatten()).collect();
+    assert_eq!(kept, expected);
     let udp = || -> OwnedFd { world.a.run(|| std::net::UdpSocket::bind("0.0.0.0:0")).unwrap().into() };
     world.manager.put("tun-weft0-1", udp());
     world.manager.put("tun-weft0-x", udp());

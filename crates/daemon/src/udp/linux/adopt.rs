@@ -34,13 +34,13 @@ pub fn check_socket(descriptor: &OwnedFd) -> Result<SocketFacts, String> {
     Ok(SocketFacts { is_v6: domain == Domain::IPV6, port: address.port() })
 }
 
-/// The IPv4 and the IPv6 socket among these, of the port that the configuration says. A family that nobody had is
-/// bound to the same port, if it can be.
+/// The IPv4 and the IPv6 sockets among these, of the port that the configuration says, in their order. A family that
+/// nobody had is bound to the same port, if it can be.
 pub(super) fn sort(
     descriptors: Vec<OwnedFd>,
     config: &UdpConfig,
-) -> Result<(Option<Socket>, Option<Socket>), BindError> {
-    let (mut v4, mut v6) = (None, None);
+) -> Result<(Vec<Socket>, Vec<Socket>), BindError> {
+    let (mut v4, mut v6) = (Vec::new(), Vec::new());
     for descriptor in descriptors {
         let facts = check_socket(&descriptor)
             .and_then(|facts| match facts.port == config.port {
@@ -48,19 +48,18 @@ pub(super) fn sort(
                 false => Err(format!("it has port {}, not {}", facts.port, config.port)),
             })
             .map_err(|reason| failed("take over a UDP socket", std::io::Error::other(reason)))?;
-        let place = if facts.is_v6 { &mut v6 } else { &mut v4 };
-        *place = Some(Socket::from(descriptor));
+        if facts.is_v6 { &mut v6 } else { &mut v4 }.push(Socket::from(descriptor));
     }
-    for (place, address) in [
+    for (family, address) in [
         (&mut v4, SocketAddr::from((Ipv4Addr::UNSPECIFIED, config.port))),
         (&mut v6, SocketAddr::from((Ipv6Addr::UNSPECIFIED, config.port))),
     ] {
-        if place.is_none() {
-            *place = bind(address).unwrap_or_else(|error| {
+        if family.is_empty() {
+            family.extend(bind(address).unwrap_or_else(|error| {
                 tracing::warn!("{error}; peers are reached without that address family");
                 None
-            });
+            }));
         }
     }
-    if v4.is_none() && v6.is_none() { Err(BindError::NoAddressFamily) } else { Ok((v4, v6)) }
+    if v4.is_empty() && v6.is_empty() { Err(BindError::NoAddressFamily) } else { Ok((v4, v6)) }
 }

@@ -382,7 +382,7 @@ fn one_family_alone_works_and_refuses_the_other() {
         async || {
             let config = UdpConfig::default();
             let (v4, _) = socket::bind_both(&config).unwrap();
-            let mut a = UdpSockets::from_sockets(v4, None, &config).unwrap();
+            let mut a = UdpSockets::from_sockets(v4.into_iter().collect(), Vec::new(), &config).unwrap();
             let mut b = open();
             assert_eq!(send(&mut a, to(V4, b.port(), 3, b"one")).await.unwrap().bytes, 3);
             receive(&mut b, 1).await;
@@ -410,7 +410,7 @@ fn a_full_socket_takes_a_part_then_waits_for_room() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
         let _context = runtime.enter();
         let mut sockets = UdpSockets::bind(&UdpConfig { gso: false, ..UdpConfig::default() }).unwrap();
-        let v4 = sockets.v4.as_ref().unwrap().io.get_ref();
+        let v4 = sockets.v4.as_ref().unwrap().first().io.get_ref();
         socket::set_option(v4, libc::SOL_SOCKET, libc::SO_SNDBUF, 1).unwrap();
         let control = v4.try_clone().unwrap();
 
@@ -534,7 +534,7 @@ fn both_families_share_a_random_port() {
         async || {
             let sockets = open();
             assert_ne!(sockets.port(), 0);
-            let ports = [&sockets.v4, &sockets.v6].map(|socket| socket.as_ref().unwrap().local_port());
+            let ports = [&sockets.v4, &sockets.v6].map(|lanes| lanes.as_ref().unwrap().first().local_port());
             assert_eq!(ports, [Some(sockets.port()); 2]);
         },
     );
@@ -574,8 +574,8 @@ fn the_firewall_mark_is_set_on_both_sockets() {
         async || {
             let config = UdpConfig { fwmark: 0xca6c, ..UdpConfig::default() };
             let sockets = UdpSockets::bind(&config).unwrap();
-            for socket in [&sockets.v4, &sockets.v6] {
-                assert_eq!(socket.as_ref().unwrap().io.get_ref().mark().unwrap(), 0xca6c);
+            for socket in sockets.each() {
+                assert_eq!(socket.io.get_ref().mark().unwrap(), 0xca6c);
             }
         },
     );
