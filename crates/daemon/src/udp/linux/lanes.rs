@@ -27,6 +27,8 @@ pub(super) struct Lanes {
     sockets: Vec<UdpSocket>,
     /// Whose turn it is.
     next: usize,
+    /// How many had something when they were asked last.
+    busy: usize,
     /// Messages that may wait in the first socket from before the others were there. Until it was empty once it alone is
     /// read: what a source sent first is handled first.
     backlog: usize,
@@ -54,7 +56,7 @@ impl Lanes {
         let backlog = if sockets.len() > before { BACKLOG } else { 0 };
         let open = |socket| UdpSocket::from_socket(socket, is_v6, config, release);
         let sockets = sockets.into_iter().map(open).collect::<Result<_, _>>()?;
-        Ok(Some(Self { sockets, next: 0, backlog }))
+        Ok(Some(Self { sockets, next: 0, busy: 0, backlog }))
     }
 
     /// The socket that sends.
@@ -79,29 +81,35 @@ impl Lanes {
         {
             return Poll::Ready(Ok(filled));
         }
-        let mut filled = 0;
+        // Each gets its share of the buffers, or one that is always full would have most of them.
+        let share = free(buffers).div_ceil(self.busy.max(1));
+        let (mut filled, mut busy) = (0, 0);
         for _ in 0..self.sockets.len() {
             if !buffers.has_room() {
                 break;
             }
             let socket = &self.sockets[self.next];
             self.next = (self.next + 1) % self.sockets.len();
-            match recv_ready(socket, cx, buffers, stats) {
-                Poll::Ready(Ok(more)) => filled += more,
+            match recv_ready(socket, cx, buffers, share.min(free(buffers)), stats) {
+                Poll::Ready(Ok(more)) => {
+                    filled += more;
+                    busy += 1;
+                }
                 Poll::Ready(Err(error)) if filled == 0 => return Poll::Ready(Err(error)),
                 Poll::Ready(Err(error)) => tracing::debug!(%error, "cannot receive"),
                 Poll::Pending => {}
             }
         }
+        self.busy = busy;
         if filled > 0 { Poll::Ready(Ok(filled)) } else { Poll::Pending }
     }
 
     /// What is left in the first socket, whether the runtime knows of it already or not.
     fn recv_backlog(&mut self, buffers: &mut RecvBuffers, stats: &mut UdpStats) -> io::Result<Option<usize>> {
-        let free = RecvBuffers::COUNT - buffers.filled();
-        match recv::recv(self.first().io.get_ref().as_fd(), buffers, stats) {
+        let limit = free(buffers);
+        match recv::recv(self.first().io.get_ref().as_fd(), buffers, limit, stats) {
             Ok(filled) => {
-                self.backlog = if filled < free { 0 } else { self.backlog.saturating_sub(filled) };
+                self.backlog = if filled < limit { 0 } else { self.backlog.saturating_sub(filled) };
                 Ok(Some(filled))
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -118,21 +126,25 @@ impl Lanes {
     }
 }
 
-/// One receive call, if the socket has something.
+fn free(buffers: &RecvBuffers) -> usize {
+    RecvBuffers::COUNT - buffers.filled()
+}
+
+/// One receive call for at most `limit` messages, if the socket has something.
 fn recv_ready(
     socket: &UdpSocket,
     cx: &mut Context<'_>,
     buffers: &mut RecvBuffers,
+    limit: usize,
     stats: &mut UdpStats,
 ) -> Poll<io::Result<usize>> {
-    let free = RecvBuffers::COUNT - buffers.filled();
     while let Poll::Ready(guard) = socket.io.poll_read_ready(cx) {
         let mut guard = guard?;
-        match recv::recv(socket.io.get_ref().as_fd(), buffers, stats) {
+        match recv::recv(socket.io.get_ref().as_fd(), buffers, limit, stats) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
             Ok(filled) => {
                 // A short count means that the socket is empty: no need to ask once more.
-                if filled < free {
+                if filled < limit {
                     guard.clear_ready();
                 }
                 return Poll::Ready(Ok(filled));

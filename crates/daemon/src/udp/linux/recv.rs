@@ -12,8 +12,13 @@ use super::super::{RecvBuffers, UdpStats};
 use super::cmsg::{Ancillary, Control};
 use super::send::retry;
 
-/// Fills the free ones of `buffers`. [`io::ErrorKind::WouldBlock`] when nothing has arrived.
-pub(super) fn recv(fd: BorrowedFd<'_>, buffers: &mut RecvBuffers, stats: &mut UdpStats) -> io::Result<usize> {
+/// Fills the free ones of `buffers`, at most `limit` of them. [`io::ErrorKind::WouldBlock`] when nothing has arrived.
+pub(super) fn recv(
+    fd: BorrowedFd<'_>,
+    buffers: &mut RecvBuffers,
+    limit: usize,
+    stats: &mut UdpStats,
+) -> io::Result<usize> {
     type Names = [libc::sockaddr_in6; RecvBuffers::COUNT];
     type Vectors = [libc::iovec; RecvBuffers::COUNT];
     type Headers = [libc::mmsghdr; RecvBuffers::COUNT];
@@ -21,8 +26,13 @@ pub(super) fn recv(fd: BorrowedFd<'_>, buffers: &mut RecvBuffers, stats: &mut Ud
     let (mut names, mut vectors, mut headers): (Names, Vectors, Headers) = unsafe { mem::zeroed() };
     let mut controls = [Control::new(); RecvBuffers::COUNT];
     let mut free = 0;
-    for ((((buffer, name), vector), control), message) in
-        buffers.free_buffers().zip(&mut names).zip(&mut vectors).zip(&mut controls).zip(&mut headers)
+    for ((((buffer, name), vector), control), message) in buffers
+        .free_buffers()
+        .take(limit)
+        .zip(&mut names)
+        .zip(&mut vectors)
+        .zip(&mut controls)
+        .zip(&mut headers)
     {
         *vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
         let header = &mut message.msg_hdr;

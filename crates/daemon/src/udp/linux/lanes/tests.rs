@@ -3,8 +3,6 @@
 //!   many sources ──── lo ──── UdpSockets
 //! ```
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
-
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::net::UdpSocket as StdSocket;
