@@ -217,6 +217,56 @@ fn four_queues_inline_keep_the_order_of_every_flow() {
     in_namespace("four_queues_inline_keep_the_order_of_every_flow", || echoes_in_order(inline(4)));
 }
 
+#[test]
+fn a_flood_costs_only_flows_that_share_its_queue() {
+    const OTHERS: usize = 32;
+    let name = "a_flood_costs_only_flows_that_share_its_queue";
+    let others_beside_a_flood = async |queues: Queues| {
+        let mut device = open(config("weftA", queues)).unwrap();
+        bring_up("weftA", [10, 77, 0, 1]);
+        let bind = || {
+            let socket = UdpSocket::bind("10.77.0.1:0").unwrap();
+            socket.connect("10.77.0.2:7").unwrap();
+            socket
+        };
+        let (flood, others) = (bind(), [(); OTHERS].map(|()| bind()));
+        // Four times what a ring takes.
+        for _ in 0..2000 {
+            let _ = flood.send(&[1; 1000]);
+        }
+        for other in &others {
+            let _ = other.send(&[2; 100]);
+        }
+        let (mut of_flood, mut of_others, mut first_turns) = (0, 0, 0);
+        for turn in 0.. {
+            let mut batches = VecDeque::new();
+            tokio::task::yield_now().await;
+            let polled = poll_fn(|cx| {
+                std::task::Poll::Ready(device.poll_recv_many(cx, &mut batches, 1 << 18).is_ready())
+            });
+            if !polled.await && turn > 0 {
+                break;
+            }
+            for packet in batches.iter().flat_map(TunBatch::remaining).filter(|packet| is_ipv4(packet)) {
+                if packet[28] == 1 { of_flood += 1 } else { of_others += 1 }
+            }
+            if turn == 1 {
+                first_turns = of_others;
+            }
+        }
+        // The kernel speaks IPv6 of its own accord.
+        assert!((450..=500).contains(&of_flood), "{of_flood}: its ring was full");
+        assert_eq!(first_turns, of_others, "the others did not wait for the end of it");
+        of_others
+    };
+    in_namespace(name, async || {
+        assert_eq!(others_beside_a_flood(inline(1)).await, 0);
+        // By the kernel's hash a quarter of them, on average, are in the flood's queue.
+        let through = others_beside_a_flood(inline(4)).await;
+        assert!(through >= OTHERS / 4, "{through} of {OTHERS}");
+    });
+}
+
 /// Segments of one stream from 10.77.0.2 to 10.78.0.2, all but the last `len` bytes of payload.
 fn stream(protocol: u8, count: u32, len: usize) -> Vec<Vec<u8>> {
     let header = if protocol == ip::UDP { 28 } else { 52 };
