@@ -182,7 +182,7 @@ pub struct DemoArgs {
 #[derive(Clone, Copy, Debug, Args)]
 pub struct TunArgs {
     /// How many queues the device has, each with a thread that reads and one that writes (up to 64); 0: the
-    /// packet thread reads and writes one queue itself; auto: what suits this machine.
+    /// packet thread reads and writes the device itself; auto: what suits this machine.
     #[arg(long, value_name = "N|auto", default_value_t)]
     pub tun_threads: TunThreads,
     /// Do without segmentation and checksum offloads of the device.

@@ -36,19 +36,57 @@ pub use timing::{Histogram, SAMPLED_TURNS, Stage, Times};
 /// Commands that may wait for the event loop.
 const COMMANDS: usize = 64;
 
-/// The number of TUN queues on this machine, 0 for inline.
+/// The queues of a TUN and who serves them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TunQueues {
+    /// How many there are.
+    pub count: usize,
+    /// Whether each has a reader and a writer thread; without, the packet thread serves them all (inline).
+    pub threads: bool,
+}
+
+impl TunQueues {
+    /// Queues with threads of their own.
+    pub fn with_threads(self) -> usize {
+        if self.threads { self.count } else { 0 }
+    }
+}
+
+/// The TUN queues on this machine; `inline` of them where no threads serve them.
 ///
 /// On two cores every hand-over between threads costs more than it brings: the packet thread does it all. With
 /// cores to spare one reader and one writer take their share off it; more only help where one is not enough.
-pub fn tun_queues(threads: TunThreads) -> usize {
-    match threads {
-        TunThreads::Fixed(queues) => queues.into(),
+pub fn tun_queues(threads: TunThreads, inline: u16) -> TunQueues {
+    let with_threads = match threads {
+        TunThreads::Fixed(queues) => queues,
         TunThreads::Auto => match std::thread::available_parallelism().map_or(1, usize::from) {
             0..=3 => 0,
             4..=7 => 1,
             _ => 2,
         },
+    };
+    match with_threads {
+        0 => TunQueues { count: inline.into(), threads: false },
+        queues => TunQueues { count: queues.into(), threads: true },
     }
+}
+
+/// How many queues the packet thread serves itself. Each further one costs a hash and a table look-up a packet, and
+/// keeps what is in it from waiting behind a flood in another one.
+pub fn inline_queues() -> u16 {
+    /// Where nobody says otherwise.
+    const INLINE_QUEUES: u16 = 1;
+    /// For measurements.
+    const VARIABLE: &str = "WEFT_INLINE_QUEUES";
+    let Some(value) = std::env::var_os(VARIABLE) else { return INLINE_QUEUES };
+    let number = value.to_str().and_then(|text| text.parse().ok()).filter(|number| (1..=64).contains(number));
+    number.unwrap_or_else(|| {
+        tracing::warn!(
+            "{VARIABLE}={} is left aside, it takes a number from 1 to 64: using {INLINE_QUEUES}",
+            value.display()
+        );
+        INLINE_QUEUES
+    })
 }
 
 /// Every counter and peer. With many peers it takes a few turns of the event loop to go through them; the counters

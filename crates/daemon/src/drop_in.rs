@@ -8,12 +8,13 @@ use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
 use crate::background::{self, BackgroundError};
+use crate::cli::TunThreads;
 use crate::cli::drop_in::RunArgs;
 use crate::config::InterfaceName;
 use crate::control::socket::Manage as _;
 use crate::control::uapi::{Listener, Server, SocketError};
 use crate::control::{Control, Controller, Managed};
-use crate::dataplane::{DataplaneError, OnEvent, StartError, tun_queues};
+use crate::dataplane::{DataplaneError, OnEvent, StartError};
 use crate::exit::{self, Code};
 use crate::interface::{self, Inherited, Interface, Options};
 use crate::metrics::{self, MetricsConfig};
@@ -129,12 +130,15 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
         Some(descriptor) => Listener::adopt(descriptor)?,
         None => Listener::open(&name)?,
     };
-    let options = Options {
-        tun_threads: if queues.is_empty() { args.tun.tun_threads } else { crate::cli::TunThreads::Fixed(0) },
+    let mut options = Options {
+        tun_threads: args.tun.tun_threads,
         offload: !args.tun.no_offload,
         priority: if args.realtime { Priority::Realtime } else { Priority::Ordinary },
         ..Options::default()
     };
+    if let Some(handed_in) = u16::try_from(queues.len()).ok().filter(|count| *count > 0) {
+        (options.tun_threads, options.inline_queues) = (TunThreads::Fixed(0), handed_in);
+    }
     let udp = UdpConfig::default();
     let is_new = queues.is_empty();
     let inherited = Inherited { queues, ..Inherited::default() };
@@ -152,7 +156,7 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
     let server = Server::start(listener, control, on_gone).map_err(RunError::Server)?;
     let running = Running {
         mtu,
-        tun_threads: tun_queues(options.tun_threads),
+        tun_threads: options.tun_queues().with_threads(),
         tun_offload: interface.opened().offload,
         ..Running::new(name.as_str())
     };

@@ -8,7 +8,10 @@ use weft_tunnel::{PrivateKey, TunnelConfig};
 
 use crate::cli::TunThreads;
 use crate::control::Controller;
-use crate::dataplane::{Dataplane, DataplaneError, Handle, OnEvent, Opened, Setup, StartError, tun_queues};
+use crate::dataplane::{
+    Dataplane, DataplaneError, Handle, OnEvent, Opened, Setup, StartError, TunQueues, inline_queues,
+    tun_queues,
+};
 use crate::memory_budget;
 use crate::routes::QueueLimits;
 use crate::scheduling::Priority;
@@ -19,6 +22,8 @@ use crate::udp::{self, PathMtu, UdpConfig};
 pub struct Options {
     /// Queues of the TUN, each with its threads.
     pub tun_threads: TunThreads,
+    /// Queues of the TUN where they have no threads.
+    pub inline_queues: u16,
     /// Whether the TUN and the sockets take super-packets and batches.
     pub offload: bool,
     /// Whether datagrams may be fragmented on their way.
@@ -29,10 +34,18 @@ pub struct Options {
     pub priority: Priority,
 }
 
+impl Options {
+    /// The queues of the TUN.
+    pub fn tun_queues(&self) -> TunQueues {
+        tun_queues(self.tun_threads, self.inline_queues)
+    }
+}
+
 impl Default for Options {
     fn default() -> Self {
         Self {
             tun_threads: TunThreads::Auto,
+            inline_queues: inline_queues(),
             offload: true,
             path_mtu: PathMtu::default(),
             thread_name: "weft-packets".into(),
@@ -44,7 +57,7 @@ impl Default for Options {
 /// Descriptors that somebody held before, to be used instead of new ones.
 #[derive(Debug, Default)]
 pub struct Inherited {
-    /// Attached queues of the device, as many as [`Options::tun_threads`] asks for; none: it is created.
+    /// Attached queues of the device, as many as [`Options::tun_queues`] asks for; none: it is created.
     pub queues: Vec<Descriptor>,
     /// Sockets of the port that is asked for; none: they are opened.
     pub sockets: Vec<udp::Descriptor>,
@@ -69,9 +82,11 @@ impl Interface {
         on_event: Option<OnEvent>,
         on_end: impl FnOnce() + Send + 'static,
     ) -> Result<Self, StartError> {
+        let TunQueues { count, threads } = options.tun_queues();
         let setup = Setup {
             tun: TunConfig {
-                threads: tun_queues(options.tun_threads),
+                queues: count,
+                threads,
                 offload: options.offload,
                 descriptors: inherited.queues,
                 ..TunConfig::new(name)

@@ -72,8 +72,8 @@ impl Slab {
 pub enum SlabHome {
     /// A thread waits for it.
     Thread(mpsc::Sender<Slab>),
-    /// A task waits for it.
-    Runtime(tokio::sync::mpsc::UnboundedSender<Slab>),
+    /// A task waits for it, and wants to know which queue it was filled from.
+    Runtime(tokio::sync::mpsc::UnboundedSender<(u16, Slab)>),
     /// It was made for one batch only.
     Nobody,
 }
@@ -84,8 +84,8 @@ impl From<mpsc::Sender<Slab>> for SlabHome {
     }
 }
 
-impl From<tokio::sync::mpsc::UnboundedSender<Slab>> for SlabHome {
-    fn from(sender: tokio::sync::mpsc::UnboundedSender<Slab>) -> Self {
+impl From<tokio::sync::mpsc::UnboundedSender<(u16, Slab)>> for SlabHome {
+    fn from(sender: tokio::sync::mpsc::UnboundedSender<(u16, Slab)>) -> Self {
         Self::Runtime(sender)
     }
 }
@@ -188,7 +188,7 @@ impl Drop for TunBatch {
             // The reader has stopped if this fails: then the slab has no home left.
             match &self.home {
                 SlabHome::Thread(home) => drop(home.send(slab)),
-                SlabHome::Runtime(home) => drop(home.send(slab)),
+                SlabHome::Runtime(home) => drop(home.send((self.queue, slab))),
                 SlabHome::Nobody => {}
             }
         }

@@ -12,8 +12,10 @@ pub const MAX_QUEUES: usize = 256;
 pub struct TunConfig {
     /// Name of the interface: 1 to 15 bytes, no `/`, no white space.
     pub name: String,
-    /// Queues, each with a reader and a writer thread; 0: one queue that the runtime itself reads and writes.
-    pub threads: usize,
+    /// Queues of the device; 0 counts as 1.
+    pub queues: usize,
+    /// Whether each queue has a reader and a writer thread; without, the runtime itself reads and writes them all.
+    pub threads: bool,
     /// Already attached queues of the device `name`, to adopt instead of creating a device: as many as there
     /// are queues. They must have been made with `IFF_TUN | IFF_NO_PI`, and `IFF_MULTI_QUEUE` if they are
     /// several. Without `IFF_VNET_HDR` there is no offload.
@@ -23,9 +25,9 @@ pub struct TunConfig {
 }
 
 impl TunConfig {
-    /// A new device called `name`, inline, with offload.
+    /// A new device called `name`, with one queue and no threads, with offload.
     pub fn new(name: impl Into<String>) -> Self {
-        Self { name: name.into(), threads: 0, descriptors: Vec::new(), offload: true }
+        Self { name: name.into(), queues: 1, threads: false, descriptors: Vec::new(), offload: true }
     }
 }
 

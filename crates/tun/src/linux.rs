@@ -1,4 +1,4 @@
-//! A TUN device of Linux: several queues with threads of their own, or one queue inline.
+//! A TUN device of Linux: queues with threads of their own, or queues that the runtime serves itself (inline).
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,6 +18,7 @@ mod adopt;
 pub mod bench;
 mod coalesce;
 mod fence;
+mod flows;
 mod inline;
 mod pulse;
 mod queue;
@@ -66,22 +67,22 @@ pub fn open(config: TunConfig) -> Result<Device, OpenError> {
 }
 
 impl Device {
-    fn new(name: &str, mut queues: Vec<Queue>, threads: usize, offload: TunOffload) -> io::Result<Self> {
+    fn new(name: &str, queues: Vec<Queue>, threads: bool, offload: TunOffload) -> io::Result<Self> {
         let stats = Arc::new(TunStats::new(queues.len()));
         let coalescing = Arc::new(Coalescing::new(offload));
-        let mode = if threads > 0 {
+        let mode = if queues.is_empty() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        } else if threads {
             Mode::Threads(Threads::start(name, queues, &coalescing, &stats)?)
         } else {
-            let queue = queues.pop().ok_or(io::ErrorKind::InvalidInput)?;
-            let stats = stats.each().last().ok_or(io::ErrorKind::InvalidInput)?;
-            Mode::Inline(Inline::new(queue, &coalescing, stats))
+            Mode::Inline(Inline::new(name, queues, &coalescing, &stats))
         };
         Ok(Self { name: name.to_owned(), offload, stats, mode })
     }
 
     /// A device on descriptors that need not be a TUN's, such as datagram sockets, which carry a virtio header
-    /// of 10 bytes and a packet in each message: unlike a TUN they take only so much. With threads each
-    /// descriptor is a queue, without there must be one.
+    /// of 10 bytes and a packet in each message: unlike a TUN they take only so much. Each descriptor is a
+    /// queue.
     #[doc(hidden)]
     pub fn from_descriptors_for_test(
         name: &str,
@@ -92,7 +93,6 @@ impl Device {
         for descriptor in &descriptors {
             queue::set_nonblocking(descriptor.as_fd())?;
         }
-        let threads = if threads { descriptors.len() } else { 0 };
         let queues = descriptors.into_iter().map(Queue::with_header).collect();
         Self::new(name, queues, threads, offload)
     }

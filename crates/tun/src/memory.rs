@@ -96,7 +96,7 @@ pub fn pair(limits: Limits) -> (Memory, MemoryPeer) {
     let (home, free) = mpsc::unbounded_channel();
     for _ in 0..limits.slabs {
         // The receiver is right here.
-        let _ = home.send(Slab::new(2 * (MAX_PACKET + TAILROOM)));
+        let _ = home.send((0, Slab::new(2 * (MAX_PACKET + TAILROOM))));
     }
     let stats = Arc::new(TunStats::new(1));
     let queue = stats.each().next().cloned().unwrap_or_default();
@@ -116,8 +116,8 @@ pub fn pair(limits: Limits) -> (Memory, MemoryPeer) {
 #[derive(Debug)]
 pub struct Memory {
     state: Arc<Mutex<State>>,
-    home: mpsc::UnboundedSender<Slab>,
-    free: mpsc::UnboundedReceiver<Slab>,
+    home: mpsc::UnboundedSender<(u16, Slab)>,
+    free: mpsc::UnboundedReceiver<(u16, Slab)>,
     slab: PlainSlab,
     staged: Vec<Plaintext>,
     stats: Arc<TunStats>,
@@ -142,7 +142,7 @@ impl Tun for Memory {
         let mut state = lock(&self.state);
         let mut taken = 0;
         while taken < max_bytes && !state.outbound.is_empty() {
-            let Poll::Ready(Some(mut slab)) = self.free.poll_recv(cx) else { break };
+            let Poll::Ready(Some((_, mut slab))) = self.free.poll_recv(cx) else { break };
             while let Some((packet, offload)) = state.outbound.front()
                 && taken + slab.bytes() < max_bytes
             {

@@ -52,8 +52,23 @@ fn not_run(name: &str, reason: &str) {
     writeln!(stderr, "NOT RUN: {name}: {reason}").unwrap();
 }
 
-fn config(name: &str, threads: usize) -> TunConfig {
-    TunConfig { threads, ..TunConfig::new(name) }
+/// A device with so many queues, which have threads of their own or not.
+#[derive(Clone, Copy)]
+struct Queues {
+    count: usize,
+    threads: bool,
+}
+
+fn threads(count: usize) -> Queues {
+    Queues { count, threads: true }
+}
+
+fn inline(count: usize) -> Queues {
+    Queues { count, threads: false }
+}
+
+fn config(name: &str, queues: Queues) -> TunConfig {
+    TunConfig { queues: queues.count, threads: queues.threads, ..TunConfig::new(name) }
 }
 
 fn request(name: &str) -> libc::ifreq {
@@ -131,10 +146,10 @@ fn open_tun_descriptors() -> usize {
     targets.filter(|target| target.ends_with("net/tun")).count()
 }
 
-async fn echoes_in_order(threads: usize) {
+async fn echoes_in_order(queues: Queues) {
     const SOCKETS: usize = 8;
     const PACKETS: u32 = 40;
-    let mut device = open(config("weftA", threads)).unwrap();
+    let mut device = open(config("weftA", queues)).unwrap();
     assert_eq!(device.name(), "weftA");
     bring_up("weftA", [10, 77, 0, 1]);
     let sockets: Vec<_> = (0..SOCKETS)
@@ -184,17 +199,72 @@ async fn echoes_in_order(threads: usize) {
 
 #[test]
 fn four_queues_keep_the_order_of_every_flow() {
-    in_namespace("four_queues_keep_the_order_of_every_flow", || echoes_in_order(4));
+    in_namespace("four_queues_keep_the_order_of_every_flow", || echoes_in_order(threads(4)));
 }
 
 #[test]
 fn one_queue_keeps_the_order_of_every_flow() {
-    in_namespace("one_queue_keeps_the_order_of_every_flow", || echoes_in_order(1));
+    in_namespace("one_queue_keeps_the_order_of_every_flow", || echoes_in_order(threads(1)));
 }
 
 #[test]
 fn inline_keeps_the_order_of_every_flow() {
-    in_namespace("inline_keeps_the_order_of_every_flow", || echoes_in_order(0));
+    in_namespace("inline_keeps_the_order_of_every_flow", || echoes_in_order(inline(1)));
+}
+
+#[test]
+fn four_queues_inline_keep_the_order_of_every_flow() {
+    in_namespace("four_queues_inline_keep_the_order_of_every_flow", || echoes_in_order(inline(4)));
+}
+
+#[test]
+fn a_flood_costs_only_flows_that_share_its_queue() {
+    const OTHERS: usize = 32;
+    let name = "a_flood_costs_only_flows_that_share_its_queue";
+    let others_beside_a_flood = async |queues: Queues| {
+        let mut device = open(config("weftA", queues)).unwrap();
+        bring_up("weftA", [10, 77, 0, 1]);
+        let bind = || {
+            let socket = UdpSocket::bind("10.77.0.1:0").unwrap();
+            socket.connect("10.77.0.2:7").unwrap();
+            socket
+        };
+        let (flood, others) = (bind(), [(); OTHERS].map(|()| bind()));
+        // Four times what a ring takes.
+        for _ in 0..2000 {
+            let _ = flood.send(&[1; 1000]);
+        }
+        for other in &others {
+            let _ = other.send(&[2; 100]);
+        }
+        let (mut of_flood, mut of_others, mut first_turns) = (0, 0, 0);
+        for turn in 0.. {
+            let mut batches = VecDeque::new();
+            tokio::task::yield_now().await;
+            let polled = poll_fn(|cx| {
+                std::task::Poll::Ready(device.poll_recv_many(cx, &mut batches, 1 << 18).is_ready())
+            });
+            if !polled.await && turn > 0 {
+                break;
+            }
+            for packet in batches.iter().flat_map(TunBatch::remaining).filter(|packet| is_ipv4(packet)) {
+                if packet[28] == 1 { of_flood += 1 } else { of_others += 1 }
+            }
+            if turn == 1 {
+                first_turns = of_others;
+            }
+        }
+        // The kernel speaks IPv6 of its own accord.
+        assert!((450..=500).contains(&of_flood), "{of_flood}: its ring was full");
+        assert_eq!(first_turns, of_others, "the others did not wait for the end of it");
+        of_others
+    };
+    in_namespace(name, async || {
+        assert_eq!(others_beside_a_flood(inline(1)).await, 0);
+        // By the kernel's hash a quarter of them, on average, are in the flood's queue.
+        let through = others_beside_a_flood(inline(4)).await;
+        assert!(through >= OTHERS / 4, "{through} of {OTHERS}");
+    });
 }
 
 /// Segments of one stream from 10.77.0.2 to 10.78.0.2, all but the last `len` bytes of payload.
@@ -224,9 +294,9 @@ fn stream(protocol: u8, count: u32, len: usize) -> Vec<Vec<u8>> {
     each.collect()
 }
 
-async fn the_kernel_splits_what_was_joined(threads: usize) {
-    let mut a = open(config("weftA", threads)).unwrap();
-    let mut b = open(TunConfig { offload: false, ..config("weftB", threads) }).unwrap();
+async fn the_kernel_splits_what_was_joined(queues: Queues) {
+    let mut a = open(config("weftA", queues)).unwrap();
+    let mut b = open(TunConfig { offload: false, ..config("weftB", queues) }).unwrap();
     assert!(a.offload().tcp && !b.offload().tcp);
     bring_up("weftA", [10, 77, 0, 1]);
     bring_up("weftB", [10, 78, 0, 1]);
@@ -252,7 +322,7 @@ async fn the_kernel_splits_what_was_joined(threads: usize) {
             ip::write_ipv4_checksum(&mut expected, 20);
             assert_eq!(&expected, received, "protocol {protocol}, packet {number}");
         }
-        if offload && threads == 0 {
+        if offload && !queues.threads {
             assert_eq!(a.stats().snapshot().packets_written - before, 1, "protocol {protocol}");
         }
     }
@@ -261,23 +331,26 @@ async fn the_kernel_splits_what_was_joined(threads: usize) {
 
 #[test]
 fn the_kernel_splits_what_the_writer_joined() {
-    in_namespace("the_kernel_splits_what_the_writer_joined", || the_kernel_splits_what_was_joined(2));
+    in_namespace("the_kernel_splits_what_the_writer_joined", || {
+        the_kernel_splits_what_was_joined(threads(2))
+    });
 }
 
 #[test]
 fn the_kernel_splits_what_was_joined_inline() {
-    in_namespace("the_kernel_splits_what_was_joined_inline", || the_kernel_splits_what_was_joined(0));
+    in_namespace("the_kernel_splits_what_was_joined_inline", || the_kernel_splits_what_was_joined(inline(1)));
+    in_namespace("the_kernel_splits_what_was_joined_inline", || the_kernel_splits_what_was_joined(inline(4)));
 }
 
 #[test]
 fn an_existing_name_is_refused() {
     in_namespace("an_existing_name_is_refused", async || {
-        let first = open(config("weftA", 2)).unwrap();
-        let second = open(config("weftA", 2));
+        let first = open(config("weftA", threads(2))).unwrap();
+        let second = open(config("weftA", threads(2)));
         assert!(matches!(&second, Err(OpenError::Exists { name }) if name == "weftA"), "{second:?}");
-        assert!(matches!(open(config("lo", 0)), Err(OpenError::Exists { .. })));
+        assert!(matches!(open(config("lo", inline(1))), Err(OpenError::Exists { .. })));
         drop(first);
-        open(config("weftA", 2)).unwrap();
+        open(config("weftA", threads(2))).unwrap();
     });
 }
 
@@ -285,11 +358,11 @@ fn an_existing_name_is_refused() {
 fn a_shutdown_leaves_no_descriptor_and_no_interface() {
     in_namespace("a_shutdown_leaves_no_descriptor_and_no_interface", async || {
         assert_eq!(open_tun_descriptors(), 0);
-        for threads in [0, 1, 4] {
-            let mut device = open(config("weftA", threads)).unwrap();
+        for queues in [inline(1), inline(4), threads(1), threads(4)] {
+            let mut device = open(config("weftA", queues)).unwrap();
             let ready = poll_fn(|cx| device.poll_send_ready(cx)).await;
             ready.unwrap();
-            assert_eq!(open_tun_descriptors(), threads.max(1));
+            assert_eq!(open_tun_descriptors(), queues.count);
             device.shutdown();
             assert_eq!(open_tun_descriptors(), 0);
             assert!(nix::net::if_::if_nametoindex("weftA").is_err());
@@ -300,7 +373,7 @@ fn a_shutdown_leaves_no_descriptor_and_no_interface() {
 #[test]
 fn a_link_that_is_down_refuses_packets_and_is_not_gone() {
     in_namespace("a_link_that_is_down_refuses_packets_and_is_not_gone", async || {
-        let mut device = open(config("weftA", 0)).unwrap();
+        let mut device = open(config("weftA", inline(1))).unwrap();
         send_all(&mut device, &stream(ip::TCP, 3, 100)).await;
         assert_eq!(device.stats().snapshot().write_failures, 3);
         bring_up("weftA", [10, 77, 0, 1]);
@@ -313,8 +386,8 @@ fn a_link_that_is_down_refuses_packets_and_is_not_gone() {
 #[test]
 fn a_deleted_device_is_gone() {
     in_namespace("a_deleted_device_is_gone", async || {
-        for threads in [0, 2] {
-            let mut device = open(config("weftA", threads)).unwrap();
+        for queues in [inline(1), inline(4), threads(2)] {
+            let mut device = open(config("weftA", queues)).unwrap();
             let mut batches = VecDeque::new();
             let mut delete = Some(Command::new("ip"));
             // Once the device waits already, and has to be woken.
@@ -349,20 +422,22 @@ fn handed_in_queues_are_adopted_if_they_fit() {
     in_namespace("handed_in_queues_are_adopted_if_they_fit", async || {
         let flags = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR | libc::IFF_MULTI_QUEUE;
         let descriptors = vec![attach("weftA", flags), attach("weftA", flags)];
-        let device = open(TunConfig { descriptors, ..config("weftA", 2) }).unwrap();
+        let device = open(TunConfig { descriptors, ..config("weftA", threads(2)) }).unwrap();
         drop(device);
+        let descriptors = vec![attach("weftA", flags), attach("weftA", flags)];
+        drop(open(TunConfig { descriptors, ..config("weftA", inline(2)) }).unwrap());
         // Without headers there is nothing to offload with.
         let plain = vec![attach("weftA", libc::IFF_TUN | libc::IFF_NO_PI)];
-        let device = open(TunConfig { descriptors: plain, ..config("weftA", 0) }).unwrap();
+        let device = open(TunConfig { descriptors: plain, ..config("weftA", inline(1)) }).unwrap();
         assert_eq!(device.offload(), TunOffload::default());
         drop(device);
 
-        let refused = |descriptors, threads, expected: &str| {
-            let error = open(TunConfig { descriptors, ..config("weftA", threads) }).unwrap_err().to_string();
+        let refused = |descriptors, queues, expected: &str| {
+            let error = open(TunConfig { descriptors, ..config("weftA", queues) }).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
         };
-        refused(vec![attach("weftB", flags)], 0, "belongs to interface weftB");
+        refused(vec![attach("weftB", flags)], inline(1), "belongs to interface weftB");
         let tap = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
-        refused(vec![attach("weftA", tap)], 1, "IFF_TUN");
+        refused(vec![attach("weftA", tap)], threads(1), "IFF_TUN");
     });
 }

@@ -9,7 +9,7 @@ use weft_tunnel::{PublicKey, Remembered};
 use super::UpError;
 use crate::config::Config;
 use crate::control::{AllowedIpChange, Control as _, ControlError, Controller, DeviceChange, PeerChange};
-use crate::dataplane::{DataplaneError, OnEvent, Opened, Snapshot, tun_queues};
+use crate::dataplane::{DataplaneError, OnEvent, Opened, Snapshot};
 use crate::exit;
 use crate::host::{Host, HostError, Recording};
 use crate::interface::{self, Inherited, Interface, Options};
@@ -104,14 +104,15 @@ impl Daemon {
             }
         }
         host.up()?;
-        let opened = interface.opened();
+        let (opened, queues) = (interface.opened(), options.tun_queues());
         tracing::info!(
             interface = opened.interface,
             port = opened.port,
             mtu,
             public_key = own.private_key.as_ref().map(|key| key.public_key().to_string()),
             peers = config.peers.len(),
-            tun_threads = tun_queues(options.tun_threads),
+            tun_threads = queues.with_threads(),
+            tun_queues = queues.count,
             tcp_offload = opened.offload.tcp,
             udp_offload = opened.offload.udp,
             "interface is up"

@@ -266,14 +266,13 @@ impl Handover {
             return Ok(Opened { inherited: Inherited { queues: Vec::new(), sockets }, port, kept: None });
         }
 
-        let count = queues.max(1);
         let (numbers, existing): (Vec<u16>, Vec<Descriptor>) =
             self.queues.drain(..).map(|queue| (queue.number, queue.descriptor)).unzip();
-        let all = weft_tun::open_queues(self.names.interface.as_str(), existing, count)?;
-        for number in numbers.iter().skip(count) {
+        let all = weft_tun::open_queues(self.names.interface.as_str(), existing, queues)?;
+        for number in numbers.iter().skip(queues) {
             self.give_up(&self.names.queue(*number));
         }
-        stored.extend(numbers.iter().take(count).map(|number| self.names.queue(*number)));
+        stored.extend(numbers.iter().take(queues).map(|number| self.names.queue(*number)));
         if self.left.is_some() {
             stored.push(self.names.state());
         }

@@ -22,7 +22,6 @@ use crate::carried_over::Base;
 use crate::config::{Config, Endpoint, InterfaceName};
 use crate::control::socket::{Client, Manage as _, ManageError, Reload, ReloadReport};
 use crate::control::{Control, Controller, DeviceChange, Managed, PeerChange, socket, uapi};
-use crate::dataplane::tun_queues;
 use crate::host::{Host, Recording, Step};
 use crate::metrics::{self, MetricsConfig};
 use crate::network::{Change, Watch};
@@ -129,7 +128,7 @@ fn begin(
             "going on with the interface that was left"
         );
     }
-    let Opened { inherited, port, kept } = handover.open(config, tun_queues(options.tun_threads))?;
+    let Opened { inherited, port, kept } = handover.open(config, options.tun_queues().count)?;
     let beginning = Beginning { endpoints, inherited, port, state, is_held_by_others: kept.is_some() };
     Ok((beginning, kept))
 }
@@ -185,7 +184,7 @@ impl Supervisor {
         let controller = Arc::clone(daemon.controller().ok_or(crate::control::ControlError::Ended)?);
         let stop = inbox.clone();
         let running = Running {
-            tun_threads: tun_queues(options.tun_threads),
+            tun_threads: options.tun_queues().with_threads(),
             tun_offload: daemon.opened().map(|opened| opened.offload).unwrap_or_default(),
             ..Running::new(config.interface.name.as_str())
         };

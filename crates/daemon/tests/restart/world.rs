@@ -87,6 +87,7 @@ pub(crate) struct World {
     service: Option<Service>,
     pub(crate) file: PathBuf,
     threads: String,
+    inline_queues: String,
 }
 
 /// The process of the service.
@@ -118,7 +119,8 @@ impl World {
         };
         let file = manager.directory.path().join(format!("{NAME}.conf"));
         let (other_end, service) = (None, None);
-        Some(Self { manager, a, b, mounts, other_end, service, file, threads: "0".to_owned() })
+        let (threads, inline_queues) = ("0".to_owned(), "1".to_owned());
+        Some(Self { manager, a, b, mounts, other_end, service, file, threads, inline_queues })
     }
 
     /// The same with weft at B, and the service at A with this file.
@@ -147,9 +149,10 @@ impl World {
         std::io::Write::write_all(&mut file, text.as_bytes()).unwrap();
     }
 
-    /// The queues of the next run.
-    pub(crate) fn set_threads(&mut self, threads: u8) {
+    /// The queues of the next run: with threads, or if there are none of those, inline.
+    pub(crate) fn set_queues(&mut self, threads: u8, inline_queues: u8) {
         self.threads = threads.to_string();
+        self.inline_queues = inline_queues.to_string();
     }
 
     /// A command on A.
@@ -184,6 +187,7 @@ impl World {
         // Only a shell can put its own number into the environment of what it becomes.
         command.args(["-c", "LISTEN_PID=$$ exec \"$@\"", "sh", env!("CARGO_BIN_EXE_weft"), "up"]);
         command.args([self.file.to_str().unwrap(), "--tun-threads", &self.threads, "--log", "debug"]);
+        command.env("WEFT_INLINE_QUEUES", &self.inline_queues);
         self.manager.hand_over(&mut command);
         let directory = self.manager.directory.path();
         let number = std::fs::read_dir(directory).unwrap().count();

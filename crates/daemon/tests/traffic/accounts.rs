@@ -16,6 +16,8 @@ use crate::support::{Conf, End, Ends, Family, NAME, PATIENCE, answers, wait_unti
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setting {
     pub(crate) tun_threads: u16,
+    /// Queues that the packet thread serves itself, without threads of the TUN.
+    pub(crate) inline_queues: u16,
     pub(crate) offload: bool,
     pub(crate) mtu: u16,
     pub(crate) outer: Family,
@@ -23,11 +25,21 @@ pub(crate) struct Setting {
 
 impl Default for Setting {
     fn default() -> Self {
-        Self { tun_threads: 0, offload: true, mtu: 1420, outer: Family::V4 }
+        Self { tun_threads: 0, inline_queues: 1, offload: true, mtu: 1420, outer: Family::V4 }
     }
 }
 
 impl Setting {
+    /// So many queues, each with its threads.
+    pub(crate) fn threads(tun_threads: u16) -> Self {
+        Self { tun_threads, ..Self::default() }
+    }
+
+    /// So many queues without threads.
+    pub(crate) fn inline(inline_queues: u16) -> Self {
+        Self { inline_queues, ..Self::default() }
+    }
+
     /// The MTU of the veth: what an Ethernet carries, or jumbo frames.
     fn outer_mtu(self) -> u32 {
         if self.mtu > 1420 { 9000 } else { 1500 }
@@ -36,6 +48,7 @@ impl Setting {
     fn options(self, thread_name: &str) -> Options {
         Options {
             tun_threads: TunThreads::Fixed(self.tun_threads),
+            inline_queues: self.inline_queues,
             offload: self.offload,
             thread_name: thread_name.to_owned(),
             ..Options::default()

@@ -17,42 +17,53 @@ const BYTES: u64 = 320 * 1024 + 7;
 
 #[test]
 fn everything_arrives_without_threads_of_the_tun() {
-    everything_arrives_at_every_mtu("everything_arrives_without_threads_of_the_tun", 0);
+    everything_arrives_at_every_mtu("everything_arrives_without_threads_of_the_tun", Setting::inline(1));
 }
 
 #[test]
 fn everything_arrives_through_one_queue() {
-    everything_arrives_at_every_mtu("everything_arrives_through_one_queue", 1);
+    everything_arrives_at_every_mtu("everything_arrives_through_one_queue", Setting::threads(1));
 }
 
 #[test]
 fn everything_arrives_through_two_queues() {
-    everything_arrives_at_every_mtu("everything_arrives_through_two_queues", 2);
+    everything_arrives_at_every_mtu("everything_arrives_through_two_queues", Setting::threads(2));
 }
 
 #[test]
 fn everything_arrives_through_four_queues() {
-    everything_arrives_at_every_mtu("everything_arrives_through_four_queues", 4);
+    everything_arrives_at_every_mtu("everything_arrives_through_four_queues", Setting::threads(4));
+}
+
+#[test]
+fn everything_arrives_through_four_queues_without_threads_of_the_tun() {
+    let test = "everything_arrives_through_four_queues_without_threads_of_the_tun";
+    everything_arrives_at_every_mtu(test, Setting::inline(4));
 }
 
 /// Every MTU; each of them with the outer family that the number of threads before it did not have, so that both
 /// families meet every MTU and every number of threads.
-fn everything_arrives_at_every_mtu(test: &str, tun_threads: u16) {
+fn everything_arrives_at_every_mtu(test: &str, setting: Setting) {
     let _alone = alone();
-    let turn = usize::from(matches!(tun_threads, 1 | 4));
+    let turn = usize::from(matches!(setting.tun_threads, 1 | 4));
     for (place, mtu) in [1280, 1420, 8920].into_iter().enumerate() {
         let outer = if (place + turn).is_multiple_of(2) { Family::V4 } else { Family::V6 };
-        everything_arrives(test, Setting { tun_threads, mtu, outer, offload: true });
+        everything_arrives(test, Setting { mtu, outer, ..setting });
     }
 }
 
 #[test]
 fn everything_arrives_without_offloads() {
     let _alone = alone();
-    let settings =
-        [(0, 1420, Family::V6), (1, 1280, Family::V4), (2, 1420, Family::V4), (4, 8920, Family::V6)];
-    for (tun_threads, mtu, outer) in settings {
-        let setting = Setting { tun_threads, mtu, outer, offload: false };
+    let settings = [
+        (Setting::inline(1), 1420, Family::V6),
+        (Setting::inline(4), 8920, Family::V4),
+        (Setting::threads(1), 1280, Family::V4),
+        (Setting::threads(2), 1420, Family::V4),
+        (Setting::threads(4), 8920, Family::V6),
+    ];
+    for (setting, mtu, outer) in settings {
+        let setting = Setting { mtu, outer, offload: false, ..setting };
         everything_arrives("everything_arrives_without_offloads", setting);
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use weft::lab::numbered::{Numbered, NumberedOptions};
 use weft::lab::traffic::{Amount, TcpReceiver, TcpSenders};
 
-use crate::support::{Conf, End, Ends, Family, PORT, WeftProcess, alone, answers};
+use crate::support::{Conf, End, Ends, Family, NAME, PORT, WeftProcess, alone, answers};
 
 /// A daemon with four queues has 2.3 MiB of slabs, 4 MiB of its sockets' and 1.5 MiB of flows; its code comes to
 /// some 20 MiB without optimisation.
@@ -16,16 +16,25 @@ const BOUND_KIB: u64 = 128 * 1024;
 fn a_flood_from_all_sides_leaves_memory_bounded() {
     let _alone = alone();
     let Some(ends) = Ends::new("a_flood_from_all_sides_leaves_memory_bounded", 1500) else { return };
-    for tun_threads in ["0", "4"] {
+    for (tun_threads, inline_queues) in [("0", "1"), ("0", "4"), ("4", "1")] {
         let (conf_a, conf_b) = Conf::pair(Family::V4);
-        let a = WeftProcess::up(&ends.a, &conf_a, &["--tun-threads", tun_threads]);
-        let b = WeftProcess::up(&ends.b, &conf_b, &["--tun-threads", tun_threads]);
+        let up = |namespace, conf: &Conf| {
+            let directory = tempfile::tempdir().unwrap();
+            let mut command = WeftProcess::command(namespace, &conf.write(directory.path(), NAME));
+            command.args(["--tun-threads", tun_threads]).env("WEFT_INLINE_QUEUES", inline_queues);
+            let process = WeftProcess::spawn(namespace, command).unwrap();
+            process.wait_until_up();
+            (process, directory)
+        };
+        let ((a, _directory_a), (b, _directory_b)) = (up(&ends.a, &conf_a), up(&ends.b, &conf_b));
         assert!(answers(&ends.a, End::B.inner(Family::V4)));
         let end = Instant::now() + Duration::from_secs(4);
         flood(&ends, end);
         for (name, process) in [("A", &a), ("B", &b)] {
             let peak = peak_memory_kib(process.pid());
-            eprintln!("{tun_threads} threads: daemon {name} had at most {peak} KiB");
+            eprintln!(
+                "{tun_threads} threads, {inline_queues} queues inline: daemon {name} had at most {peak} KiB"
+            );
             assert!(peak < BOUND_KIB, "{peak} KiB");
         }
         assert!(answers(&ends.b, End::A.inner(Family::V6)), "no answer after the flood");

@@ -65,8 +65,7 @@ fn changes(bed: &Bed, end: End, round: usize, preshared_key: &PresharedKey) -> V
 fn streams_go_on_unharmed_while_their_peers_are_changed() {
     let _alone = alone();
     let test = "streams_go_on_unharmed_while_their_peers_are_changed";
-    for tun_threads in [0, 2] {
-        let setting = Setting { tun_threads, ..Setting::default() };
+    for setting in [Setting::inline(1), Setting::threads(2)] {
         let Some(bed) = Bed::new(test, setting) else { return };
         add_second_address(&bed, End::A);
         add_second_address(&bed, End::B);

@@ -1,5 +1,5 @@
 //! The datagrams of a flow arrive in the order in which they were sent, through four queues and beside a bulk of
-//! TCP, whatever the kernel remembers of where a flow belongs.
+//! TCP, whatever the kernel remembers of where a flow belongs and whoever serves the queues.
 
 use std::net::SocketAddr;
 use std::net::UdpSocket;
@@ -8,11 +8,14 @@ use std::time::{Duration, Instant};
 use weft::lab::numbered::{FlowCheck, Numbered, NumberedOptions, NumberedReport, Replies};
 use weft::lab::traffic::{Amount, TcpReceiver, TcpSenders};
 
-use crate::accounts::{Bed, Setting};
+use crate::accounts::{Bed, Reading, Setting};
 use crate::content::{finish_in_order, start_numbered};
 use crate::support::{End, Family, alone};
 
-const FOUR_QUEUES: Setting = Setting { tun_threads: 4, offload: true, mtu: 1420, outer: Family::V4 };
+/// Four queues, with threads of their own and without.
+fn four_queues() -> [Setting; 2] {
+    [Setting::threads(4), Setting::inline(4)]
+}
 
 /// Streams that keep every queue busy, both ways, until they are stopped.
 struct Bulk(Vec<(TcpReceiver, TcpSenders)>);
@@ -42,7 +45,7 @@ impl Bulk {
 }
 
 /// Sends numbered flows beside a bulk, and asserts that their order is kept.
-fn keeps_the_order(test: &str, family: Family, options: NumberedOptions) -> Option<NumberedReport> {
+fn keeps_the_order(test: &str, family: Family, options: NumberedOptions) -> Vec<NumberedReport> {
     keeps_the_order_for(test, family, |_| options)
 }
 
@@ -50,19 +53,24 @@ fn keeps_the_order(test: &str, family: Family, options: NumberedOptions) -> Opti
 fn keeps_the_order_for(
     test: &str,
     family: Family,
-    options: impl FnOnce(Instant) -> NumberedOptions,
-) -> Option<NumberedReport> {
+    options: impl Fn(Instant) -> NumberedOptions,
+) -> Vec<NumberedReport> {
     let _alone = alone();
-    let bed = Bed::new(test, FOUR_QUEUES)?;
-    let bulk = Bulk::start(&bed);
-    let numbered = start_numbered(&bed, End::A, End::B, family, options(Instant::now()));
-    wait_until_sent(&numbered);
-    // Without it the queues run empty, and what is on its way arrives.
-    bulk.finish();
-    let report = finish_in_order(&bed, numbered);
-    bed.assert_balanced();
-    bed.stop();
-    Some(report)
+    let mut reports = Vec::new();
+    for setting in four_queues() {
+        let Some(bed) = Bed::new(test, setting) else { break };
+        let bulk = Bulk::start(&bed);
+        let numbered = start_numbered(&bed, End::A, End::B, family, options(Instant::now()));
+        wait_until_sent(&numbered);
+        // Without it the queues run empty, and what is on its way arrives.
+        bulk.finish();
+        reports.push(finish_in_order(&bed, numbered));
+        let each_way = bed.assert_balanced();
+        let used = |end: &Reading| end.weft.tun_queues.iter().filter(|queue| queue.packets_read > 0).count();
+        assert_eq!(each_way.each_ref().map(used), [4, 4], "{setting:?}");
+        bed.stop();
+    }
+    reports
 }
 
 fn wait_until_sent(numbered: &Numbered) {
@@ -113,8 +121,8 @@ fn flows_that_are_answered_every_four_seconds_keep_their_order() {
         ..NumberedOptions::default()
     };
     let test = "flows_that_are_answered_every_four_seconds_keep_their_order";
-    let report = keeps_the_order_for(test, Family::V4, options);
-    assert!(report.is_none_or(|report| report.replies.received > 200), "{report:?}");
+    let reports = keeps_the_order_for(test, Family::V4, options);
+    assert!(reports.iter().all(|report| report.replies.received > 200), "{reports:?}");
 }
 
 #[test]
@@ -128,16 +136,22 @@ fn a_first_answer_in_mid_stream_keeps_the_order() {
         replies: Replies::From(100),
         ..NumberedOptions::default()
     };
-    let report = keeps_the_order("a_first_answer_in_mid_stream_keeps_the_order", Family::V4, options);
-    assert!(report.is_none_or(|report| report.replies.received > 0), "{report:?}");
+    let reports = keeps_the_order("a_first_answer_in_mid_stream_keeps_the_order", Family::V4, options);
+    assert!(reports.iter().all(|report| report.replies.received > 0), "{reports:?}");
 }
 
 #[test]
 fn flows_that_the_other_end_began_keep_their_order_when_the_kernel_forgets_them() {
-    const FLOWS: usize = 96;
     let _alone = alone();
     let test = "flows_that_the_other_end_began_keep_their_order_when_the_kernel_forgets_them";
-    let Some(bed) = Bed::new(test, FOUR_QUEUES) else { return };
+    for setting in four_queues() {
+        let Some(bed) = Bed::new(test, setting) else { return };
+        flows_that_the_other_end_began_keep_their_order(bed);
+    }
+}
+
+fn flows_that_the_other_end_began_keep_their_order(bed: Bed) {
+    const FLOWS: usize = 96;
     let bind = |end: End| -> Vec<UdpSocket> {
         let address = SocketAddr::new(end.inner(Family::V4), 0);
         bed.ends.namespace(end).run(|| (0..FLOWS).map(|_| UdpSocket::bind(address).unwrap()).collect())

@@ -18,7 +18,7 @@ const STREAM_BYTES: u64 = 8 * 1024 * 1024 + 7;
 fn a_round_trip_displaces_nothing_without_threads_of_the_tun() {
     a_round_trip_displaces_nothing(
         "a_round_trip_displaces_nothing_without_threads_of_the_tun",
-        Setting { tun_threads: 0, outer: Family::V4, ..Setting::default() },
+        Setting { outer: Family::V4, ..Setting::inline(1) },
     );
 }
 
@@ -26,7 +26,15 @@ fn a_round_trip_displaces_nothing_without_threads_of_the_tun() {
 fn a_round_trip_displaces_nothing_through_two_queues() {
     a_round_trip_displaces_nothing(
         "a_round_trip_displaces_nothing_through_two_queues",
-        Setting { tun_threads: 2, outer: Family::V6, ..Setting::default() },
+        Setting { outer: Family::V6, ..Setting::threads(2) },
+    );
+}
+
+#[test]
+fn a_round_trip_displaces_nothing_through_four_queues_without_threads_of_the_tun() {
+    a_round_trip_displaces_nothing(
+        "a_round_trip_displaces_nothing_through_four_queues_without_threads_of_the_tun",
+        Setting { outer: Family::V4, ..Setting::inline(4) },
     );
 }
 

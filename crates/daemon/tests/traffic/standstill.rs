@@ -58,8 +58,8 @@ fn a_daemon_that_was_stopped_for_a_while_goes_on() {
 fn a_link_that_is_too_slow_pushes_back_to_the_senders() {
     let _alone = alone();
     let test = "a_link_that_is_too_slow_pushes_back_to_the_senders";
-    for tun_threads in [0, 2] {
-        let Some(bed) = Bed::new(test, Setting { tun_threads, ..Setting::default() }) else { return };
+    for setting in [Setting::inline(1), Setting::inline(4), Setting::threads(2)] {
+        let Some(bed) = Bed::new(test, setting) else { return };
         // A datagram belongs to the buffer of weft's socket until the link lets it go.
         if let Err(error) = set_rate(&bed.ends.a, "eth0", 1_000_000) {
             return weft::lab::not_run(test, &format!("the kernel cannot slow a link down: {error}"));
@@ -96,7 +96,7 @@ fn a_link_that_is_too_slow_pushes_back_to_the_senders() {
 fn a_link_that_was_down_costs_what_was_sent_meanwhile_and_no_more() {
     let _alone = alone();
     let test = "a_link_that_was_down_costs_what_was_sent_meanwhile_and_no_more";
-    let Some(bed) = Bed::new(test, Setting { tun_threads: 1, ..Setting::default() }) else { return };
+    let Some(bed) = Bed::new(test, Setting::threads(1)) else { return };
     let address = SocketAddr::new(End::B.inner(Family::V4), 0);
     let receiver = bed.ends.b.run(|| TcpReceiver::listen(address)).unwrap();
     let amount = Amount::Count(8 << 20);

@@ -1,5 +1,5 @@
-//! Keeps the order of a flow that the kernel moves from one queue to another: between the channel of the readers
-//! and the packet thread.
+//! Keeps the order of a flow that the kernel moves from one queue to another: between what was read, by threads or
+//! inline, and the packet thread.
 //!
 //! The kernel forgets where a flow was written after 3 s, and then delivers it to the queue of its own hash: an
 //! older packet may still sit unread in the old queue. Packets of such a flow are held back until the old queue
@@ -16,9 +16,9 @@ use crate::flow::{FlowHash, FlowHasher, FlowTable};
 /// Bytes that may be held back. Beyond that, which no ring of the usual length comes to, order gives way to memory.
 const MAX_HELD_BYTES: usize = 16 << 20;
 
-/// What the fence has to know about the threads of a device.
+/// What the fence has to know about who reads and writes the queues of a device: threads, or the runtime itself.
 pub(super) trait Pipelines {
-    /// Whether nothing is left in the queue, in its reader, nor in the channel, out of which `taken` batches of
+    /// Whether nothing is left in the queue, in its reader, nor on the way from there, out of which `taken` batches of
     /// this queue have come.
     fn is_drained(&self, queue: u16, taken: u64) -> bool;
     /// A number of packets of the queue that certainly includes every one that is in the kernel now, counted
@@ -28,7 +28,7 @@ pub(super) trait Pipelines {
     fn completed(&self, writer: u16) -> u64;
 }
 
-/// What came out of the channel from one queue so far.
+/// What came from one queue so far.
 #[derive(Clone, Copy, Default)]
 struct Lane {
     batches: u64,
@@ -89,7 +89,7 @@ impl Fence {
         !self.moved.is_empty()
     }
 
-    /// Takes the next batch out of the channel to `out`, but for the packets that have to wait. Gives the bytes
+    /// Takes the next batch that was read to `out`, but for the packets that have to wait. Gives the bytes
     /// let through.
     pub(super) fn offer(
         &mut self,
@@ -189,7 +189,7 @@ impl Fence {
         bytes
     }
 
-    /// Lets everything through: the readers have ended.
+    /// Lets everything through: nothing more will be read.
     pub(super) fn release_all(&mut self, out: &mut VecDeque<TunBatch>) -> usize {
         self.held_bytes = 0;
         self.moved.drain().map(|(_, mut moved)| let_through(&mut moved, out)).sum()

@@ -1,77 +1,136 @@
-//! A device with one queue that the runtime reads and writes itself: no thread, no hand-over. It stands where
-//! `threads.rs` stands, and drains and writes with the same code.
+//! A device whose queues the runtime reads and writes itself: no thread, no hand-over. It stands where `threads.rs`
+//! stands, and drains and writes with the same code.
+//!
+//! The kernel's ring of a queue is first in, first out. With several queues, read in turn, a flow that fills its ring
+//! keeps only those waiting that share it.
 
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::mpsc as channel;
 use weft_tunnel::{PlainSlab, Plaintext};
 
-use super::queue::Queue;
+use super::fence::Pipelines;
+use super::flows::Flows;
+use super::queue::{self, Queue};
 use super::reader::{self, Drained};
 use super::writer::{BatchWriter, Coalescing, PlainBatch, Written};
-use crate::batch::{Slab, TunBatch};
-use crate::stats::QueueStats;
+use crate::batch::TunBatch;
+use crate::stats::{QueueStats, TunStats};
 
-/// Slabs of the device: the packet thread reads ahead about a megabyte.
-const SLABS: usize = 6;
+mod slabs;
+
+use slabs::Slabs;
 
 /// The registration with the runtime that polls the device, made at the first poll.
 struct Readiness {
-    queue: Arc<AsyncFd<Arc<Queue>>>,
-    /// Ends when the device is deleted: tokio does not call that readable.
+    queues: Box<[Arc<AsyncFd<Arc<Queue>>>]>,
+    /// Ends when the device is deleted: tokio does not call that readable. The kernel takes all queues away at once, so
+    /// that it is enough to watch one.
     gone: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
 impl Readiness {
-    fn register(queue: &Arc<Queue>) -> io::Result<Self> {
-        // SAFETY: an `Arc<Queue>` gives the same descriptor each time, and keeps it open as long as it lives.
-        let queue = Arc::new(unsafe { AsyncFd::register(Arc::clone(queue)) }.map_err(io::Error::from)?);
-        let watched = Arc::clone(&queue);
+    fn register(lanes: &[Lane]) -> io::Result<Self> {
+        let register = |lane: &Lane| {
+            // SAFETY: an `Arc<Queue>` gives the same descriptor each time, and keeps it open as long as it lives.
+            unsafe { AsyncFd::register(Arc::clone(&lane.queue)) }.map(Arc::new).map_err(io::Error::from)
+        };
+        let queues = lanes.iter().map(register).collect::<io::Result<Box<[_]>>>()?;
+        let watched = queues.first().map(Arc::clone).ok_or(io::ErrorKind::InvalidInput)?;
         let gone = Box::pin(async move { drop(watched.ready(Interest::ERROR).await) });
-        Ok(Self { queue, gone })
+        Ok(Self { queues, gone })
+    }
+
+    fn of<'a>(this: &'a mut Option<Self>, lanes: &Lanes) -> io::Result<&'a mut Self> {
+        Ok(match this {
+            Some(readiness) => readiness,
+            none => none.insert(Self::register(&lanes.each)?),
+        })
     }
 }
 
-/// One queue and its slabs.
-pub(super) struct Inline {
+/// One queue, both ways.
+struct Lane {
     queue: Arc<Queue>,
+    /// Packets read so far.
+    packets_read: u64,
+    writer: BatchWriter,
+    /// Whether the writer has not written all of its part of the batch yet.
+    is_writing: bool,
+    stats: Arc<QueueStats>,
+}
+
+struct Lanes {
+    name: String,
+    each: Box<[Lane]>,
+    /// Batches that all queues are through with: there is never a part of a second one under way.
+    completed: u64,
+}
+
+impl Pipelines for Lanes {
+    fn is_drained(&self, queue: u16, _taken: u64) -> bool {
+        // What was read from it was offered to the fence at once.
+        !queue::is_readable(self.each[usize::from(queue)].queue.as_fd())
+    }
+
+    fn packets_until_now(&self, queue: u16) -> u64 {
+        self.each[usize::from(queue)].packets_read + queue::tx_queue_len(&self.name)
+    }
+
+    fn completed(&self, _writer: u16) -> u64 {
+        self.completed
+    }
+}
+
+/// The queues of a device and their slabs.
+pub(super) struct Inline {
+    lanes: Lanes,
     readiness: Option<Readiness>,
     is_gone: bool,
-    home: channel::UnboundedSender<Slab>,
-    free: channel::UnboundedReceiver<Slab>,
+    /// The queue to read next: the one behind that which was read last.
+    next: usize,
+    slabs: Slabs,
     batch: PlainBatch,
     /// Whether `batch` is being written, and must not be touched.
     is_writing: bool,
     no_slab: PlainSlab,
-    writer: BatchWriter,
-    stats: Arc<QueueStats>,
+    flows: Option<Flows>,
 }
 
 impl Inline {
-    pub(super) fn new(queue: Queue, coalescing: &Arc<Coalescing>, stats: &Arc<QueueStats>) -> Self {
-        let (home, free) = channel::unbounded_channel();
-        for _ in 0..SLABS {
-            // The receiver is right here.
-            let _ = home.send(Slab::new(reader::SLAB_BYTES));
-        }
-        Self {
+    /// One of at least one queue.
+    pub(super) fn new(
+        name: &str,
+        queues: Vec<Queue>,
+        coalescing: &Arc<Coalescing>,
+        stats: &TunStats,
+    ) -> Self {
+        let count = queues.len();
+        let lane = |(queue, stats): (Queue, &Arc<QueueStats>)| Lane {
             queue: Arc::new(queue),
+            packets_read: 0,
+            writer: BatchWriter::new(Arc::clone(coalescing), Arc::clone(stats)),
+            is_writing: false,
+            stats: Arc::clone(stats),
+        };
+        let each = queues.into_iter().zip(stats.each()).map(lane).collect();
+        Self {
+            lanes: Lanes { name: name.to_owned(), each, completed: 0 },
             readiness: None,
             is_gone: false,
-            home,
-            free,
-            batch: PlainBatch::new(1),
+            next: 0,
+            slabs: Slabs::new(count),
+            batch: PlainBatch::new(count),
             is_writing: false,
             no_slab: PlainSlab::new(0),
-            writer: BatchWriter::new(Arc::clone(coalescing), Arc::clone(stats)),
-            stats: Arc::clone(stats),
+            flows: Flows::across(count),
         }
     }
 
@@ -81,54 +140,73 @@ impl Inline {
         out: &mut VecDeque<TunBatch>,
         max_bytes: usize,
     ) -> Poll<io::Result<usize>> {
-        let readiness = match &mut self.readiness {
-            Some(readiness) => readiness,
-            none => none.insert(Readiness::register(&self.queue)?),
-        };
-        let mut taken = 0;
-        while taken < max_bytes && !self.is_gone {
-            let Poll::Ready(guard) = readiness.queue.poll_read_ready(cx) else { break };
+        let Self { lanes, readiness, is_gone, next, slabs, flows, .. } = self;
+        let readiness = Readiness::of(readiness, lanes)?;
+        let mut taken = flows.as_mut().map_or(0, |flows| flows.release(lanes, out));
+        // In turn, a slab at most from each: queues that gave nothing, one after the other.
+        let mut passed = 0;
+        while taken < max_bytes && passed < lanes.each.len() && !*is_gone {
+            let number = *next;
+            *next = if number + 1 < lanes.each.len() { number + 1 } else { 0 };
+            passed += 1;
+            let Poll::Ready(guard) = readiness.queues[number].poll_read_ready(cx) else { continue };
             let mut guard = guard?;
-            // The sender is kept here: the channel never closes.
-            let Poll::Ready(Some(mut slab)) = self.free.poll_recv(cx) else { break };
-            let drained = reader::drain(&self.queue, &mut slab, &self.stats);
-            match drained {
+            let Some(mut slab) = slabs.take(cx, number) else { continue };
+            let lane = &mut lanes.each[number];
+            match reader::drain(&lane.queue, &mut slab, &lane.stats) {
                 Drained::Full => {}
                 Drained::Empty => guard.clear_ready(),
-                Drained::Gone => self.is_gone = true,
+                Drained::Gone => *is_gone = true,
             }
-            taken += slab.bytes();
-            // An empty batch goes straight home.
-            let batch = TunBatch::new(slab, 0, self.home.clone());
-            if batch.packets() > 0 {
-                out.push_back(batch);
+            passed = 0;
+            lane.packets_read += slab.packets() as u64;
+            let Some(batch) = slabs.batch(number, slab) else { continue };
+            match flows {
+                Some(flows) => taken += flows.offer(batch, lanes, out),
+                None => {
+                    taken += batch.bytes();
+                    out.push_back(batch);
+                }
             }
         }
-        if taken > 0 || self.is_gone {
-            return Poll::Ready(Ok(taken));
+        if taken == 0 && !*is_gone {
+            *is_gone = readiness.gone.as_mut().poll(cx).is_ready();
         }
-        ready!(readiness.gone.as_mut().poll(cx));
-        self.is_gone = true;
-        Poll::Ready(Ok(0))
+        if let Some(flows) = flows
+            && taken == 0
+        {
+            // The old queue of a flow that moved may have been read to its end just now. If it was not, it has more to
+            // read, and this task is woken for that.
+            taken = if *is_gone { flows.release_all(out) } else { flows.release(lanes, out) };
+        }
+        if taken > 0 || *is_gone { Poll::Ready(Ok(taken)) } else { Poll::Pending }
     }
 
     pub(super) fn poll_send_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !self.is_writing {
             return Poll::Ready(Ok(()));
         }
-        let readiness = match &mut self.readiness {
-            Some(readiness) => readiness,
-            none => none.insert(Readiness::register(&self.queue)?),
-        };
-        loop {
-            let mut guard = ready!(readiness.queue.poll_write_ready(cx))?;
-            match self.writer.resume(&self.queue, &self.batch.slab, &self.batch.staged[0]) {
-                Written::Blocked => guard.clear_ready(),
-                Written::All => break,
+        let Self { lanes, readiness, batch, .. } = self;
+        let readiness = Readiness::of(readiness, lanes)?;
+        let mut blocked = false;
+        for ((lane, queue), staged) in lanes.each.iter_mut().zip(&readiness.queues).zip(&batch.staged) {
+            while lane.is_writing {
+                let Poll::Ready(guard) = queue.poll_write_ready(cx) else {
+                    blocked = true;
+                    break;
+                };
+                let mut guard = guard?;
+                match lane.writer.resume(&lane.queue, &batch.slab, staged) {
+                    Written::Blocked => guard.clear_ready(),
+                    Written::All => lane.is_writing = false,
+                }
             }
         }
+        if blocked {
+            return Poll::Pending;
+        }
         self.is_writing = false;
-        self.batch.clear();
+        self.complete();
         Poll::Ready(Ok(()))
     }
 
@@ -140,7 +218,15 @@ impl Inline {
         if self.is_writing {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        self.batch.staged[0].push(packet);
+        let Self { lanes, batch, flows, .. } = self;
+        let queue = match flows {
+            Some(flows) => {
+                let completed = lanes.completed;
+                flows.stage(batch.slab.get(packet), |_| completed + 1, |_| completed)
+            }
+            None => 0,
+        };
+        batch.staged[usize::from(queue)].push(packet);
         Ok(())
     }
 
@@ -148,12 +234,26 @@ impl Inline {
         if self.is_writing {
             return Ok(());
         }
-        let Self { writer, batch, queue, .. } = self;
-        writer.start(&batch.slab, &batch.staged[0]);
-        match writer.resume(queue, &batch.slab, &batch.staged[0]) {
-            Written::Blocked => self.is_writing = true,
-            Written::All => batch.clear(),
+        let Self { lanes, batch, is_writing, flows, .. } = self;
+        if let Some(flows) = flows {
+            flows.tick();
+        }
+        for (lane, staged) in lanes.each.iter_mut().zip(&batch.staged) {
+            if staged.is_empty() {
+                continue;
+            }
+            lane.writer.start(&batch.slab, staged);
+            lane.is_writing = lane.writer.resume(&lane.queue, &batch.slab, staged) == Written::Blocked;
+            *is_writing |= lane.is_writing;
+        }
+        if !*is_writing {
+            self.complete();
         }
         Ok(())
+    }
+
+    fn complete(&mut self) {
+        self.lanes.completed += 1;
+        self.batch.clear();
     }
 }

@@ -72,8 +72,8 @@ pub(super) struct Opened {
 
 /// Creates the device of `config`, or adopts its descriptors.
 pub(super) fn open(config: TunConfig) -> Result<Opened, OpenError> {
-    let TunConfig { name, threads, descriptors, offload } = config;
-    let count = threads.max(1);
+    let TunConfig { name, queues, threads: _, descriptors, offload } = config;
+    let count = queues.max(1);
     if !is_valid_name(&name) {
         return Err(OpenError::InvalidName { name });
     }

@@ -13,13 +13,13 @@ use std::thread::{self, JoinHandle};
 use tokio::sync::mpsc as channel;
 use weft_tunnel::{PlainSlab, Plaintext};
 
-use super::fence::{Fence, Pipelines};
+use super::fence::Pipelines;
+use super::flows::Flows;
 use super::pulse::{Asked, Bell, Channel, Line, Pulse};
 use super::queue::{self, Queue};
 use super::reader::{self, Progress, Reader};
 use super::writer::{self, BatchWriter, Coalescing, Order, PlainBatch, Writer};
 use crate::batch::{Slab, TunBatch};
-use crate::flow::{FlowHasher, FlowTable};
 use crate::stats::{QueueStats, TunStats};
 use crate::thread_guard::EndProcessOnPanic;
 
@@ -69,13 +69,6 @@ impl Pipelines for Pipes {
     }
 }
 
-/// What only a device with several queues needs.
-struct Flows {
-    hasher: FlowHasher,
-    table: FlowTable,
-    fence: Fence,
-}
-
 /// The threads of a device and the channels to them.
 pub(super) struct Threads {
     lines: Vec<Asked>,
@@ -104,10 +97,6 @@ impl Threads {
             // The receiver is right here.
             let _ = home_sender.send(PlainBatch::new(count));
         }
-        let flows = (count > 1).then(|| {
-            let hasher = FlowHasher::random();
-            Flows { hasher, table: FlowTable::new(count as u16), fence: Fence::new(hasher, count) }
-        });
         let mut threads = Self {
             lines: Vec::with_capacity(2 * count),
             bell: Arc::default(),
@@ -117,7 +106,7 @@ impl Threads {
             home,
             current: None,
             no_slab: PlainSlab::new(0),
-            flows,
+            flows: Flows::across(count),
         };
         // A thread that cannot be started drops `threads`, which stops those that were.
         for (number, (queue, stats)) in (0..).zip(queues.into_iter().zip(stats.each())) {
@@ -188,10 +177,7 @@ impl Threads {
         max_bytes: usize,
     ) -> Poll<io::Result<usize>> {
         let Self { pipes, batches, flows, .. } = self;
-        let mut taken = match flows {
-            Some(Flows { fence, .. }) if fence.holds_any() => fence.release(pipes, out),
-            _ => 0,
-        };
+        let mut taken = flows.as_mut().map_or(0, |flows| flows.release(pipes, out));
         let mut closed = false;
         while taken < max_bytes {
             let batch = match batches.poll_recv(cx) {
@@ -203,19 +189,19 @@ impl Threads {
                 Poll::Pending => break,
             };
             match flows {
-                Some(Flows { fence, table, .. }) => taken += fence.offer(batch, table, pipes, out),
+                Some(flows) => taken += flows.offer(batch, pipes, out),
                 None => {
                     taken += batch.bytes();
                     out.push_back(batch);
                 }
             }
         }
-        if let Some(Flows { fence, .. }) = flows
+        if let Some(flows) = flows
             && taken == 0
-            && fence.holds_any()
+            && flows.holds_any()
         {
             if closed {
-                taken = fence.release_all(out);
+                taken = flows.release_all(out);
             } else {
                 // The other queue may become idle without another batch: look again at once. It takes a reader
                 // no longer than a few reads.
@@ -244,10 +230,9 @@ impl Threads {
         let Self { pipes, flows, current, .. } = self;
         let batch = current.as_mut().ok_or(io::ErrorKind::WouldBlock)?;
         let writer = match flows {
-            Some(Flows { hasher, table, .. }) => {
-                let flow = hasher.hash(batch.slab.get(packet));
+            Some(flows) => {
                 let next = |writer: u16| pipes.each[usize::from(writer)].sent + 1;
-                table.stage(flow, next, |writer| pipes.completed(writer))
+                flows.stage(batch.slab.get(packet), next, |writer| pipes.completed(writer))
             }
             None => 0,
         };
@@ -257,8 +242,8 @@ impl Threads {
 
     pub(super) fn flush(&mut self) -> io::Result<()> {
         let Some(batch) = self.current.take() else { return Ok(()) };
-        if let Some(Flows { table, .. }) = &mut self.flows {
-            table.tick();
+        if let Some(flows) = &mut self.flows {
+            flows.tick();
         }
         let batch = Arc::new(batch);
         for (pipeline, staged) in self.pipes.each.iter_mut().zip(&batch.staged) {

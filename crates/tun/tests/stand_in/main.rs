@@ -17,6 +17,8 @@ use std::task::{Context, Poll, Waker};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use weft_tun::{Device, Tun, TunBatch, TunOffload};
 
+mod inline;
+
 const VNET_HDR: usize = 10;
 
 fn device(queues: usize, threads: bool) -> (Device, Vec<UnixDatagram>) {
@@ -178,7 +180,7 @@ async fn malformed_packets_are_counted_and_skipped() {
 #[tokio::test]
 async fn a_closed_queue_means_that_the_device_is_gone() {
     for threads in [true, false] {
-        let (mut device, peers) = device(2 - usize::from(!threads), threads);
+        let (mut device, peers) = device(2, threads);
         let mut batches = VecDeque::new();
         let mut cx = Context::from_waker(Waker::noop());
         assert!(device.poll_recv_many(&mut cx, &mut batches, 1).is_pending());
@@ -189,7 +191,13 @@ async fn a_closed_queue_means_that_the_device_is_gone() {
 
 #[tokio::test]
 async fn a_flow_goes_back_to_the_queue_that_it_was_read_from() {
-    let (mut device, peers) = device(4, true);
+    for threads in [true, false] {
+        goes_back_to_the_queue_that_it_was_read_from(threads).await;
+    }
+}
+
+async fn goes_back_to_the_queue_that_it_was_read_from(threads: bool) {
+    let (mut device, peers) = device(4, threads);
     for flow in 0..32_u8 {
         peers[usize::from(flow % 4)].send(&framed(&packet(flow, 0))).unwrap();
     }

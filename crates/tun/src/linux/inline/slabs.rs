@@ -1,0 +1,120 @@
+//! The slabs of a device without threads. They bound what is read and not sealed yet; of several queues none can have
+//! them all.
+
+use std::task::{Context, Poll};
+
+use tokio::sync::mpsc as channel;
+
+use super::super::reader;
+use crate::batch::{Slab, TunBatch};
+
+/// Slabs that one queue may have: the packet thread reads ahead about a megabyte.
+const SLABS: usize = 6;
+
+/// The slabs that are free, and the way home of those that are not.
+pub(super) struct Slabs {
+    free: Vec<Slab>,
+    home: channel::UnboundedSender<(u16, Slab)>,
+    back: channel::UnboundedReceiver<(u16, Slab)>,
+    /// Slabs with packets of each queue.
+    out: Box<[usize]>,
+    /// Queues without any such slab.
+    without: usize,
+}
+
+impl Slabs {
+    /// As many as one queue may have, and one more for each further queue.
+    pub(super) fn new(queues: usize) -> Self {
+        let (home, back) = channel::unbounded_channel();
+        Self {
+            free: (0..SLABS + queues - 1).map(|_| Slab::new(reader::SLAB_BYTES)).collect(),
+            home,
+            back,
+            out: vec![0; queues].into(),
+            without: queues,
+        }
+    }
+
+    /// A slab to read `queue` into. `None`: the rest is for queues that have none, and `cx` is woken when one comes home.
+    pub(super) fn take(&mut self, cx: &mut Context<'_>, queue: usize) -> Option<Slab> {
+        // There is always one for each queue that has none: a flood cannot keep the others from being read.
+        while self.out[queue] > 0 && self.free.len() <= self.without {
+            // The sender is kept here: the channel never closes.
+            let Poll::Ready(Some((from, slab))) = self.back.poll_recv(cx) else { return None };
+            self.put_back(from.into(), slab);
+        }
+        let slab = self.free.pop()?;
+        self.without -= usize::from(self.out[queue] == 0);
+        self.out[queue] += 1;
+        Some(slab)
+    }
+
+    /// The batch of what was read into a slab of `queue`; nothing, and the slab is free, if that is no packet.
+    pub(super) fn batch(&mut self, queue: usize, slab: Slab) -> Option<TunBatch> {
+        if slab.is_empty() {
+            self.put_back(queue, slab);
+            return None;
+        }
+        Some(TunBatch::new(slab, queue as u16, self.home.clone()))
+    }
+
+    fn put_back(&mut self, queue: usize, slab: Slab) {
+        self.free.push(slab);
+        self.out[queue] -= 1;
+        self.without += usize::from(self.out[queue] == 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use weft_tunnel::Offload;
+
+    use super::*;
+
+    /// Takes a slab for `queue`, with a packet in it.
+    fn read(slabs: &mut Slabs, queue: usize) -> Option<TunBatch> {
+        let mut slab = slabs.take(&mut Context::from_waker(Waker::noop()), queue)?;
+        assert!(slab.commit(0, 20, Offload::None));
+        slabs.batch(queue, slab)
+    }
+
+    fn read_all(slabs: &mut Slabs, queue: usize) -> Vec<TunBatch> {
+        std::iter::from_fn(|| read(slabs, queue)).collect()
+    }
+
+    #[test]
+    fn one_queue_has_every_slab() {
+        let mut slabs = Slabs::new(1);
+        for _ in 0..3 {
+            assert_eq!(read_all(&mut slabs, 0).len(), SLABS);
+        }
+    }
+
+    #[test]
+    fn there_is_a_slab_for_each_queue_whatever_the_others_have() {
+        let mut slabs = Slabs::new(4);
+        let flood = read_all(&mut slabs, 2);
+        assert_eq!(flood.len(), SLABS);
+        let others: Vec<_> = [0, 1, 3].map(|queue| read(&mut slabs, queue).unwrap()).into();
+        for queue in 0..4 {
+            assert!(read(&mut slabs, queue).is_none());
+        }
+        drop(others);
+        assert!(read(&mut slabs, 2).is_none(), "those are the others'");
+        drop(flood);
+        let second = read_all(&mut slabs, 3);
+        assert_eq!(second.len(), SLABS, "whoever has much to read has what is not kept");
+        assert!([0, 1, 2].into_iter().all(|queue| read(&mut slabs, queue).is_some()));
+    }
+
+    #[test]
+    fn a_slab_without_packets_is_free_at_once() {
+        let mut slabs = Slabs::new(2);
+        for _ in 0..3 * SLABS {
+            let slab = slabs.take(&mut Context::from_waker(Waker::noop()), 1).unwrap();
+            assert!(slabs.batch(1, slab).is_none());
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! Several queues that the runtime serves itself: each gets its turn, and no flow is displaced between them.
+
+use super::*;
+
+/// The most slabs that one queue may have.
+const SLABS: usize = 6;
+
+/// A packet of which a queue's socket takes four, and a slab three.
+fn long_packet(flow: u8, number: u32) -> Vec<u8> {
+    let mut long = [packet(flow, number), vec![0; 59_000]].concat();
+    long[2..4].copy_from_slice(&60_000_u16.to_be_bytes());
+    long
+}
+
+/// Fills a queue with long packets of `flow`, counting on from `number`, until it takes no more.
+fn fill(peer: &UnixDatagram, flow: u8, number: &mut u32) -> u32 {
+    let before = *number;
+    peer.set_nonblocking(true).unwrap();
+    while peer.send(&framed(&long_packet(flow, *number))).is_ok() {
+        *number += 1;
+    }
+    *number - before
+}
+
+/// What one poll gives, after the runtime has asked the kernel what is readable, as between two turns of the event loop.
+async fn next_turn(device: &mut Device, max_bytes: usize) -> VecDeque<TunBatch> {
+    tokio::task::yield_now().await;
+    let mut batches = VecDeque::new();
+    let _ = device.poll_recv_many(&mut Context::from_waker(Waker::noop()), &mut batches, max_bytes);
+    batches
+}
+
+fn queues(batches: &VecDeque<TunBatch>) -> Vec<u16> {
+    batches.iter().map(TunBatch::queue).collect()
+}
+
+/// Flow and number of every packet in it.
+fn contents(batches: VecDeque<TunBatch>) -> Vec<(u8, u32)> {
+    let packets = |batch: TunBatch| batch.remaining().map(flow_and_number).collect::<Vec<_>>();
+    batches.into_iter().flat_map(packets).collect()
+}
+
+#[tokio::test]
+async fn a_queue_that_is_always_full_does_not_keep_another_from_being_read_next() {
+    let (mut device, peers) = device(4, false);
+    let mut number = 0;
+    for turn in 0..10 {
+        fill(&peers[1], 1, &mut number);
+        assert_eq!(queues(&recv(&mut device, 1).await.1), [1], "no other has anything");
+        fill(&peers[1], 1, &mut number);
+        let other = [3, 0, 2][turn as usize % 3];
+        peers[other].send(&framed(&packet(2, turn))).unwrap();
+        let batches = next_turn(&mut device, 1).await;
+        assert_eq!(contents(batches), [(2, turn)], "queue {other}");
+    }
+}
+
+#[tokio::test]
+async fn one_read_gives_a_slab_of_each_queue_in_turn() {
+    let (mut device, peers) = device(3, false);
+    assert!(fill(&peers[0], 1, &mut 0) > 3, "more than a slab takes");
+    assert!(fill(&peers[2], 2, &mut 0) > 3);
+    peers[1].send(&framed(&packet(3, 0))).unwrap();
+    let (_, batches) = recv(&mut device, usize::MAX).await;
+    assert_eq!(queues(&batches), [0, 1, 2, 0, 2]);
+}
+
+#[tokio::test]
+async fn a_queue_that_holds_every_slab_that_it_may_leaves_one_for_each_of_the_others() {
+    let (mut device, peers) = device(3, false);
+    let (mut number, mut kept) = (0, VecDeque::new());
+    while kept.len() < SLABS {
+        fill(&peers[0], 1, &mut number);
+        kept.append(&mut recv(&mut device, 1).await.1);
+    }
+    fill(&peers[0], 1, &mut number);
+    assert!(next_turn(&mut device, 1).await.is_empty(), "its slabs are all out");
+    for other in [2, 1] {
+        peers[other].send(&framed(&packet(2, 0))).unwrap();
+        let batches = next_turn(&mut device, usize::MAX).await;
+        assert_eq!(queues(&batches), [other as u16]);
+        kept.extend(batches);
+    }
+    assert_eq!(kept.len(), SLABS + 2);
+    // A slab that comes home wakes who waits for it.
+    let (received, ()) = tokio::join!(recv(&mut device, 1), async {
+        tokio::task::yield_now().await;
+        kept.clear();
+    });
+    assert_eq!(queues(&received.1), [0]);
+}
+
+#[tokio::test]
+async fn a_flow_that_moved_waits_for_its_old_queue_and_others_do_not() {
+    let (mut device, peers) = device(2, false);
+    let mut number = 0;
+    fill(&peers[0], 1, &mut number);
+    let (_, first) = recv(&mut device, 1).await;
+    // What follows in the other queue is newer than what is left in the first one.
+    let left = number - first[0].packets() as u32;
+    assert!(left > 0);
+    for newer in [packet(1, number), packet(2, 0), packet(1, number + 1)] {
+        peers[1].send(&framed(&newer)).unwrap();
+    }
+    number += 2;
+    let mut seen = contents(first);
+    let second = next_turn(&mut device, 1).await;
+    assert_eq!(queues(&second), [1]);
+    seen.extend(contents(second));
+    assert_eq!(seen.last(), Some(&(2, 0)), "all but what moved");
+    while seen.len() < number as usize + 1 {
+        seen.extend(contents(recv(&mut device, 1).await.1));
+    }
+    let of_flow = |flow| seen.iter().filter(move |(its, _)| *its == flow).map(|(_, number)| *number);
+    assert_eq!(of_flow(2).count(), 1);
+    assert!(of_flow(1).eq(0..number), "{seen:?}");
+}
+
+#[tokio::test]
+async fn a_flow_that_moved_goes_on_as_soon_as_its_old_queue_is_found_empty() {
+    let (mut device, peers) = device(2, false);
+    peers[0].send(&framed(&packet(1, 0))).unwrap();
+    assert_eq!(contents(recv(&mut device, 1).await.1), [(1, 0)]);
+    // Not a packet: nothing else comes out of the old queue.
+    peers[0].send(&[1, 2, 3]).unwrap();
+    peers[1].send(&framed(&packet(1, 1))).unwrap();
+    assert_eq!(contents(next_turn(&mut device, 1).await), [(1, 1)]);
+}
+
+#[tokio::test]
+async fn what_was_held_back_is_given_out_when_the_device_is_gone() {
+    let (mut device, mut peers) = device(2, false);
+    peers[0].send(&framed(&packet(1, 0))).unwrap();
+    assert_eq!(contents(recv(&mut device, 1).await.1), [(1, 0)]);
+    peers[1].send(&framed(&packet(1, 1))).unwrap();
+    // The end of its old queue looks like something to read.
+    drop(peers.remove(0));
+    let mut seen = Vec::new();
+    loop {
+        let (bytes, batches) = recv(&mut device, 1).await;
+        seen.extend(contents(batches));
+        if bytes == 0 {
+            break;
+        }
+    }
+    assert_eq!(seen, [(1, 1)]);
+}
+
+#[tokio::test]
+async fn every_queue_that_was_full_goes_on_by_itself() {
+    const QUEUES: usize = 4;
+    let (mut device, peers) = device(QUEUES, false);
+    for (flow, peer) in (0..).zip(&peers) {
+        peer.send(&framed(&packet(flow, 0))).unwrap();
+    }
+    let mut seen = 0;
+    while seen < QUEUES {
+        seen += recv(&mut device, 1 << 20).await.1.iter().map(TunBatch::packets).sum::<usize>();
+    }
+    // As many for each: they are full at the same time.
+    let mut sent = 0;
+    while poll_send_ready_once(&mut device) {
+        while device.plain_slab().room() >= QUEUES * 1000 {
+            for flow in 0..QUEUES as u8 {
+                let range = device.plain_slab().push(&packet(flow, sent)).unwrap();
+                device.send(range).unwrap();
+            }
+            sent += 1;
+        }
+        device.flush().unwrap();
+    }
+    let stats = device.stats().snapshot();
+    assert!(stats.segments_written < u64::from(sent) * QUEUES as u64);
+    assert_eq!(device.plain_slab().room(), 0, "it is being written");
+
+    // The last one first: the others are still full.
+    let peers: Vec<_> = peers
+        .into_iter()
+        .map(|peer| {
+            peer.set_nonblocking(true).unwrap();
+            tokio::net::UnixDatagram::from_std(peer).unwrap()
+        })
+        .collect();
+    let (resumed, ()) = tokio::join!(poll_fn(|cx| device.poll_send_ready(cx)), async {
+        let mut buffer = vec![0; 2000];
+        for (flow, peer) in peers.iter().enumerate().rev() {
+            for number in 0..sent {
+                let len = peer.recv(&mut buffer).await.unwrap();
+                assert_eq!(len, VNET_HDR + 1000);
+                assert_eq!(flow_and_number(&buffer[VNET_HDR..]), (flow as u8, number));
+            }
+        }
+    });
+    resumed.unwrap();
+    let each = device.stats().queues();
+    assert!(each.iter().all(|queue| queue.segments_written == u64::from(sent)), "{each:?}");
+    assert_eq!(device.plain_slab().room(), 4 * 65_535);
+}
+
+#[tokio::test]
+async fn a_flow_changes_its_queue_between_batches_and_not_in_one() {
+    let (mut device, peers) = device(2, false);
+    peers[0].send(&framed(&packet(1, 0))).unwrap();
+    recv(&mut device, 1).await;
+    let stage = |device: &mut Device, number| {
+        let range = device.plain_slab().push(&packet(1, number)).unwrap();
+        device.send(range).unwrap();
+    };
+    stage(&mut device, 0);
+    peers[1].send(&framed(&packet(1, 1))).unwrap();
+    recv(&mut device, 1).await;
+    stage(&mut device, 1);
+    device.flush().unwrap();
+    stage(&mut device, 2);
+    device.flush().unwrap();
+    let written = peers.iter().map(|peer| {
+        peer.set_nonblocking(true).unwrap();
+        let mut buffer = [0; 2000];
+        let next = || peer.recv(&mut buffer).ok().map(|_| flow_and_number(&buffer[VNET_HDR..]).1);
+        std::iter::from_fn(next).collect::<Vec<_>>()
+    });
+    assert!(written.eq([vec![0, 1], vec![2]]));
+}
