@@ -9,7 +9,7 @@ use super::ledger::Ledger;
 use super::packet::{STAMP, Stamp};
 use super::roster::GATEWAY;
 use super::socket;
-use super::swarm::{CLIENT, ECHO, Progress, SINK, Shape};
+use super::swarm::{CLIENT, ECHO, HEAVY_SINK, SINK, Shape, Windows};
 
 /// How often somebody who waits looks whether to stop.
 const TICK: Duration = Duration::from_millis(20);
@@ -18,8 +18,16 @@ const PAUSE: Duration = Duration::from_micros(50);
 
 /// The sockets behind the gateway.
 pub(super) struct Inside {
-    sink: UdpSocket,
+    /// For the many.
+    pub(super) ordinary: Host,
+    /// For the one that floods: it has sockets of its own, as it would have a machine of its own.
+    pub(super) heavy: Host,
     echo: UdpSocket,
+}
+
+/// Who takes what clients send, and sends to them.
+pub(super) struct Host {
+    sink: UdpSocket,
     sender: UdpSocket,
 }
 
@@ -31,24 +39,8 @@ impl Inside {
             socket.set_read_timeout(Some(TICK))?;
             io::Result::Ok(socket)
         };
-        Ok(Self { sink: listen(SINK)?, echo: listen(ECHO)?, sender: socket::bind(GATEWAY, 0)? })
-    }
-
-    /// Takes what the clients send until it has to stop. `of` finds the ledger that a run belongs to.
-    pub(super) fn take(&self, ledgers: &[&Ledger], stop: &AtomicBool) -> io::Result<()> {
-        let (mut buffer, mut control) = (vec![0; socket::BUFFER], socket::control_buffer());
-        while !stop.load(Relaxed) {
-            let Some((len, stride)) = socket::receive(&self.sink, &mut buffer, &mut control)? else {
-                continue;
-            };
-            for payload in buffer[..len].chunks(stride) {
-                let Some(stamp) = Stamp::read(payload) else { continue };
-                for ledger in ledgers {
-                    ledger.arrived(stamp.run, stamp.lane as usize, stamp.number);
-                }
-            }
-        }
-        Ok(())
+        let host = |port| io::Result::Ok(Host { sink: listen(port)?, sender: socket::bind(GATEWAY, 0)? });
+        Ok(Self { ordinary: host(SINK)?, heavy: host(HEAVY_SINK)?, echo: listen(ECHO)? })
     }
 
     /// Answers until it has to stop.
@@ -66,6 +58,23 @@ impl Inside {
         }
         Ok(())
     }
+}
+
+impl Host {
+    /// Takes what the clients send until it has to stop.
+    pub(super) fn take(&self, ledger: &Ledger, stop: &AtomicBool) -> io::Result<()> {
+        let (mut buffer, mut control) = (vec![0; socket::BUFFER], socket::control_buffer());
+        while !stop.load(Relaxed) {
+            let Some((len, stride)) = socket::receive(&self.sink, &mut buffer, &mut control)? else {
+                continue;
+            };
+            for payload in buffer[..len].chunks(stride) {
+                let Some(stamp) = Stamp::read(payload) else { continue };
+                ledger.arrived(stamp.run, stamp.lane as usize, stamp.number);
+            }
+        }
+        Ok(())
+    }
 
     /// Sends to these clients until it has to stop: each a burst in turn, as long as less than the window is on its
     /// way; or whatever the socket takes.
@@ -79,14 +88,21 @@ impl Inside {
     ) -> io::Result<()> {
         let len = shape.payload();
         let mut contents = vec![0; len * shape.burst as usize];
-        let mut progress = Progress::new();
+        let mut windows = Windows::new(shape, clients.len());
+        let mut waiting = 0;
         for (lane, client) in clients.iter().enumerate().cycle() {
-            while !is_flood && !stop.load(Relaxed) && progress.is_full(ledger, shape.window) {
-                std::thread::sleep(PAUSE);
-            }
             if stop.load(Relaxed) {
                 break;
             }
+            if !is_flood && !windows.has_room(ledger, lane) {
+                waiting += 1;
+                if waiting >= clients.len() {
+                    waiting = 0;
+                    std::thread::sleep(PAUSE);
+                }
+                continue;
+            }
+            waiting = 0;
             let first = ledger.send(lane, shape.burst);
             for (number, payload) in (first..).zip(contents.chunks_mut(len)) {
                 Stamp { run: ledger.run(), lane: lane as u32, number }.write(&mut payload[..STAMP]);

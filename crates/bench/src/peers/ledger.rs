@@ -68,6 +68,17 @@ impl Ledger {
         self.sent.load(Relaxed).saturating_sub(self.passed.load(Relaxed))
     }
 
+    /// The same of one lane.
+    pub(super) fn in_flight_of(&self, lane: usize) -> u64 {
+        let Some(lane) = self.lanes.get(lane) else { return 0 };
+        lane.sent.load(Relaxed).saturating_sub(lane.next.load(Relaxed))
+    }
+
+    /// How many packets of a lane arrived so far.
+    pub(super) fn arrived_of(&self, lane: usize) -> u64 {
+        self.lanes.get(lane).map_or(0, |lane| lane.arrived.load(Relaxed))
+    }
+
     /// How many packets arrived so far.
     pub(super) fn arrived_so_far(&self) -> u64 {
         self.arrived.load(Relaxed)
@@ -103,7 +114,7 @@ mod tests {
         ledger.arrived(6, 0, 3);
         ledger.arrived(7, 2, 0);
         assert_eq!(ledger.totals(), Totals { sent: 6, arrived: 3, displaced: 1 });
-        assert_eq!(ledger.in_flight(), 3);
+        assert_eq!((ledger.in_flight(), ledger.in_flight_of(0), ledger.in_flight_of(1)), (3, 2, 1));
         // The one before it is lost: it is not on its way any more.
         ledger.arrived(7, 0, 4);
         assert_eq!((ledger.in_flight(), ledger.arrived_by_lane()), (1, vec![4, 0]));

@@ -12,7 +12,7 @@ use super::gateway::Gateway;
 use super::inside::Inside;
 use super::ledger::{Ledger, Totals};
 use super::roster::Roster;
-use super::swarm::{Pings, Shape, Swarm, drain};
+use super::swarm::{HEAVY_SINK, Pings, Shape, Swarm, drain};
 use crate::implementation::Implementation;
 use crate::interrupt::Interrupt;
 
@@ -140,12 +140,13 @@ impl Stand {
         std::thread::scope(|scope| {
             let guards = (Stop(stop_sending), Stop(stop));
             let is_flood = beside == Some(Load::Flood);
-            let heavy = Shape { burst: FLOOD_BURST, ..shape };
+            let heavy = Shape { burst: FLOOD_BURST, port: HEAVY_SINK, ..shape };
             let mut senders = Vec::new();
             let mut takers = Vec::new();
             match direction {
                 Direction::Upload => {
-                    takers.push(scope.spawn(|| inside.take(&[ledger, flood], stop)));
+                    takers.push(scope.spawn(|| inside.ordinary.take(ledger, stop)));
+                    takers.push(scope.spawn(|| inside.heavy.take(flood, stop)));
                     senders
                         .push(scope.spawn(move || swarm.upload(count, shape, false, ledger, stop_sending)));
                     if beside.is_some() {
@@ -158,15 +159,13 @@ impl Stand {
                     let (many, one) = (swarm.inner(), flooder.inner());
                     takers.push(scope.spawn(|| swarm.listen(ledger, stop)));
                     takers.push(scope.spawn(|| flooder.listen(flood, stop)));
-                    senders.push(
-                        scope.spawn(move || {
-                            inside.download(&many[..count], shape, false, ledger, stop_sending)
-                        }),
-                    );
+                    senders.push(scope.spawn(move || {
+                        inside.ordinary.download(&many[..count], shape, false, ledger, stop_sending)
+                    }));
                     if beside.is_some() {
-                        senders.push(
-                            scope.spawn(move || inside.download(&one, heavy, is_flood, flood, stop_sending)),
-                        );
+                        senders.push(scope.spawn(move || {
+                            inside.heavy.download(&one, heavy, is_flood, flood, stop_sending)
+                        }));
                     }
                 }
             }
@@ -198,12 +197,12 @@ impl Stand {
         self.runs += 2;
         let (run, flood) = (self.runs, &Ledger::new(self.runs - 1, 1));
         let stop = &AtomicBool::new(false);
-        let heavy = Shape { burst: FLOOD_BURST, ..shape };
+        let heavy = Shape { burst: FLOOD_BURST, port: HEAVY_SINK, ..shape };
         let (inside, flooder, pinger) = (&self.inside, &mut self.flooder, &mut self.pinger);
         std::thread::scope(|scope| {
             let guard = Stop(stop);
             let mut others =
-                vec![scope.spawn(|| inside.answer(stop)), scope.spawn(|| inside.take(&[flood], stop))];
+                vec![scope.spawn(|| inside.answer(stop)), scope.spawn(|| inside.heavy.take(flood, stop))];
             match load {
                 Some((Direction::Upload, load)) => {
                     others.push(
@@ -214,7 +213,8 @@ impl Stand {
                     let to = flooder.inner();
                     others.push(scope.spawn(move || flooder.listen(flood, stop)));
                     let is_flood = load == Load::Flood;
-                    others.push(scope.spawn(move || inside.download(&to, heavy, is_flood, flood, stop)));
+                    others
+                        .push(scope.spawn(move || inside.heavy.download(&to, heavy, is_flood, flood, stop)));
                 }
                 None => {}
             }

@@ -14,8 +14,9 @@ use super::ledger::Ledger;
 use super::packet::{HEADERS, STAMP, Stamp};
 use super::roster::Roster;
 
-/// Ports of the gateway: one that only listens, and one that answers.
+/// Ports of the gateway: two that only listen, the second one to whoever floods, and one that answers.
 pub(super) const SINK: u16 = 4000;
+pub(super) const HEAVY_SINK: u16 = 4003;
 pub(super) const ECHO: u16 = 4001;
 /// Where the clients listen.
 pub(super) const CLIENT: u16 = 4002;
@@ -42,12 +43,14 @@ pub(super) struct Shape {
     pub(super) burst: u64,
     /// Packets that may be on their way, all peers together.
     pub(super) window: u64,
+    /// Where clients send to.
+    pub(super) port: u16,
 }
 
 impl Shape {
     /// Bytes of a packet of 1,400: what a full TCP segment has.
     pub(super) fn full(burst: u64, window: u64) -> Self {
-        Self { bytes: 1400, burst, window }
+        Self { bytes: 1400, burst, window, port: SINK }
     }
 
     /// UDP payload of a packet.
@@ -132,24 +135,30 @@ impl Swarm {
         stop: &AtomicBool,
     ) -> io::Result<()> {
         let bytes = shape.payload() + HEADERS;
-        let mut turn = 0;
-        let mut progress = Progress::new();
-        for bursts in 0_u32.. {
+        let count = count.clamp(1, self.clients.len());
+        let mut windows = Windows::new(shape, count);
+        let (mut bursts, mut waiting) = (0_u32, 0);
+        for lane in (0..count).cycle() {
             if stop.load(Relaxed) {
                 break;
             }
-            if bursts % BURSTS == 0 {
-                self.serve(Duration::ZERO, ledger, |_| {})?;
-            }
-            if !is_flood && progress.is_full(ledger, shape.window) {
-                std::thread::sleep(PAUSE);
+            if !is_flood && !windows.has_room(ledger, lane) {
+                waiting += 1;
+                if waiting >= count {
+                    waiting = 0;
+                    self.serve(Duration::ZERO, ledger, |_| {})?;
+                    std::thread::sleep(PAUSE);
+                }
                 continue;
             }
-            let lane = turn;
-            turn = (turn + 1) % count.clamp(1, self.clients.len());
+            waiting = 0;
+            if bursts.is_multiple_of(BURSTS) {
+                self.serve(Duration::ZERO, ledger, |_| {})?;
+            }
+            bursts = bursts.wrapping_add(1);
             let number = ledger.send(lane, shape.burst);
             let stamp = Stamp { run: ledger.run(), lane: lane as u32, number };
-            let (ports, now) = ((CLIENT, SINK), Instant::now());
+            let (ports, now) = ((CLIENT, shape.port), Instant::now());
             self.clients[lane].send(ports, bytes, stamp, shape.burst, now, &mut self.bench)?;
         }
         Ok(())
@@ -226,35 +235,49 @@ impl Swarm {
     }
 }
 
-/// Whether what is on its way still moves.
-pub(super) struct Progress {
-    arrived: u64,
-    since: Instant,
-    /// Given up: lost, with nothing behind it that would tell.
+/// Who may send, with a window for all lanes together, and one for each: whose packets are lost does not keep the others
+/// waiting.
+pub(super) struct Windows {
+    all: u64,
+    each: u64,
+    lanes: Vec<OfLane>,
+    /// What was given up of all lanes.
     forgotten: u64,
 }
 
-impl Progress {
-    pub(super) fn new() -> Self {
-        Self { arrived: 0, since: Instant::now(), forgotten: 0 }
+struct OfLane {
+    arrived: u64,
+    since: Instant,
+    /// On their way for so long that they are lost.
+    forgotten: u64,
+}
+
+impl Windows {
+    pub(super) fn new(shape: Shape, lanes: usize) -> Self {
+        let each = (shape.window / lanes.max(1) as u64).max(2 * shape.burst);
+        let lane = || OfLane { arrived: 0, since: Instant::now(), forgotten: 0 };
+        let lanes = std::iter::repeat_with(lane).take(lanes).collect();
+        Self { all: shape.window, each, lanes, forgotten: 0 }
     }
 
-    /// Whether so many packets are on their way.
-    pub(super) fn is_full(&mut self, ledger: &Ledger, window: u64) -> bool {
-        let in_flight = ledger.in_flight();
-        if in_flight < self.forgotten {
-            self.forgotten = in_flight;
+    /// Whether a lane may send.
+    pub(super) fn has_room(&mut self, ledger: &Ledger, lane: usize) -> bool {
+        let (number, in_flight) = (lane, ledger.in_flight_of(lane));
+        let Some(lane) = self.lanes.get_mut(number) else { return false };
+        let still = lane.forgotten.min(in_flight);
+        self.forgotten -= lane.forgotten - still;
+        lane.forgotten = still;
+        if in_flight - lane.forgotten < self.each {
+            return ledger.in_flight().saturating_sub(self.forgotten) < self.all;
         }
-        if in_flight - self.forgotten < window {
-            return false;
+        let arrived = ledger.arrived_of(number);
+        if arrived != lane.arrived {
+            (lane.arrived, lane.since) = (arrived, Instant::now());
+        } else if lane.since.elapsed() > LOST {
+            self.forgotten += in_flight - lane.forgotten;
+            lane.forgotten = in_flight;
         }
-        let arrived = ledger.arrived_so_far();
-        if arrived != self.arrived {
-            (self.arrived, self.since) = (arrived, Instant::now());
-        } else if self.since.elapsed() > LOST {
-            self.forgotten = in_flight;
-        }
-        true
+        false
     }
 }
 
