@@ -71,8 +71,8 @@ pub fn tun_queues(threads: TunThreads, inline: u16) -> TunQueues {
     }
 }
 
-/// How many queues the packet thread serves itself. Each further one costs a hash and a table look-up a packet, and
-/// keeps what is in it from waiting behind a flood in another one.
+/// How many queues the packet thread serves itself. More than one cost a hash and a table look-up a packet, and keep
+/// packets from waiting behind a flood in another queue.
 pub fn inline_queues() -> u16 {
     /// Where nobody says otherwise.
     const INLINE_QUEUES: u16 = 1;
@@ -428,4 +428,21 @@ fn open_io(
     udp: &UdpConfig,
 ) -> Result<(weft_tun::Device, UdpSockets), StartError> {
     Ok((weft_tun::open(tun)?, UdpSockets::adopt(sockets, udp)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queues_without_threads_count_only_where_there_are_no_threads() {
+        let without = tun_queues(TunThreads::Fixed(0), 4);
+        assert_eq!(without, TunQueues { count: 4, threads: false });
+        assert_eq!(without.with_threads(), 0);
+        let with = tun_queues(TunThreads::Fixed(2), 4);
+        assert_eq!(with, TunQueues { count: 2, threads: true });
+        assert_eq!(with.with_threads(), 2);
+        let auto = tun_queues(TunThreads::Auto, 3);
+        assert!(auto.threads || auto.count == 3);
+    }
 }

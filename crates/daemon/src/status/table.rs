@@ -88,6 +88,7 @@ fn interface(report: &StatusReport) -> Table {
 fn device(report: &StatusReport) -> String {
     let tun = &report.tun;
     let threads = match tun.threads {
+        0 if tun.queues.len() > 1 => format!("{} queues inline", tun.queues.len()),
         0 => "inline".to_owned(),
         1 => "1 queue".to_owned(),
         threads => format!("{threads} queues"),

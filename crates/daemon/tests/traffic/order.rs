@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use weft::lab::numbered::{FlowCheck, Numbered, NumberedOptions, NumberedReport, Replies};
 use weft::lab::traffic::{Amount, TcpReceiver, TcpSenders};
 
-use crate::accounts::{Bed, Reading, Setting};
+use crate::accounts::{Bed, Setting};
 use crate::content::{finish_in_order, start_numbered};
 use crate::support::{End, Family, alone};
 
@@ -65,9 +65,9 @@ fn keeps_the_order_for(
         // Without it the queues run empty, and what is on its way arrives.
         bulk.finish();
         reports.push(finish_in_order(&bed, numbered));
-        let each_way = bed.assert_balanced();
-        let used = |end: &Reading| end.weft.tun_queues.iter().filter(|queue| queue.packets_read > 0).count();
-        assert_eq!(each_way.each_ref().map(used), [4, 4], "{setting:?}");
+        let [a, _] = bed.assert_balanced();
+        assert_eq!(a.weft.tun_queues.len(), 4);
+        assert!(a.weft.tun_queues.iter().all(|queue| queue.packets_read > 0), "{setting:?}: {a:?}");
         bed.stop();
     }
     reports
@@ -167,6 +167,16 @@ fn flows_that_the_other_end_began_keep_their_order(bed: Bed) {
         asking.set_nonblocking(true).unwrap();
     }
     let bulk = Bulk::start(&bed);
+    // More than weft takes, in a queue or two: what moves to another one would overtake much.
+    let flood = NumberedOptions {
+        flows: 2,
+        datagram_bytes: 1_000,
+        datagrams_per_second: 300_000,
+        burst: 40,
+        amount: Amount::Count(u64::MAX),
+        ..NumberedOptions::default()
+    };
+    let flood = start_numbered(&bed, End::B, End::A, Family::V4, flood);
     let mut checks = vec![FlowCheck::default(); FLOWS];
     let drain = |checks: &mut Vec<FlowCheck>| {
         let mut number = [0; 16];
@@ -187,6 +197,9 @@ fn flows_that_the_other_end_began_keep_their_order(bed: Bed) {
         sent += 1;
         drain(&mut checks);
     }
+    flood.stop();
+    let flood = finish_in_order(&bed, flood).forward;
+    assert!(flood.lost > 0, "its queue was never full: {flood:?}");
     crate::support::wait_until("the last datagram of every flow", || {
         for answering in &answering {
             answering.send(&sent.to_be_bytes()).unwrap();

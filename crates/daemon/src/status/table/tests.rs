@@ -1,6 +1,6 @@
 use super::*;
 use crate::finding::Level;
-use crate::status::{DropReport, Rates, Recent, TunQueueReport};
+use crate::status::{DropReport, Rates, Recent, TunQueueReport, TunReport};
 
 fn plain(report: &StatusReport, findings: &[Finding]) -> String {
     anstream::adapter::strip_str(&render(report, findings)).to_string()
@@ -130,4 +130,16 @@ fn thousands_of_peers_are_cut_with_a_word() {
 fn buckets_have_the_sizes_that_they_count() {
     let labels: Vec<_> = (0..7).map(bucket_label).collect();
     assert_eq!(labels, ["1", "2", "3–4", "5–8", "9–16", "17–32", "33–64"]);
+}
+
+#[test]
+fn who_serves_the_queues_is_said() {
+    for (threads, queues, shown) in
+        [(0, 1, "inline, no"), (0, 4, "4 queues inline, no"), (1, 1, "1 queue, no"), (4, 4, "4 queues, no")]
+    {
+        let tun =
+            TunReport { threads, queues: vec![TunQueueReport::default(); queues], ..TunReport::default() };
+        let text = plain(&StatusReport { tun, ..StatusReport::default() }, &[]);
+        assert!(text.contains(shown), "{shown}: {text}");
+    }
 }
