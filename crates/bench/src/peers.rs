@@ -10,6 +10,7 @@
 //! has arrived and keeps a window, as TCP does, so that what is lost is the gateway's doing.
 
 mod client;
+mod fairness;
 mod gateway;
 mod inside;
 mod ledger;

@@ -5,11 +5,11 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::args::PeersArgs;
-use super::measure::{Direction, Load, Throughput};
-use super::swarm::Pings;
+use super::fairness::Fairness;
+use super::measure::{Direction, Throughput};
 use super::work::mib;
 use crate::machine::Machine;
-use crate::stats::{Summary, percentile, ratios};
+use crate::stats::{Summary, ratios};
 
 /// Everything.
 #[derive(Debug, Serialize)]
@@ -64,6 +64,9 @@ pub(super) struct Idle {
     pub(super) wake_ups_per_second: f64,
 }
 
+/// What is wanted of the throughput of all active peers, by that of one.
+const LEAST: f64 = 0.7;
+
 /// One peer and all active ones, measured one after the other.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Pairs {
@@ -96,7 +99,7 @@ impl Pairs {
             let sum = |what: fn(&Throughput) -> u64| pairs.iter().map(|(_, many)| what(many)).sum::<u64>();
             let _ = writeln!(
                 text,
-                "  {name:<10} all peers to one: throughput {:.2} ({:.2} to {:.2}), CPU per Gbit {:.2} ({:.2} to {:.2})\n    \
+                "  {name:<10} all peers to one: throughput {:.2} ({:.2} to {:.2}), CPU per Gbit {:.2} ({:.2} to {:.2}); wanted at least {LEAST:.1}: {}\n    \
                  all peers: {:.3} Gbit/s, {:.3} CPU s/Gbit, slowest to fastest {:.2}, Jain {:.3}, of {} packets {} lost, \
                  {} displaced; socket full {}, TUN full {}",
                 speed.median,
@@ -105,6 +108,7 @@ impl Pairs {
                 cpu.median,
                 cpu.lowest,
                 cpu.highest,
+                if speed.median >= LEAST { "✓" } else { "✗" },
                 many(|figures| figures.gbit_per_second),
                 many(|figures| figures.cpu_seconds_per_gbit),
                 many(|figures| figures.slowest_to_fastest),
@@ -118,98 +122,6 @@ impl Pairs {
         }
         text
     }
-}
-
-/// What a peer has beside another one.
-#[derive(Debug, Default, Serialize)]
-pub(super) struct Fairness {
-    pub(super) pings: Vec<PingFigures>,
-    pub(super) shares: Vec<Share>,
-}
-
-/// Pings of one peer beside the load of another.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub(super) struct PingFigures {
-    load: Option<(Direction, Load)>,
-    p50_ms: f64,
-    p99_ms: f64,
-    answered: usize,
-    lost: u64,
-}
-
-impl PingFigures {
-    pub(super) fn new(load: Option<(Direction, Load)>, pings: &Pings) -> Self {
-        let mut sorted = pings.millis.clone();
-        sorted.sort_by(f64::total_cmp);
-        let part = |part| percentile(&sorted, part).unwrap_or(f64::INFINITY);
-        Self { load, p50_ms: part(0.5), p99_ms: part(0.99), answered: sorted.len(), lost: pings.lost }
-    }
-
-    pub(super) fn line(&self) -> String {
-        let (load, lost) = (load_name(self.load), self.lost);
-        format!("ping {load}: p50 {:.3} ms, p99 {:.3} ms, {lost} lost", self.p50_ms, self.p99_ms)
-    }
-}
-
-/// What equal peers got, and another one beside them.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub(super) struct Share {
-    direction: Direction,
-    beside: Option<Load>,
-    equals: usize,
-    gbit_per_second: f64,
-    jain: f64,
-    slowest_to_fastest: f64,
-    lost: u64,
-    displaced: u64,
-    other_gbit_per_second: Option<f64>,
-    /// What an equal peer got of an equal part of everything: 1 is fair.
-    of_fair_share: f64,
-}
-
-impl Share {
-    pub(super) fn new(
-        direction: Direction,
-        beside: Option<Load>,
-        equals: usize,
-        figures: &Throughput,
-        other: Option<f64>,
-    ) -> Self {
-        let own = figures.gbit_per_second / equals as f64;
-        let all = figures.gbit_per_second + other.unwrap_or(0.0);
-        let fair = all / (equals as f64 + if other.is_some() { 1.0 } else { 0.0 });
-        Self {
-            direction,
-            beside,
-            equals,
-            gbit_per_second: figures.gbit_per_second,
-            jain: figures.jain,
-            slowest_to_fastest: figures.slowest_to_fastest,
-            lost: figures.lost,
-            displaced: figures.displaced,
-            other_gbit_per_second: other,
-            of_fair_share: if fair > 0.0 { own / fair } else { 0.0 },
-        }
-    }
-
-    pub(super) fn line(&self) -> String {
-        format!(
-            "{} peers {}: {:.3} Gbit/s together, {:.3} the other; {:.2} of a fair share, Jain {:.3}, slowest to fastest {:.2}",
-            self.equals,
-            load_name(self.beside.map(|load| (self.direction, load))),
-            self.gbit_per_second,
-            self.other_gbit_per_second.unwrap_or(0.0),
-            self.of_fair_share,
-            self.jain,
-            self.slowest_to_fastest,
-        )
-    }
-}
-
-fn load_name(load: Option<(Direction, Load)>) -> String {
-    load.map_or("alone".to_owned(), |(direction, load)| {
-        format!("beside a {load:?} {direction:?}").to_lowercase()
-    })
 }
 
 /// Questions for all peers while the active ones send.
@@ -316,50 +228,7 @@ impl Subject {
                 dump.gbit_per_second_meanwhile
             );
         }
-        for pings in &self.fairness.pings {
-            let _ = writeln!(text, "  {}", pings.line());
-        }
-        for share in &self.fairness.shares {
-            let _ = writeln!(text, "  {}", share.line());
-        }
+        text += &self.fairness.text();
         text
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_fair_share_counts_the_other_as_one_of_them() {
-        let figures = Throughput {
-            gbit_per_second: 2.0,
-            packets_per_second: 0.0,
-            cpu_seconds_per_gbit: 0.0,
-            sent: 0,
-            lost: 0,
-            displaced: 0,
-            socket_overflows: 0,
-            tun_overflows: 0,
-            jain: 1.0,
-            slowest_to_fastest: 1.0,
-        };
-        let share = |beside, other| Share::new(Direction::Upload, beside, 4, &figures, other).of_fair_share;
-        assert_eq!(share(None, None), 1.0);
-        assert_eq!(share(Some(Load::Flood), Some(0.5)), 1.0);
-        // Half of everything for one, the rest for four.
-        assert_eq!(share(Some(Load::Flood), Some(2.0)), 0.625);
-    }
-
-    #[test]
-    fn pings_without_an_answer_are_no_good_pings() {
-        let none = PingFigures::new(None, &Pings { millis: Vec::new(), lost: 3 });
-        assert!(none.p99_ms.is_infinite() && none.line().contains("3 lost"));
-        let some = PingFigures::new(
-            Some((Direction::Upload, Load::Flood)),
-            &Pings { millis: vec![2.0, 1.0], lost: 0 },
-        );
-        assert_eq!((some.p50_ms, some.p99_ms), (1.0, 2.0));
-        assert!(some.line().starts_with("ping beside a flood upload: p50 1.000"));
     }
 }

@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 
 use super::args::{PeersArgs, Work};
+use super::fairness::{PingFigures, Share};
 use super::gateway::Gateway;
 use super::measure::{Direction, Load, Stand};
-use super::report::{Dump, Handshakes, Idle, PingFigures, Report, Share, Start};
+use super::report::{Dump, Handshakes, Idle, Report, Start};
 use super::rosters;
 use super::swarm::Shape;
 use crate::implementation::Implementation;
@@ -124,8 +125,10 @@ fn turn(
             say(&name, &figures.line());
             report.subjects[subject].fairness.pings.push(figures);
         }
-        let equals = EQUALS.min(args.active as usize);
-        for direction in [Direction::Upload, Direction::Download] {
+        let sides = [1, EQUALS.min(args.active as usize)]
+            .into_iter()
+            .flat_map(|equals| [Direction::Upload, Direction::Download].map(|direction| (equals, direction)));
+        for (equals, direction) in sides {
             for beside in [None, Some(Load::Bulk), Some(Load::Flood)] {
                 let (figures, flooder, ()) =
                     stand.throughput(direction, equals, shape, beside, |_, _| interrupt.sleep(span))?;

@@ -1,0 +1,240 @@
+//! What a peer has beside another one that sends, or is sent, as much as gets through or as the machine makes.
+
+use serde::Serialize;
+
+use super::measure::{Direction, Load, Throughput};
+use super::swarm::Pings;
+use crate::stats::{Summary, percentile, ratios};
+
+/// Wanted beside a flood: a ping's p99 by that of one alone, at most.
+const PING_RATIO: f64 = 2.0;
+/// Wanted beside a flood: of what a peer gets alone, or of its fair share if that is less, at least.
+const KEPT: f64 = 0.9;
+
+/// What a peer has beside another one.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Fairness {
+    pub(super) pings: Vec<PingFigures>,
+    pub(super) shares: Vec<Share>,
+}
+
+/// Pings of one peer beside the load of another.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct PingFigures {
+    load: Option<(Direction, Load)>,
+    p50_ms: f64,
+    p99_ms: f64,
+    answered: usize,
+    lost: u64,
+}
+
+impl PingFigures {
+    pub(super) fn new(load: Option<(Direction, Load)>, pings: &Pings) -> Self {
+        let mut sorted = pings.millis.clone();
+        sorted.sort_by(f64::total_cmp);
+        let part = |part| percentile(&sorted, part).unwrap_or(f64::INFINITY);
+        Self { load, p50_ms: part(0.5), p99_ms: part(0.99), answered: sorted.len(), lost: pings.lost }
+    }
+
+    pub(super) fn line(&self) -> String {
+        let (load, lost) = (load_name(self.load), self.lost);
+        format!("ping {load}: p50 {:.3} ms, p99 {:.3} ms, {lost} lost", self.p50_ms, self.p99_ms)
+    }
+}
+
+/// What equal peers got, and another one beside them.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Share {
+    direction: Direction,
+    beside: Option<Load>,
+    equals: usize,
+    gbit_per_second: f64,
+    jain: f64,
+    slowest_to_fastest: f64,
+    lost: u64,
+    displaced: u64,
+    other_gbit_per_second: Option<f64>,
+    /// What an equal peer got of an equal part of everything: 1 is fair, unless it wants less.
+    of_fair_share: f64,
+}
+
+impl Share {
+    pub(super) fn new(
+        direction: Direction,
+        beside: Option<Load>,
+        equals: usize,
+        figures: &Throughput,
+        other: Option<f64>,
+    ) -> Self {
+        let own = figures.gbit_per_second / equals as f64;
+        let all = figures.gbit_per_second + other.unwrap_or(0.0);
+        let fair = all / (equals as f64 + if other.is_some() { 1.0 } else { 0.0 });
+        Self {
+            direction,
+            beside,
+            equals,
+            gbit_per_second: figures.gbit_per_second,
+            jain: figures.jain,
+            slowest_to_fastest: figures.slowest_to_fastest,
+            lost: figures.lost,
+            displaced: figures.displaced,
+            other_gbit_per_second: other,
+            of_fair_share: if fair > 0.0 { own / fair } else { 0.0 },
+        }
+    }
+
+    fn kind(&self) -> (Direction, usize, Option<Load>) {
+        (self.direction, self.equals, self.beside)
+    }
+
+    /// Of what it got alone, or of its fair share if that is less: 1 is all.
+    fn kept(&self, alone: &Self) -> f64 {
+        let all = self.gbit_per_second + self.other_gbit_per_second.unwrap_or(0.0);
+        let fair = all * self.equals as f64 / (self.equals + 1) as f64;
+        let due = fair.min(alone.gbit_per_second);
+        if due > 0.0 { self.gbit_per_second / due } else { 0.0 }
+    }
+
+    pub(super) fn line(&self) -> String {
+        format!(
+            "{} peers {}: {:.3} Gbit/s together, {:.3} the other; {:.2} of a fair share, Jain {:.3}, slowest to fastest {:.2}",
+            self.equals,
+            load_name(self.beside.map(|load| (self.direction, load))),
+            self.gbit_per_second,
+            self.other_gbit_per_second.unwrap_or(0.0),
+            self.of_fair_share,
+            self.jain,
+            self.slowest_to_fastest,
+        )
+    }
+}
+
+impl Fairness {
+    /// For people: medians of all rounds.
+    pub(super) fn text(&self) -> String {
+        let mut text = String::new();
+        let alone: Vec<_> = self.pings.iter().filter(|pings| pings.load.is_none()).collect();
+        for load in distinct(self.pings.iter().map(|pings| pings.load)) {
+            let of: Vec<_> = self.pings.iter().filter(|pings| pings.load == load).collect();
+            let lost: u64 = of.iter().map(|pings| pings.lost).sum();
+            let (p50, p99) = (median(of.iter().map(|p| p.p50_ms)), median(of.iter().map(|p| p.p99_ms)));
+            let ratio = ratios(of.iter().zip(&alone).map(|(of, alone)| (of.p99_ms, alone.p99_ms)));
+            text += &format!("  ping {}: p50 {p50:.3} ms, p99 {p99:.3} ms, {lost} lost", load_name(load));
+            if let Some(ratio) = ratio.filter(|_| matches!(load, Some((_, Load::Flood)))) {
+                let holds = mark(ratio.median <= PING_RATIO && lost == 0);
+                let Summary { median, lowest, highest } = ratio;
+                text += &format!(
+                    "; p99 by that alone {median:.2} ({lowest:.2} to {highest:.2}), wanted at most {PING_RATIO:.1}: {holds}"
+                );
+            }
+            text.push('\n');
+        }
+        for (direction, equals, beside) in distinct(self.shares.iter().map(Share::kind)) {
+            let of =
+                |beside| self.shares.iter().filter(move |share| share.kind() == (direction, equals, beside));
+            let (shares, alone): (Vec<_>, Vec<_>) = (of(beside).collect(), of(None).collect());
+            let figure = |what: fn(&Share) -> f64| median(shares.iter().map(|share| what(share)));
+            text += &format!(
+                "  {} {}: {:.3} Gbit/s, {:.3} the other, {:.2} of a fair share",
+                if equals == 1 { "one peer".to_owned() } else { format!("{equals} peers") },
+                load_name(beside.map(|load| (direction, load))),
+                figure(|share| share.gbit_per_second),
+                figure(|share| share.other_gbit_per_second.unwrap_or(0.0)),
+                figure(|share| share.of_fair_share),
+            );
+            if equals > 1 {
+                let (jain, slowest) = (figure(|share| share.jain), figure(|share| share.slowest_to_fastest));
+                text += &format!("; Jain {jain:.3}, slowest to fastest {slowest:.2}");
+            }
+            if beside == Some(Load::Flood) {
+                let kept = median(shares.iter().zip(&alone).map(|(share, alone)| share.kept(alone)));
+                text += &format!("; kept {kept:.2}, wanted at least {KEPT:.1}: {}", mark(kept >= KEPT));
+            }
+            text.push('\n');
+        }
+        text
+    }
+}
+
+fn mark(holds: bool) -> char {
+    if holds { '✓' } else { '✗' }
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    Summary::of(values).map_or(0.0, |summary| summary.median)
+}
+
+/// Each once, in the order in which they came.
+fn distinct<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
+    values.fold(Vec::new(), |mut all, value| {
+        if !all.contains(&value) {
+            all.push(value);
+        }
+        all
+    })
+}
+
+fn load_name(load: Option<(Direction, Load)>) -> String {
+    load.map_or("alone".to_owned(), |(direction, load)| {
+        format!("beside a {load:?} {direction:?}").to_lowercase()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nothing() -> Throughput {
+        Throughput {
+            gbit_per_second: 0.0,
+            packets_per_second: 0.0,
+            cpu_seconds_per_gbit: 0.0,
+            sent: 0,
+            lost: 0,
+            displaced: 0,
+            socket_overflows: 0,
+            tun_overflows: 0,
+            jain: 1.0,
+            slowest_to_fastest: 1.0,
+        }
+    }
+
+    #[test]
+    fn a_fair_share_counts_the_other_as_one_of_them() {
+        let figures = Throughput { gbit_per_second: 2.0, ..nothing() };
+        let share = |beside, other| Share::new(Direction::Upload, beside, 4, &figures, other).of_fair_share;
+        assert_eq!(share(None, None), 1.0);
+        assert_eq!(share(Some(Load::Flood), Some(0.5)), 1.0);
+        // Half of everything for one, the rest for four.
+        assert_eq!(share(Some(Load::Flood), Some(2.0)), 0.625);
+    }
+
+    #[test]
+    fn what_was_kept_is_measured_by_what_a_peer_wants() {
+        let share = |gbit, other: Option<f64>| {
+            let figures = Throughput { gbit_per_second: gbit, ..nothing() };
+            Share::new(Direction::Upload, other.map(|_| Load::Flood), 1, &figures, other)
+        };
+        // It wants less than half of everything, and gets half of what it wants.
+        assert_eq!(share(1.0, Some(6.0)).kept(&share(2.0, None)), 0.5);
+        // It wants everything, and gets half of that.
+        assert_eq!(share(3.0, Some(3.0)).kept(&share(6.0, None)), 1.0);
+        let mut fairness = Fairness::default();
+        fairness.shares.extend([share(2.0, None), share(1.0, Some(6.0))]);
+        let text = fairness.text();
+        assert!(text.contains("one peer beside a flood upload: 1.000 Gbit/s, 6.000 the other"), "{text}");
+        assert!(text.contains("kept 0.50, wanted at least 0.9: ✗"), "{text}");
+    }
+
+    #[test]
+    fn pings_without_an_answer_are_no_good_pings() {
+        let none = PingFigures::new(None, &Pings { millis: Vec::new(), lost: 3 });
+        assert!(none.p99_ms.is_infinite() && none.line().contains("3 lost"));
+        let some = PingFigures::new(
+            Some((Direction::Upload, Load::Flood)),
+            &Pings { millis: vec![2.0, 1.0], lost: 0 },
+        );
+        assert_eq!((some.p50_ms, some.p99_ms), (1.0, 2.0));
+        assert!(some.line().starts_with("ping beside a flood upload: p50 1.000"));
+    }
+}
