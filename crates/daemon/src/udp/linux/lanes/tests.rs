@@ -71,6 +71,52 @@ fn a_source_that_fills_its_lane_costs_the_others_nothing() {
 }
 
 #[test]
+fn who_sends_long_datagrams_gets_no_more_bytes_than_who_sends_short_ones() {
+    in_namespace("who_sends_long_datagrams_gets_no_more_bytes_than_who_sends_short_ones", async || {
+        let mut sockets = UdpSockets::bind(&UdpConfig::default()).unwrap();
+        let to = ("127.0.0.1", sockets.port());
+        let lane_of = |sockets: &UdpSockets, source: &StdSocket| {
+            source.send_to(&[0], to).unwrap();
+            let (mut buffers, mut stats) = (RecvBuffers::new(), UdpStats::default());
+            sockets.each().position(|socket| {
+                recv::recv(socket.io.get_ref().as_fd(), &mut buffers, 1, &mut stats).is_ok()
+            })
+        };
+        // Nothing waits from before there were lanes.
+        let mut buffers = RecvBuffers::new();
+        assert!(poll_fn(|cx| Poll::Ready(sockets.poll_recv(cx, &mut buffers).is_pending())).await);
+        let long = source();
+        let lane = lane_of(&sockets, &long);
+        let short = std::iter::repeat_with(source).find(|other| lane_of(&sockets, other) != lane).unwrap();
+        for _ in 0..100 {
+            long.send_to(&[0; 16_000], to).unwrap();
+        }
+        for _ in 0..800 {
+            short.send_to(&[0; 2000], to).unwrap();
+        }
+        assert_eq!(sockets.stats().receive_overflows, 0);
+        // Once both are known to have something and as long as they do, with a few buffers free at a time as in a busy
+        // event loop.
+        let (mut bytes, mut all) = (HashMap::<u16, usize>::new(), 0);
+        while all < 1_600_000 {
+            // The runtime learns which sockets have something, as it does between turns.
+            tokio::task::yield_now().await;
+            poll_fn(|cx| sockets.poll_recv(cx, &mut buffers)).await.unwrap();
+            while buffers.filled() > RecvBuffers::COUNT - 4
+                && let Some(received) = buffers.next()
+            {
+                all += received.bytes.len();
+                if all > 600_000 {
+                    *bytes.entry(received.meta.source.port()).or_default() += received.bytes.len();
+                }
+            }
+        }
+        let [long, short] = [long, short].map(|source| bytes[&source.local_addr().unwrap().port()] as f64);
+        assert!((0.7..1.4).contains(&(long / short)), "{long} and {short} bytes");
+    });
+}
+
+#[test]
 fn what_a_source_sent_before_there_were_lanes_comes_out_first() {
     in_namespace("what_a_source_sent_before_there_were_lanes_comes_out_first", async || {
         let first = bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))).unwrap().unwrap();
