@@ -519,9 +519,11 @@ fn neither_family_starves_the_other() {
             for _ in 0..2 {
                 buffers.clear();
                 poll_fn(|cx| b.poll_recv(cx, &mut buffers)).await.unwrap();
-                families.push(buffers.next().unwrap().meta.source.is_ipv6());
+                while let Some(received) = buffers.next() {
+                    families.push(received.meta.source.is_ipv6());
+                }
             }
-            assert_eq!(families, [false, true]);
+            assert!(families.contains(&false) && families.contains(&true), "{families:?}");
         },
     );
 }
