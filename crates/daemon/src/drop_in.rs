@@ -14,7 +14,7 @@ use crate::config::InterfaceName;
 use crate::control::socket::Manage as _;
 use crate::control::uapi::{Listener, Server, SocketError};
 use crate::control::{Control, Controller, Managed};
-use crate::dataplane::{DataplaneError, OnEvent, StartError};
+use crate::dataplane::{DataplaneError, OnEvent, StartError, TunQueues};
 use crate::exit::{self, Code};
 use crate::interface::{self, Inherited, Interface, Options};
 use crate::metrics::{self, MetricsConfig};
@@ -148,7 +148,7 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
     let on_event: OnEvent = Box::new(move |_| drop(happened.send(End::Peer)));
     let on_event = Some(on_event).filter(|_| service_manager::is_present());
     let mut interface = Interface::open(name.as_str(), inherited, udp, &options, on_event, on_end)?;
-    let mtu = set_up_link(&name, is_new);
+    let mtu = set_up_link(&name, is_new, options.tun_queues());
     interface.run(mtu)?;
     let control: Arc<dyn Control> = Arc::<Controller>::clone(interface.controller());
     let asked = end.clone();
@@ -240,7 +240,7 @@ fn wait_for_end(
 }
 
 /// Gives a new device its MTU; one that was handed in keeps its own. A device that is out of reach works all the same.
-fn set_up_link(name: &InterfaceName, is_new: bool) -> u16 {
+fn set_up_link(name: &InterfaceName, is_new: bool, queues: TunQueues) -> u16 {
     let set_up = || -> Result<u16, RouteError> {
         let netlink = Netlink::open()?;
         let link = netlink.link(name)?;
@@ -250,7 +250,7 @@ fn set_up_link(name: &InterfaceName, is_new: bool) -> u16 {
         } else {
             u16::try_from(link.mtu).unwrap_or(u16::MAX)
         };
-        netlink.set_queue_limits(&link, interface::queue_limits(mtu));
+        netlink.set_queue_limits(&link, interface::limits_at_start(queues, mtu));
         Ok(mtu)
     };
     set_up().unwrap_or_else(|error| {

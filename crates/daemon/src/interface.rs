@@ -132,21 +132,48 @@ impl Interface {
     }
 }
 
-/// The limits of a TUN's queue with this MTU: super-packets that usually fit one GSO send once they are sealed, headers
+/// The limits of a TUN with these queues and this MTU.
+pub fn limits_at_start(queues: TunQueues, mtu: u16) -> QueueLimits {
+    QueueLimits { tx_queue_len: Some(ring_packets(queues)), ..queue_limits(mtu) }
+}
+
+/// The packets that may wait for weft in each queue.
+fn ring_packets(queues: TunQueues) -> u32 {
+    /// Four times the kernel's usual number. The driver throws away what is more, and no sender learns that the queue is
+    /// full: with hundreds of connections that have a few packets each there, the same ones lose theirs again and again.
+    const PACKETS: u32 = 4000;
+    /// The kernel's usual number.
+    const AT_LEAST: u32 = 1000;
+    match queues {
+        // Between them they have what one has: with more, what fills them all waits longer, for the same thread.
+        TunQueues { count, threads: false } => (PACKETS / count.max(1) as u32).max(AT_LEAST),
+        TunQueues { threads: true, .. } => PACKETS,
+    }
+}
+
+/// The limits of a TUN's queues with this MTU: super-packets that usually fit one GSO send once they are sealed, headers
 /// as long as TCP over IPv6 with timestamps makes them.
 pub fn queue_limits(mtu: u16) -> QueueLimits {
-    /// Packets that may wait for weft, four times the kernel's usual number. The driver throws away what is more, and
-    /// no sender learns that the queue is full: with hundreds of connections that have a few packets each there, the
-    /// same ones lose theirs again and again.
-    const PACKETS: u32 = 4000;
     const HEADERS: usize = 40 + 32;
     const SEALED: usize = 32;
     let mtu = usize::from(mtu);
     let segments = (weft_tunnel::MAX_BATCH_BYTES / (mtu + SEALED)).clamp(1, weft_tunnel::MAX_BATCH_SEGMENTS);
     let bytes = segments * mtu.saturating_sub(HEADERS) + HEADERS;
     QueueLimits {
-        tx_queue_len: Some(PACKETS),
+        tx_queue_len: None,
         gso_max_bytes: u32::try_from(bytes.max(mtu)).ok(),
         gso_max_segments: u32::try_from(segments).ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queues_that_one_thread_serves_share_what_one_queue_has() {
+        let limit = |count, threads| ring_packets(TunQueues { count, threads });
+        assert_eq!([1, 2, 4, 8].map(|count| limit(count, false)), [4000, 2000, 1000, 1000]);
+        assert_eq!([1, 4].map(|count| limit(count, true)), [4000, 4000]);
     }
 }

@@ -93,7 +93,7 @@ impl Daemon {
         on_open(interface.controller());
         host.before()?;
         if let Some(link) = host.link() {
-            host.netlink().set_queue_limits(link, interface::queue_limits(mtu));
+            host.netlink().set_queue_limits(link, interface::limits_at_start(options.tun_queues(), mtu));
         }
         match state {
             None => interface.controller().set(device_change(config, &endpoints))?,

@@ -143,9 +143,11 @@ impl Inline {
         let Self { lanes, readiness, is_gone, next, slabs, flows, .. } = self;
         let readiness = Readiness::of(readiness, lanes)?;
         let mut taken = flows.as_mut().map_or(0, |flows| flows.release(lanes, out));
+        // What is read counts, also what is held back: the queue that it waits for has to get its turn.
+        let mut read = taken;
         // In turn, a slab at most from each: queues that gave nothing, one after the other.
         let mut passed = 0;
-        while taken < max_bytes && passed < lanes.each.len() && !*is_gone {
+        while read < max_bytes && passed < lanes.each.len() && !*is_gone {
             let number = *next;
             *next = if number + 1 < lanes.each.len() { number + 1 } else { 0 };
             passed += 1;
@@ -153,20 +155,26 @@ impl Inline {
             let mut guard = guard?;
             let Some(mut slab) = slabs.take(cx, number) else { continue };
             let lane = &mut lanes.each[number];
-            match reader::drain(&lane.queue, &mut slab, &lane.stats) {
+            let drained = reader::drain(&lane.queue, &mut slab, &lane.stats);
+            match drained {
                 Drained::Full => {}
                 Drained::Empty => guard.clear_ready(),
                 Drained::Gone => *is_gone = true,
             }
             passed = 0;
             lane.packets_read += slab.packets() as u64;
-            let Some(batch) = slabs.batch(number, slab) else { continue };
-            match flows {
-                Some(flows) => taken += flows.offer(batch, lanes, out),
-                None => {
-                    taken += batch.bytes();
-                    out.push_back(batch);
-                }
+            read += slab.bytes();
+            let batch = slabs.batch(number, slab);
+            let Some(flows) = flows else {
+                taken = read;
+                out.extend(batch);
+                continue;
+            };
+            if let Some(batch) = batch {
+                taken += flows.offer(batch, lanes, out);
+            }
+            if drained == Drained::Empty {
+                taken += flows.release(lanes, out);
             }
         }
         if taken == 0 && !*is_gone {
@@ -175,9 +183,12 @@ impl Inline {
         if let Some(flows) = flows
             && taken == 0
         {
-            // The old queue of a flow that moved may have been read to its end just now. If it was not, it has more to
-            // read, and this task is woken for that.
-            taken = if *is_gone { flows.release_all(out) } else { flows.release(lanes, out) };
+            if *is_gone {
+                taken = flows.release_all(out);
+            } else if read > 0 {
+                // All of it was held back, and there may be more. Otherwise what it waits for is not readable yet.
+                cx.waker().wake_by_ref();
+            }
         }
         if taken > 0 || *is_gone { Poll::Ready(Ok(taken)) } else { Poll::Pending }
     }

@@ -124,7 +124,27 @@ async fn a_flow_that_moved_goes_on_as_soon_as_its_old_queue_is_found_empty() {
     // Not a packet: nothing else comes out of the old queue.
     peers[0].send(&[1, 2, 3]).unwrap();
     peers[1].send(&framed(&packet(1, 1))).unwrap();
-    assert_eq!(contents(next_turn(&mut device, 1).await), [(1, 1)]);
+    assert_eq!(contents(next_turn(&mut device, usize::MAX).await), [(1, 1)]);
+}
+
+#[tokio::test]
+async fn a_flow_that_moved_and_waits_does_not_run_its_new_queue_empty() {
+    let (mut device, peers) = device(2, false);
+    let (mut number, mut seen, mut kept) = (0, Vec::new(), VecDeque::new());
+    while kept.len() < SLABS {
+        fill(&peers[0], 1, &mut number);
+        kept.append(&mut recv(&mut device, 1).await.1);
+    }
+    // The old queue has more, and nobody can read it.
+    assert!(fill(&peers[0], 1, &mut number) > 0);
+    assert!(fill(&peers[1], 1, &mut number) > 3);
+    assert!(next_turn(&mut device, 1).await.is_empty());
+    assert_eq!(device.stats().queues()[1].packets_read, 3, "a slab, and no more");
+    seen.extend(contents(std::mem::take(&mut kept)));
+    while seen.len() < number as usize {
+        seen.extend(contents(recv(&mut device, 1).await.1));
+    }
+    assert!(seen.iter().map(|(_, number)| *number).eq(0..number), "{seen:?}");
 }
 
 #[tokio::test]
