@@ -13,8 +13,8 @@ use weft::lab;
 /// What the scenarios need of this machine.
 const PROGRAMS: [&str; 7] =
     ["dpkg", "dpkg-shlibdeps", "jq", "strip", "systemd-sysusers", "unshare", "chroot"];
-/// More than they need where cargo-deb is at hand.
-const PATIENCE: &str = "300";
+/// Seconds, more than anything here needs on a busy machine.
+const PATIENCE: &str = "600";
 
 enum Run {
     /// This machine cannot run it.

@@ -74,7 +74,7 @@ if [ -n "$groups" ] && mkdir "$groups/weft-package-$$" 2>/dev/null; then
     echo $$ >"$groups/weft-package-$$/cgroup.procs"
 fi
 export SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1
-timeout 150 systemd-nspawn -q -D "$root" --machine="weft-package-$$" --boot --register=no --keep-unit --private-network \
+timeout 400 systemd-nspawn -q -D "$root" --machine="weft-package-$$" --boot --register=no --keep-unit --private-network \
     --link-journal=no --resolv-conf=off --timezone=off --system-call-filter=bpf --capability=CAP_BPF,CAP_PERFMON \
     --bind=/dev/net/tun --bind="$out/out:/out" --console=pipe -- systemd.unit=ci.target >"$out/console" 2>&1 </dev/null || true
 [ -z "$groups" ] || echo $$ >"$groups/cgroup.procs" || true
