@@ -1,16 +1,14 @@
 #!/bin/bash
-# Runs inside the copy of the system once it is booted, started by its systemd, with the package in two versions.
+# Runs inside the copy of the system once it is booted, started by its systemd, with the packages in two versions.
 set -u
-export PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C DEBIAN_FRONTEND=noninteractive SYSTEMD_PAGER=
-first=/opt/packages/$1 second=/opt/packages/$2
+. "$(dirname "$0")/helpers.sh"
+results=/out/booted
 
-say() { printf '%s\n' "$*" >&2; }
-is() { [ "$1" = "$2" ] || { say "is '$1', and not '$2' ${3:-}"; return 1; }; }
-refuse() { if "$@" >&2; then say "this should have failed: $*"; return 1; fi; }
 show() { systemctl show --value -p "$1" "$2"; }
 
-an_upgrade_restarts_what_runs_and_a_removal_stops_it() {
-    dpkg --install "$first" </dev/null >&2
+# comes_and_goes COMMAND-THAT-INSTALLS COMMAND-THAT-UPGRADES COMMAND-THAT-REMOVES
+comes_and_goes() {
+    $1
     install -d -m 700 /etc/wireguard
     local name
     for name in wg0 wg1; do
@@ -24,7 +22,7 @@ an_upgrade_restarts_what_runs_and_a_removal_stops_it() {
     process=$(show MainPID weft@wg0)
     ip link show wg0 >&2
 
-    dpkg --install "$second" </dev/null >&2
+    $2
     is "$(show ActiveState weft@wg0)" active
     [ "$(show MainPID weft@wg0)" != "$process" ] || { say "the old program runs on"; return 1; }
     is "$(show ActiveState weft@wg1)" inactive "although it is enabled: nobody had started it"
@@ -45,12 +43,24 @@ an_upgrade_restarts_what_runs_and_a_removal_stops_it() {
         nft list table inet weft-gateway >/dev/null
     fi
 
-    dpkg --remove weft </dev/null >&2
+    $3
     refuse ip link show wg0
     is "$(systemctl list-units --no-legend --state=active,failed 'weft*')" "" "after the removal"
     ! command -v nft >/dev/null || is "$(nft list tables)" ""
-    dpkg --purge weft </dev/null >&2
+}
+
+an_upgrade_restarts_what_runs_and_a_removal_stops_it() {
+    comes_and_goes "dpkg --install $(echo /opt/packages/weft_*-1_*.deb)" "dpkg --install $(echo /opt/packages/weft_*-2_*.deb)" \
+        "dpkg --remove weft"
+    dpkg --purge weft
     is "$(systemctl list-units --all --no-legend 'weft*' | grep -v not-found || true)" "" "after the purge"
+    rm -r /etc/wireguard
+}
+
+an_rpm_upgrade_restarts_what_runs_and_an_erasure_stops_it() {
+    comes_and_goes "rpm_install --install $(echo /opt/packages/weft-*-1.*.rpm)" \
+        "rpm_install --upgrade $(echo /opt/packages/weft-*-2.*.rpm)" "rpm --erase weft"
+    is "$(systemctl list-units --all --no-legend 'weft*' | grep -v not-found || true)" "" "after the erasure"
 }
 
 every_command_of_the_gateway_guide_works() {
@@ -66,24 +76,20 @@ every_command_of_the_gateway_guide_works() {
     local n
     for n in 2 11; do weft check "/root/peers/$n.conf" >&2; done
     tar --list --file /root/weft-backup.tar.gz | grep -q etc/wireguard/wg0.key
-    dpkg --purge weft </dev/null >&2
+    dpkg --purge weft
     rm -r /etc/wireguard /etc/systemd/system/weft@wg0.service.d
     systemctl daemon-reload
 }
 
-# A scenario says on standard error what is wrong.
-scenario() {
-    local how=ok
-    say "== $1"
-    set +e
-    (set -eE; trap 'say "line $LINENO ended with $?: $BASH_COMMAND"' ERR; "$1")
-    if [ $? -ne 0 ]; then how=failed; journalctl --no-pager -n 40 >&2; fi
-    printf '%s\t%s\n' $how "$1" >>/out/booted
-}
+# Whoever ran them sees what the services said.
+booted() { scenario "$1" || journalctl --no-pager -n 40 >&2; }
 
 if command -v nft >/dev/null; then
-    scenario every_command_of_the_gateway_guide_works
+    booted every_command_of_the_gateway_guide_works
 else
-    printf 'not run: nftables is not installed\tevery_command_of_the_gateway_guide_works\n' >>/out/booted
+    not_run every_command_of_the_gateway_guide_works "nftables is not installed"
 fi
-scenario an_upgrade_restarts_what_runs_and_a_removal_stops_it
+booted an_upgrade_restarts_what_runs_and_a_removal_stops_it
+if compgen -G '/opt/packages/*.rpm' >/dev/null; then
+    booted an_rpm_upgrade_restarts_what_runs_and_an_erasure_stops_it
+fi

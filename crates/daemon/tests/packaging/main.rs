@@ -1,5 +1,5 @@
-//! The .deb as it comes and goes: installed, upgraded, removed and purged by dpkg on a copy in memory of the system of this
-//! machine. It holds the program of the tests; what else is in it is what `scripts/package` puts there.
+//! The packages as they come and go: installed, upgraded, removed and purged by dpkg, and by rpm, on a copy in memory of the
+//! system of this machine. They hold the program of the tests; what else is in them is what `scripts/package` puts there.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -13,8 +13,8 @@ use weft::lab;
 /// What the scenarios need of this machine.
 const PROGRAMS: [&str; 7] =
     ["dpkg", "dpkg-shlibdeps", "jq", "strip", "systemd-sysusers", "unshare", "chroot"];
-/// More than they need where cargo-deb is at hand.
-const PATIENCE: &str = "300";
+/// Seconds, more than anything here needs on a busy machine.
+const PATIENCE: &str = "600";
 
 enum Run {
     /// This machine cannot run it.
@@ -51,6 +51,25 @@ fn path() -> String {
     format!("{}:{}", tools.display(), std::env::var("PATH").unwrap_or_default())
 }
 
+fn is_there(program: &str) -> bool {
+    let mut look = Command::new("sh");
+    look.args(["-c", &format!("command -v {program}")]).env("PATH", path()).stdout(Stdio::null());
+    look.status().unwrap().success()
+}
+
+/// Why there can be no .rpm, if so.
+fn rpm_possible() -> Result<(), String> {
+    if !is_there("cargo-generate-rpm") {
+        return Err(
+            "cargo-generate-rpm is not installed (cargo install cargo-generate-rpm --locked)".to_owned()
+        );
+    }
+    if !is_there("rpm") {
+        return Err("rpm is not installed".to_owned());
+    }
+    Ok(())
+}
+
 /// Why it cannot even be tried, if so.
 fn possible() -> Result<(), String> {
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
@@ -58,11 +77,6 @@ fn possible() -> Result<(), String> {
     if !nix::unistd::geteuid().is_root() || !has_all_users {
         return Err("installing a package, if only on a copy of the system, needs root".to_owned());
     }
-    let is_there = |program: &str| {
-        let mut look = Command::new("sh");
-        look.args(["-c", &format!("command -v {program}")]).env("PATH", path()).stdout(Stdio::null());
-        look.status().unwrap().success()
-    };
     if !is_there("cargo-deb") {
         return Err("cargo-deb is not installed (cargo install cargo-deb --locked)".to_owned());
     }
@@ -72,24 +86,23 @@ fn possible() -> Result<(), String> {
     }
 }
 
-/// Builds the package in this version, and gives where it is.
-fn package(version: &str, directory: &Path) -> PathBuf {
+/// Builds the packages in this revision, and puts them there.
+fn package(revision: &str, kinds: &[&str], directory: &Path) {
     let output = Command::new("timeout")
         .arg(PATIENCE)
         .arg(root().join("scripts/package"))
-        .args(["--program", env!("CARGO_BIN_EXE_weft"), "--deb-version", version, "deb"])
+        .args(["--program", env!("CARGO_BIN_EXE_weft"), "--revision", revision])
+        .args(kinds)
         .env("PATH", path())
         .env("SOURCE_DATE_EPOCH", "1700000000")
         .stdin(Stdio::null())
         .output()
         .unwrap();
     assert!(output.status.success(), "scripts/package: {}", String::from_utf8_lossy(&output.stderr));
-    let mut made =
-        fs::read_dir(root().join("target/package/out")).unwrap().map(|entry| entry.unwrap().path());
-    let made = made.find(|path| path.extension().is_some_and(|extension| extension == "deb")).unwrap();
-    let kept = directory.join(made.file_name().unwrap());
-    fs::copy(made, &kept).unwrap();
-    kept
+    for made in fs::read_dir(root().join("target/package/out")).unwrap() {
+        let made = made.unwrap();
+        fs::copy(made.path(), directory.join(made.file_name())).unwrap();
+    }
 }
 
 fn run() -> Run {
@@ -97,15 +110,16 @@ fn run() -> Run {
         return Run::NotHere(reason);
     }
     let directory = tempfile::tempdir().unwrap();
-    let versions = ["0.1.0-1", "0.1.0-2"];
-    let packages = versions.map(|version| package(version, directory.path()));
-    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/packaging");
+    let kinds: &[&str] = if rpm_possible().is_ok() { &["deb", "rpm"] } else { &["deb"] };
+    let packages = directory.path().join("packages");
+    fs::create_dir(&packages).unwrap();
+    for revision in ["1", "2"] {
+        package(revision, kinds, &packages);
+    }
     let output = Command::new("timeout")
         .args([PATIENCE, "unshare", "--mount", "--propagation", "private", "--net", "bash"])
-        .arg(scripts.join("root.sh"))
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/packaging/root.sh"))
         .arg(directory.path())
-        .arg(scripts.join("inside.sh"))
-        .args(&packages)
         .stdin(Stdio::null())
         .output()
         .unwrap();
@@ -120,20 +134,32 @@ fn run() -> Run {
 }
 
 macro_rules! scenarios {
-    ($($name:ident)*) => { $(
+    ($($possible:ident: $($name:ident)*;)*) => { $($(
         #[test]
         fn $name() {
-            check(stringify!($name));
+            match $possible() {
+                Err(reason) => lab::not_run(stringify!($name), &reason),
+                Ok(()) => check(stringify!($name)),
+            }
         }
-    )* };
+    )*)* };
 }
 
 scenarios! {
+    possible:
     an_installation_brings_everything_and_starts_nothing
     an_upgrade_keeps_what_the_operator_wrote
     a_removal_leaves_configurations_alone
     a_purge_leaves_keys_and_nothing_else
-    nothing_is_left_of_it
+    nothing_is_left_of_the_deb
     every_command_of_the_gateway_guide_works
-    an_upgrade_restarts_what_runs_and_a_removal_stops_it
+    an_upgrade_restarts_what_runs_and_a_removal_stops_it;
+
+    rpm_possible:
+    the_rpm_has_what_the_deb_has
+    an_rpm_brings_everything_and_starts_nothing
+    an_rpm_upgrade_keeps_what_the_operator_wrote
+    an_rpm_erasure_leaves_keys_and_what_was_edited
+    nothing_is_left_of_the_rpm
+    an_rpm_upgrade_restarts_what_runs_and_an_erasure_stops_it;
 }

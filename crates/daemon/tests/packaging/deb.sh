@@ -1,27 +1,12 @@
 #!/bin/bash
-# Runs inside the copy. One line a scenario goes to /tmp/results/results: `ok` or `failed`, and its name.
+# The .deb. Runs inside the copy of the system.
 set -u
-export PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C DEBIAN_FRONTEND=noninteractive
-first=/tmp/packages/$1 second=/tmp/packages/$2
-
-say() { printf '%s\n' "$*" >&2; }
-is() { [ "$1" = "$2" ] || { say "is '$1', and not '$2' ${3:-}"; return 1; }; }
-there() { for path in "$@"; do [ -e "$path" ] || { say "$path is not there"; return 1; }; done; }
-gone() { for path in "$@"; do if [ -e "$path" ] || [ -L "$path" ]; then say "$path is there"; return 1; fi; done; }
-mode() { stat -c '%A %U:%G' "$1"; }
-# dpkg with nobody to answer its questions.
-install_package() { dpkg --install "$1" </dev/null >&2; }
-enabled() { find /etc/systemd -name '*weft*'; }
-# A scenario says on standard error what is wrong.
-scenario() {
-    say "== $1"
-    set +e
-    (set -eE; trap 'say "line $LINENO ended with $?: $BASH_COMMAND"' ERR; "$1")
-    if [ $? -eq 0 ]; then echo "ok	$1"; else echo "failed	$1"; fi >>/tmp/results/results
-}
+. "$(dirname "$0")/helpers.sh"
+results=/tmp/results/results
+first=$(echo /tmp/packages/weft_*-1_*.deb) second=$(echo /tmp/packages/weft_*-2_*.deb)
 
 an_installation_brings_everything_and_starts_nothing() {
-    install_package "$first"
+    dpkg --install "$first"
     is "$(weft --version)" "weft $(dpkg-deb --field "$first" Version | cut -d - -f 1)"
     is "$(dpkg-query --show --showformat '${db:Status-Abbrev}' weft)" "ii "
 
@@ -68,7 +53,7 @@ an_upgrade_keeps_what_the_operator_wrote() {
     systemctl enable weft@wg0 weft-gateway >&2
     local before
     before=$(cat /etc/wireguard/wg0.conf /etc/weft/gateway.nft | sha256sum; enabled; mode /etc/wireguard; id weft)
-    install_package "$second"
+    dpkg --install "$second"
     is "$(dpkg-query --show --showformat '${Version}' weft)" "$(dpkg-deb --field "$second" Version)"
     is "$(cat /etc/wireguard/wg0.conf /etc/weft/gateway.nft | sha256sum; enabled; mode /etc/wireguard; id weft)" "$before"
     is "$(ls /etc/weft)" "$(printf 'gateway.nft\ngateway.sysctl')"
@@ -80,14 +65,14 @@ an_upgrade_keeps_what_the_operator_wrote() {
 a_removal_leaves_configurations_alone() {
     local files path
     files=$(dpkg-query --listfiles weft)
-    dpkg --remove weft </dev/null >&2
+    dpkg --remove weft
     for path in $files; do
         [ -d "$path" ] || case $path in /etc/weft/*) there "$path" ;; *) gone "$path" ;; esac
     done
     there /etc/wireguard/wg0.conf
     grep -q '10.9.0.8/29' /etc/weft/gateway.nft
     # Who comes back finds everything as it was.
-    install_package "$second"
+    dpkg --install "$second"
     grep -q '10.9.0.8/29' /etc/weft/gateway.nft
     is "$(enabled | wc -l)" 2 "what was enabled"
 }
@@ -95,7 +80,7 @@ a_removal_leaves_configurations_alone() {
 a_purge_leaves_keys_and_nothing_else() {
     mkdir -p /run/weft
     touch /run/weft/wg0.json
-    dpkg --purge weft </dev/null >&2
+    dpkg --purge weft
     gone /etc/weft /run/weft /run/wireguard /usr/share/weft /usr/bin/weft
     is "$(enabled)" "" "enabled"
     there /etc/wireguard/wg0.conf
