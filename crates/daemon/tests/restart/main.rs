@@ -18,6 +18,7 @@ mod files;
 mod goes_on;
 mod host;
 mod manager;
+mod many_peers;
 mod stops;
 mod store;
 mod watch;

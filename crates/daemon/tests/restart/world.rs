@@ -217,6 +217,14 @@ impl World {
             .unwrap_or_default()
     }
 
+    /// The most memory that the process of the service has had, in KiB.
+    pub(crate) fn peak_memory(&self) -> u64 {
+        let pid = self.service.as_ref().unwrap().child.id();
+        let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
         let service = self.service.as_ref().unwrap();
         kill(Pid::from_raw(i32::try_from(service.child.id()).unwrap()), signal).unwrap();
