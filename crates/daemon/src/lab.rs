@@ -12,6 +12,7 @@ pub mod counters;
 pub mod cpu;
 pub mod emulator;
 pub mod link;
+pub mod mounts;
 pub mod netns;
 pub mod numbered;
 pub mod routed;

@@ -19,6 +19,7 @@ mod goes_on;
 mod host;
 mod manager;
 mod many_peers;
+mod names;
 mod stops;
 mod store;
 mod watch;

@@ -2,19 +2,16 @@
 
 use std::fs::File;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use nix::mount::{MsFlags, mount};
-use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use weft::lab::link::{self, LinkOptions};
+use weft::lab::mounts::Mounts;
 use weft::lab::traffic::{Amount, TcpReceiver, TcpSenders};
 use weft::lab::{self, Namespace};
 use weft::up::{Daemon, Options};
@@ -81,8 +78,8 @@ pub(crate) struct World {
     pub(crate) manager: Manager,
     pub(crate) a: Namespace,
     pub(crate) b: Namespace,
-    /// Mounts in which /run is A's own.
-    mounts: OwnedFd,
+    /// Of A, which has a /run of its own.
+    mounts: Mounts,
     pub(crate) other_end: Option<Daemon>,
     service: Option<Service>,
     pub(crate) file: PathBuf,
@@ -98,6 +95,11 @@ struct Service {
 impl World {
     /// `None` where that is not possible, which is said for `test`.
     pub(crate) fn new(test: &str) -> Option<Self> {
+        Self::with_empty(test, &[])
+    }
+
+    /// The same where these directories of A are empty.
+    pub(crate) fn with_empty(test: &str, directories: &[&str]) -> Option<Self> {
         if !lab::tun_permitted(test) {
             return None;
         }
@@ -109,10 +111,10 @@ impl World {
             ..LinkOptions::default()
         };
         link::join(&a, &b, &options).unwrap();
-        let mounts = match own_run() {
+        let mounts = match Mounts::with_empty(&[&["/var/run"], directories].concat()) {
             Ok(mounts) => mounts,
             Err(error) => {
-                lab::not_run(test, &format!("cannot mount a /run: {error}"));
+                lab::not_run(test, &format!("cannot mount directories of its own: {error}"));
                 return None;
             }
         };
@@ -124,6 +126,12 @@ impl World {
     /// The same with weft at B, and the service at A with this file.
     pub(crate) fn up(test: &str, file_a: &str, file_b: &str) -> Option<Self> {
         let mut world = Self::new(test)?;
+        world.start_both(file_a, file_b);
+        Some(world)
+    }
+
+    /// Starts weft at B, and the service at A with this file.
+    pub(crate) fn start_both(&mut self, file_a: &str, file_b: &str) {
         let config = weft::config::parse(file_b, Path::new("b.conf"), NAME.parse().unwrap()).unwrap().config;
         let endpoints: Vec<Option<SocketAddr>> = config
             .peers
@@ -133,11 +141,10 @@ impl World {
                 _ => None,
             })
             .collect();
-        let daemon = world.b.run(|| Daemon::start(&config, &endpoints, &Options::default(), || {})).unwrap();
-        world.other_end = Some(daemon);
-        world.write(file_a);
-        world.start();
-        Some(world)
+        let daemon = self.b.run(|| Daemon::start(&config, &endpoints, &Options::default(), || {})).unwrap();
+        self.other_end = Some(daemon);
+        self.write(file_a);
+        self.start();
     }
 
     /// Writes the file of A, for its owner only.
@@ -155,11 +162,17 @@ impl World {
     /// A command on A.
     pub(crate) fn command(&self, program: &str) -> Command {
         let mut command = self.a.command(program);
-        let mounts = self.mounts.try_clone().unwrap();
-        // SAFETY: between fork and exec the closure makes a system call only.
-        unsafe { command.pre_exec(move || Ok(setns(mounts.as_fd(), CloneFlags::CLONE_NEWNS)?)) };
+        self.mounts.apply(&mut command).unwrap();
         command.stdin(Stdio::null());
         command
+    }
+
+    /// Runs `work` on a thread that sees A's files.
+    pub(crate) fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        self.a.run(|| {
+            self.mounts.enter().unwrap();
+            work()
+        })
     }
 
     /// A command of weft on A, that is not the service.
@@ -414,18 +427,4 @@ impl Stream {
             assert_eq!((received.first_mismatch, received.error), (None, None));
         }
     }
-}
-
-/// Mounts in which /run is empty.
-fn own_run() -> std::io::Result<OwnedFd> {
-    let make = || -> std::io::Result<OwnedFd> {
-        unshare(CloneFlags::CLONE_NEWNS)?;
-        let none = None::<&Path>;
-        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
-        let run = std::fs::canonicalize("/var/run")?;
-        mount(Some("tmpfs"), &run, Some("tmpfs"), MsFlags::empty(), none)?;
-        Ok(File::open("/proc/thread-self/ns/mnt")?.into())
-    };
-    std::thread::scope(|scope| scope.spawn(make).join())
-        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
