@@ -5,8 +5,8 @@ what_concerns_an_interface_or_a_peer_is_found_in_the_journal() {
     far=$(cat /tmp/s/far.pub)
     # The peer goes to another port, which is worth an entry, and comes back.
     move_far_to 51830
-    wait_for 10 is_logged_at 192.0.2.2:51830
     move_far_to 51821
+    wait_for 10 is_logged_at 192.0.2.2:51830
     # Everything that concerns the peer, and nothing else.
     entries INTERFACE=wg0 "PEER=$far" | tee /tmp/s/of_peer >&2
     jq -se --arg far "$far" 'all(.[]; .INTERFACE == "wg0" and .PEER == $far and ._SYSTEMD_UNIT == "weft@wg0.service"
