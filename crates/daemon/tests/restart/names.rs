@@ -4,9 +4,10 @@ use std::fs;
 use std::process::Stdio;
 
 use nix::sys::signal::Signal;
+use weft::lab::wait_until;
 
 use crate::manager::Doing;
-use crate::world::{World, file_of, file_of_b, key, wait_until};
+use crate::world::{World, file_of, file_of_b, key};
 
 const BEFORE: &str = "nameserver 198.51.100.53\noptions timeout:1\n";
 

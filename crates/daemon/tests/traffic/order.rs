@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use weft::lab::numbered::{FlowCheck, Numbered, NumberedOptions, NumberedReport, Replies};
 use weft::lab::traffic::{Amount, TcpReceiver, TcpSenders};
+use weft::lab::{PATIENCE, wait_until};
 
 use crate::accounts::{Bed, Setting};
 use crate::content::{finish_in_order, start_numbered};
@@ -146,7 +147,7 @@ fn flows_that_the_other_end_began_keep_their_order_when_the_kernel_forgets_them(
     for (asking, answering) in asking.iter().zip(&answering) {
         asking.connect(answering.local_addr().unwrap()).unwrap();
         answering.connect(asking.local_addr().unwrap()).unwrap();
-        answering.set_read_timeout(Some(crate::support::PATIENCE)).unwrap();
+        answering.set_read_timeout(Some(PATIENCE)).unwrap();
         // One datagram of A's is the only one that B's daemon ever writes to its TUN.
         asking.send(b"begin").unwrap();
         assert_eq!(answering.recv(&mut [0; 16]).unwrap(), 5);
@@ -173,7 +174,7 @@ fn flows_that_the_other_end_began_keep_their_order_when_the_kernel_forgets_them(
         sent += 1;
         drain(&mut checks);
     }
-    crate::support::wait_until("the last datagram of every flow", || {
+    wait_until("the last datagram of every flow", || {
         for answering in &answering {
             answering.send(&sent.to_be_bytes()).unwrap();
         }

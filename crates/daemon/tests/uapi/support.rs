@@ -1,10 +1,8 @@
 //! Machines, the daemons on them, and the tools that configure these.
 
 use std::ffi::OsStr;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use weft::lab::mounts::Mounts;
@@ -19,23 +17,6 @@ pub(crate) use pair::{Pair, inner};
 
 /// The interface in most tests.
 pub(crate) const NAME: &str = "wg0";
-/// How long an event is waited for before a test gives up.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(45);
-const TICK: Duration = Duration::from_millis(5);
-
-/// Waits until `condition` gives something.
-#[track_caller]
-pub(crate) fn wait_until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(value) = condition() {
-            return value;
-        }
-        assert!(start.elapsed() < PATIENCE, "waited {} s in vain: {what}", PATIENCE.as_secs());
-        std::thread::sleep(TICK);
-    }
-}
-
 /// A network namespace with a /run of its own. Daemons in its background are killed with it.
 pub(crate) struct Machine {
     pub(crate) namespace: Namespace,
@@ -46,14 +27,8 @@ pub(crate) struct Machine {
 impl Machine {
     /// `None` where that is not permitted or a tool is missing, which is said for `test`.
     pub(crate) fn new(test: &str, tools: &[&str]) -> Option<Self> {
-        if !lab::tun_permitted(test) {
+        if !lab::tun_permitted(test) || !lab::installed(test, tools) {
             return None;
-        }
-        for tool in tools {
-            if find(tool).is_none() {
-                lab::not_run(test, &format!("{tool} is not installed"));
-                return None;
-            }
         }
         let namespace = Namespace::new("machine").unwrap();
         match Mounts::with_empty(&["/var/run"]) {
@@ -112,16 +87,8 @@ impl Machine {
 
     /// Writes a file that only the owner may read, and gives its path.
     pub(crate) fn file(&self, name: &str, text: &str) -> String {
-        use std::os::unix::fs::OpenOptionsExt as _;
         let path = self.files.path().join(name);
-        let mut file = std::fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&path)
-            .unwrap();
-        io::Write::write_all(&mut file, text.as_bytes()).unwrap();
+        lab::write_private(&path, text).unwrap();
         path.to_str().unwrap().to_owned()
     }
 
@@ -164,11 +131,6 @@ impl Drop for Machine {
 /// Where wg(8) looks for the interface.
 pub(crate) fn socket_of(name: &str) -> PathBuf {
     Path::new("/var/run/wireguard").join(format!("{name}.sock"))
-}
-
-fn find(tool: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|directory| directory.join(tool)).find(|file| file.is_file())
 }
 
 /// A peer's or an interface's own key, always the same for the same number.

@@ -1,8 +1,9 @@
 //! Debian's wg-quick(8), with weft underneath.
 
 use std::process::Output;
+use weft::lab::wait_until;
 
-use crate::support::{Machine, daemon_of, key, public_key, wait_until};
+use crate::support::{Machine, daemon_of, key, public_key};
 
 const IF: &str = "wgq0";
 
