@@ -1,7 +1,7 @@
 //! A laboratory of network namespaces inside one process, for `weft demo`, the tests and the benchmarks.
 //!
-//! Nothing here needs an installed tool, and nothing outlives the process: a namespace is a file descriptor
-//! and a few threads, and the kernel removes it with them, also after SIGKILL.
+//! Nothing here but the [`bus`] needs an installed tool, and nothing outlives the process: a namespace is a file
+//! descriptor and a few threads, and the kernel removes it with them, also after SIGKILL.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;

@@ -75,3 +75,31 @@ impl Mounts {
 fn enter(mounts: BorrowedFd<'_>) -> io::Result<()> {
     Ok(setns(mounts, CloneFlags::CLONE_NEWNS)?)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_mounted_is_seen_inside_only() {
+        let mounts = match Mounts::with_empty(&["/etc"]) {
+            Ok(mounts) => mounts,
+            Err(error) => return not_run("what_is_mounted_is_seen_inside_only", &error.to_string()),
+        };
+        let files = || std::fs::read_dir("/etc").unwrap().count();
+        let before = files();
+        let inside = || {
+            mounts.enter().unwrap();
+            std::fs::write("/etc/made-inside", "").unwrap();
+            files()
+        };
+        assert_eq!(thread::scope(|scope| scope.spawn(inside).join()).unwrap(), 1);
+        let mut command = Command::new("ls");
+        mounts.apply(&mut command).unwrap();
+        let output = command.arg("/etc").output().unwrap();
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), "made-inside\n");
+        assert_eq!(files(), before);
+        run_separate("what_is_mounted_is_seen_inside_only", || empty("/etc"), || assert_eq!(files(), 0));
+        assert_eq!(files(), before);
+    }
+}

@@ -72,6 +72,13 @@ impl Process {
         waitid(Id::Pid(self.pid()), flags) == Ok(WaitStatus::StillAlive)
     }
 
+    /// The most memory that it has had, in KiB (`VmHWM` of proc_pid_status(5)); `None` once it has ended.
+    pub fn peak_memory_kib(&self) -> Option<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+        line.trim().strip_suffix("kB")?.trim().parse().ok()
+    }
+
     /// Sends it a signal.
     ///
     /// # Panics
@@ -114,5 +121,60 @@ impl Drop for Process {
         if thread::panicking() {
             eprintln!("--- process {}\n{}", self.pid(), self.log());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab;
+
+    fn shell(namespace: &Namespace, script: &str) -> Process {
+        let mut command = namespace.command("sh");
+        command.args(["-c", script]);
+        Process::start(namespace, command).unwrap()
+    }
+
+    #[test]
+    fn what_a_process_has_said_is_there_after_its_end() {
+        if !lab::namespaces_permitted("what_a_process_has_said_is_there_after_its_end") {
+            return;
+        }
+        let namespace = Namespace::new("t").unwrap();
+        let mut process = shell(&namespace, "echo one; echo number two >&2; exit 3");
+        assert_eq!(process.wait_for_line("two"), "number two");
+        assert_eq!(process.wait().code(), Some(3));
+        assert!(!process.is_running());
+        assert_eq!((process.log().as_str(), process.peak_memory_kib()), ("one\nnumber two\n", None));
+    }
+
+    #[test]
+    fn a_line_that_a_process_ended_without_is_not_waited_for() {
+        if !lab::namespaces_permitted("a_line_that_a_process_ended_without_is_not_waited_for") {
+            return;
+        }
+        let namespace = Namespace::new("t").unwrap();
+        let process = shell(&namespace, "echo one");
+        let waited = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| process.wait_for_line("two")));
+        let said = waited.unwrap_err().downcast::<String>().unwrap();
+        assert!(said.contains("ended without saying \"two\"") && said.contains("one"), "{said}");
+    }
+
+    #[test]
+    fn a_process_is_told_and_ends_with_its_owner() {
+        if !lab::namespaces_permitted("a_process_is_told_and_ends_with_its_owner") {
+            return;
+        }
+        let namespace = Namespace::new("t").unwrap();
+        let told =
+            shell(&namespace, "trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.01; done");
+        told.wait_for_line("ready");
+        assert!(told.peak_memory_kib() > Some(0));
+        assert_eq!(told.stop(), "ready\nbye\n");
+        let dropped = shell(&namespace, "sleep 60");
+        let pid = dropped.pid();
+        assert!(dropped.is_running());
+        drop(dropped);
+        assert_eq!(kill(pid, None), Err(nix::errno::Errno::ESRCH));
     }
 }

@@ -100,7 +100,7 @@ fn ten_thousand_peers_are_as_they_were_and_a_stream_goes_on() {
     ] {
         assert!(wanted.contains(&line), "{line}");
     }
-    let (picture, descriptors, memory) = (world.picture(), kept(&world), world.peak_memory());
+    let (picture, descriptors, memory) = (world.picture(), kept(&world), world.peak_memory_kib());
     assert_eq!(descriptors.len(), 3, "a queue and two sockets: {descriptors:?}");
     let initiations = world.initiations();
     world.stop_for_restart();
@@ -113,7 +113,7 @@ fn ten_thousand_peers_are_as_they_were_and_a_stream_goes_on() {
     assert_eq!(kept(&world), descriptors);
     assert_eq!(world.picture(), picture, "number, addresses and routes of the device");
     assert_eq!((initiations.of(1), initiations.of(2)), (1, 0), "nobody is asked who has no session");
-    let peak = world.peak_memory();
+    let peak = world.peak_memory_kib();
     assert!(peak < memory * 3 / 2, "what was left is not kept twice: {peak} KiB, and before {memory} KiB");
     world.stop();
     assert!(!world.has_device());

@@ -194,10 +194,8 @@ impl World {
     }
 
     /// The most memory that the process of the service has had, in KiB.
-    pub(crate) fn peak_memory(&self) -> u64 {
-        let text = std::fs::read_to_string(format!("/proc/{}/status", self.service().pid())).unwrap();
-        let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-        line.trim().trim_end_matches(" kB").parse().unwrap()
+    pub(crate) fn peak_memory_kib(&self) -> u64 {
+        self.service().peak_memory_kib().unwrap()
     }
 
     pub(crate) fn signal(&self, signal: Signal) {

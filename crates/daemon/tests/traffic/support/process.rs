@@ -79,6 +79,11 @@ impl WeftProcess {
         self.process.pid().as_raw().cast_unsigned()
     }
 
+    /// The most memory that it has had.
+    pub(crate) fn peak_memory_kib(&self) -> u64 {
+        self.process.peak_memory_kib().unwrap()
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
         self.process.signal(signal);
     }
