@@ -1,6 +1,7 @@
 //! A default route through the tunnel: everything goes through it but the tunnel's own packets.
 
 use std::path::PathBuf;
+
 use weft::lab::Process;
 
 use crate::support::{End, NAME, Network, PORT, Picture, ip, ip_json, peer, seen_from};

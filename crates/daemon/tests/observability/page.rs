@@ -1,6 +1,7 @@
 //! The page in a real browser without a screen.
 
 use std::process::Stdio;
+
 use weft::lab::{Process, installed, wait_until};
 
 use crate::support::{ADDRESS, End, two_ends};

@@ -2,6 +2,7 @@
 
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
+
 use weft::lab::wait_until;
 
 use crate::manager::Doing;

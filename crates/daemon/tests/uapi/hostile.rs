@@ -2,6 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
+
 use weft::lab::PATIENCE;
 
 use crate::support::{Daemon, Machine, NAME, key, public_key, socket_of};

@@ -1,6 +1,7 @@
 //! Debian's wg-quick(8), with weft underneath.
 
 use std::process::Output;
+
 use weft::lab::wait_until;
 
 use crate::support::{Machine, daemon_of, key, public_key};

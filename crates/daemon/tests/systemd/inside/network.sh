@@ -60,11 +60,11 @@ prepare() {
 begin_stream() {
     local sent
     on_far iperf3 -s -1 -B 10.9.0.2 >/dev/null 2>&1 &
-    wait_for 5 on_far bash -c 'ss -Hltn | grep -q 5201'
+    wait_for 20 on_far bash -c 'ss -Hltn | grep -q 5201'
     sent=$(sent_to_far)
     iperf3 -c 10.9.0.2 "$@" -J >/tmp/s/stream.json 2>&2 &
     stream=$!
-    wait_for 5 has_sent_more_than $((sent + 1000000))
+    wait_for 20 has_sent_more_than $((sent + 1000000))
 }
 sent_to_far() { wg show wg0 transfer | awk -v far="$(cat /tmp/s/far.pub)" '$1 == far {print $3}'; }
 has_sent_more_than() { [ "$(sent_to_far)" -gt "$1" ]; }
