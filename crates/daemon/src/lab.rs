@@ -1,25 +1,37 @@
 //! A laboratory of network namespaces inside one process, for `weft demo`, the tests and the benchmarks.
 //!
-//! Nothing here needs an installed tool, and nothing outlives the process: a namespace is a file descriptor
-//! and a few threads, and the kernel removes it with them, also after SIGKILL.
+//! Nothing here but the [`bus`] needs an installed tool, and nothing outlives the process: a namespace is a file
+//! descriptor and a few threads, and the kernel removes it with them, also after SIGKILL.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
+use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
+use crate::config::{Config, Endpoint};
+
+pub mod bus;
 pub mod content;
 pub mod counters;
 pub mod cpu;
 pub mod emulator;
 pub mod link;
+pub mod mounts;
 pub mod netns;
 pub mod numbered;
+pub mod process;
 pub mod routed;
+pub mod stream;
 pub mod traffic;
 pub mod userns;
+mod waiting;
 
 pub use netns::Namespace;
+pub use process::Process;
+pub use stream::Stream;
 pub use userns::{LabError, Privilege, check_tun_device, enter_user_namespace};
+pub use waiting::{PATIENCE, wait_until, wait_until_ok};
 
 /// The environment variable that names the file to which [`not_run`] appends.
 pub const NOT_RUN_LOG: &str = "WEFT_NOT_RUN_LOG";
@@ -58,6 +70,34 @@ pub fn tun_permitted(test: &str) -> bool {
             false
         }
     }
+}
+
+/// Whether these programs are installed; where one is not, says so for `test`.
+pub fn installed(test: &str, programs: &[&str]) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    programs.iter().all(|program| {
+        let is_there = std::env::split_paths(&path).any(|directory| directory.join(program).is_file());
+        if !is_there {
+            not_run(test, &format!("{program} is not installed"));
+        }
+        is_there
+    })
+}
+
+/// Writes a file that only its owner may read, as configurations and keys are.
+pub fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
+    let mut options = OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    file.write_all(text.as_bytes())
+}
+
+/// The endpoints of a configuration's peers for a daemon inside this process: addresses, and no names.
+pub fn endpoints_of(config: &Config) -> Vec<Option<SocketAddr>> {
+    let address = |endpoint: &Endpoint| match endpoint {
+        Endpoint::Address(address) => Some(*address),
+        Endpoint::Name { .. } => None,
+    };
+    config.peers.iter().map(|peer| peer.endpoint.as_ref().and_then(address)).collect()
 }
 
 #[cfg(test)]

@@ -3,19 +3,17 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use weft::lab;
+use weft::lab::{self, wait_until, wait_until_ok};
 use weft::routes::Netlink;
 use weft_tunnel::PrivateKey;
 
 use crate::names::{Records, set, with_name_server};
 
 const NAME: &str = "weftdns0";
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// `weft up` in the namespaces of this thread. Dropping it ends it in good order.
 struct Up(Child);
@@ -59,20 +57,12 @@ fn up(directory: &Path, setting: &str) -> Up {
 /// Waits until the peer's endpoint is this one.
 #[track_caller]
 fn wait_for_endpoint(directory: &Path, endpoint: &str) {
-    let start = Instant::now();
-    let mut last = Value::Null;
-    while start.elapsed() < PATIENCE {
+    wait_until_ok(|| {
         let output = weft(directory).args(["status", NAME, "--json", "--sample", "0"]).output().unwrap();
-        if output.status.success() {
-            let json: Value = serde_json::from_slice(&output.stdout).unwrap();
-            last = json["interfaces"][0]["peers"][0]["endpoint"].clone();
-            if last == endpoint {
-                return;
-            }
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    panic!("the endpoint is not {endpoint} but {last}");
+        let json: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        let is = &json["interfaces"][0]["peers"][0]["endpoint"];
+        if is == endpoint { Ok(()) } else { Err(format!("the endpoint is not {endpoint} but {is}")) }
+    });
 }
 
 #[test]
@@ -108,11 +98,8 @@ fn a_start_behind_the_kill_switch_of_a_crash_finds_the_peer_without_name_servers
         let crashed = up(directory.path(), "# weft: KillSwitch = on");
         wait_for_endpoint(directory.path(), "192.0.2.1:51820");
         let file = directory.path().join(format!("{NAME}.json"));
-        let start = Instant::now();
-        while !fs::read_to_string(&file).unwrap().contains("192.0.2.1:51820") {
-            assert!(start.elapsed() < PATIENCE, "the address is not written down");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let is_there = || fs::read_to_string(&file).unwrap().contains("192.0.2.1:51820").then_some(());
+        wait_until("the address is written down", is_there);
         crashed.crash();
         // There is no such name any more.
         set(&records, &[]);

@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use weft::config::Endpoint;
-use weft::lab::{self, Namespace};
+use weft::lab::{self, Namespace, mounts};
 use weft::resolve::{AtStart, Cancel, Resolver, Retries, Watched, first_addresses};
 use weft_tunnel::PublicKey;
 
-use crate::support::{Machine, bind, own_mounts};
+use crate::support::{Machine, bind};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const PEER: [u8; 32] = [1; 32];
@@ -62,7 +62,7 @@ pub(crate) fn with_name_server(test: &str, records: &Records, work: impl FnOnce(
     fs::write(machine.resolv_conf(), "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n").unwrap();
     fs::write(machine.path("etc/nsswitch.conf"), "hosts: dns\n").unwrap();
     Namespace::new("names").unwrap().run(|| {
-        if let Err(error) = own_mounts() {
+        if let Err(error) = mounts::separate() {
             return lab::not_run(test, &format!("no mount namespace of its own: {error}"));
         }
         for (name, place) in [("resolv.conf", "/etc/resolv.conf"), ("nsswitch.conf", "/etc/nsswitch.conf")] {

@@ -2,70 +2,25 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::symlink;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 
 use futures_util::StreamExt as _;
 use weft::dns::{Choice, Method};
 use weft::exit;
+use weft::lab::bus::Bus;
 use weft::lab::{self, Namespace};
 use zbus::message::Type;
 use zbus::{Message, MessageStream};
 
 use crate::support::{Machine, link, settings};
 
-/// A private dbus-daemon, which ends with its owner.
-struct Bus {
-    daemon: Child,
-}
-
-impl Bus {
-    /// `None`: it is not installed here, which was said.
-    fn start(test: &str, machine: &Machine) -> Option<Self> {
-        let config = machine.path("run/bus.conf");
-        let services = machine.path("run/services");
-        fs::create_dir(&services).unwrap();
-        let text = format!(
-            "<!DOCTYPE busconfig PUBLIC \"-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN\"\n\
-             \"http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd\">\n\
-             <busconfig><type>session</type><listen>{}</listen><auth>EXTERNAL</auth>\n\
-             <servicedir>{}</servicedir>\n\
-             <policy context=\"default\"><allow send_destination=\"*\" eavesdrop=\"true\"/>\n\
-             <allow eavesdrop=\"true\"/><allow own=\"*\"/></policy></busconfig>\n",
-            machine.places().bus.unwrap(),
-            services.display()
-        );
-        fs::write(&config, text).unwrap();
-        let started = Command::new("dbus-daemon")
-            .arg(format!("--config-file={}", config.display()))
-            .args(["--nofork", "--nopidfile", "--print-address=1"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn();
-        let mut daemon = match started {
-            Ok(daemon) => daemon,
-            Err(error) => {
-                lab::not_run(test, &format!("dbus-daemon: {error}"));
-                return None;
-            }
-        };
-        // It prints its address once it listens.
-        let mut address = String::new();
-        BufReader::new(daemon.stdout.take().unwrap()).read_line(&mut address).unwrap();
-        let bus = Self { daemon };
-        assert!(address.starts_with("unix:path="), "{address:?}");
-        Some(bus)
-    }
-}
-
-impl Drop for Bus {
-    fn drop(&mut self) {
-        let _ = self.daemon.kill();
-        let _ = self.daemon.wait();
-    }
+/// A bus of this machine; `None`: dbus-daemon is not installed here, which was said.
+fn start_bus(test: &str, machine: &Machine) -> Option<Bus> {
+    let address = machine.places().bus.unwrap();
+    Bus::start(&machine.path("run"), &address).map_err(|error| lab::not_run(test, &error.to_string())).ok()
 }
 
 #[derive(Default)]
@@ -174,7 +129,7 @@ fn machine() -> Machine {
 #[test]
 fn servers_for_every_name_are_set_with_the_root_as_a_routing_domain() {
     let machine = machine();
-    let Some(_bus) = Bus::start("servers_for_every_name_are_set", &machine) else { return };
+    let Some(_bus) = start_bus("servers_for_every_name_are_set", &machine) else { return };
     let resolved = Resolved::start(&machine);
     let system = machine.system();
     assert_eq!(system.method(Choice::Auto).unwrap(), Method::Resolved);
@@ -200,7 +155,7 @@ fn servers_for_every_name_are_set_with_the_root_as_a_routing_domain() {
 #[test]
 fn servers_for_some_domains_are_no_default_route() {
     let machine = machine();
-    let Some(_bus) = Bus::start("servers_for_some_domains_are_no_default_route", &machine) else { return };
+    let Some(_bus) = start_bus("servers_for_some_domains_are_no_default_route", &machine) else { return };
     let resolved = Resolved::start(&machine);
     let wanted = settings(&["10.0.0.1"], &["a.example"], &["corp.example"]);
     machine.system().apply(Method::Resolved, &link("wg0", 7), &wanted).unwrap();
@@ -217,7 +172,7 @@ fn servers_for_some_domains_are_no_default_route() {
 #[test]
 fn what_was_recorded_is_reverted_only_while_the_interface_is_the_same() {
     let machine = machine();
-    let Some(_bus) = Bus::start("what_was_recorded_is_reverted", &machine) else { return };
+    let Some(_bus) = start_bus("what_was_recorded_is_reverted", &machine) else { return };
     let resolved = Resolved::start(&machine);
     let system = machine.system();
     let wanted = settings(&["10.0.0.1"], &[], &[]);
@@ -235,7 +190,7 @@ fn what_was_recorded_is_reverted_only_while_the_interface_is_the_same() {
 #[test]
 fn a_refusal_says_what_to_do_and_takes_back_what_was_set() {
     let machine = machine();
-    let Some(_bus) = Bus::start("a_refusal_says_what_to_do", &machine) else { return };
+    let Some(_bus) = start_bus("a_refusal_says_what_to_do", &machine) else { return };
     let wanted = settings(&["10.0.0.1"], &[], &[]);
     for (error, code, says) in [
         ("org.freedesktop.DBus.Error.AccessDenied", exit::Code::Permission, "polkit"),
@@ -259,7 +214,7 @@ fn a_refusal_says_what_to_do_and_takes_back_what_was_set() {
 #[test]
 fn an_interface_that_the_kernel_has_yet_to_tell_of_is_waited_for() {
     let machine = machine();
-    let Some(_bus) = Bus::start("an_interface_that_the_kernel_has_yet_to_tell_of", &machine) else { return };
+    let Some(_bus) = start_bus("an_interface_that_the_kernel_has_yet_to_tell_of", &machine) else { return };
     let resolved = Resolved::start(&machine);
     resolved.fail_times("SetLinkDNS", "org.freedesktop.resolve1.NoSuchLink", 2);
     let wanted = settings(&["10.0.0.1"], &[], &[]);
@@ -272,7 +227,7 @@ fn an_interface_that_the_kernel_has_yet_to_tell_of_is_waited_for() {
 #[test]
 fn an_old_systemd_without_default_routes_will_do() {
     let machine = machine();
-    let Some(_bus) = Bus::start("an_old_systemd_without_default_routes_will_do", &machine) else { return };
+    let Some(_bus) = start_bus("an_old_systemd_without_default_routes_will_do", &machine) else { return };
     let resolved = Resolved::start(&machine);
     resolved.fail("SetLinkDefaultRoute", "org.freedesktop.DBus.Error.UnknownMethod");
     let wanted = settings(&["10.0.0.1"], &[], &[]);
@@ -283,7 +238,7 @@ fn an_old_systemd_without_default_routes_will_do() {
 #[test]
 fn it_is_chosen_where_names_are_looked_up_through_it() {
     let machine = Machine::with_file();
-    let Some(_bus) = Bus::start("it_is_chosen_where_names_are_looked_up_through_it", &machine) else {
+    let Some(_bus) = start_bus("it_is_chosen_where_names_are_looked_up_through_it", &machine) else {
         return;
     };
     let choose = || machine.system().method(Choice::Auto).unwrap();
@@ -311,7 +266,7 @@ fn it_is_chosen_where_names_are_looked_up_through_it() {
 #[test]
 fn one_that_cannot_be_started_is_not_chosen() {
     let machine = machine();
-    let Some(_bus) = Bus::start("one_that_cannot_be_started_is_not_chosen", &machine) else { return };
+    let Some(_bus) = start_bus("one_that_cannot_be_started_is_not_chosen", &machine) else { return };
     let service = "[D-BUS Service]\nName=org.freedesktop.resolve1\nExec=/bin/false\n";
     fs::write(machine.path("run/services/org.freedesktop.resolve1.service"), service).unwrap();
     assert_eq!(machine.system().method(Choice::Auto).unwrap(), Method::File);
@@ -335,7 +290,7 @@ fn one_that_serves_another_network_is_not_told_of_our_interfaces() {
     if !lab::namespaces_permitted(test) {
         return;
     }
-    let Some(_bus) = Bus::start(test, &machine) else { return };
+    let Some(_bus) = start_bus(test, &machine) else { return };
     let resolved = Resolved::start(&machine);
     Namespace::new("dns").unwrap().run(|| {
         assert_eq!(machine.system().method(Choice::Auto).unwrap(), Method::File);
@@ -363,7 +318,7 @@ fn a_process_that_counts_its_threads() {
 #[test]
 fn talking_to_it_starts_no_thread() {
     let machine = machine();
-    let Some(_bus) = Bus::start("talking_to_it_starts_no_thread", &machine) else { return };
+    let Some(_bus) = start_bus("talking_to_it_starts_no_thread", &machine) else { return };
     let _resolved = Resolved::start(&machine);
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "resolved::a_process_that_counts_its_threads", "--nocapture"])

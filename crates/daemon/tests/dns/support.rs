@@ -7,9 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use nix::mount::{MsFlags, mount};
-use nix::sched::{CloneFlags, unshare};
 use weft::dns::{Places, Settings, System};
-use weft::lab;
+use weft::lab::mounts;
 use weft::routes::Link;
 
 /// What the file says before anybody comes.
@@ -111,21 +110,7 @@ pub(crate) fn settings(servers: &[&str], search: &[&str], routing: &[&str]) -> S
 
 /// Runs `work` on a thread whose mounts are its own; says so where that is not permitted.
 pub(crate) fn with_own_mounts(test: &str, work: impl FnOnce() + Send) {
-    let run = || match own_mounts() {
-        Ok(()) => work(),
-        Err(error) => lab::not_run(test, &format!("no mount namespace of its own: {error}")),
-    };
-    let result = std::thread::scope(|scope| scope.spawn(run).join());
-    if let Err(panic) = result {
-        std::panic::resume_unwind(panic);
-    }
-}
-
-/// Gives the calling thread its own mounts.
-pub(crate) fn own_mounts() -> nix::Result<()> {
-    unshare(CloneFlags::CLONE_NEWNS)?;
-    let none = None::<&Path>;
-    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)
+    mounts::run_separate(test, || Ok(()), work);
 }
 
 /// Mounts a file or directory over another, in the mount namespace of this thread.

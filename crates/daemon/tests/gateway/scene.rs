@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 use weft::cli::TunThreads;
-use weft::config::{self, Endpoint};
+use weft::config;
 use weft::lab::link::{self, LinkOptions};
 use weft::lab::{self, Namespace};
 use weft::up::{Daemon, Options};
@@ -180,14 +180,7 @@ fn join(a: &Namespace, b: &Namespace, name_b: &str, addresses_a: [&str; 2], addr
 fn start(namespace: &Namespace, text: &str, directory: &Path) -> Daemon {
     let parsed = config::parse(text, &directory.join("wg0.conf"), "wg0".parse().unwrap());
     let config = parsed.unwrap_or_else(|error| panic!("{error}")).config;
-    let endpoints: Vec<_> = config
-        .peers
-        .iter()
-        .map(|peer| match peer.endpoint {
-            Some(Endpoint::Address(address)) => Some(address),
-            None | Some(Endpoint::Name { .. }) => None,
-        })
-        .collect();
+    let endpoints = lab::endpoints_of(&config);
     // Driven by the packet thread alone: the tests are not about TUN threads.
     let options = Options { tun_threads: TunThreads::Fixed(0), ..Options::default() };
     namespace.run(|| Daemon::start(&config, &endpoints, &options, || ())).unwrap()

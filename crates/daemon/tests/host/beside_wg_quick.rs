@@ -5,9 +5,9 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
-use weft::lab::Namespace;
+use weft::lab::{Namespace, installed};
 
-use crate::support::{End, NAME, Network, installed, ip_json, peer};
+use crate::support::{End, NAME, Network, ip_json, peer};
 
 /// wg-quick's interface. It goes with this value, and wireguard-go with it.
 struct WgQuick<'a>(&'a Namespace);

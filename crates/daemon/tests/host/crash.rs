@@ -1,8 +1,9 @@
 //! What a daemon that was killed leaves, and what takes that away.
 
 use nix::sys::signal::Signal;
+use weft::lab::{Process, installed};
 
-use crate::support::{Daemon, End, Network, Picture, peer};
+use crate::support::{End, Network, Picture, peer};
 
 fn full_tunnel(lines: &str) -> String {
     End::new(1).interface(lines) + &peer(End::new(2).public(), "AllowedIPs = 0.0.0.0/0, ::/0, 10.88.0.0/16")
@@ -10,7 +11,7 @@ fn full_tunnel(lines: &str) -> String {
 
 fn killed(network: &Network, lines: &str) -> std::path::PathBuf {
     let file = network.file("weft0.conf", &full_tunnel(lines));
-    let daemon = network.up(&network.client, &file);
+    let mut daemon = network.up(&network.client, &file);
     daemon.signal(Signal::SIGKILL);
     daemon.wait();
     file
@@ -50,7 +51,7 @@ fn down_ends_a_daemon_and_waits_until_it_is_gone() {
     let Some(network) = Network::new("down_ends_a_daemon_and_waits_until_it_is_gone") else { return };
     let before = Picture::of(&network.client);
     let file = network.file("weft0.conf", &full_tunnel(""));
-    let daemon = network.up(&network.client, &file);
+    let mut daemon = network.up(&network.client, &file);
     let second = network.run(&network.client, &["up", file.to_str().unwrap()]);
     assert_eq!(second.code, Some(1), "{second:?}");
     let says = format!("interface weft0 is up already (weft runs as process {})", daemon.pid());
@@ -60,7 +61,7 @@ fn down_ends_a_daemon_and_waits_until_it_is_gone() {
     // Nothing is waited for: all is gone when the command is back.
     assert_eq!(Picture::of(&network.client), before);
     assert_eq!(network.left(&network.client), [""; 0]);
-    let (status, said) = daemon.wait();
+    let (status, said) = (daemon.wait(), daemon.log());
     assert!(status.success() && said.contains("SIGTERM"), "{status}: {said}");
 }
 
@@ -70,8 +71,8 @@ fn a_start_after_a_crash_takes_away_what_was_left_and_comes_up() {
     let Some(network) = Network::new(test) else { return };
     let before = Picture::of(&network.client);
     let file = killed(&network, "");
-    let mut daemon =
-        Daemon::start(&network.client, network.weft(&network.client, &["up", file.to_str().unwrap()]));
+    let command = network.weft(&network.client, &["up", file.to_str().unwrap()]);
+    let daemon = Process::start(&network.client, command).unwrap();
     daemon.wait_for_line("taking back what a daemon left behind");
     daemon.wait_for_line("interface is up");
     let rules = Picture::of(&network.client).0;
@@ -86,7 +87,7 @@ fn a_start_after_a_crash_takes_away_what_was_left_and_comes_up() {
 fn a_kill_switch_holds_after_a_crash_and_after_a_start_that_fails_until_down() {
     let test = "a_kill_switch_holds_after_a_crash_and_after_a_start_that_fails_until_down";
     let Some(network) = Network::new(test) else { return };
-    if !crate::support::installed(test, &["nft"]) {
+    if !installed(test, &["nft"]) {
         return;
     }
     let before = Picture::of(&network.client);

@@ -1,6 +1,7 @@
 //! Name servers: there before PostUp, and gone before PostDown.
+use weft::lab::{Process, installed};
 
-use crate::support::{Daemon, End, Network, Picture, installed, peer};
+use crate::support::{End, Network, Picture, peer};
 
 #[test]
 fn name_servers_are_there_while_the_interface_is_up() {
@@ -25,7 +26,7 @@ fn name_servers_are_there_while_the_interface_is_up() {
     let mut command = network.client.command("unshare");
     command.args(["--mount", "sh", "-c", script, "sh"]).arg(weft.get_program()).args(weft.get_args());
     command.env("WEFT_RUNTIME_DIR", network.records(&network.client)).env_remove("RUST_LOG");
-    let mut daemon = Daemon::start(&network.client, command);
+    let daemon = Process::start(&network.client, command).unwrap();
     daemon.wait_for_line("interface is up");
     let text = std::fs::read_to_string(&up).unwrap();
     assert!(text.contains("nameserver 192.0.2.53") && text.contains("corp.example"), "{text}");

@@ -2,13 +2,15 @@
 
 use std::path::PathBuf;
 
-use crate::support::{Daemon, End, NAME, Network, PORT, Picture, ip, ip_json, peer, seen_from};
+use weft::lab::Process;
+
+use crate::support::{End, NAME, Network, PORT, Picture, ip, ip_json, peer, seen_from};
 
 const V4: &str = "203.0.113.1";
 const V6: &str = "[2001:db8:ff::1]";
 
 /// The server's end, up, and the client's file with everything routed through the tunnel.
-fn ends(network: &Network, endpoint: &str, allowed_ips: &str, interface: &str) -> (Daemon, PathBuf) {
+fn ends(network: &Network, endpoint: &str, allowed_ips: &str, interface: &str) -> (Process, PathBuf) {
     let (client, server) = (End::new(1), End::new(2));
     let text = server.interface(&format!("ListenPort = {PORT}"))
         + &peer(client.public(), "AllowedIPs = 10.77.0.1, fd77::1");
@@ -105,7 +107,7 @@ fn a_read_only_sysctl_is_a_warning_with_what_it_means() {
     let (server, file) = ends(&network, V4, "0.0.0.0/0", "");
     let mut command = network.weft(&network.client, &["up", file.to_str().unwrap()]);
     crate::support::make_proc_sys_read_only(&mut command);
-    let mut client = Daemon::start(&network.client, command);
+    let client = Process::start(&network.client, command).unwrap();
     client.wait_for_line("interface is up");
     assert_eq!(network.client.sysctl("net/ipv4/conf/all/src_valid_mark").unwrap(), "0");
     assert_eq!(seen_from(&network, ip("198.51.100.1")), ip("10.77.0.1"));

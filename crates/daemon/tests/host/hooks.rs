@@ -1,4 +1,5 @@
 //! The commands of a configuration: when they run, what they see, and what becomes of a failure.
+use weft::lab::Process;
 
 use crate::support::{End, NAME, Network, Picture, peer};
 
@@ -29,7 +30,7 @@ fn hooks_run_in_their_order_at_their_time_with_the_interface() {
     let file = network.file("weft0.conf", &text(&network, EVERY));
     let mut command = network.weft(&network.client, &["up", file.to_str().unwrap()]);
     command.env("MARKED", "environment");
-    let mut daemon = crate::support::Daemon::start(&network.client, command);
+    let daemon = Process::start(&network.client, command).unwrap();
     daemon.wait_for_line("interface is up");
     assert_eq!(log(&network), ["preup weft0 0", "second#weft0", "postup weft0 1 environment"]);
     daemon.stop();

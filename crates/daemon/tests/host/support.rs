@@ -1,52 +1,19 @@
 //! The two namespaces, weft as a process in one of them, and everything it may have changed there.
 
 use std::fmt::Write as _;
-use std::io::{BufRead as _, BufReader};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
 use weft::lab::link::{self, LinkOptions};
-use weft::lab::{self, Namespace};
+use weft::lab::{self, Namespace, PATIENCE, Process, installed, mounts, wait_until_ok};
 use weft::runtime_dir::VARIABLE as DIRECTORY_VARIABLE;
 use weft_tunnel::{PrivateKey, PublicKey};
 
 pub(crate) const NAME: &str = "weft0";
 pub(crate) const PORT: u16 = 51820;
-pub(crate) const PATIENCE: Duration = Duration::from_secs(45);
-const TICK: Duration = Duration::from_millis(5);
-
-/// Waits until there is an answer.
-#[track_caller]
-pub(crate) fn wait_until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(value) = condition() {
-            return value;
-        }
-        assert!(start.elapsed() < PATIENCE, "waited {} s in vain: {what}", PATIENCE.as_secs());
-        std::thread::sleep(TICK);
-    }
-}
-
-/// Whether these programs are installed; where one is not, says so for `test`.
-pub(crate) fn installed(test: &str, programs: &[&str]) -> bool {
-    for program in programs {
-        let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).output().unwrap();
-        if !found.status.success() {
-            lab::not_run(test, &format!("{program} is not installed"));
-            return false;
-        }
-    }
-    true
-}
 
 /// Client and server of the drawing.
 pub(crate) struct Network {
@@ -86,14 +53,7 @@ impl Network {
     /// A file that only its owner may read.
     pub(crate) fn file(&self, name: &str, text: &str) -> PathBuf {
         let path = self.directory.path().join(name);
-        let mut file = std::fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&path)
-            .unwrap();
-        std::io::Write::write_all(&mut file, text.as_bytes()).unwrap();
+        lab::write_private(&path, text).unwrap();
         path
     }
 
@@ -122,8 +82,9 @@ impl Network {
 
     /// `weft up` of this file in a namespace, once it is up.
     #[track_caller]
-    pub(crate) fn up(&self, namespace: &Namespace, file: &Path) -> Daemon {
-        let mut daemon = Daemon::start(namespace, self.weft(namespace, &["up", file.to_str().unwrap()]));
+    pub(crate) fn up(&self, namespace: &Namespace, file: &Path) -> Process {
+        let command = self.weft(namespace, &["up", file.to_str().unwrap()]);
+        let daemon = Process::start(namespace, command).unwrap();
         daemon.wait_for_line("interface is up");
         daemon
     }
@@ -142,73 +103,6 @@ pub(crate) struct Ended {
     pub(crate) code: Option<i32>,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
-}
-
-/// `weft up` as a process. Dropping it kills it.
-pub(crate) struct Daemon {
-    child: Child,
-    lines: Receiver<String>,
-    said: Vec<String>,
-}
-
-impl Daemon {
-    pub(crate) fn start(namespace: &Namespace, mut command: Command) -> Self {
-        command.stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = namespace.start(command).unwrap();
-        let stderr = child.stderr.take().unwrap();
-        let (sender, lines) = channel();
-        std::thread::spawn(move || {
-            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-                let _ = sender.send(line);
-            }
-        });
-        Self { child, lines, said: Vec::new() }
-    }
-
-    /// Waits for a line that has this text.
-    #[track_caller]
-    pub(crate) fn wait_for_line(&mut self, text: &str) {
-        let start = Instant::now();
-        while !self.said.iter().any(|line| line.contains(text)) {
-            let left = PATIENCE.saturating_sub(start.elapsed());
-            match self.lines.recv_timeout(left) {
-                Ok(line) => self.said.push(line),
-                Err(_) => panic!("weft did not say {text:?}, but:\n{}", self.said.join("\n")),
-            }
-        }
-    }
-
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    pub(crate) fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(i32::try_from(self.child.id()).unwrap()), signal).unwrap();
-    }
-
-    /// Waits for its end, and gives what it had said.
-    #[track_caller]
-    pub(crate) fn wait(mut self) -> (ExitStatus, String) {
-        let status = wait_until("weft to end", || self.child.try_wait().unwrap());
-        self.said.extend(self.lines.iter());
-        (status, self.said.join("\n"))
-    }
-
-    /// Ends it by SIGTERM, which has to go well.
-    #[track_caller]
-    pub(crate) fn stop(self) -> String {
-        self.signal(Signal::SIGTERM);
-        let (status, said) = self.wait();
-        assert!(status.success(), "{status}:\n{said}");
-        said
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 /// An end of the tunnel, for its own file and the other one's.
@@ -267,17 +161,15 @@ impl Picture {
     /// Waits until the namespace is like this again.
     #[track_caller]
     pub(crate) fn assert_restored(&self, namespace: &Namespace) {
-        let start = Instant::now();
-        loop {
+        wait_until_ok(|| {
             let now = Self::of(namespace);
             if now == *self {
-                return;
+                return Ok(());
             }
             let missing: Vec<_> = self.0.iter().filter(|item| !now.0.contains(item)).collect();
             let left: Vec<_> = now.0.iter().filter(|item| !self.0.contains(item)).collect();
-            assert!(start.elapsed() < PATIENCE, "left behind: {left:#?}\nmissing: {missing:#?}");
-            std::thread::sleep(TICK);
-        }
+            Err(format!("left behind: {left:#?}\nmissing: {missing:#?}"))
+        });
     }
 
     pub(crate) fn has(&self, text: &str) -> bool {
@@ -335,11 +227,9 @@ pub(crate) fn make_proc_sys_read_only(command: &mut Command) {
     use std::os::unix::process::CommandExt as _;
 
     use nix::mount::{MsFlags, mount};
-    use nix::sched::{CloneFlags, unshare};
     let prepare = || {
-        unshare(CloneFlags::CLONE_NEWNS)?;
+        mounts::separate()?;
         let none = None::<&Path>;
-        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
         mount(Some("/proc/sys"), "/proc/sys", none, MsFlags::MS_BIND, none)?;
         let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
         Ok(mount(none, "/proc/sys", none, flags, none)?)

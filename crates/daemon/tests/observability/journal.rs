@@ -7,31 +7,15 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use nix::mount::{MsFlags, mount};
-use nix::sched::{CloneFlags, unshare};
 use nix::sys::stat::fstat;
-use weft::lab;
-
-use crate::support::{PATIENCE, wait_until};
+use weft::lab::{PATIENCE, mounts, wait_until};
 
 /// The socket that everybody who logs natively sends to.
 const SOCKET: &str = "/run/systemd/journal/socket";
 
 /// Runs `work` on a thread with an empty `/run` of its own; says so where that is not permitted.
 fn with_own_run(test: &str, work: impl FnOnce() + Send) {
-    let prepare = || -> nix::Result<()> {
-        let none = None::<&Path>;
-        unshare(CloneFlags::CLONE_NEWNS)?;
-        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
-        mount(Some("tmpfs"), "/run", Some("tmpfs"), MsFlags::empty(), none)
-    };
-    let run = || match prepare() {
-        Ok(()) => work(),
-        Err(error) => lab::not_run(test, &format!("no mount namespace of its own: {error}")),
-    };
-    if let Err(panic) = std::thread::scope(|scope| scope.spawn(run).join()) {
-        std::panic::resume_unwind(panic);
-    }
+    mounts::run_separate(test, || mounts::empty("/run"), work);
 }
 
 /// The fields of an entry in journald's native protocol: `NAME=value` lines, or a name, a length and a value.

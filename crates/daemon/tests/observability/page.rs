@@ -2,12 +2,14 @@
 
 use std::process::Stdio;
 
-use crate::support::{ADDRESS, End, Process, has_program, two_ends, wait_until};
+use weft::lab::{Process, installed, wait_until};
+
+use crate::support::{ADDRESS, End, two_ends};
 
 #[test]
 fn a_browser_shows_peers_and_rates() {
     let test = "a_browser_shows_peers_and_rates";
-    if !has_program(test, "chromium") {
+    if !installed(test, &["chromium"]) {
         return;
     }
     let Some((a, b)) = two_ends(test) else { return };
@@ -34,7 +36,7 @@ fn a_browser_shows_peers_and_rates() {
     command.arg(format!("--user-data-dir={}", profile.display())).arg(format!("http://{ADDRESS}/"));
     command.env("HOME", a.directory.path()).stdin(Stdio::null());
     // Both, the page and what the browser has to say about it, go into one file.
-    let mut browser = Process::spawn(&a.namespace, command);
+    let mut browser = Process::start(&a.namespace, command).unwrap();
     assert!(browser.wait().success(), "{}", browser.log());
     let page = browser.log();
     for part in [

@@ -7,14 +7,16 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::contrib::{self, dashboard_queries, root};
-use crate::support::{ADDRESS, End, Process, has_program, request, two_ends, wait_until};
+use weft::lab::{Process, installed, wait_until};
+
+use crate::support::{ADDRESS, End, request, two_ends};
 
 const PROMETHEUS: &str = "127.0.0.1:9090";
 
 #[test]
 fn promtool_has_nothing_to_say_about_a_scrape() {
     let test = "promtool_has_nothing_to_say_about_a_scrape";
-    if !has_program(test, "promtool") {
+    if !installed(test, &["promtool"]) {
         return;
     }
     let Some((a, b)) = two_ends(test) else { return };
@@ -35,7 +37,7 @@ fn promtool_has_nothing_to_say_about_a_scrape() {
 
 #[test]
 fn the_rules_raise_what_they_should_and_nothing_else() {
-    if !has_program("the_rules_raise_what_they_should_and_nothing_else", "promtool") {
+    if !installed("the_rules_raise_what_they_should_and_nothing_else", &["promtool"]) {
         return;
     }
     for arguments in [["check", "rules", "weft.rules.yml"], ["test", "rules", "weft.rules.test.yml"]] {
@@ -49,7 +51,7 @@ fn the_rules_raise_what_they_should_and_nothing_else() {
 #[test]
 fn a_prometheus_scrapes_weft_and_answers_the_queries_of_the_dashboard() {
     let test = "a_prometheus_scrapes_weft_and_answers_the_queries_of_the_dashboard";
-    if !has_program(test, "prometheus") {
+    if !installed(test, &["prometheus"]) {
         return;
     }
     let Some((a, b)) = two_ends(test) else { return };
@@ -68,7 +70,7 @@ fn a_prometheus_scrapes_weft_and_answers_the_queries_of_the_dashboard() {
     command.arg(format!("--config.file={}", file.display()));
     command.arg(format!("--storage.tsdb.path={}", a.directory.path().join("tsdb").display()));
     command.arg(format!("--web.listen-address={PROMETHEUS}"));
-    let mut prometheus = Process::spawn(&a.namespace, command);
+    let mut prometheus = Process::start(&a.namespace, command).unwrap();
     wait_until("prometheus is ready", || {
         assert!(prometheus.is_running(), "it ended:\n{}", prometheus.log());
         let ready = a.namespace.run(|| std::net::TcpStream::connect(PROMETHEUS)).is_ok();

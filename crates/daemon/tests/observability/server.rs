@@ -6,8 +6,9 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 
 use nix::sys::signal::Signal;
+use weft::lab::{PATIENCE, Process, wait_until};
 
-use crate::support::{ADDRESS, End, NAME, PATIENCE, exchange, request, two_ends, wait_until};
+use crate::support::{ADDRESS, End, NAME, exchange, request, two_ends};
 
 const METRICS: &[&str] = &["--metrics", ADDRESS];
 
@@ -220,7 +221,7 @@ fn ten_thousand_peers_are_told_of_in_bounded_memory() {
 fn an_interface_for_wg_is_watched_as_well() {
     let Some((a, _)) = two_ends("an_interface_for_wg_is_watched_as_well") else { return };
     let arguments = ["run", "-f", "weftmetrics", "--metrics", ADDRESS, "--metrics-host", "gw"];
-    let process = crate::support::Process::spawn(&a.namespace, a.weft(&arguments));
+    let process = Process::start(&a.namespace, a.weft(&arguments)).unwrap();
     wait_until("it serves", || a.namespace.run(|| TcpStream::connect(ADDRESS)).ok());
     let answer = a.ask(ADDRESS.parse().unwrap(), &request("/readyz", "gw", ""));
     assert!(answer.status == 503 && answer.body.contains("no private key"), "{answer:?}");

@@ -1,50 +1,19 @@
 //! Two interfaces that run, and somebody who asks one of them over HTTP.
 
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
+use std::process::Command;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use tempfile::TempDir;
 use weft::lab::link::{self, LinkOptions};
-use weft::lab::{self, Namespace};
+use weft::lab::{self, Namespace, PATIENCE, Process, wait_until};
 use weft_tunnel::{PrivateKey, PublicKey};
 
 pub(crate) const NAME: &str = "weft0";
 pub(crate) const PORT: u16 = 51820;
 /// Where metrics are served.
 pub(crate) const ADDRESS: &str = "127.0.0.1:9586";
-/// How long an event is waited for before a test gives up.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-
-#[track_caller]
-pub(crate) fn wait_until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(value) = condition() {
-            return value;
-        }
-        assert!(start.elapsed() < PATIENCE, "waited {} s in vain: {what}", PATIENCE.as_secs());
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
-/// Whether a program is there; where it is not, says so for `test`.
-pub(crate) fn has_program(test: &str, program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&path).any(|directory| directory.join(program).is_file());
-    if !found {
-        lab::not_run(test, &format!("{program} is not installed"));
-    }
-    found
-}
-
 /// One end of a tunnel: its namespace, its key, its file.
 pub(crate) struct End {
     pub(crate) namespace: Namespace,
@@ -123,9 +92,7 @@ impl End {
     }
 
     pub(crate) fn write(&self, text: &str) {
-        let mut options = std::fs::OpenOptions::new();
-        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(self.file()).unwrap();
-        file.write_all(text.as_bytes()).unwrap();
+        lab::write_private(&self.file(), text).unwrap();
     }
 
     /// `weft` with these arguments in the namespace.
@@ -143,7 +110,7 @@ impl End {
         let file = self.file();
         let words: Vec<&str> =
             ["up", file.to_str().unwrap()].into_iter().chain(arguments.iter().copied()).collect();
-        let mut process = Process::spawn(&self.namespace, self.weft(&words));
+        let process = Process::start(&self.namespace, self.weft(&words)).unwrap();
         let socket = self.directory.path().join(format!("{NAME}.sock"));
         wait_until("the interface is up", || {
             assert!(process.is_running(), "it ended:\n{}", process.log());
@@ -208,65 +175,5 @@ impl Answer {
         let line = lines.next().unwrap_or_else(|| panic!("no {start} in:\n{}", self.body));
         assert_eq!(lines.next(), None, "more than one {start}");
         line.rsplit(' ').next().unwrap().parse().unwrap()
-    }
-}
-
-/// A process, and what it says on standard error. It is killed when it is dropped.
-pub(crate) struct Process {
-    child: Child,
-    files: TempDir,
-}
-
-impl Process {
-    pub(crate) fn spawn(namespace: &Namespace, mut command: Command) -> Self {
-        let files = tempfile::tempdir().unwrap();
-        let log = File::create(files.path().join("log")).unwrap();
-        command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
-        Self { child: namespace.start(command).unwrap(), files }
-    }
-
-    pub(crate) fn log(&self) -> String {
-        std::fs::read_to_string(self.log_file()).unwrap_or_default()
-    }
-
-    pub(crate) fn log_file(&self) -> PathBuf {
-        Path::join(self.files.path(), "log")
-    }
-
-    pub(crate) fn pid(&self) -> Pid {
-        Pid::from_raw(i32::try_from(self.child.id()).unwrap())
-    }
-
-    pub(crate) fn is_running(&mut self) -> bool {
-        self.child.try_wait().unwrap().is_none()
-    }
-
-    pub(crate) fn signal(&self, signal: Signal) {
-        kill(self.pid(), signal).unwrap();
-    }
-
-    #[track_caller]
-    pub(crate) fn wait(&mut self) -> ExitStatus {
-        wait_until("the process ends", || self.child.try_wait().unwrap())
-    }
-
-    /// Ends it with SIGTERM, and gives what it had said.
-    #[track_caller]
-    pub(crate) fn stop(mut self) -> String {
-        self.signal(Signal::SIGTERM);
-        let status = self.wait();
-        assert!(status.success(), "{status}:\n{}", self.log());
-        self.log()
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // It has been waited for already if these fail.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        if std::thread::panicking() {
-            eprintln!("--- process {}\n{}", self.pid(), self.log());
-        }
     }
 }

@@ -1,13 +1,11 @@
 //! A bus with a systemd on it that tells of one service.
 
-use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
 use futures_util::StreamExt as _;
-use weft::lab;
+use weft::lab::{self, bus};
 use zbus::message::Type;
 use zbus::{Connection, Message, MessageStream, ObjectPath, Variant};
 
@@ -18,7 +16,7 @@ const JOB: &str = "/org/freedesktop/systemd1/job/42";
 
 /// A private dbus-daemon with a systemd on it. Ends with its owner.
 pub(crate) struct Bus {
-    daemon: Child,
+    _daemon: bus::Bus,
     stop: Option<tokio::sync::oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
     pub(crate) address: String,
@@ -28,32 +26,13 @@ impl Bus {
     /// `None`: dbus-daemon is not installed here, which was said.
     pub(crate) fn start(test: &str, directory: &Path, shared: &Arc<Shared>) -> Option<Self> {
         let address = format!("unix:path={}", directory.join("bus").display());
-        let config = directory.join("bus.conf");
-        let text = format!(
-            "<!DOCTYPE busconfig PUBLIC \"-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN\"\n\
-             \"http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd\">\n\
-             <busconfig><type>session</type><listen>{address}</listen><auth>EXTERNAL</auth>\n\
-             <policy context=\"default\"><allow send_destination=\"*\" eavesdrop=\"true\"/>\n\
-             <allow eavesdrop=\"true\"/><allow own=\"*\"/></policy></busconfig>\n"
-        );
-        std::fs::write(&config, text).unwrap();
-        let started = Command::new("dbus-daemon")
-            .arg(format!("--config-file={}", config.display()))
-            .args(["--nofork", "--nopidfile", "--print-address=1"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn();
-        let mut daemon = match started {
+        let daemon = match bus::Bus::start(directory, &address) {
             Ok(daemon) => daemon,
             Err(error) => {
-                lab::not_run(test, &format!("dbus-daemon: {error}"));
+                lab::not_run(test, &error.to_string());
                 return None;
             }
         };
-        // It prints its address once it listens.
-        let mut line = String::new();
-        BufReader::new(daemon.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        assert!(line.starts_with("unix:path="), "{line:?}");
         let (stop, stopped) = tokio::sync::oneshot::channel();
         let (ready, is_ready) = mpsc::channel();
         let (to, shared) = (address.clone(), Arc::clone(shared));
@@ -78,7 +57,7 @@ impl Bus {
             });
         });
         is_ready.recv().unwrap();
-        Some(Self { daemon, stop: Some(stop), thread: Some(thread), address })
+        Some(Self { _daemon: daemon, stop: Some(stop), thread: Some(thread), address })
     }
 }
 
@@ -110,7 +89,5 @@ impl Drop for Bus {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        let _ = self.daemon.kill();
-        let _ = self.daemon.wait();
     }
 }

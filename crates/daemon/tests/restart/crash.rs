@@ -1,8 +1,9 @@
 //! A daemon that ends without a word.
 
 use nix::sys::signal::Signal;
+use weft::lab::wait_until;
 
-use crate::world::{World, file_of_a, file_of_b, public, wait_until};
+use crate::world::{World, file_of_a, file_of_b, public};
 
 #[test]
 fn a_killed_daemon_comes_back_with_the_same_device_and_port_and_streams_go_on() {

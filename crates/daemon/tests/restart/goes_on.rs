@@ -3,8 +3,9 @@
 use std::time::Instant;
 
 use serde_json::Value;
+use weft::lab::wait_until;
 
-use crate::world::{World, file_of, file_of_a, file_of_b, key, public, wait_until};
+use crate::world::{World, file_of, file_of_a, file_of_b, key, public};
 
 fn peer(status: &Value) -> &Value {
     &status["peers"][0]

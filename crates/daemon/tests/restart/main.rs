@@ -18,6 +18,8 @@ mod files;
 mod goes_on;
 mod host;
 mod manager;
+mod many_peers;
+mod names;
 mod stops;
 mod store;
 mod watch;

@@ -3,8 +3,10 @@
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
 
+use weft::lab::wait_until;
+
 use crate::manager::Doing;
-use crate::world::{World, file_of_a, file_of_b, public, wait_until};
+use crate::world::{World, file_of_a, file_of_b, public};
 
 #[test]
 fn what_does_not_fit_is_given_up_and_the_rest_is_used() {

@@ -1,22 +1,15 @@
 //! The two ends, the service at one of them, and streams in between.
 
 use std::fs::File;
-use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd as _, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::os::unix::process::CommandExt as _;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, ExitStatus, Output, Stdio};
 
-use nix::mount::{MsFlags, mount};
-use nix::sched::{CloneFlags, setns, unshare};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use weft::lab::link::{self, LinkOptions};
-use weft::lab::traffic::{Amount, TcpReceiver, TcpSenders};
-use weft::lab::{self, Namespace};
+use weft::lab::mounts::Mounts;
+use weft::lab::{self, Namespace, Process, Stream, wait_until};
 use weft::up::{Daemon, Options};
 use weft_tunnel::{PrivateKey, PublicKey};
 
@@ -25,21 +18,6 @@ use crate::watch::Initiations;
 
 pub(crate) const NAME: &str = "weft0";
 pub(crate) const PORT: u16 = 51820;
-pub(crate) const PATIENCE: Duration = Duration::from_secs(45);
-const TICK: Duration = Duration::from_millis(5);
-
-/// Waits until there is an answer.
-#[track_caller]
-pub(crate) fn wait_until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(value) = condition() {
-            return value;
-        }
-        assert!(start.elapsed() < PATIENCE, "waited {} s in vain: {what}", PATIENCE.as_secs());
-        std::thread::sleep(TICK);
-    }
-}
 
 pub(crate) fn key(end: u8) -> PrivateKey {
     PrivateKey::from_bytes([end; 32])
@@ -81,24 +59,24 @@ pub(crate) struct World {
     pub(crate) manager: Manager,
     pub(crate) a: Namespace,
     pub(crate) b: Namespace,
-    /// Mounts in which /run is A's own.
-    mounts: OwnedFd,
+    /// Of A, which has a /run of its own.
+    mounts: Mounts,
     pub(crate) other_end: Option<Daemon>,
-    service: Option<Service>,
+    /// The process of the service.
+    service: Option<Process>,
     pub(crate) file: PathBuf,
     threads: String,
     inline_queues: String,
 }
 
-/// The process of the service.
-struct Service {
-    child: Child,
-    log: PathBuf,
-}
-
 impl World {
     /// `None` where that is not possible, which is said for `test`.
     pub(crate) fn new(test: &str) -> Option<Self> {
+        Self::with_empty(test, &[])
+    }
+
+    /// The same where these directories of A are empty.
+    pub(crate) fn with_empty(test: &str, directories: &[&str]) -> Option<Self> {
         if !lab::tun_permitted(test) {
             return None;
         }
@@ -110,10 +88,10 @@ impl World {
             ..LinkOptions::default()
         };
         link::join(&a, &b, &options).unwrap();
-        let mounts = match own_run() {
+        let mounts = match Mounts::with_empty(&[&["/var/run"], directories].concat()) {
             Ok(mounts) => mounts,
             Err(error) => {
-                lab::not_run(test, &format!("cannot mount a /run: {error}"));
+                lab::not_run(test, &format!("cannot mount directories of its own: {error}"));
                 return None;
             }
         };
@@ -126,27 +104,23 @@ impl World {
     /// The same with weft at B, and the service at A with this file.
     pub(crate) fn up(test: &str, file_a: &str, file_b: &str) -> Option<Self> {
         let mut world = Self::new(test)?;
-        let config = weft::config::parse(file_b, Path::new("b.conf"), NAME.parse().unwrap()).unwrap().config;
-        let endpoints: Vec<Option<SocketAddr>> = config
-            .peers
-            .iter()
-            .map(|peer| match peer.endpoint {
-                Some(weft::config::Endpoint::Address(address)) => Some(address),
-                _ => None,
-            })
-            .collect();
-        let daemon = world.b.run(|| Daemon::start(&config, &endpoints, &Options::default(), || {})).unwrap();
-        world.other_end = Some(daemon);
-        world.write(file_a);
-        world.start();
+        world.start_both(file_a, file_b);
         Some(world)
+    }
+
+    /// Starts weft at B, and the service at A with this file.
+    pub(crate) fn start_both(&mut self, file_a: &str, file_b: &str) {
+        let config = weft::config::parse(file_b, Path::new("b.conf"), NAME.parse().unwrap()).unwrap().config;
+        let endpoints = lab::endpoints_of(&config);
+        let daemon = self.b.run(|| Daemon::start(&config, &endpoints, &Options::default(), || {})).unwrap();
+        self.other_end = Some(daemon);
+        self.write(file_a);
+        self.start();
     }
 
     /// Writes the file of A, for its owner only.
     pub(crate) fn write(&self, text: &str) {
-        let mut options = std::fs::OpenOptions::new();
-        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&self.file).unwrap();
-        std::io::Write::write_all(&mut file, text.as_bytes()).unwrap();
+        lab::write_private(&self.file, text).unwrap();
     }
 
     /// The queues of the next run: with threads, or if there are none of those, inline.
@@ -158,11 +132,17 @@ impl World {
     /// A command on A.
     pub(crate) fn command(&self, program: &str) -> Command {
         let mut command = self.a.command(program);
-        let mounts = self.mounts.try_clone().unwrap();
-        // SAFETY: between fork and exec the closure makes a system call only.
-        unsafe { command.pre_exec(move || Ok(setns(mounts.as_fd(), CloneFlags::CLONE_NEWNS)?)) };
+        self.mounts.apply(&mut command).unwrap();
         command.stdin(Stdio::null());
         command
+    }
+
+    /// Runs `work` on a thread that sees A's files.
+    pub(crate) fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        self.a.run(|| {
+            self.mounts.enter().unwrap();
+            work()
+        })
     }
 
     /// A command of weft on A, that is not the service.
@@ -189,11 +169,7 @@ impl World {
         command.args([self.file.to_str().unwrap(), "--tun-threads", &self.threads, "--log", "debug"]);
         command.env("WEFT_INLINE_QUEUES", &self.inline_queues);
         self.manager.hand_over(&mut command);
-        let directory = self.manager.directory.path();
-        let number = std::fs::read_dir(directory).unwrap().count();
-        let log = directory.join(format!("log-{number}"));
-        command.stdout(Stdio::null()).stderr(File::create(&log).unwrap());
-        self.service = Some(Service { child: self.a.start(command).unwrap(), log });
+        self.service = Some(Process::start(&self.a, command).unwrap());
     }
 
     /// The same, until it is ready.
@@ -201,8 +177,7 @@ impl World {
     pub(crate) fn start(&mut self) {
         self.spawn();
         wait_until("the service is ready", || {
-            let ended = self.service.as_mut().and_then(|service| service.child.try_wait().unwrap());
-            assert!(ended.is_none(), "it ended:\n{}", self.log());
+            assert!(self.service().is_running(), "it ended:\n{}", self.log());
             let ready = self.log().contains("interface is up");
             (ready && self.weft(&["status", NAME, "--sample", "0"]).status.success()).then_some(())
         });
@@ -214,22 +189,27 @@ impl World {
         format!("state-{NAME}")
     }
 
+    fn service(&self) -> &Process {
+        self.service.as_ref().unwrap()
+    }
+
     pub(crate) fn log(&self) -> String {
-        self.service
-            .as_ref()
-            .map(|service| std::fs::read_to_string(&service.log).unwrap())
-            .unwrap_or_default()
+        self.service.as_ref().map(Process::log).unwrap_or_default()
+    }
+
+    /// The most memory that the process of the service has had, in KiB.
+    pub(crate) fn peak_memory_kib(&self) -> u64 {
+        self.service().peak_memory_kib().unwrap()
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        let service = self.service.as_ref().unwrap();
-        kill(Pid::from_raw(i32::try_from(service.child.id()).unwrap()), signal).unwrap();
+        self.service().signal(signal);
     }
 
     /// Waits until the process has ended, however it does.
     #[track_caller]
     pub(crate) fn wait(&mut self) -> ExitStatus {
-        wait_until("the service ends", || self.service.as_mut().unwrap().child.try_wait().unwrap())
+        self.service.as_mut().unwrap().wait()
     }
 
     /// What ExecStopPost= says.
@@ -359,69 +339,6 @@ impl World {
     pub(crate) fn stream(&self, from: u8) -> Stream {
         let (from, to, address) =
             if from == 1 { (&self.a, &self.b, inner(2)) } else { (&self.b, &self.a, inner(1)) };
-        let receiver = to.run(|| TcpReceiver::listen(SocketAddr::new(address, 0))).unwrap();
-        let senders = TcpSenders::start(from, receiver.local_addr(), 1, Amount::Count(u64::MAX), 7).unwrap();
-        let stream = Stream { receiver, senders };
-        stream.goes_on();
-        stream
+        Stream::start(from, to, address).unwrap()
     }
-}
-
-impl Drop for World {
-    fn drop(&mut self) {
-        if let Some(service) = &mut self.service {
-            let _ = service.child.kill();
-            let _ = service.child.wait();
-            if std::thread::panicking() {
-                eprintln!("--- the service\n{}", std::fs::read_to_string(&service.log).unwrap_or_default());
-            }
-        }
-    }
-}
-
-/// A TCP connection through the tunnel, whose content is checked.
-pub(crate) struct Stream {
-    receiver: TcpReceiver,
-    senders: TcpSenders,
-}
-
-impl Stream {
-    /// Waits until some more of it has arrived.
-    #[track_caller]
-    pub(crate) fn goes_on(&self) {
-        let wanted = self.receiver.bytes() + (1 << 20);
-        wait_until("the stream goes on", || (self.receiver.bytes() >= wanted).then_some(()));
-    }
-
-    pub(crate) fn bytes(&self) -> u64 {
-        self.receiver.bytes()
-    }
-
-    /// Ends it, and checks that all of it has arrived unharmed over one connection.
-    #[track_caller]
-    pub(crate) fn end(self) {
-        self.goes_on();
-        self.senders.stop();
-        for sent in self.senders.finish() {
-            assert_eq!(sent.error, None);
-            assert_eq!(sent.confirmed, sent.bytes);
-        }
-        for received in self.receiver.finish() {
-            assert_eq!((received.first_mismatch, received.error), (None, None));
-        }
-    }
-}
-
-/// Mounts in which /run is empty.
-fn own_run() -> std::io::Result<OwnedFd> {
-    let make = || -> std::io::Result<OwnedFd> {
-        unshare(CloneFlags::CLONE_NEWNS)?;
-        let none = None::<&Path>;
-        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
-        let run = std::fs::canonicalize("/var/run")?;
-        mount(Some("tmpfs"), &run, Some("tmpfs"), MsFlags::empty(), none)?;
-        Ok(File::open("/proc/thread-self/ns/mnt")?.into())
-    };
-    std::thread::scope(|scope| scope.spawn(make).join())
-        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

@@ -75,6 +75,7 @@ fn run() -> Run {
         .arg(env!("CARGO_BIN_EXE_weft"))
         .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../systemd"))
         .arg(&here)
+        .args(crate::SCENARIOS)
         .stdin(Stdio::null())
         .stdout(File::create(&console).unwrap())
         .stderr(File::options().append(true).open(&console).unwrap());
@@ -101,7 +102,7 @@ fn run() -> Run {
     };
     drop(container);
     if let Ok(group) = fs::read_to_string(directory.path().join("group")) {
-        remove_group(Path::new(group.trim_end()));
+        remove_groups(group.trim_end());
     }
     let read = |file: PathBuf| fs::read(file).map(|text| String::from_utf8_lossy(&text).into_owned());
     let console = read(console).unwrap_or_default();
@@ -154,6 +155,18 @@ fn is_forbidden(console: &str) -> bool {
     ["ermission denied", "not permitted", "Read-only file system", "unknown filesystem"]
         .iter()
         .any(|text| console.contains(text))
+}
+
+/// Removes the control groups of this name: on a machine with the hierarchies of cgroups(7), version 1, systemd-nspawn
+/// makes one in systemd's as well.
+fn remove_groups(name: &str) {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    for line in mounts.lines() {
+        let mut fields = line.split(' ').skip(1);
+        if let (Some(place), Some("cgroup" | "cgroup2")) = (fields.next(), fields.next()) {
+            remove_group(&Path::new(place).join(name));
+        }
+    }
 }
 
 /// Removes a control group and those in it, once the last process in them is gone.

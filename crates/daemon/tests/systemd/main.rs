@@ -1,5 +1,5 @@
 //! weft as a service of a real systemd: weft@.service as it is shipped, in a container that boots this machine's own
-//! system on a copy in memory. One boot serves all tests; each scenario is a function of `inside.sh`.
+//! system on a copy in memory. One boot serves all tests; each scenario is a function of a file in `inside/`.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -7,12 +7,16 @@ mod container;
 mod notify;
 
 macro_rules! scenarios {
-    ($($name:ident)*) => { $(
+    ($($name:ident)*) => {
+        /// In the order in which they run: some go on from what the one before left.
+        pub(crate) const SCENARIOS: &[&str] = &[$(stringify!($name)),*];
+        $(
         #[test]
         fn $name() {
             container::check(stringify!($name));
         }
-    )* };
+        )*
+    };
 }
 
 scenarios! {
@@ -21,6 +25,7 @@ scenarios! {
     nothing_secret_is_seen
     a_reload_under_load_ends_no_connection
     the_operator_reads_how_it_goes
+    what_concerns_an_interface_or_a_peer_is_found_in_the_journal
     a_restart_under_load_ends_no_connection
     a_killed_daemon_comes_back
     the_watchdog_restarts_a_daemon_that_stands_still_and_no_other
@@ -32,6 +37,6 @@ scenarios! {
     the_daemon_may_be_root_where_it_has_to
     ports_below_1024_need_one_capability_more
     a_configuration_may_be_longer_than_a_credential
-    name_servers_go_to_the_real_resolved
+    name_servers_go_to_the_real_resolved_and_stay_through_a_restart
     a_clean_stop_leaves_nothing_behind
 }

@@ -7,10 +7,11 @@ use weft::control::Controller;
 use weft::dataplane::Snapshot;
 use weft::lab::counters::Counters;
 use weft::lab::emulator::LinkSpec;
+use weft::lab::{PATIENCE, wait_until};
 use weft::up::{Daemon, Options};
 use weft_tunnel::DropReason;
 
-use crate::support::{Conf, End, Ends, Family, NAME, PATIENCE, answers, wait_until};
+use crate::support::{Conf, End, Ends, Family, NAME, answers};
 
 /// How two daemons are connected and driven.
 #[derive(Clone, Copy, Debug)]

@@ -8,11 +8,11 @@ use std::process::{Child, Command, Output, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use weft::lab;
 use weft::lab::traffic::{Amount, TcpReceiver, TcpSenders};
+use weft::lab::{self, wait_until};
 
 use crate::status::Running;
-use crate::support::{Conf, End, Ends, Family, NAME, alone, answers, wait_until};
+use crate::support::{Conf, End, Ends, Family, NAME, alone, answers};
 
 /// A running `weft capture`. Dropping it kills it.
 struct Capturing {

@@ -3,12 +3,12 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use weft::lab::Namespace;
 use weft::lab::numbered::{Numbered, NumberedOptions, NumberedReport, Tally};
 use weft::lab::traffic::{Amount, TcpReceiver, TcpSenders};
+use weft::lab::{Namespace, PATIENCE};
 
 use crate::accounts::{Bed, Reading, Setting};
-use crate::support::{End, Family, PATIENCE, alone};
+use crate::support::{End, Family, alone};
 
 /// Flows of each pair of a direction and an inner family: 64 in all.
 const FLOWS: u32 = 16;

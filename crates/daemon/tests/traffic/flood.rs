@@ -31,7 +31,7 @@ fn a_flood_from_all_sides_leaves_memory_bounded() {
         let end = Instant::now() + Duration::from_secs(4);
         flood(&ends, end);
         for (name, process) in [("A", &a), ("B", &b)] {
-            let peak = peak_memory_kib(process.pid());
+            let peak = process.peak_memory_kib();
             eprintln!(
                 "{tun_threads} threads, {inline_queues} queues inline: daemon {name} had at most {peak} KiB"
             );
@@ -75,10 +75,4 @@ fn flood(ends: &Ends, end: Instant) {
         assert_eq!((&flow.error, flow.confirmed), (&None, flow.bytes));
     }
     drop(receiver.finish());
-}
-
-fn peak_memory_kib(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-    line.trim().strip_suffix("kB").unwrap().trim().parse().unwrap()
 }

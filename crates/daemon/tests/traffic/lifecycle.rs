@@ -1,11 +1,11 @@
 //! A daemon ends when it is told to, or when its device is gone, and leaves nothing behind.
 
 use nix::sys::signal::Signal;
-use weft::lab::link;
 use weft::lab::traffic::{Amount, TcpReceiver, TcpSenders};
+use weft::lab::{link, wait_until};
 
 use crate::support::{
-    Conf, End, Ends, Family, NAME, PORT, Traces, WeftProcess, answers, links_of, udp_ports_of, wait_until,
+    Conf, End, Ends, Family, NAME, PORT, Traces, WeftProcess, answers, links_of, udp_ports_of,
 };
 
 const THREADS: [&str; 3] = ["0", "1", "4"];

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use weft::lab::numbered::{FlowCheck, Numbered, NumberedOptions, NumberedReport, Replies};
 use weft::lab::traffic::{Amount, TcpReceiver, TcpSenders};
+use weft::lab::{PATIENCE, wait_until};
 
 use crate::accounts::{Bed, Setting};
 use crate::content::{finish_in_order, start_numbered};
@@ -160,7 +161,7 @@ fn flows_that_the_other_end_began_keep_their_order(bed: Bed) {
     for (asking, answering) in asking.iter().zip(&answering) {
         asking.connect(answering.local_addr().unwrap()).unwrap();
         answering.connect(asking.local_addr().unwrap()).unwrap();
-        answering.set_read_timeout(Some(crate::support::PATIENCE)).unwrap();
+        answering.set_read_timeout(Some(PATIENCE)).unwrap();
         // One datagram of A's is the only one that B's daemon ever writes to its TUN.
         asking.send(b"begin").unwrap();
         assert_eq!(answering.recv(&mut [0; 16]).unwrap(), 5);
@@ -200,7 +201,7 @@ fn flows_that_the_other_end_began_keep_their_order(bed: Bed) {
     flood.stop();
     let flood = finish_in_order(&bed, flood).forward;
     assert!(flood.lost > 0, "its queue was never full: {flood:?}");
-    crate::support::wait_until("the last datagram of every flow", || {
+    wait_until("the last datagram of every flow", || {
         for answering in &answering {
             answering.send(&sent.to_be_bytes()).unwrap();
         }

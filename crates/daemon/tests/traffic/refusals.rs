@@ -7,8 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use nix::mount::{MsFlags, mount};
-use nix::sched::{CloneFlags, unshare};
-use weft::lab::{self, Namespace};
+use weft::lab::{self, Namespace, mounts};
 
 use crate::support::{Conf, End, Ended, Ends, Family, NAME, PORT, Traces, WeftProcess, answers, links_of};
 
@@ -208,9 +207,8 @@ fn without_capability(capability: libc::c_ulong, mut command: Command) -> Comman
 /// Runs the command with another /dev/net: an empty one, or one whose device may not be opened.
 fn hide_tun_device(mut command: Command, with_forbidden_device: bool) -> Command {
     let hide = move || {
-        unshare(CloneFlags::CLONE_NEWNS)?;
+        mounts::separate()?;
         let none = None::<&Path>;
-        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
         mount(Some("tmpfs"), "/dev/net", Some("tmpfs"), MsFlags::MS_NODEV, none)?;
         if with_forbidden_device {
             let device = nix::sys::stat::makedev(10, 200);

@@ -7,9 +7,10 @@ use std::process::{Command, Output};
 use serde_json::Value;
 use tempfile::TempDir;
 use weft::lab::traffic::{Amount, TcpReceiver, TcpSenders};
+use weft::lab::wait_until;
 
 use crate::support::{
-    Conf, End, Ends, Family, NAME, PeerConf, WeftProcess, addresses_of, alone, answers, routes_of, wait_until,
+    Conf, End, Ends, Family, NAME, PeerConf, WeftProcess, addresses_of, alone, answers, routes_of,
 };
 
 const FLOWS: u32 = 4;

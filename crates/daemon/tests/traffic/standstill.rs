@@ -4,13 +4,13 @@ use std::net::SocketAddr;
 
 use nix::sys::signal::Signal;
 use weft::lab::counters::Counters;
-use weft::lab::link;
 use weft::lab::numbered::{Numbered, NumberedOptions};
 use weft::lab::traffic::{Amount, TcpReceiver, TcpSenders};
+use weft::lab::{link, wait_until};
 
 use crate::accounts::{Bed, Reading, Setting};
 use crate::content::{finish_in_order, start_numbered};
-use crate::support::{Conf, End, Ends, Family, NAME, WeftProcess, alone, answers, set_rate, wait_until};
+use crate::support::{Conf, End, Ends, Family, NAME, WeftProcess, alone, answers, set_rate};
 
 #[test]
 fn a_daemon_that_was_stopped_for_a_while_goes_on() {

@@ -9,11 +9,9 @@ use std::process::{Command, Output};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
-use weft::lab::Namespace;
+use weft::lab::{Namespace, PATIENCE, wait_until};
 
-use crate::support::{
-    Conf, End, Ends, Family, NAME, PATIENCE, PORT, PeerConf, Pty, WeftProcess, answers, links_of, wait_until,
-};
+use crate::support::{Conf, End, Ends, Family, NAME, PORT, PeerConf, Pty, WeftProcess, answers, links_of};
 
 /// A running `weft up`, and the directory with its file and its control socket.
 pub(crate) struct Running {

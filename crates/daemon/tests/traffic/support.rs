@@ -14,15 +14,13 @@
 use std::fmt::Write as _;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
-use weft::config::{Config, Endpoint, parse};
+use weft::config::{Config, parse};
 use weft::lab::emulator::{Emulator, LinkSpec};
 use weft::lab::link::{self, LinkOptions};
-use weft::lab::{self, Namespace};
+use weft::lab::{self, Namespace, PATIENCE};
 use weft::up::{Daemon, Options, UpError};
 use weft_tunnel::{PresharedKey, PrivateKey, PublicKey};
 
@@ -38,26 +36,6 @@ pub(crate) use traces::{Traces, addresses_of, links_of, routes_of, set_rate, udp
 pub(crate) const NAME: &str = "weft0";
 /// The UDP port in most tests.
 pub(crate) const PORT: u16 = 51820;
-/// How long an event is waited for before a test gives up.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-const TICK: Duration = Duration::from_millis(5);
-
-/// Waits until `condition` gives something.
-///
-/// # Panics
-/// When it does not within [`PATIENCE`].
-#[track_caller]
-pub(crate) fn wait_until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(value) = condition() {
-            return value;
-        }
-        assert!(start.elapsed() < PATIENCE, "waited {} s in vain: {what}", PATIENCE.as_secs());
-        std::thread::sleep(TICK);
-    }
-}
-
 /// Held by a test that loads the machine: two at once on two cores would starve each other.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
@@ -240,28 +218,14 @@ impl Conf {
     /// Writes the file `NAME.conf`, which only its owner may read.
     pub(crate) fn write(&self, directory: &Path, name: &str) -> PathBuf {
         let path = directory.join(format!("{name}.conf"));
-        let mut file = std::fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&path)
-            .unwrap();
-        io::Write::write_all(&mut file, self.text().as_bytes()).unwrap();
+        lab::write_private(&path, &self.text()).unwrap();
         path
     }
 
     /// Starts an interface of this configuration inside the test's own process.
     pub(crate) fn start(&self, namespace: &Namespace, options: &Options) -> Result<Daemon, UpError> {
         let config = self.parse(NAME);
-        let endpoints: Vec<Option<SocketAddr>> = config
-            .peers
-            .iter()
-            .map(|peer| match peer.endpoint {
-                Some(Endpoint::Address(address)) => Some(address),
-                _ => None,
-            })
-            .collect();
+        let endpoints = lab::endpoints_of(&config);
         namespace.run(|| Daemon::start(&config, &endpoints, options, || {}))
     }
 }

@@ -4,9 +4,9 @@ use std::time::Instant;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use weft::lab::link;
+use weft::lab::{PATIENCE, link, wait_until};
 
-use crate::support::{Daemon, Machine, NAME, PATIENCE, daemon_of, socket_of, wait_until};
+use crate::support::{Daemon, Machine, NAME, daemon_of, socket_of};
 
 /// Whether a process of somebody else's is there and not only its exit code.
 fn is_running(pid: Pid) -> bool {

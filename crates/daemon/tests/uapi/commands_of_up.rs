@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use nix::sys::signal::Signal;
+use weft::lab::wait_until;
 
-use crate::support::{Daemon, Machine, NAME, key, public_key, wait_until};
+use crate::support::{Daemon, Machine, NAME, key, public_key};
 
 fn up(machine: &Machine, file: &str) -> Daemon {
     let mut command = machine.command("weft");
@@ -97,7 +98,7 @@ fn down_removes_the_socket_that_a_killed_daemon_left() {
         assert_eq!(again.status.code(), Some(1), "{again:?}");
     }
     // What somebody answers on is nobody's leftover.
-    let mut daemon = Daemon::start(&machine);
+    let daemon = Daemon::start(&machine);
     let refused = machine.output("weft", &["down", NAME]);
     assert_eq!(refused.status.code(), Some(1), "{refused:?}");
     assert!(machine.has_socket(NAME) && daemon.is_running());

@@ -8,8 +8,9 @@ use std::process::Command;
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::libc;
+use weft::lab::wait_until;
 
-use crate::support::{Daemon, Machine, NAME, Pair, key, wait_until};
+use crate::support::{Daemon, Machine, NAME, Pair, key};
 
 nix::ioctl_write_ptr_bad!(set_iff, libc::TUNSETIFF, libc::ifreq);
 
@@ -88,7 +89,7 @@ fn a_plain_device_carries_traffic() {
         let mut command = machine.command("weft");
         command.args(["-f", NAME]).env("WG_TUN_FD", "101");
         hand_in(&mut command, tun.as_raw_fd(), 101);
-        let mut daemon = Daemon::spawn(machine, command);
+        let daemon = Daemon::spawn(machine, command);
         drop(tun);
         daemon.wait_until_ready(machine);
         daemon

@@ -3,7 +3,9 @@
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 
-use crate::support::{Daemon, Machine, NAME, PATIENCE, key, public_key, socket_of};
+use weft::lab::PATIENCE;
+
+use crate::support::{Daemon, Machine, NAME, key, public_key, socket_of};
 
 fn connect(machine: &Machine) -> UnixStream {
     let stream = machine.inside(|| UnixStream::connect(socket_of(NAME))).unwrap();
@@ -15,7 +17,7 @@ fn connect(machine: &Machine) -> UnixStream {
 #[test]
 fn wg_is_served_whatever_others_send() {
     let Some(machine) = Machine::new("wg_is_served_whatever_others_send", &["wg"]) else { return };
-    let mut daemon = Daemon::start(&machine);
+    let daemon = Daemon::start(&machine);
     let file = machine.file("key", &key(1).to_base64());
     machine.wg(&format!("set {NAME} private-key {file} peer {}", public_key(2)));
     let before = machine.wg(&format!("show {NAME} dump"));

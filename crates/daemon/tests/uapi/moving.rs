@@ -2,11 +2,10 @@
 
 use std::os::fd::AsRawFd as _;
 
-use weft::lab::Namespace;
-use weft::lab::link;
 use weft::lab::traffic::{Amount, TcpReceiver, TcpSenders};
+use weft::lab::{Namespace, link, wait_until};
 
-use crate::support::{NAME, Pair, inner, wait_until};
+use crate::support::{NAME, Pair, inner};
 
 /// Moves machine a's interface to `to`, and gives it its address there.
 fn move_to(pair: &Pair, to: &Namespace) {

@@ -36,7 +36,7 @@ fn a_port_that_is_taken_is_refused_and_all_stays() {
 #[test]
 fn a_second_daemon_leaves_the_first_alone() {
     let Some(machine) = Machine::new("a_second_daemon_leaves_the_first_alone", &["wg"]) else { return };
-    let mut daemon = Daemon::start(&machine);
+    let daemon = Daemon::start(&machine);
     let output = machine.output("weft", &[NAME]);
     let error = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{error}");

@@ -1,6 +1,7 @@
 //! `wg show` in all its forms, and `wg showconf`.
+use weft::lab::wait_until;
 
-use crate::support::{Daemon, Machine, NAME, key, preshared_key, public_key, wait_until};
+use crate::support::{Daemon, Machine, NAME, key, preshared_key, public_key};
 
 /// An interface with a peer that has everything, and one that has nothing.
 fn configured(test: &str) -> Option<(Machine, Daemon)> {

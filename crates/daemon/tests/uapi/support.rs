@@ -1,16 +1,11 @@
 //! Machines, the daemons on them, and the tools that configure these.
 
 use std::ffi::OsStr;
-use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
-use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
-use nix::mount::{MsFlags, mount};
-use nix::sched::{CloneFlags, setns, unshare};
 use tempfile::TempDir;
+use weft::lab::mounts::Mounts;
 use weft::lab::{self, Namespace};
 use weft_tunnel::{PresharedKey, PrivateKey, PublicKey};
 
@@ -22,44 +17,21 @@ pub(crate) use pair::{Pair, inner};
 
 /// The interface in most tests.
 pub(crate) const NAME: &str = "wg0";
-/// How long an event is waited for before a test gives up.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(45);
-const TICK: Duration = Duration::from_millis(5);
-
-/// Waits until `condition` gives something.
-#[track_caller]
-pub(crate) fn wait_until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(value) = condition() {
-            return value;
-        }
-        assert!(start.elapsed() < PATIENCE, "waited {} s in vain: {what}", PATIENCE.as_secs());
-        std::thread::sleep(TICK);
-    }
-}
-
 /// A network namespace with a /run of its own. Daemons in its background are killed with it.
 pub(crate) struct Machine {
     pub(crate) namespace: Namespace,
-    mounts: OwnedFd,
+    mounts: Mounts,
     files: TempDir,
 }
 
 impl Machine {
     /// `None` where that is not permitted or a tool is missing, which is said for `test`.
     pub(crate) fn new(test: &str, tools: &[&str]) -> Option<Self> {
-        if !lab::tun_permitted(test) {
+        if !lab::tun_permitted(test) || !lab::installed(test, tools) {
             return None;
         }
-        for tool in tools {
-            if find(tool).is_none() {
-                lab::not_run(test, &format!("{tool} is not installed"));
-                return None;
-            }
-        }
         let namespace = Namespace::new("machine").unwrap();
-        match own_run() {
+        match Mounts::with_empty(&["/var/run"]) {
             Ok(mounts) => Some(Self { namespace, mounts, files: tempfile::tempdir().unwrap() }),
             Err(error) => {
                 lab::not_run(test, &format!("cannot mount a /run: {error}"));
@@ -72,9 +44,7 @@ impl Machine {
     /// spawned it.
     pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = self.namespace.command(program);
-        let mounts = self.mounts.try_clone().unwrap();
-        // SAFETY: between fork and exec the closure makes a system call only.
-        unsafe { command.pre_exec(move || Ok(setns(mounts.as_fd(), CloneFlags::CLONE_NEWNS)?)) };
+        self.mounts.apply(&mut command).unwrap();
         let own = Path::new(env!("CARGO_BIN_EXE_weft")).parent().unwrap().display().to_string();
         let path = std::env::var("PATH").unwrap_or_else(|_| "/usr/sbin:/usr/bin:/sbin:/bin".to_owned());
         command.env("PATH", format!("{own}:{path}"));
@@ -117,25 +87,15 @@ impl Machine {
 
     /// Writes a file that only the owner may read, and gives its path.
     pub(crate) fn file(&self, name: &str, text: &str) -> String {
-        use std::os::unix::fs::OpenOptionsExt as _;
         let path = self.files.path().join(name);
-        let mut file = std::fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&path)
-            .unwrap();
-        io::Write::write_all(&mut file, text.as_bytes()).unwrap();
+        lab::write_private(&path, text).unwrap();
         path.to_str().unwrap().to_owned()
     }
 
     /// Runs `work` on a thread that sees the machine's network and files.
     pub(crate) fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         self.namespace.run(|| {
-            // A thread that shares its root and directory with others may not change its mounts.
-            unshare(CloneFlags::CLONE_FS).unwrap();
-            setns(self.mounts.as_fd(), CloneFlags::CLONE_NEWNS).unwrap();
+            self.mounts.enter().unwrap();
             work()
         })
     }
@@ -171,25 +131,6 @@ impl Drop for Machine {
 /// Where wg(8) looks for the interface.
 pub(crate) fn socket_of(name: &str) -> PathBuf {
     Path::new("/var/run/wireguard").join(format!("{name}.sock"))
-}
-
-fn find(tool: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|directory| directory.join(tool)).find(|file| file.is_file())
-}
-
-/// Mounts in which /run is empty.
-fn own_run() -> io::Result<OwnedFd> {
-    let make = || -> io::Result<OwnedFd> {
-        unshare(CloneFlags::CLONE_NEWNS)?;
-        let none = None::<&Path>;
-        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
-        let run = std::fs::canonicalize("/var/run")?;
-        mount(Some("tmpfs"), &run, Some("tmpfs"), MsFlags::empty(), none)?;
-        Ok(std::fs::File::open("/proc/thread-self/ns/mnt")?.into())
-    };
-    std::thread::scope(|scope| scope.spawn(make).join())
-        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// A peer's or an interface's own key, always the same for the same number.

@@ -2,7 +2,9 @@
 
 use std::process::Output;
 
-use crate::support::{Machine, daemon_of, key, public_key, wait_until};
+use weft::lab::wait_until;
+
+use crate::support::{Machine, daemon_of, key, public_key};
 
 const IF: &str = "wgq0";
 

@@ -1,18 +1,14 @@
 //! weft as a process of its own.
 
-use std::io::{self, BufRead as _, BufReader};
+use std::io;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
-use std::time::Instant;
+use std::process::Command;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use tempfile::TempDir;
-use weft::lab::Namespace;
+use weft::lab::{Namespace, Process};
 
-use super::{Conf, NAME, PATIENCE, wait_until};
+use super::{Conf, NAME};
 
 /// How a process ended, and what it had said.
 #[derive(Debug)]
@@ -23,22 +19,8 @@ pub(crate) struct Ended {
 
 /// `weft up` as a process of its own. Dropping it kills it.
 pub(crate) struct WeftProcess {
-    child: Child,
-    log: Arc<Log>,
-    reader: Option<JoinHandle<()>>,
+    process: Process,
     _directory: Option<TempDir>,
-}
-
-#[derive(Default)]
-struct Log {
-    state: Mutex<LogState>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct LogState {
-    lines: Vec<String>,
-    is_closed: bool,
 }
 
 impl WeftProcess {
@@ -71,22 +53,9 @@ impl WeftProcess {
         command
     }
 
-    /// Starts a command, and collects what it says on standard error.
-    pub(crate) fn spawn(namespace: &Namespace, mut command: Command) -> io::Result<Self> {
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = namespace.start(command)?;
-        let log = Arc::<Log>::default();
-        let stderr = child.stderr.take().unwrap();
-        let shared = Arc::clone(&log);
-        let reader = std::thread::spawn(move || {
-            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-                shared.lock().lines.push(line);
-                shared.changed.notify_all();
-            }
-            shared.lock().is_closed = true;
-            shared.changed.notify_all();
-        });
-        Ok(Self { child, log, reader: Some(reader), _directory: None })
+    /// Starts a command.
+    pub(crate) fn spawn(namespace: &Namespace, command: Command) -> io::Result<Self> {
+        Ok(Self { process: Process::start(namespace, command)?, _directory: None })
     }
 
     /// Waits for the line that says that everything is in place.
@@ -95,45 +64,34 @@ impl WeftProcess {
         self.wait_for_line("interface is up");
     }
 
-    /// Waits for a line on standard error that contains `text`, and gives it.
+    /// Waits for a line that contains `text`, and gives it.
     #[track_caller]
     pub(crate) fn wait_for_line(&self, text: &str) -> String {
-        let start = Instant::now();
-        let mut state = self.log.lock();
-        loop {
-            if let Some(line) = state.lines.iter().find(|line| line.contains(text)) {
-                return line.clone();
-            }
-            let left = PATIENCE.saturating_sub(start.elapsed());
-            assert!(
-                !state.is_closed && !left.is_zero(),
-                "weft did not say {text:?}, but:\n{}",
-                state.lines.join("\n")
-            );
-            state = self.log.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
+        self.process.wait_for_line(text)
     }
 
     /// What it has said so far.
     pub(crate) fn stderr(&self) -> String {
-        self.log.lock().lines.join("\n")
+        self.process.log()
     }
 
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+        self.process.pid().as_raw().cast_unsigned()
+    }
+
+    /// The most memory that it has had.
+    pub(crate) fn peak_memory_kib(&self) -> u64 {
+        self.process.peak_memory_kib().unwrap()
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(i32::try_from(self.child.id()).unwrap()), signal).unwrap();
+        self.process.signal(signal);
     }
 
     /// Waits until it ends.
     #[track_caller]
     pub(crate) fn wait(mut self) -> Ended {
-        let status = wait_for_exit(&mut self.child);
-        if let Some(reader) = self.reader.take() {
-            reader.join().unwrap();
-        }
+        let status = self.process.wait();
         Ended { code: status.code(), stderr: self.stderr() }
     }
 
@@ -145,23 +103,4 @@ impl WeftProcess {
         assert_eq!(ended.code, Some(0), "{ended:?}");
         ended
     }
-}
-
-impl Drop for WeftProcess {
-    fn drop(&mut self) {
-        // It has been waited for already if these fail.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Log {
-    fn lock(&self) -> MutexGuard<'_, LogState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-#[track_caller]
-fn wait_for_exit(child: &mut Child) -> ExitStatus {
-    wait_until("the process to end", || child.try_wait().unwrap())
 }

@@ -10,8 +10,7 @@ use std::thread::JoinHandle;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-
-use super::wait_until;
+use weft::lab::wait_until;
 
 /// A program and its terminal. Dropping it kills the program.
 pub(crate) struct Pty {

@@ -2,14 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::time::Instant;
 
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::route::RouteMessage;
-use weft::lab::Namespace;
-
-use super::{PATIENCE, TICK};
+use weft::lab::{Namespace, wait_until_ok};
 
 /// Everything of a namespace that a daemon could leave behind: links, addresses, routes of all tables, and UDP
 /// ports in use.
@@ -31,20 +28,15 @@ impl Traces {
     /// Waits until the namespace looks as it did then.
     #[track_caller]
     pub(crate) fn assert_restored(&self, namespace: &Namespace) {
-        let start = Instant::now();
-        loop {
+        wait_until_ok(|| {
             let now = Self::of(namespace);
             if now == *self {
-                return;
+                return Ok(());
             }
-            assert!(
-                start.elapsed() < PATIENCE,
-                "left behind: {:?}\nmissing: {:?}",
-                now.0.difference(&self.0).collect::<Vec<_>>(),
-                self.0.difference(&now.0).collect::<Vec<_>>()
-            );
-            std::thread::sleep(TICK);
-        }
+            let left: Vec<_> = now.0.difference(&self.0).collect();
+            let missing: Vec<_> = self.0.difference(&now.0).collect();
+            Err(format!("left behind: {left:?}\nmissing: {missing:?}"))
+        });
     }
 }
 

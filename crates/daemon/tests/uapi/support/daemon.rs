@@ -1,15 +1,14 @@
 //! A daemon in the foreground, as a process of its own.
 
-use std::fs::File;
+use std::ops::{Deref, DerefMut};
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Command, ExitStatus};
+use std::process::Command;
 
-use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{getsockopt, sockopt};
 use nix::unistd::Pid;
-use tempfile::TempDir;
+use weft::lab::{Process, wait_until};
 
-use super::{Machine, NAME, socket_of, wait_until};
+use super::{Machine, NAME, socket_of};
 
 /// Whose daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,10 +17,21 @@ pub(crate) enum Kind {
     WireguardGo,
 }
 
-/// It is killed when it is dropped.
-pub(crate) struct Daemon {
-    child: Child,
-    files: TempDir,
+/// A [`Process`] that serves an interface.
+pub(crate) struct Daemon(Process);
+
+impl Deref for Daemon {
+    type Target = Process;
+
+    fn deref(&self) -> &Process {
+        &self.0
+    }
+}
+
+impl DerefMut for Daemon {
+    fn deref_mut(&mut self) -> &mut Process {
+        &mut self.0
+    }
 }
 
 impl Daemon {
@@ -40,13 +50,10 @@ impl Daemon {
         };
         let mut command = machine.command(program);
         command.args(["-f", NAME]);
-        let mut daemon = Self::spawn(machine, command);
+        let daemon = Self::spawn(machine, command);
         if matches!(kind, Kind::WireguardGo) {
             // A wg(8) that asks earlier is refused, and removes the socket for that.
-            wait_until("wireguard-go listens", || {
-                assert!(daemon.is_running(), "it ended:\n{}", daemon.log());
-                daemon.log().contains("UAPI listener started").then_some(())
-            });
+            daemon.wait_for_line("UAPI listener started");
         }
         daemon.wait_until_ready(machine);
         daemon
@@ -59,51 +66,16 @@ impl Daemon {
 
     /// The same with this LOG_LEVEL.
     pub(crate) fn spawn_with_level(machine: &Machine, mut command: Command, level: &str) -> Self {
-        let files = tempfile::tempdir().unwrap();
-        let log = File::create(files.path().join("log")).unwrap();
-        command.env("LOG_LEVEL", level).stdout(log.try_clone().unwrap()).stderr(log);
-        Self { child: machine.namespace.start(command).unwrap(), files }
+        command.env("LOG_LEVEL", level);
+        Self(Process::start(&machine.namespace, command).unwrap())
     }
 
     #[track_caller]
-    pub(crate) fn wait_until_ready(&mut self, machine: &Machine) {
+    pub(crate) fn wait_until_ready(&self, machine: &Machine) {
         wait_until("the daemon answers", || {
-            assert!(self.child.try_wait().unwrap().is_none(), "it ended:\n{}", self.log());
+            assert!(self.is_running(), "it ended:\n{}", self.log());
             machine.output("wg", &["show", NAME, "listen-port"]).status.success().then_some(())
         });
-    }
-
-    pub(crate) fn log(&self) -> String {
-        std::fs::read_to_string(self.files.path().join("log")).unwrap_or_default()
-    }
-
-    pub(crate) fn pid(&self) -> Pid {
-        Pid::from_raw(i32::try_from(self.child.id()).unwrap())
-    }
-
-    pub(crate) fn is_running(&mut self) -> bool {
-        self.child.try_wait().unwrap().is_none()
-    }
-
-    pub(crate) fn signal(&self, signal: Signal) {
-        kill(self.pid(), signal).unwrap();
-    }
-
-    /// Waits until it ends by itself.
-    #[track_caller]
-    pub(crate) fn wait(&mut self) -> ExitStatus {
-        wait_until("the daemon ends", || self.child.try_wait().unwrap())
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        // It has been waited for already if these fail.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        if std::thread::panicking() {
-            eprintln!("--- daemon {}\n{}", self.pid(), self.log());
-        }
     }
 }
 

@@ -1,11 +1,11 @@
 //! Two machines with a cable and a tunnel between them.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
+use weft::lab::Stream;
 use weft::lab::link::{self, LinkOptions};
-use weft::lab::traffic::{Amount, TcpReceiver, TcpSenders};
 
-use super::{Daemon, Machine, NAME, key, public_key, wait_until};
+use super::{Daemon, Machine, NAME, key, public_key};
 
 /// The address of machine `number` in the tunnel.
 pub(crate) fn inner(number: u8) -> IpAddr {
@@ -59,45 +59,11 @@ impl Pair {
 
     /// A stream from a to b that goes on until it is ended.
     pub(crate) fn stream(&self) -> Stream {
-        let address = SocketAddr::new(inner(2), 0);
-        let receiver = self.b.namespace.run(|| TcpReceiver::listen(address)).unwrap();
-        let to = receiver.local_addr();
-        let senders = TcpSenders::start(&self.a.namespace, to, 1, Amount::Count(u64::MAX), 7).unwrap();
-        let stream = Stream { receiver, senders };
-        stream.goes_on();
-        stream
+        Stream::start(&self.a.namespace, &self.b.namespace, inner(2)).unwrap()
     }
 
     /// When machine a last shook hands with its peer, in Unix time.
     pub(crate) fn last_handshake(&self) -> String {
         self.a.wg(&format!("show {NAME} latest-handshakes"))
-    }
-}
-
-/// A TCP stream through the tunnel, whose content is checked.
-pub(crate) struct Stream {
-    receiver: TcpReceiver,
-    senders: TcpSenders,
-}
-
-impl Stream {
-    /// Waits until some more of it has arrived.
-    #[track_caller]
-    pub(crate) fn goes_on(&self) {
-        let wanted = self.receiver.bytes() + (1 << 20);
-        wait_until("the stream goes on", || (self.receiver.bytes() >= wanted).then_some(()));
-    }
-
-    /// Ends it and checks that all of it has arrived unharmed.
-    #[track_caller]
-    pub(crate) fn end(self) {
-        self.senders.stop();
-        for sent in self.senders.finish() {
-            assert_eq!(sent.error, None);
-            assert_eq!(sent.confirmed, sent.bytes);
-        }
-        for received in self.receiver.finish() {
-            assert_eq!((received.first_mismatch, received.error), (None, None));
-        }
     }
 }

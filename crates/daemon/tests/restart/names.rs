@@ -1,0 +1,103 @@
+//! Name servers of the interface while it is started again.
+
+use std::fs;
+use std::process::Stdio;
+
+use nix::sys::signal::Signal;
+use weft::lab::wait_until;
+
+use crate::manager::Doing;
+use crate::world::{World, file_of, file_of_b, key};
+
+const BEFORE: &str = "nameserver 198.51.100.53\noptions timeout:1\n";
+
+fn file(dns: &str) -> String {
+    file_of(1, dns, "Endpoint = 192.0.2.2:51820")
+}
+
+/// The two ends, of which A has an /etc of its own, where nobody but weft knows of name servers.
+fn up(test: &str) -> Option<World> {
+    let mut world = World::with_empty(test, &["/etc", "/var/lib"])?;
+    world.inside(|| fs::write("/etc/resolv.conf", BEFORE)).unwrap();
+    world.start_both(&file("DNS = 192.0.2.53, corp.example"), &file_of_b());
+    assert!(servers(&world).eq(["192.0.2.53"]), "{}", text(&world));
+    Some(world)
+}
+
+fn text(world: &World) -> String {
+    world.inside(|| fs::read_to_string("/etc/resolv.conf")).unwrap()
+}
+
+fn servers(world: &World) -> impl Iterator<Item = String> {
+    let text = text(world);
+    let lines = text.lines().filter_map(|line| line.strip_prefix("nameserver ").map(str::to_owned));
+    lines.collect::<Vec<_>>().into_iter()
+}
+
+#[test]
+fn name_servers_stay_through_a_restart_and_go_with_a_stop() {
+    let Some(mut world) = up("name_servers_stay_through_a_restart_and_go_with_a_stop") else { return };
+    let in_force = text(&world);
+    for _ in 0..2 {
+        world.stop_for_restart();
+        assert_eq!(text(&world), in_force, "nobody runs the interface, and names are looked up as before");
+        world.start();
+        assert_eq!(text(&world), in_force);
+    }
+    world.stop();
+    assert_eq!(text(&world), BEFORE);
+}
+
+#[test]
+fn other_name_servers_in_the_file_take_the_place_of_those_before() {
+    let test = "other_name_servers_in_the_file_take_the_place_of_those_before";
+    let Some(mut world) = up(test) else { return };
+    world.write(&file("DNS = 192.0.2.54"));
+    world.restart();
+    assert!(servers(&world).eq(["192.0.2.54"]), "{}", text(&world));
+    assert!(!text(&world).contains("corp.example"), "{}", text(&world));
+    world.write(&file(""));
+    world.restart();
+    assert_eq!(text(&world), BEFORE);
+    world.write(&file("DNS = 192.0.2.55"));
+    world.restart();
+    assert!(servers(&world).eq(["192.0.2.55"]), "{}", text(&world));
+    world.stop();
+    assert_eq!(text(&world), BEFORE);
+}
+
+#[test]
+fn name_servers_go_when_a_restart_becomes_a_stop() {
+    let Some(mut world) = up("name_servers_go_when_a_restart_becomes_a_stop") else { return };
+    world.manager.set(Doing::Restart);
+    world.signal(Signal::SIGTERM);
+    assert!(world.wait().success());
+    assert!(servers(&world).eq(["192.0.2.53"]), "{}", text(&world));
+    world.manager.set(Doing::Stop);
+    world.stop_post();
+    assert_eq!(text(&world), BEFORE);
+}
+
+#[test]
+fn what_another_interface_takes_back_meanwhile_is_set_again() {
+    let test = "what_another_interface_takes_back_meanwhile_is_set_again";
+    let Some(mut world) = up(test) else { return };
+    world.stop_for_restart();
+    // A start repairs what daemons have left that are gone, and this one is.
+    let text_of_other = format!("[Interface]\nPrivateKey = {}\n", *key(3).to_base64());
+    let path = world.manager.directory.path().join("weft1.conf");
+    fs::write(&path, text_of_other).unwrap();
+    let mut command = world.command(env!("CARGO_BIN_EXE_weft"));
+    world.manager.environment(&mut command);
+    command.arg("up").arg(&path).stderr(Stdio::null());
+    let mut other = world.a.start(command).unwrap();
+    let is_up = || world.weft(&["status", "weft1", "--sample", "0"]).status.success().then_some(());
+    wait_until("the other interface is up", is_up);
+    assert_eq!(text(&world), BEFORE);
+    world.start();
+    assert!(servers(&world).eq(["192.0.2.53"]), "{}", text(&world));
+    world.stop();
+    assert_eq!(text(&world), BEFORE);
+    world.weft_ok(&["down", "weft1"]);
+    assert!(other.wait().unwrap().success());
+}

@@ -1,0 +1,123 @@
+# What the daemon may do, and may not.
+
+the_sandbox_holds() {
+    drop_in /run weft@probe probe <<'UNIT'
+[Service]
+Type=oneshot
+ExecStart=
+ExecStart=/bin/bash /opt/weft-test/probe.sh
+ExecStopPost=
+LoadCredential=
+Restart=no
+WatchdogSec=0
+TimeoutStartSec=60
+StandardOutput=truncate:/out/probe
+StandardError=truncate:/out/probe.errors
+UNIT
+    # A device that nothing but DevicePolicy= keeps from being opened: fuse, or the loop devices.
+    for minor in 229 237 144; do
+        rm -f /opt/weft-test/device
+        mknod -m 666 /opt/weft-test/device c 10 $minor
+        if : <>/opt/weft-test/device; then break; fi
+    done 2>/dev/null
+    : <>/opt/weft-test/device
+    systemctl start weft@probe >&2
+    cat /out/probe >&2
+    local expected
+    expected="make a tun device
+open a UDP socket
+run a program
+see itself
+set it up
+write to the runtime directory"
+    is "$(sed -n 's/: done$//p' /out/probe | sort)" "$expected"
+    # The same without the sandbox, as root: what is refused then as well is the container's doing, and proves little.
+    unshare --mount --uts /bin/bash /opt/weft-test/probe.sh >/tmp/s/control 2>/dev/null
+    local kept own
+    kept=$(grep -c ': refused$' /out/probe)
+    own=$(comm -12 <(sed -n 's/: refused$//p' /out/probe | sort) <(sed -n 's/: done$//p' /tmp/s/control | sort) | wc -l)
+    say "refused in any case: $(sed -n 's/: refused$//p' /tmp/s/control | tr '\n' ';')"
+    echo "$kept attempts refused, $own of them by the sandbox alone"
+    is "$kept" "$(($(grep -c : /out/probe) - 6))"
+    [ "$own" -ge 20 ] || { say "too few of them prove something"; return 1; }
+    rm -r /run/systemd/system/weft@probe.service.d
+    systemctl daemon-reload
+}
+
+a_full_tunnel_has_a_profile_of_its_own() {
+    install -D -m 644 /opt/weft-test/full-tunnel.conf /etc/systemd/system/weft@full.service.d/full-tunnel.conf
+    systemctl daemon-reload
+    is "$(systemd-analyze verify --man=no 'weft@full.service' 2>&1 | grep -F weft || true)" ""
+    systemd-analyze security --no-pager 'weft@full.service' | tail -1
+    private /etc/wireguard/full.conf <<CONF
+[Interface]
+PrivateKey = $(cat /tmp/s/near.key)
+Address = 10.9.0.1/24
+PostUp = sysctl -w net.ipv4.conf.%i.forwarding=1
+PostUp = nft add table inet hook_of_%i
+PostDown = nft delete table inet hook_of_%i
+[Peer]
+PublicKey = $(cat /tmp/s/far.pub)
+AllowedIPs = 0.0.0.0/0
+Endpoint = 192.0.2.2:51821
+CONF
+    local valid_mark rules
+    sysctl -qw net.ipv4.conf.all.src_valid_mark=0
+    rules=$(ip rule)
+    systemctl stop weft@wg0
+    systemctl start weft@full
+    is "$(sysctl -n net.ipv4.conf.all.src_valid_mark)" 1
+    is "$(sysctl -n net.ipv4.conf.full.forwarding)" 1
+    nft list tables | grep -q "inet hook_of_full"
+    ip route get 198.51.100.1 | grep -q "dev full"
+    reach_far >&2
+    systemctl stop weft@full
+    is "$(sysctl -n net.ipv4.conf.all.src_valid_mark)" 0
+    is "$(ip rule)" "$rules"
+    is "$(nft list tables)" ""
+    systemctl start weft@wg0
+}
+
+the_daemon_may_be_root_where_it_has_to() {
+    local drop_ins=/etc/systemd/system/weft@root.service.d before
+    install -D -m 644 -t $drop_ins /opt/weft-test/full-tunnel.conf /opt/weft-test/as-root.conf
+    private /etc/wireguard/root.conf <<CONF
+[Interface]
+PrivateKey = $(cat /tmp/s/third.key)
+Address = 10.13.0.1/24
+DNS = 10.13.0.53
+PostUp = install -o root -m 600 /dev/null /etc/wireguard/made-by-%i
+PostDown = rm /etc/wireguard/made-by-%i
+CONF
+    systemctl daemon-reload
+    systemd-analyze security --no-pager 'weft@root.service' | tail -1
+    mv /etc/resolv.conf /tmp/s/resolv.conf
+    echo "nameserver 192.0.2.53" >/etc/resolv.conf
+    before=$(cat /etc/resolv.conf)
+    systemctl start weft@root
+    grep -q 10.13.0.53 /etc/resolv.conf
+    test -e /etc/wireguard/made-by-root
+    systemctl stop weft@root
+    is "$(show Result weft@root)" success
+    is "$(cat /etc/resolv.conf)" "$before"
+    refuse test -e /etc/wireguard/made-by-root
+    rm /etc/resolv.conf
+    mv /tmp/s/resolv.conf /etc/resolv.conf
+    # The directory is the user's again as soon as that runs an interface.
+    systemctl restart weft@wg0
+}
+
+ports_below_1024_need_one_capability_more() {
+    printf '[Interface]\nPrivateKey = %s\nListenPort = 500\n' "$(cat /tmp/s/third.key)" | private /etc/wireguard/low.conf
+    refuse systemctl start weft@low
+    systemctl stop weft@low
+    systemctl reset-failed weft@low
+    drop_in /etc weft@low port <<'UNIT'
+[Service]
+CapabilityBoundingSet=CAP_NET_ADMIN CAP_NET_BIND_SERVICE
+AmbientCapabilities=CAP_NET_ADMIN CAP_NET_BIND_SERVICE
+UNIT
+    systemctl start weft@low
+    is "$(wg show low listen-port)" 500
+    systemctl stop weft@low
+}
