@@ -13,7 +13,7 @@ use crate::ip::IpHeader;
 use crate::packet::{PlainSlab, Plaintext};
 use crate::path::PathLimit;
 use crate::peer::{Endpoint, PeerId};
-use crate::session::{Content, DATA_OVERHEAD, HandshakeKind, REJECT_AFTER_TIME, Refused, Shaken};
+use crate::session::{Admitted, Content, DATA_OVERHEAD, HandshakeKind, REJECT_AFTER_TIME, Refused, Shaken};
 use crate::timers::{KEEPALIVE_TIMEOUT, REKEY_TIMEOUT};
 use crate::transmit::{ControlQueue, MAX_CONTROL_MESSAGE, RecvMeta};
 use crate::tunnel::Tunnel;
@@ -148,9 +148,9 @@ impl Tunnel {
         if !control.has_room() {
             return Err(DropReason::ControlQueueFull);
         }
-        let admitted = self.gate.admit(meta.source.ip(), datagram, now);
-        let kind = match admitted {
-            Ok(kind) => kind,
+        let admitted = self.gate.admit(meta.source.ip(), datagram, self.by_key.len(), now);
+        let Admitted { kind, by_cookie } = match admitted {
+            Ok(admitted) => admitted,
             Err(Refused::Drop(reason)) => return Err(reason),
             Err(Refused::Cookie(reply)) => {
                 if control.push(meta.source, meta.local, &reply) {
@@ -159,7 +159,7 @@ impl Tunnel {
                 return Err(DropReason::CookieRequired);
             }
         };
-        if self.gate.is_under_load() && !self.sources.take(meta.source.ip(), now) {
+        if by_cookie && !self.sources.take(meta.source.ip(), now) {
             return Err(DropReason::HandshakeRateLimited);
         }
         let id = match kind {

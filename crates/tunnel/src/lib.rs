@@ -7,6 +7,7 @@ mod allowed_ips;
 #[cfg(feature = "bench-internals")]
 #[doc(hidden)]
 pub mod bench;
+mod bucket;
 mod change;
 mod config;
 mod drop_reason;
