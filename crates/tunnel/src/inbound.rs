@@ -79,6 +79,7 @@ impl Tunnel {
         }
         let has_moved = peer.endpoint != Some(Endpoint { address: meta.source, source: meta.local });
         let wants_rekey = peer.in_use(now).is_initiator_older_than(REKEY_ON_RECEIVE, now);
+        let is_limited = peer.limits.is_some();
         if opened.confirmed {
             let another_in_flight = peer.session.is_initiating();
             self.session_established(id, now, another_in_flight);
@@ -108,9 +109,21 @@ impl Tunnel {
         if !ecn::merge(meta.ecn, packet) {
             return Err(DropReason::CongestionNotEct);
         }
+        if is_limited && !self.may_come_from(id, len, now) {
+            return Err(DropReason::OverRateFromPeer);
+        }
         let len = u16::try_from(len).map_err(|_| DropReason::MalformedPlaintext)?;
         self.stats.opened += 1;
         Ok(Some(plain.commit(len)))
+    }
+
+    /// Whether the limit of what comes from the peer lets in a packet of so many bytes.
+    fn may_come_from(&mut self, id: PeerId, bytes: usize, now: Instant) -> bool {
+        let limits = self.peer_mut(id).and_then(|peer| peer.limits.as_deref_mut());
+        let Some(limit) = limits.and_then(|limits| limits.from_peer.as_mut()) else { return true };
+        let admitted = limit.admits(bytes, now);
+        limit.dropped += u64::from(!admitted);
+        admitted
     }
 
     fn handle_control(
