@@ -5,6 +5,7 @@ use std::fmt::Display;
 use comfy_table::{ContentArrangement, Table, presets};
 use ipnet::IpNet;
 use serde::Serialize;
+use weft_tunnel::{PeerLimits, Rate};
 
 use crate::cli::CheckArgs;
 use crate::config::Interface;
@@ -63,9 +64,12 @@ fn summary(config: &Config) -> String {
         return text + "no peers\n";
     }
     let mut peers = new_table();
-    peers.set_header(["peer", "endpoint", "allowed IPs", "keepalive", "preshared key"]);
+    let mut header = vec!["peer", "endpoint", "allowed IPs", "keepalive", "preshared key"];
+    let has_limits = config.peers.iter().any(|peer| peer.limits != PeerLimits::default());
+    header.extend(has_limits.then_some("limits"));
+    peers.set_header(header);
     for peer in &config.peers {
-        peers.add_row(peer_row(peer));
+        peers.add_row(peer_row(peer).into_iter().chain(has_limits.then(|| limits(&peer.limits))));
     }
     text += &format!("{peers}\n");
     text
@@ -115,6 +119,13 @@ fn peer_row(peer: &Peer) -> [String; 5] {
         peer.persistent_keepalive.map_or("off".to_owned(), |seconds| format!("{seconds} s")),
         if peer.preshared_key.is_some() { "yes" } else { "no" }.to_owned(),
     ]
+}
+
+fn limits(limits: &PeerLimits) -> String {
+    let limits = [("to it", limits.to_peer), ("from it", limits.from_peer)];
+    let limits = limits.into_iter().filter_map(|(way, rate)| Some(format!("{} {way}", rate?)));
+    let limits: Vec<String> = limits.collect();
+    if limits.is_empty() { "none".to_owned() } else { limits.join("\n") }
 }
 
 fn or(value: &impl Display, unset: bool, otherwise: &str) -> String {
@@ -209,6 +220,8 @@ struct PeerReport {
     endpoint: Option<String>,
     allowed_ips: Vec<String>,
     persistent_keepalive: Option<u16>,
+    limit_to_peer_bits_per_second: Option<u64>,
+    limit_from_peer_bits_per_second: Option<u64>,
 }
 
 impl<'a> Report<'a> {
@@ -299,6 +312,8 @@ impl PeerReport {
             endpoint: peer.endpoint.as_ref().map(ToString::to_string),
             allowed_ips: texts(&peer.allowed_ips),
             persistent_keepalive: peer.persistent_keepalive.map(Into::into),
+            limit_to_peer_bits_per_second: peer.limits.to_peer.map(Rate::bits_per_second),
+            limit_from_peer_bits_per_second: peer.limits.from_peer.map(Rate::bits_per_second),
         }
     }
 }

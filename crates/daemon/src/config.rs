@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
-use weft_tunnel::{PresharedKey, PrivateKey, PublicKey};
+use weft_tunnel::{PeerLimits, PresharedKey, PrivateKey, PublicKey};
 
 mod edit;
 mod finish;
@@ -91,6 +91,8 @@ pub struct Peer {
     pub allowed_ips: Vec<IpNet>,
     /// Seconds between keepalives that are sent whatever else is sent.
     pub persistent_keepalive: Option<NonZeroU16>,
+    /// How fast packets may go to it and come from it.
+    pub limits: PeerLimits,
     /// What people call it: the comment `# friendly_name = …`, which dashboards know.
     pub friendly_name: Option<String>,
 }

@@ -23,8 +23,8 @@ pub use diagnose::{diagnose, has_session, should_have_session, unready};
 pub use format::{age, bytes, rate, short_key};
 pub use recent::add_recent;
 pub use report::{
-    DropReport, HistogramReport, PeerReport, QueueReport, Rates, Recent, SendFailureReport, StageReport,
-    StatusReport, TimesReport, TunQueueReport, TunReport, TunnelReport, UdpReport,
+    DropReport, HistogramReport, LimitReport, PeerReport, QueueReport, Rates, Recent, SendFailureReport,
+    StageReport, StatusReport, TimesReport, TunQueueReport, TunReport, TunnelReport, UdpReport,
 };
 pub use stage::stage_of;
 pub use table::bucket_label;

@@ -141,7 +141,14 @@ fn every_wrong_line_is_named_with_its_file_line_and_key() {
         ("interface", "# weft: KilSwitch = on", "KilSwitch", "did you mean `KillSwitch`?"),
         ("interface", "# weft: Bogus = on", "Bogus", "no such setting"),
         ("interface", "# weft: a word about it", "", "a comment that begins with"),
-        ("peer", "# weft: KillSwitch = on", "KillSwitch", "[Interface]"),
+        ("peer", "# weft: KillSwitch = on", "KillSwitch", "belongs into [Interface]"),
+        ("peer", "# weft: RateToPeer = 50", "RateToPeer", "50Mbit"),
+        ("peer", "# weft: RateFromPeer = 0Mbit", "RateFromPeer", "1kbit"),
+        ("peer", "# weft: RateFromPeer = 50MB", "RateFromPeer", "kbit, Mbit or Gbit"),
+        ("peer", "# weft: RateFromPeer =", "RateFromPeer", "no value"),
+        ("peer", "# weft: RateToPer = 50Mbit", "RateToPer", "did you mean `RateToPeer`?"),
+        ("interface", "# weft: RateToPeer = 50Mbit", "RateToPeer", "belongs into [Peer]"),
+        ("interface", "# weft: DownloadLimit = 50Mbit", "DownloadLimit", "RateToPeer and RateFromPeer"),
         ("interface", "Adress = 10.0.0.1", "Adress", "did you mean `Address`?"),
         ("interface", "Jc = 4", "Jc", "no such key in [Interface]"),
         ("interface", "Endpoint = 192.0.2.1:1", "Endpoint", "belongs into [Peer]"),
@@ -286,7 +293,8 @@ fn every_key_of_wg_quick_and_of_weft_is_shown() {
         "[Interface]\nPrivateKey={KEY}\nDNS = 192.0.2.53, corp.example, ~.\nSaveConfig = true\n\
          PostUp = echo up # %i\nPreDown = wg set %i peer {PEER} remove\nPostUp = echo again\n\
          # weft: KillSwitch = allow-local\n#weft:mssclamp=on\n# weft: PathMtuDiscovery = on\n\
-         # weft: Metrics = [::1]:9586\n# weft: MetricsHost = GW.example, gw\n"
+         # weft: Metrics = [::1]:9586\n# weft: MetricsHost = GW.example, gw\n\
+         [Peer]\nPublicKey = {PEER}\n#weft: ratetopeer = 50 mbit\n# weft: RateFromPeer = 2Gbit\n"
     );
     let (_directory, path) = file("wg0.conf", text.as_bytes());
     let shown = run(&["check", path.to_str().unwrap()], "");
@@ -298,6 +306,8 @@ fn every_key_of_wg_quick_and_of_weft_is_shown() {
         "wg set %i peer …= remove",
         "allow-local",
         "[::1]:9586",
+        "50Mbit to it",
+        "2Gbit from it",
     ] {
         assert!(shown.stdout.contains(part), "{part} in:\n{}", shown.stdout);
     }
@@ -313,6 +323,9 @@ fn every_key_of_wg_quick_and_of_weft_is_shown() {
     assert_eq!(interface["kill_switch"], "allow-local");
     assert_eq!(interface["metrics"], "[::1]:9586");
     assert_eq!(interface["metrics_hosts"], serde_json::json!(["gw.example", "gw"]));
+    let peer = &report["peers"][0];
+    assert_eq!(peer["limit_to_peer_bits_per_second"], 50_000_000);
+    assert_eq!(peer["limit_from_peer_bits_per_second"], 2_000_000_000_u64);
     for key in ["save_config", "path_mtu_discovery", "mss_clamp"] {
         assert_eq!(interface[key], true, "{key}");
     }

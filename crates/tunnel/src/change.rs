@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 
 use crate::key::{PrivateKey, PublicKey};
+use crate::limits::{Limits, PeerLimits};
 use crate::path::PathLimit;
 use crate::peer::{Endpoint, NewPeer, NewSession, Previous};
 use crate::restore::Remembered;
@@ -35,6 +36,13 @@ pub enum Change {
         peer: PublicKey,
         /// Seconds, or none.
         interval: Option<NonZeroU16>,
+    },
+    /// Other limits of how fast packets may go to a peer and come from it. Sessions stay.
+    Limits {
+        /// The peer.
+        peer: PublicKey,
+        /// Its limits from now on.
+        limits: PeerLimits,
     },
     /// Prefixes that are given to a peer, from whoever had them, or taken away from it.
     AllowedIps {
@@ -107,6 +115,7 @@ impl Tunnel {
             Change::RemovePeer(key) => self.remove_peer(&key),
             Change::Endpoint { peer, endpoint } => self.set_endpoint(&peer, endpoint),
             Change::PersistentKeepalive { peer, interval } => self.set_keepalive(&peer, interval, now),
+            Change::Limits { peer, limits } => self.set_limits(&peer, limits, now),
             Change::AllowedIps { peer, add, remove } => self.change_allowed_ips(&peer, &add, &remove),
             Change::PresharedKey { peer, session } => self.replace_session(&peer, *session, true, now),
             Change::Session { peer, session } => self.replace_session(&peer, *session, false, now),
@@ -141,6 +150,12 @@ impl Tunnel {
             peer.timers.set_persistent_interval(interval, now);
         }
         self.reschedule(id);
+        true
+    }
+
+    fn set_limits(&mut self, key: &PublicKey, limits: PeerLimits, now: Instant) -> bool {
+        let Some(peer) = self.peer_by_key(key) else { return false };
+        Limits::change(&mut peer.limits, limits, now);
         true
     }
 

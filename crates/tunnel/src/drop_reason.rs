@@ -29,6 +29,8 @@ drop_reasons! {
     NoEndpoint => "no_endpoint",
     /// Outbound: longer than the path to the peer carries, and not to be fragmented; answered by ICMP.
     PacketTooBig => "packet_too_big",
+    /// Outbound: more than the limit of what is sent to the peer allows.
+    OverRateToPeer => "over_rate_to_peer",
     /// Outbound: the peer's staging was full and this packet was its oldest.
     StagingFull => "staging_full",
     /// Outbound: no handshake came through for 90 s (Rekey-Attempt-Time); what waited was given up.
@@ -67,6 +69,8 @@ drop_reasons! {
     MalformedPlaintext => "malformed_plaintext",
     /// Inbound: the inner source address is not in the peer's allowed-ips (cryptokey routing).
     SourceNotAllowed => "source_not_allowed",
+    /// Inbound: more than the limit of what comes from the peer allows.
+    OverRateFromPeer => "over_rate_from_peer",
     /// Inbound: marked Congestion Experienced outside, while the inner packet does not do ECN (RFC 6040).
     CongestionNotEct => "congestion_not_ect",
     /// Inbound: the TUN took nothing for over a second.

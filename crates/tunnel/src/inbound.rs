@@ -13,7 +13,7 @@ use crate::ip::IpHeader;
 use crate::packet::{PlainSlab, Plaintext};
 use crate::path::PathLimit;
 use crate::peer::{Endpoint, PeerId};
-use crate::session::{Content, DATA_OVERHEAD, HandshakeKind, REJECT_AFTER_TIME, Refused, Shaken};
+use crate::session::{Admitted, Content, DATA_OVERHEAD, HandshakeKind, REJECT_AFTER_TIME, Refused, Shaken};
 use crate::timers::{KEEPALIVE_TIMEOUT, REKEY_TIMEOUT};
 use crate::transmit::{ControlQueue, MAX_CONTROL_MESSAGE, RecvMeta};
 use crate::tunnel::Tunnel;
@@ -79,6 +79,7 @@ impl Tunnel {
         }
         let has_moved = peer.endpoint != Some(Endpoint { address: meta.source, source: meta.local });
         let wants_rekey = peer.in_use(now).is_initiator_older_than(REKEY_ON_RECEIVE, now);
+        let is_limited = peer.limits.is_some();
         if opened.confirmed {
             let another_in_flight = peer.session.is_initiating();
             self.session_established(id, now, another_in_flight);
@@ -108,9 +109,21 @@ impl Tunnel {
         if !ecn::merge(meta.ecn, packet) {
             return Err(DropReason::CongestionNotEct);
         }
+        if is_limited && !self.may_come_from(id, len, now) {
+            return Err(DropReason::OverRateFromPeer);
+        }
         let len = u16::try_from(len).map_err(|_| DropReason::MalformedPlaintext)?;
         self.stats.opened += 1;
         Ok(Some(plain.commit(len)))
+    }
+
+    /// Whether the limit of what comes from the peer lets in a packet of so many bytes.
+    fn may_come_from(&mut self, id: PeerId, bytes: usize, now: Instant) -> bool {
+        let limits = self.peer_mut(id).and_then(|peer| peer.limits.as_deref_mut());
+        let Some(limit) = limits.and_then(|limits| limits.from_peer.as_mut()) else { return true };
+        let admitted = limit.admits(bytes, now);
+        limit.dropped += u64::from(!admitted);
+        admitted
     }
 
     fn handle_control(
@@ -148,9 +161,9 @@ impl Tunnel {
         if !control.has_room() {
             return Err(DropReason::ControlQueueFull);
         }
-        let admitted = self.gate.admit(meta.source.ip(), datagram, now);
-        let kind = match admitted {
-            Ok(kind) => kind,
+        let admitted = self.gate.admit(meta.source.ip(), datagram, self.by_key.len(), now);
+        let Admitted { kind, by_cookie } = match admitted {
+            Ok(admitted) => admitted,
             Err(Refused::Drop(reason)) => return Err(reason),
             Err(Refused::Cookie(reply)) => {
                 if control.push(meta.source, meta.local, &reply) {
@@ -159,7 +172,7 @@ impl Tunnel {
                 return Err(DropReason::CookieRequired);
             }
         };
-        if self.gate.is_under_load() && !self.sources.take(meta.source.ip(), now) {
+        if by_cookie && !self.sources.take(meta.source.ip(), now) {
             return Err(DropReason::HandshakeRateLimited);
         }
         let id = match kind {

@@ -7,6 +7,7 @@ mod allowed_ips;
 #[cfg(feature = "bench-internals")]
 #[doc(hidden)]
 pub mod bench;
+mod bucket;
 mod change;
 mod config;
 mod drop_reason;
@@ -17,6 +18,7 @@ mod inbound;
 mod inspect;
 pub mod ip;
 mod key;
+mod limits;
 mod offload;
 mod outbound;
 mod packet;
@@ -39,6 +41,7 @@ pub use drop_reason::{DropCounters, DropReason};
 pub use event::Event;
 pub use inspect::each_segment;
 pub use key::{InvalidKey, PresharedKey, PrivateKey, PublicKey};
+pub use limits::{PeerLimits, Rate};
 pub use offload::Offload;
 pub use outbound::Outbound;
 pub use packet::{MAX_PACKET, PacketMut, PlainSlab, Plaintext, TAILROOM};

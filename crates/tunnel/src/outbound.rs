@@ -59,6 +59,13 @@ impl Tunnel {
         {
             return Err(DropReason::PacketTooBig);
         }
+        if let Some(limits) = &mut peer.limits
+            && let Some(limit) = &mut limits.to_peer
+            && !limit.admits(split::bytes_of_segments(packet, &header), now)
+        {
+            limit.dropped += split::segments(packet);
+            return Err(DropReason::OverRateToPeer);
+        }
         let can_seal = peer.in_use(now).can_seal(now);
         if !can_seal || !peer.staging.is_empty() {
             self.stage(id, packet);

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::config::PeerConfig;
 use crate::key::{PresharedKey, PrivateKey, PublicKey};
+use crate::limits::{Limit, Limits};
 use crate::path::PathLimit;
 use crate::peer_index::INDEX_BITS;
 use crate::session::{Session, SessionBuilder};
@@ -147,6 +148,8 @@ pub(crate) struct Peer {
     pub(crate) source_held_until: Option<Instant>,
     /// How many prefixes the table of allowed-ips has of it.
     pub(crate) prefixes: usize,
+    /// How fast packets may go to it and come from it; for most, as fast as they can.
+    pub(crate) limits: Option<Box<Limits>>,
     pub(crate) staging: Staging,
     pub(crate) timers: Timers,
     pub(crate) is_ready: bool,
@@ -167,6 +170,7 @@ impl Peer {
             path_limit: PathLimit::default(),
             source_held_until: None,
             prefixes: 0,
+            limits: None,
             staging: Staging::default(),
             timers: Timers::new(keepalive.map(Duration::from_secs), new.index, now),
             is_ready: false,
@@ -196,6 +200,9 @@ impl Peer {
     }
 
     pub(crate) fn snapshot(&self) -> PeerSnapshot {
+        let dropped = |limit: fn(&Limits) -> Option<&Limit>| {
+            self.limits.as_deref().and_then(limit).map_or(0, |limit| limit.dropped)
+        };
         PeerSnapshot {
             public_key: self.public_key,
             endpoint: self.endpoint.map(|endpoint| endpoint.address),
@@ -206,6 +213,8 @@ impl Peer {
             staged_bytes: self.staging.bytes(),
             path_limit: self.path_limit.known(),
             is_trying: self.timers.is_trying(),
+            over_rate_to_peer: dropped(|limits| limits.to_peer.as_ref()),
+            over_rate_from_peer: dropped(|limits| limits.from_peer.as_ref()),
         }
     }
 
@@ -237,4 +246,8 @@ pub struct PeerSnapshot {
     pub path_limit: Option<u16>,
     /// Whether a handshake is being tried and did not come through yet.
     pub is_trying: bool,
+    /// Packets to it that were dropped for its limit since that was set, as the wire would have seen them.
+    pub over_rate_to_peer: u64,
+    /// Packets from it that were dropped for its limit since that was set.
+    pub over_rate_from_peer: u64,
 }

@@ -5,8 +5,9 @@
 //! that takes them.
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use crate::bucket::Bucket;
 use crate::drop_reason::DropReason;
 use crate::icmp::{self, IcmpError};
 use crate::ip::IpHeader;
@@ -18,8 +19,8 @@ use crate::tunnel::Tunnel;
 const SLOTS: usize = 16;
 /// Answers of one kind a second, and at once. WireGuard for Linux is bound by the kernel's 1000 a second and 50 at
 /// once (net.ipv4.icmp_msgs_per_sec and icmp_msgs_burst) for the whole machine.
-const PER_SECOND: u32 = 100;
-const BURST: u32 = 32;
+const PER_SECOND: u64 = 100;
+const BURST: u64 = 32;
 
 /// Answers that wait for the TUN, and how many more may be given.
 #[derive(Debug, Default)]
@@ -28,29 +29,6 @@ pub(crate) struct Answers {
     unreachable: Bucket,
     /// Apart from the other: whoever looks for hosts that are not there must not make a black hole of a path.
     too_big: Bucket,
-}
-
-/// A token bucket.
-#[derive(Debug, Default)]
-struct Bucket {
-    /// Tokens that were taken and have not grown back.
-    taken: u32,
-    since: Option<Instant>,
-}
-
-impl Bucket {
-    fn take(&mut self, now: Instant) -> bool {
-        let interval = Duration::from_secs(1) / PER_SECOND;
-        let since = *self.since.get_or_insert(now);
-        let gained = now.duration_since(since).as_nanos() / interval.as_nanos();
-        if gained > 0 {
-            self.taken = self.taken.saturating_sub(u32::try_from(gained).unwrap_or(u32::MAX));
-            self.since = Some(now);
-        }
-        let granted = self.taken < BURST;
-        self.taken += u32::from(granted);
-        granted
-    }
 }
 
 impl Answers {
@@ -66,7 +44,7 @@ impl Answers {
             IcmpError::HostUnreachable => &mut self.unreachable,
             IcmpError::TooBig { .. } => &mut self.too_big,
         };
-        if self.waiting.len() >= SLOTS || !bucket.take(now) {
+        if self.waiting.len() >= SLOTS || !bucket.try_take(PER_SECOND, BURST, now) {
             return Offered::Suppressed;
         }
         self.waiting.push_back(answer);
@@ -119,6 +97,8 @@ impl Tunnel {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn answers_at(answers: &mut Answers, error: IcmpError, now: Instant, tries: usize) -> usize {

@@ -14,6 +14,7 @@ use boringtun::noise::handshake::parse_handshake_anon;
 use boringtun::noise::rate_limiter::RateLimiter;
 use boringtun::noise::{Packet, Tunn, TunnResult};
 
+use crate::bucket::Bucket;
 use crate::drop_reason::DropReason;
 use crate::key::{PresharedKey, PrivateKey, PublicKey};
 use crate::transmit::MAX_CONTROL_MESSAGE;
@@ -26,8 +27,14 @@ pub(crate) const REJECT_AFTER_TIME: Duration = Duration::from_secs(180);
 const SESSION_SLOTS: usize = 8;
 
 /// How many handshake messages a second are worked on before sources have to prove their address with a
-/// cookie. One costs about 200 µs, so this is at most a twenty-fifth of the packet thread.
+/// cookie. One costs 80 to 200 µs, so this is at most a twenty-fifth of the packet thread.
 const HANDSHAKES_PER_SECOND: u64 = 200;
+/// What of it was not used may be used at once later, twice for each peer: after a restart both ends of a peer may
+/// begin at the same time.
+const BURST_PER_PEER: u64 = 2;
+/// Whoever has no cookie gets no more than this at once, however many peers there are: 0.2 to 0.4 s of the packet
+/// thread, once, and then not again before it has grown back at the rate above.
+const MAX_BURST: u64 = 2000;
 
 /// What a handshake datagram is, once its mac1 proved that it was made for us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,69 +53,74 @@ pub(crate) enum Refused {
     Cookie([u8; 64]),
 }
 
+/// A handshake datagram that was let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Admitted {
+    pub(crate) kind: HandshakeKind,
+    /// Whether that was for its cookie: its source has only a share of its own then.
+    pub(crate) by_cookie: bool,
+}
+
 /// Checks handshake datagrams before any peer is touched: mac1, and under load a cookie (whitepaper,
 /// section 5.3).
 pub(crate) struct Gate {
     private_key: PrivateKey,
     public_key: PublicKey,
-    limiter: RateLimiter,
-    window_began: Option<Instant>,
-    in_window: u64,
+    // When there is load is decided here. boringtun would count anew each second, and save nothing for a burst, so of
+    // its limiters one never asks for a cookie and one always does.
+    trusting: RateLimiter,
+    asking: RateLimiter,
+    credit: Bucket,
 }
 
 impl Gate {
     pub(crate) fn new(private_key: PrivateKey) -> Self {
         let public_key = private_key.public_key();
         Self {
-            limiter: RateLimiter::new(&public_key.to_x25519(), HANDSHAKES_PER_SECOND),
+            trusting: RateLimiter::new(&public_key.to_x25519(), u64::MAX),
+            asking: RateLimiter::new(&public_key.to_x25519(), 0),
             private_key,
             public_key,
-            window_began: None,
-            in_window: 0,
+            credit: Bucket::default(),
         }
     }
 
-    /// Whether sources have to show a cookie now.
-    pub(crate) fn is_under_load(&self) -> bool {
-        self.in_window > HANDSHAKES_PER_SECOND
-    }
-
-    /// Lets a handshake initiation or response in, or says what to do with it.
+    /// Lets a handshake initiation or response in, or says what to do with it. `peers`: how many there are.
     pub(crate) fn admit(
         &mut self,
         source: IpAddr,
         datagram: &[u8],
+        peers: usize,
         now: Instant,
-    ) -> Result<HandshakeKind, Refused> {
-        if self.window_began.is_none_or(|began| now.duration_since(began) >= Duration::from_secs(1)) {
-            self.limiter.reset_count();
-            self.window_began = Some(now);
-            self.in_window = 0;
-        }
+    ) -> Result<Admitted, Refused> {
+        let burst = (BURST_PER_PEER * peers as u64).clamp(HANDSHAKES_PER_SECOND, MAX_BURST);
+        self.credit.refill(HANDSHAKES_PER_SECOND, now);
+        // Peers may have gone since.
+        self.credit.forgive(burst);
+        let by_cookie = !self.credit.has_token(burst);
+        let limiter = if by_cookie { &self.asking } else { &self.trusting };
         let mut cookie = [0; 64];
-        let packet = match self.limiter.verify_packet(Some(source), datagram, &mut cookie) {
+        let packet = match limiter.verify_packet(Some(source), datagram, &mut cookie) {
             Ok(packet) => packet,
-            Err(TunnResult::WriteToNetwork(_)) => {
-                self.in_window += 1;
-                return Err(Refused::Cookie(cookie));
-            }
+            Err(TunnResult::WriteToNetwork(_)) => return Err(Refused::Cookie(cookie)),
             Err(TunnResult::Err(WireGuardError::InvalidMac)) => {
                 return Err(Refused::Drop(DropReason::InvalidMac));
             }
             Err(_) => return Err(Refused::Drop(DropReason::MalformedDatagram)),
         };
-        self.in_window += 1;
-        match packet {
+        self.credit.take(u64::from(!by_cookie));
+        let kind = match packet {
             Packet::HandshakeInit(init) => {
                 parse_handshake_anon(&self.private_key.to_x25519(), &self.public_key.to_x25519(), &init)
                     .map(|half| HandshakeKind::Initiation(PublicKey::from_bytes(half.peer_static_public)))
-                    .map_err(|_| Refused::Drop(DropReason::UnknownPeer))
+                    .map_err(|_| Refused::Drop(DropReason::UnknownPeer))?
             }
-            Packet::HandshakeResponse(response) => Ok(HandshakeKind::Response(response.receiver_idx >> 8)),
+            Packet::HandshakeResponse(response) => HandshakeKind::Response(response.receiver_idx >> 8),
             Packet::PacketCookieReply(_) | Packet::PacketData(_) => {
-                Err(Refused::Drop(DropReason::MalformedDatagram))
+                return Err(Refused::Drop(DropReason::MalformedDatagram));
             }
-        }
+        };
+        Ok(Admitted { kind, by_cookie })
     }
 }
 

@@ -3,20 +3,16 @@
 
 use std::hash::BuildHasher;
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
+
+use crate::bucket::Bucket;
 
 /// Buckets. Sources that share one share its tokens.
 const BUCKETS: usize = 1024;
 /// Handshakes a second that one source may ask for, as WireGuard for Linux allows.
-const PER_SECOND: u32 = 20;
+const PER_SECOND: u64 = 20;
 /// Handshakes that it may ask for at once.
-const BURST: u32 = 5;
-
-#[derive(Clone, Copy)]
-struct Bucket {
-    tokens: u32,
-    filled: Option<Instant>,
-}
+const BURST: u64 = 5;
 
 /// The buckets, placed by a hash with a key of its own, so that nobody can choose to share one.
 pub(crate) struct SourceLimit {
@@ -27,7 +23,7 @@ pub(crate) struct SourceLimit {
 impl SourceLimit {
     pub(crate) fn new() -> Self {
         Self {
-            buckets: vec![Bucket { tokens: BURST, filled: None }; BUCKETS].into_boxed_slice(),
+            buckets: vec![Bucket::default(); BUCKETS].into_boxed_slice(),
             hasher: std::hash::RandomState::new(),
         }
     }
@@ -40,23 +36,14 @@ impl SourceLimit {
             IpAddr::V6(address) => (address.to_bits() >> 64) as u64,
         };
         let place = self.hasher.hash_one(key) as usize % BUCKETS;
-        let bucket = &mut self.buckets[place];
-        let filled = *bucket.filled.get_or_insert(now);
-        let interval = Duration::from_secs(1) / PER_SECOND;
-        let gained =
-            (now.duration_since(filled).as_nanos() / interval.as_nanos()).min(u128::from(BURST)) as u32;
-        if gained > 0 {
-            bucket.tokens = (bucket.tokens + gained).min(BURST);
-            bucket.filled = Some(now);
-        }
-        let granted = bucket.tokens > 0;
-        bucket.tokens = bucket.tokens.saturating_sub(1);
-        granted
+        self.buckets[place].try_take(PER_SECOND, BURST, now)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

@@ -36,6 +36,15 @@ pub(crate) fn longest_segment(packet: &PacketMut<'_>, header: &IpHeader) -> usiz
         .map_or(header.total_len, |(headers, segment)| (headers + segment).min(header.total_len))
 }
 
+/// Bytes of all packets that the wire will see of `packet`: its own unless it is a super-packet, whose headers come
+/// with each segment.
+pub(crate) fn bytes_of_segments(packet: &PacketMut<'_>, header: &IpHeader) -> usize {
+    shape(packet, header).map_or(header.total_len, |(headers, segment)| {
+        let payload = header.total_len.saturating_sub(headers);
+        payload + headers * payload.div_ceil(segment).max(1)
+    })
+}
+
 /// Bytes of the headers of a super-packet, and of the payload of each of its segments but the last.
 fn shape(packet: &PacketMut<'_>, header: &IpHeader) -> Option<(usize, usize)> {
     let bytes = packet.bytes();

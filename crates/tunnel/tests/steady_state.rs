@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use weft_tunnel::{
-    ControlQueue, Ecn, Offload, PacketMut, PeerBuilder, PeerConfig, PlainSlab, PrivateKey, PublicKey,
-    RecvMeta, TAILROOM, TransmitQueue, Tunnel, TunnelConfig,
+    Change, ControlQueue, Ecn, Offload, PacketMut, PeerBuilder, PeerConfig, PeerLimits, PlainSlab,
+    PrivateKey, PublicKey, Rate, RecvMeta, TAILROOM, TransmitQueue, Tunnel, TunnelConfig,
 };
 
 thread_local! {
@@ -119,12 +119,24 @@ fn send(
 
 #[test]
 fn a_packet_in_steady_state_allocates_nothing() {
+    steady_state(PeerLimits::default());
+}
+
+#[test]
+fn a_packet_of_a_limited_peer_allocates_nothing_either() {
+    let rate = Rate::from_bits_per_second(1_000_000_000_000);
+    steady_state(PeerLimits { to_peer: rate, from_peer: rate });
+}
+
+fn steady_state(limits: PeerLimits) {
     let keys = [PrivateKey::generate().unwrap(), PrivateKey::generate().unwrap()];
     let public = [keys[0].public_key(), keys[1].public_key()];
     let [key_a, key_b] = keys;
     let (mut a, mut b) = (end(key_a, public[1], 1, 2), end(key_b, public[0], 2, 1));
     let mut queue = TransmitQueue::new(8);
     let now = Instant::now();
+    assert!(a.tunnel.apply(Change::Limits { peer: public[1], limits }, now));
+    assert!(b.tunnel.apply(Change::Limits { peer: public[0], limits }, now));
 
     // The first packet brings the session up.
     let (mut template, len) = super_packet(1, 2);
@@ -187,7 +199,7 @@ fn a_datagram_that_is_not_authentic_leaves_nothing_allocated() {
     assert!(victim.tunnel.stats().cookies_sent > 0);
 }
 
-/// What an idle peer costs beside boringtun's own state: at most 4 KiB.
+/// What an idle peer costs beside boringtun's own state: at most 4 KiB, and limits are little of it.
 #[test]
 fn an_idle_peer_takes_little_memory() {
     const PEERS: u16 = 1000;
@@ -208,7 +220,17 @@ fn an_idle_peer_takes_little_memory() {
     for peer in (0..PEERS).map(build) {
         let _ = tunnel.insert_peer(peer, Instant::now());
     }
-    let each = (live() - before) / i64::from(PEERS);
+    let unlimited = (live() - before) / i64::from(PEERS);
+    let rate = Rate::from_bits_per_second(1_000_000);
+    let keys: Vec<PublicKey> = tunnel.peers().map(|peer| peer.public_key).collect();
+    let before_limits = live();
+    for peer in keys.iter().copied() {
+        let limits = PeerLimits { to_peer: rate, from_peer: rate };
+        assert!(tunnel.apply(Change::Limits { peer, limits }, Instant::now()));
+    }
+    let limits = (live() - before_limits) / i64::from(PEERS);
+    assert!((1..=128).contains(&limits), "{limits} bytes for the limits of a peer");
+    let each = unlimited + limits;
     // A session's keys and replay window are in the struct; it has nothing on the heap while nobody uses it.
     let boringtuns = size_of::<boringtun::noise::Tunn>() as i64;
     assert_eq!(tunnel.peers().count(), usize::from(PEERS));

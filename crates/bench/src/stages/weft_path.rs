@@ -8,7 +8,7 @@ use weft::cli::TunThreads;
 use weft::config::{Config, Endpoint, HostConfig, Interface, Peer, Table};
 use weft::lab::Namespace;
 use weft::up::{Daemon, Options};
-use weft_tunnel::PrivateKey;
+use weft_tunnel::{PeerLimits, PrivateKey};
 
 use super::ends::{MTU, PORT, Place, TUN};
 
@@ -43,6 +43,7 @@ impl Weft {
                     endpoint: Some(Endpoint::Address(endpoint)),
                     allowed_ips: vec![IpNet::from(place.other().inner())],
                     persistent_keepalive: None,
+                    limits: PeerLimits::default(),
                     friendly_name: None,
                 }],
             };

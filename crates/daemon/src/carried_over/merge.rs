@@ -131,6 +131,8 @@ fn merge(was: &StatePeer, base: Option<&BasePeer>, peer: &Peer, endpoint: Option
         } else {
             file.persistent_keepalive
         }),
+        // They come from the file alone.
+        limits: Some(peer.limits),
         allowed_ips: add(if keeps_ips { &was.allowed_ips } else { &peer.allowed_ips }),
         ..PeerChange::new(was.public_key)
     };
@@ -152,6 +154,7 @@ fn as_the_file_says(peer: &Peer, endpoint: Option<SocketAddr>) -> PeerChange {
         preshared_key: Some(peer.preshared_key.clone()),
         endpoint,
         persistent_keepalive: Some(peer.persistent_keepalive),
+        limits: Some(peer.limits),
         allowed_ips: add(&peer.allowed_ips),
         ..PeerChange::new(peer.public_key)
     }

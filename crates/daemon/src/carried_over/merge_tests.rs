@@ -4,7 +4,7 @@ use std::collections::HashMap as Map;
 use std::path::Path;
 use std::time::SystemTime;
 
-use weft_tunnel::PresharedKey;
+use weft_tunnel::{PeerLimits, PresharedKey};
 
 use super::super::state::{AtHandover, Base};
 use super::*;
@@ -48,6 +48,7 @@ fn runs(seed: u8, endpoint: Option<&str>, allowed_ips: &[&str]) -> PeerState {
         tx_bytes: 0,
         rx_bytes: 0,
         persistent_keepalive: None,
+        limits: PeerLimits::default(),
         allowed_ips: allowed_ips.iter().map(|prefix| prefix.parse().unwrap()).collect(),
     }
 }
@@ -108,6 +109,21 @@ fn an_untouched_file_brings_back_what_was_changed_while_it_ran() {
     let file = config(&own(1), &[(2, "Endpoint = vpn.example:1"), (3, "Endpoint = other.example:1")]);
     let left = self::left(&file, 0, Some(1), vec![runs(2, None, &[])]);
     assert_eq!(left.places(&file), [Place::LookUp, Place::Nowhere], "nobody asks for one that was removed");
+}
+
+#[test]
+fn limits_are_those_of_the_file() {
+    let file = |limit: &str| config(&own(1), &[(2, limit), (3, "# weft: RateFromPeer = 2Mbit")]);
+    let base = file("# weft: RateToPeer = 5Mbit\nAllowedIPs = 10.2.0.0/16");
+    let left = left(&base, 0, Some(1), vec![runs(2, None, &["10.2.0.0/16"]), runs(4, None, &[])]);
+    let limits = |model: &Model, seed| model.peer(&public(seed)).map(|peer| peer.limits);
+    let rate = |bits| PeerLimits { to_peer: weft_tunnel::Rate::from_bits_per_second(bits), from_peer: None };
+    let model = merged(&left, &base);
+    assert_eq!(limits(&model, 2), Some(rate(5_000_000)));
+    assert_eq!(limits(&model, 3), None, "it was removed, and stays so");
+    assert_eq!(limits(&model, 4), Some(PeerLimits::default()));
+    let model = merged(&left, &file("# weft: RateToPeer = 6Mbit\nAllowedIPs = 10.2.0.0/16"));
+    assert_eq!(limits(&model, 2), Some(rate(6_000_000)));
 }
 
 #[test]

@@ -1,3 +1,5 @@
+use weft_tunnel::PeerLimits;
+
 use super::*;
 use crate::control::PeerState;
 
@@ -25,6 +27,7 @@ fn state(given: &PrivateKey) -> State {
         tx_bytes: 7,
         rx_bytes: u64::MAX,
         persistent_keepalive: NonZeroU16::new(25),
+        limits: PeerLimits::default(),
         allowed_ips: vec!["10.0.0.0/16".parse().unwrap()],
     };
     let device =

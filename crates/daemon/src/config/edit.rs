@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use weft_tunnel::PublicKey;
 use zeroize::Zeroizing;
 
-use super::{Endpoint, key_file, values};
+use super::{Endpoint, key_file, values, wg_quick};
 use crate::control::{DeviceState, PeerState};
 
 /// What an interface is like, as far as its file tells.
@@ -100,7 +100,8 @@ struct Section<'a> {
     lines: Vec<Line<'a>>,
 }
 
-/// The sections with their lines; comments right above a section belong to it.
+/// The sections with their lines; comments right above a section belong to it, but for settings of weft's own, which
+/// belong to the section that they stand in.
 fn split(text: &str) -> Vec<Section<'_>> {
     let mut sections = vec![Section { kind: Kind::Other, lines: Vec::new() }];
     for line in text.lines() {
@@ -116,7 +117,9 @@ fn split(text: &str) -> Vec<Section<'_>> {
             }
             continue;
         };
-        let is_comment = |line: &Line<'_>| line.text().trim_start().starts_with('#');
+        let is_comment = |line: &Line<'_>| {
+            line.text().trim_start().starts_with('#') && wg_quick::setting_of(line.text()).is_none()
+        };
         let comments = above.lines.iter().rev().take_while(|line| is_comment(line)).count();
         let mut lines = above.lines.split_off(above.lines.len() - comments);
         lines.push(line);

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU16;
 
-use weft_tunnel::PrivateKey;
+use weft_tunnel::{PeerLimits, PrivateKey};
 
 use super::*;
 use crate::config::{Config, parse};
@@ -56,6 +56,7 @@ fn state_of(config: &Config) -> DeviceState {
         tx_bytes: 0,
         rx_bytes: 0,
         persistent_keepalive: peer.persistent_keepalive,
+        limits: peer.limits,
         allowed_ips: peer.allowed_ips.clone(),
     });
     DeviceState {
@@ -113,6 +114,7 @@ fn peers_come_and_go_with_their_comments() {
     device.peers.push(PeerState {
         public_key: PrivateKey::from_bytes([9; 32]).public_key(),
         persistent_keepalive: NonZeroU16::new(5),
+        limits: PeerLimits::default(),
         allowed_ips: vec!["10.3.0.0/16".parse().unwrap(), "fd03::/64".parse().unwrap()],
         ..device.peers[0].clone()
     });
@@ -129,6 +131,23 @@ fn peers_come_and_go_with_their_comments() {
     let edited = edit(TEXT, &saved(&device, &config.interface.addresses));
     assert_eq!(parsed(&edited).peers.len(), 0);
     assert!(edited.contains(KEY) && edited.contains("PostUp = echo up # %i"), "{}", *edited);
+}
+
+#[test]
+fn a_setting_goes_with_the_peer_that_it_is_about() {
+    let text = format!(
+        "[Interface]\nPrivateKey = {KEY}\n# weft: MssClamp = on\n[Peer]\nPublicKey = {PEER}\n\
+         # weft: RateToPeer = 5Mbit\n# weft: RateFromPeer = 1Mbit\n# At home.\n[Peer]\nPublicKey = {OTHER}\n"
+    );
+    let config = parsed(&text);
+    let mut device = state_of(&config);
+    assert_eq!(*edit(&text, &saved(&device, &[])), text);
+    device.peers.remove(0);
+    let edited = edit(&text, &saved(&device, &[]));
+    let expected = format!(
+        "[Interface]\nPrivateKey = {KEY}\n# weft: MssClamp = on\n# At home.\n[Peer]\nPublicKey = {OTHER}\n"
+    );
+    assert_eq!(*edited, expected);
 }
 
 #[test]

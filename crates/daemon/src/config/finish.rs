@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 
 use ipnet::IpNet;
-use weft_tunnel::PublicKey;
+use weft_tunnel::{PeerLimits, PublicKey};
 
 use super::Stage;
 use super::problem::{Notice, Problem};
@@ -160,6 +160,10 @@ fn finish_peer(index: usize, draft: PeerDraft, owners: &mut Owners) -> Option<Pe
         endpoint: draft.endpoint.value,
         allowed_ips,
         persistent_keepalive: draft.persistent_keepalive.value.flatten(),
+        limits: PeerLimits {
+            to_peer: draft.rate_to_peer.value.flatten(),
+            from_peer: draft.rate_from_peer.value.flatten(),
+        },
         friendly_name: draft.friendly_name,
     })
 }

@@ -100,8 +100,6 @@ pub enum Problem {
     NotASetting,
     #[error("there is no such setting of weft{}", did_you_mean_setting(*.suggestion))]
     UnknownSetting { suggestion: Option<&'static str> },
-    #[error("settings of weft belong into [Interface]; move the line there")]
-    MisplacedSetting,
     #[error("is missing; add `PrivateKey = …` to this section (`weft genkey` makes one)")]
     MissingPrivateKey,
     #[error("is missing; add `PublicKey = …` to this section (`weft pubkey` tells it on the other end)")]
@@ -152,7 +150,11 @@ fn did_you_mean(suggestion: Option<&'static str>) -> String {
 
 fn did_you_mean_setting(suggestion: Option<&'static str>) -> String {
     suggestion.map_or_else(
-        || "; they are KillSwitch, PathMtuDiscovery, MssClamp, Metrics and MetricsHost".to_owned(),
+        || {
+            "; in [Interface] there are KillSwitch, PathMtuDiscovery, MssClamp, Metrics and MetricsHost, in [Peer] \
+             RateToPeer and RateFromPeer"
+                .to_owned()
+        },
         |key| format!("; did you mean `{key}`?"),
     )
 }

@@ -73,6 +73,8 @@ proptest! {
     #[test]
     fn no_message_holds_a_private_key(lines in prop::collection::vec(line(), 0..30), seed in any::<[u8; 32]>()) {
         let key = PrivateKey::from_bytes(seed).to_base64();
+        // Nobody tells it from a public one there.
+        let lines: Vec<_> = lines.into_iter().filter(|line| line != "PublicKey = {key}").collect();
         let text = lines.join("\n").replace("{key}", &key);
         let told = told(&parse_text(&text));
         prop_assert!(!told.contains(&key[..43]), "{told}");

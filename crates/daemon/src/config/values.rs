@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU16;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use weft_tunnel::{PresharedKey, PrivateKey, PublicKey};
+use weft_tunnel::{PresharedKey, PrivateKey, PublicKey, Rate};
 
 use super::problem::{Problem, Shown};
 use super::{Dns, Endpoint, KillSwitch, MAX_MTU, MIN_MTU, Table};
@@ -84,6 +84,26 @@ pub(super) fn persistent_keepalive(text: &str) -> Result<Option<NonZeroU16>, Pro
     decimal_u16(text)
         .map(NonZeroU16::new)
         .ok_or_else(|| value(text, "write seconds from 1 to 65535, or `off`"))
+}
+
+/// A rate with its unit; nothing for `off`.
+pub(super) fn rate(text: &str) -> Result<Option<Rate>, Problem> {
+    const EXPECTED: &str = "write a rate with its unit, kbit, Mbit or Gbit, like 50Mbit (1 Mbit is 1,000,000 bits a \
+                            second), from 1kbit to 1000Gbit, or `off`";
+    const UNITS: [(&str, u64); 3] = [("kbit", 1000), ("mbit", 1_000_000), ("gbit", 1_000_000_000)];
+    const MAX: u64 = 1000 * 1_000_000_000;
+    if text.eq_ignore_ascii_case("off") {
+        return Ok(None);
+    }
+    let written = text.to_ascii_lowercase();
+    let unit =
+        UNITS.into_iter().find_map(|(unit, bits)| Some((written.strip_suffix(unit)?.trim_end(), bits)));
+    let bits = unit.and_then(|(number, bits)| {
+        let is_number = number.bytes().all(|byte| byte.is_ascii_digit());
+        is_number.then(|| number.parse::<u64>().ok()?.checked_mul(bits))?
+    });
+    let rate = bits.filter(|bits| *bits <= MAX).and_then(Rate::from_bits_per_second);
+    rate.map(Some).ok_or_else(|| value(text, EXPECTED))
 }
 
 /// An address with an optional prefix length, host bits kept.
@@ -307,6 +327,39 @@ mod tests {
         assert_eq!(mtu("65455").unwrap(), 65_455);
         assert!(mtu("575").is_err());
         assert!(mtu("65456").is_err());
+    }
+
+    #[test]
+    fn a_rate_has_a_unit_and_is_something() {
+        for (text, bits) in [
+            ("1kbit", 1000),
+            ("50Mbit", 50_000_000),
+            ("50 mbit", 50_000_000),
+            ("2GBIT", 2_000_000_000),
+            ("1000Gbit", 1_000_000_000_000),
+        ] {
+            assert_eq!(rate(text).unwrap().map(Rate::bits_per_second), Some(bits), "{text}");
+        }
+        assert_eq!(rate("Off").unwrap(), None);
+        for text in [
+            "",
+            "50",
+            "Mbit",
+            "0Mbit",
+            "-1Mbit",
+            "+1Mbit",
+            "1.5Gbit",
+            "50Mb",
+            "50MB",
+            "50Mbps",
+            "50MiBit",
+            "1001Gbit",
+            "20000000000000Gbit",
+            "5 0Mbit",
+            "on",
+        ] {
+            assert!(rate(text).is_err(), "{text}");
+        }
     }
 
     #[test]

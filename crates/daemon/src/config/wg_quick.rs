@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use weft_tunnel::{PresharedKey, PrivateKey, PublicKey};
+use weft_tunnel::{PresharedKey, PrivateKey, PublicKey, Rate};
 use zeroize::Zeroizing;
 
 use super::finish::finish;
@@ -17,8 +17,8 @@ use crate::metrics::{Address, HostName, MetricsConfig};
 /// Parses the text of a wg-quick file. `source` is what messages call the file.
 ///
 /// Keys are case-insensitive, `#` begins a comment except in commands, where the shell reads it; a byte order mark and
-/// CRLF are fine. A comment line `# weft: KEY = VALUE` in `[Interface]` is a setting of weft's own, which others pass
-/// over. All errors are collected, none ends the parsing.
+/// CRLF are fine. A comment line `# weft: KEY = VALUE` is a setting of weft's own, which others pass over. All errors are
+/// collected, none ends the parsing.
 pub fn parse(text: &str, source: &Path, interface: InterfaceName) -> Result<Parsed, ConfigErrors> {
     let mut reports = Reports::new(source.into());
     let mut drafts = Drafts::default();
@@ -98,7 +98,10 @@ const INTERFACE_KEYS: [&str; 13] = [
 const PEER_KEYS: [&str; 6] =
     ["PublicKey", "PresharedKey", "PresharedKeyFile", "AllowedIPs", "Endpoint", "PersistentKeepalive"];
 /// Settings of weft's own, in comments of [Interface].
-const SETTINGS: [&str; 5] = ["KillSwitch", "PathMtuDiscovery", "MssClamp", "Metrics", "MetricsHost"];
+const INTERFACE_SETTINGS: [&str; 5] =
+    ["KillSwitch", "PathMtuDiscovery", "MssClamp", "Metrics", "MetricsHost"];
+/// Settings of weft's own, in comments of [Peer].
+const PEER_SETTINGS: [&str; 2] = ["RateToPeer", "RateFromPeer"];
 
 /// A single-valued key: the last line with it counts.
 pub(super) struct Slot<T> {
@@ -178,6 +181,8 @@ pub(super) struct PeerDraft {
     pub(super) endpoint: Slot<Endpoint>,
     pub(super) allowed_ips: Vec<(usize, IpNet)>,
     pub(super) persistent_keepalive: Slot<Option<std::num::NonZeroU16>>,
+    pub(super) rate_to_peer: Slot<Option<Rate>>,
+    pub(super) rate_from_peer: Slot<Option<Rate>>,
     pub(super) friendly_name: Option<String>,
 }
 
@@ -259,25 +264,47 @@ impl Drafts {
             return reports.error(line, None, Problem::NotASetting);
         };
         let (written, value) = (written.trim(), value.trim());
-        let interface = match (section, &mut self.interface) {
-            (Section::Refused, _) => return,
-            (Section::Interface, Some(interface)) => interface,
-            _ => return reports.error(line, shown_key(written), Problem::MisplacedSetting),
+        let known = |settings: &[&'static str]| {
+            settings.iter().copied().find(|setting| setting.eq_ignore_ascii_case(written))
         };
-        let Some(key) = SETTINGS.into_iter().find(|key| key.eq_ignore_ascii_case(written)) else {
-            let shown = shown_key(written);
-            let suggestion = shown.and_then(|written| closest(written, SETTINGS.into_iter()));
-            return reports.error(line, shown, Problem::UnknownSetting { suggestion });
+        let (own, other, belongs) = match section {
+            Section::Refused => return,
+            Section::None => (None, None, ""),
+            Section::Interface => (known(&INTERFACE_SETTINGS), known(&PEER_SETTINGS), "Peer"),
+            Section::Peer => (known(&PEER_SETTINGS), known(&INTERFACE_SETTINGS), "Interface"),
         };
-        let host = &mut interface.host;
-        match key {
-            "KillSwitch" => host.kill_switch.set(values::kill_switch(value), line, key, reports),
-            "PathMtuDiscovery" => host.path_mtu_discovery.set(values::on_off(value), line, key, reports),
-            "MssClamp" => host.mss_clamp.set(values::on_off(value), line, key, reports),
-            "Metrics" => host.metrics.set(values::metrics(value), line, key, reports),
+        match (own, section, &mut self.interface, self.peers.last_mut()) {
+            (Some(key), Section::Interface, Some(interface), _) => {
+                interface.host.set(key, value, line, reports);
+            }
+            (Some(key), Section::Peer, _, Some(peer)) => peer.set_own(key, value, line, reports),
+            (None, Section::None, ..) => {
+                reports.error(line, shown_key(written), Problem::OutsideSection);
+            }
+            _ if let Some(key) = other => {
+                let problem = Problem::WrongSection { section: section.name(), belongs };
+                reports.error(line, Some(key), problem);
+            }
             _ => {
-                for name in value.split(',') {
-                    host.metrics_hosts.extend(reports.ok(line, key, values::metrics_host(name.trim())));
+                let shown = shown_key(written);
+                let settings = INTERFACE_SETTINGS.into_iter().chain(PEER_SETTINGS);
+                let suggestion = shown.and_then(|written| closest(written, settings));
+                reports.error(line, shown, Problem::UnknownSetting { suggestion });
+            }
+        }
+    }
+}
+
+impl HostDraft {
+    fn set(&mut self, key: &'static str, text: &str, line: usize, reports: &mut Reports) {
+        match key {
+            "KillSwitch" => self.kill_switch.set(values::kill_switch(text), line, key, reports),
+            "PathMtuDiscovery" => self.path_mtu_discovery.set(values::on_off(text), line, key, reports),
+            "MssClamp" => self.mss_clamp.set(values::on_off(text), line, key, reports),
+            "Metrics" => self.metrics.set(values::metrics(text), line, key, reports),
+            _ => {
+                for name in text.split(',') {
+                    self.metrics_hosts.extend(reports.ok(line, key, values::metrics_host(name.trim())));
                 }
             }
         }
@@ -348,6 +375,13 @@ impl PeerDraft {
                 }
             }
         }
+    }
+}
+
+impl PeerDraft {
+    fn set_own(&mut self, key: &'static str, text: &str, line: usize, reports: &mut Reports) {
+        let slot = if key == "RateToPeer" { &mut self.rate_to_peer } else { &mut self.rate_from_peer };
+        slot.set(values::rate(text), line, key, reports);
     }
 }
 

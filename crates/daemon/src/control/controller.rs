@@ -84,6 +84,7 @@ impl Controller {
                 endpoint: peer.endpoint,
                 has_preshared_key: peer.preshared_key.is_some(),
                 persistent_keepalive: peer.persistent_keepalive.map(Into::into),
+                limits: peer.limits,
                 allowed_ips: peer.allowed_ips.iter().map(ToString::to_string).collect(),
             });
             let configured = Configured {
@@ -123,6 +124,7 @@ impl Control for Controller {
                 tx_bytes: live.map_or(0, |live| live.sent_bytes),
                 rx_bytes: live.map_or(0, |live| live.received_bytes),
                 persistent_keepalive: peer.persistent_keepalive,
+                limits: peer.limits,
                 allowed_ips: peer.allowed_ips.clone(),
             }
         });

@@ -5,7 +5,7 @@ use std::num::NonZeroU16;
 use std::time::SystemTime;
 
 use ipnet::IpNet;
-use weft_tunnel::{PresharedKey, PrivateKey, PublicKey};
+use weft_tunnel::{PeerLimits, PresharedKey, PrivateKey, PublicKey};
 
 /// An interface and its peers at one moment.
 #[derive(Clone, Debug)]
@@ -37,6 +37,8 @@ pub struct PeerState {
     pub rx_bytes: u64,
     /// Seconds between keepalives that are sent whatever else is sent.
     pub persistent_keepalive: Option<NonZeroU16>,
+    /// How fast packets may go to it and come from it. wg(8) knows nothing of it.
+    pub limits: PeerLimits,
     /// Its allowed-ips, in the order in which they were added.
     pub allowed_ips: Vec<IpNet>,
 }
@@ -71,6 +73,9 @@ pub struct PeerChange {
     pub endpoint: Option<SocketAddr>,
     /// A new keepalive interval, or none.
     pub persistent_keepalive: Option<Option<NonZeroU16>>,
+    /// Other limits. Those of a peer that stays are kept by whoever cannot say them, also where all peers are
+    /// replaced.
+    pub limits: Option<PeerLimits>,
     /// Whether its allowed-ips are taken away before `allowed_ips` are gone through.
     pub replace_allowed_ips: bool,
     /// Prefixes given to the peer (and taken from whoever had them), or taken away.
@@ -87,6 +92,7 @@ impl PeerChange {
             preshared_key: None,
             endpoint: None,
             persistent_keepalive: None,
+            limits: None,
             replace_allowed_ips: false,
             allowed_ips: Vec::new(),
         }

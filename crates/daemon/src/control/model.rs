@@ -8,7 +8,7 @@ use std::num::NonZeroU16;
 
 use ipnet::IpNet;
 use weft_tunnel::{
-    Change, NewPeer, NewSession, PeerBuilder, PeerConfig, PresharedKey, PrivateKey, PublicKey,
+    Change, NewPeer, NewSession, PeerBuilder, PeerConfig, PeerLimits, PresharedKey, PrivateKey, PublicKey,
 };
 
 use super::{AllowedIpChange, DeviceChange, PeerChange};
@@ -40,6 +40,8 @@ pub struct ModelPeer {
     pub endpoint: Option<SocketAddr>,
     /// Seconds between keepalives that are sent whatever else is sent.
     pub persistent_keepalive: Option<NonZeroU16>,
+    /// How fast packets may go to it and come from it.
+    pub limits: PeerLimits,
     /// Its own prefixes, the oldest first.
     pub allowed_ips: Vec<IpNet>,
     /// Those of its session, and of sessions before it that may still be in use; the newest last.
@@ -189,6 +191,7 @@ impl Model {
                     preshared_key: change.preshared_key.clone().flatten(),
                     endpoint: change.endpoint,
                     persistent_keepalive: change.persistent_keepalive.flatten(),
+                    limits: change.limits.unwrap_or_default(),
                     allowed_ips: Vec::new(),
                     indices: Vec::new(),
                 };
@@ -233,6 +236,12 @@ impl Model {
         {
             peer.persistent_keepalive = interval;
             changes.push(Change::PersistentKeepalive { peer: key, interval });
+        }
+        if let Some(limits) = change.limits
+            && limits != peer.limits
+        {
+            peer.limits = limits;
+            changes.push(Change::Limits { peer: key, limits });
         }
         change_allowed_ips(key, &added, &[], &mut changes);
         if own.is_some() {
@@ -320,6 +329,9 @@ fn add_peer(builder: &PeerBuilder, peer: &mut ModelPeer, indices: &mut HashSet<u
     let built = with_fresh_index(indices, || builder.build(config.clone()), NewPeer::index);
     peer.indices = vec![built.index()];
     out.push(Change::AddPeer(Box::new(built)));
+    if peer.limits != PeerLimits::default() {
+        out.push(Change::Limits { peer: peer.public_key, limits: peer.limits });
+    }
     change_allowed_ips(peer.public_key, rest, &[], out);
 }
 

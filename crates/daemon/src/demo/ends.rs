@@ -12,7 +12,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
-use weft_tunnel::PrivateKey;
+use weft_tunnel::{PeerLimits, PrivateKey};
 
 use super::account::Account;
 use crate::cli::TunArgs;
@@ -112,6 +112,7 @@ fn config(name: &str, place: usize, keys: &[PrivateKey; 2]) -> Result<Config, Er
             endpoint: Some(Endpoint::Address(SocketAddr::new(outer(1 - place).addr(), PORT))),
             allowed_ips: vec![IpNet::from(address_v4.addr()), IpNet::from(address_v6.addr())],
             persistent_keepalive: None,
+            limits: PeerLimits::default(),
             friendly_name: None,
         }],
     })

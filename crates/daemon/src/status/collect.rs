@@ -6,12 +6,12 @@ use std::net::SocketAddr;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use weft_tun::{TunOffload, TunStatsSnapshot};
-use weft_tunnel::{DropCounters, PeerSnapshot, PublicKey, TunnelStats};
+use weft_tunnel::{DropCounters, PeerLimits, PeerSnapshot, PublicKey, Rate, TunnelStats};
 
 use super::device;
 use super::report::{
-    DropReport, HistogramReport, PeerReport, QueueReport, SendFailureReport, StageReport, StatusReport,
-    TimesReport, TunQueueReport, TunReport, TunnelReport, UdpReport,
+    DropReport, HistogramReport, LimitReport, PeerReport, QueueReport, SendFailureReport, StageReport,
+    StatusReport, TimesReport, TunQueueReport, TunReport, TunnelReport, UdpReport,
 };
 use super::stage::stage_of;
 use crate::dataplane::{Histogram, SendFailure, Snapshot, Stage, Times};
@@ -70,6 +70,8 @@ pub struct ConfiguredPeer {
     pub has_preshared_key: bool,
     /// Seconds between its keepalives.
     pub persistent_keepalive: Option<u16>,
+    /// How fast packets may go to it and come from it.
+    pub limits: PeerLimits,
     /// Its allowed-ips.
     pub allowed_ips: Vec<String>,
 }
@@ -290,6 +292,8 @@ fn report_of(
         endpoint: endpoint.map(|endpoint| endpoint.to_string()),
         persistent_keepalive: peer.persistent_keepalive,
         allowed_ips: peer.allowed_ips.clone(),
+        limit_to_peer: limit(peer.limits.to_peer, live.map(|live| live.over_rate_to_peer)),
+        limit_from_peer: limit(peer.limits.from_peer, live.map(|live| live.over_rate_from_peer)),
         ..PeerReport::default()
     };
     live.map_or(at_rest.clone(), |live| PeerReport {
@@ -299,6 +303,13 @@ fn report_of(
         rx_bytes: live.received_bytes,
         staged_bytes: live.staged_bytes as u64,
         ..at_rest
+    })
+}
+
+fn limit(rate: Option<Rate>, dropped: Option<u64>) -> Option<LimitReport> {
+    rate.map(|rate| LimitReport {
+        bits_per_second: rate.bits_per_second(),
+        dropped_packets: dropped.unwrap_or_default(),
     })
 }
 
@@ -327,6 +338,7 @@ mod tests {
             endpoint: Some("192.0.2.1:1".parse().unwrap()),
             has_preshared_key: true,
             persistent_keepalive: Some(25),
+            limits: PeerLimits { to_peer: None, from_peer: Rate::from_bits_per_second(8000) },
             allowed_ips: vec!["10.0.0.0/8".to_owned()],
         };
         let idle = PublicKey::from_bytes([8; 32]);
@@ -346,6 +358,8 @@ mod tests {
                 last_handshake: Some(since + Duration::from_secs(60)),
                 path_limit: None,
                 is_trying: true,
+                over_rate_to_peer: 0,
+                over_rate_from_peer: 3,
                 sent_bytes: 1,
                 received_bytes: 2,
                 staged_bytes: 9,
@@ -374,6 +388,8 @@ mod tests {
         assert_eq!((busy.latest_handshake_ms, busy.persistent_keepalive), (Some(30_000), Some(25)));
         assert!(busy.is_trying && busy.has_preshared_key && busy.endpoint.is_none());
         assert_eq!(busy.friendly_name.as_deref(), Some("office"));
+        assert_eq!(busy.limit_to_peer, None);
+        assert_eq!(busy.limit_from_peer, Some(LimitReport { bits_per_second: 8000, dropped_packets: 3 }));
         // Not in the tunnel: where it was said to be, and at rest.
         assert_eq!((idle.endpoint.as_deref(), idle.latest_handshake_ms), (Some("192.0.2.1:1"), None));
         assert_eq!((report.queues.staged_bytes, report.queues.control_waiting), (9, 4));

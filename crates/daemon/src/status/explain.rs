@@ -12,6 +12,8 @@ pub(super) fn explain(reason: DropReason) -> Option<(Level, &'static str, &'stat
     Some(match reason {
         // These have checks of their own, with the numbers around them.
         UdpSendFailed | DatagramTooLong | NoEndpoint | ReplayedHandshake => return None,
+        // What the operator asked for; the table of the peers tells whose they were.
+        OverRateToPeer | OverRateFromPeer => return None,
         // Strays and duplicates of any network, and what belongs to the start of a session.
         MalformedDatagram | UnknownReceiverIndex | NoSession | UnexpectedHandshake | PeerRemoved => {
             return None;

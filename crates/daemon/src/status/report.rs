@@ -276,8 +276,24 @@ pub struct PeerReport {
     pub persistent_keepalive: Option<u16>,
     /// Its allowed-ips.
     pub allowed_ips: Vec<String>,
+    /// How fast packets may go to it, if that is limited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit_to_peer: Option<LimitReport>,
+    /// How fast packets may come from it, if that is limited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit_from_peer: Option<LimitReport>,
     /// How fast it sends and receives, where two reports could be compared.
     pub rates: Option<Rates>,
+}
+
+/// A limit of a peer, in one direction.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LimitReport {
+    /// Bits of inner IP packets that may pass in a second.
+    pub bits_per_second: u64,
+    /// Packets that were more and so were dropped, as the wire would see them.
+    pub dropped_packets: u64,
 }
 
 /// Bytes a second: of the UDP payload, or for a queue of the TUN of its IP packets.

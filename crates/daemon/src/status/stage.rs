@@ -7,7 +7,7 @@ pub fn stage_of(reason: DropReason) -> (&'static str, &'static str) {
     use DropReason::*;
     match reason {
         MalformedPacket => ("outbound", "tun"),
-        NoPeer | PacketTooBig => ("outbound", "routing"),
+        NoPeer | PacketTooBig | OverRateToPeer => ("outbound", "routing"),
         NoEndpoint | StagingFull | HandshakeTimeout | PeerRemoved => ("outbound", "session"),
         UdpSendFailed | DatagramTooLong | ControlQueueFull => ("outbound", "udp"),
         MalformedDatagram | TruncatedDatagram => ("inbound", "udp"),
@@ -15,7 +15,7 @@ pub fn stage_of(reason: DropReason) -> (&'static str, &'static str) {
         InvalidMac | CookieRequired | HandshakeRateLimited | UnknownPeer | ReplayedHandshake
         | UnexpectedHandshake => ("inbound", "handshake"),
         InvalidTag | Replayed | MalformedPlaintext | CongestionNotEct => ("inbound", "decryption"),
-        SourceNotAllowed => ("inbound", "routing"),
+        SourceNotAllowed | OverRateFromPeer => ("inbound", "routing"),
         TunStalled | TunWriteFailed => ("inbound", "tun"),
     }
 }

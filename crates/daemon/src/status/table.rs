@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use comfy_table::{Cell, Color, ContentArrangement, Table, presets};
 
 use super::format::{age, bytes, rate};
-use super::report::{PeerReport, StatusReport};
+use super::report::{LimitReport, PeerReport, StatusReport};
 use crate::finding::{self, Finding};
 
 /// Entries of a list that are shown; the others are counted. `--json` has them all.
@@ -214,7 +214,20 @@ fn tun_queues(report: &StatusReport) -> Table {
 
 /// A total, and below it the rate if it is known.
 fn amount(total: u64, speed: Option<u64>) -> Cell {
-    Cell::new(speed.map_or_else(|| bytes(total), |speed| format!("{}\n{}", bytes(total), rate(speed))))
+    limited(total, speed, &None)
+}
+
+/// A total, and below it the rate if it is known, and the limit if there is one.
+fn limited(total: u64, speed: Option<u64>, limit: &Option<LimitReport>) -> Cell {
+    let mut lines = vec![bytes(total)];
+    lines.extend(speed.map(rate));
+    if let Some(limit) = limit {
+        lines.push(format!("limit {}", rate(limit.bits_per_second / 8)));
+        if limit.dropped_packets > 0 {
+            lines.push(format!("{} dropped", limit.dropped_packets));
+        }
+    }
+    Cell::new(lines.join("\n"))
 }
 
 fn peers(report: &StatusReport) -> Table {
@@ -242,8 +255,8 @@ fn peer_row(peer: &PeerReport) -> Vec<Cell> {
         Cell::new(name),
         Cell::new(peer.endpoint.as_deref().unwrap_or("not known")),
         handshake,
-        amount(peer.rx_bytes, peer.rates.map(|rates| rates.rx_bytes_per_second)),
-        amount(peer.tx_bytes, peer.rates.map(|rates| rates.tx_bytes_per_second)),
+        limited(peer.rx_bytes, peer.rates.map(|rates| rates.rx_bytes_per_second), &peer.limit_from_peer),
+        limited(peer.tx_bytes, peer.rates.map(|rates| rates.tx_bytes_per_second), &peer.limit_to_peer),
         Cell::new(shortened(&peer.allowed_ips)),
         Cell::new(peer.persistent_keepalive.map_or("off".to_owned(), |seconds| format!("{seconds} s"))),
     ]

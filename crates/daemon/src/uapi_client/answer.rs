@@ -3,7 +3,7 @@
 use std::num::NonZeroU16;
 use std::time::{Duration, SystemTime};
 
-use weft_tunnel::{PresharedKey, PrivateKey, PublicKey};
+use weft_tunnel::{PeerLimits, PresharedKey, PrivateKey, PublicKey};
 use zeroize::Zeroizing;
 
 use super::{Reported, endpoint};
@@ -152,6 +152,7 @@ fn new_peer(public_key: PublicKey) -> PeerState {
         tx_bytes: 0,
         rx_bytes: 0,
         persistent_keepalive: None,
+        limits: PeerLimits::default(),
         allowed_ips: Vec::new(),
     }
 }

@@ -261,6 +261,7 @@ pub(super) fn device_change(config: &Config, endpoints: &[Option<SocketAddr>]) -
         preshared_key: Some(peer.preshared_key.clone()),
         endpoint: endpoints.get(place).copied().flatten(),
         persistent_keepalive: Some(peer.persistent_keepalive),
+        limits: Some(peer.limits),
         replace_allowed_ips: true,
         allowed_ips: peer.allowed_ips.iter().copied().map(AllowedIpChange::Add).collect(),
         ..PeerChange::new(peer.public_key)

@@ -170,6 +170,7 @@ fn told(old: &Config, new: &Config, state: &DeviceState) -> Vec<String> {
             ("endpoint", endpoint && peer.endpoint.is_some()),
             ("allowed IPs", sorted(&is.allowed_ips) != sorted(&peer.allowed_ips)),
             ("keepalive", is.persistent_keepalive != peer.persistent_keepalive),
+            ("rate limits", is.limits != peer.limits),
         ];
         let parts: Vec<&str> =
             parts.into_iter().filter(|(_, differs)| *differs).map(|(part, _)| part).collect();

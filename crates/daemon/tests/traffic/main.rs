@@ -24,6 +24,7 @@ mod capture;
 mod content;
 mod flood;
 mod lifecycle;
+mod limits;
 mod live_changes;
 mod order;
 mod refusals;

@@ -21,7 +21,7 @@ fn weft(directory: &Path, arguments: &[&str]) -> Output {
     command.args(arguments).env_remove("RUST_LOG").env("WEFT_RUNTIME_DIR", directory).output().unwrap()
 }
 
-fn status(directory: &Path) -> Value {
+pub(crate) fn status(directory: &Path) -> Value {
     let output = weft(directory, &["status", NAME, "--json", "--sample", "0"]);
     assert!(output.status.success(), "{output:?}");
     let mut json: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -30,7 +30,7 @@ fn status(directory: &Path) -> Value {
 
 /// The steps that a reload of `conf` tells.
 #[track_caller]
-fn reload(directory: &Path, conf: &Conf, arguments: &[&str]) -> Vec<String> {
+pub(crate) fn reload(directory: &Path, conf: &Conf, arguments: &[&str]) -> Vec<String> {
     let file = conf.write(directory, NAME);
     let output = weft(directory, &[&["reload", "--json", file.to_str().unwrap()], arguments].concat());
     assert!(output.status.success(), "{output:?}");
@@ -38,7 +38,7 @@ fn reload(directory: &Path, conf: &Conf, arguments: &[&str]) -> Vec<String> {
     report["steps"].as_array().unwrap().iter().map(|step| step.as_str().unwrap().to_owned()).collect()
 }
 
-fn up(ends: &Ends, end: End, conf: &Conf) -> (WeftProcess, TempDir) {
+pub(crate) fn up(ends: &Ends, end: End, conf: &Conf) -> (WeftProcess, TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let file = conf.write(directory.path(), NAME);
     let namespace = ends.namespace(end);

@@ -154,6 +154,8 @@ pub(crate) struct PeerConf {
     pub(crate) endpoint: Option<SocketAddr>,
     pub(crate) allowed_ips: Vec<String>,
     pub(crate) persistent_keepalive: Option<u16>,
+    /// What stands behind `# weft:`.
+    pub(crate) settings: Vec<&'static str>,
 }
 
 impl Conf {
@@ -239,6 +241,7 @@ impl PeerConf {
             endpoint: None,
             allowed_ips: Vec::new(),
             persistent_keepalive: None,
+            settings: Vec::new(),
         }
     }
 
@@ -255,6 +258,9 @@ impl PeerConf {
         }
         if let Some(seconds) = self.persistent_keepalive {
             writeln!(text, "PersistentKeepalive = {seconds}").unwrap();
+        }
+        for setting in &self.settings {
+            writeln!(text, "# weft: {setting}").unwrap();
         }
         text
     }

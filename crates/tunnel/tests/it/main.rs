@@ -6,6 +6,7 @@ mod change;
 mod forge;
 mod handshake;
 mod icmp;
+mod limits;
 mod load;
 mod paths;
 mod rekey;

@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
+use weft_tunnel::Rate;
 
 use super::*;
 
@@ -77,6 +78,7 @@ impl Tunnel {
             | Change::Resumed { peer, .. }
             | Change::Restore { peer, .. }
             | Change::Endpoint { peer, .. }
+            | Change::Limits { peer, .. }
             | Change::PresharedKey { peer, .. }
             | Change::Session { peer, .. } => assert!(self.peers.contains_key(peer)),
             Change::PrivateKey(_) | Change::Mtu(_) => {}
@@ -149,6 +151,35 @@ fn peers_wait_for_a_key_and_leave_with_it() {
     changes.iter().for_each(|change| tunnel.apply(change));
     assert_eq!(tunnel, Tunnel::default());
     assert_eq!(model.peer_count(), 2, "they are still configured");
+}
+
+#[test]
+fn limits_are_changed_by_who_knows_them_and_kept_by_everybody_else() {
+    let limits = |bits| PeerLimits { to_peer: Rate::from_bits_per_second(bits), from_peer: None };
+    let limited = |bits| PeerChange { limits: Some(limits(bits)), ..with(1, &["10.0.0.0/8"]) };
+    let mut model = Model::default();
+    model.change(&peers(vec![limited(1000)]));
+    let key_change = DeviceChange { private_key: Some(Some(own_key())), ..Default::default() };
+    let changes = model.change(&key_change);
+    let [Change::PrivateKey(_), Change::AddPeer(_), Change::Limits { peer, limits: told }] = &changes[..]
+    else {
+        panic!("{changes:?}")
+    };
+    assert_eq!((*peer, *told), (key(1), limits(1000)));
+
+    // As `wg setconf` does.
+    let all = DeviceChange { replace_peers: true, ..peers(vec![with(1, &["10.0.0.0/8"])]) };
+    assert!(model.change(&all).is_empty());
+    assert_eq!(model.peer(&key(1)).unwrap().limits, limits(1000));
+    assert!(model.change(&peers(vec![limited(1000)])).is_empty());
+    let changes = model.change(&DeviceChange { replace_peers: true, ..peers(vec![limited(2000)]) });
+    assert!(
+        matches!(changes[..], [Change::Limits { limits: told, .. }] if told == limits(2000)),
+        "{changes:?}"
+    );
+    let none = PeerChange { limits: Some(PeerLimits::default()), ..with(1, &["10.0.0.0/8"]) };
+    let changes = model.change(&peers(vec![none]));
+    assert!(matches!(changes[..], [Change::Limits { limits: told, .. }] if told == PeerLimits::default()));
 }
 
 #[test]

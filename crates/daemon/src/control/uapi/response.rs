@@ -121,7 +121,7 @@ pub fn write_errno(errno: Errno, out: &mut impl Write) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use weft_tunnel::{PresharedKey, PrivateKey, PublicKey};
+    use weft_tunnel::{PeerLimits, PresharedKey, PrivateKey, PublicKey};
 
     use super::*;
 
@@ -153,6 +153,7 @@ mod tests {
             tx_bytes: 0,
             rx_bytes: 0,
             persistent_keepalive: None,
+            limits: PeerLimits::default(),
             allowed_ips: Vec::new(),
         };
         let full = PeerState {
@@ -163,6 +164,7 @@ mod tests {
             tx_bytes: 7,
             rx_bytes: u64::MAX,
             persistent_keepalive: NonZeroU16::new(25),
+            limits: PeerLimits::default(),
             allowed_ips: vec!["10.0.0.0/8".parse().unwrap(), "fd00::1/128".parse().unwrap()],
         };
         let state = DeviceState {
@@ -200,6 +202,7 @@ mod tests {
                 tx_bytes: 0,
                 rx_bytes: 0,
                 persistent_keepalive: None,
+                limits: PeerLimits::default(),
                 allowed_ips,
             };
             let state = DeviceState { private_key: None, listen_port: 0, fw_mark: 0, peers: vec![peer] };

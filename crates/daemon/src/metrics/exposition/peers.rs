@@ -1,10 +1,10 @@
 //! Metrics for each peer: those that WireGuard's dashboards know from prometheus_wireguard_exporter, under the same
-//! names and labels, and two of weft's own.
+//! names and labels, and some of weft's own.
 
 use std::fmt;
 
 use super::{Labels, Writer};
-use crate::status::{PeerReport, StatusReport, should_have_session};
+use crate::status::{LimitReport, PeerReport, StatusReport, should_have_session};
 
 pub(super) fn write(report: &StatusReport, writer: &mut Writer<'_>) -> fmt::Result {
     let nets: Vec<String> = report.peers.iter().map(|peer| peer.allowed_ips.join(",")).collect();
@@ -33,7 +33,29 @@ pub(super) fn write(report: &StatusReport, writer: &mut Writer<'_>) -> fmt::Resu
         "weft_peer_staged_bytes",
         "Bytes of packets that wait for a session with the peer.",
         peers().map(|peer| (labels(peer), peer.0.staged_bytes)),
+    )?;
+    let limits =
+        || peers().flat_map(|peer| limits(peer.0).map(move |(direction, limit)| (peer, direction, limit)));
+    writer.gauges(
+        "weft_peer_limit_bits_per_second",
+        "Bits of inner IP packets that may pass in a second, for each direction of a peer that is limited.",
+        limits().map(|(peer, direction, limit)| (with(labels(peer), direction), limit.bits_per_second)),
+    )?;
+    writer.counters(
+        "weft_peer_limit_dropped_packets",
+        "Packets of the peer that were more than its limit lets pass, since that was set.",
+        limits().map(|(peer, direction, limit)| (with(labels(peer), direction), limit.dropped_packets)),
     )
+}
+
+/// The directions in which a peer is limited.
+fn limits(peer: &PeerReport) -> impl Iterator<Item = (&'static str, &LimitReport)> {
+    let limits = [("outbound", &peer.limit_to_peer), ("inbound", &peer.limit_from_peer)];
+    limits.into_iter().filter_map(|(direction, limit)| Some((direction, limit.as_ref()?)))
+}
+
+fn with<'l>([key, allowed_ips, name]: Labels<'l, 3>, direction: &'static str) -> Labels<'l, 4> {
+    [key, allowed_ips, name, ("direction", direction)]
 }
 
 fn labels<'l>((peer, nets): (&'l PeerReport, &'l String)) -> Labels<'l, 3> {

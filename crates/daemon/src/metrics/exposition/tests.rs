@@ -1,7 +1,7 @@
 use weft_tunnel::DropReason;
 
 use super::*;
-use crate::status::{DropReport, PeerReport, StageReport};
+use crate::status::{DropReport, LimitReport, PeerReport, StageReport};
 
 fn report() -> StatusReport {
     let mut report = StatusReport {
@@ -14,6 +14,7 @@ fn report() -> StatusReport {
             tx_bytes: 7,
             rx_bytes: 9,
             latest_handshake_ms: Some(30_000),
+            limit_from_peer: Some(LimitReport { bits_per_second: 50_000_000, dropped_packets: 5 }),
             ..PeerReport::default()
         }],
         drops: vec![DropReport {
@@ -55,6 +56,20 @@ fn a_peer_has_the_metrics_that_dashboards_know() {
             assert!(lines.contains(&line), "{line}");
         }
     }
+}
+
+#[test]
+fn a_limited_peer_has_its_limit_and_what_that_cost() {
+    let labels = r#"{interface="wg0",public_key="KEY=",allowed_ips="10.0.0.0/24,fd00::/64",friendly_name="the \"one\" \\ only",direction="inbound"}"#;
+    let lines = lines(Format::Classic);
+    let of_limits: Vec<_> = lines.iter().filter(|line| line.starts_with("weft_peer_limit_")).collect();
+    assert_eq!(
+        of_limits,
+        [
+            &format!("weft_peer_limit_bits_per_second{labels} 50000000"),
+            &format!("weft_peer_limit_dropped_packets_total{labels} 5")
+        ]
+    );
 }
 
 #[test]

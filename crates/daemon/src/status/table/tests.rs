@@ -31,6 +31,8 @@ fn everything_that_a_user_asks_for_is_shown() {
                 persistent_keepalive: Some(25),
                 allowed_ips: vec!["10.0.0.2/32".to_owned()],
                 rates: Some(Rates { tx_bytes_per_second: 125_000, rx_bytes_per_second: 0 }),
+                limit_to_peer: Some(LimitReport { bits_per_second: 2_500_000_000, dropped_packets: 0 }),
+                limit_from_peer: Some(LimitReport { bits_per_second: 50_000_000, dropped_packets: 815 }),
                 ..PeerReport::default()
             },
             PeerReport { public_key: "SILENT".to_owned(), is_trying: true, ..PeerReport::default() },
@@ -76,6 +78,9 @@ fn everything_that_a_user_asks_for_is_shown() {
         "1 min 5 s ago",
         "1.0 GiB",
         "1.0 Mbit/s",
+        "limit 2.5 Gbit/s",
+        "limit 50.0 Mbit/s",
+        "815 dropped",
         "25 s",
         "none yet, trying",
         "not known",

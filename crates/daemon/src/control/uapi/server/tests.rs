@@ -7,7 +7,7 @@ use std::sync::{Condvar, Mutex, PoisonError, mpsc};
 use std::time::Instant;
 
 use tempfile::TempDir;
-use weft_tunnel::PublicKey;
+use weft_tunnel::{PeerLimits, PublicKey};
 
 use super::*;
 use crate::config::InterfaceName;
@@ -169,6 +169,7 @@ fn state_of(number: u32) -> PeerState {
         tx_bytes: 0,
         rx_bytes: 0,
         persistent_keepalive: None,
+        limits: PeerLimits::default(),
         allowed_ips: Vec::new(),
     }
 }

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use weft_tunnel::PeerLimits;
+
 use super::*;
 use crate::control::DeviceState;
 use crate::wg::conf::text::{WgQuickKeys, parse};
@@ -29,6 +31,7 @@ fn running(text: &str) -> Reported {
     let public_key = private_key.as_ref().map(PrivateKey::public_key);
     let peers = wanted.peers.into_iter().map(|change| PeerState {
         public_key: change.public_key,
+        limits: PeerLimits::default(),
         allowed_ips: prefixes_after(&change, &[]),
         preshared_key: change.preshared_key.flatten(),
         endpoint: change.endpoint,
