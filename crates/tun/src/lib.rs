@@ -16,6 +16,7 @@ pub mod flow;
 pub mod memory;
 mod stats;
 pub mod thread_guard;
+mod turns;
 
 #[cfg(target_os = "linux")]
 mod linux;
@@ -34,6 +35,7 @@ pub use config::{MAX_QUEUES, OpenError, TunConfig, TunOffload};
 pub use linux::bench;
 pub use platform::{Descriptor, Device, Pulse, check_queue, name_of_queue, open, open_queues};
 pub use stats::{TunStats, TunStatsSnapshot};
+pub use turns::Turns;
 
 /// One TUN device as the packet thread sees it.
 pub trait Tun {

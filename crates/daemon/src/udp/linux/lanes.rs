@@ -10,6 +10,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::task::{Context, Poll};
 
 use socket2::{Domain, Protocol, Socket, Type};
+use weft_tun::Turns;
 
 use super::super::{BindError, RecvBuffers, UdpConfig, UdpStats};
 use super::kernel::Release;
@@ -18,8 +19,6 @@ use super::socket::UdpSocket;
 
 /// Sockets of one family. Two busy sources share one with a probability of 1/8.
 pub(super) const LANES: usize = 8;
-/// Bytes that a lane may be ahead by while others have something too: about a message.
-const AHEAD: u64 = 32 * 1024;
 /// More messages than a receive buffer holds: each takes at least 768 bytes of what the kernel counts.
 const BACKLOG: usize = 20_000;
 
@@ -27,21 +26,10 @@ const BACKLOG: usize = 20_000;
 #[derive(Debug)]
 pub(super) struct Lanes {
     sockets: Vec<UdpSocket>,
-    turns: Vec<TurnOf>,
-    /// Whose turn it is.
-    next: usize,
+    turns: Turns,
     /// Messages that may wait in the first socket from before the others were there. Until it was empty once it alone is
     /// read: what a source sent first is handled first.
     backlog: usize,
-}
-
-/// What is known of a lane.
-#[derive(Clone, Copy, Debug, Default)]
-struct TurnOf {
-    /// Bytes that it handed over; of a lane that was empty, as many as of one that was not.
-    bytes: u64,
-    /// Whether it had something when it was asked last.
-    is_busy: bool,
 }
 
 impl Lanes {
@@ -66,8 +54,8 @@ impl Lanes {
         let backlog = if sockets.len() > before { BACKLOG } else { 0 };
         let open = |socket| UdpSocket::from_socket(socket, is_v6, config, release);
         let sockets = sockets.into_iter().map(open).collect::<Result<Vec<_>, _>>()?;
-        let turns = vec![TurnOf::default(); sockets.len()];
-        Ok(Some(Self { sockets, turns, next: 0, backlog }))
+        let turns = Turns::new(sockets.len());
+        Ok(Some(Self { sockets, turns, backlog }))
     }
 
     /// The socket that sends.
@@ -92,45 +80,26 @@ impl Lanes {
         {
             return Poll::Ready(Ok(filled));
         }
-        let busy = || self.turns.iter().filter(|turn| turn.is_busy);
+        let Self { sockets, turns, .. } = self;
+        turns.begin();
         // Each gets its share of the buffers, or one that is always full would have most of them.
-        let share = free(buffers).div_ceil(busy().count().max(1));
-        let least = busy().map(|turn| turn.bytes).min().unwrap_or_default();
-        let (mut filled, mut is_ahead) = (0, false);
-        // Those that are ahead have their turn when no other has anything.
-        for limit in [least + AHEAD, u64::MAX] {
-            for _ in 0..self.sockets.len() {
-                if !buffers.has_room() {
-                    break;
+        let share = free(buffers).div_ceil(turns.busy());
+        let mut filled = 0;
+        while buffers.has_room()
+            && let Some(number) = turns.next()
+        {
+            let before = stats.bytes_received;
+            match recv_ready(&sockets[number], cx, buffers, share.min(free(buffers)), stats) {
+                Poll::Ready(Ok(more)) => {
+                    filled += more;
+                    turns.had(number, (stats.bytes_received - before) as usize);
                 }
-                let (socket, turn) = (&self.sockets[self.next], &mut self.turns[self.next]);
-                self.next = (self.next + 1) % self.sockets.len();
-                if !turn.is_busy {
-                    turn.bytes = turn.bytes.max(least);
-                } else if turn.bytes > limit {
-                    is_ahead = true;
-                    continue;
-                }
-                let before = stats.bytes_received;
-                match recv_ready(socket, cx, buffers, share.min(free(buffers)), stats) {
-                    Poll::Ready(Ok(more)) => {
-                        filled += more;
-                        turn.is_busy = true;
-                        turn.bytes += stats.bytes_received - before;
-                    }
-                    Poll::Ready(Err(error)) if filled == 0 => return Poll::Ready(Err(error)),
-                    Poll::Ready(Err(error)) => tracing::debug!(%error, "cannot receive"),
-                    Poll::Pending => turn.is_busy = false,
-                }
-            }
-            if filled > 0 {
-                return Poll::Ready(Ok(filled));
-            }
-            if !is_ahead {
-                break;
+                Poll::Ready(Err(error)) if filled == 0 => return Poll::Ready(Err(error)),
+                Poll::Ready(Err(error)) => tracing::debug!(%error, "cannot receive"),
+                Poll::Pending => turns.was_empty(number),
             }
         }
-        Poll::Pending
+        if filled > 0 { Poll::Ready(Ok(filled)) } else { Poll::Pending }
     }
 
     /// What is left in the first socket, whether the runtime knows of it already or not.
