@@ -152,7 +152,9 @@ impl Pump {
 /// A link does not wait for a processor: as far as this is allowed, the calling thread comes before all others that are
 /// not as urgent, and its timers are exact.
 fn be_punctual() {
-    let parameters = libc::sched_param { sched_priority: 1 };
+    // SAFETY: it has nothing but numbers, more of them with musl, and zero is one.
+    let mut parameters: libc::sched_param = unsafe { std::mem::zeroed() };
+    parameters.sched_priority = 1;
     // SAFETY: the kernel reads one sched_param, which lives until the call returns; 0 is the calling thread.
     unsafe {
         libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &raw const parameters)
