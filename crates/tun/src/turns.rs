@@ -97,6 +97,11 @@ impl Turns {
         self.round.had_any = true;
     }
 
+    /// Whether a queue had something in this round.
+    pub fn had_any(&self) -> bool {
+        self.round.had_any
+    }
+
     /// A queue had nothing.
     pub fn was_empty(&mut self, number: usize) {
         self.queues[number].is_busy = false;

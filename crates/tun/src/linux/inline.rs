@@ -23,6 +23,7 @@ use super::reader::{self, Drained};
 use super::writer::{BatchWriter, Coalescing, PlainBatch, Written};
 use crate::batch::TunBatch;
 use crate::stats::{QueueStats, TunStats};
+use crate::turns::Turns;
 
 mod slabs;
 
@@ -94,8 +95,7 @@ pub(super) struct Inline {
     lanes: Lanes,
     readiness: Option<Readiness>,
     is_gone: bool,
-    /// The queue to read next: the one behind that which was read last.
-    next: usize,
+    turns: Turns,
     slabs: Slabs,
     batch: PlainBatch,
     /// Whether `batch` is being written, and must not be touched.
@@ -125,7 +125,7 @@ impl Inline {
             lanes: Lanes { name: name.to_owned(), each, completed: 0 },
             readiness: None,
             is_gone: false,
-            next: 0,
+            turns: Turns::new(count),
             slabs: Slabs::new(count),
             batch: PlainBatch::new(count),
             is_writing: false,
@@ -140,18 +140,25 @@ impl Inline {
         out: &mut VecDeque<TunBatch>,
         max_bytes: usize,
     ) -> Poll<io::Result<usize>> {
-        let Self { lanes, readiness, is_gone, next, slabs, flows, .. } = self;
+        let Self { lanes, readiness, is_gone, turns, slabs, flows, .. } = self;
         let readiness = Readiness::of(readiness, lanes)?;
         let mut taken = flows.as_mut().map_or(0, |flows| flows.release(lanes, out));
         // What is read counts, also what is held back: the queue that it waits for has to get its turn.
         let mut read = taken;
-        // In turn, a slab at most from each: queues that gave nothing, one after the other.
-        let mut passed = 0;
-        while read < max_bytes && passed < lanes.each.len() && !*is_gone {
-            let number = *next;
-            *next = if number + 1 < lanes.each.len() { number + 1 } else { 0 };
-            passed += 1;
-            let Poll::Ready(guard) = readiness.queues[number].poll_read_ready(cx) else { continue };
+        // A slab at most from each in its turn, round after round.
+        turns.begin();
+        while read < max_bytes && !*is_gone {
+            let Some(number) = turns.next() else {
+                if turns.had_any() {
+                    turns.begin();
+                    continue;
+                }
+                break;
+            };
+            let Poll::Ready(guard) = readiness.queues[number].poll_read_ready(cx) else {
+                turns.was_empty(number);
+                continue;
+            };
             let mut guard = guard?;
             let Some(mut slab) = slabs.take(cx, number) else { continue };
             let lane = &mut lanes.each[number];
@@ -161,7 +168,7 @@ impl Inline {
                 Drained::Empty => guard.clear_ready(),
                 Drained::Gone => *is_gone = true,
             }
-            passed = 0;
+            turns.had(number, slab.bytes());
             lane.packets_read += slab.packets() as u64;
             read += slab.bytes();
             let batch = slabs.batch(number, slab);
