@@ -11,9 +11,13 @@ macro_rules! drop_reasons {
             /// Every reason, in the order of its counter.
             pub const ALL: [Self; [$($label),+].len()] = [$(Self::$name),+];
 
+            /// In the order of the counters. A table, and no `match`: inlined, that became other symbols in other builds of
+            /// the same source, and a package is to be the same bytes each time.
+            const LABELS: [&'static str; Self::ALL.len()] = [$($label),+];
+
             /// The name of the reason in logs, tables and metrics.
             pub const fn label(self) -> &'static str {
-                match self { $(Self::$name => $label,)+ }
+                Self::LABELS[self as usize]
             }
         }
     };
