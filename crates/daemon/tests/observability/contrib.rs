@@ -54,7 +54,8 @@ fn names(text: &str) -> BTreeSet<String> {
 #[test]
 fn dashboard_rules_and_page_name_metrics_that_exist() {
     let Some((a, b)) = two_ends("dashboard_rules_and_page_name_metrics_that_exist") else { return };
-    let _running = a.up(&(a.conf("") + &End::peer(&b, "")), &["--metrics", ADDRESS]);
+    let _running =
+        a.up(&(a.conf("") + &End::peer(&b, "# weft: RateToPeer = 1Gbit")), &["--metrics", ADDRESS]);
     let scrape = a.get("/metrics").body;
     let samples = scrape.lines().filter(|line| !line.starts_with('#'));
     let exist: BTreeSet<String> =
