@@ -68,11 +68,11 @@ mod tests {
         let (started, wait) = std::sync::mpsc::channel();
         let (end, ending) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {
-            let start = std::time::Instant::now();
-            while start.elapsed() < Duration::from_millis(50) {
+            let this = nix::unistd::gettid().as_raw();
+            while thread_time(this).unwrap() < Duration::from_millis(10) {
                 std::hint::spin_loop();
             }
-            started.send(nix::unistd::gettid().as_raw()).unwrap();
+            started.send(this).unwrap();
             let _ = ending.recv();
         });
         let id = wait.recv().unwrap();
