@@ -9,7 +9,7 @@ use super::ledger::Ledger;
 use super::packet::{STAMP, Stamp};
 use super::roster::GATEWAY;
 use super::socket;
-use super::swarm::{CLIENT, ECHO, HEAVY_SINK, SINK, Shape, Windows};
+use super::swarm::{CLIENT, ECHO, HEAVY_SINK, SINK, Shape, Windows, step_back};
 
 /// How often somebody who waits looks whether to stop.
 const TICK: Duration = Duration::from_millis(20);
@@ -86,6 +86,9 @@ impl Host {
         ledger: &Ledger,
         stop: &AtomicBool,
     ) -> io::Result<()> {
+        if is_flood {
+            step_back()?;
+        }
         let len = shape.payload();
         let mut contents = vec![0; len * shape.burst as usize];
         let mut windows = Windows::new(shape, clients.len());

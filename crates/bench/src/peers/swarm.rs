@@ -134,6 +134,9 @@ impl Swarm {
         ledger: &Ledger,
         stop: &AtomicBool,
     ) -> io::Result<()> {
+        if is_flood {
+            step_back()?;
+        }
         let bytes = shape.payload() + HEADERS;
         let count = count.clamp(1, self.clients.len());
         let mut windows = Windows::new(shape, count);
@@ -279,6 +282,14 @@ impl Windows {
         }
         false
     }
+}
+
+/// Leaves the cores to whoever else wants them, for the rest of this thread's life: a flood comes from another machine, and
+/// is not to keep the gateway and its other clients waiting for a core of this one.
+pub(super) fn step_back() -> io::Result<()> {
+    const LAST: i32 = 19;
+    // Of Linux: this thread alone (setpriority(2)).
+    Ok(rustix::process::setpriority_process(None, LAST)?)
 }
 
 /// Waits until nothing arrives any more, or everything has.
