@@ -151,7 +151,8 @@ fn the_number_of_queues_may_be_another_one() {
     let Some(mut world) = World::up(test, &file_of_a(), &file_of_b()) else { return };
     let before = world.picture();
     let stream = world.stream(2);
-    let runs = [(1, 1, 1), (4, 1, 4), (2, 1, 2), (0, 4, 4), (0, 2, 2), (3, 4, 3), (0, 1, 1), (0, 4, 4)];
+    let runs =
+        [(1, 1, 1), (4, 1, 4), (2, 1, 2), (0, 4, 4), (0, 2, 2), (3, 4, 3), (0, 1, 1), (0, 4, 4), (0, 1, 1)];
     for (threads, inline_queues, queues) in runs {
         world.set_queues(threads, inline_queues);
         world.restart();
