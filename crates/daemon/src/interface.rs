@@ -145,7 +145,8 @@ fn ring_packets(queues: TunQueues) -> u32 {
     /// The kernel's usual number.
     const AT_LEAST: u32 = 1000;
     match queues {
-        // Between them they have what one has: with more, what fills them all waits longer, for the same thread.
+        // Between them they have what one has, or the usual number each: what fills them all waits for the same thread,
+        // the longer the more there is.
         TunQueues { count, threads: false } => (PACKETS / count.max(1) as u32).max(AT_LEAST),
         TunQueues { threads: true, .. } => PACKETS,
     }
