@@ -142,13 +142,14 @@ impl FlowTable {
         entry.read_from = queue + 1;
     }
 
-    /// The writer for the next packet of the flow: the queue that it was last read from, or else by its hash;
-    /// but the old writer as long as it is not through with the flow. `next_item(writer)` is the number of the
-    /// item that the packet will be part of, `completed(writer)` how many that writer is through with.
+    /// The writer for the next packet of the flow: what `choose` makes of the queue that it was last read from, or else
+    /// of one by its hash; but the old writer as long as it is not through with the flow. `next_item(writer)` is the
+    /// number of the item that the packet will be part of, `completed(writer)` how many that writer is through with.
     #[inline]
     pub fn stage(
         &mut self,
         flow: FlowHash,
+        choose: impl FnOnce(u16) -> u16,
         next_item: impl Fn(u16) -> u64,
         completed: impl Fn(u16) -> u64,
     ) -> u16 {
@@ -158,7 +159,7 @@ impl FlowTable {
         let wanted = entry.read_from.checked_sub(1).unwrap_or((flow.value % u64::from(queues)) as u16);
         let in_flight = !evicted && entry.item > completed(entry.writer);
         if !in_flight {
-            entry.writer = wanted;
+            entry.writer = choose(wanted);
         }
         entry.item = next_item(entry.writer);
         entry.writer
@@ -205,6 +206,10 @@ mod tests {
 
     fn flow(value: u64) -> FlowHash {
         FlowHash { value, has_ports: true }
+    }
+
+    fn stay(queue: u16) -> u16 {
+        queue
     }
 
     fn udp(version: u8, source: u8, destination: u8, ports: [u8; 4]) -> Vec<u8> {
@@ -269,28 +274,28 @@ mod tests {
     #[test]
     fn a_flow_is_written_where_it_was_last_read() {
         let mut table = FlowTable::new(4);
-        let by_hash = table.stage(flow(6), |_| 1, |_| 1);
+        let by_hash = table.stage(flow(6), stay, |_| 1, |_| 1);
         assert_eq!(by_hash, 2);
         table.note_read(flow(6), 3, |_| 1);
         assert_eq!(table.read_queue(flow(6)), Some(3));
-        assert_eq!(table.stage(flow(6), |_| 1, |_| 1), 3);
+        assert_eq!(table.stage(flow(6), stay, |_| 1, |_| 1), 3);
     }
 
     #[test]
     fn a_flow_moves_only_when_its_old_writer_is_through() {
         let mut table = FlowTable::new(4);
-        assert_eq!(table.stage(flow(6), |_| 5, |_| 4), 2);
+        assert_eq!(table.stage(flow(6), stay, |_| 5, |_| 4), 2);
         table.note_read(flow(6), 3, |_| 4);
-        assert_eq!(table.stage(flow(6), |_| 6, |_| 4), 2);
-        assert_eq!(table.stage(flow(6), |_| 7, |_| 5), 2);
-        assert_eq!(table.stage(flow(6), |_| 8, |_| 7), 3);
+        assert_eq!(table.stage(flow(6), stay, |_| 6, |_| 4), 2);
+        assert_eq!(table.stage(flow(6), stay, |_| 7, |_| 5), 2);
+        assert_eq!(table.stage(flow(6), stay, |_| 8, |_| 7), 3);
     }
 
     #[test]
     fn a_full_place_gives_up_its_oldest_idle_flow() {
         let mut table = FlowTable::new(2);
         // One place, `WAYS` flows: the first still in flight, the others idle and ever younger.
-        table.stage(flow(1), |_| 9, |_| 0);
+        table.stage(flow(1), stay, |_| 9, |_| 0);
         for id in 2..=WAYS as u64 {
             table.tick();
             table.note_read(flow(id), 1, |_| 0);
@@ -300,6 +305,6 @@ mod tests {
         assert_eq!(table.read_queue(flow(2)), None);
         assert_eq!(table.read_queue(flow(3)), Some(1));
         table.note_read(flow(1), 0, |_| 0);
-        assert_eq!(table.stage(flow(1), |_| 10, |_| 0), 1, "its writer was remembered");
+        assert_eq!(table.stage(flow(1), stay, |_| 10, |_| 0), 1, "its writer was remembered");
     }
 }

@@ -12,7 +12,9 @@ use weft_tunnel::{PlainSlab, Plaintext};
 
 mod batch;
 mod config;
+mod distinct;
 pub mod flow;
+mod heaviest;
 pub mod memory;
 mod stats;
 pub mod thread_guard;
@@ -30,6 +32,8 @@ use unsupported as platform;
 
 pub use batch::{Slab, SlabHome, TunBatch};
 pub use config::{MAX_QUEUES, OpenError, TunConfig, TunOffload};
+pub use distinct::Distinct;
+pub use heaviest::Heaviest;
 #[cfg(all(feature = "bench-internals", target_os = "linux"))]
 #[doc(hidden)]
 pub use linux::bench;

@@ -17,6 +17,8 @@ mod adopt;
 #[cfg(feature = "bench-internals")]
 pub mod bench;
 mod coalesce;
+mod crowds;
+mod dropped;
 mod fence;
 mod flows;
 mod inline;

@@ -1,4 +1,5 @@
-//! Whose turn it is among several queues, so that each that has something hands over as many bytes as the others.
+//! Whose turn it is among several queues, so that each that has something hands over as many bytes as the others, or as many
+//! for each of those who share it.
 //!
 //! As in deficit round robin (Shreedhar and Varghese, 1996), but a queue gives what a read of it brings: who brought more
 //! than others is passed over until they have caught up.
@@ -12,6 +13,8 @@ struct Queue {
     bytes: u64,
     /// Whether it had something when it was asked last.
     is_busy: bool,
+    /// Whether it was asked in this round.
+    was_asked: bool,
 }
 
 /// The turns of some queues, numbered from 0.
@@ -28,7 +31,7 @@ struct Queue {
 /// ```
 #[derive(Debug)]
 pub struct Turns {
-    queues: Box<[Queue]>,
+    queues: Vec<Queue>,
     /// The queue that is asked next.
     next: usize,
     /// Of the round that is under way.
@@ -37,20 +40,37 @@ pub struct Turns {
 
 #[derive(Debug, Default)]
 struct Round {
-    asked: usize,
+    pass: Pass,
+    /// Queues that were looked at in this pass.
+    seen: usize,
     /// Bytes of a queue that is not behind the others.
     least: u64,
     /// Whether a queue was passed over because it is ahead, and whether another one had something.
     passed_over: bool,
     had_any: bool,
-    /// Nobody who is behind had anything: those that are ahead have their turn.
-    takes_all: bool,
+}
+
+/// Which queues are asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Pass {
+    /// Those that had nothing the last time: what they have now is little, and need not wait for the others.
+    #[default]
+    Empty,
+    /// Those that had something, but for those that are ahead.
+    Busy,
+    /// Nobody else had anything: those that are ahead.
+    Ahead,
 }
 
 impl Turns {
     /// Those of `count` queues.
     pub fn new(count: usize) -> Self {
-        Self { queues: vec![Queue::default(); count].into(), next: 0, round: Round::default() }
+        Self { queues: vec![Queue::default(); count], next: 0, round: Round::default() }
+    }
+
+    /// Adds queues that have had nothing yet, until there are at least `count`.
+    pub fn extend_to(&mut self, count: usize) {
+        self.queues.resize(count.max(self.queues.len()), Queue::default());
     }
 
     /// How many queues had something when they were asked last, at least 1.
@@ -62,6 +82,7 @@ impl Turns {
     pub fn begin(&mut self) {
         let busy = self.queues.iter().filter(|queue| queue.is_busy);
         let least = busy.map(|queue| queue.bytes).min().unwrap_or_default();
+        self.queues.iter_mut().for_each(|queue| queue.was_asked = false);
         self.round = Round { least, ..Round::default() };
     }
 
@@ -70,27 +91,33 @@ impl Turns {
     pub fn next(&mut self) -> Option<usize> {
         let Self { queues, next, round } = self;
         loop {
-            if round.asked == queues.len() {
-                if round.had_any || !round.passed_over || round.takes_all {
-                    return None;
-                }
-                (round.asked, round.takes_all) = (0, true);
+            if round.seen == queues.len() {
+                round.pass = match round.pass {
+                    Pass::Empty => Pass::Busy,
+                    Pass::Busy if round.passed_over && !round.had_any => Pass::Ahead,
+                    Pass::Busy | Pass::Ahead => return None,
+                };
+                round.seen = 0;
             }
             let number = *next;
             *next = if number + 1 < queues.len() { number + 1 } else { 0 };
-            round.asked += 1;
+            round.seen += 1;
             let queue = &mut queues[number];
+            if queue.was_asked || (queue.is_busy && round.pass == Pass::Empty) {
+                continue;
+            }
             if !queue.is_busy {
                 queue.bytes = queue.bytes.max(round.least);
-            } else if queue.bytes > round.least + AHEAD && !round.takes_all {
+            } else if queue.bytes > round.least + AHEAD && round.pass == Pass::Busy {
                 round.passed_over = true;
                 continue;
             }
+            queue.was_asked = true;
             return Some(number);
         }
     }
 
-    /// A queue handed over so many bytes.
+    /// A queue handed over so many bytes, for each of those who share it.
     pub fn had(&mut self, number: usize, bytes: usize) {
         self.queues[number].is_busy = true;
         self.queues[number].bytes += bytes as u64;
@@ -138,6 +165,21 @@ mod tests {
             // A read too many, and the one before the others were known to have anything.
             assert!(most - least <= 2 * 192 * 1024 + AHEAD as usize, "{reads}: {bytes:?}");
         }
+    }
+
+    #[test]
+    fn who_had_nothing_is_asked_before_who_had_something() {
+        let mut turns = Turns::new(4);
+        run(&mut turns, &[0, 60_000, 0, 0], 3, usize::MAX);
+        turns.begin();
+        let mut asked = Vec::new();
+        while let Some(number) = turns.next() {
+            asked.push(number);
+            turns.was_empty(number);
+        }
+        assert_eq!(asked.last(), Some(&1));
+        asked.sort_unstable();
+        assert_eq!(asked, [0, 1, 2, 3]);
     }
 
     #[test]

@@ -267,6 +267,87 @@ fn a_flood_costs_only_flows_that_share_its_queue() {
     });
 }
 
+/// A request from port 7 of 10.77.0.2, to be written to the device.
+fn request_to(socket: &UdpSocket) -> Vec<u8> {
+    let mut packet = vec![0; 32];
+    packet[..12].copy_from_slice(&[0x45, 0, 0, 32, 0, 0, 0, 0, 64, ip::UDP, 0, 0]);
+    packet[12..20].copy_from_slice(&[10, 77, 0, 2, 10, 77, 0, 1]);
+    packet[20..22].copy_from_slice(&7_u16.to_be_bytes());
+    packet[22..24].copy_from_slice(&socket.local_addr().unwrap().port().to_be_bytes());
+    packet[24..28].copy_from_slice(&[0, 12, 0, 0]);
+    packet[28..].fill(3);
+    complete_checksums(&mut packet);
+    packet
+}
+
+#[test]
+fn answers_leave_the_queue_that_somebody_else_fills() {
+    in_namespace("answers_leave_the_queue_that_somebody_else_fills", async || {
+        let mut device = open(config("weftA", inline(4))).unwrap();
+        bring_up("weftA", [10, 77, 0, 1]);
+        let bind = || {
+            let socket = UdpSocket::bind("10.77.0.1:0").unwrap();
+            socket.connect("10.77.0.2:7").unwrap();
+            socket
+        };
+        let flood = bind();
+        // The queue that a packet with this content comes out of, while `meanwhile` is done after each read.
+        async fn next(device: &mut Device, wanted: u8, meanwhile: impl Fn()) -> u16 {
+            for _ in 0..1000 {
+                let batches = recv(device).await;
+                meanwhile();
+                let mut found = batches
+                    .iter()
+                    .filter(|batch| batch.remaining().any(|packet| is_ipv4(packet) && packet[28] == wanted));
+                if let Some(batch) = found.next() {
+                    return batch.queue();
+                }
+            }
+            panic!("it is lost");
+        }
+        async fn answer(device: &mut Device, socket: &UdpSocket, meanwhile: impl Fn()) -> u16 {
+            send_all(device, &[request_to(socket)]).await;
+            assert_eq!(socket.recv(&mut [0; 10]).unwrap(), 4);
+            socket.send(&[2; 100]).unwrap();
+            next(device, 2, meanwhile).await
+        }
+        flood.send(&[1; 1000]).unwrap();
+        let filled = next(&mut device, 1, || {}).await;
+        let mut others = Vec::new();
+        while others.len() < 8 {
+            let other = bind();
+            if answer(&mut device, &other, || {}).await == filled {
+                others.push(other);
+            }
+        }
+
+        // More than the ring takes, so that there is never less than that much behind what is read.
+        let overflow = || (0..1000).for_each(|_| drop(flood.send(&[1; 1000])));
+        overflow();
+        for _ in 0..200 {
+            recv(&mut device).await;
+            overflow();
+        }
+        let mut queues = Vec::new();
+        for other in &others {
+            queues.push(answer(&mut device, other, overflow).await);
+        }
+        assert!(queues.iter().all(|queue| *queue != filled), "{queues:?}, filled is {filled}");
+        // They stay there, also when nobody floods any more.
+        while poll_once(&mut device).await {}
+        for (other, queue) in others.iter().zip(queues) {
+            assert_eq!(answer(&mut device, other, || {}).await, queue);
+        }
+    });
+}
+
+/// Whether a poll gives something, after the runtime has asked the kernel.
+async fn poll_once(device: &mut Device) -> bool {
+    tokio::task::yield_now().await;
+    poll_fn(|cx| std::task::Poll::Ready(device.poll_recv_many(cx, &mut VecDeque::new(), 1 << 18).is_ready()))
+        .await
+}
+
 /// Segments of one stream from 10.77.0.2 to 10.78.0.2, all but the last `len` bytes of payload.
 fn stream(protocol: u8, count: u32, len: usize) -> Vec<Vec<u8>> {
     let header = if protocol == ip::UDP { 28 } else { 52 };

@@ -90,20 +90,25 @@ impl Fence {
     }
 
     /// Takes the next batch that was read to `out`, but for the packets that have to wait. Gives the bytes
-    /// let through.
+    /// let through. `saw` is shown the flow of each packet and its bytes.
     pub(super) fn offer(
         &mut self,
         mut batch: TunBatch,
         table: &mut FlowTable,
         pipelines: &impl Pipelines,
         out: &mut VecDeque<TunBatch>,
+        mut saw: impl FnMut(FlowHash, usize),
     ) -> usize {
         let queue = batch.queue();
         let lane = &mut self.lanes[usize::from(queue)];
         lane.batches += 1;
         lane.packets += batch.packets() as u64;
         self.flows.clear();
-        self.flows.extend(batch.remaining().map(|packet| self.hasher.hash(packet)));
+        self.flows.extend(batch.remaining().map(|packet| {
+            let flow = self.hasher.hash(packet);
+            saw(flow, packet.len());
+            flow
+        }));
         self.waits.clear();
         self.looks.fill(Look::NotYet);
         table.tick();
@@ -271,7 +276,7 @@ mod tests {
                 assert!(slab.commit(0, packet.len(), Offload::None));
             }
             let batch = TunBatch::new(slab, queue, mpsc::channel().0);
-            self.fence.offer(batch, &mut self.table, &self.queues, &mut self.out)
+            self.fence.offer(batch, &mut self.table, &self.queues, &mut self.out, |_, _| {})
         }
 
         fn offer(&mut self, queue: u16, flow: u8) -> usize {

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 
+use super::crowds::Crowds;
 use super::fence::{Fence, Pipelines};
 use crate::batch::TunBatch;
 use crate::flow::{FlowHasher, FlowTable};
@@ -12,6 +13,7 @@ pub(super) struct Flows {
     hasher: FlowHasher,
     table: FlowTable,
     fence: Fence,
+    crowds: Crowds,
 }
 
 impl Flows {
@@ -19,7 +21,8 @@ impl Flows {
     pub(super) fn across(queues: usize) -> Option<Self> {
         (queues > 1).then(|| {
             let hasher = FlowHasher::random();
-            Self { hasher, table: FlowTable::new(queues as u16), fence: Fence::new(hasher, queues) }
+            let (table, fence) = (FlowTable::new(queues as u16), Fence::new(hasher, queues));
+            Self { hasher, table, fence, crowds: Crowds::new(queues) }
         })
     }
 
@@ -36,7 +39,19 @@ impl Flows {
         pipelines: &impl Pipelines,
         out: &mut VecDeque<TunBatch>,
     ) -> usize {
-        self.fence.offer(batch, &mut self.table, pipelines, out)
+        let Self { table, fence, crowds, .. } = self;
+        let queue = batch.queue();
+        fence.offer(batch, table, pipelines, out, |flow, bytes| crowds.saw(queue, flow, bytes))
+    }
+
+    /// About how many flows share a queue, at least 1.
+    pub(super) fn sharing(&self, queue: u16) -> usize {
+        self.crowds.flows(queue)
+    }
+
+    /// After a batch was taken from a queue: others may have to be kept away from it from now on. As [`Crowds::look`].
+    pub(super) fn look(&mut self, queue: u16, dropped: impl FnOnce() -> u64) {
+        self.crowds.look(queue, dropped);
     }
 
     /// Lets through what need not wait any longer. Gives the bytes let through.
@@ -57,7 +72,8 @@ impl Flows {
         next_item: impl Fn(u16) -> u64,
         completed: impl Fn(u16) -> u64,
     ) -> u16 {
-        self.table.stage(self.hasher.hash(packet), next_item, completed)
+        let (flow, crowds) = (self.hasher.hash(packet), &self.crowds);
+        self.table.stage(flow, |wanted| crowds.instead_of(wanted, flow), next_item, completed)
     }
 
     /// Starts a new batch of packets to write: what was used in earlier ones is older.

@@ -16,6 +16,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use weft_tunnel::{PlainSlab, Plaintext};
 
+use super::dropped;
 use super::fence::Pipelines;
 use super::flows::Flows;
 use super::queue::{self, Queue};
@@ -168,7 +169,9 @@ impl Inline {
                 Drained::Empty => guard.clear_ready(),
                 Drained::Gone => *is_gone = true,
             }
-            turns.had(number, slab.bytes());
+            // As many for each flow as for each of the others, whoever else is in its queue.
+            let sharing = flows.as_ref().map_or(1, |flows| flows.sharing(number as u16));
+            turns.had(number, slab.bytes() / sharing);
             lane.packets_read += slab.packets() as u64;
             read += slab.bytes();
             let batch = slabs.batch(number, slab);
@@ -180,6 +183,7 @@ impl Inline {
             if let Some(batch) = batch {
                 taken += flows.offer(batch, lanes, out);
             }
+            flows.look(number as u16, || dropped::tx_dropped(&lanes.name));
             if drained == Drained::Empty {
                 taken += flows.release(lanes, out);
             }

@@ -66,6 +66,26 @@ async fn one_read_gives_a_slab_of_each_queue_in_turn() {
 }
 
 #[tokio::test]
+async fn flows_that_share_a_queue_get_as_much_as_one_that_has_its_own() {
+    const TOGETHER: u8 = 5;
+    let (mut device, peers) = device(2, false);
+    peers.iter().for_each(|peer| peer.set_nonblocking(true).unwrap());
+    let mut packets = [0; 1 + TOGETHER as usize];
+    let mut next = 0;
+    for _ in 0..200 {
+        while peers[0].send(&framed(&long_packet(1 + next % TOGETHER, 0))).is_ok() {
+            next = (next + 1) % TOGETHER;
+        }
+        fill(&peers[1], 0, &mut 0);
+        for (flow, _) in contents(next_turn(&mut device, 1).await) {
+            packets[usize::from(flow)] += 1;
+        }
+    }
+    let each = packets[1..].iter().sum::<u32>() / u32::from(TOGETHER);
+    assert!((each / 2..each * 2).contains(&packets[0]), "{packets:?}");
+}
+
+#[tokio::test]
 async fn a_queue_that_holds_every_slab_that_it_may_leaves_one_for_each_of_the_others() {
     let (mut device, peers) = device(3, false);
     let (mut number, mut kept) = (0, VecDeque::new());
