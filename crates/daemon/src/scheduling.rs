@@ -21,7 +21,7 @@ pub enum Priority {
 ///
 /// # Errors
 /// Of [`Priority::Realtime`] only: it may not be had, or it would not be safe.
-pub(crate) fn begin(priority: Priority) -> io::Result<()> {
+pub fn begin(priority: Priority) -> io::Result<()> {
     match priority {
         Priority::Ordinary => platform::take_short_slices(),
         Priority::Realtime => platform::take_precedence()?,

@@ -17,11 +17,12 @@ fn what_does_not_fit_is_given_up_and_the_rest_is_used() {
     world.stop_for_restart();
     let kept = world.manager.shared.names();
     let sockets = ["udp4-weft0", "udp6-weft0"].map(|first| {
-        let others = (1..8).map(move |number| format!("{first}-{number}"));
+        let others = (1..16).map(move |number| format!("{first}-{number}"));
         std::iter::once(first.to_owned()).chain(others)
     });
     let rest = ["state-weft0", "tun-weft0-0"].map(str::to_owned);
-    let expected: Vec<String> = rest.into_iter().chain(sockets.into_iter().flatten()).collect();
+    let mut expected: Vec<String> = rest.into_iter().chain(sockets.into_iter().flatten()).collect();
+    expected.sort();
     assert_eq!(kept, expected);
     let udp = || -> OwnedFd { world.a.run(|| std::net::UdpSocket::bind("0.0.0.0:0")).unwrap().into() };
     world.manager.put("tun-weft0-1", udp());

@@ -2,34 +2,60 @@
 //! that a datagram came from (SO_REUSEPORT, socket(7)).
 //!
 //! What waits in a socket is one queue for all, and what does not fit is thrown away, whoever sent it. A source that
-//! sends more than weft can open fills its own lane; the others are read in turn, and lose nothing to it.
+//! sends more than weft can open fills its own lane; the others are read in turn, and lose nothing to it. Those that
+//! share a lane with it do until it is seen to be full: then the source gets a lane that nobody else has.
 
+use std::hash::BuildHasher as _;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::task::{Context, Poll};
 
+use rustc_hash::FxBuildHasher;
 use socket2::{Domain, Protocol, Socket, Type};
-use weft_tun::Turns;
+use weft_tun::{Distinct, Heaviest, Turns};
 
+use self::steering::Steering;
 use super::super::{BindError, RecvBuffers, UdpConfig, UdpStats};
 use super::kernel::Release;
 use super::recv;
 use super::socket::UdpSocket;
 
-/// Sockets of one family. Two busy sources share one with a probability of 1/8.
-pub(super) const LANES: usize = 8;
+mod steering;
+
+/// Lanes that any source may have, chosen by a hash; a power of two.
+const SHARED: usize = 8;
+/// Lanes for single sources that filled a shared one.
+const OWN: usize = 8;
+/// Sockets of one family.
+pub(super) const LANES: usize = SHARED + OWN;
 /// More messages than a receive buffer holds: each takes at least 768 bytes of what the kernel counts.
 const BACKLOG: usize = 20_000;
+/// Bytes out of a lane that was not empty meanwhile, after which it counts as full: a part of what a receive buffer holds.
+const FULL: u64 = 2 << 20;
 
 /// The sockets of one family on one port; at least one. What goes out is sent by the first.
 #[derive(Debug)]
 pub(super) struct Lanes {
     sockets: Vec<UdpSocket>,
+    waiting: Vec<Waiting>,
+    /// Of those that the kernel puts something into.
     turns: Turns,
-    /// Messages that may wait in the first socket from before the others were there. Until it was empty once it alone is
-    /// read: what a source sent first is handled first.
+    /// `None` where the kernel chooses by itself, among all of them.
+    steering: Option<Steering>,
+}
+
+/// What is known of what waits in a lane.
+#[derive(Debug, Default)]
+struct Waiting {
+    /// Messages that may be there from before the kernel was told to put those of their sources elsewhere; 0 once it was
+    /// empty.
     backlog: usize,
+    /// The lanes, a bit each, whose backlog may hold older messages of the sources of this one. They are read first: what a
+    /// source sent is handled in order.
+    older: u32,
+    heaviest: Heaviest<SocketAddr>,
+    sources: Distinct,
 }
 
 impl Lanes {
@@ -45,17 +71,29 @@ impl Lanes {
         if let Some(first) = sockets.first() {
             match widen(first, is_v6, LANES.saturating_sub(before)) {
                 Ok(more) => sockets.extend(more),
-                Err(error) => tracing::debug!(%error, "all sources share one socket"),
+                Err(error) => tracing::debug!(%error, "all sources share {before} sockets"),
             }
         }
-        if sockets.is_empty() {
-            return Ok(None);
-        }
-        let backlog = if sockets.len() > before { BACKLOG } else { 0 };
+        let Some(first) = sockets.first() else { return Ok(None) };
+        let steering = if sockets.len() == LANES {
+            Steering::attach(first, is_v6)
+                .inspect_err(|error| tracing::debug!(%error, "the kernel chooses a socket for each source"))
+                .ok()
+        } else {
+            None
+        };
+        let turns = Turns::new(if steering.is_some() { SHARED } else { sockets.len() });
         let open = |socket| UdpSocket::from_socket(socket, is_v6, config, release);
         let sockets = sockets.into_iter().map(open).collect::<Result<Vec<_>, _>>()?;
-        let turns = Turns::new(sockets.len());
-        Ok(Some(Self { sockets, turns, backlog }))
+        let mut waiting: Vec<_> = sockets.iter().map(|_| Waiting::default()).collect();
+        // Whose sources have other lanes from now on: of as many as there are now, those that were somebody's own.
+        let left = if before == LANES { SHARED..LANES } else { 0..before };
+        if before == LANES || before < sockets.len() {
+            for lane in left {
+                come_after(&mut waiting, lane, 0..sockets.len());
+            }
+        }
+        Ok(Some(Self { sockets, waiting, turns, steering }))
     }
 
     /// The socket that sends.
@@ -75,46 +113,83 @@ impl Lanes {
         buffers: &mut RecvBuffers,
         stats: &mut UdpStats,
     ) -> Poll<io::Result<usize>> {
-        if self.backlog > 0
-            && let Some(filled) = self.recv_backlog(buffers, stats)?
-        {
-            return Poll::Ready(Ok(filled));
-        }
-        let Self { sockets, turns, .. } = self;
-        turns.begin();
+        self.turns.begin();
         // Each gets its share of the buffers, or one that is always full would have most of them.
-        let share = free(buffers).div_ceil(turns.busy());
+        let share = free(buffers).div_ceil(self.turns.busy());
         let mut filled = 0;
         while buffers.has_room()
-            && let Some(number) = turns.next()
+            && let Some(lane) = self.turns.next()
         {
             let before = stats.bytes_received;
-            match recv_ready(&sockets[number], cx, buffers, share.min(free(buffers)), stats) {
+            match self.recv_turn(lane, cx, buffers, share.min(free(buffers)), stats) {
                 Poll::Ready(Ok(more)) => {
                     filled += more;
-                    turns.had(number, (stats.bytes_received - before) as usize);
+                    // As many for each source as for each of the others, whoever else is in its lane.
+                    let bytes = (stats.bytes_received - before) as usize;
+                    self.turns.had(lane, bytes / self.waiting[lane].sources.count());
+                    self.steer(lane, stats.bytes_received);
                 }
                 Poll::Ready(Err(error)) if filled == 0 => return Poll::Ready(Err(error)),
                 Poll::Ready(Err(error)) => tracing::debug!(%error, "cannot receive"),
-                Poll::Pending => turns.was_empty(number),
+                Poll::Pending => self.turns.was_empty(lane),
             }
         }
         if filled > 0 { Poll::Ready(Ok(filled)) } else { Poll::Pending }
     }
 
-    /// What is left in the first socket, whether the runtime knows of it already or not.
-    fn recv_backlog(&mut self, buffers: &mut RecvBuffers, stats: &mut UdpStats) -> io::Result<Option<usize>> {
-        let limit = free(buffers);
-        match recv::recv(self.first().io.get_ref().as_fd(), buffers, limit, stats) {
-            Ok(filled) => {
-                self.backlog = if filled < limit { 0 } else { self.backlog.saturating_sub(filled) };
-                Ok(Some(filled))
+    /// One receive call for at most `limit` messages, if there is something: of the lane, or of one that may hold older ones
+    /// of its sources, whether the runtime knows of them already or not.
+    fn recv_turn(
+        &mut self,
+        lane: usize,
+        cx: &mut Context<'_>,
+        buffers: &mut RecvBuffers,
+        limit: usize,
+        stats: &mut UdpStats,
+    ) -> Poll<io::Result<usize>> {
+        let Self { sockets, waiting, .. } = self;
+        while let Some(older) = first_of(waiting[lane].older) {
+            if waiting[older].backlog > 0 {
+                match recv_some(&sockets[older], &mut waiting[older], buffers, limit, stats) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    result => return Poll::Ready(result),
+                }
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                self.backlog = 0;
-                Ok(None)
+            waiting[lane].older &= !(1 << older);
+        }
+        while let Poll::Ready(guard) = sockets[lane].io.poll_read_ready(cx) {
+            let mut guard = guard?;
+            match recv_some(&sockets[lane], &mut waiting[lane], buffers, limit, stats) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
+                Ok(filled) => {
+                    // A short count means that the socket is empty: no need to ask once more.
+                    if filled < limit {
+                        guard.clear_ready();
+                    }
+                    return Poll::Ready(Ok(filled));
+                }
+                Err(error) => return Poll::Ready(Err(error)),
             }
-            Err(error) => Err(error),
+        }
+        Poll::Pending
+    }
+
+    /// Gives whoever fills a shared lane one of its own.
+    fn steer(&mut self, lane: usize, received: u64) {
+        let Self { sockets, waiting, turns, steering: Some(steering) } = self else { return };
+        if lane >= SHARED {
+            return steering.had(lane, received);
+        }
+        let heaviest = &mut waiting[lane].heaviest;
+        let Some(source) = (heaviest.bytes() >= FULL).then(|| heaviest.take()).flatten() else { return };
+        match steering.give(sockets[0].io.get_ref(), source, received) {
+            Ok(Some(own)) => {
+                come_after(waiting, lane, own..own + 1);
+                turns.extend_to(own + 1);
+                tracing::debug!(%source, lane, own, "a source that fills its lane has one of its own from now on");
+            }
+            Ok(None) => {}
+            Err(error) => tracing::debug!(%error, %source, "a source that fills its lane stays there"),
         }
     }
 
@@ -128,29 +203,45 @@ fn free(buffers: &RecvBuffers) -> usize {
     RecvBuffers::COUNT - buffers.filled()
 }
 
-/// One receive call for at most `limit` messages, if the socket has something.
-fn recv_ready(
+/// The lowest bit that is set.
+fn first_of(lanes: u32) -> Option<usize> {
+    (lanes != 0).then(|| lanes.trailing_zeros() as usize)
+}
+
+/// From now on `lanes` get what went to `before` until now.
+fn come_after(waiting: &mut [Waiting], before: usize, lanes: std::ops::Range<usize>) {
+    waiting[before].backlog = BACKLOG;
+    for (number, lane) in waiting.iter_mut().enumerate() {
+        if lanes.contains(&number) && number != before {
+            lane.older |= 1 << before;
+        }
+    }
+}
+
+/// One receive call for at most `limit` messages.
+fn recv_some(
     socket: &UdpSocket,
-    cx: &mut Context<'_>,
+    waiting: &mut Waiting,
     buffers: &mut RecvBuffers,
     limit: usize,
     stats: &mut UdpStats,
-) -> Poll<io::Result<usize>> {
-    while let Poll::Ready(guard) = socket.io.poll_read_ready(cx) {
-        let mut guard = guard?;
-        match recv::recv(socket.io.get_ref().as_fd(), buffers, limit, stats) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
-            Ok(filled) => {
-                // A short count means that the socket is empty: no need to ask once more.
-                if filled < limit {
-                    guard.clear_ready();
-                }
-                return Poll::Ready(Ok(filled));
-            }
-            Err(error) => return Poll::Ready(Err(error)),
-        }
+) -> io::Result<usize> {
+    let Waiting { heaviest, sources, .. } = waiting;
+    let result = recv::recv(socket.io.get_ref().as_fd(), buffers, limit, stats, |source, bytes| {
+        heaviest.saw(source, bytes);
+        sources.saw(FxBuildHasher.hash_one(source), bytes);
+    });
+    let is_empty = match &result {
+        Ok(filled) => *filled < limit,
+        Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+    };
+    if is_empty {
+        waiting.heaviest.was_empty();
+        waiting.backlog = 0;
+    } else if let Ok(filled) = &result {
+        waiting.backlog = waiting.backlog.saturating_sub(*filled);
     }
-    Poll::Pending
+    result
 }
 
 /// So many more sockets on the port of `first`, which nobody else could have bound meanwhile: it was bound alone.

@@ -12,12 +12,14 @@ use super::super::{RecvBuffers, UdpStats};
 use super::cmsg::{Ancillary, Control};
 use super::send::retry;
 
-/// Fills the free ones of `buffers`, at most `limit` of them. [`io::ErrorKind::WouldBlock`] when nothing has arrived.
+/// Fills the free ones of `buffers`, at most `limit` of them, and shows `saw` where each message is from and how many bytes it
+/// has. [`io::ErrorKind::WouldBlock`] when nothing has arrived.
 pub(super) fn recv(
     fd: BorrowedFd<'_>,
     buffers: &mut RecvBuffers,
     limit: usize,
     stats: &mut UdpStats,
+    mut saw: impl FnMut(SocketAddr, usize),
 ) -> io::Result<usize> {
     type Names = [libc::sockaddr_in6; RecvBuffers::COUNT];
     type Vectors = [libc::iovec; RecvBuffers::COUNT];
@@ -57,8 +59,9 @@ pub(super) fn recv(
         let stride = ancillary.segment_bytes.unwrap_or(len).max(1);
         stats.datagrams_received += len.div_ceil(stride).max(1) as u64;
         stats.bytes_received += len as u64;
-        let meta =
-            RecvMeta { source: address_of(name), local: ancillary.local, ecn: ancillary.ecn, len, stride };
+        let source = address_of(name);
+        saw(source, len);
+        let meta = RecvMeta { source, local: ancillary.local, ecn: ancillary.ecn, len, stride };
         buffers.push(meta, message.msg_hdr.msg_flags & libc::MSG_TRUNC != 0);
     }
     Ok(count)

@@ -25,6 +25,11 @@ fn in_namespace(test: &str, body: impl AsyncFnOnce() + Send) {
     });
 }
 
+/// Of IPv4 or of IPv6, at the loopback address.
+fn source_of(is_v6: bool) -> StdSocket {
+    StdSocket::bind((if is_v6 { "::1" } else { "127.0.0.1" }, 0)).unwrap()
+}
+
 fn source() -> StdSocket {
     StdSocket::bind(("127.0.0.1", 0)).unwrap()
 }
@@ -43,6 +48,167 @@ async fn receive(sockets: &mut UdpSockets, datagrams: usize) -> ByPort {
         }
     }
     received
+}
+
+/// Where the kernel puts what a source sends: of `sockets`, which hold nothing else.
+fn lane_of(sockets: &UdpSockets, source: &StdSocket) -> Option<usize> {
+    let is_v6 = source.local_addr().unwrap().is_ipv6();
+    source.send_to(&[0], to(sockets, is_v6)).unwrap();
+    let (mut buffers, mut stats) = (RecvBuffers::new(), UdpStats::default());
+    let lanes = if is_v6 { &sockets.v6 } else { &sockets.v4 };
+    lanes.as_ref().unwrap().each().position(|socket| {
+        recv::recv(socket.io.get_ref().as_fd(), &mut buffers, 1, &mut stats, |_, _| {}).is_ok()
+    })
+}
+
+fn to(sockets: &UdpSockets, is_v6: bool) -> (&'static str, u16) {
+    (if is_v6 { "::1" } else { "127.0.0.1" }, sockets.port())
+}
+
+/// Reads until nothing is left, and gives the numbers that came from each port, in their order. `after` is called after each
+/// datagram.
+async fn numbers(sockets: &mut UdpSockets, mut after: impl FnMut(&[u32])) -> HashMap<u16, Vec<u32>> {
+    let (mut buffers, mut numbers) = (RecvBuffers::new(), HashMap::<u16, Vec<u32>>::new());
+    loop {
+        // The runtime learns which sockets have something, as it does between turns.
+        tokio::task::yield_now().await;
+        if poll_fn(|cx| Poll::Ready(sockets.poll_recv(cx, &mut buffers).is_pending())).await {
+            return numbers;
+        }
+        while let Some(datagram) = buffers.next_datagram() {
+            let number = u32::from_be_bytes(*datagram.bytes.first_chunk().unwrap());
+            let of_source = numbers.entry(datagram.meta.source.port()).or_default();
+            of_source.push(number);
+            after(of_source);
+        }
+    }
+}
+
+fn send_numbers(from: &StdSocket, to: (&str, u16), numbers: std::ops::Range<u32>, bytes: usize) {
+    let mut contents = vec![0; bytes];
+    for number in numbers {
+        contents[..4].copy_from_slice(&number.to_be_bytes());
+        from.send_to(&contents, to).unwrap();
+    }
+}
+
+#[test]
+fn sources_spread_over_the_shared_lanes_and_stay_where_they_are() {
+    in_namespace("sources_spread_over_the_shared_lanes_and_stay_where_they_are", async || {
+        let sockets = UdpSockets::bind(&UdpConfig::default()).unwrap();
+        for is_v6 in [false, true] {
+            let mut sources = [0; LANES];
+            for _ in 0..256 {
+                let source = source_of(is_v6);
+                let lane = lane_of(&sockets, &source).unwrap();
+                assert_eq!(lane_of(&sockets, &source), Some(lane));
+                sources[lane] += 1;
+            }
+            assert!(sources[..SHARED].iter().all(|count| (8..96).contains(count)), "{sources:?}");
+            assert_eq!(sources[SHARED..], [0; OWN]);
+        }
+    });
+}
+
+#[test]
+fn a_source_that_fills_its_lane_gets_one_of_its_own_and_stays_in_order() {
+    in_namespace("a_source_that_fills_its_lane_gets_one_of_its_own_and_stays_in_order", async || {
+        for is_v6 in [false, true] {
+            let mut sockets = UdpSockets::bind(&UdpConfig::default()).unwrap();
+            let to = to(&sockets, is_v6);
+            assert!(numbers(&mut sockets, |_| {}).await.is_empty());
+            let flood = source_of(is_v6);
+            let lane = lane_of(&sockets, &flood).unwrap();
+            let other = std::iter::repeat_with(|| source_of(is_v6))
+                .find(|other| lane_of(&sockets, other) == Some(lane))
+                .unwrap();
+            let port = |socket: &StdSocket| socket.local_addr().unwrap().port();
+
+            // It goes on sending while it is moved, and so does one beside it.
+            send_numbers(&flood, to, 0..400, 16_000);
+            let mut sent = 400;
+            let received = numbers(&mut sockets, |received| {
+                if received.len() >= 50 && sent < 800 {
+                    send_numbers(&flood, to, sent..sent + 1, 16_000);
+                    send_numbers(&other, to, sent..sent + 1, 16);
+                    sent += 1;
+                }
+            })
+            .await;
+            assert_eq!(sockets.stats().receive_overflows, 0);
+            assert_eq!(received[&port(&flood)], (0..800).collect::<Vec<_>>());
+            assert_eq!(received[&port(&other)], (400..800).collect::<Vec<_>>());
+            assert_eq!(lane_of(&sockets, &flood), Some(SHARED));
+            assert_eq!(lane_of(&sockets, &other), Some(lane));
+
+            // What it sends too much of now is nobody else's loss.
+            for socket in sockets.each() {
+                set_option(socket.io.get_ref(), libc::SOL_SOCKET, libc::SO_RCVBUF, 16_384).unwrap();
+            }
+            send_numbers(&flood, to, 0..200, 16_000);
+            let lost = sockets.stats().receive_overflows;
+            assert!(lost > 100);
+            send_numbers(&other, to, 0..10, 16);
+            assert_eq!(sockets.stats().receive_overflows, lost);
+            let received = numbers(&mut sockets, |_| {}).await;
+            assert_eq!(received[&port(&other)], (0..10).collect::<Vec<_>>());
+            assert_eq!(received[&port(&flood)].len(), 200 - lost as usize);
+        }
+    });
+}
+
+#[test]
+fn a_lane_of_its_own_goes_to_the_next_one_once_it_is_at_rest() {
+    in_namespace("a_lane_of_its_own_goes_to_the_next_one_once_it_is_at_rest", async || {
+        let sockets = UdpSockets::bind(&UdpConfig::default()).unwrap();
+        let first = sockets.v4.as_ref().unwrap().first().io.get_ref();
+        let mut steering = Steering::attach(first, false).unwrap();
+        let sources: Vec<_> = (0..=OWN).map(|_| source()).collect();
+        let mut give = |source: &StdSocket, received| {
+            steering.had(SHARED + 3, received - 1);
+            steering.give(first, source.local_addr().unwrap(), received).unwrap()
+        };
+        for (place, source) in sources[..OWN].iter().enumerate() {
+            assert_eq!(give(source, 1000), Some(SHARED + place));
+            assert_eq!(give(source, 1000), None, "it has one");
+        }
+        for (place, source) in sources[..OWN].iter().enumerate() {
+            assert_eq!(lane_of(&sockets, source), Some(SHARED + place));
+        }
+        assert_eq!(give(&sources[OWN], 2000), None, "all are in use");
+        assert!(lane_of(&sockets, &sources[OWN]).unwrap() < SHARED);
+        let later = 1000 + (1 << 30);
+        assert_eq!(give(&sources[OWN], later), Some(SHARED));
+        assert_eq!(lane_of(&sockets, &sources[OWN]), Some(SHARED));
+        assert!(lane_of(&sockets, &sources[0]).unwrap() < SHARED, "who had it is where it was before");
+        // The one that is in use stays.
+        let more: Vec<_> = (1..OWN).map(|_| source()).collect();
+        let given: Vec<_> = more.iter().map(|source| give(source, later)).collect();
+        assert_eq!(given[..3], [Some(SHARED + 1), Some(SHARED + 2), Some(SHARED + 4)]);
+        assert_eq!(given.last(), Some(&None));
+    });
+}
+
+#[test]
+fn what_is_left_in_a_lane_of_its_own_comes_out_first_after_a_restart() {
+    in_namespace("what_is_left_in_a_lane_of_its_own_comes_out_first_after_a_restart", async || {
+        let mut before = UdpSockets::bind(&UdpConfig::default()).unwrap();
+        assert!(numbers(&mut before, |_| {}).await.is_empty());
+        let (flood, to) = (source(), to(&before, false));
+        let config = UdpConfig { port: before.port(), ..UdpConfig::default() };
+        send_numbers(&flood, to, 0..200, 16_000);
+        numbers(&mut before, |_| {}).await;
+        assert_eq!(lane_of(&before, &flood), Some(SHARED));
+        send_numbers(&flood, to, 0..100, 100);
+        let descriptors = before.descriptors().unwrap();
+        drop(before);
+
+        let mut after = UdpSockets::adopt(descriptors, &config).unwrap();
+        send_numbers(&flood, to, 100..200, 100);
+        let received = numbers(&mut after, |_| {}).await;
+        assert_eq!(received[&flood.local_addr().unwrap().port()], (0..200).collect::<Vec<_>>());
+        assert!(lane_of(&after, &flood).unwrap() < SHARED);
+    });
 }
 
 #[test]
@@ -75,13 +241,6 @@ fn who_sends_long_datagrams_gets_no_more_bytes_than_who_sends_short_ones() {
     in_namespace("who_sends_long_datagrams_gets_no_more_bytes_than_who_sends_short_ones", async || {
         let mut sockets = UdpSockets::bind(&UdpConfig::default()).unwrap();
         let to = ("127.0.0.1", sockets.port());
-        let lane_of = |sockets: &UdpSockets, source: &StdSocket| {
-            source.send_to(&[0], to).unwrap();
-            let (mut buffers, mut stats) = (RecvBuffers::new(), UdpStats::default());
-            sockets.each().position(|socket| {
-                recv::recv(socket.io.get_ref().as_fd(), &mut buffers, 1, &mut stats).is_ok()
-            })
-        };
         // Nothing waits from before there were lanes.
         let mut buffers = RecvBuffers::new();
         assert!(poll_fn(|cx| Poll::Ready(sockets.poll_recv(cx, &mut buffers).is_pending())).await);
@@ -113,6 +272,42 @@ fn who_sends_long_datagrams_gets_no_more_bytes_than_who_sends_short_ones() {
         }
         let [long, short] = [long, short].map(|source| bytes[&source.local_addr().unwrap().port()] as f64);
         assert!((0.7..1.4).contains(&(long / short)), "{long} and {short} bytes");
+    });
+}
+
+#[test]
+fn who_shares_a_lane_gets_as_much_as_who_has_one_alone() {
+    in_namespace("who_shares_a_lane_gets_as_much_as_who_has_one_alone", async || {
+        let mut sockets = UdpSockets::bind(&UdpConfig::default()).unwrap();
+        let to = to(&sockets, false);
+        assert!(numbers(&mut sockets, |_| {}).await.is_empty());
+        let alone = source();
+        let lane = lane_of(&sockets, &alone);
+        let mut together =
+            vec![std::iter::repeat_with(source).find(|one| lane_of(&sockets, one) != lane).unwrap()];
+        let shared = lane_of(&sockets, &together[0]);
+        while together.len() < 5 {
+            together.extend(Some(source()).filter(|other| lane_of(&sockets, other) == shared));
+        }
+        for number in 0..150 {
+            for source in together.iter().chain([&alone, &alone]) {
+                send_numbers(source, to, number..number + 1, 2000);
+            }
+        }
+        // While both lanes have something, with a few buffers free at a time as in a busy event loop.
+        let (mut buffers, mut bytes) = (RecvBuffers::new(), HashMap::<u16, usize>::new());
+        while bytes.values().sum::<usize>() < 800_000 {
+            tokio::task::yield_now().await;
+            poll_fn(|cx| sockets.poll_recv(cx, &mut buffers)).await.unwrap();
+            while buffers.filled() > RecvBuffers::COUNT - 4
+                && let Some(received) = buffers.next()
+            {
+                *bytes.entry(received.meta.source.port()).or_default() += received.bytes.len();
+            }
+        }
+        let of = |socket: &StdSocket| bytes[&socket.local_addr().unwrap().port()];
+        let each = together.iter().map(of).sum::<usize>() / together.len();
+        assert!(of(&alone) < 2 * each, "{} alone, {each} each together", of(&alone));
     });
 }
 
