@@ -90,6 +90,9 @@ pub(crate) struct MeasureArgs {
     /// by spaces; without a path the one beside this program. Can be given more than once: all are measured.
     #[arg(long = "weft", value_name = "[NAME=]PATH [ARGS]")]
     pub(crate) wefts: Vec<WeftCommand>,
+    /// TCP's congestion control at both ends, such as cubic or bbr; without it that of this machine.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) congestion: Option<String>,
     /// Whether weft uses the offloads of its TUN device.
     #[arg(long, hide = true, value_enum, default_value_t)]
     pub(crate) offload: Offload,
@@ -261,7 +264,7 @@ mod tests {
         let MeasureArgs { secs, rounds, .. } = args.measure;
         let SettingArgs { tun_threads, mtu, link } = args.setting;
         assert_eq!((secs, rounds, tun_threads, mtu), (5, 3, TunThreads::Auto, 1420));
-        assert_eq!(link, None);
+        assert_eq!((link, &args.measure.congestion), (None, &None));
         assert_eq!(args.peers[0].name, "wireguard-go");
         assert_eq!(args.peers[0].words("wg7"), ["wireguard-go", "-f", "wg7"]);
         assert_eq!(args.cases.cases(), Case::default_set());

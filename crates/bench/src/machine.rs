@@ -11,6 +11,7 @@ pub(crate) struct Machine {
     pub(crate) cores: usize,
     pub(crate) processor: String,
     pub(crate) kernel: String,
+    /// What was measured with: the machine's own, unless another one was asked for.
     pub(crate) tcp_congestion_control: String,
 }
 

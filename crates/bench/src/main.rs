@@ -20,6 +20,8 @@ mod commands;
 #[path = "commands/unsupported.rs"]
 mod commands;
 #[cfg(target_os = "linux")]
+mod congestion;
+#[cfg(target_os = "linux")]
 mod implementation;
 #[cfg(target_os = "linux")]
 mod interrupt;

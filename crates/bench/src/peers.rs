@@ -16,10 +16,12 @@ mod inside;
 mod ledger;
 mod measure;
 mod packet;
+mod priority;
 mod report;
 mod roster;
 mod socket;
 mod swarm;
+mod turns;
 mod work;
 
 pub(crate) mod args;
@@ -28,6 +30,7 @@ use anyhow::{Result, ensure};
 
 pub(crate) use args::PeersArgs;
 
+use self::args::Work;
 use self::measure::Stand;
 use self::report::Report;
 use self::roster::Roster;
@@ -56,6 +59,9 @@ pub(crate) fn run(args: &PeersArgs) -> Result<()> {
     gateway::allow_sockets(total * implementations.len())?;
     let interrupt = Interrupt::watch()?;
     let mut report = Report::new(args, Machine::this());
+    if args.work.contains(&Work::Fairness) {
+        report.notes.extend(priority::refusal());
+    }
     work::measure(args, &implementations, &interrupt, &mut report)?;
     if args.json {
         println!("{}", serde_json::to_string_pretty(&report)?);

@@ -103,7 +103,7 @@ pub(crate) fn new(plan: &Plan, results: Results) -> Report {
         })
         .collect();
     Report {
-        machine: Machine::this(),
+        machine: Machine { tcp_congestion_control: results.congestion, ..Machine::this() },
         seconds: plan.secs,
         rounds: plan.rounds,
         link: plan.wire.spec().map(ToString::to_string),

@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result};
 
 use crate::batches::Batches;
 use crate::case::Case;
+use crate::congestion;
 use crate::implementation::Implementation;
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::machine;
@@ -35,6 +36,8 @@ pub(crate) struct Plan {
     pub(crate) subjects: Vec<Subject>,
     pub(crate) cases: Vec<Case>,
     pub(crate) wire: Wire,
+    /// TCP's; nothing for that of the machine.
+    pub(crate) congestion: Option<String>,
     pub(crate) secs: u32,
     pub(crate) rounds: u32,
     /// Whether to count system calls afterwards.
@@ -57,6 +60,8 @@ pub(crate) struct Cell {
 pub(crate) struct Results {
     /// By case, then by subject.
     pub(crate) cells: Vec<Vec<Cell>>,
+    /// TCP's congestion control in all the namespaces.
+    pub(crate) congestion: String,
     /// Cores that were busy with something else before the first measurement.
     pub(crate) busy_cores_before: f64,
     /// Cores that the host of this virtual machine gave to others meanwhile.
@@ -70,6 +75,9 @@ pub(crate) struct Results {
 /// # Errors
 /// When the tunnels cannot be brought up, or a signal comes. A measurement that fails is a note.
 pub(crate) fn run(plan: &Plan) -> Result<Results> {
+    if let Some(control) = &plan.congestion {
+        congestion::check(std::slice::from_ref(control), &congestion::available()?)?;
+    }
     topology::check_permission()?;
     tools::check(&plan.cases, plan.subjects.iter().map(|subject| &subject.implementation))?;
     let interrupt = Interrupt::watch()?;
@@ -79,9 +87,12 @@ pub(crate) fn run(plan: &Plan) -> Result<Results> {
     let mut tunnels = Vec::new();
     for Subject { name, implementation, mtu } in &plan.subjects {
         progress.say(&format!("bringing up {name}"));
-        let tunnel = Tunnel::start(implementation, &plan.wire, *mtu, &interrupt);
+        let control = plan.congestion.as_deref();
+        let tunnel = Tunnel::start(implementation, &plan.wire, *mtu, control, &interrupt);
         tunnels.push(tunnel.with_context(|| format!("cannot bring up {name}"))?);
     }
+    let tunnel = tunnels.first().context("there is nothing to measure")?;
+    let congestion = congestion::in_use(&tunnel.near)?;
 
     let mut cells = vec![vec![Cell::default(); plan.subjects.len()]; plan.cases.len()];
     let mut notes = Vec::new();
@@ -110,7 +121,7 @@ pub(crate) fn run(plan: &Plan) -> Result<Results> {
         progress.say("counting system calls");
         count_system_calls(plan, &mut tunnels, &interrupt, &mut cells, &mut notes)?;
     }
-    Ok(Results { cells, busy_cores_before, stolen_cores, notes })
+    Ok(Results { cells, congestion, busy_cores_before, stolen_cores, notes })
 }
 
 /// A signal ends everything; what else fails is noted, and the others go on.
@@ -188,7 +199,7 @@ mod tests {
             |name: &str, implementation| Subject { name: name.to_owned(), implementation, mtu: 1420 };
         let other = || Implementation::Other("x=x {interface}".parse().unwrap());
         let subjects = vec![subject("a", other()), subject("b", other()), subject("c", Implementation::Bare)];
-        Plan { subjects, cases, wire: Wire::Veth, secs: 1, rounds: 2, system_calls: false }
+        Plan { subjects, cases, wire: Wire::Veth, congestion: None, secs: 1, rounds: 2, system_calls: false }
     }
 
     fn turns(cases: Vec<Case>) -> Vec<(usize, usize)> {

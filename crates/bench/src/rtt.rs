@@ -10,12 +10,13 @@ mod transfer;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
 use weft::cli::TunThreads;
 use weft::lab::emulator::LinkSpec;
 
 use crate::cli::{Offload, PeerCommand, WeftCommand};
+use crate::congestion;
 use crate::implementation::Implementation;
 use crate::interrupt::Interrupt;
 use crate::machine::Machine;
@@ -151,13 +152,8 @@ fn measure(
 
 /// Those that were asked for, if the kernel has them.
 fn congestion_controls(asked: &[String]) -> Result<Vec<String>> {
-    let available = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control")
-        .context("cannot tell which congestion controls there are")?;
-    let available: Vec<&str> = available.split_whitespace().collect();
-    for control in asked {
-        let known = available.contains(&control.as_str());
-        ensure!(known, "the kernel has no congestion control {control}, only {}", available.join(", "));
-    }
-    let usual = ["cubic", "bbr"].into_iter().filter(|control| available.contains(control)).map(str::to_owned);
+    let available = congestion::available()?;
+    congestion::check(asked, &available)?;
+    let usual = ["cubic", "bbr"].map(str::to_owned).into_iter().filter(|control| available.contains(control));
     Ok(if asked.is_empty() { usual.collect() } else { asked.to_vec() })
 }

@@ -21,6 +21,7 @@ use weft::lab::link::{self, LinkOptions};
 use weft_tunnel::PrivateKey;
 
 use crate::batches::Batches;
+use crate::congestion;
 use crate::implementation::{Daemon, End, Implementation};
 use crate::interrupt::Interrupt;
 use crate::link::lift_tcp_limits;
@@ -103,11 +104,13 @@ pub(crate) struct Tunnel {
 }
 
 impl Tunnel {
-    /// Brings both ends up and waits until a connection has passed.
+    /// Brings both ends up and waits until a connection has passed. `congestion` is TCP's congestion control at both
+    /// ends, if it is not to be that of the machine.
     pub(crate) fn start(
         implementation: &Implementation,
         wire: &Wire,
         mtu: u16,
+        congestion: Option<&str>,
         interrupt: &Interrupt,
     ) -> Result<Self> {
         let (near, far) = (namespace("near")?, namespace("far")?);
@@ -115,6 +118,9 @@ impl Tunnel {
         for namespace in [&near, &far] {
             // What a connection has learnt about the path must not help the next one: runs do not depend on order.
             namespace.set_sysctl("net/ipv4/tcp_no_metrics_save", "1")?;
+            if let Some(control) = congestion {
+                congestion::choose(namespace, control)?;
+            }
         }
         let files = tempfile::tempdir()?;
         let key = || PrivateKey::generate().map_err(|error| anyhow!("cannot make a key: {error}"));
@@ -185,4 +191,31 @@ pub(crate) fn namespace(name: &str) -> Result<Namespace> {
         std::io::ErrorKind::PermissionDenied => permission::Missing(error).into(),
         _ => anyhow!(error).context("cannot make a network namespace"),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use weft::lab;
+
+    use super::*;
+
+    #[test]
+    fn a_congestion_control_is_of_both_ends_and_not_of_the_host() {
+        let test = "a_congestion_control_is_of_both_ends_and_not_of_the_host";
+        if !lab::namespaces_permitted(test) {
+            return;
+        }
+        let host = || std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap();
+        let (before, interrupt) = (host(), Interrupt::default());
+        let start =
+            |congestion| Tunnel::start(&Implementation::Bare, &Wire::Veth, 1420, congestion, &interrupt);
+        // Every kernel has this one, and lets every namespace have it.
+        let tunnel = start(Some("reno")).unwrap();
+        for end in [&tunnel.near, &tunnel.far] {
+            assert_eq!(congestion::in_use(end).unwrap(), "reno");
+        }
+        let error = start(Some("none-such")).unwrap_err();
+        assert!(format!("{error:#}").contains("none-such"), "{error:#}");
+        assert_eq!(host(), before);
+    }
 }

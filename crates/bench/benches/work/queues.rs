@@ -94,7 +94,7 @@ pub(super) fn workloads() -> [Workload; 8] {
         flow_table("flow-table-read-one-flow", 1, |table, flow| table.note_read(flow, 1, |_| 0)),
         flow_table("flow-table-read-1000-flows", 1000, |table, flow| table.note_read(flow, 1, |_| 0)),
         flow_table("flow-table-stage-1000-flows", 1000, |table, flow| {
-            black_box(table.stage(flow, |_| 2, |_| 1));
+            black_box(table.stage(flow, |queue| queue, |_| 2, |_| 1));
         }),
         new_flows(),
     ]

@@ -24,6 +24,7 @@ pub(super) fn run(args: &CompareArgs) -> Result<()> {
         subjects,
         cases: args.cases.cases(),
         wire: Wire::from(args.setting.link.clone()),
+        congestion: args.measure.congestion.clone(),
         secs: args.measure.secs,
         rounds: args.measure.rounds,
         system_calls: !args.measure.no_system_calls,

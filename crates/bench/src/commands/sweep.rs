@@ -39,6 +39,7 @@ pub(super) fn run(args: &SweepArgs) -> Result<()> {
         subjects,
         cases: args.streams.iter().map(|&streams| case(args, streams)).collect(),
         wire: Wire::default(),
+        congestion: args.measure.congestion.clone(),
         secs: args.measure.secs,
         rounds: args.measure.rounds,
         system_calls: false,

@@ -12,9 +12,9 @@ pub(crate) struct PeersArgs {
     #[arg(value_name = "NAME=COMMAND")]
     pub(crate) others: Vec<PeerCommand>,
     /// How many peers the gateway is configured with.
-    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(2..=60_000))]
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(10..=60_000))]
     pub(crate) configured: u32,
-    /// How many of them are there and send at once; two more flood and ping.
+    /// How many of them are there and send at once; one more floods, and eight more ping.
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=20_000))]
     pub(crate) active: u32,
     /// What to measure, with commas between them. Handshakes are always made.

@@ -18,27 +18,57 @@ pub(super) struct Fairness {
     pub(super) shares: Vec<Share>,
 }
 
-/// Pings of one peer beside the load of another.
-#[derive(Clone, Copy, Debug, Serialize)]
+/// Pings of several peers beside the load of another one.
+#[derive(Clone, Debug, Serialize)]
 pub(super) struct PingFigures {
     load: Option<(Direction, Load)>,
+    #[serde(flatten)]
+    all: Percentiles,
+    /// The highest p50 that one of them had.
+    slowest_p50_ms: f64,
+    /// Of each of them.
+    pingers: Vec<Percentiles>,
+}
+
+/// Of the pings that were answered; without one they took forever.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Percentiles {
     p50_ms: f64,
     p99_ms: f64,
     answered: usize,
     lost: u64,
 }
 
-impl PingFigures {
-    pub(super) fn new(load: Option<(Direction, Load)>, pings: &Pings) -> Self {
-        let mut sorted = pings.millis.clone();
+impl Percentiles {
+    fn new<'a>(pings: impl IntoIterator<Item = &'a Pings>) -> Self {
+        let (mut sorted, mut lost) = (Vec::new(), 0);
+        for pings in pings {
+            sorted.extend_from_slice(&pings.millis);
+            lost += pings.lost;
+        }
         sorted.sort_by(f64::total_cmp);
         let part = |part| percentile(&sorted, part).unwrap_or(f64::INFINITY);
-        Self { load, p50_ms: part(0.5), p99_ms: part(0.99), answered: sorted.len(), lost: pings.lost }
+        Self { p50_ms: part(0.5), p99_ms: part(0.99), answered: sorted.len(), lost }
+    }
+}
+
+impl PingFigures {
+    pub(super) fn new(load: Option<(Direction, Load)>, pings: &[Pings]) -> Self {
+        // Where many are lost some peers may have had no turn.
+        let had_a_turn = pings.iter().filter(|pings| pings.lost > 0 || !pings.millis.is_empty());
+        let pingers: Vec<Percentiles> = had_a_turn.map(|pings| Percentiles::new([pings])).collect();
+        let slowest = pingers.iter().map(|pinger| pinger.p50_ms).max_by(f64::total_cmp);
+        Self { load, all: Percentiles::new(pings), slowest_p50_ms: slowest.unwrap_or(f64::INFINITY), pingers }
     }
 
     pub(super) fn line(&self) -> String {
-        let (load, lost) = (load_name(self.load), self.lost);
-        format!("ping {load}: p50 {:.3} ms, p99 {:.3} ms, {lost} lost", self.p50_ms, self.p99_ms)
+        let Percentiles { p50_ms, p99_ms, lost, .. } = self.all;
+        format!(
+            "ping {}: p50 {p50_ms:.3} ms, p99 {p99_ms:.3} ms, {lost} lost; the slowest of {}: p50 {:.3} ms",
+            load_name(self.load),
+            self.pingers.len(),
+            self.slowest_p50_ms
+        )
     }
 }
 
@@ -116,10 +146,17 @@ impl Fairness {
         let alone: Vec<_> = self.pings.iter().filter(|pings| pings.load.is_none()).collect();
         for load in distinct(self.pings.iter().map(|pings| pings.load)) {
             let of: Vec<_> = self.pings.iter().filter(|pings| pings.load == load).collect();
-            let lost: u64 = of.iter().map(|pings| pings.lost).sum();
-            let (p50, p99) = (median(of.iter().map(|p| p.p50_ms)), median(of.iter().map(|p| p.p99_ms)));
-            let ratio = ratios(of.iter().zip(&alone).map(|(of, alone)| (of.p99_ms, alone.p99_ms)));
-            text += &format!("  ping {}: p50 {p50:.3} ms, p99 {p99:.3} ms, {lost} lost", load_name(load));
+            let figure = |what: fn(&PingFigures) -> f64| median(of.iter().map(|pings| what(pings)));
+            let lost: u64 = of.iter().map(|pings| pings.all.lost).sum();
+            let ratio = ratios(of.iter().zip(&alone).map(|(of, alone)| (of.all.p99_ms, alone.all.p99_ms)));
+            text += &format!(
+                "  ping {}: p50 {:.3} ms, p99 {:.3} ms, {lost} lost; the slowest of {}: p50 {:.3} ms",
+                load_name(load),
+                figure(|pings| pings.all.p50_ms),
+                figure(|pings| pings.all.p99_ms),
+                of.iter().map(|pings| pings.pingers.len()).max().unwrap_or(0),
+                figure(|pings| pings.slowest_p50_ms),
+            );
             if let Some(ratio) = ratio.filter(|_| matches!(load, Some((_, Load::Flood)))) {
                 let holds = mark(ratio.median <= PING_RATIO && lost == 0);
                 let Summary { median, lowest, highest } = ratio;
@@ -228,13 +265,28 @@ mod tests {
 
     #[test]
     fn pings_without_an_answer_are_no_good_pings() {
-        let none = PingFigures::new(None, &Pings { millis: Vec::new(), lost: 3 });
-        assert!(none.p99_ms.is_infinite() && none.line().contains("3 lost"));
+        let none = PingFigures::new(None, &[Pings { millis: Vec::new(), lost: 3 }]);
+        assert!(none.all.p99_ms.is_infinite() && none.line().contains("3 lost"));
         let some = PingFigures::new(
             Some((Direction::Upload, Load::Flood)),
-            &Pings { millis: vec![2.0, 1.0], lost: 0 },
+            &[Pings { millis: vec![2.0, 1.0], lost: 0 }],
         );
-        assert_eq!((some.p50_ms, some.p99_ms), (1.0, 2.0));
+        assert_eq!((some.all.p50_ms, some.all.p99_ms), (1.0, 2.0));
         assert!(some.line().starts_with("ping beside a flood upload: p50 1.000"));
+    }
+
+    #[test]
+    fn the_slowest_of_several_shows_beside_all_of_them() {
+        let answered = |millis: [f64; 3]| Pings { millis: millis.to_vec(), lost: 0 };
+        let no_turn = Pings::default();
+        let figures = PingFigures::new(None, &[answered([1.0; 3]), answered([9.0, 8.0, 2.0]), no_turn]);
+        let shown = "ping alone: p50 1.000 ms, p99 9.000 ms, 0 lost; the slowest of 2: p50 8.000 ms";
+        assert_eq!(figures.line(), shown);
+        let json = serde_json::to_value(&figures).unwrap();
+        assert_eq!((&json["p99_ms"], &json["slowest_p50_ms"]), (&9.0.into(), &8.0.into()));
+        assert_eq!(json["pingers"][0]["p99_ms"], 1.0);
+        let mut fairness = Fairness::default();
+        fairness.pings.push(figures);
+        assert!(fairness.text().contains(shown), "{}", fairness.text());
     }
 }

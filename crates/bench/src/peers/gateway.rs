@@ -11,6 +11,7 @@ use ipnet::{IpNet, Ipv4Net};
 use tempfile::TempDir;
 use weft::lab::link::{self, LinkOptions};
 use weft::lab::{Namespace, counters::Counters};
+use weft_tunnel::PublicKey;
 
 use super::client::MTU;
 use super::roster::{self, GATEWAY, GATEWAY_LINK, INNER_PREFIX, LINK_PREFIX, Roster, SOURCES};
@@ -117,6 +118,15 @@ impl Gateway {
 
     /// Asks for everything that `wg show` shows, and gives how many peers that were.
     pub(super) fn dump(&self) -> Result<usize> {
+        Ok(self.ask()?.lines().filter(|line| line.starts_with("public_key=")).count())
+    }
+
+    /// How much it has received from a peer and sent to it so far.
+    pub(super) fn carried(&self, peer: &PublicKey) -> Result<Carried> {
+        Carried::parse(&self.ask()?, peer).context("the daemon does not tell what it carried of a peer")
+    }
+
+    fn ask(&self) -> Result<String> {
         let mut stream = UnixStream::connect(self.socket()).context("cannot reach the daemon over UAPI")?;
         stream.set_read_timeout(Some(START))?;
         stream.write_all(b"get=1\n\n")?;
@@ -126,11 +136,29 @@ impl Gateway {
             ensure!(len > 0, "the daemon's answer ends in the middle");
             answer.extend_from_slice(&chunk[..len]);
         }
-        Ok(answer.split(|byte| *byte == b'\n').filter(|line| line.starts_with(b"public_key=")).count())
+        Ok(String::from_utf8(answer)?)
     }
 
     fn socket(&self) -> PathBuf {
         PathBuf::from(format!("{UAPI}/{}.sock", self.interface))
+    }
+}
+
+/// Bytes of WireGuard's messages with one peer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Carried {
+    pub(super) received: u64,
+    pub(super) sent: u64,
+}
+
+impl Carried {
+    /// Out of an answer over UAPI, in which a peer's lines stand behind its key.
+    fn parse(answer: &str, peer: &PublicKey) -> Option<Self> {
+        let key: String = peer.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+        let (_, behind) = answer.split_once(&format!("public_key={key}\n"))?;
+        let own = behind.split("public_key=").next()?;
+        let figure = |name: &str| own.lines().find_map(|line| line.strip_prefix(name)?.parse().ok());
+        Some(Self { received: figure("rx_bytes=")?, sent: figure("tx_bytes=")? })
     }
 }
 
@@ -151,4 +179,23 @@ pub(super) fn allow_sockets(count: usize) -> Result<()> {
             .map_err(|error| permission::Missing(error.into()))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_carried_of_a_peer_stands_behind_its_key() {
+        let [first, second, third] = [1, 2, 3].map(|byte| PublicKey::from_bytes([byte; 32]));
+        let answer = format!(
+            "private_key=00\npublic_key={}\ntx_bytes=1\nrx_bytes=2\npublic_key={}\nrx_bytes=30\ntx_bytes=40\nerrno=0\n\n",
+            "01".repeat(32),
+            "02".repeat(32)
+        );
+        let carried = |received, sent| Some(Carried { received, sent });
+        assert_eq!(Carried::parse(&answer, &first), carried(2, 1));
+        assert_eq!(Carried::parse(&answer, &second), carried(30, 40));
+        assert_eq!(Carried::parse(&answer, &third), None);
+    }
 }

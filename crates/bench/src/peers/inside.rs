@@ -9,12 +9,11 @@ use super::ledger::Ledger;
 use super::packet::{STAMP, Stamp};
 use super::roster::GATEWAY;
 use super::socket;
-use super::swarm::{CLIENT, ECHO, HEAVY_SINK, SINK, Shape, Windows, step_back};
+use super::swarm::{CLIENT, ECHO, HEAVY_SINK, SINK, Shape};
+use super::turns::{PAUSE, Turns};
 
 /// How often somebody who waits looks whether to stop.
 const TICK: Duration = Duration::from_millis(20);
-/// How long a sender pauses when enough is on its way.
-const PAUSE: Duration = Duration::from_micros(50);
 
 /// The sockets behind the gateway.
 pub(super) struct Inside {
@@ -86,31 +85,19 @@ impl Host {
         ledger: &Ledger,
         stop: &AtomicBool,
     ) -> io::Result<()> {
-        if is_flood {
-            step_back()?;
-        }
         let len = shape.payload();
         let mut contents = vec![0; len * shape.burst as usize];
-        let mut windows = Windows::new(shape, clients.len());
-        let mut waiting = 0;
-        for (lane, client) in clients.iter().enumerate().cycle() {
-            if stop.load(Relaxed) {
-                break;
-            }
-            if !is_flood && !windows.has_room(ledger, lane) {
-                waiting += 1;
-                if waiting >= clients.len() {
-                    waiting = 0;
-                    std::thread::sleep(PAUSE);
-                }
+        let mut turns = Turns::new(shape, clients.len(), is_flood);
+        while !stop.load(Relaxed) {
+            let Some(lane) = turns.next(ledger) else {
+                std::thread::sleep(PAUSE);
                 continue;
-            }
-            waiting = 0;
+            };
             let first = ledger.send(lane, shape.burst);
             for (number, payload) in (first..).zip(contents.chunks_mut(len)) {
                 Stamp { run: ledger.run(), lane: lane as u32, number }.write(&mut payload[..STAMP]);
             }
-            let to = SocketAddrV4::new(*client, CLIENT);
+            let to = SocketAddrV4::new(clients[lane], CLIENT);
             match socket::send(&self.sender, &contents, len, Some(to)) {
                 // The device's queue is full, or the socket's buffer: lost, and counted as such.
                 Err(error) if is_transient(&error) => {}

@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow};
 use clap::ValueEnum;
 use serde::Serialize;
+use weft_tunnel::PublicKey;
 
-use super::gateway::Gateway;
+use super::gateway::{Carried, Gateway};
 use super::inside::Inside;
 use super::ledger::{Ledger, Totals};
+use super::priority::{stepping_back, stepping_forward};
 use super::roster::Roster;
 use super::swarm::{HEAVY_SINK, Pings, Shape, Swarm, drain};
 use crate::implementation::Implementation;
@@ -66,6 +68,7 @@ pub(super) struct Stand {
     swarm: Swarm,
     flooder: Swarm,
     pinger: Swarm,
+    flooder_key: PublicKey,
     runs: u32,
 }
 
@@ -79,8 +82,10 @@ impl Drop for Stop<'_> {
 }
 
 impl Stand {
-    /// Peers beyond the active ones that have somebody behind them: one that floods, one that pings.
-    pub(super) const EXTRAS: usize = 2;
+    /// Peers that ping. Which queue or socket a peer shares with the flood is decided by a hash, for each of them anew.
+    const PINGERS: usize = 8;
+    /// Peers beyond the active ones that have somebody behind them: one that floods, and those that ping.
+    pub(super) const EXTRAS: usize = 1 + Self::PINGERS;
 
     pub(super) fn new(
         implementation: &Implementation,
@@ -91,9 +96,10 @@ impl Stand {
         let inside = gateway.inside.run(Inside::new).context("no sockets behind the gateway")?;
         let active = roster.active.len() - Self::EXTRAS;
         let swarm = |peers: Range<usize>| gateway.clients.run(|| Swarm::new(roster, peers));
-        let (swarm, flooder, pinger) =
-            (swarm(0..active)?, swarm(active..active + 1)?, swarm(active + 1..active + 2)?);
-        Ok(Self { gateway, inside, swarm, flooder, pinger, runs: 0 })
+        let pingers = active + 1..active + Self::EXTRAS;
+        let (swarm, flooder, pinger) = (swarm(0..active)?, swarm(active..active + 1)?, swarm(pingers)?);
+        let flooder_key = roster.active[active].public_key();
+        Ok(Self { gateway, inside, swarm, flooder, pinger, flooder_key, runs: 0 })
     }
 
     /// Begins all handshakes at once: how long half of them took, and all.
@@ -119,7 +125,8 @@ impl Stand {
         })
     }
 
-    /// The first `count` peers send or are sent, as much as gets through. `meanwhile` happens for as long as they do.
+    /// The first `count` peers send or are sent, as much as gets through. `meanwhile` happens for as long as they do. Of the
+    /// one beside them it is given what the gateway carried, in Gbit/s: what takes a flood need not keep up with it.
     pub(super) fn throughput<T>(
         &mut self,
         direction: Direction,
@@ -136,7 +143,7 @@ impl Stand {
         let (ledger, flood) = (&ledger, &flood);
         let (stop_sending, stop) = (&AtomicBool::new(false), &AtomicBool::new(false));
         let (inside, gateway) = (&self.inside, &mut self.gateway);
-        let (swarm, flooder) = (&mut self.swarm, &mut self.flooder);
+        let (swarm, flooder, flooder_key) = (&mut self.swarm, &mut self.flooder, &self.flooder_key);
         std::thread::scope(|scope| {
             let guards = (Stop(stop_sending), Stop(stop));
             let is_flood = beside == Some(Load::Flood);
@@ -146,36 +153,42 @@ impl Stand {
             match direction {
                 Direction::Upload => {
                     takers.push(scope.spawn(|| inside.ordinary.take(ledger, stop)));
-                    takers.push(scope.spawn(|| inside.heavy.take(flood, stop)));
+                    takers.push(scope.spawn(stepping_back(is_flood, || inside.heavy.take(flood, stop))));
                     senders
                         .push(scope.spawn(move || swarm.upload(count, shape, false, ledger, stop_sending)));
                     if beside.is_some() {
-                        senders.push(
-                            scope.spawn(move || flooder.upload(1, heavy, is_flood, flood, stop_sending)),
-                        );
+                        senders.push(scope.spawn(stepping_back(is_flood, move || {
+                            flooder.upload(1, heavy, is_flood, flood, stop_sending)
+                        })));
                     }
                 }
                 Direction::Download => {
                     let (many, one) = (swarm.inner(), flooder.inner());
                     takers.push(scope.spawn(|| swarm.listen(ledger, stop)));
-                    takers.push(scope.spawn(|| flooder.listen(flood, stop)));
+                    takers.push(scope.spawn(stepping_back(is_flood, || flooder.listen(flood, stop))));
                     senders.push(scope.spawn(move || {
                         inside.ordinary.download(&many[..count], shape, false, ledger, stop_sending)
                     }));
                     if beside.is_some() {
-                        senders.push(scope.spawn(move || {
+                        senders.push(scope.spawn(stepping_back(is_flood, move || {
                             inside.heavy.download(&one, heavy, is_flood, flood, stop_sending)
-                        }));
+                        })));
                     }
                 }
             }
             std::thread::sleep(WARM_UP);
+            let carried = |gateway: &Gateway| -> Result<_> {
+                let carried = beside.map(|_| gateway.carried(flooder_key)).transpose()?;
+                Ok((carried, Instant::now()))
+            };
+            let (before, since) = carried(gateway)?;
             let window = Window::open(gateway, ledger)?;
-            let before = flood.totals();
             let other = meanwhile(gateway, ledger)?;
-            let elapsed = window.start.elapsed();
             let arrived = window.close(gateway, ledger, shape)?;
-            let beside = beside.map(|_| gbit(flood.totals().arrived - before.arrived, shape, elapsed));
+            let (after, until) = carried(gateway)?;
+            let beside = before.zip(after).map(|(before, after)| {
+                gbit(packets(direction, shape, before, after), shape, until.duration_since(since))
+            });
             let (sending, taking) = guards;
             drop(sending);
             senders.into_iter().try_for_each(join)?;
@@ -186,41 +199,46 @@ impl Stand {
         })
     }
 
-    /// One peer pings for so long, while another one sends or is sent.
+    /// Some peers ping in turn for so long, while another one sends or is sent. What each of them saw.
     pub(super) fn pings(
         &mut self,
         load: Option<(Direction, Load)>,
         shape: Shape,
         span: Duration,
         interrupt: &Interrupt,
-    ) -> Result<Pings> {
+    ) -> Result<Vec<Pings>> {
+        // A session that has expired since the last time is made anew before pings count.
+        self.pinger.shake_hands(HANDSHAKES)?;
         self.runs += 2;
         let (run, flood) = (self.runs, &Ledger::new(self.runs - 1, 1));
         let stop = &AtomicBool::new(false);
+        let is_flood = matches!(load, Some((_, Load::Flood)));
         let heavy = Shape { burst: FLOOD_BURST, port: HEAVY_SINK, ..shape };
         let (inside, flooder, pinger) = (&self.inside, &mut self.flooder, &mut self.pinger);
         std::thread::scope(|scope| {
             let guard = Stop(stop);
-            let mut others =
-                vec![scope.spawn(|| inside.answer(stop)), scope.spawn(|| inside.heavy.take(flood, stop))];
+            let mut others = vec![
+                scope.spawn(stepping_forward(|| inside.answer(stop))),
+                scope.spawn(stepping_back(is_flood, || inside.heavy.take(flood, stop))),
+            ];
             match load {
-                Some((Direction::Upload, load)) => {
-                    others.push(
-                        scope.spawn(move || flooder.upload(1, heavy, load == Load::Flood, flood, stop)),
-                    );
+                Some((Direction::Upload, _)) => {
+                    others.push(scope.spawn(stepping_back(is_flood, move || {
+                        flooder.upload(1, heavy, is_flood, flood, stop)
+                    })));
                 }
-                Some((Direction::Download, load)) => {
+                Some((Direction::Download, _)) => {
                     let to = flooder.inner();
-                    others.push(scope.spawn(move || flooder.listen(flood, stop)));
-                    let is_flood = load == Load::Flood;
-                    others
-                        .push(scope.spawn(move || inside.heavy.download(&to, heavy, is_flood, flood, stop)));
+                    others.push(scope.spawn(stepping_back(is_flood, move || flooder.listen(flood, stop))));
+                    others.push(scope.spawn(stepping_back(is_flood, move || {
+                        inside.heavy.download(&to, heavy, is_flood, flood, stop)
+                    })));
                 }
                 None => {}
             }
-            std::thread::sleep(WARM_UP);
-            let pings = scope.spawn(move || pinger.ping(run, stop));
-            let slept = interrupt.sleep(span);
+            let counts_from = Instant::now() + WARM_UP;
+            let pings = scope.spawn(stepping_forward(move || pinger.ping(run, counts_from, stop)));
+            let slept = interrupt.sleep(WARM_UP + span);
             drop(guard);
             others.into_iter().try_for_each(join)?;
             let pings = pings.join().map_err(|_| anyhow!("a thread panicked"))?;
@@ -236,6 +254,17 @@ fn join(thread: std::thread::ScopedJoinHandle<'_, std::io::Result<()>>) -> Resul
 
 fn gbit(packets: u64, shape: Shape, elapsed: Duration) -> f64 {
     packets as f64 * shape.bytes as f64 * 8e-9 / elapsed.as_secs_f64()
+}
+
+/// Packets of one peer that the gateway has carried meanwhile.
+fn packets(direction: Direction, shape: Shape, before: Carried, after: Carried) -> u64 {
+    // Padding to 16 bytes, a header and a tag (whitepaper, section 5.4.6).
+    let message = shape.bytes.next_multiple_of(16) + 16 + 16;
+    let bytes = match direction {
+        Direction::Upload => after.received.saturating_sub(before.received),
+        Direction::Download => after.sent.saturating_sub(before.sent),
+    };
+    bytes / message as u64
 }
 
 /// A span of time in which what arrives is counted.
@@ -297,6 +326,13 @@ fn jain(shares: &[u64]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn packets_of_the_other_are_those_that_its_direction_carried() {
+        let (before, after) = (Carried { received: 100, sent: 7 }, Carried { received: 1_540, sent: 2_887 });
+        let of = |direction| packets(direction, Shape::full(1, 1), before, after);
+        assert_eq!((of(Direction::Upload), of(Direction::Download)), (1, 2));
+    }
 
     #[test]
     fn jains_index_is_one_for_equals_and_a_share_for_one_of_many() {

@@ -21,6 +21,8 @@ pub(super) struct Report {
     window: u32,
     seconds: u32,
     pub(super) subjects: Vec<Subject>,
+    /// What was not as it should be.
+    pub(super) notes: Vec<String>,
 }
 
 /// One gateway.
@@ -148,7 +150,16 @@ impl Dump {
 impl Report {
     pub(super) fn new(args: &PeersArgs, machine: Machine) -> Self {
         let PeersArgs { configured, active, burst, window, secs, .. } = *args;
-        Self { machine, configured, active, burst, window, seconds: secs, subjects: Vec::new() }
+        Self {
+            machine,
+            configured,
+            active,
+            burst,
+            window,
+            seconds: secs,
+            subjects: Vec::new(),
+            notes: Vec::new(),
+        }
     }
 
     /// Begins the part of another gateway, and gives its place.
@@ -181,6 +192,9 @@ impl Report {
         );
         for subject in &self.subjects {
             text += &subject.text();
+        }
+        for note in &self.notes {
+            let _ = writeln!(text, "note: {note}");
         }
         text
     }

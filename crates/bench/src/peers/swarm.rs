@@ -13,6 +13,7 @@ use super::client::{Client, MTU, Workbench};
 use super::ledger::Ledger;
 use super::packet::{HEADERS, STAMP, Stamp};
 use super::roster::Roster;
+use super::turns::{LOST, PAUSE, Turns};
 
 /// Ports of the gateway: two that only listen, the second one to whoever floods, and one that answers.
 pub(super) const SINK: u16 = 4000;
@@ -24,10 +25,6 @@ pub(super) const CLIENT: u16 = 4002;
 const TIMERS: Duration = Duration::from_millis(20);
 /// Bursts between two looks at what has arrived.
 const BURSTS: u32 = 32;
-/// How long a sender pauses when enough is on its way.
-const PAUSE: Duration = Duration::from_micros(50);
-/// What is on its way and does not arrive for so long is lost.
-const LOST: Duration = Duration::from_millis(300);
 /// A ping without an answer.
 const PING_LOST: Duration = Duration::from_millis(500);
 /// Between an answer and the next ping.
@@ -67,7 +64,7 @@ pub(super) struct Swarm {
     timers_at: Instant,
 }
 
-/// How long pings took, and how many had no answer.
+/// How long the pings of one client took, and how many had no answer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pings {
     pub(super) millis: Vec<f64>,
@@ -134,27 +131,16 @@ impl Swarm {
         ledger: &Ledger,
         stop: &AtomicBool,
     ) -> io::Result<()> {
-        if is_flood {
-            step_back()?;
-        }
         let bytes = shape.payload() + HEADERS;
         let count = count.clamp(1, self.clients.len());
-        let mut windows = Windows::new(shape, count);
-        let (mut bursts, mut waiting) = (0_u32, 0);
-        for lane in (0..count).cycle() {
-            if stop.load(Relaxed) {
-                break;
-            }
-            if !is_flood && !windows.has_room(ledger, lane) {
-                waiting += 1;
-                if waiting >= count {
-                    waiting = 0;
-                    self.serve(Duration::ZERO, ledger, |_| {})?;
-                    std::thread::sleep(PAUSE);
-                }
+        let mut turns = Turns::new(shape, count, is_flood);
+        let mut bursts = 0_u32;
+        while !stop.load(Relaxed) {
+            let Some(lane) = turns.next(ledger) else {
+                self.serve(Duration::ZERO, ledger, |_| {})?;
+                std::thread::sleep(PAUSE);
                 continue;
-            }
-            waiting = 0;
+            };
             if bursts.is_multiple_of(BURSTS) {
                 self.serve(Duration::ZERO, ledger, |_| {})?;
             }
@@ -175,17 +161,23 @@ impl Swarm {
         Ok(())
     }
 
-    /// The first client pings the gateway, one ping after the other.
-    pub(super) fn ping(&mut self, run: u32, stop: &AtomicBool) -> io::Result<Pings> {
+    /// The clients ping the gateway in turn, one ping after the other. Those that are sent before `counts_from` do not count:
+    /// what a load does when it begins is not what it does as it stays.
+    pub(super) fn ping(
+        &mut self,
+        run: u32,
+        counts_from: Instant,
+        stop: &AtomicBool,
+    ) -> io::Result<Vec<Pings>> {
         let nobody = Ledger::new(0, 0);
-        let mut pings = Pings::default();
-        for number in 0.. {
+        let mut pings = vec![Pings::default(); self.clients.len()];
+        for (number, lane) in (0..).zip((0..self.clients.len()).cycle()) {
             if stop.load(Relaxed) {
                 break;
             }
-            let stamp = Stamp { run, lane: 0, number };
+            let stamp = Stamp { run, lane: lane as u32, number };
             let start = Instant::now();
-            self.clients[0].send((CLIENT, ECHO), 92, stamp, 1, start, &mut self.bench)?;
+            self.clients[lane].send((CLIENT, ECHO), 92, stamp, 1, start, &mut self.bench)?;
             let mut answered = None;
             while answered.is_none() && start.elapsed() < PING_LOST {
                 self.serve(Duration::from_millis(1), &nobody, |echo| {
@@ -195,8 +187,9 @@ impl Swarm {
                 })?;
             }
             match answered {
-                Some(time) => pings.millis.push(time.as_secs_f64() * 1000.0),
-                None => pings.lost += 1,
+                _ if start < counts_from => {}
+                Some(time) => pings[lane].millis.push(time.as_secs_f64() * 1000.0),
+                None => pings[lane].lost += 1,
             }
             std::thread::sleep(PING_PAUSE);
         }
@@ -236,60 +229,6 @@ impl Swarm {
     pub(super) fn inner(&self) -> Vec<std::net::Ipv4Addr> {
         self.clients.iter().map(|client| client.inner).collect()
     }
-}
-
-/// Who may send, with a window for all lanes together, and one for each: whose packets are lost does not keep the others
-/// waiting.
-pub(super) struct Windows {
-    all: u64,
-    each: u64,
-    lanes: Vec<OfLane>,
-    /// What was given up of all lanes.
-    forgotten: u64,
-}
-
-struct OfLane {
-    arrived: u64,
-    since: Instant,
-    /// On their way for so long that they are lost.
-    forgotten: u64,
-}
-
-impl Windows {
-    pub(super) fn new(shape: Shape, lanes: usize) -> Self {
-        let each = (shape.window / lanes.max(1) as u64).max(2 * shape.burst);
-        let lane = || OfLane { arrived: 0, since: Instant::now(), forgotten: 0 };
-        let lanes = std::iter::repeat_with(lane).take(lanes).collect();
-        Self { all: shape.window, each, lanes, forgotten: 0 }
-    }
-
-    /// Whether a lane may send.
-    pub(super) fn has_room(&mut self, ledger: &Ledger, lane: usize) -> bool {
-        let (number, in_flight) = (lane, ledger.in_flight_of(lane));
-        let Some(lane) = self.lanes.get_mut(number) else { return false };
-        let still = lane.forgotten.min(in_flight);
-        self.forgotten -= lane.forgotten - still;
-        lane.forgotten = still;
-        if in_flight - lane.forgotten < self.each {
-            return ledger.in_flight().saturating_sub(self.forgotten) < self.all;
-        }
-        let arrived = ledger.arrived_of(number);
-        if arrived != lane.arrived {
-            (lane.arrived, lane.since) = (arrived, Instant::now());
-        } else if lane.since.elapsed() > LOST {
-            self.forgotten += in_flight - lane.forgotten;
-            lane.forgotten = in_flight;
-        }
-        false
-    }
-}
-
-/// Leaves the cores to whoever else wants them, for the rest of this thread's life: a flood comes from another machine, and
-/// is not to keep the gateway and its other clients waiting for a core of this one.
-pub(super) fn step_back() -> io::Result<()> {
-    const LAST: i32 = 19;
-    // Of Linux: this thread alone (setpriority(2)).
-    Ok(rustix::process::setpriority_process(None, LAST)?)
 }
 
 /// Waits until nothing arrives any more, or everything has.
