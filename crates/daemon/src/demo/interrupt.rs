@@ -4,6 +4,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
+use nix::sys::time::TimeSpec;
 
 /// Signals within this time of each other are one wish to end.
 const DUPLICATES: Duration = Duration::from_millis(100);
@@ -43,11 +44,8 @@ impl Interrupt {
     }
 
     fn wait(&self, timeout: Duration) -> bool {
-        let timeout = libc::timespec {
-            tv_sec: libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX),
-            tv_nsec: timeout.subsec_nanos().into(),
-        };
+        let timeout = TimeSpec::from_duration(timeout);
         // SAFETY: both structures outlive the call, and no information about the signal is asked for.
-        unsafe { libc::sigtimedwait(self.signals.as_ref(), std::ptr::null_mut(), &raw const timeout) > 0 }
+        unsafe { libc::sigtimedwait(self.signals.as_ref(), std::ptr::null_mut(), timeout.as_ref()) > 0 }
     }
 }

@@ -7,7 +7,7 @@ use ratatui::widgets::{Cell, Row, Table};
 
 use super::app::{App, Histories};
 use super::draw::coloured;
-use crate::status::{PeerReport, age, bytes, rate};
+use crate::status::{LimitReport, PeerReport, age, bytes, rate};
 
 /// A session that is used is younger.
 const FRESH_MS: u64 = 180_000;
@@ -18,8 +18,10 @@ enum Column {
     Peer,
     Handshake,
     RateIn,
+    LimitIn,
     HistoryIn,
     RateOut,
+    LimitOut,
     HistoryOut,
     Endpoint,
     TotalIn,
@@ -29,13 +31,21 @@ enum Column {
 
 use Column::*;
 
-/// The columns with the width of the screen from which each is there, from left to right, and their own widths.
-const COLUMNS: [(Column, u16, u16, &str); 10] = [
+/// From this width of the screen on there is room for the limits.
+const LIMITS_FROM: u16 = 80;
+/// What the two columns of the limits take from those that come with wider screens.
+const LIMITS_WIDTH: u16 = 26;
+
+/// The columns with the width of the screen from which each is there if no peer is limited, from left to right, and
+/// their own widths.
+const COLUMNS: [(Column, u16, u16, &str); 12] = [
     (Peer, 0, 12, "peer"),
     (Handshake, 54, 12, "handshake"),
     (RateIn, 28, 12, "in"),
+    (LimitIn, LIMITS_FROM, 12, "limit"),
     (HistoryIn, 80, 12, ""),
     (RateOut, 41, 12, "out"),
+    (LimitOut, LIMITS_FROM, 12, "limit"),
     (HistoryOut, 80, 12, ""),
     (TotalIn, 104, 10, "total in"),
     (TotalOut, 104, 10, "total out"),
@@ -55,7 +65,15 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &mut App, area: Rect) {
     app.offset = app.offset.min(selected).max((selected + 1).saturating_sub(lines));
     app.offset = app.offset.min(app.order.len().saturating_sub(lines));
     let Some(report) = &app.report else { return };
-    let columns: Vec<_> = COLUMNS.iter().filter(|(_, from, ..)| area.width >= *from).collect();
+    let are_limits = report.peers.iter().any(is_limited);
+    let columns: Vec<_> = COLUMNS
+        .iter()
+        .filter(|(column, from, ..)| match column {
+            LimitIn | LimitOut => are_limits && area.width >= *from,
+            _ if are_limits && *from >= LIMITS_FROM => area.width >= *from + LIMITS_WIDTH,
+            _ => area.width >= *from,
+        })
+        .collect();
     let nothing = Histories::default();
     let rows = app.order.iter().enumerate().skip(app.offset).take(lines).map(|(line, &place)| {
         let peer = &report.peers[place];
@@ -85,6 +103,8 @@ fn cell(app: &App, column: Column, width: u16, peer: &PeerReport, history: &Hist
         Handshake => handshake(app, peer),
         RateIn => Cell::from(rate(rates.rx_bytes_per_second)),
         RateOut => Cell::from(rate(rates.tx_bytes_per_second)),
+        LimitIn => Cell::from(limit(&peer.limit_from_peer)),
+        LimitOut => Cell::from(limit(&peer.limit_to_peer)),
         HistoryIn => {
             let line = history.inbound.line(width, history.inbound.peak(width));
             Cell::from(line).style(coloured(app, Color::Green))
@@ -98,6 +118,15 @@ fn cell(app: &App, column: Column, width: u16, peer: &PeerReport, history: &Hist
         TotalOut => Cell::from(bytes(peer.tx_bytes)),
         Staged => Cell::from(bytes(peer.staged_bytes)),
     }
+}
+
+fn is_limited(peer: &PeerReport) -> bool {
+    peer.limit_to_peer.is_some() || peer.limit_from_peer.is_some()
+}
+
+/// In the unit of the rate beside it; nothing where there is none.
+fn limit(limit: &Option<LimitReport>) -> String {
+    limit.as_ref().map_or_else(String::new, |limit| rate(limit.bits_per_second / 8))
 }
 
 fn handshake(app: &App, peer: &PeerReport) -> Cell<'static> {

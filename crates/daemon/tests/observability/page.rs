@@ -1,5 +1,6 @@
 //! The page in a real browser without a screen.
 
+use std::net::UdpSocket;
 use std::process::Stdio;
 
 use weft::lab::{Process, installed, wait_until};
@@ -13,14 +14,22 @@ fn a_browser_shows_peers_and_rates() {
         return;
     }
     let Some((a, b)) = two_ends(test) else { return };
-    let peers =
-        End::peer(&b, "# friendly_name = <b>Büro</b>\nPersistentKeepalive = 25") + &End::silent_peers(300);
+    let settings = "# friendly_name = <b>Büro</b>\nPersistentKeepalive = 25\n# weft: RateToPeer = 2500Mbit\n# weft: RateFromPeer = 8kbit";
+    let peers = End::peer(&b, settings) + &End::silent_peers(300);
     let _running = a.up(&(a.conf("Table = off") + &peers), &["--metrics", ADDRESS]);
     let _other = b.up(&(b.conf("") + &End::peer(&a, "PersistentKeepalive = 1")), &[]);
+    // More than the 64 KiB that may come at once.
+    b.namespace.run(|| {
+        let socket = UdpSocket::bind((b.inner(), 0)).unwrap();
+        for _ in 0..100 {
+            socket.send_to(&[0; 1200], (a.inner(), 9)).unwrap();
+        }
+    });
     // Rates are told from two looks.
-    wait_until("rates", || {
+    wait_until("rates, and drops for a limit", || {
         let status = a.get("/status.json?peers=1").json();
-        (status["recent"].is_object() && status["peers"][0]["rx_bytes"].as_u64() > Some(0)).then_some(())
+        let has_dropped = status["peers"][0]["limit_from_peer"]["dropped_packets"].as_u64() > Some(0);
+        (status["recent"].is_object() && has_dropped).then_some(())
     });
     let profile = a.directory.path().join("browser");
     let mut command = a.namespace.command("chromium");
@@ -53,6 +62,18 @@ fn a_browser_shows_peers_and_rates() {
     let rows =
         page.split("<table id=\"peers\"").nth(1).and_then(|rest| rest.split("</table>").next()).unwrap();
     assert_eq!(rows.matches("<tr").count(), 1 + 100, "{rows}");
+    let numbers: Vec<&str> =
+        rows.split("<td class=\"n\">").map(|cell| cell.split("</td>").next().unwrap()).collect();
+    let limited = numbers.iter().position(|cell| cell.contains("limit ")).expect("a limit");
+    for (cell, part) in numbers[limited..].iter().zip([
+        "<small>limit 2.5 Gbit/s</small>",
+        "<small>limit 8.0 kbit/s</small>",
+        "<small></small>",
+        " dropped</small>",
+    ]) {
+        assert!(cell.contains(part), "{part} in {:?}", &numbers[limited..limited + 4]);
+    }
+    assert_eq!((rows.matches("limit ").count(), rows.matches(" dropped").count()), (2, 1), "of one peer");
     assert!(page.contains("<polyline class=\"out\" points=\""), "no plot");
     // What the page's script or its policy got wrong.
     let console: Vec<&str> = page.lines().filter(|line| line.contains("CONSOLE")).collect();

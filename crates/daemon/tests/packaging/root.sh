@@ -3,13 +3,9 @@
 # Arguments: a directory for the results, with the packages in two versions. Ends with 77 where that cannot be.
 set -eu
 out=$1 scripts=$(dirname "$0")
+. "$scripts/../container.sh"
 memory=$out/memory
-mkdir "$memory"
-mount -t tmpfs -o size=1g,mode=755 tmpfs "$memory" || { echo "no tmpfs can be mounted here"; exit 77; }
-mkdir "$memory/upper" "$memory/work" "$memory/root"
-mount -t overlay -o "lowerdir=/,upperdir=$memory/upper,workdir=$memory/work" overlay "$memory/root" \
-    || { echo "no overlay can be mounted here"; exit 77; }
-root=$memory/root
+copy_system "$memory"
 for directory in run tmp; do mount -t tmpfs -o mode=755 tmpfs "$root/$directory"; done
 mount --rbind /dev "$root/dev"
 mount -t proc proc "$root/proc" 2>/dev/null || mount --rbind /proc "$root/proc"
@@ -52,34 +48,14 @@ command -v systemd-nspawn >/dev/null || { not_run "systemd-nspawn is not install
 mkdir "$out/out"
 cp -r "$out/packages" "$scripts"/*.sh "$scripts/../../../../docs/GATEWAY.md" "$root/opt/"
 umount -R "$root/run" "$root/tmp" "$root/dev" "$root/proc"
-rm -rf "$root/etc/systemd/system/"*.wants "$root/var/log/journal"
-cat >"$root/etc/systemd/system/ci.target" <<'UNIT'
-[Unit]
-Requires=ci.service
-AllowIsolate=yes
-UNIT
-cat >"$root/etc/systemd/system/ci.service" <<UNIT
-[Unit]
-Requires=basic.target dbus.socket
-After=basic.target dbus.socket
-[Service]
-Type=exec
-ExecStart=/bin/bash /opt/booted.sh
-StandardOutput=append:/out/log
-StandardError=append:/out/log
-ExecStopPost=/bin/systemctl --force --force poweroff
-UNIT
-groups=$(findmnt --noheadings --first-only --types cgroup2 --output TARGET || true)
-if [ -n "$groups" ] && mkdir "$groups/weft-package-$$" 2>/dev/null; then
-    echo $$ >"$groups/weft-package-$$/cgroup.procs"
-fi
-export SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1
-timeout 400 systemd-nspawn -q -D "$root" --machine="weft-package-$$" --boot --register=no --keep-unit --private-network \
-    --link-journal=no --resolv-conf=off --timezone=off --system-call-filter=bpf --capability=CAP_BPF,CAP_PERFMON \
-    --bind=/dev/net/tun --bind="$out/out:/out" --console=pipe -- systemd.unit=ci.target >"$out/console" 2>&1 </dev/null || true
+name=weft-package-$$
+boots_into "/bin/bash /opt/booted.sh"
+join_group "$name"
+container_of "$name" "$out/out"
+timeout 400 "${container[@]}" -- systemd.unit=ci.target >"$out/console" 2>&1 </dev/null || true
 [ -z "$groups" ] || echo $$ >"$groups/cgroup.procs" || true
 # systemd-nspawn makes the same groups in the hierarchy of an older systemd.
-for group in "$groups/weft-package-$$" "/sys/fs/cgroup/systemd/weft-package-$$"; do
+for group in "$groups/$name" "/sys/fs/cgroup/systemd/$name"; do
     [ ! -d "$group" ] || find "$group" -depth -type d -exec rmdir {} \; || true
 done
 cat "$out/out/log" 2>/dev/null || true

@@ -4,7 +4,7 @@ use ratatui::backend::TestBackend;
 use super::super::app::tests::{app, report};
 use super::*;
 use crate::control::socket::ClientError;
-use crate::status::{DropReport, TunQueueReport};
+use crate::status::{DropReport, LimitReport, TunQueueReport};
 
 /// The screen of that size, line by line, without the spaces at the ends.
 fn screen(app: &mut App, width: u16, height: u16) -> Vec<String> {
@@ -134,6 +134,50 @@ fn queues_leave_room_for_the_peers_and_say_how_many_are_out_of_sight() {
     assert!(!text.contains("queue") && text.contains("phone"), "{text}");
 }
 
+/// `busy`, where the office may send 20 Mbit/s, and the phone may be sent 2.5 Gbit/s.
+fn limited() -> App {
+    let mut app = busy();
+    let peers = &mut app.report.as_mut().unwrap().peers;
+    let limit = |bits_per_second| Some(LimitReport { bits_per_second, dropped_packets: 0 });
+    peers[0].limit_from_peer = limit(20_000_000);
+    peers[1].limit_to_peer = limit(2_500_000_000);
+    app
+}
+
+#[test]
+fn a_limit_stands_beside_its_rate_where_there_is_one() {
+    for (width, has_history, has_totals) in
+        [(80, false, false), (106, true, false), (130, true, true), (170, true, true)]
+    {
+        let screen = screen(&mut limited(), width, 26);
+        let text = screen.join("\n");
+        let header = screen[10].as_str();
+        assert_eq!(header.matches("limit").count(), 2, "{text}");
+        let (limit_in, limit_out) = (header.find("limit").unwrap(), header.rfind("limit").unwrap());
+        let (rate_in, rate_out) = (header.find(" in ").unwrap() + 1, header.find(" out ").unwrap() + 1);
+        assert!(rate_in < limit_in && limit_in < rate_out && rate_out < limit_out, "{text}");
+        let at = |line: usize, column: usize| -> String {
+            screen[line].chars().skip(column).take(12).collect::<String>().trim().to_owned()
+        };
+        for (line, expected) in [
+            (11, ["17.0 Mbit/s", "20.0 Mbit/s", "1.7 Mbit/s", ""]),
+            (12, ["0 bit/s", "", "0 bit/s", "2.5 Gbit/s"]),
+        ] {
+            assert_eq!(
+                [rate_in, limit_in, rate_out, limit_out].map(|column| at(line, column)),
+                expected,
+                "{text}"
+            );
+        }
+        assert_eq!(screen[11].contains('█'), has_history, "{text}");
+        assert_eq!(header.contains("total out"), has_totals, "{text}");
+    }
+    let narrow = screen(&mut limited(), 79, 26).join("\n");
+    assert!(narrow.contains("17.0 Mbit/s") && !narrow.contains("limit"), "{narrow}");
+    let unlimited = screen(&mut busy(), 200, 26).join("\n");
+    assert!(!unlimited.contains("limit"), "{unlimited}");
+}
+
 #[test]
 fn no_size_of_the_screen_is_too_small() {
     let mut with_queues = with_queues(9);
@@ -142,8 +186,10 @@ fn no_size_of_the_screen_is_too_small() {
     }
     let mut app = busy();
     app.take(Err(ClientError::Timeout { name: "wg0".to_owned(), seconds: 60 }));
-    for width in [1, 2, 5, 19, 28, 54, 80, 200] {
+    let mut limited = limited();
+    for width in [1, 2, 5, 19, 28, 54, 80, 106, 200] {
         for height in 1..30 {
+            assert_eq!(screen(&mut limited, width, height).len(), usize::from(height));
             let lines = screen(&mut app, width, height);
             assert_eq!(lines.len(), usize::from(height));
         }
