@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io;
+use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command};
@@ -13,6 +14,7 @@ use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns, unshare};
 
 use super::link;
+use super::waiting::wait_until_ok;
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -121,6 +123,21 @@ impl Namespace {
         answer.recv().map_err(|_| gone())?
     }
 
+    /// Binds a UDP socket in the namespace. A port that this process has just let go of is waited for: it stays taken
+    /// while a child that another thread forked has not yet executed its program, which closes the descriptor.
+    ///
+    /// # Panics
+    ///
+    /// When somebody keeps the port (see [`wait_until_ok`]), and for any other error, at once.
+    #[track_caller]
+    pub fn bind_udp(&self, address: impl ToSocketAddrs) -> UdpSocket {
+        let addresses: Vec<SocketAddr> = address.to_socket_addrs().expect("an address").collect();
+        wait_until_ok(|| match self.run(|| UdpSocket::bind(&addresses[..])) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(format!("{addresses:?}: {error}")),
+            bound => Ok(bound.unwrap_or_else(|error| panic!("{addresses:?}: {error}"))),
+        })
+    }
+
     /// Writes a value below `/proc/sys`, as the namespace sees it: `set_sysctl("net/ipv4/ip_forward", "1")`.
     pub fn set_sysctl(&self, name: &str, value: &str) -> io::Result<()> {
         let path = format!("/proc/sys/{name}");
@@ -216,7 +233,7 @@ mod tests {
         }
         let namespace = Namespace::new("t").unwrap();
         namespace.run(|| {
-            let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
             socket.send_to(b"x", socket.local_addr().unwrap()).unwrap();
             assert_eq!(socket.recv(&mut [0; 4]).unwrap(), 1);
         });

@@ -100,22 +100,23 @@ fn answers_to_the_tunnel_have_its_mark() {
         };
         (count("\"own\""), count("\"other\""))
     };
-    let ask = |address: &str, router: &str, mark: u32| {
-        let far = world.internet.run(|| UdpSocket::bind((address, 51820))).unwrap();
-        far.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let ask = |far: &UdpSocket, router: &str, mark: u32| {
         let port = 40_000 + u16::try_from(mark & 1).unwrap();
-        Attempt::udp(address, 51820).source_port(port).mark(mark).make(&world.machine);
+        let address = far.local_addr().unwrap().ip().to_string();
+        Attempt::udp(&address, 51820).source_port(port).mark(mark).make(&world.machine);
         let (_, from) = far.recv_from(&mut [0; 16]).unwrap();
         far.send_to(b"answer", from).unwrap();
         world.ports.wan.wait_for(&format!("udp {router} {port}"));
     };
     for (address, router) in [("198.51.100.1", "198.51.100.2"), ("2001:db8:1::1", "2001:db8:1::2")] {
+        let far = world.internet.bind_udp((address, 51820));
+        far.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         let before = counts();
-        ask(address, router, MARK);
+        ask(&far, router, MARK);
         wait_for_count(&counts, (before.0, before.1 + 1));
         world.apply(&full_tunnel(true, true));
-        ask(address, router, MARK);
-        ask(address, router, 1);
+        ask(&far, router, MARK);
+        ask(&far, router, 1);
         wait_for_count(&counts, (before.0 + 1, before.1 + 2));
         world.machine.run(|| firewall::remove(&NAME.parse().unwrap())).unwrap();
     }

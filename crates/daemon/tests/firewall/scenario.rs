@@ -177,7 +177,7 @@ pub(crate) fn out_of_the_tunnel(world: &mut World) -> BTreeSet<String> {
 pub(crate) fn answers_to_the_world(world: &mut World) -> BTreeSet<String> {
     let ends = [(&world.client, "192.168.93.2", 4202), (&world.machine, "198.51.100.2", 4203)];
     let sockets = ends.map(|(namespace, address, port)| {
-        let socket = namespace.run(|| UdpSocket::bind((address, 4201))).unwrap();
+        let socket = namespace.bind_udp((address, 4201));
         socket.set_nonblocking(true).unwrap();
         Attempt::udp(address, 4201).source_port(port).make(&world.internet);
         socket

@@ -1,6 +1,6 @@
 //! What is refused changes nothing, and wg(8) says why.
 
-use std::net::UdpSocket;
+use weft::lab::wait_until_ok;
 
 use crate::support::{Daemon, Machine, NAME, key, public_key};
 
@@ -13,7 +13,7 @@ fn a_port_that_is_taken_is_refused_and_all_stays() {
     let file = machine.file("key", &key(1).to_base64());
     machine.wg(&format!("set {NAME} private-key {file} listen-port 4567 peer {}", public_key(2)));
     let before = machine.wg(&format!("show {NAME} dump"));
-    let taken = machine.namespace.run(|| UdpSocket::bind("0.0.0.0:4568")).unwrap();
+    let taken = machine.namespace.bind_udp("0.0.0.0:4568");
     let other = machine.file("other", &key(3).to_base64());
     let error = machine.wg_fails(&format!(
         "set {NAME} private-key {other} listen-port 4568 fwmark 7 peer {} remove peer {}",
@@ -24,12 +24,16 @@ fn a_port_that_is_taken_is_refused_and_all_stays() {
     assert_eq!(machine.wg(&format!("show {NAME} dump")), before);
     // IPv6 counts as well.
     drop(taken);
-    let taken = machine.namespace.run(|| UdpSocket::bind("[::]:4568")).unwrap();
+    let taken = machine.namespace.bind_udp("[::]:4568");
     let error = machine.wg_fails(&format!("set {NAME} listen-port 4568"));
     assert!(error.contains("Address already in use"), "{error}");
     assert_eq!(machine.wg(&format!("show {NAME} dump")), before);
     drop(taken);
-    machine.wg(&format!("set {NAME} listen-port 4568"));
+    // A child that another test has forked and that is not yet `wg` or the like holds it a moment longer.
+    wait_until_ok(|| {
+        let output = machine.output("wg", &["set", NAME, "listen-port", "4568"]);
+        if output.status.success() { Ok(()) } else { Err(format!("{output:?}")) }
+    });
     assert_eq!(machine.wg(&format!("show {NAME} listen-port")), "4568\n");
 }
 
