@@ -1,6 +1,7 @@
 //! What cannot be done, how it is said, and with which code it ends.
 
 use std::os::unix::process::CommandExt as _;
+use std::process::Command;
 
 use nix::unistd::geteuid;
 use weft::lab;
@@ -24,7 +25,9 @@ fn refused(ended: impl Into<Ended>, code: i32, words: &[&str]) {
 #[test]
 fn an_interface_without_a_daemon_is_named() {
     sandbox::run("an_interface_without_a_daemon_is_named", || {
-        std::os::unix::net::UnixListener::bind(format!("{SOCKETS}/stale.sock")).unwrap();
+        let stale = std::os::unix::net::UnixListener::bind(format!("{SOCKETS}/stale.sock")).unwrap();
+        // Ends it for sure: a child that another test has just forked may hold its descriptor for a moment.
+        socket2::Socket::from(stale).shutdown(std::net::Shutdown::Both).unwrap();
         for name in ["absent", "stale"] {
             for command in ["show", "showconf"] {
                 let place = format!("error: {name}: no daemon answers at /var/run/wireguard/{name}.sock");
@@ -123,7 +126,9 @@ fn who_may_not_ask_is_told_so_with_77() {
     }
     let directory = tempfile::tempdir().unwrap();
     let binary = directory.path().join("weft");
-    std::fs::copy(WEFT, &binary).unwrap();
+    // By another process: what this one has open for writing, a child forked meanwhile has too, and such a program
+    // cannot be executed.
+    assert!(Command::new("cp").arg(WEFT).arg(&binary).status().unwrap().success());
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(directory.path(), open).unwrap();
     sandbox::run(TEST, || {

@@ -5,7 +5,7 @@ use std::path::Path;
 use weft::cli::TunThreads;
 use weft::config::{self, Endpoint};
 use weft::dataplane::Snapshot;
-use weft::lab::Namespace;
+use weft::lab::{Namespace, wait_until_ok};
 use weft::up::{Daemon, Options};
 use weft_tunnel::{PeerSnapshot, PublicKey};
 
@@ -34,7 +34,13 @@ impl Weft {
             })
             .collect();
         let options = Options { tun_threads: TunThreads::Fixed(tun_threads), ..Options::default() };
-        let daemon = namespace.run(|| Daemon::start(&config, &endpoints, &options, || ())).unwrap();
+        // The device and the port of one that was stopped may stay a moment: a child that another test has just forked
+        // has them until it has executed its program.
+        let daemon = wait_until_ok(|| {
+            namespace
+                .run(|| Daemon::start(&config, &endpoints, &options, || ()))
+                .map_err(|error| error.to_string())
+        });
         Self { daemon }
     }
 

@@ -53,8 +53,7 @@ fn a_restart_that_becomes_a_stop_is_cleaned_up() {
     // `systemctl stop` before the clean-up runs.
     world.manager.set(Doing::Stop);
     world.stop_post();
-    world.manager.empty();
-    assert!(!world.has_device());
+    world.empty_the_store();
     assert_eq!(world.picture_without_device(), before);
 }
 
@@ -67,8 +66,7 @@ fn a_start_that_fails_after_a_restart_is_cleaned_up() {
     assert_eq!(world.wait().code(), Some(78), "{}", world.log());
     // ExecStopPost= of a run that left nothing to anybody.
     world.stop_post();
-    world.manager.empty();
-    assert!(!world.has_device());
+    world.empty_the_store();
     assert_eq!(world.picture_without_device(), before);
 
     // With the file mended it is an ordinary start.

@@ -242,7 +242,9 @@ fn an_interface_that_does_not_run_is_told_from_one_that_may_not_be_asked() {
     let path = directory.path().join("wg0.sock");
     let none = Client::connect_to(&name, path.clone()).unwrap_err();
     assert!(matches!(none, ClientError::NotRunning { .. }), "{none}");
-    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    // Ends it for sure: a child that another test has just forked may hold its descriptor for a moment.
+    socket2::Socket::from(listener).shutdown(std::net::Shutdown::Both).unwrap();
     let dead = Client::connect_to(&name, path).unwrap_err();
     assert!(matches!(dead, ClientError::NotRunning { .. }), "{dead}");
 }
