@@ -214,8 +214,9 @@ pub enum FirewallError {
     },
 }
 
-/// A change takes milliseconds, with ten thousand endpoints too; longer means that something holds the kernel's lock.
-const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
+/// A change takes milliseconds, with ten thousand endpoints too, and seconds where other work keeps every core busy; longer
+/// means that something holds the kernel's lock.
+const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(30);
 
 impl FirewallError {
     /// The exit code that says so.

@@ -49,7 +49,7 @@ impl<T: PartialEq> Heaviest<T> {
         self.bytes
     }
 
-    /// Whose at least three quarters of it were, if there is one, and counts anew.
+    /// Whose at least half of it were, if there is one, and counts anew: whoever had three quarters is it for sure.
     pub fn take(&mut self) -> Option<T> {
         let Self { candidate, ahead, bytes } = std::mem::take(self);
         candidate.filter(|_| ahead >= bytes / 2)

@@ -78,6 +78,11 @@ impl Turns {
         self.queues.iter().filter(|queue| queue.is_busy).count().max(1)
     }
 
+    /// Whether a queue had something when it was asked last.
+    pub fn is_busy(&self, number: usize) -> bool {
+        self.queues.get(number).is_some_and(|queue| queue.is_busy)
+    }
+
     /// Begins a round, in which each queue is asked once at most.
     pub fn begin(&mut self) {
         let busy = self.queues.iter().filter(|queue| queue.is_busy);

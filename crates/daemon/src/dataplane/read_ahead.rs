@@ -52,7 +52,7 @@ pub(super) struct ReadAhead {
     /// Number of the oldest batch.
     oldest: u64,
     /// The batch that gave out the last packet of its own: it goes home when the next packet is asked for.
-    emptied: bool,
+    emptied: Option<u64>,
     sparse: VecDeque<Waiting>,
     bulk: Bulk,
     buckets: Box<[Bucket; BUCKETS]>,
@@ -67,7 +67,7 @@ impl ReadAhead {
             hasher: FlowHasher::random(),
             batches: VecDeque::new(),
             oldest: 0,
-            emptied: false,
+            emptied: None,
             sparse: VecDeque::new(),
             bulk: Bulk::new(),
             buckets: Box::new([Bucket::default(); BUCKETS]),
@@ -144,20 +144,16 @@ impl ReadAhead {
         self.bytes -= waiting.bytes as usize;
         let (batch, left) = self.batches.get_mut((waiting.batch - self.oldest) as usize)?.as_mut()?;
         *left -= 1;
-        self.emptied |= *left == 0;
+        if *left == 0 {
+            self.emptied = Some(waiting.batch);
+        }
         batch.packet(waiting.packet)
     }
 
-    /// Sends batches home whose packets were all given out.
+    /// Sends the batch home whose packets were all given out.
     fn retire(&mut self) {
-        if !std::mem::take(&mut self.emptied) {
-            return;
-        }
-        for batch in &mut self.batches {
-            if batch.as_ref().is_some_and(|(_, left)| *left == 0) {
-                *batch = None;
-            }
-        }
+        let Some(emptied) = self.emptied.take() else { return };
+        self.batches[(emptied - self.oldest) as usize] = None;
         while let Some(None) = self.batches.front() {
             self.batches.pop_front();
             self.oldest += 1;

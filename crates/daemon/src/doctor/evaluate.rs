@@ -2,6 +2,7 @@
 
 use crate::config::OVERHEAD;
 use crate::finding::{Finding, Level};
+use crate::memory_budget::receive_buffer_bytes;
 use crate::status::bytes;
 
 use super::facts::{Facts, LinkKind, Module, Resolver, TunDevice, UdpFacts, Way};
@@ -9,7 +10,7 @@ use super::wish::Wish;
 
 use Level::{Note, Ok, Problem, Warning};
 
-/// What weft asks of the kernel for a socket buffer.
+/// What weft asks of the kernel for what it sends.
 const WANTED_BUFFER: u64 = 7 << 20;
 /// Below this a burst of a fast link does not fit.
 const SMALL_BUFFER: u64 = 1 << 20;
@@ -106,23 +107,25 @@ fn udp_buffers(facts: &Facts, _: &Wish) -> Option<Finding> {
         }
     };
     let (receive, send) = (features.receive_buffer_bytes, features.send_buffer_bytes);
+    let wanted = receive_buffer_bytes() as u64;
     let smallest = receive.min(send);
     let level = match smallest {
         0 => return None,
-        1..SMALL_BUFFER => Warning,
-        WANTED_BUFFER.. => {
+        _ if receive >= wanted && send >= WANTED_BUFFER => {
             return Some(Finding::new("udp_buffers", Ok, format!("UDP buffers have {}", bytes(smallest))));
         }
+        1..SMALL_BUFFER => Warning,
         _ => Note,
     };
     let says = format!(
-        "UDP buffers get {} in and {} out, not {}: bursts get lost",
+        "UDP buffers get {} in and {} out, not {} and {}: bursts get lost",
         bytes(receive),
         bytes(send),
+        bytes(wanted),
         bytes(WANTED_BUFFER)
     );
     Some(Finding::new("udp_buffers", level, says).advise(format!(
-        "sysctl -w net.core.rmem_max={WANTED_BUFFER} net.core.wmem_max={WANTED_BUFFER}; with CAP_NET_ADMIN weft needs \
+        "sysctl -w net.core.rmem_max={wanted} net.core.wmem_max={WANTED_BUFFER}; with CAP_NET_ADMIN weft needs \
          neither"
     )))
 }

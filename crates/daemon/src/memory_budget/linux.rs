@@ -7,6 +7,11 @@ pub(super) fn available_bytes() -> Option<u64> {
     [mem_available().or_else(half_of_all), cgroup_limit()].into_iter().flatten().min()
 }
 
+/// All of the machine's memory, or the limit of the cgroup if that is lower.
+pub(super) fn total_bytes() -> Option<u64> {
+    [half_of_all().map(|half| 2 * half), cgroup_limit()].into_iter().flatten().min()
+}
+
 fn mem_available() -> Option<u64> {
     let meminfo = fs::read_to_string("/proc/meminfo").ok()?;
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;

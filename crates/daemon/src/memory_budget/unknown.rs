@@ -3,3 +3,7 @@
 pub(super) fn available_bytes() -> Option<u64> {
     None
 }
+
+pub(super) fn total_bytes() -> Option<u64> {
+    None
+}

@@ -6,10 +6,11 @@ use super::explain::explain;
 use super::format::{age, bytes};
 use super::report::{PeerReport, StatusReport};
 use crate::finding::{Finding, Level};
+use crate::memory_budget::receive_buffer_bytes;
 
 /// Peers that are named one by one; more are counted.
 const NAMED_PEERS: usize = 5;
-/// What weft asks of the kernel for a socket buffer.
+/// What weft asks of the kernel for what it sends.
 const WANTED_BUFFER: u64 = 7 << 20;
 /// Below this a burst of a fast link does not fit.
 const SMALL_BUFFER: u64 = 1 << 20;
@@ -300,12 +301,13 @@ fn mtu(report: &StatusReport, findings: &mut Vec<Finding>) {
 }
 
 fn buffers(report: &StatusReport, findings: &mut Vec<Finding>) {
-    for (which, sysctl, size) in [
-        ("receive", "rmem_max", report.udp.receive_buffer_bytes),
-        ("send", "wmem_max", report.udp.send_buffer_bytes),
+    for (which, sysctl, size, wanted) in [
+        ("receive", "rmem_max", report.udp.receive_buffer_bytes, receive_buffer_bytes() as u64),
+        ("send", "wmem_max", report.udp.send_buffer_bytes, WANTED_BUFFER),
     ] {
         let level = match size {
-            0 | WANTED_BUFFER.. => continue,
+            0 => continue,
+            size if size >= wanted => continue,
             1..SMALL_BUFFER => Level::Warning,
             _ => Level::Note,
         };
@@ -315,9 +317,7 @@ fn buffers(report: &StatusReport, findings: &mut Vec<Finding>) {
                 level,
                 format!("the UDP {which} buffer has {}: bursts of a fast link get lost", bytes(size)),
             )
-            .advise(format!(
-                "sysctl -w net.core.{sysctl}={WANTED_BUFFER} and restart, or give weft CAP_NET_ADMIN"
-            )),
+            .advise(format!("sysctl -w net.core.{sysctl}={wanted} and restart, or give weft CAP_NET_ADMIN")),
         );
     }
 }

@@ -49,7 +49,8 @@ impl UdpSockets {
     /// Those of [`BindError`]. A missing address family is only logged while the other one is there.
     pub fn bind(config: &UdpConfig) -> Result<Self, BindError> {
         let (v4, v6) = socket::bind_both(config)?;
-        let mut sockets = Self::from_sockets(v4.into_iter().collect(), v6.into_iter().collect(), config)?;
+        let (v4, v6) = (v4.into_iter().collect(), v6.into_iter().collect());
+        let mut sockets = Self::from_sockets(v4, v6, true, config)?;
         sockets.config.port = sockets.local_port();
         Ok(sockets)
     }
@@ -64,17 +65,18 @@ impl UdpSockets {
             return Self::bind(config);
         }
         let (v4, v6) = adopt::sort(descriptors, config)?;
-        Self::from_sockets(v4, v6, config)
+        Self::from_sockets(v4, v6, false, config)
     }
 
     fn from_sockets(
         v4: Vec<socket2::Socket>,
         v6: Vec<socket2::Socket>,
+        are_own: bool,
         config: &UdpConfig,
     ) -> Result<Self, BindError> {
         let release = kernel::Release::running();
-        let v4 = Lanes::from_sockets(v4, false, config, release)?;
-        let v6 = Lanes::from_sockets(v6, true, config, release)?;
+        let v4 = Lanes::from_sockets(v4, false, are_own, config, release)?;
+        let v6 = Lanes::from_sockets(v6, true, are_own, config, release)?;
         let gso = config.gso && [&v4, &v6].into_iter().flatten().all(|lanes| lanes.first().knows_gso());
         let sender = Sender::new(gso, config.path_mtu, release);
         Ok(Self { v4, v6, config: *config, v6_first: false, sender, stats: UdpStats::default() })

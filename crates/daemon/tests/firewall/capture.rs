@@ -7,12 +7,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
-use weft::lab::Namespace;
+use weft::lab::{Namespace, PATIENCE};
 
 /// For local experiments (IEEE 802); nobody filters it.
 const MARKER: u16 = 0x88b5;
 const ETHERNET_HEADER: usize = 14;
-const PATIENCE: Duration = Duration::from_secs(10);
 /// linux/if_packet.h
 const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
 

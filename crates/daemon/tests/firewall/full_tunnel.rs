@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::net::{SocketAddrV4, UdpSocket};
 use std::num::NonZeroU32;
-use std::time::Duration;
 
 use weft::firewall::{self, Family, FullTunnel, Rules};
+use weft::lab::{PATIENCE, wait_until_ok};
 
 use crate::attempts::Attempt;
 use crate::world::{INNER, MARK, NAME, Ports, World};
@@ -32,7 +32,7 @@ fn heard_from(world: &mut World, address: &str) -> BTreeSet<From> {
     let socket = world.machine.run(|| UdpSocket::bind((address, 0))).unwrap();
     let to = socket.local_addr().unwrap();
     // The last is always heard, and then the others are not under way any more.
-    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let send = |from: &weft::lab::Namespace, word: &[u8]| {
         from.run(|| {
             UdpSocket::bind(if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }).unwrap().send_to(word, to)
@@ -110,7 +110,7 @@ fn answers_to_the_tunnel_have_its_mark() {
     };
     for (address, router) in [("198.51.100.1", "198.51.100.2"), ("2001:db8:1::1", "2001:db8:1::2")] {
         let far = world.internet.bind_udp((address, 51820));
-        far.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        far.set_read_timeout(Some(PATIENCE)).unwrap();
         let before = counts();
         ask(&far, router, MARK);
         wait_for_count(&counts, (before.0, before.1 + 1));
@@ -125,10 +125,10 @@ fn answers_to_the_tunnel_have_its_mark() {
 /// The counters are right a moment after the packet was seen.
 #[track_caller]
 fn wait_for_count(counts: &impl Fn() -> (u32, u32), expected: (u32, u32)) {
-    let start = std::time::Instant::now();
-    while counts() != expected {
-        assert!(start.elapsed() < Duration::from_secs(10), "{:?} instead of {expected:?}", counts());
-    }
+    wait_until_ok(|| match counts() {
+        now if now == expected => Ok(()),
+        now => Err(format!("{now:?} instead of {expected:?}")),
+    });
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
 use weft::firewall::{self, Local, Rules};
-use weft::lab::link;
+use weft::lab::{PATIENCE, link};
 
 use crate::attempts::Attempt;
 use crate::scenario::{
@@ -187,7 +187,7 @@ fn a_connection_of_a_peer_to_the_world_ends_with_the_switch() {
     link::add_route(&world.internet, "10.77.0.0/24".parse().unwrap(), "198.51.100.2".parse().unwrap())
         .unwrap();
     let far = world.internet.run(|| UdpSocket::bind("203.0.113.42:4102")).unwrap();
-    far.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    far.set_read_timeout(Some(PATIENCE)).unwrap();
     let speak = |world: &World| {
         let [from, to] = ["10.77.0.42:7", "203.0.113.42:4102"].map(|text| text.parse().unwrap());
         world.tun.as_ref().unwrap().write_udp(from, to);

@@ -6,10 +6,8 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::time::{Duration, Instant};
 
-use weft::lab::Namespace;
-use weft::lab::link;
+use weft::lab::{Namespace, link, wait_until};
 
 use crate::capture::describe;
 
@@ -61,15 +59,9 @@ impl Tun {
 
     /// Waits for a packet that is described like this.
     pub(crate) fn wait_for(&self, description: &str) -> Vec<u8> {
-        let start = Instant::now();
-        while start.elapsed() < Duration::from_secs(10) {
-            match self.read() {
-                Some(packet) if describe(&packet).as_deref() == Some(description) => return packet,
-                Some(_) => {}
-                None => std::thread::sleep(Duration::from_millis(1)),
-            }
-        }
-        panic!("{description} does not come into the tunnel");
+        wait_until(description, || {
+            std::iter::from_fn(|| self.read()).find(|packet| describe(packet).as_deref() == Some(description))
+        })
     }
 
     /// Lets a packet come out of the tunnel.

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 use weft::lab::link::{self, LinkOptions};
-use weft::lab::{self, Namespace, PATIENCE, Process, installed, mounts, wait_until_ok};
+use weft::lab::{self, Namespace, PATIENCE, Process, installed, mounts, wait_until, wait_until_ok};
 use weft::runtime_dir::VARIABLE as DIRECTORY_VARIABLE;
 use weft_tunnel::{PrivateKey, PublicKey};
 
@@ -138,7 +138,21 @@ pub(crate) fn peer(key: PublicKey, lines: &str) -> String {
 pub(crate) struct Picture(pub(crate) Vec<String>);
 
 impl Picture {
+    /// The kernel adds the routes of an IPv6 address a moment after the address: they are waited for.
     pub(crate) fn of(namespace: &Namespace) -> Self {
+        wait_until("the routes of IPv6 addresses", || {
+            let picture = Self::now(namespace);
+            let has_route = |address: &str| {
+                let route = format!("\"dst\":\"{address}\"");
+                picture.0.iter().any(|item| item.starts_with("-6 route") && item.contains(&route))
+            };
+            let addresses = ip_json(namespace, &["-6", "address"]);
+            let mut addresses = addresses.iter().filter_map(|link| link["addr_info"].as_array()).flatten();
+            addresses.all(|address| address["local"].as_str().is_none_or(has_route)).then_some(picture)
+        })
+    }
+
+    fn now(namespace: &Namespace) -> Self {
         let mut items = Vec::new();
         for arguments in [
             &["address"][..],

@@ -10,7 +10,7 @@ use crate::heaviest::Heaviest;
 /// Bytes out of a queue, most of them of one flow, after which the kernel is asked for the first time whether it threw packets
 /// away: soon enough for a flood.
 const FIRST_LOOK: u64 = 1 << 20;
-/// The same for a flow that is there since long and loses nothing, so that what it costs cannot be measured.
+/// The same for a flow of which nothing new is learned since long, so that what it costs cannot be measured.
 const LAST_LOOK: u64 = 16 << 20;
 
 #[derive(Clone)]
@@ -71,7 +71,7 @@ impl Crowds {
             let now = dropped();
             self.dropped.replace(now).is_some_and(|before| now > before)
         });
-        let is_as_before = most.is_some() && most == crowd.most && by.is_none();
+        let is_as_before = most.is_some() && most == crowd.most && by == crowd.by;
         crowd.look = if is_as_before { LAST_LOOK.min(2 * crowd.look) } else { FIRST_LOOK };
         crowd.most = most;
         let before = std::mem::replace(&mut crowd.by, by);

@@ -19,7 +19,8 @@ use self::steering::Steering;
 use super::super::{BindError, RecvBuffers, UdpConfig, UdpStats};
 use super::kernel::Release;
 use super::recv;
-use super::socket::UdpSocket;
+use super::socket::{Buffers, UdpSocket};
+use crate::memory_budget;
 
 mod steering;
 
@@ -29,10 +30,17 @@ const SHARED: usize = 8;
 const OWN: usize = 8;
 /// Sockets of one family.
 pub(super) const LANES: usize = SHARED + OWN;
+const _: () = assert!(LANES == memory_budget::RECEIVE_SOCKETS);
 /// More messages than a receive buffer holds: each takes at least 768 bytes of what the kernel counts.
 const BACKLOG: usize = 20_000;
 /// Bytes out of a lane that was not empty meanwhile, after which it counts as full: a part of what a receive buffer holds.
 const FULL: u64 = 2 << 20;
+/// What a datagram costs beside its bytes, as the packet thread counts it (`dataplane/inbound.rs`).
+const DATAGRAM_COST: u64 = 512;
+/// A shared lane gets a turn for each of its sources, but not more than about so many for each turn of a source that has a
+/// lane for itself, nor than so many, or twice as many as others, for each turn of another shared one: who sends from many
+/// ports, or in the name of many hosts, must not have all turns.
+const MOST_TURNS: usize = 4;
 
 /// The sockets of one family on one port; at least one. What goes out is sent by the first.
 #[derive(Debug)]
@@ -60,10 +68,11 @@ struct Waiting {
 
 impl Lanes {
     /// Takes over bound sockets of one family and one port, and binds more beside them until there are enough. `None`
-    /// without any.
+    /// without any. `are_own`: this process bound them, and nobody has any others of the port.
     pub(super) fn from_sockets(
         mut sockets: Vec<Socket>,
         is_v6: bool,
+        are_own: bool,
         config: &UdpConfig,
         release: Release,
     ) -> Result<Option<Self>, BindError> {
@@ -82,9 +91,15 @@ impl Lanes {
         } else {
             None
         };
-        let turns = Turns::new(if steering.is_some() { SHARED } else { sockets.len() });
-        let open = |socket| UdpSocket::from_socket(socket, is_v6, config, release);
-        let sockets = sockets.into_iter().map(open).collect::<Result<Vec<_>, _>>()?;
+        // Of some that were left by an incomplete set the kernel may have other numbers: all are asked.
+        let is_numbered = are_own || before == LANES;
+        let turns = Turns::new(if steering.is_some() && is_numbered { SHARED } else { sockets.len() });
+        let buffer_bytes = memory_budget::receive_buffer_bytes();
+        let open = |(number, socket)| {
+            let buffers = Buffers { receive: buffer_bytes, sends: number == 0 };
+            UdpSocket::from_socket(socket, is_v6, buffers, config, release)
+        };
+        let sockets = sockets.into_iter().enumerate().map(open).collect::<Result<Vec<_>, _>>()?;
         let mut waiting: Vec<_> = sockets.iter().map(|_| Waiting::default()).collect();
         // Whose sources have other lanes from now on: of as many as there are now, those that were somebody's own.
         let left = if before == LANES { SHARED..LANES } else { 0..before };
@@ -120,13 +135,12 @@ impl Lanes {
         while buffers.has_room()
             && let Some(lane) = self.turns.next()
         {
-            let before = stats.bytes_received;
+            let cost = |stats: &UdpStats| stats.bytes_received + DATAGRAM_COST * stats.datagrams_received;
+            let before = cost(stats);
             match self.recv_turn(lane, cx, buffers, share.min(free(buffers)), stats) {
                 Poll::Ready(Ok(more)) => {
                     filled += more;
-                    // As many for each source as for each of the others, whoever else is in its lane.
-                    let bytes = (stats.bytes_received - before) as usize;
-                    self.turns.had(lane, bytes / self.waiting[lane].sources.count());
+                    self.turns.had(lane, self.part((cost(stats) - before) as usize, lane));
                     self.steer(lane, stats.bytes_received);
                 }
                 Poll::Ready(Err(error)) if filled == 0 => return Poll::Ready(Err(error)),
@@ -135,6 +149,25 @@ impl Lanes {
             }
         }
         if filled > 0 { Poll::Ready(Ok(filled)) } else { Poll::Pending }
+    }
+
+    /// What each of those who share a lane got of it, about: as much as each of the others, whoever else is in its lane.
+    fn part(&self, cost: usize, lane: usize) -> usize {
+        let shared = if self.steering.is_some() { SHARED } else { self.sockets.len() };
+        if lane >= shared {
+            return cost;
+        }
+        let count = |lane: usize| self.waiting[lane].sources.count();
+        let mut counts = [0; LANES];
+        let mut busy = 0;
+        for other in (0..shared.min(LANES)).filter(|other| *other == lane || self.turns.is_busy(*other)) {
+            counts[busy] = count(other);
+            busy += 1;
+        }
+        counts[..busy].sort_unstable();
+        let middle = counts[(busy - 1) / 2];
+        let turns = count(lane).min(MOST_TURNS.max(2 * middle));
+        cost * (middle / MOST_TURNS).max(1) / turns
     }
 
     /// One receive call for at most `limit` messages, if there is something: of the lane, or of one that may hold older ones
@@ -182,7 +215,8 @@ impl Lanes {
         }
         let heaviest = &mut waiting[lane].heaviest;
         let Some(source) = (heaviest.bytes() >= FULL).then(|| heaviest.take()).flatten() else { return };
-        match steering.give(sockets[0].io.get_ref(), source, received) {
+        let is_empty = |lane| !turns.is_busy(lane);
+        match steering.give(sockets[0].io.get_ref(), source, received, is_empty) {
             Ok(Some(own)) => {
                 come_after(waiting, lane, own..own + 1);
                 turns.extend_to(own + 1);
@@ -244,7 +278,8 @@ fn recv_some(
     result
 }
 
-/// So many more sockets on the port of `first`, which nobody else could have bound meanwhile: it was bound alone.
+/// So many more sockets on the port of `first`. Nobody else could have bound it meanwhile: it was bound alone, and only
+/// processes of the same user may join what was taken over (socket(7)).
 fn widen(first: &Socket, is_v6: bool, count: usize) -> io::Result<Vec<Socket>> {
     let port = first.local_addr()?.as_socket().ok_or(io::ErrorKind::InvalidInput)?.port();
     let address = if is_v6 {

@@ -12,10 +12,19 @@ use tokio::io::unix::AsyncFd;
 use super::super::{BindError, PathMtu, UdpConfig};
 use super::kernel::Release;
 
-/// Send and receive buffer: 10 Gbit/s for 5.6 ms, about what a stall of the packet thread takes.
-const BUFFER_BYTES: c_int = 7 << 20;
+/// Send buffer, as `memory_budget` has it for what is received where there is memory for it.
+const SEND_BUFFER_BYTES: c_int = 7 << 20;
 /// How often a random port is tried that is free for IPv4, until it is free for IPv6 too.
 const RANDOM_PORT_ATTEMPTS: usize = 16;
+
+/// The buffers of a socket.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Buffers {
+    /// Bytes of what is received.
+    pub(super) receive: usize,
+    /// Whether it is the one of its family that sends.
+    pub(super) sends: bool,
+}
 
 /// A bound socket with its options set, registered with the runtime.
 #[derive(Debug)]
@@ -28,13 +37,14 @@ impl UdpSocket {
     pub(super) fn from_socket(
         socket: Socket,
         is_v6: bool,
+        buffers: Buffers,
         config: &UdpConfig,
         release: Release,
     ) -> Result<Self, BindError> {
         let fwmark = config.fwmark;
         // A socket that was taken over may have one.
         let is_marked = socket.mark().unwrap_or_default() == fwmark;
-        configure(&socket, is_v6, config.path_mtu, release)
+        configure(&socket, is_v6, buffers, config.path_mtu, release)
             .map_err(|source| failed("set up the UDP socket", source))?;
         if !is_marked {
             socket.set_mark(fwmark).map_err(|source| BindError::Fwmark { mark: fwmark, source })?;
@@ -134,7 +144,13 @@ pub(super) fn bind(address: SocketAddr) -> Result<Option<Socket>, BindError> {
     }
 }
 
-fn configure(socket: &Socket, is_v6: bool, path_mtu: PathMtu, release: Release) -> io::Result<()> {
+fn configure(
+    socket: &Socket,
+    is_v6: bool,
+    buffers: Buffers,
+    path_mtu: PathMtu,
+    release: Release,
+) -> io::Result<()> {
     socket.set_nonblocking(true)?;
     // With DF clear, as the kernel's WireGuard has it, the outer packet may be fragmented on its way and by this
     // machine. A GSO segment still has to fit the MTU of the route.
@@ -153,27 +169,36 @@ fn configure(socket: &Socket, is_v6: bool, path_mtu: PathMtu, release: Release) 
     {
         tracing::debug!(%error, "receiving without GRO");
     }
-    enlarge_buffer(socket, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, "net.core.rmem_max")?;
-    enlarge_buffer(socket, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, "net.core.wmem_max")
+    let receive = c_int::try_from(buffers.receive).unwrap_or(c_int::MAX);
+    let received = enlarge_buffer(socket, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, receive)?;
+    // The others are as this one is.
+    if buffers.sends {
+        let sent = enlarge_buffer(socket, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SEND_BUFFER_BYTES)?;
+        warn_if_small(received, receive, "net.core.rmem_max");
+        warn_if_small(sent, SEND_BUFFER_BYTES, "net.core.wmem_max");
+    }
+    Ok(())
 }
 
-/// Without CAP_NET_ADMIN the kernel gives no more than `limit` allows: it takes the smaller of the two, without
-/// an error, so there is nothing to halve and retry.
-fn enlarge_buffer(socket: &Socket, force: c_int, plain: c_int, limit: &str) -> io::Result<()> {
-    if set_option(socket, libc::SOL_SOCKET, force, BUFFER_BYTES).is_ok() {
-        return Ok(());
+/// Gives the size that it has now. Without CAP_NET_ADMIN the kernel gives no more than a limit allows: it takes the smaller
+/// of the two, without an error, so there is nothing to halve and retry.
+fn enlarge_buffer(socket: &Socket, force: c_int, plain: c_int, wanted: c_int) -> io::Result<c_int> {
+    if set_option(socket, libc::SOL_SOCKET, force, wanted).is_ok() {
+        return Ok(wanted);
     }
-    set_option(socket, libc::SOL_SOCKET, plain, BUFFER_BYTES)?;
+    set_option(socket, libc::SOL_SOCKET, plain, wanted)?;
     // The kernel doubles the value for its own bookkeeping.
-    let bytes = get_option(socket, libc::SOL_SOCKET, plain)? / 2;
-    if bytes < BUFFER_BYTES {
+    Ok(get_option(socket, libc::SOL_SOCKET, plain)? / 2)
+}
+
+fn warn_if_small(bytes: c_int, wanted: c_int, limit: &str) {
+    if bytes < wanted {
         tracing::warn!(
             bytes,
-            wanted = BUFFER_BYTES,
+            wanted,
             "a small UDP buffer loses packets in bursts: raise {limit}, or grant CAP_NET_ADMIN",
         );
     }
-    Ok(())
 }
 
 /// The size of a buffer, of which the kernel doubles what was asked for; 0 if it does not tell.

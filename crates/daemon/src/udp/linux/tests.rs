@@ -382,7 +382,8 @@ fn one_family_alone_works_and_refuses_the_other() {
         async || {
             let config = UdpConfig::default();
             let (v4, _) = socket::bind_both(&config).unwrap();
-            let mut a = UdpSockets::from_sockets(v4.into_iter().collect(), Vec::new(), &config).unwrap();
+            let mut a =
+                UdpSockets::from_sockets(v4.into_iter().collect(), Vec::new(), true, &config).unwrap();
             let mut b = open();
             assert_eq!(send(&mut a, to(V4, b.port(), 3, b"one")).await.unwrap().bytes, 3);
             receive(&mut b, 1).await;

@@ -45,24 +45,28 @@ impl Steering {
         Ok(Self { is_v6, own: Vec::new() })
     }
 
-    /// Gives `source` a lane of its own, and says which: `None` if it has one, or if all are in use.
+    /// Gives `source` a lane of its own, and says which: `None` if it has one, or if all are in use. `is_empty` says whether
+    /// a lane had nothing when it was read last.
     pub(super) fn give(
         &mut self,
         first: &impl AsRawFd,
         source: SocketAddr,
         received: u64,
+        is_empty: impl Fn(usize) -> bool,
     ) -> io::Result<Option<usize>> {
         if self.own.iter().any(|own| own.source == source) {
             return Ok(None);
         }
-        let at_rest = |own: &Own| received.saturating_sub(own.used) >= AT_REST;
+        let at_rest = |(place, own): (usize, &Own)| {
+            received.saturating_sub(own.used) >= AT_REST && is_empty(SHARED + place)
+        };
         let given = Own { source, used: received };
         // Only once the kernel has taken the program does anybody have a lane.
         let mut own = self.own.clone();
         let place = if own.len() < OWN {
             own.push(given);
             own.len() - 1
-        } else if let Some(place) = own.iter().position(at_rest) {
+        } else if let Some(place) = own.iter().enumerate().position(at_rest) {
             own[place] = given;
             place
         } else {
