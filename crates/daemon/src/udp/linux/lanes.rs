@@ -153,14 +153,14 @@ impl Lanes {
 
     /// What each of those who share a lane got of it, about: as much as each of the others, whoever else is in its lane.
     fn part(&self, cost: usize, lane: usize) -> usize {
-        let shared = if self.steering.is_some() { SHARED } else { self.sockets.len() };
+        let shared = if self.steering.is_some() { SHARED } else { self.sockets.len().min(LANES) };
         if lane >= shared {
             return cost;
         }
         let count = |lane: usize| self.waiting[lane].sources.count();
         let mut counts = [0; LANES];
         let mut busy = 0;
-        for other in (0..shared.min(LANES)).filter(|other| *other == lane || self.turns.is_busy(*other)) {
+        for other in (0..shared).filter(|other| *other == lane || self.turns.is_busy(*other)) {
             counts[busy] = count(other);
             busy += 1;
         }
