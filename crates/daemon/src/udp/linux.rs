@@ -173,12 +173,12 @@ impl Udp for UdpSockets {
     }
 
     fn features(&self) -> UdpFeatures {
-        let smallest = |bytes: fn(&UdpSocket) -> u64| self.each().map(bytes).min().unwrap_or_default();
+        let senders = [&self.v4, &self.v6].into_iter().flatten().map(Lanes::first);
         UdpFeatures {
             gso: self.sender.uses_gso(),
             gro: self.each().all(UdpSocket::joins_datagrams),
-            receive_buffer_bytes: smallest(UdpSocket::receive_buffer_bytes),
-            send_buffer_bytes: smallest(UdpSocket::send_buffer_bytes),
+            receive_buffer_bytes: self.each().map(UdpSocket::receive_buffer_bytes).min().unwrap_or_default(),
+            send_buffer_bytes: senders.map(UdpSocket::send_buffer_bytes).min().unwrap_or_default(),
         }
     }
 

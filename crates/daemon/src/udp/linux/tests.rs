@@ -546,6 +546,22 @@ fn both_families_share_a_random_port() {
 }
 
 #[test]
+fn what_is_told_of_the_send_buffer_is_that_of_the_sockets_that_send() {
+    in_namespace(
+        "what_is_told_of_the_send_buffer_is_that_of_the_sockets_that_send",
+        |_| (),
+        async || {
+            let sockets = open();
+            let told = sockets.features().send_buffer_bytes;
+            let lanes = sockets.v4.as_ref().unwrap();
+            assert_eq!(told, lanes.first().send_buffer_bytes());
+            // As the system gives it.
+            assert!(lanes.each().skip(1).all(|other| other.send_buffer_bytes() < told), "{told}");
+        },
+    );
+}
+
+#[test]
 fn a_busy_port_is_named() {
     in_namespace(
         "a_busy_port_is_named",
