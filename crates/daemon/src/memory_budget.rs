@@ -23,6 +23,9 @@ const MIN_RECEIVE: u64 = 512 << 10;
 /// 10 Gbit/s for 5.6 ms, about what a stall of the packet thread takes.
 const MAX_RECEIVE: u64 = 7 << 20;
 
+/// Bytes that may wait in the kernel in a socket that sends; there is one of each address family.
+pub(crate) const SEND_BUFFER_BYTES: u64 = MAX_RECEIVE;
+
 /// Bytes that may wait in each of the receiving sockets of an address family, between 512 KiB and 7 MiB. All of them full, as
 /// the kernel counts (with twice as much for its own bookkeeping), take an eighth of the memory that the process may have:
 /// less than what all UDP sockets of the machine may have together (udp_mem of udp(7)), as other programs have some too.

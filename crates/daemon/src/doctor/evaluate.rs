@@ -2,7 +2,7 @@
 
 use crate::config::OVERHEAD;
 use crate::finding::{Finding, Level};
-use crate::memory_budget::receive_buffer_bytes;
+use crate::memory_budget::{SEND_BUFFER_BYTES, receive_buffer_bytes};
 use crate::status::bytes;
 
 use super::facts::{Facts, LinkKind, Module, Resolver, TunDevice, UdpFacts, Way};
@@ -10,8 +10,6 @@ use super::wish::Wish;
 
 use Level::{Note, Ok, Problem, Warning};
 
-/// What weft asks of the kernel for what it sends.
-const WANTED_BUFFER: u64 = 7 << 20;
 /// Below this a burst of a fast link does not fit.
 const SMALL_BUFFER: u64 = 1 << 20;
 /// 2025-01-01: no clock that is right shows less.
@@ -111,7 +109,7 @@ fn udp_buffers(facts: &Facts, _: &Wish) -> Option<Finding> {
     let smallest = receive.min(send);
     let level = match smallest {
         0 => return None,
-        _ if receive >= wanted && send >= WANTED_BUFFER => {
+        _ if receive >= wanted && send >= SEND_BUFFER_BYTES => {
             return Some(Finding::new("udp_buffers", Ok, format!("UDP buffers have {}", bytes(smallest))));
         }
         1..SMALL_BUFFER => Warning,
@@ -122,10 +120,10 @@ fn udp_buffers(facts: &Facts, _: &Wish) -> Option<Finding> {
         bytes(receive),
         bytes(send),
         bytes(wanted),
-        bytes(WANTED_BUFFER)
+        bytes(SEND_BUFFER_BYTES)
     );
     Some(Finding::new("udp_buffers", level, says).advise(format!(
-        "sysctl -w net.core.rmem_max={wanted} net.core.wmem_max={WANTED_BUFFER}; with CAP_NET_ADMIN weft needs \
+        "sysctl -w net.core.rmem_max={wanted} net.core.wmem_max={SEND_BUFFER_BYTES}; with CAP_NET_ADMIN weft needs \
          neither"
     )))
 }

@@ -1,4 +1,4 @@
-//! What is wrong with an interface, told from its report alone.
+//! What is wrong with an interface, told from its report, and by how much memory there is for its buffers.
 
 use weft_tunnel::DropReason;
 
@@ -6,12 +6,10 @@ use super::explain::explain;
 use super::format::{age, bytes};
 use super::report::{PeerReport, StatusReport};
 use crate::finding::{Finding, Level};
-use crate::memory_budget::receive_buffer_bytes;
+use crate::memory_budget::{SEND_BUFFER_BYTES, receive_buffer_bytes};
 
 /// Peers that are named one by one; more are counted.
 const NAMED_PEERS: usize = 5;
-/// What weft asks of the kernel for what it sends.
-const WANTED_BUFFER: u64 = 7 << 20;
 /// Below this a burst of a fast link does not fit.
 const SMALL_BUFFER: u64 = 1 << 20;
 /// A first handshake takes a round trip; a peer that is silent for so long is not there.
@@ -303,7 +301,7 @@ fn mtu(report: &StatusReport, findings: &mut Vec<Finding>) {
 fn buffers(report: &StatusReport, findings: &mut Vec<Finding>) {
     for (which, sysctl, size, wanted) in [
         ("receive", "rmem_max", report.udp.receive_buffer_bytes, receive_buffer_bytes() as u64),
-        ("send", "wmem_max", report.udp.send_buffer_bytes, WANTED_BUFFER),
+        ("send", "wmem_max", report.udp.send_buffer_bytes, SEND_BUFFER_BYTES),
     ] {
         let level = match size {
             0 => continue,

@@ -15,8 +15,8 @@ fn well() -> Facts {
         udp: Some(UdpFacts::Features(UdpFeatures {
             gso: true,
             gro: true,
-            receive_buffer_bytes: WANTED_BUFFER,
-            send_buffer_bytes: WANTED_BUFFER,
+            receive_buffer_bytes: SEND_BUFFER_BYTES,
+            send_buffer_bytes: SEND_BUFFER_BYTES,
         })),
         tun_offload: Some(Result::Ok(TunOffload { tcp: true, udp: true })),
         kernel: Some(Kernel {
@@ -145,7 +145,7 @@ fn small_buffers_and_missing_offloads_are_named_with_what_brings_them() {
                 gso: true,
                 gro: true,
                 receive_buffer_bytes: receive,
-                send_buffer_bytes: WANTED_BUFFER,
+                send_buffer_bytes: SEND_BUFFER_BYTES,
             }));
         }
     };

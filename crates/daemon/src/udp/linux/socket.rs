@@ -11,9 +11,8 @@ use tokio::io::unix::AsyncFd;
 
 use super::super::{BindError, PathMtu, UdpConfig};
 use super::kernel::Release;
+use crate::memory_budget::SEND_BUFFER_BYTES;
 
-/// Send buffer, as `memory_budget` has it for what is received where there is memory for it.
-const SEND_BUFFER_BYTES: c_int = 7 << 20;
 /// How often a random port is tried that is free for IPv4, until it is free for IPv6 too.
 const RANDOM_PORT_ATTEMPTS: usize = 16;
 
@@ -173,9 +172,10 @@ fn configure(
     let received = enlarge_buffer(socket, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, receive)?;
     // The others are as this one is.
     if buffers.sends {
-        let sent = enlarge_buffer(socket, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SEND_BUFFER_BYTES)?;
+        let send = c_int::try_from(SEND_BUFFER_BYTES).unwrap_or(c_int::MAX);
+        let sent = enlarge_buffer(socket, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, send)?;
         warn_if_small(received, receive, "net.core.rmem_max");
-        warn_if_small(sent, SEND_BUFFER_BYTES, "net.core.wmem_max");
+        warn_if_small(sent, send, "net.core.wmem_max");
     }
     Ok(())
 }
