@@ -1,5 +1,6 @@
 //! Every subject has its turn in every case of every round, so that a machine whose speed drifts is as slow for one
-//! as for the others.
+//! as for the others. Each round has daemons of its own: two processes of the same program differ by up to a tenth,
+//! by where their memory lies, so that rounds of one process would agree on a figure that its next start disowns.
 
 use std::time::Duration;
 
@@ -84,13 +85,7 @@ pub(crate) fn run(plan: &Plan) -> Result<Results> {
     let schedule = schedule(plan);
     let mut progress = Progress::new(schedule.len());
     let busy_cores_before = machine::busy_cores(WATCH)?;
-    let mut tunnels = Vec::new();
-    for Subject { name, implementation, mtu } in &plan.subjects {
-        progress.say(&format!("bringing up {name}"));
-        let control = plan.congestion.as_deref();
-        let tunnel = Tunnel::start(implementation, &plan.wire, *mtu, control, &interrupt);
-        tunnels.push(tunnel.with_context(|| format!("cannot bring up {name}"))?);
-    }
+    let mut tunnels = bring_up(plan, &progress, &interrupt)?;
     let tunnel = tunnels.first().context("there is nothing to measure")?;
     let congestion = congestion::in_use(&tunnel.near)?;
 
@@ -98,7 +93,17 @@ pub(crate) fn run(plan: &Plan) -> Result<Results> {
     let mut notes = Vec::new();
     let (watch, stolen_before) = (std::time::Instant::now(), machine::stolen_time()?);
     progress.begin();
+    let mut round = 0;
     for turn in schedule {
+        if turn.round != round {
+            round = turn.round;
+            // First the old ones go: daemons beside those that are measured take memory, and wake up.
+            tunnels.clear();
+            match kept(bring_up(plan, &progress, &interrupt), "the rounds end here", &mut notes)? {
+                Some(fresh) => tunnels = fresh,
+                None => break,
+            }
+        }
         let (case, name) = (plan.cases[turn.case], &plan.subjects[turn.subject].name);
         let mut bench = Bench { tunnel: &mut tunnels[turn.subject], secs: plan.secs, interrupt: &interrupt };
         let what = format!("{case}, {name}");
@@ -122,6 +127,16 @@ pub(crate) fn run(plan: &Plan) -> Result<Results> {
         count_system_calls(plan, &mut tunnels, &interrupt, &mut cells, &mut notes)?;
     }
     Ok(Results { cells, congestion, busy_cores_before, stolen_cores, notes })
+}
+
+/// A tunnel for each subject.
+fn bring_up(plan: &Plan, progress: &Progress, interrupt: &Interrupt) -> Result<Vec<Tunnel>> {
+    let start = |Subject { name, implementation, mtu }: &Subject| {
+        progress.say(&format!("bringing up {name}"));
+        Tunnel::start(implementation, &plan.wire, *mtu, plan.congestion.as_deref(), interrupt)
+            .with_context(|| format!("cannot bring up {name}"))
+    };
+    plan.subjects.iter().map(start).collect()
 }
 
 /// A signal ends everything; what else fails is noted, and the others go on.
@@ -161,9 +176,10 @@ fn count_system_calls(
     Ok(())
 }
 
-/// One measurement: the places of a case and of a subject in the plan.
+/// One measurement: its round, and the places of a case and of a subject in the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Turn {
+    round: usize,
     case: usize,
     subject: usize,
 }
@@ -182,7 +198,7 @@ fn schedule(plan: &Plan) -> Vec<Turn> {
                 let subject = (round + turn) % count;
                 let bare = matches!(plan.subjects[subject].implementation, Implementation::Bare);
                 if !(bare && case.needs_daemon()) {
-                    turns.push(Turn { case: place, subject });
+                    turns.push(Turn { round, case: place, subject });
                 }
             }
         }
