@@ -7,10 +7,11 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::num::NonZero;
 use std::rc::Rc;
 use std::sync::mpsc;
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc as async_mpsc;
 use weft::dataplane::{Command, EventLoop, Snapshot};
@@ -282,7 +283,7 @@ fn a_stalled_tun_costs_data_only_and_handshakes_of_others_go_on() {
         }
         until(|| (nodes[0].kernel.outbound_len() == 0).then_some(())).await;
         // The clock stands still but for this.
-        tokio::time::sleep(std::time::Duration::from_millis(1100)).await;
+        tokio::time::sleep(Duration::from_millis(1100)).await;
         until(|| (nodes[1].waiting_datagrams() == 0).then_some(())).await;
         nodes[2].kernel.inject(&packet(2, 1, 0), Offload::None).unwrap();
         let handshakes = loop {
@@ -318,8 +319,8 @@ fn packets_that_were_read_together_are_sent_with_one_call() {
     });
 }
 
-/// Peers without an endpoint, each with two prefixes.
-fn many_peers(count: u32) -> Vec<Change> {
+/// Peers, each with two prefixes; with an endpoint they are to be kept in reach.
+fn many_peers(count: u32, endpoint: Option<SocketAddr>) -> Vec<Change> {
     let builder = PeerBuilder::new(&PrivateKey::generate().unwrap());
     let mut indices = HashSet::new();
     (0..count)
@@ -330,12 +331,12 @@ fn many_peers(count: u32) -> Vec<Change> {
             let config = PeerConfig {
                 public_key: PublicKey::from_bytes(key),
                 preshared_key: None,
-                endpoint: None,
+                endpoint,
                 allowed_ips: vec![
                     format!("11.{a}.{b}.{c}/32").parse().unwrap(),
                     format!("fd00::{n:x}/128").parse().unwrap(),
                 ],
-                persistent_keepalive: None,
+                persistent_keepalive: endpoint.and(NonZero::new(25)),
             };
             let peer = std::iter::repeat_with(|| builder.build(config.clone()))
                 .find(|peer| indices.insert(peer.index()));
@@ -361,7 +362,7 @@ fn ten_thousand_peers_come_are_counted_and_go_in_slices_between_which_packets_pa
     const PEERS: u32 = 10_000;
     with_nodes(2, SMALL, async |nodes| {
         shake_hands(&nodes, 0, 1).await;
-        let changes = many_peers(PEERS);
+        let changes = many_peers(PEERS, None);
         let keys = changes.iter().filter_map(|change| match change {
             Change::AddPeer(peer) => Some(peer.public_key()),
             _ => None,
@@ -402,6 +403,30 @@ fn ten_thousand_peers_come_are_counted_and_go_in_slices_between_which_packets_pa
         let snapshot = nodes[0].snapshot().await;
         assert_eq!((snapshot.peers.len(), snapshot.drops.total()), (1, 0));
         assert_eq!(nodes[1].snapshot().await.drops.total(), 0);
+    });
+}
+
+#[test]
+fn timers_of_a_thousand_peers_that_are_due_at_once_need_nothing_else_to_happen() {
+    const PEERS: usize = 1_500;
+    with_nodes(1, SMALL, async |nodes| {
+        let silent = SocketAddr::from(([192, 0, 2, 99], 51820));
+        nodes[0].network.borrow_mut().sockets.insert(silent, Socket::default());
+        let initiations = || nodes[0].network.borrow().sockets[&silent].inbox.len();
+        let (answer, answered) = mpsc::sync_channel(1);
+        let changes = many_peers(u32::try_from(PEERS).unwrap(), Some(silent));
+        nodes[0].commands.send(Command::Change { changes, answer }).await.unwrap();
+        until(|| answered.try_recv().ok()).await;
+        until(|| (initiations() >= PEERS).then_some(())).await;
+        // As after a pause of the process: every one of them is to be tried again.
+        tokio::time::advance(Duration::from_secs(6)).await;
+        let (mut sent, mut idle_turns) = (initiations(), 0);
+        while idle_turns < 1000 {
+            tokio::task::yield_now().await;
+            idle_turns = if initiations() > sent { 0 } else { idle_turns + 1 };
+            sent = initiations();
+        }
+        assert_eq!(sent, 2 * PEERS);
     });
 }
 

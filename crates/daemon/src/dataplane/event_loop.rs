@@ -126,6 +126,7 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
         let is_busy = commands == Turn::Busy
             || inbound == Turn::Busy
             || outbound == Turn::Busy
+            || self.has_timers_left(now)
             || self.tunnel.has_ready_staged() && !self.outbound.is_blocked();
         if self.captures.is_on() {
             self.captures.turn(cx, !is_busy);
@@ -206,6 +207,12 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
         }
     }
 
+    /// Whether more timers are due than the control queue had room for, and nothing else brings the loop back: the
+    /// socket does while messages wait for it.
+    fn has_timers_left(&self, now: Instant) -> bool {
+        self.control.is_empty() && self.tunnel.poll_timeout().is_some_and(|(at, _)| at <= now)
+    }
+
     /// Sends handshakes and keepalives: they wait for the socket alone, never for data.
     fn send_control(&mut self, cx: &mut Context<'_>, now: Instant) {
         while let Some(message) = self.control.front() {
@@ -229,7 +236,7 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
 
     fn arm_timer(&mut self, cx: &mut Context<'_>, now: Instant) {
         let deadline = self.tunnel.poll_timeout().map(|(at, _)| at);
-        // Timers that are due and not done wait for the control queue: the socket wakes us.
+        // Timers that are due and not done wait for the control queue: the socket wakes us, or the loop is busy.
         let deadline = deadline.filter(|at| *at > now);
         let deadline = [deadline, self.inbound.deadline()].into_iter().flatten().min();
         let Some(deadline) = deadline else {
