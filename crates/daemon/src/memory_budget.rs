@@ -15,26 +15,30 @@ pub(crate) fn staging_bytes() -> usize {
     share_of(platform::available_bytes())
 }
 
-/// The share of the memory that may wait in the kernel for the receiving sockets of one address family, and how many those
-/// are (`udp/linux/lanes.rs`).
+/// The share of the memory that may wait in the kernel for the receiving sockets, how many those of one address family are
+/// (`udp/linux/lanes.rs`), and of how many families there are some.
 const RECEIVE_SHARE: u64 = 8;
 pub(crate) const RECEIVE_SOCKETS: usize = 16;
-const MIN_RECEIVE: u64 = 512 << 10;
+const FAMILIES: u64 = 2;
+/// What Linux gives a socket that asks for nothing is not much less.
+const MIN_RECEIVE: u64 = 256 << 10;
 /// 10 Gbit/s for 5.6 ms, about what a stall of the packet thread takes.
 const MAX_RECEIVE: u64 = 7 << 20;
 
 /// Bytes that may wait in the kernel in a socket that sends; there is one of each address family.
 pub(crate) const SEND_BUFFER_BYTES: u64 = MAX_RECEIVE;
 
-/// Bytes that may wait in each of the receiving sockets of an address family, between 512 KiB and 7 MiB. All of them full, as
-/// the kernel counts (with twice as much for its own bookkeeping), take an eighth of the memory that the process may have:
-/// less than what all UDP sockets of the machine may have together (udp_mem of udp(7)), as other programs have some too.
+/// Bytes that may wait in each of the receiving sockets, between 256 KiB and 7 MiB. All of them full, those of both address
+/// families and as the kernel counts (with twice as much for its own bookkeeping), take an eighth of the memory that the
+/// process may have, if that is 128 MiB or more. All UDP sockets of the machine may have three sixteenths together (udp_mem
+/// of udp(7)): other programs have some too.
 pub(crate) fn receive_buffer_bytes() -> usize {
     receive_share_of(platform::total_bytes())
 }
 
 fn receive_share_of(total: Option<u64>) -> usize {
-    let bytes = total.map_or(MAX_RECEIVE, |total| total / (2 * RECEIVE_SHARE * RECEIVE_SOCKETS as u64));
+    let bytes =
+        total.map_or(MAX_RECEIVE, |total| total / (2 * RECEIVE_SHARE * RECEIVE_SOCKETS as u64 * FAMILIES));
     usize::try_from(bytes.clamp(MIN_RECEIVE, MAX_RECEIVE)).unwrap_or(usize::MAX)
 }
 
@@ -58,8 +62,10 @@ mod tests {
     #[test]
     fn full_sockets_take_an_eighth_of_the_memory() {
         assert_eq!(receive_share_of(None), 7 << 20);
-        assert_eq!(receive_share_of(Some(64 << 20)), 512 << 10);
-        assert_eq!(receive_share_of(Some(512 << 20)), 2 << 20);
+        assert_eq!(receive_share_of(Some(64 << 20)), 256 << 10);
+        assert_eq!(receive_share_of(Some(512 << 20)), 1 << 20);
         assert_eq!(receive_share_of(Some(4 << 30)), 7 << 20);
+        // 16 sockets of IPv4 and 16 of IPv6, and as much again for the kernel's bookkeeping.
+        assert_eq!(32 * 2 * receive_share_of(Some(2 << 30)), (2 << 30) / 8);
     }
 }

@@ -82,11 +82,15 @@ impl Keeper {
         &self.link
     }
 
-    /// Finds out whether somebody else chose the device's MTU: what was told may be older than what weft did since.
+    /// The device has another MTU, and so its super-packets another size. Finds out whether somebody else chose it: what
+    /// was told may be older than what weft did since.
     fn see_mtu(&mut self, netlink: &Netlink) -> Result<(), ControlError> {
         let Ok(link) = self.link.name.parse().map(|name| netlink.link(&name)) else { return Ok(()) };
-        let mtu = link.ok().and_then(|link| u16::try_from(link.mtu).ok());
-        let Some(mtu) = mtu.filter(|mtu| *mtu != self.mtu) else { return Ok(()) };
+        let Some(mtu) = link.ok().and_then(|link| u16::try_from(link.mtu).ok()) else { return Ok(()) };
+        netlink.set_queue_limits(&self.link, queue_limits(mtu));
+        if mtu == self.mtu {
+            return Ok(());
+        }
         tracing::info!(mtu, interface = self.link.name, "somebody set the MTU: from now on it stays");
         self.follower.fix_mtu();
         self.mtu = mtu;
@@ -105,7 +109,6 @@ impl Keeper {
                     "the ways to the peers have another MTU"
                 );
                 self.mtu = mtu;
-                netlink.set_queue_limits(&self.link, queue_limits(mtu));
             }
             Err(error) => tracing::warn!("{error}"),
         }

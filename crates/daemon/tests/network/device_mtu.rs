@@ -4,6 +4,7 @@
 //!   client  wan ─── 1500, then 1400 ─── router ─── 1500 ─── wan  server
 //! ```
 
+use weft::interface::queue_limits;
 use weft::lab::routed::{End, OUTER, Routed};
 use weft::lab::{self, Namespace, link};
 use weft::routes::Netlink;
@@ -56,6 +57,25 @@ fn an_mtu_that_somebody_chose_stays() {
     set_uplink(&lab, 1500);
     wait_for_a_reaction(&lab, &by_hand);
     assert_eq!(mtu_of(&lab.client), 1300);
+}
+
+#[test]
+fn super_packets_have_the_size_that_the_mtu_asks_for_whoever_sets_it() {
+    if !lab::tun_permitted("super_packets_have_the_size_that_the_mtu_asks_for_whoever_sets_it") {
+        return;
+    }
+    let lab = Routed::new(1500).unwrap();
+    let _pair = start(&lab, Some(9000));
+    let segments = || {
+        let output = lab.client.command("ip").args(["-d", "-j", "link", "show", "weft0"]).output().unwrap();
+        let links: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        links[0]["gso_max_segs"].as_u64().unwrap()
+    };
+    let wanted = |mtu| u64::from(queue_limits(mtu).gso_max_segments.unwrap());
+    assert_eq!(segments(), wanted(9000));
+    link::set_mtu(&lab.client, "weft0", 1300).unwrap();
+    until("a batch has more of the shorter segments", || segments() == wanted(1300));
+    assert!(wanted(1300) > wanted(9000));
 }
 
 /// Lets the client move, which it tells the server of once it is through with everything that changed before.
