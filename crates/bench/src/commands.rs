@@ -43,11 +43,17 @@ fn bare(setting: &SettingArgs) -> Subject {
     Subject { name: BARE.to_owned(), implementation: Implementation::Bare, mtu: setting.mtu }
 }
 
+/// An error if two have the same name: their figures would be mixed.
+pub(crate) fn check_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<()> {
+    let mut seen = BTreeSet::new();
+    for name in names {
+        ensure!(seen.insert(name), "{name} is there twice: give each a name of its own");
+    }
+    Ok(())
+}
+
 /// Measures.
 fn measure(plan: &Plan) -> Result<Report> {
-    let mut names = BTreeSet::new();
-    for subject in &plan.subjects {
-        ensure!(names.insert(&subject.name), "{} is there twice: give each a name of its own", subject.name);
-    }
+    check_names(plan.subjects.iter().map(|subject| subject.name.as_str()))?;
     Ok(report::new(plan, rounds::run(plan)?))
 }

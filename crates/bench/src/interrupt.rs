@@ -47,9 +47,7 @@ impl Interrupt {
             if let Some(value) = condition()? {
                 return Ok(value);
             }
-            if self.0.load(Relaxed) {
-                return Err(Interrupted.into());
-            }
+            self.check()?;
             if start.elapsed() >= limit {
                 bail!("{what}: not within {} s", limit.as_secs());
             }
@@ -57,13 +55,16 @@ impl Interrupt {
         }
     }
 
+    /// An error if a signal has come.
+    pub(crate) fn check(&self) -> Result<(), Interrupted> {
+        if self.0.load(Relaxed) { Err(Interrupted) } else { Ok(()) }
+    }
+
     /// Lets time pass; an error if a signal comes, or has come.
     pub(crate) fn sleep(&self, span: Duration) -> Result<()> {
         let end = Instant::now() + span;
         loop {
-            if self.0.load(Relaxed) {
-                return Err(Interrupted.into());
-            }
+            self.check()?;
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Ok(());

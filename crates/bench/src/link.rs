@@ -11,6 +11,7 @@ use weft::lab::link::LinkOptions;
 
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
+use crate::topology;
 
 /// An emulated link.
 pub(crate) type Spec = LinkSpec;
@@ -48,8 +49,7 @@ pub(crate) struct Lab {
 impl Lab {
     /// Makes both, with TCP buffers that are no limit to what is measured.
     pub(crate) fn new(spec: &LinkSpec) -> Result<Self> {
-        let root = "weft-bench has to run as root";
-        let (near, far) = (Namespace::new("near").context(root)?, Namespace::new("far").context(root)?);
+        let (near, far) = (topology::namespace("near")?, topology::namespace("far")?);
         for namespace in [&near, &far] {
             lift_tcp_limits(namespace)?;
         }

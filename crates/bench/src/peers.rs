@@ -38,7 +38,7 @@ use crate::cli::{Offload, WeftCommand};
 use crate::implementation::Implementation;
 use crate::interrupt::Interrupt;
 use crate::machine::Machine;
-use crate::{tools, topology};
+use crate::{commands, tools, topology};
 
 /// Measures and prints the report.
 pub(crate) fn run(args: &PeersArgs) -> Result<()> {
@@ -55,6 +55,7 @@ pub(crate) fn run(args: &PeersArgs) -> Result<()> {
     }
     let others = args.others.iter().map(|other| (other.name.clone(), Implementation::Other(other.clone())));
     implementations.extend(others);
+    commands::check_names(implementations.iter().map(|(name, _)| name.as_str()))?;
     tools::check(&[], implementations.iter().map(|(_, implementation)| implementation))?;
     gateway::allow_sockets(total * implementations.len())?;
     let interrupt = Interrupt::watch()?;
@@ -62,13 +63,16 @@ pub(crate) fn run(args: &PeersArgs) -> Result<()> {
     if args.work.contains(&Work::Fairness) {
         report.notes.extend(priority::refusal());
     }
-    work::measure(args, &implementations, &interrupt, &mut report)?;
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
-    } else {
-        print!("{}", report.text());
+    let measured = work::measure(args, &implementations, &interrupt, &mut report);
+    if measured.is_ok() || !report.subjects.is_empty() {
+        report.notes.extend(measured.as_ref().err().map(|error| format!("it ended early: {error:#}")));
+        if args.json {
+            println!("{}", serde_json::to_string_pretty(&report)?);
+        } else {
+            print!("{}", report.text());
+        }
     }
-    Ok(())
+    measured
 }
 
 /// Keys for all peers, and for those that only show what no peers cost.

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow};
 use nix::sys::signal::{Signal, kill};
@@ -15,7 +15,10 @@ use crate::interrupt::Interrupt;
 /// Lines of a program's output that an error shows.
 const SHOWN_LINES: usize = 8;
 
-/// A running program. It is killed when it is dropped.
+/// How long a program may take to put away what it made, a socket in a directory that all namespaces share for one.
+const LEAVE: Duration = Duration::from_secs(2);
+
+/// A running program. It is told to end when it is dropped, and killed if it does not.
 #[derive(Debug)]
 pub(crate) struct Process {
     name: String,
@@ -99,6 +102,14 @@ fn runtime_directory(output: &Path) -> PathBuf {
 
 impl Drop for Process {
     fn drop(&mut self) {
+        let told = Instant::now();
+        let mut has_ended = self.signal(Signal::SIGTERM).is_err();
+        while !has_ended && told.elapsed() < LEAVE {
+            has_ended = !matches!(self.child.try_wait(), Ok(None));
+            if !has_ended {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

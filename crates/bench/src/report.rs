@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use serde::Serialize;
 
 use crate::batches::Batches;
@@ -33,6 +33,8 @@ pub(crate) struct Report {
     pub(crate) stolen_cores: f64,
     pub(crate) cases: Vec<CaseReport>,
     pub(crate) comparisons: Vec<Comparison>,
+    /// Measurements that failed, or were not made any more.
+    pub(crate) failed: usize,
     /// What failed, and what could not be counted.
     pub(crate) notes: Vec<String>,
 }
@@ -75,10 +77,10 @@ pub(crate) struct Comparison {
     pub(crate) theirs: Option<String>,
     /// Ours by theirs, round by round.
     pub(crate) ratio: Option<Summary>,
-    /// Our figure.
-    pub(crate) value: Summary,
+    /// Our figure; nothing where it could not be measured.
+    pub(crate) value: Option<Summary>,
     pub(crate) wanted: Option<Wanted>,
-    /// Whether what is wanted holds.
+    /// Whether what is wanted holds: not without a figure of ours, and nothing without one of theirs.
     pub(crate) holds: Option<bool>,
 }
 
@@ -112,6 +114,7 @@ pub(crate) fn new(plan: &Plan, results: Results) -> Report {
         busy_cores_before: results.busy_cores_before,
         stolen_cores: results.stolen_cores,
         cases,
+        failed: results.failed,
         notes: results.notes,
     }
 }
@@ -124,6 +127,15 @@ pub(crate) fn print(report: &Report, json: bool) -> Result<()> {
         print!("{}", tables::text(report));
     }
     Ok(())
+}
+
+/// An error if not everything was measured.
+pub(crate) fn check(report: &Report) -> Result<()> {
+    match report.failed {
+        0 => Ok(()),
+        1 => Err(anyhow!("1 measurement failed: see the notes of the report")),
+        failed => Err(anyhow!("{failed} measurements failed: see the notes of the report")),
+    }
 }
 
 fn figures(subject: &SubjectReport, cell: Cell) -> Figures {
@@ -165,18 +177,17 @@ fn compare(subjects: &[SubjectReport], case: &CaseReport) -> Vec<Comparison> {
             }
         }
         for (metric, wanted) in wanted.iter().filter(|(_, wanted)| wanted.is_absolute()) {
-            if let Some(value) = ours.metrics.get(metric) {
-                comparisons.push(Comparison {
-                    case: case.case,
-                    metric: *metric,
-                    ours: ours.name.clone(),
-                    theirs: None,
-                    ratio: None,
-                    value: *value,
-                    wanted: Some(*wanted),
-                    holds: wanted.held_by(None, *value),
-                });
-            }
+            let value = ours.metrics.get(metric).copied();
+            comparisons.push(Comparison {
+                case: case.case,
+                metric: *metric,
+                ours: ours.name.clone(),
+                theirs: None,
+                ratio: None,
+                value,
+                wanted: Some(*wanted),
+                holds: value.map_or(Some(false), |value| wanted.held_by(None, value)),
+            });
         }
     }
     comparisons
@@ -189,22 +200,21 @@ fn beside(
     theirs: &Figures,
     wanted: Option<Wanted>,
 ) -> Option<Comparison> {
-    let pairs = ours
-        .samples
-        .iter()
-        .zip(&theirs.samples)
-        .filter_map(|(ours, theirs)| Some((ours.as_ref()?.get(metric)?, theirs.as_ref()?.get(metric)?)));
-    let ratio = stats::ratios(pairs)?;
-    let value = *ours.metrics.get(&metric)?;
+    let ratio = stats::ratios(pairs(metric, ours, theirs));
+    let value = ours.metrics.get(&metric).copied();
+    if wanted.is_none() && (ratio.is_none() || value.is_none()) {
+        return None;
+    }
+    let held = |wanted: Wanted| value.map_or(Some(false), |value| wanted.held_by(ratio, value));
     Some(Comparison {
         case,
         metric,
         ours: ours.name.clone(),
         theirs: Some(theirs.name.clone()),
-        ratio: Some(ratio),
+        ratio,
         value,
         wanted,
-        holds: wanted.and_then(|wanted| wanted.held_by(Some(ratio), value)),
+        holds: wanted.and_then(held),
     })
 }
 
@@ -275,6 +285,7 @@ pub(crate) mod tests {
             busy_cores_before: 0.0,
             stolen_cores: 0.0,
             cases,
+            failed: 0,
             notes: vec!["udp-64, go: it ended".to_owned()],
         }
     }
@@ -305,6 +316,22 @@ pub(crate) mod tests {
         let memory = |ours| find(Case::Memory, Metric::PeakRssMib, ours, None).unwrap().holds;
         assert_eq!((memory("weft"), memory("old weft")), (Some(true), Some(false)));
         assert_eq!(find(Case::Memory, Metric::PeakRssMib, "no tunnel", None), None);
+    }
+
+    #[test]
+    fn a_target_without_our_figure_does_not_hold_and_without_theirs_is_not_judged() {
+        let subjects = [subject("weft", Kind::Weft), subject("go", Kind::Other)];
+        let failed = || Cell { samples: vec![None; 3], ..Cell::default() };
+        let judged = |case, cells: [Cell; 2]| -> Vec<Option<bool>> {
+            let zipped = subjects.iter().zip(cells).map(|(subject, cell)| figures(subject, cell));
+            let case = CaseReport { case, subjects: zipped.collect() };
+            let targets =
+                compare(&subjects, &case).into_iter().filter(|comparison| comparison.wanted.is_some());
+            targets.map(|comparison| comparison.holds).collect()
+        };
+        assert_eq!(judged(TCP, [failed(), cell(&[1.0; 3])]), [Some(false); 2]);
+        assert_eq!(judged(TCP, [cell(&[1.0; 3]), failed()]), [None; 2]);
+        assert_eq!(judged(Case::Memory, [failed(), failed()]), [Some(false)]);
     }
 
     #[test]

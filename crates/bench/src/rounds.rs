@@ -67,6 +67,8 @@ pub(crate) struct Results {
     pub(crate) busy_cores_before: f64,
     /// Cores that the host of this virtual machine gave to others meanwhile.
     pub(crate) stolen_cores: f64,
+    /// Measurements that failed, or were not made any more.
+    pub(crate) failed: usize,
     /// What failed, and what could not be counted.
     pub(crate) notes: Vec<String>,
 }
@@ -83,7 +85,8 @@ pub(crate) fn run(plan: &Plan) -> Result<Results> {
     tools::check(&plan.cases, plan.subjects.iter().map(|subject| &subject.implementation))?;
     let interrupt = Interrupt::watch()?;
     let schedule = schedule(plan);
-    let mut progress = Progress::new(schedule.len());
+    let (planned, mut measured_well) = (schedule.len(), 0);
+    let mut progress = Progress::new(planned);
     let busy_cores_before = machine::busy_cores(WATCH)?;
     let mut tunnels = bring_up(plan, &progress, &interrupt)?;
     let tunnel = tunnels.first().context("there is nothing to measure")?;
@@ -117,8 +120,10 @@ pub(crate) fn run(plan: &Plan) -> Result<Results> {
         }
         let sample = measured.map(|measured| measured.sample);
         progress.measured(case, name, sample.as_ref().ok_or(notes.last().map_or("", |note| note)));
+        measured_well += usize::from(sample.is_some());
         cell.samples.push(sample);
     }
+    let failed = planned - measured_well;
     let stolen = machine::stolen_time()?.saturating_sub(stolen_before);
     let stolen_cores = stolen.as_secs_f64() / watch.elapsed().as_secs_f64();
 
@@ -126,7 +131,7 @@ pub(crate) fn run(plan: &Plan) -> Result<Results> {
         progress.say("counting system calls");
         count_system_calls(plan, &mut tunnels, &interrupt, &mut cells, &mut notes)?;
     }
-    Ok(Results { cells, congestion, busy_cores_before, stolen_cores, notes })
+    Ok(Results { cells, congestion, busy_cores_before, stolen_cores, failed, notes })
 }
 
 /// A tunnel for each subject.

@@ -16,11 +16,11 @@ use weft::cli::TunThreads;
 use weft::lab::emulator::LinkSpec;
 
 use crate::cli::{Offload, PeerCommand, WeftCommand};
-use crate::congestion;
 use crate::implementation::Implementation;
 use crate::interrupt::Interrupt;
 use crate::machine::Machine;
 use crate::progress::Progress;
+use crate::{commands, congestion, topology};
 use path::Path;
 use report::Report;
 
@@ -86,39 +86,55 @@ pub(crate) fn run(args: &RttArgs) -> Result<()> {
     let ours = Implementation::weft(&weft, args.tun_threads, Offload::On)?;
     let others = args.peers.iter().map(|peer| (peer.name.clone(), Implementation::Other(peer.clone())));
     let tunnels: Vec<_> = std::iter::once((weft.name, ours)).chain(others).collect();
+    commands::check_names([path::BARE].into_iter().chain(tunnels.iter().map(|(name, _)| name.as_str())))?;
+    topology::check_permission()?;
     let interrupt = Interrupt::watch()?;
-    let progress = Progress::new(0);
     let mut report = Report::new(args, Machine::this());
+    let measured = measure_all(args, &congestion, &tunnels, &mut report, &interrupt);
+    // Hours of it may be there when something fails.
+    if measured.is_ok() || !report.is_empty() {
+        if args.json {
+            println!("{}", serde_json::to_string_pretty(&report)?);
+        } else {
+            print!("{}", report.text());
+        }
+    }
+    measured
+}
+
+fn measure_all(
+    args: &RttArgs,
+    congestion: &[String],
+    tunnels: &[(String, Implementation)],
+    report: &mut Report,
+    interrupt: &Interrupt,
+) -> Result<()> {
+    let progress = Progress::new(0);
     for &rtt in &args.rtt {
         let spec = LinkSpec { delay: Duration::from_millis(rtt.into()) / 2, ..args.link.clone() };
         progress.say(&format!("bringing up a link with {spec} for each"));
-        let mut paths = vec![Path::bare(&spec, &interrupt)?];
-        for (name, implementation) in &tunnels {
-            paths.push(Path::through(name, implementation, &spec, &interrupt)?);
+        let mut paths = vec![Path::bare(&spec, interrupt)?];
+        for (name, implementation) in tunnels {
+            paths.push(Path::through(name, implementation, &spec, interrupt)?);
         }
-        for control in &congestion {
+        for control in congestion {
             for round in 0..args.rounds as usize {
                 // Another one begins each time.
                 let first = round % paths.len();
                 for place in (first..paths.len()).chain(0..first) {
                     let path = &mut paths[place];
-                    measure(args, rtt, control, path, &mut report, &progress, &interrupt)
+                    measure(args, rtt, control, path, report, &progress, interrupt)
                         .with_context(|| format!("{rtt} ms, {control}, {}", path.name))?;
                 }
             }
         }
         if args.work.contains(&Work::Datagrams) {
             for path in &mut paths {
-                let sample = datagrams::measure(path, &args.link, &interrupt)?;
+                let sample = datagrams::measure(path, &args.link, interrupt)?;
                 progress.say(&format!("{rtt} ms  datagrams  {:<14} {} lost", path.name, sample.lost));
                 report.add_datagrams(rtt, &path.name, sample);
             }
         }
-    }
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
-    } else {
-        print!("{}", report.text());
     }
     Ok(())
 }
@@ -141,7 +157,7 @@ fn measure(
     }
     if args.work.contains(&Work::Transfers) {
         for &megabytes in &args.sizes {
-            let sample = transfer::measure(path, control, u64::from(megabytes) * 1_000_000)?;
+            let sample = transfer::measure(path, control, u64::from(megabytes) * 1_000_000, interrupt)?;
             let (name, seconds) = (&path.name, sample.seconds);
             progress.say(&format!("{rtt} ms  {control:<6} {name:<14} {megabytes} MB in {seconds:.3} s"));
             report.add_transfer(rtt, control, megabytes, &path.name, sample);

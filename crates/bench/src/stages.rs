@@ -11,6 +11,7 @@ use self::pipeline::{Pipeline, Shape};
 use self::report::Report;
 use crate::interrupt::Interrupt;
 use crate::machine::{self, Machine};
+use crate::topology;
 
 pub(crate) mod args;
 mod cipher;
@@ -28,12 +29,13 @@ const WATCH: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// Measures and prints the report.
 pub(crate) fn run(args: &StagesArgs) -> Result<()> {
+    topology::check_permission()?;
     let interrupt = Interrupt::watch()?;
     let busy_cores_before = machine::busy_cores(WATCH)?;
     let cipher = cipher::measure()?;
     let mut shapes = Vec::new();
     for shape in Shape::ALL {
-        shapes.push(Pipeline::measure(shape, args.secs)?);
+        shapes.push(Pipeline::measure(shape, args.secs, &interrupt)?);
     }
     let floor = if args.no_floor { None } else { Some(Floor::measure(args, &cipher, &interrupt)?) };
     let report =

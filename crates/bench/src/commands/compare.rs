@@ -29,8 +29,9 @@ pub(super) fn run(args: &CompareArgs) -> Result<()> {
         rounds: args.measure.rounds,
         system_calls: !args.measure.no_system_calls,
     })?;
+    report::print(&report, args.measure.json)?;
     if let Some(path) = &args.measure.svg {
         plot::write(path, &report::plots::ratios(&report).svg()?)?;
     }
-    report::print(&report, args.measure.json)
+    report::check(&report)
 }

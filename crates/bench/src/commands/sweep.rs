@@ -28,6 +28,10 @@ const COLUMNS: [Metric; 5] = [
 pub(super) fn run(args: &SweepArgs) -> Result<()> {
     let wefts = args.measure.wefts();
     ensure!(wefts.len() == 1, "a sweep is over one weft: give --weft once");
+    ensure!(
+        !wefts[0].arguments.iter().any(|argument| argument.starts_with("--tun-threads")),
+        "a sweep sets the TUN threads of its points: leave --tun-threads out of --weft, and give the sweep a list of them"
+    );
     let mut subjects = Vec::new();
     for &mtu in &args.mtu {
         for &tun_threads in &args.tun_threads {
@@ -45,9 +49,6 @@ pub(super) fn run(args: &SweepArgs) -> Result<()> {
         system_calls: false,
     })?;
     let points = points(args, &report);
-    if let Some(path) = &args.measure.svg {
-        plot::write(path, &lines(args, &points).svg()?)?;
-    }
     if args.measure.json {
         #[derive(Serialize)]
         struct Sweep<'a> {
@@ -58,7 +59,10 @@ pub(super) fn run(args: &SweepArgs) -> Result<()> {
     } else {
         print!("{}{}", table(&points), tables::conditions(&report));
     }
-    Ok(())
+    if let Some(path) = &args.measure.svg {
+        plot::write(path, &lines(args, &points).svg()?)?;
+    }
+    report::check(&report)
 }
 
 fn name(tun_threads: TunThreads, mtu: u16) -> String {

@@ -23,8 +23,9 @@ pub(super) fn run(args: &TunnelArgs) -> Result<()> {
         rounds: args.measure.rounds,
         system_calls: !args.measure.no_system_calls,
     })?;
+    report::print(&report, args.measure.json)?;
     if let Some(path) = &args.measure.svg {
         plot::write(path, &report::plots::speeds(&report).svg()?)?;
     }
-    report::print(&report, args.measure.json)
+    report::check(&report)
 }

@@ -103,10 +103,10 @@ impl Stand {
     }
 
     /// Begins all handshakes at once: how long half of them took, and all.
-    pub(super) fn shake_hands(&mut self) -> Result<(Duration, Duration)> {
-        let times = self.swarm.shake_hands(HANDSHAKES)?;
-        self.flooder.shake_hands(HANDSHAKES)?;
-        self.pinger.shake_hands(HANDSHAKES)?;
+    pub(super) fn shake_hands(&mut self, interrupt: &Interrupt) -> Result<(Duration, Duration)> {
+        let times = self.swarm.shake_hands(HANDSHAKES, interrupt)?;
+        self.flooder.shake_hands(HANDSHAKES, interrupt)?;
+        self.pinger.shake_hands(HANDSHAKES, interrupt)?;
         Ok(times)
     }
 
@@ -208,7 +208,7 @@ impl Stand {
         interrupt: &Interrupt,
     ) -> Result<Vec<Pings>> {
         // A session that has expired since the last time is made anew before pings count.
-        self.pinger.shake_hands(HANDSHAKES)?;
+        self.pinger.shake_hands(HANDSHAKES, interrupt)?;
         self.runs += 2;
         let (run, flood) = (self.runs, &Ledger::new(self.runs - 1, 1));
         let stop = &AtomicBool::new(false);

@@ -14,6 +14,7 @@ use super::ledger::Ledger;
 use super::packet::{HEADERS, STAMP, Stamp};
 use super::roster::Roster;
 use super::turns::{LOST, PAUSE, Turns};
+use crate::interrupt::Interrupt;
 
 /// Ports of the gateway: two that only listen, the second one to whoever floods, and one that answers.
 pub(super) const SINK: u16 = 4000;
@@ -94,7 +95,11 @@ impl Swarm {
 
     /// Begins a handshake with each client at once, and gives how long the slowest took, and the half of them. An
     /// error if some took longer than `limit`.
-    pub(super) fn shake_hands(&mut self, limit: Duration) -> Result<(Duration, Duration)> {
+    pub(super) fn shake_hands(
+        &mut self,
+        limit: Duration,
+        interrupt: &Interrupt,
+    ) -> Result<(Duration, Duration)> {
         let start = Instant::now();
         let nobody = Ledger::new(0, 0);
         for number in 0..self.clients.len() {
@@ -115,6 +120,7 @@ impl Swarm {
                 let all = start.elapsed();
                 return Ok((half.unwrap_or(all), all));
             }
+            interrupt.check()?;
             let left = self.clients.len() - done;
             anyhow::ensure!(start.elapsed() < limit, "{left} handshakes are not done after {limit:?}");
             self.serve(Duration::from_millis(5), &nobody, |_| {})?;

@@ -50,7 +50,7 @@ pub(super) fn measure(
             report.subjects[place].idle_configured = Some(idle(&mut stand, REST, interrupt)?);
         }
         let before = stand.gateway.usage()?.cpu;
-        let (half, all) = stand.shake_hands().with_context(|| format!("{name}: handshakes"))?;
+        let (half, all) = stand.shake_hands(interrupt).with_context(|| format!("{name}: handshakes"))?;
         let cpu = stand.gateway.usage()?.cpu.saturating_sub(before);
         let handshakes = Handshakes {
             complete: args.active,

@@ -96,11 +96,12 @@ fn ratios(comparisons: &[Comparison]) -> String {
     let mut before = None;
     for comparison in comparisons {
         let Comparison { case, metric, ours, theirs, ratio, value, wanted, holds } = comparison;
-        let (ratio, spread) = match ratio {
-            Some(ratio) => {
+        let (ratio, spread) = match (ratio, value) {
+            (Some(ratio), _) => {
                 (format!("{:.2}×", ratio.median), format!("({:.2}–{:.2})", ratio.lowest, ratio.highest))
             }
-            None => (metric.format(value.highest), String::new()),
+            (None, Some(value)) if theirs.is_none() => (metric.format(value.highest), String::new()),
+            (None, _) => ("–".to_owned(), String::new()),
         };
         let holds = holds.map_or("", |holds| if holds { "✓ yes" } else { "✗ no" });
         table.add_row([
@@ -115,11 +116,17 @@ fn ratios(comparisons: &[Comparison]) -> String {
         ]);
         before = Some(case);
     }
-    let judged = || comparisons.iter().filter_map(|comparison| comparison.holds);
+    let targets = || comparisons.iter().filter(|comparison| comparison.wanted.is_some());
+    let count = |holds| targets().filter(|comparison| comparison.holds == holds).count();
+    let (all, held, open) = (targets().count(), count(Some(true)), count(None));
     let mut text = format!("{table}\n");
-    if judged().count() > 0 {
-        let held = judged().filter(|holds| *holds).count();
-        let _ = writeln!(text, "{held} of {} targets hold.", judged().count());
+    if all > 0 {
+        let _ = write!(text, "{held} of {all} targets hold");
+        let _ = if open > 0 {
+            writeln!(text, "; {open} cannot be judged without the figures of the others.")
+        } else {
+            writeln!(text, ".")
+        };
     }
     text
 }

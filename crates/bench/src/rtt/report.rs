@@ -104,6 +104,11 @@ impl Report {
         }
     }
 
+    /// Whether there is nothing in it yet.
+    pub(super) fn is_empty(&self) -> bool {
+        self.streams.is_empty() && self.transfers.is_empty() && self.datagrams.is_empty()
+    }
+
     pub(super) fn add_stream(&mut self, rtt: u32, control: &str, path: &str, sample: stream::Sample) {
         add(&mut self.streams, (rtt, Some(control), None), path, sample);
     }

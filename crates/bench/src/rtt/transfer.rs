@@ -1,14 +1,16 @@
 //! A short transfer on a new connection: how soon it is through shows how slow start fares.
 
-use std::time::Instant;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
 use weft::lab::counters::Counters;
 use weft::lab::traffic::{Amount, Progress, send_stream_over};
 
 use super::path::Path;
 use super::stream::Order;
+use crate::interrupt::Interrupt;
 
 /// What one transfer gave.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -47,14 +49,25 @@ impl SlowStart {
 }
 
 /// Sends so many bytes, each of which is checked.
-pub(super) fn measure(path: &mut Path, control: &str, bytes: u64) -> Result<Sample> {
+pub(super) fn measure(path: &mut Path, control: &str, bytes: u64, interrupt: &Interrupt) -> Result<Sample> {
     path.check()?;
     let receiver = path.listen()?;
     let before = path.counters()?;
-    let start = Instant::now();
-    let stream = path.connect(receiver.local_addr(), control)?;
-    let sent = send_stream_over(stream, Amount::Count(bytes), 1, &Progress::default());
-    let seconds = start.elapsed().as_secs_f64();
+    let progress = Progress::default();
+    let (sent, seconds) = std::thread::scope(|scope| {
+        let sender = scope.spawn(|| {
+            let start = Instant::now();
+            let stream = path.connect(receiver.local_addr(), control)?;
+            let sent = send_stream_over(stream, Amount::Count(bytes), 1, &progress);
+            anyhow::Ok((sent, start.elapsed().as_secs_f64()))
+        });
+        // A transfer that stands still ends itself.
+        let waited = interrupt
+            .wait_for("the end of the transfer", Duration::MAX, || Ok(sender.is_finished().then_some(())));
+        progress.stop.store(true, Relaxed);
+        let sent = sender.join().ok().context("the sender panicked")?;
+        waited.and(sent)
+    })?;
     ensure!(sent.error.is_none(), "the transfer ended early: {}", sent.error.unwrap_or_default());
     ensure!(sent.confirmed == bytes, "the transfer was changed on its way, at byte {}", sent.confirmed);
     let after = path.counters()?;

@@ -19,6 +19,8 @@ use weft_tunnel::{
     RecvMeta, TAILROOM, TransmitQueue, Tunnel, TunnelConfig,
 };
 
+use crate::topology;
+
 /// The MTU of the tunnel in bytes.
 pub(super) const MTU: u16 = 1420;
 /// The name of the TUN in either namespace.
@@ -72,8 +74,7 @@ impl Place {
 
 /// Two namespaces with a link between them.
 pub(super) fn namespaces() -> Result<[Namespace; 2]> {
-    let root = "weft-bench has to run as root";
-    let (near, far) = (Namespace::new("near").context(root)?, Namespace::new("far").context(root)?);
+    let (near, far) = (topology::namespace("near")?, topology::namespace("far")?);
     for namespace in [&near, &far] {
         // The kernel's own IPv6 chatter would be counted. Where there is no IPv6 there is none.
         let _ = namespace.set_sysctl("net/ipv6/conf/default/disable_ipv6", "1");

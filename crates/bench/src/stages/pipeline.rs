@@ -25,6 +25,7 @@ use weft_tunnel::{MAX_PACKET, Plaintext, PrivateKey, TransmitQueue};
 
 use super::ends::{self, End, Place};
 use super::times::{Bursts, Stage, StageCosts, Times};
+use crate::interrupt::Interrupt;
 
 /// As in the daemon's outbound direction.
 const TRANSMIT_BATCHES: usize = 8;
@@ -97,12 +98,13 @@ pub(super) struct Pipeline {
 
 impl Pipeline {
     /// Sends bursts for so many seconds.
-    pub(super) fn measure(shape: Shape, secs: u32) -> Result<ShapeReport> {
+    pub(super) fn measure(shape: Shape, secs: u32, interrupt: &Interrupt) -> Result<ShapeReport> {
+        let interrupt = interrupt.clone();
         let measure = move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(async {
                 let mut pipeline = Self::new(shape)?;
-                pipeline.bursts(shape, Duration::from_secs(secs.into())).await
+                pipeline.bursts(shape, Duration::from_secs(secs.into()), &interrupt).await
             })
         };
         // A thread of its own, since it moves into the namespaces.
@@ -154,12 +156,13 @@ impl Pipeline {
         })
     }
 
-    async fn bursts(&mut self, shape: Shape, time: Duration) -> Result<ShapeReport> {
+    async fn bursts(&mut self, shape: Shape, time: Duration, interrupt: &Interrupt) -> Result<ShapeReport> {
         let mut bursts = Bursts::default();
         let start = Instant::now();
         let packets = shape.packets() as u64;
         let mut number = 0;
         while number < WARM_UP + 2 * COALESCE_EACH || start.elapsed() < time {
+            interrupt.check()?;
             let mut times = Times::default();
             let coalesce_alone = number % COALESCE_EACH == 0;
             let burst = self.burst(shape, coalesce_alone, &mut times);

@@ -47,7 +47,14 @@ pub struct ReceivedFlow {
 pub struct TcpReceiver {
     address: SocketAddr,
     shared: Arc<Shared>,
-    acceptor: JoinHandle<()>,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+/// Takes no more flows, and does not wait.
+impl Drop for TcpReceiver {
+    fn drop(&mut self) {
+        self.shared.ending.store(true, Relaxed);
+    }
 }
 
 #[derive(Debug, Default)]
@@ -72,7 +79,7 @@ impl TcpReceiver {
             let shared = shared.clone();
             thread::Builder::new().name("tcp-accept".to_owned()).spawn(move || accept(&listener, &shared))?
         };
-        Ok(Self { address, shared, acceptor })
+        Ok(Self { address, shared, acceptor: Some(acceptor) })
     }
 
     /// The address that it listens on.
@@ -87,9 +94,9 @@ impl TcpReceiver {
 
     /// Takes no more flows, waits for those that are there and gives what each of them brought, in the order of
     /// their seeds.
-    pub fn finish(self) -> Vec<ReceivedFlow> {
+    pub fn finish(mut self) -> Vec<ReceivedFlow> {
         self.shared.ending.store(true, Relaxed);
-        let _ = self.acceptor.join();
+        let _ = self.acceptor.take().map(JoinHandle::join);
         let flows = std::mem::take(&mut *self.shared.flows.lock().unwrap_or_else(PoisonError::into_inner));
         let panicked = |_| ReceivedFlow { error: Some("the receiver panicked".into()), ..Default::default() };
         let mut flows: Vec<_> = flows.into_iter().map(|flow| flow.join().unwrap_or_else(panicked)).collect();
