@@ -24,6 +24,9 @@ pub use recv_buffers::{Received, RecvBuffers};
 #[cfg(not(target_os = "linux"))]
 pub use unsupported::{Descriptor, UdpSockets, check_socket};
 
+/// What a datagram that arrived costs beside its bytes, when turns are shared out: as much time as opening so many.
+pub(crate) const DATAGRAM_COST: usize = 512;
+
 /// Where the datagrams of one listening port go out and come in.
 pub trait Udp {
     /// Sends the datagrams of one transmit: at most 64 segments and 65,507 bytes go with one call, in order.

@@ -12,12 +12,11 @@ use super::DataplaneError;
 use super::capture::Captures;
 use super::event_loop::Turn;
 use super::timing::{Stage, TurnClock};
-use crate::udp::{RecvBuffers, Udp};
+use crate::udp::{DATAGRAM_COST, RecvBuffers, Udp};
 
-/// Bytes that one turn opens, and what a datagram costs beside its bytes, as in `outbound.rs`: what waits for the
-/// other direction waits no longer than that, or than one slab takes.
+/// Bytes that one turn opens, with what each datagram costs beside its own: what waits for the other direction waits no
+/// longer than that, or than one slab takes.
 const BUDGET: usize = 96 * 1024;
-const DATAGRAM_COST: usize = 512;
 /// Receive calls that may fail one after the other: an error usually belongs to one datagram, and the socket lives
 /// on.
 const MAX_FAILED_CALLS: u32 = 1000;

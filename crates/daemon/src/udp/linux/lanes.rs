@@ -16,7 +16,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use weft_tun::{Distinct, Heaviest, Turns};
 
 use self::steering::Steering;
-use super::super::{BindError, RecvBuffers, UdpConfig, UdpStats};
+use super::super::{BindError, DATAGRAM_COST, RecvBuffers, UdpConfig, UdpStats};
 use super::kernel::Release;
 use super::recv;
 use super::socket::{Buffers, UdpSocket};
@@ -35,8 +35,6 @@ const _: () = assert!(LANES == memory_budget::RECEIVE_SOCKETS);
 const BACKLOG: usize = 20_000;
 /// Bytes out of a lane that was not empty meanwhile, after which it counts as full: a part of what a receive buffer holds.
 const FULL: u64 = 2 << 20;
-/// What a datagram costs beside its bytes, as the packet thread counts it (`dataplane/inbound.rs`).
-const DATAGRAM_COST: u64 = 512;
 /// A shared lane gets a turn for each of its sources, but not more than about so many for each turn of a source that has a
 /// lane for itself, nor than so many, or twice as many as others, for each turn of another shared one: who sends from many
 /// ports, or in the name of many hosts, must not have all turns.
@@ -135,7 +133,8 @@ impl Lanes {
         while buffers.has_room()
             && let Some(lane) = self.turns.next()
         {
-            let cost = |stats: &UdpStats| stats.bytes_received + DATAGRAM_COST * stats.datagrams_received;
+            let cost =
+                |stats: &UdpStats| stats.bytes_received + DATAGRAM_COST as u64 * stats.datagrams_received;
             let before = cost(stats);
             match self.recv_turn(lane, cx, buffers, share.min(free(buffers)), stats) {
                 Poll::Ready(Ok(more)) => {

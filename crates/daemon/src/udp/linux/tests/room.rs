@@ -1,0 +1,140 @@
+//! Full and short buffers, and turns of the two families.
+
+use super::*;
+
+#[test]
+fn a_full_socket_takes_a_part_then_waits_for_room() {
+    let test = "a_full_socket_takes_a_part_then_waits_for_room";
+    if !lab::namespaces_permitted(test) {
+        return;
+    }
+    // Nobody answers for 10.9.0.99, so what is sent there waits in the neighbour's queue and fills the socket.
+    //   ┌─ near ────────────┐      ┌─ far ─┐
+    //   │ eth0 10.9.0.1/24  ├──────┤ eth0  │
+    //   └───────────────────┘      └───────┘
+    let (near, far) = (Namespace::new("near").unwrap(), Namespace::new("far").unwrap());
+    let addresses_a = vec!["10.9.0.1/24".parse().unwrap()];
+    link::join(&near, &far, &link::LinkOptions { addresses_a, ..Default::default() }).unwrap();
+    near.run(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+        let _context = runtime.enter();
+        let mut sockets = UdpSockets::bind(&UdpConfig { gso: false, ..UdpConfig::default() }).unwrap();
+        let v4 = sockets.v4.as_ref().unwrap().first().io.get_ref();
+        socket::set_option(v4, libc::SOL_SOCKET, libc::SO_SNDBUF, 1).unwrap();
+        let control = v4.try_clone().unwrap();
+
+        let sent = contents(1000, 64_000);
+        let (mut unsent, mut parts, mut waited) = (&sent[..], 0, false);
+        runtime.block_on(poll_fn(|cx| {
+            while !unsent.is_empty() {
+                match sockets.poll_send(cx, &to("10.9.0.99".parse().unwrap(), 9, 1000, unsent)) {
+                    Poll::Ready(result) => {
+                        let Sent { bytes, .. } = result.unwrap();
+                        assert!(bytes > 0 && bytes % 1000 == 0);
+                        (unsent, parts) = (&unsent[bytes..], parts + 1);
+                    }
+                    Poll::Pending => {
+                        // The first time it only means that the runtime has not looked at the socket yet.
+                        if parts > 0 && !waited {
+                            waited = true;
+                            resolve_neighbour(&control, [10, 9, 0, 99]);
+                        }
+                        return Poll::Pending;
+                    }
+                }
+            }
+            Poll::Ready(())
+        }));
+        assert!(waited && parts > 1);
+        assert_eq!(sockets.stats().datagrams_sent, 64);
+    });
+}
+
+/// Lets the kernel know the hardware address of a neighbour on eth0.
+fn resolve_neighbour(socket: &Socket, address: [u8; 4]) {
+    // SAFETY: an arpreq of zeros is valid.
+    let mut request: libc::arpreq = unsafe { std::mem::zeroed() };
+    request.arp_pa.sa_family = libc::AF_INET as libc::sa_family_t;
+    // A sockaddr_in: port, then address.
+    for (place, byte) in request.arp_pa.sa_data[2..].iter_mut().zip(address) {
+        *place = byte as libc::c_char;
+    }
+    request.arp_ha.sa_family = libc::ARPHRD_ETHER;
+    request.arp_ha.sa_data[0] = 2;
+    request.arp_flags = libc::ATF_PERM | libc::ATF_COM;
+    for (place, byte) in request.arp_dev.iter_mut().zip(b"eth0") {
+        *place = *byte as libc::c_char;
+    }
+    // SAFETY: SIOCSARP reads an arpreq, which lives until after the call.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSARP, &raw const request) };
+    assert_eq!(result, 0, "{}", io::Error::last_os_error());
+}
+
+#[test]
+fn a_datagram_beyond_the_buffer_is_flagged() {
+    in_namespace(
+        "a_datagram_beyond_the_buffer_is_flagged",
+        |_| (),
+        async || {
+            let (mut a, mut b) = (open(), open());
+            let mut buffers = RecvBuffers::with_buffer_bytes(100);
+            send(&mut a, to(V4, b.port(), 300, &[1; 300])).await.unwrap();
+            send(&mut a, to(V4, b.port(), 100, &[2; 100])).await.unwrap();
+            let mut seen = Vec::new();
+            while seen.len() < 2 {
+                poll_fn(|cx| b.poll_recv(cx, &mut buffers)).await.unwrap();
+                while let Some(Received { bytes, truncated, .. }) = buffers.next() {
+                    seen.push((bytes.to_vec(), truncated));
+                }
+            }
+            assert_eq!(seen, [(vec![1; 100], true), (vec![2; 100], false)]);
+        },
+    );
+}
+
+#[test]
+fn what_the_receive_buffer_has_no_room_for_is_counted_also_after_another_port_was_bound() {
+    in_namespace(
+        "what_the_receive_buffer_has_no_room_for_is_counted_also_after_another_port_was_bound",
+        |_| (),
+        async || {
+            let (mut a, mut b) = (open(), open());
+            let sent = contents(1200, 1200 * 40);
+            // 7 MiB, which the kernel doubles, are full long before.
+            for _ in 0..2000 {
+                send(&mut a, to(V4, b.port(), 1200, &sent)).await.unwrap();
+            }
+            let lost = b.stats().receive_overflows;
+            assert!(lost > 0, "{:?}", b.stats());
+            b.rebind(Some(0), None).unwrap();
+            assert_eq!(b.stats().receive_overflows, lost);
+        },
+    );
+}
+
+#[test]
+fn neither_family_starves_the_other() {
+    in_namespace(
+        "neither_family_starves_the_other",
+        |_| (),
+        async || {
+            let (mut a, mut b) = (open(), open());
+            for _ in 0..3 * RecvBuffers::COUNT {
+                send(&mut a, to(V4, b.port(), 3, b"one")).await.unwrap();
+            }
+            send(&mut a, to(V6, b.port(), 3, b"six")).await.unwrap();
+            let mut buffers = RecvBuffers::new();
+            let mut families = Vec::new();
+            for _ in 0..2 {
+                buffers.clear();
+                // The runtime learns which sockets have something, as it does between turns.
+                tokio::task::yield_now().await;
+                poll_fn(|cx| b.poll_recv(cx, &mut buffers)).await.unwrap();
+                while let Some(received) = buffers.next() {
+                    families.push(received.meta.source.is_ipv6());
+                }
+            }
+            assert!(families.contains(&false) && families.contains(&true), "{families:?}");
+        },
+    );
+}
