@@ -22,7 +22,7 @@ use crate::carried_over::Base;
 use crate::config::{Config, Endpoint, InterfaceName};
 use crate::control::socket::{Client, Manage as _, ManageError, Reload, ReloadReport};
 use crate::control::{Control, Controller, DeviceChange, Managed, PeerChange, socket, uapi};
-use crate::host::{Host, Recording, Step};
+use crate::host::{Host, Keep, Recording, Step};
 use crate::metrics::{self, MetricsConfig};
 use crate::network::{Change, Watch};
 use crate::resolve::{Resolver, Watched};
@@ -409,7 +409,9 @@ impl Supervisor {
             }
         }
         tracing::info!(interface = %config.interface.name, "taking the interface down");
-        daemon.stop_after(|daemon| {
+        // Nobody asked for this end: what must not leave past the tunnel does not because of it.
+        let keep = if end == End::Failed { Keep::KillSwitch } else { Keep::Nothing };
+        daemon.stop_after(keep, |daemon| {
             if config.interface.host.save_config {
                 daemon.save(&config, file);
             }
