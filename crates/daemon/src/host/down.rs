@@ -80,9 +80,7 @@ fn clean_up(directory: &Path, interface: &InterfaceName, keep: Keep) -> Result<(
     let (mut failures, kept) = take_back(&record, &mut kernel, keep);
     match (failures.pop(), kept) {
         (None, None) => owner.forget(),
-        (None, Some(step)) => {
-            owner.write(&Record { mark: record.mark, steps: vec![step], ..Record::new(interface) })
-        }
+        (None, Some(step)) => owner.write(&record.of_kill_switch(step)),
         (Some(last), _) => {
             for failure in failures {
                 tracing::warn!("{failure}");

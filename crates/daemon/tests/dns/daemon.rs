@@ -11,7 +11,8 @@ use weft::lab::{self, wait_until, wait_until_ok};
 use weft::routes::Netlink;
 use weft_tunnel::PrivateKey;
 
-use crate::names::{Records, set, with_name_server};
+use crate::name_server::{Records, set};
+use crate::names::with_name_server;
 
 const NAME: &str = "weftdns0";
 
@@ -85,9 +86,8 @@ fn another_address_of_the_name_is_used_when_the_network_changes() {
     });
 }
 
-#[test]
-fn a_start_behind_the_kill_switch_of_a_crash_finds_the_peer_without_name_servers() {
-    let test = "a_start_behind_the_kill_switch_of_a_crash_finds_the_peer_without_name_servers";
+/// A daemon crashes with its kill switch in force, `then` is done, and another one starts behind the switch.
+fn start_behind_the_kill_switch_of_a_crash(test: &str, then: impl FnOnce(&Path) + Send) {
     if !lab::tun_permitted(test) {
         return;
     }
@@ -103,7 +103,25 @@ fn a_start_behind_the_kill_switch_of_a_crash_finds_the_peer_without_name_servers
         crashed.crash();
         // There is no such name any more.
         set(&records, &[]);
+        then(directory.path());
         let _up = up(directory.path(), "# weft: KillSwitch = on");
         wait_for_endpoint(directory.path(), "192.0.2.1:51820");
+    });
+}
+
+#[test]
+fn a_start_behind_the_kill_switch_of_a_crash_finds_the_peer_without_name_servers() {
+    let test = "a_start_behind_the_kill_switch_of_a_crash_finds_the_peer_without_name_servers";
+    start_behind_the_kill_switch_of_a_crash(test, |_| {});
+}
+
+#[test]
+fn a_start_behind_the_kill_switch_that_a_clean_up_kept_finds_the_peer_without_name_servers() {
+    let test = "a_start_behind_the_kill_switch_that_a_clean_up_kept_finds_the_peer_without_name_servers";
+    start_behind_the_kill_switch_of_a_crash(test, |directory| {
+        for _ in 0..2 {
+            let output = weft(directory).args(["down", "--keep-kill-switch", NAME]).output().unwrap();
+            assert!(output.status.success(), "{output:?}");
+        }
     });
 }
