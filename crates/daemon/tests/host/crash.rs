@@ -202,6 +202,23 @@ fn a_start_that_fails_late_leaves_a_kill_switch_that_was_there_before_and_no_oth
     down();
 }
 
+#[test]
+fn what_runs_after_a_service_leaves_a_daemon_alone_that_somebody_else_runs() {
+    let test = "what_runs_after_a_service_leaves_a_daemon_alone_that_somebody_else_runs";
+    let Some(network) = Network::new(test) else { return };
+    let file = network.file("weft0.conf", &full_tunnel(""));
+    let daemon = network.up(&network.client, &file);
+    let with_daemon = Picture::of(&network.client);
+    let service = network.run(&network.client, &["up", file.to_str().unwrap()]);
+    assert_eq!(service.code, Some(1), "{service:?}");
+    let after = network.run(&network.client, &["down", "--keep-kill-switch", "weft0"]);
+    assert_eq!(after.code, Some(0), "{after:?}");
+    assert!(after.stderr.contains(&format!("process {}", daemon.pid())), "{after:?}");
+    assert!(daemon.is_running(), "{}", daemon.log());
+    assert_eq!(Picture::of(&network.client), with_daemon);
+    daemon.stop();
+}
+
 /// Ends a daemon that is nobody's child, also when the test fails.
 struct DownWhenDropped<'a>(&'a Network);
 
