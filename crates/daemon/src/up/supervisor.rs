@@ -486,7 +486,7 @@ impl Supervisor {
     fn load(&mut self, reload: &Reload) -> Result<ReloadReport, ManageError> {
         let Self { daemon, config, controller, overrides, .. } = self;
         let metrics = config.interface.host.metrics.clone();
-        let mut outcome = reload::reload(daemon, config, overrides, controller, reload)?;
+        let (mut outcome, in_vain) = reload::reload(daemon, config, overrides, controller, reload)?;
         if !reload.dry_run {
             if let Err(error) = self.move_metrics(&metrics) {
                 outcome.warnings.push(error.to_string());
@@ -496,7 +496,7 @@ impl Supervisor {
             self.show();
             let state = self.controller.get().map_err(|_| ManageError::Ended)?;
             let current = |key: &PublicKey| state.peers.iter().find(|peer| peer.public_key == *key)?.endpoint;
-            self.watch_names(&[], |_, key| current(key));
+            self.watch_names(&in_vain, |_, key| current(key));
             if let Some(leaving) = &self.leaving {
                 leaving.loaded(self.base());
             }
