@@ -32,6 +32,9 @@ pub fn run(args: &DownArgs) -> Result<(), Error> {
     match down {
         Down::Ended => tracing::info!(%interface, "interface is down"),
         Down::CleanedUp => tracing::info!(%interface, "what a daemon had left behind is taken back"),
+        Down::LeftAlone(pid) => {
+            tracing::info!(%interface, "left alone: weft runs it as process {pid}, which is not the service's");
+        }
     }
     Ok(())
 }

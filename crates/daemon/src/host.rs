@@ -21,8 +21,9 @@
 //! A daemon that is started again has [`Host::hand_over`] in place of the end, and the next one `Host::take_over` in place
 //! of the beginning: what is right already is not touched (`take_over.rs`).
 //!
-//! A failure before `up` has returned takes back everything that was done. Called on a control thread only: every call
-//! waits for the system, and for commands.
+//! A failure before `up` has returned takes back everything that was done. A kill switch that is in force outlives every
+//! end that nobody asked for: `Host::down` keeps it then, and a start that fails brings back the one that was there.
+//! Called on a control thread only: every call waits for the system, and for commands.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -74,7 +75,8 @@ pub enum Recording {
 }
 
 /// The system around an interface, from before its device is made until after it is gone. Dropping it takes back
-/// what is in force, without the commands of PreDown and PostDown.
+/// what is in force, without the commands of PreDown and PostDown; a kill switch that a daemon left behind stays until
+/// [`Self::up`] has replaced it.
 #[derive(Debug)]
 pub struct Host {
     kernel: Kernel,
@@ -82,8 +84,8 @@ pub struct Host {
     applied: Applied,
     owner: Option<Owner>,
     record: Record,
-    /// A kill switch that a daemon left behind: it goes with `down` only, not with a start that fails.
-    kept: Option<Step>,
+    /// A daemon had left a kill switch behind: it goes with `down` only, not with a start that fails.
+    found_kill_switch: bool,
     /// The device was there before.
     continued: Option<Continued>,
 }
@@ -150,7 +152,10 @@ impl Host {
             ran: plan.up_hooks(),
             ..Record::new(interface)
         };
-        let host = Self { kernel, plan, applied: Applied::default(), owner, record, kept, continued: None };
+        let found_kill_switch = kept.is_some();
+        kernel.kept = kept;
+        let applied = Applied::default();
+        let host = Self { kernel, plan, applied, owner, record, found_kill_switch, continued: None };
         // The mark is taken from here on.
         host.write()?;
         drop(alone);
@@ -261,18 +266,28 @@ impl Host {
         self.write()
     }
 
+    /// Whether a daemon before this one had left a kill switch behind.
+    pub fn found_kill_switch(&self) -> bool {
+        self.found_kill_switch
+    }
+
     /// Runs PreDown. What fails is warned of.
     pub fn before_down(&self) {
         self.run_for_down(Stage::PreDown);
     }
 
-    /// Takes everything back, the last first. What fails is warned of, and stays on record for `weft down`.
-    pub fn down(&mut self) {
-        self.kept = None;
+    /// Takes everything back but what is kept, the last first. What fails is warned of, and stays on record for `weft
+    /// down`, as what is kept does.
+    pub fn down(&mut self, keep: Keep) {
         let steps = self.applied.steps().to_vec();
+        let is_kept = |step: &&Step| keep == Keep::KillSwitch && down::has_kill_switch(step);
+        self.kernel.kept = steps.iter().find(is_kept).cloned();
         let failures = self.applied.undo(&mut self.kernel);
+        if self.kernel.kept.is_some() {
+            self.tell_of_kill_switch();
+        }
         if failures.is_empty() {
-            return self.forget();
+            return self.close_record();
         }
         for error in failures {
             tracing::warn!("{error}; `weft down {}` tries it again", self.plan.interface);
@@ -321,8 +336,16 @@ impl Host {
         self.write()
     }
 
-    fn forget(&self) {
-        if let Some(Err(error)) = self.owner.as_ref().map(Owner::forget) {
+    /// Nothing is in force any more but what is kept.
+    fn close_record(&mut self) {
+        let closed = match self.kernel.kept.clone() {
+            Some(step) => {
+                self.record = self.record.of_kill_switch(step);
+                self.write()
+            }
+            None => self.owner.as_ref().map_or(Ok(()), Owner::forget),
+        };
+        if let Err(error) = closed {
             tracing::warn!("{error}");
         }
     }
@@ -330,7 +353,7 @@ impl Host {
     /// The one that was left behind is replaced by the plan's, or goes.
     fn release_kill_switch(&mut self) {
         use execute::System as _;
-        let Some(step) = self.kept.take() else { return };
+        let Some(step) = self.kernel.kept.take() else { return };
         if self.applied.steps().iter().any(|other| other.key() == step.key()) {
             return;
         }
@@ -342,16 +365,23 @@ impl Host {
     /// A kill switch that was in force before a start that failed holds on: the start may be one after a crash.
     fn restore_kill_switch(&mut self) {
         use execute::System as _;
-        let Some(step) = self.kept.take() else { return };
+        let Some(step) = self.kernel.kept.clone() else { return };
         if let Err(error) = self.kernel.apply(&step) {
             tracing::warn!("the kill switch could not be kept: {error}");
+            self.kernel.kept = None;
             return;
         }
-        tracing::warn!(
-            interface = %self.plan.interface,
-            "the kill switch stays in force; `weft down {}` takes it away", self.plan.interface
-        );
-        self.kept = Some(step);
+        self.tell_of_kill_switch();
+    }
+
+    fn tell_of_kill_switch(&self) {
+        let interface = &self.plan.interface;
+        let command = match self.owner {
+            Some(_) => format!("weft down {interface}"),
+            // Nobody could write down that it is there.
+            None => format!("nft delete table inet weft-{interface}"),
+        };
+        tracing::warn!(%interface, "the kill switch stays in force; `{command}` takes it away");
     }
 }
 
@@ -360,16 +390,7 @@ impl Drop for Host {
         for error in self.applied.undo(&mut self.kernel) {
             tracing::warn!("{error}");
         }
-        if let Some(step) = self.kept.take() {
-            self.record.steps = vec![step];
-            self.record.down.clear();
-            self.record.dns = None;
-            if let Err(error) = self.write() {
-                tracing::warn!("{error}");
-            }
-        } else {
-            self.forget();
-        }
+        self.close_record();
     }
 }
 

@@ -3,6 +3,7 @@
 //! `daemon.rs` is the interface with the system around it, `supervisor.rs` the control thread that keeps it up.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use crate::background::{self, BackgroundError};
 use crate::carried_over::Place;
@@ -24,13 +25,20 @@ use crate::udp::PathMtu;
 mod daemon;
 mod handover;
 mod leaving;
+mod look_up;
 mod reload;
 mod served;
 mod supervisor;
 
+use look_up::{Found, InVain};
+
 pub use daemon::{Beginning, Daemon, Resumed};
 
 pub use crate::interface::Options;
+
+/// How long names are looked up before an interface goes on: its packets wait, and a resolver that has lost its first
+/// question asks again after 5 s (resolv.conf(5), `timeout`).
+const PATIENCE_WHILE_PACKETS_WAIT: Duration = Duration::from_secs(10);
 
 /// Why an interface could not be brought up, or ended.
 #[derive(Debug, thiserror::Error)]
@@ -148,25 +156,29 @@ fn dry_run(config: &Config) -> Result<(), exit::Error> {
     output::print(host::plan(config, &endpoints)?.to_string().as_bytes())
 }
 
-/// The addresses of the endpoints of an interface that goes on, as far as they are known: what has to be looked up is
-/// looked up once here, and again in the background.
-fn known_endpoints(config: &Config, places: &[Place]) -> Vec<Option<SocketAddr>> {
-    let look_up = |endpoint: &Endpoint| {
-        resolve::resolve(endpoint, Retries::Limited(0), &Cancel::default())
-            .inspect_err(|error| tracing::warn!("{error}; it is tried again in the background"))
-            .ok()
-    };
-    let address = |(peer, place): (&config::Peer, &Place)| match place {
-        Place::Here(address) => Some(*address),
-        Place::LookUp => peer.endpoint.as_ref().and_then(look_up),
-        Place::Nowhere => None,
-    };
-    config.peers.iter().zip(places).map(address).collect()
+/// Where the peers of an interface are that goes on, as far as is known: what has to be looked up is looked up once
+/// here, and again in the background. Where the name servers are reached through the tunnel alone, which nobody serves
+/// now, the peers are spoken to where they were, and the tunnel that comes up thereby leads to the name servers.
+fn known_endpoints(config: &Config, places: &[Place]) -> Found {
+    let found = Found::of(config, places, PATIENCE_WHILE_PACKETS_WAIT);
+    for InVain { peer, last, error } in &found.in_vain {
+        match last {
+            Some(last) => {
+                tracing::warn!(%peer, "{error}; it is tried again in the background, and the peer is looked for at {last}");
+            }
+            None => tracing::warn!(
+                %peer,
+                "{error}; it is tried again in the background: where the name servers are reached through this tunnel \
+                 alone, stop the interface and start it again"
+            ),
+        }
+    }
+    found
 }
 
-/// The addresses of the endpoints. Where a kill switch is in force that a daemon left behind, those that it had do as
-/// well: it lets nobody ask.
-fn resolve_endpoints(config: &Config) -> Result<Vec<Option<SocketAddr>>, ResolveError> {
+/// Where the peers are at the start. Where a kill switch is in force that a daemon left behind, the addresses that it
+/// had do as well: it lets nobody ask.
+fn resolve_endpoints(config: &Config) -> Result<Found, ResolveError> {
     let endpoints = config.peers.iter().map(|peer| peer.endpoint.as_ref());
     let remembered = host::remembered(&runtime_dir(), &config.interface.name);
     if remembered.is_empty() {
@@ -174,11 +186,10 @@ fn resolve_endpoints(config: &Config) -> Result<Vec<Option<SocketAddr>>, Resolve
         let _patience =
             if has_names { Starting::waiting_for("looking up the peers' endpoints") } else { None };
         let at_start = AtStart::Wait(Retries::from_environment());
-        return resolve::first_addresses(endpoints, at_start, &Cancel::default());
+        let endpoints = resolve::first_addresses(endpoints, at_start, &Cancel::default())?;
+        return Ok(Found { endpoints, in_vain: Vec::new() });
     }
-    let address = |endpoint: &Endpoint| {
-        let now = resolve::resolve(endpoint, Retries::Limited(0), &Cancel::default()).ok();
-        now.or_else(|| remembered.get(&endpoint.to_string()).copied())
-    };
-    Ok(endpoints.map(|endpoint| endpoint.and_then(address)).collect())
+    let place = |endpoint: &Endpoint| Place::LookUp { last: remembered.get(&endpoint.to_string()).copied() };
+    let places: Vec<Place> = endpoints.map(|endpoint| endpoint.map_or(Place::Nowhere, place)).collect();
+    Ok(known_endpoints(config, &places))
 }

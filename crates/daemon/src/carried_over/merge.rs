@@ -17,7 +17,10 @@ pub enum Place {
     /// Where it was last.
     Here(SocketAddr),
     /// Where the file says, which has to be looked up.
-    LookUp,
+    LookUp {
+        /// Where it was, or another peer of that endpoint, if that is known.
+        last: Option<SocketAddr>,
+    },
     /// Nobody knows, or it does not take part.
     Nowhere,
 }
@@ -30,6 +33,14 @@ impl State {
             self.base.peers.iter().map(|peer| (peer.public_key, peer)).collect();
         let was: HashMap<PublicKey, Option<SocketAddr>> =
             self.peers.iter().map(|peer| (peer.public_key, peer.endpoint)).collect();
+        // A peer with another key may be the one that was there.
+        let by_endpoint: HashMap<&str, SocketAddr> = (self.base.peers.iter())
+            .filter_map(|peer| Some((peer.endpoint.as_deref()?, was.get(&peer.public_key).copied()??)))
+            .collect();
+        let last = |peer: &Peer, endpoint: &str| {
+            let own = was.get(&peer.public_key).copied().flatten();
+            own.or_else(|| by_endpoint.get(endpoint).copied())
+        };
         let place = |peer: &Peer| {
             let file = BasePeer::of(peer);
             let base = base.get(&peer.public_key).copied();
@@ -38,8 +49,10 @@ impl State {
                 // It was removed, and stays so.
                 None if base == Some(&file) => Place::Nowhere,
                 Some(Some(address)) if !is_edited || file.endpoint.is_none() => Place::Here(address),
-                _ if file.endpoint.is_some() => Place::LookUp,
-                _ => Place::Nowhere,
+                _ => match &file.endpoint {
+                    Some(endpoint) => Place::LookUp { last: last(peer, endpoint) },
+                    None => Place::Nowhere,
+                },
             }
         };
         config.peers.iter().map(place).collect()

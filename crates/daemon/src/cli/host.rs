@@ -58,8 +58,8 @@ pub struct DownArgs {
     /// Print what would be done, and do nothing.
     #[arg(long)]
     pub dry_run: bool,
-    /// Leave a kill switch of a daemon that crashed in force; nothing to take down is fine then. For what runs after
-    /// every end of a service that is started again (ExecStopPost=).
+    /// Leave a kill switch of a daemon that crashed in force, and a daemon that runs alone; nothing to take down is fine
+    /// then. For what runs after every end of a service that is started again (ExecStopPost=).
     #[arg(long)]
     pub keep_kill_switch: bool,
 }

@@ -22,6 +22,8 @@ pub enum Down {
     Ended,
     /// What a daemon had left behind when it crashed.
     CleanedUp,
+    /// Nothing: this process runs the interface, and whoever keeps a kill switch cleans up after another one.
+    LeftAlone(u32),
 }
 
 /// What stays in force of what a daemon left behind.
@@ -34,7 +36,8 @@ pub enum Keep {
 }
 
 /// Takes an interface down: a daemon that runs it is told to end, and does the rest; what a daemon left behind is
-/// taken back here, with PreDown and PostDown.
+/// taken back here, with PreDown and PostDown. With [`Keep::KillSwitch`] only the latter: that is for what runs when the
+/// main process of a service is gone, and one that is there is somebody else's.
 ///
 /// # Errors
 /// When there is nothing to take down, the daemon may not be told or does not end, or a part cannot be taken back,
@@ -42,6 +45,9 @@ pub enum Keep {
 pub fn down(directory: &Path, interface: &InterfaceName, keep: Keep) -> Result<Down, HostError> {
     let mut ended = false;
     if let Some(process) = Owner::running(directory, interface) {
+        if keep == Keep::KillSwitch {
+            return Ok(Down::LeftAlone(process.id));
+        }
         match platform::end(process, PATIENCE) {
             Ok(true) => ended = true,
             Ok(false) => {
@@ -80,9 +86,7 @@ fn clean_up(directory: &Path, interface: &InterfaceName, keep: Keep) -> Result<(
     let (mut failures, kept) = take_back(&record, &mut kernel, keep);
     match (failures.pop(), kept) {
         (None, None) => owner.forget(),
-        (None, Some(step)) => {
-            owner.write(&Record { mark: record.mark, steps: vec![step], ..Record::new(interface) })
-        }
+        (None, Some(step)) => owner.write(&record.of_kill_switch(step)),
         (Some(last), _) => {
             for failure in failures {
                 tracing::warn!("{failure}");

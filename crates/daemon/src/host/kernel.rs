@@ -22,11 +22,13 @@ pub(super) struct Kernel {
     pub(super) link: Option<Link>,
     /// What is needed to take the name servers back.
     pub(super) dns: Option<dns::Record>,
+    /// A kill switch that whatever is taken back leaves in force: rules in its place give way to it, without a gap.
+    pub(super) kept: Option<Step>,
 }
 
 impl Kernel {
     pub(super) fn new(netlink: Netlink, interface: InterfaceName) -> Self {
-        Self { netlink, interface, link: None, dns: None }
+        Self { netlink, interface, link: None, dns: None, kept: None }
     }
 
     fn link(&self) -> Result<&Link, RouteError> {
@@ -123,7 +125,11 @@ impl System for Kernel {
             (Step::Rule(rule), _) => self.netlink.remove_rule(rule)?,
             (Step::Sysctl { name, before, .. }, _) => self.restore_sysctl(name, before)?,
             (Step::Dns(_), _) => self.unset_dns()?,
-            (Step::Firewall(_), _) => outside::remove_firewall(&self.interface)?,
+            (Step::Firewall(_), _) => match self.kept.clone() {
+                Some(kept) if kept == *step => {}
+                Some(kept) => drop(self.apply(&kept)?),
+                None => outside::remove_firewall(&self.interface)?,
+            },
             (Step::Mtu(_) | Step::LinkUp | Step::Hook(_), _) => {}
         }
         Ok(())

@@ -73,6 +73,18 @@ impl Record {
         }
     }
 
+    /// What stays on record when nothing is left of all this but a kill switch: what a start behind it needs, and its
+    /// mark, which nobody else may have.
+    #[must_use]
+    pub(super) fn of_kill_switch(&self, step: Step) -> Self {
+        Self {
+            mark: self.mark,
+            steps: vec![step],
+            endpoints: self.endpoints.clone(),
+            ..Self::new(&self.interface)
+        }
+    }
+
     /// The record of an interface in a directory, if there is one.
     pub fn read(directory: &Path, interface: &InterfaceName) -> Result<Option<Self>, HostError> {
         let file = record_path(directory, interface);

@@ -68,10 +68,10 @@ impl Host {
         endpoints: &[SocketAddr],
     ) -> Result<Self, HostError> {
         kernel.dns.clone_from(&left.dns);
-        // A kill switch outlives whatever fails from here on.
-        let kept = left.steps.iter().find(|step| down::has_kill_switch(step)).cloned();
+        // It outlives whatever fails from here on.
+        kernel.kept = left.steps.iter().find(|step| down::has_kill_switch(step)).cloned();
         let recorded: Vec<Step> =
-            left.steps.iter().filter(|step| Some(*step) != kept.as_ref()).cloned().collect();
+            left.steps.iter().filter(|step| Some(*step) != kernel.kept.as_ref()).cloned().collect();
         let in_force = kernel.in_force(&recorded)?;
 
         let alone = owner.as_ref().map(Owner::choose_alone).transpose()?;
@@ -82,12 +82,12 @@ impl Host {
             Continued { runs_commands: !are_the_same(&plan.up_hooks(), &left.ran), down: left.down.clone() };
         let record = Record { file: source.map(Path::to_owned), mark: plan.mark, handed_over: None, ..left };
         let host = Self {
+            found_kill_switch: kernel.kept.is_some(),
             kernel,
             plan,
             applied: Applied::recorded(in_force),
             owner,
             record,
-            kept,
             continued: Some(continued),
         };
         host.write()?;
@@ -161,7 +161,7 @@ impl Host {
             return written;
         }
         self.applied = Applied::default();
-        self.kept = None;
+        self.kernel.kept = None;
         // With nobody to forget it, the record stays.
         self.owner = None;
         Ok(())

@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::control::{AllowedIpChange, Control as _, ControlError, Controller, DeviceChange, PeerChange};
 use crate::dataplane::{DataplaneError, OnEvent, Opened, Snapshot};
 use crate::exit;
-use crate::host::{Host, HostError, Recording};
+use crate::host::{Host, HostError, Keep, Recording};
 use crate::interface::{self, Inherited, Interface, Options};
 use crate::network::{Change, Keeper, Watch, WatchError};
 use crate::service_manager::Watchdog;
@@ -43,7 +43,8 @@ pub struct Resumed {
     pub remembered: Vec<(PublicKey, Remembered)>,
 }
 
-/// A running interface, and the system set up for it. Dropping it takes everything down.
+/// A running interface, and the system set up for it. Dropping it takes everything down, but a kill switch that was
+/// there before, and in a panic any kill switch.
 pub struct Daemon {
     // In the order of the clean-up: routes and the like first, then the device goes with its descriptors.
     host: Option<Host>,
@@ -188,14 +189,14 @@ impl Daemon {
     }
 
     /// Takes the interface down, with the commands of PreDown and PostDown: routes and the like, device, sockets,
-    /// threads. `save` is called after PreDown, when all is still there. Gives the reason if packets had stopped by
-    /// themselves.
-    pub fn stop_after(mut self, save: impl FnOnce(&Self)) -> Result<(), DataplaneError> {
+    /// threads; not what is to be kept. `save` is called after PreDown, when all is still there. Gives the reason if
+    /// packets had stopped by themselves.
+    pub fn stop_after(mut self, keep: Keep, save: impl FnOnce(&Self)) -> Result<(), DataplaneError> {
         if let Some(host) = &self.host {
             host.before_down();
         }
         save(&self);
-        self.take_down()
+        self.take_down(keep)
     }
 
     /// Writes the state of the interface into its file. What fails is warned of.
@@ -223,14 +224,14 @@ impl Daemon {
         self.interface.take().map_or(Ok(()), Interface::stop)
     }
 
-    /// The same with nothing to save.
+    /// Takes the interface down as [`Self::stop_after`] does, with nothing to keep or to save.
     pub fn stop(self) -> Result<(), DataplaneError> {
-        self.stop_after(|_| {})
+        self.stop_after(Keep::Nothing, |_| {})
     }
 
-    fn take_down(&mut self) -> Result<(), DataplaneError> {
+    fn take_down(&mut self, keep: Keep) -> Result<(), DataplaneError> {
         if let Some(host) = &mut self.host {
-            host.down();
+            host.down(keep);
         }
         let ended = self.interface.take().map_or(Ok(()), Interface::stop);
         if let Some(host) = self.host.as_ref().filter(|_| self.is_held_by_others) {
@@ -245,9 +246,13 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        if self.interface.is_some() {
-            let _ = self.take_down();
+        if self.interface.is_none() {
+            return;
         }
+        let has_outlived_another = self.host.as_ref().is_some_and(Host::found_kill_switch);
+        // A panic is a crash like any other.
+        let is_kept = has_outlived_another || std::thread::panicking();
+        let _ = self.take_down(if is_kept { Keep::KillSwitch } else { Keep::Nothing });
     }
 }
 

@@ -61,8 +61,16 @@ pub(super) struct Writer {
     port: u16,
     /// Every name in the store.
     stored: BTreeSet<String>,
-    /// Why the store is of no use, if so.
-    useless: Option<String>,
+    room: Room,
+}
+
+/// Whether the store keeps all that is given to it.
+enum Room {
+    /// The service manager has not said so yet.
+    Unknown,
+    Enough,
+    /// It is of no use, for this reason.
+    TooLittle(String),
 }
 
 impl Leaving {
@@ -80,8 +88,8 @@ impl Leaving {
         let Kept { store, names, stored, new } = kept;
         let port = controller.get()?.listen_port;
         let stored = stored.into_iter().collect();
-        let useless = None;
-        let mut writer = Writer { store, names, interface, controller, base, began, port, stored, useless };
+        let room = Room::Unknown;
+        let mut writer = Writer { store, names, interface, controller, base, began, port, stored, room };
         for (name, descriptor) in &new {
             writer.store.keep(name, descriptor)?;
             writer.stored.insert(name.clone());
@@ -131,6 +139,8 @@ impl Writer {
                 Ok(Told::Changed) => {}
                 Ok(Told::Base(base)) => self.base = *base,
                 Err(RecvTimeoutError::Timeout) => {
+                    // Waiting for its answer takes no core.
+                    self.look_for_room();
                     let start = Instant::now();
                     match self.write() {
                         Ok(()) => tracing::debug!("what a restart has to know is written down"),
@@ -146,17 +156,26 @@ impl Writer {
         }
     }
 
-    /// A store that takes nothing, or not all, is not tried again and again: systemd writes a line about each time.
+    /// A store that takes nothing, or not all, is not tried again and again: systemd writes a line about each time. One
+    /// that is slow to answer, as on a machine that starts, is asked again when there is more to be kept.
     fn look_for_room(&mut self) {
+        if !matches!(self.room, Room::Unknown) {
+            return;
+        }
         // The state is yet to come.
         let needed = self.stored.len() + usize::from(!self.stored.contains(&self.names.state()));
         let room = std::env::var("FDSTORE").ok().and_then(|room| room.parse().ok());
         let has_room = room.is_none_or(|room: usize| room >= needed);
         let reason = match self.store.settle() {
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                tracing::debug!("the service manager has not answered yet whether it keeps descriptors");
+                return;
+            }
             Err(error) => format!("the service manager does not take descriptors: {error}"),
             Ok(()) => {
                 let kept = service_manager::job().ok().map(|job| job.kept);
                 if has_room && kept.is_none_or(|kept| kept as usize >= self.stored.len()) {
+                    self.room = Room::Enough;
                     return;
                 }
                 format!(
@@ -165,7 +184,7 @@ impl Writer {
             }
         };
         tracing::warn!("a restart will interrupt the interface: {reason}");
-        self.useless = Some(reason);
+        self.room = Room::TooLittle(reason);
         for name in std::mem::take(&mut self.stored) {
             if let Err(error) = self.store.forget(&name) {
                 tracing::debug!(%error, "cannot empty the file-descriptor store");
@@ -175,7 +194,7 @@ impl Writer {
 
     /// Brings what is left up to date.
     fn write(&mut self) -> Result<(), LeaveError> {
-        if self.useless.is_some() {
+        if matches!(self.room, Room::TooLittle(_)) {
             return Ok(());
         }
         let snapshot = self.controller.snapshot().map_err(ControlError::from)?;
@@ -214,7 +233,7 @@ impl Writer {
     /// Leaves everything to the next daemon, if the service is to be started again and all of it is kept. Says whether
     /// it is so; an error says why it cannot be known.
     pub(super) fn leave(&mut self) -> Result<bool, String> {
-        if let Some(reason) = &self.useless {
+        if let Room::TooLittle(reason) = &self.room {
             return Err(reason.clone());
         }
         let written = self.write().and_then(|()| Ok(self.store.settle()?));

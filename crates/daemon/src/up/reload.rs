@@ -2,27 +2,32 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use weft_tunnel::PublicKey;
 
 use super::Overrides;
 use super::daemon::{Daemon, device_change, known};
+use super::look_up::{Found, InVain};
+use crate::carried_over::Place;
 use crate::config::{self, Config, Endpoint, Peer};
 use crate::control::socket::{ManageError, Reload, ReloadReport};
 use crate::control::{Control as _, ControlError, Controller, DeviceChange, DeviceState};
 use crate::exit::Code;
 use crate::host::{Change, Difference, HostError};
-use crate::resolve::{self, Cancel, Retries};
 
-/// Makes the interface what the text says, or only tells what that would do. Sessions of peers that stay go on. A failure
-/// leaves everything as it was.
+/// How long names are looked up: well within what the command waits for its answer (`control/socket/client.rs`).
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Makes the interface what the text says, or only tells what that would do; also gives the peers whose names were looked
+/// up in vain. Sessions of peers that stay go on. A failure leaves everything as it was.
 pub(super) fn reload(
     daemon: &mut Daemon,
     config: &mut Config,
     overrides: &Overrides,
     controller: &Controller,
     reload: &Reload,
-) -> Result<ReloadReport, ManageError> {
+) -> Result<(ReloadReport, Vec<InVain>), ManageError> {
     let name = config.interface.name.clone();
     let parsed = config::parse(&reload.text, &reload.file, name)
         .map_err(|errors| ManageError::Configuration(errors.to_string()))?;
@@ -33,7 +38,9 @@ pub(super) fn reload(
         ..ReloadReport::default()
     };
     let state = controller.get()?;
-    let endpoints = endpoints(config, &wanted, &state, &mut report.warnings);
+    let Found { endpoints, in_vain } = Found::of(&wanted, &places(config, &wanted, &state), PATIENCE);
+    let warnings = in_vain.iter().map(|name| format!("{}; it is tried again in the background", name.error));
+    report.warnings.extend(warnings);
     let device = difference(config, &wanted, &state, &endpoints);
 
     let host = daemon.host_mut().ok_or(ManageError::Ended)?;
@@ -49,7 +56,7 @@ pub(super) fn reload(
         report.steps.push(format!("set mark {:#x}", plan.mark));
     }
     if reload.dry_run {
-        return Ok(report);
+        return Ok((report, in_vain));
     }
 
     let before = known(&current(config, &state));
@@ -66,35 +73,25 @@ pub(super) fn reload(
     }
     *config = wanted;
     tracing::info!(changes = report.steps.len(), "the configuration was loaded again");
-    Ok(report)
+    Ok((report, in_vain))
 }
 
 /// Where the peers are: a peer whose endpoint is written as it was stays where it was last heard from.
-fn endpoints(
-    old: &Config,
-    new: &Config,
-    state: &DeviceState,
-    warnings: &mut Vec<String>,
-) -> Vec<Option<SocketAddr>> {
+fn places(old: &Config, new: &Config, state: &DeviceState) -> Vec<Place> {
     let configured: HashMap<PublicKey, Option<&Endpoint>> =
         old.peers.iter().map(|peer| (peer.public_key, peer.endpoint.as_ref())).collect();
     let heard: HashMap<PublicKey, SocketAddr> =
         state.peers.iter().filter_map(|peer| Some((peer.public_key, peer.endpoint?))).collect();
-    let mut address = |peer: &Peer| {
+    let place = |peer: &Peer| {
         let endpoint = peer.endpoint.as_ref();
-        let here = heard.get(&peer.public_key).copied();
-        if here.is_some() && configured.get(&peer.public_key) == Some(&endpoint) {
-            return here;
-        }
-        match resolve::resolve(endpoint?, Retries::Limited(0), &Cancel::default()) {
-            Ok(address) => Some(address),
-            Err(error) => {
-                warnings.push(format!("{error}; it is tried again in the background"));
-                here
-            }
+        let last = heard.get(&peer.public_key).copied();
+        match last {
+            Some(here) if configured.get(&peer.public_key) == Some(&endpoint) => Place::Here(here),
+            _ if endpoint.is_some() => Place::LookUp { last },
+            _ => Place::Nowhere,
         }
     };
-    new.peers.iter().map(&mut address).collect()
+    new.peers.iter().map(place).collect()
 }
 
 fn current(config: &Config, state: &DeviceState) -> Vec<Option<SocketAddr>> {

@@ -2,7 +2,7 @@
 //!
 //! Whatever waits for the system (netlink, commands, name servers) waits here; packets go on meanwhile.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use weft_tunnel::{Event, PublicKey};
 use super::daemon::{Beginning, Daemon, Resumed, known};
 use super::handover::{Handover, Kept, Opened};
 use super::leaving::{Leaving, Writer};
+use super::look_up::{Found, InVain};
 use super::reload;
 use super::served::{Announced, Managing};
 use super::{Options, Overrides, UpError, known_endpoints, resolve_endpoints};
@@ -22,7 +23,7 @@ use crate::carried_over::Base;
 use crate::config::{Config, Endpoint, InterfaceName};
 use crate::control::socket::{Client, Manage as _, ManageError, Reload, ReloadReport};
 use crate::control::{Control, Controller, DeviceChange, Managed, PeerChange, socket, uapi};
-use crate::host::{Host, Recording, Step};
+use crate::host::{Host, Keep, Recording, Step};
 use crate::metrics::{self, MetricsConfig};
 use crate::network::{Change, Watch};
 use crate::resolve::{Resolver, Watched};
@@ -75,7 +76,7 @@ pub(super) fn run(
     };
     let handover = Handover::take(&config.interface.name);
     // Nothing is set up yet, so a signal during the look-ups may simply end the process.
-    let endpoints = match handover.places(&config) {
+    let found = match handover.places(&config) {
         Some(places) => known_endpoints(&config, &places),
         None => resolve_endpoints(&config)?,
     };
@@ -84,8 +85,8 @@ pub(super) fn run(
     signals::watch(move |name| drop(signal.send(Message::Signal(name)))).map_err(UpError::Signals)?;
     let recording = Recording::In(runtime_dir());
     let prepare = if handover.has_device() { Host::take_over } else { Host::prepare };
-    let host = prepare(&config, Some(file), &known(&endpoints), &recording)?;
-    let (beginning, kept) = begin(handover, &config, endpoints.clone(), host.mark(), options)?;
+    let host = prepare(&config, Some(file), &known(&found.endpoints), &recording)?;
+    let (beginning, kept) = begin(handover, &config, found.endpoints.clone(), host.mark(), options)?;
     let (ended, happened) = (inbox.clone(), inbox.clone());
     let on_event = Box::new(move |event| drop(happened.try_send(Message::Peer(event))));
     let on_end = move || drop(ended.send(Message::Ended));
@@ -93,7 +94,7 @@ pub(super) fn run(
     let name = config.interface.name.clone();
     let on_open = |controller: &Arc<Controller>| uapi = serve_uapi(&name, controller, &inbox);
     let daemon = Daemon::start_on(host, &config, beginning, options, Some(on_event), on_open, on_end)?;
-    let mut supervisor = Supervisor::start(daemon, config, overrides, &endpoints, options, &inbox)?;
+    let mut supervisor = Supervisor::start(daemon, config, overrides, &found, options, &inbox)?;
     supervisor.uapi = uapi;
     supervisor.metrics = metrics.map(|listener| supervisor.serve_metrics(listener)).transpose()?;
     if let Some(kept) = kept {
@@ -177,7 +178,7 @@ impl Supervisor {
         daemon: Daemon,
         config: Config,
         overrides: Overrides,
-        endpoints: &[Option<SocketAddr>],
+        found: &Found,
         options: &Options,
         inbox: &Inbox,
     ) -> Result<Self, UpError> {
@@ -207,7 +208,7 @@ impl Supervisor {
         supervisor.remember();
         supervisor.show();
         supervisor.follow_network(inbox);
-        supervisor.follow_names(endpoints, inbox);
+        supervisor.follow_names(found, inbox);
         supervisor.serve(inbox);
         Ok(supervisor)
     }
@@ -280,19 +281,24 @@ impl Supervisor {
         let _full = inbox.try_send(Message::Network(Change { missed: true, ..Change::default() }));
     }
 
-    fn follow_names(&mut self, endpoints: &[Option<SocketAddr>], inbox: &Inbox) {
-        let found = inbox.clone();
-        match Resolver::start(move |peer, address| drop(found.send(Message::Resolved(peer, address)))) {
+    fn follow_names(&mut self, found: &Found, inbox: &Inbox) {
+        let resolved = inbox.clone();
+        match Resolver::start(move |peer, address| drop(resolved.send(Message::Resolved(peer, address)))) {
             Ok(resolver) => self.resolver = Some(resolver),
             Err(error) => {
                 tracing::warn!("cannot start a thread for names: {error}; they are not looked up again");
             }
         }
-        self.watch_names(|place, _| endpoints.get(place).copied().flatten());
+        self.watch_names(&found.in_vain, |place, _| found.endpoints.get(place).copied().flatten());
     }
 
-    fn watch_names(&self, current: impl Fn(usize, &PublicKey) -> Option<SocketAddr>) {
+    /// Follows the names of peers that are somewhere now. Those that were looked up in vain are looked up until they lead
+    /// somewhere, wherever their peers are.
+    fn watch_names(&self, in_vain: &[InVain], current: impl Fn(usize, &PublicKey) -> Option<SocketAddr>) {
         let Some(resolver) = &self.resolver else { return };
+        let in_vain: HashSet<PublicKey> = in_vain.iter().map(|name| name.peer).collect();
+        let current =
+            |place, peer: &PublicKey| if in_vain.contains(peer) { None } else { current(place, peer) };
         let watched = self.config.peers.iter().enumerate().filter_map(|(place, peer)| {
             let endpoint =
                 peer.endpoint.clone().filter(|endpoint| matches!(endpoint, Endpoint::Name { .. }))?;
@@ -409,7 +415,9 @@ impl Supervisor {
             }
         }
         tracing::info!(interface = %config.interface.name, "taking the interface down");
-        daemon.stop_after(|daemon| {
+        // Nobody asked for this end: what must not leave past the tunnel does not because of it.
+        let keep = if end == End::Failed { Keep::KillSwitch } else { Keep::Nothing };
+        daemon.stop_after(keep, |daemon| {
             if config.interface.host.save_config {
                 daemon.save(&config, file);
             }
@@ -478,7 +486,7 @@ impl Supervisor {
     fn load(&mut self, reload: &Reload) -> Result<ReloadReport, ManageError> {
         let Self { daemon, config, controller, overrides, .. } = self;
         let metrics = config.interface.host.metrics.clone();
-        let mut outcome = reload::reload(daemon, config, overrides, controller, reload)?;
+        let (mut outcome, in_vain) = reload::reload(daemon, config, overrides, controller, reload)?;
         if !reload.dry_run {
             if let Err(error) = self.move_metrics(&metrics) {
                 outcome.warnings.push(error.to_string());
@@ -488,7 +496,7 @@ impl Supervisor {
             self.show();
             let state = self.controller.get().map_err(|_| ManageError::Ended)?;
             let current = |key: &PublicKey| state.peers.iter().find(|peer| peer.public_key == *key)?.endpoint;
-            self.watch_names(|_, key| current(key));
+            self.watch_names(&in_vain, |_, key| current(key));
             if let Some(leaving) = &self.leaving {
                 leaving.loaded(self.base());
             }

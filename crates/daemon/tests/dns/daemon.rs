@@ -1,6 +1,7 @@
 //! `weft up` whose peer has a name.
 
 use std::fs;
+use std::net::UdpSocket;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -11,7 +12,8 @@ use weft::lab::{self, wait_until, wait_until_ok};
 use weft::routes::Netlink;
 use weft_tunnel::PrivateKey;
 
-use crate::names::{Records, set, with_name_server};
+use crate::name_server::{Records, set};
+use crate::names::with_name_server;
 
 const NAME: &str = "weftdns0";
 
@@ -85,9 +87,8 @@ fn another_address_of_the_name_is_used_when_the_network_changes() {
     });
 }
 
-#[test]
-fn a_start_behind_the_kill_switch_of_a_crash_finds_the_peer_without_name_servers() {
-    let test = "a_start_behind_the_kill_switch_of_a_crash_finds_the_peer_without_name_servers";
+/// A daemon crashes with its kill switch in force, `then` is done, and another one starts behind the switch.
+fn start_behind_the_kill_switch_of_a_crash(test: &str, then: impl FnOnce(&Path) + Send) {
     if !lab::tun_permitted(test) {
         return;
     }
@@ -103,7 +104,86 @@ fn a_start_behind_the_kill_switch_of_a_crash_finds_the_peer_without_name_servers
         crashed.crash();
         // There is no such name any more.
         set(&records, &[]);
+        then(directory.path());
         let _up = up(directory.path(), "# weft: KillSwitch = on");
         wait_for_endpoint(directory.path(), "192.0.2.1:51820");
+    });
+}
+
+#[test]
+fn a_start_behind_the_kill_switch_of_a_crash_finds_the_peer_without_name_servers() {
+    let test = "a_start_behind_the_kill_switch_of_a_crash_finds_the_peer_without_name_servers";
+    start_behind_the_kill_switch_of_a_crash(test, |_| {});
+}
+
+#[test]
+fn a_start_behind_the_kill_switch_that_a_clean_up_kept_finds_the_peer_without_name_servers() {
+    let test = "a_start_behind_the_kill_switch_that_a_clean_up_kept_finds_the_peer_without_name_servers";
+    start_behind_the_kill_switch_of_a_crash(test, |directory| {
+        for _ in 0..2 {
+            let output = weft(directory).args(["down", "--keep-kill-switch", NAME]).output().unwrap();
+            assert!(output.status.success(), "{output:?}");
+        }
+    });
+}
+
+#[test]
+fn a_reload_does_not_wait_for_name_servers_that_say_nothing() {
+    let test = "a_reload_does_not_wait_for_name_servers_that_say_nothing";
+    if !lab::tun_permitted(test) {
+        return;
+    }
+    let records = Records::default();
+    set(&records, &[1]);
+    with_name_server(test, &records, || {
+        let directory = tempfile::tempdir().unwrap();
+        let _up = up(directory.path(), "");
+        wait_for_endpoint(directory.path(), "192.0.2.1:51820");
+        let _silent = UdpSocket::bind("127.0.0.2:53").unwrap();
+        fs::write("/etc/resolv.conf", "nameserver 127.0.0.2\noptions timeout:30 attempts:1\n").unwrap();
+        let file = directory.path().join(format!("{NAME}.conf"));
+        let mut text = fs::read_to_string(&file).unwrap();
+        // One after the other they would take longer than anybody waits for a reload.
+        let hosts = ["a", "b", "c"].map(|host| format!("{host}.weft.example:51820"));
+        for host in &hosts {
+            let peer = PrivateKey::generate().unwrap().public_key();
+            text += &format!("[Peer]\nPublicKey = {peer}\nEndpoint = {host}\n");
+        }
+        fs::write(&file, text).unwrap();
+        let output = weft(directory.path()).arg("reload").arg(&file).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{said}");
+        for host in &hosts {
+            let warning = format!("cannot resolve the endpoint {host}");
+            assert!(said.lines().any(|line| line.contains(&warning)), "{host}: {said}");
+        }
+        // What was found before stays.
+        wait_for_endpoint(directory.path(), "192.0.2.1:51820");
+    });
+}
+
+#[test]
+fn a_name_that_a_reload_did_not_find_is_followed_once_it_leads_somewhere() {
+    let test = "a_name_that_a_reload_did_not_find_is_followed_once_it_leads_somewhere";
+    if !lab::tun_permitted(test) {
+        return;
+    }
+    let records = Records::default();
+    set(&records, &[1]);
+    with_name_server(test, &records, || {
+        let directory = tempfile::tempdir().unwrap();
+        let _up = up(directory.path(), "");
+        wait_for_endpoint(directory.path(), "192.0.2.1:51820");
+        set(&records, &[]);
+        let file = directory.path().join(format!("{NAME}.conf"));
+        let text = fs::read_to_string(&file).unwrap();
+        fs::write(&file, text.replace("vpn.weft.example", "new.weft.example")).unwrap();
+        let output = weft(directory.path()).arg("reload").arg(&file).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success() && said.contains("new.weft.example"), "{said}");
+        // Where it was is better than nowhere.
+        wait_for_endpoint(directory.path(), "192.0.2.1:51820");
+        set(&records, &[2]);
+        wait_for_endpoint(directory.path(), "192.0.2.2:51820");
     });
 }

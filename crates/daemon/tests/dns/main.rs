@@ -8,6 +8,7 @@
 mod crash;
 mod daemon;
 mod file;
+mod name_server;
 mod names;
 mod resolvconf;
 mod resolved;

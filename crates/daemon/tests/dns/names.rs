@@ -1,8 +1,8 @@
-//! A name server whose answers change, and the C library that asks it.
+//! Names whose answers change, and the C library that looks them up.
 
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
-use std::sync::{Arc, Mutex, mpsc};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::mpsc;
 use std::time::Duration;
 
 use weft::config::Endpoint;
@@ -10,48 +10,11 @@ use weft::lab::{self, Namespace, mounts};
 use weft::resolve::{AtStart, Cancel, Resolver, Retries, Watched, first_addresses};
 use weft_tunnel::PublicKey;
 
+use crate::name_server::{Records, serve, set};
 use crate::support::{Machine, bind};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const PEER: [u8; 32] = [1; 32];
-
-/// The A records of every name; none: there is no such name.
-pub(crate) type Records = Arc<Mutex<Vec<Ipv4Addr>>>;
-
-/// Answers on the loopback interface of this thread's network namespace, for as long as the process lives.
-fn serve(records: &Records) {
-    let socket = UdpSocket::bind("127.0.0.1:53").unwrap();
-    let records = records.clone();
-    std::thread::spawn(move || {
-        let mut buffer = [0; 1500];
-        while let Ok((length, from)) = socket.recv_from(&mut buffer) {
-            if let Some(answer) = answer(&buffer[..length], &records.lock().unwrap()) {
-                let _ = socket.send_to(&answer, from);
-            }
-        }
-    });
-}
-
-/// The answer to a question (RFC 1035, section 4), whose time to live is zero.
-fn answer(question: &[u8], records: &[Ipv4Addr]) -> Option<Vec<u8>> {
-    const HEADER: usize = 12;
-    let mut end = HEADER;
-    while *question.get(end)? != 0 {
-        end += usize::from(question[end]) + 1;
-    }
-    let kind = question.get(end + 1..end + 3)?;
-    let records = if kind == [0, 1] { records } else { &[] };
-    // NXDOMAIN where there is nothing of any kind; the other kinds of a name that exists are empty.
-    let code = if records.is_empty() && kind == [0, 1] { 3 } else { 0 };
-    let mut answer = question[..2].to_vec();
-    answer.extend([0x81, 0x80 | code, 0, 1, 0, u8::try_from(records.len()).ok()?, 0, 0, 0, 0]);
-    answer.extend(question.get(HEADER..end + 5)?);
-    for record in records {
-        answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4]);
-        answer.extend(record.octets());
-    }
-    Some(answer)
-}
 
 /// Runs `work` where names are looked up at a server with these records only.
 pub(crate) fn with_name_server(test: &str, records: &Records, work: impl FnOnce() + Send) {
@@ -71,7 +34,7 @@ pub(crate) fn with_name_server(test: &str, records: &Records, work: impl FnOnce(
             }
             bind(&machine.path("etc").join(name), place.as_ref());
         }
-        serve(records);
+        serve((Ipv4Addr::LOCALHOST, 53), records);
         work();
     });
 }
@@ -86,10 +49,6 @@ fn watched(current: Option<SocketAddr>) -> Watched {
 
 fn at(last: u8) -> SocketAddr {
     (Ipv4Addr::new(192, 0, 2, last), 51820).into()
-}
-
-pub(crate) fn set(records: &Records, lasts: &[u8]) {
-    *records.lock().unwrap() = lasts.iter().map(|&last| Ipv4Addr::new(192, 0, 2, last)).collect();
 }
 
 #[test]

@@ -1,9 +1,14 @@
 //! What a daemon that was killed leaves, and what takes that away.
 
-use nix::sys::signal::Signal;
-use weft::lab::{Process, installed};
+use std::panic::AssertUnwindSafe;
 
-use crate::support::{End, Network, Picture, peer};
+use nix::sys::signal::Signal;
+use weft::config::parse;
+use weft::host::{Host, Recording};
+use weft::lab::{Process, installed};
+use weft::up::{Beginning, Daemon, Options};
+
+use crate::support::{End, NAME, Network, Picture, peer};
 
 fn full_tunnel(lines: &str) -> String {
     End::new(1).interface(lines) + &peer(End::new(2).public(), "AllowedIPs = 0.0.0.0/0, ::/0, 10.88.0.0/16")
@@ -115,6 +120,103 @@ fn a_kill_switch_holds_after_a_crash_and_after_a_start_that_fails_until_down() {
     assert_eq!(ended.code, Some(0), "{ended:?}");
     before.assert_restored(&network.client);
     assert_eq!(network.left(&network.client), [""; 0]);
+}
+
+/// The packet filter of the client.
+fn filter(network: &Network) -> String {
+    let output = network.client.command("nft").args(["-s", "list", "ruleset"]).output().unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn a_kill_switch_holds_when_packets_stop_by_themselves_until_down() {
+    let test = "a_kill_switch_holds_when_packets_stop_by_themselves_until_down";
+    let Some(network) = Network::new(test) else { return };
+    if !installed(test, &["nft"]) {
+        return;
+    }
+    let before = Picture::of(&network.client);
+    let file = network.file("weft0.conf", &full_tunnel("# weft: KillSwitch = on"));
+    // The second one takes over what the first one left.
+    for _ in 0..2 {
+        let mut daemon = network.up(&network.client, &file);
+        let with_switch = filter(&network);
+        assert!(with_switch.contains("chain output"), "{with_switch}");
+        let deleted = network.client.command("ip").args(["link", "del", NAME]).status().unwrap();
+        assert!(deleted.success());
+        assert!(!daemon.wait().success(), "{}", daemon.log());
+        let said = daemon.log();
+        assert!(said.contains("the kill switch stays in force; `weft down weft0`"), "{said}");
+        assert_eq!(filter(&network), with_switch);
+        assert!(!Picture::of(&network.client).has("\"suppress_prefixlen\""), "the rest is taken back");
+        assert_eq!(network.left(&network.client), ["weft0.json"]);
+    }
+    let ended = network.run(&network.client, &["down", "weft0"]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    before.assert_restored(&network.client);
+    assert_eq!(network.left(&network.client), [""; 0]);
+}
+
+#[test]
+fn a_start_that_fails_late_leaves_a_kill_switch_that_was_there_before_and_no_other() {
+    let test = "a_start_that_fails_late_leaves_a_kill_switch_that_was_there_before_and_no_other";
+    let Some(network) = Network::new(test) else { return };
+    if !installed(test, &["nft"]) {
+        return;
+    }
+    let before = Picture::of(&network.client);
+    let text = full_tunnel("# weft: KillSwitch = on");
+    let config = parse(&text, "weft0.conf".as_ref(), NAME.parse().unwrap()).unwrap().config;
+    let recording = Recording::In(network.records(&network.client));
+    let start = || {
+        let host = Host::prepare(&config, None, &[], &recording).unwrap();
+        let (beginning, options) = (Beginning::default(), Options::default());
+        Daemon::start_on(host, &config, beginning, &options, None, |_| {}, || {}).unwrap()
+    };
+    let start_and_give_up = || network.client.run(|| drop(start()));
+    start_and_give_up();
+    before.assert_restored(&network.client);
+    assert_eq!(network.left(&network.client), [""; 0]);
+
+    killed(&network, "# weft: KillSwitch = on");
+    let with_switch = filter(&network);
+    for _ in 0..2 {
+        start_and_give_up();
+        assert_eq!(filter(&network), with_switch);
+        assert!(network.left(&network.client).contains(&"weft0.json".to_owned()), "it is on record");
+    }
+    let down = || {
+        let ended = network.run(&network.client, &["down", "weft0"]);
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        before.assert_restored(&network.client);
+    };
+    down();
+
+    // A panic is no end that anybody asked for.
+    let panics = AssertUnwindSafe(|| {
+        let _daemon = start();
+        panic!("as a mistake of weft's own would");
+    });
+    assert!(network.client.run(|| std::panic::catch_unwind(panics)).is_err());
+    assert_eq!(filter(&network), with_switch);
+    down();
+}
+
+#[test]
+fn what_runs_after_a_service_leaves_a_daemon_alone_that_somebody_else_runs() {
+    let test = "what_runs_after_a_service_leaves_a_daemon_alone_that_somebody_else_runs";
+    let Some(network) = Network::new(test) else { return };
+    let file = network.file("weft0.conf", &full_tunnel(""));
+    let daemon = network.up(&network.client, &file);
+    let with_daemon = Picture::of(&network.client);
+    let service = network.run(&network.client, &["up", file.to_str().unwrap()]);
+    assert_eq!(service.code, Some(1), "{service:?}");
+    let after = network.run(&network.client, &["down", "--keep-kill-switch", "weft0"]);
+    assert_eq!(after.code, Some(0), "{after:?}");
+    assert!(after.stderr.contains(&format!("process {}", daemon.pid())), "{after:?}");
+    assert!(daemon.is_running(), "{}", daemon.log());
+    assert_eq!(Picture::of(&network.client), with_daemon);
+    daemon.stop();
 }
 
 /// Ends a daemon that is nobody's child, also when the test fails.

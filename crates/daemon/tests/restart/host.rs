@@ -1,6 +1,8 @@
 //! What is around the interface while it is started again.
 
-use crate::world::{World, file_of, file_of_b};
+use weft::lab::installed;
+
+use crate::world::{NAME, World, file_of, file_of_b};
 
 fn full_tunnel(lines: &str) -> String {
     file_of(1, lines, "AllowedIPs = 0.0.0.0/0, 10.88.0.0/16\nEndpoint = 192.0.2.2:51820")
@@ -47,4 +49,26 @@ fn what_somebody_took_away_comes_back_with_a_restart() {
     assert!(before.iter().all(|item| after.contains(item)), "{before:#?} {after:#?}");
     assert!(after.iter().any(|item| item.contains("10.79.0.1")), "what others added is theirs");
     assert_eq!(world.filter(), filter);
+}
+
+#[test]
+fn a_kill_switch_holds_when_the_next_start_fails() {
+    let test = "a_kill_switch_holds_when_the_next_start_fails";
+    if !installed(test, &["nft"]) {
+        return;
+    }
+    let Some(mut world) = World::up(test, &full_tunnel("# weft: KillSwitch = on"), &file_of_b()) else {
+        return;
+    };
+    let filter = world.filter();
+    assert!(filter.contains("chain output"), "{filter}");
+    world.stop_for_restart();
+    world.write(&full_tunnel("# weft: KillSwitch = on\nPostUp = false"));
+    world.spawn();
+    assert_eq!(world.wait().code(), Some(1), "{}", world.log());
+    assert_eq!(world.filter(), filter);
+    world.stop_post();
+    assert_eq!(world.filter(), filter);
+    world.weft_ok(&["down", NAME]);
+    assert_eq!(world.filter(), "");
 }

@@ -19,6 +19,8 @@ mod goes_on;
 mod host;
 mod manager;
 mod many_peers;
+#[path = "../dns/name_server.rs"]
+mod name_server;
 mod names;
 mod stops;
 mod store;

@@ -35,6 +35,8 @@ struct Inner {
     store: Vec<(String, OwnedFd)>,
     /// How many descriptors it takes.
     room: usize,
+    /// The barriers that nobody has got past, while it is slow.
+    barriers: Option<Vec<OwnedFd>>,
 }
 
 impl Shared {
@@ -68,7 +70,7 @@ impl Manager {
     /// `None`: what it needs is not installed here, which was said.
     pub(crate) fn start(test: &str) -> Option<Self> {
         let directory = tempfile::tempdir().unwrap();
-        let inner = Inner { doing: Doing::Nothing, store: Vec::new(), room: 64 };
+        let inner = Inner { doing: Doing::Nothing, store: Vec::new(), room: 64, barriers: None };
         let shared = Arc::new(Shared { inner: Mutex::new(inner) });
         let bus = Bus::start(test, directory.path(), &shared)?;
         let path = directory.path().join("notify");
@@ -85,6 +87,16 @@ impl Manager {
     /// It takes no more descriptors than these.
     pub(crate) fn set_room(&self, room: usize) {
         self.shared.lock().room = room;
+    }
+
+    /// From now on it does what it is told, and does not say that it has.
+    pub(crate) fn be_slow(&self) {
+        self.shared.lock().barriers = Some(Vec::new());
+    }
+
+    /// It says so again.
+    pub(crate) fn catch_up(&self) {
+        self.shared.lock().barriers = None;
     }
 
     /// Puts something into the store, whoever would have sent it.
@@ -207,6 +219,10 @@ fn take_message(socket: &UnixDatagram, shared: &Shared) -> bool {
         }
     } else if has("FDSTOREREMOVE=1") {
         inner.store.retain(|(kept, _)| kept != name);
+    } else if has("BARRIER=1")
+        && let Some(barriers) = &mut inner.barriers
+    {
+        barriers.extend(descriptors);
     }
     // What came with a barrier is closed here.
     !has("END")

@@ -1,13 +1,14 @@
-//! Name servers of the interface while it is started again.
+//! Name servers of the interface, and names of its peers, while it is started again.
 
 use std::fs;
 use std::process::Stdio;
 
 use nix::sys::signal::Signal;
-use weft::lab::wait_until;
+use weft::lab::{link, wait_until};
 
 use crate::manager::Doing;
-use crate::world::{World, file_of, file_of_b, key};
+use crate::name_server::{Records, serve, set};
+use crate::world::{World, file_of, file_of_b, inner, key};
 
 const BEFORE: &str = "nameserver 198.51.100.53\noptions timeout:1\n";
 
@@ -100,4 +101,27 @@ fn what_another_interface_takes_back_meanwhile_is_set_again() {
     assert_eq!(text(&world), BEFORE);
     world.weft_ok(&["down", "weft1"]);
     assert!(other.wait().unwrap().success());
+}
+
+#[test]
+fn a_peer_whose_name_is_found_through_the_tunnel_alone_is_spoken_to_where_it_was() {
+    let test = "a_peer_whose_name_is_found_through_the_tunnel_alone_is_spoken_to_where_it_was";
+    let Some(mut world) = World::with_empty(test, &["/etc"]) else { return };
+    let resolv_conf = format!("nameserver {}\noptions timeout:1 attempts:1\n", inner(2));
+    world.inside(|| fs::write("/etc/resolv.conf", resolv_conf)).unwrap();
+    world.inside(|| fs::write("/etc/nsswitch.conf", "hosts: dns\n")).unwrap();
+    let file = |endpoint| file_of(1, "", &format!("AllowedIPs = 0.0.0.0/0\nEndpoint = {endpoint}:51820"));
+    world.start_both(&file("192.0.2.2"), &file_of_b());
+    link::add_address(&world.b, "eth0", "192.0.2.3/24".parse().unwrap()).unwrap();
+    let records = Records::default();
+    set(&records, &[3]);
+    world.b.run(|| serve((inner(2), 53), &records));
+    world.stream(1).end();
+
+    world.write(&file("vpn.weft.example"));
+    world.restart();
+    // Nothing asks for the tunnel before its end is known again but the look-up.
+    let at = |address: &str| (world.status()["peers"][0]["endpoint"] == address).then_some(());
+    wait_until("the name is found through the tunnel", || at("192.0.2.3:51820"));
+    world.stream(1).end();
 }

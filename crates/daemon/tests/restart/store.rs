@@ -114,3 +114,18 @@ fn a_store_without_room_makes_a_restart_an_ordinary_stop() {
     assert_eq!(world.picture_without_device(), before);
     world.stop_post();
 }
+
+#[test]
+fn a_service_manager_that_was_slow_once_keeps_the_interface_all_the_same() {
+    let test = "a_service_manager_that_was_slow_once_keeps_the_interface_all_the_same";
+    let Some(mut world) = World::new(test) else { return };
+    world.manager.be_slow();
+    world.start_both(&file_of_a(), &file_of_b());
+    world.wait_for_log("the service manager has not answered yet");
+    world.manager.catch_up();
+    let stream = world.stream(1);
+    let before = world.picture();
+    world.restart();
+    assert_eq!(world.picture(), before);
+    stream.end();
+}
