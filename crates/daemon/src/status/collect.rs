@@ -322,6 +322,22 @@ mod tests {
     use super::*;
     use crate::dataplane::QueueDepths;
 
+    /// A packet thread that did nothing yet.
+    fn nothing_yet() -> Snapshot {
+        Snapshot {
+            udp: UdpStats::default(),
+            udp_features: UdpFeatures::default(),
+            tunnel: TunnelStats::default(),
+            drops: DropCounters::default(),
+            peers: Vec::new(),
+            tun: TunStatsSnapshot::default(),
+            tun_queues: Vec::new(),
+            queues: QueueDepths::default(),
+            times: Times::default(),
+            send_failure: None,
+        }
+    }
+
     #[test]
     fn a_report_has_what_the_threads_know_and_no_clock_of_its_own() {
         let (since, since_wall_clock) = (Instant::now(), UNIX_EPOCH + Duration::from_secs(2_000_000_000));
@@ -364,16 +380,15 @@ mod tests {
                 received_bytes: 2,
                 staged_bytes: 9,
             }],
-            tun: TunStatsSnapshot::default(),
             tun_queues: vec![TunStatsSnapshot { bytes_read: 6, ..TunStatsSnapshot::default() }],
             queues: QueueDepths { control: 4, ..QueueDepths::default() },
-            times: Times::default(),
             send_failure: Some(SendFailure {
                 destination: "192.0.2.9:1".parse().unwrap(),
                 reason: DropReason::DatagramTooLong,
                 os_error: None,
                 at: since + Duration::from_secs(89),
             }),
+            ..nothing_yet()
         };
         // A minute and a half later, by a clock that was set back half a minute meanwhile.
         let report = running.report_at(
@@ -405,5 +420,29 @@ mod tests {
         };
         assert_eq!(report.drops, [drop]);
         assert_eq!(report.dropped_for(DropReason::NoPeer), 3);
+    }
+
+    #[test]
+    fn the_start_by_the_wall_clock_never_changes() {
+        let (since, came_up_at) = (Instant::now(), Duration::from_nanos(2_000_000_000_000_900_000));
+        let since_wall_clock = UNIX_EPOCH + came_up_at;
+        let running = Running { since, since_wall_clock, ..Running::new("wg0") };
+        let start_after = |elapsed: Duration, wall_clock: SystemTime| {
+            let report =
+                running.report_at(since + elapsed, wall_clock, &Configured::default(), &nothing_yet());
+            report.start_unix_ms()
+        };
+        // The two clocks begin a millisecond at different moments.
+        for microseconds in [0, 50, 100, 150, 950, 1_000, 1_099, 1_100, 15_000_050, 15_000_999] {
+            let elapsed = Duration::from_micros(microseconds);
+            let start = start_after(elapsed, since_wall_clock + elapsed);
+            assert_eq!(start, 2_000_000_000_000, "{microseconds} us later");
+        }
+        // The clock was set forward by years, as at the first answer of a time server, or back.
+        let later = Duration::from_micros(90_000_050);
+        let set_forward = since_wall_clock + Duration::from_secs(300_000_000) + later;
+        assert_eq!(start_after(later, set_forward), 2_000_000_000_000);
+        let set_back = UNIX_EPOCH + Duration::from_micros(30_000_777);
+        assert_eq!(start_after(later, set_back), 2_000_000_000_000);
     }
 }

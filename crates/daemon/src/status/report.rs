@@ -332,6 +332,14 @@ impl PeerReport {
 }
 
 impl StatusReport {
+    /// When the interface came up: milliseconds since 1970, by the wall clock of then. It is the same in every report,
+    /// to the millisecond, however the clock was set meanwhile: by that the two others differ from it.
+    pub fn start_unix_ms(&self) -> u64 {
+        let now = i128::from(self.unix_time_ms);
+        let start = now - i128::from(self.uptime_ms) - i128::from(self.clock_shift_ms);
+        u64::try_from(start).unwrap_or(0)
+    }
+
     /// Packets dropped for any reason.
     pub fn dropped(&self) -> u64 {
         self.drops.iter().map(|drop| drop.packets).sum()

@@ -32,11 +32,10 @@ fn state(report: &StatusReport, writer: &mut Writer<'_>) -> fmt::Result {
         "The weft that runs the interface.",
         &[("version", &report.weft_version), ("os", std::env::consts::OS), ("arch", std::env::consts::ARCH)],
     )?;
-    let start_ms = report.unix_time_ms.saturating_sub(report.uptime_ms);
     writer.gauge(
         "weft_start_time_seconds",
-        "Unix time at which the interface came up.",
-        start_ms as f64 / 1000.0,
+        "Unix time at which the interface came up, by the clock of then.",
+        report.start_unix_ms() as f64 / 1000.0,
     )?;
     writer.gauge(
         "weft_ready",
