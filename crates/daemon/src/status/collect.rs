@@ -1,6 +1,6 @@
 //! The daemon's part: a report from a snapshot of the packet thread, and from what the control thread knows.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::SocketAddr;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -42,6 +42,8 @@ pub struct Running {
     pub firewall: Vec<String>,
     /// What the configuration calls its peers.
     pub friendly_names: HashMap<PublicKey, String>,
+    /// Peers to which its file gives no endpoint: where they are is known from them alone, also after a restart.
+    pub without_endpoint: HashSet<PublicKey>,
     /// What the daemon itself has to say, as of steps that failed and were not worth ending for.
     pub findings: Vec<crate::finding::Finding>,
 }
@@ -91,6 +93,7 @@ impl Running {
             dns: Vec::new(),
             firewall: Vec::new(),
             friendly_names: HashMap::new(),
+            without_endpoint: HashSet::new(),
             findings: Vec::new(),
         }
     }
@@ -110,8 +113,12 @@ impl Running {
         let live: HashMap<PublicKey, &PeerSnapshot> =
             snapshot.peers.iter().map(|peer| (peer.public_key, peer)).collect();
         let peer = |peer: &ConfiguredPeer| {
-            let name = self.friendly_names.get(&peer.public_key);
-            report_of(peer, name, live.get(&peer.public_key).copied(), now)
+            let key = &peer.public_key;
+            PeerReport {
+                friendly_name: self.friendly_names.get(key).cloned(),
+                has_configured_endpoint: peer.endpoint.is_some() && !self.without_endpoint.contains(key),
+                ..report_of(peer, live.get(key).copied(), now)
+            }
         };
         let uptime_ms = milliseconds(now, self.since);
         StatusReport {
@@ -278,16 +285,10 @@ fn send_failure(failure: SendFailure, now: Instant) -> SendFailureReport {
 }
 
 /// A peer that does not take part, as while the interface has no key, is where it was said to be and did nothing.
-fn report_of(
-    peer: &ConfiguredPeer,
-    name: Option<&String>,
-    live: Option<&PeerSnapshot>,
-    now: Instant,
-) -> PeerReport {
+fn report_of(peer: &ConfiguredPeer, live: Option<&PeerSnapshot>, now: Instant) -> PeerReport {
     let endpoint = live.map_or(peer.endpoint, |live| live.endpoint);
     let at_rest = PeerReport {
         public_key: peer.public_key.to_string(),
-        friendly_name: name.cloned(),
         has_preshared_key: peer.has_preshared_key,
         endpoint: endpoint.map(|endpoint| endpoint.to_string()),
         persistent_keepalive: peer.persistent_keepalive,
@@ -420,6 +421,31 @@ mod tests {
         };
         assert_eq!(report.drops, [drop]);
         assert_eq!(report.dropped_for(DropReason::NoPeer), 3);
+    }
+
+    #[test]
+    fn an_endpoint_that_a_peer_was_only_heard_from_is_not_a_configured_one() {
+        let [said, heard, carried_over] = [1, 2, 3].map(|byte| PublicKey::from_bytes([byte; 32]));
+        let peer = |public_key, endpoint: Option<&str>| ConfiguredPeer {
+            public_key,
+            endpoint: endpoint.map(|endpoint| endpoint.parse().unwrap()),
+            has_preshared_key: false,
+            persistent_keepalive: None,
+            limits: PeerLimits::default(),
+            allowed_ips: Vec::new(),
+        };
+        // A daemon goes on where the one before it left off: it knows where roaming peers were.
+        let address = Some("192.0.2.1:1");
+        let configured = Configured {
+            peers: vec![peer(said, address), peer(heard, None), peer(carried_over, address)],
+            ..Configured::default()
+        };
+        let running =
+            Running { without_endpoint: HashSet::from([heard, carried_over]), ..Running::new("wg0") };
+        let report = running.report(&configured, &nothing_yet());
+        let are_configured: Vec<bool> =
+            report.peers.iter().map(|peer| peer.has_configured_endpoint).collect();
+        assert_eq!(are_configured, [true, false, false]);
     }
 
     #[test]

@@ -262,6 +262,8 @@ pub struct PeerReport {
     pub has_preshared_key: bool,
     /// Where it is, as address and port.
     pub endpoint: Option<String>,
+    /// Whether the configuration says where it is, and not the peer alone by what it sent.
+    pub has_configured_endpoint: bool,
     /// Milliseconds since the last handshake came through.
     pub latest_handshake_ms: Option<u64>,
     /// Whether a handshake is wanted, and did not come through yet.

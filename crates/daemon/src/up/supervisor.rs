@@ -236,6 +236,8 @@ impl Supervisor {
         let running = &mut *guard;
         running.mtu = self.daemon.mtu();
         running.friendly_names = names;
+        let without_endpoint = self.config.peers.iter().filter(|peer| peer.endpoint.is_none());
+        running.without_endpoint = without_endpoint.map(|peer| peer.public_key).collect();
         for list in [&mut running.addresses, &mut running.routes, &mut running.dns, &mut running.firewall] {
             list.clear();
         }
