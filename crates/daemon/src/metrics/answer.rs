@@ -9,6 +9,7 @@ use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use serde::Serialize;
 
+use super::HostName;
 use super::exposition::{self, Format};
 use super::hosts::Hosts;
 use super::query::Query;
@@ -50,6 +51,11 @@ struct Status<'a> {
 impl Site {
     pub(super) fn new(manage: Arc<dyn Manage>, hosts: Hosts) -> Self {
         Self { sampler: Sampler::new(manage), hosts }
+    }
+
+    /// Changes which names requests may be for.
+    pub(super) fn allow(&self, hosts: &[HostName]) {
+        self.hosts.change(hosts);
     }
 
     /// The answer to a request, whatever its body is.

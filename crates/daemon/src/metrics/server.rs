@@ -20,7 +20,7 @@ use weft_tun::thread_guard::EndProcessOnPanic;
 use super::answer::Site;
 use super::hosts::Hosts;
 use super::listener::ListenerSocket;
-use super::{HostName, ListenError, Listener};
+use super::{Address, HostName, ListenError, Listener, MetricsConfig};
 use crate::control::socket::Manage;
 
 /// Clients at once; more wait.
@@ -40,8 +40,10 @@ const WORKERS: usize = 2;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves the metrics of an interface. Dropping it ends the connections and the thread.
-#[derive(Debug)]
 pub struct Server {
+    address: Address,
+    is_inherited: bool,
+    site: Arc<Site>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -57,7 +59,7 @@ impl Server {
         hosts: &[HostName],
         manage: Arc<dyn Manage>,
     ) -> Result<Self, ListenError> {
-        let Listener { address, socket } = listener;
+        let Listener { address, is_inherited, socket } = listener;
         let at = address.clone();
         let failed = move |source: io::Error| ListenError::Io { address: at.clone(), source };
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -71,6 +73,7 @@ impl Server {
         };
         let site = Arc::new(Site::new(manage, hosts));
         let (stop, stopped) = oneshot::channel();
+        let served = Arc::clone(&site);
         let thread = std::thread::Builder::new()
             .name("weft-metrics".to_owned())
             .spawn(move || {
@@ -78,7 +81,7 @@ impl Server {
                 runtime.block_on(async {
                     tokio::select! {
                         _ = stopped => {}
-                        () = accept(socket, site) => {}
+                        () = accept(socket, served) => {}
                     }
                 });
                 // A snapshot may wait for the packet thread, whose end may wait for this thread.
@@ -86,7 +89,17 @@ impl Server {
             })
             .map_err(failed)?;
         tracing::info!(%address, "serving metrics");
-        Ok(Self { stop: Some(stop), thread: Some(thread) })
+        Ok(Self { address, is_inherited, site, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// Whether it serves where `config` says, or at a socket that the service manager made, which comes before.
+    pub fn is_at_place(&self, config: &MetricsConfig) -> bool {
+        self.is_inherited || config.address.as_ref() == Some(&self.address)
+    }
+
+    /// Changes which names requests may be for, from the next request on.
+    pub fn allow(&self, hosts: &[HostName]) {
+        self.site.allow(hosts);
     }
 }
 
