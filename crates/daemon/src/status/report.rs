@@ -156,7 +156,7 @@ pub struct TunnelReport {
     pub opened: u64,
     /// Handshakes that came through.
     pub handshakes: u64,
-    /// Times that handshakes were given up, after 90 s without one that came through.
+    /// Times that handshakes were given up: for 90 s none came through, and there was nothing new to send.
     pub handshakes_timed_out: u64,
     /// Handshake initiations sent.
     pub initiations_sent: u64,

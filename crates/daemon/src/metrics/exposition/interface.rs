@@ -98,7 +98,8 @@ fn tunnel(report: &StatusReport, writer: &mut Writer<'_>) -> fmt::Result {
     let refused = refused.map(|reason| (reason.label(), report.dropped_for(reason)));
     writer.counters(
         "weft_handshakes",
-        "Handshakes by outcome: completed, timed_out (given up after 90 s), or why a message of a peer was refused.",
+        "Handshakes by outcome: completed, timed_out (given up after 90 s without an answer and without anything new to \
+         send), or why a message of a peer was refused.",
         outcomes.into_iter().chain(refused).map(|(outcome, count)| (one("outcome", outcome), count)),
     )?;
     writer.counters(
