@@ -15,6 +15,7 @@ mod address;
 mod answer;
 mod exposition;
 mod hosts;
+mod impatient;
 mod listener;
 mod query;
 mod sampler;

@@ -268,13 +268,19 @@ fn nft(facts: &Facts, wish: &Wish) -> Option<Finding> {
     Some(match (facts.nft?, wish.needs_nft()) {
         (true, _) => Finding::new("nft", Ok, "nft is there"),
         (false, true) => {
-            let what = if wish.kill_switch { "the kill switch" } else { "a full tunnel" };
+            let what = match wish {
+                Wish { kill_switch: true, .. } => "the kill switch",
+                Wish { full_tunnel_v4: true, .. } | Wish { full_tunnel_v6: true, .. } => "a full tunnel",
+                _ => "the MSS clamp",
+            };
             Finding::new("nft", Problem, format!("nft is missing, and {what} needs it")).advise(advice)
         }
-        (false, false) => {
-            Finding::new("nft", Note, "nft is missing: a full tunnel and the kill switch would need it")
-                .advise(advice)
-        }
+        (false, false) => Finding::new(
+            "nft",
+            Note,
+            "nft is missing: a full tunnel, the kill switch and the MSS clamp would need it",
+        )
+        .advise(advice),
     })
 }
 

@@ -21,6 +21,8 @@ pub struct Wish {
     pub full_tunnel_v6: bool,
     /// Whether nothing may leave beside the tunnel.
     pub kill_switch: bool,
+    /// Whether TCP connections through the interface are to be told how long their segments may be.
+    pub mss_clamp: bool,
     /// Whether name servers or search domains are to be set.
     pub dns: bool,
     /// Whether the peers look like clients that reach others through this machine.
@@ -52,6 +54,7 @@ impl Wish {
             full_tunnel_v4: routes_all(true),
             full_tunnel_v6: routes_all(false),
             kill_switch: interface.host.kill_switch != KillSwitch::Off,
+            mss_clamp: interface.host.mss_clamp,
             dns: !interface.host.dns.is_empty(),
             is_hub: config.peers.iter().filter(|peer| is_client(peer)).count() >= 2,
             endpoints,
@@ -60,7 +63,7 @@ impl Wish {
 
     /// Whether there are firewall rules to set.
     pub fn needs_nft(&self) -> bool {
-        self.full_tunnel_v4 || self.full_tunnel_v6 || self.kill_switch
+        self.full_tunnel_v4 || self.full_tunnel_v6 || self.kill_switch || self.mss_clamp
     }
 }
 
@@ -97,6 +100,16 @@ mod tests {
         assert!(!own.full_tunnel_v4 && !own.needs_nft());
         let split = wish("", &["AllowedIPs = 10.0.0.0/8, ::/1"]);
         assert!(!split.full_tunnel_v4 && !split.full_tunnel_v6);
+    }
+
+    #[test]
+    fn what_sets_firewall_rules_needs_nft() {
+        let site = &["AllowedIPs = 10.0.0.0/8"];
+        assert!(!wish("", site).needs_nft() && !wish("# weft: MssClamp = off", site).needs_nft());
+        for setting in ["# weft: MssClamp = on", "# weft: KillSwitch = on"] {
+            assert!(wish(setting, site).needs_nft(), "{setting}");
+        }
+        assert!(wish("", &["AllowedIPs = ::/0"]).needs_nft());
     }
 
     #[test]

@@ -8,7 +8,9 @@ use hyper::body::Bytes;
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use serde::Serialize;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::HostName;
 use super::exposition::{self, Format};
 use super::hosts::Hosts;
 use super::query::Query;
@@ -24,10 +26,36 @@ const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
 const HTML: &str = "text/html; charset=utf-8";
 
+/// Answers about more peers than [`MANY_PEERS`] that are made or taken at once. Of the report a client shares what others
+/// have only if they ask at the same moment, so that each of them may have a text of its own, 7.7 MB with 10,000 peers.
+const LARGE_ANSWERS: usize = 4;
+/// About these an answer has 256 KiB.
+const MANY_PEERS: usize = 200;
+
 /// What a server serves.
 pub(super) struct Site {
     sampler: Arc<Sampler>,
     hosts: Hosts,
+    large: Arc<Semaphore>,
+}
+
+/// Bytes of a large answer, until the last of them is sent.
+struct Held {
+    bytes: Bytes,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+fn held(bytes: Bytes, permit: Option<OwnedSemaphorePermit>) -> Bytes {
+    match permit {
+        Some(permit) => Bytes::from_owner(Held { bytes, _permit: permit }),
+        None => bytes,
+    }
 }
 
 type Answer = Response<Full<Bytes>>;
@@ -49,7 +77,12 @@ struct Status<'a> {
 
 impl Site {
     pub(super) fn new(manage: Arc<dyn Manage>, hosts: Hosts) -> Self {
-        Self { sampler: Sampler::new(manage), hosts }
+        Self { sampler: Sampler::new(manage), hosts, large: Arc::new(Semaphore::new(LARGE_ANSWERS)) }
+    }
+
+    /// Changes which names requests may be for.
+    pub(super) fn allow(&self, hosts: &[HostName]) {
+        self.hosts.change(hosts);
     }
 
     /// The answer to a request, whatever its body is.
@@ -97,16 +130,31 @@ impl Site {
         if self.hosts.allow(asked) { Ok(()) } else { Err(shown()) }
     }
 
-    async fn metrics(&self, query: &Query, format: Format) -> Result<Answer, NoSample> {
+    /// The interface for an answer about at most so many peers, and what to [hold](held) such an answer with. Who waits
+    /// for that keeps nothing meanwhile.
+    async fn sample(&self, most: usize) -> Result<(Arc<Sample>, Option<OwnedSemaphorePermit>), NoSample> {
         let sample = self.sampler.sample().await?;
+        if sample.report.peers.len().min(most) <= MANY_PEERS {
+            return Ok((sample, None));
+        }
+        drop(sample);
+        // It is never closed.
+        let permit = Arc::clone(&self.large).acquire_owned().await.ok();
+        Ok((self.sampler.sample().await?, permit))
+    }
+
+    async fn metrics(&self, query: &Query, format: Format) -> Result<Answer, NoSample> {
         let with_peers = query.peers != Some(0);
+        let (sample, permit) = self.sample(if with_peers { usize::MAX } else { 0 }).await?;
         let which = 2 * usize::from(with_peers) + usize::from(format == Format::OpenMetrics);
-        let body = aside(move || sample.text(which, |report| exposition::encode(report, with_peers, format)));
+        let body = aside(move || {
+            held(sample.text(which, |report| exposition::encode(report, with_peers, format)), permit)
+        });
         Ok(respond(StatusCode::OK, format.content_type(), body.await?))
     }
 
     async fn status(&self, query: Query) -> Result<Answer, NoSample> {
-        let sample = self.sampler.sample().await?;
+        let (sample, permit) = self.sample(query.peers.unwrap_or(usize::MAX)).await?;
         let body = aside(move || {
             let whole: &StatusReport = &sample.report;
             let with_session = whole.peers.iter().filter(|peer| has_session(peer)).count();
@@ -126,7 +174,7 @@ impl Site {
                 status(&StatusReport { peers, ..sample.head.clone() }, matching)
             };
             // Nothing of these types can fail to be formatted.
-            json.unwrap_or_default().into()
+            held(json.unwrap_or_default().into(), permit)
         });
         Ok(respond(StatusCode::OK, JSON, body.await?))
     }

@@ -144,6 +144,26 @@ async fn an_interface_is_ready_when_the_peers_that_should_have_sessions_have_the
     report.peers.push(PeerReport { public_key: "client".to_owned(), ..PeerReport::default() });
     let fake = Fake::new(report.clone());
     assert_eq!(get(&site(&fake), "/readyz").await, (StatusCode::OK, "ready\n".to_owned()));
+    // So are they with a client that went to sleep where it was last heard from, and that is sent something.
+    report.peers.push(PeerReport {
+        public_key: "phone".to_owned(),
+        endpoint: Some("198.51.100.7:40000".to_owned()),
+        latest_handshake_ms: Some(600_000),
+        is_trying: true,
+        staged_bytes: 1400,
+        tx_bytes: 1400,
+        ..PeerReport::default()
+    });
+    *fake.report.lock().unwrap() = report.clone();
+    let asleep = site(&fake);
+    assert_eq!(get(&asleep, "/readyz").await, (StatusCode::OK, "ready\n".to_owned()));
+    let (_, body) = get(&asleep, "/metrics").await;
+    assert!(body.contains("weft_ready{interface=\"wg0\"} 1\n"), "{body}");
+    let expected = |line: &&str| line.starts_with("weft_peer_expected{") && line.contains("\"phone\"");
+    assert!(body.lines().find(expected).is_some_and(|line| line.ends_with(" 0")), "{body}");
+    let (_, body) = get(&asleep, "/status.json").await;
+    let status: serde_json::Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(status["unready"].as_array().map(Vec::len), Some(0), "{body}");
     // One that has to begin itself may be silent; one with a keepalive may not.
     report.peers[0].latest_handshake_ms = Some(600_000);
     *fake.report.lock().unwrap() = report.clone();

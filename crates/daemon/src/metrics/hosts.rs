@@ -5,6 +5,7 @@
 //! was allowed.
 
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{PoisonError, RwLock};
 
 use super::HostName;
 
@@ -12,13 +13,13 @@ use super::HostName;
 #[cfg_attr(not(unix), path = "hosts/other.rs")]
 mod platform;
 
-/// Which names a request may be for.
+/// Which names a request may be for. They may change while requests are answered.
 #[derive(Debug)]
 pub(super) enum Hosts {
     /// Any: no browser reaches a socket in the file system.
     Any,
     /// Addresses, `localhost`, and these.
-    Named(Vec<HostName>),
+    Named(RwLock<Vec<HostName>>),
 }
 
 impl Hosts {
@@ -28,8 +29,14 @@ impl Hosts {
 
     /// These and the machine's own.
     pub(super) fn named(names: &[HostName]) -> Self {
-        let own = platform::own_name().and_then(|name| name.parse().ok());
-        Self::Named(names.iter().cloned().chain(own).collect())
+        Self::Named(RwLock::new(with_own(names)))
+    }
+
+    /// The same from now on, unless any name is allowed.
+    pub(super) fn change(&self, names: &[HostName]) {
+        if let Self::Named(allowed) = self {
+            *allowed.write().unwrap_or_else(PoisonError::into_inner) = with_own(names);
+        }
     }
 
     /// Whether a request may be for `authority`, which is a name or an address, maybe with a port.
@@ -50,8 +57,15 @@ impl Hosts {
             return true;
         }
         let Ok(host) = host.parse::<HostName>() else { return false };
-        host.as_str() == "localhost" || host.as_str().ends_with(".localhost") || names.contains(&host)
+        host.as_str() == "localhost"
+            || host.as_str().ends_with(".localhost")
+            || names.read().unwrap_or_else(PoisonError::into_inner).contains(&host)
     }
+}
+
+fn with_own(names: &[HostName]) -> Vec<HostName> {
+    let own = platform::own_name().and_then(|name| name.parse().ok());
+    names.iter().cloned().chain(own).collect()
 }
 
 /// Nothing, or a colon and a number.
@@ -68,7 +82,7 @@ mod tests {
 
     #[test]
     fn addresses_localhost_and_known_names_pass_and_nothing_else_does() {
-        let hosts = Hosts::Named(vec!["gw.example".parse().unwrap()]);
+        let hosts = Hosts::named(&["gw.example".parse().unwrap()]);
         for host in [
             "127.0.0.1",
             "127.0.0.1:9586",
@@ -99,5 +113,16 @@ mod tests {
             assert!(!hosts.allow(host), "{host}");
         }
         assert!(Hosts::any().allow("evil.example"));
+    }
+
+    #[test]
+    fn names_change_in_place() {
+        let [old, new] = ["old.example", "new.example"].map(|name| name.parse::<HostName>().unwrap());
+        let hosts = Hosts::named(&[old]);
+        hosts.change(&[new]);
+        assert!(hosts.allow("new.example") && !hosts.allow("old.example") && hosts.allow("localhost"));
+        let any = Hosts::any();
+        any.change(&[]);
+        assert!(any.allow("anything.example"));
     }
 }

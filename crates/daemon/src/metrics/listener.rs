@@ -85,6 +85,8 @@ impl ListenError {
 #[derive(Debug)]
 pub struct Listener {
     pub(super) address: Address,
+    /// Whether the service manager made it.
+    pub(super) is_inherited: bool,
     pub(super) socket: ListenerSocket,
 }
 
@@ -104,7 +106,7 @@ impl Listener {
             Address::Tcp(tcp) => ListenerSocket::Tcp(open_tcp(*tcp)?),
             Address::Unix(path) => ListenerSocket::Local(LocalListener::open(path)?),
         };
-        Ok(Self { address: address.clone(), socket })
+        Ok(Self { address: address.clone(), is_inherited: false, socket })
     }
 
     /// Where it listens.

@@ -71,8 +71,7 @@ pub(super) struct Sampler {
 struct State {
     /// Lives as long as somebody reads it, or as it is fresh: with many peers it is large.
     latest: Weak<Sample>,
-    /// What the next one is compared with, and when it was taken.
-    before: Option<(Instant, StatusReport)>,
+    earlier: Earlier,
     under_way: Option<watch::Receiver<Option<Answer>>>,
 }
 
@@ -120,12 +119,7 @@ impl Sampler {
         let mut report = self.manage.status()?;
         let taken = Instant::now();
         let mut state = self.lock();
-        if let Some((_, before)) = &state.before {
-            add_recent(&mut report, before);
-        }
-        if state.before.as_ref().is_none_or(|(at, _)| taken.duration_since(*at) >= WINDOW) {
-            state.before = Some((taken, thinned(&report)));
-        }
+        state.earlier.compare(&mut report, taken);
         report.findings = diagnose(&report);
         let sample = Arc::new(Sample::new(report, taken));
         state.latest = Arc::downgrade(&sample);
@@ -135,6 +129,27 @@ impl Sampler {
     fn lock(&self) -> MutexGuard<'_, State> {
         // A thread that panics ends the process.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Reports that later ones are compared with, and when they were taken: the newer one may be too new for that.
+#[derive(Default)]
+struct Earlier {
+    older: Option<(Instant, StatusReport)>,
+    newer: Option<(Instant, StatusReport)>,
+}
+
+impl Earlier {
+    /// Fills in what happened since the newest report that is old enough, and keeps this one for those that come.
+    fn compare(&mut self, report: &mut StatusReport, taken: Instant) {
+        let is_old_enough = |(at, _): &&(Instant, StatusReport)| taken.duration_since(*at) >= WINDOW;
+        let newer = self.newer.as_ref().filter(is_old_enough);
+        if let Some((_, before)) = newer.or(self.older.as_ref().filter(is_old_enough)) {
+            add_recent(report, before);
+        }
+        if newer.is_some() || self.newer.is_none() {
+            self.older = self.newer.replace((taken, thinned(report)));
+        }
     }
 }
 
@@ -155,5 +170,38 @@ fn thinned(report: &StatusReport) -> StatusReport {
         drops: report.drops.clone(),
         peers: report.peers.iter().map(peer).collect(),
         ..StatusReport::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_is_compared_with_the_newest_that_is_old_enough() {
+        let begin = Instant::now();
+        let mut earlier = Earlier::default();
+        let mut window_at = |at: u64| {
+            let mut report = StatusReport { uptime_ms: 1000 + at, ..StatusReport::default() };
+            earlier.compare(&mut report, begin + Duration::from_millis(at));
+            report.recent.map(|recent| recent.window_ms)
+        };
+        // Somebody asks as often as there is a new one.
+        assert_eq!([0, 250, 500, 750].map(&mut window_at), [None; 4]);
+        let windows: Vec<u64> = (4..40).map(|step| window_at(250 * step).unwrap()).collect();
+        let range = 900..=2 * 1000;
+        assert!(windows.iter().all(|window| range.contains(window)), "{windows:?}");
+    }
+
+    #[test]
+    fn one_who_asks_seldom_is_told_what_happened_since_he_asked() {
+        let begin = Instant::now();
+        let mut earlier = Earlier::default();
+        let windows = [0, 15, 30, 45].map(|seconds| {
+            let mut report = StatusReport { uptime_ms: 1000 * (1 + seconds), ..StatusReport::default() };
+            earlier.compare(&mut report, begin + Duration::from_secs(seconds));
+            report.recent.map(|recent| recent.window_ms)
+        });
+        assert_eq!(windows, [None, Some(15_000), Some(15_000), Some(15_000)]);
     }
 }

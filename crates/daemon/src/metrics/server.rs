@@ -19,8 +19,9 @@ use weft_tun::thread_guard::EndProcessOnPanic;
 
 use super::answer::Site;
 use super::hosts::Hosts;
+use super::impatient::Impatient;
 use super::listener::ListenerSocket;
-use super::{HostName, ListenError, Listener};
+use super::{Address, HostName, ListenError, Listener, MetricsConfig};
 use crate::control::socket::Manage;
 
 /// Clients at once; more wait.
@@ -40,8 +41,10 @@ const WORKERS: usize = 2;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves the metrics of an interface. Dropping it ends the connections and the thread.
-#[derive(Debug)]
 pub struct Server {
+    address: Address,
+    is_inherited: bool,
+    site: Arc<Site>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -57,7 +60,7 @@ impl Server {
         hosts: &[HostName],
         manage: Arc<dyn Manage>,
     ) -> Result<Self, ListenError> {
-        let Listener { address, socket } = listener;
+        let Listener { address, is_inherited, socket } = listener;
         let at = address.clone();
         let failed = move |source: io::Error| ListenError::Io { address: at.clone(), source };
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -71,6 +74,7 @@ impl Server {
         };
         let site = Arc::new(Site::new(manage, hosts));
         let (stop, stopped) = oneshot::channel();
+        let served = Arc::clone(&site);
         let thread = std::thread::Builder::new()
             .name("weft-metrics".to_owned())
             .spawn(move || {
@@ -78,7 +82,7 @@ impl Server {
                 runtime.block_on(async {
                     tokio::select! {
                         _ = stopped => {}
-                        () = accept(socket, site) => {}
+                        () = accept(socket, served) => {}
                     }
                 });
                 // A snapshot may wait for the packet thread, whose end may wait for this thread.
@@ -86,7 +90,17 @@ impl Server {
             })
             .map_err(failed)?;
         tracing::info!(%address, "serving metrics");
-        Ok(Self { stop: Some(stop), thread: Some(thread) })
+        Ok(Self { address, is_inherited, site, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// Whether it serves where `config` says, or at a socket that the service manager made, which comes before.
+    pub fn is_at_place(&self, config: &MetricsConfig) -> bool {
+        self.is_inherited || config.address.as_ref() == Some(&self.address)
+    }
+
+    /// Changes which names requests may be for, from the next request on.
+    pub fn allow(&self, hosts: &[HostName]) {
+        self.site.allow(hosts);
     }
 }
 
@@ -156,7 +170,7 @@ where
             .timer(TokioTimer::new())
             .header_read_timeout(IDLE)
             .max_buf_size(MAX_HEAD)
-            .serve_connection(TokioIo::new(stream), answer);
+            .serve_connection(TokioIo::new(Impatient::new(stream)), answer);
         let mut connection = pin!(connection);
         tokio::select! {
             // What went wrong is the client's to notice.
@@ -165,5 +179,96 @@ where
         }
         connection.as_mut().graceful_shutdown();
         let _ = timeout(LAST_ANSWER, connection).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+
+    use super::*;
+    use crate::control::socket::ManageError;
+    use crate::status::{PeerReport, StatusReport};
+
+    /// A gateway with many peers.
+    struct Gateway;
+
+    impl Manage for Gateway {
+        fn status(&self) -> Result<StatusReport, ManageError> {
+            let peer = |i| PeerReport { public_key: format!("key{i}"), ..PeerReport::default() };
+            Ok(StatusReport { peers: (0..2000).map(peer).collect(), ..StatusReport::default() })
+        }
+
+        fn stop(&self) {}
+    }
+
+    /// Somebody who asked, and the end of the connection with him.
+    struct Client {
+        stream: DuplexStream,
+        served: tokio::task::JoinHandle<()>,
+    }
+
+    impl Client {
+        async fn ask(site: &Arc<Site>, path: &str) -> Self {
+            let (mut stream, other) = duplex(16 << 10);
+            let served = tokio::spawn(serve(other, Arc::clone(site)));
+            let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+            stream.write_all(request.as_bytes()).await.unwrap();
+            Self { stream, served }
+        }
+
+        async fn is_answered(&mut self) {
+            assert_eq!(self.stream.read_u8().await.unwrap(), b'H');
+        }
+
+        async fn rest(mut self) -> usize {
+            let mut rest = Vec::new();
+            self.stream.read_to_end(&mut rest).await.unwrap();
+            self.served.await.unwrap();
+            rest.len()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn large_answers_are_few_at_once_and_kept_for_nobody_who_takes_nothing() {
+        let site = Arc::new(Site::new(Arc::new(Gateway), Hosts::named(&[])));
+        let mut stuck = Vec::new();
+        for path in ["/metrics", "/status.json", "/metrics", "/status.json?peers=1000"] {
+            let mut client = Client::ask(&site, path).await;
+            client.is_answered().await;
+            stuck.push(client);
+        }
+        let mut next = Client::ask(&site, "/metrics").await;
+        let soon = Duration::from_secs(4);
+        assert!(timeout(soon, next.is_answered()).await.is_err(), "a fifth large answer was made");
+        // Small ones are made meanwhile.
+        for path in ["/metrics?peers=off", "/status.json?peers=100", "/healthz", "/"] {
+            let client = Client::ask(&site, path).await;
+            assert!(timeout(soon, client.rest()).await.is_ok(), "{path}");
+        }
+        next.is_answered().await;
+        let whole = next.rest().await;
+        assert!(whole > 1 << 19, "{whole}");
+        for client in stuck {
+            let taken = client.rest().await;
+            assert!(taken < 64 << 10, "{taken} bytes were kept for who took nothing");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_takes_an_answer_slowly_gets_all_of_it() {
+        let site = Arc::new(Site::new(Arc::new(Gateway), Hosts::named(&[])));
+        let mut client = Client::ask(&site, "/metrics").await;
+        let mut taken = 0;
+        let mut part = vec![0; 64 << 10];
+        loop {
+            sleep(Duration::from_secs(1)).await;
+            match client.stream.read(&mut part).await.unwrap() {
+                0 => break,
+                count => taken += count,
+            }
+        }
+        assert!(taken > 1 << 19, "{taken}");
+        client.served.await.unwrap();
     }
 }

@@ -1,6 +1,6 @@
 //! The daemon's part: a report from a snapshot of the packet thread, and from what the control thread knows.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::SocketAddr;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -42,6 +42,8 @@ pub struct Running {
     pub firewall: Vec<String>,
     /// What the configuration calls its peers.
     pub friendly_names: HashMap<PublicKey, String>,
+    /// Peers to which its file gives no endpoint: where they are is known from them alone, also after a restart.
+    pub without_endpoint: HashSet<PublicKey>,
     /// What the daemon itself has to say, as of steps that failed and were not worth ending for.
     pub findings: Vec<crate::finding::Finding>,
 }
@@ -91,6 +93,7 @@ impl Running {
             dns: Vec::new(),
             firewall: Vec::new(),
             friendly_names: HashMap::new(),
+            without_endpoint: HashSet::new(),
             findings: Vec::new(),
         }
     }
@@ -110,8 +113,12 @@ impl Running {
         let live: HashMap<PublicKey, &PeerSnapshot> =
             snapshot.peers.iter().map(|peer| (peer.public_key, peer)).collect();
         let peer = |peer: &ConfiguredPeer| {
-            let name = self.friendly_names.get(&peer.public_key);
-            report_of(peer, name, live.get(&peer.public_key).copied(), now)
+            let key = &peer.public_key;
+            PeerReport {
+                friendly_name: self.friendly_names.get(key).cloned(),
+                has_configured_endpoint: peer.endpoint.is_some() && !self.without_endpoint.contains(key),
+                ..report_of(peer, live.get(key).copied(), now)
+            }
         };
         let uptime_ms = milliseconds(now, self.since);
         StatusReport {
@@ -278,16 +285,10 @@ fn send_failure(failure: SendFailure, now: Instant) -> SendFailureReport {
 }
 
 /// A peer that does not take part, as while the interface has no key, is where it was said to be and did nothing.
-fn report_of(
-    peer: &ConfiguredPeer,
-    name: Option<&String>,
-    live: Option<&PeerSnapshot>,
-    now: Instant,
-) -> PeerReport {
+fn report_of(peer: &ConfiguredPeer, live: Option<&PeerSnapshot>, now: Instant) -> PeerReport {
     let endpoint = live.map_or(peer.endpoint, |live| live.endpoint);
     let at_rest = PeerReport {
         public_key: peer.public_key.to_string(),
-        friendly_name: name.cloned(),
         has_preshared_key: peer.has_preshared_key,
         endpoint: endpoint.map(|endpoint| endpoint.to_string()),
         persistent_keepalive: peer.persistent_keepalive,
@@ -321,6 +322,22 @@ mod tests {
 
     use super::*;
     use crate::dataplane::QueueDepths;
+
+    /// A packet thread that did nothing yet.
+    fn nothing_yet() -> Snapshot {
+        Snapshot {
+            udp: UdpStats::default(),
+            udp_features: UdpFeatures::default(),
+            tunnel: TunnelStats::default(),
+            drops: DropCounters::default(),
+            peers: Vec::new(),
+            tun: TunStatsSnapshot::default(),
+            tun_queues: Vec::new(),
+            queues: QueueDepths::default(),
+            times: Times::default(),
+            send_failure: None,
+        }
+    }
 
     #[test]
     fn a_report_has_what_the_threads_know_and_no_clock_of_its_own() {
@@ -364,16 +381,15 @@ mod tests {
                 received_bytes: 2,
                 staged_bytes: 9,
             }],
-            tun: TunStatsSnapshot::default(),
             tun_queues: vec![TunStatsSnapshot { bytes_read: 6, ..TunStatsSnapshot::default() }],
             queues: QueueDepths { control: 4, ..QueueDepths::default() },
-            times: Times::default(),
             send_failure: Some(SendFailure {
                 destination: "192.0.2.9:1".parse().unwrap(),
                 reason: DropReason::DatagramTooLong,
                 os_error: None,
                 at: since + Duration::from_secs(89),
             }),
+            ..nothing_yet()
         };
         // A minute and a half later, by a clock that was set back half a minute meanwhile.
         let report = running.report_at(
@@ -405,5 +421,54 @@ mod tests {
         };
         assert_eq!(report.drops, [drop]);
         assert_eq!(report.dropped_for(DropReason::NoPeer), 3);
+    }
+
+    #[test]
+    fn an_endpoint_that_a_peer_was_only_heard_from_is_not_a_configured_one() {
+        let [said, heard, carried_over] = [1, 2, 3].map(|byte| PublicKey::from_bytes([byte; 32]));
+        let peer = |public_key, endpoint: Option<&str>| ConfiguredPeer {
+            public_key,
+            endpoint: endpoint.map(|endpoint| endpoint.parse().unwrap()),
+            has_preshared_key: false,
+            persistent_keepalive: None,
+            limits: PeerLimits::default(),
+            allowed_ips: Vec::new(),
+        };
+        // A daemon goes on where the one before it left off: it knows where roaming peers were.
+        let address = Some("192.0.2.1:1");
+        let configured = Configured {
+            peers: vec![peer(said, address), peer(heard, None), peer(carried_over, address)],
+            ..Configured::default()
+        };
+        let running =
+            Running { without_endpoint: HashSet::from([heard, carried_over]), ..Running::new("wg0") };
+        let report = running.report(&configured, &nothing_yet());
+        let are_configured: Vec<bool> =
+            report.peers.iter().map(|peer| peer.has_configured_endpoint).collect();
+        assert_eq!(are_configured, [true, false, false]);
+    }
+
+    #[test]
+    fn the_start_by_the_wall_clock_never_changes() {
+        let (since, came_up_at) = (Instant::now(), Duration::from_nanos(2_000_000_000_000_900_000));
+        let since_wall_clock = UNIX_EPOCH + came_up_at;
+        let running = Running { since, since_wall_clock, ..Running::new("wg0") };
+        let start_after = |elapsed: Duration, wall_clock: SystemTime| {
+            let report =
+                running.report_at(since + elapsed, wall_clock, &Configured::default(), &nothing_yet());
+            report.start_unix_ms()
+        };
+        // The two clocks begin a millisecond at different moments.
+        for microseconds in [0, 50, 100, 150, 950, 1_000, 1_099, 1_100, 15_000_050, 15_000_999] {
+            let elapsed = Duration::from_micros(microseconds);
+            let start = start_after(elapsed, since_wall_clock + elapsed);
+            assert_eq!(start, 2_000_000_000_000, "{microseconds} us later");
+        }
+        // The clock was set forward by years, as at the first answer of a time server, or back.
+        let later = Duration::from_micros(90_000_050);
+        let set_forward = since_wall_clock + Duration::from_secs(300_000_000) + later;
+        assert_eq!(start_after(later, set_forward), 2_000_000_000_000);
+        let set_back = UNIX_EPOCH + Duration::from_micros(30_000_777);
+        assert_eq!(start_after(later, set_back), 2_000_000_000_000);
     }
 }

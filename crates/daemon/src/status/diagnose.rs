@@ -1,5 +1,7 @@
 //! What is wrong with an interface, told from its report, and by how much memory there is for its buffers.
 
+use std::cmp::Reverse;
+
 use weft_tunnel::DropReason;
 
 use super::explain::explain;
@@ -41,7 +43,7 @@ pub fn diagnose(report: &StatusReport) -> Vec<Finding> {
     offload(report, &mut findings);
     overflows(report, &mut findings);
     drops(report, &mut findings);
-    findings.sort_by_key(|finding| std::cmp::Reverse(finding.level));
+    findings.sort_by_key(|finding| Reverse(finding.level));
     findings
 }
 
@@ -62,23 +64,16 @@ fn interface(report: &StatusReport, findings: &mut Vec<Finding>) {
 }
 
 fn peers(report: &StatusReport, findings: &mut Vec<Finding>) {
-    let mut more = 0;
-    let mut named = 0;
-    for peer in &report.peers {
-        if let Some(finding) = about_peer(peer, report) {
-            if named < NAMED_PEERS {
-                named += 1;
-                findings.push(finding.about(peer.label()));
-            } else {
-                more += 1;
-            }
-        }
-    }
-    if more > 0 {
+    let of_peers = report.peers.iter().filter_map(|peer| Some((about_peer(peer, report)?, peer)));
+    let mut of_peers: Vec<(Finding, &PeerReport)> = of_peers.collect();
+    of_peers.sort_by_key(|(finding, _)| Reverse(finding.level));
+    let more = of_peers.split_off(of_peers.len().min(NAMED_PEERS));
+    findings.extend(of_peers.into_iter().map(|(finding, peer)| finding.about(peer.label())));
+    if let Some((worst, _)) = more.first() {
         findings.push(Finding::new(
             "more_peers",
-            Level::Warning,
-            format!("{more} more peers do not answer or never did"),
+            worst.level.min(Level::Warning),
+            format!("{} more peers do not answer or never did", more.len()),
         ));
     }
 }
@@ -98,7 +93,7 @@ fn about_peer(peer: &PeerReport, report: &StatusReport) -> Option<Finding> {
         (Some(endpoint), None) if peer.tx_bytes > 0 && report.uptime_ms >= FIRST_ANSWER_MS => Some(
             Finding::new(
                 "no_handshake",
-                Level::Problem,
+                level_of_silence(peer),
                 format!(
                     "no handshake yet: {} were sent to {endpoint}, and nothing came back{}",
                     bytes(peer.tx_bytes),
@@ -113,13 +108,16 @@ fn about_peer(peer: &PeerReport, report: &StatusReport) -> Option<Finding> {
         (_, Some(ms)) if ms > SESSION_MS + RETRIES_MS && wants_session(peer) => Some(
             Finding::new(
                 "stale_handshake",
-                Level::Problem,
+                level_of_silence(peer),
                 format!("the latest handshake was {} ago, and new ones get no answer{}", age(ms), waiting(peer)),
             )
-            .advise(
+            .advise(if is_to_be_reached(peer) {
                 "see that the peer still runs, that its address did not change (a name is resolved again by a \
-                 reload), and that the network is there",
-            ),
+                 reload), and that the network is there"
+            } else {
+                "if it sleeps or is elsewhere it comes back by itself; one that has to be there always needs an \
+                 Endpoint or PersistentKeepalive here, to be missed"
+            }),
         ),
         _ => None,
     }
@@ -130,10 +128,21 @@ fn wants_session(peer: &PeerReport) -> bool {
     peer.is_trying || peer.staged_bytes > 0 || peer.persistent_keepalive.is_some()
 }
 
-/// Whether a peer should have a session: something is wanted of it, and it can be asked. One without an endpoint has
-/// to begin itself.
+/// Whether it is weft's part to reach a peer. One that comes from wherever it is, as a telephone does, may sleep where it
+/// was last heard from, and what is sent to it gets no answer until it comes again by itself.
+fn is_to_be_reached(peer: &PeerReport) -> bool {
+    peer.persistent_keepalive.is_some() || peer.has_configured_endpoint
+}
+
+/// How bad it is that a peer does not answer.
+fn level_of_silence(peer: &PeerReport) -> Level {
+    if is_to_be_reached(peer) { Level::Problem } else { Level::Note }
+}
+
+/// Whether a peer should have a session: it is to be reached, something is wanted of it, and it can be asked. One
+/// without an endpoint has to begin itself.
 pub fn should_have_session(peer: &PeerReport) -> bool {
-    wants_session(peer) && peer.endpoint.is_some()
+    is_to_be_reached(peer) && wants_session(peer) && peer.endpoint.is_some()
 }
 
 /// Whether the peer has a session, as far as the age of its handshake tells.
@@ -192,7 +201,7 @@ fn sending(report: &StatusReport, findings: &mut Vec<Finding>) {
     let mark = if report.fw_mark == 0 { String::new() } else { format!(" mark {:#x}", report.fw_mark) };
     let finding = Finding::new(
         "no_route",
-        Level::Problem,
+        if peer.is_some_and(is_to_be_reached) { Level::Problem } else { Level::Warning },
         format!(
             "the kernel refused to send to {} {} ago: {}",
             failure.endpoint,

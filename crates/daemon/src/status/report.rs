@@ -156,7 +156,7 @@ pub struct TunnelReport {
     pub opened: u64,
     /// Handshakes that came through.
     pub handshakes: u64,
-    /// Times that handshakes were given up, after 90 s without one that came through.
+    /// Times that handshakes were given up: for 90 s none came through, and there was nothing new to send.
     pub handshakes_timed_out: u64,
     /// Handshake initiations sent.
     pub initiations_sent: u64,
@@ -262,6 +262,8 @@ pub struct PeerReport {
     pub has_preshared_key: bool,
     /// Where it is, as address and port.
     pub endpoint: Option<String>,
+    /// Whether the configuration says where it is, and not the peer alone by what it sent.
+    pub has_configured_endpoint: bool,
     /// Milliseconds since the last handshake came through.
     pub latest_handshake_ms: Option<u64>,
     /// Whether a handshake is wanted, and did not come through yet.
@@ -332,6 +334,14 @@ impl PeerReport {
 }
 
 impl StatusReport {
+    /// When the interface came up: milliseconds since 1970, by the wall clock of then. It is the same in every report,
+    /// to the millisecond, however the clock was set meanwhile: by that the two others differ from it.
+    pub fn start_unix_ms(&self) -> u64 {
+        let now = i128::from(self.unix_time_ms);
+        let start = now - i128::from(self.uptime_ms) - i128::from(self.clock_shift_ms);
+        u64::try_from(start).unwrap_or(0)
+    }
+
     /// Packets dropped for any reason.
     pub fn dropped(&self) -> u64 {
         self.drops.iter().map(|drop| drop.packets).sum()

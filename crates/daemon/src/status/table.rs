@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use comfy_table::{Cell, Color, ContentArrangement, Table, presets};
 
+use super::diagnose::should_have_session;
 use super::format::{age, bytes, rate};
 use super::report::{LimitReport, PeerReport, StatusReport};
 use crate::finding::{self, Finding};
@@ -244,11 +245,12 @@ fn peer_row(peer: &PeerReport) -> Vec<Cell> {
         Some(name) => format!("{name}\n{}", peer.public_key),
         None => peer.public_key.clone(),
     };
+    let trying = if should_have_session(peer) { Color::Red } else { Color::Yellow };
     let handshake = match peer.latest_handshake_ms {
         Some(ms) if ms < FRESH_MS => Cell::new(format!("{} ago", age(ms))).fg(Color::Green),
-        Some(ms) if peer.is_trying => Cell::new(format!("{} ago, trying", age(ms))).fg(Color::Red),
+        Some(ms) if peer.is_trying => Cell::new(format!("{} ago, trying", age(ms))).fg(trying),
         Some(ms) => Cell::new(format!("{} ago", age(ms))),
-        None if peer.is_trying => Cell::new("none yet, trying").fg(Color::Red),
+        None if peer.is_trying => Cell::new("none yet, trying").fg(trying),
         None => Cell::new("none yet").fg(Color::Yellow),
     };
     vec![

@@ -7,7 +7,7 @@ use ratatui::widgets::{Cell, Row, Table};
 
 use super::app::{App, Histories};
 use super::draw::coloured;
-use crate::status::{LimitReport, PeerReport, age, bytes, rate};
+use crate::status::{LimitReport, PeerReport, age, bytes, rate, should_have_session};
 
 /// A session that is used is younger.
 const FRESH_MS: u64 = 180_000;
@@ -130,11 +130,12 @@ fn limit(limit: &Option<LimitReport>) -> String {
 }
 
 fn handshake(app: &App, peer: &PeerReport) -> Cell<'static> {
+    let trying = if should_have_session(peer) { Color::Red } else { Color::Yellow };
     let (text, colour) = match peer.latest_handshake_ms {
         Some(ms) if ms < FRESH_MS => (age(ms), Color::Green),
-        Some(ms) if peer.is_trying => (age(ms), Color::Red),
+        Some(ms) if peer.is_trying => (age(ms), trying),
         Some(ms) => (age(ms), Color::Reset),
-        None if peer.is_trying => ("trying".to_owned(), Color::Red),
+        None if peer.is_trying => ("trying".to_owned(), trying),
         None => ("none yet".to_owned(), Color::Yellow),
     };
     Cell::from(text).style(coloured(app, colour))

@@ -24,7 +24,7 @@ use crate::config::{Config, Endpoint, InterfaceName};
 use crate::control::socket::{Client, Manage as _, ManageError, Reload, ReloadReport};
 use crate::control::{Control, Controller, DeviceChange, Managed, PeerChange, socket, uapi};
 use crate::host::{Host, Keep, Recording, Step};
-use crate::metrics::{self, MetricsConfig};
+use crate::metrics;
 use crate::network::{Change, Watch};
 use crate::resolve::{Resolver, Watched};
 use crate::runtime_dir::runtime_dir;
@@ -237,6 +237,8 @@ impl Supervisor {
         let running = &mut *guard;
         running.mtu = self.daemon.mtu();
         running.friendly_names = names;
+        let without_endpoint = self.config.peers.iter().filter(|peer| peer.endpoint.is_none());
+        running.without_endpoint = without_endpoint.map(|peer| peer.public_key).collect();
         for list in [&mut running.addresses, &mut running.routes, &mut running.dns, &mut running.firewall] {
             list.clear();
         }
@@ -321,17 +323,17 @@ impl Supervisor {
         metrics::Server::start(listener, hosts, Arc::<Managed>::clone(&self.managed))
     }
 
-    /// Serves metrics where the configuration says now. Where that cannot be, they stay where they were.
-    fn move_metrics(&mut self, before: &MetricsConfig) -> Result<(), metrics::ListenError> {
-        let now = self.config.interface.host.metrics.clone();
-        if now == *before {
-            return Ok(());
+    /// Serves metrics where the configuration says now. Where that cannot be, they stay where they were, and the next
+    /// reload tries again.
+    fn move_metrics(&mut self) -> Result<(), metrics::ListenError> {
+        let wanted = &self.config.interface.host.metrics;
+        if let Some(server) = &self.metrics {
+            server.allow(&wanted.hosts);
+            if server.is_at_place(wanted) {
+                return Ok(());
+            }
         }
-        if now.address == before.address {
-            // Its own place has to be free first.
-            self.metrics = None;
-        }
-        let listener = now.address.as_ref().map(metrics::Listener::open).transpose()?;
+        let listener = wanted.address.as_ref().map(metrics::Listener::open).transpose()?;
         self.metrics = listener.map(|listener| self.serve_metrics(listener)).transpose()?;
         Ok(())
     }
@@ -485,10 +487,9 @@ impl Supervisor {
 
     fn load(&mut self, reload: &Reload) -> Result<ReloadReport, ManageError> {
         let Self { daemon, config, controller, overrides, .. } = self;
-        let metrics = config.interface.host.metrics.clone();
         let (mut outcome, in_vain) = reload::reload(daemon, config, overrides, controller, reload)?;
         if !reload.dry_run {
-            if let Err(error) = self.move_metrics(&metrics) {
+            if let Err(error) = self.move_metrics() {
                 outcome.warnings.push(error.to_string());
             }
             self.daemon.keep_in_step(&self.config)?;

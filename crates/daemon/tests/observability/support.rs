@@ -1,7 +1,9 @@
 //! Two interfaces that run, and somebody who asks one of them over HTTP.
 
 use std::fmt::Write as _;
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsRawFd as _, RawFd};
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -14,6 +16,9 @@ pub(crate) const NAME: &str = "weft0";
 pub(crate) const PORT: u16 = 51820;
 /// Where metrics are served.
 pub(crate) const ADDRESS: &str = "127.0.0.1:9586";
+/// The first descriptor that a service manager hands over (sd_listen_fds(3)).
+const FIRST: RawFd = 3;
+
 /// One end of a tunnel: its namespace, its key, its file.
 pub(crate) struct End {
     pub(crate) namespace: Namespace,
@@ -110,7 +115,39 @@ impl End {
         let file = self.file();
         let words: Vec<&str> =
             ["up", file.to_str().unwrap()].into_iter().chain(arguments.iter().copied()).collect();
-        let process = Process::start(&self.namespace, self.weft(&words)).unwrap();
+        self.until_up(self.weft(&words))
+    }
+
+    /// The same with a socket for metrics that the service manager made (sd_listen_fds(3)).
+    #[track_caller]
+    pub(crate) fn up_with_socket(&self, conf: &str, listener: TcpListener) -> Process {
+        self.write(conf);
+        let weft = self.weft(&[]);
+        // Only a shell can put its own number into the environment of what it becomes.
+        let mut shell = self.namespace.command("sh");
+        shell
+            .args(["-c", "LISTEN_PID=$$ exec \"$@\"", "sh"])
+            .arg(weft.get_program())
+            .arg("up")
+            .arg(self.file());
+        shell
+            .env_remove("RUST_LOG")
+            .env_remove("JOURNAL_STREAM")
+            .env("WEFT_RUNTIME_DIR", self.directory.path());
+        shell.env("LISTEN_FDS", "1").env("LISTEN_FDNAMES", "metrics");
+        let place = move || {
+            // SAFETY: the socket lives as long as this, and nothing else in the child is needed at the number.
+            let placed = unsafe { libc::dup2(listener.as_raw_fd(), FIRST) };
+            if placed < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
+        };
+        // SAFETY: between fork and exec the closure only makes a system call.
+        unsafe { shell.pre_exec(place) };
+        self.until_up(shell)
+    }
+
+    #[track_caller]
+    fn until_up(&self, command: Command) -> Process {
+        let process = Process::start(&self.namespace, command).unwrap();
         let socket = self.directory.path().join(format!("{NAME}.sock"));
         wait_until("the interface is up", || {
             assert!(process.is_running(), "it ended:\n{}", process.log());

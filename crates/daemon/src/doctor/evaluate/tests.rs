@@ -227,7 +227,7 @@ fn a_full_tunnel_needs_src_valid_mark_where_sources_are_checked_strictly() {
 }
 
 #[test]
-fn nft_is_needed_by_full_tunnels_and_the_kill_switch() {
+fn nft_is_needed_by_full_tunnels_the_kill_switch_and_the_mss_clamp() {
     advice(&only(|facts, _| facts.nft = Some(false), "nft", Problem), "nftables");
     let unneeded = |facts: &mut Facts, wish: &mut Wish| {
         facts.nft = Some(false);
@@ -239,6 +239,11 @@ fn nft_is_needed_by_full_tunnels_and_the_kill_switch() {
         *wish = Wish { kill_switch: true, ..Wish::default() };
     };
     assert!(only(kill_switch, "nft", Problem).says.contains("kill switch"));
+    let mss_clamp = |facts: &mut Facts, wish: &mut Wish| {
+        facts.nft = Some(false);
+        *wish = Wish { mss_clamp: true, ..Wish::default() };
+    };
+    assert!(only(mss_clamp, "nft", Problem).says.contains("MSS clamp"));
 }
 
 #[test]

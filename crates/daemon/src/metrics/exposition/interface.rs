@@ -32,11 +32,10 @@ fn state(report: &StatusReport, writer: &mut Writer<'_>) -> fmt::Result {
         "The weft that runs the interface.",
         &[("version", &report.weft_version), ("os", std::env::consts::OS), ("arch", std::env::consts::ARCH)],
     )?;
-    let start_ms = report.unix_time_ms.saturating_sub(report.uptime_ms);
     writer.gauge(
         "weft_start_time_seconds",
-        "Unix time at which the interface came up.",
-        start_ms as f64 / 1000.0,
+        "Unix time at which the interface came up, by the clock of then.",
+        report.start_unix_ms() as f64 / 1000.0,
     )?;
     writer.gauge(
         "weft_ready",
@@ -99,7 +98,8 @@ fn tunnel(report: &StatusReport, writer: &mut Writer<'_>) -> fmt::Result {
     let refused = refused.map(|reason| (reason.label(), report.dropped_for(reason)));
     writer.counters(
         "weft_handshakes",
-        "Handshakes by outcome: completed, timed_out (given up after 90 s), or why a message of a peer was refused.",
+        "Handshakes by outcome: completed, timed_out (given up after 90 s without an answer and without anything new to \
+         send), or why a message of a peer was refused.",
         outcomes.into_iter().chain(refused).map(|(outcome, count)| (one("outcome", outcome), count)),
     )?;
     writer.counters(

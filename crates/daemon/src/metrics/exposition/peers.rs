@@ -26,7 +26,8 @@ pub(super) fn write(report: &StatusReport, writer: &mut Writer<'_>) -> fmt::Resu
     )?;
     writer.gauges(
         "weft_peer_expected",
-        "Whether the peer should have a session: it has a persistent keepalive, or something waits for it.",
+        "Whether the peer should have a session: it has a persistent keepalive, or an endpoint in the configuration and \
+         something to be sent.",
         peers().map(|peer| (labels(peer), u32::from(should_have_session(peer.0)))),
     )?;
     writer.gauges(

@@ -59,6 +59,21 @@ fn a_peer_has_the_metrics_that_dashboards_know() {
 }
 
 #[test]
+fn the_start_is_the_same_at_every_scrape() {
+    let start = |unix_time_ms, uptime_ms, clock_shift_ms| {
+        let report = StatusReport { unix_time_ms, uptime_ms, clock_shift_ms, ..report() };
+        let text = encode(Arc::new(report), false, Format::Classic);
+        let line = text.lines().find(|line| line.starts_with("weft_start_time_seconds{")).unwrap();
+        line.rsplit(' ').next().unwrap().to_owned()
+    };
+    assert_eq!(start(2_000_000_060_500, 60_000, 0), "2000000000.5");
+    // The two clocks begin a millisecond at different moments, and one of them was set.
+    assert_eq!(start(2_000_000_060_501, 60_000, 1), "2000000000.5");
+    assert_eq!(start(2_300_000_060_500, 60_000, 300_000_000_000), "2000000000.5");
+    assert_eq!(start(30_500, 60_000, -2_000_000_030_000), "2000000000.5");
+}
+
+#[test]
 fn a_limited_peer_has_its_limit_and_what_that_cost() {
     let labels = r#"{interface="wg0",public_key="KEY=",allowed_ips="10.0.0.0/24,fd00::/64",friendly_name="the \"one\" \\ only",direction="inbound"}"#;
     let lines = lines(Format::Classic);

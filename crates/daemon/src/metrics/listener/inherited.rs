@@ -31,12 +31,14 @@ impl Listener {
         }
         socket.set_nonblocking(true)?;
         let address = socket.local_addr()?;
-        if let Some(address) = address.as_socket() {
-            return Ok(Self { address: Address::Tcp(address), socket: ListenerSocket::Tcp(socket.into()) });
-        }
-        let path = address.as_pathname().unwrap_or_else(|| Path::new("")).to_owned();
-        let local = LocalListener { socket: socket.into(), file: None };
-        Ok(Self { address: Address::Unix(path), socket: ListenerSocket::Local(local) })
+        let (address, socket) = if let Some(address) = address.as_socket() {
+            (Address::Tcp(address), ListenerSocket::Tcp(socket.into()))
+        } else {
+            let path = address.as_pathname().unwrap_or_else(|| Path::new("")).to_owned();
+            let local = LocalListener { socket: socket.into(), file: None };
+            (Address::Unix(path), ListenerSocket::Local(local))
+        };
+        Ok(Self { address, is_inherited: true, socket })
     }
 }
 

@@ -13,6 +13,7 @@ fn well() -> StatusReport {
         peers: vec![PeerReport {
             public_key: "PEER".to_owned(),
             endpoint: Some("192.0.2.1:51820".to_owned()),
+            has_configured_endpoint: true,
             latest_handshake_ms: Some(60_000),
             tx_bytes: 1000,
             rx_bytes: 1000,
@@ -99,6 +100,53 @@ fn a_peer_that_went_silent_is_a_problem_only_while_something_is_wanted_of_it() {
 }
 
 #[test]
+fn a_client_that_sleeps_where_it_was_last_heard_from_keeps_no_interface_from_being_ready() {
+    // It roams, and somebody sent it something.
+    let roaming = |change: &dyn Fn(&mut PeerReport)| {
+        let mut report = well();
+        let peer = &mut report.peers[0];
+        (peer.has_configured_endpoint, peer.latest_handshake_ms) = (false, Some(600_000));
+        (peer.is_trying, peer.staged_bytes) = (true, 1400);
+        change(peer);
+        report.findings = diagnose(&report);
+        report
+    };
+    let asleep = roaming(&|_| {});
+    let finding = only(&asleep.findings, "stale_handshake", Level::Note);
+    assert!(finding.says.contains("10 min ago") && finding.says.contains("1.4 KiB wait"), "{finding:?}");
+    assert!(finding.advice.unwrap().contains("PersistentKeepalive"));
+    assert_eq!(unready(&asleep), [""; 0]);
+    assert!(!should_have_session(&asleep.peers[0]));
+    // Also after a restart, of which it did not hear yet.
+    let never = roaming(&|peer| peer.latest_handshake_ms = None);
+    only(&never.findings, "no_handshake", Level::Note);
+    assert_eq!(unready(&never), [""; 0]);
+    // It should have a session once somebody says so.
+    let with_keepalive = roaming(&|peer| peer.persistent_keepalive = Some(25));
+    let with_endpoint = roaming(&|peer| peer.has_configured_endpoint = true);
+    for expected in [with_keepalive, with_endpoint] {
+        only(&expected.findings, "stale_handshake", Level::Problem);
+        assert_eq!(unready(&expected).len(), 1);
+        assert!(should_have_session(&expected.peers[0]));
+    }
+}
+
+#[test]
+fn among_many_that_sleep_the_peer_that_is_missing_is_named() {
+    let mut report = well();
+    let peer = &mut report.peers[0];
+    (peer.has_configured_endpoint, peer.latest_handshake_ms, peer.is_trying) = (false, Some(600_000), true);
+    report.peers = vec![report.peers[0].clone(); 200];
+    let office = &mut report.peers[150];
+    (office.has_configured_endpoint, office.friendly_name) = (true, Some("office".to_owned()));
+    report.findings = diagnose(&report);
+    assert_eq!(report.findings[0].about.as_deref(), Some("office"));
+    assert!(report.findings[1..].iter().all(|finding| finding.level == Level::Note), "{:?}", report.findings);
+    assert!(report.findings.iter().any(|finding| finding.says.starts_with("195 more peers")));
+    assert_eq!(unready(&report).len(), 1);
+}
+
+#[test]
 fn a_peer_without_endpoint_matters_when_packets_for_it_are_dropped() {
     let waiting = |report: &mut StatusReport| {
         (report.peers[0].endpoint, report.peers[0].latest_handshake_ms) = (None, None);
@@ -139,6 +187,13 @@ fn sends_that_the_kernel_refuses_name_the_route_to_look_at() {
     let finding = only(&refused(5000, Some(60_000)), "no_route", Level::Problem);
     assert!(finding.says.contains("5 s ago: Network is unreachable"), "{finding:?}");
     assert!(finding.advice.unwrap().contains("ip route get 2001:db8::1 mark 0xca6c"));
+    let roaming = with(|report| {
+        dropped(report, DropReason::UdpSendFailed, 9, 0);
+        report.peers[0].has_configured_endpoint = false;
+        let endpoint = "192.0.2.1:51820".to_owned();
+        report.send_failure = Some(SendFailureReport { endpoint, ..SendFailureReport::default() });
+    });
+    only(&roaming, "no_route", Level::Warning);
     // It came through since, or it is long ago, or the peer is somewhere else.
     assert_eq!(refused(5000, Some(1000)), []);
     assert_eq!(refused(90_000, Some(100_000)), []);

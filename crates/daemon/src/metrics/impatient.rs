@@ -1,0 +1,75 @@
+//! A connection that ends once its client takes nothing: what an answer has in memory is not kept for who does not read.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Sleep, sleep};
+
+/// How long a client may take nothing of what is sent to it.
+const STUCK: Duration = Duration::from_secs(5);
+
+/// A stream whose writes fail once they were stuck for too long.
+pub(super) struct Impatient<S> {
+    stream: S,
+    /// While a write waits.
+    stuck: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S> Impatient<S> {
+    pub(super) fn new(stream: S) -> Self {
+        Self { stream, stuck: None }
+    }
+
+    fn judge<T>(&mut self, cx: &mut Context<'_>, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if outcome.is_ready() {
+            self.stuck = None;
+            return outcome;
+        }
+        let stuck = self.stuck.get_or_insert_with(|| Box::pin(sleep(STUCK)));
+        ready!(stuck.as_mut().poll(cx));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Impatient<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, into)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Impatient<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let outcome = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.judge(cx, outcome)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let outcome = Pin::new(&mut self.stream).poll_write_vectored(cx, parts);
+        self.judge(cx, outcome)
+    }
+
+    /// As the stream itself: a long answer is not copied where that can be avoided.
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let outcome = Pin::new(&mut self.stream).poll_flush(cx);
+        self.judge(cx, outcome)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
