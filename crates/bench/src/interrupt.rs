@@ -22,7 +22,7 @@ impl fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// Whether SIGINT or SIGTERM has come.
+/// Whether SIGINT, SIGTERM or SIGHUP has come.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Interrupt(Arc<AtomicBool>);
 

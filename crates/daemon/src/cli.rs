@@ -59,7 +59,7 @@ pub struct Cli {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Bring an interface up and run it until SIGTERM or Ctrl-C.
+    /// Bring an interface up and run it until SIGTERM, Ctrl-C, or the end of the terminal.
     Up(UpArgs),
     /// Run an interface for wg(8) to configure, in place of wireguard-go; `weft NAME` for short.
     Run(drop_in::RunArgs),

@@ -1,7 +1,7 @@
 //! `weft NAME`, in place of `wireguard-go NAME`: an interface that wg(8) gives its keys and peers.
 //!
-//! Addresses, routes and the link are left to others. It ends on SIGINT or SIGTERM, when its device is deleted, and
-//! when the file of its socket is removed, which is how wg-quick(8) ends it.
+//! Addresses, routes and the link are left to others. It ends on SIGINT, SIGTERM or SIGHUP, when its device is
+//! deleted, and when the file of its socket is removed, which is how wg-quick(8) ends it.
 
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};

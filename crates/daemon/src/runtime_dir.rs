@@ -1,7 +1,14 @@
 //! The directory of what belongs to running interfaces: control sockets, and what `weft down` needs to know.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
+
+#[cfg_attr(unix, path = "runtime_dir/unix.rs")]
+#[cfg_attr(not(unix), path = "runtime_dir/other.rs")]
+mod platform;
+
+pub(crate) use platform::open_lock;
 
 /// Where it is when nobody says otherwise.
 const DEFAULT: &str = "/run/weft";
@@ -9,12 +16,32 @@ const DEFAULT: &str = "/run/weft";
 pub const VARIABLE: &str = "WEFT_RUNTIME_DIR";
 /// What systemd sets for a unit with `RuntimeDirectory=` (systemd.exec(5)): absolute paths between colons.
 const SYSTEMD_VARIABLE: &str = "RUNTIME_DIRECTORY";
+/// The file in it that is locked while a daemon looks at the records of others and writes its own.
+const LOCK: &str = ".lock";
 
 /// `WEFT_RUNTIME_DIR`, else the first directory that systemd names in `RUNTIME_DIRECTORY`, else `/run/weft`.
 ///
 /// The directory need not be there.
 pub fn runtime_dir() -> PathBuf {
     chosen(std::env::var_os(VARIABLE), std::env::var_os(SYSTEMD_VARIABLE))
+}
+
+/// Makes the directory, unless it is there. Everybody may look into it, whatever the umask is.
+///
+/// The usual one is of the user that services run as, where there is such a user, also if root comes first: systemd gives
+/// the directory of a service to its user when it starts, with everything that is in it, unless it is that user's already
+/// (`RuntimeDirectory=`, systemd.exec(5)). Sockets and records of interfaces that root runs would not be root's any more.
+///
+/// # Errors
+/// When the system refuses to make it.
+pub fn make(path: &Path) -> io::Result<()> {
+    platform::make(path)?;
+    if path == Path::new(DEFAULT)
+        && let Err(error) = platform::give_to_services(path)
+    {
+        tracing::debug!(path = DEFAULT, %error, "cannot give the directory to the user of the services");
+    }
+    Ok(())
 }
 
 fn chosen(own: Option<OsString>, systemd: Option<OsString>) -> PathBuf {

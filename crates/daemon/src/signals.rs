@@ -3,8 +3,9 @@
 use std::io;
 use std::sync::mpsc;
 
-/// Calls `on_signal` with the signal's name when SIGINT or SIGTERM arrives (Ctrl-C on platforms without
-/// signals), on a thread of its own. A signal during the clean-up that follows is ignored.
+/// Calls `on_signal` with the signal's name when SIGINT, SIGTERM or SIGHUP (a terminal that closes) arrives (Ctrl-C on
+/// platforms without signals), on a thread of its own. A signal during the clean-up that follows is ignored, and so is
+/// SIGHUP where it was ignored when the program began.
 ///
 /// # Errors
 /// When the operating system refuses the handler or the thread.

@@ -93,7 +93,7 @@ impl From<UpError> for exit::Error {
     }
 }
 
-/// `weft up`: runs the interface that the arguments name until SIGINT or SIGTERM.
+/// `weft up`: runs the interface that the arguments name until SIGINT, SIGTERM or SIGHUP.
 ///
 /// # Errors
 /// Those of [`UpError`]; nothing is left behind.

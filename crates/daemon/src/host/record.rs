@@ -18,6 +18,7 @@ use super::platform::{self, Process};
 use super::step::Step;
 use crate::config::{Hook, InterfaceName, path_of};
 use crate::dns;
+use crate::runtime_dir;
 
 const VERSION: u32 = 1;
 /// Choosing a mark and writing it down takes no time; a command of the configuration never runs meanwhile.
@@ -87,12 +88,27 @@ impl Record {
 
     /// The record of an interface in a directory, if there is one.
     pub fn read(directory: &Path, interface: &InterfaceName) -> Result<Option<Self>, HostError> {
+        let believed =
+            |(record, is_others): (Self, bool)| if is_others { record.of_another_user() } else { record };
+        Ok(Self::look(directory, interface)?.map(believed))
+    }
+
+    /// The record as it stands there, and whether it is another user's.
+    fn look(directory: &Path, interface: &InterfaceName) -> Result<Option<(Self, bool)>, HostError> {
         let file = record_path(directory, interface);
         let advice =
             "see what it holds; if it is of no use, remove it, and the routes, rules and tables by hand";
         let failed = |error| HostError::State { action: "read", file: file.clone(), error, advice };
-        let text = match std::fs::read(&file) {
-            Ok(text) => text,
+        let read = || {
+            let mut options = OpenOptions::new();
+            platform::for_owner_only(options.read(true));
+            let mut opened = options.open(&file)?;
+            let mut text = Vec::new();
+            opened.read_to_end(&mut text)?;
+            io::Result::Ok((text, platform::other_owner(&opened).is_some()))
+        };
+        let (text, is_others) = match read() {
+            Ok(read) => read,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(failed(error)),
         };
@@ -100,8 +116,7 @@ impl Record {
         if record.version != VERSION {
             return Err(failed(io::Error::other(format!("it is of version {}", record.version))));
         }
-        let is_others = platform::other_owner(&file).is_some();
-        Ok(Some(if is_others { record.of_another_user() } else { record }))
+        Ok(Some((record, is_others)))
     }
 
     /// What may be believed of a record that another user could write, as the one that a service runs as: what concerns
@@ -133,7 +148,7 @@ impl Record {
             .filter_map(|entry| {
                 let path = entry.ok()?.path();
                 let name = path.file_name()?.to_str()?.strip_suffix(".json")?.parse().ok()?;
-                let record = Self::read(directory, &name).ok()??;
+                let (record, _) = Self::look(directory, &name).ok()??;
                 (name != *interface && record.mark != 0).then_some(record.mark)
             })
             .collect()
@@ -156,7 +171,7 @@ pub struct Owner {
 impl Owner {
     /// Takes the interface over; an error if a daemon runs it.
     pub fn claim(directory: &Path, interface: &InterfaceName) -> Result<Self, HostError> {
-        platform::make_directory(directory).map_err(|error| refused("create", directory, error))?;
+        runtime_dir::make(directory).map_err(|error| refused("create", directory, error))?;
         let path = lock_path(directory, interface);
         let start = Instant::now();
         loop {
@@ -192,21 +207,21 @@ impl Owner {
         let is_held = matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock));
         let process = is_held.then(|| signature_of(&lock)).flatten()?;
         // Nobody has somebody else's process ended by writing its number down.
-        platform::other_owner(&path).is_none_or(|owner| process.is_of(owner)).then_some(process)
+        platform::other_owner(&lock).is_none_or(|owner| process.is_of(owner)).then_some(process)
     }
 
     /// Keeps others from choosing a mark until the answer is dropped.
     pub(super) fn choose_alone(&self) -> Result<File, HostError> {
-        let path = self.directory.join(".lock");
-        let lock = open_lock(&path).map_err(|error| refused("open", &path, error))?;
+        let path = &self.directory;
+        let lock = runtime_dir::open_lock(path).map_err(|error| refused("open the lock of", path, error))?;
         let start = Instant::now();
         while let Err(error) = lock.try_lock() {
             match error {
                 TryLockError::WouldBlock if start.elapsed() < PATIENCE => std::thread::sleep(TICK),
                 TryLockError::WouldBlock => {
-                    return Err(refused("lock", &path, io::ErrorKind::TimedOut.into()));
+                    return Err(refused("lock", path, io::ErrorKind::TimedOut.into()));
                 }
-                TryLockError::Error(error) => return Err(refused("lock", &path, error)),
+                TryLockError::Error(error) => return Err(refused("lock", path, error)),
             }
         }
         Ok(lock)
@@ -359,6 +374,17 @@ mod tests {
         let believed = record.of_another_user();
         assert_eq!((believed.down, believed.file), (vec![], None));
         assert_eq!(believed.steps, [address, sysctl(SRC_VALID_MARK, "0")]);
+    }
+
+    #[test]
+    fn a_link_in_place_of_a_record_is_not_followed() {
+        let directory = tempfile::tempdir().unwrap();
+        let elsewhere = tempfile::tempdir().unwrap();
+        let owner = Owner::claim(elsewhere.path(), &name()).unwrap();
+        owner.write(&Record::new(&name())).unwrap();
+        let record = record_path(elsewhere.path(), &name());
+        std::os::unix::fs::symlink(record, record_path(directory.path(), &name())).unwrap();
+        assert!(matches!(Record::read(directory.path(), &name()), Err(HostError::State { .. })));
     }
 
     #[test]

@@ -21,6 +21,7 @@ mod crash;
 mod dns;
 mod dry_run;
 mod full_tunnel;
+mod hang_up;
 mod hooks;
 mod reload;
 mod save;

@@ -6,6 +6,16 @@ is() { [ "$1" = "$2" ] || { say "is '$1', and not '$2' ${3:-}"; return 1; }; }
 there() { for path in "$@"; do [ -e "$path" ] || { say "$path is not there"; return 1; }; done; }
 gone() { for path in "$@"; do if [ -e "$path" ] || [ -L "$path" ]; then say "$path is there"; return 1; fi; done; }
 refuse() { if "$@" >&2; then say "this should have failed: $*"; return 1; fi; }
+# wait_for COMMAND…: until it succeeds.
+wait_for() {
+    local tries
+    for tries in {1..500}; do
+        if "$@" >/dev/null 2>&1; then return 0; fi
+        sleep 0.02
+    done
+    say "waited in vain for: $*"
+    return 1
+}
 mode() { stat -c '%A %U:%G' "$1"; }
 enabled() { find /etc/systemd -name '*weft*'; }
 

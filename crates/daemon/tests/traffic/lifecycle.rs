@@ -15,7 +15,7 @@ fn a_signal_ends_it_and_nothing_is_left() {
     let Some(ends) = Ends::new("a_signal_ends_it_and_nothing_is_left", 1500) else { return };
     let before = Traces::of(&ends.a);
     for tun_threads in THREADS {
-        for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
             let (conf, _) = Conf::pair(Family::V6);
             let weft = WeftProcess::up(&ends.a, &conf, &["--tun-threads", tun_threads]);
             assert!(links_of(&ends.a).iter().any(|(name, _, is_up)| name == NAME && *is_up));

@@ -18,6 +18,7 @@ use super::line::{
     Answer, Done, Kind, LineBuffer, MAX_REQUEST, Request, RequestVersion, WireError, decode, to_line,
 };
 use super::{Manage, ManageError, Reload, VERSION, capture};
+use crate::runtime_dir;
 
 /// Clients at once; more wait.
 const CLIENTS: usize = 8;
@@ -44,6 +45,11 @@ impl Server {
     /// Those of [`ListenError`].
     pub fn start(path: &Path, manage: Arc<dyn Manage>) -> Result<Self, ListenError> {
         let failed = |action| move |source| ListenError::Io { action, path: path.to_owned(), source };
+        if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
+            let failed =
+                |source| ListenError::Io { action: "make the directory", path: directory.to_owned(), source };
+            runtime_dir::make(directory).map_err(failed)?;
+        }
         let (listener, file) = listener::listen(path, 0o700)?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()

@@ -1,23 +1,19 @@
 //! Files and processes, as Unix has them.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
-
-/// Makes a directory that everybody may look into, unless it is there.
-pub(in crate::host) fn make_directory(path: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o755).create(path)
-}
 
 /// Only the owner may use a file that is made thereby, and a link is not followed: the directory may be another user's.
 pub(in crate::host) fn for_owner_only(options: &mut OpenOptions) {
     options.mode(0o600).custom_flags(libc::O_NOFOLLOW);
 }
 
-/// The user that a file belongs to, if that is not the one that this process acts for.
-pub(in crate::host) fn other_owner(path: &Path) -> Option<u32> {
-    let owner = std::fs::symlink_metadata(path).ok()?.uid();
+/// The user that an open file belongs to, if that is not the one that this process acts for. Its name says nothing: in
+/// another user's directory it may be that of another file by now.
+pub(in crate::host) fn other_owner(file: &File) -> Option<u32> {
+    let owner = file.metadata().ok()?.uid();
     (owner != nix::unistd::geteuid().as_raw()).then_some(owner)
 }
 

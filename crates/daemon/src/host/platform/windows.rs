@@ -4,16 +4,11 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::Path;
 
-/// Makes a directory, unless it is there.
-pub(in crate::host) fn make_directory(path: &Path) -> io::Result<()> {
-    std::fs::create_dir_all(path)
-}
-
 /// The directory decides.
 pub(in crate::host) fn for_owner_only(_: &mut OpenOptions) {}
 
 /// The directory decides that as well.
-pub(in crate::host) fn other_owner(_: &Path) -> Option<u32> {
+pub(in crate::host) fn other_owner(_: &File) -> Option<u32> {
     None
 }
 

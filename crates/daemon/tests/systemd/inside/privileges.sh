@@ -94,18 +94,64 @@ CONF
     mv /etc/resolv.conf /tmp/s/resolv.conf
     echo "nameserver 192.0.2.53" >/etc/resolv.conf
     before=$(cat /etc/resolv.conf)
+    # What an instance without root could have left for root to do stays its own.
+    install -o weft -g weft -m 600 /dev/null /run/weft/planted.json
     systemctl start weft@root
     grep -q 10.13.0.53 /etc/resolv.conf
     test -e /etc/wireguard/made-by-root
+    is "$(stat -c %U /run/weft/planted.json)" weft "the owner of what another user made"
+    rm /run/weft/planted.json
+    shared_with_root
+    # What root has done is taken back after a crash, on its own word.
+    local process
+    process=$(pid weft@root)
+    rm /etc/wireguard/made-by-root
+    touch /etc/wireguard/made-by-root
+    kill -KILL "$process"
+    wait_for 30 has_come_back weft@root "$process"
+    is "$(stat -c %a /etc/wireguard/made-by-root)" 600 "removed and made again"
+    journal weft@root | absent "another user's" "a record that is not believed"
     systemctl stop weft@root
     is "$(show Result weft@root)" success
     is "$(cat /etc/resolv.conf)" "$before"
     refuse test -e /etc/wireguard/made-by-root
     rm /etc/resolv.conf
     mv /tmp/s/resolv.conf /etc/resolv.conf
-    # The directory is the user's again as soon as that runs an interface.
-    systemctl restart weft@wg0
+    # The other way round: root is the first to need the directory.
+    systemctl stop weft@wg0
+    is "$(show Result weft@wg0)" success
+    is "$(ls -A /run/weft)" .lock "in /run/weft"
+    rm -r /run/weft
+    systemctl start weft@root
+    is "$(stat -c '%U:%G %a' /run/weft)" "weft:weft 755" "although weft@root has another umask"
+    systemctl start weft@wg0
+    shared_with_root
+    systemctl stop weft@root
+    is "$(ls -A /run/weft | grep root || true)" "" "in /run/weft"
+    wait_for 20 through
 }
+
+# weft@root runs beside weft@wg0, in one directory: each keeps what is its own, and is managed as if it was alone.
+shared_with_root() {
+    local instance
+    each_has_its_own
+    for instance in wg0 root; do
+        systemctl reload weft@$instance
+        systemctl restart weft@$instance
+        weft status $instance >&2
+        each_has_its_own
+    done
+}
+each_has_its_own() {
+    local file
+    is "$(stat -c '%U:%G %a' /run/weft)" "weft:weft 755"
+    is "$(stat -c %U /run/weft/.lock)" weft
+    for file in json lock sock; do
+        is "$(stat -c %U "/run/weft/root.$file")" root "the owner of root.$file"
+        is "$(stat -c %U "/run/weft/wg0.$file")" weft "the owner of wg0.$file"
+    done
+}
+has_come_back() { [ "$(pid "$1")" != "$2" ] && [ "$(show ActiveState "$1")" = active ]; }
 
 ports_below_1024_need_one_capability_more() {
     printf '[Interface]\nPrivateKey = %s\nListenPort = 500\n' "$(cat /tmp/s/third.key)" | private /etc/wireguard/low.conf
