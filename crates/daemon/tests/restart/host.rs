@@ -72,3 +72,28 @@ fn a_kill_switch_holds_when_the_next_start_fails() {
     world.weft_ok(&["down", NAME]);
     assert_eq!(world.filter(), "");
 }
+
+#[test]
+fn a_kill_switch_holds_until_a_service_whose_device_was_deleted_is_up_again() {
+    let test = "a_kill_switch_holds_until_a_service_whose_device_was_deleted_is_up_again";
+    if !installed(test, &["nft"]) {
+        return;
+    }
+    let Some(mut world) = World::up(test, &full_tunnel("# weft: KillSwitch = on"), &file_of_b()) else {
+        return;
+    };
+    world.stream(1).end();
+    let filter = world.filter();
+    let mark = world.weft_ok(&["show", NAME, "fwmark"]);
+    world.ip("link del weft0");
+    assert!(!world.wait().success(), "so that it is started again");
+    assert_eq!(world.filter(), filter);
+    world.stop_post();
+    assert_eq!(world.filter(), filter);
+    world.start();
+    assert_eq!(world.filter(), filter);
+    assert_eq!(world.weft_ok(&["show", NAME, "fwmark"]), mark);
+    world.stream(1).end();
+    world.stop();
+    assert_eq!(world.filter(), "");
+}
