@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal as _};
 
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::ParseError;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
@@ -51,7 +52,7 @@ pub fn init(
         (None, Some(filter)) => (filter.as_str(), EnvFilter::DEFAULT_ENV),
         (None, None) => (default, "the default"),
     };
-    let filter = EnvFilter::builder().parse(filter).map_err(|reason| InvalidFilter {
+    let filter = parse(filter).map_err(|reason| InvalidFilter {
         filter: filter.to_owned(),
         origin,
         reason: reason.to_string(),
@@ -73,7 +74,59 @@ pub fn init(
     Ok(())
 }
 
+/// What `filter` lets through. Of boringtun that is nothing unless it is named: it warns of each handshake that is tried
+/// again and calls it an error when a peer has gone, without a word of which peer, and weft tells what matters of that
+/// itself.
+fn parse(filter: &str) -> Result<EnvFilter, ParseError> {
+    // Later directives win.
+    EnvFilter::builder().parse(format!("boringtun=off,{filter}"))
+}
+
 /// Colours are for a terminal, unless NO_COLOR is set to anything (no-color.org).
 fn is_coloured() -> bool {
     io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Which of three lines come through.
+    fn logged(filter: &str) -> [bool; 3] {
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let builder = tracing_subscriber::fmt().with_env_filter(parse(filter).unwrap());
+        tracing::subscriber::with_default(builder.with_writer(move || writer.clone()).finish(), || {
+            tracing::info!("of weft");
+            tracing::debug!("in detail");
+            tracing::error!(target: "boringtun::noise::timers", "of boringtun");
+        });
+        let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        ["of weft", "in detail", "of boringtun"].map(|line| text.contains(line))
+    }
+
+    #[test]
+    fn boringtun_says_nothing_unless_it_is_asked() {
+        assert_eq!(logged("info"), [true, false, false]);
+        assert_eq!(logged("debug"), [true, true, false]);
+        assert_eq!(logged("info,boringtun=debug"), [true, false, true]);
+        assert_eq!(logged("boringtun=debug"), [false, false, true]);
+        assert!(parse("weft=loud").is_err());
+    }
 }
