@@ -27,6 +27,8 @@ pub use recording::Recording;
 const TURN: Duration = Duration::from_millis(500);
 /// How long the daemon may take to send what was seen before the end.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a reader that takes nothing is waited for once the capture is to end.
+const UNREAD: Duration = Duration::from_secs(3);
 
 /// Why there is no capture.
 #[derive(Debug, thiserror::Error)]
@@ -77,8 +79,8 @@ pub fn run(args: &CaptureArgs) -> Result<(), Error> {
         CaptureRequest { peer: args.peer.clone(), stage: args.stage, snap_bytes: Some(args.snaplen) };
     let packets = Client::connect(&name)?.capture(&request)?;
     // Not before the daemon agreed: a file that is there may be wanted.
-    let out: Box<dyn Write> =
-        if is_stdout { Box::new(io::stdout().lock()) } else { Box::new(create(&args.write)?) };
+    let out = if is_stdout { Output::stdout() } else { create(&args.write).and_then(Output::of) };
+    let out = out.map_err(|source| CaptureError::Write { path: args.write.clone(), source })?;
     let signals = Arc::new(AtomicU32::new(0));
     let (on_signal, stopper) = (Arc::clone(&signals), packets.stopper().map_err(CaptureError::Signals)?);
     let watched = signals::watch(move |_| {
@@ -88,12 +90,13 @@ pub fn run(args: &CaptureArgs) -> Result<(), Error> {
     watched.map_err(CaptureError::Signals)?;
     let mut writer = Writer { out, path: &args.write, count: args.count, written: 0, dropped: 0 };
     let until = args.seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds.into()));
-    let end = copy(packets, &mut writer, until, &signals)?;
+    let end = copy(packets, &mut writer, &Wish { until, signals: &signals })?;
     let Writer { written, dropped, .. } = writer;
     let why = match end {
         End::Asked => "",
         End::Daemon => "; the interface went down",
         End::Silent => "; the daemon does not answer any more",
+        End::Unread => "; who reads them does not go on, and got not all of them",
     };
     let slow = if dropped > 0 { " (they were read too slowly)" } else { "" };
     // Where the output is, a line of ours must not be; there is nowhere left to tell it if this fails.
@@ -128,16 +131,18 @@ fn the_one_that_runs() -> Result<InterfaceName, Error> {
 }
 
 /// What passes through a tunnel is nobody else's business.
-fn create(path: &Path) -> Result<File, CaptureError> {
+fn create(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true);
     platform::for_the_owner(&mut options);
-    options.open(path).map_err(|source| CaptureError::Write { path: path.to_owned(), source })
+    options.open(path)
 }
 
 #[cfg_attr(unix, path = "capture/unix.rs")]
 #[cfg_attr(not(unix), path = "capture/other.rs")]
 mod platform;
+
+use platform::Output;
 
 /// Why it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,11 +153,41 @@ enum End {
     Daemon,
     /// The daemon did not answer to the wish to end.
     Silent,
+    /// Whoever reads what is written did not take all of it.
+    Unread,
+}
+
+/// Who wishes it to end.
+struct Wish<'a> {
+    until: Option<Instant>,
+    /// How many came; the first has told the daemon already.
+    signals: &'a AtomicU32,
+}
+
+impl Wish<'_> {
+    fn signals(&self) -> u32 {
+        self.signals.load(Ordering::Relaxed)
+    }
+
+    fn is_there(&self, now: Instant) -> bool {
+        self.signals() > 0 || self.until.is_some_and(|until| until <= now)
+    }
+}
+
+/// How writing went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Written {
+    /// So many bytes were whole blocks, and they are written.
+    All(usize),
+    /// Nobody reads any more.
+    Abandoned,
+    /// A reader stands still, and the capture is to end.
+    Stuck,
 }
 
 /// The file, and what went into it.
 struct Writer<'a> {
-    out: Box<dyn Write>,
+    out: Output,
     path: &'a Path,
     count: Option<u64>,
     written: u64,
@@ -160,8 +195,8 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Writes the whole blocks in `bytes`, and gives how many bytes they were; `None`: nobody reads on.
-    fn write_blocks(&mut self, bytes: &[u8]) -> Result<Option<usize>, CaptureError> {
+    /// Writes the whole blocks in `bytes`.
+    fn write_blocks(&mut self, bytes: &[u8], wish: &Wish<'_>) -> Result<Written, CaptureError> {
         let mut done = 0;
         let mut chosen = Vec::with_capacity(bytes.len());
         while let Some(block) = pcapng::first_block(&bytes[done..])? {
@@ -174,11 +209,31 @@ impl Writer<'_> {
             }
             chosen.extend_from_slice(block.bytes);
         }
-        match self.out.write_all(&chosen).and_then(|()| self.out.flush()) {
-            Ok(()) => Ok(Some(done)),
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(None),
+        match self.write_all(&chosen, wish) {
+            Ok(true) => Ok(Written::All(done)),
+            Ok(false) => Ok(Written::Stuck),
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Written::Abandoned),
             Err(source) => Err(CaptureError::Write { path: self.path.to_owned(), source }),
         }
+    }
+
+    /// Gives whether all of it was taken. A reader is waited for as long as nobody wishes the end.
+    fn write_all(&mut self, mut bytes: &[u8], wish: &Wish<'_>) -> io::Result<bool> {
+        let mut stuck_since = None;
+        while !bytes.is_empty() {
+            let count = self.out.write(bytes, TURN)?;
+            bytes = &bytes[count..];
+            let now = Instant::now();
+            if count > 0 || !(self.is_full() || wish.is_there(now)) {
+                stuck_since = None;
+            } else if now - *stuck_since.get_or_insert(now) >= UNREAD {
+                return Ok(false);
+            }
+            if wish.signals() > 1 {
+                return Ok(bytes.is_empty());
+            }
+        }
+        Ok(true)
     }
 
     fn is_full(&self) -> bool {
@@ -187,40 +242,35 @@ impl Writer<'_> {
 }
 
 /// Copies until the daemon sends no more, which it is asked for at a limit; a signal has asked already.
-fn copy(
-    mut packets: PacketStream,
-    writer: &mut Writer<'_>,
-    until: Option<Instant>,
-    signals: &AtomicU32,
-) -> Result<End, Error> {
+fn copy(mut packets: PacketStream, writer: &mut Writer<'_>, wish: &Wish<'_>) -> Result<End, Error> {
     let mut given_up_at = None;
     let mut pending = packets.take_rest();
+    let mut has_ended = false;
     loop {
-        match writer.write_blocks(&pending)? {
-            Some(done) => drop(pending.drain(..done)),
-            None => return Ok(End::Asked),
+        match writer.write_blocks(&pending, wish)? {
+            Written::All(done) => drop(pending.drain(..done)),
+            Written::Abandoned => return Ok(End::Asked),
+            Written::Stuck => return Ok(End::Unread),
+        }
+        if has_ended {
+            let was_asked = given_up_at.is_some() || wish.signals() > 0;
+            return Ok(if was_asked { End::Asked } else { End::Daemon });
         }
         let now = Instant::now();
-        let asked = signals.load(Ordering::Relaxed);
-        if given_up_at.is_none() && (asked > 0 || writer.is_full() || until.is_some_and(|until| until <= now))
-        {
+        if given_up_at.is_none() && (writer.is_full() || wish.is_there(now)) {
             packets.stop();
             given_up_at = Some(now + PATIENCE);
         }
-        if asked > 1 || given_up_at.is_some_and(|at| at <= now) {
+        if wish.signals() > 1 || given_up_at.is_some_and(|at| at <= now) {
             return Ok(End::Silent);
         }
-        let wait = until.filter(|_| given_up_at.is_none()).map_or(TURN, |until| TURN.min(until - now));
+        let wait = wish.until.filter(|_| given_up_at.is_none()).map_or(TURN, |until| TURN.min(until - now));
         match packets.read(&mut pending, wait)? {
-            Received::Bytes | Received::Nothing => {}
-            Received::End if given_up_at.is_some() || signals.load(Ordering::Relaxed) > 0 => {
-                writer.write_blocks(&pending)?;
-                return Ok(End::Asked);
-            }
-            Received::End => {
-                writer.write_blocks(&pending)?;
-                return Ok(End::Daemon);
-            }
+            Received::Bytes => {}
+            // A write would tell, but there is nothing to write.
+            Received::Nothing if writer.out.is_abandoned() => return Ok(End::Asked),
+            Received::Nothing => {}
+            Received::End => has_ended = true,
         }
     }
 }

@@ -1,9 +1,102 @@
-//! Rights of a new file.
+//! Where a capture goes, with a reader that may stand still or be gone, and the rights of a new file.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+/// What a pipe takes without waiting once it takes anything.
+const PART: usize = libc::PIPE_BUF;
 
 /// Nobody but the owner may read or write a file that is made.
 pub(super) fn for_the_owner(options: &mut OpenOptions) {
     options.mode(0o600);
+}
+
+/// A file, or something with a reader at its other end.
+pub(super) struct Output {
+    file: File,
+    has_reader: bool,
+}
+
+impl Output {
+    pub(super) fn stdout() -> io::Result<Self> {
+        Self::of(io::stdout().as_fd().try_clone_to_owned()?.into())
+    }
+
+    pub(super) fn of(file: File) -> io::Result<Self> {
+        let has_reader = !file.metadata()?.is_file();
+        Ok(Self { file, has_reader })
+    }
+
+    /// Writes as much as is taken at once, and gives how much it was; nothing if nothing was within `wait`.
+    pub(super) fn write(&mut self, bytes: &[u8], wait: Duration) -> io::Result<usize> {
+        let part = if self.has_reader { &bytes[..bytes.len().min(PART)] } else { bytes };
+        if self.has_reader && self.poll(PollFlags::POLLOUT, wait)?.is_empty() {
+            return Ok(0);
+        }
+        match self.file.write(part) {
+            Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => {
+                Ok(0)
+            }
+            result => result,
+        }
+    }
+
+    /// Whether nobody will ever read what is written.
+    pub(super) fn is_abandoned(&self) -> bool {
+        let gone = PollFlags::POLLERR | PollFlags::POLLHUP;
+        // One that cannot be asked tells at the next write.
+        self.has_reader
+            && self.poll(PollFlags::empty(), Duration::ZERO).is_ok_and(|flags| flags.intersects(gone))
+    }
+
+    fn poll(&self, events: PollFlags, wait: Duration) -> io::Result<PollFlags> {
+        let mut descriptors = [PollFd::new(self.file.as_fd(), events)];
+        match poll(&mut descriptors, PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX)) {
+            Ok(_) => Ok(descriptors[0].revents().unwrap_or(PollFlags::empty())),
+            Err(nix::errno::Errno::EINTR) => Ok(PollFlags::empty()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use super::*;
+
+    /// Longer than a test may take.
+    const LONG: Duration = Duration::from_secs(600);
+
+    #[test]
+    fn a_pipe_that_is_full_takes_nothing_and_holds_nobody_up() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let mut output = Output::of(File::from(std::os::fd::OwnedFd::from(writer))).unwrap();
+        let mut written = 0;
+        loop {
+            match output.write(&[7; 100_000], Duration::ZERO).unwrap() {
+                0 => break,
+                count => written += count,
+            }
+        }
+        assert!(written >= PART);
+        assert!(!output.is_abandoned());
+        reader.read_exact(&mut vec![0; written]).unwrap();
+        assert_eq!(output.write(b"and on", LONG).unwrap(), 6);
+        drop(reader);
+        assert!(output.is_abandoned());
+        assert_eq!(output.write(b"on", LONG).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    }
+
+    #[test]
+    fn a_file_takes_everything_and_is_never_abandoned() {
+        let mut output = Output::of(tempfile::tempfile().unwrap()).unwrap();
+        assert_eq!(output.write(&[7; 100_000], Duration::ZERO).unwrap(), 100_000);
+        assert!(!output.is_abandoned());
+    }
 }

@@ -183,6 +183,7 @@ mod tests {
         let silent = |name: &str| PeerReport {
             friendly_name: Some(name.into()),
             endpoint: Some("192.0.2.1:51820".into()),
+            has_configured_endpoint: true,
             tx_bytes: 148,
             ..peer(None)
         };

@@ -1,7 +1,8 @@
 //! `weft capture` on tunnels that carry traffic, its files read by tshark.
 
-use std::io::Read as _;
+use std::io::{PipeReader, Read as _};
 use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -253,6 +254,63 @@ fn a_reader_that_does_not_read_loses_packets_of_the_capture_and_none_of_the_tunn
         2,
         "the last word of both interfaces"
     );
+    world.stop();
+}
+
+/// A capture whose output nobody reads, and which waits for that.
+fn stuck(world: &World, arguments: &[&str]) -> (Capturing, PipeReader) {
+    let (reader, writer) = std::io::pipe().unwrap();
+    let mut command = world.a.command(&["capture", NAME, "-w", "-"]);
+    command.args(arguments).stdin(Stdio::null()).stdout(writer).stderr(Stdio::piped());
+    let capturing = Capturing { child: command.spawn().unwrap() };
+    drop(command);
+    let unread = || {
+        let mut count = 0;
+        // SAFETY: the kernel writes one number to where it is told.
+        assert_eq!(unsafe { libc::ioctl(reader.as_raw_fd(), libc::FIONREAD, &raw mut count) }, 0);
+        count
+    };
+    wait_until("the file begins", || (unread() > 0).then_some(()));
+    wait_until("the pipe is full", || {
+        let before = unread();
+        world.stream(1 << 20);
+        (unread() == before).then_some(())
+    });
+    (capturing, reader)
+}
+
+#[test]
+fn a_capture_whose_reader_stands_still_ends_when_it_is_told_to() {
+    let test = "a_capture_whose_reader_stands_still_ends_when_it_is_told_to";
+    let _alone = alone();
+    let Some(world) = World::new(test, Family::V4) else { return };
+    let (interrupted, _reader) = stuck(&world, &[]);
+    interrupted.interrupt();
+    let said = interrupted.end();
+    assert!(said.contains(" packets captured") && said.contains("got not all of them"), "{said}");
+    // By itself.
+    let (timed, _reader) = stuck(&world, &["--seconds", "5"]);
+    let said = timed.end();
+    assert!(said.contains("got not all of them"), "{said}");
+    world.stop();
+}
+
+#[test]
+fn a_capture_whose_reader_is_gone_ends_though_there_is_nothing_to_write() {
+    let test = "a_capture_whose_reader_is_gone_ends_though_there_is_nothing_to_write";
+    let Some(world) = World::new(test, Family::V4) else { return };
+    // Nothing passes of this peer.
+    let mut capturing = Capturing::start(&world.a, &[NAME, "-w", "-", "--peer", &world.key_of_b]);
+    let mut stdout = capturing.child.stdout.take().unwrap();
+    // The head of the file, and both interfaces.
+    for _ in 0..3 {
+        let mut begun = [0; 8];
+        stdout.read_exact(&mut begun).unwrap();
+        let len = u32::from_le_bytes(*begun.last_chunk().unwrap()) as usize;
+        stdout.read_exact(&mut vec![0; len - begun.len()]).unwrap();
+    }
+    drop(stdout);
+    assert!(capturing.end().contains(" 0 packets captured"));
     world.stop();
 }
 
