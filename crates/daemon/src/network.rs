@@ -32,6 +32,8 @@ pub struct Change {
     pub missed: bool,
     /// The machine slept, and its clocks stood still for so long.
     pub slept: Option<Duration>,
+    /// The wall clock was set forward by so much.
+    pub clock_set_forward: Option<Duration>,
     /// The own device has another MTU.
     pub device_mtu: Option<u32>,
     /// The own device was deleted.
@@ -57,13 +59,18 @@ impl Change {
         self.routes |= later.routes;
         self.links |= later.links;
         self.missed |= later.missed;
-        self.slept = match (self.slept, later.slept) {
-            (Some(before), Some(later)) => Some(before + later),
-            (before, later) => before.or(later),
-        };
+        self.slept = sum(self.slept, later.slept);
+        self.clock_set_forward = sum(self.clock_set_forward, later.clock_set_forward);
         self.device_mtu = later.device_mtu.or(self.device_mtu);
         self.device_gone |= later.device_gone;
         self.device_left |= later.device_left;
+    }
+}
+
+fn sum(before: Option<Duration>, later: Option<Duration>) -> Option<Duration> {
+    match (before, later) {
+        (Some(before), Some(later)) => Some(before + later),
+        (before, later) => before.or(later),
     }
 }
 

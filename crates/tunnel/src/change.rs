@@ -53,8 +53,8 @@ pub enum Change {
         /// Its own no longer; what is not its own is left alone.
         remove: Vec<IpNet>,
     },
-    /// Handshakes with another preshared key from now on. What was agreed with the old one is used until the next
-    /// handshake came through, as the kernel's WireGuard does.
+    /// Handshakes with another preshared key from now on, or with the wall clock's time as it is now. What was agreed
+    /// before is used until the next handshake came through, as the kernel's WireGuard does.
     PresharedKey {
         /// The peer.
         peer: PublicKey,

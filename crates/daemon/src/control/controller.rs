@@ -69,6 +69,13 @@ impl Controller {
         Ok(self.dataplane.change(peers.into_iter().map(change).collect())?)
     }
 
+    /// The wall clock was set forward: handshakes have its time from now on.
+    pub fn clock_set_forward(&self) -> Result<(), ControlError> {
+        let mut inner = self.lock();
+        let changes = inner.model.renew_sessions();
+        Ok(self.dataplane.change(changes)?)
+    }
+
     /// Begins a capture; `None` if there are too many already.
     pub fn capture(&self, wish: Wish) -> Result<Option<Capture>, DataplaneError> {
         self.dataplane.capture(wish)

@@ -114,6 +114,15 @@ impl Model {
         self.conclude(out)
     }
 
+    /// New sessions for all peers, whose handshakes have the wall clock's time as it is now: boringtun reads that clock
+    /// when it makes a session, and counts from there. A peer leaves out handshakes that are older than the last that it
+    /// had (whitepaper, section 5.1), so those of a clock that was behind would come to nothing for as long.
+    pub fn renew_sessions(&mut self) -> Vec<Change> {
+        let Some(builder) = self.private_key.as_ref().map(PeerBuilder::new) else { return Vec::new() };
+        let renew = |peer| renewed_session(&builder, peer, &mut self.indices);
+        self.peers.values_mut().map(renew).collect()
+    }
+
     fn conclude(&self, out: Changes) -> Vec<Change> {
         let Changes { mut list, mut withdrawn } = out;
         // What is another peer's now was taken over by it, and what came back was never gone.
@@ -217,12 +226,7 @@ impl Model {
         {
             peer.preshared_key = preshared_key;
             if let Some(own) = &own {
-                let session = build_session(&PeerBuilder::new(own), peer, &mut self.indices);
-                peer.indices.push(session.index());
-                if peer.indices.len() > INDICES_PER_PEER {
-                    self.indices.remove(&peer.indices.remove(0));
-                }
-                changes.push(Change::PresharedKey { peer: key, session: Box::new(session) });
+                changes.push(renewed_session(&PeerBuilder::new(own), peer, &mut self.indices));
             }
         }
         if let Some(endpoint) = change.endpoint {
@@ -307,6 +311,16 @@ fn with_fresh_index<T>(
             return built;
         }
     }
+}
+
+/// A session with the keys that the peer has now, which takes the place of the one before once a handshake came through.
+fn renewed_session(builder: &PeerBuilder, peer: &mut ModelPeer, indices: &mut HashSet<u32>) -> Change {
+    let session = build_session(builder, peer, indices);
+    peer.indices.push(session.index());
+    if peer.indices.len() > INDICES_PER_PEER {
+        indices.remove(&peer.indices.remove(0));
+    }
+    Change::PresharedKey { peer: peer.public_key, session: Box::new(session) }
 }
 
 fn build_session(builder: &PeerBuilder, peer: &ModelPeer, indices: &mut HashSet<u32>) -> NewSession {

@@ -134,6 +134,7 @@ mod tests {
         links: false,
         missed: false,
         slept: None,
+        clock_set_forward: None,
         device_mtu: None,
         device_gone: false,
         device_left: false,

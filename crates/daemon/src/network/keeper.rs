@@ -49,6 +49,10 @@ impl Keeper {
         } else if change.device_mtu.is_some() {
             self.see_mtu(netlink)?;
         }
+        if let Some(by) = change.clock_set_forward {
+            tracing::info!(seconds = by.as_secs(), "the clock was set forward");
+            self.controller.clock_set_forward()?;
+        }
         if !change.concerns_ways() {
             return Ok(());
         }

@@ -17,7 +17,7 @@ use rtnetlink::sys::{Socket, SocketAddr as NetlinkAddr};
 use weft_tun::thread_guard::EndProcessOnPanic;
 
 use self::events::Observer;
-use self::sleep::SleepTimer;
+use self::sleep::{Jump, SleepTimer};
 use super::coalesce::Coalescer;
 use super::{Change, WatchError};
 use crate::routes::Link;
@@ -133,7 +133,9 @@ impl Watching {
                 return;
             }
             if clock {
-                self.coalescer.note(Change { slept: self.sleep.woke(), ..Change::default() }, Instant::now());
+                let Jump { slept, set_forward } = self.sleep.jumped();
+                let change = Change { slept, clock_set_forward: set_forward, ..Change::default() };
+                self.coalescer.note(change, Instant::now());
             }
             if netlink && let Err(error) = self.read() {
                 tracing::warn!(%error, "cannot listen to netlink any more: network changes go unnoticed");

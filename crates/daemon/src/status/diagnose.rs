@@ -233,7 +233,8 @@ fn clock(report: &StatusReport, findings: &mut Vec<Finding>) {
                 "clock_set_back",
                 Level::Warning,
                 format!(
-                    "the clock was set back by {}: peers ignore handshakes until it is past where it was",
+                    "the clock was set back by {}: after a restart before it is past where it was, peers ignore \
+                     handshakes until then, and new peers do now",
                     age(report.clock_shift_ms.unsigned_abs())
                 ),
             )

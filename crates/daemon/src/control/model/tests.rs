@@ -265,3 +265,24 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn sessions_are_renewed_for_every_peer_and_their_indices_stay_few() {
+    let mut model = model_with_key();
+    model.change(&peers(vec![with(1, &["10.0.0.1/32"]), with(2, &[])]));
+    let mut seen = HashSet::new();
+    for _ in 0..5 {
+        let changes = model.renew_sessions();
+        let renewed: Vec<(PublicKey, u32)> = changes
+            .iter()
+            .map(|change| match change {
+                Change::PresharedKey { peer, session } => (*peer, session.index()),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(renewed.iter().map(|(peer, _)| *peer).collect::<Vec<_>>(), [key(1), key(2)]);
+        assert!(renewed.iter().all(|(_, index)| seen.insert(*index)), "an index that may be in use still");
+    }
+    assert!(model.peers().all(|peer| peer.indices.len() <= INDICES_PER_PEER));
+    assert!(Model::default().renew_sessions().is_empty());
+}

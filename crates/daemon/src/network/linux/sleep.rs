@@ -1,4 +1,5 @@
-//! Whether the machine slept: one of the kernel's clocks stands still meanwhile and another one does not.
+//! Whether the machine slept, or its clock was set forward: one of the kernel's clocks stands still meanwhile and another
+//! one does not.
 //!
 //! Nothing wakes up to compare them. A timer of the real-time clock that is never due is cancelled when that clock
 //! jumps, and waking up is such a jump.
@@ -11,23 +12,33 @@ use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use nix::time::{ClockId as Clock, clock_gettime};
 
-/// A shorter sleep than this concerns nobody, and a thread may be delayed as long between reading two clocks.
+/// A shorter jump than this concerns nobody, and a thread may be delayed as long between reading two clocks.
 const SHORTEST: Duration = Duration::from_secs(1);
 /// When the timer would be due: in 2106.
 const NEVER: i64 = u32::MAX as i64;
 
-/// Becomes readable when the machine may have slept.
+/// Becomes readable when the machine may have slept, or its clock was set.
 #[derive(Debug)]
 pub(super) struct SleepTimer {
     timer: TimerFd,
-    asleep: Asleep,
+    asleep: Ahead,
+    wall_clock: Ahead,
+}
+
+/// What happened to the clocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Jump {
+    /// How long the machine slept.
+    pub(super) slept: Option<Duration>,
+    /// By how much the wall clock was set forward.
+    pub(super) set_forward: Option<Duration>,
 }
 
 impl SleepTimer {
     pub(super) fn new() -> io::Result<Self> {
         let timer =
             TimerFd::new(ClockId::CLOCK_REALTIME, TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK)?;
-        let this = Self { timer, asleep: Asleep::new(time_asleep()?) };
+        let this = Self { timer, asleep: Ahead::new(time_asleep()?), wall_clock: Ahead::new(started_at()?) };
         this.arm()?;
         Ok(this)
     }
@@ -37,12 +48,18 @@ impl SleepTimer {
         Ok(self.timer.set(Expiration::OneShot(TimeSpec::new(NEVER, 0)), flags)?)
     }
 
-    /// How long it slept, if it did and the clock was not only set. Call it when the timer is readable.
-    pub(super) fn woke(&mut self) -> Option<Duration> {
+    /// What happened. Call it when the timer is readable.
+    pub(super) fn jumped(&mut self) -> Jump {
         // Cancelled is what it is meant to be. Armed anew even if not, so that it is not readable any more.
         let _ = self.timer.wait();
         let _ = self.arm();
-        self.asleep.now(time_asleep().ok()?)
+        let Self { asleep, wall_clock, .. } = self;
+        let set_forward = started_at().ok().and_then(|at| {
+            // A clock that was set back is behind from then on, also for the next time that it is set.
+            wall_clock.before = wall_clock.before.min(at);
+            wall_clock.now(at)
+        });
+        Jump { slept: time_asleep().ok().and_then(|total| asleep.now(total)), set_forward }
     }
 }
 
@@ -60,22 +77,29 @@ fn time_asleep() -> io::Result<Duration> {
     Ok(with.saturating_sub(without))
 }
 
-/// The time asleep when it was last looked at.
+/// When the machine was started by what its wall clock says now, since 1970: later once the clock was set forward.
+fn started_at() -> io::Result<Duration> {
+    let wall_clock = Duration::from(clock_gettime(Clock::CLOCK_REALTIME)?);
+    let since_start = Duration::from(clock_gettime(Clock::CLOCK_BOOTTIME)?);
+    Ok(wall_clock.saturating_sub(since_start))
+}
+
+/// By how much a clock was ahead of another one when it was last looked at.
 #[derive(Debug)]
-struct Asleep {
+struct Ahead {
     before: Duration,
 }
 
-impl Asleep {
+impl Ahead {
     fn new(total: Duration) -> Self {
         Self { before: total }
     }
 
-    /// What was slept since the last look, unless it was nothing to speak of.
+    /// How much it is more than at the last look, unless it is nothing to speak of.
     fn now(&mut self, total: Duration) -> Option<Duration> {
-        let slept = total.checked_sub(self.before).filter(|slept| *slept >= SHORTEST)?;
+        let more = total.checked_sub(self.before).filter(|more| *more >= SHORTEST)?;
         self.before = total;
-        Some(slept)
+        Some(more)
     }
 }
 
@@ -89,7 +113,7 @@ mod tests {
 
     #[test]
     fn what_was_slept_since_the_last_time_is_told_once() {
-        let mut asleep = Asleep::new(secs(100));
+        let mut asleep = Ahead::new(secs(100));
         assert_eq!(asleep.now(secs(100)), None);
         assert_eq!(asleep.now(secs(160)), Some(secs(60)));
         assert_eq!(asleep.now(secs(160)), None);
@@ -98,7 +122,7 @@ mod tests {
 
     #[test]
     fn clocks_that_are_read_one_after_the_other_do_not_make_a_sleep() {
-        let mut asleep = Asleep::new(secs(100));
+        let mut asleep = Ahead::new(secs(100));
         assert_eq!(asleep.now(secs(100) + Duration::from_millis(900)), None);
         assert_eq!(asleep.now(secs(99)), None);
         // Short sleeps add up.
@@ -108,6 +132,21 @@ mod tests {
     #[test]
     fn a_machine_that_is_awake_has_not_slept() {
         let mut timer = SleepTimer::new().unwrap();
-        assert_eq!(timer.woke(), None);
+        assert_eq!(timer.jumped(), Jump::default());
+    }
+
+    #[test]
+    fn a_clock_that_is_put_right_was_set_forward_once() {
+        let mut timer = SleepTimer::new().unwrap();
+        // As if it had been wrong by an hour so far.
+        timer.wall_clock.before -= secs(3600);
+        let jump = timer.jumped();
+        assert!(jump.set_forward.is_some_and(|by| by.as_secs().abs_diff(3600) <= 1), "{jump:?}");
+        assert_eq!((jump.slept, timer.jumped()), (None, Jump::default()));
+        // Set back, and right again later.
+        timer.wall_clock.before += secs(3600);
+        assert_eq!(timer.jumped(), Jump::default());
+        timer.wall_clock.before -= secs(60);
+        assert!(timer.jumped().set_forward.is_some());
     }
 }
