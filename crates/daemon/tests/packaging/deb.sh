@@ -78,9 +78,12 @@ a_removal_leaves_configurations_alone() {
 }
 
 a_purge_leaves_keys_and_nothing_else() {
+    # Of a daemon that crashed.
     mkdir -p /run/weft
-    touch /run/weft/wg0.json
+    touch /run/weft/wg0.json /run/weft/wg0.lock
+    rules load
     dpkg --purge weft
+    ! has_nft || is "$(nft list tables)" ""
     gone /etc/weft /run/weft /run/wireguard /usr/share/weft /usr/bin/weft
     is "$(enabled)" "" "enabled"
     there /etc/wireguard/wg0.conf
@@ -89,7 +92,14 @@ a_purge_leaves_keys_and_nothing_else() {
     rm -r /etc/wireguard
 }
 
+a_removal_leaves_what_an_interface_that_runs_needs() {
+    dpkg --install "$first"
+    by_hand hand dpkg --purge weft
+    rmdir /etc/wireguard
+}
+
 scenario an_installation_brings_everything_and_starts_nothing
 scenario an_upgrade_keeps_what_the_operator_wrote
 scenario a_removal_leaves_configurations_alone
 scenario a_purge_leaves_keys_and_nothing_else
+scenario a_removal_leaves_what_an_interface_that_runs_needs

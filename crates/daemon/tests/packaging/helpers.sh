@@ -31,6 +31,43 @@ scenario() {
 }
 not_run() { printf 'not run: %s\t%s\n' "$2" "$1" >>"$results"; }
 
+# by_hand NAME COMMAND…: with an interface of `weft up` that somebody runs by hand, and the rules of the gateway in force, a
+# removal by the command leaves both, and says so.
+by_hand() {
+    local name=$1 id
+    shift
+    (umask 077; printf '[Interface]\nPrivateKey = %s\nAddress = 10.9.8.1/24\n' "$(weft genkey)" >/tmp/$name.conf)
+    weft up -d /tmp/$name.conf >/tmp/$name.log 2>&1
+    read -r id _ </run/weft/$name.lock
+    # Nobody else would end it where something fails.
+    trap 'kill "$id"' EXIT
+    rules load
+    "$@" >/tmp/removal.log 2>&1 </dev/null
+    cat /tmp/removal.log >&2
+    rules are_there
+    is "$(grep -c "^weft: still running: $name; /run/weft stays" /tmp/removal.log)" 1 "line about it"
+    there /run/weft/$name.sock /run/weft/$name.json
+    kill "$id"
+    trap - EXIT
+    wait_for is_over $name
+    ! has_nft || nft delete table inet weft-gateway
+    rm /tmp/$name.conf /tmp/$name.log /tmp/removal.log
+    rm -r /run/weft
+}
+is_over() { ! ip link show "$1" && [ ! -e "/run/weft/$1.lock" ]; }
+# Where there is no nft(8) there are no rules.
+has_nft() { command -v nft >/dev/null; }
+rules() {
+    has_nft || return 0
+    case $1 in
+    load) nft -f /etc/weft/gateway.nft ;;
+    are_there)
+        nft list table inet weft-gateway >/dev/null
+        is "$(grep -c "^weft: still running: .*nft delete table inet weft-gateway" /tmp/removal.log)" 1 "line about the rules"
+        ;;
+    esac
+}
+
 # Nobody answers the questions of dpkg.
 dpkg() { command dpkg "$@" </dev/null >&2; }
 # Debian's has its database in the home of whoever calls it, and knows of no package that provides what one needs.

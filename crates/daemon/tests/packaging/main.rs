@@ -151,6 +151,7 @@ scenarios! {
     an_upgrade_keeps_what_the_operator_wrote
     a_removal_leaves_configurations_alone
     a_purge_leaves_keys_and_nothing_else
+    a_removal_leaves_what_an_interface_that_runs_needs
     nothing_is_left_of_the_deb
     every_command_of_the_gateway_guide_works
     an_upgrade_restarts_what_runs_and_a_removal_stops_it;
@@ -160,6 +161,7 @@ scenarios! {
     an_rpm_brings_everything_and_starts_nothing
     an_rpm_upgrade_keeps_what_the_operator_wrote
     an_rpm_erasure_leaves_keys_and_what_was_edited
+    an_rpm_erasure_leaves_what_an_interface_that_runs_needs
     nothing_is_left_of_the_rpm
     an_rpm_upgrade_restarts_what_runs_and_an_erasure_stops_it;
 }

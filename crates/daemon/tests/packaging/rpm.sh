@@ -55,9 +55,12 @@ an_rpm_upgrade_keeps_what_the_operator_wrote() {
 an_rpm_erasure_leaves_keys_and_what_was_edited() {
     local files path
     files=$(rpm -ql weft)
+    # Of a daemon that crashed.
     mkdir -p /run/weft
-    touch /run/weft/wg0.json
+    touch /run/weft/wg0.json /run/weft/wg0.lock
+    rules load
     rpm --erase weft >&2
+    ! has_nft || is "$(nft list tables)" ""
     gone $files /usr/share/weft /usr/share/doc/weft /usr/share/licenses/weft /run/weft /run/wireguard
     is "$(enabled)" "" "enabled"
     there /etc/wireguard/wg0.conf
@@ -67,7 +70,14 @@ an_rpm_erasure_leaves_keys_and_what_was_edited() {
     rm -r /etc/wireguard /etc/weft
 }
 
+an_rpm_erasure_leaves_what_an_interface_that_runs_needs() {
+    rpm_install --install "$first"
+    by_hand hand rpm --erase weft
+    rm -r /etc/wireguard
+}
+
 scenario the_rpm_has_what_the_deb_has
 scenario an_rpm_brings_everything_and_starts_nothing
 scenario an_rpm_upgrade_keeps_what_the_operator_wrote
 scenario an_rpm_erasure_leaves_keys_and_what_was_edited
+scenario an_rpm_erasure_leaves_what_an_interface_that_runs_needs
