@@ -123,7 +123,7 @@ fn every_wrong_line_is_named_with_its_file_line_and_key() {
         ("interface", "FwMark = 0x1ffffffff", "FwMark", "4294967295"),
         ("interface", "FwMark = on", "FwMark", "`off`"),
         ("interface", "Address = 10.0.0.1/33", "Address", "10.0.0.1/24"),
-        ("interface", "Address = 10.0.0.1/24,,fd00::1", "Address", "no value"),
+        ("interface", "Address = 10.0.0.1/24 10.0.0", "Address", "`10.0.0`"),
         ("interface", "Address = 0.0.0.0/8", "Address", "this host"),
         ("interface", "MTU = 575", "MTU", "576"),
         ("interface", "MTU = 65535", "MTU", "65455"),
@@ -131,7 +131,7 @@ fn every_wrong_line_is_named_with_its_file_line_and_key() {
         ("interface", "Table = 0", "Table", "number"),
         ("interface", "DNS = 1.1.1.300", "DNS", "name servers"),
         ("interface", "DNS = ~", "DNS", "~corp.example"),
-        ("interface", "PreUp =", "PreUp", "command"),
+        ("interface", "PreUp = a\0b", "PreUp", "command"),
         ("interface", "SaveConfig = yes", "SaveConfig", "`true`"),
         ("interface", "# weft: KillSwitch = yes", "KillSwitch", "allow-local"),
         ("interface", "#Weft: MssClamp = true", "MssClamp", "`on`"),
@@ -153,7 +153,6 @@ fn every_wrong_line_is_named_with_its_file_line_and_key() {
         ("interface", "Jc = 4", "Jc", "no such key in [Interface]"),
         ("interface", "Endpoint = 192.0.2.1:1", "Endpoint", "belongs into [Peer]"),
         ("interface", "just words", "", "neither"),
-        ("interface", "[Interface]", "[Interface]", "second [Interface]"),
         ("interface", "[Peers]", "[Peers]", "no such section"),
         ("interface", "[Peer", "", "neither"),
         ("peer", "PublicKey = short", "PublicKey", "44 characters"),
@@ -162,7 +161,7 @@ fn every_wrong_line_is_named_with_its_file_line_and_key() {
         ("peer", "AllowedIPs = 10.0.0.0/8, 10.0.0", "AllowedIPs", "`10.0.0`"),
         ("peer", "AllowedIPs = 10.0.0.0/255.0.0.0", "AllowedIPs", "10.0.0.0/8"),
         ("peer", "Endpoint = 192.0.2.1", "Endpoint", "host:port"),
-        ("peer", "Endpoint = 2001:db8::1:51820", "Endpoint", "brackets"),
+        ("peer", "Endpoint = 2001:db8::1", "Endpoint", "brackets"),
         ("peer", "Endpoint = vpn.example:0", "Endpoint", "port"),
         ("peer", "PersistentKeepalive = 70000", "PersistentKeepalive", "65535"),
         ("peer", "PersistentKeepalive = on", "PersistentKeepalive", "`off`"),
@@ -240,6 +239,17 @@ fn odd_but_usable_files_are_warned_of() {
             "AllowedIPs = 10.0.0.1/8",
             "wg0.conf:6: AllowedIPs: 10.0.0.1/8 has host bits, 10.0.0.0/8 is used",
         ),
+        ("MTU = 1300\nMTU =", "AllowedIPs =", "wg0.conf:4: MTU: given again, the value of line 3"),
+        (
+            "MTU = 1300",
+            "Endpoint = 2001:db8::1:51820",
+            "wg0.conf:6: Endpoint: without brackets, what is behind the last colon is the port; write [2001:db8::1]:51820",
+        ),
+        (
+            "[Interface]\nMTU = 1300",
+            "AllowedIPs =",
+            "wg0.conf:3: [Interface]: a second [Interface] section; its lines count as part of the one in line 1",
+        ),
         (
             "MTU = 1300",
             "Endpoint = 10.1.1.1:1\nAllowedIPs = 10.0.0.0/8",
@@ -253,6 +263,28 @@ fn odd_but_usable_files_are_warned_of() {
         assert!(ended.stderr.contains(message), "{message}:\n{}", ended.stderr);
         assert!(ended.stderr.lines().all(|line| line.starts_with("warning: ")), "{}", ended.stderr);
     }
+}
+
+/// A template that fills in what it is told, and leaves the rest empty.
+#[test]
+fn lines_without_a_value_and_loose_lists_mean_what_they_mean_to_wg_quick() {
+    let text = format!(
+        "[Interface]\nPrivateKey = {KEY}\nAddress = 10.0.0.1/24 fd00::1/64,,10.0.0.2, \nAddress =\nMTU = 1300\nMTU =\n\
+         Table =\nDNS =\nPreUp =\nPostUp = # later\nPostUp =\nPreDown =\nPostDown =\n[Peer]\nPublicKey = {PEER}\n\
+         Endpoint = 2001:db8::1:51820\n[Interface]\nListenPort = 51820\nAddress = 10.0.0.3/32\n"
+    );
+    let (_directory, path) = file("wg0.conf", text.as_bytes());
+    let ended = run(&["check", "--json", path.to_str().unwrap()], "");
+    assert_eq!(ended.code, 0, "{}{}", ended.stdout, ended.stderr);
+    let report: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+    let interface = &report["interface"];
+    let addresses = serde_json::json!(["10.0.0.1/24", "fd00::1/64", "10.0.0.2/32", "10.0.0.3/32"]);
+    assert_eq!(interface["addresses"], addresses, "{}", ended.stdout);
+    assert_eq!((&interface["mtu"], &interface["table"]), (&serde_json::Value::Null, &"auto".into()));
+    assert_eq!(interface["listen_port"], 51_820);
+    let hooks = interface["hooks"].as_array().unwrap();
+    assert!(hooks.iter().all(|hook| hook["command"] == "# later"), "{hooks:?}");
+    assert_eq!(report["peers"][0]["endpoint"], "[2001:db8::1]:51820");
 }
 
 #[test]

@@ -32,6 +32,7 @@ pub struct Saved<'a> {
 pub fn edit(text: &str, saved: &Saved<'_>) -> Zeroizing<String> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut sections = split(text);
+    merge_interfaces(&mut sections);
     let mut peers: HashMap<PublicKey, &PeerState> =
         saved.device.peers.iter().map(|peer| (peer.public_key, peer)).collect();
     sections.retain_mut(|section| match section.kind {
@@ -62,7 +63,7 @@ pub fn edit(text: &str, saved: &Saved<'_>) -> Zeroizing<String> {
 enum Kind {
     Interface,
     Peer,
-    /// What is above the first section.
+    /// What is above the first section, or in one that nobody knows.
     Other,
 }
 
@@ -108,8 +109,11 @@ fn split(text: &str) -> Vec<Section<'_>> {
         let line = Line::Kept(line);
         let kind = match line.setting().trim() {
             header if !header.starts_with('[') => None,
-            header if header.trim_matches(['[', ']']).trim().eq_ignore_ascii_case("peer") => Some(Kind::Peer),
-            _ => Some(Kind::Interface),
+            header => match header.trim_matches(['[', ']']).trim() {
+                name if name.eq_ignore_ascii_case("peer") => Some(Kind::Peer),
+                name if name.eq_ignore_ascii_case("interface") => Some(Kind::Interface),
+                _ => Some(Kind::Other),
+            },
         };
         let (Some(kind), Some(above)) = (kind, sections.last_mut()) else {
             if let Some(section) = sections.last_mut() {
@@ -126,6 +130,21 @@ fn split(text: &str) -> Vec<Section<'_>> {
         sections.push(Section { kind, lines });
     }
     sections
+}
+
+/// Puts the lines of further [Interface] sections into the first, where they count as well.
+fn merge_interfaces(sections: &mut Vec<Section<'_>>) {
+    let Some(first) = sections.iter().position(|section| section.kind == Kind::Interface) else { return };
+    let rest = sections.split_off(first + 1);
+    for section in rest {
+        if section.kind == Kind::Interface {
+            let lines =
+                section.lines.into_iter().filter(|line| !line.setting().trim_start().starts_with('['));
+            sections[first].lines.extend(lines);
+        } else {
+            sections.push(section);
+        }
+    }
 }
 
 impl Section<'_> {
@@ -150,12 +169,13 @@ impl Section<'_> {
         self.lines.iter().rev().find_map(|line| line.value_of(key))
     }
 
-    /// Every item of a key that may be repeated.
-    fn nets(&self, key: &str) -> BTreeSet<IpNet> {
-        let values = self.lines.iter().filter_map(|line| line.value_of(key));
+    /// Every item of AllowedIPs, host bits cleared.
+    fn allowed_ips(&self) -> BTreeSet<IpNet> {
+        let values = self.lines.iter().filter_map(|line| line.value_of("AllowedIPs"));
         values
             .flat_map(|value| value.split(','))
             .filter_map(|item| values::allowed_ip(item.trim()).ok())
+            .map(|net| net.trunc())
             .collect()
     }
 
@@ -174,7 +194,10 @@ impl Section<'_> {
             self.set("FwMark", mark.map(|mark| format!("{mark:#x}")));
         }
         if let Some(addresses) = saved.addresses {
-            let (mut kept, written) = (addresses.to_vec(), self.nets("Address"));
+            let written = self.lines.iter().filter_map(|line| line.value_of("Address"));
+            let written = written.flat_map(wg_quick::words_of).filter_map(|item| values::address(item).ok());
+            let written: BTreeSet<IpNet> = written.collect();
+            let mut kept = addresses.to_vec();
             // Nobody tells those of the file from those of the kernel.
             kept.extend(written.iter().filter(|net| is_link_local(net)));
             if written != kept.iter().copied().collect() {
@@ -182,6 +205,7 @@ impl Section<'_> {
             }
         }
         if let (Some(text), Some(mtu)) = (self.value("MTU"), saved.mtu)
+            && !text.is_empty()
             && text != mtu.to_string()
         {
             self.set("MTU", Some(mtu));
@@ -191,8 +215,7 @@ impl Section<'_> {
     fn update_peer(&mut self, peer: &PeerState, file: &Path) {
         let key = peer.preshared_key.as_ref().map(|key| key.to_base64());
         self.set_key("PresharedKey", "PresharedKeyFile", key.as_ref().map(|key| key.as_str()), file);
-        let own: BTreeSet<IpNet> = self.nets("AllowedIPs").iter().map(IpNet::trunc).collect();
-        if own != peer.allowed_ips.iter().copied().collect() {
+        if self.allowed_ips() != peer.allowed_ips.iter().copied().collect() {
             self.set_list("AllowedIPs", &peer.allowed_ips);
         }
         let written = self.value("Endpoint").and_then(|text| values::endpoint(text).ok());

@@ -151,6 +151,23 @@ fn a_setting_goes_with_the_peer_that_it_is_about() {
 }
 
 #[test]
+fn a_second_interface_section_and_loose_lists_are_understood() {
+    let second = "\n[Interface]\nListenPort = 51820 # ours\nMTU =\n";
+    let text = TEXT.replace("ListenPort = 51820\n", "").replace("24\nAddress = fd", "24,, fd") + second;
+    let config = parsed(&text);
+    let mut device = state_of(&config);
+    let merged = edit(&text, &saved(&device, &config.interface.addresses));
+    let expected = text
+        .replace(second, "\n")
+        .replace("KillSwitch = on\n\n", "KillSwitch = on\n\nListenPort = 51820 # ours\nMTU =\n");
+    assert_eq!(merged.trim_end(), expected.trim_end());
+    device.listen_port = 7;
+    let changed = edit(&text, &saved(&device, &config.interface.addresses));
+    assert_eq!(*changed, merged.replace("51820 # ours", "7 # ours"));
+    assert_eq!(parsed(&changed).interface.listen_port, 7);
+}
+
+#[test]
 fn a_link_local_address_of_the_file_stays() {
     let text = TEXT.replace("10.0.0.1/24", "10.0.0.1/24, fe80::7/64");
     let config = parsed(&text);

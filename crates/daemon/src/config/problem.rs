@@ -9,6 +9,8 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use weft_tunnel::{InvalidKey, PublicKey};
 
+use super::Endpoint;
+
 /// Where in a file something stands. Prints as `FILE:LINE: KEY`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
@@ -84,8 +86,6 @@ pub enum Problem {
     NotALine,
     #[error("there is no such section; the sections are [Interface] and [Peer]")]
     UnknownSection,
-    #[error("a second [Interface] section, the first is in line {first}; merge the two")]
-    SecondInterface { first: usize },
     #[error("there is no [Interface] section; add one with at least `PrivateKey = …`")]
     NoInterface,
     #[error("a key before the first section; put [Interface] or [Peer] above it")]
@@ -182,6 +182,16 @@ pub enum Notice {
         /// The line of the value that does not count.
         first: usize,
     },
+    /// Another [Interface] section: its lines count as if they stood in the first.
+    SecondInterface {
+        /// The line of the first.
+        first: usize,
+    },
+    /// An IPv6 endpoint without brackets: what is behind the last colon is the port.
+    Unbracketed {
+        /// As it is understood.
+        endpoint: Endpoint,
+    },
     /// A prefix with host bits: they were cleared.
     HostBits {
         /// As written.
@@ -225,6 +235,15 @@ impl fmt::Display for Notice {
         match self {
             Self::Repeated { first } => {
                 write!(f, "given again, the value of line {first} does not count; remove one of the two")
+            }
+            Self::SecondInterface { first } => {
+                write!(
+                    f,
+                    "a second [Interface] section; its lines count as part of the one in line {first}, merge the two"
+                )
+            }
+            Self::Unbracketed { endpoint } => {
+                write!(f, "without brackets, what is behind the last colon is the port; write {endpoint}")
             }
             Self::HostBits { given } => {
                 write!(f, "{given} has host bits, {} is used; write that", given.trunc())
