@@ -391,12 +391,22 @@ fn keys_may_stand_in_files_of_their_own() {
     );
     let (directory, path) = file("wg0.conf", text.as_bytes());
     let path = path.to_str().unwrap();
-    let missing = run(&["check", path], "");
-    assert_eq!(missing.code, 78);
-    for part in
-        ["wg0.conf:2: PrivateKeyFile: ", "own.key: there is no such file", "wg0.conf:5: PresharedKeyFile: "]
-    {
-        assert!(missing.stderr.contains(part), "{part} in:\n{}", missing.stderr);
+    for arguments in [
+        &["check", path][..],
+        &["strip", path],
+        &["setconf", "wg0", path],
+        &["addconf", "wg0", path],
+        &["syncconf", "wg0", path],
+    ] {
+        let missing = run(arguments, "");
+        assert_eq!((missing.code, missing.stdout.as_str()), (78, ""), "{arguments:?}: {}", missing.stderr);
+        for part in [
+            "wg0.conf:2: PrivateKeyFile: ",
+            "own.key: there is no such file",
+            "wg0.conf:5: PresharedKeyFile: ",
+        ] {
+            assert!(missing.stderr.contains(part), "{part} in:\n{}", missing.stderr);
+        }
     }
     let write = |name: &str, text: &str| std::fs::write(directory.path().join(name), text).unwrap();
     write("own.key", "not a key\n");
@@ -449,31 +459,63 @@ fn a_file_that_others_can_read_is_warned_of() {
     assert!(ended.stderr.contains("mode 0640") && ended.stderr.contains("chmod 600"), "{}", ended.stderr);
 }
 
-#[test]
+/// How weft ends for a user who owns nothing; nothing if no such user can be had. The directory is one that all can read.
 #[cfg(target_os = "linux")]
-fn a_file_that_may_not_be_read_ends_with_77() {
+fn run_as_nobody(directory: &TempDir, arguments: &[&str]) -> Option<Ended> {
     use std::os::unix::fs::PermissionsExt as _;
     use std::os::unix::process::CommandExt as _;
-    let (directory, path) = file("wg0.conf", format!("[Interface]\nPrivateKey={KEY}\n").as_bytes());
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o000)).unwrap();
     std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-    let mut command = weft(&["check", path.to_str().unwrap()]);
     let output = if nix::unistd::geteuid().is_root() {
         // The binary is copied to where the other user can run it.
         let binary = directory.path().join("weft");
         // By another process: what this one has open for writing, a child forked meanwhile has too, and such a program
         // cannot be executed.
         assert!(Command::new("cp").arg(env!("CARGO_BIN_EXE_weft")).arg(&binary).status().unwrap().success());
-        let mut command = Command::new(&binary);
-        command.args(["check", path.to_str().unwrap()]).uid(65_534).gid(65_534);
-        command.output()
+        Command::new(&binary).args(arguments).uid(65_534).gid(65_534).output()
     } else {
-        command.output()
+        weft(arguments).output()
     };
-    let ended: Ended = match output {
-        Ok(output) => output.into(),
-        Err(reason) => return eprintln!("NOT RUN: a_file_that_may_not_be_read_ends_with_77: {reason}"),
-    };
+    match output {
+        Ok(output) => Some(output.into()),
+        Err(reason) => {
+            eprintln!("NOT RUN: weft {arguments:?}: {reason}");
+            None
+        }
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_key_that_may_not_be_read_ends_with_77_and_its_file_and_line() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let (directory, path) = file("wg0.conf", b"[Interface]\nListenPort = 1\nPrivateKeyFile = own.key\n");
+    let key = directory.path().join("own.key");
+    std::fs::write(&key, KEY).unwrap();
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o000)).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let path = path.to_str().unwrap();
+    for arguments in [
+        &["check", path][..],
+        &["strip", path],
+        &["setconf", "wg0", path],
+        &["addconf", "wg0", path],
+        &["syncconf", "wg0", path],
+    ] {
+        let Some(ended) = run_as_nobody(&directory, arguments) else { return };
+        assert_eq!((ended.code, ended.stdout.as_str()), (77, ""), "{arguments:?}: {}", ended.stderr);
+        let told =
+            ["wg0.conf:3: PrivateKeyFile: ", "own.key: cannot read the key: permission denied", "as root"];
+        assert!(told.iter().all(|part| ended.stderr.contains(part)), "{arguments:?}: {}", ended.stderr);
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_file_that_may_not_be_read_ends_with_77() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let (directory, path) = file("wg0.conf", format!("[Interface]\nPrivateKey={KEY}\n").as_bytes());
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o000)).unwrap();
+    let Some(ended) = run_as_nobody(&directory, &["check", path.to_str().unwrap()]) else { return };
     assert_eq!(ended.code, 77, "{}", ended.stderr);
     assert!(ended.stderr.contains("wg0.conf") && ended.stderr.contains("as root"), "{}", ended.stderr);
 }

@@ -10,6 +10,7 @@ use ipnet::IpNet;
 use weft_tunnel::{InvalidKey, PublicKey};
 
 use super::Endpoint;
+use crate::exit;
 
 /// Where in a file something stands. Prints as `FILE:LINE: KEY`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,6 +113,8 @@ pub enum Problem {
     ZeroKey,
     #[error("{file}: there is no such file{}; put the key there", not_a_credential(credential.as_deref()))]
     NoKeyFile { file: String, credential: Option<String> },
+    #[error("{file}: cannot read the key: permission denied; run weft as root, or as a user who may read it")]
+    KeyFileDenied { file: String },
     #[error("{file}: cannot read the key: {error}")]
     KeyFile { file: String, error: String },
     #[error(
@@ -287,6 +290,16 @@ impl ConfigErrors {
     /// Whether nothing is wrong but that files of keys are not there.
     pub fn lacks_only_keys(&self) -> bool {
         self.more == 0 && self.errors.iter().all(|error| matches!(error.problem, Problem::NoKeyFile { .. }))
+    }
+
+    /// The exit code that says so: a missing permission if nothing else is wrong.
+    pub fn exit_code(&self) -> exit::Code {
+        let is_denied = |error: &ConfigError| matches!(error.problem, Problem::KeyFileDenied { .. });
+        if self.more == 0 && self.errors.iter().all(is_denied) {
+            exit::Code::Permission
+        } else {
+            exit::Code::Configuration
+        }
     }
 }
 
