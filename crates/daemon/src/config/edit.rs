@@ -12,6 +12,7 @@ use zeroize::Zeroizing;
 
 use super::{Endpoint, key_file, values, wg_quick};
 use crate::control::{DeviceState, PeerState};
+use crate::uapi_client::endpoint_text;
 
 /// What an interface is like, as far as its file tells.
 #[derive(Clone, Debug)]
@@ -218,12 +219,19 @@ impl Section<'_> {
         if self.allowed_ips() != peer.allowed_ips.iter().copied().collect() {
             self.set_list("AllowedIPs", &peer.allowed_ips);
         }
-        let written = self.value("Endpoint").and_then(|text| values::endpoint(text).ok());
-        match (written, peer.endpoint) {
-            // A name says for good where the peer is found.
-            (Some(Endpoint::Name { .. }), _) | (_, None) => {}
-            (Some(Endpoint::Address(address)), Some(endpoint)) if address == endpoint => {}
-            (_, Some(endpoint)) => self.set("Endpoint", Some(endpoint)),
+        if let Some(endpoint) = peer.endpoint {
+            let written = self.value("Endpoint").and_then(|text| values::endpoint(text).ok());
+            // The numbers of interfaces are others after a restart, their names are not.
+            let text = endpoint_text(&endpoint);
+            let stays = match &written {
+                Some(Endpoint::Address(address)) => *address == endpoint,
+                // A name says for good where the peer is found; that of an interface behind an address does not.
+                Some(name @ Endpoint::Name { host, .. }) => !host.contains(':') || name.to_string() == text,
+                None => false,
+            };
+            if !stays {
+                self.set("Endpoint", Some(text));
+            }
         }
         let keepalive = self.value("PersistentKeepalive");
         let keepalive = keepalive.and_then(|text| values::persistent_keepalive(text).ok()).flatten();

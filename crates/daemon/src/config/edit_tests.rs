@@ -151,6 +151,21 @@ fn a_setting_goes_with_the_peer_that_it_is_about() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
+fn a_link_local_endpoint_has_the_name_of_its_interface_and_follows_a_peer_that_roams() {
+    let text = TEXT.replace("192.0.2.1:1", "[fe80::1%lo]:1 # by cable");
+    let config = parsed(&text);
+    let mut device = state_of(&config);
+    let mut edited = |endpoint: &str| {
+        device.peers[1].endpoint = Some(endpoint.parse().unwrap());
+        edit(&text, &saved(&device, &config.interface.addresses)).to_string()
+    };
+    assert_eq!(edited("[fe80::1%1]:1"), text);
+    assert_eq!(edited("[fe80::2%1]:9"), text.replace("[fe80::1%lo]:1", "[fe80::2%lo]:9"));
+    assert_eq!(edited("192.0.2.7:9"), text.replace("[fe80::1%lo]:1", "192.0.2.7:9"));
+}
+
+#[test]
 fn a_second_interface_section_and_loose_lists_are_understood() {
     let second = "\n[Interface]\nListenPort = 51820 # ours\nMTU =\n";
     let text = TEXT.replace("ListenPort = 51820\n", "").replace("24\nAddress = fd", "24,, fd") + second;
