@@ -535,6 +535,32 @@ fn keys_are_made_and_fit_each_other() {
 }
 
 #[test]
+#[cfg(unix)]
+fn a_secret_that_goes_into_a_file_for_everybody_is_warned_of() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let (_directory, path) = file("key", b"");
+    for (command, mode, warned) in [
+        ("genkey", 0o644, true),
+        ("genpsk", 0o602, true),
+        ("genkey", 0o640, false),
+        ("genpsk", 0o600, false),
+        ("pubkey", 0o644, false),
+    ] {
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        let (input, output) = (std::fs::File::open(&path).unwrap(), std::fs::File::create(&path).unwrap());
+        std::fs::write(&path, KEY).unwrap();
+        let ended = Ended::from(weft(&[command]).stdin(input).stdout(output).output().unwrap());
+        assert_eq!(ended.code, 0, "{command}: {}", ended.stderr);
+        let told =
+            ended.stderr.starts_with("warning: ") && ended.stderr.contains(&format!("mode {mode:04o}"));
+        assert_eq!((told, ended.stderr.is_empty()), (warned, !warned), "{command}: {}", ended.stderr);
+        assert_eq!(std::fs::read_to_string(&path).unwrap().len(), 45, "{command}");
+        let help = run(&["help", command], "").stdout;
+        assert!(command == "pubkey" || help.contains("(umask 077; weft gen"), "{help}");
+    }
+}
+
+#[test]
 fn a_wrong_command_line_ends_with_2_and_help_with_0() {
     for arguments in [
         &[][..],
