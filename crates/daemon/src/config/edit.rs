@@ -85,6 +85,17 @@ impl Line<'_> {
         }
     }
 
+    fn is_empty(&self) -> bool {
+        self.text().trim().is_empty()
+    }
+
+    /// Whether it is a comment and nothing that anybody reads.
+    fn is_comment(&self) -> bool {
+        self.text().trim_start().starts_with('#')
+            && wg_quick::setting_of(self.text()).is_none()
+            && wg_quick::friendly_name_of(self.text()).is_none()
+    }
+
     /// The part before a comment.
     fn setting(&self) -> &str {
         self.text().split('#').next().unwrap_or_default()
@@ -102,8 +113,7 @@ struct Section<'a> {
     lines: Vec<Line<'a>>,
 }
 
-/// The sections with their lines; comments right above a section belong to it, but for settings of weft's own, which
-/// belong to the section that they stand in.
+/// The sections with their lines; comments above a section belong to it.
 fn split(text: &str) -> Vec<Section<'_>> {
     let mut sections = vec![Section { kind: Kind::Other, lines: Vec::new() }];
     for line in text.lines() {
@@ -122,15 +132,30 @@ fn split(text: &str) -> Vec<Section<'_>> {
             }
             continue;
         };
-        let is_comment = |line: &Line<'_>| {
-            line.text().trim_start().starts_with('#') && wg_quick::setting_of(line.text()).is_none()
-        };
-        let comments = above.lines.iter().rev().take_while(|line| is_comment(line)).count();
-        let mut lines = above.lines.split_off(above.lines.len() - comments);
+        let mut lines = above.lines.split_off(own_lines(&above.lines));
         lines.push(line);
         sections.push(Section { kind, lines });
     }
+    // Comments at the end are nobody's, and stay whoever goes.
+    if let Some(last) = sections.last_mut() {
+        let own = own_lines(&last.lines);
+        if own > 0 && last.lines.get(own - 1).is_some_and(Line::is_empty) {
+            let lines = last.lines.split_off(own);
+            sections.push(Section { kind: Kind::Other, lines });
+        }
+    }
     sections
+}
+
+/// How many of the lines above the next section belong to the section that they stand in. Comments at their end do not:
+/// those below an empty line, or all if there is none. What a comment says of the section itself belongs to it.
+fn own_lines(lines: &[Line<'_>]) -> usize {
+    let is_loose = |line: &Line<'_>| line.is_empty() || line.is_comment();
+    let said = lines.iter().rposition(|line| !is_loose(line)).map_or(0, |last| last + 1);
+    let loose = &lines[said..];
+    let below = loose.iter().position(Line::is_empty).unwrap_or(0);
+    let first = loose[below..].iter().position(Line::is_comment);
+    first.map_or(lines.len(), |first| said + below + first)
 }
 
 /// Puts the lines of further [Interface] sections into the first, where they count as well.
@@ -249,6 +274,10 @@ impl Section<'_> {
                 Ok(read) if Some(read.text.as_str()) != value => {}
                 _ => return,
             }
+            let place = self.lines.iter().rposition(|line| line.value_of(in_file).is_some());
+            if let (Some(place), Some(value)) = (place, value) {
+                self.replace(place, Zeroizing::new(format!("{key} = {value}")));
+            }
             self.lines.retain(|line| line.value_of(in_file).is_none());
         }
         if self.value(key) != value {
@@ -261,31 +290,34 @@ impl Section<'_> {
         let Some(value) = value else {
             return self.lines.retain(|line| line.value_of(key).is_none());
         };
-        let mut text = Zeroizing::new(format!("{key} = {value}"));
+        let text = Zeroizing::new(format!("{key} = {value}"));
         match self.lines.iter().rposition(|line| line.value_of(key).is_some()) {
-            Some(place) => {
-                if let Some((_, comment)) = self.lines[place].text().split_once('#') {
-                    text = Zeroizing::new(format!("{} # {}", *text, comment.trim_start()));
-                }
-                self.lines[place] = Line::New(text);
-            }
+            Some(place) => self.replace(place, text),
             None => self.add(text),
         }
     }
 
-    /// Gives a key that may be repeated these items, in the place of its first line.
+    /// Puts another text in the place of a line; a comment behind it stays.
+    fn replace(&mut self, place: usize, mut text: Zeroizing<String>) {
+        if let Some((_, comment)) = self.lines[place].text().split_once('#') {
+            text = Zeroizing::new(format!("{} # {}", *text, comment.trim_start()));
+        }
+        self.lines[place] = Line::New(text);
+    }
+
+    /// Gives a key that may be repeated these items, in the place of its first line, whose comment stays.
     fn set_list(&mut self, key: &str, nets: &[IpNet]) {
-        let first = self.lines.iter().position(|line| line.value_of(key).is_some());
-        self.lines.retain(|line| line.value_of(key).is_none());
         if nets.is_empty() {
-            return;
+            return self.lines.retain(|line| line.value_of(key).is_none());
         }
         let list: Vec<String> = nets.iter().map(IpNet::to_string).collect();
         let text = Zeroizing::new(format!("{key} = {}", list.join(", ")));
-        match first {
-            Some(place) => self.lines.insert(place, Line::New(text)),
-            None => self.add(text),
-        }
+        let Some(first) = self.lines.iter().position(|line| line.value_of(key).is_some()) else {
+            return self.add(text);
+        };
+        self.replace(first, text);
+        let mut place = 0..;
+        self.lines.retain(|line| place.next() == Some(first) || line.value_of(key).is_none());
     }
 
     /// Adds a line below the last one that says something.

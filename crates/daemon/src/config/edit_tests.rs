@@ -151,6 +151,44 @@ fn a_setting_goes_with_the_peer_that_it_is_about() {
 }
 
 #[test]
+fn the_comment_behind_a_list_stays_when_the_list_changes() {
+    let text = TEXT
+        .replace("10.1.2.3/16\nAllowedIPs = fd00::2\n", "10.1.2.3/16 # phones\nAllowedIPs = fd00::2\n")
+        .replace("address = 10.0.0.1/24", "address = 10.0.0.1/24 # ours");
+    let config = parsed(&text);
+    let mut device = state_of(&config);
+    device.peers[0].allowed_ips = vec!["10.9.0.0/16".parse().unwrap()];
+    let edited = edit(&text, &saved(&device, &["10.0.0.9/24".parse().unwrap()]));
+    let expected = text
+        .replace("address = 10.0.0.1/24 # ours\nAddress = fd00::1/64\n", "Address = 10.0.0.9/24 # ours\n")
+        .replace("10.0.0.2, 10.1.2.3/16 # phones\nAllowedIPs = fd00::2\n", "10.9.0.0/16 # phones\n");
+    assert_eq!(*edited, expected);
+}
+
+#[test]
+fn a_comment_below_an_empty_line_stays_when_the_peer_above_it_goes() {
+    let interface = format!("[Interface]\nPrivateKey = {KEY}\n\n");
+    let first = format!("[Peer]\nPublicKey = {PEER}\n# friendly_name = office\n# No key yet.\n\n");
+    let rest = format!("# Phones\n# ------\n\n# At home.\n\n[Peer]\nPublicKey = {OTHER}\n");
+    let end = "\n# [Peer]\n# PublicKey = to come\n";
+    let text = format!("{interface}{first}{rest}{end}");
+    let mut device = state_of(&parsed(&text));
+    assert_eq!(*edit(&text, &saved(&device, &[])), text);
+    device.peers.remove(0);
+    assert_eq!(*edit(&text, &saved(&device, &[])), format!("{interface}{rest}{end}"));
+    device.peers.clear();
+    let edited = edit(&text, &saved(&device, &[]));
+    assert_eq!(*edited, format!("{interface}{}", end.trim_start()));
+    // One that says something of a peer goes with it.
+    let named = format!(
+        "{interface}[Peer]\nPublicKey = {PEER}\n# friendly_name = office\n[Peer]\nPublicKey = {OTHER}\n"
+    );
+    let mut device = state_of(&parsed(&named));
+    device.peers.remove(0);
+    assert_eq!(*edit(&named, &saved(&device, &[])), format!("{interface}[Peer]\nPublicKey = {OTHER}\n"));
+}
+
+#[test]
 #[cfg(target_os = "linux")]
 fn a_link_local_endpoint_has_the_name_of_its_interface_and_follows_a_peer_that_roams() {
     let text = TEXT.replace("192.0.2.1:1", "[fe80::1%lo]:1 # by cable");
@@ -216,7 +254,7 @@ fn a_key_in_a_file_of_its_own_stays_there_until_it_is_another_one() {
     };
     assert_eq!(*edited(&device), text);
     device.peers[0].preshared_key = Some(KEY.parse().unwrap());
-    let changed = text.replace("PresharedKeyFile = peer.psk # ours", &format!("PresharedKey = {KEY}"));
+    let changed = text.replace("PresharedKeyFile = peer.psk # ours", &format!("PresharedKey = {KEY} # ours"));
     assert_eq!(*edited(&device), changed);
     std::fs::remove_file(directory.path().join("peer.psk")).unwrap();
     assert_eq!(*edited(&device), text, "what cannot be read is somebody else's to keep");

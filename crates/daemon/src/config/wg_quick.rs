@@ -58,7 +58,7 @@ pub(super) fn setting_of(line: &str) -> Option<&str> {
 }
 
 /// What stands behind `# friendly_name =` if the line is such a comment: text to be shown, and nothing else.
-fn friendly_name_of(line: &str) -> Option<String> {
+pub(super) fn friendly_name_of(line: &str) -> Option<String> {
     const LONGEST: usize = 64;
     let (key, name) = line.trim_start().strip_prefix('#')?.split_once('=')?;
     let shown: String = name.trim().chars().filter(|c| !c.is_control()).take(LONGEST).collect();
