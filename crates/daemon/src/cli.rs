@@ -72,10 +72,10 @@ pub enum Command {
     /// Check a configuration file and show what it means; nothing is changed.
     Check(CheckArgs),
     /// Print a new private key.
-    #[command(after_help = "Example:\n  weft genkey > private.key")]
+    #[command(after_help = "Example:\n  (umask 077; weft genkey > private.key)")]
     Genkey,
     /// Print a new preshared key.
-    #[command(after_help = "Example:\n  weft genpsk > preshared.key")]
+    #[command(after_help = "Example:\n  (umask 077; weft genpsk > preshared.key)")]
     Genpsk,
     /// Read a private key from standard input and print its public key.
     #[command(after_help = "Example:\n  weft pubkey < private.key")]

@@ -25,7 +25,7 @@ pub mod words;
 pub use edit::{Saved, edit};
 pub(crate) use host::without_keys;
 pub use host::{Dns, Hook, HostConfig, KillSwitch, Stage};
-pub use key_file::with_keys_in_place;
+pub use key_file::{with_all_keys_in_place, with_keys_in_place};
 pub use load::{LoadError, load, load_as_service, name_of, path_of, read_text};
 pub use problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warning};
 pub use wg_quick::parse;

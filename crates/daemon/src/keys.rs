@@ -8,6 +8,10 @@ use zeroize::Zeroizing;
 use crate::exit::{Code, Error};
 use crate::output;
 
+#[cfg_attr(unix, path = "keys/stdout/unix.rs")]
+#[cfg_attr(not(unix), path = "keys/stdout/other.rs")]
+mod stdout;
+
 /// Why there is no key.
 #[derive(Debug, thiserror::Error)]
 enum KeyError {
@@ -28,13 +32,25 @@ impl From<KeyError> for Error {
 /// Prints a new private key.
 pub fn genkey() -> Result<(), Error> {
     let key = PrivateKey::generate().map_err(|error| KeyError::Random(error.to_string()))?;
+    warn_of_readers();
     print_line(&key.to_base64())
 }
 
 /// Prints a new preshared key.
 pub fn genpsk() -> Result<(), Error> {
     let key = PresharedKey::generate().map_err(|error| KeyError::Random(error.to_string()))?;
+    warn_of_readers();
     print_line(&key.to_base64())
+}
+
+/// A key that is written into a file which everybody can read is no secret.
+fn warn_of_readers() {
+    if let Some(mode) = stdout::open_to_all() {
+        output::warning(&format!(
+            "everybody can read or change the file that this key is written into (mode {mode:04o}); take that away with \
+             chmod 600, or make the file with `umask 077`"
+        ));
+    }
 }
 
 /// Reads a private key from standard input, and prints its public key.

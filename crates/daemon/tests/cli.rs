@@ -123,7 +123,7 @@ fn every_wrong_line_is_named_with_its_file_line_and_key() {
         ("interface", "FwMark = 0x1ffffffff", "FwMark", "4294967295"),
         ("interface", "FwMark = on", "FwMark", "`off`"),
         ("interface", "Address = 10.0.0.1/33", "Address", "10.0.0.1/24"),
-        ("interface", "Address = 10.0.0.1/24,,fd00::1", "Address", "no value"),
+        ("interface", "Address = 10.0.0.1/24 10.0.0", "Address", "`10.0.0`"),
         ("interface", "Address = 0.0.0.0/8", "Address", "this host"),
         ("interface", "MTU = 575", "MTU", "576"),
         ("interface", "MTU = 65535", "MTU", "65455"),
@@ -131,7 +131,7 @@ fn every_wrong_line_is_named_with_its_file_line_and_key() {
         ("interface", "Table = 0", "Table", "number"),
         ("interface", "DNS = 1.1.1.300", "DNS", "name servers"),
         ("interface", "DNS = ~", "DNS", "~corp.example"),
-        ("interface", "PreUp =", "PreUp", "command"),
+        ("interface", "PreUp = a\0b", "PreUp", "command"),
         ("interface", "SaveConfig = yes", "SaveConfig", "`true`"),
         ("interface", "# weft: KillSwitch = yes", "KillSwitch", "allow-local"),
         ("interface", "#Weft: MssClamp = true", "MssClamp", "`on`"),
@@ -153,7 +153,6 @@ fn every_wrong_line_is_named_with_its_file_line_and_key() {
         ("interface", "Jc = 4", "Jc", "no such key in [Interface]"),
         ("interface", "Endpoint = 192.0.2.1:1", "Endpoint", "belongs into [Peer]"),
         ("interface", "just words", "", "neither"),
-        ("interface", "[Interface]", "[Interface]", "second [Interface]"),
         ("interface", "[Peers]", "[Peers]", "no such section"),
         ("interface", "[Peer", "", "neither"),
         ("peer", "PublicKey = short", "PublicKey", "44 characters"),
@@ -162,7 +161,7 @@ fn every_wrong_line_is_named_with_its_file_line_and_key() {
         ("peer", "AllowedIPs = 10.0.0.0/8, 10.0.0", "AllowedIPs", "`10.0.0`"),
         ("peer", "AllowedIPs = 10.0.0.0/255.0.0.0", "AllowedIPs", "10.0.0.0/8"),
         ("peer", "Endpoint = 192.0.2.1", "Endpoint", "host:port"),
-        ("peer", "Endpoint = 2001:db8::1:51820", "Endpoint", "brackets"),
+        ("peer", "Endpoint = 2001:db8::1", "Endpoint", "brackets"),
         ("peer", "Endpoint = vpn.example:0", "Endpoint", "port"),
         ("peer", "PersistentKeepalive = 70000", "PersistentKeepalive", "65535"),
         ("peer", "PersistentKeepalive = on", "PersistentKeepalive", "`off`"),
@@ -240,6 +239,17 @@ fn odd_but_usable_files_are_warned_of() {
             "AllowedIPs = 10.0.0.1/8",
             "wg0.conf:6: AllowedIPs: 10.0.0.1/8 has host bits, 10.0.0.0/8 is used",
         ),
+        ("MTU = 1300\nMTU =", "AllowedIPs =", "wg0.conf:4: MTU: given again, the value of line 3"),
+        (
+            "MTU = 1300",
+            "Endpoint = 2001:db8::1:51820",
+            "wg0.conf:6: Endpoint: without brackets, what is behind the last colon is the port; write [2001:db8::1]:51820",
+        ),
+        (
+            "[Interface]\nMTU = 1300",
+            "AllowedIPs =",
+            "wg0.conf:3: [Interface]: a second [Interface] section; its lines count as part of the one in line 1",
+        ),
         (
             "MTU = 1300",
             "Endpoint = 10.1.1.1:1\nAllowedIPs = 10.0.0.0/8",
@@ -253,6 +263,28 @@ fn odd_but_usable_files_are_warned_of() {
         assert!(ended.stderr.contains(message), "{message}:\n{}", ended.stderr);
         assert!(ended.stderr.lines().all(|line| line.starts_with("warning: ")), "{}", ended.stderr);
     }
+}
+
+/// A template that fills in what it is told, and leaves the rest empty.
+#[test]
+fn lines_without_a_value_and_loose_lists_mean_what_they_mean_to_wg_quick() {
+    let text = format!(
+        "[Interface]\nPrivateKey = {KEY}\nAddress = 10.0.0.1/24 fd00::1/64,,10.0.0.2, \nAddress =\nMTU = 1300\nMTU =\n\
+         Table =\nDNS =\nPreUp =\nPostUp = # later\nPostUp =\nPreDown =\nPostDown =\n[Peer]\nPublicKey = {PEER}\n\
+         Endpoint = 2001:db8::1:51820\n[Interface]\nListenPort = 51820\nAddress = 10.0.0.3/32\n"
+    );
+    let (_directory, path) = file("wg0.conf", text.as_bytes());
+    let ended = run(&["check", "--json", path.to_str().unwrap()], "");
+    assert_eq!(ended.code, 0, "{}{}", ended.stdout, ended.stderr);
+    let report: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+    let interface = &report["interface"];
+    let addresses = serde_json::json!(["10.0.0.1/24", "fd00::1/64", "10.0.0.2/32", "10.0.0.3/32"]);
+    assert_eq!(interface["addresses"], addresses, "{}", ended.stdout);
+    assert_eq!((&interface["mtu"], &interface["table"]), (&serde_json::Value::Null, &"auto".into()));
+    assert_eq!(interface["listen_port"], 51_820);
+    let hooks = interface["hooks"].as_array().unwrap();
+    assert!(hooks.iter().all(|hook| hook["command"] == "# later"), "{hooks:?}");
+    assert_eq!(report["peers"][0]["endpoint"], "[2001:db8::1]:51820");
 }
 
 #[test]
@@ -359,12 +391,22 @@ fn keys_may_stand_in_files_of_their_own() {
     );
     let (directory, path) = file("wg0.conf", text.as_bytes());
     let path = path.to_str().unwrap();
-    let missing = run(&["check", path], "");
-    assert_eq!(missing.code, 78);
-    for part in
-        ["wg0.conf:2: PrivateKeyFile: ", "own.key: there is no such file", "wg0.conf:5: PresharedKeyFile: "]
-    {
-        assert!(missing.stderr.contains(part), "{part} in:\n{}", missing.stderr);
+    for arguments in [
+        &["check", path][..],
+        &["strip", path],
+        &["setconf", "wg0", path],
+        &["addconf", "wg0", path],
+        &["syncconf", "wg0", path],
+    ] {
+        let missing = run(arguments, "");
+        assert_eq!((missing.code, missing.stdout.as_str()), (78, ""), "{arguments:?}: {}", missing.stderr);
+        for part in [
+            "wg0.conf:2: PrivateKeyFile: ",
+            "own.key: there is no such file",
+            "wg0.conf:5: PresharedKeyFile: ",
+        ] {
+            assert!(missing.stderr.contains(part), "{part} in:\n{}", missing.stderr);
+        }
     }
     let write = |name: &str, text: &str| std::fs::write(directory.path().join(name), text).unwrap();
     write("own.key", "not a key\n");
@@ -417,31 +459,63 @@ fn a_file_that_others_can_read_is_warned_of() {
     assert!(ended.stderr.contains("mode 0640") && ended.stderr.contains("chmod 600"), "{}", ended.stderr);
 }
 
-#[test]
+/// How weft ends for a user who owns nothing; nothing if no such user can be had. The directory is one that all can read.
 #[cfg(target_os = "linux")]
-fn a_file_that_may_not_be_read_ends_with_77() {
+fn run_as_nobody(directory: &TempDir, arguments: &[&str]) -> Option<Ended> {
     use std::os::unix::fs::PermissionsExt as _;
     use std::os::unix::process::CommandExt as _;
-    let (directory, path) = file("wg0.conf", format!("[Interface]\nPrivateKey={KEY}\n").as_bytes());
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o000)).unwrap();
     std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-    let mut command = weft(&["check", path.to_str().unwrap()]);
     let output = if nix::unistd::geteuid().is_root() {
         // The binary is copied to where the other user can run it.
         let binary = directory.path().join("weft");
         // By another process: what this one has open for writing, a child forked meanwhile has too, and such a program
         // cannot be executed.
         assert!(Command::new("cp").arg(env!("CARGO_BIN_EXE_weft")).arg(&binary).status().unwrap().success());
-        let mut command = Command::new(&binary);
-        command.args(["check", path.to_str().unwrap()]).uid(65_534).gid(65_534);
-        command.output()
+        Command::new(&binary).args(arguments).uid(65_534).gid(65_534).output()
     } else {
-        command.output()
+        weft(arguments).output()
     };
-    let ended: Ended = match output {
-        Ok(output) => output.into(),
-        Err(reason) => return eprintln!("NOT RUN: a_file_that_may_not_be_read_ends_with_77: {reason}"),
-    };
+    match output {
+        Ok(output) => Some(output.into()),
+        Err(reason) => {
+            eprintln!("NOT RUN: weft {arguments:?}: {reason}");
+            None
+        }
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_key_that_may_not_be_read_ends_with_77_and_its_file_and_line() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let (directory, path) = file("wg0.conf", b"[Interface]\nListenPort = 1\nPrivateKeyFile = own.key\n");
+    let key = directory.path().join("own.key");
+    std::fs::write(&key, KEY).unwrap();
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o000)).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let path = path.to_str().unwrap();
+    for arguments in [
+        &["check", path][..],
+        &["strip", path],
+        &["setconf", "wg0", path],
+        &["addconf", "wg0", path],
+        &["syncconf", "wg0", path],
+    ] {
+        let Some(ended) = run_as_nobody(&directory, arguments) else { return };
+        assert_eq!((ended.code, ended.stdout.as_str()), (77, ""), "{arguments:?}: {}", ended.stderr);
+        let told =
+            ["wg0.conf:3: PrivateKeyFile: ", "own.key: cannot read the key: permission denied", "as root"];
+        assert!(told.iter().all(|part| ended.stderr.contains(part)), "{arguments:?}: {}", ended.stderr);
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_file_that_may_not_be_read_ends_with_77() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let (directory, path) = file("wg0.conf", format!("[Interface]\nPrivateKey={KEY}\n").as_bytes());
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o000)).unwrap();
+    let Some(ended) = run_as_nobody(&directory, &["check", path.to_str().unwrap()]) else { return };
     assert_eq!(ended.code, 77, "{}", ended.stderr);
     assert!(ended.stderr.contains("wg0.conf") && ended.stderr.contains("as root"), "{}", ended.stderr);
 }
@@ -458,6 +532,32 @@ fn keys_are_made_and_fit_each_other() {
     let wrong = run(&["pubkey"], &format!("{KEY}{KEY}"));
     assert_eq!(wrong.code, 1);
     assert!(wrong.stderr.contains("not a private key") && !wrong.stderr.contains(KEY), "{}", wrong.stderr);
+}
+
+#[test]
+#[cfg(unix)]
+fn a_secret_that_goes_into_a_file_for_everybody_is_warned_of() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let (_directory, path) = file("key", b"");
+    for (command, mode, warned) in [
+        ("genkey", 0o644, true),
+        ("genpsk", 0o602, true),
+        ("genkey", 0o640, false),
+        ("genpsk", 0o600, false),
+        ("pubkey", 0o644, false),
+    ] {
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        let (input, output) = (std::fs::File::open(&path).unwrap(), std::fs::File::create(&path).unwrap());
+        std::fs::write(&path, KEY).unwrap();
+        let ended = Ended::from(weft(&[command]).stdin(input).stdout(output).output().unwrap());
+        assert_eq!(ended.code, 0, "{command}: {}", ended.stderr);
+        let told =
+            ended.stderr.starts_with("warning: ") && ended.stderr.contains(&format!("mode {mode:04o}"));
+        assert_eq!((told, ended.stderr.is_empty()), (warned, !warned), "{command}: {}", ended.stderr);
+        assert_eq!(std::fs::read_to_string(&path).unwrap().len(), 45, "{command}");
+        let help = run(&["help", command], "").stdout;
+        assert!(command == "pubkey" || help.contains("(umask 077; weft gen"), "{help}");
+    }
 }
 
 #[test]

@@ -23,7 +23,7 @@ pub enum Change {
     AddPeer(Box<NewPeer>),
     /// Takes a peer away, with its sessions and what waited for it.
     RemovePeer(PublicKey),
-    /// Sends to another place from now on. Sessions stay.
+    /// Sends to another place from now on. Sessions stay; a peer that had none gets its keepalive at once.
     Endpoint {
         /// The peer.
         peer: PublicKey,
@@ -113,7 +113,7 @@ impl Tunnel {
         match change {
             Change::AddPeer(peer) => self.insert_peer(*peer, now).is_ok(),
             Change::RemovePeer(key) => self.remove_peer(&key),
-            Change::Endpoint { peer, endpoint } => self.set_endpoint(&peer, endpoint),
+            Change::Endpoint { peer, endpoint } => self.set_endpoint(&peer, endpoint, now),
             Change::PersistentKeepalive { peer, interval } => self.set_keepalive(&peer, interval, now),
             Change::Limits { peer, limits } => self.set_limits(&peer, limits, now),
             Change::AllowedIps { peer, add, remove } => self.change_allowed_ips(&peer, &add, &remove),
@@ -133,13 +133,18 @@ impl Tunnel {
         }
     }
 
-    fn set_endpoint(&mut self, key: &PublicKey, address: SocketAddr) -> bool {
-        let Some(peer) = self.peer_by_key(key) else { return false };
+    fn set_endpoint(&mut self, key: &PublicKey, address: SocketAddr, now: Instant) -> bool {
+        let Some(id) = self.by_key.get(key).copied() else { return false };
+        let Some(peer) = self.peer_mut(id) else { return false };
+        if peer.endpoint.is_none() {
+            peer.timers.endpoint_found(now);
+        }
         // The same place: the source that the peer knows stays.
         if peer.endpoint.is_none_or(|endpoint| endpoint.address != address) {
             peer.endpoint = Some(Endpoint { address, source: None });
             peer.path_limit = PathLimit::default();
         }
+        self.reschedule(id);
         true
     }
 

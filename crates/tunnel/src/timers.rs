@@ -99,6 +99,11 @@ impl Timers {
         };
     }
 
+    /// The peer can be reached for the first time: a keepalive is due as if it was switched on now.
+    pub(crate) fn endpoint_found(&mut self, now: Instant) {
+        self.persistent = self.persistent_interval.map(|_| now);
+    }
+
     fn jitter(&mut self) -> Duration {
         // xorshift32: two ends have to differ, nothing more.
         self.jitter ^= self.jitter << 13;

@@ -12,6 +12,7 @@ use zeroize::Zeroizing;
 
 use super::{Endpoint, key_file, values, wg_quick};
 use crate::control::{DeviceState, PeerState};
+use crate::uapi_client::endpoint_text;
 
 /// What an interface is like, as far as its file tells.
 #[derive(Clone, Debug)]
@@ -32,6 +33,7 @@ pub struct Saved<'a> {
 pub fn edit(text: &str, saved: &Saved<'_>) -> Zeroizing<String> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut sections = split(text);
+    merge_interfaces(&mut sections);
     let mut peers: HashMap<PublicKey, &PeerState> =
         saved.device.peers.iter().map(|peer| (peer.public_key, peer)).collect();
     sections.retain_mut(|section| match section.kind {
@@ -62,7 +64,7 @@ pub fn edit(text: &str, saved: &Saved<'_>) -> Zeroizing<String> {
 enum Kind {
     Interface,
     Peer,
-    /// What is above the first section.
+    /// What is above the first section, or in one that nobody knows.
     Other,
 }
 
@@ -83,6 +85,17 @@ impl Line<'_> {
         }
     }
 
+    fn is_empty(&self) -> bool {
+        self.text().trim().is_empty()
+    }
+
+    /// Whether it is a comment and nothing that anybody reads.
+    fn is_comment(&self) -> bool {
+        self.text().trim_start().starts_with('#')
+            && wg_quick::setting_of(self.text()).is_none()
+            && wg_quick::friendly_name_of(self.text()).is_none()
+    }
+
     /// The part before a comment.
     fn setting(&self) -> &str {
         self.text().split('#').next().unwrap_or_default()
@@ -100,16 +113,18 @@ struct Section<'a> {
     lines: Vec<Line<'a>>,
 }
 
-/// The sections with their lines; comments right above a section belong to it, but for settings of weft's own, which
-/// belong to the section that they stand in.
+/// The sections with their lines; comments above a section belong to it.
 fn split(text: &str) -> Vec<Section<'_>> {
     let mut sections = vec![Section { kind: Kind::Other, lines: Vec::new() }];
     for line in text.lines() {
         let line = Line::Kept(line);
         let kind = match line.setting().trim() {
             header if !header.starts_with('[') => None,
-            header if header.trim_matches(['[', ']']).trim().eq_ignore_ascii_case("peer") => Some(Kind::Peer),
-            _ => Some(Kind::Interface),
+            header => match header.trim_matches(['[', ']']).trim() {
+                name if name.eq_ignore_ascii_case("peer") => Some(Kind::Peer),
+                name if name.eq_ignore_ascii_case("interface") => Some(Kind::Interface),
+                _ => Some(Kind::Other),
+            },
         };
         let (Some(kind), Some(above)) = (kind, sections.last_mut()) else {
             if let Some(section) = sections.last_mut() {
@@ -117,15 +132,45 @@ fn split(text: &str) -> Vec<Section<'_>> {
             }
             continue;
         };
-        let is_comment = |line: &Line<'_>| {
-            line.text().trim_start().starts_with('#') && wg_quick::setting_of(line.text()).is_none()
-        };
-        let comments = above.lines.iter().rev().take_while(|line| is_comment(line)).count();
-        let mut lines = above.lines.split_off(above.lines.len() - comments);
+        let mut lines = above.lines.split_off(own_lines(&above.lines));
         lines.push(line);
         sections.push(Section { kind, lines });
     }
+    // Comments at the end are nobody's, and stay whoever goes.
+    if let Some(last) = sections.last_mut() {
+        let own = own_lines(&last.lines);
+        if own > 0 && last.lines.get(own - 1).is_some_and(Line::is_empty) {
+            let lines = last.lines.split_off(own);
+            sections.push(Section { kind: Kind::Other, lines });
+        }
+    }
     sections
+}
+
+/// How many of the lines above the next section belong to the section that they stand in. Comments at their end do not:
+/// those below an empty line, or all if there is none. What a comment says of the section itself belongs to it.
+fn own_lines(lines: &[Line<'_>]) -> usize {
+    let is_loose = |line: &Line<'_>| line.is_empty() || line.is_comment();
+    let said = lines.iter().rposition(|line| !is_loose(line)).map_or(0, |last| last + 1);
+    let loose = &lines[said..];
+    let below = loose.iter().position(Line::is_empty).unwrap_or(0);
+    let first = loose[below..].iter().position(Line::is_comment);
+    first.map_or(lines.len(), |first| said + below + first)
+}
+
+/// Puts the lines of further [Interface] sections into the first, where they count as well.
+fn merge_interfaces(sections: &mut Vec<Section<'_>>) {
+    let Some(first) = sections.iter().position(|section| section.kind == Kind::Interface) else { return };
+    let rest = sections.split_off(first + 1);
+    for section in rest {
+        if section.kind == Kind::Interface {
+            let lines =
+                section.lines.into_iter().filter(|line| !line.setting().trim_start().starts_with('['));
+            sections[first].lines.extend(lines);
+        } else {
+            sections.push(section);
+        }
+    }
 }
 
 impl Section<'_> {
@@ -150,12 +195,13 @@ impl Section<'_> {
         self.lines.iter().rev().find_map(|line| line.value_of(key))
     }
 
-    /// Every item of a key that may be repeated.
-    fn nets(&self, key: &str) -> BTreeSet<IpNet> {
-        let values = self.lines.iter().filter_map(|line| line.value_of(key));
+    /// Every item of AllowedIPs, host bits cleared.
+    fn allowed_ips(&self) -> BTreeSet<IpNet> {
+        let values = self.lines.iter().filter_map(|line| line.value_of("AllowedIPs"));
         values
             .flat_map(|value| value.split(','))
             .filter_map(|item| values::allowed_ip(item.trim()).ok())
+            .map(|net| net.trunc())
             .collect()
     }
 
@@ -174,7 +220,10 @@ impl Section<'_> {
             self.set("FwMark", mark.map(|mark| format!("{mark:#x}")));
         }
         if let Some(addresses) = saved.addresses {
-            let (mut kept, written) = (addresses.to_vec(), self.nets("Address"));
+            let written = self.lines.iter().filter_map(|line| line.value_of("Address"));
+            let written = written.flat_map(wg_quick::words_of).filter_map(|item| values::address(item).ok());
+            let written: BTreeSet<IpNet> = written.collect();
+            let mut kept = addresses.to_vec();
             // Nobody tells those of the file from those of the kernel.
             kept.extend(written.iter().filter(|net| is_link_local(net)));
             if written != kept.iter().copied().collect() {
@@ -182,6 +231,7 @@ impl Section<'_> {
             }
         }
         if let (Some(text), Some(mtu)) = (self.value("MTU"), saved.mtu)
+            && !text.is_empty()
             && text != mtu.to_string()
         {
             self.set("MTU", Some(mtu));
@@ -191,16 +241,22 @@ impl Section<'_> {
     fn update_peer(&mut self, peer: &PeerState, file: &Path) {
         let key = peer.preshared_key.as_ref().map(|key| key.to_base64());
         self.set_key("PresharedKey", "PresharedKeyFile", key.as_ref().map(|key| key.as_str()), file);
-        let own: BTreeSet<IpNet> = self.nets("AllowedIPs").iter().map(IpNet::trunc).collect();
-        if own != peer.allowed_ips.iter().copied().collect() {
+        if self.allowed_ips() != peer.allowed_ips.iter().copied().collect() {
             self.set_list("AllowedIPs", &peer.allowed_ips);
         }
-        let written = self.value("Endpoint").and_then(|text| values::endpoint(text).ok());
-        match (written, peer.endpoint) {
-            // A name says for good where the peer is found.
-            (Some(Endpoint::Name { .. }), _) | (_, None) => {}
-            (Some(Endpoint::Address(address)), Some(endpoint)) if address == endpoint => {}
-            (_, Some(endpoint)) => self.set("Endpoint", Some(endpoint)),
+        if let Some(endpoint) = peer.endpoint {
+            let written = self.value("Endpoint").and_then(|text| values::endpoint(text).ok());
+            // The numbers of interfaces are others after a restart, their names are not.
+            let text = endpoint_text(&endpoint);
+            let stays = match &written {
+                Some(Endpoint::Address(address)) => *address == endpoint,
+                // A name says for good where the peer is found; that of an interface behind an address does not.
+                Some(name @ Endpoint::Name { host, .. }) => !host.contains(':') || name.to_string() == text,
+                None => false,
+            };
+            if !stays {
+                self.set("Endpoint", Some(text));
+            }
         }
         let keepalive = self.value("PersistentKeepalive");
         let keepalive = keepalive.and_then(|text| values::persistent_keepalive(text).ok()).flatten();
@@ -218,6 +274,10 @@ impl Section<'_> {
                 Ok(read) if Some(read.text.as_str()) != value => {}
                 _ => return,
             }
+            let place = self.lines.iter().rposition(|line| line.value_of(in_file).is_some());
+            if let (Some(place), Some(value)) = (place, value) {
+                self.replace(place, Zeroizing::new(format!("{key} = {value}")));
+            }
             self.lines.retain(|line| line.value_of(in_file).is_none());
         }
         if self.value(key) != value {
@@ -230,31 +290,34 @@ impl Section<'_> {
         let Some(value) = value else {
             return self.lines.retain(|line| line.value_of(key).is_none());
         };
-        let mut text = Zeroizing::new(format!("{key} = {value}"));
+        let text = Zeroizing::new(format!("{key} = {value}"));
         match self.lines.iter().rposition(|line| line.value_of(key).is_some()) {
-            Some(place) => {
-                if let Some((_, comment)) = self.lines[place].text().split_once('#') {
-                    text = Zeroizing::new(format!("{} # {}", *text, comment.trim_start()));
-                }
-                self.lines[place] = Line::New(text);
-            }
+            Some(place) => self.replace(place, text),
             None => self.add(text),
         }
     }
 
-    /// Gives a key that may be repeated these items, in the place of its first line.
+    /// Puts another text in the place of a line; a comment behind it stays.
+    fn replace(&mut self, place: usize, mut text: Zeroizing<String>) {
+        if let Some((_, comment)) = self.lines[place].text().split_once('#') {
+            text = Zeroizing::new(format!("{} # {}", *text, comment.trim_start()));
+        }
+        self.lines[place] = Line::New(text);
+    }
+
+    /// Gives a key that may be repeated these items, in the place of its first line, whose comment stays.
     fn set_list(&mut self, key: &str, nets: &[IpNet]) {
-        let first = self.lines.iter().position(|line| line.value_of(key).is_some());
-        self.lines.retain(|line| line.value_of(key).is_none());
         if nets.is_empty() {
-            return;
+            return self.lines.retain(|line| line.value_of(key).is_none());
         }
         let list: Vec<String> = nets.iter().map(IpNet::to_string).collect();
         let text = Zeroizing::new(format!("{key} = {}", list.join(", ")));
-        match first {
-            Some(place) => self.lines.insert(place, Line::New(text)),
-            None => self.add(text),
-        }
+        let Some(first) = self.lines.iter().position(|line| line.value_of(key).is_some()) else {
+            return self.add(text);
+        };
+        self.replace(first, text);
+        let mut place = 0..;
+        self.lines.retain(|line| place.next() == Some(first) || line.value_of(key).is_none());
     }
 
     /// Adds a line below the last one that says something.

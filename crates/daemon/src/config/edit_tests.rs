@@ -151,6 +151,76 @@ fn a_setting_goes_with_the_peer_that_it_is_about() {
 }
 
 #[test]
+fn the_comment_behind_a_list_stays_when_the_list_changes() {
+    let text = TEXT
+        .replace("10.1.2.3/16\nAllowedIPs = fd00::2\n", "10.1.2.3/16 # phones\nAllowedIPs = fd00::2\n")
+        .replace("address = 10.0.0.1/24", "address = 10.0.0.1/24 # ours");
+    let config = parsed(&text);
+    let mut device = state_of(&config);
+    device.peers[0].allowed_ips = vec!["10.9.0.0/16".parse().unwrap()];
+    let edited = edit(&text, &saved(&device, &["10.0.0.9/24".parse().unwrap()]));
+    let expected = text
+        .replace("address = 10.0.0.1/24 # ours\nAddress = fd00::1/64\n", "Address = 10.0.0.9/24 # ours\n")
+        .replace("10.0.0.2, 10.1.2.3/16 # phones\nAllowedIPs = fd00::2\n", "10.9.0.0/16 # phones\n");
+    assert_eq!(*edited, expected);
+}
+
+#[test]
+fn a_comment_below_an_empty_line_stays_when_the_peer_above_it_goes() {
+    let interface = format!("[Interface]\nPrivateKey = {KEY}\n\n");
+    let first = format!("[Peer]\nPublicKey = {PEER}\n# friendly_name = office\n# No key yet.\n\n");
+    let rest = format!("# Phones\n# ------\n\n# At home.\n\n[Peer]\nPublicKey = {OTHER}\n");
+    let end = "\n# [Peer]\n# PublicKey = to come\n";
+    let text = format!("{interface}{first}{rest}{end}");
+    let mut device = state_of(&parsed(&text));
+    assert_eq!(*edit(&text, &saved(&device, &[])), text);
+    device.peers.remove(0);
+    assert_eq!(*edit(&text, &saved(&device, &[])), format!("{interface}{rest}{end}"));
+    device.peers.clear();
+    let edited = edit(&text, &saved(&device, &[]));
+    assert_eq!(*edited, format!("{interface}{}", end.trim_start()));
+    // One that says something of a peer goes with it.
+    let named = format!(
+        "{interface}[Peer]\nPublicKey = {PEER}\n# friendly_name = office\n[Peer]\nPublicKey = {OTHER}\n"
+    );
+    let mut device = state_of(&parsed(&named));
+    device.peers.remove(0);
+    assert_eq!(*edit(&named, &saved(&device, &[])), format!("{interface}[Peer]\nPublicKey = {OTHER}\n"));
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_link_local_endpoint_has_the_name_of_its_interface_and_follows_a_peer_that_roams() {
+    let text = TEXT.replace("192.0.2.1:1", "[fe80::1%lo]:1 # by cable");
+    let config = parsed(&text);
+    let mut device = state_of(&config);
+    let mut edited = |endpoint: &str| {
+        device.peers[1].endpoint = Some(endpoint.parse().unwrap());
+        edit(&text, &saved(&device, &config.interface.addresses)).to_string()
+    };
+    assert_eq!(edited("[fe80::1%1]:1"), text);
+    assert_eq!(edited("[fe80::2%1]:9"), text.replace("[fe80::1%lo]:1", "[fe80::2%lo]:9"));
+    assert_eq!(edited("192.0.2.7:9"), text.replace("[fe80::1%lo]:1", "192.0.2.7:9"));
+}
+
+#[test]
+fn a_second_interface_section_and_loose_lists_are_understood() {
+    let second = "\n[Interface]\nListenPort = 51820 # ours\nMTU =\n";
+    let text = TEXT.replace("ListenPort = 51820\n", "").replace("24\nAddress = fd", "24,, fd") + second;
+    let config = parsed(&text);
+    let mut device = state_of(&config);
+    let merged = edit(&text, &saved(&device, &config.interface.addresses));
+    let expected = text
+        .replace(second, "\n")
+        .replace("KillSwitch = on\n\n", "KillSwitch = on\n\nListenPort = 51820 # ours\nMTU =\n");
+    assert_eq!(merged.trim_end(), expected.trim_end());
+    device.listen_port = 7;
+    let changed = edit(&text, &saved(&device, &config.interface.addresses));
+    assert_eq!(*changed, merged.replace("51820 # ours", "7 # ours"));
+    assert_eq!(parsed(&changed).interface.listen_port, 7);
+}
+
+#[test]
 fn a_link_local_address_of_the_file_stays() {
     let text = TEXT.replace("10.0.0.1/24", "10.0.0.1/24, fe80::7/64");
     let config = parsed(&text);
@@ -184,7 +254,7 @@ fn a_key_in_a_file_of_its_own_stays_there_until_it_is_another_one() {
     };
     assert_eq!(*edited(&device), text);
     device.peers[0].preshared_key = Some(KEY.parse().unwrap());
-    let changed = text.replace("PresharedKeyFile = peer.psk # ours", &format!("PresharedKey = {KEY}"));
+    let changed = text.replace("PresharedKeyFile = peer.psk # ours", &format!("PresharedKey = {KEY} # ours"));
     assert_eq!(*edited(&device), changed);
     std::fs::remove_file(directory.path().join("peer.psk")).unwrap();
     assert_eq!(*edited(&device), text, "what cannot be read is somebody else's to keep");

@@ -124,7 +124,8 @@ fn finish_interface(
             }
         }
     }
-    if let Some(mtu) = draft.mtu.value
+    let mtu = draft.mtu.value.flatten();
+    if let Some(mtu) = mtu
         && mtu < MIN_MTU_IPV6
         && addresses.iter().any(|address| matches!(address, IpNet::V6(_)))
     {
@@ -139,7 +140,7 @@ fn finish_interface(
         listen_port: draft.listen_port.value.unwrap_or_default(),
         fw_mark: draft.fw_mark.value.unwrap_or_default(),
         addresses,
-        mtu: draft.mtu.value,
+        mtu,
         table,
         host: draft.host.finish(),
     })

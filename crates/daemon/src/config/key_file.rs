@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use zeroize::Zeroizing;
 
-use super::problem::{Problem, may_hold_a_key};
+use super::problem::{ConfigError, ConfigErrors, Location, Problem, may_hold_a_key};
 
 /// Where systemd puts what a unit loads.
 const CREDENTIALS_VARIABLE: &str = "CREDENTIALS_DIRECTORY";
@@ -49,6 +49,9 @@ fn read_with(text: &str, source: &Path, credentials: Option<&Path>) -> Result<Fi
     for path in credential.iter().chain([&beside]) {
         match read_file(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return Err(Problem::KeyFileDenied { file: shown(path) });
+            }
             Err(error) => return Err(Problem::KeyFile { file: shown(path), error: error.to_string() }),
             Ok((text, mode)) => {
                 // The bits of a credential stand for an entry of one user in its access control list.
@@ -67,9 +70,11 @@ fn read_file(path: &Path) -> io::Result<(Zeroizing<String>, Option<u32>)> {
     }
     let mut bytes = Zeroizing::new(Vec::with_capacity(MAX_BYTES + 1));
     File::open(path)?.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
-    let text = std::str::from_utf8(&bytes).ok().filter(|text| text.len() <= MAX_BYTES);
+    let text = std::str::from_utf8(&bytes).ok().filter(|text| text.len() <= MAX_BYTES).map(str::trim);
+    // A second line would become one of the configuration.
+    let text = text.filter(|text| text.lines().count() <= 1);
     let text = text.ok_or_else(|| io::Error::other("it holds more than a key"))?;
-    Ok((Zeroizing::new(text.trim().to_owned()), super::load::readable_by_others(&metadata)))
+    Ok((Zeroizing::new(text.to_owned()), super::load::readable_by_others(&metadata)))
 }
 
 /// Whether somebody wrote the key itself where its file belongs: paths may be as long, but not without a dot or a slash
@@ -85,35 +90,49 @@ fn shown(path: &Path) -> String {
 /// The text with the keys of files in it, line by line the same: for a daemon that may not read those files. Lines whose
 /// file is not there stay as they are: the daemon may have it as a credential.
 pub fn with_keys_in_place(text: &str, source: &Path) -> Zeroizing<String> {
+    put_in_place(text, source).0
+}
+
+/// The same where the text has to stand for itself: for wg(8), and daemons that know no files of keys.
+pub fn with_all_keys_in_place(text: &str, source: &Path) -> Result<Zeroizing<String>, ConfigErrors> {
+    let (changed, errors) = put_in_place(text, source);
+    if errors.is_empty() {
+        return Ok(changed);
+    }
+    Err(ConfigErrors { errors, more: 0, warnings: Vec::new() })
+}
+
+fn put_in_place(text: &str, source: &Path) -> (Zeroizing<String>, Vec<ConfigError>) {
+    let mut errors = Vec::new();
     // No copy of a key is left behind by a string that grows.
     let keys = text.lines().filter(|line| named_in(line).is_some()).count();
     let mut changed = Zeroizing::new(String::with_capacity(text.len() + 1 + keys * (MAX_BYTES + 16)));
-    for line in text.lines() {
-        match key_of_line(line, source) {
-            Some((key, value)) => {
+    for (index, line) in text.lines().enumerate() {
+        // Who hands a configuration over is not the service, whose credentials may be older than the file.
+        let read = named_in(line).map(|(names, path)| (names, read_with(path, source, None)));
+        match read {
+            Some(((_, key), Ok(value))) => {
                 changed.push_str(key);
                 changed.push_str(" = ");
-                changed.push_str(&value);
+                changed.push_str(&value.text);
+            }
+            Some(((name, _), Err(problem))) => {
+                let at = Location { file: source.into(), line: index + 1, key: Some(name.to_owned()) };
+                errors.push(ConfigError { at, problem });
+                changed.push_str(line);
             }
             None => changed.push_str(line),
         }
         changed.push('\n');
     }
-    changed
+    (changed, errors)
 }
 
-fn key_of_line(line: &str, source: &Path) -> Option<(&'static str, Zeroizing<String>)> {
-    let (key, path) = named_in(line)?;
-    // Who hands a configuration over is not the service, whose credentials may be older than the file.
-    let read = read_with(path, source, None).ok()?;
-    Some((key, read.text))
-}
-
-/// The key that the line has a file for, and that file.
-fn named_in(line: &str) -> Option<(&'static str, &str)> {
+/// The names of the key that the line has a file for, of the line's own and of the one that it stands for, and that file.
+fn named_in(line: &str) -> Option<((&'static str, &'static str), &str)> {
     let (written, path) = line.split('#').next().unwrap_or_default().split_once('=')?;
-    let (_, key) = KEYS.iter().find(|(name, _)| name.eq_ignore_ascii_case(written.trim()))?;
-    Some((key, path.trim()))
+    let names = KEYS.into_iter().find(|(name, _)| name.eq_ignore_ascii_case(written.trim()))?;
+    Some((names, path.trim()))
 }
 
 #[cfg(test)]
@@ -158,6 +177,8 @@ mod tests {
         }
         std::fs::write(directory.path().join("two.key"), format!("{KEY}\n{KEY}\n").repeat(4)).unwrap();
         assert!(read("two.key").contains("more than a key") && !read("two.key").contains(&KEY[..8]));
+        std::fs::write(directory.path().join("lines.key"), format!("{KEY}\n[Peer]\n")).unwrap();
+        assert!(read("lines.key").contains("more than a key"), "{}", read("lines.key"));
         assert!(read(".").contains("not a regular file"), "{}", read("."));
     }
 
@@ -183,5 +204,16 @@ mod tests {
         let expected =
             format!("[Interface]\nPrivateKey = {KEY}\n[Peer]\nPresharedKeyFile = missing\nPublicKey = x\n");
         assert_eq!(*with_keys_in_place(text, &source), expected);
+        let errors = with_all_keys_in_place(text, &source).unwrap_err();
+        let missing = directory.path().join("missing");
+        let told = format!(
+            "{}:4: PresharedKeyFile: {}: there is no such file; put the key there",
+            source.display(),
+            missing.display()
+        );
+        assert_eq!(errors.to_string(), told);
+        std::fs::write(missing, OTHER).unwrap();
+        let all = expected.replace("PresharedKeyFile = missing", &format!("PresharedKey = {OTHER}"));
+        assert_eq!(*with_all_keys_in_place(text, &source).unwrap(), all);
     }
 }

@@ -51,6 +51,7 @@ impl LoadError {
             Self::Read { error, .. } if error.kind() == io::ErrorKind::PermissionDenied => {
                 exit::Code::Permission
             }
+            Self::Config(errors) => errors.exit_code(),
             _ => exit::Code::Configuration,
         }
     }

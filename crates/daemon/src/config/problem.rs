@@ -9,6 +9,9 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use weft_tunnel::{InvalidKey, PublicKey};
 
+use super::Endpoint;
+use crate::exit;
+
 /// Where in a file something stands. Prints as `FILE:LINE: KEY`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
@@ -84,8 +87,6 @@ pub enum Problem {
     NotALine,
     #[error("there is no such section; the sections are [Interface] and [Peer]")]
     UnknownSection,
-    #[error("a second [Interface] section, the first is in line {first}; merge the two")]
-    SecondInterface { first: usize },
     #[error("there is no [Interface] section; add one with at least `PrivateKey = …`")]
     NoInterface,
     #[error("a key before the first section; put [Interface] or [Peer] above it")]
@@ -112,6 +113,8 @@ pub enum Problem {
     ZeroKey,
     #[error("{file}: there is no such file{}; put the key there", not_a_credential(credential.as_deref()))]
     NoKeyFile { file: String, credential: Option<String> },
+    #[error("{file}: cannot read the key: permission denied; run weft as root, or as a user who may read it")]
+    KeyFileDenied { file: String },
     #[error("{file}: cannot read the key: {error}")]
     KeyFile { file: String, error: String },
     #[error(
@@ -182,6 +185,16 @@ pub enum Notice {
         /// The line of the value that does not count.
         first: usize,
     },
+    /// Another [Interface] section: its lines count as if they stood in the first.
+    SecondInterface {
+        /// The line of the first.
+        first: usize,
+    },
+    /// An IPv6 endpoint without brackets: what is behind the last colon is the port.
+    Unbracketed {
+        /// As it is understood.
+        endpoint: Endpoint,
+    },
     /// A prefix with host bits: they were cleared.
     HostBits {
         /// As written.
@@ -226,6 +239,15 @@ impl fmt::Display for Notice {
             Self::Repeated { first } => {
                 write!(f, "given again, the value of line {first} does not count; remove one of the two")
             }
+            Self::SecondInterface { first } => {
+                write!(
+                    f,
+                    "a second [Interface] section; its lines count as part of the one in line {first}, merge the two"
+                )
+            }
+            Self::Unbracketed { endpoint } => {
+                write!(f, "without brackets, what is behind the last colon is the port; write {endpoint}")
+            }
             Self::HostBits { given } => {
                 write!(f, "{given} has host bits, {} is used; write that", given.trunc())
             }
@@ -268,6 +290,16 @@ impl ConfigErrors {
     /// Whether nothing is wrong but that files of keys are not there.
     pub fn lacks_only_keys(&self) -> bool {
         self.more == 0 && self.errors.iter().all(|error| matches!(error.problem, Problem::NoKeyFile { .. }))
+    }
+
+    /// The exit code that says so: a missing permission if nothing else is wrong.
+    pub fn exit_code(&self) -> exit::Code {
+        let is_denied = |error: &ConfigError| matches!(error.problem, Problem::KeyFileDenied { .. });
+        if self.more == 0 && self.errors.iter().all(is_denied) {
+            exit::Code::Permission
+        } else {
+            exit::Code::Configuration
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::num::NonZeroU16;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use weft_tunnel::{PresharedKey, PrivateKey, PublicKey, Rate};
 
-use super::problem::{Problem, Shown};
+use super::problem::{Notice, Problem, Shown};
 use super::{Dns, Endpoint, KillSwitch, MAX_MTU, MIN_MTU, Table};
 use crate::metrics::{Address, HostName};
 
@@ -58,15 +58,21 @@ pub(super) fn fw_mark(text: &str) -> Result<u32, Problem> {
     number(text).ok_or_else(|| value(text, "write a number up to 4294967295, also as 0xffffffff, or `off`"))
 }
 
-pub(super) fn mtu(text: &str) -> Result<u16, Problem> {
+/// Nothing for an empty value, which wg-quick takes as if the line was not there.
+pub(super) fn mtu(text: &str) -> Result<Option<u16>, Problem> {
     const EXPECTED: &str = "write a number from 576 (what every IPv4 host takes) to 65455 (65535 less the \
                             tunnel's own 80 bytes), or remove the line to have it derived";
     const { assert!(MIN_MTU == 576 && MAX_MTU == 65_455, "as the message says") };
-    decimal_u16(text).filter(|mtu| (MIN_MTU..=MAX_MTU).contains(mtu)).ok_or_else(|| value(text, EXPECTED))
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let mtu = decimal_u16(text).filter(|mtu| (MIN_MTU..=MAX_MTU).contains(mtu));
+    mtu.map(Some).ok_or_else(|| value(text, EXPECTED))
 }
 
 pub(super) fn table(text: &str) -> Result<Table, Problem> {
-    if text.eq_ignore_ascii_case("auto") {
+    // wg-quick takes an empty value as if the line was not there.
+    if text.is_empty() || text.eq_ignore_ascii_case("auto") {
         return Ok(Table::Auto);
     }
     if text.eq_ignore_ascii_case("off") {
@@ -178,10 +184,12 @@ pub(super) fn metrics_host(text: &str) -> Result<HostName, Problem> {
         .map_err(|_| value(text, "write names of this machine like gateway.example, separated by commas"))
 }
 
-/// The text for a shell.
-pub(super) fn command(text: &str) -> Result<&str, Problem> {
-    let usable = !text.is_empty() && !text.contains('\0');
-    if usable { Ok(text) } else { Err(value(text, "write a command for the shell, or remove the line")) }
+/// The text for a shell; nothing if there is none, which does nothing.
+pub(super) fn command(text: &str) -> Result<Option<&str>, Problem> {
+    if text.contains('\0') {
+        return Err(value(text, "write a command for the shell, or remove the line"));
+    }
+    Ok(Some(text).filter(|text| !text.is_empty()))
 }
 
 /// One item of DNS: a server, a search domain, or a routing domain with a tilde. One that is there already stays
@@ -221,19 +229,23 @@ fn domain_name(text: &str) -> Option<String> {
     (text.len() <= 253 && text.split('.').all(label)).then(|| text.to_owned())
 }
 
+/// An IPv6 address may stand without brackets, as wg(8) has it: the port is what is behind the last colon.
 pub(super) fn endpoint(text: &str) -> Result<Endpoint, Problem> {
     const EXPECTED: &str = "write host:port, 192.0.2.1:51820 or [2001:db8::1]:51820";
     let wrong = |expected| Err(value(text, expected));
 
     let Some((host, port)) = text.rsplit_once(':') else { return wrong(EXPECTED) };
     let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-    if bracketed.is_none() && host.contains(':') {
-        return wrong("write an IPv6 endpoint in brackets: [2001:db8::1]:51820");
-    }
+    let (address, expected) = match bracketed {
+        None if host.contains(':') => {
+            (Some(host), "write an IPv6 endpoint with brackets and port: [2001:db8::1]:51820")
+        }
+        bracketed => (bracketed, "write an IPv6 address between the brackets"),
+    };
     let Some(port) = decimal_u16(port).filter(|&port| port > 0) else {
         return wrong("write a port from 1 to 65535 behind the last colon");
     };
-    if let Some(host) = bracketed {
+    if let Some(host) = address {
         if let Ok(address) = format!("[{host}]:{port}").parse::<SocketAddr>() {
             return unicast(address).ok_or_else(|| value(text, EXPECTED));
         }
@@ -243,7 +255,7 @@ pub(super) fn endpoint(text: &str) -> Result<Endpoint, Problem> {
         if scoped {
             return Ok(Endpoint::Name { host: host.to_owned(), port });
         }
-        return wrong("write an IPv6 address between the brackets");
+        return wrong(expected);
     }
     if let Ok(address) = host.parse::<IpAddr>() {
         return unicast(SocketAddr::new(address, port)).ok_or_else(|| value(text, EXPECTED));
@@ -257,6 +269,12 @@ pub(super) fn endpoint(text: &str) -> Result<Endpoint, Problem> {
         return wrong("write a host name of ASCII letters, digits, dots and hyphens (others as xn--…)");
     }
     Ok(Endpoint::Name { host: host.to_owned(), port })
+}
+
+/// What there is to say of an endpoint that was written as an IPv6 address without brackets.
+pub(super) fn unbracketed(text: &str, endpoint: &Endpoint) -> Option<Notice> {
+    let is_unbracketed = !text.starts_with('[') && endpoint.to_string().starts_with('[');
+    is_unbracketed.then(|| Notice::Unbracketed { endpoint: endpoint.clone() })
 }
 
 fn unicast(address: SocketAddr) -> Option<Endpoint> {
@@ -277,6 +295,13 @@ mod tests {
         for (text, host) in [("vpn.example:1", "vpn.example"), ("[fe80::1%eth0]:1", "fe80::1%eth0")] {
             assert_eq!(endpoint(text).unwrap(), Endpoint::Name { host: host.to_owned(), port: 1 });
         }
+        for (text, expected) in
+            [("2001:db8::1:51820", "[2001:db8::1]:51820"), ("fe80::1%eth0:5", "[fe80::1%eth0]:5")]
+        {
+            let endpoint = endpoint(text).unwrap();
+            assert_eq!(endpoint.to_string(), expected);
+            assert!(unbracketed(text, &endpoint).is_some() && unbracketed(expected, &endpoint).is_none());
+        }
         for text in [
             "",
             ":",
@@ -287,7 +312,10 @@ mod tests {
             "host:65536",
             "host:+1",
             "host:wireguard",
-            "2001:db8::1:51820",
+            "2001:db8::1",
+            "2001:db8:0:0:0:0:0:1",
+            "[2001:db8::1:51820",
+            "ff02::1:1",
             "[2001:db8::1]",
             "[192.0.2.1]:1",
             "[]:1",
@@ -323,8 +351,9 @@ mod tests {
         assert_eq!(persistent_keepalive("25").unwrap(), NonZeroU16::new(25));
         assert!(persistent_keepalive("65536").is_err());
         assert!(listen_port("65536").is_err());
-        assert_eq!(mtu("576").unwrap(), 576);
-        assert_eq!(mtu("65455").unwrap(), 65_455);
+        assert_eq!(mtu("576").unwrap(), Some(576));
+        assert_eq!(mtu("65455").unwrap(), Some(65_455));
+        assert_eq!((mtu("").unwrap(), table("").unwrap()), (None, Table::Auto));
         assert!(mtu("575").is_err());
         assert!(mtu("65456").is_err());
     }

@@ -58,11 +58,16 @@ pub(super) fn setting_of(line: &str) -> Option<&str> {
 }
 
 /// What stands behind `# friendly_name =` if the line is such a comment: text to be shown, and nothing else.
-fn friendly_name_of(line: &str) -> Option<String> {
+pub(super) fn friendly_name_of(line: &str) -> Option<String> {
     const LONGEST: usize = 64;
     let (key, name) = line.trim_start().strip_prefix('#')?.split_once('=')?;
     let shown: String = name.trim().chars().filter(|c| !c.is_control()).take(LONGEST).collect();
     (key.trim().eq_ignore_ascii_case("friendly_name") && !shown.is_empty()).then_some(shown)
+}
+
+/// The items of a list that wg-quick itself reads: it takes commas for white space.
+pub(super) fn words_of(list: &str) -> impl Iterator<Item = &str> {
+    list.split([',', ' ', '\t']).filter(|item| !item.is_empty())
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -134,7 +139,7 @@ pub(super) struct InterfaceDraft {
     pub(super) listen_port: Slot<u16>,
     pub(super) fw_mark: Slot<u32>,
     pub(super) addresses: Vec<(usize, IpNet)>,
-    pub(super) mtu: Slot<u16>,
+    pub(super) mtu: Slot<Option<u16>>,
     pub(super) table: Slot<Table>,
     pub(super) host: HostDraft,
 }
@@ -202,10 +207,11 @@ impl Drafts {
                 self.interface = Some(InterfaceDraft { line: line.number, ..Default::default() });
                 Section::Interface
             }
+            // As wg-quick and wg(8) have it.
             (Some("interface"), Some(first)) => {
-                let problem = Problem::SecondInterface { first: first.line };
-                reports.error(line.number, Some("[Interface]"), problem);
-                Section::Refused
+                let notice = Notice::SecondInterface { first: first.line };
+                reports.warning(line.number, "[Interface]", notice);
+                Section::Interface
             }
             (Some("peer"), _) => {
                 self.peers.push(PeerDraft { line: line.number, ..Default::default() });
@@ -313,7 +319,7 @@ impl HostDraft {
 
 impl InterfaceDraft {
     fn add_hook(&mut self, stage: Stage, command: &str, line: usize, reports: &mut Reports) {
-        if let Some(command) = reports.ok(line, stage.key(), values::command(command)) {
+        if let Some(command) = reports.ok(line, stage.key(), values::command(command)).flatten() {
             self.host.hooks.push(Hook::new(stage, command, &reports.file, line));
         }
     }
@@ -332,14 +338,14 @@ impl InterfaceDraft {
             "Table" => self.table.set(values::table(text), line, key, reports),
             "SaveConfig" => self.host.save_config.set(values::true_false(text), line, key, reports),
             "DNS" => {
-                for item in text.split([',', ' ', '\t']).filter(|item| !item.is_empty()) {
+                for item in words_of(text) {
                     let added = values::add_dns(item, &mut self.host.dns);
                     reports.ok(line, key, added);
                 }
             }
             _ => {
-                for item in text.split(',') {
-                    let address = reports.ok(line, key, values::address(item.trim()));
+                for item in words_of(text) {
+                    let address = reports.ok(line, key, values::address(item));
                     self.addresses.extend(address.map(|address| (line, address)));
                 }
             }
@@ -357,7 +363,14 @@ impl PeerDraft {
                 let value = read.and_then(|text| values::preshared_key(&text));
                 self.preshared_key.set(value, line, key, reports);
             }
-            "Endpoint" => self.endpoint.set(values::endpoint(text), line, key, reports),
+            "Endpoint" => {
+                let value = values::endpoint(text);
+                let notice = value.as_ref().ok().and_then(|endpoint| values::unbracketed(text, endpoint));
+                self.endpoint.set(value, line, key, reports);
+                if let Some(notice) = notice {
+                    reports.warning(line, key, notice);
+                }
+            }
             "PersistentKeepalive" => {
                 self.persistent_keepalive.set(values::persistent_keepalive(text), line, key, reports);
             }

@@ -5,7 +5,7 @@ use std::num::NonZeroU16;
 use ipnet::IpNet;
 use weft_tunnel::{PresharedKey, PrivateKey, PublicKey};
 
-use super::problem::Problem;
+use super::problem::{Notice, Problem};
 use super::{Endpoint, values};
 
 /// The value of PrivateKey.
@@ -41,6 +41,11 @@ pub fn persistent_keepalive(text: &str) -> Result<Option<NonZeroU16>, Problem> {
 /// The value of Endpoint.
 pub fn endpoint(text: &str) -> Result<Endpoint, Problem> {
     values::endpoint(text)
+}
+
+/// What there is to say of an endpoint that was written as an IPv6 address without brackets.
+pub fn unbracketed(text: &str, endpoint: &Endpoint) -> Option<Notice> {
+    values::unbracketed(text, endpoint)
 }
 
 /// One item of AllowedIPs, host bits kept.

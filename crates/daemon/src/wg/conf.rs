@@ -47,7 +47,8 @@ pub fn syncconf(args: &ConfArgs) -> Result<(), Error> {
 }
 
 fn read(file: &Path, wg_quick_keys: WgQuickKeys) -> Result<Draft, Error> {
-    let text = config::with_keys_in_place(&file::read(file)?, file);
+    let text = config::with_all_keys_in_place(&file::read(file)?, file);
+    let text = text.map_err(|errors| Error::new(errors.exit_code(), errors))?;
     let parsed = text::parse(&text, file, wg_quick_keys);
     let parsed = parsed.map_err(|errors| Error::new(Code::Configuration, errors))?;
     for warning in &parsed.warnings {

@@ -13,7 +13,8 @@ use crate::output;
 pub fn run(args: &StripArgs) -> Result<(), Error> {
     let file = config::path_of(&args.target);
     // wg(8) knows no files of keys.
-    let text = config::with_keys_in_place(&file::read(&file)?, &file);
+    let text = config::with_all_keys_in_place(&file::read(&file)?, &file);
+    let text = text.map_err(|errors| Error::new(errors.exit_code(), errors))?;
     output::print(strip(&text).as_bytes())
 }
 

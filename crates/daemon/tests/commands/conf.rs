@@ -32,6 +32,8 @@ fn setconf_and_addconf_tell_what_wg_tells() {
                 "[Interface]\nPrivateKey={KEY}\n[Peer]\nPublicKey={A}\nEndpoint=192.0.2.1:5\nPresharedKey={KEY}\n\
                  PersistentKeepalive=25\n[Peer]\nEndpoint=localhost:80\nPublicKey={B}\nPersistentKeepalive=off\n"
             ),
+            format!("[Peer]\nPublicKey={A}\nEndpoint=2001:db8::1:51820\n"),
+            format!("[Interface]\nPrivateKey={KEY}\n[Peer]\nPublicKey={A}\n[Interface]\nListenPort=5\n"),
         ] {
             std::fs::write(&file, &text).unwrap();
             for command in ["setconf", "addconf"] {

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use weft::cli::TunThreads;
 use weft::config::{self, Endpoint};
 use weft::dataplane::Snapshot;
-use weft::lab::Namespace;
+use weft::lab::{Namespace, wait_until_ok};
 use weft::network::{Change, Watch};
 use weft::up::{Daemon, Options};
 use weft_tunnel::{PeerSnapshot, PrivateKey};
@@ -100,7 +100,10 @@ impl Weft {
         let (end, changes) = channel();
         let changed = end.clone();
         let (daemon, watch) = namespace.run(|| {
-            let daemon = Daemon::start(&config, &endpoints, options, || ()).unwrap();
+            // The device of one before is gone once no child of another test has its descriptors any more.
+            let daemon = wait_until_ok(|| {
+                Daemon::start(&config, &endpoints, options, || ()).map_err(|error| error.to_string())
+            });
             let watch = daemon.watch_network(move |change| {
                 let _ = changed.send(Some(change));
             });

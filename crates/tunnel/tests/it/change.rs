@@ -6,7 +6,7 @@ use std::num::NonZeroU16;
 use ipnet::IpNet;
 use weft_tunnel::{Change, DropReason, Outbound, PeerBuilder, PresharedKey, PrivateKey};
 
-use crate::sim::{A, B, C, Kind, World, inner_v4, inner_v6, ms, secs};
+use crate::sim::{A, B, C, Kind, PeerOptions, World, inner_v4, inner_v6, ms, secs};
 
 fn apply(world: &mut World, node: usize, change: Change) -> bool {
     let now = world.now;
@@ -149,6 +149,38 @@ fn another_endpoint_is_used_at_once_and_costs_no_session() {
     assert_eq!(world.sent[0].datagram.destination, alias);
     assert_eq!(world.sent[0].source, None, "the routing table chooses anew");
     assert_eq!(world.nodes[B].numbers(), [1]);
+}
+
+#[test]
+fn a_first_endpoint_is_sent_the_keepalive_at_once_and_another_one_is_not() {
+    let mut world = World::pair_with(
+        PeerOptions { keepalive: Some(3600), hides_endpoint: true, ..Default::default() },
+        PeerOptions { hides_endpoint: true, ..Default::default() },
+    );
+    world.run_for(secs(60));
+    assert!(world.sent.is_empty());
+    let (peer, endpoint) = (world.nodes[B].public_key(), world.nodes[B].address);
+    assert!(apply(&mut world, A, Change::Endpoint { peer, endpoint }));
+    world.run_for(secs(1));
+    assert_eq!((world.count(A, Kind::Initiation), world.count(B, Kind::Response)), (1, 1));
+    world.run_for(secs(60));
+    world.sent.clear();
+    let alias = SocketAddr::from(([198, 51, 100, 7], 7));
+    world.nodes[B].aliases.push(alias);
+    assert!(apply(&mut world, A, Change::Endpoint { peer, endpoint: alias }));
+    world.run_for(secs(60));
+    assert!(world.sent.is_empty(), "it has its time still");
+}
+
+#[test]
+fn a_first_endpoint_without_a_keepalive_wakes_nobody() {
+    let hidden = || PeerOptions { hides_endpoint: true, ..Default::default() };
+    let mut world = World::pair_with(hidden(), hidden());
+    let (peer, endpoint) = (world.nodes[B].public_key(), world.nodes[B].address);
+    assert!(apply(&mut world, A, Change::Endpoint { peer, endpoint }));
+    assert_eq!(world.nodes[A].tunnel.poll_timeout(), None);
+    world.run_for(secs(60));
+    assert!(world.sent.is_empty());
 }
 
 #[test]

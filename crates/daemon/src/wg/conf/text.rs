@@ -238,6 +238,13 @@ impl Reader {
             (Some(_), "PublicKey") => return self.public_key(number, value),
             (Some((_, peer)), _) => peer.set(key, value),
         };
+        if key == "Endpoint"
+            && let Some(endpoint) = self.peer.as_ref().and_then(|(_, peer)| peer.draft.endpoint.as_ref())
+            && let Some(notice) = words::unbracketed(value, endpoint)
+            && result.is_ok()
+        {
+            self.warning(number, key, notice);
+        }
         if let Err(problem) = result {
             self.error(number, Some(key), problem);
         }

@@ -125,7 +125,12 @@ fn set_peer(
     match word {
         "remove" => change.remove = true,
         "preshared-key" => change.preshared_key = Some(read_key(word, value)?),
-        "endpoint" => peer.endpoint = Some(words::endpoint(value).map_err(wrong)?),
+        "endpoint" => {
+            let endpoint = words::endpoint(value).map_err(wrong)?;
+            let notice = words::unbracketed(value, &endpoint);
+            warnings.extend(notice.map(|notice| format!("{word}: {notice}")));
+            peer.endpoint = Some(endpoint);
+        }
         "persistent-keepalive" => {
             change.persistent_keepalive = Some(words::persistent_keepalive(value).map_err(wrong)?);
         }
