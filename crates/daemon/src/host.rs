@@ -26,6 +26,7 @@
 //! Called on a control thread only: every call waits for the system, and for commands.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
@@ -143,7 +144,7 @@ impl Host {
                  peers send over IPv4 is dropped: a service needs full-tunnel.conf for a default route"
             );
         }
-        let record = Record {
+        let mut record = Record {
             file: source.map(Path::to_owned),
             mark: plan.mark,
             steps: kept.iter().cloned().collect(),
@@ -152,11 +153,12 @@ impl Host {
             ran: plan.up_hooks(),
             ..Record::new(interface)
         };
+        record.reserve_rules_of(&plan);
         let found_kill_switch = kept.is_some();
         kernel.kept = kept;
         let applied = Applied::default();
         let host = Self { kernel, plan, applied, owner, record, found_kill_switch, continued: None };
-        // The mark is taken from here on.
+        // The mark and the places of the rules are taken from here on.
         host.write()?;
         drop(alone);
         Ok(host)
@@ -230,30 +232,42 @@ impl Host {
     /// brings back what was. Commands do not run; those of PreDown and PostDown are the new ones from here on. The
     /// device's mark may have changed, see [`Self::mark`].
     pub fn reload(&mut self, config: &Config, endpoints: &[SocketAddr]) -> Result<Difference, HostError> {
-        let plan = self.plan_for(config, endpoints)?;
+        let alone = self.choose_alone()?;
+        let plan = self.decide(config, endpoints)?;
         let difference = Difference::between(self.applied.steps(), &plan.steps);
         // Until it is through, what is in force may be either.
         let mut steps = self.applied.steps().to_vec();
         steps.extend(plan.steps.iter().filter(|step| !self.applied.steps().contains(step)).cloned());
         self.record.steps = steps;
+        if self.record.mark == 0 {
+            self.record.mark = plan.mark;
+        }
         self.write()?;
+        drop(alone);
         let done = self.applied.change_to(&plan.steps, &mut self.kernel);
         if done.is_ok() {
-            self.record.mark = plan.mark;
             self.record.down = plan.down.clone();
             self.plan = plan;
         }
+        self.record.mark = self.plan.mark;
         self.write_what_is_in_force()?;
         done.map(|()| difference)
     }
 
     /// The plan for another configuration of the interface that is up.
     pub fn plan_for(&self, config: &Config, endpoints: &[SocketAddr]) -> Result<Plan, HostError> {
-        let alone = self.owner.as_ref().map(Owner::choose_alone).transpose()?;
+        let _alone = self.choose_alone()?;
+        self.decide(config, endpoints)
+    }
+
+    fn choose_alone(&self) -> Result<Option<File>, HostError> {
+        self.owner.as_ref().map(Owner::choose_alone).transpose()
+    }
+
+    fn decide(&self, config: &Config, endpoints: &[SocketAddr]) -> Result<Plan, HostError> {
         let directory = self.owner.as_ref().map(Owner::directory);
         let facts = facts::gather(&self.kernel.netlink, config, endpoints, directory, self.plan.mark)?;
         let facts = facts.without(self.applied.steps());
-        drop(alone);
         Ok(Plan::new(config, endpoints, &facts).keeping_places_of(self.applied.steps()))
     }
 

@@ -80,7 +80,9 @@ impl Host {
         let plan = Plan::new(config, endpoints, &facts.without(&in_force)).keeping_places_of(&in_force);
         let continued =
             Continued { runs_commands: !are_the_same(&plan.up_hooks(), &left.ran), down: left.down.clone() };
-        let record = Record { file: source.map(Path::to_owned), mark: plan.mark, handed_over: None, ..left };
+        let mut record =
+            Record { file: source.map(Path::to_owned), mark: plan.mark, handed_over: None, ..left };
+        record.reserve_rules_of(&plan);
         let host = Self {
             found_kill_switch: kernel.kept.is_some(),
             kernel,
