@@ -120,15 +120,16 @@ impl Host {
     ) -> Result<Self, HostError> {
         let interface = &config.interface.name;
         let mut kept = None;
+        let mut stuck = Vec::new();
         let mut known = BTreeMap::new();
         if let Some(left) = left {
             tracing::info!(%interface, "taking back what a daemon left behind");
             let failures;
-            (failures, kept) = down::take_back(&left, &mut kernel, Keep::KillSwitch);
+            (failures, kept, stuck) = down::take_back(&left, &mut kernel, Keep::KillSwitch);
             for failure in failures {
                 tracing::warn!("{failure}");
             }
-            (kernel.link, kernel.dns) = (None, None);
+            kernel.link = None;
             known = left.endpoints;
         }
         if owner.is_some() {
@@ -138,6 +139,9 @@ impl Host {
         let directory = owner.as_ref().map(Owner::directory);
         let facts = facts::gather(&kernel.netlink, config, endpoints, directory, 0)?;
         let plan = Plan::new(config, endpoints, &facts);
+        // Name servers of our own take the place of those that could not be taken back.
+        stuck.retain(|step| !matches!(step, Step::Dns(_)) || plan.dns().is_none());
+        kernel.dns = kernel.dns.filter(|_| stuck.iter().any(|step| matches!(step, Step::Dns(_))));
         if facts.src_valid_mark.is_none() && plan.routes_by_mark(Family::V4) {
             tracing::warn!(
                 "cannot see the sysctl {SRC_VALID_MARK}; where the reverse-path filter is strict and it is not 1, what the \
@@ -147,7 +151,8 @@ impl Host {
         let mut record = Record {
             file: source.map(Path::to_owned),
             mark: plan.mark,
-            steps: kept.iter().cloned().collect(),
+            steps: kept.iter().chain(&stuck).cloned().collect(),
+            dns: kernel.dns.clone(),
             down: plan.down.clone(),
             endpoints: known,
             ran: plan.up_hooks(),
@@ -156,7 +161,7 @@ impl Host {
         record.reserve_rules_of(&plan);
         let found_kill_switch = kept.is_some();
         kernel.kept = kept;
-        let applied = Applied::default();
+        let applied = Applied::default().with_stuck(stuck);
         let host = Self { kernel, plan, applied, owner, record, found_kill_switch, continued: None };
         // The mark and the places of the rules are taken from here on.
         host.write()?;
@@ -215,9 +220,10 @@ impl Host {
             return self.go_on(&continued);
         }
         // All of it before the first: whatever is done is in the record, and what was not is no harm to take back.
-        self.record.steps = self.plan.steps.clone();
-        let wanted = self.plan.dns();
-        self.record.dns = wanted.map(|wanted| self.kernel.dns_record(wanted)).transpose()?;
+        self.record.steps = [self.applied.all(), self.plan.steps.clone()].concat();
+        if let Some(wanted) = self.plan.dns() {
+            self.record.dns = Some(self.kernel.dns_record(wanted)?);
+        }
         self.write()?;
         let done = self.applied.apply(&self.plan.steps, &mut self.kernel);
         if let Err(error) = done {
@@ -236,7 +242,7 @@ impl Host {
         let plan = self.decide(config, endpoints)?;
         let difference = Difference::between(self.applied.steps(), &plan.steps);
         // Until it is through, what is in force may be either.
-        let mut steps = self.applied.steps().to_vec();
+        let mut steps = self.applied.all();
         steps.extend(plan.steps.iter().filter(|step| !self.applied.steps().contains(step)).cloned());
         self.record.steps = steps;
         if self.record.mark == 0 {
@@ -293,27 +299,14 @@ impl Host {
     /// Takes everything back but what is kept, the last first. What fails is warned of, and stays on record for `weft
     /// down`, as what is kept does.
     pub fn down(&mut self, keep: Keep) {
-        let steps = self.applied.steps().to_vec();
         let is_kept = |step: &&Step| keep == Keep::KillSwitch && down::has_kill_switch(step);
-        self.kernel.kept = steps.iter().find(is_kept).cloned();
+        self.kernel.kept = self.applied.steps().iter().find(is_kept).cloned();
         let failures = self.applied.undo(&mut self.kernel);
         if self.kernel.kept.is_some() {
             self.tell_of_kill_switch();
         }
-        if failures.is_empty() {
-            return self.close_record();
-        }
-        for error in failures {
-            tracing::warn!("{error}; `weft down {}` tries it again", self.plan.interface);
-        }
-        self.record.steps = steps;
-        self.record.dns.clone_from(&self.kernel.dns);
-        self.record.down.clear();
-        if let Err(error) = self.write() {
-            tracing::warn!("{error}");
-        }
-        // With nobody to forget it, the record stays.
-        self.owner = None;
+        self.warn_of(&failures);
+        self.close_record();
     }
 
     /// Removes the device, which others may hold. What fails is warned of.
@@ -345,14 +338,27 @@ impl Host {
     }
 
     fn write_what_is_in_force(&mut self) -> Result<(), HostError> {
-        self.record.steps = self.applied.steps().to_vec();
+        self.record.steps = self.applied.all();
         self.record.dns.clone_from(&self.kernel.dns);
         self.write()
     }
 
-    /// Nothing is in force any more but what is kept.
+    fn warn_of(&self, failures: &[HostError]) {
+        for error in failures {
+            tracing::warn!("{error}; `weft down {}` tries it again", self.plan.interface);
+        }
+    }
+
+    /// Nothing is in force any more but what is kept, and what could not be taken back.
     fn close_record(&mut self) {
+        let stuck = self.applied.stuck();
         let closed = match self.kernel.kept.clone() {
+            kept if !stuck.is_empty() => {
+                self.record.steps = kept.iter().chain(stuck).cloned().collect();
+                self.record.dns.clone_from(&self.kernel.dns);
+                self.record.down.clear();
+                self.write()
+            }
             Some(step) => {
                 self.record = self.record.of_kill_switch(step);
                 self.write()
@@ -401,9 +407,8 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        for error in self.applied.undo(&mut self.kernel) {
-            tracing::warn!("{error}");
-        }
+        let failures = self.applied.undo(&mut self.kernel);
+        self.warn_of(&failures);
         self.close_record();
     }
 }

@@ -31,17 +31,35 @@ pub enum Outcome {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
     steps: Vec<Step>,
+    /// What could not be taken back, in the order in which it was done.
+    stuck: Vec<Step>,
 }
 
 impl Applied {
     /// Steps that may have been done, as they were recorded.
     pub fn recorded(steps: Vec<Step>) -> Self {
-        Self { steps }
+        Self { steps, stuck: Vec::new() }
+    }
+
+    /// The same, and these could not be taken back.
+    #[must_use]
+    pub fn with_stuck(self, stuck: Vec<Step>) -> Self {
+        Self { stuck, ..self }
     }
 
     /// What is in force, in order.
     pub fn steps(&self) -> &[Step] {
         &self.steps
+    }
+
+    /// What could not be taken back; the next [`Self::undo`] tries it again.
+    pub fn stuck(&self) -> &[Step] {
+        &self.stuck
+    }
+
+    /// All that is to be taken back, in order.
+    pub(super) fn all(&self) -> Vec<Step> {
+        self.stuck.iter().chain(&self.steps).cloned().collect()
     }
 
     /// Does the steps one after the other. A failure takes back those that were done here, the last first; what
@@ -61,8 +79,11 @@ impl Applied {
         Ok(())
     }
 
-    /// Takes everything back, the last first, and goes on where a part of it fails.
+    /// Takes everything back, the last first, and goes on where a part of it fails. What could not be taken back before
+    /// is tried again.
     pub fn undo(&mut self, system: &mut impl System) -> Vec<HostError> {
+        self.steps = self.all();
+        self.stuck.clear();
         self.undo_to(0, system)
     }
 
@@ -70,8 +91,11 @@ impl Applied {
         let mut failures = Vec::new();
         while self.steps.len() > length {
             let Some(step) = self.steps.pop() else { break };
-            if step.has_undo() {
-                failures.extend(system.undo(&step).err());
+            if step.has_undo()
+                && let Err(error) = system.undo(&step)
+            {
+                failures.push(error);
+                self.stuck.insert(0, step);
             }
         }
         failures
@@ -83,7 +107,7 @@ impl Applied {
     pub fn change_to(&mut self, wanted: &[Step], system: &mut impl System) -> Result<(), HostError> {
         let mut under_way = UnderWay::default();
         if let Err(error) = under_way.make(&self.steps, wanted, system) {
-            under_way.unmake(&self.steps, system);
+            self.stuck.extend(under_way.unmake(&self.steps, system));
             return Err(error);
         }
         let left = under_way.left;
@@ -129,20 +153,25 @@ impl UnderWay {
         Ok(())
     }
 
-    /// Brings back what was in force before. What fails is warned of.
-    fn unmake(&self, old: &[Step], system: &mut impl System) {
+    /// Brings back what was in force before. What fails is warned of; gives what could not be taken back.
+    fn unmake(&self, old: &[Step], system: &mut impl System) -> Vec<Step> {
         let is_of_address = |change: &Change| matches!(change, Change::Add(Step::Address(_)));
         let takes_an_address = self.has_taken_an_address() || self.done.iter().any(is_of_address);
+        let mut stuck = Vec::new();
         for change in self.done.iter().rev() {
-            warn_of(change.unmake(system));
+            if let Some(error) = change.unmake(system) {
+                warn_of([error]);
+                stuck.extend(change.to().filter(|step| step.has_undo()).cloned());
+            }
         }
         if !takes_an_address {
-            return;
+            return stuck;
         }
         match system.lost(old) {
             Ok(lost) => warn_of(lost.iter().filter_map(|step| system.apply(step).err())),
             Err(error) => warn_of([error]),
         }
+        stuck
     }
 
     fn has_taken_an_address(&self) -> bool {

@@ -123,6 +123,9 @@ fn what_cannot_be_undone_keeps_nothing_else_from_it() {
     system.fails_at = Some(system.calls + 1);
     assert_eq!(applied.undo(&mut system).len(), 1);
     assert!(!system.state.contains_key(&place(&address("10.0.0.1/24"))));
+    assert_eq!((applied.steps(), applied.stuck()), (&[][..], &[route("10.1.0.0/16")][..]));
+    assert!(applied.undo(&mut system).is_empty(), "it is tried again");
+    assert_eq!((applied.stuck(), system.state.len()), (&[][..], 0));
 }
 
 #[test]
