@@ -89,6 +89,8 @@ pub struct Host {
     found_kill_switch: bool,
     /// The device was there before.
     continued: Option<Continued>,
+    /// The MTU that somebody gave the device, which stays if the configuration has none.
+    mtu_by_hand: Option<u16>,
 }
 
 impl Host {
@@ -162,7 +164,16 @@ impl Host {
         let found_kill_switch = kept.is_some();
         kernel.kept = kept;
         let applied = Applied::default().with_stuck(stuck);
-        let host = Self { kernel, plan, applied, owner, record, found_kill_switch, continued: None };
+        let host = Self {
+            kernel,
+            plan,
+            applied,
+            owner,
+            record,
+            found_kill_switch,
+            continued: None,
+            mtu_by_hand: None,
+        };
         // The mark and the places of the rules are taken from here on.
         host.write()?;
         drop(alone);
@@ -187,6 +198,18 @@ impl Host {
     /// The MTU that the device gets, in bytes.
     pub fn mtu(&self) -> u16 {
         self.plan.mtu
+    }
+
+    /// The MTU that somebody gave the device, if it is to stay.
+    pub fn mtu_by_hand(&self) -> Option<u16> {
+        self.mtu_by_hand
+    }
+
+    /// The device has this MTU now, whoever set it; `stays` if a configuration without one is to leave it so.
+    pub fn note_mtu(&mut self, mtu: u16, stays: bool) {
+        self.applied.note_mtu(mtu);
+        self.plan.mtu = mtu;
+        self.mtu_by_hand = stays.then_some(mtu);
     }
 
     /// The kernel's side of the network.
@@ -272,7 +295,10 @@ impl Host {
 
     fn decide(&self, config: &Config, endpoints: &[SocketAddr]) -> Result<Plan, HostError> {
         let directory = self.owner.as_ref().map(Owner::directory);
-        let facts = facts::gather(&self.kernel.netlink, config, endpoints, directory, self.plan.mark)?;
+        let mut facts = facts::gather(&self.kernel.netlink, config, endpoints, directory, self.plan.mark)?;
+        if let Some(mtu) = self.mtu_by_hand {
+            facts.default_mtu = mtu;
+        }
         let facts = facts.without(self.applied.steps());
         Ok(Plan::new(config, endpoints, &facts).keeping_places_of(self.applied.steps()))
     }

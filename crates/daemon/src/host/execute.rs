@@ -57,6 +57,15 @@ impl Applied {
         &self.stuck
     }
 
+    /// The device has this MTU by now, without a step that set it.
+    pub(super) fn note_mtu(&mut self, now: u16) {
+        for step in &mut self.steps {
+            if let Step::Mtu(mtu) = step {
+                *mtu = now;
+            }
+        }
+    }
+
     /// All that is to be taken back, in order.
     pub(super) fn all(&self) -> Vec<Step> {
         self.stuck.iter().chain(&self.steps).cloned().collect()

@@ -92,6 +92,7 @@ impl Host {
             owner,
             record,
             continued: Some(continued),
+            mtu_by_hand: None,
         };
         host.write()?;
         drop(alone);

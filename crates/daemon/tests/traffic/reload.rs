@@ -7,10 +7,10 @@ use std::process::{Command, Output};
 use serde_json::Value;
 use tempfile::TempDir;
 use weft::lab::traffic::{Amount, TcpReceiver, TcpSenders};
-use weft::lab::{Namespace, wait_until, wait_until_ok};
+use weft::lab::{Namespace, link, wait_until, wait_until_ok};
 
 use crate::support::{
-    Conf, End, Ends, Family, NAME, PeerConf, WeftProcess, addresses_of, alone, answers, routes_of,
+    Conf, End, Ends, Family, NAME, PeerConf, WeftProcess, addresses_of, alone, answers, links_of, routes_of,
 };
 
 const FLOWS: u32 = 4;
@@ -130,6 +130,41 @@ fn a_reload_that_is_wrong_or_fails_changes_nothing() {
     }
     assert_eq!(status(directory)["listen_port"], conf_a.listen_port.unwrap());
     assert!(reload(directory, &conf_a, &[]).is_empty(), "it is as it was");
+    assert_eq!(process.stop().code, Some(0));
+}
+
+#[test]
+fn an_mtu_set_by_hand_outlives_a_reload_and_a_configured_one_comes_back() {
+    let test = "an_mtu_set_by_hand_outlives_a_reload_and_a_configured_one_comes_back";
+    let Some(ends) = Ends::new(test, 1500) else { return };
+    let (mut conf, _) = Conf::pair(Family::V4);
+    let (process, directory) = up(&ends, End::A, &conf);
+    let directory = directory.path();
+    let mtu = || links_of(&ends.a).into_iter().find(|(name, ..)| name == NAME).unwrap().1;
+    let set_by_hand = |mtu| link::set_mtu(&ends.a, NAME, mtu).unwrap();
+    assert_eq!(mtu(), 1420);
+
+    set_by_hand(1300);
+    assert!(reload(directory, &conf, &[]).is_empty());
+    assert_eq!((mtu(), &status(directory)["mtu"]), (1300, &1300.into()));
+    link::set_mtu(&ends.a, "eth0", 1400).unwrap();
+    conf.peers[0].persistent_keepalive = Some(25);
+    assert_eq!(reload(directory, &conf, &[]).len(), 1, "the keepalive");
+    assert_eq!((mtu(), &status(directory)["mtu"]), (1300, &1300.into()));
+
+    conf.mtu = Some(1350);
+    assert_eq!(reload(directory, &conf, &[]), ["set mtu 1350 dev weft0"]);
+    assert_eq!(mtu(), 1350);
+    set_by_hand(1300);
+    assert_eq!(reload(directory, &conf, &[]), ["set mtu 1350 dev weft0"]);
+    assert_eq!((mtu(), &status(directory)["mtu"]), (1350, &1350.into()));
+
+    conf.mtu = None;
+    assert_eq!(reload(directory, &conf, &[]), ["set mtu 1320 dev weft0"]);
+    assert_eq!(mtu(), 1320);
+    link::set_mtu(&ends.a, "eth0", 1500).unwrap();
+    wait_until("it follows the way to the peer", || (mtu() == 1420).then_some(()));
+    assert!(reload(directory, &conf, &[]).is_empty());
     assert_eq!(process.stop().code, Some(0));
 }
 
