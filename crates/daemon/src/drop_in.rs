@@ -18,7 +18,7 @@ use crate::dataplane::{DataplaneError, OnEvent, StartError, TunQueues};
 use crate::exit::{self, Code};
 use crate::interface::{self, Inherited, Interface, Options};
 use crate::metrics::{self, MetricsConfig};
-use crate::network::{Change, Keeper, Watch};
+use crate::network::{Change, Keeper, MtuChoice, Watch};
 use crate::routes::{Netlink, RouteError};
 use crate::scheduling::Priority;
 use crate::secrecy;
@@ -200,7 +200,7 @@ fn follow_network(
         let watch = Watch::start(Some(&link), on_change).map_err(|error| error.to_string())?;
         let mtu = u16::try_from(link.mtu).unwrap_or(u16::MAX);
         // Whoever configures the interface chooses its MTU.
-        let keeper = Keeper::new(Arc::clone(controller), link, mtu, true, false);
+        let keeper = Keeper::new(Arc::clone(controller), link, mtu, MtuChoice::Configured, false);
         Ok((watch, keeper.map_err(|error| error.to_string())?, netlink))
     };
     begin().inspect_err(|error| tracing::warn!("{error}")).ok()

@@ -26,6 +26,7 @@
 //! Called on a control thread only: every call waits for the system, and for commands.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
@@ -88,6 +89,8 @@ pub struct Host {
     found_kill_switch: bool,
     /// The device was there before.
     continued: Option<Continued>,
+    /// The MTU that somebody gave the device, which stays if the configuration has none.
+    mtu_by_hand: Option<u16>,
 }
 
 impl Host {
@@ -119,15 +122,16 @@ impl Host {
     ) -> Result<Self, HostError> {
         let interface = &config.interface.name;
         let mut kept = None;
+        let mut stuck = Vec::new();
         let mut known = BTreeMap::new();
         if let Some(left) = left {
             tracing::info!(%interface, "taking back what a daemon left behind");
             let failures;
-            (failures, kept) = down::take_back(&left, &mut kernel, Keep::KillSwitch);
+            (failures, kept, stuck) = down::take_back(&left, &mut kernel, Keep::KillSwitch);
             for failure in failures {
                 tracing::warn!("{failure}");
             }
-            (kernel.link, kernel.dns) = (None, None);
+            kernel.link = None;
             known = left.endpoints;
         }
         if owner.is_some() {
@@ -137,26 +141,40 @@ impl Host {
         let directory = owner.as_ref().map(Owner::directory);
         let facts = facts::gather(&kernel.netlink, config, endpoints, directory, 0)?;
         let plan = Plan::new(config, endpoints, &facts);
+        // Name servers of our own take the place of those that could not be taken back.
+        stuck.retain(|step| !matches!(step, Step::Dns(_)) || plan.dns().is_none());
+        kernel.dns = kernel.dns.filter(|_| stuck.iter().any(|step| matches!(step, Step::Dns(_))));
         if facts.src_valid_mark.is_none() && plan.routes_by_mark(Family::V4) {
             tracing::warn!(
                 "cannot see the sysctl {SRC_VALID_MARK}; where the reverse-path filter is strict and it is not 1, what the \
                  peers send over IPv4 is dropped: a service needs full-tunnel.conf for a default route"
             );
         }
-        let record = Record {
+        let mut record = Record {
             file: source.map(Path::to_owned),
             mark: plan.mark,
-            steps: kept.iter().cloned().collect(),
+            steps: kept.iter().chain(&stuck).cloned().collect(),
+            dns: kernel.dns.clone(),
             down: plan.down.clone(),
             endpoints: known,
             ran: plan.up_hooks(),
             ..Record::new(interface)
         };
+        record.reserve_rules_of(&plan);
         let found_kill_switch = kept.is_some();
         kernel.kept = kept;
-        let applied = Applied::default();
-        let host = Self { kernel, plan, applied, owner, record, found_kill_switch, continued: None };
-        // The mark is taken from here on.
+        let applied = Applied::default().with_stuck(stuck);
+        let host = Self {
+            kernel,
+            plan,
+            applied,
+            owner,
+            record,
+            found_kill_switch,
+            continued: None,
+            mtu_by_hand: None,
+        };
+        // The mark and the places of the rules are taken from here on.
         host.write()?;
         drop(alone);
         Ok(host)
@@ -180,6 +198,18 @@ impl Host {
     /// The MTU that the device gets, in bytes.
     pub fn mtu(&self) -> u16 {
         self.plan.mtu
+    }
+
+    /// The MTU that somebody gave the device, if it is to stay.
+    pub fn mtu_by_hand(&self) -> Option<u16> {
+        self.mtu_by_hand
+    }
+
+    /// The device has this MTU now, whoever set it; `stays` if a configuration without one is to leave it so.
+    pub fn note_mtu(&mut self, mtu: u16, stays: bool) {
+        self.applied.note_mtu(mtu);
+        self.plan.mtu = mtu;
+        self.mtu_by_hand = stays.then_some(mtu);
     }
 
     /// The kernel's side of the network.
@@ -213,9 +243,10 @@ impl Host {
             return self.go_on(&continued);
         }
         // All of it before the first: whatever is done is in the record, and what was not is no harm to take back.
-        self.record.steps = self.plan.steps.clone();
-        let wanted = self.plan.dns();
-        self.record.dns = wanted.map(|wanted| self.kernel.dns_record(wanted)).transpose()?;
+        self.record.steps = [self.applied.all(), self.plan.steps.clone()].concat();
+        if let Some(wanted) = self.plan.dns() {
+            self.record.dns = Some(self.kernel.dns_record(wanted)?);
+        }
         self.write()?;
         let done = self.applied.apply(&self.plan.steps, &mut self.kernel);
         if let Err(error) = done {
@@ -230,30 +261,45 @@ impl Host {
     /// brings back what was. Commands do not run; those of PreDown and PostDown are the new ones from here on. The
     /// device's mark may have changed, see [`Self::mark`].
     pub fn reload(&mut self, config: &Config, endpoints: &[SocketAddr]) -> Result<Difference, HostError> {
-        let plan = self.plan_for(config, endpoints)?;
+        let alone = self.choose_alone()?;
+        let plan = self.decide(config, endpoints)?;
         let difference = Difference::between(self.applied.steps(), &plan.steps);
         // Until it is through, what is in force may be either.
-        let mut steps = self.applied.steps().to_vec();
+        let mut steps = self.applied.all();
         steps.extend(plan.steps.iter().filter(|step| !self.applied.steps().contains(step)).cloned());
         self.record.steps = steps;
+        if self.record.mark == 0 {
+            self.record.mark = plan.mark;
+        }
         self.write()?;
+        drop(alone);
         let done = self.applied.change_to(&plan.steps, &mut self.kernel);
         if done.is_ok() {
-            self.record.mark = plan.mark;
             self.record.down = plan.down.clone();
             self.plan = plan;
         }
+        self.record.mark = self.plan.mark;
         self.write_what_is_in_force()?;
         done.map(|()| difference)
     }
 
     /// The plan for another configuration of the interface that is up.
     pub fn plan_for(&self, config: &Config, endpoints: &[SocketAddr]) -> Result<Plan, HostError> {
-        let alone = self.owner.as_ref().map(Owner::choose_alone).transpose()?;
+        let _alone = self.choose_alone()?;
+        self.decide(config, endpoints)
+    }
+
+    fn choose_alone(&self) -> Result<Option<File>, HostError> {
+        self.owner.as_ref().map(Owner::choose_alone).transpose()
+    }
+
+    fn decide(&self, config: &Config, endpoints: &[SocketAddr]) -> Result<Plan, HostError> {
         let directory = self.owner.as_ref().map(Owner::directory);
-        let facts = facts::gather(&self.kernel.netlink, config, endpoints, directory, self.plan.mark)?;
+        let mut facts = facts::gather(&self.kernel.netlink, config, endpoints, directory, self.plan.mark)?;
+        if let Some(mtu) = self.mtu_by_hand {
+            facts.default_mtu = mtu;
+        }
         let facts = facts.without(self.applied.steps());
-        drop(alone);
         Ok(Plan::new(config, endpoints, &facts).keeping_places_of(self.applied.steps()))
     }
 
@@ -279,27 +325,14 @@ impl Host {
     /// Takes everything back but what is kept, the last first. What fails is warned of, and stays on record for `weft
     /// down`, as what is kept does.
     pub fn down(&mut self, keep: Keep) {
-        let steps = self.applied.steps().to_vec();
         let is_kept = |step: &&Step| keep == Keep::KillSwitch && down::has_kill_switch(step);
-        self.kernel.kept = steps.iter().find(is_kept).cloned();
+        self.kernel.kept = self.applied.steps().iter().find(is_kept).cloned();
         let failures = self.applied.undo(&mut self.kernel);
         if self.kernel.kept.is_some() {
             self.tell_of_kill_switch();
         }
-        if failures.is_empty() {
-            return self.close_record();
-        }
-        for error in failures {
-            tracing::warn!("{error}; `weft down {}` tries it again", self.plan.interface);
-        }
-        self.record.steps = steps;
-        self.record.dns.clone_from(&self.kernel.dns);
-        self.record.down.clear();
-        if let Err(error) = self.write() {
-            tracing::warn!("{error}");
-        }
-        // With nobody to forget it, the record stays.
-        self.owner = None;
+        self.warn_of(&failures);
+        self.close_record();
     }
 
     /// Removes the device, which others may hold. What fails is warned of.
@@ -331,14 +364,27 @@ impl Host {
     }
 
     fn write_what_is_in_force(&mut self) -> Result<(), HostError> {
-        self.record.steps = self.applied.steps().to_vec();
+        self.record.steps = self.applied.all();
         self.record.dns.clone_from(&self.kernel.dns);
         self.write()
     }
 
-    /// Nothing is in force any more but what is kept.
+    fn warn_of(&self, failures: &[HostError]) {
+        for error in failures {
+            tracing::warn!("{error}; `weft down {}` tries it again", self.plan.interface);
+        }
+    }
+
+    /// Nothing is in force any more but what is kept, and what could not be taken back.
     fn close_record(&mut self) {
+        let stuck = self.applied.stuck();
         let closed = match self.kernel.kept.clone() {
+            kept if !stuck.is_empty() => {
+                self.record.steps = kept.iter().chain(stuck).cloned().collect();
+                self.record.dns.clone_from(&self.kernel.dns);
+                self.record.down.clear();
+                self.write()
+            }
             Some(step) => {
                 self.record = self.record.of_kill_switch(step);
                 self.write()
@@ -387,9 +433,8 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        for error in self.applied.undo(&mut self.kernel) {
-            tracing::warn!("{error}");
-        }
+        let failures = self.applied.undo(&mut self.kernel);
+        self.warn_of(&failures);
         self.close_record();
     }
 }

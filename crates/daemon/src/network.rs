@@ -16,7 +16,7 @@ mod keeper;
 mod platform;
 
 pub use follower::{Follower, MtuPolicy, Reaction, Way};
-pub use keeper::Keeper;
+pub use keeper::{Keeper, MtuChoice};
 pub use platform::{Watch, way_to};
 
 /// What changed since the last time.

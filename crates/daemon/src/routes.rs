@@ -167,12 +167,18 @@ pub struct FoundRule {
 impl FoundRule {
     /// Whether it is this one, at its place.
     pub fn is(&self, rule: &Rule) -> bool {
+        *self == Self::from(rule)
+    }
+}
+
+impl From<&Rule> for FoundRule {
+    /// How it is found when it is in force.
+    fn from(rule: &Rule) -> Self {
         let (mark, is_inverted, table) = match rule.kind {
             RuleKind::Unmarked { mark, table } => (Some(mark), true, table),
             RuleKind::MainWithoutDefault => (None, false, MAIN_TABLE),
         };
-        let wanted = Self { family: rule.family, priority: rule.priority, mark, is_inverted, table };
-        *self == wanted
+        Self { family: rule.family, priority: rule.priority, mark, is_inverted, table }
     }
 }
 

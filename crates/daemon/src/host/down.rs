@@ -83,7 +83,7 @@ fn clean_up(directory: &Path, interface: &InterfaceName, keep: Keep) -> Result<(
     // Somebody may have been quicker.
     let Some(record) = owner.left_behind()? else { return Ok(()) };
     let mut kernel = Kernel::new(Netlink::open()?, interface.clone());
-    let (mut failures, kept) = take_back(&record, &mut kernel, keep);
+    let (mut failures, kept, _) = take_back(&record, &mut kernel, keep);
     match (failures.pop(), kept) {
         (None, None) => owner.forget(),
         (None, Some(step)) => owner.write(&record.of_kill_switch(step)),
@@ -96,20 +96,26 @@ fn clean_up(directory: &Path, interface: &InterfaceName, keep: Keep) -> Result<(
     }
 }
 
-/// Takes back what a daemon that is gone has left, with PreDown and PostDown. Gives what failed, and what was kept.
-pub(super) fn take_back(record: &Record, kernel: &mut Kernel, keep: Keep) -> (Vec<HostError>, Option<Step>) {
+/// Takes back what a daemon that is gone has left, with PreDown and PostDown. Gives what failed, what was kept, and what
+/// could not be taken back.
+pub(super) fn take_back(
+    record: &Record,
+    kernel: &mut Kernel,
+    keep: Keep,
+) -> (Vec<HostError>, Option<Step>, Vec<Step>) {
     let is_kept = |step: &Step| keep == Keep::KillSwitch && has_kill_switch(step);
     let (kept, steps): (Vec<Step>, Vec<Step>) = record.steps.iter().cloned().partition(is_kept);
     // A device of that name and another number is somebody else's.
     kernel.link = kernel.netlink.link(&record.interface).ok().filter(|link| Some(link.index) == record.index);
     kernel.dns.clone_from(&record.dns);
     run_hooks(&record.down, Stage::PreDown, kernel);
-    let failures = Applied::recorded(steps).undo(kernel);
+    let mut applied = Applied::recorded(steps);
+    let failures = applied.undo(kernel);
     run_hooks(&record.down, Stage::PostDown, kernel);
     // Nobody answers there any more.
     let _gone = std::fs::remove_file(Client::path_of(&record.interface));
     remove_dead_socket(&record.interface);
-    (failures, kept.into_iter().next())
+    (failures, kept.into_iter().next(), applied.stuck().to_vec())
 }
 
 /// Removes the socket for wg(8) if nobody answers on it; says whether there was one.

@@ -13,6 +13,9 @@ pub trait System {
 
     /// Takes a step back.
     fn undo(&mut self, step: &Step) -> Result<(), HostError>;
+
+    /// Those of the steps that the taking back of an address may have taken along, and that are not in force.
+    fn lost(&self, steps: &[Step]) -> Result<Vec<Step>, HostError>;
 }
 
 /// How a step went.
@@ -28,17 +31,44 @@ pub enum Outcome {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
     steps: Vec<Step>,
+    /// What could not be taken back, in the order in which it was done.
+    stuck: Vec<Step>,
 }
 
 impl Applied {
     /// Steps that may have been done, as they were recorded.
     pub fn recorded(steps: Vec<Step>) -> Self {
-        Self { steps }
+        Self { steps, stuck: Vec::new() }
+    }
+
+    /// The same, and these could not be taken back.
+    #[must_use]
+    pub fn with_stuck(self, stuck: Vec<Step>) -> Self {
+        Self { stuck, ..self }
     }
 
     /// What is in force, in order.
     pub fn steps(&self) -> &[Step] {
         &self.steps
+    }
+
+    /// What could not be taken back; the next [`Self::undo`] tries it again.
+    pub fn stuck(&self) -> &[Step] {
+        &self.stuck
+    }
+
+    /// The device has this MTU by now, without a step that set it.
+    pub(super) fn note_mtu(&mut self, now: u16) {
+        for step in &mut self.steps {
+            if let Step::Mtu(mtu) = step {
+                *mtu = now;
+            }
+        }
+    }
+
+    /// All that is to be taken back, in order.
+    pub(super) fn all(&self) -> Vec<Step> {
+        self.stuck.iter().chain(&self.steps).cloned().collect()
     }
 
     /// Does the steps one after the other. A failure takes back those that were done here, the last first; what
@@ -58,8 +88,11 @@ impl Applied {
         Ok(())
     }
 
-    /// Takes everything back, the last first, and goes on where a part of it fails.
+    /// Takes everything back, the last first, and goes on where a part of it fails. What could not be taken back before
+    /// is tried again.
     pub fn undo(&mut self, system: &mut impl System) -> Vec<HostError> {
+        self.steps = self.all();
+        self.stuck.clear();
         self.undo_to(0, system)
     }
 
@@ -67,34 +100,26 @@ impl Applied {
         let mut failures = Vec::new();
         while self.steps.len() > length {
             let Some(step) = self.steps.pop() else { break };
-            if step.has_undo() {
-                failures.extend(system.undo(&step).err());
+            if step.has_undo()
+                && let Err(error) = system.undo(&step)
+            {
+                failures.push(error);
+                self.stuck.insert(0, step);
             }
         }
         failures
     }
 
     /// Brings what is in force to another list of steps: what is new or different is done first, in its order, then
-    /// what is no longer wanted is taken back, the last first. A failure brings back what was in force. Commands do
-    /// not run again.
+    /// what is no longer wanted is taken back, the last first; see [`Difference::between`]. A failure brings back what
+    /// was in force. Commands do not run again.
     pub fn change_to(&mut self, wanted: &[Step], system: &mut impl System) -> Result<(), HostError> {
-        let difference = Difference::between(&self.steps, wanted);
-        let mut undo = Vec::new();
-        let mut left = HashSet::new();
-        for change in &difference.changes {
-            match change.make(system) {
-                Ok(Outcome::Done) => undo.push(change),
-                Ok(Outcome::Left) => {
-                    left.extend(change.to().map(Step::key));
-                }
-                Err(error) => {
-                    for done in undo.into_iter().rev() {
-                        warn_of(done.unmake(system));
-                    }
-                    return Err(error);
-                }
-            }
+        let mut under_way = UnderWay::default();
+        if let Err(error) = under_way.make(&self.steps, wanted, system) {
+            self.stuck.extend(under_way.unmake(&self.steps, system));
+            return Err(error);
         }
+        let left = under_way.left;
         let old: HashMap<Key, &Step> = self.steps.iter().map(|step| (step.key(), step)).collect();
         // What was left alone is ours only if it was before.
         self.steps = wanted
@@ -103,6 +128,63 @@ impl Applied {
             .cloned()
             .collect();
         Ok(())
+    }
+}
+
+/// A change from one list of steps to another, as far as it has come.
+#[derive(Debug, Default)]
+struct UnderWay {
+    done: Vec<Change>,
+    left: HashSet<Key>,
+}
+
+impl UnderWay {
+    fn make(&mut self, old: &[Step], wanted: &[Step], system: &mut impl System) -> Result<(), HostError> {
+        for change in Difference::between(old, wanted).changes {
+            match change.make(system)? {
+                Outcome::Done => self.done.push(change),
+                Outcome::Left => self.left.extend(change.to().map(Step::key)),
+            }
+        }
+        if !self.has_taken_an_address() {
+            return Ok(());
+        }
+        // A route that was there already, which nobody had to add, may have been that of an address, too.
+        for step in system.lost(wanted)? {
+            if system.apply(&step)? == Outcome::Left {
+                continue;
+            }
+            self.left.remove(&step.key());
+            if !old.contains(&step) {
+                self.done.push(Change::Add(step));
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings back what was in force before. What fails is warned of; gives what could not be taken back.
+    fn unmake(&self, old: &[Step], system: &mut impl System) -> Vec<Step> {
+        let is_of_address = |change: &Change| matches!(change, Change::Add(Step::Address(_)));
+        let takes_an_address = self.has_taken_an_address() || self.done.iter().any(is_of_address);
+        let mut stuck = Vec::new();
+        for change in self.done.iter().rev() {
+            if let Some(error) = change.unmake(system) {
+                warn_of([error]);
+                stuck.extend(change.to().filter(|step| step.has_undo()).cloned());
+            }
+        }
+        if !takes_an_address {
+            return stuck;
+        }
+        match system.lost(old) {
+            Ok(lost) => warn_of(lost.iter().filter_map(|step| system.apply(step).err())),
+            Err(error) => warn_of([error]),
+        }
+        stuck
+    }
+
+    fn has_taken_an_address(&self) -> bool {
+        self.done.iter().any(|change| matches!(change, Change::Remove(Step::Address(_))))
     }
 }
 
@@ -136,22 +218,32 @@ pub enum Change {
 }
 
 impl Difference {
-    /// What leads from `old` to `new`; nothing, if both are the same.
+    /// What leads from `old` to `new`; nothing, if both are the same. What is new comes first, so that nothing is missing
+    /// meanwhile, but for an address that cannot be there beside the one that goes.
     pub fn between(old: &[Step], new: &[Step]) -> Self {
         let is_state = |step: &&Step| !matches!(step, Step::Hook(_));
         let in_force: HashMap<Key, &Step> =
             old.iter().filter(is_state).map(|step| (step.key(), step)).collect();
         let wanted: HashSet<Key> = new.iter().filter(is_state).map(Step::key).collect();
+        let gone = || {
+            let is_gone = |step: &&Step| step.has_undo() && !wanted.contains(&step.key());
+            old.iter().rev().filter(is_state).filter(is_gone)
+        };
         let mut changes = Vec::new();
         for step in new.iter().filter(is_state) {
             match in_force.get(&step.key()) {
-                None => changes.push(Change::Add(step.clone())),
+                None => {
+                    let in_its_way = gone().filter(|other| step.excludes(other));
+                    changes.extend(in_its_way.cloned().map(Change::Remove));
+                    changes.push(Change::Add(step.clone()));
+                }
                 Some(same) if *same == step => {}
                 Some(from) => changes.push(Change::Replace { from: (*from).clone(), to: step.clone() }),
             }
         }
-        let gone = old.iter().rev().filter(is_state).filter(|step| !wanted.contains(&step.key()));
-        changes.extend(gone.filter(|step| step.has_undo()).cloned().map(Change::Remove));
+        let rest: Vec<Change> = gone().cloned().map(Change::Remove).collect();
+        let rest: Vec<Change> = rest.into_iter().filter(|change| !changes.contains(change)).collect();
+        changes.extend(rest);
         Self { changes }
     }
 }

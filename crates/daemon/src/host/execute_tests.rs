@@ -8,7 +8,8 @@ use super::*;
 use crate::config::{Dns, Hook, Stage};
 use crate::routes::{Family, Rule, RuleKind};
 
-/// A system that keeps what is in force, by what a later step replaces.
+/// A system that keeps what is in force, by what a later step replaces. It is as strict with addresses as a kernel can
+/// be: those of one network go together, the last one takes all routes along, and an IPv6 address is there once.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Memory {
     state: BTreeMap<String, Step>,
@@ -47,6 +48,15 @@ impl System for Memory {
         {
             return Ok(Outcome::Left);
         }
+        let is_in_its_way = |other: &&Step| *other != step && step.excludes(other);
+        if let Some(other) = self.state.values().find(is_in_its_way) {
+            let place = place(other);
+            return Err(HostError::Hook {
+                place,
+                command: String::new(),
+                outcome: "is there already".into(),
+            });
+        }
         if !matches!(step, Step::Hook(_)) {
             self.state.insert(place(step), step.clone());
         }
@@ -56,7 +66,20 @@ impl System for Memory {
     fn undo(&mut self, step: &Step) -> Result<(), HostError> {
         self.call(format!("undo {}", place(step)))?;
         self.state.remove(&place(step));
+        if let Step::Address(address) = step {
+            let is_beside =
+                |other: &Step| matches!(other, Step::Address(net) if net.trunc() == address.trunc());
+            self.state.retain(|_, other| !is_beside(other));
+            let has_address = self.state.values().any(|other| matches!(other, Step::Address(_)));
+            self.state.retain(|_, other| has_address || !matches!(other, Step::Route { .. }));
+        }
         Ok(())
+    }
+
+    fn lost(&self, steps: &[Step]) -> Result<Vec<Step>, HostError> {
+        let is_of_device = |step: &&Step| matches!(step, Step::Address(_) | Step::Route { .. });
+        let is_lost = |step: &&Step| is_of_device(step) && !self.state.contains_key(&place(step));
+        Ok(steps.iter().filter(is_lost).cloned().collect())
     }
 }
 
@@ -100,6 +123,9 @@ fn what_cannot_be_undone_keeps_nothing_else_from_it() {
     system.fails_at = Some(system.calls + 1);
     assert_eq!(applied.undo(&mut system).len(), 1);
     assert!(!system.state.contains_key(&place(&address("10.0.0.1/24"))));
+    assert_eq!((applied.steps(), applied.stuck()), (&[][..], &[route("10.1.0.0/16")][..]));
+    assert!(applied.undo(&mut system).is_empty(), "it is tried again");
+    assert_eq!((applied.stuck(), system.state.len()), (&[][..], 0));
 }
 
 #[test]
@@ -114,6 +140,49 @@ fn a_difference_adds_before_it_removes_and_replaces_in_place() {
     ];
     assert_eq!(Difference::between(&old, &new).changes, expected);
     assert!(Difference::between(&old, &old).changes.is_empty());
+}
+
+#[test]
+fn an_ipv6_address_goes_before_it_comes_with_another_prefix_length() {
+    let old = [address("10.0.0.1/24"), address("fd00::1/64"), address("fd00::3/64"), route("10.1.0.0/16")];
+    let new = [address("10.0.0.1/32"), address("fd00::2/64"), address("fd00::1/128"), route("10.1.0.0/16")];
+    let expected = vec![
+        Change::Add(new[0].clone()),
+        Change::Add(new[1].clone()),
+        Change::Remove(old[1].clone()),
+        Change::Add(new[2].clone()),
+        Change::Remove(old[2].clone()),
+        Change::Remove(old[0].clone()),
+    ];
+    assert_eq!(Difference::between(&old, &new).changes, expected);
+}
+
+#[test]
+fn what_an_address_took_along_comes_back_and_is_ours_from_then_on() {
+    let mut system = Memory { theirs: vec!["10.0.0.0/24".into()], ..Memory::default() };
+    let mut applied = Applied::default();
+    applied.apply(&[address("10.0.0.1/24"), route("10.1.0.0/16")], &mut system).unwrap();
+    // The route of the address is no longer there when the address has gone.
+    let wanted = [address("10.0.0.1/32"), route("10.0.0.0/24"), route("10.1.0.0/16")];
+    let change = Difference::between(applied.steps(), &wanted);
+    assert_eq!(change.changes.len(), 3);
+    struct Connected(Memory);
+    impl System for Connected {
+        fn apply(&mut self, step: &Step) -> Result<Outcome, HostError> {
+            self.0.apply(step)
+        }
+        fn undo(&mut self, step: &Step) -> Result<(), HostError> {
+            self.0.theirs.clear();
+            self.0.undo(step)
+        }
+        fn lost(&self, steps: &[Step]) -> Result<Vec<Step>, HostError> {
+            self.0.lost(steps)
+        }
+    }
+    let mut system = Connected(system);
+    applied.change_to(&wanted, &mut system).unwrap();
+    assert_eq!(applied.steps(), wanted);
+    assert_eq!(system.0.state.len(), wanted.len());
 }
 
 #[test]
@@ -137,6 +206,8 @@ fn step() -> impl Strategy<Value = Step> {
     let net = |third: u8| format!("10.0.{third}.1/24").parse().unwrap();
     prop_oneof![
         (0u8..4).prop_map(move |n| Step::Address(net(n))),
+        (2u8..4).prop_map(|host| address(&format!("10.0.0.{host}/24"))),
+        prop::sample::select(vec![48, 64, 128]).prop_map(|length| address(&format!("fd00::1/{length}"))),
         (0u8..4, 7u32..9).prop_map(move |(n, table)| Step::Route { prefix: net(n), table }),
         (1300u16..1304).prop_map(Step::Mtu),
         (0u8..3).prop_map(|n| dns(&format!("192.0.2.{n}"))),
@@ -148,12 +219,18 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Steps as a plan has them: each key once.
+/// Steps as a plan has them: each key once, and none that excludes another one.
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step(), 0..12).prop_map(|mut steps| {
         let mut seen = HashSet::new();
         steps.retain(|step| seen.insert(step.key()));
-        steps
+        let mut fitting: Vec<Step> = Vec::new();
+        for step in steps {
+            if !fitting.iter().any(|other| step.excludes(other)) {
+                fitting.push(step);
+            }
+        }
+        fitting
     })
 }
 

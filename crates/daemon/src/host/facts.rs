@@ -7,7 +7,7 @@ use super::plan::{Facts, SRC_VALID_MARK};
 use super::record::Record;
 use super::{HostError, sysctl};
 use crate::config::Config;
-use crate::routes::Netlink;
+use crate::routes::{FoundRule, Netlink};
 
 /// What the system is like, for this configuration; `directory` is where other interfaces have their records, and
 /// `mark_in_force` the mark that the device has already (0: none).
@@ -21,10 +21,14 @@ pub(super) fn gather(
     let interface = &config.interface;
     let mark = if interface.fw_mark == 0 { mark_in_force } else { interface.fw_mark };
     let marks = directory.map(|directory| Record::marks_of_others(directory, &interface.name));
+    let planned = directory.map(|directory| Record::rules_of_others(directory, &interface.name));
+    let mut rules = netlink.rules()?;
+    rules.extend(planned.iter().flatten().map(FoundRule::from));
+    rules.sort_by_key(|rule| (rule.family, rule.priority));
     Ok(Facts {
         tables: netlink.tables_in_use()?,
         marks: marks.unwrap_or_default(),
-        rules: netlink.rules()?,
+        rules,
         src_valid_mark: sysctl::read(SRC_VALID_MARK),
         mark_in_force,
         default_mtu: if interface.mtu.is_some() {

@@ -94,6 +94,14 @@ impl Kernel {
 }
 
 impl System for Kernel {
+    /// The last IPv4 address of a device takes all its IPv4 routes along, and any address the route to its own network.
+    fn lost(&self, steps: &[Step]) -> Result<Vec<Step>, HostError> {
+        let is_of_device = |step: &&Step| matches!(step, Step::Address(_) | Step::Route { .. });
+        let steps: Vec<Step> = steps.iter().filter(is_of_device).cloned().collect();
+        let in_force: HashSet<Step> = self.in_force(&steps)?.into_iter().collect();
+        Ok(steps.into_iter().filter(|step| !in_force.contains(step)).collect())
+    }
+
     fn apply(&mut self, step: &Step) -> Result<Outcome, HostError> {
         tracing::debug!("{}", step.doing(&self.interface));
         match step {

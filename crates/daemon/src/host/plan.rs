@@ -23,7 +23,7 @@ pub struct Facts {
     pub tables: BTreeSet<u32>,
     /// Marks that somebody else uses.
     pub marks: BTreeSet<u32>,
-    /// The rules of policy routing, in the order in which they are asked.
+    /// The rules of policy routing, in the order in which they are asked; those that others are about to make, too.
     pub rules: Vec<FoundRule>,
     /// The value of [`SRC_VALID_MARK`], if it can be read.
     pub src_valid_mark: Option<String>,

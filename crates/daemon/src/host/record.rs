@@ -13,11 +13,12 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::HostError;
-use super::plan::SRC_VALID_MARK;
+use super::plan::{Plan, SRC_VALID_MARK};
 use super::platform::{self, Process};
 use super::step::Step;
 use crate::config::{Hook, InterfaceName, path_of};
 use crate::dns;
+use crate::routes::Rule;
 use crate::runtime_dir;
 
 const VERSION: u32 = 1;
@@ -143,15 +144,33 @@ impl Record {
 
     /// The marks that other interfaces have in this directory.
     pub(super) fn marks_of_others(directory: &Path, interface: &InterfaceName) -> BTreeSet<u32> {
-        let Ok(entries) = std::fs::read_dir(directory) else { return BTreeSet::new() };
+        let records = Self::of_others(directory, interface);
+        records.iter().map(|record| record.mark).filter(|mark| *mark != 0).collect()
+    }
+
+    /// The rules of policy routing that other interfaces have in this directory, or are about to make.
+    pub(super) fn rules_of_others(directory: &Path, interface: &InterfaceName) -> Vec<Rule> {
+        let records = Self::of_others(directory, interface);
+        records.iter().flat_map(|record| &record.steps).filter_map(Step::as_rule).copied().collect()
+    }
+
+    fn of_others(directory: &Path, interface: &InterfaceName) -> Vec<Self> {
+        let Ok(entries) = std::fs::read_dir(directory) else { return Vec::new() };
         entries
             .filter_map(|entry| {
                 let path = entry.ok()?.path();
                 let name = path.file_name()?.to_str()?.strip_suffix(".json")?.parse().ok()?;
                 let (record, _) = Self::look(directory, &name).ok()??;
-                (name != *interface && record.mark != 0).then_some(record.mark)
+                (name != *interface).then_some(record)
             })
             .collect()
+    }
+
+    /// Adds the rules that a plan has to the steps: nobody else may choose their places from now on, although they are
+    /// made later.
+    pub(super) fn reserve_rules_of(&mut self, plan: &Plan) {
+        let rules: Vec<Step> = plan.steps.iter().filter(|step| step.as_rule().is_some()).cloned().collect();
+        self.steps.extend(rules.into_iter().filter(|rule| !self.steps.contains(rule)).collect::<Vec<_>>());
     }
 }
 
@@ -210,7 +229,7 @@ impl Owner {
         platform::other_owner(&lock).is_none_or(|owner| process.is_of(owner)).then_some(process)
     }
 
-    /// Keeps others from choosing a mark until the answer is dropped.
+    /// Keeps others from choosing a mark and the places of rules until the answer is dropped.
     pub(super) fn choose_alone(&self) -> Result<File, HostError> {
         let path = &self.directory;
         let lock = runtime_dir::open_lock(path).map_err(|error| refused("open the lock of", path, error))?;

@@ -113,6 +113,15 @@ impl Step {
         }
     }
 
+    /// Whether it cannot be done as long as the other one is in force: the kernel has an IPv6 address once, with whatever
+    /// prefix length.
+    pub(super) fn excludes(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Address(IpNet::V6(one)), Self::Address(IpNet::V6(other))) => one.addr() == other.addr(),
+            _ => false,
+        }
+    }
+
     /// Whether there is something to take back. What is set on the device goes with it, and a command that ran has run.
     pub fn has_undo(&self) -> bool {
         !matches!(self, Self::Mtu(_) | Self::LinkUp | Self::Hook(_))

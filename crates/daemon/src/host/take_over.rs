@@ -52,7 +52,8 @@ impl Host {
                 // Nobody knows who gave them to the device; they go with it.
                 let its_own = |step: &Step| matches!(step, Step::Address(_) | Step::Route { .. });
                 let own: Vec<Step> = host.plan.steps.iter().filter(|step| its_own(step)).cloned().collect();
-                host.applied = Applied::recorded(host.kernel.in_force(&own)?);
+                let in_force = Applied::recorded(host.kernel.in_force(&own)?);
+                host.applied = in_force.with_stuck(host.applied.stuck().to_vec());
                 host.continued = Some(Continued { runs_commands: true, down: Vec::new() });
                 Ok(host)
             }
@@ -80,7 +81,9 @@ impl Host {
         let plan = Plan::new(config, endpoints, &facts.without(&in_force)).keeping_places_of(&in_force);
         let continued =
             Continued { runs_commands: !are_the_same(&plan.up_hooks(), &left.ran), down: left.down.clone() };
-        let record = Record { file: source.map(Path::to_owned), mark: plan.mark, handed_over: None, ..left };
+        let mut record =
+            Record { file: source.map(Path::to_owned), mark: plan.mark, handed_over: None, ..left };
+        record.reserve_rules_of(&plan);
         let host = Self {
             found_kill_switch: kernel.kept.is_some(),
             kernel,
@@ -89,6 +92,7 @@ impl Host {
             owner,
             record,
             continued: Some(continued),
+            mtu_by_hand: None,
         };
         host.write()?;
         drop(alone);
@@ -109,8 +113,8 @@ impl Host {
     /// Does what differs from what is in force. A failure leaves what is in force to be taken back.
     pub(super) fn go_on(&mut self, continued: &Continued) -> Result<(), HostError> {
         // Until it is through, what is in force may be either.
-        let mut steps = self.applied.steps().to_vec();
-        let is_in_force: HashSet<Step> = steps.iter().cloned().collect();
+        let mut steps = self.applied.all();
+        let is_in_force: HashSet<Step> = self.applied.steps().iter().cloned().collect();
         steps.extend(self.plan.steps.iter().filter(|step| !is_in_force.contains(step)).cloned());
         self.record.steps = steps;
         self.record.dns = match self.plan.dns() {

@@ -17,24 +17,37 @@ pub struct Keeper {
     link: Link,
     /// The MTU that the device was given.
     mtu: u16,
+    chosen: MtuChoice,
+}
+
+/// Who has chosen the MTU of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MtuChoice {
+    /// The configuration: it stays.
+    Configured,
+    /// Somebody, beside weft: it stays.
+    ByHand,
+    /// weft: it follows the ways to the peers.
+    Automatic,
 }
 
 impl Keeper {
-    /// For an interface that is up with this MTU, `mtu_is_fixed` by the configuration;
-    /// `ipv6` if it has such an address. Looks at the ways to its peers.
+    /// For an interface that is up with this MTU; `ipv6` if it has such an address. Looks at the ways to its peers.
     pub fn new(
         controller: Arc<Controller>,
         link: Link,
         mtu: u16,
-        mtu_is_fixed: bool,
+        chosen: MtuChoice,
         ipv6: bool,
     ) -> Result<Self, ControlError> {
-        let policy =
-            if mtu_is_fixed { MtuPolicy::Fixed } else { MtuPolicy::Automatic { current: mtu, ipv6 } };
+        let policy = match chosen {
+            MtuChoice::Configured | MtuChoice::ByHand => MtuPolicy::Fixed,
+            MtuChoice::Automatic => MtuPolicy::Automatic { current: mtu, ipv6 },
+        };
         let mut follower = Follower::new(controller.fw_mark(), policy);
         // What the ways were before is what they are now; an MTU that is better already waits for the next change.
         let _ = follower.look(&endpoints(&controller)?);
-        Ok(Self { follower, controller, link, mtu })
+        Ok(Self { follower, controller, link, mtu, chosen })
     }
 
     /// Does what a change asks for: peers that are reached another way hear from us, and the device gets the MTU that
@@ -81,6 +94,11 @@ impl Keeper {
         self.mtu
     }
 
+    /// Who has chosen it.
+    pub fn mtu_choice(&self) -> MtuChoice {
+        self.chosen
+    }
+
     /// The device.
     pub fn link(&self) -> &Link {
         &self.link
@@ -88,7 +106,7 @@ impl Keeper {
 
     /// The device has another MTU, and so its super-packets another size. Finds out whether somebody else chose it: what
     /// was told may be older than what weft did since.
-    fn see_mtu(&mut self, netlink: &Netlink) -> Result<(), ControlError> {
+    pub fn see_mtu(&mut self, netlink: &Netlink) -> Result<(), ControlError> {
         let Ok(link) = self.link.name.parse().map(|name| netlink.link(&name)) else { return Ok(()) };
         let Some(mtu) = link.ok().and_then(|link| u16::try_from(link.mtu).ok()) else { return Ok(()) };
         netlink.set_queue_limits(&self.link, queue_limits(mtu));
@@ -97,6 +115,7 @@ impl Keeper {
         }
         tracing::info!(mtu, interface = self.link.name, "somebody set the MTU: from now on it stays");
         self.follower.fix_mtu();
+        self.chosen = MtuChoice::ByHand;
         self.mtu = mtu;
         self.controller.set_mtu(mtu)
     }

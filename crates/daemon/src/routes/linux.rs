@@ -9,7 +9,7 @@ use futures_util::TryStreamExt as _;
 use ipnet::IpNet;
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage, AddressScope};
-use rtnetlink::packet_route::link::{LinkAttribute, LinkMessage};
+use rtnetlink::packet_route::link::{AfSpecInet, AfSpecUnspec, InetDevConf, LinkAttribute, LinkMessage};
 use rtnetlink::packet_route::route::{
     RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
@@ -113,11 +113,27 @@ impl Netlink {
             .map_err(|failure| failure.because(|| format!("add address {address} to {}", link.name)))
     }
 
-    /// Removes an address from a device; that it is gone already is no error.
+    /// Removes an address from a device, and no other one of its network; that it is gone already is no error.
     pub fn remove_address(&self, link: &Link, address: IpNet) -> Result<(), RouteError> {
+        if address.addr().is_ipv4() {
+            self.keep_secondaries(link);
+        }
         let request = self.handle.address().del(address_message(link, address));
         gone_is_fine(self.wait(request.execute()), &[libc::EADDRNOTAVAIL, libc::ENODEV, libc::ENXIO])
             .map_err(|failure| failure.because(|| format!("remove address {address} from {}", link.name)))
+    }
+
+    /// Lets the other IPv4 addresses of a network stay when the first one of them goes: promote_secondaries of the kernel's
+    /// ip-sysctl.rst, of this device alone, and without /proc/sys, which often is read-only.
+    fn keep_secondaries(&self, link: &Link) {
+        let mut wanted = InetDevConf::default();
+        wanted.promote_secondaries = 1;
+        let wanted = AfSpecUnspec::Inet(vec![AfSpecInet::DevConfRequest(wanted)]);
+        let message = change(link).append_extra_attribute(LinkAttribute::AfSpecUnspec(vec![wanted])).build();
+        if let Err(failure) = self.change_link(message) {
+            let error = failure.because(|| format!("keep the other addresses of {}", link.name));
+            tracing::debug!("{error}");
+        }
     }
 
     /// Adds a route to a prefix through a device, and says whether that was needed: one that is there already through

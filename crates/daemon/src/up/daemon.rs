@@ -13,7 +13,7 @@ use crate::dataplane::{DataplaneError, OnEvent, Opened, Snapshot};
 use crate::exit;
 use crate::host::{Host, HostError, Keep, Recording};
 use crate::interface::{self, Inherited, Interface, Options};
-use crate::network::{Change, Keeper, Watch, WatchError};
+use crate::network::{Change, Keeper, MtuChoice, Watch, WatchError};
 use crate::service_manager::Watchdog;
 use crate::udp::UdpConfig;
 
@@ -131,8 +131,22 @@ impl Daemon {
         let (Some(host), Some(controller)) = (&self.host, self.controller()) else { return Ok(()) };
         let Some(link) = host.link() else { return Ok(()) };
         let ipv6 = own.addresses.iter().any(|address| address.addr().is_ipv6());
-        let (controller, fixed) = (Arc::clone(controller), own.mtu.is_some());
-        self.keeper = Some(Keeper::new(controller, link.clone(), host.mtu(), fixed, ipv6)?);
+        let chosen = match own.mtu {
+            Some(_) => MtuChoice::Configured,
+            None if host.mtu_by_hand() == Some(host.mtu()) => MtuChoice::ByHand,
+            None => MtuChoice::Automatic,
+        };
+        self.keeper = Some(Keeper::new(Arc::clone(controller), link.clone(), host.mtu(), chosen, ipv6)?);
+        Ok(())
+    }
+
+    /// Looks at the device's MTU, for what is decided next. One that somebody set stays, unless this configuration, which
+    /// is in force, has one.
+    pub fn see_mtu(&mut self, config: &Config) -> Result<(), ControlError> {
+        let (Some(keeper), Some(host)) = (&mut self.keeper, &mut self.host) else { return Ok(()) };
+        keeper.see_mtu(host.netlink())?;
+        let stays = keeper.mtu_choice() == MtuChoice::ByHand && config.interface.mtu.is_none();
+        host.note_mtu(keeper.mtu(), stays);
         Ok(())
     }
 

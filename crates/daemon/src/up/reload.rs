@@ -43,6 +43,7 @@ pub(super) fn reload(
     report.warnings.extend(warnings);
     let device = difference(config, &wanted, &state, &endpoints);
 
+    daemon.see_mtu(config)?;
     let host = daemon.host_mut().ok_or(ManageError::Ended)?;
     let plan = host.plan_for(&wanted, &known(&endpoints))?;
     let steps = Difference::between(host.in_force(), &plan.steps);

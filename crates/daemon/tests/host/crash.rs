@@ -8,7 +8,7 @@ use weft::host::{Host, Recording};
 use weft::lab::{Process, installed};
 use weft::up::{Beginning, Daemon, Options};
 
-use crate::support::{End, NAME, Network, Picture, peer};
+use crate::support::{End, NAME, Network, Picture, make_proc_sys_read_only, peer, separate_mounts};
 
 fn full_tunnel(lines: &str) -> String {
     End::new(1).interface(lines) + &peer(End::new(2).public(), "AllowedIPs = 0.0.0.0/0, ::/0, 10.88.0.0/16")
@@ -238,6 +238,53 @@ fn in_the_background_it_is_up_when_the_command_is_back_and_down_ends_it() {
     let ended = network.run(&network.client, &["up", "-d", file.to_str().unwrap()]);
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert!(Picture::of(&network.client).has("\"suppress_prefixlen\""));
+    let ended = network.run(&network.client, &["down", "weft0"]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    before.assert_restored(&network.client);
+    assert_eq!(network.left(&network.client), [""; 0]);
+}
+
+#[test]
+fn what_a_start_that_fails_cannot_take_back_stays_on_record_for_down() {
+    let test = "what_a_start_that_fails_cannot_take_back_stays_on_record_for_down";
+    let Some(network) = Network::new(test) else { return };
+    if !installed(test, &["mount"]) {
+        return;
+    }
+    let before = Picture::of(&network.client);
+    // From then on no sysctl can be set.
+    let seal = "PostUp = mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys; false";
+    let file = network.file("weft0.conf", &full_tunnel(seal));
+    let mut command = network.weft(&network.client, &["up", file.to_str().unwrap()]);
+    separate_mounts(&mut command);
+    let output = command.output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("`weft down weft0` tries it again"), "{said}");
+    assert!(Picture::of(&network.client).has("src_valid_mark: 1"), "{said}");
+    assert_eq!(network.left(&network.client), ["weft0.json"]);
+    let told = network.run(&network.client, &["down", "weft0", "--dry-run"]);
+    assert_eq!(told.stdout, "set sysctl net.ipv4.conf.all.src_valid_mark=0\nremove device weft0\n");
+    let ended = network.run(&network.client, &["down", "weft0"]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    before.assert_restored(&network.client);
+    assert_eq!(network.left(&network.client), [""; 0]);
+}
+
+#[test]
+fn what_a_start_cannot_take_back_of_a_crash_stays_on_record_for_down() {
+    let test = "what_a_start_cannot_take_back_of_a_crash_stays_on_record_for_down";
+    let Some(network) = Network::new(test) else { return };
+    let before = Picture::of(&network.client);
+    let file = killed(&network, "");
+    let mut command = network.weft(&network.client, &["up", file.to_str().unwrap()]);
+    make_proc_sys_read_only(&mut command);
+    let daemon = Process::start(&network.client, command).unwrap();
+    daemon.wait_for_line("interface is up");
+    let said = daemon.stop();
+    assert!(said.contains("cannot set the sysctl"), "{said}");
+    assert!(Picture::of(&network.client).has("src_valid_mark: 1"), "{said}");
+    assert_eq!(network.left(&network.client), ["weft0.json"]);
     let ended = network.run(&network.client, &["down", "weft0"]);
     assert_eq!(ended.code, Some(0), "{ended:?}");
     before.assert_restored(&network.client);

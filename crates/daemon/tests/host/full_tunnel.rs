@@ -2,7 +2,10 @@
 
 use std::path::PathBuf;
 
+use weft::config::parse;
+use weft::host::{Host, Recording, Step};
 use weft::lab::Process;
+use weft::up::{Beginning, Daemon, Options};
 
 use crate::support::{End, NAME, Network, PORT, Picture, ip, ip_json, peer, seen_from};
 
@@ -131,4 +134,45 @@ fn a_strict_reverse_path_filter_lets_the_peers_answers_in() {
         before.assert_restored(&network.client);
         server.stop();
     }
+}
+
+#[test]
+fn two_full_tunnels_that_start_at_once_have_rules_of_their_own() {
+    let test = "two_full_tunnels_that_start_at_once_have_rules_of_their_own";
+    let Some(network) = Network::new(test) else { return };
+    let before = Picture::of(&network.client);
+    let recording = Recording::In(network.records(&network.client));
+    let configs = ["weft0", "weft1"].map(|name| {
+        let text = End::new(1).interface("") + &peer(End::new(2).public(), "AllowedIPs = 0.0.0.0/0, ::/0");
+        // The other one has the addresses of its own network.
+        let text =
+            if name == "weft1" { text.replace("10.77.", "10.78.").replace("fd77:", "fd78:") } else { text };
+        parse(&text, "weft.conf".as_ref(), name.parse().unwrap()).unwrap().config
+    });
+    let rules = |host: &Host| -> Vec<String> {
+        let steps = host.plan().steps.iter().filter(|step| matches!(step, Step::Rule(_)));
+        steps.map(|step| step.doing(&NAME.parse().unwrap()).to_string()).collect()
+    };
+    let suppressing = || {
+        let rules = Picture::of(&network.client).0;
+        rules.iter().filter(|item| item.contains("suppress_prefixlen")).count()
+    };
+    network.client.run(|| {
+        // Both have decided before either has made a rule.
+        let hosts = configs.each_ref().map(|config| Host::prepare(config, None, &[], &recording).unwrap());
+        let (first, second) = (rules(&hosts[0]), rules(&hosts[1]));
+        assert!(first.iter().all(|rule| !second.contains(rule)), "{first:#?} {second:#?}");
+        let mut daemons = Vec::new();
+        for (host, config) in hosts.into_iter().zip(&configs) {
+            let (beginning, options) = (Beginning::default(), Options::default());
+            let daemon = Daemon::start_on(host, config, beginning, &options, None, |_| {}, || {}).unwrap();
+            daemons.push(daemon);
+        }
+        assert_eq!(suppressing(), 4);
+        daemons.remove(0).stop().unwrap();
+        assert_eq!(suppressing(), 2, "local networks stay beside the other one");
+        daemons.remove(0).stop().unwrap();
+    });
+    before.assert_restored(&network.client);
+    assert_eq!(network.left(&network.client), [""; 0]);
 }

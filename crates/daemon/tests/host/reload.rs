@@ -34,7 +34,8 @@ fn a_reload_does_what_differs_and_brings_back_what_was_when_it_fails() {
     let ends = Ends(End::new(1), End::new(2));
     let narrow = ends.config("", "10.88.0.0/16");
     let full = ends.config("Address = 10.78.0.1/24\nMTU = 1300", "10.99.0.0/16, 0.0.0.0/0, ::/0");
-    let impossible = ends.config("MTU = 1350", "10.66.0.0/16, 192.0.2.0/24");
+    let mut impossible = ends.config("MTU = 1350", "10.66.0.0/16, 192.0.2.0/24");
+    impossible.interface.addresses = ["10.77.0.3/24", "fd77::1/128"].map(|net| net.parse().unwrap()).into();
     // All of it in the namespace, the clean-up after a failure too.
     client.run(|| {
         let mut daemon = Daemon::start(&narrow, &[None], &Options::default(), || {}).unwrap();

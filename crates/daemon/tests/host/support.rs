@@ -236,6 +236,13 @@ pub(crate) fn seen_from(network: &Network, to: IpAddr) -> IpAddr {
     accepted.join().unwrap()
 }
 
+/// Runs the command where what it mounts is its own.
+pub(crate) fn separate_mounts(command: &mut Command) {
+    use std::os::unix::process::CommandExt as _;
+    // SAFETY: between fork and exec the closure only makes system calls.
+    unsafe { command.pre_exec(mounts::separate) };
+}
+
 /// Runs the command where /proc/sys can be read only, as in most containers.
 pub(crate) fn make_proc_sys_read_only(command: &mut Command) {
     use std::os::unix::process::CommandExt as _;

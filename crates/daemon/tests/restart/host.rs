@@ -1,6 +1,6 @@
 //! What is around the interface while it is started again.
 
-use weft::lab::installed;
+use weft::lab::{self, installed};
 
 use crate::world::{NAME, World, file_of, file_of_b};
 
@@ -49,6 +49,66 @@ fn what_somebody_took_away_comes_back_with_a_restart() {
     assert!(before.iter().all(|item| after.contains(item)), "{before:#?} {after:#?}");
     assert!(after.iter().any(|item| item.contains("10.79.0.1")), "what others added is theirs");
     assert_eq!(world.filter(), filter);
+}
+
+#[test]
+fn other_addresses_by_a_restart_are_as_good_as_by_a_start_and_so_are_the_routes() {
+    let test = "other_addresses_by_a_restart_are_as_good_as_by_a_start_and_so_are_the_routes";
+    let Some(mut world) = World::new(test) else { return };
+    // The kernel's own choice: with an address go the others of its network.
+    for name in ["all", "default"] {
+        world.a.set_sysctl(&format!("net/ipv4/conf/{name}/promote_secondaries"), "0").unwrap();
+    }
+    let networks =
+        "AllowedIPs = 10.77.0.0/24, 10.88.0.0/16, fd77::/64, fd88::/48\nEndpoint = 192.0.2.2:51820";
+    let file = |addresses: &str| {
+        let file = file_of(1, "", networks).replace("AllowedIPs = 10.77.0.2/32\n", "");
+        file.replace("10.77.0.1/24", addresses)
+    };
+    let base = file("10.77.0.1/24, fd77::1/64");
+    let others =
+        ["10.77.0.3/24, fd77::1/64", "10.77.0.1/24, fd77::1/128", "10.77.0.1/32, fd77::1/64", "fd77::1/64"];
+    let others = others.map(file);
+    // One address may be told before another one, and the link-local one of a device is its own.
+    let own = |world: &World| {
+        let mut own: Vec<String> =
+            world.picture().iter().map(|item| item.replace(" secondary", "")).collect();
+        own.retain(|item| {
+            (item.contains("inet") || item.contains("weft0"))
+                && !item.contains("fe80")
+                && !item.contains("mtu")
+        });
+        own.sort();
+        own
+    };
+    world.start_both(&base, &file_of_b().replace("10.77.0.1/32", "10.77.0.1/32, 10.77.0.3/32"));
+    let in_the_beginning = own(&world);
+    let mut by_restart = Vec::new();
+    for other in &others {
+        world.write(other);
+        world.restart();
+        by_restart.push(own(&world));
+        // B knows no other addresses of A.
+        if other.contains("Address = 10.77.0.") {
+            world.stream(1).end();
+        }
+        world.write(&base);
+        world.restart();
+        lab::wait_until("it is as it was", || (own(&world) == in_the_beginning).then_some(()));
+    }
+    world.stop();
+    world.empty_the_store();
+    for (other, by_restart) in others.iter().zip(by_restart) {
+        world.write(other);
+        world.start();
+        lab::wait_until_ok(|| {
+            let started = own(&world);
+            let differs = || format!("{other}\nby a restart: {by_restart:#?}\nby a start: {started:#?}");
+            (started == by_restart).then_some(()).ok_or_else(differs)
+        });
+        world.stop();
+        world.empty_the_store();
+    }
 }
 
 #[test]

@@ -7,10 +7,10 @@ use std::process::{Command, Output};
 use serde_json::Value;
 use tempfile::TempDir;
 use weft::lab::traffic::{Amount, TcpReceiver, TcpSenders};
-use weft::lab::wait_until;
+use weft::lab::{Namespace, link, wait_until, wait_until_ok};
 
 use crate::support::{
-    Conf, End, Ends, Family, NAME, PeerConf, WeftProcess, addresses_of, alone, answers, routes_of,
+    Conf, End, Ends, Family, NAME, PeerConf, WeftProcess, addresses_of, alone, answers, links_of, routes_of,
 };
 
 const FLOWS: u32 = 4;
@@ -102,7 +102,7 @@ fn a_reload_that_is_wrong_or_fails_changes_nothing() {
     let (conf_a, _) = Conf::pair(Family::V4);
     let (process, directory) = up(&ends, End::A, &conf_a);
     let directory = directory.path();
-    let (routes, addresses) = (routes_of(&ends.a), addresses_of(&ends.a));
+    let own = own_of(&ends.a);
 
     let file = conf_a.write(directory, NAME);
     std::fs::write(&file, conf_a.text().replace("AllowedIPs", "AlowedIPs")).unwrap();
@@ -111,18 +111,132 @@ fn a_reload_that_is_wrong_or_fails_changes_nothing() {
     assert_eq!(output.status.code(), Some(78), "{stderr}");
     assert!(stderr.contains("AlowedIPs") && stderr.contains("did you mean `AllowedIPs`"), "{stderr}");
 
-    // The port belongs to somebody else: what was done for the new address is taken back.
+    // The port belongs to somebody else: what was done for the new addresses is taken back.
     let taken = ends.a.run(|| std::net::UdpSocket::bind("0.0.0.0:0")).unwrap();
     let mut conf = conf_a.clone();
     conf.listen_port = Some(taken.local_addr().unwrap().port());
-    conf.addresses.push("10.78.0.1/24".to_owned());
-    let file = conf.write(directory, NAME);
-    let output = weft(directory, &["reload", file.to_str().unwrap()]);
-    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{stderr}");
-    assert!(stderr.contains("in use"), "{stderr}");
-    assert_eq!((routes_of(&ends.a), addresses_of(&ends.a)), (routes, addresses));
+    for others in [&["10.78.0.1/24"][..], &["10.77.0.3/24", "fd77::1/128"], &["10.77.0.1/32"]] {
+        conf.addresses = others.iter().map(|&address| address.to_owned()).collect();
+        let file = conf.write(directory, NAME);
+        let output = weft(directory, &["reload", file.to_str().unwrap()]);
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(stderr.contains("in use"), "{stderr}");
+        // The kernel adds the routes of an IPv6 address a moment after the address.
+        wait_until_ok(|| {
+            let now = own_of(&ends.a);
+            (now == own).then_some(()).ok_or_else(|| format!("{others:?}: {now:#?}, not {own:#?}"))
+        });
+    }
     assert_eq!(status(directory)["listen_port"], conf_a.listen_port.unwrap());
     assert!(reload(directory, &conf_a, &[]).is_empty(), "it is as it was");
     assert_eq!(process.stop().code, Some(0));
+}
+
+#[test]
+fn an_mtu_set_by_hand_outlives_a_reload_and_a_configured_one_comes_back() {
+    let test = "an_mtu_set_by_hand_outlives_a_reload_and_a_configured_one_comes_back";
+    let Some(ends) = Ends::new(test, 1500) else { return };
+    let (mut conf, _) = Conf::pair(Family::V4);
+    let (process, directory) = up(&ends, End::A, &conf);
+    let directory = directory.path();
+    let mtu = || links_of(&ends.a).into_iter().find(|(name, ..)| name == NAME).unwrap().1;
+    let set_by_hand = |mtu| link::set_mtu(&ends.a, NAME, mtu).unwrap();
+    assert_eq!(mtu(), 1420);
+
+    set_by_hand(1300);
+    assert!(reload(directory, &conf, &[]).is_empty());
+    assert_eq!((mtu(), &status(directory)["mtu"]), (1300, &1300.into()));
+    link::set_mtu(&ends.a, "eth0", 1400).unwrap();
+    conf.peers[0].persistent_keepalive = Some(25);
+    assert_eq!(reload(directory, &conf, &[]).len(), 1, "the keepalive");
+    assert_eq!((mtu(), &status(directory)["mtu"]), (1300, &1300.into()));
+
+    conf.mtu = Some(1350);
+    assert_eq!(reload(directory, &conf, &[]), ["set mtu 1350 dev weft0"]);
+    assert_eq!(mtu(), 1350);
+    set_by_hand(1300);
+    assert_eq!(reload(directory, &conf, &[]), ["set mtu 1350 dev weft0"]);
+    assert_eq!((mtu(), &status(directory)["mtu"]), (1350, &1350.into()));
+
+    conf.mtu = None;
+    assert_eq!(reload(directory, &conf, &[]), ["set mtu 1320 dev weft0"]);
+    assert_eq!(mtu(), 1320);
+    link::set_mtu(&ends.a, "eth0", 1500).unwrap();
+    wait_until("it follows the way to the peer", || (mtu() == 1420).then_some(()));
+    assert!(reload(directory, &conf, &[]).is_empty());
+    assert_eq!(process.stop().code, Some(0));
+}
+
+/// Addresses and routes of the device, without those that it has anyway.
+fn own_of(namespace: &Namespace) -> Vec<String> {
+    let (addresses, routes) = (addresses_of(namespace), routes_of(namespace));
+    let is_own =
+        |item: &String| item.ends_with(" dev weft0") && !item.contains("fe80:") && !item.contains("ff00:");
+    let mut own: Vec<String> = addresses.into_iter().chain(routes).filter(is_own).collect();
+    own.sort();
+    own
+}
+
+#[test]
+fn other_addresses_by_a_reload_are_as_good_as_by_a_start_and_so_are_the_routes() {
+    let test = "other_addresses_by_a_reload_are_as_good_as_by_a_start_and_so_are_the_routes";
+    let Some(ends) = Ends::new(test, 1500) else { return };
+    // The kernel's own choice: with an address go the others of its network.
+    for name in ["all", "default"] {
+        ends.a.set_sysctl(&format!("net/ipv4/conf/{name}/promote_secondaries"), "0").unwrap();
+    }
+    let (mut base, mut conf_b) = Conf::pair(Family::V4);
+    base.peers[0].allowed_ips =
+        ["10.77.0.0/24", "10.88.0.0/16", "fd77::/64", "fd88::/48"].map(str::to_owned).into();
+    conf_b.peers[0].allowed_ips =
+        ["10.77.0.1", "10.77.0.3", "10.78.0.1", "fd77::1"].map(str::to_owned).into();
+    let with = |addresses: &[&str]| {
+        let addresses = addresses.iter().map(|&address| address.to_owned()).collect();
+        Conf { addresses, ..base.clone() }
+    };
+    let others = [
+        with(&["10.77.0.3/24", "fd77::1/64"]),
+        with(&["10.77.0.3/24", "10.77.0.1/24", "fd77::1/64"]),
+        with(&["10.77.0.1/24", "fd77::1/128"]),
+        with(&["10.77.0.1/32", "fd77::1/64"]),
+        with(&["10.78.0.1/24", "fd77::1/48"]),
+        with(&["fd77::1/64"]),
+        with(&["10.77.0.1/24"]),
+    ];
+    let started = others.each_ref().map(|conf| {
+        let (process, _directory) = up(&ends, End::A, conf);
+        let own = own_of(&ends.a);
+        assert_eq!(process.stop().code, Some(0));
+        own
+    });
+    let (b, _directory_b) = up(&ends, End::B, &conf_b);
+    let (a, directory) = up(&ends, End::A, &base);
+    let in_the_beginning = own_of(&ends.a);
+    let expect = |conf: &Conf, expected: &Vec<String>| {
+        reload(directory.path(), conf, &[]);
+        // The kernel adds the routes of an IPv6 address a moment after the address.
+        wait_until_ok(|| {
+            let own = own_of(&ends.a);
+            (own == *expected)
+                .then_some(())
+                .ok_or(format!("{:?}: {own:#?}, not {expected:#?}", conf.addresses))
+        });
+        for family in [Family::V4, Family::V6] {
+            let has_address = |address: &String| address.contains(':') == (family == Family::V6);
+            if conf.addresses.iter().any(has_address) {
+                assert!(answers(&ends.a, End::B.inner(family)), "{:?}", conf.addresses);
+            }
+        }
+        assert!(
+            reload(directory.path(), conf, &[]).is_empty(),
+            "nothing is left to do: {:?}",
+            conf.addresses
+        );
+    };
+    for (conf, expected) in others.iter().zip(&started) {
+        expect(conf, expected);
+        expect(&base, &in_the_beginning);
+    }
+    assert_eq!((a.stop().code, b.stop().code), (Some(0), Some(0)));
 }

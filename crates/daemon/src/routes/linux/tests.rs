@@ -117,6 +117,26 @@ fn addresses_and_routes_are_added_and_removed_and_those_of_others_stay() {
 }
 
 #[test]
+fn the_first_address_of_a_network_goes_alone_and_the_routes_stay() {
+    in_a_namespace("the_first_address_of_a_network_goes_alone_and_the_routes_stay", |netlink| {
+        // The kernel's own choice is that all of them go.
+        for name in ["all", "default"] {
+            let _ = std::fs::write(format!("/proc/sys/net/ipv4/conf/{name}/promote_secondaries"), "0");
+        }
+        let link = make_link(netlink);
+        netlink.set_up(&link).unwrap();
+        let nets = ["10.9.0.1/24", "10.9.0.2/24", "10.9.0.3/24"].map(|net| net.parse::<IpNet>().unwrap());
+        for net in nets {
+            netlink.add_address(&link, net).unwrap();
+        }
+        assert!(netlink.add_route(&link, "10.0.0.0/8".parse().unwrap(), MAIN_TABLE).unwrap());
+        netlink.remove_address(&link, nets[0]).unwrap();
+        assert_eq!(addresses(netlink, &link), ["10.9.0.2/24", "10.9.0.3/24"]);
+        assert_eq!(static_routes(netlink, &link), ["254 10.0.0.0/8"]);
+    });
+}
+
+#[test]
 fn a_route_of_somebody_else_is_named() {
     in_a_namespace("a_route_of_somebody_else_is_named", |netlink| {
         let link = make_link(netlink);
