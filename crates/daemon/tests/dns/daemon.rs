@@ -8,12 +8,14 @@ use std::process::{Child, Command, Stdio};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use weft::lab::{self, wait_until, wait_until_ok};
+use weft::dns::{Choice, Method, System};
+use weft::lab::{self, mounts, wait_until, wait_until_ok};
 use weft::routes::Netlink;
 use weft_tunnel::PrivateKey;
 
 use crate::name_server::{Records, set};
 use crate::names::with_name_server;
+use crate::support::Machine;
 
 const NAME: &str = "weftdns0";
 
@@ -39,6 +41,10 @@ impl Drop for Up {
 fn weft(directory: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
     command.env("WEFT_RUNTIME_DIR", directory).env_remove("RUST_LOG").stdin(Stdio::null());
+    let path = std::env::var("PATH").unwrap_or_default();
+    command.env("PATH", format!("{}:{path}", directory.join("bin").display()));
+    // What fails once fails for good.
+    command.env("WG_ENDPOINT_RESOLUTION_RETRIES", "0");
     command
 }
 
@@ -125,6 +131,109 @@ fn a_start_behind_the_kill_switch_that_a_clean_up_kept_finds_the_peer_without_na
             assert!(output.status.success(), "{output:?}");
         }
     });
+}
+
+/// A daemon gives the machine a name server that is reached through its tunnel alone, and is killed. Then `then` is done,
+/// with what /etc/resolv.conf said before.
+fn killed_with_name_servers(
+    test: &str,
+    prepare: impl FnOnce(&Machine) + Send,
+    then: impl FnOnce(&Path, &str) + Send,
+) {
+    if !lab::tun_permitted(test) {
+        return;
+    }
+    let records = Records::default();
+    set(&records, &[1]);
+    with_name_server(test, &records, || {
+        // What was in the file before is kept there.
+        mounts::empty("/var/lib").unwrap();
+        let machine = Machine::new();
+        prepare(&machine);
+        let takes = System::default().method(Choice::Auto).unwrap();
+        if takes != Method::File {
+            return lab::not_run(test, &format!("{takes} sets name servers here"));
+        }
+        let before = resolv_conf();
+        let daemon = up(machine.root.path(), "DNS = 10.77.0.2");
+        wait_for_endpoint(machine.root.path(), "192.0.2.1:51820");
+        assert!(resolv_conf().contains("nameserver 10.77.0.2\n"), "{}", resolv_conf());
+        daemon.crash();
+        assert!(resolv_conf().contains("nameserver 10.77.0.2\n"), "{}", resolv_conf());
+        then(machine.root.path(), &before);
+        assert_eq!(resolv_conf(), before);
+    });
+}
+
+fn resolv_conf() -> String {
+    fs::read_to_string("/etc/resolv.conf").unwrap()
+}
+
+/// As a start of the machine does.
+fn lose_the_record(directory: &Path) {
+    for file in [format!("{NAME}.json"), format!("{NAME}.lock")] {
+        fs::remove_file(directory.join(file)).unwrap();
+    }
+}
+
+#[test]
+fn a_start_after_a_power_cut_finds_its_peer_by_the_name_servers_from_before() {
+    let test = "a_start_after_a_power_cut_finds_its_peer_by_the_name_servers_from_before";
+    killed_with_name_servers(
+        test,
+        |_| {},
+        |directory, _| {
+            lose_the_record(directory);
+            let _up = up(directory, "DNS = 10.77.0.2");
+            wait_for_endpoint(directory, "192.0.2.1:51820");
+        },
+    );
+}
+
+#[test]
+fn a_start_after_a_crash_finds_its_peer_by_the_name_servers_from_before() {
+    let test = "a_start_after_a_crash_finds_its_peer_by_the_name_servers_from_before";
+    killed_with_name_servers(
+        test,
+        |_| {},
+        |directory, _| {
+            let _up = up(directory, "DNS = 10.77.0.2");
+            wait_for_endpoint(directory, "192.0.2.1:51820");
+        },
+    );
+}
+
+#[test]
+fn a_start_after_a_crash_takes_its_name_servers_back_from_resolvconf_first() {
+    let test = "a_start_after_a_crash_takes_its_name_servers_back_from_resolvconf_first";
+    let resolvconf = |machine: &Machine| {
+        let script = "#!/bin/sh\nold=\"${0%/*}/before\"\ncase $1 in\n\
+                      -a) [ -e \"$old\" ] || cp /etc/resolv.conf \"$old\"; cat > /etc/resolv.conf;;\n\
+                      -d) [ ! -e \"$old\" ] || { cat \"$old\" > /etc/resolv.conf; rm \"$old\"; };;\nesac\n";
+        machine.program("resolvconf", script);
+    };
+    killed_with_name_servers(test, resolvconf, |directory, _| {
+        assert!(!resolv_conf().contains("weft"), "it is resolvconf that wrote it");
+        let _up = up(directory, "DNS = 10.77.0.2");
+        wait_for_endpoint(directory, "192.0.2.1:51820");
+    });
+}
+
+#[test]
+fn down_repairs_the_file_also_when_the_record_is_gone() {
+    let test = "down_repairs_the_file_also_when_the_record_is_gone";
+    killed_with_name_servers(
+        test,
+        |_| {},
+        |directory, before| {
+            lose_the_record(directory);
+            let down = || weft(directory).args(["down", NAME]).output().unwrap();
+            let output = down();
+            assert!(output.status.success(), "{output:?}");
+            assert_eq!(resolv_conf(), before);
+            assert_eq!(down().status.code(), Some(1), "there is nothing any more");
+        },
+    );
 }
 
 #[test]
