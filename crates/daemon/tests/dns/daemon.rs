@@ -49,10 +49,14 @@ fn weft(directory: &Path) -> Command {
 }
 
 fn up(directory: &Path, setting: &str) -> Up {
+    up_to("vpn.weft.example:51820", directory, setting)
+}
+
+fn up_to(endpoint: &str, directory: &Path, setting: &str) -> Up {
     let (own, peer) = (PrivateKey::generate().unwrap(), PrivateKey::generate().unwrap());
     let text = format!(
         "[Interface]\nPrivateKey = {}\nAddress = 10.77.0.1/24\n{setting}\n[Peer]\nPublicKey = {}\n\
-         Endpoint = vpn.weft.example:51820\nAllowedIPs = 10.77.0.2/32\n",
+         Endpoint = {endpoint}\nAllowedIPs = 10.77.0.2/32\n",
         own.to_base64().as_str(),
         peer.public_key()
     );
@@ -169,6 +173,39 @@ fn resolv_conf() -> String {
     fs::read_to_string("/etc/resolv.conf").unwrap()
 }
 
+/// Gives the machine a resolvconf that writes the file, and that fails afterwards for the server 10.77.0.66.
+fn resolvconf(machine: &Machine) {
+    let script = "#!/bin/sh\nold=\"${0%/*}/before\"\ncase $1 in\n\
+                  -a) [ -e \"$old\" ] || cp /etc/resolv.conf \"$old\"\ncat > /etc/resolv.conf\n\
+                  ! grep -q 10.77.0.66 /etc/resolv.conf;;\n\
+                  -d) [ ! -e \"$old\" ] || { cat \"$old\" > /etc/resolv.conf; rm \"$old\"; };;\nesac\n";
+    machine.program("resolvconf", script);
+}
+
+#[test]
+fn a_reload_that_fails_leaves_the_name_servers_that_were_there() {
+    let test = "a_reload_that_fails_leaves_the_name_servers_that_were_there";
+    if !lab::tun_permitted(test) {
+        return;
+    }
+    with_name_server(test, &Records::default(), || {
+        let machine = Machine::new();
+        resolvconf(&machine);
+        let (directory, before) = (machine.root.path(), resolv_conf());
+        let daemon = up_to("192.0.2.1:51820", directory, "DNS = 10.77.0.2");
+        wait_for_endpoint(directory, "192.0.2.1:51820");
+        assert_eq!(resolv_conf(), "nameserver 10.77.0.2\n");
+        let file = directory.join(format!("{NAME}.conf"));
+        let text = fs::read_to_string(&file).unwrap();
+        fs::write(&file, text.replace("DNS = 10.77.0.2", "DNS = 10.77.0.66")).unwrap();
+        let output = weft(directory).arg("reload").arg(&file).output().unwrap();
+        assert!(!output.status.success(), "{output:?}");
+        assert_eq!(resolv_conf(), "nameserver 10.77.0.2\n");
+        drop(daemon);
+        assert_eq!(resolv_conf(), before);
+    });
+}
+
 /// As a start of the machine does.
 fn lose_the_record(directory: &Path) {
     for file in [format!("{NAME}.json"), format!("{NAME}.lock")] {
@@ -206,12 +243,6 @@ fn a_start_after_a_crash_finds_its_peer_by_the_name_servers_from_before() {
 #[test]
 fn a_start_after_a_crash_takes_its_name_servers_back_from_resolvconf_first() {
     let test = "a_start_after_a_crash_takes_its_name_servers_back_from_resolvconf_first";
-    let resolvconf = |machine: &Machine| {
-        let script = "#!/bin/sh\nold=\"${0%/*}/before\"\ncase $1 in\n\
-                      -a) [ -e \"$old\" ] || cp /etc/resolv.conf \"$old\"; cat > /etc/resolv.conf;;\n\
-                      -d) [ ! -e \"$old\" ] || { cat \"$old\" > /etc/resolv.conf; rm \"$old\"; };;\nesac\n";
-        machine.program("resolvconf", script);
-    };
     killed_with_name_servers(test, resolvconf, |directory, _| {
         assert!(!resolv_conf().contains("weft"), "it is resolvconf that wrote it");
         let _up = up(directory, "DNS = 10.77.0.2");
