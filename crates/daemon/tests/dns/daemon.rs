@@ -1,10 +1,11 @@
 //! `weft up` whose peer has a name.
 
 use std::fs;
-use std::net::UdpSocket;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use ipnet::Ipv4Net;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -69,11 +70,17 @@ fn up_to(endpoint: &str, directory: &Path, setting: &str) -> Up {
 /// Waits until the peer's endpoint is this one.
 #[track_caller]
 fn wait_for_endpoint(directory: &Path, endpoint: &str) {
+    wait_for(directory, "/peers/0/endpoint", &endpoint.into());
+}
+
+/// Waits until `weft status --json` has this value in this place of the interface.
+#[track_caller]
+fn wait_for(directory: &Path, place: &str, value: &Value) {
     wait_until_ok(|| {
         let output = weft(directory).args(["status", NAME, "--json", "--sample", "0"]).output().unwrap();
         let json: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-        let is = &json["interfaces"][0]["peers"][0]["endpoint"];
-        if is == endpoint { Ok(()) } else { Err(format!("the endpoint is not {endpoint} but {is}")) }
+        let is = json["interfaces"][0].pointer(place).unwrap_or(&Value::Null);
+        if is == value { Ok(()) } else { Err(format!("{place} is not {value} but {is}")) }
     });
 }
 
@@ -94,6 +101,47 @@ fn another_address_of_the_name_is_used_when_the_network_changes() {
         let loopback = netlink.link(&"lo".parse().unwrap()).unwrap();
         netlink.add_address(&loopback, "198.51.100.7/32".parse().unwrap()).unwrap();
         wait_for_endpoint(directory.path(), "192.0.2.2:51820");
+    });
+}
+
+/// Whether the kernel could not tell a socket of this namespace everything (/proc/net/netlink).
+fn is_netlink_overrun() -> bool {
+    let text = fs::read_to_string("/proc/thread-self/net/netlink").unwrap();
+    let drops = |line: &str| line.split_whitespace().nth(8).and_then(|count| count.parse().ok());
+    text.lines().skip(1).filter_map(drops).any(|count: u64| count > 0)
+}
+
+#[test]
+fn a_change_of_which_the_kernel_could_not_tell_everything_is_followed_all_the_same() {
+    let test = "a_change_of_which_the_kernel_could_not_tell_everything_is_followed_all_the_same";
+    if !lab::tun_permitted(test) {
+        return;
+    }
+    let records = Records::default();
+    set(&records, &[1]);
+    with_name_server(test, &records, || {
+        let directory = tempfile::tempdir().unwrap();
+        let up = up(directory.path(), "");
+        wait_for_endpoint(directory.path(), "192.0.2.1:51820");
+        wait_for(directory.path(), "/mtu", &1420.into());
+        let netlink = Netlink::open().unwrap();
+        let link = |name: &str| netlink.link(&name.parse().unwrap()).unwrap();
+        let daemon = Pid::from_raw(up.0.id().cast_signed());
+        kill(daemon, Signal::SIGSTOP).unwrap();
+        let loopback = link("lo");
+        for number in 0_u32.. {
+            if number.is_multiple_of(100) && is_netlink_overrun() {
+                break;
+            }
+            let address = Ipv4Addr::from_bits(Ipv4Addr::new(198, 18, 0, 0).to_bits() + number);
+            netlink.add_address(&loopback, Ipv4Net::from(address).into()).unwrap();
+        }
+        // Of this nothing is told.
+        netlink.set_mtu(&link(NAME), 1300).unwrap();
+        set(&records, &[2]);
+        kill(daemon, Signal::SIGCONT).unwrap();
+        wait_for_endpoint(directory.path(), "192.0.2.2:51820");
+        wait_for(directory.path(), "/mtu", &1300.into());
     });
 }
 
