@@ -177,10 +177,10 @@ pub enum FirewallError {
         /// What was tried.
         action: String,
     },
-    /// The kernel has no nftables.
+    /// The kernel has no nftables, or not all that the rules are made of.
     #[error(
-        "cannot {action}: the kernel lacks a part of nftables ({message}); load its modules (`modprobe nf_tables`) or \
-         see that the kernel has them"
+        "cannot {action}: the kernel lacks a part of nftables ({message}); load its modules (`modprobe -a nf_tables \
+         nft_ct nft_fib_ipv4 nft_fib_ipv6 nft_reject_inet`) or see that the kernel has them"
     )]
     Kernel {
         /// What was tried.
