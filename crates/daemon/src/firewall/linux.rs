@@ -1,8 +1,5 @@
 //! nftables, through its JSON interface (libnftables-json(5)).
 
-use std::collections::BTreeSet;
-use std::net::SocketAddr;
-
 use nftables::schema::Nftables;
 use serde::Deserialize;
 
@@ -96,17 +93,6 @@ fn tables(action: &str) -> Result<Vec<Table>, FirewallError> {
         .collect();
     tables.sort();
     Ok(tables)
-}
-
-/// Puts these endpoints in place of those that the kill switch lets through.
-pub(super) fn set_endpoints(
-    interface: &InterfaceName,
-    endpoints: &BTreeSet<SocketAddr>,
-) -> Result<(), FirewallError> {
-    let mut batch = Batch::default();
-    kill_switch::set_endpoints(&mut batch, &own_table(interface), endpoints);
-    let action = format!("let the kill switch of {interface} know the peers' new endpoints");
-    nft::run(&["-j", "-f", "-"], Some(&batch.finish()), &action).map(drop)
 }
 
 /// Has nft put these rules in place of what is there.

@@ -96,17 +96,3 @@ fn the_kill_switch_never_names_a_device_by_its_number() {
     let text = serde_json::to_string(&batch(&full(), &[])).unwrap();
     assert!(text.contains("\"oifname\"") && !text.contains("\"oif\"") && !text.contains("\"iif\""));
 }
-
-#[test]
-fn endpoints_are_replaced_in_one_transaction() {
-    let mut batch = Batch::default();
-    let endpoints = ["192.0.2.1:51820", "[2001:db8::1]:1"].map(|endpoint| endpoint.parse().unwrap()).into();
-    kill_switch::set_endpoints(&mut batch, &own_table(&"wg0".parse().unwrap()), &endpoints);
-    let commands = commands(&batch.finish());
-    let elements: Vec<&Value> =
-        commands.iter().filter_map(|command| command.pointer("/add/element/elem")).collect();
-    let expected = [json!([{ "concat": ["192.0.2.1", 51820] }]), json!([{ "concat": ["2001:db8::1", 1] }])];
-    assert_eq!(elements, expected.iter().collect::<Vec<_>>());
-    let flushed = commands.iter().filter(|command| command.pointer("/flush/set").is_some()).count();
-    assert_eq!((commands.len(), flushed), (4, 2));
-}
