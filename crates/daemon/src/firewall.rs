@@ -68,8 +68,8 @@ pub struct KillSwitch {
 pub enum OwnPackets {
     /// UDP with this mark, which only privileged programs can set. The better way.
     Marked(NonZeroU32),
-    /// UDP to the peers' addresses and ports. Other programs can send there too, and a peer that moves is answered
-    /// only after [`update_endpoints`].
+    /// UDP to the peers' addresses and ports, for a device without a mark. Other programs can send there too, and a peer
+    /// that moves is not answered.
     To(BTreeSet<SocketAddr>),
 }
 
@@ -177,10 +177,10 @@ pub enum FirewallError {
         /// What was tried.
         action: String,
     },
-    /// The kernel has no nftables.
+    /// The kernel has no nftables, or not all that the rules are made of.
     #[error(
-        "cannot {action}: the kernel lacks a part of nftables ({message}); load its modules (`modprobe nf_tables`) or \
-         see that the kernel has them"
+        "cannot {action}: the kernel lacks a part of nftables ({message}); load its modules (`modprobe -a nf_tables \
+         nft_ct nft_fib_ipv4 nft_fib_ipv6 nft_reject_inet`) or see that the kernel has them"
     )]
     Kernel {
         /// What was tried.
@@ -242,27 +242,6 @@ impl Rules {
         let full = self.full_tunnel.as_ref().is_some_and(|full| full.ipv4 || full.ipv6);
         !full && self.kill_switch.is_none() && !self.mss_clamp
     }
-}
-
-/// Lets the kill switch know where the peers are now, in one step. `false`: nothing had to be changed. After an
-/// error the rules are what they were.
-///
-/// # Errors
-/// Those of [`FirewallError`], also when the kill switch is not there any more.
-pub fn update_endpoints(
-    rules: &mut Rules,
-    endpoints: impl IntoIterator<Item = SocketAddr>,
-) -> Result<bool, FirewallError> {
-    let Some(KillSwitch { own: OwnPackets::To(current), .. }) = &mut rules.kill_switch else {
-        return Ok(false);
-    };
-    let endpoints = as_sent(endpoints);
-    if *current == endpoints {
-        return Ok(false);
-    }
-    platform::set_endpoints(&rules.interface, &endpoints)?;
-    *current = endpoints;
-    Ok(true)
 }
 
 /// The addresses as they stand in packets: IPv4 as such, and no scopes.

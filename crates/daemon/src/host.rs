@@ -53,7 +53,7 @@ mod step;
 mod sysctl;
 mod take_over;
 
-pub use down::{Down, Keep, down, told as told_down};
+pub use down::{Down, Keep, down, take_back_dns, told as told_down};
 pub use error::HostError;
 pub use execute::{Applied, Change, Difference, Outcome, System};
 pub use plan::{FIRST_TABLE, Facts, Plan, SRC_VALID_MARK};

@@ -176,13 +176,17 @@ fn known_endpoints(config: &Config, places: &[Place]) -> Found {
     found
 }
 
-/// Where the peers are at the start. Where a kill switch is in force that a daemon left behind, the addresses that it
-/// had do as well: it lets nobody ask.
+/// Where the peers are at the start, by the name servers from before any that a daemon left behind. Where a kill switch
+/// is in force that one left, the addresses that it had do as well: it lets nobody ask.
 fn resolve_endpoints(config: &Config) -> Result<Found, ResolveError> {
     let endpoints = config.peers.iter().map(|peer| peer.endpoint.as_ref());
-    let remembered = host::remembered(&runtime_dir(), &config.interface.name);
+    let (directory, interface) = (runtime_dir(), &config.interface.name);
+    let remembered = host::remembered(&directory, interface);
     if remembered.is_empty() {
         let has_names = config.peers.iter().any(|peer| matches!(peer.endpoint, Some(Endpoint::Name { .. })));
+        if has_names {
+            host::take_back_dns(&directory, interface);
+        }
         let _patience =
             if has_names { Starting::waiting_for("looking up the peers' endpoints") } else { None };
         let at_start = AtStart::Wait(Retries::from_environment());

@@ -1,18 +1,18 @@
 //! fork(2): the child goes on, the parent waits for its word.
 
 use std::fs::File;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _};
 
 use nix::errno::Errno;
 use nix::sys::wait::{WaitStatus, waitpid};
-use nix::unistd::{ForkResult, Pid, dup2_stderr, dup2_stdin, dup2_stdout, fork, pipe, setsid};
+use nix::unistd::{ForkResult, Pid, dup2_stderr, dup2_stdin, dup2_stdout, fork, setsid};
 
 use super::{BackgroundError, Output};
 
 /// Tells the waiting parent how it went. If it is dropped, or the process ends, it did not go well.
 #[derive(Debug)]
 pub struct Notifier {
-    parent: File,
+    parent: PipeWriter,
 }
 
 /// Splits the process in two, before its first thread. Returns in the child only: the parent waits, and ends with
@@ -29,21 +29,23 @@ pub fn begin() -> Result<Notifier, BackgroundError> {
         return Err(BackgroundError::Threads(threads));
     }
     let failed = |action| move |errno: Errno| BackgroundError::System { action, source: errno.into() };
-    let (reader, writer) = pipe().map_err(failed("make a pipe"))?;
+    // Closed in commands of the configuration: one that stays would keep the parent waiting.
+    let (reader, writer) =
+        io::pipe().map_err(|source| BackgroundError::System { action: "make a pipe", source })?;
     // SAFETY: the process has this one thread, so the child is a whole copy, in which everything may be called.
     match unsafe { fork() }.map_err(failed("fork"))? {
         ForkResult::Parent { child } => {
             drop(writer);
-            std::process::exit(wait(File::from(reader), child))
+            std::process::exit(wait(reader, child))
         }
         ForkResult::Child => {
             drop(reader);
-            Ok(Notifier { parent: writer.into() })
+            Ok(Notifier { parent: writer })
         }
     }
 }
 
-fn wait(mut word: File, child: Pid) -> i32 {
+fn wait(mut word: PipeReader, child: Pid) -> i32 {
     const FAILURE: i32 = 1;
     // What is interrupted is read again.
     if matches!(word.read_exact(&mut [0]), Ok(())) {

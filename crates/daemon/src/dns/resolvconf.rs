@@ -37,7 +37,7 @@ pub(super) fn is_resolvectl(program: &Path) -> bool {
     fs::canonicalize(program).is_ok_and(|real| real.file_name().is_some_and(|name| name == "resolvectl"))
 }
 
-/// Hands the settings to resolvconf.
+/// Hands the settings to resolvconf. A failure takes back what it stored: it does that first, and tells others then.
 pub(super) fn add(places: &Places, interface: &str, settings: &Settings) -> Result<(), DnsError> {
     let program = find(places)?;
     let mut arguments = vec!["-a".to_owned(), entry(places, interface)];
@@ -56,7 +56,13 @@ pub(super) fn add(places: &Places, interface: &str, settings: &Settings) -> Resu
     } else if settings.is_full() {
         arguments.push("-x".to_owned());
     }
-    run(&program, &arguments, &lines(settings))
+    let added = run(&program, &arguments, &lines(settings));
+    if added.is_err()
+        && let Err(error) = remove(places, interface)
+    {
+        tracing::debug!(interface, "what resolvconf may have stored stays: {error}");
+    }
+    added
 }
 
 /// Takes the settings away. What resolvconf does not know of is no error (`-f`).

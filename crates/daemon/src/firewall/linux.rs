@@ -1,8 +1,5 @@
 //! nftables, through its JSON interface (libnftables-json(5)).
 
-use std::collections::BTreeSet;
-use std::net::SocketAddr;
-
 use nftables::schema::Nftables;
 use serde::Deserialize;
 
@@ -24,6 +21,9 @@ mod vocabulary;
 use batch::Batch;
 use kill_switch::{COMMENT_OF_BLOCKED, OUTPUT};
 
+/// What nft says of an expression that the kernel does not know (ENOENT).
+const NOT_FOUND: &str = "No such file or directory";
+
 /// Puts exactly these rules in place of what was there for the interface, in one transaction: no packet meets half of
 /// them, and a kill switch that stays is never absent.
 ///
@@ -31,10 +31,10 @@ use kill_switch::{COMMENT_OF_BLOCKED, OUTPUT};
 /// Those of [`FirewallError`]; then everything is as it was.
 pub fn apply(rules: &Rules) -> Result<(), FirewallError> {
     let action = format!("set the firewall rules of {}", rules.interface);
-    match nft::run(&["-j", "-f", "-"], Some(&batch(rules)), &action) {
+    match transact(&["-j", "-f", "-"], rules, &action) {
         // Where nft was never installed nothing has to be taken away.
         Err(FirewallError::Missing { .. }) if rules.is_empty() => Ok(()),
-        result => result.map(drop),
+        result => result,
     }
 }
 
@@ -47,7 +47,7 @@ pub fn check(rules: &Rules) -> Result<(), FirewallError> {
         return Ok(());
     }
     let action = format!("check the firewall rules of {}", rules.interface);
-    nft::run(&["-c", "-j", "-f", "-"], Some(&batch(rules)), &action).map(drop)
+    transact(&["-c", "-j", "-f", "-"], rules, &action)
 }
 
 /// Takes away everything that [`apply`] can have put there for an interface, also in an earlier life of the daemon;
@@ -77,7 +77,11 @@ pub fn present(interface: &InterfaceName) -> Result<Present, FirewallError> {
 /// # Errors
 /// Those of [`FirewallError`].
 pub fn list() -> Result<Vec<Table>, FirewallError> {
-    let mut tables: Vec<Table> = read(&["-j", "list", "tables"], "list the firewall's tables")?
+    tables("list the firewall's tables")
+}
+
+fn tables(action: &str) -> Result<Vec<Table>, FirewallError> {
+    let mut tables: Vec<Table> = read(&["-j", "list", "tables"], action)?
         .into_iter()
         .filter_map(|object| object.table)
         .filter_map(|Named { family, name }| {
@@ -91,28 +95,38 @@ pub fn list() -> Result<Vec<Table>, FirewallError> {
     Ok(tables)
 }
 
-/// Puts these endpoints in place of those that the kill switch lets through.
-pub(super) fn set_endpoints(
-    interface: &InterfaceName,
-    endpoints: &BTreeSet<SocketAddr>,
-) -> Result<(), FirewallError> {
-    let mut batch = Batch::default();
-    kill_switch::set_endpoints(&mut batch, &own_table(interface), endpoints);
-    let action = format!("let the kill switch of {interface} know the peers' new endpoints");
-    nft::run(&["-j", "-f", "-"], Some(&batch.finish()), &action).map(drop)
+/// Has nft put these rules in place of what is there.
+fn transact(arguments: &[&str], rules: &Rules, action: &str) -> Result<(), FirewallError> {
+    let batch = batch(rules, &tables(action)?);
+    if batch.objects.is_empty() {
+        return Ok(());
+    }
+    match nft::run(arguments, Some(&batch), action) {
+        // It makes all that it names: what is not found is an expression that the kernel does not have.
+        Err(FirewallError::Refused { action, message }) if message.contains(NOT_FOUND) => {
+            Err(FirewallError::Kernel { action, message })
+        }
+        result => result.map(drop),
+    }
 }
 
-/// The transaction that replaces whatever is there.
-fn batch(rules: &Rules) -> Nftables<'static> {
+/// The transaction that replaces whatever is there. It touches no table that is neither there nor wanted: the kernel need
+/// not know its family.
+fn batch(rules: &Rules, present: &[Table]) -> Nftables<'static> {
     let mut batch = Batch::default();
-    for table in tables_of(&rules.interface) {
-        batch.clear(&table);
+    let full = rules.full_tunnel.as_ref();
+    let has_own = rules.kill_switch.is_some() || rules.mss_clamp;
+    let wanted = [full.is_some_and(|full| full.ipv4), full.is_some_and(|full| full.ipv6), has_own];
+    for (table, is_wanted) in tables_of(&rules.interface).iter().zip(wanted) {
+        if is_wanted || present.contains(table) {
+            batch.clear(table);
+        }
     }
     if let Some(full_tunnel) = &rules.full_tunnel {
         full_tunnel::add(&mut batch, &rules.interface, full_tunnel);
     }
     let own = own_table(&rules.interface);
-    if rules.kill_switch.is_some() || rules.mss_clamp {
+    if has_own {
         batch.table(&own);
     }
     if let Some(kill_switch) = &rules.kill_switch {

@@ -1,8 +1,5 @@
 //! The twin for platforms where weft cannot set firewall rules yet: wanting some is an error, wanting none is not.
 
-use std::collections::BTreeSet;
-use std::net::SocketAddr;
-
 use super::{FirewallError, Present, Rules, Table};
 use crate::config::InterfaceName;
 
@@ -29,13 +26,6 @@ pub fn present(_: &InterfaceName) -> Result<Present, FirewallError> {
 /// Nothing is there.
 pub fn list() -> Result<Vec<Table>, FirewallError> {
     Ok(Vec::new())
-}
-
-pub(super) fn set_endpoints(
-    interface: &InterfaceName,
-    _: &BTreeSet<SocketAddr>,
-) -> Result<(), FirewallError> {
-    unsupported(interface)
 }
 
 fn unsupported(interface: &InterfaceName) -> Result<(), FirewallError> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::kernel::Kernel;
 use super::plan::told_backwards;
 use super::record::{Owner, Record, record_path};
-use super::{Applied, HostError, Step, platform, run_hooks};
+use super::{Applied, HostError, Step, outside, platform, run_hooks};
 use crate::config::{InterfaceName, KillSwitch, Stage};
 use crate::control::socket::Client;
 use crate::control::uapi;
@@ -60,8 +60,7 @@ pub fn down(directory: &Path, interface: &InterfaceName, keep: Keep) -> Result<D
     match (Record::read(directory, interface)?, ended) {
         (Some(_), _) => clean_up(directory, interface, keep).map(|()| Down::CleanedUp),
         (None, true) => Ok(Down::Ended),
-        // A daemon that `weft up` did not start is not on record, and leaves no more than that.
-        (None, false) if remove_dead_socket(interface) => Ok(Down::CleanedUp),
+        (None, false) if clean_up_unrecorded(interface) => Ok(Down::CleanedUp),
         (None, false) => {
             let file = record_path(directory, interface);
             Err(HostError::NotUp { interface: interface.to_string(), file })
@@ -94,6 +93,29 @@ fn clean_up(directory: &Path, interface: &InterfaceName, keep: Keep) -> Result<(
             Err(last)
         }
     }
+}
+
+/// Takes back what is found without a record; says whether there was anything of the interface.
+fn clean_up_unrecorded(interface: &InterfaceName) -> bool {
+    // A daemon that `weft up` did not start is not on record, and leaves no more than that.
+    let had_socket = remove_dead_socket(interface);
+    // Records go with a power cut, and /etc/resolv.conf stays.
+    let repaired = outside::repair_dns();
+    had_socket || repaired.iter().any(|name| name == interface.as_str())
+}
+
+/// Takes back the name servers that a daemon which is gone has left, and nothing else: those of a tunnel that is not
+/// there cannot be asked where its peers are. What cannot be taken back is warned of, and stays on record.
+pub fn take_back_dns(directory: &Path, interface: &InterfaceName) {
+    // Whoever runs the interface, or cannot write anything down, is told so when it is prepared.
+    let Ok(owner) = Owner::claim(directory, interface) else { return };
+    let left = owner.left_behind().ok().flatten();
+    if let Some(dns) = left.and_then(|record| record.dns)
+        && let Err(error) = outside::undo_dns(interface, &dns)
+    {
+        tracing::warn!("{error}");
+    }
+    outside::repair_dns();
 }
 
 /// Takes back what a daemon that is gone has left, with PreDown and PostDown. Gives what failed, what was kept, and what

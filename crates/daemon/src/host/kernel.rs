@@ -40,9 +40,17 @@ impl Kernel {
         outside::dns_record(self.link()?, wanted)
     }
 
+    /// Sets the name servers. A failure leaves those in force that were.
     fn set_dns(&mut self, wanted: &Dns) -> Result<(), HostError> {
         let record = self.dns_record(wanted)?;
-        outside::apply_dns(self.link()?, &record, self.dns.as_ref())?;
+        let set = outside::apply_dns(self.link()?, &record, self.dns.as_ref());
+        // A failure leaves nothing in force, not even those.
+        if let (Err(_), Some(before)) = (&set, &self.dns)
+            && let Err(again) = outside::apply_dns(self.link()?, before, None)
+        {
+            tracing::warn!("cannot put DNS back as it was: {again}");
+        }
+        set?;
         self.dns = Some(record);
         Ok(())
     }

@@ -38,18 +38,19 @@ pub(super) fn undo_dns(interface: &InterfaceName, record: &dns::Record) -> Resul
     dns::undo_recorded(interface, record).map_err(|error| HostError::Outside(Box::new(error.into())))
 }
 
-/// Repairs what daemons that are gone left in /etc/resolv.conf.
-pub(super) fn repair_dns() {
-    match dns::System::default().repair() {
-        Ok(repaired) if repaired.is_empty() => {}
-        Ok(repaired) => {
-            tracing::info!(
-                interfaces = repaired.join(", "),
-                "repaired the name servers that daemons left behind"
-            );
-        }
-        Err(error) => tracing::warn!("{error}"),
+/// Repairs what daemons that are gone left in /etc/resolv.conf. Gives their interfaces.
+pub(super) fn repair_dns() -> Vec<String> {
+    let repaired = dns::System::default().repair().unwrap_or_else(|error| {
+        tracing::warn!("{error}");
+        Vec::new()
+    });
+    if !repaired.is_empty() {
+        tracing::info!(
+            interfaces = repaired.join(", "),
+            "repaired the name servers that daemons left behind"
+        );
     }
+    repaired
 }
 
 /// Sets the rules of the interface in place of those that it has; says whether they are in force. Without nft(8), or in

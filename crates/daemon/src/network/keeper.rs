@@ -59,7 +59,7 @@ impl Keeper {
         if change.device_left || change.device_gone {
             // Its number in this namespace may be another's from now on.
             self.follower.fix_mtu();
-        } else if change.device_mtu.is_some() {
+        } else if change.device_mtu.is_some() || change.missed {
             self.see_mtu(netlink)?;
         }
         if let Some(by) = change.clock_set_forward {

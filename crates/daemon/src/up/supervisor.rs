@@ -279,8 +279,8 @@ impl Supervisor {
             Ok(watch) => self.watch = Some(watch),
             Err(error) => tracing::warn!("{error}"),
         }
-        // What changed before the watch began.
-        let _full = inbox.try_send(Message::Network(Change { missed: true, ..Change::default() }));
+        // What changed before the watch began. Names were looked up a moment ago.
+        self.react(&Change { missed: true, ..Change::default() });
     }
 
     fn follow_names(&mut self, found: &Found, inbox: &Inbox) {
@@ -431,9 +431,14 @@ impl Supervisor {
     }
 
     fn network_changed(&mut self, change: &Change) {
-        if let Some(resolver) = self.resolver.as_ref().filter(|_| change.concerns_ways() && !change.missed) {
+        if let Some(resolver) = self.resolver.as_ref().filter(|_| change.concerns_ways()) {
             resolver.handle().network_changed();
         }
+        self.react(change);
+    }
+
+    /// Has the interface do what a change asks for; names of peers are not looked up.
+    fn react(&mut self, change: &Change) {
         if let Err(error) = self.daemon.network_changed(change) {
             // Packets have stopped, and that is told next.
             tracing::debug!(%error, "cannot follow the network");
@@ -471,7 +476,7 @@ impl Supervisor {
         if let Some(leaving) = &self.leaving {
             leaving.changed();
         }
-        self.network_changed(&Change { missed: true, ..Change::default() });
+        self.react(&Change { routes: true, ..Change::default() });
     }
 
     fn reload(&mut self, reload: &Reload) -> Result<ReloadReport, ManageError> {

@@ -1,19 +1,22 @@
 //! `weft up` whose peer has a name.
 
 use std::fs;
-use std::net::UdpSocket;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use ipnet::Ipv4Net;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use weft::lab::{self, wait_until, wait_until_ok};
+use weft::dns::{Choice, Method, System};
+use weft::lab::{self, mounts, wait_until, wait_until_ok};
 use weft::routes::Netlink;
 use weft_tunnel::PrivateKey;
 
 use crate::name_server::{Records, set};
 use crate::names::with_name_server;
+use crate::support::Machine;
 
 const NAME: &str = "weftdns0";
 
@@ -39,14 +42,22 @@ impl Drop for Up {
 fn weft(directory: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
     command.env("WEFT_RUNTIME_DIR", directory).env_remove("RUST_LOG").stdin(Stdio::null());
+    let path = std::env::var("PATH").unwrap_or_default();
+    command.env("PATH", format!("{}:{path}", directory.join("bin").display()));
+    // What fails once fails for good.
+    command.env("WG_ENDPOINT_RESOLUTION_RETRIES", "0");
     command
 }
 
 fn up(directory: &Path, setting: &str) -> Up {
+    up_to("vpn.weft.example:51820", directory, setting)
+}
+
+fn up_to(endpoint: &str, directory: &Path, setting: &str) -> Up {
     let (own, peer) = (PrivateKey::generate().unwrap(), PrivateKey::generate().unwrap());
     let text = format!(
         "[Interface]\nPrivateKey = {}\nAddress = 10.77.0.1/24\n{setting}\n[Peer]\nPublicKey = {}\n\
-         Endpoint = vpn.weft.example:51820\nAllowedIPs = 10.77.0.2/32\n",
+         Endpoint = {endpoint}\nAllowedIPs = 10.77.0.2/32\n",
         own.to_base64().as_str(),
         peer.public_key()
     );
@@ -59,11 +70,17 @@ fn up(directory: &Path, setting: &str) -> Up {
 /// Waits until the peer's endpoint is this one.
 #[track_caller]
 fn wait_for_endpoint(directory: &Path, endpoint: &str) {
+    wait_for(directory, "/peers/0/endpoint", &endpoint.into());
+}
+
+/// Waits until `weft status --json` has this value in this place of the interface.
+#[track_caller]
+fn wait_for(directory: &Path, place: &str, value: &Value) {
     wait_until_ok(|| {
         let output = weft(directory).args(["status", NAME, "--json", "--sample", "0"]).output().unwrap();
         let json: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-        let is = &json["interfaces"][0]["peers"][0]["endpoint"];
-        if is == endpoint { Ok(()) } else { Err(format!("the endpoint is not {endpoint} but {is}")) }
+        let is = json["interfaces"][0].pointer(place).unwrap_or(&Value::Null);
+        if is == value { Ok(()) } else { Err(format!("{place} is not {value} but {is}")) }
     });
 }
 
@@ -84,6 +101,47 @@ fn another_address_of_the_name_is_used_when_the_network_changes() {
         let loopback = netlink.link(&"lo".parse().unwrap()).unwrap();
         netlink.add_address(&loopback, "198.51.100.7/32".parse().unwrap()).unwrap();
         wait_for_endpoint(directory.path(), "192.0.2.2:51820");
+    });
+}
+
+/// Whether the kernel could not tell a socket of this namespace everything (/proc/net/netlink).
+fn is_netlink_overrun() -> bool {
+    let text = fs::read_to_string("/proc/thread-self/net/netlink").unwrap();
+    let drops = |line: &str| line.split_whitespace().nth(8).and_then(|count| count.parse().ok());
+    text.lines().skip(1).filter_map(drops).any(|count: u64| count > 0)
+}
+
+#[test]
+fn a_change_of_which_the_kernel_could_not_tell_everything_is_followed_all_the_same() {
+    let test = "a_change_of_which_the_kernel_could_not_tell_everything_is_followed_all_the_same";
+    if !lab::tun_permitted(test) {
+        return;
+    }
+    let records = Records::default();
+    set(&records, &[1]);
+    with_name_server(test, &records, || {
+        let directory = tempfile::tempdir().unwrap();
+        let up = up(directory.path(), "");
+        wait_for_endpoint(directory.path(), "192.0.2.1:51820");
+        wait_for(directory.path(), "/mtu", &1420.into());
+        let netlink = Netlink::open().unwrap();
+        let link = |name: &str| netlink.link(&name.parse().unwrap()).unwrap();
+        let daemon = Pid::from_raw(up.0.id().cast_signed());
+        kill(daemon, Signal::SIGSTOP).unwrap();
+        let loopback = link("lo");
+        for number in 0_u32.. {
+            if number.is_multiple_of(100) && is_netlink_overrun() {
+                break;
+            }
+            let address = Ipv4Addr::from_bits(Ipv4Addr::new(198, 18, 0, 0).to_bits() + number);
+            netlink.add_address(&loopback, Ipv4Net::from(address).into()).unwrap();
+        }
+        // Of this nothing is told.
+        netlink.set_mtu(&link(NAME), 1300).unwrap();
+        set(&records, &[2]);
+        kill(daemon, Signal::SIGCONT).unwrap();
+        wait_for_endpoint(directory.path(), "192.0.2.2:51820");
+        wait_for(directory.path(), "/mtu", &1300.into());
     });
 }
 
@@ -125,6 +183,136 @@ fn a_start_behind_the_kill_switch_that_a_clean_up_kept_finds_the_peer_without_na
             assert!(output.status.success(), "{output:?}");
         }
     });
+}
+
+/// A daemon gives the machine a name server that is reached through its tunnel alone, and is killed. Then `then` is done,
+/// with what /etc/resolv.conf said before.
+fn killed_with_name_servers(
+    test: &str,
+    prepare: impl FnOnce(&Machine) + Send,
+    then: impl FnOnce(&Path, &str) + Send,
+) {
+    if !lab::tun_permitted(test) {
+        return;
+    }
+    let records = Records::default();
+    set(&records, &[1]);
+    with_name_server(test, &records, || {
+        // What was in the file before is kept there.
+        mounts::empty("/var/lib").unwrap();
+        let machine = Machine::new();
+        prepare(&machine);
+        let takes = System::default().method(Choice::Auto).unwrap();
+        if takes != Method::File {
+            return lab::not_run(test, &format!("{takes} sets name servers here"));
+        }
+        let before = resolv_conf();
+        let daemon = up(machine.root.path(), "DNS = 10.77.0.2");
+        wait_for_endpoint(machine.root.path(), "192.0.2.1:51820");
+        assert!(resolv_conf().contains("nameserver 10.77.0.2\n"), "{}", resolv_conf());
+        daemon.crash();
+        assert!(resolv_conf().contains("nameserver 10.77.0.2\n"), "{}", resolv_conf());
+        then(machine.root.path(), &before);
+        assert_eq!(resolv_conf(), before);
+    });
+}
+
+fn resolv_conf() -> String {
+    fs::read_to_string("/etc/resolv.conf").unwrap()
+}
+
+/// Gives the machine a resolvconf that writes the file, and that fails afterwards for the server 10.77.0.66.
+fn resolvconf(machine: &Machine) {
+    let script = "#!/bin/sh\nold=\"${0%/*}/before\"\ncase $1 in\n\
+                  -a) [ -e \"$old\" ] || cp /etc/resolv.conf \"$old\"\ncat > /etc/resolv.conf\n\
+                  ! grep -q 10.77.0.66 /etc/resolv.conf;;\n\
+                  -d) [ ! -e \"$old\" ] || { cat \"$old\" > /etc/resolv.conf; rm \"$old\"; };;\nesac\n";
+    machine.program("resolvconf", script);
+}
+
+#[test]
+fn a_reload_that_fails_leaves_the_name_servers_that_were_there() {
+    let test = "a_reload_that_fails_leaves_the_name_servers_that_were_there";
+    if !lab::tun_permitted(test) {
+        return;
+    }
+    with_name_server(test, &Records::default(), || {
+        let machine = Machine::new();
+        resolvconf(&machine);
+        let (directory, before) = (machine.root.path(), resolv_conf());
+        let daemon = up_to("192.0.2.1:51820", directory, "DNS = 10.77.0.2");
+        wait_for_endpoint(directory, "192.0.2.1:51820");
+        assert_eq!(resolv_conf(), "nameserver 10.77.0.2\n");
+        let file = directory.join(format!("{NAME}.conf"));
+        let text = fs::read_to_string(&file).unwrap();
+        fs::write(&file, text.replace("DNS = 10.77.0.2", "DNS = 10.77.0.66")).unwrap();
+        let output = weft(directory).arg("reload").arg(&file).output().unwrap();
+        assert!(!output.status.success(), "{output:?}");
+        assert_eq!(resolv_conf(), "nameserver 10.77.0.2\n");
+        drop(daemon);
+        assert_eq!(resolv_conf(), before);
+    });
+}
+
+/// As a start of the machine does.
+fn lose_the_record(directory: &Path) {
+    for file in [format!("{NAME}.json"), format!("{NAME}.lock")] {
+        fs::remove_file(directory.join(file)).unwrap();
+    }
+}
+
+#[test]
+fn a_start_after_a_power_cut_finds_its_peer_by_the_name_servers_from_before() {
+    let test = "a_start_after_a_power_cut_finds_its_peer_by_the_name_servers_from_before";
+    killed_with_name_servers(
+        test,
+        |_| {},
+        |directory, _| {
+            lose_the_record(directory);
+            let _up = up(directory, "DNS = 10.77.0.2");
+            wait_for_endpoint(directory, "192.0.2.1:51820");
+        },
+    );
+}
+
+#[test]
+fn a_start_after_a_crash_finds_its_peer_by_the_name_servers_from_before() {
+    let test = "a_start_after_a_crash_finds_its_peer_by_the_name_servers_from_before";
+    killed_with_name_servers(
+        test,
+        |_| {},
+        |directory, _| {
+            let _up = up(directory, "DNS = 10.77.0.2");
+            wait_for_endpoint(directory, "192.0.2.1:51820");
+        },
+    );
+}
+
+#[test]
+fn a_start_after_a_crash_takes_its_name_servers_back_from_resolvconf_first() {
+    let test = "a_start_after_a_crash_takes_its_name_servers_back_from_resolvconf_first";
+    killed_with_name_servers(test, resolvconf, |directory, _| {
+        assert!(!resolv_conf().contains("weft"), "it is resolvconf that wrote it");
+        let _up = up(directory, "DNS = 10.77.0.2");
+        wait_for_endpoint(directory, "192.0.2.1:51820");
+    });
+}
+
+#[test]
+fn down_repairs_the_file_also_when_the_record_is_gone() {
+    let test = "down_repairs_the_file_also_when_the_record_is_gone";
+    killed_with_name_servers(
+        test,
+        |_| {},
+        |directory, before| {
+            lose_the_record(directory);
+            let down = || weft(directory).args(["down", NAME]).output().unwrap();
+            let output = down();
+            assert!(output.status.success(), "{output:?}");
+            assert_eq!(resolv_conf(), before);
+            assert_eq!(down().status.code(), Some(1), "there is nothing any more");
+        },
+    );
 }
 
 #[test]

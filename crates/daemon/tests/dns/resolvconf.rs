@@ -96,6 +96,21 @@ fn what_it_says_when_it_fails_is_told() {
 }
 
 #[test]
+fn what_it_stored_before_it_failed_is_taken_away() {
+    let machine = Machine::with_file();
+    let stored = machine.path("stored");
+    let script = format!(
+        "#!/bin/sh\ncase $1 in\n-a) cat > '{0}'; echo 'a subscriber failed' >&2; exit 1;;\n-d) rm -f '{0}';;\nesac\n",
+        stored.display()
+    );
+    machine.program("resolvconf", &script);
+    let wanted = settings(&["10.0.0.1"], &[], &[]);
+    let error = machine.system().apply(Method::Resolvconf, &link("wg0", 7), &wanted).unwrap_err();
+    assert!(error.to_string().contains("a subscriber failed"), "{error}");
+    assert!(!stored.exists(), "nobody would take it away later");
+}
+
+#[test]
 fn daemons_that_it_starts_are_not_waited_for() {
     let machine = Machine::with_file();
     let pid = machine.path("pid");

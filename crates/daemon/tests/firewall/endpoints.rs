@@ -1,11 +1,11 @@
-//! A device without a mark: its packets are told by where they go, and that can change.
+//! A device without a mark: its packets are told by where they go.
 
 use std::net::SocketAddr;
 
-use weft::firewall::{self, FirewallError, Local, OwnPackets, Rules};
+use weft::firewall::{Local, OwnPackets, Rules};
 
 use crate::attempts::Attempt;
-use crate::world::{MARK, World, kill_switch, lines, marked};
+use crate::world::{MARK, World, kill_switch, lines};
 
 fn to(endpoints: &[&str]) -> Rules {
     let endpoints = endpoints.iter().map(|endpoint| endpoint.parse::<SocketAddr>().unwrap());
@@ -35,39 +35,6 @@ fn udp_to_the_peers_passes_and_nothing_else() {
     assert_eq!(world.seen(&[], &client), lines([]));
     world.apply(&to(&[]));
     assert_eq!(world.seen(&tries(), &[]), lines([]));
-}
-
-#[test]
-fn a_peer_that_moves_is_followed() {
-    let Some(mut world) = World::new("a_peer_that_moves_is_followed") else { return };
-    let mut rules = to(&["203.0.113.1:51820"]);
-    world.apply(&rules);
-    let update = |rules: &mut Rules, endpoints: &[&str]| {
-        let endpoints: Vec<SocketAddr> = endpoints.iter().map(|endpoint| endpoint.parse().unwrap()).collect();
-        world.machine.run(|| firewall::update_endpoints(rules, endpoints))
-    };
-    // As a socket for both families tells it, and twice.
-    let moved = ["[::ffff:203.0.113.2]:51820", "203.0.113.2:51820", "[2001:db8:ffff::2]:51820"];
-    assert!(update(&mut rules, &moved).unwrap());
-    assert_eq!(rules, to(&["203.0.113.2:51820", "[2001:db8:ffff::2]:51820"]));
-    assert!(!update(&mut rules, &moved).unwrap());
-    let expected = ["internet: udp 203.0.113.2 51820", "internet: udp 2001:db8:ffff::2 51820"];
-    assert_eq!(world.seen(&tries(), &[]), lines(expected));
-}
-
-#[test]
-fn endpoints_without_a_kill_switch_are_refused_and_forgotten() {
-    let test = "endpoints_without_a_kill_switch_are_refused_and_forgotten";
-    let Some(world) = World::without_tunnel(test) else { return };
-    let mut rules = to(&["203.0.113.1:51820"]);
-    let before = rules.clone();
-    let new: SocketAddr = "203.0.113.2:51820".parse().unwrap();
-    let error = world.machine.run(|| firewall::update_endpoints(&mut rules, [new])).unwrap_err();
-    assert!(matches!(error, FirewallError::Refused { .. }), "{error:?}");
-    assert_eq!(rules, before);
-    // With a mark there is nothing to tell.
-    let mut rules = marked(Local::Blocked);
-    assert!(!world.machine.run(|| firewall::update_endpoints(&mut rules, [new])).unwrap());
 }
 
 #[test]

@@ -1,11 +1,13 @@
 //! What a daemon that was killed leaves, and what takes that away.
 
+use std::fs::File;
 use std::panic::AssertUnwindSafe;
+use std::process::Stdio;
 
 use nix::sys::signal::Signal;
 use weft::config::parse;
 use weft::host::{Host, Recording};
-use weft::lab::{Process, installed};
+use weft::lab::{Process, installed, wait_until};
 use weft::up::{Beginning, Daemon, Options};
 
 use crate::support::{End, NAME, Network, Picture, make_proc_sys_read_only, peer, separate_mounts};
@@ -289,4 +291,26 @@ fn what_a_start_cannot_take_back_of_a_crash_stays_on_record_for_down() {
     assert_eq!(ended.code, Some(0), "{ended:?}");
     before.assert_restored(&network.client);
     assert_eq!(network.left(&network.client), [""; 0]);
+}
+
+#[test]
+fn in_the_background_a_start_that_fails_is_told_beside_a_command_that_stays() {
+    let test = "in_the_background_a_start_that_fails_is_told_beside_a_command_that_stays";
+    let Some(network) = Network::new(test) else { return };
+    let before = Picture::of(&network.client);
+    // The command waits for a word until nobody can give it any more.
+    let gate = network.directory.path().join("gate");
+    nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let held = File::options().read(true).write(true).open(&gate).unwrap();
+    let lines = format!("PostUp = cat < {} >/dev/null 2>&1 &\nPostUp = exit 7", gate.display());
+    let file = network.file("weft0.conf", &full_tunnel(&lines));
+    let mut command = network.weft(&network.client, &["up", "-d", file.to_str().unwrap()]);
+    let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+    let status = wait_until("the command is back", || child.try_wait().unwrap());
+    assert_eq!(status.code(), Some(1));
+    before.assert_restored(&network.client);
+    assert_eq!(network.left(&network.client), [""; 0]);
+    // Whoever comes late finds nothing to wait for.
+    std::fs::remove_file(&gate).unwrap();
+    drop(held);
 }

@@ -1,6 +1,7 @@
 //! A default route through the tunnel: everything goes through it but the tunnel's own packets.
 
 use std::path::PathBuf;
+use std::process::Command;
 
 use weft::config::parse;
 use weft::host::{Host, Recording, Step};
@@ -175,4 +176,39 @@ fn two_full_tunnels_that_start_at_once_have_rules_of_their_own() {
     });
     before.assert_restored(&network.client);
     assert_eq!(network.left(&network.client), [""; 0]);
+}
+
+#[test]
+fn a_kernel_that_lacks_a_part_of_nftables_has_a_full_tunnel_but_no_kill_switch() {
+    let test = "a_kernel_that_lacks_a_part_of_nftables_has_a_full_tunnel_but_no_kill_switch";
+    let Some(network) = Network::new(test) else { return };
+    let before = Picture::of(&network.client);
+    let script = "#!/bin/sh\ncase \"$*\" in *list*) echo '{\"nftables\": []}'; exit;; esac\ncat >/dev/null\n\
+                  echo 'internal:0:0-0: Error: Could not process rule: No such file or directory' >&2\nexit 1\n";
+    // By a process without other threads: were the file open in a child that another test just forked, it could not run.
+    let make = "printf %s \"$1\" > \"$0\" && chmod 755 \"$0\"";
+    let made =
+        Command::new("sh").arg("-c").arg(make).arg(network.directory.path().join("nft")).arg(script).status();
+    assert!(made.unwrap().success());
+    let path = std::env::var("PATH").unwrap();
+    let path = format!("{}:{path}", network.directory.path().display());
+    let (_server, file) = ends(&network, V4, "0.0.0.0/0, ::/0", "");
+    let weft = |arguments: &[&str]| {
+        let mut command =
+            network.weft(&network.client, &[&["up", file.to_str().unwrap()], arguments].concat());
+        command.env("PATH", &path);
+        command
+    };
+    let daemon = Process::start(&network.client, weft(&[])).unwrap();
+    daemon.wait_for_line("interface is up");
+    assert!(daemon.log().contains("the kernel lacks a part of nftables"), "{}", daemon.log());
+    assert_eq!(seen_from(&network, ip("198.51.100.1")), ip("10.77.0.1"));
+    daemon.stop();
+    before.assert_restored(&network.client);
+
+    let output = weft(&["--kill-switch=on"]).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("modprobe -a nf_tables nft_ct nft_fib_ipv4"), "{said}");
+    before.assert_restored(&network.client);
 }

@@ -2,7 +2,7 @@
 
 use nftables::expr::Expression;
 use nftables::schema::{
-    Chain, Element, FlushObject, NfCmd, NfListObject, NfObject, Nftables, Rule, Set, SetType, SetTypeValue,
+    Chain, Element, NfCmd, NfListObject, NfObject, Nftables, Rule, Set, SetType, SetTypeValue,
     Table as NftTable,
 };
 use nftables::stmt::Statement;
@@ -78,15 +78,8 @@ impl Batch {
         self.add(NfListObject::Set(Box::new(set(table, name, fields))));
     }
 
-    /// Puts these elements in place of those of a set.
-    pub(super) fn replace_elements(
-        &mut self,
-        table: &Table,
-        name: &'static str,
-        fields: &'static [SetType],
-        elements: Vec<Expression<'static>>,
-    ) {
-        self.command(NfCmd::Flush(FlushObject::Set(Box::new(set(table, name, fields)))));
+    /// Puts these elements into a set, if there are any.
+    pub(super) fn elements(&mut self, table: &Table, name: &'static str, elements: Vec<Expression<'static>>) {
         if !elements.is_empty() {
             self.add(NfListObject::Element(Element {
                 family: family(table),

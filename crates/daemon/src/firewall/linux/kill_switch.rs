@@ -78,17 +78,6 @@ pub(super) fn add(batch: &mut Batch, table: &Table, interface: &InterfaceName, s
     }
 }
 
-/// Replaces what the sets of endpoints hold.
-pub(super) fn set_endpoints(batch: &mut Batch, table: &Table, endpoints: &BTreeSet<SocketAddr>) {
-    for (place, is_ipv6) in [false, true].into_iter().enumerate() {
-        let elements = endpoints.iter().filter(|endpoint| endpoint.is_ipv6() == is_ipv6).map(|endpoint| {
-            let fields = vec![address(endpoint.ip()), Expression::Number(endpoint.port().into())];
-            Expression::Named(NamedExpression::Concat(fields))
-        });
-        batch.replace_elements(table, ENDPOINTS[place], ENDPOINT_FIELDS[place], elements.collect());
-    }
-}
-
 fn add_sent(batch: &mut Batch, table: &Table, interface: &InterfaceName, switch: &KillSwitch) {
     let mut allow = |comment, mut conditions: Vec<Statement<'static>>| {
         conditions.push(accept());
@@ -128,10 +117,21 @@ fn add_sent(batch: &mut Batch, table: &Table, interface: &InterfaceName, switch:
             let known = is(destination, text(format!("@{}", ENDPOINTS[place])));
             batch.rule(table, SENT, "the tunnel's own packets", [known, accept()]);
         }
-        set_endpoints(batch, table, endpoints);
+        add_endpoints(batch, table, endpoints);
     }
     if switch.local != Local::Blocked {
         batch.rule(table, SENT, "local networks", [jump(LOCAL)]);
+    }
+}
+
+/// Fills the sets of endpoints.
+fn add_endpoints(batch: &mut Batch, table: &Table, endpoints: &BTreeSet<SocketAddr>) {
+    for (place, is_ipv6) in [false, true].into_iter().enumerate() {
+        let elements = endpoints.iter().filter(|endpoint| endpoint.is_ipv6() == is_ipv6).map(|endpoint| {
+            let fields = vec![address(endpoint.ip()), Expression::Number(endpoint.port().into())];
+            Expression::Named(NamedExpression::Concat(fields))
+        });
+        batch.elements(table, ENDPOINTS[place], elements.collect());
     }
 }
 

@@ -149,7 +149,7 @@ mod tests {
         assert!(matches!(denied, FirewallError::Permission { .. }), "{denied:?}");
         assert!(denied.to_string().contains("CAP_NET_ADMIN"));
         let old = of("Error: Could not process rule: Operation not supported\n");
-        assert!(old.to_string().contains("modprobe nf_tables"), "{old}");
+        assert!(old.to_string().contains("modprobe -a nf_tables"), "{old}");
         let other = of("\nError: no such\n  table \nc\nd\n");
         assert_eq!(other.to_string(), "cannot do it: nft says: Error: no such / table / c");
     }

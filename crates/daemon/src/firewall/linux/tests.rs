@@ -27,12 +27,13 @@ fn commands(batch: &Nftables<'_>) -> Vec<Value> {
 }
 
 fn rules(rules: &Rules) -> Vec<Value> {
-    commands(&batch(rules)).iter().filter_map(|command| command.pointer("/add/rule").cloned()).collect()
+    commands(&batch(rules, &[])).iter().filter_map(|command| command.pointer("/add/rule").cloned()).collect()
 }
 
 #[test]
 fn a_transaction_takes_away_what_was_there_before_it_adds() {
-    let cleared = commands(&batch(&Rules::none("wg0".parse().unwrap())));
+    let all = tables_of(&"wg0".parse().unwrap());
+    let cleared = commands(&batch(&Rules::none("wg0".parse().unwrap()), &all));
     let expected: Vec<Value> = [("ip", "wg-quick-wg0"), ("ip6", "wg-quick-wg0"), ("inet", "weft-wg0")]
         .into_iter()
         .flat_map(|(family, name)| {
@@ -41,7 +42,21 @@ fn a_transaction_takes_away_what_was_there_before_it_adds() {
         })
         .collect();
     assert_eq!(cleared, expected);
-    assert_eq!(commands(&batch(&full()))[..6], expected);
+    assert_eq!(commands(&batch(&full(), &[]))[..6], expected);
+}
+
+#[test]
+fn a_transaction_names_no_table_that_is_neither_there_nor_wanted() {
+    let mut rules = full();
+    rules.full_tunnel.as_mut().unwrap().ipv6 = false;
+    (rules.kill_switch, rules.mss_clamp) = (None, false);
+    let families = |present: &[Table]| {
+        let text = serde_json::to_string(&batch(&rules, present)).unwrap();
+        ["\"ip\"", "\"ip6\"", "\"inet\""].map(|family| text.contains(&format!("\"family\":{family}")))
+    };
+    assert_eq!(families(&[]), [true, false, false]);
+    assert_eq!(families(&[full_tunnel_table(&rules.interface, true)]), [true, true, false]);
+    assert_eq!(families(&[full_tunnel_table(&"wg1".parse().unwrap(), true)]), [true, false, false]);
 }
 
 #[test]
@@ -78,20 +93,6 @@ fn nothing_is_let_through_without_a_condition_and_every_base_chain_ends_with_a_r
 #[test]
 fn the_kill_switch_never_names_a_device_by_its_number() {
     // A number is another device's when the tunnel comes back, or nobody's.
-    let text = serde_json::to_string(&batch(&full())).unwrap();
+    let text = serde_json::to_string(&batch(&full(), &[])).unwrap();
     assert!(text.contains("\"oifname\"") && !text.contains("\"oif\"") && !text.contains("\"iif\""));
-}
-
-#[test]
-fn endpoints_are_replaced_in_one_transaction() {
-    let mut batch = Batch::default();
-    let endpoints = ["192.0.2.1:51820", "[2001:db8::1]:1"].map(|endpoint| endpoint.parse().unwrap()).into();
-    kill_switch::set_endpoints(&mut batch, &own_table(&"wg0".parse().unwrap()), &endpoints);
-    let commands = commands(&batch.finish());
-    let elements: Vec<&Value> =
-        commands.iter().filter_map(|command| command.pointer("/add/element/elem")).collect();
-    let expected = [json!([{ "concat": ["192.0.2.1", 51820] }]), json!([{ "concat": ["2001:db8::1", 1] }])];
-    assert_eq!(elements, expected.iter().collect::<Vec<_>>());
-    let flushed = commands.iter().filter(|command| command.pointer("/flush/set").is_some()).count();
-    assert_eq!((commands.len(), flushed), (4, 2));
 }
