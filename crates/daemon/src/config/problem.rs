@@ -185,7 +185,7 @@ pub enum Notice {
         /// The line of the value that does not count.
         first: usize,
     },
-    /// Another [Interface] section: its lines count as if they stood in the first.
+    /// Another `[Interface]` section: its lines count as if they stood in the first.
     SecondInterface {
         /// The line of the first.
         first: usize,
