@@ -199,7 +199,7 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
     }
 
     fn timers(&mut self, now: Instant) {
-        if self.tunnel.poll_timeout().is_some_and(|(at, _)| at <= now) {
+        if self.has_timers_due(now) {
             self.clock.begin_stage();
             // Blocked: the control queue is full, and sending it comes back here.
             let _ = self.tunnel.handle_timeout(now, &mut self.control);
@@ -210,7 +210,11 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
     /// Whether more timers are due than the control queue had room for, and nothing else brings the loop back: the
     /// socket does while messages wait for it.
     fn has_timers_left(&self, now: Instant) -> bool {
-        self.control.is_empty() && self.tunnel.poll_timeout().is_some_and(|(at, _)| at <= now)
+        self.control.is_empty() && self.has_timers_due(now)
+    }
+
+    fn has_timers_due(&self, now: Instant) -> bool {
+        self.tunnel.poll_timeout().is_some_and(|(at, _)| at <= now)
     }
 
     /// Sends handshakes and keepalives: they wait for the socket alone, never for data.
