@@ -25,6 +25,7 @@ mod packet;
 mod path;
 mod peer;
 mod peer_index;
+mod reachable;
 mod refusals;
 mod restore;
 mod session;
