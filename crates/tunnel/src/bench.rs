@@ -7,11 +7,13 @@ use ipnet::IpNet;
 
 use crate::allowed_ips::AllowedIps;
 use crate::drop_reason::DropReason;
+use crate::initiations::Cause;
 use crate::ip::IpHeader;
 use crate::key::PrivateKey;
 use crate::packet::PacketMut;
 use crate::peer::PeerId;
-use crate::session::{Session, SessionBuilder};
+use crate::peer_index::PeerIndex;
+use crate::session::{Identity, Session, SessionContext};
 use crate::staging::Staging;
 use crate::transmit::{Ecn, MAX_CONTROL_MESSAGE, Path, TransmitQueue};
 
@@ -62,7 +64,7 @@ pub fn stage(packet: &PacketMut<'_>, times: usize) -> usize {
     let mut staging = Staging::default();
     for _ in 0..times {
         if !staging.is_full_for(packet.bytes().len()) {
-            staging.push(packet);
+            staging.push(packet, Cause::Local);
         }
     }
     let mut bytes = 0;
@@ -75,23 +77,34 @@ pub fn stage(packet: &PacketMut<'_>, times: usize) -> usize {
 /// Both ends of a session.
 pub struct SessionPair {
     ends: [Session; 2],
+    /// What the receiving end knows the session as.
+    index: u32,
     now: Instant,
 }
 
 impl SessionPair {
     /// Two ends that have shaken hands; `None` if that failed.
     pub fn new(keys: &[PrivateKey; 2]) -> Option<Self> {
-        let public = [keys[0].public_key(), keys[1].public_key()];
-        let mut ends = [0, 1].map(|end: usize| {
-            SessionBuilder::new(keys[end].clone()).build(public[1 - end], None, end as u32 + 1)
+        let identities = [Identity::new(keys[0].clone()), Identity::new(keys[1].clone())];
+        let mut indices = [PeerIndex::default(), PeerIndex::default()];
+        let [here, there] = &mut indices;
+        let mut contexts = [(here, 0), (there, 1)].map(|(indices, end)| SessionContext {
+            identity: &identities[end],
+            indices,
+            peer: PeerId::new(0),
+            key: identities[1 - end].public_key,
         });
         let now = Instant::now();
-        let (mut there, mut back) = ([0; MAX_CONTROL_MESSAGE], [0; MAX_CONTROL_MESSAGE]);
-        let [a, b] = &mut ends;
-        let len = a.initiate(now, &mut there)?;
-        let (_, len) = b.handshake(&there[..len], now, &mut back).ok()?;
-        a.handshake(&back[..len], now, &mut there).ok()?;
-        Some(Self { ends, now })
+        let (mut out, mut back) = ([0; MAX_CONTROL_MESSAGE], [0; MAX_CONTROL_MESSAGE]);
+        let [mut a, mut b] = [Session::new(None), Session::new(None)];
+        let len = a.initiate(&mut contexts[0], now, &mut out)?;
+        let len = b.answer(&mut contexts[1], &out[..len], now, &mut back).ok()?;
+        let index_at =
+            |message: &[u8], at: usize| message[at..].first_chunk().map(|index| u32::from_le_bytes(*index));
+        let local = contexts[0].indices.route(index_at(&back, 8)?)?.local;
+        a.conclude(&mut contexts[0], local, &back[..len], now, &mut out).ok()?;
+        let index = contexts[1].indices.route(index_at(&out, 4)?)?.local;
+        Some(Self { ends: [a, b], index, now })
     }
 
     /// Seals a packet at one end into `out` and gives the length; 0 without a session.
@@ -100,7 +113,7 @@ impl SessionPair {
     }
 
     /// Opens a message at the other end; whether it was authentic.
-    pub fn open(&mut self, message: &[u8], out: &mut [u8]) -> bool {
-        self.ends[1].open(message, self.now, out).is_ok()
+    pub fn open(&mut self, message: &mut [u8], out: &mut [u8]) -> bool {
+        self.ends[1].open(self.index, message, self.now, out).is_ok()
     }
 }

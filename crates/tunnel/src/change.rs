@@ -1,6 +1,5 @@
-//! Changing peers while packets move: what wg(8) does to an interface that runs.
-//!
-//! Whatever costs more than a look into a table (an X25519, say) was done before, on the control thread.
+//! Changing peers while packets move: what wg(8) does to an interface that runs. Nothing here costs more than a look into
+//! a table: an X25519 is done when the first handshake needs it, within the budget of handshakes.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU16;
@@ -8,19 +7,20 @@ use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 
-use crate::key::{PrivateKey, PublicKey};
+use crate::config::PeerConfig;
+use crate::key::{PresharedKey, PrivateKey, PublicKey};
 use crate::limits::{Limits, PeerLimits};
 use crate::path::PathLimit;
-use crate::peer::{Endpoint, NewPeer, NewSession, Previous};
+use crate::peer::Endpoint;
 use crate::restore::Remembered;
-use crate::session::Gate;
+use crate::session::Identity;
 use crate::tunnel::Tunnel;
 
 /// One change to a running tunnel. A peer that is not there any more makes it void.
 #[derive(Debug)]
 pub enum Change {
-    /// Adds a peer. Its key and its index must be new to the tunnel.
-    AddPeer(Box<NewPeer>),
+    /// Adds a peer. Its key must be new to the tunnel.
+    AddPeer(Box<PeerConfig>),
     /// Takes a peer away, with its sessions and what waited for it.
     RemovePeer(PublicKey),
     /// Sends to another place from now on. Sessions stay; a peer that had none gets its keepalive at once.
@@ -58,19 +58,14 @@ pub enum Change {
     PresharedKey {
         /// The peer.
         peer: PublicKey,
-        /// Made with the new key.
-        session: Box<NewSession>,
+        /// The key that is mixed into its handshakes, if there is one.
+        key: Option<PresharedKey>,
     },
-    /// Another identity: handshakes made for the old one are not answered any more. The peers' sessions have to be
-    /// replaced as well.
+    /// Another identity: handshakes made for the old one are not answered any more. The peers' sessions have to end as
+    /// well.
     PrivateKey(PrivateKey),
-    /// A session made with another identity. The old one ends.
-    Session {
-        /// The peer.
-        peer: PublicKey,
-        /// Made with the new identity.
-        session: Box<NewSession>,
-    },
+    /// Ends the sessions with a peer, which were agreed with another identity.
+    EndSession(PublicKey),
     /// Another MTU of the TUN, in bytes.
     Mtu(u16),
     /// The way to a peer changed: this machine reaches it from another address, or by another route. The routing
@@ -98,17 +93,17 @@ impl Change {
     /// About how many table entries it touches: many small changes cost as much as one large one.
     pub fn weight(&self) -> usize {
         match self {
-            Self::AddPeer(peer) => 4 + peer.config.allowed_ips.len(),
+            Self::AddPeer(peer) => 4 + peer.allowed_ips.len(),
             Self::AllowedIps { add, remove, .. } => 1 + add.len() + remove.len(),
             Self::PathChanged(_) | Self::Resumed { .. } | Self::Restore { .. } => 2,
-            Self::RemovePeer(_) | Self::PresharedKey { .. } | Self::Session { .. } => 4,
+            Self::RemovePeer(_) | Self::PresharedKey { .. } | Self::EndSession(_) => 4,
             _ => 1,
         }
     }
 }
 
 impl Tunnel {
-    /// Applies one change. False if it was void: its peer is gone, or the peer or index to be added is there already.
+    /// Applies one change. False if it was void: its peer is gone, or the peer to be added is there already.
     pub fn apply(&mut self, change: Change, now: Instant) -> bool {
         match change {
             Change::AddPeer(peer) => self.insert_peer(*peer, now).is_ok(),
@@ -117,10 +112,11 @@ impl Tunnel {
             Change::PersistentKeepalive { peer, interval } => self.set_keepalive(&peer, interval, now),
             Change::Limits { peer, limits } => self.set_limits(&peer, limits, now),
             Change::AllowedIps { peer, add, remove } => self.change_allowed_ips(&peer, &add, &remove),
-            Change::PresharedKey { peer, session } => self.replace_session(&peer, *session, true, now),
-            Change::Session { peer, session } => self.replace_session(&peer, *session, false, now),
+            Change::PresharedKey { peer, key } => self.set_preshared_key(&peer, key, now),
+            Change::EndSession(peer) => self.end_session(&peer),
             Change::PrivateKey(key) => {
-                self.gate = Gate::new(key);
+                self.identity = Identity::new(key);
+                self.gate.set_key(&self.identity.public_key);
                 true
             }
             Change::Mtu(mtu) => {
@@ -141,8 +137,8 @@ impl Tunnel {
         }
         // The same place: the source that the peer knows stays.
         if peer.endpoint.is_none_or(|endpoint| endpoint.address != address) {
-            peer.endpoint = Some(Endpoint { address, source: None });
             peer.path_limit = PathLimit::default();
+            self.set_peer_endpoint(id, Some(Endpoint { address, source: None }));
         }
         self.reschedule(id);
         true
@@ -175,28 +171,26 @@ impl Tunnel {
         true
     }
 
-    fn replace_session(&mut self, key: &PublicKey, new: NewSession, keep_old: bool, now: Instant) -> bool {
+    fn set_preshared_key(&mut self, key: &PublicKey, preshared: Option<PresharedKey>, now: Instant) -> bool {
         let Some(id) = self.by_key.get(key).copied() else { return false };
-        if !self.by_index.insert(new.index, id) {
-            return false;
-        }
         let Some(peer) = self.peers.get_mut(id.place()).and_then(Option::as_deref_mut) else { return false };
+        let new = peer.session.successor(preshared);
         let has_sessions = peer.session.can_seal(now);
-        let old = Previous {
-            index: std::mem::replace(&mut peer.index, new.index),
-            session: std::mem::replace(&mut peer.session, new.session),
-        };
-        let gone = if keep_old && has_sessions {
-            peer.previous.replace(Box::new(old))
-        } else if keep_old {
-            // Never used, so what is older may still be in use.
-            Some(Box::new(old))
-        } else {
-            self.by_index.remove(old.index);
-            peer.previous.take()
-        };
-        if let Some(gone) = gone {
-            self.by_index.remove(gone.index);
+        let old = Box::new(std::mem::replace(&mut peer.session, new));
+        // One that was never used gives way: what is older may still be in use.
+        let gone = if has_sessions { peer.previous.replace(old) } else { Some(old) };
+        if let Some(mut gone) = gone {
+            gone.clear(&mut self.by_index);
+        }
+        true
+    }
+
+    fn end_session(&mut self, key: &PublicKey) -> bool {
+        let Some(id) = self.by_key.get(key).copied() else { return false };
+        let Some(peer) = self.peers.get_mut(id.place()).and_then(Option::as_deref_mut) else { return false };
+        peer.session.clear(&mut self.by_index);
+        if let Some(mut previous) = peer.previous.take() {
+            previous.clear(&mut self.by_index);
         }
         true
     }

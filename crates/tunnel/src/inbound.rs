@@ -6,14 +6,18 @@
 
 use std::time::{Duration, Instant};
 
+use crate::budget::Work;
 use crate::drop_reason::DropReason;
 use crate::ecn;
 use crate::event::Event;
+use crate::gate::Refused;
+use crate::initiations::Cause;
 use crate::ip::IpHeader;
 use crate::packet::{PlainSlab, Plaintext};
 use crate::path::PathLimit;
 use crate::peer::{Endpoint, PeerId};
-use crate::session::{Admitted, Content, DATA_OVERHEAD, HandshakeKind, REJECT_AFTER_TIME, Refused, Shaken};
+use crate::peer_index::Route;
+use crate::session::{Content, DATA_OVERHEAD, REJECT_AFTER_TIME, SessionContext};
 use crate::timers::{KEEPALIVE_TIMEOUT, REKEY_TIMEOUT};
 use crate::transmit::{ControlQueue, MAX_CONTROL_MESSAGE, RecvMeta};
 use crate::tunnel::Tunnel;
@@ -21,6 +25,9 @@ use crate::tunnel::Tunnel;
 /// An initiator begins a new handshake when it receives on a session this old (whitepaper, section 6.2).
 const REKEY_ON_RECEIVE: Duration =
     Duration::from_secs(REJECT_AFTER_TIME.as_secs() - KEEPALIVE_TIMEOUT.as_secs() - REKEY_TIMEOUT.as_secs());
+
+/// Initiations of one peer are answered no more often: 50 a second, as in WireGuard for Linux.
+const INITIATION_INTERVAL: Duration = Duration::from_millis(20);
 
 const INITIATION: (u8, usize) = (1, 148);
 const RESPONSE: (u8, usize) = (2, 92);
@@ -30,11 +37,11 @@ const DATA: u8 = 4;
 impl Tunnel {
     /// Takes one datagram from the network. `plain` must have room for as many bytes as the datagram has.
     /// `Ok(Some(_))` is a range of `plain`; answers and handshakes go to `control`. A datagram that is dropped
-    /// is counted under the reason that is returned.
+    /// is counted under the reason that is returned. `datagram` is changed meanwhile, and is as it was when this returns.
     pub fn handle_datagram(
         &mut self,
         meta: &RecvMeta,
-        datagram: &[u8],
+        datagram: &mut [u8],
         now: Instant,
         plain: &mut PlainSlab,
         control: &mut ControlQueue,
@@ -59,19 +66,19 @@ impl Tunnel {
     fn data(
         &mut self,
         meta: &RecvMeta,
-        datagram: &[u8],
+        datagram: &mut [u8],
         now: Instant,
         plain: &mut PlainSlab,
     ) -> Result<Option<Plaintext>, DropReason> {
         let index = index_at(datagram, 4).ok_or(DropReason::UnknownReceiverIndex)?;
-        let id = self.by_index.peer_of(index).ok_or(DropReason::UnknownReceiverIndex)?;
+        let Route { peer: id, local } = self.by_index.route(index).ok_or(DropReason::UnknownReceiverIndex)?;
         let peer = self.peers.get_mut(id.place()).and_then(Option::as_deref_mut);
         let peer = peer.ok_or(DropReason::UnknownReceiverIndex)?;
         let spare = plain.spare_mut();
         if spare.len() < datagram.len() {
             return Err(DropReason::TruncatedDatagram);
         }
-        let opened = peer.opening(index).open(datagram, now, spare)?;
+        let opened = peer.opening(local).open(local, datagram, now, spare)?;
         peer.received_bytes += datagram.len() as u64;
         peer.timers.received(now);
         if opened.content != Content::Keepalive {
@@ -89,7 +96,7 @@ impl Tunnel {
             self.heard_from(id, meta, now);
         }
         if wants_rekey {
-            self.want_handshake(id, now, false);
+            self.want_handshake(id, now, false, Cause::Renewal);
         }
         self.reschedule_after_data(id);
         let len = match opened.content {
@@ -138,20 +145,14 @@ impl Tunnel {
             return Err(DropReason::MalformedDatagram);
         }
         match shape {
-            INITIATION | RESPONSE => self.handshake(meta, datagram, now, control),
-            COOKIE_REPLY => {
-                let id = self.peer_by_index(datagram, 4)?;
-                let peer = self.peer_mut(id).ok_or(DropReason::UnknownReceiverIndex)?;
-                match index_at(datagram, 4) {
-                    Some(index) => peer.opening(index).cookie_reply(datagram),
-                    None => Err(DropReason::MalformedDatagram),
-                }
-            }
+            INITIATION => self.initiation(meta, datagram, now, control),
+            RESPONSE => self.response(meta, datagram, now, control),
+            COOKIE_REPLY => self.cookie_reply(datagram, now),
             _ => Err(DropReason::MalformedDatagram),
         }
     }
 
-    fn handshake(
+    fn initiation(
         &mut self,
         meta: &RecvMeta,
         datagram: &[u8],
@@ -161,49 +162,125 @@ impl Tunnel {
         if !control.has_room() {
             return Err(DropReason::ControlQueueFull);
         }
-        let admitted = self.gate.admit(meta.source.ip(), datagram, self.by_key.len(), now);
-        let Admitted { kind, by_cookie } = match admitted {
-            Ok(admitted) => admitted,
-            Err(Refused::Drop(reason)) => return Err(reason),
+        self.gate.check(datagram, now)?;
+        self.admit(meta, datagram, false, now, control)?;
+        self.gate.budget.spend(Work::Identify);
+        let key = self.identity.identify(datagram)?;
+        let id = self.by_key.get(&key).copied().ok_or(DropReason::UnknownPeer)?;
+        let mut answer = [0; MAX_CONTROL_MESSAGE];
+        let len = self.answer(id, datagram, now, &mut answer)?;
+        let Some(peer) = self.peer_mut(id) else { return Ok(()) };
+        peer.received_bytes += datagram.len() as u64;
+        peer.timers.received(now);
+        peer.timers.handshake_answered(now);
+        self.heard_from(id, meta, now);
+        self.send_control(id, now, control, &answer[..len]);
+        self.reschedule(id);
+        Ok(())
+    }
+
+    fn admit(
+        &mut self,
+        meta: &RecvMeta,
+        datagram: &[u8],
+        is_suspect: bool,
+        now: Instant,
+        control: &mut ControlQueue,
+    ) -> Result<(), DropReason> {
+        let peers = self.by_key.len();
+        match self.gate.admit(meta.source, datagram, &self.endpoints, peers, is_suspect, now) {
+            Ok(()) => Ok(()),
+            Err(Refused::Drop(reason)) => Err(reason),
             Err(Refused::Cookie(reply)) => {
                 if control.push(meta.source, meta.local, &reply) {
                     self.stats.cookies_sent += 1;
                 }
-                return Err(DropReason::CookieRequired);
+                Err(DropReason::CookieRequired)
             }
-        };
-        if by_cookie && !self.sources.take(meta.source.ip(), now) {
+        }
+    }
+
+    /// Answers an initiation of a peer.
+    fn answer(
+        &mut self,
+        id: PeerId,
+        datagram: &[u8],
+        now: Instant,
+        out: &mut [u8; MAX_CONTROL_MESSAGE],
+    ) -> Result<usize, DropReason> {
+        let Self { peers, by_index: indices, identity, gate, .. } = self;
+        let peer = peers.get_mut(id.place()).and_then(Option::as_deref_mut).ok_or(DropReason::UnknownPeer)?;
+        if peer.answered_at.is_some_and(|last| now.duration_since(last) < INITIATION_INTERVAL) {
             return Err(DropReason::HandshakeRateLimited);
         }
-        let id = match kind {
-            HandshakeKind::Initiation(key) => {
-                self.by_key.get(&key).copied().ok_or(DropReason::UnknownPeer)?
+        let was_built = peer.session.is_built();
+        if !was_built {
+            gate.budget.spend(Work::Build);
+        }
+        let mut context = SessionContext { identity, indices, peer: id, key: peer.public_key };
+        let result = peer.session.answer(&mut context, datagram, now, out);
+        gate.budget.spend(if result.is_ok() { Work::Answer } else { Work::Identify });
+        match result {
+            Ok(len) => {
+                peer.answered_at = Some(now);
+                Ok(len)
             }
-            HandshakeKind::Response(_) => self.peer_by_index(datagram, 8)?,
-        };
-        let peer = self.peer_mut(id).ok_or(DropReason::UnknownPeer)?;
-        if matches!(kind, HandshakeKind::Response(index) if index != peer.index) {
+            Err(reason) => {
+                if !was_built {
+                    peer.session.drop_unless_used(indices);
+                }
+                Err(reason)
+            }
+        }
+    }
+
+    fn response(
+        &mut self,
+        meta: &RecvMeta,
+        datagram: &[u8],
+        now: Instant,
+        control: &mut ControlQueue,
+    ) -> Result<(), DropReason> {
+        if !control.has_room() {
+            return Err(DropReason::ControlQueueFull);
+        }
+        self.gate.check(datagram, now)?;
+        let Route { peer: id, local } = self.route_at(datagram, 8)?;
+        // The index, which is random, proves that the sender saw our initiation: a cookie is asked for only when others
+        // who saw it interfere.
+        if self.peer_mut(id).is_some_and(|peer| peer.session.is_attacked(local)) {
+            self.admit(meta, datagram, true, now, control)?;
+        }
+        let Self { peers, by_index: indices, identity, gate, .. } = self;
+        let peer = peers.get_mut(id.place()).and_then(Option::as_deref_mut).ok_or(DropReason::UnknownPeer)?;
+        if !peer.session.has_index(local) {
             // It answers an initiation from before the preshared key changed.
             return Err(DropReason::UnexpectedHandshake);
         }
+        gate.budget.spend(Work::Conclude);
         let mut answer = [0; MAX_CONTROL_MESSAGE];
-        let (shaken, len) = peer.session.handshake(datagram, now, &mut answer)?;
+        let mut context = SessionContext { identity, indices, peer: id, key: peer.public_key };
+        let (len, another_in_flight) =
+            peer.session.conclude(&mut context, local, datagram, now, &mut answer)?;
         peer.received_bytes += datagram.len() as u64;
         peer.timers.received(now);
         self.heard_from(id, meta, now);
-        match shaken {
-            Shaken::Answered => {
-                if let Some(peer) = self.peer_mut(id) {
-                    peer.timers.handshake_answered(now);
-                }
-            }
-            Shaken::Established { another_in_flight } => {
-                self.session_established(id, now, another_in_flight);
-            }
-        }
+        self.session_established(id, now, another_in_flight);
         self.send_control(id, now, control, &answer[..len]);
         self.reschedule(id);
         Ok(())
+    }
+
+    fn cookie_reply(&mut self, datagram: &[u8], now: Instant) -> Result<(), DropReason> {
+        self.gate.budget.grow(now);
+        if !self.gate.budget.has_check() {
+            return Err(DropReason::HandshakeRateLimited);
+        }
+        self.gate.budget.spend(Work::Check);
+        let Route { peer: id, local } = self.route_at(datagram, 4)?;
+        let peer = self.peer_mut(id).ok_or(DropReason::UnknownReceiverIndex)?;
+        let key = peer.public_key;
+        peer.opening(local).cookie_reply(datagram, &key, now)
     }
 
     /// A session can be used from now on, both ways.
@@ -226,17 +303,17 @@ impl Tunnel {
             return;
         }
         let moved = peer.endpoint.is_none_or(|old| old.address != meta.source);
-        peer.endpoint = Some(endpoint);
         if moved {
             peer.path_limit = PathLimit::default();
             let event = Event::EndpointChanged { peer: peer.public_key, endpoint: meta.source };
             self.push_event(event);
         }
+        self.set_peer_endpoint(id, Some(endpoint));
     }
 
-    fn peer_by_index(&self, datagram: &[u8], at: usize) -> Result<PeerId, DropReason> {
+    fn route_at(&self, datagram: &[u8], at: usize) -> Result<Route, DropReason> {
         index_at(datagram, at)
-            .and_then(|index| self.by_index.peer_of(index))
+            .and_then(|index| self.by_index.route(index))
             .ok_or(DropReason::UnknownReceiverIndex)
     }
 }

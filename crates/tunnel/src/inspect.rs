@@ -53,7 +53,7 @@ impl Tunnel {
     }
 
     fn peer_of_index(&self, index: Option<u32>) -> Option<PublicKey> {
-        self.peer_key(self.by_index.peer_of(index?)?)
+        self.peer_key(self.by_index.route(index?)?.peer)
     }
 
     /// Goes through all peers: for the few datagrams that have no index of ours.

@@ -8,28 +8,33 @@ mod allowed_ips;
 #[doc(hidden)]
 pub mod bench;
 mod bucket;
+mod budget;
 mod change;
 mod config;
+mod cookie;
 mod drop_reason;
 mod ecn;
+mod endpoints;
 mod event;
+mod gate;
 mod icmp;
 mod inbound;
+mod initiations;
 mod inspect;
 pub mod ip;
 mod key;
 mod limits;
+mod mac;
 mod offload;
 mod outbound;
 mod packet;
 mod path;
 mod peer;
 mod peer_index;
-mod reachable;
 mod refusals;
 mod restore;
 mod session;
-mod source_limit;
+mod sources;
 mod split;
 mod staging;
 mod timers;
@@ -46,7 +51,7 @@ pub use limits::{PeerLimits, Rate};
 pub use offload::Offload;
 pub use outbound::Outbound;
 pub use packet::{MAX_PACKET, PacketMut, PlainSlab, Plaintext, TAILROOM};
-pub use peer::{NewPeer, NewSession, PeerBuilder, PeerId, PeerSnapshot};
+pub use peer::{PeerId, PeerSnapshot};
 pub use restore::Remembered;
 pub use timers::WakeReason;
 pub use transmit::{
@@ -54,7 +59,7 @@ pub use transmit::{
     RecvMeta, Transmit, TransmitQueue,
 };
 
-pub use tunnel::{InsertError, Progress, Tunnel, TunnelConfig, TunnelStats};
+pub use tunnel::{HandshakeLoad, KeyTaken, Progress, Tunnel, TunnelConfig, TunnelStats};
 
 /// Whether the clock is the one that only tests advance. A daemon must not be built with it.
 pub const MOCK_CLOCK: bool = cfg!(feature = "mock-instant");

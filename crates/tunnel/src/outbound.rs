@@ -5,13 +5,17 @@
 
 use std::time::Instant;
 
+use rustc_hash::FxHashMap;
+
 use crate::drop_reason::DropReason;
 use crate::ecn;
+use crate::initiations::Cause;
 use crate::ip::IpHeader;
 use crate::packet::PacketMut;
 use crate::peer::{Peer, PeerId};
 use crate::session::DATA_OVERHEAD;
 use crate::split;
+use crate::staging::Staged;
 use crate::timers::REKEY_AFTER_TIME;
 use crate::transmit::TransmitQueue;
 use crate::tunnel::{Progress, Tunnel, TunnelStats};
@@ -68,11 +72,12 @@ impl Tunnel {
         }
         let can_seal = peer.in_use(now).can_seal(now);
         if !can_seal || !peer.staging.is_empty() {
-            self.stage(id, packet);
+            let cause = self.cause_of(&header);
+            self.stage(id, packet, cause);
             if can_seal {
                 self.make_ready(id);
             } else {
-                self.want_handshake(id, now, true);
+                self.want_handshake(id, now, true, cause);
             }
             return Ok(Outbound::Staged);
         }
@@ -80,7 +85,7 @@ impl Tunnel {
         let wants_rekey = peer.in_use(now).is_initiator_older_than(REKEY_AFTER_TIME, now);
         self.reschedule_after_data(id);
         if wants_rekey {
-            self.want_handshake(id, now, false);
+            self.want_handshake(id, now, false, Cause::Renewal);
         }
         Ok(Outbound::Sealed)
     }
@@ -99,10 +104,12 @@ impl Tunnel {
                     return Progress::Blocked;
                 }
                 let Some(mut staged) = peer.staging.pop() else { break };
+                let cause = staged.cause;
                 let Some(mut packet) = staged.packet() else { continue };
                 let segments = split::segments(&packet);
                 self.stats.staged_bytes -= packet.bytes().len();
                 self.stats.staged_segments -= segments;
+                give_back(&mut self.staged, cause, packet.bytes().len());
                 let result = IpHeader::parse(packet.bytes())
                     .ok_or(DropReason::MalformedPacket)
                     .and_then(|header| seal(peer, id, &mut packet, &header, mtu, now, out, &mut self.stats));
@@ -132,18 +139,37 @@ impl Tunnel {
         }
     }
 
-    /// Keeps a copy of `packet` for when there is a session; the peer's oldest packets go to make room, since
-    /// they are the ones that a sender has given up first.
-    fn stage(&mut self, id: PeerId, packet: &PacketMut<'_>) {
+    /// What a packet from the TUN comes from: a peer that it was forwarded for, or this machine and what is behind it.
+    fn cause_of(&mut self, header: &IpHeader) -> Cause {
+        self.allowed_ips.peer_of(header.source).map_or(Cause::Local, Cause::Peer)
+    }
+
+    /// Bytes that packets of one cause may take: some multiple of what is free, so that others always find room (dynamic
+    /// thresholds, Choudhury and Hahne 1998). One alone gets eight ninths.
+    fn staging_share(&self) -> usize {
+        const MULTIPLE: usize = 8;
+        MULTIPLE.saturating_mul(self.config.staging_bytes.saturating_sub(self.stats.staged_bytes))
+    }
+
+    /// Keeps a copy of `packet` for when there is a session; the peer's oldest packets of the same cause go to make room,
+    /// since they are the ones that a sender has given up first.
+    fn stage(&mut self, id: PeerId, packet: &PacketMut<'_>, cause: Cause) {
         let len = packet.bytes().len();
         loop {
-            let budget_spent = self.stats.staged_bytes + len > self.config.staging_bytes;
+            let staged = self.staged.get(&cause).copied().unwrap_or_default();
+            let is_budget_spent = self.stats.staged_bytes + len > self.config.staging_bytes
+                || staged + len > self.staging_share();
             let Some(peer) = self.peer_mut(id) else { return };
-            if !peer.staging.is_full_for(len) && !budget_spent {
+            let is_full = peer.staging.is_full_for(len);
+            if !is_full && !is_budget_spent {
                 break;
             }
-            match peer.staging.pop() {
-                Some(mut oldest) => self.count_unstaged(oldest.packet(), DropReason::StagingFull),
+            let oldest = match peer.staging.pop_of(cause) {
+                None if is_full => peer.staging.pop(),
+                oldest => oldest,
+            };
+            match oldest {
+                Some(oldest) => self.count_unstaged(oldest, DropReason::StagingFull),
                 None => {
                     self.drops.add(DropReason::StagingFull, split::segments(packet));
                     return;
@@ -151,7 +177,8 @@ impl Tunnel {
             }
         }
         if let Some(peer) = self.peer_mut(id) {
-            peer.staging.push(packet);
+            peer.staging.push(packet, cause);
+            *self.staged.entry(cause).or_default() += len;
             self.stats.staged_bytes += len;
             self.stats.staged_segments += split::segments(packet);
         }
@@ -159,17 +186,29 @@ impl Tunnel {
 
     /// Gives up everything that waits for the peer.
     pub(crate) fn drop_staged(&mut self, id: PeerId, reason: DropReason) {
-        while let Some(mut staged) = self.peer_mut(id).and_then(|peer| peer.staging.pop()) {
-            self.count_unstaged(staged.packet(), reason);
+        while let Some(staged) = self.peer_mut(id).and_then(|peer| peer.staging.pop()) {
+            self.count_unstaged(staged, reason);
         }
     }
 
-    fn count_unstaged(&mut self, packet: Option<PacketMut<'_>>, reason: DropReason) {
-        if let Some(packet) = packet {
-            let segments = split::segments(&packet);
-            self.stats.staged_bytes -= packet.bytes().len();
+    fn count_unstaged(&mut self, mut staged: Staged, reason: DropReason) {
+        let cause = staged.cause;
+        if let Some(packet) = staged.packet() {
+            let (len, segments) = (packet.bytes().len(), split::segments(&packet));
+            self.stats.staged_bytes -= len;
             self.stats.staged_segments -= segments;
+            give_back(&mut self.staged, cause, len);
             self.drops.add(reason, segments);
+        }
+    }
+}
+
+/// Packets of a cause that do not wait any more.
+fn give_back(staged: &mut FxHashMap<Cause, usize>, cause: Cause, bytes: usize) {
+    if let std::collections::hash_map::Entry::Occupied(mut entry) = staged.entry(cause) {
+        *entry.get_mut() -= bytes;
+        if *entry.get() == 0 {
+            entry.remove();
         }
     }
 }

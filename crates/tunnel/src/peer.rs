@@ -1,16 +1,15 @@
 //! One peer: its sessions, where it is, what waits for it, and when something is due.
 
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
 use std::time::{Duration, Instant};
 
 use crate::config::PeerConfig;
-use crate::key::{PresharedKey, PrivateKey, PublicKey};
+use crate::initiations::Cause;
+use crate::key::PublicKey;
 use crate::limits::{Limit, Limits};
 use crate::path::PathLimit;
-use crate::peer_index::INDEX_BITS;
-use crate::session::{Session, SessionBuilder};
+use crate::session::Session;
 use crate::staging::Staging;
 use crate::timers::Timers;
 use crate::transmit::{Ecn, Path};
@@ -42,105 +41,13 @@ pub(crate) struct Endpoint {
     pub(crate) source: Option<IpAddr>,
 }
 
-/// Makes [`NewPeer`]s away from the packet thread: each costs an X25519 (tens of microseconds).
-#[derive(Clone)]
-pub struct PeerBuilder {
-    public_key: PublicKey,
-    sessions: SessionBuilder,
-}
-
-impl PeerBuilder {
-    /// Peers of the interface with this key.
-    pub fn new(private_key: &PrivateKey) -> Self {
-        Self { public_key: private_key.public_key(), sessions: SessionBuilder::new(private_key.clone()) }
-    }
-
-    /// The public key of the interface.
-    pub fn public_key(&self) -> PublicKey {
-        self.public_key
-    }
-
-    /// A peer, ready to be inserted, with a random index.
-    pub fn build(&self, config: PeerConfig) -> NewPeer {
-        let index = rand::random::<u32>() >> (32 - INDEX_BITS);
-        let session = self.sessions.build(config.public_key, config.preshared_key.as_ref(), index);
-        NewPeer { config, index, session }
-    }
-
-    /// A session for a peer that is in the tunnel already, with a random index.
-    pub fn build_session(&self, peer: PublicKey, preshared_key: Option<&PresharedKey>) -> NewSession {
-        let index = rand::random::<u32>() >> (32 - INDEX_BITS);
-        NewSession { index, session: self.sessions.build(peer, preshared_key, index) }
-    }
-}
-
-/// A session that is not in a tunnel yet.
-pub struct NewSession {
-    pub(crate) index: u32,
-    pub(crate) session: Session,
-}
-
-impl NewSession {
-    /// Its random 24-bit index, which no other session of the tunnel may have.
-    pub fn index(&self) -> u32 {
-        self.index
-    }
-}
-
-impl fmt::Debug for NewSession {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NewSession").field("index", &self.index).finish_non_exhaustive()
-    }
-}
-
-/// A peer that is not in a tunnel yet.
-pub struct NewPeer {
-    pub(crate) config: PeerConfig,
-    pub(crate) index: u32,
-    pub(crate) session: Session,
-}
-
-impl NewPeer {
-    /// Its identity.
-    pub fn public_key(&self) -> PublicKey {
-        self.config.public_key
-    }
-
-    /// Its random 24-bit index, which no other peer of the tunnel may have.
-    pub fn index(&self) -> u32 {
-        self.index
-    }
-
-    /// What it was built from.
-    pub fn config(&self) -> &PeerConfig {
-        &self.config
-    }
-
-    /// What it was built from, to build it again when its random index is taken.
-    pub fn into_config(self) -> PeerConfig {
-        self.config
-    }
-}
-
-impl fmt::Debug for NewPeer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NewPeer").field("config", &self.config).finish_non_exhaustive()
-    }
-}
-
-/// What a peer used before its preshared key changed: good until a handshake with the new one came through, and for
-/// what is still on its way then.
-pub(crate) struct Previous {
-    pub(crate) index: u32,
-    pub(crate) session: Session,
-}
-
 /// A peer in the tunnel's table.
 pub(crate) struct Peer {
     pub(crate) public_key: PublicKey,
-    pub(crate) index: u32,
     pub(crate) session: Session,
-    pub(crate) previous: Option<Box<Previous>>,
+    /// What it used before its preshared key changed: good until a handshake with the new one came through, and for what
+    /// is still on its way then.
+    pub(crate) previous: Option<Box<Session>>,
     pub(crate) endpoint: Option<Endpoint>,
     /// The largest packets that its path carries.
     pub(crate) path_limit: PathLimit,
@@ -153,27 +60,34 @@ pub(crate) struct Peer {
     pub(crate) staging: Staging,
     pub(crate) timers: Timers,
     pub(crate) is_ready: bool,
+    /// What its next initiation is for, and whether it waits for its turn.
+    pub(crate) cause: Cause,
+    pub(crate) awaits_initiation: bool,
+    /// When an initiation of the peer was answered last.
+    pub(crate) answered_at: Option<Instant>,
     pub(crate) last_handshake: Option<Instant>,
     pub(crate) sent_bytes: u64,
     pub(crate) received_bytes: u64,
 }
 
 impl Peer {
-    pub(crate) fn new(new: NewPeer, now: Instant) -> Self {
-        let keepalive = new.config.persistent_keepalive.map(NonZeroU16::get).map(u64::from);
+    pub(crate) fn new(config: PeerConfig, now: Instant) -> Self {
+        let keepalive = config.persistent_keepalive.map(NonZeroU16::get).map(u64::from);
         Self {
-            public_key: new.config.public_key,
-            index: new.index,
-            session: new.session,
+            public_key: config.public_key,
+            session: Session::new(config.preshared_key),
             previous: None,
-            endpoint: new.config.endpoint.map(|address| Endpoint { address, source: None }),
+            endpoint: None,
             path_limit: PathLimit::default(),
             source_held_until: None,
             prefixes: 0,
             limits: None,
             staging: Staging::default(),
-            timers: Timers::new(keepalive.map(Duration::from_secs), new.index, now),
+            timers: Timers::new(keepalive.map(Duration::from_secs), rand::random(), now),
             is_ready: false,
+            cause: Cause::Keepalive,
+            awaits_initiation: false,
+            answered_at: None,
             last_handshake: None,
             sent_bytes: 0,
             received_bytes: 0,
@@ -184,17 +98,16 @@ impl Peer {
     #[inline]
     pub(crate) fn in_use(&mut self, now: Instant) -> &mut Session {
         match &mut self.previous {
-            Some(old) if !self.session.can_seal(now) => &mut old.session,
+            Some(old) if !self.session.can_seal(now) => old,
             _ => &mut self.session,
         }
     }
 
-    /// The session that a data message with this index is for.
+    /// The session that a message is for, by boringtun's index.
     #[inline]
-    pub(crate) fn opening(&mut self, receiver_index: u32) -> &mut Session {
-        let index = receiver_index >> (32 - INDEX_BITS);
+    pub(crate) fn opening(&mut self, index: u32) -> &mut Session {
         match &mut self.previous {
-            Some(old) if old.index == index => &mut old.session,
+            Some(old) if old.has_index(index) => old,
             _ => &mut self.session,
         }
     }

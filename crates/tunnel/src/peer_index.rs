@@ -1,37 +1,60 @@
-//! Which peer a received message is for, by the receiver index that it carries.
+//! Which peer and session a received message is for, by the receiver index that it carries.
+//!
+//! On the wire each handshake has an index of its own, random in all 32 bits, so that an observer cannot follow a peer
+//! from one network to the next by it. boringtun has other ones: the same 24 bits for as long as its state of a peer
+//! lives, and a counter. They never leave weft.
 
 use rustc_hash::FxHashMap;
 
 use crate::peer::PeerId;
 
-/// Indices are random so that they tell an observer nothing; the low 8 bits of the 32 on the wire count a
-/// peer's sessions, the high 24 are the peer's.
-pub(crate) const INDEX_BITS: u32 = 24;
+/// What an index on the wire stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Route {
+    pub(crate) peer: PeerId,
+    /// The index by which boringtun knows the handshake or the session.
+    pub(crate) local: u32,
+}
 
-/// Every peer by its 24-bit index.
+/// Every index that a message to us may carry now.
 #[derive(Default)]
-pub(crate) struct PeerIndex(FxHashMap<u32, PeerId>);
+pub(crate) struct PeerIndex {
+    routes: FxHashMap<u32, Route>,
+    version: u64,
+}
 
 impl PeerIndex {
-    /// Adds a peer; false, and nothing added, if the index is taken.
-    pub(crate) fn insert(&mut self, index: u32, peer: PeerId) -> bool {
-        match self.0.entry(index) {
-            std::collections::hash_map::Entry::Occupied(_) => false,
-            std::collections::hash_map::Entry::Vacant(entry) => {
-                entry.insert(peer);
-                true
+    /// Draws an index that is not in use.
+    pub(crate) fn draw(&mut self, peer: PeerId, local: u32) -> u32 {
+        loop {
+            let index = rand::random();
+            if let std::collections::hash_map::Entry::Vacant(entry) = self.routes.entry(index) {
+                entry.insert(Route { peer, local });
+                self.version += 1;
+                return index;
             }
         }
     }
 
-    /// The peer whose sessions have `receiver_index` on the wire.
+    /// What the index of a received message stands for.
     #[inline]
-    pub(crate) fn peer_of(&self, receiver_index: u32) -> Option<PeerId> {
-        self.0.get(&(receiver_index >> (32 - INDEX_BITS))).copied()
+    pub(crate) fn route(&self, index: u32) -> Option<Route> {
+        self.routes.get(&index).copied()
     }
 
-    /// Takes a peer away.
+    /// Gives an index back.
     pub(crate) fn remove(&mut self, index: u32) {
-        self.0.remove(&index);
+        self.routes.remove(&index);
+        self.version += 1;
+    }
+
+    /// Every index, in no particular order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        self.routes.keys().copied()
+    }
+
+    /// Changes whenever an index comes or goes.
+    pub(crate) fn version(&self) -> u64 {
+        self.version
     }
 }

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::time::Instant;
 
+use crate::initiations::Cause;
 use crate::key::PublicKey;
 use crate::tunnel::Tunnel;
 
@@ -36,7 +37,7 @@ impl Tunnel {
             endpoint.source = endpoint.source.or(remembered.source);
         }
         if remembered.has_session && !was_quicker {
-            self.want_handshake(id, now, true);
+            self.want_handshake(id, now, true, Cause::Keepalive);
         }
         true
     }

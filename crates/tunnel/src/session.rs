@@ -5,7 +5,6 @@
 //! `update_timers` alone, and its packet queue drops silently. So its clock is refreshed right before each
 //! handshake message, and data messages never depend on it.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,9 +13,12 @@ use boringtun::noise::handshake::parse_handshake_anon;
 use boringtun::noise::rate_limiter::RateLimiter;
 use boringtun::noise::{Packet, Tunn, TunnResult};
 
-use crate::bucket::Bucket;
+use crate::cookie::CookieGenerator;
 use crate::drop_reason::DropReason;
 use crate::key::{PresharedKey, PrivateKey, PublicKey};
+use crate::mac;
+use crate::peer::PeerId;
+use crate::peer_index::PeerIndex;
 use crate::transmit::MAX_CONTROL_MESSAGE;
 
 /// Bytes that encryption adds to a padded packet: header 16, tag 16 (whitepaper, section 5.4.6).
@@ -25,137 +27,55 @@ pub(crate) const DATA_OVERHEAD: usize = 32;
 pub(crate) const REJECT_AFTER_TIME: Duration = Duration::from_secs(180);
 /// boringtun keeps this many sessions of a peer, by the low bits of their index.
 const SESSION_SLOTS: usize = 8;
+/// Low bits of its indices that boringtun counts handshakes with.
+const SESSION_BITS: u32 = 8;
+const NUMBER_MASK: u32 = u32::MAX >> SESSION_BITS;
+/// Bytes of a handshake response.
+const RESPONSE_LEN: usize = 92;
+/// Responses to one initiation that may turn out to be forged before their sender has to prove its address. Each costs two
+/// X25519, and what sees the initiation on its way can make any number.
+const FORGED_RESPONSES: u8 = 8;
 
-/// How many handshake messages a second are worked on before sources have to prove their address with a
-/// cookie. One costs 80 to 200 µs, so this is at most a twenty-fifth of the packet thread.
-const HANDSHAKES_PER_SECOND: u64 = 200;
-/// What of it was not used may be used at once later, twice for each peer: after a restart both ends of a peer may
-/// begin at the same time.
-const BURST_PER_PEER: u64 = 2;
-/// Whoever has no cookie gets no more than this at once, however many peers there are: 0.2 to 0.4 s of the packet
-/// thread, once, and then not again before it has grown back at the rate above.
-const MAX_BURST: u64 = 2000;
-
-/// What a handshake datagram is, once its mac1 proved that it was made for us.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HandshakeKind {
-    /// From this key, whoever that is.
-    Initiation(PublicKey),
-    /// To the peer with this 24-bit index.
-    Response(u32),
-}
-
-/// Why the gate did not let a handshake datagram in.
-pub(crate) enum Refused {
-    /// Drop it.
-    Drop(DropReason),
-    /// Under load, and no valid cookie: answer with this cookie reply of so many bytes.
-    Cookie([u8; 64]),
-}
-
-/// A handshake datagram that was let in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Admitted {
-    pub(crate) kind: HandshakeKind,
-    /// Whether that was for its cookie: its source has only a share of its own then.
-    pub(crate) by_cookie: bool,
-}
-
-/// Checks handshake datagrams before any peer is touched: mac1, and under load a cookie (whitepaper,
-/// section 5.3).
-pub(crate) struct Gate {
+/// The identity of the interface, as handshakes need it.
+pub(crate) struct Identity {
     private_key: PrivateKey,
-    public_key: PublicKey,
-    // When there is load is decided here. boringtun would count anew each second, and save nothing for a burst, so of
-    // its limiters one never asks for a cookie and one always does.
-    trusting: RateLimiter,
-    asking: RateLimiter,
-    credit: Bucket,
-}
-
-impl Gate {
-    pub(crate) fn new(private_key: PrivateKey) -> Self {
-        let public_key = private_key.public_key();
-        Self {
-            trusting: RateLimiter::new(&public_key.to_x25519(), u64::MAX),
-            asking: RateLimiter::new(&public_key.to_x25519(), 0),
-            private_key,
-            public_key,
-            credit: Bucket::default(),
-        }
-    }
-
-    /// Lets a handshake initiation or response in, or says what to do with it. `peers`: how many there are.
-    pub(crate) fn admit(
-        &mut self,
-        source: IpAddr,
-        datagram: &[u8],
-        peers: usize,
-        now: Instant,
-    ) -> Result<Admitted, Refused> {
-        let burst = (BURST_PER_PEER * peers as u64).clamp(HANDSHAKES_PER_SECOND, MAX_BURST);
-        self.credit.refill(HANDSHAKES_PER_SECOND, now);
-        // Peers may have gone since.
-        self.credit.forgive(burst);
-        let by_cookie = !self.credit.has_token(burst);
-        let limiter = if by_cookie { &self.asking } else { &self.trusting };
-        let mut cookie = [0; 64];
-        let packet = match limiter.verify_packet(Some(source), datagram, &mut cookie) {
-            Ok(packet) => packet,
-            Err(TunnResult::WriteToNetwork(_)) => return Err(Refused::Cookie(cookie)),
-            Err(TunnResult::Err(WireGuardError::InvalidMac)) => {
-                return Err(Refused::Drop(DropReason::InvalidMac));
-            }
-            Err(_) => return Err(Refused::Drop(DropReason::MalformedDatagram)),
-        };
-        self.credit.take(u64::from(!by_cookie));
-        let kind = match packet {
-            Packet::HandshakeInit(init) => {
-                parse_handshake_anon(&self.private_key.to_x25519(), &self.public_key.to_x25519(), &init)
-                    .map(|half| HandshakeKind::Initiation(PublicKey::from_bytes(half.peer_static_public)))
-                    .map_err(|_| Refused::Drop(DropReason::UnknownPeer))?
-            }
-            Packet::HandshakeResponse(response) => HandshakeKind::Response(response.receiver_idx >> 8),
-            Packet::PacketCookieReply(_) | Packet::PacketData(_) => {
-                return Err(Refused::Drop(DropReason::MalformedDatagram));
-            }
-        };
-        Ok(Admitted { kind, by_cookie })
-    }
-}
-
-/// What makes sessions for peers, away from the packet thread: each costs an X25519.
-#[derive(Clone)]
-pub(crate) struct SessionBuilder {
-    private_key: PrivateKey,
+    pub(crate) public_key: PublicKey,
     // Every message passed the gate already; boringtun verifies it again and must not count it again.
     unlimited: Arc<RateLimiter>,
 }
 
-impl SessionBuilder {
+impl Identity {
     pub(crate) fn new(private_key: PrivateKey) -> Self {
-        let unlimited = Arc::new(RateLimiter::new(&private_key.public_key().to_x25519(), u64::MAX));
-        Self { private_key, unlimited }
+        let public_key = private_key.public_key();
+        let unlimited = Arc::new(RateLimiter::new(&public_key.to_x25519(), u64::MAX));
+        Self { private_key, public_key, unlimited }
     }
 
-    /// A session-less peer whose messages carry the 24-bit `index`.
-    pub(crate) fn build(&self, peer: PublicKey, preshared: Option<&PresharedKey>, index: u32) -> Session {
-        let tunn = Tunn::new(
-            self.private_key.to_x25519(),
-            peer.to_x25519(),
-            preshared.map(PresharedKey::to_bytes),
-            None,
-            index,
-            Some(Arc::clone(&self.unlimited)),
-        );
-        Session { tunn, slots: [None; SESSION_SLOTS], current: 0, initiation: None }
+    /// The static key that an initiation was made with. An X25519.
+    pub(crate) fn identify(&self, initiation: &[u8]) -> Result<PublicKey, DropReason> {
+        let Ok(Packet::HandshakeInit(init)) = Tunn::parse_incoming_packet(initiation) else {
+            return Err(DropReason::MalformedDatagram);
+        };
+        parse_handshake_anon(&self.private_key.to_x25519(), &self.public_key.to_x25519(), &init)
+            .map(|half| PublicKey::from_bytes(half.peer_static_public))
+            .map_err(|_| DropReason::UnknownPeer)
     }
+}
+
+/// Whose session it is, and what else a handshake touches.
+pub(crate) struct SessionContext<'a> {
+    pub(crate) identity: &'a Identity,
+    pub(crate) indices: &'a mut PeerIndex,
+    pub(crate) peer: PeerId,
+    pub(crate) key: PublicKey,
 }
 
 /// One key pair agreed with the peer, as boringtun holds it.
 #[derive(Clone, Copy, Debug)]
 struct Keys {
     index: u32,
+    /// The index on the wire.
+    wire: u32,
     established: Instant,
     initiator: bool,
 }
@@ -185,31 +105,108 @@ pub(crate) struct Opened {
     pub(crate) confirmed: bool,
 }
 
-/// What a handshake message led to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shaken {
-    /// We answered an initiation; the session is usable once the peer has used it.
-    Answered,
-    /// The peer answered our initiation; the session is usable now.
-    Established {
-        /// Whether a later initiation of ours is still unanswered.
-        another_in_flight: bool,
-    },
+/// An initiation of ours that boringtun would take an answer to.
+#[derive(Clone, Copy, Debug)]
+struct InFlight {
+    index: u32,
+    wire: u32,
+    /// Answers to it that were not authentic.
+    failures: u8,
 }
 
 /// The sessions with one peer, and the handshake in progress.
+///
+/// boringtun's state (25 KB and an X25519) is made when it is first needed, and dropped when no session is left; that of a
+/// peer that has sent an initiation stays, since boringtun alone knows the time of the last one, and so what is a replay.
 pub(crate) struct Session {
-    tunn: Tunn,
+    /// In the high 24 bits of boringtun's indices, to tell the sessions of a peer apart.
+    number: u32,
+    preshared_key: Option<PresharedKey>,
+    tunn: Option<Box<Tunn>>,
     // boringtun does not show its sessions, so this repeats which it holds: same slots, same rule for the
     // current one.
     slots: [Option<Keys>; SESSION_SLOTS],
     current: u32,
+    // boringtun takes answers to its last initiation and to the one before.
+    in_flight: [Option<InFlight>; 2],
     // The initiation that boringtun waits for an answer to. Once it answered one of the peer's it waits no more,
     // though it would still take the answer.
     initiation: Option<u32>,
+    cookie: CookieGenerator,
+    // Whether boringtun has accepted an initiation of the peer, and so knows older ones by their time.
+    knows_replays: bool,
 }
 
 impl Session {
+    pub(crate) fn new(preshared_key: Option<PresharedKey>) -> Self {
+        Self {
+            number: 0,
+            preshared_key,
+            tunn: None,
+            slots: [None; SESSION_SLOTS],
+            current: 0,
+            in_flight: [None; 2],
+            initiation: None,
+            cookie: CookieGenerator::default(),
+            knows_replays: false,
+        }
+    }
+
+    /// One that can take the place of this one while both are in use.
+    pub(crate) fn successor(&self, preshared_key: Option<PresharedKey>) -> Self {
+        Self { number: self.number.wrapping_add(1) & NUMBER_MASK, ..Self::new(preshared_key) }
+    }
+
+    /// Whether an index of boringtun's is one of this session.
+    #[inline]
+    pub(crate) fn has_index(&self, index: u32) -> bool {
+        index >> SESSION_BITS == self.number
+    }
+
+    /// Whether several responses to the initiation with this index of boringtun's were forged.
+    pub(crate) fn is_attacked(&self, index: u32) -> bool {
+        let mut sent = self.in_flight.iter().flatten();
+        sent.any(|sent| sent.index == index && sent.failures >= FORGED_RESPONSES)
+    }
+
+    /// Whether boringtun's state is there.
+    pub(crate) fn is_built(&self) -> bool {
+        self.tunn.is_some()
+    }
+
+    fn build(&mut self, context: &SessionContext<'_>) -> &mut Tunn {
+        self.tunn.get_or_insert_with(|| {
+            Box::new(Tunn::new(
+                context.identity.private_key.to_x25519(),
+                context.key.to_x25519(),
+                self.preshared_key.as_ref().map(PresharedKey::to_bytes),
+                None,
+                self.number,
+                Some(Arc::clone(&context.identity.unlimited)),
+            ))
+        })
+    }
+
+    /// Drops boringtun's state unless it is of use: a session is left, or it knows replays.
+    pub(crate) fn drop_unless_used(&mut self, indices: &mut PeerIndex) {
+        if !self.knows_replays && self.slots.iter().all(Option::is_none) {
+            self.clear(indices);
+        }
+    }
+
+    /// Ends all sessions and the handshake in progress.
+    pub(crate) fn clear(&mut self, indices: &mut PeerIndex) {
+        for keys in self.slots.iter_mut().filter_map(Option::take) {
+            indices.remove(keys.wire);
+        }
+        for initiation in self.in_flight.iter_mut().filter_map(Option::take) {
+            indices.remove(initiation.wire);
+        }
+        self.tunn = None;
+        self.initiation = None;
+        self.knows_replays = false;
+    }
+
     fn slot(index: u32) -> usize {
         index as usize % SESSION_SLOTS
     }
@@ -226,6 +223,7 @@ impl Session {
     /// When [`Self::refresh`] has to be called for keys to be wiped: those of the oldest session, or at last
     /// whatever a handshake left.
     pub(crate) fn wipe_at(&self, last_handshake: Option<Instant>, now: Instant) -> Option<Instant> {
+        self.tunn.as_ref()?;
         // boringtun counts whole nanoseconds of another clock: a second more is certainly over.
         let margin = Duration::from_secs(1);
         let oldest = self.slots.iter().flatten().map(|keys| keys.established).min();
@@ -244,38 +242,37 @@ impl Session {
     /// An empty packet is a keepalive. `None`: there is no session.
     pub(crate) fn seal(&mut self, packet: &[u8], out: &mut [u8]) -> Option<usize> {
         self.current()?;
-        match self.tunn.encapsulate(packet, out) {
+        match self.tunn.as_mut()?.encapsulate(packet, out) {
             TunnResult::WriteToNetwork(message) if message.first() == Some(&4) => Some(message.len()),
             _ => None,
         }
     }
 
-    /// Decrypts the data message `datagram` into `out`, which has at least as many bytes. An error: it is not
-    /// authentic.
+    /// Decrypts the data message `datagram`, whose index boringtun knows as `index`, into `out`, which has at least as many
+    /// bytes. `datagram` is as it was when this returns. An error: it is not authentic.
     pub(crate) fn open(
         &mut self,
-        datagram: &[u8],
+        index: u32,
+        datagram: &mut [u8],
         now: Instant,
         out: &mut [u8],
     ) -> Result<Opened, DropReason> {
-        let index = datagram
-            .get(4..8)
-            .and_then(|bytes| bytes.first_chunk::<4>())
-            .map(|bytes| u32::from_le_bytes(*bytes))
-            .ok_or(DropReason::MalformedDatagram)?;
-        let keys = self.slots[Self::slot(index)].filter(|keys| keys.index == index && keys.is_alive(now));
-        if keys.is_none() {
-            return Err(DropReason::NoSession);
-        }
-        let content = match self.tunn.decapsulate(None, datagram, out) {
+        let is_alive =
+            self.slots[Self::slot(index)].is_some_and(|keys| keys.index == index && keys.is_alive(now));
+        let tunn = self.tunn.as_mut().filter(|_| is_alive).ok_or(DropReason::NoSession)?;
+        let wire = set_index(datagram, 4, index).ok_or(DropReason::MalformedDatagram)?;
+        let result = tunn.decapsulate(None, datagram, out);
+        let content = match result {
             TunnResult::WriteToTunnelV4(packet, _) | TunnResult::WriteToTunnelV6(packet, _) => {
-                Content::Packet(packet.len())
+                Ok(Content::Packet(packet.len()))
             }
-            TunnResult::Done => Content::Keepalive,
-            TunnResult::Err(WireGuardError::InvalidPacket) => Content::Malformed,
-            TunnResult::Err(error) => return Err(reason_of(&error)),
-            TunnResult::WriteToNetwork(_) => return Err(DropReason::MalformedDatagram),
+            TunnResult::Done => Ok(Content::Keepalive),
+            TunnResult::Err(WireGuardError::InvalidPacket) => Ok(Content::Malformed),
+            TunnResult::Err(error) => Err(reason_of(&error)),
+            TunnResult::WriteToNetwork(_) => Err(DropReason::MalformedDatagram),
         };
+        set_index(datagram, 4, wire);
+        let content = content?;
         Ok(Opened { content, confirmed: self.use_session(index) })
     }
 
@@ -299,73 +296,148 @@ impl Session {
     }
 
     /// Writes a fresh handshake initiation to `out` and gives its length.
-    pub(crate) fn initiate(&mut self, now: Instant, out: &mut [u8; MAX_CONTROL_MESSAGE]) -> Option<usize> {
-        self.refresh(now);
-        let len = match self.tunn.format_handshake_initiation(out, true) {
+    pub(crate) fn initiate(
+        &mut self,
+        context: &mut SessionContext<'_>,
+        now: Instant,
+        out: &mut [u8; MAX_CONTROL_MESSAGE],
+    ) -> Option<usize> {
+        self.build(context);
+        self.refresh(now, context.indices);
+        let len = match self.tunn.as_mut()?.format_handshake_initiation(out, true) {
             TunnResult::WriteToNetwork(message) => message.len(),
             _ => return None,
         };
-        self.initiation = out[4..].first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
+        let index = index_at(out, 4)?;
+        self.shift_in_flight(context.indices);
+        let wire = context.indices.draw(context.peer, index);
+        self.in_flight[0] = Some(InFlight { index, wire, failures: 0 });
+        self.initiation = Some(index);
+        set_index(out, 4, wire);
+        self.cookie.stamp(&mut out[..len], &context.key, now);
         Some(len)
     }
 
-    /// Brings boringtun's clock up to date, which ends expired sessions.
-    pub(crate) fn refresh(&mut self, now: Instant) {
-        // What it wants sent by its own timers is not sent: this runs for unauthenticated messages too. A
-        // keepalive fits here and is thrown away; an initiation does not, and so leaves no trace.
-        let mut unwanted = [0; DATA_OVERHEAD];
-        let _ = self.tunn.update_timers(&mut unwanted);
-        for slot in &mut self.slots {
-            if slot.is_some_and(|keys| now.duration_since(keys.established) > REJECT_AFTER_TIME) {
-                *slot = None;
-            }
-        }
-        // boringtun's clock counts suspended time and may have ended a session that looks young from here.
-        if self.current().is_some() && self.tunn.time_since_last_handshake().is_none() {
-            self.slots = [None; SESSION_SLOTS];
+    /// boringtun begins or answers a handshake, and remembers the initiation before that one no longer.
+    fn shift_in_flight(&mut self, indices: &mut PeerIndex) {
+        let last = self.in_flight[0].take();
+        if let Some(forgotten) = std::mem::replace(&mut self.in_flight[1], last) {
+            indices.remove(forgotten.wire);
         }
     }
 
-    /// Works on a handshake initiation or response that the gate admitted, writes the answer to `out` and
-    /// gives its length.
-    pub(crate) fn handshake(
+    fn set_slot(&mut self, keys: Keys, indices: &mut PeerIndex) {
+        if let Some(before) = self.slots[Self::slot(keys.index)].replace(keys) {
+            indices.remove(before.wire);
+        }
+    }
+
+    /// Brings boringtun's clock up to date, which ends expired sessions.
+    pub(crate) fn refresh(&mut self, now: Instant, indices: &mut PeerIndex) {
+        let Some(tunn) = &mut self.tunn else { return };
+        // What it wants sent by its own timers is not sent: this runs for unauthenticated messages too. A
+        // keepalive fits here and is thrown away; an initiation does not, and so leaves no trace.
+        let mut unwanted = [0; DATA_OVERHEAD];
+        let _ = tunn.update_timers(&mut unwanted);
+        // boringtun's clock counts suspended time and may have ended a session that looks young from here.
+        let knows_none = tunn.time_since_last_handshake().is_none();
+        let expired = |keys: &mut Keys| now.duration_since(keys.established) > REJECT_AFTER_TIME;
+        for keys in self.slots.iter_mut().filter_map(|slot| slot.take_if(expired)) {
+            indices.remove(keys.wire);
+        }
+        if knows_none && self.current().is_some() {
+            for keys in self.slots.iter_mut().filter_map(Option::take) {
+                indices.remove(keys.wire);
+            }
+        }
+    }
+
+    /// Answers a handshake initiation that the gate admitted: writes the response to `out` and gives its length. The session
+    /// is usable once the peer has used it.
+    pub(crate) fn answer(
         &mut self,
-        datagram: &[u8],
+        context: &mut SessionContext<'_>,
+        initiation: &[u8],
         now: Instant,
         out: &mut [u8; MAX_CONTROL_MESSAGE],
-    ) -> Result<(Shaken, usize), DropReason> {
-        self.refresh(now);
-        let len = match self.tunn.decapsulate(None, datagram, out) {
+    ) -> Result<usize, DropReason> {
+        self.build(context);
+        self.refresh(now, context.indices);
+        let tunn = self.tunn.as_mut().ok_or(DropReason::NoSession)?;
+        let len = match tunn.decapsulate(None, initiation, out) {
             TunnResult::WriteToNetwork(message) => message.len(),
             TunnResult::Err(error) => return Err(reason_of(&error)),
             _ => return Err(DropReason::UnexpectedHandshake),
         };
-        let index_at = |bytes: &[u8], at: usize| {
-            bytes.get(at..at + 4).and_then(|bytes| bytes.first_chunk()).map(|b| u32::from_le_bytes(*b))
-        };
-        if datagram[0] == 1 {
-            let index = index_at(out, 4).ok_or(DropReason::UnexpectedHandshake)?;
-            self.slots[Self::slot(index)] = Some(Keys { index, established: now, initiator: false });
-            self.initiation = None;
-            Ok((Shaken::Answered, len))
-        } else {
-            let index = index_at(datagram, 8).ok_or(DropReason::UnexpectedHandshake)?;
-            self.slots[Self::slot(index)] = Some(Keys { index, established: now, initiator: true });
-            self.use_session(index);
-            self.initiation = self.initiation.filter(|last| *last != index);
-            let another_in_flight = self.is_initiating();
-            Ok((Shaken::Established { another_in_flight }, len))
-        }
+        let index = index_at(out, 4).ok_or(DropReason::UnexpectedHandshake)?;
+        self.knows_replays = true;
+        self.shift_in_flight(context.indices);
+        let wire = context.indices.draw(context.peer, index);
+        self.set_slot(Keys { index, wire, established: now, initiator: false }, context.indices);
+        self.initiation = None;
+        set_index(out, 4, wire);
+        self.cookie.stamp(&mut out[..len], &context.key, now);
+        Ok(len)
     }
 
-    /// Takes the cookie out of a cookie reply, for the next initiation.
-    pub(crate) fn cookie_reply(&mut self, datagram: &[u8]) -> Result<(), DropReason> {
-        match self.tunn.decapsulate(None, datagram, &mut []) {
-            TunnResult::Done => Ok(()),
+    /// Takes the response to an initiation of ours, whose index boringtun knows as `index`: the session is usable now.
+    /// Writes a keepalive to `out` and gives its length, and whether a later initiation is still unanswered.
+    pub(crate) fn conclude(
+        &mut self,
+        context: &mut SessionContext<'_>,
+        index: u32,
+        response: &[u8],
+        now: Instant,
+        out: &mut [u8; MAX_CONTROL_MESSAGE],
+    ) -> Result<(usize, bool), DropReason> {
+        let place = self.in_flight.iter().position(|sent| sent.is_some_and(|sent| sent.index == index));
+        let place = place.ok_or(DropReason::UnexpectedHandshake)?;
+        let mut copy: [u8; RESPONSE_LEN] = response.try_into().map_err(|_| DropReason::MalformedDatagram)?;
+        set_index(&mut copy, 8, index);
+        mac::stamp(&mut copy, &context.identity.public_key, None);
+        self.refresh(now, context.indices);
+        let tunn = self.tunn.as_mut().ok_or(DropReason::UnexpectedHandshake)?;
+        let result = match tunn.decapsulate(None, &copy, out) {
+            TunnResult::WriteToNetwork(message) => Ok(message.len()),
             TunnResult::Err(error) => Err(reason_of(&error)),
             _ => Err(DropReason::UnexpectedHandshake),
-        }
+        };
+        let mut initiation = self.in_flight[place].take().ok_or(DropReason::UnexpectedHandshake)?;
+        let wire = initiation.wire;
+        let len = match result {
+            Ok(len) => len,
+            Err(reason) => {
+                initiation.failures = initiation.failures.saturating_add(1);
+                self.in_flight[place] = Some(initiation);
+                return Err(reason);
+            }
+        };
+        self.set_slot(Keys { index, wire, established: now, initiator: true }, context.indices);
+        self.use_session(index);
+        self.initiation = self.initiation.filter(|last| *last != index);
+        Ok((len, self.is_initiating()))
     }
+
+    /// Takes the cookie out of a cookie reply, for the next handshake message.
+    pub(crate) fn cookie_reply(
+        &mut self,
+        datagram: &[u8],
+        peer: &PublicKey,
+        now: Instant,
+    ) -> Result<(), DropReason> {
+        self.cookie.take_reply(datagram, peer, now)
+    }
+}
+
+fn index_at(message: &[u8], at: usize) -> Option<u32> {
+    message.get(at..)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))
+}
+
+/// Puts another index into a message, and gives the one that it had.
+#[inline]
+fn set_index(message: &mut [u8], at: usize, index: u32) -> Option<u32> {
+    let bytes = message.get_mut(at..)?.first_chunk_mut()?;
+    Some(u32::from_le_bytes(std::mem::replace(bytes, index.to_le_bytes())))
 }
 
 fn reason_of(error: &WireGuardError) -> DropReason {

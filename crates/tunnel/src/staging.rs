@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use crate::initiations::Cause;
 use crate::offload::Offload;
 use crate::packet::{PacketMut, TAILROOM};
 
@@ -16,14 +17,16 @@ pub(crate) struct Staged {
     buffer: Box<[u8]>,
     len: usize,
     offload: Offload,
+    /// What made it.
+    pub(crate) cause: Cause,
 }
 
 impl Staged {
-    fn copy_of(packet: &PacketMut<'_>) -> Self {
+    fn copy_of(packet: &PacketMut<'_>, cause: Cause) -> Self {
         let bytes = packet.bytes();
         let mut buffer = vec![0; bytes.len() + TAILROOM].into_boxed_slice();
         buffer[..bytes.len()].copy_from_slice(bytes);
-        Self { buffer, len: bytes.len(), offload: packet.offload() }
+        Self { buffer, len: bytes.len(), offload: packet.offload(), cause }
     }
 
     /// The packet as it was read.
@@ -55,10 +58,18 @@ impl Staging {
     }
 
     /// Adds a copy of `packet` behind the others.
-    pub(crate) fn push(&mut self, packet: &PacketMut<'_>) {
-        let staged = Staged::copy_of(packet);
+    pub(crate) fn push(&mut self, packet: &PacketMut<'_>, cause: Cause) {
+        let staged = Staged::copy_of(packet, cause);
         self.bytes += staged.len;
         self.packets.push_back(staged);
+    }
+
+    /// Takes the oldest packet of one cause.
+    pub(crate) fn pop_of(&mut self, cause: Cause) -> Option<Staged> {
+        let place = self.packets.iter().position(|staged| staged.cause == cause)?;
+        let staged = self.packets.remove(place)?;
+        self.bytes -= staged.len;
+        Some(staged)
     }
 
     /// Takes the oldest packet.

@@ -1,20 +1,23 @@
 //! The state of one WireGuard interface: its peers, and how the tables find them.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use rustc_hash::FxHashMap;
 
 use crate::allowed_ips::AllowedIps;
+use crate::config::PeerConfig;
 use crate::drop_reason::{DropCounters, DropReason};
+use crate::endpoints::Endpoints;
 use crate::event::Event;
+use crate::gate::Gate;
+use crate::initiations::{Cause, Initiations};
 use crate::key::{PrivateKey, PublicKey};
-use crate::peer::{NewPeer, Peer, PeerId, PeerSnapshot};
+use crate::peer::{Endpoint, Peer, PeerId, PeerSnapshot};
 use crate::peer_index::PeerIndex;
 use crate::refusals::Answers;
-use crate::session::Gate;
-use crate::source_limit::SourceLimit;
+use crate::session::Identity;
 
 /// Events that may wait to be polled; the oldest go first, since a later one says more.
 const MAX_EVENTS: usize = 1024;
@@ -37,15 +40,20 @@ pub struct TunnelConfig {
     pub staging_bytes: usize,
 }
 
-/// Why a peer could not be inserted.
+/// A peer could not be inserted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum InsertError {
-    /// Its random index belongs to another peer: build it again.
-    #[error("the random index of the peer is taken")]
-    IndexTaken,
-    /// There is a peer with its key already.
-    #[error("there is a peer with this public key already")]
-    KeyTaken,
+#[error("there is a peer with this public key already")]
+pub struct KeyTaken;
+
+/// How busy a tunnel is with handshakes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HandshakeLoad {
+    /// Since when there is more to do than there is time for, so that senders have to prove their address.
+    pub since: Option<Instant>,
+    /// What was done since it began, as time of the packet thread.
+    pub work: Duration,
+    /// Peers that an initiation is due to, and waits for time.
+    pub initiations_waiting: usize,
 }
 
 /// What a tunnel did since it began.
@@ -90,13 +98,17 @@ pub struct Tunnel {
     pub(crate) by_key: FxHashMap<PublicKey, PeerId>,
     pub(crate) by_index: PeerIndex,
     pub(crate) allowed_ips: AllowedIps,
+    pub(crate) identity: Identity,
     pub(crate) gate: Gate,
-    pub(crate) sources: SourceLimit,
+    pub(crate) endpoints: Endpoints,
+    pub(crate) initiations: Initiations,
     /// When each peer's next timer is due; at most one entry a peer, never later than its deadline.
     pub(crate) schedule: BTreeSet<(Instant, PeerId)>,
     /// Peers whose staged packets can be sealed.
     pub(crate) ready: VecDeque<PeerId>,
     pub(crate) events: VecDeque<Event>,
+    /// Bytes that wait for sessions, by what made them.
+    pub(crate) staged: FxHashMap<Cause, usize>,
     /// For the TUN, about packets from there.
     pub(crate) answers: Answers,
     pub(crate) drops: DropCounters,
@@ -106,6 +118,7 @@ pub struct Tunnel {
 impl Tunnel {
     /// A tunnel without peers.
     pub fn new(private_key: PrivateKey, config: TunnelConfig) -> Self {
+        let identity = Identity::new(private_key);
         Self {
             config,
             peers: Vec::new(),
@@ -113,11 +126,14 @@ impl Tunnel {
             by_key: FxHashMap::default(),
             by_index: PeerIndex::default(),
             allowed_ips: AllowedIps::new(),
-            gate: Gate::new(private_key),
-            sources: SourceLimit::new(),
+            gate: Gate::new(&identity.public_key),
+            identity,
+            endpoints: Endpoints::default(),
+            initiations: Initiations::default(),
             schedule: BTreeSet::new(),
             ready: VecDeque::new(),
             events: VecDeque::new(),
+            staged: FxHashMap::default(),
             answers: Answers::default(),
             drops: DropCounters::default(),
             stats: TunnelStats { staging_budget_bytes: config.staging_bytes, ..TunnelStats::default() },
@@ -125,30 +141,36 @@ impl Tunnel {
     }
 
     /// Adds a peer. Its allowed-ips are taken from the peers that had them.
-    pub fn insert_peer(
-        &mut self,
-        mut new: NewPeer,
-        now: Instant,
-    ) -> Result<PeerId, (InsertError, Box<NewPeer>)> {
-        if self.by_key.contains_key(&new.config.public_key) {
-            return Err((InsertError::KeyTaken, Box::new(new)));
+    ///
+    /// # Errors
+    /// There is a peer with its key.
+    pub fn insert_peer(&mut self, mut config: PeerConfig, now: Instant) -> Result<PeerId, KeyTaken> {
+        if self.by_key.contains_key(&config.public_key) {
+            return Err(KeyTaken);
         }
-        let id = self.free.last().copied().unwrap_or_else(|| PeerId::new(self.peers.len()));
-        if !self.by_index.insert(new.index, id) {
-            return Err((InsertError::IndexTaken, Box::new(new)));
-        }
-        let networks = std::mem::take(&mut new.config.allowed_ips);
-        let peer = Box::new(Peer::new(new, now));
+        let networks = std::mem::take(&mut config.allowed_ips);
+        let endpoint = config.endpoint.map(|address| Endpoint { address, source: None });
+        let peer = Box::new(Peer::new(config, now));
+        let id = match self.free.pop() {
+            Some(id) => id,
+            None => {
+                self.peers.push(None);
+                PeerId::new(self.peers.len() - 1)
+            }
+        };
         self.by_key.insert(peer.public_key, id);
-        match self.free.pop() {
-            Some(_) => self.peers[id.place()] = Some(peer),
-            None => self.peers.push(Some(peer)),
-        }
+        self.peers[id.place()] = Some(peer);
+        self.set_peer_endpoint(id, endpoint);
         for network in networks {
             self.allow(network, id);
         }
         self.reschedule(id);
         Ok(id)
+    }
+
+    /// What one X25519 takes on this machine: the budget of handshakes counts with it. 100 µs until this is called.
+    pub fn calibrate(&mut self, x25519: Duration) {
+        self.gate.budget.calibrate(x25519);
     }
 
     /// Takes a peer away, with its sessions and what waited for it. False if there is none with this key.
@@ -160,10 +182,11 @@ impl Tunnel {
             self.allowed_ips.remove_peer(id);
         }
         self.ready.retain(|ready| *ready != id);
+        self.set_peer_endpoint(id, None);
         if let Some(mut peer) = self.peers[id.place()].take() {
-            self.by_index.remove(peer.index);
-            if let Some(previous) = &peer.previous {
-                self.by_index.remove(previous.index);
+            peer.session.clear(&mut self.by_index);
+            if let Some(previous) = &mut peer.previous {
+                previous.clear(&mut self.by_index);
             }
             if let Some(at) = peer.timers.scheduled.take() {
                 self.schedule.remove(&(at, id));
@@ -186,6 +209,22 @@ impl Tunnel {
     /// Counts packets that the caller had to drop on their way from or to the tunnel.
     pub fn count_drop(&mut self, reason: DropReason, segments: u64) {
         self.drops.add(reason, segments);
+    }
+
+    /// Whether there is time to receive a handshake message or cookie reply now. While there is none it is better left in
+    /// the socket: it would be dropped.
+    pub fn has_time_for_handshakes(&mut self, now: Instant) -> bool {
+        self.gate.budget.grow(now);
+        self.gate.budget.has_turn() && self.gate.budget.has_check()
+    }
+
+    /// How busy it is with handshakes.
+    pub fn handshake_load(&self, now: Instant) -> HandshakeLoad {
+        HandshakeLoad {
+            since: self.gate.budget.loaded_since(now),
+            work: self.gate.budget.spent(),
+            initiations_waiting: self.initiations.len(),
+        }
     }
 
     /// What it did so far.

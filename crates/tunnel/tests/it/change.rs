@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroU16;
 
 use ipnet::IpNet;
-use weft_tunnel::{Change, DropReason, Outbound, PeerBuilder, PresharedKey, PrivateKey};
+use weft_tunnel::{Change, DropReason, Outbound, PresharedKey, PrivateKey};
 
 use crate::sim::{A, B, C, Kind, PeerOptions, World, inner_v4, inner_v6, ms, secs};
 
@@ -17,8 +17,7 @@ fn apply(world: &mut World, node: usize, change: Change) -> bool {
 
 fn set_preshared_key(world: &mut World, node: usize, other: usize, key: &PresharedKey) {
     let peer = world.nodes[other].public_key();
-    let session = Box::new(world.nodes[node].builder.build_session(peer, Some(key)));
-    assert!(apply(world, node, Change::PresharedKey { peer, session }));
+    assert!(apply(world, node, Change::PresharedKey { peer, key: Some(key.clone()) }));
 }
 
 #[test]
@@ -107,15 +106,14 @@ fn before_the_first_session_a_new_preshared_key_counts_at_once() {
 fn another_private_key_ends_every_session_and_peers_that_know_it_come_back() {
     let mut world = World::settled_pair();
     let key = PrivateKey::generate().unwrap();
-    let builder = PeerBuilder::new(&key);
+    let public_key = key.public_key();
     let (a, b) = (world.nodes[A].public_key(), world.nodes[B].public_key());
     assert!(apply(&mut world, A, Change::PrivateKey(key)));
-    let session = Box::new(builder.build_session(b, None));
-    assert!(apply(&mut world, A, Change::Session { peer: b, session }));
+    assert!(apply(&mut world, A, Change::EndSession(b)));
     assert_eq!(world.send(A, B, 1), Ok(Outbound::Staged));
     // B learns who A is now.
     assert!(apply(&mut world, B, Change::RemovePeer(a)));
-    world.nodes[A].builder = builder;
+    world.nodes[A].public_key = public_key;
     world.introduce(B, A, Default::default());
     world.run_for(secs(20));
     assert_eq!(world.nodes[B].numbers(), [1]);

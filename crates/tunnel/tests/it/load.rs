@@ -1,19 +1,17 @@
-//! Handshake floods: who has to prove its address, and who gets through.
+//! Handshake floods: who has to prove its address, who gets through, and what it costs.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use weft_tunnel::{
-    ControlQueue, DropReason, Ecn, Offload, PacketMut, PeerBuilder, PeerConfig, PrivateKey, TAILROOM,
+    ControlQueue, DropReason, Ecn, Offload, PacketMut, PeerConfig, PlainSlab, PrivateKey, RecvMeta, TAILROOM,
     TransmitQueue, Tunnel, TunnelConfig,
 };
 
-use crate::sim::{A, B, Datagram, Kind, World, ms, secs, udp};
+use crate::sim::{A, B, Datagram, Kind, World, inner_v4, ms, secs, udp};
 
-/// How many handshake messages a second are worked on without a cookie, and at once where there are few peers.
-const UNPROVEN_PER_SECOND: usize = 200;
-/// How many at once at most, after a quiet time.
-const MAX_BURST: usize = 2000;
+/// More replays at once than there is budget for, with few peers.
+const FLOOD: usize = 2000;
 
 const fn us(micros: u64) -> Duration {
     Duration::from_micros(micros)
@@ -37,51 +35,123 @@ fn flood(world: &mut World, datagram: &Datagram, times: usize) -> Vec<DropReason
     (0..times).map(|_| world.deliver(B, datagram).unwrap_err()).collect()
 }
 
-/// Time passes, and every millisecond has one more of it than there is room for.
+fn count(reasons: &[DropReason], reason: DropReason) -> usize {
+    reasons.iter().filter(|other| **other == reason).count()
+}
+
+/// Time passes, and every millisecond has more of it than there is room for.
 fn run_under_flood(world: &mut World, datagram: &Datagram, time: Duration) {
-    flood(world, datagram, MAX_BURST + 100);
+    flood(world, datagram, FLOOD);
     let end = world.elapsed() + time;
     while world.elapsed() < end {
         world.run_for(ms(1));
-        flood(world, datagram, 1);
+        flood(world, datagram, 20);
+    }
+}
+
+/// Nominal time that B spends on handshakes meanwhile.
+fn work(world: &mut World, what: impl FnOnce(&mut World)) -> Duration {
+    let so_far = |world: &World| world.nodes[B].tunnel.handshake_load(world.now).work;
+    let before = so_far(world);
+    what(world);
+    so_far(world) - before
+}
+
+/// A tunnel outside of the world that wants a handshake with B.
+struct Initiator {
+    tunnel: Tunnel,
+    source: SocketAddr,
+    to: SocketAddr,
+    control: ControlQueue,
+}
+
+impl Initiator {
+    /// B does not know it.
+    fn stranger(world: &World, source: SocketAddr) -> Self {
+        Self::with_key(world, source, PrivateKey::generate().unwrap())
+    }
+
+    fn with_key(world: &World, source: SocketAddr, key: PrivateKey) -> Self {
+        let to = world.nodes[B].address;
+        let mut tunnel = Tunnel::new(key, TunnelConfig { mtu: 1420, staging_bytes: 1 << 20 });
+        let about_b = peer(world.nodes[B].public_key(), Some(to), "0.0.0.0/0".to_owned());
+        tunnel.insert_peer(about_b, world.now).unwrap();
+        Self { tunnel, source, to, control: ControlQueue::new(4) }
+    }
+
+    /// The initiation that is due: its first, or the next one.
+    fn initiation(&mut self, world: &World) -> Option<Datagram> {
+        let mut bytes = udp("10.1.0.1".parse().unwrap(), "10.0.0.1".parse().unwrap(), b"hello");
+        let len = bytes.len();
+        bytes.resize(len + TAILROOM, 0);
+        let mut packet = PacketMut::new(&mut bytes, len, Offload::None).unwrap();
+        let _ = self.tunnel.handle_tun_packet(&mut packet, world.now, &mut TransmitQueue::new(8));
+        let _ = self.tunnel.handle_timeout(world.now, &mut self.control);
+        let bytes = self.control.pop()?.transmit().contents.to_vec();
+        Some(Datagram { source: self.source, destination: self.to, ecn: Ecn::NotEct, bytes })
+    }
+
+    /// Takes what B has answered to it, the newest first. True if that was a response.
+    fn hear(&mut self, world: &mut World) -> bool {
+        let answer = world.sent.iter().rev().find(|sent| sent.datagram.destination == self.source);
+        let Some(mut answer) = answer.map(|sent| sent.datagram.clone()) else { return false };
+        let len = answer.bytes.len();
+        let meta =
+            RecvMeta { source: self.to, local: Some(self.source.ip()), ecn: Ecn::NotEct, len, stride: len };
+        let mut plain = PlainSlab::new(1 << 16);
+        let taken =
+            self.tunnel.handle_datagram(&meta, &mut answer.bytes, world.now, &mut plain, &mut self.control);
+        taken.is_ok() && answer.kind() == Kind::Response
+    }
+}
+
+fn peer(public_key: weft_tunnel::PublicKey, endpoint: Option<SocketAddr>, prefix: String) -> PeerConfig {
+    PeerConfig {
+        public_key,
+        preshared_key: None,
+        endpoint,
+        allowed_ips: vec![prefix.parse().unwrap()],
+        persistent_keepalive: None,
     }
 }
 
 /// Makes a peer of B, and gives the initiation that it begins with.
 fn new_initiator(world: &mut World, number: u16) -> Datagram {
     let [high, low] = number.to_be_bytes();
-    let peer = |public_key, endpoint, prefix: String| PeerConfig {
-        public_key,
-        preshared_key: None,
-        endpoint,
-        allowed_ips: vec![prefix.parse().unwrap()],
-        persistent_keepalive: None,
-    };
-    let (now, b) = (world.now, world.nodes[B].address);
     let key = PrivateKey::generate().unwrap();
     world.insert(B, peer(key.public_key(), None, format!("10.1.{high}.{low}/32")));
-    let about_b = peer(world.nodes[B].public_key(), Some(b), "0.0.0.0/0".to_owned());
-    let new = PeerBuilder::new(&key).build(about_b);
-    let mut tunnel = Tunnel::new(key, TunnelConfig { mtu: 1420, staging_bytes: 1 << 20 });
-    tunnel.insert_peer(new, now).map_err(|(error, _)| error).unwrap();
-    let mut bytes = udp("10.1.0.1".parse().unwrap(), "10.0.0.1".parse().unwrap(), b"hello");
-    let len = bytes.len();
-    bytes.resize(len + TAILROOM, 0);
-    let mut packet = PacketMut::new(&mut bytes, len, Offload::None).unwrap();
-    let mut control = ControlQueue::new(4);
-    tunnel.handle_tun_packet(&mut packet, now, &mut TransmitQueue::new(8)).unwrap();
-    let _ = tunnel.handle_timeout(now, &mut control);
-    let bytes = control.pop().unwrap().transmit().contents.to_vec();
     let source = SocketAddr::from(([198, 18, high, low], 51820));
-    Datagram { source, destination: b, ecn: Ecn::NotEct, bytes }
+    Initiator::with_key(world, source, key).initiation(world).unwrap()
 }
 
-/// How many of a flood were worked on; all others were answered with cookies.
-fn worked_on(reasons: &[DropReason]) -> usize {
-    let worked_on = reasons.iter().filter(|reason| **reason == DropReason::ReplayedHandshake).count();
-    let asked = reasons.iter().filter(|reason| **reason == DropReason::CookieRequired).count();
-    assert_eq!(worked_on + asked, reasons.len());
-    worked_on
+/// Tries to get a session with B while `flood_for_a_millisecond` goes on, and gives the number of initiations it took.
+fn initiations_needed(
+    world: &mut World,
+    mut flood_for_a_millisecond: impl FnMut(&mut World),
+) -> Option<usize> {
+    let key = PrivateKey::generate().unwrap();
+    world.insert(B, peer(key.public_key(), None, "10.9.9.9/32".to_owned()));
+    let mut stranger = Initiator::with_key(world, SocketAddr::from(([198, 51, 100, 77], 51820)), key);
+    // It has begun a few seconds ago.
+    for _ in 0..4000 {
+        world.run_for(ms(1));
+        flood_for_a_millisecond(world);
+        world.sent.clear();
+    }
+    for initiation in 1..=4 {
+        let message = stranger.initiation(world).unwrap();
+        let _ = world.deliver(B, &message);
+        if stranger.hear(world) {
+            return Some(initiation);
+        }
+        // Rekey-Timeout and its jitter.
+        for _ in 0..5400 {
+            world.run_for(ms(1));
+            flood_for_a_millisecond(world);
+            world.sent.retain(|sent| sent.datagram.destination == stranger.source);
+        }
+    }
+    None
 }
 
 #[test]
@@ -92,58 +162,67 @@ fn a_thousand_peers_that_begin_at_once_after_a_quiet_time_are_all_answered() {
         assert_eq!(world.deliver(B, initiation), Ok(None));
     }
     assert_eq!((world.count(B, Kind::Response), world.count(B, Kind::Cookie)), (1000, 0));
+    world.run_for(ms(20));
+    assert_eq!(world.nodes[B].tunnel.handshake_load(world.now).since, None);
 
-    // As much again for handshakes that B itself would have begun, and then whoever comes has to show a cookie.
-    let reasons = flood(&mut world, &begun[0], 1500);
-    assert_eq!(worked_on(&reasons[..1000]), 1000);
-    assert_eq!(worked_on(&reasons[1000..]), 0);
+    // As much again for handshakes that B itself would have begun, and then senders have to show a cookie.
+    let reasons = flood(&mut world, &begun[0], 10 * FLOOD);
+    assert!(count(&reasons[..1000], DropReason::ReplayedHandshake) == 1000);
+    assert!(count(&reasons[5 * FLOOD..], DropReason::ReplayedHandshake) == 0);
+    assert_eq!(world.nodes[B].tunnel.handshake_load(world.now).since, Some(world.now));
 }
 
 #[test]
-fn a_sustained_flood_gets_the_burst_once_and_then_its_rate() {
+fn a_sustained_flood_gets_what_a_quiet_time_has_saved_once_and_is_then_asked_for_cookies() {
     let mut world = World::of(2);
     let begun: Vec<Datagram> = (0..1200).map(|number| new_initiator(&mut world, number)).collect();
     let initiation = begun[0].clone();
     assert_eq!(world.deliver(B, &initiation), Ok(None));
-    let at_once = flood(&mut world, &initiation, 3 * MAX_BURST);
-    assert_eq!(worked_on(&at_once), MAX_BURST - 1, "1,200 peers would be 2,400");
+    let at_once = work(&mut world, |world| drop(flood(world, &initiation, 10 * FLOOD)));
+    assert!((ms(900)..ms(1200)).contains(&at_once), "the work of 2,000 handshakes, and cookies: {at_once:?}");
 
-    let mut flood_for = |time: Duration| {
-        let mut worked = 0;
+    let flood_for = |world: &mut World, time: Duration| {
+        let mut reasons = Vec::new();
         let end = world.elapsed() + time;
         while world.elapsed() < end {
             world.run_for(ms(1));
-            worked += worked_on(&flood(&mut world, &initiation, 2));
+            reasons.extend(flood(world, &initiation, 20));
         }
-        let cookies = world.nodes[B].stats().cookies_sent;
-        world.run_for(secs(4));
-        (worked, cookies)
+        reasons
     };
-    let (worked, cookies) = flood_for(secs(10));
-    assert_eq!(worked, 10 * UNPROVEN_PER_SECOND);
-    assert_eq!(cookies as usize, 3 * MAX_BURST - (MAX_BURST - 1) + 20_000 - worked);
-    // Four quiet seconds later there is what these left, and no more.
-    let (worked, _) = flood_for(secs(2));
-    assert_eq!(worked, (4 + 2) * UNPROVEN_PER_SECOND);
+    let mut reasons = Vec::new();
+    let spent = work(&mut world, |world| reasons = flood_for(world, secs(10)));
+    assert_eq!(count(&reasons, DropReason::ReplayedHandshake), 0, "no X25519 without a cookie");
+    assert!(count(&reasons, DropReason::CookieRequired) > 10_000);
+    assert!(spent <= ms(1010), "a tenth of the time, cookie replies included: {spent:?}");
+    let since = world.nodes[B].tunnel.handshake_load(world.now).since.unwrap();
+    assert!(world.now - since > secs(9));
+    // A second later it is over.
+    world.run_for(secs(4));
+    assert_eq!(world.nodes[B].tunnel.handshake_load(world.now).since, None);
+    assert_eq!(flood(&mut world, &initiation, 20), [DropReason::ReplayedHandshake; 20]);
 }
 
 #[test]
-fn more_than_200_handshake_messages_a_second_are_answered_with_cookies() {
+fn what_is_more_than_the_budget_is_answered_with_cookies_of_64_bytes_for_148() {
     let (mut world, initiation) = pair_and_old_initiation();
-    let reasons = flood(&mut world, &initiation, UNPROVEN_PER_SECOND + 50);
-    assert_eq!(reasons[..UNPROVEN_PER_SECOND], [DropReason::ReplayedHandshake; UNPROVEN_PER_SECOND]);
-    assert_eq!(reasons[UNPROVEN_PER_SECOND..], [DropReason::CookieRequired; 50]);
-    assert_eq!(world.nodes[B].stats().cookies_sent, 50);
-    assert_eq!(world.count(B, Kind::Cookie), 50);
-    assert_eq!(world.sent.len(), 50, "nothing but cookie replies, 64 bytes for 148");
+    let reasons = flood(&mut world, &initiation, FLOOD);
+    let worked_on = count(&reasons, DropReason::ReplayedHandshake);
+    assert!((200..=600).contains(&worked_on), "{worked_on}");
+    let cookies = count(&reasons, DropReason::CookieRequired);
+    assert_eq!(worked_on + cookies + count(&reasons, DropReason::HandshakeRateLimited), FLOOD);
+    assert_eq!(world.nodes[B].stats().cookies_sent as usize, cookies);
+    assert_eq!(world.count(B, Kind::Cookie), cookies);
+    assert_eq!(world.sent.len(), cookies, "nothing but cookie replies");
+    assert!(world.sent.iter().all(|sent| sent.datagram.bytes.len() == 64));
     assert!(world.sent.iter().all(|sent| sent.datagram.destination == source(1)));
     assert!(world.sent.iter().all(|sent| sent.source == Some(world.nodes[B].address.ip())));
 
-    world.run_for(secs(1));
+    world.run_for(secs(2));
     assert_eq!(
         flood(&mut world, &initiation, 1),
         [DropReason::ReplayedHandshake],
-        "a second later it is over"
+        "two seconds later it is over"
     );
 }
 
@@ -166,28 +245,265 @@ fn an_initiator_with_a_cookie_gets_through_on_its_retry() {
     });
     assert_eq!(cookies.count(), 1);
     assert_eq!(world.nodes[B].numbers(), [1, 2]);
-    assert_eq!(world.nodes[B].dropped(DropReason::HandshakeRateLimited), 0);
 }
 
 #[test]
-fn a_source_with_a_cookie_gets_its_share_and_no_more() {
+fn a_cookie_proves_one_address_and_port() {
     let (mut world, initiation) = pair_and_old_initiation();
     run_under_flood(&mut world, &initiation, ms(3));
     world.run_for(us(500));
     world.send(A, B, 2).unwrap();
     world.run_for(us(500));
     run_under_flood(&mut world, &initiation, secs(6));
-    assert_eq!(world.count(A, Kind::Initiation), 2);
     let proven = world.last_sent(A, Kind::Initiation);
     assert_ne!(proven.bytes[132..], [0; 16], "it has a mac2");
-    world.run_for(secs(2));
-    flood(&mut world, &initiation, 300);
-    let reasons = flood(&mut world, &proven, 20);
-    assert_eq!(reasons[..5], [DropReason::ReplayedHandshake; 5]);
-    assert_eq!(reasons[5..], [DropReason::HandshakeRateLimited; 15]);
+    assert_eq!(flood(&mut world, &proven, 1), [DropReason::ReplayedHandshake]);
+    let port = SocketAddr::new(proven.source.ip(), proven.source.port() ^ 1);
+    for source in [source(2), port] {
+        let stolen = Datagram { source, ..proven.clone() };
+        assert_eq!(flood(&mut world, &stolen, 1), [DropReason::CookieRequired]);
+    }
+}
 
-    let stolen = Datagram { source: source(2), ..proven };
-    assert_eq!(flood(&mut world, &stolen, 1), [DropReason::CookieRequired], "a cookie proves one address");
+/// Strangers at `sources` with cookies, and the initiation that each can repeat.
+fn proven_strangers(world: &mut World, sources: impl Iterator<Item = SocketAddr>) -> Vec<Datagram> {
+    let mut strangers: Vec<_> = sources.map(|source| Initiator::stranger(world, source)).collect();
+    for batch in strangers.chunks_mut(64) {
+        // Not all at once: cookie replies have a budget.
+        let initiations: Vec<_> =
+            batch.iter_mut().map(|stranger| stranger.initiation(world).unwrap()).collect();
+        for initiation in initiations {
+            assert_eq!(world.deliver(B, &initiation), Err(DropReason::CookieRequired));
+        }
+        for stranger in batch {
+            stranger.hear(world);
+        }
+        world.sent.clear();
+        world.run_for(ms(100));
+    }
+    world.run_for(ms(5400));
+    strangers
+        .iter_mut()
+        .map(|stranger| {
+            let proven = stranger.initiation(world).unwrap();
+            assert_ne!(proven.bytes[132..], [0; 16], "it has a mac2");
+            proven
+        })
+        .collect()
+}
+
+/// A world whose B is under load from its start.
+fn loaded_world() -> (World, Datagram) {
+    let mut world = World::pair();
+    let unknown = Initiator::stranger(&world, source(9)).initiation(&world).unwrap();
+    flood(&mut world, &unknown, 2 * FLOOD);
+    (world, unknown)
+}
+
+/// Keeps B under load at almost no cost.
+fn keep_loaded(world: &mut World, unknown: &Datagram) {
+    flood(world, unknown, 50);
+}
+
+#[test]
+fn one_proven_address_that_floods_gets_little_and_a_stranger_gets_in() {
+    let (mut world, unknown) = loaded_world();
+    let proven = proven_strangers(&mut world, std::iter::once(source(5))).remove(0);
+    keep_loaded(&mut world, &unknown);
+    let mut reasons = Vec::new();
+    let mut needed = None;
+    let spent = work(&mut world, |world| {
+        needed = initiations_needed(world, |world| reasons.extend(flood(world, &proven, 10)));
+    });
+    let elapsed = reasons.len() as f64 / 10_000.0;
+    let identified = count(&reasons, DropReason::UnknownPeer) as f64;
+    // Those that a quiet time has saved, and a few a second.
+    assert!(identified <= 1100.0 + 20.0 * elapsed, "{identified} X25519 in {elapsed} s");
+    assert!(spent.as_secs_f64() <= 0.1 * elapsed + 0.2, "{spent:?} in {elapsed} s");
+    assert!(needed.is_some_and(|initiations| initiations <= 3), "{needed:?}");
+}
+
+#[test]
+fn many_proven_networks_that_flood_leave_a_stranger_its_turn() {
+    for spread in [0, 16] {
+        let (mut world, unknown) = loaded_world();
+        // In one /48, and in 1,024.
+        let network = |number: u32| {
+            let bits = (0x2001_0db8_u128 << 96) + (u128::from(number) << (64 + spread)) + 1;
+            SocketAddr::from((Ipv6Addr::from_bits(bits), 1000))
+        };
+        let proven = proven_strangers(&mut world, (0..1024).map(network));
+        keep_loaded(&mut world, &unknown);
+        let (mut sent, mut identified) = (0, 0);
+        let mut needed = None;
+        let spent = work(&mut world, |world| {
+            needed = initiations_needed(world, |world| {
+                for _ in 0..20 {
+                    let reason = world.deliver(B, &proven[sent % proven.len()]).unwrap_err();
+                    identified += usize::from(reason == DropReason::UnknownPeer);
+                    sent += 1;
+                }
+            });
+        });
+        let elapsed = sent as f64 / 20_000.0;
+        assert!(spent.as_secs_f64() <= 0.1 * elapsed + 0.2, "{spent:?} in {elapsed} s, {identified} X25519");
+        assert!(needed.is_some_and(|initiations| initiations <= 3), "spread {spread}: {needed:?}");
+    }
+}
+
+#[test]
+fn sixty_thousand_addresses_without_cookies_leave_a_stranger_its_turn() {
+    let (mut world, unknown) = loaded_world();
+    let mut next = 0_u32;
+    let flood = |world: &mut World| {
+        for _ in 0..40 {
+            let address = IpAddr::from(Ipv4Addr::from_bits(0x0a00_0000 + next % 65_536));
+            next = next.wrapping_add(40_503);
+            let spoofed = Datagram { source: SocketAddr::new(address, 1), ..unknown.clone() };
+            assert_ne!(
+                world.deliver(B, &spoofed),
+                Err(DropReason::UnknownPeer),
+                "no X25519 without a cookie"
+            );
+        }
+    };
+    let mut needed = None;
+    let began = world.elapsed();
+    let spent = work(&mut world, |world| needed = initiations_needed(world, flood));
+    let elapsed = world.elapsed() - began;
+    assert!(spent <= elapsed / 10 + ms(110), "{spent:?} in {elapsed:?}");
+    assert!(needed.is_some_and(|initiations| initiations <= 3), "{needed:?}");
+}
+
+#[test]
+fn a_peer_is_answered_50_times_a_second_at_most() {
+    let mut world = World::of(2);
+    let key = PrivateKey::generate().unwrap();
+    world.insert(B, peer(key.public_key(), None, "10.9.9.9/32".to_owned()));
+    let mut answered = 0;
+    for number in 0..1000 {
+        // A peer that makes a fresh initiation each millisecond.
+        let address = SocketAddr::from(([198, 51, 100, 1], 1000 + number));
+        let fresh = Initiator::with_key(&world, address, key.clone()).initiation(&world).unwrap();
+        answered += usize::from(world.deliver(B, &fresh).is_ok());
+        world.run_for(ms(1));
+    }
+    assert!((45..=50).contains(&answered), "{answered}");
+}
+
+#[test]
+fn after_a_few_forged_responses_an_address_has_to_be_proved() {
+    let mut world = World::pair();
+    world.cut.insert((B, A));
+    world.send(A, B, 1).unwrap();
+    world.run_for(ms(100));
+    let response = world.last_sent(B, Kind::Response);
+    let mut forged = response.clone();
+    forged.bytes[50] ^= 1;
+    crate::forge::remake_mac1(&mut forged, &world.nodes[A].public_key());
+    let reasons: Vec<_> = (0..100).map(|_| world.deliver(A, &forged).unwrap_err()).collect();
+    assert_eq!(count(&reasons, DropReason::InvalidTag), 8);
+    assert_eq!(count(&reasons, DropReason::CookieRequired), 92);
+    assert_eq!(world.deliver(A, &response), Err(DropReason::CookieRequired));
+    // What answers for B has a cookie the next time, and no one has forged the new index yet.
+    world.cut.clear();
+    world.run_for(secs(6));
+    assert_eq!(world.nodes[B].numbers(), [1]);
+}
+
+/// A world whose B has peers that are nowhere, at 10.128.0.0 and further.
+fn world_with_absent_peers(count: u32, keepalive: Option<u16>) -> World {
+    let mut world = World::of(3);
+    world.introduce(A, B, Default::default());
+    world.introduce(B, A, Default::default());
+    world.introduce(B, crate::sim::C, Default::default());
+    world.introduce(crate::sim::C, B, Default::default());
+    for number in 0..count {
+        let [_, x, y, z] = number.to_be_bytes();
+        let mut key = [0; 32];
+        key[..4].copy_from_slice(&(number + 1).to_le_bytes());
+        let endpoint = SocketAddr::from(([203, x, y, z], 9));
+        let mut config = peer(
+            weft_tunnel::PublicKey::from_bytes(key),
+            Some(endpoint),
+            format!("10.{}.{y}.{z}/32", 128 + x),
+        );
+        config.persistent_keepalive = keepalive.and_then(std::num::NonZeroU16::new);
+        world.insert(B, config);
+    }
+    world
+}
+
+fn initiations_to(world: &World, is_wanted: impl Fn(SocketAddr) -> bool) -> Vec<Duration> {
+    let sent = world.sent.iter().filter(|sent| sent.from == B && sent.datagram.kind() == Kind::Initiation);
+    sent.filter(|sent| is_wanted(sent.datagram.destination)).map(|sent| sent.at).collect()
+}
+
+#[test]
+fn a_peer_that_scans_absent_peers_delays_no_other_and_loses_its_own_packets_first() {
+    const ABSENT: u32 = 5000;
+    let mut world = world_with_absent_peers(ABSENT, None);
+    let scan = |world: &mut World, numbers: std::ops::Range<u32>| {
+        for number in numbers {
+            let [_, x, y, z] = number.to_be_bytes();
+            let to = IpAddr::from([10, 128 + x, y, z]);
+            let packet = udp(inner_v4(crate::sim::C), to, &[7; 3000]);
+            let _ = world.give(B, packet, Offload::None);
+        }
+    };
+    let spent = work(&mut world, |world| {
+        for second in 0..5 {
+            for part in 0..1000 {
+                let from = second * 1000 + part;
+                scan(world, from..from + 1);
+                world.run_for(ms(1));
+            }
+        }
+    });
+    let sent = initiations_to(&world, |to| to.ip() != world.nodes[A].address.ip());
+    assert!(sent.len() > 1000, "{}", sent.len());
+    assert!(spent <= ms(500 + 110), "a tenth of 5 s, and what was saved: {spent:?}");
+    assert!(world.nodes[B].tunnel.handshake_load(world.now).initiations_waiting > 1000);
+
+    // A packet of this machine to a peer without a session: its handshake does not wait behind those.
+    world.sent.clear();
+    let before = world.elapsed();
+    world.send(B, A, 1).unwrap();
+    scan(&mut world, 0..ABSENT);
+    world.run_for(ms(200));
+    let to_a = world.nodes[A].address;
+    let first = initiations_to(&world, |to| to == to_a)[0];
+    assert!(first - before <= ms(5), "after {:?}", first - before);
+    assert_eq!(world.nodes[A].numbers(), [1], "and it has arrived");
+    assert_eq!(
+        world.nodes[B].stats().staged_segments as usize,
+        world.nodes[B].tunnel.peers().filter(|peer| peer.staged_bytes > 0).count()
+    );
+    assert!(world.nodes[B].dropped(DropReason::StagingFull) <= u64::from(ABSENT) + 1000);
+}
+
+#[test]
+fn a_start_with_many_keepalives_sends_them_within_the_budget() {
+    const ABSENT: u32 = 20_000;
+    let mut world = world_with_absent_peers(ABSENT, Some(25));
+    world.run_for(ms(100));
+    // What a turn does is bounded.
+    let now = world.now;
+    let mut control = ControlQueue::new(256);
+    let _ = world.nodes[B].tunnel.handle_timeout(now, &mut control);
+    assert!(control.len() <= 2, "{} initiations in one call", control.len());
+    world.sent.clear();
+    let spent = work(&mut world, |world| world.run_for(secs(10)));
+    assert!(spent <= ms(1010 + 110), "{spent:?}");
+    assert!(initiations_to(&world, |_| true).len() > 2000);
+    // Local traffic goes first all the same.
+    let before = world.elapsed();
+    world.send(B, A, 1).unwrap();
+    world.run_for(ms(300));
+    let to_a = world.nodes[A].address;
+    let first = initiations_to(&world, |to| to == to_a)[0];
+    assert!(first - before <= ms(5), "after {:?}", first - before);
+    assert_eq!(world.nodes[A].numbers(), [1]);
 }
 
 #[test]
@@ -195,7 +511,7 @@ fn a_wrong_mac1_is_no_load() {
     let (mut world, initiation) = pair_and_old_initiation();
     let mut wrong = initiation.clone();
     wrong.bytes[120] ^= 1;
-    let reasons = flood(&mut world, &wrong, 10 * UNPROVEN_PER_SECOND);
+    let reasons = flood(&mut world, &wrong, FLOOD);
     assert!(reasons.iter().all(|reason| *reason == DropReason::InvalidMac));
     assert_eq!(flood(&mut world, &initiation, 20), [DropReason::ReplayedHandshake; 20]);
     assert_eq!(world.nodes[B].stats().cookies_sent, 0);

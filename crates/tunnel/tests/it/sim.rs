@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use mock_instant::MockClock;
 use weft_tunnel::{
-    ControlQueue, DropReason, Ecn, Event, Offload, Outbound, PacketMut, PeerBuilder, PeerConfig, PeerId,
-    PeerSnapshot, PlainSlab, PresharedKey, PrivateKey, Progress, PublicKey, RecvMeta, TAILROOM, Transmit,
-    TransmitQueue, Tunnel, TunnelConfig, TunnelStats, ip,
+    ControlQueue, DropReason, Ecn, Event, Offload, Outbound, PacketMut, PeerConfig, PeerId, PeerSnapshot,
+    PlainSlab, PresharedKey, PrivateKey, Progress, PublicKey, RecvMeta, TAILROOM, Transmit, TransmitQueue,
+    Tunnel, TunnelConfig, TunnelStats, ip,
 };
 
 pub(crate) const A: usize = 0;
@@ -93,7 +93,7 @@ pub(crate) struct Sent {
 /// A tunnel and what stands around it.
 pub(crate) struct Node {
     pub(crate) tunnel: Tunnel,
-    pub(crate) builder: PeerBuilder,
+    pub(crate) public_key: PublicKey,
     /// What the routing table of the node chooses as its source.
     pub(crate) address: SocketAddr,
     pub(crate) aliases: Vec<SocketAddr>,
@@ -110,7 +110,7 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) fn public_key(&self) -> PublicKey {
-        self.builder.public_key()
+        self.public_key
     }
 
     /// The numbers of the packets that came out, in order.
@@ -166,8 +166,8 @@ impl World {
         let nodes = (0..nodes).map(|node| {
             let key = PrivateKey::generate().unwrap();
             Node {
-                tunnel: Tunnel::new(key.clone(), config),
-                builder: PeerBuilder::new(&key),
+                public_key: key.public_key(),
+                tunnel: Tunnel::new(key, config),
                 address: SocketAddr::from(([192, 0, 2, node as u8 + 1], 51820)),
                 aliases: Vec::new(),
                 control: ControlQueue::new(64),
@@ -244,9 +244,7 @@ impl World {
 
     pub(crate) fn insert(&mut self, node: usize, config: PeerConfig) {
         let now = self.now;
-        let node = &mut self.nodes[node];
-        let new = node.builder.build(config);
-        node.tunnel.insert_peer(new, now).map_err(|(error, _)| error).unwrap();
+        self.nodes[node].tunnel.insert_peer(config, now).unwrap();
     }
 
     /// Time since the world began.
@@ -304,8 +302,9 @@ impl World {
         let node = &mut self.nodes[to];
         node.plain.clear();
         let before = node.tunnel.drops().clone();
-        let result =
-            node.tunnel.handle_datagram(&meta, &datagram.bytes, now, &mut node.plain, &mut node.control);
+        let mut bytes = datagram.bytes.clone();
+        let result = node.tunnel.handle_datagram(&meta, &mut bytes, now, &mut node.plain, &mut node.control);
+        assert_eq!(bytes, datagram.bytes, "it is as it was");
         if let Err(reason) = result {
             let after = node.tunnel.drops();
             assert_eq!(after.get(reason), before.get(reason) + 1, "{reason:?} is counted once");

@@ -1,0 +1,341 @@
+//! How much time of the packet thread handshakes may take: a tenth, and what a quiet time has saved.
+//!
+//! Work is counted in nominal time: the number of X25519 operations that it takes, times what one takes on this machine.
+//! No clock is read for it, and a simulation counts the same.
+
+use std::time::{Duration, Instant};
+
+/// The part of the thread that handshakes may take.
+const SHARE: u64 = 10;
+/// What one X25519 takes where nothing else is said.
+pub(crate) const X25519: Duration = Duration::from_micros(100);
+/// At and below so much of [`HandshakeBudget::answers`] in nanoseconds there is load: senders have to prove their
+/// address. A second's worth.
+const RESERVE: u64 = 1_000_000_000 / SHARE;
+/// Peers that may begin at once without a cookie after a quiet time: two handshakes for each, since both ends of a peer
+/// may begin, and at most so many.
+const MIN_BURST: u64 = 200;
+const MAX_BURST: u64 = 2000;
+/// Initiations of ours that a quiet time saves up.
+const MAX_INITIATIONS: u64 = 500;
+/// Messages whose mac1 may be checked at once.
+const MAX_CHECKS: u64 = 20_000;
+/// So long after the last message that was refused there is no load any more, as in WireGuard for Linux.
+const LOAD_LASTS: Duration = Duration::from_secs(1);
+/// What messages that arrive may take of a turn, but for the last of them.
+const TURN: Duration = Duration::from_millis(1);
+/// When to ask again after a budget was found empty.
+const PATIENCE: Duration = Duration::from_millis(1);
+
+/// Work on handshakes, by what it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// Receive a handshake message and check its mac1.
+    Check,
+    /// Answer with a cookie reply, system call included.
+    CookieReply,
+    /// Find out which key an initiation is from: an X25519.
+    Identify,
+    /// Answer an initiation of a peer: four X25519.
+    Answer,
+    /// Take the response to an initiation of ours: two X25519.
+    Conclude,
+    /// Make boringtun's state of a peer: an X25519.
+    Build,
+    /// Send an initiation: two X25519, and a system call.
+    Initiate,
+}
+
+impl Work {
+    /// In hundredths of an X25519. Those without one were measured beside it.
+    const fn hundredths(self) -> u64 {
+        match self {
+            Self::Check => 1,
+            Self::CookieReply => 12,
+            Self::Identify | Self::Build => 100,
+            Self::Answer => 400,
+            Self::Conclude => 200,
+            Self::Initiate => 210,
+        }
+    }
+}
+
+/// How much a request is worth, when there is not enough for all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// From the address of a peer, which it proved.
+    Known,
+    /// From another address, which it proved.
+    Proven,
+    /// From an address that anything may pretend to have.
+    Unproven,
+}
+
+/// Three budgets that grow together by a tenth of the time, each lending the others what it has no room for: checks are
+/// cheap and many, answers and initiations must not starve each other.
+#[derive(Debug)]
+pub(crate) struct HandshakeBudget {
+    x25519_nanos: u64,
+    grown_at: Option<Instant>,
+    /// Nanoseconds that were taken and have not grown back.
+    checks: u64,
+    answers: u64,
+    initiations: u64,
+    loaded: Option<Load>,
+    spent_nanos: u64,
+    /// What of it was in the present turn.
+    turn_nanos: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Load {
+    since: Instant,
+    last: Instant,
+}
+
+impl HandshakeBudget {
+    pub(crate) fn new() -> Self {
+        Self {
+            x25519_nanos: X25519.as_nanos() as u64,
+            grown_at: None,
+            checks: 0,
+            answers: 0,
+            initiations: 0,
+            loaded: None,
+            spent_nanos: 0,
+            turn_nanos: 0,
+        }
+    }
+
+    /// What one X25519 takes on this machine.
+    pub(crate) fn calibrate(&mut self, x25519: Duration) {
+        self.x25519_nanos = u64::try_from(x25519.as_nanos()).unwrap_or(u64::MAX).clamp(10_000, 10_000_000);
+    }
+
+    fn cost(&self, work: Work) -> u64 {
+        self.x25519_nanos * work.hundredths() / 100
+    }
+
+    /// Lets the budgets grow. `now` never goes back.
+    pub(crate) fn grow(&mut self, now: Instant) {
+        let Some(before) = self.grown_at.replace(now).filter(|before| *before != now) else { return };
+        let grown = u64::try_from(now.duration_since(before).as_nanos()).unwrap_or(u64::MAX) / SHARE;
+        self.turn_nanos = 0;
+        let half = grown / 2;
+        let rest = grown - half + give(&mut self.checks, half);
+        let surplus = give(&mut self.initiations, rest / 2);
+        let surplus = give(&mut self.answers, rest - rest / 2 + surplus);
+        give(&mut self.initiations, surplus);
+    }
+
+    /// What `answers` holds when it is full, in nanoseconds.
+    fn answers_size(&self, peers: usize) -> u64 {
+        let handshakes = (2 * peers as u64).clamp(MIN_BURST, MAX_BURST);
+        RESERVE + handshakes * (self.cost(Work::Identify) + self.cost(Work::Answer))
+    }
+
+    fn answers_left(&self, peers: usize) -> u64 {
+        self.answers_size(peers).saturating_sub(self.answers)
+    }
+
+    /// Whether one message more may be received and its mac1 checked.
+    pub(crate) fn has_check(&self) -> bool {
+        self.checks + self.cost(Work::Check) <= MAX_CHECKS * self.cost(Work::Check)
+    }
+
+    /// Whether the present turn has time for handshakes.
+    pub(crate) fn has_turn(&self) -> bool {
+        self.turn_nanos < TURN.as_nanos() as u64
+    }
+
+    /// Whether senders have to prove their address now.
+    pub(crate) fn is_under_load(&mut self, peers: usize, now: Instant) -> bool {
+        if self.answers_left(peers) <= RESERVE {
+            self.note_load(now);
+        } else {
+            self.loaded = self.loaded.filter(|load| now.duration_since(load.last) < LOAD_LASTS);
+        }
+        self.loaded.is_some()
+    }
+
+    /// A message was refused for lack of budget.
+    pub(crate) fn note_load(&mut self, now: Instant) {
+        self.loaded.get_or_insert(Load { since: now, last: now }).last = now;
+    }
+
+    /// Since when there is load, without a break of a second.
+    pub(crate) fn loaded_since(&self, now: Instant) -> Option<Instant> {
+        self.loaded.filter(|load| now.duration_since(load.last) < LOAD_LASTS).map(|load| load.since)
+    }
+
+    /// Whether there is enough for a request under load: the more its source has asked lately (`requests`), the fuller the
+    /// budget has to be, so that sources that ask seldom go first.
+    pub(crate) fn admits(&self, standing: Standing, requests: u16, peers: usize) -> bool {
+        /// Steps of the reserve.
+        const STEPS: u64 = 32;
+        let requests = u64::from(requests);
+        let step = match standing {
+            Standing::Known => requests.saturating_sub(8),
+            Standing::Proven => 1 + requests,
+            // What is known of its source may be somebody else's doing.
+            Standing::Unproven => 3 + requests,
+        };
+        self.answers_left(peers) > step.min(STEPS - 1) * (RESERVE / STEPS)
+    }
+
+    /// Whether an initiation may be sent.
+    pub(crate) fn has_initiation(&self) -> bool {
+        self.initiations < MAX_INITIATIONS * self.cost(Work::Initiate)
+    }
+
+    /// When to ask for an initiation again.
+    pub(crate) fn next_initiation(&self) -> Option<Instant> {
+        self.grown_at.map(|at| if self.has_initiation() { at } else { at + PATIENCE })
+    }
+
+    /// Counts work that is done now. What is more than there was is paid back first.
+    pub(crate) fn spend(&mut self, work: Work) {
+        let cost = self.cost(work);
+        self.spent_nanos += cost;
+        self.turn_nanos += cost;
+        let taken = match work {
+            Work::Check => &mut self.checks,
+            Work::Initiate => &mut self.initiations,
+            _ => &mut self.answers,
+        };
+        *taken += cost;
+    }
+
+    /// Nominal time of all work so far.
+    pub(crate) fn spent(&self) -> Duration {
+        Duration::from_nanos(self.spent_nanos)
+    }
+}
+
+/// Gives back to `taken`, and says how much was too much.
+fn give(taken: &mut u64, nanos: u64) -> u64 {
+    let given = nanos.min(*taken);
+    *taken -= given;
+    nanos - given
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn secs(from: Instant, millis: u64) -> Instant {
+        from + Duration::from_millis(millis)
+    }
+
+    /// Asks for as much as there is for ten seconds, and gives what each kind of work got.
+    fn saturate(mut wants: impl FnMut(&mut HandshakeBudget)) -> HandshakeBudget {
+        let (mut budget, start) = (HandshakeBudget::new(), Instant::now());
+        budget.grow(start);
+        // What a quiet time has saved is gone.
+        budget.answers = budget.answers_size(1);
+        budget.initiations = MAX_INITIATIONS * budget.cost(Work::Initiate);
+        budget.checks = MAX_CHECKS * budget.cost(Work::Check);
+        for millis in 1..=10_000 {
+            budget.grow(secs(start, millis));
+            wants(&mut budget);
+        }
+        budget
+    }
+
+    #[test]
+    fn all_work_together_takes_a_tenth_of_the_time() {
+        let budget = saturate(|budget| {
+            while budget.has_check() {
+                budget.spend(Work::Check);
+            }
+            while budget.admits(Standing::Known, 0, 1) {
+                budget.spend(Work::Identify);
+            }
+            while budget.has_initiation() {
+                budget.spend(Work::Initiate);
+            }
+        });
+        let share = budget.spent().as_secs_f64() / 10.0;
+        assert!((0.099..=0.101).contains(&share), "{share}");
+    }
+
+    #[test]
+    fn what_one_kind_of_work_leaves_the_others_have() {
+        for work in [Work::Identify, Work::Initiate] {
+            let budget = saturate(|budget| {
+                loop {
+                    let has = match work {
+                        Work::Initiate => budget.has_initiation(),
+                        _ => budget.admits(Standing::Known, 0, 1),
+                    };
+                    if !has {
+                        break;
+                    }
+                    budget.spend(work);
+                }
+            });
+            // The others were empty and filled up meanwhile.
+            let share = budget.spent().as_secs_f64() / 10.0;
+            assert!((0.06..=0.101).contains(&share), "{work:?}: {share}");
+        }
+    }
+
+    #[test]
+    fn checks_leave_half_for_the_rest() {
+        let mut answers = 0;
+        saturate(|budget| {
+            while budget.has_check() {
+                budget.spend(Work::Check);
+            }
+            while budget.admits(Standing::Unproven, 0, 1) {
+                budget.spend(Work::CookieReply);
+                answers += 1;
+            }
+        });
+        // A quarter of the tenth, and what initiations leave: at 12 us.
+        assert!((20_000..45_000).contains(&answers), "{answers} cookie replies in 10 s");
+    }
+
+    #[test]
+    fn the_more_a_source_asks_the_later_it_is_served() {
+        let mut budget = HandshakeBudget::new();
+        budget.answers = budget.answers_size(1);
+        let empty = budget.answers;
+        let least = |budget: &mut HandshakeBudget, standing, requests| {
+            (0..=32).find(|step| {
+                budget.answers = empty - step * RESERVE / 32 - 1;
+                budget.admits(standing, requests, 1)
+            })
+        };
+        let order = [
+            least(&mut budget, Standing::Known, 8),
+            least(&mut budget, Standing::Proven, 1),
+            least(&mut budget, Standing::Unproven, 1),
+            least(&mut budget, Standing::Proven, 12),
+            least(&mut budget, Standing::Unproven, 12),
+        ];
+        assert!(order.is_sorted() && order.iter().all(Option::is_some), "{order:?}");
+        assert!(least(&mut budget, Standing::Unproven, u16::MAX).is_some(), "nothing is refused for ever");
+    }
+
+    #[test]
+    fn load_ends_a_second_after_the_last_refusal() {
+        let (mut budget, start) = (HandshakeBudget::new(), Instant::now());
+        budget.grow(start);
+        assert!(!budget.is_under_load(1, start));
+        budget.answers = budget.answers_size(1);
+        assert!(budget.is_under_load(1, start));
+        budget.grow(secs(start, 3000));
+        assert_eq!(budget.loaded_since(secs(start, 999)), Some(start));
+        assert!(!budget.is_under_load(1, secs(start, 3000)));
+        assert_eq!(budget.loaded_since(secs(start, 3000)), None);
+    }
+
+    #[test]
+    fn a_slow_machine_does_less() {
+        let mut budget = HandshakeBudget::new();
+        let fast = budget.cost(Work::Answer);
+        budget.calibrate(Duration::from_micros(500));
+        assert_eq!(budget.cost(Work::Answer), 5 * fast);
+    }
+}

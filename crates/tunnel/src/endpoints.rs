@@ -1,0 +1,73 @@
+//! Where the peers are, by address: what the sockets and the gate know senders by.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+
+use crate::peer::{Endpoint, PeerId};
+use crate::tunnel::Tunnel;
+
+/// How many peers are at each address, and at each address and port.
+#[derive(Debug, Default)]
+pub(crate) struct Endpoints {
+    addresses: HashMap<IpAddr, u32>,
+    sockets: HashMap<SocketAddr, u32>,
+}
+
+impl Endpoints {
+    /// Whether a peer is at this address.
+    pub(crate) fn has_address(&self, address: IpAddr) -> bool {
+        self.addresses.contains_key(&address)
+    }
+
+    fn add(&mut self, endpoint: SocketAddr) {
+        *self.addresses.entry(endpoint.ip()).or_default() += 1;
+        *self.sockets.entry(endpoint).or_default() += 1;
+    }
+
+    fn remove(&mut self, endpoint: SocketAddr) {
+        take(&mut self.addresses, endpoint.ip());
+        take(&mut self.sockets, endpoint);
+    }
+}
+
+fn take<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, u32>, key: K) {
+    if let std::collections::hash_map::Entry::Occupied(mut entry) = counts.entry(key) {
+        *entry.get_mut() -= 1;
+        if *entry.get() == 0 {
+            entry.remove();
+        }
+    }
+}
+
+impl Tunnel {
+    /// Whether a peer is at `address`: an authenticated message came from there last, or the configuration says so.
+    pub fn has_endpoint(&self, address: SocketAddr) -> bool {
+        self.endpoints.sockets.contains_key(&address)
+    }
+
+    /// Puts a peer somewhere else, or nowhere.
+    pub(crate) fn set_peer_endpoint(&mut self, id: PeerId, endpoint: Option<Endpoint>) {
+        let Some(peer) = self.peers.get_mut(id.place()).and_then(Option::as_deref_mut) else { return };
+        let before = std::mem::replace(&mut peer.endpoint, endpoint).map(|endpoint| endpoint.address);
+        let after = endpoint.map(|endpoint| endpoint.address);
+        if before != after {
+            if let Some(before) = before {
+                self.endpoints.remove(before);
+            }
+            if let Some(after) = after {
+                self.endpoints.add(after);
+            }
+        }
+    }
+
+    /// Every receiver index, all 32 bits, that a data message, a handshake response or a cookie reply may carry now, in no
+    /// particular order.
+    pub fn receiver_indices(&self) -> impl Iterator<Item = u32> + '_ {
+        self.by_index.iter()
+    }
+
+    /// Changes whenever [`Self::receiver_indices`] does.
+    pub fn receiver_indices_version(&self) -> u64 {
+        self.by_index.version()
+    }
+}

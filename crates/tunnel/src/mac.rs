@@ -1,0 +1,71 @@
+//! The BLAKE2s hashes of handshake messages (whitepaper, sections 5.4.4 and 5.4.7).
+
+use blake2::digest::consts::U16;
+use blake2::digest::{Digest as _, KeyInit, Mac as _};
+use blake2::{Blake2s256, Blake2sMac};
+
+use crate::key::PublicKey;
+
+/// Bytes of mac1, of mac2 and of a cookie.
+pub(crate) const MAC_LEN: usize = 16;
+
+/// A mac or a cookie.
+pub(crate) type Mac = [u8; MAC_LEN];
+
+/// What mac1 of a message to `receiver` is keyed with.
+pub(crate) fn mac1_key(receiver: &PublicKey) -> [u8; 32] {
+    hash(b"mac1----", receiver)
+}
+
+/// What a cookie from `responder` is encrypted with on its way.
+pub(crate) fn cookie_key(responder: &PublicKey) -> [u8; 32] {
+    hash(b"cookie--", responder)
+}
+
+fn hash(label: &[u8; 8], key: &PublicKey) -> [u8; 32] {
+    Blake2s256::new().chain_update(label).chain_update(key.as_bytes()).finalize().into()
+}
+
+fn keyed(key: &[u8], message: &[u8]) -> Blake2sMac<U16> {
+    let mac = <Blake2sMac<U16> as KeyInit>::new_from_slice(key);
+    // Only a key of more than 32 bytes is refused.
+    mac.unwrap_or_else(|_| unreachable!("keys have 16 or 32 bytes")).chain_update(message)
+}
+
+/// The mac of `message` under a key of 16 or 32 bytes.
+pub(crate) fn mac(key: &[u8], message: &[u8]) -> Mac {
+    keyed(key, message).finalize().into_bytes().into()
+}
+
+/// Whether `tag` is the mac of `message`, in constant time.
+pub(crate) fn is_mac(key: &[u8], message: &[u8], tag: &[u8]) -> bool {
+    keyed(key, message).verify_slice(tag).is_ok()
+}
+
+/// A handshake initiation or response as its macs cover it: everything before mac1, mac1, everything before mac2, mac2.
+/// `None` if it is too short to have any.
+pub(crate) struct Macs<'a> {
+    pub(crate) before_mac1: &'a [u8],
+    pub(crate) mac1: &'a [u8],
+    pub(crate) before_mac2: &'a [u8],
+    pub(crate) mac2: &'a [u8],
+}
+
+impl<'a> Macs<'a> {
+    pub(crate) fn of(message: &'a [u8]) -> Option<Self> {
+        let at = message.len().checked_sub(2 * MAC_LEN)?;
+        let (before_mac2, mac2) = message.split_at(at + MAC_LEN);
+        let (before_mac1, mac1) = before_mac2.split_at(at);
+        Some(Self { before_mac1, mac1, before_mac2, mac2 })
+    }
+}
+
+/// Writes mac1, and mac2 if there is a cookie, into a handshake message to `receiver`, and gives mac1.
+pub(crate) fn stamp(message: &mut [u8], receiver: &PublicKey, cookie: Option<&Mac>) -> Option<Mac> {
+    let at = message.len().checked_sub(2 * MAC_LEN)?;
+    let mac1 = mac(&mac1_key(receiver), &message[..at]);
+    message[at..at + MAC_LEN].copy_from_slice(&mac1);
+    let mac2 = cookie.map_or([0; MAC_LEN], |cookie| mac(cookie, &message[..at + MAC_LEN]));
+    message[at + MAC_LEN..].copy_from_slice(&mac2);
+    Some(mac1)
+}
