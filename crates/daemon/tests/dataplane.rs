@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -18,8 +18,8 @@ use weft::dataplane::{Command, EventLoop, Snapshot};
 use weft::udp::{BindError, RecvBuffers, SendError, Sent, Udp, UdpStats};
 use weft_tun::memory::{self, Limits, MemoryPeer};
 use weft_tunnel::{
-    Change, DropReason, Ecn, Offload, PeerBuilder, PeerConfig, PrivateKey, PublicKey, RecvMeta, Transmit,
-    Tunnel, TunnelConfig,
+    Change, DropReason, Ecn, Offload, PeerConfig, PrivateKey, PublicKey, RecvMeta, Transmit, Tunnel,
+    TunnelConfig,
 };
 
 /// A network that delivers at once, whose sockets can be told to take nothing.
@@ -155,16 +155,15 @@ fn with_nodes<F: Future<Output = ()> + 'static>(
                 let (tun, kernel) = memory::pair(limits);
                 let config = TunnelConfig { mtu: 1420, staging_bytes: 1 << 20 };
                 let key = keys[usize::from(node)].clone();
-                let builder = PeerBuilder::new(&key);
                 let mut tunnel = Tunnel::new(key, config);
                 for peer in (0..count).filter(|peer| *peer != node) {
-                    let peer = builder.build(PeerConfig {
+                    let peer = PeerConfig {
                         public_key: public[usize::from(peer)],
                         preshared_key: None,
                         endpoint: Some(address(peer)),
                         allowed_ips: vec![format!("10.0.0.{peer}/32").parse().unwrap()],
                         persistent_keepalive: None,
-                    });
+                    };
                     assert!(tunnel.insert_peer(peer, Instant::now()).is_ok());
                 }
                 let (commands, queue) = async_mpsc::channel(8);
@@ -321,8 +320,6 @@ fn packets_that_were_read_together_are_sent_with_one_call() {
 
 /// Peers, each with two prefixes; with an endpoint they are to be kept in reach.
 fn many_peers(count: u32, endpoint: Option<SocketAddr>) -> Vec<Change> {
-    let builder = PeerBuilder::new(&PrivateKey::generate().unwrap());
-    let mut indices = HashSet::new();
     (0..count)
         .map(|n| {
             let mut key = [9; 32];
@@ -338,9 +335,7 @@ fn many_peers(count: u32, endpoint: Option<SocketAddr>) -> Vec<Change> {
                 ],
                 persistent_keepalive: endpoint.and(NonZero::new(25)),
             };
-            let peer = std::iter::repeat_with(|| builder.build(config.clone()))
-                .find(|peer| indices.insert(peer.index()));
-            Change::AddPeer(Box::new(peer.unwrap()))
+            Change::AddPeer(Box::new(config))
         })
         .collect()
 }
@@ -364,7 +359,7 @@ fn ten_thousand_peers_come_are_counted_and_go_in_slices_between_which_packets_pa
         shake_hands(&nodes, 0, 1).await;
         let changes = many_peers(PEERS, None);
         let keys = changes.iter().filter_map(|change| match change {
-            Change::AddPeer(peer) => Some(peer.public_key()),
+            Change::AddPeer(peer) => Some(peer.public_key),
             _ => None,
         });
         let gone: Vec<Change> = keys.map(Change::RemovePeer).collect();

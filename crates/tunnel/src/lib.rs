@@ -46,7 +46,7 @@ pub use config::PeerConfig;
 pub use drop_reason::{DropCounters, DropReason};
 pub use event::Event;
 pub use inspect::each_segment;
-pub use key::{InvalidKey, PresharedKey, PrivateKey, PublicKey};
+pub use key::{InvalidKey, PresharedKey, PrivateKey, PublicKey, exercise_x25519};
 pub use limits::{PeerLimits, Rate};
 pub use offload::Offload;
 pub use outbound::Outbound;

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use weft_tunnel::bench::SessionPair;
 use weft_tunnel::{
-    ControlQueue, Ecn, Offload, PeerBuilder, PeerConfig, PlainSlab, PrivateKey, PublicKey, RecvMeta,
-    TransmitQueue, Tunnel, TunnelConfig,
+    ControlQueue, Ecn, Offload, PeerConfig, PlainSlab, PrivateKey, PublicKey, RecvMeta, TransmitQueue,
+    Tunnel, TunnelConfig,
 };
 
 use super::packets::{MSS, MTU, Outbound, SEGMENTS, tcp, udp};
@@ -31,15 +31,14 @@ impl End {
             allowed_ips: vec![ipnet::Ipv4Net::new_assert([10, 0, 0, other].into(), 32).into()],
             persistent_keepalive: None,
         };
-        let peer = PeerBuilder::new(&key).build(config);
         let mut tunnel = Tunnel::new(key, TunnelConfig { mtu: MTU as u16, staging_bytes: 1 << 20 });
-        assert!(tunnel.insert_peer(peer, now).is_ok(), "the only peer finds a place");
+        assert!(tunnel.insert_peer(config, now).is_ok(), "the only peer finds a place");
         Self { tunnel, address: address(own), control: ControlQueue::new(16), plain: PlainSlab::new(1 << 18) }
     }
 
-    fn receive(&mut self, source: SocketAddr, datagrams: &[u8], stride: usize, now: Instant) -> usize {
+    fn receive(&mut self, source: SocketAddr, datagrams: &mut [u8], stride: usize, now: Instant) -> usize {
         let meta = RecvMeta { source, local: None, ecn: Ecn::NotEct, len: datagrams.len(), stride };
-        let results = datagrams.chunks(stride).map(|datagram| {
+        let results = datagrams.chunks_mut(stride).map(|datagram| {
             self.tunnel.handle_datagram(&meta, datagram, now, &mut self.plain, &mut self.control)
         });
         results.filter(|result| matches!(result, Ok(Some(_)))).count()
@@ -52,6 +51,8 @@ struct Pair {
     packet: Outbound,
     times: usize,
     queue: TransmitQueue,
+    /// What has arrived at the other end: each buffer with the bytes of its datagrams.
+    received: Vec<(Vec<u8>, usize)>,
     now: Instant,
 }
 
@@ -62,17 +63,19 @@ impl Pair {
         let [a, b] = [[1; 32], [2; 32]].map(PrivateKey::from_bytes);
         let public = [a.public_key(), b.public_key()];
         let ends = [End::new(a, public[1], 1, 2, now), End::new(b, public[0], 2, 1, now)];
-        let mut pair = Self { ends, packet, times, queue: TransmitQueue::new(8), now };
+        let mut pair = Self { ends, packet, times, queue: TransmitQueue::new(8), received: Vec::new(), now };
         pair.seal();
         let _ = pair.ends[0].tunnel.handle_timeout(now, &mut pair.ends[0].control);
         for from in [0, 1, 0] {
             let address = pair.ends[from].address;
             while let Some(message) = pair.ends[from].control.pop() {
-                let contents = message.transmit().contents;
-                pair.ends[1 - from].receive(address, contents, contents.len(), now);
+                let mut contents = message.transmit().contents.to_vec();
+                let len = contents.len();
+                pair.ends[1 - from].receive(address, &mut contents, len, now);
             }
         }
         let _ = pair.ends[0].tunnel.flush_staged(now, &mut pair.queue);
+        pair.carry();
         assert!(pair.open() > 0, "no packet came through the tunnel");
         pair
     }
@@ -92,15 +95,19 @@ impl Pair {
         }
     }
 
-    fn open(&mut self) -> usize {
-        let source = self.ends[0].address;
-        let mut opened = 0;
+    /// Takes what was sealed to the other end.
+    fn carry(&mut self) {
+        self.received.clear();
         while let Some(batch) = self.queue.pop() {
             let transmit = batch.unsent();
-            opened += self.ends[1].receive(source, transmit.contents, transmit.segment_size, self.now);
+            self.received.push((transmit.contents.to_vec(), transmit.segment_size));
             self.queue.recycle(batch);
         }
-        opened
+    }
+
+    fn open(&mut self) -> usize {
+        let Self { ends: [from, to], received, now, .. } = self;
+        received.iter_mut().map(|(bytes, stride)| to.receive(from.address, bytes, *stride, *now)).sum()
     }
 }
 
@@ -122,6 +129,7 @@ impl Work for Open {
     fn prepare(&mut self) {
         self.0.restore();
         self.0.seal();
+        self.0.carry();
     }
 
     fn run(&mut self) {

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use weft_tunnel::{
-    ControlQueue, Ecn, Offload, Outbound, PacketMut, PeerBuilder, PeerConfig, PlainSlab, PrivateKey,
-    PublicKey, RecvMeta, TAILROOM, TransmitQueue, Tunnel, TunnelConfig,
+    ControlQueue, Ecn, Offload, Outbound, PacketMut, PeerConfig, PlainSlab, PrivateKey, PublicKey, RecvMeta,
+    TAILROOM, TransmitQueue, Tunnel, TunnelConfig,
 };
 
 use super::packet::{self, Flow, Stamp};
@@ -65,9 +65,8 @@ impl Client {
             allowed_ips: vec![format!("10.0.0.0/{INNER_PREFIX}").parse()?],
             persistent_keepalive: None,
         };
-        let peer = PeerBuilder::new(key).build(config);
         let mut tunnel = Tunnel::new(key.clone(), TunnelConfig { mtu: MTU, staging_bytes: STAGING_BYTES });
-        ensure!(tunnel.insert_peer(peer, Instant::now()).is_ok(), "a tunnel does not take its only peer");
+        ensure!(tunnel.insert_peer(config, Instant::now()).is_ok(), "a tunnel does not take its only peer");
         Ok(Self { tunnel, socket, inner: roster::inner(number) })
     }
 
@@ -137,7 +136,7 @@ impl Client {
                 len,
                 stride,
             };
-            for datagram in bench.received[..len].chunks(stride) {
+            for datagram in bench.received[..len].chunks_mut(stride) {
                 bench.plain.clear();
                 let opened =
                     self.tunnel.handle_datagram(&meta, datagram, now, &mut bench.plain, &mut bench.control);

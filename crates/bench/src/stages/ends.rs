@@ -15,8 +15,8 @@ use weft::lab::link::{self, LinkOptions};
 use weft::udp::{UdpConfig, UdpSockets};
 use weft_tun::{Device, TunConfig};
 use weft_tunnel::{
-    ControlQueue, Ecn, Offload, PacketMut, PeerBuilder, PeerConfig, PlainSlab, PrivateKey, PublicKey,
-    RecvMeta, TAILROOM, TransmitQueue, Tunnel, TunnelConfig,
+    ControlQueue, Ecn, Offload, PacketMut, PeerConfig, PlainSlab, PrivateKey, PublicKey, RecvMeta, TAILROOM,
+    TransmitQueue, Tunnel, TunnelConfig,
 };
 
 use crate::topology;
@@ -121,9 +121,8 @@ impl End {
             allowed_ips: vec![IpNet::from(place.other().inner())],
             persistent_keepalive: None,
         };
-        let peer = PeerBuilder::new(&key).build(config);
         let mut tunnel = Tunnel::new(key, TunnelConfig { mtu: MTU, staging_bytes: 1 << 20 });
-        ensure!(tunnel.insert_peer(peer, Instant::now()).is_ok(), "the tunnel does not take its only peer");
+        ensure!(tunnel.insert_peer(config, Instant::now()).is_ok(), "the tunnel does not take its only peer");
         Ok(Self { namespace, device, udp, tunnel, control: ControlQueue::new(16) })
     }
 }
@@ -156,10 +155,10 @@ pub(super) fn shake_hands(near: &mut End, far: &mut End) -> Result<Instant> {
     let mut plain = PlainSlab::new(1 << 16);
     let mut carry = |from: &mut End, source: Place, to: &mut End| {
         while let Some(message) = from.control.pop() {
-            let contents = message.transmit().contents;
+            let mut contents = message.transmit().contents.to_vec();
             let (source, len) = (source.endpoint(), contents.len());
             let meta = RecvMeta { source, local: None, ecn: Ecn::NotEct, len, stride: len };
-            let _ = to.tunnel.handle_datagram(&meta, contents, now, &mut plain, &mut to.control);
+            let _ = to.tunnel.handle_datagram(&meta, &mut contents, now, &mut plain, &mut to.control);
         }
     };
     carry(near, Place::Near, far);

@@ -146,8 +146,8 @@ impl End {
                 Poll::Ready(result) => result?,
                 Poll::Pending => return Ok(false),
             };
-            while let Some(received) = self.buffers.next() {
-                let mut rest = received.whole();
+            while let Some(mut received) = self.buffers.next() {
+                let mut rest = &*received.whole();
                 // The kernel may join what was sent apart.
                 while let Some(header) = IpHeader::parse(rest) {
                     let (packet, behind) = rest.split_at(header.total_len);

@@ -269,10 +269,11 @@ impl Pipeline {
         staged.clear();
         let mut datagrams = 0;
         while far.device.plain_slab().room() >= MAX_PACKET {
-            let Some(received) = buffers.next() else { break };
-            for datagram in received.whole().chunks(received.meta.stride) {
+            let Some(mut received) = buffers.next() else { break };
+            let meta = received.meta;
+            for datagram in received.whole().chunks_mut(meta.stride) {
                 let (slab, control) = (far.device.plain_slab(), &mut far.control);
-                match far.tunnel.handle_datagram(&received.meta, datagram, *now, slab, control) {
+                match far.tunnel.handle_datagram(&meta, datagram, *now, slab, control) {
                     Ok(Some(packet)) => {
                         far.device.send(packet)?;
                         staged.push(packet);

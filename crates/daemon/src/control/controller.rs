@@ -71,7 +71,7 @@ impl Controller {
 
     /// The wall clock was set forward: handshakes have its time from now on.
     pub fn clock_set_forward(&self) -> Result<(), ControlError> {
-        let mut inner = self.lock();
+        let inner = self.lock();
         let changes = inner.model.renew_sessions();
         Ok(self.dataplane.change(changes)?)
     }

@@ -7,9 +7,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroU16;
 
 use ipnet::IpNet;
-use weft_tunnel::{
-    Change, NewPeer, NewSession, PeerBuilder, PeerConfig, PeerLimits, PresharedKey, PrivateKey, PublicKey,
-};
+use weft_tunnel::{Change, PeerConfig, PeerLimits, PresharedKey, PrivateKey, PublicKey};
 
 use super::{AllowedIpChange, DeviceChange, PeerChange};
 
@@ -25,8 +23,6 @@ pub struct Model {
     by_key: HashMap<PublicKey, u64>,
     next_age: u64,
     owners: HashMap<IpNet, PublicKey>,
-    /// Every session index in use.
-    indices: HashSet<u32>,
 }
 
 /// A peer as it is configured.
@@ -44,13 +40,7 @@ pub struct ModelPeer {
     pub limits: PeerLimits,
     /// Its own prefixes, the oldest first.
     pub allowed_ips: Vec<IpNet>,
-    /// Those of its session, and of sessions before it that may still be in use; the newest last.
-    indices: Vec<u32>,
 }
-
-/// Sessions of a peer that keep their index. The tunnel has two: this one, and one from before its preshared key
-/// changed.
-const INDICES_PER_PEER: usize = 8;
 
 /// What the tunnel has to do.
 #[derive(Default)]
@@ -117,10 +107,11 @@ impl Model {
     /// New sessions for all peers, whose handshakes have the wall clock's time as it is now: boringtun reads that clock
     /// when it makes a session, and counts from there. A peer leaves out handshakes that are older than the last that it
     /// had (whitepaper, section 5.1), so those of a clock that was behind would come to nothing for as long.
-    pub fn renew_sessions(&mut self) -> Vec<Change> {
-        let Some(builder) = self.private_key.as_ref().map(PeerBuilder::new) else { return Vec::new() };
-        let renew = |peer| renewed_session(&builder, peer, &mut self.indices);
-        self.peers.values_mut().map(renew).collect()
+    pub fn renew_sessions(&self) -> Vec<Change> {
+        if self.private_key.is_none() {
+            return Vec::new();
+        }
+        self.peers().map(renewed_session).collect()
     }
 
     fn conclude(&self, out: Changes) -> Vec<Change> {
@@ -145,25 +136,18 @@ impl Model {
         let Some(key) = &self.private_key else {
             // Nobody knows the key that takes its place, so nothing that arrives is for it. It cannot be had? Then the
             // old one stays, without a peer that could use it.
-            for peer in self.peers.values_mut() {
-                peer.indices.clear();
+            for peer in self.peers.values() {
                 remove_from_tunnel(peer, &mut out.list);
             }
-            self.indices.clear();
             out.list.extend(PrivateKey::generate().ok().map(Change::PrivateKey));
             return;
         };
         out.list.push(Change::PrivateKey(key.clone()));
-        let builder = PeerBuilder::new(key);
-        for peer in self.peers.values_mut() {
+        for peer in self.peers.values() {
             if had_key {
-                let session = build_session(&builder, peer, &mut self.indices);
-                for index in std::mem::replace(&mut peer.indices, vec![session.index()]) {
-                    self.indices.remove(&index);
-                }
-                out.list.push(Change::Session { peer: peer.public_key, session: Box::new(session) });
+                out.list.push(Change::EndSession(peer.public_key));
             } else {
-                add_peer(&builder, peer, &mut self.indices, &mut out.list);
+                add_peer(peer, &mut out.list);
             }
         }
     }
@@ -172,9 +156,6 @@ impl Model {
         let Some(peer) = self.by_key.remove(key).and_then(|age| self.peers.remove(&age)) else { return };
         for prefix in &peer.allowed_ips {
             self.owners.remove(prefix);
-        }
-        for index in &peer.indices {
-            self.indices.remove(index);
         }
         if self.private_key.is_some() {
             let lost = out.withdrawn.extract_if(.., |(of, _)| of == key).map(|(_, prefix)| prefix);
@@ -202,12 +183,11 @@ impl Model {
                     persistent_keepalive: change.persistent_keepalive.flatten(),
                     limits: change.limits.unwrap_or_default(),
                     allowed_ips: Vec::new(),
-                    indices: Vec::new(),
                 };
                 self.peers.insert(age, peer);
                 let _new_to_the_tunnel = self.update_allowed_ips(age, change, anew);
-                if let (Some(own), Some(peer)) = (&self.private_key, self.peers.get_mut(&age)) {
-                    add_peer(&PeerBuilder::new(own), peer, &mut self.indices, &mut out.list);
+                if let (Some(_), Some(peer)) = (&self.private_key, self.peers.get(&age)) {
+                    add_peer(peer, &mut out.list);
                 }
             }
         }
@@ -215,7 +195,7 @@ impl Model {
 
     fn update_peer(&mut self, age: u64, change: &PeerChange, anew: bool, out: &mut Changes) {
         let (added, removed) = self.update_allowed_ips(age, change, anew);
-        let own = self.private_key.clone();
+        let has_key = self.private_key.is_some();
         let Some(peer) = self.peers.get_mut(&age) else { return };
         let key = peer.public_key;
         let mut changes = Vec::new();
@@ -225,9 +205,7 @@ impl Model {
             && preshared_key != peer.preshared_key
         {
             peer.preshared_key = preshared_key;
-            if let Some(own) = &own {
-                changes.push(renewed_session(&PeerBuilder::new(own), peer, &mut self.indices));
-            }
+            changes.push(renewed_session(peer));
         }
         if let Some(endpoint) = change.endpoint {
             peer.endpoint = Some(endpoint);
@@ -248,7 +226,7 @@ impl Model {
             changes.push(Change::Limits { peer: key, limits });
         }
         change_allowed_ips(key, &added, &[], &mut changes);
-        if own.is_some() {
+        if has_key {
             out.list.append(&mut changes);
             out.withdrawn.extend(removed.into_iter().map(|prefix| (key, prefix)));
         }
@@ -299,39 +277,12 @@ impl Model {
     }
 }
 
-/// Builds with an index that no other session has.
-fn with_fresh_index<T>(
-    indices: &mut HashSet<u32>,
-    mut build: impl FnMut() -> T,
-    index: impl Fn(&T) -> u32,
-) -> T {
-    loop {
-        let built = build();
-        if indices.insert(index(&built)) {
-            return built;
-        }
-    }
-}
-
 /// A session with the keys that the peer has now, which takes the place of the one before once a handshake came through.
-fn renewed_session(builder: &PeerBuilder, peer: &mut ModelPeer, indices: &mut HashSet<u32>) -> Change {
-    let session = build_session(builder, peer, indices);
-    peer.indices.push(session.index());
-    if peer.indices.len() > INDICES_PER_PEER {
-        indices.remove(&peer.indices.remove(0));
-    }
-    Change::PresharedKey { peer: peer.public_key, session: Box::new(session) }
+fn renewed_session(peer: &ModelPeer) -> Change {
+    Change::PresharedKey { peer: peer.public_key, key: peer.preshared_key.clone() }
 }
 
-fn build_session(builder: &PeerBuilder, peer: &ModelPeer, indices: &mut HashSet<u32>) -> NewSession {
-    with_fresh_index(
-        indices,
-        || builder.build_session(peer.public_key, peer.preshared_key.as_ref()),
-        NewSession::index,
-    )
-}
-
-fn add_peer(builder: &PeerBuilder, peer: &mut ModelPeer, indices: &mut HashSet<u32>, out: &mut Vec<Change>) {
+fn add_peer(peer: &ModelPeer, out: &mut Vec<Change>) {
     let (first, rest) = peer.allowed_ips.split_at(peer.allowed_ips.len().min(PREFIXES_PER_CHANGE));
     let config = PeerConfig {
         public_key: peer.public_key,
@@ -340,9 +291,7 @@ fn add_peer(builder: &PeerBuilder, peer: &mut ModelPeer, indices: &mut HashSet<u
         allowed_ips: first.to_vec(),
         persistent_keepalive: peer.persistent_keepalive,
     };
-    let built = with_fresh_index(indices, || builder.build(config.clone()), NewPeer::index);
-    peer.indices = vec![built.index()];
-    out.push(Change::AddPeer(Box::new(built)));
+    out.push(Change::AddPeer(Box::new(config)));
     if peer.limits != PeerLimits::default() {
         out.push(Change::Limits { peer: peer.public_key, limits: peer.limits });
     }

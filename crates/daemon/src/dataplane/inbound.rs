@@ -134,15 +134,15 @@ impl Inbound {
     ) -> Result<usize, DataplaneError> {
         let (now, mut cost) = (clock.now(), 0);
         while cost < budget && tun.plain_slab().room() >= MAX_PACKET {
-            let Some(received) = self.buffers.next() else { break };
-            let whole = received.whole();
+            let Some(mut received) = self.buffers.next() else { break };
+            let meta = received.meta;
             tunnel.count_drop(DropReason::TruncatedDatagram, u64::from(received.truncated));
-            for datagram in whole.chunks(received.meta.stride) {
+            for datagram in received.whole().chunks_mut(meta.stride) {
                 cost += datagram.len() + DATAGRAM_COST;
                 // Drops are counted by the tunnel.
-                let opened = tunnel.handle_datagram(&received.meta, datagram, now, tun.plain_slab(), control);
+                let opened = tunnel.handle_datagram(&meta, datagram, now, tun.plain_slab(), control);
                 if CAPTURED {
-                    captures.received(tunnel, &received.meta, datagram);
+                    captures.received(tunnel, &meta, datagram);
                 }
                 if let Ok(Some(packet)) = opened {
                     if CAPTURED {
@@ -165,9 +165,9 @@ impl Inbound {
         control: &mut ControlQueue,
         captures: &mut Captures,
     ) {
-        while let Some(received) = self.buffers.next() {
+        while let Some(mut received) = self.buffers.next() {
             let meta = received.meta;
-            for datagram in received.whole().chunks(meta.stride) {
+            for datagram in received.whole().chunks_mut(meta.stride) {
                 if Tunnel::is_data(datagram) {
                     tunnel.count_drop(DropReason::TunStalled, 1);
                 } else {

@@ -6,25 +6,24 @@ use std::fmt;
 use weft_tunnel::RecvMeta;
 
 /// Received bytes that are not handled yet.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Received<'a> {
     /// What the socket says about the whole buffer; `len` and `stride` are the buffer's.
     pub meta: RecvMeta,
     /// From [`RecvBuffers::next`] datagrams of `meta.stride` bytes each, the last of which may be shorter; from
     /// [`RecvBuffers::next_datagram`] a single one.
-    pub bytes: &'a [u8],
+    pub bytes: &'a mut [u8],
     /// The last datagram of `bytes` was cut off because the buffer was too small (MSG_TRUNC).
     pub truncated: bool,
 }
 
-impl<'a> Received<'a> {
+impl Received<'_> {
     /// The bytes without a datagram that was cut off.
-    pub fn whole(&self) -> &'a [u8] {
-        if !self.truncated {
-            return self.bytes;
-        }
-        let cut = self.bytes.len().checked_sub(1).map_or(0, |last| last % self.meta.stride + 1);
-        &self.bytes[..self.bytes.len() - cut]
+    pub fn whole(&mut self) -> &mut [u8] {
+        let last = self.bytes.len().checked_sub(1).filter(|_| self.truncated);
+        let cut = last.map_or(0, |last| last % self.meta.stride + 1);
+        let whole = self.bytes.len() - cut;
+        &mut self.bytes[..whole]
     }
 }
 
@@ -147,7 +146,7 @@ impl RecvBuffers {
         }
         Some(Received {
             meta,
-            bytes: &self.bytes[start + from..start + to],
+            bytes: &mut self.bytes[start + from..start + to],
             truncated: cut && to == meta.len,
         })
     }

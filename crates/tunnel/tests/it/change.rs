@@ -73,6 +73,11 @@ fn a_preshared_key_may_change_many_times_in_one_session() {
     world.run_for(secs(1));
     assert_eq!(world.nodes[B].numbers().last(), Some(&21));
     assert_eq!(world.nodes[A].stats().handshakes, 2);
+    let indices = |world: &World| world.nodes[A].tunnel.receiver_indices().count();
+    assert!((1..=4).contains(&indices(&world)), "{} indices", indices(&world));
+    let b = world.nodes[B].public_key();
+    assert!(apply(&mut world, A, Change::RemovePeer(b)));
+    assert_eq!(indices(&world), 0);
 }
 
 #[test]

@@ -257,3 +257,32 @@ fn a_responder_never_sends_on_a_session_that_nobody_confirmed() {
     world.run_for(secs(6));
     assert_eq!(world.nodes[A].numbers(), [2]);
 }
+
+/// Otherwise an observer could follow a peer that moves from one network to another.
+#[test]
+fn each_handshake_has_an_index_of_its_own_in_all_bits() {
+    let mut world = World::pair();
+    for number in 0..40 {
+        world.send(A, B, number).unwrap();
+        world.send(B, A, number).unwrap();
+        world.run_for(secs(60));
+    }
+    let senders = |from: usize, kind: Kind| -> Vec<u32> {
+        let sent = world.sent.iter().filter(|sent| sent.from == from && sent.datagram.kind() == kind);
+        sent.map(|sent| u32::from_le_bytes(*sent.datagram.bytes[4..].first_chunk().unwrap())).collect()
+    };
+    for (from, kind) in [(A, Kind::Initiation), (B, Kind::Response)] {
+        let indices = senders(from, kind);
+        assert!(indices.len() >= 10, "{}", indices.len());
+        let prefixes: std::collections::HashSet<u32> = indices.iter().map(|index| index >> 8).collect();
+        assert_eq!(prefixes.len(), indices.len(), "no two share their high 24 bits: {indices:x?}");
+        let lows: std::collections::HashSet<u32> = indices.iter().map(|index| index & 0xff).collect();
+        assert!(lows.len() > indices.len() / 2, "and the low ones do not count");
+        assert!(!indices.windows(2).all(|pair| (pair[1] & 0xff) == (pair[0] + 1) & 0xff));
+    }
+    // Those of sessions that have ended are given back.
+    world.run_for(secs(600));
+    for node in [A, B] {
+        assert_eq!(world.nodes[node].tunnel.receiver_indices().count(), 0);
+    }
+}

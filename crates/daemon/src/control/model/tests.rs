@@ -58,7 +58,7 @@ impl Tunnel {
     fn apply(&mut self, change: &Change) {
         match change {
             Change::AddPeer(new) => {
-                let config = &new.config();
+                let config = new;
                 assert!(self.peers.insert(config.public_key, config.persistent_keepalive).is_none());
                 self.owners.extend(config.allowed_ips.iter().map(|prefix| (*prefix, config.public_key)));
             }
@@ -80,7 +80,7 @@ impl Tunnel {
             | Change::Endpoint { peer, .. }
             | Change::Limits { peer, .. }
             | Change::PresharedKey { peer, .. }
-            | Change::Session { peer, .. } => assert!(self.peers.contains_key(peer)),
+            | Change::EndSession(peer) => assert!(self.peers.contains_key(peer)),
             Change::PrivateKey(_) | Change::Mtu(_) => {}
         }
     }
@@ -145,7 +145,7 @@ fn peers_wait_for_a_key_and_leave_with_it() {
     assert!(matches!(changes[..], [Change::PrivateKey(_), Change::AddPeer(_), Change::AddPeer(_)]));
     let other = PrivateKey::from_bytes([9; 32]);
     let changes = model.change(&DeviceChange { private_key: Some(Some(other)), ..Default::default() });
-    assert!(matches!(changes[..], [Change::PrivateKey(_), Change::Session { .. }, Change::Session { .. }]));
+    assert!(matches!(changes[..], [Change::PrivateKey(_), Change::EndSession(_), Change::EndSession(_)]));
     let mut tunnel = Tunnel::of(&model);
     let changes = model.change(&DeviceChange { private_key: Some(None), ..Default::default() });
     changes.iter().for_each(|change| tunnel.apply(change));
@@ -204,18 +204,6 @@ fn a_peer_with_very_many_prefixes_is_changed_in_steps() {
     assert!(changes.iter().all(|change| change.weight() <= 2 * PREFIXES_PER_CHANGE));
 }
 
-#[test]
-fn a_preshared_key_that_changes_for_ever_holds_a_bounded_number_of_indices() {
-    let mut model = model_with_key();
-    for _ in 0..50 {
-        let preshared_key = Some(Some(PresharedKey::generate().unwrap()));
-        model.change(&peers(vec![PeerChange { preshared_key, ..PeerChange::new(key(1)) }]));
-    }
-    assert_eq!(model.indices.len(), INDICES_PER_PEER);
-    model.change(&peers(vec![PeerChange { remove: true, ..PeerChange::new(key(1)) }]));
-    assert!(model.indices.is_empty());
-}
-
 fn prefix() -> impl Strategy<Value = IpNet> {
     (0..6_u8, 0..2_u8).prop_map(|(n, len)| net(&format!("10.{n}.0.0/{}", 16 + len * 8)))
 }
@@ -267,22 +255,19 @@ proptest! {
 }
 
 #[test]
-fn sessions_are_renewed_for_every_peer_and_their_indices_stay_few() {
+fn sessions_are_renewed_for_every_peer_with_the_key_that_it_has() {
     let mut model = model_with_key();
-    model.change(&peers(vec![with(1, &["10.0.0.1/32"]), with(2, &[])]));
-    let mut seen = HashSet::new();
-    for _ in 0..5 {
-        let changes = model.renew_sessions();
-        let renewed: Vec<(PublicKey, u32)> = changes
-            .iter()
-            .map(|change| match change {
-                Change::PresharedKey { peer, session } => (*peer, session.index()),
-                other => panic!("{other:?}"),
-            })
-            .collect();
-        assert_eq!(renewed.iter().map(|(peer, _)| *peer).collect::<Vec<_>>(), [key(1), key(2)]);
-        assert!(renewed.iter().all(|(_, index)| seen.insert(*index)), "an index that may be in use still");
-    }
-    assert!(model.peers().all(|peer| peer.indices.len() <= INDICES_PER_PEER));
+    let preshared_key = PresharedKey::generate().unwrap();
+    let shared = PeerChange { preshared_key: Some(Some(preshared_key.clone())), ..with(2, &[]) };
+    model.change(&peers(vec![with(1, &["10.0.0.1/32"]), shared]));
+    let renewed = model.renew_sessions();
+    let renewed: Vec<_> = renewed
+        .iter()
+        .map(|change| match change {
+            Change::PresharedKey { peer, key } => (*peer, key.clone()),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(renewed, [(key(1), None), (key(2), Some(preshared_key))]);
     assert!(Model::default().renew_sessions().is_empty());
 }
