@@ -13,7 +13,8 @@ use tokio::sync::mpsc as async_mpsc;
 use weft_tun::thread_guard::EndProcessOnPanic;
 use weft_tun::{Pulse, TunConfig, TunOffload, TunStatsSnapshot};
 use weft_tunnel::{
-    Change, DropCounters, DropReason, Event, PeerSnapshot, PrivateKey, Tunnel, TunnelConfig, TunnelStats,
+    Change, DropCounters, DropReason, Event, HandshakeLoad, PeerSnapshot, PrivateKey, Tunnel, TunnelConfig,
+    TunnelStats,
 };
 
 use crate::cli::TunThreads;
@@ -113,6 +114,8 @@ pub struct Snapshot {
     pub times: Times,
     /// The newest datagram that could not be sent.
     pub send_failure: Option<SendFailure>,
+    /// How busy the tunnel is with handshakes.
+    pub handshakes: HandshakeLoad,
 }
 
 /// A datagram that could not be sent.
@@ -414,12 +417,24 @@ fn packet_thread(
         let opened = Opened { interface, port: udp.port(), offload: tun.offload(), pulse };
         let _ = report.send(Ok(opened));
         let Ok(mtu) = started.recv() else { return Ok(()) };
-        let tunnel = Tunnel::new(setup.private_key, TunnelConfig { mtu, ..setup.tunnel });
+        let mut tunnel = Tunnel::new(setup.private_key, TunnelConfig { mtu, ..setup.tunnel });
+        tunnel.calibrate(x25519_time());
         let tun_stats = std::sync::Arc::clone(tun.stats());
         let mut event_loop = EventLoop::new(tunnel, tun, udp, commands, move || tun_stats.queues());
         event_loop.report_events(setup.on_event);
         event_loop.run().await
     })
+}
+
+/// What one X25519 takes on this machine: the least of several, since anything else may run meanwhile.
+fn x25519_time() -> Duration {
+    const TRIALS: usize = 8;
+    let time = |_| {
+        let before = Instant::now();
+        weft_tunnel::exercise_x25519();
+        before.elapsed()
+    };
+    (0..TRIALS).map(time).min().unwrap_or_default()
 }
 
 fn open_io(

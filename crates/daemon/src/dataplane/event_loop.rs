@@ -153,6 +153,7 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
                 let counters = |tunnel: &Tunnel, peers| {
                     let (udp_features, udp, tun_queues) = (udp.features(), udp.stats(), tun());
                     let tun = tun_queues.iter().copied().sum();
+                    let handshakes = tunnel.handshake_load(now);
                     let (tunnel, drops) = (tunnel.stats().clone(), drops(tunnel, &tun));
                     let times = times.clone();
                     Snapshot {
@@ -166,6 +167,7 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
                         queues,
                         times,
                         send_failure,
+                        handshakes,
                     }
                 };
                 self.job = job.turn(&mut self.tunnel, now, counters);

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use weft_tun::{TunOffload, TunStatsSnapshot};
-use weft_tunnel::{DropCounters, PeerLimits, PeerSnapshot, PublicKey, Rate, TunnelStats};
+use weft_tunnel::{DropCounters, HandshakeLoad, PeerLimits, PeerSnapshot, PublicKey, Rate, TunnelStats};
 
 use super::device;
 use super::report::{
@@ -140,7 +140,7 @@ impl Running {
             firewall: self.firewall.clone(),
             tun: tun(&self.interface, snapshot, self.tun_threads, self.tun_offload),
             udp: udp(&snapshot.udp, snapshot.udp_features),
-            tunnel: tunnel(&snapshot.tunnel),
+            tunnel: tunnel(&snapshot.tunnel, &snapshot.handshakes, now),
             queues: queues(snapshot),
             drops: drops(&snapshot.drops),
             send_failure: snapshot.send_failure.map(|failure| send_failure(failure, now)),
@@ -214,7 +214,7 @@ fn udp(stats: &UdpStats, features: UdpFeatures) -> UdpReport {
     }
 }
 
-fn tunnel(stats: &TunnelStats) -> TunnelReport {
+fn tunnel(stats: &TunnelStats, load: &HandshakeLoad, now: Instant) -> TunnelReport {
     TunnelReport {
         sealed: stats.sealed,
         opened: stats.opened,
@@ -224,6 +224,9 @@ fn tunnel(stats: &TunnelStats) -> TunnelReport {
         handshakes_timed_out: stats.handshakes_timed_out,
         initiations_sent: stats.initiations_sent,
         responses_sent: stats.responses_sent,
+        handshake_load_ms: load.since.map(|since| milliseconds(now, since)),
+        handshake_work_ms: u64::try_from(load.work.as_millis()).unwrap_or(u64::MAX),
+        initiations_waiting: load.initiations_waiting,
         icmp_sent: stats.icmp_sent,
         icmp_suppressed: stats.icmp_suppressed,
     }
@@ -336,6 +339,7 @@ mod tests {
             queues: QueueDepths::default(),
             times: Times::default(),
             send_failure: None,
+            handshakes: HandshakeLoad::default(),
         }
     }
 

@@ -41,6 +41,7 @@ pub fn diagnose(report: &StatusReport) -> Vec<Finding> {
     mtu(report, &mut findings);
     buffers(report, &mut findings);
     offload(report, &mut findings);
+    handshake_load(report, &mut findings);
     overflows(report, &mut findings);
     drops(report, &mut findings);
     findings.sort_by_key(|finding| Reverse(finding.level));
@@ -328,6 +329,32 @@ fn buffers(report: &StatusReport, findings: &mut Vec<Finding>) {
             .advise(format!("sysctl -w net.core.{sysctl}={wanted} and restart, or give weft CAP_NET_ADMIN")),
         );
     }
+}
+
+/// More handshakes than there is time for.
+fn handshake_load(report: &StatusReport, findings: &mut Vec<Finding>) {
+    let Some(ms) = report.tunnel.handshake_load_ms else { return };
+    let of = |reason| report.recently_dropped_for(reason);
+    let lately = match &report.recent {
+        Some(recent) => format!(
+            "; within {:.1} s {} were asked for a cookie and {} refused",
+            recent.window_ms as f64 / 1000.0,
+            of(DropReason::CookieRequired),
+            of(DropReason::HandshakeRateLimited),
+        ),
+        None => String::new(),
+    };
+    findings.push(
+        Finding::new(
+            "handshake_load",
+            Level::Warning,
+            format!(
+                "more handshakes arrive than a tenth of the packet thread can do, for {}{lately}",
+                age(ms)
+            ),
+        )
+        .advise("peers get in all the same, after a retry; a firewall can limit UDP to the port by source"),
+    );
 }
 
 /// What the kernel threw away before weft saw it.

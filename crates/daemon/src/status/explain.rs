@@ -12,6 +12,7 @@ pub(super) fn explain(reason: DropReason) -> Option<(Level, &'static str, &'stat
     Some(match reason {
         // These have checks of their own, with the numbers around them.
         UdpSendFailed | DatagramTooLong | NoEndpoint | ReplayedHandshake => return None,
+        CookieRequired | HandshakeRateLimited => return None,
         // What the operator asked for; the table of the peers tells whose they were.
         OverRateToPeer | OverRateFromPeer => return None,
         // Strays and duplicates of any network, and what belongs to the start of a session.
@@ -51,11 +52,6 @@ pub(super) fn explain(reason: DropReason) -> Option<(Level, &'static str, &'stat
             Warning,
             "handshakes that were made for another public key",
             "compare the public key that the peers have for this interface with its own",
-        ),
-        CookieRequired | HandshakeRateLimited => (
-            Note,
-            "handshakes, because more came than can be answered: sources have to prove their address first",
-            "if this goes on, see where they come from (`tcpdump udp port PORT`)",
         ),
         UnknownPeer => (
             Warning,

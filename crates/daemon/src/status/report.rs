@@ -166,6 +166,12 @@ pub struct TunnelReport {
     pub keepalives_received: u64,
     /// Cookie replies sent: the interface was under a load of handshakes.
     pub cookies_sent: u64,
+    /// Milliseconds since when there are more handshakes than there is time for; nothing: there is time for all.
+    pub handshake_load_ms: Option<u64>,
+    /// Time of the packet thread that handshakes took, counted by what they cost.
+    pub handshake_work_ms: u64,
+    /// Peers that a handshake initiation is due to, and waits for time.
+    pub initiations_waiting: usize,
     /// ICMP errors given to senders of packets that could not go on.
     pub icmp_sent: u64,
     /// ICMP errors that were due and not given, because there were too many.

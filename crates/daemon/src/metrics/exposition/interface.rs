@@ -112,6 +112,21 @@ fn tunnel(report: &StatusReport, writer: &mut Writer<'_>) -> fmt::Result {
         ]
         .map(|(kind, count)| (one("type", kind), count)),
     )?;
+    writer.gauge(
+        "weft_handshake_load",
+        "Whether there are more handshakes than there is time for, so that senders have to prove their address.",
+        u32::from(tunnel.handshake_load_ms.is_some()),
+    )?;
+    writer.counter(
+        "weft_handshake_work_seconds",
+        "Time of the packet thread that handshakes took, counted by what they cost; a tenth of it at most.",
+        tunnel.handshake_work_ms as f64 / 1000.0,
+    )?;
+    writer.gauge(
+        "weft_initiations_waiting",
+        "Peers that a handshake initiation is due to, and waits for time.",
+        tunnel.initiations_waiting as u64,
+    )?;
     writer.counter("weft_encrypted_packets", "Inner packets encrypted.", tunnel.sealed)?;
     writer.counter("weft_decrypted_packets", "Inner packets decrypted and handed on.", tunnel.opened)?;
     writer.counter("weft_keepalives_received", "Keepalives received.", tunnel.keepalives_received)?;

@@ -273,3 +273,18 @@ fn what_the_kernel_threw_away_is_told_while_it_grows() {
     assert!(only(&lately(overflow(0, 4)), "udp_overflow", Level::Warning).says.contains("4 datagrams"));
     assert_eq!(lately(overflow(0, 0)), []);
 }
+
+#[test]
+fn a_load_of_handshakes_is_told_with_its_time_and_what_was_refused() {
+    let finding = only(
+        &with(|report| {
+            report.tunnel.handshake_load_ms = Some(42_000);
+            dropped(report, DropReason::CookieRequired, 9000, 700);
+        }),
+        "handshake_load",
+        Level::Warning,
+    );
+    assert!(finding.says.contains("42 s") && finding.says.contains("700 were asked"), "{finding:?}");
+    // A burst that is over is nothing to tell of.
+    assert_eq!(with(|report| dropped(report, DropReason::CookieRequired, 9000, 700)), []);
+}
