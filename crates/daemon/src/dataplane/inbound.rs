@@ -12,7 +12,7 @@ use super::DataplaneError;
 use super::capture::Captures;
 use super::event_loop::Turn;
 use super::timing::{Stage, TurnClock};
-use crate::udp::{DATAGRAM_COST, RecvBuffers, Udp};
+use crate::udp::{DATAGRAM_COST, RecvBuffers, Udp, cost_of};
 
 /// Bytes that one turn opens, with what each datagram costs beside its own: what waits for the other direction waits no
 /// longer than that, or than one slab takes.
@@ -48,6 +48,48 @@ impl Inbound {
     /// When the loop has to come back though nothing happened: to find that the TUN is stalled.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.waiting_since.filter(|_| !self.stalled).map(|since| since + STALL)
+    }
+
+    /// Takes handshake messages that arrived apart from data: neither data nor a TUN without room holds them up.
+    pub(super) fn handshakes(
+        &mut self,
+        cx: &mut Context<'_>,
+        clock: &mut TurnClock,
+        tunnel: &mut Tunnel,
+        udp: &mut impl Udp,
+        control: &mut ControlQueue,
+        captures: &mut Captures,
+    ) -> Result<Turn, DataplaneError> {
+        let now = clock.now();
+        clock.begin_stage();
+        let Self { buffers, no_plain, .. } = self;
+        let polled = udp.poll_handshakes(cx, &mut |received| {
+            let meta = &received.meta;
+            tunnel.count_drop(DropReason::TruncatedDatagram, u64::from(received.truncated));
+            for datagram in received.whole().chunks(meta.stride) {
+                // The kernel may have joined data to a message before it, and data waits for the TUN.
+                if Tunnel::is_data(datagram) && buffers.push_copy(meta, datagram) {
+                    continue;
+                }
+                let _ = tunnel.handle_datagram(meta, datagram, now, no_plain, control);
+                if captures.is_on() {
+                    captures.received(tunnel, meta, datagram);
+                }
+            }
+        });
+        clock.end_stage(Stage::Handshakes);
+        match polled {
+            Poll::Ready(Ok(())) => Ok(Turn::Busy),
+            Poll::Ready(Err(error)) => self.count_failure(error).map(|()| Turn::Busy),
+            Poll::Pending => Ok(Turn::Idle),
+        }
+    }
+
+    /// An error usually belongs to one datagram, but not if there is no end of them.
+    fn count_failure(&mut self, error: std::io::Error) -> Result<(), DataplaneError> {
+        tracing::debug!(%error, "cannot receive");
+        self.failed_calls += 1;
+        if self.failed_calls > MAX_FAILED_CALLS { Err(DataplaneError::Udp(error)) } else { Ok(()) }
     }
 
     #[expect(clippy::too_many_arguments, reason = "disjoint parts of the event loop, borrowed apart")]
@@ -94,11 +136,7 @@ impl Inbound {
                         clock.end_stage(Stage::Receive);
                     }
                     Poll::Ready(Err(error)) => {
-                        tracing::debug!(%error, "cannot receive");
-                        self.failed_calls += 1;
-                        if self.failed_calls > MAX_FAILED_CALLS {
-                            return Err(DataplaneError::Udp(error));
-                        }
+                        self.count_failure(error)?;
                         budget = budget.saturating_sub(DATAGRAM_COST);
                         continue;
                     }
@@ -111,9 +149,9 @@ impl Inbound {
                 budget = 0;
             } else {
                 let cost = if captures.is_on() {
-                    self.open::<true>(clock, budget, tunnel, tun, control, captures)?
+                    self.open::<true>(clock, budget, tunnel, tun, udp, control, captures)?
                 } else {
-                    self.open::<false>(clock, budget, tunnel, tun, control, captures)?
+                    self.open::<false>(clock, budget, tunnel, tun, udp, control, captures)?
                 };
                 budget = budget.saturating_sub(cost);
             }
@@ -123,12 +161,14 @@ impl Inbound {
 
     /// Opens what was received, as far as budget and slab go, and hands it to the writers. Gives what it cost.
     /// `CAPTURED`: somebody captures; without, no packet pays for the question.
+    #[expect(clippy::too_many_arguments, reason = "disjoint parts of the event loop, borrowed apart")]
     fn open<const CAPTURED: bool>(
         &mut self,
         clock: &mut TurnClock,
         budget: usize,
         tunnel: &mut Tunnel,
         tun: &mut impl Tun,
+        udp: &mut impl Udp,
         control: &mut ControlQueue,
         captures: &mut Captures,
     ) -> Result<usize, DataplaneError> {
@@ -137,19 +177,24 @@ impl Inbound {
             let Some(received) = self.buffers.next() else { break };
             let whole = received.whole();
             tunnel.count_drop(DropReason::TruncatedDatagram, u64::from(received.truncated));
+            let mut authentic = 0;
             for datagram in whole.chunks(received.meta.stride) {
-                cost += datagram.len() + DATAGRAM_COST;
+                cost += cost_of(datagram.len(), 1);
                 // Drops are counted by the tunnel.
                 let opened = tunnel.handle_datagram(&received.meta, datagram, now, tun.plain_slab(), control);
                 if CAPTURED {
                     captures.received(tunnel, &received.meta, datagram);
                 }
                 if let Ok(Some(packet)) = opened {
+                    authentic += cost_of(datagram.len(), 1);
                     if CAPTURED {
                         captures.written(tunnel, tun.plain_slab().get(packet), false);
                     }
                     tun.send(packet).map_err(DataplaneError::Tun)?;
                 }
+            }
+            if authentic > 0 {
+                udp.record_authentic(received.meta.source, authentic);
             }
         }
         clock.end_stage(Stage::Decrypt);

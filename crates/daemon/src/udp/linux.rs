@@ -9,20 +9,25 @@ use weft_tunnel::Transmit;
 
 pub use self::adopt::check_socket;
 pub(crate) use self::kernel::Release;
-use self::lanes::Lanes;
+use self::family::Family;
 use self::send::Sender;
 use self::socket::UdpSocket;
-use super::{BindError, RecvBuffers, SendError, Sent, Udp, UdpConfig, UdpFeatures, UdpStats};
+use super::{BindError, Received, RecvBuffers, SendError, Sent, Udp, UdpConfig, UdpFeatures, UdpStats};
 
 mod adopt;
 mod cmsg;
+mod drain;
 mod fallback;
+mod family;
+mod handshakes;
 mod kernel;
 mod lanes;
 mod path_mtu;
+mod program;
 mod recv;
 mod send;
 mod socket;
+mod steering;
 #[cfg(test)]
 mod tests;
 
@@ -32,13 +37,14 @@ pub type Descriptor = OwnedFd;
 /// Sockets for IPv4 and for IPv6 on one port; those of one family where the machine has no other.
 #[derive(Debug)]
 pub struct UdpSockets {
-    v4: Option<Lanes>,
-    v6: Option<Lanes>,
+    v4: Option<Family>,
+    v6: Option<Family>,
     /// As asked for, with the port in use.
     config: UdpConfig,
     /// Which family the next [`Udp::poll_recv`] looks at first: they take turns, so that neither starves.
     v6_first: bool,
     sender: Sender,
+    handshake_buffers: RecvBuffers,
     stats: UdpStats,
 }
 
@@ -75,11 +81,19 @@ impl UdpSockets {
         config: &UdpConfig,
     ) -> Result<Self, BindError> {
         let release = kernel::Release::running();
-        let v4 = Lanes::from_sockets(v4, false, are_own, config, release)?;
-        let v6 = Lanes::from_sockets(v6, true, are_own, config, release)?;
-        let gso = config.gso && [&v4, &v6].into_iter().flatten().all(|lanes| lanes.first().knows_gso());
+        let v4 = Family::from_sockets(v4, false, are_own, config, release)?;
+        let v6 = Family::from_sockets(v6, true, are_own, config, release)?;
+        let gso = config.gso && [&v4, &v6].into_iter().flatten().all(|family| family.first().knows_gso());
         let sender = Sender::new(gso, config.path_mtu, release);
-        Ok(Self { v4, v6, config: *config, v6_first: false, sender, stats: UdpStats::default() })
+        Ok(Self {
+            v4,
+            v6,
+            config: *config,
+            v6_first: false,
+            sender,
+            handshake_buffers: handshakes::buffers(),
+            stats: UdpStats::default(),
+        })
     }
 
     fn set_mark(&mut self, fwmark: u32) -> Result<(), BindError> {
@@ -99,8 +113,12 @@ impl UdpSockets {
         self.each().find_map(UdpSocket::local_port).unwrap_or_default()
     }
 
+    fn families(&self) -> impl Iterator<Item = &Family> {
+        [&self.v4, &self.v6].into_iter().flatten()
+    }
+
     fn each(&self) -> impl Iterator<Item = &UdpSocket> {
-        [&self.v4, &self.v6].into_iter().flatten().flat_map(Lanes::each)
+        self.families().flat_map(Family::each)
     }
 }
 
@@ -110,7 +128,7 @@ impl Udp for UdpSockets {
             SocketAddr::V4(_) => &self.v4,
             SocketAddr::V6(_) => &self.v6,
         };
-        let Some(socket) = socket.as_ref().map(Lanes::first) else {
+        let Some(socket) = socket.as_ref().map(Family::first) else {
             let error = io::Error::from_raw_os_error(libc::EAFNOSUPPORT);
             return Poll::Ready(Err(SendError::Failed(error)));
         };
@@ -134,9 +152,9 @@ impl Udp for UdpSockets {
         }
         let mut filled = 0;
         for is_v6 in [self.v6_first, !self.v6_first] {
-            let lanes = if is_v6 { &mut self.v6 } else { &mut self.v4 };
-            let Some(lanes) = lanes.as_mut().filter(|_| buffers.has_room()) else { continue };
-            match lanes.poll_recv(cx, buffers, &mut self.stats) {
+            let family = if is_v6 { &mut self.v6 } else { &mut self.v4 };
+            let Some(family) = family.as_mut().filter(|_| buffers.has_room()) else { continue };
+            match family.poll_recv(cx, buffers, &mut self.stats) {
                 Poll::Ready(Ok(more)) => filled += more,
                 Poll::Ready(Err(error)) if filled == 0 => return Poll::Ready(Err(error)),
                 Poll::Ready(Err(error)) => tracing::debug!(%error, "cannot receive"),
@@ -148,6 +166,34 @@ impl Udp for UdpSockets {
         }
         self.v6_first = !self.v6_first;
         Poll::Ready(Ok(filled))
+    }
+
+    fn poll_handshakes(
+        &mut self,
+        cx: &mut Context<'_>,
+        take: &mut dyn FnMut(&Received<'_>),
+    ) -> Poll<io::Result<()>> {
+        let mut polled = Poll::Pending;
+        for family in [&mut self.v4, &mut self.v6].into_iter().flatten() {
+            match family.poll_handshakes(cx, &mut self.handshake_buffers, &mut self.stats, take) {
+                Poll::Ready(Err(error)) => polled = Poll::Ready(Err(error)),
+                Poll::Ready(Ok(())) if polled.is_pending() => polled = Poll::Ready(Ok(())),
+                Poll::Ready(Ok(())) | Poll::Pending => {}
+            }
+        }
+        polled
+    }
+
+    fn record_authentic(&mut self, source: SocketAddr, cost: usize) {
+        let family = if source.is_ipv6() { &mut self.v6 } else { &mut self.v4 };
+        if let Some(family) = family {
+            family.record_authentic(source, cost);
+        }
+    }
+
+    fn let_pass(&mut self, receivers: Option<&[u32]>) -> bool {
+        let families = [&mut self.v4, &mut self.v6].into_iter().flatten();
+        families.fold(false, |is_filtering, family| family.let_pass(receivers) || is_filtering)
     }
 
     fn rebind(&mut self, port: Option<u16>, fwmark: Option<u32>) -> Result<u16, BindError> {
@@ -168,16 +214,16 @@ impl Udp for UdpSockets {
     }
 
     fn descriptors(&self) -> io::Result<Vec<Descriptor>> {
-        let each = [&self.v4, &self.v6].into_iter().flatten().map(Lanes::try_clone);
+        let each = self.families().map(Family::try_clone);
         Ok(each.collect::<io::Result<Vec<_>>>()?.into_iter().flatten().collect())
     }
 
     fn features(&self) -> UdpFeatures {
-        let senders = [&self.v4, &self.v6].into_iter().flatten().map(Lanes::first);
+        let senders = self.families().map(Family::first);
         UdpFeatures {
             gso: self.sender.uses_gso(),
             gro: self.each().all(UdpSocket::joins_datagrams),
-            receive_buffer_bytes: self.each().map(UdpSocket::receive_buffer_bytes).min().unwrap_or_default(),
+            receive_buffer_bytes: self.families().map(Family::receive_buffer_bytes).min().unwrap_or_default(),
             send_buffer_bytes: senders.map(UdpSocket::send_buffer_bytes).min().unwrap_or_default(),
         }
     }
@@ -187,7 +233,12 @@ impl Udp for UdpSockets {
     }
 
     fn stats(&self) -> UdpStats {
-        let dropped: u64 = self.each().map(UdpSocket::dropped).sum();
-        UdpStats { receive_overflows: self.stats.receive_overflows + dropped, ..self.stats }
+        let overflows: u64 = self.families().map(Family::overflows).sum();
+        let junk: u64 = self.families().map(Family::junk_dropped).sum();
+        UdpStats {
+            receive_overflows: self.stats.receive_overflows + overflows,
+            junk_dropped: self.stats.junk_dropped + junk,
+            ..self.stats
+        }
     }
 }
