@@ -8,8 +8,8 @@ use std::task::{Context, Poll, ready};
 use weft_tunnel::Transmit;
 
 pub use self::adopt::check_socket;
-pub(crate) use self::kernel::Release;
 use self::family::Family;
+pub(crate) use self::kernel::Release;
 use self::send::Sender;
 use self::socket::UdpSocket;
 use super::{BindError, Received, RecvBuffers, SendError, Sent, Udp, UdpConfig, UdpFeatures, UdpStats};

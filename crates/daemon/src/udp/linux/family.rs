@@ -45,16 +45,16 @@ impl Family {
     ) -> Result<Option<Self>, BindError> {
         let before = sockets.len();
         let Some(first) = sockets.first() else { return Ok(None) };
-        let kept_key = sockets.get(DRAIN).filter(|_| before == SOCKETS).and_then(drain::key_of);
-        // The numbers that sockets of an incomplete set have in the kernel's group are not known.
-        let is_numbered = match before {
-            1 => are_own || !first.reuse_port().unwrap_or(true),
-            // What a weft before there were other sockets than lanes leaves.
-            LANES => true,
-            _ => kept_key.is_some(),
+        let is_alone = before == 1 && (are_own || !first.reuse_port().unwrap_or(true));
+        let kept_key = match before {
+            // What a weft leaves that has no other sockets than lanes.
+            LANES => Some(Key::of_lanes_alone(is_v6)),
+            SOCKETS => drain::key_of(&sockets[DRAIN]),
+            _ => None,
         };
-        let steering = if is_numbered {
-            let key = kept_key.unwrap_or_else(Key::random);
+        // The numbers that sockets of an incomplete set have in the kernel's group are not known.
+        let key = kept_key.or_else(|| is_alone.then(Key::random));
+        let steering = if let Some(key) = key {
             steer(&mut sockets, is_v6, key)
                 .inspect_err(|error| tracing::debug!(%error, "the kernel chooses a socket for each source"))
                 .ok()

@@ -41,6 +41,16 @@ impl Key {
         Self(rand::random::<[u32; Self::WORDS]>().map(|multiplier| multiplier | 1))
     }
 
+    /// That of sockets that a weft with nothing but lanes leaves: its sources stay in their lanes, and their datagrams in order.
+    /// Anybody may know it, until the interface is stopped.
+    pub(super) fn of_lanes_alone(is_v6: bool) -> Self {
+        const GOLDEN: u32 = 0x9e37_79b1;
+        let words = if is_v6 { IPV6.words } else { IPV4.words } + 1;
+        let mut key = std::array::from_fn(|word| GOLDEN.wrapping_pow(words.saturating_sub(word as u32)));
+        key[Self::WORDS - 1] = GOLDEN;
+        Self(key)
+    }
+
     /// What the program computes: multiply-shift hashing (Dietzfelbinger et al., 1997), of a sum of products.
     pub(super) fn shared_lane(&self, source: SocketAddr) -> usize {
         let words = words(source).into_iter().zip(self.0);

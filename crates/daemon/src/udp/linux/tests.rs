@@ -22,6 +22,7 @@ mod batches;
 mod open;
 mod paths;
 mod room;
+mod steering;
 
 const V4: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 const V6: IpAddr = IpAddr::V6(std::net::Ipv6Addr::LOCALHOST);

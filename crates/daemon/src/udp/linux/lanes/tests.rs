@@ -83,7 +83,16 @@ fn to(sockets: &UdpSockets, is_v6: bool) -> (&'static str, u16) {
 
 /// Reads until nothing is left, all of it authentic, and gives the numbers that came from each port, in their order. `after` is
 /// called after each datagram.
-async fn numbers(sockets: &mut UdpSockets, mut after: impl FnMut(&[u32])) -> HashMap<u16, Vec<u32>> {
+async fn numbers(sockets: &mut UdpSockets, after: impl FnMut(&[u32])) -> HashMap<u16, Vec<u32>> {
+    numbers_beside_junk(sockets, None, after).await
+}
+
+/// As [`numbers`], but what comes from the port `junk` is not authentic.
+async fn numbers_beside_junk(
+    sockets: &mut UdpSockets,
+    junk: Option<u16>,
+    mut after: impl FnMut(&[u32]),
+) -> HashMap<u16, Vec<u32>> {
     let (mut buffers, mut numbers) = (RecvBuffers::new(), HashMap::<u16, Vec<u32>>::new());
     loop {
         // The runtime learns which sockets have something, as it does between turns.
@@ -96,7 +105,9 @@ async fn numbers(sockets: &mut UdpSockets, mut after: impl FnMut(&[u32])) -> Has
             let of_source = numbers.entry(source.port()).or_default();
             of_source.push(number(datagram.bytes));
             after(of_source);
-            sockets.record_authentic(source, cost_of(datagram.bytes.len(), 1));
+            if junk != Some(source.port()) {
+                sockets.record_authentic(source, cost_of(datagram.bytes.len(), 1));
+            }
         }
     }
 }
@@ -168,6 +179,38 @@ fn a_source_that_fills_its_lane_gets_one_of_its_own_and_stays_in_order() {
             let received = numbers(&mut sockets, |_| {}).await;
             assert_eq!(received[&port(&other)], (0..10).collect::<Vec<_>>());
             assert_eq!(received[&port(&flood)].len(), 200 - lost as usize);
+        }
+    });
+}
+
+#[test]
+fn junk_earns_no_lane_and_keeps_no_peer_from_one() {
+    in_namespace("junk_earns_no_lane_and_keeps_no_peer_from_one", async || {
+        for is_v6 in [false, true] {
+            let mut sockets = UdpSockets::bind(&UdpConfig::default()).unwrap();
+            let to = to(&sockets, is_v6);
+            assert!(numbers(&mut sockets, |_| {}).await.is_empty());
+            let junk = source_of(is_v6);
+            let lane = lane_of(&sockets, &junk).unwrap();
+            let peer = std::iter::repeat_with(|| source_of(is_v6))
+                .find(|other| lane_of(&sockets, other) == Some(lane))
+                .unwrap();
+            let port = |socket: &StdSocket| socket.local_addr().unwrap().port();
+
+            send_numbers(&junk, to, 0..6000, 32);
+            numbers_beside_junk(&mut sockets, Some(port(&junk)), |_| {}).await;
+            assert_eq!(lane_of(&sockets, &junk), Some(lane));
+
+            // A hundred for each of the peer.
+            for number in 0..100 {
+                send_numbers(&junk, to, 100 * number..100 * (number + 1), 32);
+                send_numbers(&peer, to, number..number + 1, 32);
+            }
+            let received = numbers_beside_junk(&mut sockets, Some(port(&junk)), |_| {}).await;
+            assert_eq!(sockets.stats().receive_overflows, 0);
+            assert_eq!(received[&port(&peer)], (0..100).collect::<Vec<_>>());
+            assert_eq!(lane_of(&sockets, &peer), Some(SHARED));
+            assert_eq!(lane_of(&sockets, &junk), Some(lane));
         }
     });
 }

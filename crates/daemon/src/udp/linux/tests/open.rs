@@ -30,7 +30,8 @@ fn both_families_share_a_random_port() {
         async || {
             let sockets = open();
             assert_ne!(sockets.port(), 0);
-            let ports = [&sockets.v4, &sockets.v6].map(|family| family.as_ref().unwrap().first().local_port());
+            let ports =
+                [&sockets.v4, &sockets.v6].map(|family| family.as_ref().unwrap().first().local_port());
             assert_eq!(ports, [Some(sockets.port()); 2]);
         },
     );
