@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc as async_mpsc;
 use weft::dataplane::{Command, EventLoop, Snapshot};
-use weft::udp::{BindError, RecvBuffers, SendError, Sent, Udp, UdpStats};
+use weft::udp::{BindError, Received, RecvBuffers, SendError, Sent, Udp, UdpStats};
 use weft_tun::memory::{self, Limits, MemoryPeer};
 use weft_tunnel::{
     Change, DropReason, Ecn, Offload, PeerBuilder, PeerConfig, PrivateKey, PublicKey, RecvMeta, Transmit,
@@ -26,12 +26,24 @@ use weft_tunnel::{
 #[derive(Default)]
 struct Network {
     sockets: HashMap<SocketAddr, Socket>,
+    /// Which datagrams do not arrive with the others.
+    apart: Apart,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Apart {
+    #[default]
+    None,
+    Handshakes,
+    /// As when the kernel joins data to a handshake message.
+    All,
 }
 
 #[derive(Default)]
 struct Socket {
     refuses: bool,
     inbox: VecDeque<(SocketAddr, Vec<u8>)>,
+    handshakes: VecDeque<(SocketAddr, Vec<u8>)>,
     reader: Option<Waker>,
     writer: Option<Waker>,
 }
@@ -52,9 +64,16 @@ impl Udp for FakeUdp {
             own.writer = Some(cx.waker().clone());
             return Poll::Pending;
         }
+        let apart = network.apart;
         let peer = network.sockets.get_mut(&transmit.destination).unwrap();
         for datagram in transmit.contents.chunks(transmit.segment_size) {
-            peer.inbox.push_back((self.address, datagram.to_vec()));
+            let is_apart = match apart {
+                Apart::None => false,
+                Apart::Handshakes => !Tunnel::is_data(datagram),
+                Apart::All => true,
+            };
+            let inbox = if is_apart { &mut peer.handshakes } else { &mut peer.inbox };
+            inbox.push_back((self.address, datagram.to_vec()));
         }
         if let Some(waker) = peer.reader.take() {
             waker.wake();
@@ -80,6 +99,22 @@ impl Udp for FakeUdp {
         }
         own.reader = Some(cx.waker().clone());
         Poll::Pending
+    }
+
+    fn poll_handshakes(
+        &mut self,
+        cx: &mut Context<'_>,
+        take: &mut dyn FnMut(&Received<'_>),
+    ) -> Poll<io::Result<()>> {
+        let mut network = self.network.borrow_mut();
+        let own = network.sockets.get_mut(&self.address).unwrap();
+        let Some((source, bytes)) = own.handshakes.pop_front() else {
+            own.reader = Some(cx.waker().clone());
+            return Poll::Pending;
+        };
+        let meta = RecvMeta { source, local: None, ecn: Ecn::NotEct, len: bytes.len(), stride: bytes.len() };
+        take(&Received { meta, bytes: &bytes, truncated: false });
+        Poll::Ready(Ok(()))
     }
 
     fn stats(&self) -> UdpStats {
@@ -301,6 +336,48 @@ fn a_stalled_tun_costs_data_only_and_handshakes_of_others_go_on() {
         // One packet brings the loop back to the TUN; everything from then on arrives.
         nodes[0].kernel.inject(&packet(0, 1, 1000), Offload::None).unwrap();
         assert_eq!(number(&nodes[1].kernel.recv().await.unwrap()), 1000);
+    });
+}
+
+#[test]
+fn handshakes_go_on_while_the_tun_takes_nothing_and_data_waits_for_it() {
+    with_nodes(3, SMALL, async |nodes| {
+        nodes[0].network.borrow_mut().apart = Apart::Handshakes;
+        shake_hands(&nodes, 0, 1).await;
+        nodes[1].kernel.set_accepting(false);
+        for n in 0..500 {
+            until(|| nodes[0].kernel.inject(&packet(0, 1, n), Offload::None).ok()).await;
+        }
+        // It stands still for less than a second: the clock does not move.
+        nodes[2].kernel.inject(&packet(2, 1, 500), Offload::None).unwrap();
+        while nodes[2].snapshot().await.tunnel.handshakes == 0 {
+            tokio::task::yield_now().await;
+        }
+        assert!(nodes[1].waiting_datagrams() > 400, "what has no room stays in the socket");
+        nodes[1].kernel.set_accepting(true);
+        let mut numbers = Vec::new();
+        for _ in 0..501 {
+            numbers.push(number(&nodes[1].kernel.recv().await.unwrap()));
+        }
+        numbers.sort_unstable();
+        assert_eq!(numbers, (0..501).collect::<Vec<_>>());
+        assert_eq!(nodes[1].snapshot().await.drops.total(), 0);
+    });
+}
+
+#[test]
+fn data_that_arrives_with_handshake_messages_is_not_lost() {
+    with_nodes(2, SMALL, async |nodes| {
+        nodes[0].network.borrow_mut().apart = Apart::All;
+        shake_hands(&nodes, 0, 1).await;
+        nodes[1].kernel.set_accepting(false);
+        for n in 0..5 {
+            nodes[0].kernel.inject(&packet(0, 1, n), Offload::None).unwrap();
+        }
+        until(|| (nodes[0].kernel.outbound_len() == 0).then_some(())).await;
+        nodes[1].kernel.set_accepting(true);
+        expect_in_order(&nodes[1], 0..5).await;
+        assert_eq!(nodes[1].snapshot().await.drops.total(), 0);
     });
 }
 
