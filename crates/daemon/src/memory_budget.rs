@@ -15,15 +15,20 @@ pub(crate) fn staging_bytes() -> usize {
     share_of(platform::available_bytes())
 }
 
-/// The share of the memory that may wait in the kernel for the receiving sockets, how many those of one address family are
-/// (`udp/linux/lanes.rs`), and of how many families there are some.
+/// The share of the memory that may wait in the kernel for the receiving sockets, how many of them are lanes of one address
+/// family (`udp/linux/lanes.rs`; the socket of handshake messages is no larger than one), and of how many families there are
+/// some.
 const RECEIVE_SHARE: u64 = 8;
-pub(crate) const RECEIVE_SOCKETS: usize = 16;
+pub(crate) const LANES: usize = 16;
+const RECEIVE_SOCKETS: usize = LANES + 1;
 const FAMILIES: u64 = 2;
 /// What Linux gives a socket that asks for nothing is not much less.
 const MIN_RECEIVE: u64 = 256 << 10;
 /// 10 Gbit/s for 5.6 ms, about what a stall of the packet thread takes.
 const MAX_RECEIVE: u64 = 7 << 20;
+
+/// More than a thousand handshake messages, each of which takes at least 768 bytes of what the kernel counts.
+const MAX_HANDSHAKES: usize = 1 << 20;
 
 /// Bytes that may wait in the kernel in a socket that sends; there is one of each address family.
 pub(crate) const SEND_BUFFER_BYTES: u64 = MAX_RECEIVE;
@@ -34,6 +39,11 @@ pub(crate) const SEND_BUFFER_BYTES: u64 = MAX_RECEIVE;
 /// of udp(7)): other programs have some too.
 pub(crate) fn receive_buffer_bytes() -> usize {
     receive_share_of(platform::total_bytes())
+}
+
+/// Bytes that may wait in each socket of handshake messages, at most 1 MiB.
+pub(crate) fn handshake_buffer_bytes() -> usize {
+    receive_buffer_bytes().min(MAX_HANDSHAKES)
 }
 
 fn receive_share_of(total: Option<u64>) -> usize {
@@ -63,9 +73,9 @@ mod tests {
     fn full_sockets_take_an_eighth_of_the_memory() {
         assert_eq!(receive_share_of(None), 7 << 20);
         assert_eq!(receive_share_of(Some(64 << 20)), 256 << 10);
-        assert_eq!(receive_share_of(Some(512 << 20)), 1 << 20);
+        assert_eq!(receive_share_of(Some(544 << 20)), 1 << 20);
         assert_eq!(receive_share_of(Some(4 << 30)), 7 << 20);
-        // 16 sockets of IPv4 and 16 of IPv6, and as much again for the kernel's bookkeeping.
-        assert_eq!(32 * 2 * receive_share_of(Some(2 << 30)), (2 << 30) / 8);
+        // 17 sockets of IPv4 and 17 of IPv6, and as much again for the kernel's bookkeeping.
+        assert_eq!(34 * 2 * receive_share_of(Some(544 << 20)), (544 << 20) / 8);
     }
 }

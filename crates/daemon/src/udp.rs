@@ -27,6 +27,11 @@ pub use unsupported::{Descriptor, UdpSockets, check_socket};
 /// What a datagram that arrived costs beside its bytes, when turns are shared out: as much time as opening so many.
 pub(crate) const DATAGRAM_COST: usize = 512;
 
+/// What so many bytes in so many datagrams cost, in bytes.
+pub(crate) fn cost_of(bytes: usize, datagrams: usize) -> usize {
+    bytes + DATAGRAM_COST * datagrams
+}
+
 /// Where the datagrams of one listening port go out and come in.
 pub trait Udp {
     /// Sends the datagrams of one transmit: at most 64 segments and 65,507 bytes go with one call, in order.
@@ -40,6 +45,30 @@ pub trait Udp {
     /// The waker is registered only with `Pending`: after `Ready` there may be more. An error is one of the
     /// socket (out of memory, say); the next call goes on.
     fn poll_recv(&mut self, cx: &mut Context<'_>, buffers: &mut RecvBuffers) -> Poll<io::Result<usize>>;
+
+    /// As [`Self::poll_recv`], for handshake messages that arrived apart from data. They may also arrive with data.
+    fn poll_recv_handshakes(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffers: &mut RecvBuffers,
+    ) -> Poll<io::Result<usize>> {
+        let _ = (cx, buffers);
+        Poll::Pending
+    }
+
+    /// Notes that datagrams of `source` were authentic: what they cost, as [`Self::poll_recv`] counts. Only such a source is
+    /// kept apart from others.
+    fn record_authentic(&mut self, source: SocketAddr, cost: usize) {
+        let _ = (source, cost);
+    }
+
+    /// Has the kernel drop messages to other receiver indices than these, or those to any again with `None`; says whether it
+    /// drops some now. More indices than it can tell apart all pass. To be called again before a message with a new index
+    /// leaves.
+    fn let_pass(&mut self, receivers: Option<&[u32]>) -> bool {
+        let _ = receivers;
+        false
+    }
 
     /// Moves to another port and to another mark, both or neither, and gives the port in use. What is `None` stays.
     fn rebind(&mut self, port: Option<u16>, fwmark: Option<u32>) -> Result<u16, BindError>;
@@ -199,6 +228,9 @@ pub struct UdpStats {
     pub gso_fallbacks: u64,
     /// Datagrams that arrived and that the kernel threw away, because a receive buffer was full as a rule. Linux only.
     pub receive_overflows: u64,
+    /// Datagrams that the kernel threw away because they cannot be messages for this interface; several that it joined count
+    /// once. Linux only.
+    pub junk_dropped: u64,
     /// Datagrams that arrived; several that the kernel joined count each.
     pub datagrams_received: u64,
     /// Bytes of these.

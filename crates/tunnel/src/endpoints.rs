@@ -1,4 +1,4 @@
-//! Where the peers are, by address: what the sockets and the gate know senders by.
+//! Where the peers are, by address: what the gate knows senders by.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -6,45 +6,31 @@ use std::net::{IpAddr, SocketAddr};
 use crate::peer::{Endpoint, PeerId};
 use crate::tunnel::Tunnel;
 
-/// How many peers are at each address, and at each address and port.
+/// How many peers are at each address: an authenticated message came from there last, or the configuration says so.
 #[derive(Debug, Default)]
-pub(crate) struct Endpoints {
-    addresses: HashMap<IpAddr, u32>,
-    sockets: HashMap<SocketAddr, u32>,
-}
+pub(crate) struct Endpoints(HashMap<IpAddr, u32>);
 
 impl Endpoints {
     /// Whether a peer is at this address.
     pub(crate) fn has_address(&self, address: IpAddr) -> bool {
-        self.addresses.contains_key(&address)
+        self.0.contains_key(&address)
     }
 
     fn add(&mut self, endpoint: SocketAddr) {
-        *self.addresses.entry(endpoint.ip()).or_default() += 1;
-        *self.sockets.entry(endpoint).or_default() += 1;
+        *self.0.entry(endpoint.ip()).or_default() += 1;
     }
 
     fn remove(&mut self, endpoint: SocketAddr) {
-        take(&mut self.addresses, endpoint.ip());
-        take(&mut self.sockets, endpoint);
-    }
-}
-
-fn take<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, u32>, key: K) {
-    if let std::collections::hash_map::Entry::Occupied(mut entry) = counts.entry(key) {
-        *entry.get_mut() -= 1;
-        if *entry.get() == 0 {
-            entry.remove();
+        if let std::collections::hash_map::Entry::Occupied(mut entry) = self.0.entry(endpoint.ip()) {
+            *entry.get_mut() -= 1;
+            if *entry.get() == 0 {
+                entry.remove();
+            }
         }
     }
 }
 
 impl Tunnel {
-    /// Whether a peer is at `address`: an authenticated message came from there last, or the configuration says so.
-    pub fn has_endpoint(&self, address: SocketAddr) -> bool {
-        self.endpoints.sockets.contains_key(&address)
-    }
-
     /// Puts a peer somewhere else, or nowhere.
     pub(crate) fn set_peer_endpoint(&mut self, id: PeerId, endpoint: Option<Endpoint>) {
         let Some(peer) = self.peers.get_mut(id.place()).and_then(Option::as_deref_mut) else { return };

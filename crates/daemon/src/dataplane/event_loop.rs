@@ -17,6 +17,7 @@ use super::answers;
 use super::capture::Captures;
 use super::commands::{self, Job};
 use super::inbound::Inbound;
+use super::junk_filter::JunkFilter;
 use super::outbound::Outbound;
 use super::timing::{Stage, TurnClock};
 use super::{Command, DataplaneError, OnEvent, QueueDepths, SendFailure, Snapshot};
@@ -43,6 +44,7 @@ pub struct EventLoop<T, U, S> {
     pub(super) control: ControlQueue,
     outbound: Outbound,
     inbound: Inbound,
+    junk_filter: JunkFilter,
     commands: mpsc::Receiver<Command>,
     /// What a command left to do. Until it is done no other is taken.
     job: Option<Job>,
@@ -69,6 +71,7 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
             control: ControlQueue::new(CONTROL_SLOTS),
             outbound: Outbound::new(),
             inbound: Inbound::new(),
+            junk_filter: JunkFilter::default(),
             commands,
             job: None,
             on_event: None,
@@ -103,6 +106,10 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
         if self.captures.is_on() {
             self.captures.set_port(self.udp.port());
         }
+        let handshakes = match self.handshakes(cx) {
+            Ok(turn) => turn,
+            Err(error) => return Poll::Ready(Err(error)),
+        };
         self.timers(now);
         self.send_control(cx, now);
         let Self { inbound, outbound, tunnel, tun, udp, control, clock, captures, .. } = self;
@@ -117,6 +124,7 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
         if let Err(error) = answers::write(cx, tunnel, tun, captures) {
             return Poll::Ready(Err(error));
         }
+        self.junk_filter.turn(now, &self.tunnel, &mut self.udp);
         // Packets without a session have asked for a handshake, and datagrams have answers.
         self.timers(now);
         self.send_control(cx, now);
@@ -124,6 +132,7 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
         self.arm_timer(cx, now);
         self.clock.end();
         let is_busy = commands == Turn::Busy
+            || handshakes == Turn::Busy
             || inbound == Turn::Busy
             || outbound == Turn::Busy
             || self.has_timers_left(now)
@@ -200,6 +209,12 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
         }
     }
 
+    /// Takes the handshake messages that arrived apart from data, whether the TUN has room or not.
+    fn handshakes(&mut self, cx: &mut Context<'_>) -> Result<Turn, DataplaneError> {
+        let Self { inbound, tunnel, udp, control, clock, captures, .. } = self;
+        inbound.handshakes(cx, clock, tunnel, udp, control, captures)
+    }
+
     fn timers(&mut self, now: Instant) {
         if self.has_timers_due(now) {
             self.clock.begin_stage();
@@ -221,6 +236,9 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
 
     /// Sends handshakes and keepalives: they wait for the socket alone, never for data.
     fn send_control(&mut self, cx: &mut Context<'_>, now: Instant) {
+        if !self.control.is_empty() {
+            self.junk_filter.refresh(&self.tunnel, &mut self.udp);
+        }
         while let Some(message) = self.control.front() {
             match self.udp.poll_send(cx, &message.transmit()) {
                 Poll::Ready(Ok(sent)) => {

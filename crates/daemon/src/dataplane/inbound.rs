@@ -12,7 +12,7 @@ use super::DataplaneError;
 use super::capture::Captures;
 use super::event_loop::Turn;
 use super::timing::{Stage, TurnClock};
-use crate::udp::{DATAGRAM_COST, RecvBuffers, Udp};
+use crate::udp::{DATAGRAM_COST, RecvBuffers, Udp, cost_of};
 
 /// Bytes that one turn opens, with what each datagram costs beside its own: what waits for the other direction waits no
 /// longer than that, or than one slab takes.
@@ -23,9 +23,18 @@ const MAX_FAILED_CALLS: u32 = 1000;
 /// How long a TUN may take nothing before data for it is dropped, so that handshakes go on.
 const STALL: Duration = Duration::from_secs(1);
 
+/// Handshake messages of one turn; most of a flood are refused within a microsecond.
+const HANDSHAKES: usize = 256;
+/// How long they stay in their socket once there is no more time for them.
+const HANDSHAKE_PATIENCE: Duration = Duration::from_millis(1);
+
 /// The inbound direction.
 pub(super) struct Inbound {
     buffers: RecvBuffers,
+    /// What arrived apart from data.
+    handshakes: RecvBuffers,
+    /// When there may be time for handshakes again.
+    handshakes_at: Option<Instant>,
     /// Since when the TUN has taken nothing.
     waiting_since: Option<Instant>,
     stalled: bool,
@@ -38,6 +47,8 @@ impl Inbound {
     pub(super) fn new() -> Self {
         Self {
             buffers: RecvBuffers::new(),
+            handshakes: RecvBuffers::for_handshakes(),
+            handshakes_at: None,
             waiting_since: None,
             stalled: false,
             failed_calls: 0,
@@ -45,9 +56,64 @@ impl Inbound {
         }
     }
 
-    /// When the loop has to come back though nothing happened: to find that the TUN is stalled.
+    /// When the loop has to come back though nothing happened: to find that the TUN is stalled, or that there is time for
+    /// handshakes again.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.waiting_since.filter(|_| !self.stalled).map(|since| since + STALL)
+        let stall = self.waiting_since.filter(|_| !self.stalled).map(|since| since + STALL);
+        [stall, self.handshakes_at].into_iter().flatten().min()
+    }
+
+    /// Takes handshake messages that arrived apart from data: neither data nor a TUN without room holds them up. While
+    /// there is no time for them they stay in their socket, which overflows alone.
+    pub(super) fn handshakes(
+        &mut self,
+        cx: &mut Context<'_>,
+        clock: &mut TurnClock,
+        tunnel: &mut Tunnel,
+        udp: &mut impl Udp,
+        control: &mut ControlQueue,
+        captures: &mut Captures,
+    ) -> Result<Turn, DataplaneError> {
+        let now = clock.now();
+        self.handshakes_at = None;
+        if !tunnel.has_time_for_handshakes(now) {
+            self.handshakes_at = Some(now + HANDSHAKE_PATIENCE);
+            return Ok(Turn::Idle);
+        }
+        clock.begin_stage();
+        let Self { handshakes, buffers, no_plain, .. } = self;
+        let mut messages = 0;
+        while messages < HANDSHAKES && tunnel.has_time_for_handshakes(now) {
+            let Some(mut received) = handshakes.next_datagram() else {
+                match udp.poll_recv_handshakes(cx, handshakes) {
+                    Poll::Ready(Ok(_)) => continue,
+                    Poll::Ready(Err(error)) => return self.count_failure(error).map(|()| Turn::Busy),
+                    Poll::Pending if messages == 0 => return Ok(Turn::Idle),
+                    Poll::Pending => break,
+                }
+            };
+            messages += 1;
+            let meta = received.meta;
+            tunnel.count_drop(DropReason::TruncatedDatagram, u64::from(received.truncated));
+            let datagram = received.whole();
+            // The kernel may have joined data to a message before it, and data waits for the TUN.
+            if Tunnel::is_data(datagram) && buffers.push_copy(&meta, datagram) {
+                continue;
+            }
+            let _ = tunnel.handle_datagram(&meta, datagram, now, no_plain, control);
+            if captures.is_on() {
+                captures.received(tunnel, &meta, datagram);
+            }
+        }
+        clock.end_stage(Stage::Handshakes);
+        Ok(Turn::Busy)
+    }
+
+    /// An error usually belongs to one datagram, but not if there is no end of them.
+    fn count_failure(&mut self, error: std::io::Error) -> Result<(), DataplaneError> {
+        tracing::debug!(%error, "cannot receive");
+        self.failed_calls += 1;
+        if self.failed_calls > MAX_FAILED_CALLS { Err(DataplaneError::Udp(error)) } else { Ok(()) }
     }
 
     #[expect(clippy::too_many_arguments, reason = "disjoint parts of the event loop, borrowed apart")]
@@ -94,11 +160,7 @@ impl Inbound {
                         clock.end_stage(Stage::Receive);
                     }
                     Poll::Ready(Err(error)) => {
-                        tracing::debug!(%error, "cannot receive");
-                        self.failed_calls += 1;
-                        if self.failed_calls > MAX_FAILED_CALLS {
-                            return Err(DataplaneError::Udp(error));
-                        }
+                        self.count_failure(error)?;
                         budget = budget.saturating_sub(DATAGRAM_COST);
                         continue;
                     }
@@ -111,9 +173,9 @@ impl Inbound {
                 budget = 0;
             } else {
                 let cost = if captures.is_on() {
-                    self.open::<true>(clock, budget, tunnel, tun, control, captures)?
+                    self.open::<true>(clock, budget, tunnel, tun, udp, control, captures)?
                 } else {
-                    self.open::<false>(clock, budget, tunnel, tun, control, captures)?
+                    self.open::<false>(clock, budget, tunnel, tun, udp, control, captures)?
                 };
                 budget = budget.saturating_sub(cost);
             }
@@ -123,12 +185,14 @@ impl Inbound {
 
     /// Opens what was received, as far as budget and slab go, and hands it to the writers. Gives what it cost.
     /// `CAPTURED`: somebody captures; without, no packet pays for the question.
+    #[expect(clippy::too_many_arguments, reason = "disjoint parts of the event loop, borrowed apart")]
     fn open<const CAPTURED: bool>(
         &mut self,
         clock: &mut TurnClock,
         budget: usize,
         tunnel: &mut Tunnel,
         tun: &mut impl Tun,
+        udp: &mut impl Udp,
         control: &mut ControlQueue,
         captures: &mut Captures,
     ) -> Result<usize, DataplaneError> {
@@ -137,19 +201,27 @@ impl Inbound {
             let Some(mut received) = self.buffers.next() else { break };
             let meta = received.meta;
             tunnel.count_drop(DropReason::TruncatedDatagram, u64::from(received.truncated));
+            let mut authentic = 0;
             for datagram in received.whole().chunks_mut(meta.stride) {
-                cost += datagram.len() + DATAGRAM_COST;
+                cost += cost_of(datagram.len(), 1);
                 // Drops are counted by the tunnel.
                 let opened = tunnel.handle_datagram(&meta, datagram, now, tun.plain_slab(), control);
                 if CAPTURED {
                     captures.received(tunnel, &meta, datagram);
                 }
                 if let Ok(Some(packet)) = opened {
+                    authentic += cost_of(datagram.len(), 1);
                     if CAPTURED {
                         captures.written(tunnel, tun.plain_slab().get(packet), false);
                     }
                     tun.send(packet).map_err(DataplaneError::Tun)?;
+                } else if !Tunnel::is_data(datagram) && !tunnel.has_time_for_handshakes(now) {
+                    // Without a socket of their own they are here, and a handshake costs as much as hundreds of datagrams.
+                    cost = budget;
                 }
+            }
+            if authentic > 0 {
+                udp.record_authentic(meta.source, authentic);
             }
         }
         clock.end_stage(Stage::Decrypt);

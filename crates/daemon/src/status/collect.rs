@@ -208,6 +208,7 @@ fn udp(stats: &UdpStats, features: UdpFeatures) -> UdpReport {
         batch_segments: stats.batch_segments,
         gso_fallbacks: stats.gso_fallbacks,
         receive_overflows: stats.receive_overflows,
+        junk_dropped: stats.junk_dropped,
         datagrams_received: stats.datagrams_received,
         bytes_received: stats.bytes_received,
         recv_calls: stats.recv_calls,

@@ -138,6 +138,8 @@ pub struct UdpReport {
     pub gso_fallbacks: u64,
     /// Datagrams that arrived and that the kernel threw away, because weft did not take them in time.
     pub receive_overflows: u64,
+    /// Datagrams that the kernel threw away because they cannot be messages for this interface.
+    pub junk_dropped: u64,
     /// Datagrams that arrived.
     pub datagrams_received: u64,
     /// Bytes of these.

@@ -83,6 +83,9 @@ fn interface(report: &StatusReport) -> Table {
     if tun + udp > 0 {
         row("overflows", format!("{tun} packets of the TUN's queue, {udp} datagrams of the receive buffers"));
     }
+    if report.udp.junk_dropped > 0 {
+        row("junk", format!("{} datagrams that are no messages for it", report.udp.junk_dropped));
+    }
     table
 }
 

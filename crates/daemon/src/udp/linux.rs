@@ -8,21 +8,26 @@ use std::task::{Context, Poll, ready};
 use weft_tunnel::Transmit;
 
 pub use self::adopt::check_socket;
+use self::family::Family;
 pub(crate) use self::kernel::Release;
-use self::lanes::Lanes;
 use self::send::Sender;
 use self::socket::UdpSocket;
 use super::{BindError, RecvBuffers, SendError, Sent, Udp, UdpConfig, UdpFeatures, UdpStats};
 
 mod adopt;
 mod cmsg;
+mod drain;
 mod fallback;
+mod family;
+mod handshakes;
 mod kernel;
 mod lanes;
 mod path_mtu;
+mod program;
 mod recv;
 mod send;
 mod socket;
+mod steering;
 #[cfg(test)]
 mod tests;
 
@@ -32,8 +37,8 @@ pub type Descriptor = OwnedFd;
 /// Sockets for IPv4 and for IPv6 on one port; those of one family where the machine has no other.
 #[derive(Debug)]
 pub struct UdpSockets {
-    v4: Option<Lanes>,
-    v6: Option<Lanes>,
+    v4: Option<Family>,
+    v6: Option<Family>,
     /// As asked for, with the port in use.
     config: UdpConfig,
     /// Which family the next [`Udp::poll_recv`] looks at first: they take turns, so that neither starves.
@@ -75,9 +80,9 @@ impl UdpSockets {
         config: &UdpConfig,
     ) -> Result<Self, BindError> {
         let release = kernel::Release::running();
-        let v4 = Lanes::from_sockets(v4, false, are_own, config, release)?;
-        let v6 = Lanes::from_sockets(v6, true, are_own, config, release)?;
-        let gso = config.gso && [&v4, &v6].into_iter().flatten().all(|lanes| lanes.first().knows_gso());
+        let v4 = Family::from_sockets(v4, false, are_own, config, release)?;
+        let v6 = Family::from_sockets(v6, true, are_own, config, release)?;
+        let gso = config.gso && [&v4, &v6].into_iter().flatten().all(|family| family.first().knows_gso());
         let sender = Sender::new(gso, config.path_mtu, release);
         Ok(Self { v4, v6, config: *config, v6_first: false, sender, stats: UdpStats::default() })
     }
@@ -99,8 +104,39 @@ impl UdpSockets {
         self.each().find_map(UdpSocket::local_port).unwrap_or_default()
     }
 
+    fn families(&self) -> impl Iterator<Item = &Family> {
+        [&self.v4, &self.v6].into_iter().flatten()
+    }
+
     fn each(&self) -> impl Iterator<Item = &UdpSocket> {
-        [&self.v4, &self.v6].into_iter().flatten().flat_map(Lanes::each)
+        self.families().flat_map(Family::each)
+    }
+
+    /// Receives from both families with `poll`, which takes turns at being the first, so that neither starves.
+    fn poll_families(
+        &mut self,
+        buffers: &mut RecvBuffers,
+        mut poll: impl FnMut(&mut Family, &mut RecvBuffers, &mut UdpStats) -> Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        if !buffers.has_room() {
+            return Poll::Ready(Err(io::ErrorKind::InvalidInput.into()));
+        }
+        let mut filled = 0;
+        for is_v6 in [self.v6_first, !self.v6_first] {
+            let family = if is_v6 { &mut self.v6 } else { &mut self.v4 };
+            let Some(family) = family.as_mut().filter(|_| buffers.has_room()) else { continue };
+            match poll(family, buffers, &mut self.stats) {
+                Poll::Ready(Ok(more)) => filled += more,
+                Poll::Ready(Err(error)) if filled == 0 => return Poll::Ready(Err(error)),
+                Poll::Ready(Err(error)) => tracing::debug!(%error, "cannot receive"),
+                Poll::Pending => {}
+            }
+        }
+        if filled == 0 {
+            return Poll::Pending;
+        }
+        self.v6_first = !self.v6_first;
+        Poll::Ready(Ok(filled))
     }
 }
 
@@ -110,7 +146,7 @@ impl Udp for UdpSockets {
             SocketAddr::V4(_) => &self.v4,
             SocketAddr::V6(_) => &self.v6,
         };
-        let Some(socket) = socket.as_ref().map(Lanes::first) else {
+        let Some(socket) = socket.as_ref().map(Family::first) else {
             let error = io::Error::from_raw_os_error(libc::EAFNOSUPPORT);
             return Poll::Ready(Err(SendError::Failed(error)));
         };
@@ -129,25 +165,27 @@ impl Udp for UdpSockets {
     }
 
     fn poll_recv(&mut self, cx: &mut Context<'_>, buffers: &mut RecvBuffers) -> Poll<io::Result<usize>> {
-        if !buffers.has_room() {
-            return Poll::Ready(Err(io::ErrorKind::InvalidInput.into()));
+        self.poll_families(buffers, |family, buffers, stats| family.poll_recv(cx, buffers, stats))
+    }
+
+    fn poll_recv_handshakes(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffers: &mut RecvBuffers,
+    ) -> Poll<io::Result<usize>> {
+        self.poll_families(buffers, |family, buffers, stats| family.poll_recv_handshakes(cx, buffers, stats))
+    }
+
+    fn record_authentic(&mut self, source: SocketAddr, cost: usize) {
+        let family = if source.is_ipv6() { &mut self.v6 } else { &mut self.v4 };
+        if let Some(family) = family {
+            family.record_authentic(source, cost);
         }
-        let mut filled = 0;
-        for is_v6 in [self.v6_first, !self.v6_first] {
-            let lanes = if is_v6 { &mut self.v6 } else { &mut self.v4 };
-            let Some(lanes) = lanes.as_mut().filter(|_| buffers.has_room()) else { continue };
-            match lanes.poll_recv(cx, buffers, &mut self.stats) {
-                Poll::Ready(Ok(more)) => filled += more,
-                Poll::Ready(Err(error)) if filled == 0 => return Poll::Ready(Err(error)),
-                Poll::Ready(Err(error)) => tracing::debug!(%error, "cannot receive"),
-                Poll::Pending => {}
-            }
-        }
-        if filled == 0 {
-            return Poll::Pending;
-        }
-        self.v6_first = !self.v6_first;
-        Poll::Ready(Ok(filled))
+    }
+
+    fn let_pass(&mut self, receivers: Option<&[u32]>) -> bool {
+        let families = [&mut self.v4, &mut self.v6].into_iter().flatten();
+        families.fold(false, |is_filtering, family| family.let_pass(receivers) || is_filtering)
     }
 
     fn rebind(&mut self, port: Option<u16>, fwmark: Option<u32>) -> Result<u16, BindError> {
@@ -168,16 +206,16 @@ impl Udp for UdpSockets {
     }
 
     fn descriptors(&self) -> io::Result<Vec<Descriptor>> {
-        let each = [&self.v4, &self.v6].into_iter().flatten().map(Lanes::try_clone);
+        let each = self.families().map(Family::try_clone);
         Ok(each.collect::<io::Result<Vec<_>>>()?.into_iter().flatten().collect())
     }
 
     fn features(&self) -> UdpFeatures {
-        let senders = [&self.v4, &self.v6].into_iter().flatten().map(Lanes::first);
+        let senders = self.families().map(Family::first);
         UdpFeatures {
             gso: self.sender.uses_gso(),
             gro: self.each().all(UdpSocket::joins_datagrams),
-            receive_buffer_bytes: self.each().map(UdpSocket::receive_buffer_bytes).min().unwrap_or_default(),
+            receive_buffer_bytes: self.families().map(Family::receive_buffer_bytes).min().unwrap_or_default(),
             send_buffer_bytes: senders.map(UdpSocket::send_buffer_bytes).min().unwrap_or_default(),
         }
     }
@@ -187,7 +225,12 @@ impl Udp for UdpSockets {
     }
 
     fn stats(&self) -> UdpStats {
-        let dropped: u64 = self.each().map(UdpSocket::dropped).sum();
-        UdpStats { receive_overflows: self.stats.receive_overflows + dropped, ..self.stats }
+        let overflows: u64 = self.families().map(Family::overflows).sum();
+        let junk: u64 = self.families().map(Family::junk_dropped).sum();
+        UdpStats {
+            receive_overflows: self.stats.receive_overflows + overflows,
+            junk_dropped: self.stats.junk_dropped + junk,
+            ..self.stats
+        }
     }
 }

@@ -5,6 +5,8 @@ use std::fmt;
 
 use weft_tunnel::RecvMeta;
 
+use super::{DATAGRAM_COST, cost_of};
+
 /// Received bytes that are not handled yet.
 #[derive(Debug)]
 pub struct Received<'a> {
@@ -50,12 +52,19 @@ impl RecvBuffers {
     pub const COUNT: usize = 16;
     /// Bytes of each: no datagram is longer, and the kernel's GRO joins no more than this.
     pub const BUFFER_BYTES: usize = 65_536;
-    /// Bytes of one source that go first: two full datagrams of an ordinary MTU.
-    const SPARSE_BYTES: usize = 3000;
+    /// What one source's messages may cost to go first: two full datagrams of an ordinary MTU, or half a dozen short ones.
+    const SPARSE_COST: usize = 2 * (1500 + DATAGRAM_COST);
 
     /// Empty buffers: 1 MiB, of which only what is used takes memory.
     pub fn new() -> Self {
         Self::with_buffer_bytes(Self::BUFFER_BYTES)
+    }
+
+    /// Empty buffers for handshake messages, each for as many initiations as the kernel's GRO joins. One socket with GRO off
+    /// would switch it off for a part of all sources, because the kernel asks any socket of a group before its program
+    /// chooses one.
+    pub fn for_handshakes() -> Self {
+        Self::with_buffer_bytes(64 * 148)
     }
 
     pub(super) fn with_buffer_bytes(buffer_bytes: usize) -> Self {
@@ -90,17 +99,27 @@ impl RecvBuffers {
         meta.len = meta.len.min(self.buffer_bytes());
         meta.stride = meta.stride.max(1);
         let Some(free) = self.metas.iter().position(Option::is_none) else { return };
-        let bytes = |queue: &VecDeque<usize>| -> Option<usize> {
+        let cost = |meta: &RecvMeta| cost_of(meta.len, meta.len.div_ceil(meta.stride).max(1));
+        let waiting = |queue: &VecDeque<usize>| -> Option<usize> {
             let of_source = queue.iter().filter_map(|place| self.metas[*place].as_ref());
             of_source
                 .filter(|(other, _)| other.source == meta.source)
-                .map(|(other, _)| other.len)
+                .map(|(other, _)| cost(other))
                 .reduce(|a, b| a + b)
         };
-        let is_sparse =
-            bytes(&self.bulk).is_none() && bytes(&self.sparse).unwrap_or(0) + meta.len <= Self::SPARSE_BYTES;
+        let is_sparse = waiting(&self.bulk).is_none()
+            && waiting(&self.sparse).unwrap_or(0) + cost(&meta) <= Self::SPARSE_COST;
         if is_sparse { &mut self.sparse } else { &mut self.bulk }.push_back(free);
         self.metas[free] = Some((meta, truncated));
+    }
+
+    /// Copies one datagram that was received elsewhere to a free buffer; false without one, or if it is too small.
+    pub fn push_copy(&mut self, meta: &RecvMeta, datagram: &[u8]) -> bool {
+        let buffer = self.free_buffers().next().and_then(|buffer| buffer.get_mut(..datagram.len()));
+        let Some(buffer) = buffer else { return false };
+        buffer.copy_from_slice(datagram);
+        self.push(RecvMeta { len: datagram.len(), stride: datagram.len(), ..*meta }, false);
+        true
     }
 
     /// Buffers with something in them that was not handed out.

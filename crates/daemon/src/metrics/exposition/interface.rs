@@ -198,6 +198,11 @@ fn udp(report: &StatusReport, writer: &mut Writer<'_>) -> fmt::Result {
         ("weft_udp_received_bytes", "UDP payload bytes that arrived.", udp.bytes_received),
         ("weft_udp_receive_calls", "System calls that received at least one datagram.", udp.recv_calls),
         (
+            "weft_udp_junk_datagrams",
+            "Datagrams that the kernel threw away because they cannot be messages for this interface.",
+            udp.junk_dropped,
+        ),
+        (
             "weft_udp_gso_fallbacks",
             "Batches sent as single datagrams, because the kernel or the path does not take them as one (UDP GSO).",
             udp.gso_fallbacks,

@@ -1,54 +1,53 @@
-//! The receiving sockets of one address family: several on one port, and the kernel chooses one by the address and port
-//! that a datagram came from (SO_REUSEPORT, socket(7)).
+//! The lanes of one address family: sockets on one port, and the kernel chooses one by the address and port that a datagram
+//! came from.
 //!
-//! What waits in a socket is one queue for all, and what does not fit is thrown away, whoever sent it. A source that
-//! sends more than weft can open fills its own lane; the others are read in turn, and lose nothing to it. Those that
-//! share a lane with it do until it is seen to be full: then the source gets a lane that nobody else has.
+//! What waits in a socket is one queue for all, and what does not fit is thrown away, whatever it is. A source that sends more
+//! than weft can open fills its lane; the others are read in turn, and lose nothing to it. Those that share a lane with it
+//! do until it is seen to be full: then the source that most of what was authentic in it came from gets a lane for itself.
+//! Junk earns none, however much it is.
 
 use std::hash::BuildHasher as _;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::os::fd::AsFd as _;
 use std::task::{Context, Poll};
 
 use rustc_hash::FxBuildHasher;
-use socket2::{Domain, Protocol, Socket, Type};
 use weft_tun::{Distinct, Heaviest, Turns};
 
-use self::steering::Steering;
-use super::super::{BindError, DATAGRAM_COST, RecvBuffers, UdpConfig, UdpStats};
-use super::kernel::Release;
+use super::super::{RecvBuffers, UdpStats, cost_of};
 use super::recv;
-use super::socket::{Buffers, UdpSocket};
+use super::socket::UdpSocket;
+use super::steering::Steering;
 use crate::memory_budget;
 
-mod steering;
-
 /// Lanes that any source may have, chosen by a hash; a power of two.
-const SHARED: usize = 8;
-/// Lanes for single sources that filled a shared one.
-const OWN: usize = 8;
-/// Sockets of one family.
+pub(super) const SHARED: usize = 8;
+/// Lanes for single sources out of a full shared one.
+pub(super) const OWN: usize = 8;
+/// Lanes of one family.
 pub(super) const LANES: usize = SHARED + OWN;
-const _: () = assert!(LANES == memory_budget::RECEIVE_SOCKETS);
+const _: () = assert!(LANES == memory_budget::LANES);
 /// More messages than a receive buffer holds: each takes at least 768 bytes of what the kernel counts.
 const BACKLOG: usize = 20_000;
-/// Bytes out of a lane that was not empty meanwhile, after which it counts as full: a part of what a receive buffer holds.
+/// What came out of a lane that was not empty meanwhile, after which it counts as full: a part of what a receive buffer holds,
+/// as [`cost_of`] counts, because short datagrams fill it too.
 const FULL: u64 = 2 << 20;
 /// A shared lane gets a turn for each of its sources, but not more than about so many for each turn of a source that has a
 /// lane for itself, nor than so many, or twice as many as others, for each turn of another shared one: who sends from many
 /// ports, or in the name of many hosts, must not have all turns.
 const MOST_TURNS: usize = 4;
 
-/// The sockets of one family on one port; at least one. What goes out is sent by the first.
+/// At least one.
 #[derive(Debug)]
 pub(super) struct Lanes {
     sockets: Vec<UdpSocket>,
     waiting: Vec<Waiting>,
     /// Of those that the kernel puts something into.
     turns: Turns,
-    /// `None` where the kernel chooses by itself, among all of them.
-    steering: Option<Steering>,
+    /// How many any source may be in.
+    shared: usize,
 }
 
 /// What is known of what waits in a lane.
@@ -60,53 +59,22 @@ struct Waiting {
     /// The lanes, a bit each, whose backlog may hold older messages of the sources of this one. They are read first: what a
     /// source sent is handled in order.
     older: u32,
+    /// What came out since it was empty last.
+    cost: u64,
+    /// Of what was authentic.
     heaviest: Heaviest<SocketAddr>,
     sources: Distinct,
 }
 
 impl Lanes {
-    /// Takes over bound sockets of one family and one port, and binds more beside them until there are enough. `None`
-    /// without any. `are_own`: this process bound them, and nobody has any others of the port.
-    pub(super) fn from_sockets(
-        mut sockets: Vec<Socket>,
-        is_v6: bool,
-        are_own: bool,
-        config: &UdpConfig,
-        release: Release,
-    ) -> Result<Option<Self>, BindError> {
-        let before = sockets.len();
-        if let Some(first) = sockets.first() {
-            match widen(first, is_v6, LANES.saturating_sub(before)) {
-                Ok(more) => sockets.extend(more),
-                Err(error) => tracing::debug!(%error, "all sources share {before} sockets"),
-            }
-        }
-        let Some(first) = sockets.first() else { return Ok(None) };
-        let steering = if sockets.len() == LANES {
-            Steering::attach(first, is_v6)
-                .inspect_err(|error| tracing::debug!(%error, "the kernel chooses a socket for each source"))
-                .ok()
-        } else {
-            None
-        };
-        // Of some that were left by an incomplete set the kernel may have other numbers: all are asked.
-        let is_numbered = are_own || before == LANES;
-        let turns = Turns::new(if steering.is_some() && is_numbered { SHARED } else { sockets.len() });
-        let buffer_bytes = memory_budget::receive_buffer_bytes();
-        let open = |(number, socket)| {
-            let buffers = Buffers { receive: buffer_bytes, sends: number == 0 };
-            UdpSocket::from_socket(socket, is_v6, buffers, config, release)
-        };
-        let sockets = sockets.into_iter().enumerate().map(open).collect::<Result<Vec<_>, _>>()?;
+    /// The first `shared` are for any source, and the first `read` may have something. The sources of those that `left` names
+    /// may have other lanes from now on.
+    pub(super) fn new(sockets: Vec<UdpSocket>, shared: usize, read: usize, left: Range<usize>) -> Self {
         let mut waiting: Vec<_> = sockets.iter().map(|_| Waiting::default()).collect();
-        // Whose sources have other lanes from now on: of as many as there are now, those that were somebody's own.
-        let left = if before == LANES { SHARED..LANES } else { 0..before };
-        if before == LANES || before < sockets.len() {
-            for lane in left {
-                come_after(&mut waiting, lane, 0..sockets.len());
-            }
+        for lane in left {
+            come_after(&mut waiting, lane, 0..sockets.len());
         }
-        Ok(Some(Self { sockets, waiting, turns, steering }))
+        Self { shared: shared.min(sockets.len()), turns: Turns::new(read), waiting, sockets }
     }
 
     /// The socket that sends.
@@ -124,6 +92,7 @@ impl Lanes {
         &mut self,
         cx: &mut Context<'_>,
         buffers: &mut RecvBuffers,
+        mut steering: Option<&mut Steering>,
         stats: &mut UdpStats,
     ) -> Poll<io::Result<usize>> {
         self.turns.begin();
@@ -133,14 +102,16 @@ impl Lanes {
         while buffers.has_room()
             && let Some(lane) = self.turns.next()
         {
-            let cost =
-                |stats: &UdpStats| stats.bytes_received + DATAGRAM_COST as u64 * stats.datagrams_received;
-            let before = cost(stats);
+            let before = *stats;
             match self.recv_turn(lane, cx, buffers, share.min(free(buffers)), stats) {
                 Poll::Ready(Ok(more)) => {
                     filled += more;
-                    self.turns.had(lane, self.part((cost(stats) - before) as usize, lane));
-                    self.steer(lane, stats.bytes_received);
+                    let bytes = stats.bytes_received - before.bytes_received;
+                    let datagrams = stats.datagrams_received - before.datagrams_received;
+                    self.turns.had(lane, self.part(cost_of(bytes as usize, datagrams as usize), lane));
+                    if let Some(steering) = steering.as_deref_mut() {
+                        self.steer(lane, steering, stats.bytes_received);
+                    }
                 }
                 Poll::Ready(Err(error)) if filled == 0 => return Poll::Ready(Err(error)),
                 Poll::Ready(Err(error)) => tracing::debug!(%error, "cannot receive"),
@@ -152,7 +123,7 @@ impl Lanes {
 
     /// What each of those who share a lane got of it, about: as much as each of the others, whoever else is in its lane.
     fn part(&self, cost: usize, lane: usize) -> usize {
-        let shared = if self.steering.is_some() { SHARED } else { self.sockets.len().min(LANES) };
+        let shared = self.shared;
         if lane >= shared {
             return cost;
         }
@@ -206,29 +177,32 @@ impl Lanes {
         Poll::Pending
     }
 
-    /// Gives whoever fills a shared lane one of its own.
-    fn steer(&mut self, lane: usize, received: u64) {
-        let Self { sockets, waiting, turns, steering: Some(steering) } = self else { return };
+    /// Notes that so much of what a source sent was authentic.
+    pub(super) fn record_authentic(&mut self, lane: usize, source: SocketAddr, cost: usize) {
+        self.waiting[lane].heaviest.saw(source, cost);
+    }
+
+    /// Moves the heaviest authentic source out of a shared lane that is full.
+    fn steer(&mut self, lane: usize, steering: &mut Steering, received: u64) {
+        let Self { sockets, waiting, turns, .. } = self;
         if lane >= SHARED {
             return steering.had(lane, received);
         }
-        let heaviest = &mut waiting[lane].heaviest;
-        let Some(source) = (heaviest.bytes() >= FULL).then(|| heaviest.take()).flatten() else { return };
+        if waiting[lane].cost < FULL {
+            return;
+        }
+        waiting[lane].cost = 0;
+        let Some(source) = waiting[lane].heaviest.take() else { return };
         let is_empty = |lane| !turns.is_busy(lane);
         match steering.give(sockets[0].io.get_ref(), source, received, is_empty) {
             Ok(Some(own)) => {
                 come_after(waiting, lane, own..own + 1);
                 turns.extend_to(own + 1);
-                tracing::debug!(%source, lane, own, "a source that fills its lane has one of its own from now on");
+                tracing::debug!(%source, lane, own, "a source in a full lane has one for itself from now on");
             }
             Ok(None) => {}
-            Err(error) => tracing::debug!(%error, %source, "a source that fills its lane stays there"),
+            Err(error) => tracing::debug!(%error, %source, "a source in a full lane stays there"),
         }
-    }
-
-    /// Further descriptors of all of them, in the order of their numbers.
-    pub(super) fn try_clone(&self) -> io::Result<Vec<OwnedFd>> {
-        self.each().map(UdpSocket::try_clone).collect()
     }
 }
 
@@ -242,7 +216,7 @@ fn first_of(lanes: u32) -> Option<usize> {
 }
 
 /// From now on `lanes` get what went to `before` until now.
-fn come_after(waiting: &mut [Waiting], before: usize, lanes: std::ops::Range<usize>) {
+fn come_after(waiting: &mut [Waiting], before: usize, lanes: Range<usize>) {
     waiting[before].backlog = BACKLOG;
     for (number, lane) in waiting.iter_mut().enumerate() {
         if lanes.contains(&number) && number != before {
@@ -259,10 +233,10 @@ fn recv_some(
     limit: usize,
     stats: &mut UdpStats,
 ) -> io::Result<usize> {
-    let Waiting { heaviest, sources, .. } = waiting;
-    let result = recv::recv(socket.io.get_ref().as_fd(), buffers, limit, stats, |source, bytes| {
-        heaviest.saw(source, bytes);
-        sources.saw(FxBuildHasher.hash_one(source), bytes);
+    let Waiting { cost, sources, .. } = waiting;
+    let result = recv::recv(socket.io.get_ref().as_fd(), buffers, limit, stats, |source, of_message| {
+        *cost += of_message as u64;
+        sources.saw(FxBuildHasher.hash_one(source), of_message);
     });
     let is_empty = match &result {
         Ok(filled) => *filled < limit,
@@ -270,33 +244,11 @@ fn recv_some(
     };
     if is_empty {
         waiting.heaviest.was_empty();
-        waiting.backlog = 0;
+        (waiting.cost, waiting.backlog) = (0, 0);
     } else if let Ok(filled) = &result {
         waiting.backlog = waiting.backlog.saturating_sub(*filled);
     }
     result
-}
-
-/// So many more sockets on the port of `first`. Nobody else could have bound it meanwhile: it was bound alone, and only
-/// processes of the same user may join what was taken over (socket(7)).
-fn widen(first: &Socket, is_v6: bool, count: usize) -> io::Result<Vec<Socket>> {
-    let port = first.local_addr()?.as_socket().ok_or(io::ErrorKind::InvalidInput)?.port();
-    let address = if is_v6 {
-        SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))
-    } else {
-        SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))
-    };
-    first.set_reuse_port(true)?;
-    let bind = |_| {
-        let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
-        if is_v6 {
-            socket.set_only_v6(true)?;
-        }
-        socket.set_reuse_port(true)?;
-        socket.bind(&address.into())?;
-        Ok(socket)
-    };
-    (0..count).map(bind).collect()
 }
 
 #[cfg(test)]

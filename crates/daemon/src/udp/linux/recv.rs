@@ -8,12 +8,12 @@ use std::ptr;
 
 use weft_tunnel::RecvMeta;
 
-use super::super::{RecvBuffers, UdpStats};
+use super::super::{RecvBuffers, UdpStats, cost_of};
 use super::cmsg::{Ancillary, Control};
 use super::send::retry;
 
-/// Fills the free ones of `buffers`, at most `limit` of them, and shows `saw` where each message is from and how many bytes it
-/// has. [`io::ErrorKind::WouldBlock`] when nothing has arrived.
+/// Fills the free ones of `buffers`, at most `limit` of them, and shows `saw` where each message is from and what it costs.
+/// [`io::ErrorKind::WouldBlock`] when nothing has arrived.
 pub(super) fn recv(
     fd: BorrowedFd<'_>,
     buffers: &mut RecvBuffers,
@@ -57,10 +57,11 @@ pub(super) fn recv(
         let ancillary = unsafe { Ancillary::parse(&message.msg_hdr) };
         let len = message.msg_len as usize;
         let stride = ancillary.segment_bytes.unwrap_or(len).max(1);
-        stats.datagrams_received += len.div_ceil(stride).max(1) as u64;
+        let datagrams = len.div_ceil(stride).max(1);
+        stats.datagrams_received += datagrams as u64;
         stats.bytes_received += len as u64;
         let source = address_of(name);
-        saw(source, len);
+        saw(source, cost_of(len, datagrams));
         let meta = RecvMeta { source, local: ancillary.local, ecn: ancillary.ecn, len, stride };
         buffers.push(meta, message.msg_hdr.msg_flags & libc::MSG_TRUNC != 0);
     }

@@ -22,6 +22,7 @@ mod batches;
 mod open;
 mod paths;
 mod room;
+mod steering;
 
 const V4: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 const V6: IpAddr = IpAddr::V6(std::net::Ipv6Addr::LOCALHOST);
@@ -43,9 +44,19 @@ fn open() -> UdpSockets {
     UdpSockets::bind(&UdpConfig::default()).unwrap()
 }
 
-/// `len` bytes, each datagram of which is filled with its number.
+/// `len` bytes, each datagram of which has the type of data and is filled with its number.
 fn contents(segment_size: usize, len: usize) -> Vec<u8> {
-    (0..len).map(|at| (at / segment_size) as u8).collect()
+    let header = |at: usize| [4, 0, 0, 0].get(at % segment_size).copied();
+    (0..len).map(|at| header(at).unwrap_or((at / segment_size) as u8)).collect()
+}
+
+/// Two messages of 32 bytes, and the first of them.
+fn two() -> Vec<u8> {
+    contents(32, 64)
+}
+
+fn one() -> Vec<u8> {
+    contents(32, 32)
 }
 
 fn to(address: IpAddr, port: u16, segment_size: usize, contents: &[u8]) -> Transmit<'_> {

@@ -7,8 +7,12 @@ use std::collections::HashMap;
 use std::future::poll_fn;
 use std::net::UdpSocket as StdSocket;
 
-use super::super::UdpSockets;
+use std::net::Ipv4Addr;
+
+use super::super::program::Key;
 use super::super::socket::{bind, set_option};
+use super::super::steering::SOCKETS;
+use super::super::{BindError, UdpConfig, UdpSockets};
 use super::*;
 use crate::lab::{self, Namespace, link};
 use crate::udp::Udp as _;
@@ -34,8 +38,20 @@ fn source() -> StdSocket {
     StdSocket::bind(("127.0.0.1", 0)).unwrap()
 }
 
-/// The first byte of each datagram, by the port that it came from.
-type ByPort = HashMap<u16, Vec<u8>>;
+/// A data message that carries a number.
+fn message(number: u32, bytes: usize) -> Vec<u8> {
+    let mut message = vec![0; bytes.max(32)];
+    message[0] = 4;
+    message[8..12].copy_from_slice(&number.to_be_bytes());
+    message
+}
+
+fn number(message: &[u8]) -> u32 {
+    u32::from_be_bytes(*message[8..].first_chunk().unwrap())
+}
+
+/// The number in each datagram, by the port that it came from.
+type ByPort = HashMap<u16, Vec<u32>>;
 
 /// What arrives, until it is so many datagrams.
 async fn receive(sockets: &mut UdpSockets, datagrams: usize) -> ByPort {
@@ -44,7 +60,7 @@ async fn receive(sockets: &mut UdpSockets, datagrams: usize) -> ByPort {
     while received.values().map(Vec::len).sum::<usize>() < datagrams {
         poll_fn(|cx| sockets.poll_recv(cx, &mut buffers)).await.unwrap();
         while let Some(datagram) = buffers.next_datagram() {
-            received.entry(datagram.meta.source.port()).or_default().push(datagram.bytes[0]);
+            received.entry(datagram.meta.source.port()).or_default().push(number(datagram.bytes));
         }
     }
     received
@@ -53,10 +69,10 @@ async fn receive(sockets: &mut UdpSockets, datagrams: usize) -> ByPort {
 /// Where the kernel puts what a source sends: of `sockets`, which hold nothing else.
 fn lane_of(sockets: &UdpSockets, source: &StdSocket) -> Option<usize> {
     let is_v6 = source.local_addr().unwrap().is_ipv6();
-    source.send_to(&[0], to(sockets, is_v6)).unwrap();
+    source.send_to(&message(0, 0), to(sockets, is_v6)).unwrap();
     let (mut buffers, mut stats) = (RecvBuffers::new(), UdpStats::default());
-    let lanes = if is_v6 { &sockets.v6 } else { &sockets.v4 };
-    lanes.as_ref().unwrap().each().position(|socket| {
+    let family = if is_v6 { &sockets.v6 } else { &sockets.v4 };
+    family.as_ref().unwrap().each().position(|socket| {
         recv::recv(socket.io.get_ref().as_fd(), &mut buffers, 1, &mut stats, |_, _| {}).is_ok()
     })
 }
@@ -65,9 +81,18 @@ fn to(sockets: &UdpSockets, is_v6: bool) -> (&'static str, u16) {
     (if is_v6 { "::1" } else { "127.0.0.1" }, sockets.port())
 }
 
-/// Reads until nothing is left, and gives the numbers that came from each port, in their order. `after` is called after each
-/// datagram.
-async fn numbers(sockets: &mut UdpSockets, mut after: impl FnMut(&[u32])) -> HashMap<u16, Vec<u32>> {
+/// Reads until nothing is left, all of it authentic, and gives the numbers that came from each port, in their order. `after` is
+/// called after each datagram.
+async fn numbers(sockets: &mut UdpSockets, after: impl FnMut(&[u32])) -> HashMap<u16, Vec<u32>> {
+    numbers_beside_junk(sockets, None, after).await
+}
+
+/// As [`numbers`], but what comes from the port `junk` is not authentic.
+async fn numbers_beside_junk(
+    sockets: &mut UdpSockets,
+    junk: Option<u16>,
+    mut after: impl FnMut(&[u32]),
+) -> HashMap<u16, Vec<u32>> {
     let (mut buffers, mut numbers) = (RecvBuffers::new(), HashMap::<u16, Vec<u32>>::new());
     loop {
         // The runtime learns which sockets have something, as it does between turns.
@@ -76,19 +101,20 @@ async fn numbers(sockets: &mut UdpSockets, mut after: impl FnMut(&[u32])) -> Has
             return numbers;
         }
         while let Some(datagram) = buffers.next_datagram() {
-            let number = u32::from_be_bytes(*datagram.bytes.first_chunk().unwrap());
-            let of_source = numbers.entry(datagram.meta.source.port()).or_default();
-            of_source.push(number);
+            let source = datagram.meta.source;
+            let of_source = numbers.entry(source.port()).or_default();
+            of_source.push(number(datagram.bytes));
             after(of_source);
+            if junk != Some(source.port()) {
+                sockets.record_authentic(source, cost_of(datagram.bytes.len(), 1));
+            }
         }
     }
 }
 
 fn send_numbers(from: &StdSocket, to: (&str, u16), numbers: std::ops::Range<u32>, bytes: usize) {
-    let mut contents = vec![0; bytes];
     for number in numbers {
-        contents[..4].copy_from_slice(&number.to_be_bytes());
-        from.send_to(&contents, to).unwrap();
+        from.send_to(&message(number, bytes), to).unwrap();
     }
 }
 
@@ -97,7 +123,7 @@ fn sources_spread_over_the_shared_lanes_and_stay_where_they_are() {
     in_namespace("sources_spread_over_the_shared_lanes_and_stay_where_they_are", async || {
         let sockets = UdpSockets::bind(&UdpConfig::default()).unwrap();
         for is_v6 in [false, true] {
-            let mut sources = [0; LANES];
+            let mut sources = [0; SOCKETS];
             for _ in 0..256 {
                 let source = source_of(is_v6);
                 let lane = lane_of(&sockets, &source).unwrap();
@@ -105,7 +131,7 @@ fn sources_spread_over_the_shared_lanes_and_stay_where_they_are() {
                 sources[lane] += 1;
             }
             assert!(sources[..SHARED].iter().all(|count| (8..96).contains(count)), "{sources:?}");
-            assert_eq!(sources[SHARED..], [0; OWN]);
+            assert_eq!(sources[SHARED..], [0; SOCKETS - SHARED]);
         }
     });
 }
@@ -158,11 +184,43 @@ fn a_source_that_fills_its_lane_gets_one_of_its_own_and_stays_in_order() {
 }
 
 #[test]
+fn junk_earns_no_lane_and_keeps_no_peer_from_one() {
+    in_namespace("junk_earns_no_lane_and_keeps_no_peer_from_one", async || {
+        for is_v6 in [false, true] {
+            let mut sockets = UdpSockets::bind(&UdpConfig::default()).unwrap();
+            let to = to(&sockets, is_v6);
+            assert!(numbers(&mut sockets, |_| {}).await.is_empty());
+            let junk = source_of(is_v6);
+            let lane = lane_of(&sockets, &junk).unwrap();
+            let peer = std::iter::repeat_with(|| source_of(is_v6))
+                .find(|other| lane_of(&sockets, other) == Some(lane))
+                .unwrap();
+            let port = |socket: &StdSocket| socket.local_addr().unwrap().port();
+
+            send_numbers(&junk, to, 0..6000, 32);
+            numbers_beside_junk(&mut sockets, Some(port(&junk)), |_| {}).await;
+            assert_eq!(lane_of(&sockets, &junk), Some(lane));
+
+            // A hundred for each of the peer.
+            for number in 0..100 {
+                send_numbers(&junk, to, 100 * number..100 * (number + 1), 32);
+                send_numbers(&peer, to, number..number + 1, 32);
+            }
+            let received = numbers_beside_junk(&mut sockets, Some(port(&junk)), |_| {}).await;
+            assert_eq!(sockets.stats().receive_overflows, 0);
+            assert_eq!(received[&port(&peer)], (0..100).collect::<Vec<_>>());
+            assert_eq!(lane_of(&sockets, &peer), Some(SHARED));
+            assert_eq!(lane_of(&sockets, &junk), Some(lane));
+        }
+    });
+}
+
+#[test]
 fn a_lane_of_its_own_goes_to_the_next_one_once_it_is_at_rest() {
     in_namespace("a_lane_of_its_own_goes_to_the_next_one_once_it_is_at_rest", async || {
         let sockets = UdpSockets::bind(&UdpConfig::default()).unwrap();
         let first = sockets.v4.as_ref().unwrap().first().io.get_ref();
-        let mut steering = Steering::attach(first, false).unwrap();
+        let mut steering = Steering::attach(first, false, Key::random()).unwrap();
         let sources: Vec<_> = (0..=OWN).map(|_| source()).collect();
         let mut give = |source: &StdSocket, received| {
             steering.had(SHARED + 3, received - 1);
@@ -222,13 +280,13 @@ fn a_source_that_fills_its_lane_costs_the_others_nothing() {
         let to = ("127.0.0.1", sockets.port());
         let flood = source();
         for _ in 0..200 {
-            flood.send_to(&[0; 1000], to).unwrap();
+            flood.send_to(&message(0, 1000), to).unwrap();
         }
         assert!(sockets.stats().receive_overflows > 100);
         let held = 200 - sockets.stats().receive_overflows as usize;
         let others: Vec<_> = (0..64).map(|_| source()).collect();
         for other in &others {
-            other.send_to(&[1; 100], to).unwrap();
+            other.send_to(&message(1, 100), to).unwrap();
         }
         let lost = sockets.stats().receive_overflows as usize - (200 - held);
         // An eighth shares the lane of the flood: half of 64 would be a miracle.
@@ -249,10 +307,10 @@ fn who_sends_long_datagrams_gets_no_more_bytes_than_who_sends_short_ones() {
         let lane = lane_of(&sockets, &long);
         let short = std::iter::repeat_with(source).find(|other| lane_of(&sockets, other) != lane).unwrap();
         for _ in 0..100 {
-            long.send_to(&[0; 16_000], to).unwrap();
+            long.send_to(&message(0, 16_000), to).unwrap();
         }
         for _ in 0..800 {
-            short.send_to(&[0; 2000], to).unwrap();
+            short.send_to(&message(0, 2000), to).unwrap();
         }
         assert_eq!(sockets.stats().receive_overflows, 0);
         // Once both are known to have something and as long as they do, with a few buffers free at a time as in a busy
@@ -350,17 +408,17 @@ fn what_a_source_sent_before_there_were_lanes_comes_out_first() {
         let first = bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))).unwrap().unwrap();
         let port = first.local_addr().unwrap().as_socket().unwrap().port();
         let sources: Vec<_> = (0..16).map(|_| source()).collect();
-        let send = |numbers: std::ops::Range<u8>| {
+        let send = |numbers: std::ops::Range<u32>| {
             for number in numbers {
                 for source in &sources {
-                    source.send_to(&[number; 10], ("127.0.0.1", port)).unwrap();
+                    source.send_to(&message(number, 0), ("127.0.0.1", port)).unwrap();
                 }
             }
         };
         send(0..12);
         let config = UdpConfig { port, ..UdpConfig::default() };
         let mut sockets = UdpSockets::adopt(vec![first.into()], &config).unwrap();
-        assert_eq!(sockets.v4.as_ref().unwrap().each().count(), LANES);
+        assert_eq!(sockets.v4.as_ref().unwrap().each().count(), SOCKETS);
         send(12..24);
 
         let received = receive(&mut sockets, 16 * 24).await;
@@ -378,15 +436,15 @@ fn all_lanes_are_handed_over_with_what_they_hold() {
         let config = UdpConfig { port: before.port(), ..UdpConfig::default() };
         let sources: Vec<_> = (0..64).map(|_| source()).collect();
         for source in &sources {
-            source.send_to(&[0], ("127.0.0.1", config.port)).unwrap();
+            source.send_to(&message(0, 0), ("127.0.0.1", config.port)).unwrap();
         }
         let descriptors = before.descriptors().unwrap();
-        assert_eq!(descriptors.len(), 2 * LANES);
+        assert_eq!(descriptors.len(), 2 * SOCKETS);
         drop(before);
         let mut after = UdpSockets::adopt(descriptors, &config).unwrap();
-        assert_eq!(after.each().count(), 2 * LANES);
+        assert_eq!(after.each().count(), 2 * SOCKETS);
         for source in &sources {
-            source.send_to(&[1], ("127.0.0.1", config.port)).unwrap();
+            source.send_to(&message(1, 0), ("127.0.0.1", config.port)).unwrap();
         }
         let received = receive(&mut after, 128).await;
         assert_eq!(received.len(), sources.len());

@@ -13,9 +13,9 @@ fn one_family_alone_works_and_refuses_the_other() {
             let mut a =
                 UdpSockets::from_sockets(v4.into_iter().collect(), Vec::new(), true, &config).unwrap();
             let mut b = open();
-            assert_eq!(send(&mut a, to(V4, b.port(), 3, b"one")).await.unwrap().bytes, 3);
+            assert_eq!(send(&mut a, to(V4, b.port(), 32, &one())).await.unwrap().bytes, 32);
             receive(&mut b, 1).await;
-            let answer = send(&mut a, to(V6, b.port(), 3, b"one")).await;
+            let answer = send(&mut a, to(V6, b.port(), 32, &one())).await;
             let Err(SendError::Failed(error)) = answer else { panic!("{answer:?}") };
             assert_eq!(error.raw_os_error(), Some(libc::EAFNOSUPPORT));
         },
@@ -30,7 +30,8 @@ fn both_families_share_a_random_port() {
         async || {
             let sockets = open();
             assert_ne!(sockets.port(), 0);
-            let ports = [&sockets.v4, &sockets.v6].map(|lanes| lanes.as_ref().unwrap().first().local_port());
+            let ports =
+                [&sockets.v4, &sockets.v6].map(|family| family.as_ref().unwrap().first().local_port());
             assert_eq!(ports, [Some(sockets.port()); 2]);
         },
     );
@@ -44,10 +45,10 @@ fn what_is_told_of_the_send_buffer_is_that_of_the_sockets_that_send() {
         async || {
             let sockets = open();
             let told = sockets.features().send_buffer_bytes;
-            let lanes = sockets.v4.as_ref().unwrap();
-            assert_eq!(told, lanes.first().send_buffer_bytes());
+            let family = sockets.v4.as_ref().unwrap();
+            assert_eq!(told, family.first().send_buffer_bytes());
             // As the system gives it.
-            assert!(lanes.each().skip(1).all(|other| other.send_buffer_bytes() < told), "{told}");
+            assert!(family.each().skip(1).all(|other| other.send_buffer_bytes() < told), "{told}");
         },
     );
 }

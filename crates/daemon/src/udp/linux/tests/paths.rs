@@ -11,11 +11,11 @@ fn ecn_is_sent_and_reported() {
             let (mut a, mut b) = (open(), open());
             for address in [V4, V6] {
                 for ecn in [Ecn::NotEct, Ecn::Ect0, Ecn::Ect1, Ecn::Ce] {
-                    for sent in [&b"one"[..], b"onetwo"] {
+                    for sent in [&one(), &two()] {
                         let accepted =
-                            send(&mut a, Transmit { ecn, ..to(address, b.port(), 3, sent) }).await.unwrap();
+                            send(&mut a, Transmit { ecn, ..to(address, b.port(), 32, sent) }).await.unwrap();
                         assert_eq!(accepted.bytes, sent.len());
-                        let received = receive(&mut b, sent.len() / 3).await;
+                        let received = receive(&mut b, sent.len() / 32).await;
                         assert!(received.iter().all(|(meta, _)| meta.ecn == ecn), "{received:?}");
                     }
                 }
@@ -37,16 +37,16 @@ fn datagrams_leave_from_the_source_that_was_asked_for() {
         await_local_route(second_v6.addr());
         let (mut a, mut b) = (open(), open());
         for (address, source) in [(V4, "127.0.0.2".parse().unwrap()), (V6, second_v6.addr())] {
-            for sent in [&b"one"[..], b"onetwo"] {
-                let transmit = Transmit { source: Some(source), ..to(address, b.port(), 3, sent) };
+            for sent in [&one(), &two()] {
+                let transmit = Transmit { source: Some(source), ..to(address, b.port(), 32, sent) };
                 let accepted = send(&mut a, transmit).await.unwrap();
                 assert_eq!(accepted, Sent { bytes: sent.len(), source_unusable: false, path_mtu: None });
-                for (meta, _) in receive(&mut b, sent.len() / 3).await {
+                for (meta, _) in receive(&mut b, sent.len() / 32).await {
                     assert_eq!(meta.source.ip(), source);
                 }
             }
             // And the answer to that address is reported as sent to it.
-            send(&mut b, to(source, a.port(), 3, b"one")).await.unwrap();
+            send(&mut b, to(source, a.port(), 32, &one())).await.unwrap();
             assert_eq!(receive(&mut a, 1).await[0].0.local, Some(source));
         }
     });
@@ -70,13 +70,13 @@ fn a_source_that_is_not_ours_is_given_up_and_told() {
         async || {
             let (mut a, mut b) = (open(), open());
             for (address, source) in [(V4, "192.0.2.7"), (V6, "2001:db8::7")] {
-                for sent in [&b"one"[..], b"onetwo"] {
+                for sent in [&one(), &two()] {
                     let source = Some(source.parse().unwrap());
-                    let transmit = Transmit { source, ..to(address, b.port(), 3, sent) };
+                    let transmit = Transmit { source, ..to(address, b.port(), 32, sent) };
                     let accepted = send(&mut a, transmit).await.unwrap();
                     assert_eq!(accepted, Sent { bytes: sent.len(), source_unusable: true, path_mtu: None });
-                    let received = receive(&mut b, sent.len() / 3).await;
-                    assert_in_order(&received, sent, 3);
+                    let received = receive(&mut b, sent.len() / 32).await;
+                    assert_in_order(&received, sent, 32);
                     assert_eq!(received[0].0.source.ip(), address);
                 }
             }
@@ -93,7 +93,7 @@ fn segments_beyond_the_mtu_go_one_by_one_in_order_and_fragmented() {
         let capture = Socket::new(Domain::PACKET, Type::DGRAM, Some(Protocol::from(all_protocols))).unwrap();
         capture.set_nonblocking(true).unwrap();
         let (mut a, mut b) = (open(), open());
-        let sent = contents(1400, 1400 * 20 + 9);
+        let sent = contents(1400, 1400 * 20 + 39);
         for address in [V4, V6] {
             for _ in 0..2 {
                 let accepted = send(&mut a, to(address, b.port(), 1400, &sent)).await.unwrap();
@@ -175,10 +175,10 @@ fn no_route_is_an_error_of_that_transmit_alone() {
             let (mut a, mut b) = (open(), open());
             let nowhere = "192.0.2.1".parse().unwrap();
             for source in [None, Some(V4)] {
-                let answer = send(&mut a, Transmit { source, ..to(nowhere, 9, 3, b"onetwo") }).await;
+                let answer = send(&mut a, Transmit { source, ..to(nowhere, 9, 32, &two()) }).await;
                 assert!(matches!(answer, Err(SendError::Failed(_))), "{answer:?}");
             }
-            assert_eq!(send(&mut a, to(V4, b.port(), 3, b"onetwo")).await.unwrap().bytes, 6);
+            assert_eq!(send(&mut a, to(V4, b.port(), 32, &two())).await.unwrap().bytes, 64);
             assert_eq!(receive(&mut b, 2).await.len(), 2);
             assert_eq!(a.stats().batches_sent, 1);
         },

@@ -78,8 +78,8 @@ fn a_datagram_beyond_the_buffer_is_flagged() {
         async || {
             let (mut a, mut b) = (open(), open());
             let mut buffers = RecvBuffers::with_buffer_bytes(100);
-            send(&mut a, to(V4, b.port(), 300, &[1; 300])).await.unwrap();
-            send(&mut a, to(V4, b.port(), 100, &[2; 100])).await.unwrap();
+            send(&mut a, to(V4, b.port(), 300, &contents(300, 300))).await.unwrap();
+            send(&mut a, to(V4, b.port(), 100, &contents(100, 100))).await.unwrap();
             let mut seen = Vec::new();
             while seen.len() < 2 {
                 poll_fn(|cx| b.poll_recv(cx, &mut buffers)).await.unwrap();
@@ -87,7 +87,7 @@ fn a_datagram_beyond_the_buffer_is_flagged() {
                     seen.push((bytes.to_vec(), truncated));
                 }
             }
-            assert_eq!(seen, [(vec![1; 100], true), (vec![2; 100], false)]);
+            assert_eq!(seen, [(contents(300, 100), true), (contents(100, 100), false)]);
         },
     );
 }
@@ -120,9 +120,9 @@ fn neither_family_starves_the_other() {
         async || {
             let (mut a, mut b) = (open(), open());
             for _ in 0..3 * RecvBuffers::COUNT {
-                send(&mut a, to(V4, b.port(), 3, b"one")).await.unwrap();
+                send(&mut a, to(V4, b.port(), 32, &one())).await.unwrap();
             }
-            send(&mut a, to(V6, b.port(), 3, b"six")).await.unwrap();
+            send(&mut a, to(V6, b.port(), 32, &one())).await.unwrap();
             let mut buffers = RecvBuffers::new();
             let mut families = Vec::new();
             for _ in 0..2 {

@@ -1,0 +1,34 @@
+//! The socket of handshake messages: data does not wait behind them, and a flood of them overflows this socket alone.
+
+use std::io;
+use std::os::fd::AsFd as _;
+use std::task::{Context, Poll};
+
+use super::super::{RecvBuffers, UdpStats};
+use super::recv;
+use super::socket::UdpSocket;
+
+/// Adds what has arrived to `buffers`, as [`super::super::Udp::poll_recv_handshakes`].
+pub(super) fn poll_recv(
+    socket: &UdpSocket,
+    cx: &mut Context<'_>,
+    buffers: &mut RecvBuffers,
+    stats: &mut UdpStats,
+) -> Poll<io::Result<usize>> {
+    let limit = RecvBuffers::COUNT - buffers.filled();
+    while let Poll::Ready(guard) = socket.io.poll_read_ready(cx) {
+        let mut guard = guard?;
+        match recv::recv(socket.io.get_ref().as_fd(), buffers, limit, stats, |_, _| {}) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
+            Ok(filled) => {
+                // A short count means that the socket is empty.
+                if filled < limit {
+                    guard.clear_ready();
+                }
+                return Poll::Ready(Ok(filled));
+            }
+            Err(error) => return Poll::Ready(Err(error)),
+        }
+    }
+    Poll::Pending
+}

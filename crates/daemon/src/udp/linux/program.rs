@@ -1,0 +1,286 @@
+//! The program of classic BPF that names a socket of the group for each datagram (SO_ATTACH_REUSEPORT_CBPF, socket(7)).
+//!
+//! Its data begins with the UDP payload; negative offsets reach the IP header. The kernel may have joined several datagrams
+//! of one sender (GRO): the length is that of all, and the first one's header stands for them.
+
+use std::net::{IpAddr, SocketAddr};
+
+use libc::sock_filter;
+
+use super::lanes::SHARED;
+use super::steering::{DRAIN, HANDSHAKES};
+
+/// The first four bytes of a message: its type, and three that are zero.
+const INITIATION: u32 = 0x0100_0000;
+const RESPONSE: u32 = 0x0200_0000;
+const COOKIE_REPLY: u32 = 0x0300_0000;
+const DATA: u32 = 0x0400_0000;
+/// The shortest message of all: data without any.
+const SHORTEST: u32 = 32;
+
+/// Where the source's address and port are in the headers of an IP packet without options.
+#[derive(Clone, Copy, Debug)]
+struct Offsets {
+    address: u32,
+    words: u32,
+    port: u32,
+}
+
+const IPV4: Offsets = Offsets { address: 12, words: 1, port: 20 };
+const IPV6: Offsets = Offsets { address: 8, words: 4, port: 40 };
+
+/// The key of the hash that chooses a shared lane: odd multipliers, so that no sender can choose the lane of another one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Key(pub(super) [u32; Self::WORDS]);
+
+impl Key {
+    /// One for each word of an IPv6 address, one for the port, and the last for their sum.
+    pub(super) const WORDS: usize = 6;
+
+    pub(super) fn random() -> Self {
+        Self(rand::random::<[u32; Self::WORDS]>().map(|multiplier| multiplier | 1))
+    }
+
+    /// That of sockets that a weft with nothing but lanes leaves: its sources stay in their lanes, and their datagrams in order.
+    /// Anybody may know it, until the interface is stopped.
+    pub(super) fn of_lanes_alone(is_v6: bool) -> Self {
+        const GOLDEN: u32 = 0x9e37_79b1;
+        let words = if is_v6 { IPV6.words } else { IPV4.words } + 1;
+        let mut key = std::array::from_fn(|word| GOLDEN.wrapping_pow(words.saturating_sub(word as u32)));
+        key[Self::WORDS - 1] = GOLDEN;
+        Self(key)
+    }
+
+    /// What the program computes: multiply-shift hashing (Dietzfelbinger et al., 1997), of a sum of products.
+    pub(super) fn shared_lane(&self, source: SocketAddr) -> usize {
+        let words = words(source).into_iter().zip(self.0);
+        let sum = words.fold(0_u32, |sum, (word, key)| sum.wrapping_add(word.wrapping_mul(key)));
+        let mixed = (sum ^ (sum >> 15)).wrapping_mul(self.0[Self::WORDS - 1]);
+        (mixed >> (u32::BITS - SHARED.ilog2())) as usize
+    }
+}
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Key(..)")
+    }
+}
+
+/// What the program goes by.
+#[derive(Debug)]
+pub(super) struct Rules<'a> {
+    pub(super) is_v6: bool,
+    pub(super) key: Key,
+    /// Lanes for single sources.
+    pub(super) own: &'a [(SocketAddr, usize)],
+    /// Whether only messages of an exact length pass, beside data. Joined datagrams may begin with a handshake message and go
+    /// on with shorter data: while no junk arrives, lengths that this could explain pass too.
+    pub(super) is_strict: bool,
+    /// The receiver indices that pass, sorted as they are read from messages (big endian); `None`: all.
+    pub(super) receivers: Option<&'a [u32]>,
+}
+
+/// Gives the number of a socket. Where it cannot read, the kernel takes the first.
+pub(super) fn program(rules: &Rules<'_>) -> Vec<sock_filter> {
+    let mut code = Assembler::default();
+    let drain = code.answer(DRAIN);
+    let handshakes = code.answer(HANDSHAKES);
+    let lanes = code.lanes(rules);
+    let [data, response, cookie_reply] = match rules.receivers {
+        None => [lanes, handshakes, handshakes],
+        Some(receivers) => {
+            // X has the type.
+            code.branch(libc::BPF_JEQ, DATA, lanes, handshakes);
+            let known = code.block(&[instruction(libc::BPF_MISC | libc::BPF_TXA, 0)]);
+            let search = code.search(receivers, known, drain);
+            let at_4 = code.block(&[load(4)]);
+            code.jump(search);
+            let at_8 = code.block(&[load(8)]);
+            [at_4, at_8, at_4]
+        }
+    };
+    let joined = if rules.is_strict { drain } else { lanes };
+    let mut next = drain;
+    for (kind, bytes, exact) in
+        [(COOKIE_REPLY, 64, cookie_reply), (RESPONSE, 92, response), (INITIATION, 148, handshakes)]
+    {
+        let of_length = code.of_length(bytes, exact, joined, drain);
+        next = code.branch(libc::BPF_JEQ, kind, of_length, next);
+    }
+    code.branch(libc::BPF_JEQ, DATA, data, next);
+    let kind = code.block(&[load(0), instruction(libc::BPF_MISC | libc::BPF_TAX, 0)]);
+    code.branch(libc::BPF_JGE, SHORTEST, kind, drain);
+    code.block(&[length()]);
+    code.in_order()
+}
+
+/// The words that tell a source from others.
+fn words(source: SocketAddr) -> Vec<u32> {
+    let mut words = match source.ip() {
+        IpAddr::V4(address) => vec![address.to_bits()],
+        IpAddr::V6(address) => {
+            let bits = address.to_bits();
+            [96, 64, 32, 0].map(|shift| (bits >> shift) as u32).to_vec()
+        }
+    };
+    words.push(source.port().into());
+    words
+}
+
+/// Instructions from a place on to the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Label(usize);
+
+/// Writes a program from its end: all jumps go forward, so where they go to is written already.
+#[derive(Debug, Default)]
+struct Assembler {
+    reversed: Vec<sock_filter>,
+}
+
+impl Assembler {
+    /// How far a conditional jump goes, with room for one instruction more between it and its target.
+    const REACH: usize = u8::MAX as usize - 1;
+    /// Indices that are compared one after the other.
+    const LEAF: usize = 8;
+
+    fn in_order(mut self) -> Vec<sock_filter> {
+        self.reversed.reverse();
+        self.reversed
+    }
+
+    fn here(&self) -> Label {
+        Label(self.reversed.len())
+    }
+
+    /// Instructions in the order in which they run; what was written before follows them.
+    fn block(&mut self, code: &[sock_filter]) -> Label {
+        self.reversed.extend(code.iter().rev());
+        self.here()
+    }
+
+    fn answer(&mut self, socket: usize) -> Label {
+        self.block(&[instruction(libc::BPF_RET | libc::BPF_K, socket as u32)])
+    }
+
+    fn jump(&mut self, to: Label) -> Label {
+        let distance = self.reversed.len() - to.0;
+        self.block(&[instruction(libc::BPF_JMP | libc::BPF_JA, distance as u32)])
+    }
+
+    /// A place that leads to `to` and that `more` further instructions can reach.
+    fn within_reach(&mut self, to: Label, more: usize) -> Label {
+        if self.reversed.len() - to.0 + more > Self::REACH { self.jump(to) } else { to }
+    }
+
+    fn branch(&mut self, test: u32, value: u32, yes: Label, no: Label) -> Label {
+        let no = self.within_reach(no, 0);
+        let yes = self.within_reach(yes, 0);
+        let distance = |label: Label| (self.reversed.len() - label.0) as u8;
+        let (jt, jf) = (distance(yes), distance(no));
+        self.block(&[sock_filter { jt, jf, ..instruction(libc::BPF_JMP | libc::BPF_K | test, value) }])
+    }
+
+    /// Goes to `exact` for one message of so many bytes or several as long, to `joined` for what may be one and others.
+    fn of_length(&mut self, bytes: u32, exact: Label, joined: Label, drain: Label) -> Label {
+        let rest = self.branch(libc::BPF_JGE, SHORTEST, joined, drain);
+        self.branch(libc::BPF_JEQ, 0, exact, rest);
+        let long_enough = self.block(&[operate(libc::BPF_MOD | libc::BPF_K, bytes)]);
+        self.branch(libc::BPF_JGE, bytes, long_enough, drain);
+        self.block(&[length()])
+    }
+
+    /// Binary search for what was loaded, in what is sorted.
+    fn search(&mut self, sorted: &[u32], found: Label, missing: Label) -> Label {
+        if sorted.len() > Self::LEAF {
+            let (low, high) = sorted.split_at(sorted.len() / 2);
+            let upper = self.search(high, found, missing);
+            let lower = self.search(low, found, missing);
+            return self.branch(libc::BPF_JGE, high[0], upper, lower);
+        }
+        // One long jump for all of them.
+        let missing = self.within_reach(missing, 2 * Self::LEAF);
+        let found = self.within_reach(found, Self::LEAF);
+        if sorted.is_empty() {
+            return self.jump(missing);
+        }
+        sorted.iter().fold(missing, |next, index| self.branch(libc::BPF_JEQ, *index, found, next))
+    }
+
+    /// Answers with a lane: the source's own, or a shared one by the hash.
+    fn lanes(&mut self, rules: &Rules<'_>) -> Label {
+        let offsets = if rules.is_v6 { IPV6 } else { IPV4 };
+        let fields = offsets.words as usize + 1;
+        let mut next = self.block(&hash(&rules.key.0[..fields], rules.key.0[Key::WORDS - 1]));
+        for (source, lane) in rules.own.iter().rev() {
+            self.answer(*lane);
+            let other = next;
+            for (field, word) in words(*source).into_iter().enumerate().rev() {
+                let equal = self.here();
+                self.branch(libc::BPF_JEQ, word, equal, other);
+                next = self.block(&[kept(field)]);
+            }
+        }
+        for field in (0..fields).rev() {
+            let load = match field as u32 {
+                word if word < offsets.words => load_header(libc::BPF_W, offsets.address + 4 * word),
+                _ => load_header(libc::BPF_H, offsets.port),
+            };
+            next = self.block(&[load, keep(field)]);
+        }
+        next
+    }
+}
+
+/// As [`Key::shared_lane`], from the words that were kept.
+fn hash(multipliers: &[u32], last: u32) -> Vec<sock_filter> {
+    const SUM: usize = Key::WORDS;
+    let mut program = vec![instruction(libc::BPF_LD | libc::BPF_IMM, 0), keep(SUM)];
+    for (word, multiplier) in multipliers.iter().enumerate() {
+        program.extend([
+            kept(word),
+            operate(libc::BPF_MUL | libc::BPF_K, *multiplier),
+            instruction(libc::BPF_LDX | libc::BPF_MEM, SUM as u32),
+            operate(libc::BPF_ADD | libc::BPF_X, 0),
+            keep(SUM),
+        ]);
+    }
+    program.extend([
+        instruction(libc::BPF_MISC | libc::BPF_TAX, 0),
+        operate(libc::BPF_RSH | libc::BPF_K, 15),
+        operate(libc::BPF_XOR | libc::BPF_X, 0),
+        operate(libc::BPF_MUL | libc::BPF_K, last),
+        operate(libc::BPF_RSH | libc::BPF_K, u32::BITS - SHARED.ilog2()),
+        instruction(libc::BPF_RET | libc::BPF_A, 0),
+    ]);
+    program
+}
+
+pub(super) fn instruction(code: u32, value: u32) -> sock_filter {
+    sock_filter { code: code as u16, jt: 0, jf: 0, k: value }
+}
+
+fn operate(operation: u32, value: u32) -> sock_filter {
+    instruction(libc::BPF_ALU | operation, value)
+}
+
+fn length() -> sock_filter {
+    instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_LEN, 0)
+}
+
+/// Reads a word of the payload, big endian.
+fn load(offset: u32) -> sock_filter {
+    instruction(libc::BPF_LD | libc::BPF_ABS | libc::BPF_W, offset)
+}
+
+/// Reads from the IP header on.
+fn load_header(size: u32, offset: u32) -> sock_filter {
+    instruction(libc::BPF_LD | libc::BPF_ABS | size, (libc::SKF_NET_OFF as u32).wrapping_add(offset))
+}
+
+fn keep(place: usize) -> sock_filter {
+    instruction(libc::BPF_ST, place as u32)
+}
+
+fn kept(place: usize) -> sock_filter {
+    instruction(libc::BPF_LD | libc::BPF_MEM, place as u32)
+}
