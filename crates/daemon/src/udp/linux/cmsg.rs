@@ -85,10 +85,10 @@ impl Control {
         self.len += space;
     }
 
-    /// Lets a message header that is going to be sent point here.
-    pub(super) fn attach(&mut self, header: &mut libc::msghdr) {
+    /// Lets a message header that is going to be sent point here. Several may: what is sent is only read.
+    pub(super) fn attach(&self, header: &mut libc::msghdr) {
         if self.len > 0 {
-            header.msg_control = self.bytes.as_mut_ptr().cast();
+            header.msg_control = self.bytes.as_ptr().cast_mut().cast();
             header.msg_controllen = self.len as _;
         }
     }
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     /// What is read of these control messages once they were received.
-    fn parse(control: &mut Control) -> Ancillary {
+    fn parse(control: &Control) -> Ancillary {
         // SAFETY: a msghdr of zeros is valid.
         let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
         control.attach(&mut header);
@@ -198,14 +198,14 @@ mod tests {
                 control.push(libc::IPPROTO_IP, libc::IP_TOS, Ecn::Ce as u8);
             }
             control.push(libc::SOL_UDP, libc::UDP_GRO, 1300 as c_int);
-            let found = parse(&mut control);
+            let found = parse(&control);
             assert_eq!((found.local, found.ecn, found.segment_bytes), (Some(source), Ecn::Ce, Some(1300)));
         }
     }
 
     #[test]
     fn without_control_messages_nothing_is_known() {
-        let found = parse(&mut Control::new());
+        let found = parse(&Control::new());
         assert_eq!((found.local, found.ecn, found.segment_bytes), (None, Ecn::default(), None));
     }
 
@@ -215,7 +215,7 @@ mod tests {
         control.push(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, 1_u64);
         control.push(libc::SOL_UDP, libc::UDP_GRO, 1300_u16);
         control.push_ecn(Ecn::Ect0, true);
-        let found = parse(&mut control);
+        let found = parse(&control);
         assert_eq!((found.local, found.ecn, found.segment_bytes), (None, Ecn::Ect0, None));
     }
 
@@ -226,7 +226,7 @@ mod tests {
             control.push_ecn(Ecn::Ce, true);
             control.push_source(Ipv6Addr::LOCALHOST.into());
             control.bytes[..size_of::<usize>()].copy_from_slice(&len.to_ne_bytes());
-            assert_eq!(parse(&mut control).local, None, "{len}");
+            assert_eq!(parse(&control).local, None, "{len}");
         }
     }
 }
