@@ -45,9 +45,12 @@ join_group() {
 # container_of NAME OUT: $container is the command that boots the copy, with the directory OUT as its /out. Options of
 # systemd-nspawn may follow it.
 container_of() {
+    # Open to all, as udev has it. Here it need not be, where nothing but root has opened it yet.
+    local tun=$root/../tun
+    mknod --mode=666 "$tun" c 10 200 || tun=/dev/net/tun
     # Without the unified hierarchy and the right to load its programs, DevicePolicy= would silently allow everything.
     export SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1
     container=(systemd-nspawn -q -D "$root" --machine="$1" --boot --register=no --keep-unit --private-network
         --link-journal=no --resolv-conf=off --timezone=off --system-call-filter=bpf --capability=CAP_BPF,CAP_PERFMON
-        --bind=/dev/net/tun --bind="$2:/out" --console=pipe)
+        --bind="$tun:/dev/net/tun" --bind="$2:/out" --console=pipe)
 }

@@ -70,6 +70,5 @@ rules() {
 
 # Nobody answers the questions of dpkg.
 dpkg() { command dpkg "$@" </dev/null >&2; }
-# Debian's has its database in the home of whoever calls it, and knows of no package that provides what one needs.
-rpm() { command rpm --dbpath=/var/lib/rpm "$@"; }
+# Debian's knows of no package that provides what one needs.
 rpm_install() { rpm --nodeps "$@" >&2; }

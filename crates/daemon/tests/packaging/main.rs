@@ -162,6 +162,7 @@ scenarios! {
     an_rpm_upgrade_keeps_what_the_operator_wrote
     an_rpm_erasure_leaves_keys_and_what_was_edited
     an_rpm_erasure_leaves_what_an_interface_that_runs_needs
+    an_rpm_erasure_leaves_directories_of_other_packages
     nothing_is_left_of_the_rpm
     an_rpm_upgrade_restarts_what_runs_and_an_erasure_stops_it;
 }

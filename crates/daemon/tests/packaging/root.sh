@@ -14,30 +14,41 @@ mount -t proc proc "$root/proc" 2>/dev/null || mount --rbind /proc "$root/proc"
 fresh() {
     rm -rf "$root/etc/wireguard" "$root/etc/weft" "$root/etc/dpkg/dpkg.cfg.d"
     rm -f "$root/usr/sbin/policy-rc.d"
+    # Debian's rpm has its database in the home of its user.
+    mkdir -p "$root/etc/rpm"
+    echo '%_dbpath /var/lib/rpm' >"$root/etc/rpm/macros"
     sed -i '/^weft:/d' "$root/etc/passwd" "$root/etc/group" "$root/etc/shadow" "$root/etc/gshadow"
 }
 mkdir "$root/tmp/results"
 cp -r "$out/packages" "$scripts"/*.sh "$root/tmp/"
 
-# scenarios SCRIPT NOTHING-LEFT: runs them, and adds a scenario of its own.
+# scenarios SCRIPT NOTHING-LEFT [DIRECTORY…]: runs them where these directories are not, and adds a scenario that looks at
+# what exists afterwards and did not before.
 scenarios() {
-    local how=ok left
+    local script=$1 name=$2 how=ok left
+    shift 2
     fresh
-    chroot "$root" /bin/bash "/tmp/$1" || true
-    # What exists now, and did not before. dpkg, rpm and the user database keep books; some directories belong to the
-    # system where rpm is at home.
-    left=$(cd "$memory/upper" && find . -mindepth 1 | while read -r path; do
-        [ -e "/$path" ] || [ -L "/$path" ] || echo "${path#.}"
-    done | grep -vE '^/var/lib/(dpkg|rpm)(/|$)|^/var/(log|cache)/|^/etc/(passwd|group|shadow|gshadow)-$|^/etc/\.pwd\.lock$' \
-        | grep -vxE '/usr/share/(licenses|fish|fish/vendor_completions\.d)' || true)
+    (cd "$root" && rm -rf "$@")
+    chroot "$root" /bin/bash "/tmp/$script" || true
+    # dpkg, rpm and the user database keep records. Where rpm is at home, two directories belong to its packages
+    # filesystem and polkit.
+    left=$(cd "$memory/upper" && {
+        find . -mindepth 1 | while read -r path; do
+            [ -e "/$path" ] || [ -L "/$path" ] || echo "${path#.}"
+        done
+        for path; do [ ! -e "$root/$path" ] || echo "/$path"; done
+    } | grep -vE '^/var/lib/(dpkg|rpm)(/|$)|^/etc/rpm(/|$)|^/var/(log|cache)/|^/etc/(passwd|group|shadow|gshadow)-$|^/etc/\.pwd\.lock$' \
+        | grep -vxE '/usr/share/(licenses|polkit-1|polkit-1/rules\.d)' || true)
     if [ -n "$left" ]; then
         how=failed
         printf 'left:\n%s\n' "$left"
     fi
-    printf '%s\t%s\n' $how "$2" >>"$root/tmp/results/results"
+    printf '%s\t%s\n' $how "$name" >>"$root/tmp/results/results"
 }
 scenarios deb.sh nothing_is_left_of_the_deb
-! compgen -G "$out/packages/*.rpm" >/dev/null || scenarios rpm.sh nothing_is_left_of_the_rpm
+# As on a system without these shells, whatever this one has.
+! compgen -G "$out/packages/*.rpm" >/dev/null ||
+    scenarios rpm.sh nothing_is_left_of_the_rpm usr/share/bash-completion usr/share/fish usr/share/zsh
 cp "$root/tmp/results/results" "$out/results"
 
 # The same, booted, where that is possible.

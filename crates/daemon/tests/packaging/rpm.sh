@@ -76,8 +76,36 @@ an_rpm_erasure_leaves_what_an_interface_that_runs_needs() {
     rm -r /etc/wireguard
 }
 
+an_rpm_erasure_leaves_directories_of_other_packages() {
+    # As filesystem on Fedora has them.
+    cat >/tmp/others.spec <<'SPEC'
+Name: others
+Version: 1
+Release: 1
+Summary: Directories
+License: none
+BuildArch: noarch
+%description
+%install
+mkdir -p %{buildroot}
+cd %{buildroot}
+mkdir -p usr/share/bash-completion/completions usr/share/fish/vendor_completions.d usr/share/zsh/site-functions
+%files
+%dir /usr/share/*
+%dir /usr/share/*/*
+SPEC
+    rpmbuild --quiet -bb --define '_topdir /tmp/others' /tmp/others.spec >&2
+    rpm_install --install /tmp/others/RPMS/noarch/others-1-1.noarch.rpm "$first"
+    rpm --erase weft >&2
+    is "$(rpm --verify others)" "" "missing"
+    rpm --erase others >&2
+    gone /usr/share/{bash-completion,fish,zsh}
+    rm -r /etc/wireguard /tmp/others*
+}
+
 scenario the_rpm_has_what_the_deb_has
 scenario an_rpm_brings_everything_and_starts_nothing
 scenario an_rpm_upgrade_keeps_what_the_operator_wrote
 scenario an_rpm_erasure_leaves_keys_and_what_was_edited
 scenario an_rpm_erasure_leaves_what_an_interface_that_runs_needs
+scenario an_rpm_erasure_leaves_directories_of_other_packages

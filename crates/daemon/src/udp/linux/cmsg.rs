@@ -2,6 +2,7 @@
 
 use std::mem::size_of;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::slice;
 
 use libc::c_int;
 use weft_tunnel::Ecn;
@@ -9,6 +10,10 @@ use weft_tunnel::Ecn;
 /// Room for the control messages of one datagram. What is sent and received takes 88 bytes at most: an
 /// in6_pktinfo (40), a traffic class (24) and a segment size (24).
 const CONTROL_BYTES: usize = 128;
+
+/// Where the value of a control message begins.
+// SAFETY: this only computes a size.
+const HEADER: usize = unsafe { libc::CMSG_LEN(0) } as usize;
 
 /// A buffer of control messages, aligned as their headers have to be.
 #[derive(Clone, Copy)]
@@ -80,10 +85,10 @@ impl Control {
         self.len += space;
     }
 
-    /// Lets a message header that is going to be sent point here.
-    pub(super) fn attach(&mut self, header: &mut libc::msghdr) {
+    /// Lets a message header that is going to be sent point here. Several may: what is sent is only read.
+    pub(super) fn attach(&self, header: &mut libc::msghdr) {
         if self.len > 0 {
-            header.msg_control = self.bytes.as_mut_ptr().cast();
+            header.msg_control = self.bytes.as_ptr().cast_mut().cast();
             header.msg_controllen = self.len as _;
         }
     }
@@ -110,53 +115,118 @@ impl Ancillary {
     /// Reads the control messages of a header.
     ///
     /// # Safety
-    /// `msg_control` and `msg_controllen` of `header` have to describe memory that is initialised and aligned
-    /// like a `cmsghdr`, as after a call that received with it.
+    /// `msg_control` is null or points to `msg_controllen` bytes that are initialised and may be read, as after a call
+    /// that received with it.
     pub(super) unsafe fn parse(header: &libc::msghdr) -> Self {
         let mut found = Self::default();
+        if header.msg_control.is_null() {
+            return found;
+        }
         // SAFETY: the caller's promise.
-        let mut next = unsafe { libc::CMSG_FIRSTHDR(header) };
-        // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR give null or a header that lies within the buffer.
-        while let Some(message) = unsafe { next.as_ref() } {
-            // SAFETY: `message` is a header of that buffer, and its data follows it.
+        let mut rest: &[u8] = unsafe {
+            slice::from_raw_parts(header.msg_control.cast_const().cast(), header.msg_controllen as usize)
+        };
+        // SAFETY: all bytes are a valid cmsghdr.
+        while let Some(message) = unsafe { read::<libc::cmsghdr>(rest) } {
+            let Some(value) = rest.get(HEADER..message.cmsg_len as usize) else { break };
+            // SAFETY: all bytes are valid integers, and valid structs of integers.
             unsafe {
                 match (message.cmsg_level, message.cmsg_type) {
                     (libc::SOL_UDP, libc::UDP_GRO) => {
                         found.segment_bytes =
-                            value::<c_int>(message).and_then(|bytes| usize::try_from(bytes).ok());
+                            read::<c_int>(value).and_then(|bytes| usize::try_from(bytes).ok());
                     }
                     (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
-                        found.local = value::<libc::in_pktinfo>(message)
+                        found.local = read::<libc::in_pktinfo>(value)
                             .map(|info| Ipv4Addr::from(info.ipi_spec_dst.s_addr.to_ne_bytes()).into());
                     }
                     (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
-                        found.local = value::<libc::in6_pktinfo>(message)
+                        found.local = read::<libc::in6_pktinfo>(value)
                             .map(|info| Ipv6Addr::from(info.ipi6_addr.s6_addr).into());
                     }
                     (libc::IPPROTO_IP, libc::IP_TOS) => {
-                        found.ecn = value::<u8>(message).map(Ecn::from_bits).unwrap_or_default();
+                        found.ecn = read::<u8>(value).map(Ecn::from_bits).unwrap_or_default();
                     }
                     (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
-                        let class = value::<c_int>(message).unwrap_or_default();
+                        let class = read::<c_int>(value).unwrap_or_default();
                         found.ecn = Ecn::from_bits((class & 0xff) as u8);
                     }
                     _ => {}
                 }
             }
-            // SAFETY: as for CMSG_FIRSTHDR; `message` is one of its headers.
-            next = unsafe { libc::CMSG_NXTHDR(header, message) };
+            // SAFETY: this only computes a size.
+            let space = unsafe { libc::CMSG_SPACE(value.len() as u32) } as usize;
+            rest = rest.get(space..).unwrap_or_default();
         }
         found
     }
 }
 
-/// The value of a control message, unless it is shorter than a `T`.
+/// The `T` that `bytes` begins with, unless they are fewer than it has.
 ///
 /// # Safety
-/// `cmsg_len` bytes from `message` on have to be readable, and any bytes have to be a valid `T`.
-unsafe fn value<T: Copy>(message: &libc::cmsghdr) -> Option<T> {
-    // SAFETY: this only computes a size.
-    let needed = unsafe { libc::CMSG_LEN(size_of::<T>() as u32) } as _;
-    // SAFETY: the value is within `cmsg_len`, which the caller promises to be readable.
-    (message.cmsg_len >= needed).then(|| unsafe { libc::CMSG_DATA(message).cast::<T>().read_unaligned() })
+/// All bytes have to be a valid `T`.
+unsafe fn read<T: Copy>(bytes: &[u8]) -> Option<T> {
+    let bytes = bytes.get(..size_of::<T>())?;
+    // SAFETY: these are the bytes of a `T`, and the caller promises that they are valid.
+    Some(unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is read of these control messages once they were received.
+    fn parse(control: &Control) -> Ancillary {
+        // SAFETY: a msghdr of zeros is valid.
+        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        control.attach(&mut header);
+        // SAFETY: the header describes `control`, or no memory at all.
+        unsafe { Ancillary::parse(&header) }
+    }
+
+    #[test]
+    fn each_control_message_of_a_datagram_is_read() {
+        for source in [IpAddr::from(Ipv4Addr::new(192, 0, 2, 1)), Ipv6Addr::LOCALHOST.into()] {
+            let mut control = Control::new();
+            control.push(libc::SOL_SOCKET, libc::SCM_RIGHTS, 7_u8);
+            control.push_source(source);
+            if source.is_ipv6() {
+                control.push_ecn(Ecn::Ce, true);
+            } else {
+                // The kernel gives this one as a byte.
+                control.push(libc::IPPROTO_IP, libc::IP_TOS, Ecn::Ce as u8);
+            }
+            control.push(libc::SOL_UDP, libc::UDP_GRO, 1300 as c_int);
+            let found = parse(&control);
+            assert_eq!((found.local, found.ecn, found.segment_bytes), (Some(source), Ecn::Ce, Some(1300)));
+        }
+    }
+
+    #[test]
+    fn without_control_messages_nothing_is_known() {
+        let found = parse(&Control::new());
+        assert_eq!((found.local, found.ecn, found.segment_bytes), (None, Ecn::default(), None));
+    }
+
+    #[test]
+    fn a_value_that_is_cut_short_is_ignored() {
+        let mut control = Control::new();
+        control.push(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, 1_u64);
+        control.push(libc::SOL_UDP, libc::UDP_GRO, 1300_u16);
+        control.push_ecn(Ecn::Ect0, true);
+        let found = parse(&control);
+        assert_eq!((found.local, found.ecn, found.segment_bytes), (None, Ecn::Ect0, None));
+    }
+
+    #[test]
+    fn a_length_that_cannot_be_ends_the_control_messages() {
+        for len in [0, size_of::<libc::cmsghdr>() - 1, CONTROL_BYTES + 1, usize::MAX] {
+            let mut control = Control::new();
+            control.push_ecn(Ecn::Ce, true);
+            control.push_source(Ipv6Addr::LOCALHOST.into());
+            control.bytes[..size_of::<usize>()].copy_from_slice(&len.to_ne_bytes());
+            assert_eq!(parse(&control).local, None, "{len}");
+        }
+    }
 }
