@@ -1,0 +1,61 @@
+//! Datagrams that are no handshake: of the wrong type, too short, or with data for no session.
+
+use std::net::SocketAddr;
+
+/// A data message has 32 bytes at least, and its contents are padded to 16 (whitepaper, 5.4.6).
+const SHORTEST: usize = 32;
+/// The most that an inner packet of 1,420 bytes makes.
+const LONGEST: usize = 32 + 1424;
+const DATA: [u8; 4] = [4, 0, 0, 0];
+/// Counters of forged messages: beyond those that a session has used, so that only the tag tells.
+const COUNTER: u64 = 1 << 40;
+
+/// Which datagrams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Junk {
+    /// In turn: data with random receiver indices, messages of unknown types, and short ones.
+    Mixed,
+    /// Full-sized data messages that carry this receiver index, seen on the path to the target.
+    ForIndex(u32),
+}
+
+impl Junk {
+    /// So many different datagrams.
+    pub(super) fn several(self, count: usize) -> Vec<Vec<u8>> {
+        (0..count).map(|number| self.datagram(number)).collect()
+    }
+
+    fn datagram(self, number: usize) -> Vec<u8> {
+        let (len, index) = match self {
+            Self::ForIndex(index) => (LONGEST, index),
+            Self::Mixed => match number % 3 {
+                0 => (SHORTEST + 16 * (number % ((LONGEST - SHORTEST) / 16)), rand::random()),
+                1 => (1 + number % 200, 0),
+                _ => (1 + number % (SHORTEST - 1), 0),
+            },
+        };
+        let mut datagram = vec![0; len];
+        rand::fill(&mut datagram[..]);
+        if self == Self::Mixed && number % 3 != 0 {
+            // Not one of the four types; of the short ones every other begins as data does.
+            datagram[0] = if number % 2 == 0 { DATA[0] } else { 5 + (number % 250) as u8 };
+            return datagram;
+        }
+        datagram[..4].copy_from_slice(&DATA);
+        datagram[4..8].copy_from_slice(&index.to_le_bytes());
+        datagram[8..16].copy_from_slice(&(COUNTER + number as u64).to_le_bytes());
+        datagram
+    }
+}
+
+/// The receiver index in a data message.
+pub(super) fn receiver_index(datagram: &[u8]) -> Option<u32> {
+    let is_data = datagram.len() >= SHORTEST && datagram.starts_with(&DATA);
+    let index = u32::from_le_bytes(*datagram.get(4..)?.first_chunk()?);
+    is_data.then_some(index)
+}
+
+/// A data message between two ends, as its observer sees it.
+pub(super) fn seen(source: SocketAddr, datagram: &[u8]) -> Option<super::Seen> {
+    Some(super::Seen { source, receiver_index: receiver_index(datagram)? })
+}
