@@ -36,6 +36,12 @@ impl Sources {
         if kept.is_empty() { self } else { Self(kept) }
     }
 
+    /// The first `count` of them.
+    pub fn first(mut self, count: usize) -> Self {
+        self.0.truncate(count.max(1));
+        self
+    }
+
     /// How many there are, at least one.
     #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
     pub fn len(&self) -> usize {
