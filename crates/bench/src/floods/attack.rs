@@ -24,9 +24,9 @@ pub(crate) enum Kind {
     Proven,
     /// No handshakes: unknown receiver indices, wrong types, short ones.
     Junk,
-    /// Junk from ports that share a queue with the client where the hash of the source has no key.
+    /// Data messages for unknown receivers, from ports that share a queue with the client where the hash has no key.
     AimedHash,
-    /// Junk in the name of the client's address, from any port.
+    /// Data messages with the client's receiver index, in the name of its address.
     AimedAddress,
     /// Data messages with the client's receiver index.
     AimedIndex,
@@ -42,8 +42,16 @@ const KINDS: [(Kind, &str, &str); 10] = [
     (Kind::UnknownKey, "unknown-key", "the same, whole and made with a key that the gateway does not know"),
     (Kind::Proven, "proven", "initiations with a valid first MAC and a cookie"),
     (Kind::Junk, "junk", "wrong types, short ones, data for unknown receivers, from N ports"),
-    (Kind::AimedHash, "aimed-hash", "junk from ports that a hash without a key puts into the client's queue"),
-    (Kind::AimedAddress, "aimed-address", "junk in the name of the client's address, from N ports"),
+    (
+        Kind::AimedHash,
+        "aimed-hash",
+        "data for unknown receivers, from ports that a hash without a key puts into the client's queue",
+    ),
+    (
+        Kind::AimedAddress,
+        "aimed-address",
+        "forged data with the client's receiver index and address, from N ports",
+    ),
     (Kind::AimedIndex, "aimed-index", "forged data with the client's receiver index, from N ports"),
     (Kind::AimedName, "aimed-name", "forged data with the client's receiver index, address and port"),
     (Kind::Scan, "scan", "a peer sends to N others that are away"),

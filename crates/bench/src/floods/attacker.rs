@@ -70,11 +70,12 @@ impl Prepared {
             (Kind::AimedHash, Some(seen)) => {
                 let all = Sources::ports(behind, 60_000);
                 let aimed = all.filter(|source| same_queue(source, seen.source)).first(count);
-                (flood::Kind::Junk(Junk::Mixed), aimed)
+                (flood::Kind::Junk(Junk::Data), aimed)
             }
             (Kind::AimedAddress, Some(seen)) => {
                 let sources = Sources::ports(seen.source.ip(), count);
-                (flood::Kind::Junk(Junk::Mixed), sources.filter(|source| source != seen.source))
+                let sources = sources.filter(|source| source != seen.source);
+                (flood::Kind::Junk(Junk::ForIndex(seen.receiver_index)), sources)
             }
             (Kind::AimedIndex, Some(seen)) => {
                 (flood::Kind::Junk(Junk::ForIndex(seen.receiver_index)), ports())

@@ -159,6 +159,7 @@ fn percentile_of(then: &HistogramReport, now: &HistogramReport, part: f64) -> f6
             (bound.map_or(ENDLESS, |bound| bound as f64), count.saturating_sub(before(*bound)))
         })
         .collect();
+    grown.retain(|(_, count)| *count > 0);
     grown.sort_by(|(one, _), (other, _)| one.total_cmp(other));
     let all: u64 = grown.iter().map(|(_, count)| count).sum();
     let mut rank = (part * all as f64).ceil();

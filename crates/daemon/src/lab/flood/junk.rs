@@ -15,6 +15,8 @@ const COUNTER: u64 = 1 << 40;
 pub enum Junk {
     /// In turn: data with random receiver indices, messages of unknown types, and short ones.
     Mixed,
+    /// Data messages of any size with random receiver indices.
+    Data,
     /// Full-sized data messages that carry this receiver index, seen on the path to the target.
     ForIndex(u32),
 }
@@ -26,26 +28,30 @@ impl Junk {
     }
 
     fn datagram(self, number: usize) -> Vec<u8> {
-        let (len, index) = match self {
-            Self::ForIndex(index) => (LONGEST, index),
-            Self::Mixed => match number % 3 {
-                0 => (SHORTEST + 16 * (number % ((LONGEST - SHORTEST) / 16)), rand::random()),
-                1 => (1 + number % 200, 0),
-                _ => (1 + number % (SHORTEST - 1), 0),
-            },
-        };
-        let mut datagram = vec![0; len];
-        rand::fill(&mut datagram[..]);
-        if self == Self::Mixed && number % 3 != 0 {
-            // Not one of the four types; of the short ones every other begins as data does.
-            datagram[0] = if number % 2 == 0 { DATA[0] } else { 5 + (number % 250) as u8 };
-            return datagram;
+        let various = SHORTEST + 16 * (number % ((LONGEST - SHORTEST) / 16));
+        match (self, number % 3) {
+            (Self::ForIndex(index), _) => data(LONGEST, index, number),
+            (Self::Data, _) | (Self::Mixed, 0) => data(various, rand::random(), number),
+            // None of the four types.
+            (Self::Mixed, 1) => begin_with(5 + (number % 250) as u8, 1 + number % 200),
+            (Self::Mixed, _) => begin_with(DATA[0], 1 + number % (SHORTEST - 1)),
         }
-        datagram[..4].copy_from_slice(&DATA);
-        datagram[4..8].copy_from_slice(&index.to_le_bytes());
-        datagram[8..16].copy_from_slice(&(COUNTER + number as u64).to_le_bytes());
-        datagram
     }
+}
+
+fn data(len: usize, index: u32, number: usize) -> Vec<u8> {
+    let mut datagram = begin_with(DATA[0], len);
+    datagram[..4].copy_from_slice(&DATA);
+    datagram[4..8].copy_from_slice(&index.to_le_bytes());
+    datagram[8..16].copy_from_slice(&(COUNTER + number as u64).to_le_bytes());
+    datagram
+}
+
+fn begin_with(first: u8, len: usize) -> Vec<u8> {
+    let mut datagram = vec![0; len];
+    rand::fill(&mut datagram[..]);
+    datagram[0] = first;
+    datagram
 }
 
 /// The receiver index in a data message.

@@ -192,3 +192,41 @@ fn a_flood_arrives_from_all_its_sources_and_ends_by_itself() {
         assert!(sent.datagrams >= 16 && sent.proven == 0, "{sent:?}");
     }
 }
+
+#[test]
+fn a_flood_with_cookies_opens_the_replies_that_come_back() {
+    if !namespaces_permitted("a_flood_with_cookies_opens_the_replies_that_come_back") {
+        return;
+    }
+    let (attacker, namespace, socket) = target("198.18.0.1/24");
+    link::add_address(&attacker, "eth0", "198.18.0.2/24".parse().unwrap()).unwrap();
+    // The sources are the attacker's, as far as the target's network knows.
+    let behind = "198.19.0.0/16".parse().unwrap();
+    link::add_route(&namespace, behind, "198.18.0.2".parse().unwrap()).unwrap();
+    let key = PrivateKey::generate().unwrap();
+    let flood = Flood {
+        kind: Kind::WithCookie(Contents::Random),
+        target: socket.local_addr().unwrap(),
+        key: key.public_key(),
+        sources: Sources::addresses("198.19.0.1".parse().unwrap(), 4),
+        per_second: 2000,
+        time: crate::lab::PATIENCE,
+    };
+    let running = flood.start(&attacker, "eth0", &namespace, "eth0").unwrap();
+    let mut target = Target::new(&key);
+    let mut buffer = [0; 2048];
+    // More than are let in without a cookie, so that what is let in then has one.
+    let mut proven = BTreeSet::new();
+    while proven.len() < 4 {
+        let (len, from) = socket.recv_from(&mut buffer).unwrap();
+        let reason = target.take(&from.to_string(), &buffer[..len]);
+        if let Some(reply) = target.answer() {
+            assert_eq!(reason, Some(DropReason::CookieRequired));
+            socket.send_to(&reply, from).unwrap();
+        } else if buffer[INITIATION_LEN - 16..len] != [0; 16] {
+            proven.insert(from);
+        }
+    }
+    let sent = running.end().unwrap();
+    assert!(sent.cookies >= 4 && sent.proven >= 4, "{sent:?}");
+}
