@@ -24,7 +24,9 @@ pub(crate) enum Kind {
     Proven,
     /// No handshakes: unknown receiver indices, wrong types, short ones.
     Junk,
-    /// Data messages for unknown receivers, from ports that share a queue with the client where the hash has no key.
+    /// Data messages for unknown receivers: what aimed ones are compared with.
+    Data,
+    /// The same from ports that share a queue with the client where the hash has no key.
     AimedHash,
     /// Data messages with the client's receiver index, in the name of its address.
     AimedAddress,
@@ -36,16 +38,17 @@ pub(crate) enum Kind {
     Scan,
 }
 
-const KINDS: [(Kind, &str, &str); 10] = [
+const KINDS: [(Kind, &str, &str); 11] = [
     (Kind::NoMac1, "no-mac1", "initiations whose first MAC is wrong"),
     (Kind::Mac1, "mac1", "initiations with a valid first MAC, no cookie"),
     (Kind::UnknownKey, "unknown-key", "the same, whole and made with a key that the gateway does not know"),
     (Kind::Proven, "proven", "initiations with a valid first MAC and a cookie"),
     (Kind::Junk, "junk", "wrong types, short ones, data for unknown receivers, from N ports"),
+    (Kind::Data, "data", "data for unknown receivers, from N ports"),
     (
         Kind::AimedHash,
         "aimed-hash",
-        "data for unknown receivers, from ports that a hash without a key puts into the client's queue",
+        "the same from ports that a hash without a key puts into the client's queue",
     ),
     (
         Kind::AimedAddress,
@@ -75,8 +78,9 @@ pub(super) fn defaults() -> Vec<Attack> {
         attack(Kind::Proven, 1, 10_000),
         Attack { is_v6: true, ..attack(Kind::Proven, 1024, 20_000) },
         attack(Kind::Mac1, 65_536, 100_000),
+        attack(Kind::NoMac1, 65_536, 200_000),
         attack(Kind::Junk, 1024, 200_000),
-        attack(Kind::Junk, 1024, 60_000),
+        attack(Kind::Data, 1024, 60_000),
         attack(Kind::AimedHash, 1024, 60_000),
         attack(Kind::AimedIndex, 1024, 60_000),
         attack(Kind::AimedName, 1, 60_000),
@@ -110,7 +114,8 @@ impl Kind {
             Self::NoMac1 => (MOST_SOURCES, 200_000, MOST_SOURCES),
             Self::Mac1 | Self::UnknownKey => (MOST_SOURCES, 100_000, MOST_SOURCES),
             Self::Proven => (1, 10_000, MOST_SOURCES),
-            Self::Junk | Self::AimedHash | Self::AimedAddress | Self::AimedIndex => {
+            Self::Junk => (1024, 200_000, MOST_PORTS),
+            Self::Data | Self::AimedHash | Self::AimedAddress | Self::AimedIndex => {
                 (1024, 60_000, MOST_PORTS)
             }
             Self::AimedName => (1, 60_000, 1),

@@ -84,6 +84,7 @@ impl Prepared {
                 (flood::Kind::Junk(Junk::ForIndex(seen.receiver_index)), Sources::one(seen.source))
             }
             (Kind::Scan, _) => return Self::scan(site, per_second, interrupt),
+            (Kind::Data, _) => (flood::Kind::Junk(Junk::Data), ports()),
             (Kind::Junk, _) | (_, None) => (flood::Kind::Junk(Junk::Mixed), ports()),
         };
         Ok(Self::Flood(Flood { kind, target: site.target(), key: site.key(), sources, per_second, time }))

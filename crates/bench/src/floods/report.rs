@@ -142,7 +142,7 @@ impl Report {
                     Some((other, one.min(other) / one.max(other))).filter(|(_, alike)| alike.is_finite())
                 }) {
                     want(
-                        format!("within 20 % of junk that is not aimed ({beside:.1} Mbit/s)"),
+                        format!("within 20 % of data that is not aimed ({beside:.1} Mbit/s)"),
                         alike >= ALIKE,
                     );
                 }
@@ -177,10 +177,10 @@ impl Report {
         lines
     }
 
-    /// What a side had beside junk that is not aimed, as fast as this.
+    /// What a side had beside data for unknown receivers that is not aimed, as fast as this.
     fn not_aimed(&self, attack: Attack, side: usize) -> Option<&[Figures]> {
         let same = |other: &&Part| {
-            other.attack.kind == Kind::Junk
+            other.attack.kind == Kind::Data
                 && other.attack.per_second == attack.per_second
                 && other.attack.is_v6 == attack.is_v6
         };

@@ -17,7 +17,7 @@ pub enum Junk {
     Mixed,
     /// Data messages of any size with random receiver indices.
     Data,
-    /// Full-sized data messages that carry this receiver index, seen on the path to the target.
+    /// Data messages of any size that carry this receiver index, seen on the path to the target.
     ForIndex(u32),
 }
 
@@ -30,7 +30,7 @@ impl Junk {
     fn datagram(self, number: usize) -> Vec<u8> {
         let various = SHORTEST + 16 * (number % ((LONGEST - SHORTEST) / 16));
         match (self, number % 3) {
-            (Self::ForIndex(index), _) => data(LONGEST, index, number),
+            (Self::ForIndex(index), _) => data(various, index, number),
             (Self::Data, _) | (Self::Mixed, 0) => data(various, rand::random(), number),
             // None of the four types.
             (Self::Mixed, 1) => begin_with(5 + (number % 250) as u8, 1 + number % 200),
