@@ -6,7 +6,8 @@
 //!     strangers with right keys  all peers                a peer that scans
 //! ```
 //!
-//! Every measurement has daemons of its own: what a flood leaves behind, used-up credit above all, is not the next one's.
+//! Every measurement starts its daemons: what a flood leaves behind, used-up credit above all, is not the
+//! next one's.
 
 mod args;
 mod attack;

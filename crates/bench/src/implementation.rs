@@ -100,8 +100,8 @@ impl Implementation {
         self.bring_up(namespace, &setup, directory, interrupt).map(Some)
     }
 
-    /// Starts the program in the namespace, with its files in `directory`, and waits until its interface is what `setup`
-    /// says.
+    /// Starts the program in the namespace, with its files in `directory`, and waits until its interface is
+    /// what `setup` says.
     pub(crate) fn bring_up(
         &self,
         namespace: &Namespace,

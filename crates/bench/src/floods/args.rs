@@ -18,8 +18,8 @@ pub(crate) struct FloodsArgs {
     /// What to flood with; several, with commas. See the list below.
     #[arg(long = "attack", value_name = "NAME", value_delimiter = ',')]
     attacks: Vec<Attack>,
-    /// How long TCP and pings are measured during a flood, in seconds. The flood itself lasts until all strangers are in, or
-    /// 17 s.
+    /// How long TCP and pings are measured during a flood, in seconds. The flood itself lasts until all
+    /// strangers are in, or 17 s.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=600))]
     pub(crate) secs: u32,
     /// How often each measurement is made; medians count.

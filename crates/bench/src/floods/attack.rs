@@ -14,7 +14,7 @@ const MOST_ABSENT: u32 = 60_000;
 /// Which datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Initiations whose first MAC is wrong.
+    /// Initiations with a wrong first MAC.
     NoMac1,
     /// Initiations with a valid first MAC and no cookie.
     Mac1,
@@ -39,7 +39,7 @@ pub(crate) enum Kind {
 }
 
 const KINDS: [(Kind, &str, &str); 11] = [
-    (Kind::NoMac1, "no-mac1", "initiations whose first MAC is wrong"),
+    (Kind::NoMac1, "no-mac1", "initiations with a wrong first MAC"),
     (Kind::Mac1, "mac1", "initiations with a valid first MAC, no cookie"),
     (Kind::UnknownKey, "unknown-key", "the same, whole and made with a key that the gateway does not know"),
     (Kind::Proven, "proven", "initiations with a valid first MAC and a cookie"),

@@ -1,4 +1,5 @@
-//! Pings from the client to the gateway's address in the tunnel, at a pace: none waits for the answer to the one before.
+//! Pings from the client to the gateway's address in the tunnel, at a pace: none waits for the answer to the
+//! one before.
 
 use std::io::{self, Read as _};
 use std::net::SocketAddr;

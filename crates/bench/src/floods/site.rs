@@ -158,7 +158,7 @@ impl Site {
         outer_gateway(self.is_v6)
     }
 
-    /// Whose gateway it is.
+    /// The public key of the gateway.
     pub(super) fn key(&self) -> PublicKey {
         self.keys.gateway.public_key()
     }
@@ -224,7 +224,7 @@ impl Keys {
             peer(key.public_key(), nth(FIRST_AWAITED, number), Some(endpoint));
         }
         for number in 0..absent {
-            // Nobody has the key: any bytes are a public key.
+            // No private key is needed: any bytes are a public key.
             let mut key = *self.client.public_key().as_bytes();
             key[..4].copy_from_slice(&(number as u32).to_le_bytes());
             let behind = if is_v6 {
@@ -279,7 +279,8 @@ fn outer_client(is_v6: bool) -> IpAddr {
     if is_v6 { v6(CLIENT_LINK_V6, 2).into() } else { v4(CLIENT_V4, 2).into() }
 }
 
-/// Joins the gateway, as host 1, with another namespace, as host 2, and lets that reach all of the gateway's addresses.
+/// Joins the gateway, as host 1, with another namespace, as host 2, and lets that reach all of the gateway's
+/// addresses.
 fn join(gateway: &Namespace, name: &str, other: &Namespace, net_v4: [u8; 3], net_v6: u16) -> Result<()> {
     let addresses = |host: u8| -> Result<Vec<IpNet>> {
         Ok(vec![

@@ -1,4 +1,5 @@
-//! `weft-bench floods` where there are no network namespaces: its arguments. `commands/unsupported.rs` answers.
+//! `weft-bench floods` where there are no network namespaces: its arguments. `commands/unsupported.rs`
+//! answers.
 
 use clap::Args;
 

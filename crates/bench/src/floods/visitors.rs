@@ -1,5 +1,5 @@
-//! Peers that have no session when the flood comes: strangers with a right key that want to get in, and peers that the
-//! gateway has a first packet for.
+//! Peers that have no session when the flood comes: strangers with a right key that want to get in, and peers
+//! that the gateway has a first packet for.
 
 use std::io;
 use std::net::UdpSocket;
@@ -14,7 +14,8 @@ use crate::peers::client::{Client, Workbench};
 use crate::peers::packet::{HEADERS, STAMP, Stamp};
 use crate::peers::roster::GATEWAY;
 
-/// A handshake is tried again after 5 s and up to a third of a second (whitepaper, section 6.4): time for three retries.
+/// A handshake is tried again after 5 s and up to a third of a second (whitepaper, section 6.4): time for
+/// three retries.
 pub(super) const LIMIT: Duration = Duration::from_secs(17);
 /// Between the first packets to two peers.
 const AWAITED_EVERY: Duration = Duration::from_millis(100);
@@ -28,7 +29,8 @@ const SINK: u16 = 4000;
 pub(super) struct Visits {
     /// Initiations that each stranger needed; nothing for one that did not get in.
     pub(super) strangers: Vec<Option<u64>>,
-    /// How long the first packet to each awaited peer took, in milliseconds; nothing for one that did not arrive.
+    /// How long the first packet to each awaited peer took, in milliseconds; nothing for one that did not
+    /// arrive.
     pub(super) first_packets: Vec<Option<f64>>,
 }
 

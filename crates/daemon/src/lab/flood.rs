@@ -1,9 +1,9 @@
 //! Floods: what a stranger can send to a WireGuard port, many times a second and from any address.
 //!
-//! A flood sends whole frames through a packet socket (packet(7)) on a link of the laboratory, so that each can have
-//! any source. Messages are made before it begins. Answers to its sources come back where the target routes those
-//! sources over the same link; a flood with cookies reads them, as a stranger with real addresses does. It ends by
-//! itself.
+//! A flood sends whole frames through a packet socket (packet(7)) on a link of the laboratory, so that each
+//! can have any source. Messages are made before it begins. Answers to its sources come back where the target
+//! routes those sources over the same link; a flood with cookies reads them, as a stranger with real
+//! addresses does. It ends by itself.
 
 use std::io;
 use std::net::SocketAddr;
@@ -44,7 +44,7 @@ const CALLS_PER_SECOND: u32 = 2000;
 /// What a flood consists of.
 #[derive(Clone, Debug)]
 pub enum Kind {
-    /// Handshake initiations whose first MAC is wrong.
+    /// Handshake initiations with a wrong first MAC.
     WithoutMac1,
     /// Handshake initiations that only a look at the key tells from those of a peer.
     WithMac1(Contents),
@@ -61,7 +61,7 @@ pub struct Flood {
     pub kind: Kind,
     /// The WireGuard port that it goes to.
     pub target: SocketAddr,
-    /// Whose port that is.
+    /// The public key behind that port.
     pub key: PublicKey,
     /// Where it seems to come from.
     pub sources: Sources,
@@ -102,8 +102,8 @@ pub struct Running {
 }
 
 impl Flood {
-    /// Begins to send from `link` in the attacker's namespace to the target's namespace, in which the other end of the
-    /// link is `target_link`.
+    /// Begins to send from `link` in the attacker's namespace to the target's namespace, in which the other
+    /// end of the link is `target_link`.
     ///
     /// # Errors
     /// When there is no such link, or no permission for packet sockets.
@@ -147,7 +147,8 @@ impl Flood {
             }
             Kind::WithMac1(contents) => Messages::Initiations(initiations(*contents)?, None),
             Kind::WithCookie(contents) => {
-                // Each source has a message at least: a cookie is for one source, and the proof for one message.
+                // Each source has a message at least: a cookie is for one source, and the proof for one
+                // message.
                 let count = POOL.next_multiple_of(self.sources.len());
                 let all = Initiation::several(&self.key, count, *contents)?;
                 let proofs = Proofs::new(&self.key, self.sources.len(), all.len());

@@ -9,7 +9,7 @@ use super::junk::seen;
 use super::socket::FrameSocket;
 use crate::lab::Namespace;
 
-/// Queues that a hash chooses from, in builds of weft whose hash has no key.
+/// Queues that a hash chooses from, in builds of weft that hash without a key.
 const QUEUES: u32 = 8;
 const TICK: Duration = Duration::from_millis(1);
 
@@ -57,8 +57,8 @@ impl Seen {
     }
 }
 
-/// Whether two sources share a queue of a weft whose hash of the source has no key. For one with a key this is a guess like
-/// any other.
+/// Whether two sources share a queue of a weft that hashes sources without a key. For one with a key this
+/// is a guess like any other.
 pub fn same_queue(one: SocketAddr, other: SocketAddr) -> bool {
     queue(one) == queue(other)
 }

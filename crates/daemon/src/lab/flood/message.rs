@@ -1,4 +1,5 @@
-//! Handshake initiations of strangers, and the proofs in them: the two MACs and the cookie (whitepaper, 5.4.4 and 5.4.7).
+//! Handshake initiations of strangers, and the proofs in them: the two MACs and the cookie (whitepaper, 5.4.4
+//! and 5.4.7).
 
 use std::io;
 
@@ -38,7 +39,8 @@ pub enum Contents {
 pub struct Initiation([u8; INITIATION_LEN]);
 
 impl Initiation {
-    /// So many different initiations for the owner of `key`, each with its number as sender index and a valid first MAC.
+    /// So many different initiations for the owner of `key`, each with its number as sender index and a valid
+    /// first MAC.
     ///
     /// # Errors
     /// When the system gives no random key.
@@ -98,7 +100,8 @@ pub(super) fn answered(reply: &[u8]) -> Option<usize> {
     is_reply.then_some(index as usize)
 }
 
-/// The cookie out of a reply of the owner of `key` to the message with this first MAC; `None` if it is something else.
+/// The cookie out of a reply of the owner of `key` to the message with this first MAC; `None` if it is
+/// something else.
 pub fn open_cookie_reply(key: &PublicKey, reply: &[u8], mac1: &[u8]) -> Option<Cookie> {
     answered(reply)?;
     let cipher = XChaCha20Poly1305::new(&hash(b"cookie--", key).into());
@@ -118,7 +121,7 @@ fn mac(key: &[u8], bytes: &[u8]) -> [u8; 16] {
     mac.finalize_fixed().into()
 }
 
-/// One end of a tunnel with a key that nobody knows.
+/// One end of a tunnel with a fresh key.
 fn stranger(key: &PublicKey) -> io::Result<Tunn> {
     let own = PrivateKey::generate().map_err(io::Error::other)?;
     let own = x25519::StaticSecret::from(*own.as_bytes());

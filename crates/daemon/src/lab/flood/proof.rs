@@ -6,7 +6,8 @@ use weft_tunnel::PublicKey;
 
 use super::message::{Initiation, answered, open_cookie_reply};
 
-/// A cookie this young is not replaced: replies to messages that were sent before it came are still on their way.
+/// A cookie this young is not replaced: replies to messages that were sent before it came are still on their
+/// way.
 const FRESH: Duration = Duration::from_secs(1);
 
 /// Which sources have a cookie. Message `n` belongs to source `n % sources`, as they are sent.
@@ -28,8 +29,8 @@ impl Proofs {
         self.since[message % self.since.len()].is_some()
     }
 
-    /// Takes a datagram that came back; if it is a cookie for a source, all messages of the source get it. Returns how many
-    /// cookies that were.
+    /// Takes a datagram that came back; if it is a cookie for a source, all messages of the source get it.
+    /// Returns how many cookies that were.
     pub(super) fn take(&mut self, datagram: &[u8], all: &mut [Initiation]) -> u64 {
         let Some(number) = answered(datagram).filter(|number| *number < self.messages) else { return 0 };
         let source = number % self.since.len();

@@ -50,7 +50,8 @@ impl FrameSocket {
         let len = size_of_val(&address) as libc::socklen_t;
         // SAFETY: pointer and length describe `address`, which outlives the call.
         Errno::result(unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len) })?;
-        // The first needs CAP_NET_ADMIN in the first user namespace; with less room, answers are lost earlier.
+        // The first needs CAP_NET_ADMIN in the first user namespace; with less room, answers are lost
+        // earlier.
         let _ = setsockopt(&fd, sockopt::RcvBufForce, &BUFFER_BYTES)
             .or_else(|_| setsockopt(&fd, sockopt::RcvBuf, &BUFFER_BYTES));
         Ok(Self { fd, received: RefCell::new(vec![0; LONGEST]) })
@@ -73,7 +74,8 @@ impl FrameSocket {
         };
         let mut messages: Vec<libc::mmsghdr> = vectors.iter_mut().map(header).collect();
         let count = messages.len() as libc::c_uint;
-        // SAFETY: the headers point to `vectors`, and those to the buffers; all outlive the call, and none is moved.
+        // SAFETY: the headers point to `vectors`, and those to the buffers; all outlive the call, and none is
+        // moved.
         let sent = unsafe { libc::sendmmsg(self.fd.as_raw_fd(), messages.as_mut_ptr(), count, 0) };
         match Errno::result(sent) {
             Ok(sent) => Ok(sent.unsigned_abs() as usize),

@@ -15,8 +15,8 @@ impl Sources {
         Self(vec![source])
     }
 
-    /// So many addresses, from `first` on: IPv4 addresses one behind the other, of IPv6 one in each /64, which is what a
-    /// limit for one source counts. Each has one port.
+    /// So many addresses, from `first` on: IPv4 addresses one behind the other, of IPv6 one in each /64,
+    /// which is what a limit for one source counts. Each has one port.
     pub fn addresses(first: IpAddr, count: usize) -> Self {
         let address = |number: usize| match first {
             IpAddr::V4(first) => IpAddr::V4(Ipv4Addr::from_bits(first.to_bits() + number as u32)),
