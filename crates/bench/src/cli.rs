@@ -69,6 +69,11 @@ Examples:
   weft-bench peers --weft old=/tmp/weft --weft new=target/release/weft --work throughput --rounds 5
   weft-bench peers --configured 1000 --active 100 --burst 1 'go=wireguard-go -f {interface}' --weft target/release/weft")]
     Peers(crate::peers::PeersArgs),
+    /// Measure what a gateway's peers have left beside floods of handshakes and junk, and a peer that scans.
+    ///
+    /// Needs root, and for others than weft wg (wireguard-tools); no iperf3, no ping.
+    #[command(after_help = crate::floods::help())]
+    Floods(crate::floods::FloodsArgs),
     /// Measure weft over TUN threads, TCP streams and MTUs, with what TCP saw out of order.
     #[command(after_help = "\
 Examples:

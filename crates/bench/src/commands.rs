@@ -8,7 +8,7 @@ use crate::cli::{Command, MeasureArgs, SettingArgs};
 use crate::implementation::Implementation;
 use crate::report::{self, Report};
 use crate::rounds::{self, Plan, Subject};
-use crate::{link, peers, rtt, stages};
+use crate::{floods, link, peers, rtt, stages};
 
 mod compare;
 mod sweep;
@@ -27,6 +27,7 @@ pub(crate) fn run(command: &Command) -> Result<()> {
         Command::Link(args) => link::run(args),
         Command::Rtt(args) => rtt::run(args),
         Command::Peers(args) => peers::run(args),
+        Command::Floods(args) => floods::run(args),
     }
 }
 

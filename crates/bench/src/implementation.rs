@@ -5,11 +5,13 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
+use ipnet::IpNet;
 use serde::Serialize;
 use weft::cli::TunThreads;
 use weft::control::socket::Client;
 use weft::lab::{Namespace, link};
+use weft::status::StatusReport;
 use weft_tunnel::{PrivateKey, PublicKey};
 
 use crate::batches::Batches;
@@ -80,14 +82,87 @@ impl Implementation {
         directory: &Path,
         interrupt: &Interrupt,
     ) -> Result<Option<Daemon>> {
+        // wg(8) finds a daemon by a socket in a directory that all namespaces share.
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let interface = match self {
+            Self::Weft { .. } => INTERFACE.to_owned(),
+            Self::Other(_) => format!("wb{:x}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed)),
+            Self::Bare => return Ok(None),
+        };
+        let setup = Setup {
+            interface: &interface,
+            addresses: &[format!("{}/24", end.address).parse()?],
+            mtu: end.mtu,
+            lines: "",
+            config: &|lines| end.text(lines),
+            limit: START,
+        };
+        self.bring_up(namespace, &setup, directory, interrupt).map(Some)
+    }
+
+    /// Starts the program in the namespace, with its files in `directory`, and waits until its interface is
+    /// what `setup` says.
+    pub(crate) fn bring_up(
+        &self,
+        namespace: &Namespace,
+        setup: &Setup<'_>,
+        directory: &Path,
+        interrupt: &Interrupt,
+    ) -> Result<Daemon> {
+        let Setup { interface, addresses, mtu, lines, config, limit } = *setup;
         match self {
             Self::Weft { path, arguments } => {
-                start_weft(path, arguments, namespace, end, directory, interrupt).map(Some)
+                let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+                let lines = format!("Address = {}\nMTU = {mtu}\n{lines}", addresses.join(", "));
+                let file = directory.join(format!("{interface}.conf"));
+                write_private(&file, &config(&lines))?;
+                let words = [path.as_os_str(), "up".as_ref(), file.as_os_str()];
+                let mut words: Vec<String> =
+                    words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+                words.extend_from_slice(arguments);
+                let mut process = Process::start(namespace, &words, directory.join("weft.log"))?;
+                process.wait_until(interrupt, "weft's interface", limit, |process| {
+                    process.output().contains("interface is up")
+                })?;
+                // Both ends of a tunnel have an interface of one name.
+                let socket = (interface != INTERFACE).then(|| uapi_socket(interface));
+                Ok(Daemon { process, interface: interface.to_owned(), socket })
             }
-            Self::Other(command) => start_other(command, namespace, end, directory, interrupt).map(Some),
-            Self::Bare => Ok(None),
+            Self::Other(command) => {
+                let process =
+                    Process::start(namespace, &command.words(interface), directory.join("daemon.log"))?;
+                let socket = Some(uapi_socket(interface));
+                let mut daemon = Daemon { process, interface: interface.to_owned(), socket };
+                daemon.wait_until(interrupt, "the daemon's answer to wg", limit, || {
+                    wg(&["show", interface, "listen-port"]).is_ok()
+                })?;
+                let file = directory.join("wg.conf");
+                write_private(&file, &config(""))?;
+                wg(&["setconf", interface, &file.to_string_lossy()])?;
+                link::set_mtu(namespace, interface, mtu.into())?;
+                link::set_up(namespace, interface)?;
+                for address in addresses {
+                    link::add_address(namespace, interface, *address)?;
+                }
+                Ok(daemon)
+            }
+            Self::Bare => bail!("there is no daemon without an implementation"),
         }
     }
+}
+
+/// An interface to make.
+#[derive(Clone, Copy)]
+pub(crate) struct Setup<'a> {
+    pub(crate) interface: &'a str,
+    pub(crate) addresses: &'a [IpNet],
+    pub(crate) mtu: u16,
+    /// Lines for the first section of a file for `weft up`, beyond addresses and MTU.
+    pub(crate) lines: &'a str,
+    /// The configuration, with lines in its first section.
+    pub(crate) config: &'a dyn Fn(&str) -> String,
+    /// How long it may take.
+    pub(crate) limit: Duration,
 }
 
 /// One end of a tunnel.
@@ -121,6 +196,7 @@ impl End {
 #[derive(Debug)]
 pub(crate) struct Daemon {
     process: Process,
+    interface: String,
     /// What a daemon that is killed leaves behind.
     socket: Option<PathBuf>,
 }
@@ -144,9 +220,18 @@ impl Daemon {
 
     /// How many messages of each size it has sent; nothing if it is no weft, or one that cannot be asked.
     pub(crate) fn batches(&self) -> Option<Batches> {
-        let name = INTERFACE.parse().ok()?;
-        let mut client = Client::connect_in(&self.process.runtime_directory(), &name).ok()?;
-        Some(Batches(client.status().ok()?.udp.batch_segments))
+        Some(Batches(self.status()?.udp.batch_segments))
+    }
+
+    /// What it says of itself; nothing if it is no weft, or one that cannot be asked.
+    pub(crate) fn status(&self) -> Option<StatusReport> {
+        let name = self.interface.parse().ok()?;
+        Client::connect_in(&self.process.runtime_directory(), &name).ok()?.status().ok()
+    }
+
+    /// What its interface is called.
+    pub(crate) fn interface(&self) -> &str {
+        &self.interface
     }
 
     /// Its process.
@@ -163,49 +248,9 @@ impl Drop for Daemon {
     }
 }
 
-fn start_weft(
-    path: &Path,
-    arguments: &[String],
-    namespace: &Namespace,
-    end: &End,
-    directory: &Path,
-    interrupt: &Interrupt,
-) -> Result<Daemon> {
-    let file = directory.join(format!("{INTERFACE}.conf"));
-    write_private(&file, &end.text(&format!("Address = {}/24\nMTU = {}\n", end.address, end.mtu)))?;
-    let words = [path.as_os_str(), "up".as_ref(), file.as_os_str()];
-    let mut words: Vec<String> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-    words.extend_from_slice(arguments);
-    let mut process = Process::start(namespace, &words, directory.join("weft.log"))?;
-    process.wait_until(interrupt, "weft's interface", START, |process| {
-        process.output().contains("interface is up")
-    })?;
-    Ok(Daemon { process, socket: None })
-}
-
-fn start_other(
-    command: &PeerCommand,
-    namespace: &Namespace,
-    end: &End,
-    directory: &Path,
-    interrupt: &Interrupt,
-) -> Result<Daemon> {
-    // wg(8) finds a daemon by a socket in a directory that all namespaces share.
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let name = format!("wb{:x}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
-    let process = Process::start(namespace, &command.words(&name), directory.join("daemon.log"))?;
-    let socket = Some(PathBuf::from(format!("/var/run/wireguard/{name}.sock")));
-    let mut daemon = Daemon { process, socket };
-    daemon.wait_until(interrupt, "the daemon's answer to wg", START, || {
-        wg(&["show", &name, "listen-port"]).is_ok()
-    })?;
-    let file = directory.join("wg.conf");
-    write_private(&file, &end.text(""))?;
-    wg(&["setconf", &name, &file.to_string_lossy()])?;
-    link::set_mtu(namespace, &name, end.mtu.into())?;
-    link::set_up(namespace, &name)?;
-    link::add_address(namespace, &name, format!("{}/24", end.address).parse()?)?;
-    Ok(daemon)
+/// Where a daemon listens for wg(8), in all namespaces.
+pub(crate) fn uapi_socket(interface: &str) -> PathBuf {
+    PathBuf::from(format!("/var/run/wireguard/{interface}.sock"))
 }
 
 /// A file that nobody else can read: it has a key in it.

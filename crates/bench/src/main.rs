@@ -22,6 +22,11 @@ mod commands;
 #[cfg(target_os = "linux")]
 mod congestion;
 #[cfg(target_os = "linux")]
+mod floods;
+#[cfg(not(target_os = "linux"))]
+#[path = "floods/unsupported.rs"]
+mod floods;
+#[cfg(target_os = "linux")]
 mod implementation;
 #[cfg(target_os = "linux")]
 mod interrupt;

@@ -9,17 +9,17 @@
 //! thousand need no thousand processes. Packets are numbered, and both ends are in this process: a sender knows what
 //! has arrived and keeps a window, as TCP does, so that what is lost is the gateway's doing.
 
-mod client;
+pub(crate) mod client;
 mod fairness;
 mod gateway;
 mod inside;
 mod ledger;
 mod measure;
-mod packet;
-mod priority;
+pub(crate) mod packet;
+pub(crate) mod priority;
 mod report;
-mod roster;
-mod socket;
+pub(crate) mod roster;
+pub(crate) mod socket;
 mod swarm;
 mod turns;
 mod work;

@@ -1,7 +1,7 @@
 //! One peer of the gateway: a tunnel with a socket, and no thread of its own.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
@@ -15,14 +15,14 @@ use super::roster::{self, GATEWAY, GATEWAY_LINK, INNER_PREFIX};
 use super::socket;
 
 /// The MTU of the tunnels.
-pub(super) const MTU: u16 = 1420;
+pub(crate) const MTU: u16 = 1420;
 /// Packets without a session are the one that asks for it, or a few.
 const STAGING_BYTES: usize = 1 << 16;
 /// Receive calls for one client before the next has its turn.
 const CALLS: usize = 4;
 
 /// What clients of one thread use in turn.
-pub(super) struct Workbench {
+pub(crate) struct Workbench {
     queue: TransmitQueue,
     control: ControlQueue,
     plain: PlainSlab,
@@ -32,7 +32,7 @@ pub(super) struct Workbench {
 }
 
 impl Workbench {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             queue: TransmitQueue::new(8),
             control: ControlQueue::new(16),
@@ -45,44 +45,61 @@ impl Workbench {
 }
 
 /// A peer of the gateway.
-pub(super) struct Client {
+pub(crate) struct Client {
     tunnel: Tunnel,
     socket: UdpSocket,
-    pub(super) inner: Ipv4Addr,
+    gateway: SocketAddr,
+    pub(crate) inner: Ipv4Addr,
 }
 
 impl Client {
     /// The peer of this number. Has to be called in the clients' namespace.
-    pub(super) fn new(number: usize, key: &PrivateKey, gateway: PublicKey) -> Result<Self> {
+    pub(crate) fn new(number: usize, key: &PrivateKey, gateway: PublicKey) -> Result<Self> {
         let address = roster::source(number);
         let socket = socket::bind(address, 0).with_context(|| format!("no socket on {address}"))?;
-        socket.connect(GATEWAY_LINK)?;
+        Self::over(socket, GATEWAY_LINK.into(), roster::inner(number), key, gateway)
+    }
+
+    /// A peer with this address in the tunnel, over a socket that has only the gateway to talk to.
+    pub(crate) fn over(
+        socket: UdpSocket,
+        gateway: SocketAddr,
+        inner: Ipv4Addr,
+        key: &PrivateKey,
+        gateway_key: PublicKey,
+    ) -> Result<Self> {
+        socket.connect(gateway)?;
         socket.set_nonblocking(true)?;
         let config = PeerConfig {
-            public_key: gateway,
+            public_key: gateway_key,
             preshared_key: None,
-            endpoint: Some(GATEWAY_LINK.into()),
+            endpoint: Some(gateway),
             allowed_ips: vec![format!("10.0.0.0/{INNER_PREFIX}").parse()?],
             persistent_keepalive: None,
         };
         let mut tunnel = Tunnel::new(key.clone(), TunnelConfig { mtu: MTU, staging_bytes: STAGING_BYTES });
         ensure!(tunnel.insert_peer(config, Instant::now()).is_ok(), "a tunnel does not take its only peer");
-        Ok(Self { tunnel, socket, inner: roster::inner(number) })
+        Ok(Self { tunnel, socket, gateway, inner })
     }
 
     /// Its socket, to wait for.
-    pub(super) fn socket(&self) -> &UdpSocket {
+    pub(crate) fn socket(&self) -> &UdpSocket {
         &self.socket
     }
 
     /// Whether a handshake came through.
-    pub(super) fn has_session(&self) -> bool {
+    pub(crate) fn has_session(&self) -> bool {
         self.tunnel.stats().handshakes > 0
+    }
+
+    /// Handshake initiations that it has sent.
+    pub(crate) fn initiations(&self) -> u64 {
+        self.tunnel.stats().initiations_sent
     }
 
     /// Sends `count` packets of `bytes` bytes each to a port of the gateway, numbered from `stamp` on. Without a
     /// session they wait for it, and a handshake begins.
-    pub(super) fn send(
+    pub(crate) fn send(
         &mut self,
         ports: (u16, u16),
         bytes: usize,
@@ -92,6 +109,19 @@ impl Client {
         bench: &mut Workbench,
     ) -> io::Result<()> {
         let flow = Flow { source: (self.inner, ports.0), destination: (GATEWAY, ports.1) };
+        self.send_flow(flow, bytes, stamp, count, now, bench)
+    }
+
+    /// The same to any address in the tunnel.
+    pub(crate) fn send_flow(
+        &mut self,
+        flow: Flow,
+        bytes: usize,
+        stamp: Stamp,
+        count: u64,
+        now: Instant,
+        bench: &mut Workbench,
+    ) -> io::Result<()> {
         let mut waits = false;
         for number in stamp.number..stamp.number + count {
             if !bench.queue.has_room_for_super_packet() {
@@ -111,7 +141,7 @@ impl Client {
     }
 
     /// Does what is due.
-    pub(super) fn timers(&mut self, now: Instant, bench: &mut Workbench) -> io::Result<()> {
+    pub(crate) fn timers(&mut self, now: Instant, bench: &mut Workbench) -> io::Result<()> {
         if self.tunnel.poll_timeout().is_some_and(|(at, _)| at <= now) {
             let _ = self.tunnel.handle_timeout(now, &mut bench.control);
             self.flush(bench)?;
@@ -120,7 +150,7 @@ impl Client {
     }
 
     /// Takes what has arrived, and shows each packet from the tunnel: its destination port and its payload.
-    pub(super) fn receive(
+    pub(crate) fn receive(
         &mut self,
         now: Instant,
         bench: &mut Workbench,
@@ -129,13 +159,8 @@ impl Client {
         for _ in 0..CALLS {
             let received = socket::receive(&self.socket, &mut bench.received, &mut bench.ancillary)?;
             let Some((len, stride)) = received else { break };
-            let meta = RecvMeta {
-                source: GATEWAY_LINK.into(),
-                local: None::<IpAddr>,
-                ecn: Ecn::NotEct,
-                len,
-                stride,
-            };
+            let meta =
+                RecvMeta { source: self.gateway, local: None::<IpAddr>, ecn: Ecn::NotEct, len, stride };
             for datagram in bench.received[..len].chunks_mut(stride) {
                 bench.plain.clear();
                 let opened =

@@ -2,7 +2,6 @@
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -15,20 +14,17 @@ use weft_tunnel::PublicKey;
 
 use super::client::MTU;
 use super::roster::{self, GATEWAY, GATEWAY_LINK, INNER_PREFIX, LINK_PREFIX, Roster, SOURCES};
-use crate::implementation::{Implementation, wg, write_private};
+use crate::implementation::{Daemon, Implementation, Setup, uapi_socket};
 use crate::interrupt::Interrupt;
-use crate::process::Process;
 use crate::usage::{Usage, peak_rss, rss};
 use crate::{permission, topology};
 
 /// How long a daemon may take to know all its peers.
 const START: Duration = Duration::from_secs(120);
-const UAPI: &str = "/var/run/wireguard";
 
 /// A running gateway, and the namespaces.
 pub(super) struct Gateway {
-    process: Process,
-    interface: String,
+    daemon: Daemon,
     pub(super) inside: Namespace,
     pub(super) clients: Namespace,
     /// From its start until it knew all peers.
@@ -56,54 +52,32 @@ impl Gateway {
         let files = tempfile::tempdir()?;
         let interface = format!("wp{:x}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
         let start = Instant::now();
-        let process = match implementation {
-            Implementation::Weft { path, arguments } => {
-                let lines = format!("Address = {GATEWAY}/{INNER_PREFIX}\nMTU = {MTU}\nTable = off\n");
-                let file = files.path().join(format!("{interface}.conf"));
-                write_private(&file, &roster.config(&lines))?;
-                let words = [path.as_os_str(), "up".as_ref(), file.as_os_str()];
-                let mut words: Vec<String> =
-                    words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-                words.extend_from_slice(arguments);
-                let mut process = Process::start(&inside, &words, files.path().join("weft.log"))?;
-                process.wait_until(interrupt, "weft's interface", START, |process| {
-                    process.output().contains("interface is up")
-                })?;
-                process
-            }
-            Implementation::Other(command) => {
-                let words = command.words(&interface);
-                let mut process = Process::start(&inside, &words, files.path().join("daemon.log"))?;
-                process.wait_until(interrupt, "the daemon's answer to wg", START, |_| {
-                    wg(&["show", &interface, "listen-port"]).is_ok()
-                })?;
-                let file = files.path().join("wg.conf");
-                write_private(&file, &roster.config(""))?;
-                wg(&["setconf", &interface, &file.to_string_lossy()])?;
-                link::set_mtu(&inside, &interface, MTU.into())?;
-                link::set_up(&inside, &interface)?;
-                link::add_address(&inside, &interface, Ipv4Net::new(GATEWAY, INNER_PREFIX)?.into())?;
-                process
-            }
-            Implementation::Bare => anyhow::bail!("there is no gateway without an implementation"),
+        let setup = Setup {
+            interface: &interface,
+            addresses: &[Ipv4Net::new(GATEWAY, INNER_PREFIX)?.into()],
+            mtu: MTU,
+            lines: "Table = off\n",
+            config: &|lines| roster.config(lines),
+            limit: START,
         };
+        let daemon = implementation.bring_up(&inside, &setup, files.path(), interrupt)?;
         let configured_in = start.elapsed();
-        Ok(Self { process, interface, inside, clients, configured_in, _files: files })
+        Ok(Self { daemon, inside, clients, configured_in, _files: files })
     }
 
     /// An error if it has ended.
     pub(super) fn check(&mut self) -> Result<()> {
-        self.process.check()
+        self.daemon.check()
     }
 
     /// What it has used so far.
     pub(super) fn usage(&self) -> Result<Usage> {
-        Usage::of(self.process.id())
+        Usage::of(self.daemon.id())
     }
 
     /// Its memory now and the most that it ever had, in bytes.
     pub(super) fn memory(&self) -> Result<(u64, u64)> {
-        Ok((rss(self.process.id())?, peak_rss(self.process.id())?))
+        Ok((rss(self.daemon.id())?, peak_rss(self.daemon.id())?))
     }
 
     /// The kernel's counters in its namespace.
@@ -113,7 +87,7 @@ impl Gateway {
 
     /// Its interface's name.
     pub(super) fn interface(&self) -> &str {
-        &self.interface
+        self.daemon.interface()
     }
 
     /// Asks for everything that `wg show` shows, and gives how many peers that were.
@@ -127,7 +101,8 @@ impl Gateway {
     }
 
     fn ask(&self) -> Result<String> {
-        let mut stream = UnixStream::connect(self.socket()).context("cannot reach the daemon over UAPI")?;
+        let mut stream = UnixStream::connect(uapi_socket(self.interface()))
+            .context("cannot reach the daemon over UAPI")?;
         stream.set_read_timeout(Some(START))?;
         stream.write_all(b"get=1\n\n")?;
         let (mut answer, mut chunk) = (Vec::new(), vec![0; 1 << 16]);
@@ -137,10 +112,6 @@ impl Gateway {
             answer.extend_from_slice(&chunk[..len]);
         }
         Ok(String::from_utf8(answer)?)
-    }
-
-    fn socket(&self) -> PathBuf {
-        PathBuf::from(format!("{UAPI}/{}.sock", self.interface))
     }
 }
 
@@ -159,13 +130,6 @@ impl Carried {
         let own = behind.split("public_key=").next()?;
         let figure = |name: &str| own.lines().find_map(|line| line.strip_prefix(name)?.parse().ok());
         Some(Self { received: figure("rx_bytes=")?, sent: figure("tx_bytes=")? })
-    }
-}
-
-impl Drop for Gateway {
-    fn drop(&mut self) {
-        // What a daemon that is killed leaves behind.
-        let _ = std::fs::remove_file(self.socket());
     }
 }
 

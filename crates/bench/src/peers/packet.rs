@@ -3,28 +3,28 @@
 use std::net::Ipv4Addr;
 
 /// IPv4 and UDP header.
-pub(super) const HEADERS: usize = 28;
+pub(crate) const HEADERS: usize = 28;
 /// What the payload begins with: run, lane, number.
-pub(super) const STAMP: usize = 16;
+pub(crate) const STAMP: usize = 16;
 
 /// What a packet says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stamp {
-    pub(super) run: u32,
-    pub(super) lane: u32,
-    pub(super) number: u64,
+pub(crate) struct Stamp {
+    pub(crate) run: u32,
+    pub(crate) lane: u32,
+    pub(crate) number: u64,
 }
 
 impl Stamp {
     /// Writes it to the begin of a payload of at least [`STAMP`] bytes.
-    pub(super) fn write(self, payload: &mut [u8]) {
+    pub(crate) fn write(self, payload: &mut [u8]) {
         payload[..4].copy_from_slice(&self.run.to_be_bytes());
         payload[4..8].copy_from_slice(&self.lane.to_be_bytes());
         payload[8..STAMP].copy_from_slice(&self.number.to_be_bytes());
     }
 
     /// Reads it from a payload.
-    pub(super) fn read(payload: &[u8]) -> Option<Self> {
+    pub(crate) fn read(payload: &[u8]) -> Option<Self> {
         let word = |at: usize| payload.get(at..)?.first_chunk().copied().map(u32::from_be_bytes);
         let number = u64::from_be_bytes(*payload.get(8..)?.first_chunk()?);
         Some(Self { run: word(0)?, lane: word(4)?, number })
@@ -33,14 +33,14 @@ impl Stamp {
 
 /// Where an inner packet comes from and goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Flow {
-    pub(super) source: (Ipv4Addr, u16),
-    pub(super) destination: (Ipv4Addr, u16),
+pub(crate) struct Flow {
+    pub(crate) source: (Ipv4Addr, u16),
+    pub(crate) destination: (Ipv4Addr, u16),
 }
 
 /// Writes a packet of `packet.len()` bytes, which has room for headers and stamp. Beyond them it stays zero, so that
 /// the checksum is that of a few words.
-pub(super) fn write(packet: &mut [u8], flow: Flow, stamp: Stamp) {
+pub(crate) fn write(packet: &mut [u8], flow: Flow, stamp: Stamp) {
     let total = packet.len() as u16;
     let udp_len = total - 20;
     packet[..4].copy_from_slice(&[0x45, 0, (total >> 8) as u8, total as u8]);
@@ -63,7 +63,7 @@ pub(super) fn write(packet: &mut [u8], flow: Flow, stamp: Stamp) {
 }
 
 /// The destination port and payload of a UDP packet without IP options.
-pub(super) fn parse(packet: &[u8]) -> Option<(u16, &[u8])> {
+pub(crate) fn parse(packet: &[u8]) -> Option<(u16, &[u8])> {
     let is_udp = packet.first() == Some(&0x45) && packet.get(9) == Some(&17);
     let port = u16::from_be_bytes(*packet.get(22..)?.first_chunk()?);
     is_udp.then_some(())?;

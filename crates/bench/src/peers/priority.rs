@@ -7,7 +7,7 @@ use weft::scheduling::{self, Priority};
 
 /// The work of a thread that leaves the cores to whoever else wants them if it floods, or takes what floods: neither is to
 /// keep the gateway and its other clients waiting for a core of this machine.
-pub(super) fn stepping_back<T>(
+pub(crate) fn stepping_back<T>(
     is_flood: bool,
     work: impl FnOnce() -> io::Result<T>,
 ) -> impl FnOnce() -> io::Result<T> {
@@ -23,7 +23,7 @@ pub(super) fn stepping_back<T>(
 
 /// The work of a thread that has a core as soon as it wants one, as far as the system allows that: how long it waits for one
 /// says nothing about the gateway.
-pub(super) fn stepping_forward<T>(work: impl FnOnce() -> T) -> impl FnOnce() -> T {
+pub(crate) fn stepping_forward<T>(work: impl FnOnce() -> T) -> impl FnOnce() -> T {
     move || {
         // Who may not have it waits like everybody else: `refusal` says so.
         let _ = scheduling::begin(Priority::Realtime);
@@ -32,7 +32,7 @@ pub(super) fn stepping_forward<T>(work: impl FnOnce() -> T) -> impl FnOnce() -> 
 }
 
 /// What the report says if the system does not let threads step forward.
-pub(super) fn refusal() -> Option<String> {
+pub(crate) fn refusal() -> Option<String> {
     // On a thread of its own: it keeps the priority.
     let tried = std::thread::scope(|scope| scope.spawn(|| scheduling::begin(Priority::Realtime)).join());
     let error = tried.ok()?.err()?;

@@ -7,8 +7,8 @@ use anyhow::{Result, anyhow};
 use weft_tunnel::{PrivateKey, PublicKey};
 
 /// The gateway's address in the tunnels, and their network.
-pub(super) const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-pub(super) const INNER_PREFIX: u8 = 8;
+pub(crate) const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+pub(crate) const INNER_PREFIX: u8 = 8;
 /// The gateway on the link, and the link's network (RFC 2544: for benchmarks).
 pub(super) const GATEWAY_LINK: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(198, 18, 0, 1), 51_820);
 pub(super) const LINK_PREFIX: u8 = 15;
@@ -52,7 +52,7 @@ impl Roster {
 }
 
 /// The address of a peer in its tunnel.
-pub(super) fn inner(peer: usize) -> Ipv4Addr {
+pub(crate) fn inner(peer: usize) -> Ipv4Addr {
     Ipv4Addr::from_bits(FIRST_INNER + peer as u32)
 }
 

@@ -1,7 +1,7 @@
 //! UDP sockets that send and receive several datagrams a call, as one super-packet.
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::net::{IpAddr, SocketAddrV4, UdpSocket};
 use std::os::fd::AsRawFd as _;
 
 use nix::errno::Errno;
@@ -10,13 +10,13 @@ use nix::sys::socket::{
 };
 
 /// What one call receives at most.
-pub(super) const BUFFER: usize = 65_536;
+pub(crate) const BUFFER: usize = 65_536;
 /// So that what is lost is not lost at the ends.
 const SOCKET_BUFFER: usize = 32 << 20;
 
 /// A socket that takes super-packets.
-pub(super) fn bind(address: Ipv4Addr, port: u16) -> io::Result<UdpSocket> {
-    let socket = UdpSocket::bind((address, port))?;
+pub(crate) fn bind(address: impl Into<IpAddr>, port: u16) -> io::Result<UdpSocket> {
+    let socket = UdpSocket::bind((address.into(), port))?;
     setsockopt(&socket, sockopt::UdpGroSegment, &true)?;
     // Root may have more than the limit of the system.
     setsockopt(&socket, sockopt::RcvBufForce, &SOCKET_BUFFER)?;
@@ -25,7 +25,7 @@ pub(super) fn bind(address: Ipv4Addr, port: u16) -> io::Result<UdpSocket> {
 }
 
 /// Sends datagrams of `segment` bytes, the last of which may be shorter, with one call.
-pub(super) fn send(
+pub(crate) fn send(
     socket: &UdpSocket,
     contents: &[u8],
     segment: usize,
@@ -41,7 +41,7 @@ pub(super) fn send(
 
 /// Receives into `buffer`: how many bytes, and how many each datagram has but the last. `None` when there is nothing,
 /// or nobody at the other end of a connected socket.
-pub(super) fn receive(
+pub(crate) fn receive(
     socket: &UdpSocket,
     buffer: &mut [u8],
     control: &mut [u8],
@@ -63,7 +63,7 @@ pub(super) fn receive(
 }
 
 /// Room for what [`receive`] is told beside the bytes.
-pub(super) fn control_buffer() -> Vec<u8> {
+pub(crate) fn control_buffer() -> Vec<u8> {
     vec![0; 64]
 }
 

@@ -11,18 +11,17 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::Namespace;
+use super::pace::Pace;
 use super::traffic::Amount;
 
 mod check;
 mod datagram;
-mod pace;
 mod sockets;
 
 pub use check::FlowCheck;
 pub use datagram::MIN_DATAGRAM;
 
 use datagram::{Header, Kind, MAX_DATAGRAM};
-use pace::Pace;
 use sockets::{Sockets, grid};
 
 /// What was sent is over when nothing has arrived for so long.

@@ -7,24 +7,26 @@ const SHORTEST_SLEEP: Duration = Duration::from_micros(200);
 /// Arrears beyond this are forgotten: after a pause the pace is kept, not the sum.
 const LONGEST_ARREARS: Duration = Duration::from_millis(20);
 
+/// When the next of many items is due.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub struct Pace {
     nanos_per_item: u64,
     due: Instant,
 }
 
 impl Pace {
-    pub(super) fn new(items_per_second: u32, now: Instant) -> Self {
+    /// So many items a second, from `now` on.
+    pub fn new(items_per_second: u32, now: Instant) -> Self {
         Self { nanos_per_item: 1_000_000_000 / u64::from(items_per_second.max(1)), due: now }
     }
 
     /// So many items were sent.
-    pub(super) fn spent(&mut self, items: u64) {
+    pub fn spent(&mut self, items: u64) {
         self.due += Duration::from_nanos(self.nanos_per_item * items);
     }
 
     /// Sleeps until the next item is due.
-    pub(super) fn wait(&mut self) {
+    pub fn wait(&mut self) {
         let sleep = self.sleep(Instant::now());
         if !sleep.is_zero() {
             std::thread::sleep(sleep);

@@ -1,0 +1,145 @@
+//! `weft-bench floods`: what a gateway's peers have left while a stranger, or one of them, floods it.
+//!
+//! ```text
+//!   client  eth0 ─── to-client   gateway   to-attacker ─── eth0  attacker
+//!     TCP at a pace, pings,      a daemon with            frames from any source, or
+//!     strangers with right keys  all peers                a peer that scans
+//! ```
+//!
+//! Every measurement starts its daemons: what a flood leaves behind, used-up credit above all, is not the
+//! next one's.
+
+mod args;
+mod attack;
+mod attacker;
+mod figures;
+mod load;
+mod measure;
+mod pinger;
+mod report;
+mod site;
+mod visitors;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use anyhow::{Result, bail};
+
+pub(crate) use args::FloodsArgs;
+
+use self::measure::Plan;
+use self::report::Report;
+use crate::cli::{MeasureArgs, Offload, WeftCommand};
+use crate::implementation::{Implementation, Kind};
+use crate::interrupt::{Interrupt, Interrupted};
+use crate::machine::{self, Machine};
+use crate::peers::priority;
+use crate::{commands, tools, topology};
+
+/// How long the machine is watched before the first measurement.
+const WATCH: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// For the help of the command.
+pub(crate) fn help() -> String {
+    format!(
+        "{}\n\nExamples:\n  weft-bench floods\n  weft-bench floods --alone --weft old=/tmp/weft --weft new=target/release/weft \\\n    \
+         --attack proven-1@10000,mac1-65536@40000 --rounds 3",
+        attack::help()
+    )
+}
+
+/// Measures and prints the report.
+pub(crate) fn run(args: &FloodsArgs) -> Result<()> {
+    topology::check_permission()?;
+    let default = [WeftCommand::default()];
+    let wefts = if args.wefts.is_empty() { &default[..] } else { &args.wefts };
+    let mut sides = Vec::new();
+    for weft in wefts {
+        sides.push((weft.name.clone(), Implementation::weft(weft, args.tun_threads, Offload::On)?));
+    }
+    if !args.alone {
+        let others =
+            args.others.iter().map(|other| (other.name.clone(), Implementation::Other(other.clone())));
+        sides.extend(others);
+    }
+    commands::check_names(sides.iter().map(|(name, _)| name.as_str()))?;
+    tools::check(&[], sides.iter().map(|(_, implementation)| implementation))?;
+    // All gateways have the same client, or a slow one would seem to be a slow gateway.
+    let client = match MeasureArgs::weft_beside_this()? {
+        path if path.is_file() => Implementation::Weft { path, arguments: Vec::new() },
+        _ => sides[0].1.clone(),
+    };
+    let interrupt = Interrupt::watch()?;
+    let mut report = Report::new(args, Machine::this(), machine::busy_cores(WATCH)?);
+    report.notes.extend(priority::refusal());
+    let _busy = Busy::start(args.busy);
+    let measured = rounds(args, &sides, &client, &interrupt, &mut report);
+    if let Err(error) = &measured {
+        report.notes.push(format!("it ended early: {error:#}"));
+    }
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        print!("{}", report.text());
+    }
+    measured?;
+    match report.failed {
+        0 => Ok(()),
+        failed => bail!("{failed} measurements failed: see the notes"),
+    }
+}
+
+/// Every side has its turn with every attack of every round, and another one begins each round.
+fn rounds(
+    args: &FloodsArgs,
+    sides: &[(String, Implementation)],
+    client: &Implementation,
+    interrupt: &Interrupt,
+    report: &mut Report,
+) -> Result<()> {
+    for (name, implementation) in sides {
+        report.side(name, implementation.kind() == Kind::Weft);
+    }
+    for round in 0..args.rounds as usize {
+        for (place, attack) in args.attacks().into_iter().enumerate() {
+            for turn in 0..sides.len() {
+                let side = (round + turn) % sides.len();
+                let (name, implementation) = &sides[side];
+                let plan = Plan { attack, secs: args.secs, client, implementation };
+                match measure::measure(&plan, interrupt) {
+                    Ok(figures) => {
+                        eprintln!("{:<22} {name:<14} {}", attack.to_string(), figures.line());
+                        report.add(place, side, figures);
+                    }
+                    Err(error) if error.downcast_ref::<Interrupted>().is_some() => return Err(error),
+                    Err(error) => report.fail(format!("{attack}, {name}: {error:#}")),
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Threads that take all the time of a core that they get, for as long as this is there.
+struct Busy(Arc<AtomicBool>);
+
+impl Busy {
+    fn start(count: u32) -> Self {
+        let stop = Arc::<AtomicBool>::default();
+        for _ in 0..count {
+            let stop = Arc::clone(&stop);
+            std::thread::spawn(move || {
+                while !stop.load(Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        Self(stop)
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}

@@ -1,0 +1,63 @@
+//! One measurement: a gateway at rest, and the same under an attack.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use weft::status::StatusReport;
+
+use super::attack::Attack;
+use super::attacker::Prepared;
+use super::figures::{Figures, Moment};
+use super::load::PacedStream;
+use super::pinger::Pinger;
+use super::site::Site;
+use super::visitors::{LIMIT, Visitors};
+use crate::implementation::Implementation;
+use crate::interrupt::Interrupt;
+use crate::usage::Usage;
+
+/// What a beginning brings about does not count: slow start, and what a flood may use up at once.
+const WARM_UP: Duration = Duration::from_secs(1);
+const REST: Duration = Duration::from_secs(2);
+
+/// What to measure.
+pub(super) struct Plan<'a> {
+    pub(super) attack: Attack,
+    pub(super) secs: u32,
+    pub(super) client: &'a Implementation,
+    pub(super) implementation: &'a Implementation,
+}
+
+/// Measures.
+pub(super) fn measure(plan: &Plan<'_>, interrupt: &Interrupt) -> Result<Figures> {
+    let mut site = Site::start(plan.attack, plan.implementation, plan.client, interrupt)?;
+    let span = Duration::from_secs(plan.secs.into());
+    let stream = PacedStream::start(&site.client, &site.inside)?;
+    let pinger = Pinger::start(&site.client)?;
+    // Longer than anything that waits for it.
+    let prepared = Prepared::new(plan.attack, &site, WARM_UP + span + LIMIT + WARM_UP, interrupt)?;
+    interrupt.sleep(WARM_UP)?;
+    let (rest, rest_from) = (stream.window(), Instant::now());
+    interrupt.sleep(REST)?;
+    let (rest, rest_until) = (rest.close(), Instant::now());
+
+    let attacking = prepared.start(&site)?;
+    interrupt.sleep(WARM_UP)?;
+    let moment = |site: &Site| -> Result<Moment> {
+        let status: Option<StatusReport> = site.gateway.status();
+        let cpu = Usage::of(site.gateway.id())?.cpu;
+        Ok(Moment { at: Instant::now(), sent: attacking.so_far(), cpu, status })
+    };
+    let (window, before) = (stream.window(), moment(&site)?);
+    let visitors = Visitors::start(&site)?;
+    interrupt.sleep(span)?;
+    let (beside, until) = (window.close(), Instant::now());
+    // The gateway answers when it gets to it: the window is closed already.
+    let after = moment(&site)?;
+    let visits = visitors.finish()?;
+    site.check()?;
+    drop((attacking, stream));
+    let pings = pinger.finish()?;
+    let rest_pings = (rest_from, rest_until);
+    Ok(Figures::new([rest, beside], &pings, [rest_pings, (before.at, until)], &before, &after, visits))
+}

@@ -1,0 +1,153 @@
+//! Pings from the client to the gateway's address in the tunnel, at a pace: none waits for the answer to the
+//! one before.
+
+use std::io::{self, Read as _};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow};
+use socket2::{Domain, Protocol, Socket, Type};
+use weft::lab::Namespace;
+
+use crate::peers::priority::stepping_forward;
+use crate::peers::roster::GATEWAY;
+
+/// 200 a second: enough for a 99th percentile in a few seconds, too few to matter beside the stream.
+const INTERVAL: Duration = Duration::from_millis(5);
+/// A ping that has no answer by then counts as one that took so long.
+pub(super) const LOST: Duration = Duration::from_secs(2);
+/// ICMP (RFC 792): echo request and reply, each with a checksum, an identifier and a number.
+const ECHO: u8 = 8;
+const ECHO_REPLY: u8 = 0;
+const HEADER: usize = 8;
+const PACKET: usize = 64;
+const IDENTIFIER: u16 = 0x7765;
+/// The kernel gives answers with their IPv4 header, which has no options.
+const IPV4_HEADER: usize = 20;
+
+/// A ping that was sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ping {
+    pub(super) sent: Instant,
+    /// How long its answer took.
+    pub(super) took: Option<Duration>,
+}
+
+/// Pings under way.
+pub(super) struct Pinger {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<io::Result<Vec<Ping>>>,
+}
+
+impl Pinger {
+    /// Begins.
+    pub(super) fn start(client: &Namespace) -> Result<Self> {
+        let open = || -> io::Result<Socket> {
+            let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4))?;
+            socket.connect(&SocketAddr::from((GATEWAY, 0)).into())?;
+            Ok(socket)
+        };
+        let socket = client.run(open)?;
+        let stop = Arc::<AtomicBool>::default();
+        let thread = {
+            let stop = Arc::clone(&stop);
+            let work = stepping_forward(move || ping(socket, &stop));
+            std::thread::Builder::new().name("ping".to_owned()).spawn(work)?
+        };
+        Ok(Self { stop, thread })
+    }
+
+    /// Ends, once no answer is waited for any more.
+    pub(super) fn finish(self) -> Result<Vec<Ping>> {
+        self.stop.store(true, Relaxed);
+        Ok(self.thread.join().map_err(|_| anyhow!("the pinging thread panicked"))??)
+    }
+}
+
+fn ping(mut socket: Socket, stop: &AtomicBool) -> io::Result<Vec<Ping>> {
+    let mut pings: Vec<Ping> = Vec::new();
+    let mut answered = 0;
+    let mut due = Instant::now();
+    let mut ended = None;
+    loop {
+        let now = Instant::now();
+        if ended.is_none() && stop.load(Relaxed) {
+            ended = Some(now);
+        }
+        match ended {
+            Some(end) if answered == pings.len() || now.saturating_duration_since(end) >= LOST => {
+                return Ok(pings);
+            }
+            None if now >= due => {
+                let number = pings.len() as u16;
+                pings.push(Ping { sent: now, took: None });
+                // What the tunnel's queue does not take is lost.
+                let _ = socket.send(&request(number));
+                due = (due + INTERVAL).max(now);
+                continue;
+            }
+            _ => {}
+        }
+        let wait = if ended.is_some() { INTERVAL } else { due.saturating_duration_since(now) };
+        socket.set_read_timeout(Some(wait.max(Duration::from_micros(1))))?;
+        let mut buffer = [0; 256];
+        let Ok(len) = socket.read(&mut buffer) else { continue };
+        let Some(number) = reply(&buffer[..len]) else { continue };
+        // The last with this number: the numbers begin again after five minutes.
+        let last = pings.len().wrapping_sub(1);
+        let place = last.wrapping_sub(usize::from((last as u16).wrapping_sub(number)));
+        if let Some(ping) = pings.get_mut(place).filter(|ping| ping.took.is_none()) {
+            ping.took = Some(ping.sent.elapsed());
+            answered += 1;
+        }
+    }
+}
+
+fn request(number: u16) -> [u8; PACKET] {
+    let mut packet = [0; PACKET];
+    packet[0] = ECHO;
+    packet[4..6].copy_from_slice(&IDENTIFIER.to_be_bytes());
+    packet[6..8].copy_from_slice(&number.to_be_bytes());
+    // Everything else is zero: three words make the sum, which then has at most one carry (RFC 1071).
+    let sum = u32::from(ECHO) * 256 + u32::from(IDENTIFIER) + u32::from(number);
+    let checksum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    packet[2..4].copy_from_slice(&checksum.to_be_bytes());
+    packet
+}
+
+/// The number of the ping that a packet answers.
+fn reply(packet: &[u8]) -> Option<u16> {
+    let message = packet.get(IPV4_HEADER..)?;
+    let word = |at: usize| Some(u16::from_be_bytes(*message.get(at..)?.first_chunk()?));
+    let is_ours = message.len() >= HEADER && message[0] == ECHO_REPLY && word(4)? == IDENTIFIER;
+    is_ours.then_some(word(6)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_checksum_makes_every_request_sum_up_to_ones() {
+        for number in [0, 1, 0x8000, 0xffff] {
+            let packet = request(number);
+            let sum: u32 =
+                packet.chunks(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]]))).sum();
+            assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff, "{number}");
+        }
+    }
+
+    #[test]
+    fn a_reply_is_known_by_its_type_and_identifier() {
+        let mut packet = [&[0x45; IPV4_HEADER][..], &request(7)].concat();
+        assert_eq!(reply(&packet), None, "a request");
+        packet[IPV4_HEADER] = ECHO_REPLY;
+        assert_eq!(reply(&packet), Some(7));
+        packet[IPV4_HEADER + 5] ^= 1;
+        assert_eq!(reply(&packet), None);
+        assert_eq!(reply(&packet[..24]), None);
+    }
+}

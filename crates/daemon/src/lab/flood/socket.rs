@@ -1,0 +1,126 @@
+//! A packet socket that sends many frames with one call, and gives what came back.
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+
+use nix::errno::Errno;
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::if_nametoindex;
+use nix::sys::socket::{MsgFlags, recv, setsockopt, sockopt};
+
+use super::frame::{self, Mac};
+
+/// Room for the answers to what was sent in a moment.
+const BUFFER_BYTES: usize = 8 << 20;
+const LONGEST: usize = 2048;
+
+/// The hardware address of a link in the calling thread's namespace.
+pub(super) fn hardware_address(link: &str) -> io::Result<Mac> {
+    let missing = || io::Error::new(io::ErrorKind::NotFound, format!("{link}: no hardware address"));
+    getifaddrs()?
+        .filter(|found| found.interface_name == link)
+        .find_map(|found| found.address?.as_link_addr()?.addr())
+        .ok_or_else(missing)
+}
+
+/// A packet socket on one link, for frames of one family.
+#[derive(Debug)]
+pub(super) struct FrameSocket {
+    fd: OwnedFd,
+    received: RefCell<Vec<u8>>,
+}
+
+impl FrameSocket {
+    /// Opens one in the calling thread's namespace. Only one that `reads` gets what arrives.
+    pub(super) fn open(link: &str, is_v6: bool, reads: bool) -> io::Result<Self> {
+        let ethertype = if is_v6 { libc::ETH_P_IPV6 } else { libc::ETH_P_IP };
+        let protocol = if reads { (ethertype as u16).to_be() } else { 0 };
+        let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        // SAFETY: no pointer is handed over; the descriptor is owned from here on.
+        let fd = unsafe { libc::socket(libc::AF_PACKET, kind, libc::c_int::from(protocol)) };
+        let fd = Errno::result(fd)?;
+        // SAFETY: it was just opened and belongs to nothing else.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        // SAFETY: plain integers, for which zero is a value.
+        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        address.sll_family = libc::AF_PACKET as u16;
+        address.sll_protocol = protocol;
+        address.sll_ifindex = if_nametoindex(link)?.cast_signed();
+        let len = size_of_val(&address) as libc::socklen_t;
+        // SAFETY: pointer and length describe `address`, which outlives the call.
+        Errno::result(unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len) })?;
+        // The first needs CAP_NET_ADMIN in the first user namespace; with less room, answers are lost
+        // earlier.
+        let _ = setsockopt(&fd, sockopt::RcvBufForce, &BUFFER_BYTES)
+            .or_else(|_| setsockopt(&fd, sockopt::RcvBuf, &BUFFER_BYTES));
+        Ok(Self { fd, received: RefCell::new(vec![0; LONGEST]) })
+    }
+
+    /// Sends the frames of a batch, and returns how many the link took.
+    pub(super) fn send(&self, batch: &mut Batch) -> io::Result<usize> {
+        let Batch { buffers, lens, .. } = batch;
+        let mut vectors: Vec<libc::iovec> = buffers
+            .iter_mut()
+            .zip(&*lens)
+            .map(|(buffer, len)| libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: *len })
+            .collect();
+        let header = |vector: &mut libc::iovec| {
+            // SAFETY: pointers and integers, for which zero is a value.
+            let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };
+            message.msg_hdr.msg_iov = vector;
+            message.msg_hdr.msg_iovlen = 1;
+            message
+        };
+        let mut messages: Vec<libc::mmsghdr> = vectors.iter_mut().map(header).collect();
+        let count = messages.len() as libc::c_uint;
+        // SAFETY: the headers point to `vectors`, and those to the buffers; all outlive the call, and none is
+        // moved.
+        let sent = unsafe { libc::sendmmsg(self.fd.as_raw_fd(), messages.as_mut_ptr(), count, 0) };
+        match Errno::result(sent) {
+            Ok(sent) => Ok(sent.unsigned_abs() as usize),
+            // The link's queue is full.
+            Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::EINTR) => Ok(0),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The next frame that came in, if there is one.
+    pub(super) fn receive_frame(&self) -> io::Result<Option<Vec<u8>>> {
+        let mut buffer = self.received.borrow_mut();
+        match recv(self.fd.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
+            Ok(len) => Ok(Some(buffer[..len].to_vec())),
+            Err(Errno::EAGAIN | Errno::EINTR) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The contents of the next UDP datagram that came in, if there is one.
+    pub(super) fn receive(&self) -> io::Result<Option<Vec<u8>>> {
+        while let Some(bytes) = self.receive_frame()? {
+            if let Some((_, _, datagram)) = frame::parse(&bytes) {
+                return Ok(Some(datagram.to_vec()));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Frames that are sent together.
+#[derive(Debug)]
+pub(super) struct Batch {
+    buffers: Vec<Vec<u8>>,
+    lens: Vec<usize>,
+}
+
+impl Batch {
+    /// So many of at most `longest` bytes.
+    pub(super) fn new(count: usize, longest: usize) -> Self {
+        Self { buffers: vec![vec![0; longest]; count], lens: vec![0; count] }
+    }
+
+    /// Writes one of them; `write` returns its length.
+    pub(super) fn fill(&mut self, slot: usize, write: impl FnOnce(&mut [u8]) -> usize) {
+        self.lens[slot] = write(&mut self.buffers[slot]);
+    }
+}
