@@ -2,12 +2,14 @@
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use weft::lab::wait_until;
@@ -15,12 +17,30 @@ use weft::lab::wait_until;
 /// A program and its terminal. Dropping it kills the program.
 pub(crate) struct Pty {
     child: Child,
-    terminal: File,
+    /// `None` once it has hung up.
+    terminal: Option<File>,
     /// Keeps the terminal there after the program ended, so that its settings can be looked at.
     slave: OwnedFd,
     before: Settings,
     output: Arc<Mutex<Vec<u8>>>,
-    _reader: JoinHandle<()>,
+    is_hanging_up: Arc<AtomicBool>,
+    reader: Option<JoinHandle<()>>,
+}
+
+/// How long the reader of the terminal waits for output before it looks whether it is to end.
+const TURN: u8 = 20;
+
+/// Makes a command ignore SIGHUP, as nohup(1) does.
+pub(crate) fn ignore_hang_up(command: &mut Command) {
+    let ignore = || {
+        // SAFETY: the call takes two numbers.
+        match unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) } {
+            libc::SIG_ERR => Err(std::io::Error::last_os_error()),
+            _ => Ok(()),
+        }
+    };
+    // SAFETY: between fork and exec the closure only makes a system call.
+    unsafe { command.pre_exec(ignore) };
 }
 
 impl Pty {
@@ -58,13 +78,31 @@ impl Pty {
         let output = Arc::<Mutex<Vec<u8>>>::default();
         let mut from = terminal.try_clone().unwrap();
         let shared = Arc::clone(&output);
+        let is_hanging_up = Arc::<AtomicBool>::default();
+        let is_over = Arc::clone(&is_hanging_up);
         let reader = std::thread::spawn(move || {
             let mut bytes = [0; 4096];
-            while let Ok(count @ 1..) = from.read(&mut bytes) {
+            while !is_over.load(Ordering::Relaxed) {
+                if poll(&mut [PollFd::new(from.as_fd(), PollFlags::POLLIN)], TURN) == Ok(0) {
+                    continue;
+                }
+                let Ok(count @ 1..) = from.read(&mut bytes) else { return };
                 shared.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(&bytes[..count]);
             }
         });
-        Self { child, terminal, slave, before, output, _reader: reader }
+        let (terminal, reader) = (Some(terminal), Some(reader));
+        Self { child, terminal, slave, before, output, is_hanging_up, reader }
+    }
+
+    /// Closes the terminal, as a connection does that breaks.
+    pub(crate) fn hang_up(&mut self) {
+        self.is_hanging_up.store(true, Ordering::Relaxed);
+        self.reader.take().unwrap().join().unwrap();
+        self.terminal = None;
+    }
+
+    fn terminal(&self) -> &File {
+        self.terminal.as_ref().unwrap()
     }
 
     /// All that was written to the terminal so far.
@@ -80,14 +118,14 @@ impl Pty {
 
     /// Types.
     pub(crate) fn press(&mut self, keys: &str) {
-        self.terminal.write_all(keys.as_bytes()).unwrap();
+        self.terminal().write_all(keys.as_bytes()).unwrap();
     }
 
     /// Makes the terminal another size, of which the program is told.
     pub(crate) fn resize(&self, columns: u16, rows: u16) {
         let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
         // SAFETY: the ioctl reads the size, which lives until after the call.
-        let result = unsafe { libc::ioctl(self.terminal.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) };
+        let result = unsafe { libc::ioctl(self.terminal().as_raw_fd(), libc::TIOCSWINSZ, &raw const size) };
         assert_eq!(result, 0);
     }
 
