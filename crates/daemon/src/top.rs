@@ -76,7 +76,12 @@ pub fn run(args: &TopArgs) -> Result<(), Error> {
         let mut terminal = ratatui::try_init().map_err(TopError::Terminal)?;
         let _restore = Restore;
         let keys = read_keys().map_err(TopError::Start)?;
-        show(&mut terminal, &mut app, &watcher, &keys, &ended)
+        let shown = show(&mut terminal, &mut app, &watcher, &keys, &ended);
+        if terminal.show_cursor().is_err() {
+            // Dropping it would try again, report that to standard error, and panic where that is gone as well.
+            std::mem::forget(terminal);
+        }
+        shown
     };
     Ok(shown?)
 }

@@ -5,7 +5,8 @@ use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -173,27 +174,27 @@ fn health_is_told_beside_a_host_that_takes_every_place_again_and_again() {
     let test = "health_is_told_beside_a_host_that_takes_every_place_again_and_again";
     let Some((a, _)) = two_ends(test) else { return };
     let _running = a.up(&a.conf(""), METRICS);
-    let is_over = AtomicBool::new(false);
+    let (is_over, made) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
-        let hostile = scope.spawn(|| {
+        scope.spawn(|| {
             a.namespace.run(|| {
                 let mut held = VecDeque::new();
-                for number in 0.. {
-                    if is_over.load(Ordering::Relaxed) {
-                        return number;
-                    }
-                    held.extend(slow_client(Ipv4Addr::new(127, 0, 0, 9), number));
+                while !is_over.load(Ordering::Relaxed) {
+                    held.extend(slow_client(Ipv4Addr::new(127, 0, 0, 9), held.len()));
                     if held.len() > 200 {
                         held.pop_front();
                     }
+                    made.fetch_add(1, Ordering::Relaxed);
                 }
-                0
-            })
+            });
         });
-        let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| assert_healthy(&a)));
+        let check = || {
+            wait_until("every place is taken", || (made.load(Ordering::Relaxed) > 200).then_some(()));
+            assert_healthy(&a);
+        };
+        let checked = catch_unwind(AssertUnwindSafe(check));
         is_over.store(true, Ordering::Relaxed);
-        assert!(hostile.join().unwrap() > 200);
-        checked.unwrap();
+        checked.unwrap_or_else(|panic| resume_unwind(panic));
     });
 }
 

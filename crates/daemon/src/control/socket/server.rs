@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::net::UnixStream;
 use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 use weft_tun::thread_guard::EndProcessOnPanic;
 use zeroize::Zeroizing;
 
@@ -138,28 +138,37 @@ async fn read_line(
         Err(_) => return None,
     }
     let mut bytes = Zeroizing::new(vec![0; READ_BYTES]);
-    if buffer.is_empty() {
+    let mut is_idle = buffer.is_empty();
+    let mut deadline = Instant::now() + if is_idle { IDLE } else { PATIENCE };
+    if is_idle {
         place.expect_request();
-        timeout(IDLE, stream.readable()).await.ok()?.ok()?;
     }
-    // Once a request: bytes alone keep no place for longer.
-    place.expect_progress();
-    let whole = async {
-        loop {
-            stream.readable().await.ok()?;
-            match stream.try_read(&mut bytes) {
-                Ok(0) => return None,
-                Ok(count) => match buffer.push(&bytes[..count], MAX_REQUEST) {
-                    Ok(None) => {}
-                    Ok(line) => return line,
-                    Err(_) => return None,
-                },
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(_) => return None,
-            }
+    loop {
+        let count = timeout_at(deadline, read(stream, &mut bytes)).await.ok()??;
+        if std::mem::take(&mut is_idle) {
+            // Once a request: bytes alone keep no place for longer.
+            place.expect_progress();
+            deadline = Instant::now() + PATIENCE;
         }
-    };
-    timeout(PATIENCE, whole).await.ok()?
+        match buffer.push(&bytes[..count], MAX_REQUEST) {
+            Ok(None) => {}
+            Ok(line) => return line,
+            Err(_) => return None,
+        }
+    }
+}
+
+/// Reads once; `None` at the end of the connection.
+async fn read(stream: &UnixStream, bytes: &mut [u8]) -> Option<usize> {
+    loop {
+        stream.readable().await.ok()?;
+        match stream.try_read(bytes) {
+            Ok(0) => return None,
+            Ok(count) => return Some(count),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => return None,
+        }
+    }
 }
 
 async fn write_answer(stream: &UnixStream, answer: &[u8], place: &Place) -> io::Result<()> {

@@ -1,8 +1,9 @@
 //! A program in a terminal of its own.
 
 use std::fs::File;
-use std::io::{Read as _, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,7 +36,7 @@ pub(crate) fn ignore_hang_up(command: &mut Command) {
     let ignore = || {
         // SAFETY: the call takes two numbers.
         match unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) } {
-            libc::SIG_ERR => Err(std::io::Error::last_os_error()),
+            libc::SIG_ERR => Err(io::Error::last_os_error()),
             _ => Ok(()),
         }
     };
@@ -46,21 +47,8 @@ pub(crate) fn ignore_hang_up(command: &mut Command) {
 impl Pty {
     /// Starts a command in a terminal of this size.
     pub(crate) fn spawn(mut command: Command, columns: u16, rows: u16) -> Self {
-        let (mut master, mut slave) = (-1, -1);
-        let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
-        // SAFETY: the descriptors are written to, the size is read, and the other two may be null.
-        let opened = unsafe {
-            libc::openpty(
-                &raw mut master,
-                &raw mut slave,
-                std::ptr::null_mut(),
-                std::ptr::null(),
-                &raw const size,
-            )
-        };
-        assert_eq!(opened, 0, "{}", std::io::Error::last_os_error());
-        // SAFETY: both were just opened, and nobody else has them.
-        let (terminal, slave) = unsafe { (File::from_raw_fd(master), OwnedFd::from_raw_fd(slave)) };
+        let (terminal, slave) = terminal().unwrap();
+        set_size(&terminal, columns, rows);
         let before = settings(&slave);
         let end = || Stdio::from(slave.try_clone().unwrap());
         command.stdin(end()).stdout(end()).stderr(end()).env("TERM", "xterm-256color").env_remove("NO_COLOR");
@@ -69,7 +57,7 @@ impl Pty {
             // SAFETY: the ioctl takes a number; standard input is the terminal.
             match unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) } {
                 0 => Ok(()),
-                _ => Err(std::io::Error::last_os_error()),
+                _ => Err(io::Error::last_os_error()),
             }
         };
         // SAFETY: between fork and exec the closure only makes system calls.
@@ -123,10 +111,7 @@ impl Pty {
 
     /// Makes the terminal another size, of which the program is told.
     pub(crate) fn resize(&self, columns: u16, rows: u16) {
-        let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
-        // SAFETY: the ioctl reads the size, which lives until after the call.
-        let result = unsafe { libc::ioctl(self.terminal().as_raw_fd(), libc::TIOCSWINSZ, &raw const size) };
-        assert_eq!(result, 0);
+        set_size(self.terminal(), columns, rows);
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
@@ -145,6 +130,30 @@ impl Pty {
     }
 }
 
+/// The two ends of a new terminal, which no other process has: closing the first one is its end.
+fn terminal() -> io::Result<(File, OwnedFd)> {
+    let ours = File::options().read(true).write(true).custom_flags(libc::O_NOCTTY).open("/dev/ptmx")?;
+    let unlocked: libc::c_int = 0;
+    // SAFETY: the ioctl reads the number, which lives until after the call.
+    if unsafe { libc::ioctl(ours.as_raw_fd(), libc::TIOCSPTLCK, &raw const unlocked) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
+    // SAFETY: the ioctl takes a number.
+    match unsafe { libc::ioctl(ours.as_raw_fd(), libc::TIOCGPTPEER, flags) } {
+        // SAFETY: it was just opened, and nothing else has it.
+        theirs @ 0.. => Ok((ours, unsafe { OwnedFd::from_raw_fd(theirs) })),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn set_size(terminal: &File, columns: u16, rows: u16) {
+    let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: the ioctl reads the size, which lives until after the call.
+    let result = unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) };
+    assert_eq!(result, 0, "{}", io::Error::last_os_error());
+}
+
 /// Flags of input, output, control and local processing (termios(3)).
 type Settings = [libc::tcflag_t; 4];
 
@@ -153,7 +162,7 @@ fn settings(terminal: &OwnedFd) -> Settings {
     let mut termios: libc::termios = unsafe { std::mem::zeroed() };
     // SAFETY: the termios is written to, and lives until after the call.
     let result = unsafe { libc::tcgetattr(terminal.as_raw_fd(), &raw mut termios) };
-    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+    assert_eq!(result, 0, "{}", io::Error::last_os_error());
     [termios.c_iflag, termios.c_oflag, termios.c_cflag, termios.c_lflag]
 }
 
