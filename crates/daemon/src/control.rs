@@ -3,6 +3,7 @@
 //! Everything here runs on the control thread or beside it, never on the packet thread: peers are built here (each
 //! costs an X25519), reach the event loop in slices, and its counters come back as snapshots.
 
+pub mod clients;
 mod controller;
 mod device;
 #[cfg(unix)]

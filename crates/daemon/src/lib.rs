@@ -19,6 +19,7 @@ pub mod drop_in;
 pub mod exit;
 pub mod finding;
 pub mod firewall;
+mod hang_up;
 pub mod host;
 pub mod interface;
 pub mod keys;

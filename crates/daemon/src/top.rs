@@ -1,7 +1,7 @@
 //! `weft top`: a running interface, live in a terminal.
 //!
-//! A thread asks the daemon; this one draws what it got and reads keys, so that neither a daemon that hangs nor a
-//! window that is being dragged holds the other up.
+//! One thread asks the daemon, one reads keys, and this one draws: neither a daemon that hangs nor a terminal that is gone
+//! keeps the view from its end.
 
 use std::io::{self, IsTerminal as _};
 use std::sync::Arc;
@@ -17,6 +17,7 @@ use crate::cli::TopArgs;
 use crate::config::InterfaceName;
 use crate::control::socket::{self, Client, ClientError};
 use crate::exit::{Code, Error};
+use crate::hang_up::is_hung_up;
 use crate::signals;
 use crate::status::{StatusReport, cannot_look};
 
@@ -43,8 +44,8 @@ enum TopError {
     Terminal(#[source] io::Error),
     #[error("cannot start watching: {0}")]
     Start(#[source] io::Error),
-    #[error("the thread that asks the daemon has ended")]
-    WatcherEnded,
+    #[error("a thread of the view has ended")]
+    ThreadEnded,
 }
 
 impl From<TopError> for Error {
@@ -74,7 +75,13 @@ pub fn run(args: &TopArgs) -> Result<(), Error> {
         // Its panic hook gives the terminal back too, whichever thread panics.
         let mut terminal = ratatui::try_init().map_err(TopError::Terminal)?;
         let _restore = Restore;
-        show(&mut terminal, &mut app, &watcher, &ended)
+        let keys = read_keys().map_err(TopError::Start)?;
+        let shown = show(&mut terminal, &mut app, &watcher, &keys, &ended);
+        if terminal.show_cursor().is_err() {
+            // Dropping it would try again, report that to standard error, and panic where that is gone as well.
+            std::mem::forget(terminal);
+        }
+        shown
     };
     Ok(shown?)
 }
@@ -84,7 +91,8 @@ struct Restore;
 
 impl Drop for Restore {
     fn drop(&mut self) {
-        ratatui::restore();
+        // There is nowhere left to tell it if this fails.
+        let _ = ratatui::try_restore();
     }
 }
 
@@ -107,10 +115,11 @@ fn show(
     terminal: &mut DefaultTerminal,
     app: &mut App,
     watcher: &Watcher,
+    keys: &mpsc::Receiver<io::Result<Event>>,
     ended: &AtomicBool,
 ) -> Result<(), TopError> {
     let mut is_stale = true;
-    while !ended.load(Ordering::Relaxed) {
+    while !ended.load(Ordering::Relaxed) && !is_terminal_gone() {
         loop {
             match watcher.looks.try_recv() {
                 Ok(look) => {
@@ -118,17 +127,22 @@ fn show(
                     is_stale = true;
                 }
                 Err(TryRecvError::Empty) => break,
-                Err(TryRecvError::Disconnected) => return Err(TopError::WatcherEnded),
+                Err(TryRecvError::Disconnected) => return Err(TopError::ThreadEnded),
             }
         }
         if std::mem::take(&mut is_stale) {
-            terminal.draw(|frame| draw::draw(frame, app)).map_err(TopError::Terminal)?;
+            match terminal.draw(|frame| draw::draw(frame, app)) {
+                Err(_) if is_terminal_gone() => return Ok(()),
+                drawn => drawn.map_err(TopError::Terminal)?,
+            };
         }
-        if !event::poll(TURN).map_err(TopError::Terminal)? {
-            continue;
-        }
+        let event = match keys.recv_timeout(TURN) {
+            Ok(event) => event.map_err(TopError::Terminal)?,
+            Err(RecvTimeoutError::Timeout) => continue,
+            Err(RecvTimeoutError::Disconnected) => return Err(TopError::ThreadEnded),
+        };
         is_stale = true;
-        if let Event::Key(key) = event::read().map_err(TopError::Terminal)?
+        if let Event::Key(key) = event
             && key.kind != KeyEventKind::Release
             && key::is_end(app, key)
         {
@@ -136,6 +150,27 @@ fn show(
         }
     }
     Ok(())
+}
+
+fn is_terminal_gone() -> bool {
+    is_hung_up(io::stdin()) || is_hung_up(io::stdout())
+}
+
+/// Starts the thread that reads keys and changes of the terminal's size. It goes with the process: crossterm does not
+/// return from a terminal that is gone.
+fn read_keys() -> io::Result<mpsc::Receiver<io::Result<Event>>> {
+    let (report, keys) = mpsc::channel();
+    let read = move || {
+        loop {
+            let event = event::read();
+            let is_last = event.is_err();
+            if report.send(event).is_err() || is_last {
+                return;
+            }
+        }
+    };
+    std::thread::Builder::new().name("weft-keys".to_owned()).spawn(read)?;
+    Ok(keys)
 }
 
 /// What a look at the daemon gave.

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use crate::hang_up::is_hung_up;
+
 /// What a pipe takes without waiting once it takes anything.
 const PART: usize = libc::PIPE_BUF;
 
@@ -46,12 +48,9 @@ impl Output {
         }
     }
 
-    /// Whether nobody will ever read what is written.
+    /// Whether the reader is gone.
     pub(super) fn is_abandoned(&self) -> bool {
-        let gone = PollFlags::POLLERR | PollFlags::POLLHUP;
-        // One that cannot be asked tells at the next write.
-        self.has_reader
-            && self.poll(PollFlags::empty(), Duration::ZERO).is_ok_and(|flags| flags.intersects(gone))
+        self.has_reader && is_hung_up(&self.file)
     }
 
     fn poll(&self, events: PollFlags, wait: Duration) -> io::Result<PollFlags> {

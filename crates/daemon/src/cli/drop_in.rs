@@ -20,6 +20,7 @@ Environment:
 
 Examples:
   sudo weft wg0 && sudo wg setconf wg0 wg0.conf
+  sudo weft down wg0
   sudo weft run -f wg0 --tun-threads 2
   sudo WG_QUICK_USERSPACE_IMPLEMENTATION=weft wg-quick up wg0
 

@@ -7,16 +7,12 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, SockAddr, Socket, Type};
-use tokio::sync::Semaphore;
 
 /// Clients that may wait to be accepted.
 const BACKLOG: i32 = 128;
-/// After an accept that failed, as when the process has no descriptor left.
-const PAUSE: Duration = Duration::from_millis(100);
 /// How long others may take to make their sockets in the same directory.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 const LOCK_TICK: Duration = Duration::from_millis(5);
@@ -216,33 +212,6 @@ fn connect(path: &Path) -> io::Result<()> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
     socket.connect(&SockAddr::unix(path)?)
-}
-
-/// Serves clients, at most so many at once; the others wait in the socket's queue. Never returns: drop it to end.
-///
-/// `serve` has to bound the time that a client takes.
-pub(super) async fn accept<F: Future<Output = ()> + Send + 'static>(
-    listener: tokio::net::UnixListener,
-    clients: usize,
-    serve: impl Fn(tokio::net::UnixStream) -> F,
-) -> std::convert::Infallible {
-    let free = Arc::new(Semaphore::new(clients));
-    loop {
-        let permit = Arc::clone(&free).acquire_owned().await;
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let client = serve(stream);
-                tokio::spawn(async move {
-                    client.await;
-                    drop(permit);
-                });
-            }
-            Err(error) => {
-                tracing::debug!(%error, "cannot accept a client");
-                tokio::time::sleep(PAUSE).await;
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The course of the demo.
 
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
 use super::ends::{self, End};
@@ -10,6 +10,7 @@ use super::report::{DaemonReport, Report};
 use super::table;
 use crate::cli::DemoArgs;
 use crate::exit::{Code, Error};
+use crate::hang_up::is_hung_up;
 use crate::lab::cpu;
 use crate::output;
 
@@ -24,7 +25,7 @@ use crate::output;
 pub fn run(args: &DemoArgs) -> Result<(), Error> {
     let interrupt = Interrupt::block()?;
     let mut ends = ends::start(args.tun)?;
-    let out = Output { json: args.json };
+    let out = Output { json: args.json, is_terminal: io::stdout().is_terminal() };
     let process_before = cpu::process_time();
     let daemons_before = ends.each_ref().map(End::cpu_time);
 
@@ -94,6 +95,8 @@ fn watch(
 /// Where the demo speaks: people read standard output, unless a program does; then they read standard error.
 struct Output {
     json: bool,
+    /// Whether standard output was a terminal at the start.
+    is_terminal: bool,
 }
 
 impl Output {
@@ -101,6 +104,10 @@ impl Output {
         if self.json {
             // There is nowhere left to tell it if this fails.
             let _ = anstream::stderr().write_all(text.as_bytes());
+            // The report would go to a terminal that is gone.
+            if self.is_terminal && is_hung_up(io::stdout()) {
+                return Err(Error::new(Code::Failure, "the terminal is gone"));
+            }
             return Ok(());
         }
         Self::print(text)

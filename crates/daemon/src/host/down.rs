@@ -8,7 +8,7 @@ use super::plan::told_backwards;
 use super::record::{Owner, Record, record_path};
 use super::{Applied, HostError, Step, outside, platform, run_hooks};
 use crate::config::{InterfaceName, KillSwitch, Stage};
-use crate::control::socket::Client;
+use crate::control::socket::{Client, ClientError};
 use crate::control::uapi;
 use crate::routes::Netlink;
 
@@ -35,8 +35,8 @@ pub enum Keep {
     KillSwitch,
 }
 
-/// Takes an interface down: a daemon that runs it is told to end, and does the rest; what a daemon left behind is
-/// taken back here, with PreDown and PostDown. With [`Keep::KillSwitch`] only the latter: that is for what runs when the
+/// Takes an interface down: a daemon that runs it, with a configuration or as `weft NAME`, is told to end, and does the
+/// rest; what a daemon left behind is taken back here, with PreDown and PostDown. With [`Keep::KillSwitch`] only the latter: that is for what runs when the
 /// main process of a service is gone, and one that is there is somebody else's.
 ///
 /// # Errors
@@ -55,6 +55,8 @@ pub fn down(directory: &Path, interface: &InterfaceName, keep: Keep) -> Result<D
             }
             Err(error) => return Err(HostError::Signal { pid: process.id, error }),
         }
+    } else if keep == Keep::Nothing {
+        ended = end_over_socket(directory, interface)?;
     }
     // A daemon that crashed while it ended leaves the rest to us.
     match (Record::read(directory, interface)?, ended) {
@@ -68,13 +70,26 @@ pub fn down(directory: &Path, interface: &InterfaceName, keep: Keep) -> Result<D
     }
 }
 
+/// Ends what `weft NAME` runs: it has a control socket, but no record and no lock. Says whether there was anything.
+fn end_over_socket(directory: &Path, interface: &InterfaceName) -> Result<bool, HostError> {
+    match Client::connect_in(directory, interface).and_then(|client| client.stop(PATIENCE)) {
+        Ok(()) => Ok(true),
+        Err(ClientError::NotRunning { .. } | ClientError::Unsupported) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// The lines of `weft down --dry-run`.
 pub fn told(directory: &Path, interface: &InterfaceName) -> Result<String, HostError> {
-    let record = Record::read(directory, interface)?.ok_or_else(|| HostError::NotUp {
-        interface: interface.to_string(),
-        file: record_path(directory, interface),
-    })?;
-    Ok(told_backwards(interface, &record.steps, &record.down))
+    match Record::read(directory, interface)? {
+        Some(record) => Ok(told_backwards(interface, &record.steps, &record.down)),
+        // `weft NAME` sets up nothing but the device.
+        None if Client::connect_in(directory, interface).is_ok() => Ok(told_backwards(interface, &[], &[])),
+        None => {
+            let file = record_path(directory, interface);
+            Err(HostError::NotUp { interface: interface.to_string(), file })
+        }
+    }
 }
 
 fn clean_up(directory: &Path, interface: &InterfaceName, keep: Keep) -> Result<(), HostError> {

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::control::socket::ClientError;
 use crate::exit;
 use crate::routes::RouteError;
 
@@ -71,6 +72,9 @@ pub enum HostError {
         /// Why not.
         error: io::Error,
     },
+    /// The daemon cannot be asked to end.
+    #[error(transparent)]
+    Control(#[from] ClientError),
     /// The record of what is done cannot be read or written.
     #[error("cannot {action} {}: {error}; {advice}", file.display())]
     State {
@@ -91,6 +95,7 @@ impl HostError {
         match self {
             Self::Routes(error) => error.exit_code(),
             Self::Outside(error) => error.code(),
+            Self::Control(error) => error.exit_code(),
             Self::Sysctl { error, .. } | Self::Signal { error, .. } | Self::State { error, .. }
                 if error.kind() == io::ErrorKind::PermissionDenied =>
             {

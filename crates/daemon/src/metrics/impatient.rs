@@ -1,12 +1,16 @@
-//! A connection that ends once its client takes nothing: what an answer has in memory is not kept for who does not read.
+//! A connection that ends once its client takes nothing, so that the answer is not kept in memory for it, and that tells
+//! its place what the client is waited for.
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
+
+use crate::control::clients::Place;
 
 /// How long a client may take nothing of what is sent to it.
 const STUCK: Duration = Duration::from_secs(5);
@@ -16,11 +20,22 @@ pub(super) struct Impatient<S> {
     stream: S,
     /// While a write waits.
     stuck: Option<Pin<Box<Sleep>>>,
+    place: Arc<Place>,
+    /// Something was written since the last flush.
+    is_writing: bool,
 }
 
 impl<S> Impatient<S> {
-    pub(super) fn new(stream: S) -> Self {
-        Self { stream, stuck: None }
+    pub(super) fn new(stream: S, place: Arc<Place>) -> Self {
+        Self { stream, stuck: None, place, is_writing: false }
+    }
+
+    fn wrote(&mut self, cx: &mut Context<'_>, outcome: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if outcome.is_ready() {
+            self.is_writing = true;
+            self.place.expect_progress();
+        }
+        self.judge(cx, outcome)
     }
 
     fn judge<T>(&mut self, cx: &mut Context<'_>, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
@@ -47,7 +62,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Impatient<S> {
 impl<S: AsyncWrite + Unpin> AsyncWrite for Impatient<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let outcome = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.judge(cx, outcome)
+        self.wrote(cx, outcome)
     }
 
     fn poll_write_vectored(
@@ -56,7 +71,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Impatient<S> {
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let outcome = Pin::new(&mut self.stream).poll_write_vectored(cx, parts);
-        self.judge(cx, outcome)
+        self.wrote(cx, outcome)
     }
 
     /// As the stream itself: a long answer is not copied where that can be avoided.
@@ -66,6 +81,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Impatient<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let outcome = Pin::new(&mut self.stream).poll_flush(cx);
+        // hyper flushes what it writes to when it has written all of an answer, and in between without need.
+        if outcome.is_ready() && std::mem::take(&mut self.is_writing) {
+            self.place.expect_request();
+        }
         self.judge(cx, outcome)
     }
 

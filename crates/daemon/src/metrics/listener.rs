@@ -20,8 +20,8 @@ mod platform;
 
 pub(super) use local::LocalListener;
 
-/// Clients that may wait to be accepted.
-const BACKLOG: i32 = 64;
+/// Clients that may wait to be accepted: one that finds no room tries again after a second (RFC 6298).
+const BACKLOG: i32 = 1024;
 
 /// Why metrics cannot be served at an address.
 #[derive(Debug, thiserror::Error)]

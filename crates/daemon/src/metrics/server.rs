@@ -1,4 +1,4 @@
-//! The HTTP server: a thread of its own, few clients at once, little time for each.
+//! The HTTP server: a thread for few clients at once, with little time for each.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -13,7 +13,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 use weft_tun::thread_guard::EndProcessOnPanic;
 
@@ -22,9 +22,10 @@ use super::hosts::Hosts;
 use super::impatient::Impatient;
 use super::listener::ListenerSocket;
 use super::{Address, HostName, ListenError, Listener, MetricsConfig};
+use crate::control::clients::{Place, Source, serve_each};
 use crate::control::socket::Manage;
 
-/// Clients at once; more wait.
+/// Clients at once.
 const CLIENTS: usize = 32;
 /// How long a client may take for the head of a request, and be silent before its next one: longer than a usual scrape
 /// interval of 15 s.
@@ -37,8 +38,6 @@ const LAST_ANSWER: Duration = Duration::from_secs(15);
 const MAX_HEAD: usize = 16 << 10;
 /// One for the snapshot that is under way, one for what is made of the last.
 const WORKERS: usize = 2;
-/// After an accept that failed, as when the process has no descriptor left.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves the metrics of an interface. Dropping it ends the connections and the thread.
 pub struct Server {
@@ -120,57 +119,41 @@ async fn accept(socket: ListenerSocket, site: Arc<Site>) {
         ListenerSocket::Tcp(socket) => {
             let Ok(socket) = TcpListener::from_std(socket) else { return };
             let next = async || {
-                let (stream, _) = socket.accept().await?;
+                let (stream, client) = socket.accept().await?;
                 // With a delay an answer may wait for an acknowledgement.
                 let _ = stream.set_nodelay(true);
-                Ok(stream)
+                Ok((stream, Source::from(client.ip())))
             };
-            accept_each(next, site).await;
+            serve_each(CLIENTS, next, |stream, place| serve(stream, Arc::clone(&site), place)).await;
         }
         ListenerSocket::Local(socket) => {
             let Ok(socket) = socket.acceptor() else { return };
-            accept_each(async || socket.accept().await, site).await;
+            let next = async || socket.accept().await;
+            serve_each(CLIENTS, next, |stream, place| serve(stream, Arc::clone(&site), place)).await;
         }
     }
 }
 
-async fn accept_each<S>(mut next: impl AsyncFnMut() -> io::Result<S>, site: Arc<Site>)
+fn serve<S>(stream: S, site: Arc<Site>, place: Arc<Place>) -> impl Future<Output = ()> + Send + 'static
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let free = Arc::new(Semaphore::new(CLIENTS));
-    // It is never closed.
-    while let Ok(permit) = Arc::clone(&free).acquire_owned().await {
-        match next().await {
-            Ok(stream) => {
-                let client = serve(stream, Arc::clone(&site));
-                tokio::spawn(async move {
-                    client.await;
-                    drop(permit);
-                });
-            }
-            Err(error) => {
-                tracing::debug!(%error, "cannot accept a client");
-                sleep(PAUSE).await;
-            }
-        }
-    }
-}
-
-fn serve<S>(stream: S, site: Arc<Site>) -> impl Future<Output = ()> + Send + 'static
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
+    let stream = Impatient::new(stream, Arc::clone(&place));
     let answer = service_fn(move |request| {
-        let site = Arc::clone(&site);
-        async move { Ok::<_, Infallible>(site.answer(&request).await) }
+        let (site, place) = (Arc::clone(&site), Arc::clone(&place));
+        async move {
+            place.begin_serving();
+            let answer = site.answer(&request).await;
+            place.expect_progress();
+            Ok::<_, Infallible>(answer)
+        }
     });
     async move {
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(IDLE)
             .max_buf_size(MAX_HEAD)
-            .serve_connection(TokioIo::new(Impatient::new(stream)), answer);
+            .serve_connection(TokioIo::new(stream), answer);
         let mut connection = pin!(connection);
         tokio::select! {
             // What went wrong is the client's to notice.
@@ -187,6 +170,7 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 
     use super::*;
+    use crate::control::clients::Places;
     use crate::control::socket::ManageError;
     use crate::status::{PeerReport, StatusReport};
 
@@ -211,7 +195,8 @@ mod tests {
     impl Client {
         async fn ask(site: &Arc<Site>, path: &str) -> Self {
             let (mut stream, other) = duplex(16 << 10);
-            let served = tokio::spawn(serve(other, Arc::clone(site)));
+            let place = Places::new(1).take(Source::Unknown).await;
+            let served = tokio::spawn(serve(other, Arc::clone(site), Arc::new(place)));
             let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
             stream.write_all(request.as_bytes()).await.unwrap();
             Self { stream, served }

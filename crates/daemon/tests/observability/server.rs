@@ -1,11 +1,16 @@
 //! What the server says, to whom, and when not.
 
+use std::collections::VecDeque;
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use socket2::{Domain, Socket, Type};
 use weft::lab::{PATIENCE, Process, wait_until};
 
 use crate::support::{ADDRESS, End, NAME, exchange, request, two_ends};
@@ -114,11 +119,83 @@ fn requests_that_could_do_harm_are_refused() {
     let mut nonsense = stream();
     nonsense.set_read_timeout(Some(PATIENCE)).unwrap();
     assert_eq!(exchange(&mut nonsense, "\u{0}\u{1}\r\n\r\n").status, 400);
-    // As many as there may be who say nothing do not keep it from answering for ever: others wait, and are answered
-    // once one of them goes.
-    let mut silent: Vec<TcpStream> = (0..40).map(|_| stream()).collect();
-    silent.drain(..20);
-    assert_eq!(a.get("/healthz").status, 200);
+}
+
+/// Less than the 20 s after which a silent client loses its place in any case.
+const SOON: Duration = Duration::from_secs(10);
+
+/// A client from this address that does not end what it begins: it says nothing, sends a part of a request, or asks for
+/// something and then for nothing more.
+fn slow_client(from: Ipv4Addr, number: usize) -> std::io::Result<TcpStream> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    socket.bind(&SocketAddr::new(from.into(), 0).into())?;
+    socket.connect_timeout(&ADDRESS.parse::<SocketAddr>().unwrap().into(), SOON)?;
+    let mut stream = TcpStream::from(socket);
+    let half = format!("GET /metrics HTTP/1.1\r\nHost: {ADDRESS}\r\n");
+    // It may have lost its place already.
+    let _ = match number % 3 {
+        0 => Ok(()),
+        1 => stream.write_all(half.as_bytes()),
+        _ => stream.write_all(format!("{half}\r\n").as_bytes()),
+    };
+    Ok(stream)
+}
+
+/// Whether `/healthz` answers soon, time and again.
+#[track_caller]
+fn assert_healthy(a: &End) {
+    for _ in 0..10 {
+        let answer = a.namespace.run(|| {
+            let stream = TcpStream::connect_timeout(&ADDRESS.parse().unwrap(), SOON).unwrap();
+            stream.set_read_timeout(Some(SOON)).unwrap();
+            exchange(stream, &request("/healthz", ADDRESS, ""))
+        });
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
+}
+
+#[test]
+fn health_is_told_beside_a_thousand_slow_clients() {
+    let Some((a, _)) = two_ends("health_is_told_beside_a_thousand_slow_clients") else { return };
+    let _running = a.up(&a.conf(""), METRICS);
+    let from_one = |_| Ipv4Addr::LOCALHOST;
+    let from_many = |number: usize| Ipv4Addr::from(0x7f01_0001 + u32::try_from(number).unwrap());
+    let sources: [fn(usize) -> Ipv4Addr; 2] = [from_one, from_many];
+    for source in sources {
+        let connect = |number| slow_client(source(number), number).unwrap();
+        let slow: Vec<TcpStream> = a.namespace.run(|| (0..1000).map(connect).collect());
+        assert_healthy(&a);
+        drop(slow);
+    }
+}
+
+#[test]
+fn health_is_told_beside_a_host_that_takes_every_place_again_and_again() {
+    let test = "health_is_told_beside_a_host_that_takes_every_place_again_and_again";
+    let Some((a, _)) = two_ends(test) else { return };
+    let _running = a.up(&a.conf(""), METRICS);
+    let (is_over, made) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            a.namespace.run(|| {
+                let mut held = VecDeque::new();
+                while !is_over.load(Ordering::Relaxed) {
+                    held.extend(slow_client(Ipv4Addr::new(127, 0, 0, 9), held.len()));
+                    if held.len() > 200 {
+                        held.pop_front();
+                    }
+                    made.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        });
+        let check = || {
+            wait_until("every place is taken", || (made.load(Ordering::Relaxed) > 200).then_some(()));
+            assert_healthy(&a);
+        };
+        let checked = catch_unwind(AssertUnwindSafe(check));
+        is_over.store(true, Ordering::Relaxed);
+        checked.unwrap_or_else(|panic| resume_unwind(panic));
+    });
 }
 
 #[test]
@@ -265,7 +342,7 @@ fn ten_thousand_peers_are_told_of_in_bounded_memory() {
         let status = a.get("/status.json?peers=off");
         status.json()["uptime_ms"].as_u64().unwrap()
     };
-    let slow: Vec<TcpStream> = (0..30)
+    let slow: Vec<TcpStream> = (0..40)
         .map(|number| {
             let before = uptime();
             let mut stream = a.namespace.run(|| TcpStream::connect(ADDRESS).unwrap());

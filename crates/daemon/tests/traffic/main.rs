@@ -23,6 +23,7 @@ mod accounts;
 mod capture;
 mod content;
 mod flood;
+mod hang_up;
 mod lifecycle;
 mod limits;
 mod live_changes;

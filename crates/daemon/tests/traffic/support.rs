@@ -29,7 +29,7 @@ mod pty;
 mod traces;
 
 pub(crate) use process::{Ended, WeftProcess};
-pub(crate) use pty::Pty;
+pub(crate) use pty::{Pty, ignore_hang_up};
 pub(crate) use traces::{Traces, addresses_of, links_of, routes_of, set_rate, udp_ports_of};
 
 /// The interface's name in most tests.

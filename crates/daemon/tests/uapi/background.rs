@@ -6,7 +6,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use weft::lab::{PATIENCE, link, wait_until};
 
-use crate::support::{Daemon, Machine, NAME, daemon_of, socket_of};
+use crate::support::{Daemon, Kind, Machine, NAME, daemon_of, socket_of};
 
 /// Whether a process of somebody else's is there and not only its exit code.
 fn is_running(pid: Pid) -> bool {
@@ -49,6 +49,49 @@ fn either_signal_ends_it() {
         assert_eq!(daemon.wait().code(), Some(0), "{}", daemon.log());
         assert_nothing_is_left(&machine, daemon.pid());
     }
+}
+
+#[test]
+fn weft_down_ends_it_and_waits_for_that() {
+    let Some(machine) = Machine::new("weft_down_ends_it_and_waits_for_that", &["wg"]) else { return };
+    assert!(machine.output("weft", &[NAME]).status.success());
+    let pid = daemon_of(&machine, NAME).unwrap();
+    assert_eq!(machine.run("weft", &["down", NAME, "--dry-run"]), format!("remove device {NAME}\n"));
+    assert!(is_running(pid));
+    let output = machine.output("weft", &["down", NAME]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(!machine.has_link(NAME) && !machine.has_socket(NAME));
+    assert_nothing_is_left(&machine, pid);
+    assert_not_up(&machine);
+}
+
+#[track_caller]
+fn assert_not_up(machine: &Machine) {
+    let output = machine.output("weft", &["down", NAME]);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && error.contains("wg0 is not up by weft"), "{output:?}");
+}
+
+#[test]
+fn weft_down_leaves_an_interface_of_another_program_alone() {
+    let test = "weft_down_leaves_an_interface_of_another_program_alone";
+    let Some(machine) = Machine::new(test, &["wg"]) else { return };
+    let path = socket_of(NAME);
+    let _other = machine.inside(|| {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::os::unix::net::UnixListener::bind(&path).unwrap()
+    });
+    assert_not_up(&machine);
+    assert!(machine.has_socket(NAME));
+}
+
+#[test]
+fn weft_down_leaves_wireguard_go_alone() {
+    let test = "weft_down_leaves_wireguard_go_alone";
+    let Some(machine) = Machine::new(test, &["wg", "wireguard-go"]) else { return };
+    let daemon = Daemon::start_kind(&machine, Kind::WireguardGo);
+    assert_not_up(&machine);
+    assert!(daemon.is_running() && machine.has_link(NAME) && machine.has_socket(NAME));
 }
 
 #[test]

@@ -1,8 +1,12 @@
 //! Clients that do not behave, beside wg(8), which goes on.
 
 use std::io::{Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
 
+use socket2::{Domain, SockAddr, Socket, Type};
 use weft::lab::PATIENCE;
 
 use crate::support::{Daemon, Machine, NAME, key, public_key, socket_of};
@@ -36,6 +40,62 @@ fn wg_is_served_whatever_others_send() {
     }
     drop(held);
     assert_eq!(machine.wg(&format!("show {NAME} dump")), before);
+    assert!(daemon.is_running());
+}
+
+/// A client that does not end what it begins: it says nothing, sends `part` of a request, or asks `whole` and is silent then.
+fn slow_client(path: &Path, number: usize, part: &[u8], whole: &[u8]) -> UnixStream {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
+    // Bounds the connection too, where nobody is accepted any more.
+    socket.set_write_timeout(Some(Duration::from_secs(10))).unwrap();
+    socket.connect(&SockAddr::unix(path).unwrap()).unwrap();
+    let mut stream = UnixStream::from(socket);
+    // It may have lost its place already.
+    let _ = match number % 10 {
+        0 => stream.write_all(part),
+        1..5 => stream.write_all(whole),
+        _ => Ok(()),
+    };
+    stream
+}
+
+/// Makes this thread another user's, with no more rights than that one has.
+fn become_another_user() {
+    const NOBODY: libc::uid_t = 65534;
+    // SAFETY: the system call takes numbers, and concerns the calling thread alone.
+    let result = unsafe { libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY) };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+}
+
+#[test]
+fn tools_are_answered_beside_a_thousand_slow_clients() {
+    let test = "tools_are_answered_beside_a_thousand_slow_clients";
+    let Some(machine) = Machine::new(test, &["wg", "timeout"]) else { return };
+    let daemon = Daemon::start(&machine);
+    let answered = || {
+        for command in ["wg show wg0 dump", "weft status wg0 --sample 0"] {
+            let words: Vec<&str> = ["60"].into_iter().chain(command.split(' ')).collect();
+            machine.run("timeout", &words);
+        }
+    };
+    let clients = |path: &Path, part: &[u8], whole: &[u8]| -> Vec<UnixStream> {
+        (0..1000).map(|number| slow_client(path, number, part, whole)).collect()
+    };
+    let (uapi, control) = (socket_of(NAME), Path::new("/run/weft").join(format!("{NAME}.sock")));
+    let slow = machine.inside(|| clients(&uapi, b"get=1\n", b"get=1\n\n"));
+    answered();
+    drop(slow);
+    let status = b"{\"version\":1,\"request\":\"status\"}\n";
+    let slow = machine.inside(|| clients(&control, b"{", status));
+    answered();
+    drop(slow);
+    let slow = machine.inside(|| {
+        std::fs::set_permissions(&uapi, std::fs::Permissions::from_mode(0o666)).unwrap();
+        become_another_user();
+        clients(&uapi, b"get=1\n", b"get=1\n\n")
+    });
+    answered();
+    drop(slow);
     assert!(daemon.is_running());
 }
 

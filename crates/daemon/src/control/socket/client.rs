@@ -46,6 +46,8 @@ pub struct Client {
     name: InterfaceName,
     path: PathBuf,
     stream: UnixStream,
+    /// Whether an answer came over this connection.
+    is_used: bool,
 }
 
 impl Client {
@@ -79,7 +81,7 @@ impl Client {
             Ok(UnixStream::from(socket))
         });
         match connected {
-            Ok(stream) => Ok(Self { name: name.clone(), path, stream }),
+            Ok(stream) => Ok(Self { name: name.clone(), path, stream, is_used: false }),
             Err(source) => Err(match source.kind() {
                 io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
                     ClientError::NotRunning { name: name.to_string(), path }
@@ -98,7 +100,16 @@ impl Client {
 
     /// Everything that is known of the interface now.
     pub fn status(&mut self) -> Result<StatusReport, ClientError> {
-        let line = self.ask(&Request::of(Kind::Status), 0, PATIENCE)?;
+        let request = Request::of(Kind::Status);
+        let line = match self.ask(&request, 0, PATIENCE) {
+            // Where others needed its place, the daemon has hung up since the last answer.
+            Err(ClientError::Io { .. }) if self.is_used => {
+                *self = Self::connect_to(&self.name, self.path.clone())?;
+                self.ask(&request, 0, PATIENCE)?
+            }
+            asked => asked?,
+        };
+        self.is_used = true;
         self.understand(&line)
     }
 
@@ -170,7 +181,8 @@ impl Client {
         loop {
             let count = self.read(&mut bytes, end, patience)?;
             if count == 0 {
-                return Err(self.garbled("the connection ended"));
+                let ended = io::Error::new(io::ErrorKind::UnexpectedEof, "the daemon has hung up");
+                return Err(self.failed(ended, patience));
             }
             let line = buffer.push(&bytes[..count], MAX_ANSWER);
             if let Some(line) = line.map_err(|_| self.garbled("the line does not end"))? {

@@ -9,10 +9,11 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::net::UnixStream;
 use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 use weft_tun::thread_guard::EndProcessOnPanic;
 use zeroize::Zeroizing;
 
+use super::super::clients::{Place, Source, serve_each};
 use super::super::listener::{self, ListenError};
 use super::line::{
     Answer, Done, Kind, LineBuffer, MAX_REQUEST, Request, RequestVersion, WireError, decode, to_line,
@@ -20,14 +21,16 @@ use super::line::{
 use super::{Manage, ManageError, Reload, VERSION, capture};
 use crate::runtime_dir;
 
-/// Clients at once; more wait.
+/// Clients at once.
 const CLIENTS: usize = 8;
 /// How long a client may take for a request that it began, and for taking its answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a client may be silent between requests: longer than `weft top` is.
+/// How long a client may be silent between requests, where no other one needs its place: longer than `weft top` is.
 const IDLE: Duration = Duration::from_secs(120);
 /// Read at once.
 const READ_BYTES: usize = 16 << 10;
+/// Written at once.
+const WRITE_BYTES: usize = 64 << 10;
 /// Room for a line, at first; a status of many peers grows.
 const LINE_ROOM: usize = 4096;
 
@@ -64,9 +67,15 @@ impl Server {
                 runtime.block_on(async {
                     // Only a runtime without I/O refuses it.
                     let Ok(listener) = tokio::net::UnixListener::from_std(listener) else { return };
+                    let next = async || {
+                        let (stream, _) = listener.accept().await?;
+                        let source = Source::from(&stream);
+                        Ok((stream, source))
+                    };
+                    let serve = |stream, place| serve(stream, Arc::clone(&manage), place);
                     tokio::select! {
                         _ = stopped => {}
-                        _ = listener::accept(listener, CLIENTS, |stream| serve(stream, Arc::clone(&manage))) => {}
+                        _ = serve_each(CLIENTS, next, serve) => {}
                     }
                 });
                 // Before the connections end: then nothing is left.
@@ -90,10 +99,11 @@ impl Drop for Server {
 }
 
 /// Answers a client until it leaves, takes too long, or asks for what is no request.
-async fn serve(stream: UnixStream, manage: Arc<dyn Manage>) {
+async fn serve(stream: UnixStream, manage: Arc<dyn Manage>, place: Arc<Place>) {
     let mut buffer = LineBuffer::default();
     let mut stops;
-    while let Some(line) = read_line(&stream, &mut buffer).await {
+    while let Some(line) = read_line(&stream, &mut buffer, &place).await {
+        place.begin_serving();
         match kind_of(&line) {
             Some(Kind::Capture) => return capture::serve(&stream, line, manage).await,
             kind => stops = kind == Some(Kind::Stop),
@@ -101,8 +111,9 @@ async fn serve(stream: UnixStream, manage: Arc<dyn Manage>) {
         let asked = Arc::clone(&manage);
         // Waits for the control thread, and formats what may be 10,000 peers: not on the thread of the others.
         let Ok(answer) = tokio::task::spawn_blocking(move || answer(&line, &*asked)).await else { return };
-        let written = timeout(PATIENCE, write_all(&stream, &answer)).await;
+        let written = timeout(PATIENCE, write_answer(&stream, &answer, &place)).await;
         if stops {
+            place.begin_serving();
             // Answered first: the interface may be gone before anything can be written.
             manage.stop();
             // The end of the connection says that everything is undone; the server's end is what ends it.
@@ -116,32 +127,56 @@ async fn serve(stream: UnixStream, manage: Arc<dyn Manage>) {
 }
 
 /// The next line; `None` ends the connection.
-async fn read_line(stream: &UnixStream, buffer: &mut LineBuffer) -> Option<Zeroizing<Vec<u8>>> {
+async fn read_line(
+    stream: &UnixStream,
+    buffer: &mut LineBuffer,
+    place: &Place,
+) -> Option<Zeroizing<Vec<u8>>> {
     match buffer.next(MAX_REQUEST) {
         Ok(None) => {}
         Ok(line) => return line,
         Err(_) => return None,
     }
     let mut bytes = Zeroizing::new(vec![0; READ_BYTES]);
-    if buffer.is_empty() {
-        timeout(IDLE, stream.readable()).await.ok()?.ok()?;
+    let mut is_idle = buffer.is_empty();
+    let mut deadline = Instant::now() + if is_idle { IDLE } else { PATIENCE };
+    if is_idle {
+        place.expect_request();
     }
-    let whole = async {
-        loop {
-            stream.readable().await.ok()?;
-            match stream.try_read(&mut bytes) {
-                Ok(0) => return None,
-                Ok(count) => match buffer.push(&bytes[..count], MAX_REQUEST) {
-                    Ok(None) => {}
-                    Ok(line) => return line,
-                    Err(_) => return None,
-                },
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(_) => return None,
-            }
+    loop {
+        let count = timeout_at(deadline, read(stream, &mut bytes)).await.ok()??;
+        if std::mem::take(&mut is_idle) {
+            // Once a request: bytes alone keep no place for longer.
+            place.expect_progress();
+            deadline = Instant::now() + PATIENCE;
         }
-    };
-    timeout(PATIENCE, whole).await.ok()?
+        match buffer.push(&bytes[..count], MAX_REQUEST) {
+            Ok(None) => {}
+            Ok(line) => return line,
+            Err(_) => return None,
+        }
+    }
+}
+
+/// Reads once; `None` at the end of the connection.
+async fn read(stream: &UnixStream, bytes: &mut [u8]) -> Option<usize> {
+    loop {
+        stream.readable().await.ok()?;
+        match stream.try_read(bytes) {
+            Ok(0) => return None,
+            Ok(count) => return Some(count),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => return None,
+        }
+    }
+}
+
+async fn write_answer(stream: &UnixStream, answer: &[u8], place: &Place) -> io::Result<()> {
+    for part in answer.chunks(WRITE_BYTES) {
+        place.expect_progress();
+        write_all(stream, part).await?;
+    }
+    Ok(())
 }
 
 pub(super) async fn write_all(stream: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {

@@ -67,6 +67,11 @@ impl Client {
         Err(ClientError::Unsupported)
     }
 
+    /// Fails with [`ClientError::Unsupported`].
+    pub fn connect_in(_directory: &Path, _name: &InterfaceName) -> Result<Self, ClientError> {
+        Err(ClientError::Unsupported)
+    }
+
     /// The interface.
     pub fn name(&self) -> &InterfaceName {
         match self.never {}

@@ -9,21 +9,19 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::UnixListener;
 use tokio::sync::{Semaphore, oneshot};
-use tokio::task::JoinSet;
 use weft_tun::thread_guard::EndProcessOnPanic;
 
 use crate::control::Control;
+use crate::control::clients::{Source, serve_each};
 use crate::control::listener::SocketFile;
 
 mod client;
-mod places;
 mod socket;
 mod watch;
 
 use client::Client;
-use places::Places;
 pub use socket::{Listener, SocketError, remove_dead};
 
 /// A descriptor that can be handed in.
@@ -31,8 +29,6 @@ pub type Descriptor = OwnedFd;
 
 /// Threads that calls of [`Control`] wait on: a long change does not hold up the reading.
 const CALLS: usize = 2;
-/// What accepting waits for when the process has no descriptor left.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What clients may take.
 #[derive(Clone, Copy, Debug)]
@@ -150,41 +146,16 @@ async fn tell_when_gone(file: Option<&SocketFile>, on_gone: impl FnOnce()) {
 
 /// Never ends.
 async fn serve(socket: &UnixListener, control: &Arc<dyn Control>, limits: Limits) {
-    let places = Arc::new(Places::new(limits.clients));
     let large = Arc::new(Semaphore::new(1));
-    let mut clients = JoinSet::new();
-    loop {
-        let stream = accept(socket, &mut clients).await;
-        let place = places.take().await;
-        let client = Client::new(Arc::clone(control), place, Arc::clone(&large), limits);
-        clients.spawn(client.serve(stream));
-    }
-}
-
-async fn accept(socket: &UnixListener, clients: &mut JoinSet<()>) -> UnixStream {
-    let mut reported = false;
-    loop {
-        let accepted = tokio::select! {
-            accepted = socket.accept() => accepted,
-            Some(ended) = clients.join_next() => {
-                if let Err(error) = ended
-                    && let Ok(panic) = error.try_into_panic()
-                {
-                    std::panic::resume_unwind(panic);
-                }
-                continue;
-            }
-        };
-        match accepted {
-            Ok((stream, _)) => return stream,
-            Err(error) => {
-                if !std::mem::replace(&mut reported, true) {
-                    tracing::warn!("cannot accept a UAPI client: {error}");
-                }
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
+    let next = async || {
+        let (stream, _) = socket.accept().await?;
+        let source = Source::from(&stream);
+        Ok((stream, source))
+    };
+    serve_each(limits.clients, next, |stream, place| {
+        Client::new(Arc::clone(control), place, Arc::clone(&large), limits).serve(stream)
+    })
+    .await;
 }
 
 #[cfg(test)]

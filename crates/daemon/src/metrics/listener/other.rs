@@ -7,6 +7,7 @@ use std::path::Path;
 use tokio::net::TcpStream;
 
 use super::ListenError;
+use crate::control::clients::Source;
 use crate::metrics::Address;
 
 #[derive(Debug)]
@@ -25,7 +26,7 @@ impl LocalListener {
 }
 
 impl LocalAcceptor {
-    pub(in super::super) fn accept(&self) -> std::future::Ready<io::Result<TcpStream>> {
+    pub(in super::super) fn accept(&self) -> std::future::Ready<io::Result<(TcpStream, Source)>> {
         match self.0 {}
     }
 }

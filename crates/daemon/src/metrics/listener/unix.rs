@@ -8,6 +8,7 @@ use std::path::Path;
 use tokio::net::UnixStream;
 
 use super::ListenError;
+use crate::control::clients::Source;
 use crate::control::listener::{self, SocketFile};
 
 /// The longest path of a socket (unix(7): 108 bytes with the one that ends it; 104 elsewhere).
@@ -46,7 +47,9 @@ impl LocalListener {
 }
 
 impl LocalAcceptor {
-    pub(in super::super) async fn accept(&self) -> io::Result<UnixStream> {
-        self.socket.accept().await.map(|(stream, _)| stream)
+    pub(in super::super) async fn accept(&self) -> io::Result<(UnixStream, Source)> {
+        let (stream, _) = self.socket.accept().await?;
+        let source = Source::from(&stream);
+        Ok((stream, source))
     }
 }

@@ -1,13 +1,16 @@
 //! A program in a terminal of its own.
 
 use std::fs::File;
-use std::io::{Read as _, Write as _};
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use weft::lab::wait_until;
@@ -15,32 +18,37 @@ use weft::lab::wait_until;
 /// A program and its terminal. Dropping it kills the program.
 pub(crate) struct Pty {
     child: Child,
-    terminal: File,
+    /// `None` once it has hung up.
+    terminal: Option<File>,
     /// Keeps the terminal there after the program ended, so that its settings can be looked at.
     slave: OwnedFd,
     before: Settings,
     output: Arc<Mutex<Vec<u8>>>,
-    _reader: JoinHandle<()>,
+    is_hanging_up: Arc<AtomicBool>,
+    reader: Option<JoinHandle<()>>,
+}
+
+/// How long the reader of the terminal waits for output before it looks whether it is to end.
+const TURN: u8 = 20;
+
+/// Makes a command ignore SIGHUP, as nohup(1) does.
+pub(crate) fn ignore_hang_up(command: &mut Command) {
+    let ignore = || {
+        // SAFETY: the call takes two numbers.
+        match unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) } {
+            libc::SIG_ERR => Err(io::Error::last_os_error()),
+            _ => Ok(()),
+        }
+    };
+    // SAFETY: between fork and exec the closure only makes a system call.
+    unsafe { command.pre_exec(ignore) };
 }
 
 impl Pty {
     /// Starts a command in a terminal of this size.
     pub(crate) fn spawn(mut command: Command, columns: u16, rows: u16) -> Self {
-        let (mut master, mut slave) = (-1, -1);
-        let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
-        // SAFETY: the descriptors are written to, the size is read, and the other two may be null.
-        let opened = unsafe {
-            libc::openpty(
-                &raw mut master,
-                &raw mut slave,
-                std::ptr::null_mut(),
-                std::ptr::null(),
-                &raw const size,
-            )
-        };
-        assert_eq!(opened, 0, "{}", std::io::Error::last_os_error());
-        // SAFETY: both were just opened, and nobody else has them.
-        let (terminal, slave) = unsafe { (File::from_raw_fd(master), OwnedFd::from_raw_fd(slave)) };
+        let (terminal, slave) = terminal().unwrap();
+        set_size(&terminal, columns, rows);
         let before = settings(&slave);
         let end = || Stdio::from(slave.try_clone().unwrap());
         command.stdin(end()).stdout(end()).stderr(end()).env("TERM", "xterm-256color").env_remove("NO_COLOR");
@@ -49,7 +57,7 @@ impl Pty {
             // SAFETY: the ioctl takes a number; standard input is the terminal.
             match unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) } {
                 0 => Ok(()),
-                _ => Err(std::io::Error::last_os_error()),
+                _ => Err(io::Error::last_os_error()),
             }
         };
         // SAFETY: between fork and exec the closure only makes system calls.
@@ -58,13 +66,31 @@ impl Pty {
         let output = Arc::<Mutex<Vec<u8>>>::default();
         let mut from = terminal.try_clone().unwrap();
         let shared = Arc::clone(&output);
+        let is_hanging_up = Arc::<AtomicBool>::default();
+        let is_over = Arc::clone(&is_hanging_up);
         let reader = std::thread::spawn(move || {
             let mut bytes = [0; 4096];
-            while let Ok(count @ 1..) = from.read(&mut bytes) {
+            while !is_over.load(Ordering::Relaxed) {
+                if poll(&mut [PollFd::new(from.as_fd(), PollFlags::POLLIN)], TURN) == Ok(0) {
+                    continue;
+                }
+                let Ok(count @ 1..) = from.read(&mut bytes) else { return };
                 shared.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(&bytes[..count]);
             }
         });
-        Self { child, terminal, slave, before, output, _reader: reader }
+        let (terminal, reader) = (Some(terminal), Some(reader));
+        Self { child, terminal, slave, before, output, is_hanging_up, reader }
+    }
+
+    /// Closes the terminal, as a connection does that breaks.
+    pub(crate) fn hang_up(&mut self) {
+        self.is_hanging_up.store(true, Ordering::Relaxed);
+        self.reader.take().unwrap().join().unwrap();
+        self.terminal = None;
+    }
+
+    fn terminal(&self) -> &File {
+        self.terminal.as_ref().unwrap()
     }
 
     /// All that was written to the terminal so far.
@@ -80,15 +106,12 @@ impl Pty {
 
     /// Types.
     pub(crate) fn press(&mut self, keys: &str) {
-        self.terminal.write_all(keys.as_bytes()).unwrap();
+        self.terminal().write_all(keys.as_bytes()).unwrap();
     }
 
     /// Makes the terminal another size, of which the program is told.
     pub(crate) fn resize(&self, columns: u16, rows: u16) {
-        let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
-        // SAFETY: the ioctl reads the size, which lives until after the call.
-        let result = unsafe { libc::ioctl(self.terminal.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) };
-        assert_eq!(result, 0);
+        set_size(self.terminal(), columns, rows);
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
@@ -107,6 +130,30 @@ impl Pty {
     }
 }
 
+/// The two ends of a new terminal, which no other process has: closing the first one is its end.
+fn terminal() -> io::Result<(File, OwnedFd)> {
+    let ours = File::options().read(true).write(true).custom_flags(libc::O_NOCTTY).open("/dev/ptmx")?;
+    let unlocked: libc::c_int = 0;
+    // SAFETY: the ioctl reads the number, which lives until after the call.
+    if unsafe { libc::ioctl(ours.as_raw_fd(), libc::TIOCSPTLCK, &raw const unlocked) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
+    // SAFETY: the ioctl takes a number.
+    match unsafe { libc::ioctl(ours.as_raw_fd(), libc::TIOCGPTPEER, flags) } {
+        // SAFETY: it was just opened, and nothing else has it.
+        theirs @ 0.. => Ok((ours, unsafe { OwnedFd::from_raw_fd(theirs) })),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn set_size(terminal: &File, columns: u16, rows: u16) {
+    let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: the ioctl reads the size, which lives until after the call.
+    let result = unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) };
+    assert_eq!(result, 0, "{}", io::Error::last_os_error());
+}
+
 /// Flags of input, output, control and local processing (termios(3)).
 type Settings = [libc::tcflag_t; 4];
 
@@ -115,7 +162,7 @@ fn settings(terminal: &OwnedFd) -> Settings {
     let mut termios: libc::termios = unsafe { std::mem::zeroed() };
     // SAFETY: the termios is written to, and lives until after the call.
     let result = unsafe { libc::tcgetattr(terminal.as_raw_fd(), &raw mut termios) };
-    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+    assert_eq!(result, 0, "{}", io::Error::last_os_error());
     [termios.c_iflag, termios.c_oflag, termios.c_cflag, termios.c_lflag]
 }
 

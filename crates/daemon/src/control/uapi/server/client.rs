@@ -1,11 +1,9 @@
 //! One connection: requests and their answers, one after the other.
 
 use std::io;
-use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::time::Duration;
 
-use socket2::SockRef;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -13,7 +11,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use zeroize::Zeroizing;
 
 use super::Limits;
-use super::places::Place;
+use crate::control::clients::Place;
 use crate::control::uapi::lines::{Line, LineBuffer};
 use crate::control::uapi::{Answer, Errno, Problem, Request, RequestParser, Step, write_errno};
 use crate::control::{Control, ControlError};
@@ -26,7 +24,7 @@ const LINGER: usize = 1 << 20;
 /// What serves one connection.
 pub(super) struct Client {
     control: Arc<dyn Control>,
-    place: Place,
+    place: Arc<Place>,
     /// Held by the one client whose large request is read.
     large: Arc<Semaphore>,
     limits: Limits,
@@ -53,14 +51,12 @@ struct Reading {
     /// When the request has to be complete.
     deadline: Option<Instant>,
     large: Option<OwnedSemaphorePermit>,
-    /// Somebody else needs the place as soon as nothing is asked for here.
-    gives_way: bool,
 }
 
 impl Client {
     pub(super) fn new(
         control: Arc<dyn Control>,
-        place: Place,
+        place: Arc<Place>,
         large: Arc<Semaphore>,
         limits: Limits,
     ) -> Self {
@@ -80,10 +76,11 @@ impl Client {
             parser: RequestParser::new(scope_of),
             deadline: None,
             large: None,
-            gives_way: false,
         };
         loop {
-            let outcome = match self.next_request(stream, &mut reading).await {
+            let request = self.next_request(stream, &mut reading).await;
+            self.place.begin_serving();
+            let outcome = match request {
                 Ok(Ok(request)) => self.answer(request, stream).await,
                 Ok(Err(problem)) => self.refuse(&problem, stream).await,
                 Err(end) => Err(end),
@@ -125,13 +122,20 @@ impl Client {
 
     /// Reads once; 0 at the end.
     async fn read_more(&self, stream: &mut UnixStream, reading: &mut Reading) -> Result<usize, End> {
-        let is_idle = reading.parser.is_idle() && reading.lines.is_empty();
-        let read = if is_idle && let Some(read) = self.read_idle(stream, reading).await? {
+        let read = if reading.parser.is_idle() && reading.lines.is_empty() {
+            // Without a deadline: a silent client keeps its place until another one needs it.
+            reading.deadline = None;
+            self.place.expect_request();
+            let read = stream.read(reading.lines.spare_mut()).await?;
+            // Once a request: bytes alone keep no place for longer.
+            self.place.expect_progress();
             read
         } else {
             if reading.large.is_none() && reading.parser.request_bytes() > self.limits.large {
                 reading.large = Arc::clone(&self.large).acquire_owned().await.ok();
                 reading.deadline = None;
+                // There is only one of these, and it may take more than a moment.
+                self.place.begin_serving();
             }
             let now = Instant::now();
             let deadline = *reading.deadline.get_or_insert(now + self.limits.request);
@@ -148,30 +152,6 @@ impl Client {
         // Others may have been waiting while the lines of a large request were gone through.
         tokio::task::yield_now().await;
         Ok(read)
-    }
-
-    /// Waits for the next request for as long as nobody else needs the place. Gives nothing if somebody does, but a
-    /// request has come already.
-    async fn read_idle(&self, stream: &mut UnixStream, reading: &mut Reading) -> Result<Option<usize>, End> {
-        reading.deadline = None;
-        if !reading.gives_way {
-            self.place.is_idle();
-            let read = tokio::select! {
-                biased;
-                read = stream.read(reading.lines.spare_mut()) => Some(read?),
-                () = self.place.wanted() => None,
-            };
-            self.place.is_busy();
-            if read.is_some() {
-                return Ok(read);
-            }
-            reading.gives_way = true;
-        }
-        // Asked of the system: the runtime may not have looked yet.
-        match SockRef::from(&*stream).peek(&mut [MaybeUninit::uninit()]) {
-            Ok(1..) => Ok(None),
-            _ => Err(End::Close),
-        }
     }
 
     async fn answer(&self, request: Request, stream: &mut UnixStream) -> Result<(), End> {
@@ -233,6 +213,7 @@ impl Client {
     }
 
     async fn write(&self, text: &[u8], stream: &mut UnixStream) -> Result<(), End> {
+        self.place.expect_progress();
         match timeout(self.limits.write, stream.write_all(text)).await {
             Ok(written) => Ok(written?),
             Err(_) => {

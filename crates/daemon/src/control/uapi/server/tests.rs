@@ -328,6 +328,19 @@ fn whoever_has_been_idle_for_longest_gives_way() {
     assert_eq!(waiting.answer(), GOT);
 }
 
+#[test]
+fn a_client_that_has_begun_a_request_gives_way_as_well() {
+    let served = Served::with(Limits { clients: 3, ..Limits::default() });
+    let mut slow: Vec<Connection> = (0..9).map(|_| served.connect()).collect();
+    for connection in &mut slow {
+        // It may have lost its place already.
+        let _ = connection.0.get_mut().write_all(b"set=1\nlisten_port=7\n");
+    }
+    assert_eq!(served.connect().ask(GET), GOT);
+    assert!(slow[0].is_closed());
+    assert!(served.fake.changes().is_empty());
+}
+
 fn many_peers(count: u32) -> String {
     let peers = (0..count).map(|number| {
         let mut peer = PeerChange::new(peer_number(number));

@@ -1,0 +1,70 @@
+//! Serves the clients of a listening socket, a bounded number at once, in one way for UAPI, the control socket and HTTP.
+//!
+//! A client never waits for clients that are slow or silent: one of these is hung up on ([`Places`]).
+
+use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::{JoinSet, yield_now};
+use tokio::time::sleep;
+
+mod places;
+mod source;
+
+pub use places::{Place, Places};
+pub use source::Source;
+
+/// After an accept that failed, as when the process has no descriptor left.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Serves each client that `next` accepts, at most `count` at once. Never returns: drop it to end.
+///
+/// `serve` tells the [`Place`] what the client is waited for. A client that is asked for its place is hung up on.
+pub async fn serve_each<S, F>(
+    count: usize,
+    mut next: impl AsyncFnMut() -> io::Result<(S, Source)>,
+    serve: impl Fn(S, Arc<Place>) -> F,
+) -> Infallible
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let places = Places::new(count);
+    let mut clients = JoinSet::new();
+    let mut is_reported = false;
+    loop {
+        let accepted = tokio::select! {
+            accepted = next() => accepted,
+            Some(ended) = clients.join_next() => {
+                if let Err(error) = ended
+                    && let Ok(panic) = error.try_into_panic()
+                {
+                    std::panic::resume_unwind(panic);
+                }
+                continue;
+            }
+        };
+        match accepted {
+            Ok((stream, source)) => {
+                let place = Arc::new(places.take(source).await);
+                let client = serve(stream, Arc::clone(&place));
+                clients.spawn(async move {
+                    tokio::select! {
+                        biased;
+                        () = client => {}
+                        () = place.wanted() => tracing::debug!(?source, "hung up on a client for another one"),
+                    }
+                });
+                // A request that came with the connection is read before the next client may need the place.
+                yield_now().await;
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut is_reported, true) {
+                    tracing::warn!("cannot accept a client: {error}");
+                }
+                sleep(PAUSE).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,104 @@
+use tokio::time::{advance, timeout};
+
+use super::*;
+
+fn process(id: i32) -> Source {
+    Source::Process { user: 0, id: Some(id) }
+}
+
+/// Places that clients have taken, each of this source, a moment after each other.
+async fn taken(sources: &[i32]) -> (Arc<Places>, Vec<Option<Place>>) {
+    let places = Places::new(sources.len());
+    let mut held = Vec::new();
+    for &source in sources {
+        held.push(Some(places.take(process(source)).await));
+        advance(Duration::from_millis(1)).await;
+    }
+    (places, held)
+}
+
+/// Which client is asked for its place when another one comes, which has it then and stands last. `None`: none within a
+/// second.
+async fn asked(places: &Arc<Places>, held: &mut Vec<Option<Place>>) -> Option<usize> {
+    let mut next = std::pin::pin!(places.take(process(100 + i32::try_from(held.len()).unwrap())));
+    for _ in 0..1000 {
+        assert!(timeout(Duration::from_millis(1), &mut next).await.is_err(), "there was a free place");
+        for (index, place) in held.iter_mut().enumerate() {
+            if let Some(asked) = place
+                && timeout(Duration::ZERO, asked.wanted()).await.is_ok()
+            {
+                *place = None;
+                held.push(Some(next.await));
+                return Some(index);
+            }
+        }
+    }
+    None
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_longest_awaited_client_of_the_largest_source_gives_way() {
+    let (places, mut held) = taken(&[1, 2, 2, 2, 3]).await;
+    assert_eq!(asked(&places, &mut held).await, Some(1));
+    // Source 2 has most places still.
+    assert_eq!(asked(&places, &mut held).await, Some(2));
+    // All have one, and the client 0 has been waited for longest.
+    assert_eq!(asked(&places, &mut held).await, Some(0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_moves_a_client_to_the_end() {
+    let (places, mut held) = taken(&[1, 2, 3]).await;
+    let first = held[0].as_ref().unwrap();
+    first.begin_serving();
+    first.expect_request();
+    for expected in [1, 2, 0] {
+        assert_eq!(asked(&places, &mut held).await, Some(expected));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_has_begun_a_request_has_a_moment_for_the_rest() {
+    let (places, mut held) = taken(&[1, 2]).await;
+    held[0].as_ref().unwrap().expect_progress();
+    assert_eq!(asked(&places, &mut held).await, Some(1));
+    advance(GRACE).await;
+    assert_eq!(asked(&places, &mut held).await, Some(0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_is_served_keeps_its_place_until_it_is_waited_for() {
+    let (places, mut held) = taken(&[1, 1]).await;
+    for place in held.iter().flatten() {
+        place.begin_serving();
+    }
+    assert_eq!(asked(&places, &mut held).await, None);
+    held[1].as_ref().unwrap().expect_progress();
+    // Not at once, but without another word from the client.
+    assert_eq!(asked(&places, &mut held).await, Some(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_that_is_ready_for_another_request_gives_way_to_the_client_that_waits() {
+    let (places, held) = taken(&[1, 2]).await;
+    for place in held.iter().flatten() {
+        place.begin_serving();
+    }
+    let mut next = std::pin::pin!(places.take(process(3)));
+    assert!(timeout(Duration::from_secs(9), &mut next).await.is_err());
+    let second = held[1].as_ref().unwrap();
+    second.expect_request();
+    // Its next request was there already.
+    second.begin_serving();
+    assert!(timeout(Duration::ZERO, second.wanted()).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_place_that_is_given_up_is_taken() {
+    let (places, mut held) = taken(&[1]).await;
+    held[0].as_ref().unwrap().begin_serving();
+    let mut next = std::pin::pin!(places.take(process(2)));
+    assert!(timeout(Duration::from_secs(9), &mut next).await.is_err());
+    held.clear();
+    next.await;
+}
