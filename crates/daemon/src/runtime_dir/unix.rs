@@ -8,7 +8,7 @@ use std::os::unix::fs::{
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use nix::unistd::geteuid;
+use nix::unistd::{getegid, geteuid};
 
 use super::untrusted::{Access, UntrustedError, Users};
 
@@ -53,7 +53,7 @@ pub(super) fn adopt(instance: &Path) -> Result<(), UntrustedError> {
     }
     let adopt = || {
         let directory = open_directory(instance, libc::O_NOFOLLOW)?;
-        fchown(&directory, Some(user()), None)?;
+        fchown(&directory, Some(user()), Some(getegid().as_raw()))?;
         directory.set_permissions(Permissions::from_mode(INSTANCE_MODE))
     };
     adopt().map_err(UntrustedError::io(instance))

@@ -114,6 +114,15 @@ impl UntrustedError {
     }
 }
 
+impl From<UntrustedError> for io::Error {
+    fn from(error: UntrustedError) -> Self {
+        match error {
+            UntrustedError::Io { error, .. } => error,
+            error => Self::other(error),
+        }
+    }
+}
+
 /// The content of a file in the directory of an interface, and the file; nothing where there is none. No more than `most`
 /// bytes are read, and none of a file that is larger.
 pub(crate) fn read_untrusted(path: &Path, most: u64) -> Result<Option<(Vec<u8>, File)>, UntrustedError> {
