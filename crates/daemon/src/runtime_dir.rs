@@ -1,8 +1,9 @@
-//! The directory of what belongs to running interfaces, with one directory for each of them: its control socket, its
-//! lock, and the record that `weft down` needs.
+//! The directory of what belongs to running interfaces, with one directory for each of them: its control
+//! socket, its lock, and the record that `weft down` needs.
 //!
-//! The directory itself is changed only by root, or by the user who runs the commands. Root, or the service manager for
-//! it, thus decides which user an interface belongs to: that is the owner of the interface's directory.
+//! The directory itself is changed only by root, or by the user who runs the commands. Root, or the service
+//! manager for it, thus decides which user an interface belongs to: that is the owner of the interface's
+//! directory.
 
 use std::ffi::OsString;
 use std::io;
@@ -47,8 +48,8 @@ pub fn control_socket(directory: &Path, interface: &InterfaceName) -> PathBuf {
     instance(directory, interface).join(CONTROL_SOCKET)
 }
 
-/// Makes the directory of an interface for its owner alone, and the runtime directory for everybody to look into, unless
-/// they are there.
+/// Makes the directory of an interface for its owner alone, and the runtime directory for everybody to look
+/// into, unless they are there.
 ///
 /// # Errors
 /// When the system refuses.
@@ -56,8 +57,8 @@ pub(crate) fn make(instance: &Path) -> io::Result<()> {
     platform::make(instance)
 }
 
-/// Makes the directory of an interface this user's, where the service manager left it to another one: who may serve the
-/// interface shows in it. For the daemon that runs the interface.
+/// Makes the directory of an interface this user's, where the service manager left it to another one: who may
+/// serve the interface shows in it. For the daemon that runs the interface.
 ///
 /// # Errors
 /// Those of [`UntrustedError`].

@@ -178,8 +178,9 @@ fn exchange(interface: &InterfaceName, request: &[u8]) -> Result<zeroize::Zeroiz
     connection.exchange(request).map_err(|error| UapiError::during_exchange(interface, error))
 }
 
-/// Neither keys are sent to a user that may not run the interface, nor is its answer believed. The directory of the sockets
-/// is open to the services' user, whose own interfaces are those with a directory of that user in [`runtime_dir`].
+/// Neither keys are sent to a user that may not run the interface, nor is its answer believed. The directory
+/// of the sockets is open to the services' user, whose own interfaces are those with a directory of that user
+/// in [`runtime_dir`].
 fn check_server(interface: &InterfaceName, connection: &transport::Connection) -> Result<(), UapiError> {
     let (interface, place) = (interface.clone(), transport::place(interface.as_str()));
     let user = match connection.server() {

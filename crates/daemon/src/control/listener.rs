@@ -164,8 +164,9 @@ fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(mode).create(path)
 }
 
-/// A socket whose file has the rights of [`MODE`] from its first moment on, whatever the umask is: Linux gives it those of
-/// the socket. Elsewhere it gets them before anything can connect, which is when the socket listens.
+/// A socket whose file has the rights of [`MODE`] from its first moment on, whatever the umask is: Linux
+/// gives it those of the socket. Elsewhere it gets them before anything can connect, which is when the socket
+/// listens.
 fn bind(path: &Path) -> io::Result<Socket> {
     let address = SockAddr::unix(path)?;
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
@@ -183,7 +184,7 @@ fn bind(path: &Path) -> io::Result<Socket> {
 /// Gives a socket that is not bound yet the rights that its file is to have.
 fn protect(socket: &Socket) {
     // Not every system lets them be changed.
-    let _ = fchmod(socket, Mode::from_bits_truncate(MODE));
+    let _ = fchmod(socket, Mode::S_IRUSR | Mode::S_IWUSR);
 }
 
 /// Removes a socket that no process listens on; says whether there was one.

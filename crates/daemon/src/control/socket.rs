@@ -1,8 +1,8 @@
 //! weft's own control socket: what `weft status`, `top`, `reload` and `down` ask of a running interface.
 //!
-//! It is `NAME/control.sock` in the [runtime directory](crate::runtime_dir), for its owner alone. A client makes sure that
-//! root or the user that the interface belongs to listens there. It writes requests, each a JSON object in a line, and gets
-//! a line for each, in order:
+//! It is `NAME/control.sock` in the [runtime directory](crate::runtime_dir), for its owner alone. A client
+//! makes sure that root or the user that the interface belongs to listens there. It writes requests, each a
+//! JSON object in a line, and gets a line for each, in order:
 //!
 //! ```json
 //! {"version":1,"request":"status"}

@@ -1,10 +1,11 @@
 //! What was done for an interface, on disk: so that it can be taken back when the daemon is gone.
 //!
-//! `NAME/record.json` lists the steps, and is written before the first of them; `NAME/lock` is locked for as long as a
-//! daemon runs the interface, and names its process. A lock goes with its process, however that ended.
+//! `NAME/record.json` lists the steps, and is written before the first of them; `NAME/lock` is locked for as
+//! long as a daemon runs the interface, and names its process. A lock goes with its process, however that
+//! ended.
 //!
-//! The directory `NAME` may be that of another user, for whom a service runs: what this process reads there is checked
-//! before it is believed ([`runtime_dir`]).
+//! The directory `NAME` may be that of another user, for whom a service runs: what this process reads there
+//! is checked before it is believed ([`runtime_dir`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, TryLockError};
@@ -25,8 +26,8 @@ use crate::routes::Rule;
 use crate::runtime_dir::{self, Access, UntrustedError, open_untrusted, read_untrusted};
 
 const VERSION: u32 = 1;
-/// The record of 50,000 peers, each with two routes and an endpoint by name of some 70 bytes each, has 10 MB; during a
-/// reload it may have twice as many routes. A larger one is not written either.
+/// The record of 50,000 peers, each with two routes and an endpoint by name of some 70 bytes each, has 10 MB;
+/// during a reload it may have twice as many routes. A larger one is not written either.
 const MAX_RECORD_BYTES: u64 = 32 << 20;
 /// Two numbers of 20 digits at most.
 const MAX_LOCK_BYTES: u64 = 64;

@@ -1,4 +1,5 @@
-//! A directory where there are no owners and permission bits: the directory above decides who may write there.
+//! A directory where there are no owners and permission bits: the directory above decides who may write
+//! there.
 
 use std::fs::File;
 use std::io;

@@ -63,8 +63,8 @@ pub(crate) fn is_anothers(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|file| file.uid() != user())
 }
 
-/// The users that the files and sockets of an interface may belong to: root, this process's, and the owner of the
-/// interface's directory. The latter says something only where others could not have made it.
+/// The users that the files and sockets of an interface may belong to: root, this process's, and the owner of
+/// the interface's directory. The latter says something only where others could not have made it.
 pub(crate) fn users(instance: &Path) -> Result<Users, UntrustedError> {
     let above =
         instance.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -110,9 +110,9 @@ fn open_directory(path: &Path, flags: i32) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY | flags).open(path)
 }
 
-/// Opens a file in the directory of an interface, which may be another user's; nothing where the file or its directory is
-/// missing. It does not wait for the other end of a FIFO and follows no link; it is a regular file with one name, of at most
-/// `most` bytes, and of one of the interface's [`users`].
+/// Opens a file in the directory of an interface, which may be another user's; nothing where the file or its
+/// directory is missing. It does not wait for the other end of a FIFO and follows no link; it is a regular
+/// file with one name, of at most `most` bytes, and of one of the interface's [`users`].
 pub(crate) fn open_untrusted(path: &Path, access: Access, most: u64) -> Result<Option<File>, UntrustedError> {
     let expected = users(path.parent().unwrap_or(Path::new(".")))?;
     let is_written = access == Access::Create;

@@ -99,7 +99,7 @@ pub enum UntrustedError {
         reason: String,
     },
     /// The system refused.
-    #[error("cannot open {}: {error}", path.display())]
+    #[error("cannot use {}: {error}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
@@ -123,8 +123,8 @@ impl From<UntrustedError> for io::Error {
     }
 }
 
-/// The content of a file in the directory of an interface, and the file; nothing where there is none. No more than `most`
-/// bytes are read, and none of a file that is larger.
+/// The content of a file in the directory of an interface, and the file; nothing where there is none. No more
+/// than `most` bytes are read, and none of a file that is larger.
 pub(crate) fn read_untrusted(path: &Path, most: u64) -> Result<Option<(Vec<u8>, File)>, UntrustedError> {
     let Some(file) = platform::open_untrusted(path, Access::Read, most)? else { return Ok(None) };
     let mut content = Vec::new();
