@@ -1,10 +1,10 @@
 # The interfaces that somebody runs by hand: `weft up` holds a lock, and `weft NAME` has at least a socket.
 running() {
     {
-        for lock in /run/weft/*.lock; do
-            [ ! -f "$lock" ] || flock --shared --nonblock "$lock" true || basename "$lock" .lock
+        for lock in /run/weft/*/lock; do
+            [ -L "$lock" ] || [ ! -f "$lock" ] || flock --shared --nonblock "$lock" true || basename "${lock%/lock}"
         done
-        sed -n 's,.* /run/weft/\(.*\)\.sock\(\.new\)*$,\1,p' /proc/net/unix
+        sed -n 's,.* /run/weft/\([^/]*\)/control\.sock\(\.new\)*$,\1,p' /proc/net/unix
     } | grep -x '[A-Za-z0-9_=+.-]*' | sort -u | paste -sd ' '
 }
 if [ "$1" -eq 0 ]; then

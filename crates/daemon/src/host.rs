@@ -36,7 +36,7 @@ use crate::config::{Config, Hook, InterfaceName, Saved, Stage};
 use crate::control::DeviceState;
 use crate::exit;
 use crate::routes::{Family, Link, Netlink};
-use crate::runtime_dir::runtime_dir;
+use crate::runtime_dir::{self, runtime_dir};
 
 mod down;
 mod error;
@@ -499,7 +499,11 @@ fn owner(recording: &Recording, interface: &InterfaceName) -> Result<Option<Owne
 /// The right to the interface, or a warning where it cannot be written down.
 fn claim(directory: &Path, interface: &InterfaceName) -> Result<Option<Owner>, HostError> {
     match Owner::claim(directory, interface) {
-        Ok(owner) => Ok(Some(owner)),
+        Ok(owner) => {
+            // From here on the user that had it before can neither remove the record nor write another.
+            runtime_dir::adopt(&runtime_dir::instance(directory, interface))?;
+            Ok(Some(owner))
+        }
         Err(error @ HostError::State { .. }) => {
             tracing::warn!("{error}; `weft down` will not find this interface");
             Ok(None)

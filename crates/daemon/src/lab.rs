@@ -26,12 +26,14 @@ pub mod process;
 pub mod routed;
 pub mod stream;
 pub mod traffic;
+mod user;
 pub mod userns;
 mod waiting;
 
 pub use netns::Namespace;
 pub use process::Process;
 pub use stream::Stream;
+pub use user::run_as;
 pub use userns::{LabError, Privilege, check_tun_device, enter_user_namespace};
 pub use waiting::{PATIENCE, wait_until, wait_until_ok};
 

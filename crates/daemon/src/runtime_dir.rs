@@ -1,53 +1,77 @@
-//! The directory of what belongs to running interfaces: control sockets, and what `weft down` needs to know.
+//! The directory of what belongs to running interfaces, with one directory for each of them: its control
+//! socket, its lock, and the record that `weft down` needs.
+//!
+//! The directory itself is changed only by root, or by the user who runs the commands. Root, or the service
+//! manager for it, thus decides which user an interface belongs to: that is the owner of the interface's
+//! directory.
 
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::config::InterfaceName;
+
 #[cfg_attr(unix, path = "runtime_dir/unix.rs")]
 #[cfg_attr(not(unix), path = "runtime_dir/other.rs")]
 mod platform;
+mod untrusted;
 
-pub(crate) use platform::open_lock;
+#[cfg(unix)]
+pub(crate) use platform::server_of;
+pub(crate) use platform::{is_anothers, lock, open_untrusted, users};
+pub(crate) use untrusted::{Access, read_untrusted};
+pub use untrusted::{UntrustedError, Users};
 
-/// Where it is when nobody says otherwise.
+/// The default.
 const DEFAULT: &str = "/run/weft";
-/// Chooses another one: for tests, for containers, and for users who may not write to /run.
+/// The environment variable that names another one.
 pub const VARIABLE: &str = "WEFT_RUNTIME_DIR";
-/// What systemd sets for a unit with `RuntimeDirectory=` (systemd.exec(5)): absolute paths between colons.
-const SYSTEMD_VARIABLE: &str = "RUNTIME_DIRECTORY";
-/// The file in it that is locked while a daemon looks at the records of others and writes its own.
-const LOCK: &str = ".lock";
+/// What the control socket is called in the directory of its interface.
+pub(crate) const CONTROL_SOCKET: &str = "control.sock";
 
-/// `WEFT_RUNTIME_DIR`, else the first directory that systemd names in `RUNTIME_DIRECTORY`, else `/run/weft`.
-///
-/// The directory need not be there.
+/// `WEFT_RUNTIME_DIR`, else `/run/weft`.
 pub fn runtime_dir() -> PathBuf {
-    chosen(std::env::var_os(VARIABLE), std::env::var_os(SYSTEMD_VARIABLE))
+    chosen(std::env::var_os(VARIABLE))
 }
 
-/// Makes the directory, unless it is there. Everybody may look into it, whatever the umask is.
-///
-/// The usual one is of the user that services run as, where there is such a user, also if root comes first: systemd gives
-/// the directory of a service to its user when it starts, with everything that is in it, unless it is that user's already
-/// (`RuntimeDirectory=`, systemd.exec(5)). Sockets and records of interfaces that root runs would not be root's any more.
+fn chosen(own: Option<OsString>) -> PathBuf {
+    own.filter(|path| !path.is_empty()).map_or_else(|| PathBuf::from(DEFAULT), PathBuf::from)
+}
+
+/// The directory of one interface in a runtime directory.
+pub fn instance(directory: &Path, interface: &InterfaceName) -> PathBuf {
+    directory.join(interface.as_str())
+}
+
+/// The control socket of an interface in a runtime directory.
+pub fn control_socket(directory: &Path, interface: &InterfaceName) -> PathBuf {
+    instance(directory, interface).join(CONTROL_SOCKET)
+}
+
+/// Makes the directory of an interface for its owner alone, and the runtime directory for everybody to look
+/// into, unless they are there.
 ///
 /// # Errors
-/// When the system refuses to make it.
-pub fn make(path: &Path) -> io::Result<()> {
-    platform::make(path)?;
-    if path == Path::new(DEFAULT)
-        && let Err(error) = platform::give_to_services(path)
-    {
-        tracing::debug!(path = DEFAULT, %error, "cannot give the directory to the user of the services");
-    }
-    Ok(())
+/// When the system refuses.
+pub(crate) fn make(instance: &Path) -> io::Result<()> {
+    platform::make(instance)
 }
 
-fn chosen(own: Option<OsString>, systemd: Option<OsString>) -> PathBuf {
-    let own = own.filter(|path| !path.is_empty()).map(PathBuf::from);
-    let systemd = systemd.and_then(|paths| std::env::split_paths(&paths).find(|path| path.is_absolute()));
-    own.or(systemd).unwrap_or_else(|| PathBuf::from(DEFAULT))
+/// Makes the directory of an interface this user's, where the service manager left it to another one: who may
+/// serve the interface shows in it. For the daemon that runs the interface.
+///
+/// # Errors
+/// Those of [`UntrustedError`].
+pub(crate) fn adopt(instance: &Path) -> Result<(), UntrustedError> {
+    platform::adopt(instance)
+}
+
+/// Removes the directory of an interface if nothing is left in it, and it is this user's to remove.
+pub(crate) fn leave(instance: &Path) {
+    if !is_anothers(instance) {
+        // The service manager's cannot be removed, nor one that still has a file.
+        let _ = std::fs::remove_dir(instance);
+    }
 }
 
 #[cfg(test)]
@@ -55,19 +79,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_users_choice_comes_before_systemds_and_the_default() {
-        let chosen = |own: Option<&str>, systemd: Option<&str>| {
-            chosen(own.map(OsString::from), systemd.map(OsString::from))
-        };
-        assert_eq!(chosen(None, None), PathBuf::from("/run/weft"));
-        assert_eq!(chosen(Some(""), Some("")), PathBuf::from("/run/weft"));
-        assert_eq!(chosen(Some("/tmp/x"), Some("/run/y")), PathBuf::from("/tmp/x"));
-    }
-
-    #[test]
-    #[cfg(unix)]
-    fn the_first_of_several_directories_counts() {
-        let systemd = Some(OsString::from("/run/weft-a:/run/weft-b"));
-        assert_eq!(chosen(None, systemd), PathBuf::from("/run/weft-a"));
+    fn the_users_choice_comes_before_the_default() {
+        let chosen = |own: Option<&str>| chosen(own.map(OsString::from));
+        assert_eq!(chosen(None), PathBuf::from("/run/weft"));
+        assert_eq!(chosen(Some("")), PathBuf::from("/run/weft"));
+        assert_eq!(chosen(Some("/tmp/x")), PathBuf::from("/tmp/x"));
     }
 }

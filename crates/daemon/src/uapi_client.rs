@@ -11,6 +11,7 @@ use weft_tunnel::PublicKey;
 use crate::config::InterfaceName;
 use crate::control::{DeviceChange, DeviceState};
 use crate::exit::{Code, Error};
+use crate::runtime_dir::{self, Users};
 
 mod answer;
 mod endpoint;
@@ -55,6 +56,11 @@ pub enum UapiError {
     NotOurs { interface: InterfaceName, place: String },
     #[error("{interface}: cannot reach its daemon at {place}: {error}{}", permission_hint(error))]
     Connect { interface: InterfaceName, place: String, error: io::Error },
+    #[error(
+        "{interface}: user {user} listens at {place}, and not {expected}: nothing was sent; see which process it is \
+         (`ss -xlp`), end it, and remove the socket"
+    )]
+    Stranger { interface: InterfaceName, place: String, user: u32, expected: Users },
     #[error("{interface}: its daemon gave no answer within {seconds} s; look at its log, or restart it")]
     Timeout { interface: InterfaceName, seconds: u64 },
     #[error("{interface}: the connection to its daemon broke: {error}; look at its log")]
@@ -87,6 +93,7 @@ impl UapiError {
             {
                 Code::Permission
             }
+            Self::Stranger { .. } => Code::Permission,
             _ => Code::Failure,
         }
     }
@@ -167,7 +174,24 @@ fn exchange(interface: &InterfaceName, request: &[u8]) -> Result<zeroize::Zeroiz
     let deadline = Instant::now() + PATIENCE;
     let connection = transport::connect(interface.as_str(), deadline)
         .map_err(|error| UapiError::on_connecting(interface, error))?;
+    check_server(interface, &connection)?;
     connection.exchange(request).map_err(|error| UapiError::during_exchange(interface, error))
+}
+
+/// Neither keys are sent to a user that may not run the interface, nor is its answer believed. The directory
+/// of the sockets is open to the services' user, whose own interfaces are those with a directory of that user
+/// in [`runtime_dir`].
+fn check_server(interface: &InterfaceName, connection: &transport::Connection) -> Result<(), UapiError> {
+    let (interface, place) = (interface.clone(), transport::place(interface.as_str()));
+    let user = match connection.server() {
+        Ok(Some(user)) => user,
+        Ok(None) => return Ok(()),
+        Err(error) => return Err(UapiError::Connect { interface, place, error }),
+    };
+    let instance = runtime_dir::instance(&runtime_dir::runtime_dir(), &interface);
+    // A runtime directory that others may change says nothing.
+    let expected = runtime_dir::users(&instance).unwrap_or_else(|_| Users::of_process());
+    if expected.trusts(user) { Ok(()) } else { Err(UapiError::Stranger { interface, place, user, expected }) }
 }
 
 /// Whether `answer` is whole: it ends with an empty line.

@@ -10,7 +10,7 @@ use crate::metrics::{Address, HostName, InvalidAddress, MetricsConfig};
 #[derive(Clone, Debug, Default, Args)]
 pub struct MetricsArgs {
     /// Serve metrics for Prometheus (/metrics), health checks (/healthz, /readyz), /status.json and a status page over
-    /// HTTP: `127.0.0.1:9586`, `[::1]:9586`, or `unix:/run/weft/wg0.metrics`. Whoever reaches the address reads who the
+    /// HTTP: `127.0.0.1:9586`, `[::1]:9586`, or `unix:/run/weft/wg0/metrics.sock`. Whoever reaches the address reads who the
     /// peers are and what they transfer; no key but public ones. Counts instead of the file's `# weft: Metrics = …`;
     /// `off`: no.
     #[arg(long, value_name = "ADDRESS")]

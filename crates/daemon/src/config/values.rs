@@ -172,7 +172,7 @@ pub(super) fn kill_switch(text: &str) -> Result<KillSwitch, Problem> {
 /// Where metrics are served; nothing for `off`.
 pub(super) fn metrics(text: &str) -> Result<Option<Address>, Problem> {
     const EXPECTED: &str = "write an address and port like 127.0.0.1:9586 or [::1]:9586, a path like \
-                            unix:/run/weft/wg0.metrics, or `off`";
+                            unix:/run/weft/wg0/metrics.sock, or `off`";
     if text.eq_ignore_ascii_case("off") {
         return Ok(None);
     }

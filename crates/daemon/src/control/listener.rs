@@ -9,8 +9,13 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use nix::sys::stat::{Mode, fchmod};
 use socket2::{Domain, SockAddr, Socket, Type};
 
+use crate::runtime_dir::{self, UntrustedError};
+
+/// Only the owner may connect.
+const MODE: u32 = 0o600;
 /// Clients that may wait to be accepted.
 const BACKLOG: i32 = 128;
 /// How long others may take to make their sockets in the same directory.
@@ -34,6 +39,9 @@ pub enum ListenError {
         /// The file.
         path: PathBuf,
     },
+    /// Others may change what is in the runtime directory.
+    #[error(transparent)]
+    Untrusted(#[from] UntrustedError),
     /// The system refused.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
@@ -56,14 +64,18 @@ impl ListenError {
         match self {
             Self::Served { .. } => io::ErrorKind::AddrInUse,
             Self::InTheWay { .. } => io::ErrorKind::AlreadyExists,
+            Self::Untrusted(UntrustedError::Io { error, .. }) => error.kind(),
+            Self::Untrusted(_) => io::ErrorKind::Other,
             Self::Io { source, .. } => source.kind(),
         }
     }
 }
 
-/// The interface that a socket is for: what its file is called.
+/// The interface that a socket is for: what its directory is called, or its file in a directory that several share.
 fn interface(path: &Path) -> std::borrow::Cow<'_, str> {
-    path.file_stem().unwrap_or(OsStr::new("?")).to_string_lossy()
+    let is_control = path.file_name() == Some(OsStr::new(runtime_dir::CONTROL_SOCKET));
+    let name = if is_control { path.parent().and_then(Path::file_name) } else { path.file_stem() };
+    name.unwrap_or(OsStr::new("?")).to_string_lossy()
 }
 
 /// The file of a socket. Dropping it removes the file, if it is still the same one.
@@ -117,13 +129,11 @@ impl Drop for SocketFile {
 pub fn listen(path: &Path, directory_mode: u32) -> Result<(UnixListener, SocketFile), ListenError> {
     let failed = |action| ListenError::io(action, path);
     let directory = directory_of(path);
-    let make = fs::DirBuilder::new().recursive(true).mode(directory_mode).create(directory);
-    make.map_err(ListenError::io("make the directory", directory))?;
+    make_directory(directory, directory_mode).map_err(ListenError::io("make the directory", directory))?;
     let _lock = lock(directory)?;
     remove_stale(path)?;
     // wg(8) removes a socket that refuses it, and one that is bound refuses until it listens: it gets its name when it
-    // does. Nobody can connect before `listen` (unix(7)) either, so there is no moment with the rights that the umask
-    // gives.
+    // does.
     let unfinished = unfinished(path);
     match fs::remove_file(&unfinished) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -131,12 +141,8 @@ pub fn listen(path: &Path, directory_mode: u32) -> Result<(UnixListener, SocketF
         }
         _ => {}
     }
-    let socket = Socket::new(Domain::UNIX, Type::STREAM, None).map_err(failed("make the socket"))?;
-    let address = SockAddr::unix(&unfinished).map_err(failed("have a socket at"))?;
-    socket.bind(&address).map_err(failed("bind the socket"))?;
+    let socket = bind(&unfinished).map_err(failed("bind the socket"))?;
     let finish = || {
-        fs::set_permissions(&unfinished, fs::Permissions::from_mode(0o600))
-            .map_err(failed("protect the socket"))?;
         socket.listen(BACKLOG).map_err(failed("listen on"))?;
         fs::rename(&unfinished, path).map_err(failed("name the socket"))?;
         SocketFile::at(path.to_owned()).map_err(failed("find the socket"))
@@ -144,6 +150,37 @@ pub fn listen(path: &Path, directory_mode: u32) -> Result<(UnixListener, SocketF
     let file = finish().inspect_err(|_| drop(fs::remove_file(&unfinished)))?;
     socket.set_nonblocking(true).map_err(failed("listen on"))?;
     Ok((socket.into(), file))
+}
+
+/// The directories above are for others to pass through.
+fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
+    if let Some(parent) = path.parent() {
+        fs::DirBuilder::new().recursive(true).mode(0o755).create(parent)?;
+    }
+    fs::DirBuilder::new().recursive(true).mode(mode).create(path)
+}
+
+/// A socket whose file has the rights of [`MODE`] from its first moment on, whatever the umask is: Linux
+/// gives it those of the socket. Elsewhere it gets them before anything can connect, which is when the socket
+/// listens.
+fn bind(path: &Path) -> io::Result<Socket> {
+    let address = SockAddr::unix(path)?;
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    protect(&socket);
+    socket.bind(&address)?;
+    let make_private = |file: fs::Metadata| match file.mode() & 0o777 {
+        MODE => Ok(()),
+        _ => fs::set_permissions(path, fs::Permissions::from_mode(MODE)),
+    };
+    let protected = fs::symlink_metadata(path).and_then(make_private);
+    protected.inspect_err(|_| drop(fs::remove_file(path)))?;
+    Ok(socket)
+}
+
+/// Gives a socket that is not bound yet the rights that its file is to have.
+fn protect(socket: &Socket) {
+    // Not every system lets them be changed.
+    let _ = fchmod(socket, Mode::S_IRUSR | Mode::S_IWUSR);
 }
 
 /// Removes a socket that no process listens on; says whether there was one.

@@ -1,7 +1,8 @@
 //! weft's own control socket: what `weft status`, `top`, `reload` and `down` ask of a running interface.
 //!
-//! It is `NAME.sock` in the [runtime directory](crate::runtime_dir), for its owner alone. A client writes requests,
-//! each a JSON object in a line, and gets a line for each, in order:
+//! It is `NAME/control.sock` in the [runtime directory](crate::runtime_dir), for its owner alone. A client
+//! makes sure that root or the user that the interface belongs to listens there. It writes requests, each a
+//! JSON object in a line, and gets a line for each, in order:
 //!
 //! ```json
 //! {"version":1,"request":"status"}
@@ -26,6 +27,7 @@ use zeroize::Zeroizing;
 use crate::capture::Recording;
 use crate::dataplane::capture::Stage;
 use crate::exit;
+use crate::runtime_dir::{UntrustedError, Users};
 use crate::status::StatusReport;
 
 #[cfg(unix)]
@@ -154,6 +156,25 @@ pub enum ClientError {
         /// Its socket.
         path: PathBuf,
     },
+    /// Another user listens than one that may run the interface.
+    #[error(
+        "user {user} listens on {}, and not {expected}: nothing was sent; see which process it is (`ss -xlp`), end it, \
+         and remove the socket",
+        path.display()
+    )]
+    Stranger {
+        /// The interface.
+        name: String,
+        /// Its socket.
+        path: PathBuf,
+        /// Who listens.
+        user: u32,
+        /// Who may.
+        expected: Users,
+    },
+    /// Others may change what is in the runtime directory.
+    #[error(transparent)]
+    Untrusted(#[from] UntrustedError),
     /// The daemon took too long.
     #[error("{name} does not answer within {seconds} s: its daemon hangs, or the machine is overloaded")]
     Timeout {
@@ -194,7 +215,9 @@ impl ClientError {
     /// The exit code that says so.
     pub fn exit_code(&self) -> exit::Code {
         match self {
-            Self::Forbidden { .. } | Self::Refused(ManageError::Permission(_)) => exit::Code::Permission,
+            Self::Forbidden { .. } | Self::Stranger { .. } | Self::Refused(ManageError::Permission(_)) => {
+                exit::Code::Permission
+            }
             Self::Refused(ManageError::Configuration(_)) => exit::Code::Configuration,
             _ => exit::Code::Failure,
         }

@@ -4,7 +4,7 @@
 //! interfaces, the latest on top; so interfaces may go in any order. Both are kept in files of their own, written
 //! before /etc/resolv.conf is: after a crash at any point the next step finds out what is left to be done.
 
-use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{DirBuilder, File, TryLockError};
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
@@ -15,6 +15,8 @@ use super::super::{DnsError, Places, Settings};
 use layers::{Layer, Layers};
 use thing::Thing;
 
+use crate::runtime_dir::{Access, open_untrusted};
+
 mod layers;
 mod owner;
 mod text;
@@ -23,6 +25,8 @@ mod thing;
 /// Other processes of weft hold the lock for a few file operations.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
+/// There is nothing in the file that is locked.
+const LOCK_BYTES: u64 = 0;
 
 /// Puts the settings of an interface on top of the others, or in place of those that it has.
 pub(super) fn add(places: &Places, interface: &str, settings: &Settings) -> Result<(), DnsError> {
@@ -121,7 +125,10 @@ fn lock(places: &Places) -> Result<File, DnsError> {
     let path = places.state.join("lock");
     let io_failure = |error| failure("write", &path, error);
     DirBuilder::new().recursive(true).mode(0o755).create(&places.state).map_err(io_failure)?;
-    let file = OpenOptions::new().create(true).append(true).open(&path).map_err(io_failure)?;
+    let opened =
+        open_untrusted(&path, Access::Create, LOCK_BYTES).map_err(|error| io_failure(error.into()))?;
+    // The directory was removed in between.
+    let file = opened.ok_or_else(|| io_failure(io::ErrorKind::NotFound.into()))?;
     let end = Instant::now() + LOCK_TIMEOUT;
     loop {
         match file.try_lock() {

@@ -44,7 +44,7 @@ pub enum Keep {
 /// which stays on record then.
 pub fn down(directory: &Path, interface: &InterfaceName, keep: Keep) -> Result<Down, HostError> {
     let mut ended = false;
-    if let Some(process) = Owner::running(directory, interface) {
+    if let Some(process) = Owner::running(directory, interface)? {
         if keep == Keep::KillSwitch {
             return Ok(Down::LeftAlone(process.id));
         }

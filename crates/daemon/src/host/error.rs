@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use crate::control::socket::ClientError;
 use crate::exit;
 use crate::routes::RouteError;
+use crate::runtime_dir::UntrustedError;
 
 /// Why a step, or what is around the steps, failed.
 #[derive(Debug, thiserror::Error)]
@@ -87,6 +88,9 @@ pub enum HostError {
         /// What to do.
         advice: &'static str,
     },
+    /// A file of the interface is not one that weft made.
+    #[error(transparent)]
+    Untrusted(#[from] UntrustedError),
 }
 
 impl HostError {

@@ -7,7 +7,7 @@ mod files;
 #[cfg_attr(not(target_os = "linux"), path = "platform/other.rs")]
 mod process;
 
-pub(super) use files::{for_owner_only, is_same_file, other_owner, sync_directory, write_private};
+pub(super) use files::{is_same_file, other_owner, sync_directory, write_private};
 pub(super) use process::end;
 
 /// A process: its number, and when it began in the system's own count, by which it is told from a later one of the

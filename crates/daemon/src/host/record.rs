@@ -1,10 +1,14 @@
 //! What was done for an interface, on disk: so that it can be taken back when the daemon is gone.
 //!
-//! `NAME.json` lists the steps, and is written before the first of them; `NAME.lock` is locked for as long as a
-//! daemon runs the interface, and names its process. A lock goes with its process, however that ended.
+//! `NAME/record.json` lists the steps, and is written before the first of them; `NAME/lock` is locked for as
+//! long as a daemon runs the interface, and names its process. A lock goes with its process, however that
+//! ended.
+//!
+//! The directory `NAME` may be that of another user, for whom a service runs: what this process reads there
+//! is checked before it is believed ([`runtime_dir`]).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -19,9 +23,14 @@ use super::step::Step;
 use crate::config::{Hook, InterfaceName, path_of};
 use crate::dns;
 use crate::routes::Rule;
-use crate::runtime_dir;
+use crate::runtime_dir::{self, Access, UntrustedError, open_untrusted, read_untrusted};
 
 const VERSION: u32 = 1;
+/// The record of 50,000 peers, each with two routes and an endpoint by name of some 70 bytes each, has 10 MB;
+/// during a reload it may have twice as many routes. A larger one is not written either.
+const MAX_RECORD_BYTES: u64 = 32 << 20;
+/// Two numbers of 20 digits at most.
+const MAX_LOCK_BYTES: u64 = 64;
 /// Choosing a mark and writing it down takes no time; a command of the configuration never runs meanwhile.
 const PATIENCE: Duration = Duration::from_secs(10);
 const TICK: Duration = Duration::from_millis(20);
@@ -100,24 +109,19 @@ impl Record {
         let advice =
             "see what it holds; if it is of no use, remove it, and the routes, rules and tables by hand";
         let failed = |error| HostError::State { action: "read", file: file.clone(), error, advice };
-        let read = || {
-            let mut options = OpenOptions::new();
-            platform::for_owner_only(options.read(true));
-            let mut opened = options.open(&file)?;
-            let mut text = Vec::new();
-            opened.read_to_end(&mut text)?;
-            io::Result::Ok((text, platform::other_owner(&opened).is_some()))
-        };
-        let (text, is_others) = match read() {
-            Ok(read) => read,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(failed(error)),
+        let Some((text, opened)) =
+            read_untrusted(&file, MAX_RECORD_BYTES).map_err(|error| untrusted("read", error))?
+        else {
+            return Ok(None);
         };
         let record: Self = serde_json::from_slice(&text).map_err(|error| failed(error.into()))?;
         if record.version != VERSION {
             return Err(failed(io::Error::other(format!("it is of version {}", record.version))));
         }
-        Ok(Some((record, is_others)))
+        if record.interface != *interface {
+            return Err(failed(io::Error::other(format!("it is the record of {}", record.interface))));
+        }
+        Ok(Some((record, platform::other_owner(&opened).is_some())))
     }
 
     /// What may be believed of a record that another user could write, as the one that a service runs as: what concerns
@@ -144,26 +148,23 @@ impl Record {
 
     /// The marks that other interfaces have in this directory.
     pub(super) fn marks_of_others(directory: &Path, interface: &InterfaceName) -> BTreeSet<u32> {
-        let records = Self::of_others(directory, interface);
-        records.iter().map(|record| record.mark).filter(|mark| *mark != 0).collect()
+        Self::of_others(directory, interface).map(|record| record.mark).filter(|mark| *mark != 0).collect()
     }
 
     /// The rules of policy routing that other interfaces have in this directory, or are about to make.
     pub(super) fn rules_of_others(directory: &Path, interface: &InterfaceName) -> Vec<Rule> {
-        let records = Self::of_others(directory, interface);
-        records.iter().flat_map(|record| &record.steps).filter_map(Step::as_rule).copied().collect()
+        let rules_of = |record: Self| record.steps.into_iter().filter_map(|step| step.as_rule().copied());
+        Self::of_others(directory, interface).flat_map(rules_of).collect()
     }
 
-    fn of_others(directory: &Path, interface: &InterfaceName) -> Vec<Self> {
-        let Ok(entries) = std::fs::read_dir(directory) else { return Vec::new() };
-        entries
-            .filter_map(|entry| {
-                let path = entry.ok()?.path();
-                let name = path.file_name()?.to_str()?.strip_suffix(".json")?.parse().ok()?;
-                let (record, _) = Self::look(directory, &name).ok()??;
-                (name != *interface).then_some(record)
-            })
-            .collect()
+    /// One at a time: each may be large. What is no record of another interface takes nothing from this one.
+    fn of_others(directory: &Path, interface: &InterfaceName) -> impl Iterator<Item = Self> {
+        let entries = std::fs::read_dir(directory).into_iter().flatten();
+        entries.filter_map(move |entry| {
+            let name = entry.ok()?.file_name().to_str()?.parse().ok().filter(|name| name != interface)?;
+            let looked = Self::look(directory, &name);
+            looked.inspect_err(|error| tracing::debug!("{error}")).ok()?.map(|(record, _)| record)
+        })
     }
 
     /// Adds the rules that a plan has to the steps: nobody else may choose their places from now on, although they are
@@ -176,7 +177,7 @@ impl Record {
 
 /// Where the record of an interface is.
 pub fn record_path(directory: &Path, interface: &InterfaceName) -> PathBuf {
-    directory.join(format!("{interface}.json"))
+    runtime_dir::instance(directory, interface).join("record.json")
 }
 
 /// The right to run an interface, and to write its record.
@@ -190,27 +191,33 @@ pub struct Owner {
 impl Owner {
     /// Takes the interface over; an error if a daemon runs it.
     pub fn claim(directory: &Path, interface: &InterfaceName) -> Result<Self, HostError> {
-        runtime_dir::make(directory).map_err(|error| refused("create", directory, error))?;
+        let instance = runtime_dir::instance(directory, interface);
         let path = lock_path(directory, interface);
         let start = Instant::now();
         loop {
-            let lock = open_lock(&path).map_err(|error| refused("open", &path, error))?;
-            match lock.try_lock() {
+            runtime_dir::make(&instance).map_err(|error| refused("create", &instance, error))?;
+            let opened = open_untrusted(&path, Access::Create, MAX_LOCK_BYTES);
+            match opened.map_err(|error| untrusted("open", error))?.map(|lock| (lock.try_lock(), lock)) {
                 // The one before may have removed the file meanwhile, which somebody else has made anew.
-                Ok(()) if platform::is_same_file(&lock, &path) => {
-                    let mut owner =
-                        Self { directory: directory.to_owned(), interface: interface.clone(), lock };
-                    owner.sign().map_err(|error| refused("write", &path, error))?;
-                    return Ok(owner);
+                Some((Ok(()), lock)) if platform::is_same_file(&lock, &path) => {
+                    if platform::other_owner(&lock).is_none() {
+                        let mut owner =
+                            Self { directory: directory.to_owned(), interface: interface.clone(), lock };
+                        owner.sign().map_err(|error| refused("write", &path, error))?;
+                        return Ok(owner);
+                    }
+                    // That user could sign for another process.
+                    std::fs::remove_file(&path).map_err(|error| refused("remove", &path, error))?;
                 }
-                Ok(()) => {}
-                Err(TryLockError::WouldBlock) => {
+                // The one before may have removed the directory, too.
+                Some((Ok(()), _)) | None => {}
+                Some((Err(TryLockError::WouldBlock), lock)) => {
                     // Who looks whether it is locked holds it for a moment, and signs nothing.
                     if let Some(process) = signature_of(&lock).filter(Process::is_alive) {
                         return Err(HostError::Running { interface: interface.to_string(), pid: process.id });
                     }
                 }
-                Err(TryLockError::Error(error)) => return Err(refused("lock", &path, error)),
+                Some((Err(TryLockError::Error(error)), _)) => return Err(refused("lock", &path, error)),
             }
             if start.elapsed() > PATIENCE {
                 return Err(refused("lock", &path, io::ErrorKind::TimedOut.into()));
@@ -220,25 +227,36 @@ impl Owner {
     }
 
     /// The process that runs an interface.
-    pub fn running(directory: &Path, interface: &InterfaceName) -> Option<Process> {
+    ///
+    /// # Errors
+    /// When the file that names it cannot be read, or may not be believed.
+    pub fn running(directory: &Path, interface: &InterfaceName) -> Result<Option<Process>, HostError> {
         let path = lock_path(directory, interface);
-        let lock = File::open(&path).ok()?;
+        let opened = open_untrusted(&path, Access::Read, MAX_LOCK_BYTES);
+        let Some(lock) = opened.map_err(|error| untrusted("open", error))? else { return Ok(None) };
         let is_held = matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock));
-        let process = is_held.then(|| signature_of(&lock)).flatten()?;
-        // Nobody has somebody else's process ended by writing its number down.
-        platform::other_owner(&lock).is_none_or(|owner| process.is_of(owner)).then_some(process)
+        let process = is_held.then(|| signature_of(&lock)).flatten();
+        // No user has another one's process ended by writing its number down.
+        let owner = platform::other_owner(&lock);
+        Ok(process.filter(|process| owner.is_none_or(|owner| process.is_of(owner))))
     }
 
-    /// Keeps others from choosing a mark and the places of rules until the answer is dropped.
+    /// Keeps others from choosing a mark and the places of rules until the answer is dropped. Every user who may look
+    /// into the directory can lock it: one that does not give it up delays a start, and does not prevent it.
     pub(super) fn choose_alone(&self) -> Result<File, HostError> {
         let path = &self.directory;
-        let lock = runtime_dir::open_lock(path).map_err(|error| refused("open the lock of", path, error))?;
+        let lock = runtime_dir::lock(path).map_err(|error| refused("open", path, error))?;
         let start = Instant::now();
         while let Err(error) = lock.try_lock() {
             match error {
                 TryLockError::WouldBlock if start.elapsed() < PATIENCE => std::thread::sleep(TICK),
                 TryLockError::WouldBlock => {
-                    return Err(refused("lock", path, io::ErrorKind::TimedOut.into()));
+                    tracing::warn!(
+                        "another process keeps {} locked (see `lsof {0}`): another interface that starts at this moment \
+                         may choose the same mark",
+                        path.display()
+                    );
+                    break;
                 }
                 TryLockError::Error(error) => return Err(refused("lock", path, error)),
             }
@@ -260,7 +278,12 @@ impl Owner {
     pub fn write(&self, record: &Record) -> Result<(), HostError> {
         let path = record_path(&self.directory, &self.interface);
         let text = serde_json::to_vec(record).map_err(|error| refused("write", &path, error.into()))?;
-        let temporary = self.directory.join(format!(".{}.json.new", self.interface));
+        if text.len() as u64 > MAX_RECORD_BYTES {
+            let error =
+                format!("it would have {} bytes, and {MAX_RECORD_BYTES} are read at most", text.len());
+            return Err(refused("write", &path, io::Error::other(error)));
+        }
+        let temporary = path.with_extension("json.new");
         let write = || {
             platform::write_private(&temporary, &text)?;
             std::fs::rename(&temporary, &path)
@@ -290,18 +313,12 @@ impl Drop for Owner {
     fn drop(&mut self) {
         // Still locked: whoever opened it before finds that it is no longer the file of this name.
         let _ = std::fs::remove_file(lock_path(&self.directory, &self.interface));
+        runtime_dir::leave(&runtime_dir::instance(&self.directory, &self.interface));
     }
 }
 
 fn lock_path(directory: &Path, interface: &InterfaceName) -> PathBuf {
-    directory.join(format!("{interface}.lock"))
-}
-
-fn open_lock(path: &Path) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false);
-    platform::for_owner_only(&mut options);
-    options.open(path)
+    runtime_dir::instance(directory, interface).join("lock")
 }
 
 fn signature_of(mut lock: &File) -> Option<Process> {
@@ -312,6 +329,14 @@ fn signature_of(mut lock: &File) -> Option<Process> {
     Some(Process { id: id.parse().ok()?, started: started.parse().ok()? })
 }
 
+/// What the system refuses may be a matter of rights; anything else has its own advice.
+fn untrusted(action: &'static str, error: UntrustedError) -> HostError {
+    match error {
+        UntrustedError::Io { path, error } => refused(action, &path, error),
+        error => HostError::Untrusted(error),
+    }
+}
+
 fn refused(action: &'static str, path: &Path, error: io::Error) -> HostError {
     const ADVICE: &str = "run weft as root, or name a directory that it may write to in WEFT_RUNTIME_DIR";
     HostError::State { action, file: path.to_owned(), error, advice: ADVICE }
@@ -319,100 +344,5 @@ fn refused(action: &'static str, path: &Path, error: io::Error) -> HostError {
 
 #[cfg(test)]
 #[cfg(unix)]
-mod tests {
-    use super::*;
-    use crate::config::Stage;
-
-    fn name() -> InterfaceName {
-        "wg0".parse().unwrap()
-    }
-
-    #[test]
-    fn an_interface_has_one_owner_at_a_time() {
-        let directory = tempfile::tempdir().unwrap();
-        assert_eq!(Owner::running(directory.path(), &name()), None);
-        let owner = Owner::claim(directory.path(), &name()).unwrap();
-        assert_eq!(Owner::running(directory.path(), &name()), Some(Process::this()));
-        let error = Owner::claim(directory.path(), &name()).unwrap_err();
-        assert!(matches!(error, HostError::Running { pid, .. } if pid == std::process::id()), "{error}");
-        drop(owner);
-        assert_eq!(Owner::running(directory.path(), &name()), None);
-        drop(Owner::claim(directory.path(), &name()).unwrap());
-        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "nothing is left");
-    }
-
-    #[test]
-    fn a_record_comes_back_as_it_was_written_and_only_its_owner_may_read_it() {
-        use std::os::unix::fs::PermissionsExt as _;
-        let directory = tempfile::tempdir().unwrap();
-        let owner = Owner::claim(directory.path(), &name()).unwrap();
-        assert_eq!(owner.left_behind().unwrap(), None);
-        let mut record = Record::new(&name());
-        record.mark = 51_820;
-        record.steps = vec![
-            Step::Address("10.0.0.1/24".parse().unwrap()),
-            Step::Route { prefix: "::/0".parse().unwrap(), table: 51_820 },
-        ];
-        owner.write(&record).unwrap();
-        assert_eq!(owner.left_behind().unwrap(), Some(record));
-        let path = record_path(directory.path(), &name());
-        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        assert_eq!(
-            Record::marks_of_others(directory.path(), &"wg1".parse().unwrap()),
-            BTreeSet::from([51_820])
-        );
-        assert_eq!(Record::marks_of_others(directory.path(), &name()), BTreeSet::new());
-        owner.forget().unwrap();
-        owner.forget().unwrap();
-        assert_eq!(owner.left_behind().unwrap(), None);
-
-        std::fs::write(&path, "{\"version\":99}").unwrap();
-        let error = owner.left_behind().unwrap_err().to_string();
-        assert!(error.contains("wg0.json") && error.contains("remove it"), "{error}");
-    }
-
-    #[test]
-    fn nothing_that_only_root_may_do_is_done_because_another_users_record_says_so() {
-        let hook = |stage| Hook { stage, command: "true".into(), file: "wg0.conf".into(), line: 1 };
-        let sysctl = |name: &str, before: &str| Step::Sysctl {
-            name: name.into(),
-            value: "1".into(),
-            before: before.into(),
-        };
-        let address = Step::Address("10.0.0.1/24".parse().unwrap());
-        let mut record = Record::new(&name());
-        record.down = vec![hook(Stage::PostDown)];
-        record.file = Some("/etc/cron.d/job".into());
-        record.steps = vec![
-            address.clone(),
-            sysctl("//.//.etc.passwd", "root::0:0:::"),
-            sysctl(SRC_VALID_MARK, "root::0:0:::"),
-            sysctl(SRC_VALID_MARK, "0"),
-            Step::Hook(hook(Stage::PostUp)),
-        ];
-        let believed = record.of_another_user();
-        assert_eq!((believed.down, believed.file), (vec![], None));
-        assert_eq!(believed.steps, [address, sysctl(SRC_VALID_MARK, "0")]);
-    }
-
-    #[test]
-    fn a_link_in_place_of_a_record_is_not_followed() {
-        let directory = tempfile::tempdir().unwrap();
-        let elsewhere = tempfile::tempdir().unwrap();
-        let owner = Owner::claim(elsewhere.path(), &name()).unwrap();
-        owner.write(&Record::new(&name())).unwrap();
-        let record = record_path(elsewhere.path(), &name());
-        std::os::unix::fs::symlink(record, record_path(directory.path(), &name())).unwrap();
-        assert!(matches!(Record::read(directory.path(), &name()), Err(HostError::State { .. })));
-    }
-
-    #[test]
-    fn a_link_in_place_of_a_lock_is_not_followed() {
-        let directory = tempfile::tempdir().unwrap();
-        let precious = directory.path().join("precious");
-        std::fs::write(&precious, "precious").unwrap();
-        std::os::unix::fs::symlink(&precious, lock_path(directory.path(), &name())).unwrap();
-        assert!(matches!(Owner::claim(directory.path(), &name()), Err(HostError::State { .. })));
-        assert_eq!(std::fs::read_to_string(&precious).unwrap(), "precious");
-    }
-}
+#[path = "record_tests.rs"]
+mod tests;

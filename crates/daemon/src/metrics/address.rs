@@ -31,14 +31,14 @@ pub enum Address {
 pub enum InvalidAddress {
     /// Neither of the two kinds.
     #[error(
-        "write an address and port like 127.0.0.1:9586 or [::1]:9586, or a path like unix:/run/weft/wg0.metrics"
+        "write an address and port like 127.0.0.1:9586 or [::1]:9586, or a path like unix:/run/weft/wg0/metrics.sock"
     )]
     Neither,
     /// Nobody would find a random port.
     #[error("write a port from 1 to 65535 behind the last colon; 9586 is usual")]
     Port,
     /// Relative to what?
-    #[error("write the whole path of the socket, as in unix:/run/weft/wg0.metrics")]
+    #[error("write the whole path of the socket, as in unix:/run/weft/wg0/metrics.sock")]
     Relative,
 }
 
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn an_address_prints_as_it_is_written() {
-        for text in ["127.0.0.1:9586", "[::1]:9586", "0.0.0.0:1", "unix:/run/weft/wg0.metrics"] {
+        for text in ["127.0.0.1:9586", "[::1]:9586", "0.0.0.0:1", "unix:/run/weft/wg0/metrics.sock"] {
             assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
         }
     }

@@ -47,7 +47,7 @@ pub enum ListenError {
     /// The path is longer than the name of a socket may be.
     #[error(
         "cannot serve metrics on unix:{path}: the path has {length} bytes, and a socket's may have at most {most}; \
-         choose a shorter one, as /run/weft/NAME.metrics"
+         choose a shorter one, as /run/weft/NAME/metrics.sock"
     )]
     TooLong {
         /// The path.

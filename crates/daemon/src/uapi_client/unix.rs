@@ -11,6 +11,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use zeroize::Zeroizing;
 
 use super::{append, is_whole};
+use crate::runtime_dir;
 
 pub(super) use crate::control::uapi::SOCKET_DIRECTORY as DIRECTORY;
 
@@ -77,6 +78,11 @@ fn left(deadline: Instant) -> io::Result<Duration> {
 }
 
 impl Connection {
+    /// The user that listens.
+    pub(super) fn server(&self) -> io::Result<Option<u32>> {
+        runtime_dir::server_of(&self.stream).map(Some)
+    }
+
     /// Sends the request, and gives the whole answer.
     pub(super) fn exchange(mut self, request: &[u8]) -> io::Result<Zeroizing<Vec<u8>>> {
         match self.send(request) {

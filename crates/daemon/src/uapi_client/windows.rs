@@ -65,6 +65,12 @@ pub(super) fn connect(interface: &str, deadline: Instant) -> io::Result<Connecti
 }
 
 impl Connection {
+    /// Only administrators listen below the prefix.
+    #[expect(clippy::unnecessary_wraps, reason = "the other platform's can fail")]
+    pub(super) fn server(&self) -> io::Result<Option<u32>> {
+        Ok(None)
+    }
+
     /// Sends the request, and gives the whole answer. A pipe opened this way knows no time limit, so another thread waits
     /// for it, and is left behind when it takes too long.
     pub(super) fn exchange(self, request: &[u8]) -> io::Result<Zeroizing<Vec<u8>>> {

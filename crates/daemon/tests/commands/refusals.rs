@@ -1,10 +1,13 @@
 //! What cannot be done, how it is said, and with which code it ends.
 
+use std::io::Read as _;
+use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
 use nix::unistd::geteuid;
-use weft::lab;
+use socket2::{Domain, SockAddr, Socket, Type};
+use weft::lab::{self, wait_until};
 
 use crate::fake_daemon::FakeDaemon;
 use crate::programs::{Ended, WEFT, command, weft, weft_reads};
@@ -59,6 +62,47 @@ fn a_daemon_that_refuses_is_quoted() {
         let ended = weft(&["show"]);
         assert_eq!((ended.code, ended.stdout.as_str()), (1, "interface: wg0\n"));
         assert!(ended.stderr.starts_with("error: odd: "), "{}", ended.stderr);
+    });
+}
+
+#[test]
+fn another_user_that_listens_is_told_nothing_unless_the_interface_is_that_users() {
+    const ANOTHER: u32 = 65_534;
+    let test = "another_user_that_listens_is_told_nothing_unless_the_interface_is_that_users";
+    sandbox::run(test, || {
+        let socket = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
+        socket.bind(&SockAddr::unix(format!("{SOCKETS}/fake.sock")).unwrap()).unwrap();
+        // Who listens is who the system says that it is: the file may be anybody's.
+        if !lab::run_as(ANOTHER, || socket.listen(8)).is_ok_and(|listens| listens.is_ok()) {
+            return lab::not_run(test, "needs root");
+        }
+        let heard = || {
+            let mut heard = Vec::new();
+            socket.set_nonblocking(true).unwrap();
+            while let Ok((mut client, _)) = socket.accept() {
+                client.set_nonblocking(false).unwrap();
+                let mut chunk = [0; 1024];
+                // To the end of a request, or of a connection without one.
+                while !heard.ends_with(b"\n\n")
+                    && let count @ 1.. = client.read(&mut chunk).unwrap()
+                {
+                    heard.extend_from_slice(&chunk[..count]);
+                }
+            }
+            String::from_utf8(heard).unwrap()
+        };
+        let told =
+            "fake: user 65534 listens at /var/run/wireguard/fake.sock, and not root: nothing was sent; ";
+        for arguments in [&["set", "fake", "fwmark", "7"][..], &["showconf", "fake"], &["save", "fake"]] {
+            refused(weft(arguments), 77, &[told, "ss -xlp"]);
+            assert_eq!(heard(), "");
+        }
+        // A service that runs as that user has the directory from root.
+        std::fs::create_dir_all("/run/weft/fake").unwrap();
+        chown("/run/weft/fake", Some(ANOTHER), None).unwrap();
+        let mut client = command(WEFT, &["set", "fake", "fwmark", "7"]).spawn().unwrap();
+        wait_until("the change", || heard().contains("fwmark=7\n").then_some(()));
+        client.wait().unwrap();
     });
 }
 

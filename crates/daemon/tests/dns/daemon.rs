@@ -10,8 +10,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use weft::dns::{Choice, Method, System};
+use weft::host::record_path;
 use weft::lab::{self, mounts, wait_until, wait_until_ok};
 use weft::routes::Netlink;
+use weft::runtime_dir::instance;
 use weft_tunnel::PrivateKey;
 
 use crate::name_server::{Records, set};
@@ -156,7 +158,7 @@ fn start_behind_the_kill_switch_of_a_crash(test: &str, then: impl FnOnce(&Path) 
         let directory = tempfile::tempdir().unwrap();
         let crashed = up(directory.path(), "# weft: KillSwitch = on");
         wait_for_endpoint(directory.path(), "192.0.2.1:51820");
-        let file = directory.path().join(format!("{NAME}.json"));
+        let file = record_path(directory.path(), &NAME.parse().unwrap());
         let is_there = || fs::read_to_string(&file).unwrap().contains("192.0.2.1:51820").then_some(());
         wait_until("the address is written down", is_there);
         crashed.crash();
@@ -256,9 +258,7 @@ fn a_reload_that_fails_leaves_the_name_servers_that_were_there() {
 
 /// As a start of the machine does.
 fn lose_the_record(directory: &Path) {
-    for file in [format!("{NAME}.json"), format!("{NAME}.lock")] {
-        fs::remove_file(directory.join(file)).unwrap();
-    }
+    fs::remove_dir_all(instance(directory, &NAME.parse().unwrap())).unwrap();
 }
 
 #[test]

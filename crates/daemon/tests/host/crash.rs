@@ -113,7 +113,7 @@ fn a_kill_switch_holds_after_a_crash_and_after_a_start_that_fails_until_down() {
     assert_eq!(ended.code, Some(1), "{ended:?}");
     assert!(ended.stderr.contains("the kill switch stays in force"), "{ended:?}");
     assert_eq!(tables(&network), with_switch);
-    assert_eq!(network.left(&network.client), ["weft0.json"]);
+    assert_eq!(network.left(&network.client), ["weft0/record.json"]);
     let ended = network.run(&network.client, &["down", "--keep-kill-switch", "weft0"]);
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert_eq!(tables(&network), with_switch);
@@ -151,7 +151,7 @@ fn a_kill_switch_holds_when_packets_stop_by_themselves_until_down() {
         assert!(said.contains("the kill switch stays in force; `weft down weft0`"), "{said}");
         assert_eq!(filter(&network), with_switch);
         assert!(!Picture::of(&network.client).has("\"suppress_prefixlen\""), "the rest is taken back");
-        assert_eq!(network.left(&network.client), ["weft0.json"]);
+        assert_eq!(network.left(&network.client), ["weft0/record.json"]);
     }
     let ended = network.run(&network.client, &["down", "weft0"]);
     assert_eq!(ended.code, Some(0), "{ended:?}");
@@ -185,7 +185,7 @@ fn a_start_that_fails_late_leaves_a_kill_switch_that_was_there_before_and_no_oth
     for _ in 0..2 {
         start_and_give_up();
         assert_eq!(filter(&network), with_switch);
-        assert!(network.left(&network.client).contains(&"weft0.json".to_owned()), "it is on record");
+        assert!(network.left(&network.client).contains(&"weft0/record.json".to_owned()), "it is on record");
     }
     let down = || {
         let ended = network.run(&network.client, &["down", "weft0"]);
@@ -264,7 +264,7 @@ fn what_a_start_that_fails_cannot_take_back_stays_on_record_for_down() {
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("`weft down weft0` tries it again"), "{said}");
     assert!(Picture::of(&network.client).has("src_valid_mark: 1"), "{said}");
-    assert_eq!(network.left(&network.client), ["weft0.json"]);
+    assert_eq!(network.left(&network.client), ["weft0/record.json"]);
     let told = network.run(&network.client, &["down", "weft0", "--dry-run"]);
     assert_eq!(told.stdout, "set sysctl net.ipv4.conf.all.src_valid_mark=0\nremove device weft0\n");
     let ended = network.run(&network.client, &["down", "weft0"]);
@@ -286,7 +286,7 @@ fn what_a_start_cannot_take_back_of_a_crash_stays_on_record_for_down() {
     let said = daemon.stop();
     assert!(said.contains("cannot set the sysctl"), "{said}");
     assert!(Picture::of(&network.client).has("src_valid_mark: 1"), "{said}");
-    assert_eq!(network.left(&network.client), ["weft0.json"]);
+    assert_eq!(network.left(&network.client), ["weft0/record.json"]);
     let ended = network.run(&network.client, &["down", "weft0"]);
     assert_eq!(ended.code, Some(0), "{ended:?}");
     before.assert_restored(&network.client);

@@ -26,3 +26,4 @@ mod hooks;
 mod reload;
 mod save;
 mod support;
+mod untrusted;

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -72,12 +72,7 @@ impl Network {
 
     /// Runs a command of weft in a namespace to its end.
     pub(crate) fn run(&self, namespace: &Namespace, arguments: &[&str]) -> Ended {
-        let output = self.weft(namespace, arguments).output().unwrap();
-        Ended {
-            code: output.status.code(),
-            stdout: String::from_utf8(output.stdout).unwrap(),
-            stderr: String::from_utf8(output.stderr).unwrap(),
-        }
+        self.weft(namespace, arguments).output().unwrap().into()
     }
 
     /// `weft up` of this file in a namespace, once it is up.
@@ -89,11 +84,20 @@ impl Network {
         daemon
     }
 
-    /// Names of files that are left in the directory of the records.
+    /// What is left in the directory of the records: files as `INTERFACE/FILE`, and empty directories.
     pub(crate) fn left(&self, namespace: &Namespace) -> Vec<String> {
-        let Ok(entries) = std::fs::read_dir(self.records(namespace)) else { return Vec::new() };
-        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        names.filter(|name| name != ".lock").collect()
+        let names = |directory: PathBuf| -> Vec<String> {
+            let entries = std::fs::read_dir(directory).into_iter().flatten();
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+        };
+        let records = self.records(namespace);
+        let left = names(records.clone()).into_iter().flat_map(|interface| {
+            let files = names(records.join(&interface));
+            let is_empty = files.is_empty();
+            let files: Vec<String> = files.iter().map(|file| format!("{interface}/{file}")).collect();
+            if is_empty { vec![interface] } else { files }
+        });
+        left.collect()
     }
 }
 
@@ -103,6 +107,16 @@ pub(crate) struct Ended {
     pub(crate) code: Option<i32>,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
+}
+
+impl From<Output> for Ended {
+    fn from(output: Output) -> Self {
+        Self {
+            code: output.status.code(),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
 }
 
 /// An end of the tunnel, for its own file and the other one's.

@@ -10,6 +10,7 @@ use std::process::Command;
 use tempfile::TempDir;
 use weft::lab::link::{self, LinkOptions};
 use weft::lab::{self, Namespace, PATIENCE, Process, wait_until};
+use weft::runtime_dir::control_socket;
 use weft_tunnel::{PrivateKey, PublicKey};
 
 pub(crate) const NAME: &str = "weft0";
@@ -148,7 +149,7 @@ impl End {
     #[track_caller]
     fn until_up(&self, command: Command) -> Process {
         let process = Process::start(&self.namespace, command).unwrap();
-        let socket = self.directory.path().join(format!("{NAME}.sock"));
+        let socket = control_socket(self.directory.path(), &NAME.parse().unwrap());
         wait_until("the interface is up", || {
             assert!(process.is_running(), "it ended:\n{}", process.log());
             (process.log().contains("interface is up") && socket.exists()).then_some(())

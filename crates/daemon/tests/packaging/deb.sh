@@ -14,6 +14,7 @@ an_installation_brings_everything_and_starts_nothing() {
     is "$(mode /usr/bin/weft)" "-rwxr-xr-x root:root"
     is "$(mode /etc/wireguard)" "drwx------ root:root"
     is "$(mode /run/wireguard)" "drwxrwx--T root:weft"
+    is "$(mode /run/weft)" "drwxr-x--- root:weft"
     local odd
     odd=$(dpkg-query --listfiles weft | while read -r path; do
         [ -d "$path" ] || stat -c '%n %U:%G %a' "$path"
@@ -79,8 +80,8 @@ a_removal_leaves_configurations_alone() {
 
 a_purge_leaves_keys_and_nothing_else() {
     # Of a daemon that crashed.
-    mkdir -p /run/weft
-    touch /run/weft/wg0.json /run/weft/wg0.lock
+    mkdir -p /run/weft/wg0
+    touch /run/weft/wg0/record.json /run/weft/wg0/lock
     rules load
     dpkg --purge weft
     ! has_nft || is "$(nft list tables)" ""

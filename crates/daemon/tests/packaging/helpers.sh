@@ -38,7 +38,7 @@ by_hand() {
     shift
     (umask 077; printf '[Interface]\nPrivateKey = %s\nAddress = 10.9.8.1/24\n' "$(weft genkey)" >/tmp/$name.conf)
     weft up -d /tmp/$name.conf >/tmp/$name.log 2>&1
-    read -r id _ </run/weft/$name.lock
+    read -r id _ </run/weft/$name/lock
     # Nobody else would end it where something fails.
     trap 'kill "$id"' EXIT
     rules load
@@ -46,7 +46,7 @@ by_hand() {
     cat /tmp/removal.log >&2
     rules are_there
     is "$(grep -c "^weft: still running: $name; /run/weft stays" /tmp/removal.log)" 1 "line about it"
-    there /run/weft/$name.sock /run/weft/$name.json
+    there /run/weft/$name/control.sock /run/weft/$name/record.json
     kill "$id"
     trap - EXIT
     wait_for is_over $name
@@ -54,7 +54,7 @@ by_hand() {
     rm /tmp/$name.conf /tmp/$name.log /tmp/removal.log
     rm -r /run/weft
 }
-is_over() { ! ip link show "$1" && [ ! -e "/run/weft/$1.lock" ]; }
+is_over() { ! ip link show "$1" && [ ! -e "/run/weft/$1/lock" ]; }
 # Where there is no nft(8) there are no rules.
 has_nft() { command -v nft >/dev/null; }
 rules() {

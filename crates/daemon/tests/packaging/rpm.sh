@@ -31,6 +31,7 @@ an_rpm_brings_everything_and_starts_nothing() {
     is "$(rpm --verify --nodeps weft)" "" "among what is not as the package has it"
     is "$(mode /etc/wireguard)" "drwx------ root:root"
     is "$(mode /run/wireguard)" "drwxrwx--T root:weft"
+    is "$(mode /run/weft)" "drwxr-x--- root:weft"
     is "$(getent passwd weft | cut -d : -f 6,7)" "/:/usr/sbin/nologin"
     is "$(enabled)" "" "enabled"
 }
@@ -56,8 +57,8 @@ an_rpm_erasure_leaves_keys_and_what_was_edited() {
     local files path
     files=$(rpm -ql weft)
     # Of a daemon that crashed.
-    mkdir -p /run/weft
-    touch /run/weft/wg0.json /run/weft/wg0.lock
+    mkdir -p /run/weft/wg0
+    touch /run/weft/wg0/record.json /run/weft/wg0/lock
     rules load
     rpm --erase weft >&2
     ! has_nft || is "$(nft list tables)" ""

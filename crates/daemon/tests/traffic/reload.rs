@@ -8,6 +8,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use weft::lab::traffic::{Amount, TcpReceiver, TcpSenders};
 use weft::lab::{Namespace, link, wait_until, wait_until_ok};
+use weft::runtime_dir::control_socket;
 
 use crate::support::{
     Conf, End, Ends, Family, NAME, PeerConf, WeftProcess, addresses_of, alone, answers, links_of, routes_of,
@@ -44,7 +45,7 @@ pub(crate) fn up(ends: &Ends, end: End, conf: &Conf) -> (WeftProcess, TempDir) {
     let namespace = ends.namespace(end);
     let process = WeftProcess::spawn(namespace, WeftProcess::command(namespace, &file)).unwrap();
     process.wait_until_up();
-    let socket = directory.path().join(format!("{NAME}.sock"));
+    let socket = control_socket(directory.path(), &NAME.parse().unwrap());
     wait_until("the control socket", || socket.exists().then_some(()));
     (process, directory)
 }

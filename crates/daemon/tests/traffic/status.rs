@@ -10,6 +10,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 use weft::lab::{Namespace, PATIENCE, wait_until};
+use weft::runtime_dir::control_socket;
 
 use crate::support::{Conf, End, Ends, Family, NAME, PORT, PeerConf, Pty, WeftProcess, answers, links_of};
 
@@ -34,7 +35,7 @@ impl Running {
     }
 
     fn socket(&self) -> PathBuf {
-        self.directory.path().join(format!("{NAME}.sock"))
+        control_socket(self.directory.path(), &NAME.parse().unwrap())
     }
 
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {

@@ -24,6 +24,26 @@ fn only_the_owner_may_connect_and_the_file_goes_at_the_end() {
     assert_eq!(mode(shared.parent().unwrap()) | 0o055, 0o755);
 }
 
+#[test]
+#[cfg(target_os = "linux")]
+fn the_file_of_a_socket_is_private_from_its_first_moment_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("wg0.sock");
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
+    protect(&socket);
+    socket.bind(&SockAddr::unix(&path).unwrap()).unwrap();
+    assert_eq!(mode(&path), 0o600);
+}
+
+#[test]
+fn directories_above_that_of_the_socket_are_for_others_to_pass_through() {
+    let directory = tempfile::tempdir().unwrap();
+    let _listener = listen(&directory.path().join("weft/wg0/metrics.sock"), 0o700).unwrap();
+    assert_eq!(mode(&directory.path().join("weft/wg0")), 0o700);
+    assert_eq!(mode(&directory.path().join("weft")) & 0o500, 0o500);
+    assert_ne!(mode(&directory.path().join("weft")), 0o700);
+}
+
 /// Ends a listener for sure: a child that another test has just forked may hold its descriptor for a moment.
 fn end(listener: UnixListener) {
     Socket::from(listener).shutdown(std::net::Shutdown::Both).unwrap();

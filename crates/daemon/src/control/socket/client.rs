@@ -12,15 +12,13 @@ use zeroize::Zeroizing;
 use super::line::{Answer, Done, Kind, LineBuffer, MAX_ANSWER, Request, encode, room_around, to_line};
 use super::{CaptureRequest, ClientError, Received, Reload, ReloadReport, VERSION};
 use crate::config::InterfaceName;
-use crate::runtime_dir::runtime_dir;
+use crate::runtime_dir::{self, control_socket, runtime_dir};
 use crate::status::StatusReport;
 
 /// How long an answer is waited for: a reload resolves names and talks to the kernel.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Read at once.
 const READ_BYTES: usize = 64 << 10;
-/// What the name of a socket ends with.
-const SUFFIX: &str = ".sock";
 
 /// The interfaces that have a socket in the runtime directory, answering or not, by name.
 pub fn running() -> io::Result<Vec<InterfaceName>> {
@@ -33,9 +31,15 @@ pub(super) fn running_in(directory: &Path) -> io::Result<Vec<InterfaceName>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
-    let mut names: Vec<InterfaceName> = entries
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.strip_suffix(SUFFIX)?.parse().ok())
-        .collect();
+    // Another user's directory cannot be looked into: whether an interface runs there shows when it is asked.
+    let may_run = |name: &InterfaceName| {
+        let socket = std::fs::symlink_metadata(control_socket(directory, name));
+        !socket.is_err_and(|error| {
+            matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+        })
+    };
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let mut names: Vec<InterfaceName> = names.filter(may_run).collect();
     names.sort_by(|a, b| a.as_str().cmp(b.as_str()));
     Ok(names)
 }
@@ -53,13 +57,14 @@ pub struct Client {
 impl Client {
     /// The socket of an interface, in the runtime directory.
     pub fn path_of(name: &InterfaceName) -> PathBuf {
-        runtime_dir().join(format!("{name}{SUFFIX}"))
+        control_socket(&runtime_dir(), name)
     }
 
     /// Connects to the socket of an interface in the runtime directory.
     ///
     /// # Errors
-    /// Those of [`ClientError`]: [`ClientError::NotRunning`] where nobody answers.
+    /// Those of [`ClientError`]: [`ClientError::NotRunning`] where nobody answers, [`ClientError::Stranger`] where another
+    /// user does than one that may run the interface.
     pub fn connect(name: &InterfaceName) -> Result<Self, ClientError> {
         Self::connect_to(name, Self::path_of(name))
     }
@@ -69,7 +74,7 @@ impl Client {
     /// # Errors
     /// Those of [`Self::connect`].
     pub fn connect_in(directory: &Path, name: &InterfaceName) -> Result<Self, ClientError> {
-        Self::connect_to(name, directory.join(format!("{name}{SUFFIX}")))
+        Self::connect_to(name, control_socket(directory, name))
     }
 
     pub(super) fn connect_to(name: &InterfaceName, path: PathBuf) -> Result<Self, ClientError> {
@@ -81,7 +86,10 @@ impl Client {
             Ok(UnixStream::from(socket))
         });
         match connected {
-            Ok(stream) => Ok(Self { name: name.clone(), path, stream, is_used: false }),
+            Ok(stream) => {
+                check_server(name, &path, &stream)?;
+                Ok(Self { name: name.clone(), path, stream, is_used: false })
+            }
             Err(source) => Err(match source.kind() {
                 io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
                     ClientError::NotRunning { name: name.to_string(), path }
@@ -227,6 +235,17 @@ impl Client {
             _ => ClientError::Io { name: self.name.to_string(), path: self.path.clone(), source },
         }
     }
+}
+
+/// Nothing is sent to a user that may not run the interface: a configuration has its private key in it.
+fn check_server(name: &InterfaceName, path: &Path, stream: &UnixStream) -> Result<(), ClientError> {
+    let failed = |source| ClientError::Io { name: name.to_string(), path: path.to_owned(), source };
+    let user = runtime_dir::server_of(stream).map_err(failed)?;
+    let expected = runtime_dir::users(path.parent().unwrap_or(Path::new(".")))?;
+    if expected.trusts(user) {
+        return Ok(());
+    }
+    Err(ClientError::Stranger { name: name.to_string(), path: path.to_owned(), user, expected })
 }
 
 /// The packets of a capture, as blocks of a pcapng file. Dropping it ends the capture.

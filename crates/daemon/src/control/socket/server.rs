@@ -48,11 +48,11 @@ impl Server {
     /// Those of [`ListenError`].
     pub fn start(path: &Path, manage: Arc<dyn Manage>) -> Result<Self, ListenError> {
         let failed = |action| move |source| ListenError::Io { action, path: path.to_owned(), source };
-        if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
-            let failed =
-                |source| ListenError::Io { action: "make the directory", path: directory.to_owned(), source };
-            runtime_dir::make(directory).map_err(failed)?;
-        }
+        let directory = path.parent().unwrap_or(Path::new(".")).to_owned();
+        let unmade =
+            |source| ListenError::Io { action: "make the directory", path: directory.clone(), source };
+        runtime_dir::make(&directory).map_err(unmade)?;
+        runtime_dir::adopt(&directory)?;
         let (listener, file) = listener::listen(path, 0o700)?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -80,6 +80,7 @@ impl Server {
                 });
                 // Before the connections end: then nothing is left.
                 drop(file);
+                runtime_dir::leave(&directory);
                 // A request may wait for the control thread, which waits for this thread.
                 runtime.shutdown_background();
             })

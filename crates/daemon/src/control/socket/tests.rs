@@ -12,6 +12,7 @@ use tempfile::TempDir;
 use super::client::running_in;
 use super::*;
 use crate::config::InterfaceName;
+use crate::runtime_dir::control_socket;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -64,12 +65,13 @@ struct Socket {
 impl Socket {
     fn of(manage: Arc<Pretended>) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let server = Server::start(&directory.path().join("wg0.sock"), manage).unwrap();
-        Self { directory, name: "wg0".parse().unwrap(), server: Some(server) }
+        let name: InterfaceName = "wg0".parse().unwrap();
+        let server = Server::start(&control_socket(directory.path(), &name), manage).unwrap();
+        Self { directory, name, server: Some(server) }
     }
 
     fn path(&self) -> PathBuf {
-        self.directory.path().join("wg0.sock")
+        control_socket(self.directory.path(), &self.name)
     }
 
     fn client(&self) -> Client {
@@ -262,7 +264,8 @@ fn the_server_ends_while_a_request_waits_for_the_thread_that_ends_it() {
 fn an_interface_that_does_not_run_is_told_from_one_that_may_not_be_asked() {
     let directory = tempfile::tempdir().unwrap();
     let name: InterfaceName = "wg0".parse().unwrap();
-    let path = directory.path().join("wg0.sock");
+    let path = control_socket(directory.path(), &name);
+    std::fs::create_dir(path.parent().unwrap()).unwrap();
     let none = Client::connect_to(&name, path.clone()).unwrap_err();
     assert!(matches!(none, ClientError::NotRunning { .. }), "{none}");
     let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
@@ -275,10 +278,72 @@ fn an_interface_that_does_not_run_is_told_from_one_that_may_not_be_asked() {
 #[test]
 fn the_sockets_in_the_directory_are_the_interfaces_that_run() {
     let directory = tempfile::tempdir().unwrap();
-    for file in ["wg1.sock", "wg0.sock", "wg0.json", ".sock", "not a name.sock"] {
+    for name in ["wg1", "wg0", "stopped", "not a name"] {
+        std::fs::create_dir(directory.path().join(name)).unwrap();
+    }
+    for file in
+        ["wg1/control.sock", "wg0/control.sock", "stopped/record.json", "not a name/control.sock", "wg2"]
+    {
         std::fs::write(directory.path().join(file), "").unwrap();
     }
     let names: Vec<String> = running_in(directory.path()).unwrap().iter().map(ToString::to_string).collect();
     assert_eq!(names, ["wg0", "wg1"]);
     assert!(running_in(&directory.path().join("missing")).unwrap().is_empty());
+}
+
+/// Takes what clients say until the listener is shut down.
+#[cfg(target_os = "linux")]
+fn hear(listener: &socket2::Socket) -> Vec<u8> {
+    let mut heard = Vec::new();
+    while let Ok((mut client, _)) = listener.accept() {
+        let _ = client.read_to_end(&mut heard);
+    }
+    heard
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn another_user_that_listens_gets_nothing_unless_the_interface_is_that_users() {
+    use std::os::unix::fs::chown;
+
+    const ANOTHER: u32 = 65_534;
+    let test = "another_user_that_listens_gets_nothing_unless_the_interface_is_that_users";
+    let directory = tempfile::tempdir().unwrap();
+    let name: InterfaceName = "wg0".parse().unwrap();
+    let path = control_socket(directory.path(), &name);
+    crate::runtime_dir::make(path.parent().unwrap()).unwrap();
+    let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&socket2::SockAddr::unix(&path).unwrap()).unwrap();
+    // Who listens is who the system says that it is: the file may be anybody's.
+    if !crate::lab::run_as(ANOTHER, || socket.listen(8)).is_ok_and(|listens| listens.is_ok()) {
+        return crate::lab::not_run(test, "needs root");
+    }
+    let reload = || Reload {
+        text: Zeroizing::new("PrivateKey = secret".to_owned()),
+        file: "/etc/wireguard/wg0.conf".into(),
+        dry_run: false,
+    };
+    std::thread::scope(|scope| {
+        let heard = scope.spawn(|| hear(&socket));
+        let refused = Client::connect_to(&name, path.clone()).and_then(|mut client| client.reload(&reload()));
+        let error = refused.unwrap_err();
+        assert!(matches!(error, ClientError::Stranger { user: ANOTHER, .. }), "{error}");
+        let told = error.to_string();
+        let begin = format!("user 65534 listens on {}, and not root: nothing was sent; ", path.display());
+        assert!(told.starts_with(&begin) && told.contains("ss -xlp"), "{told}");
+        assert_eq!(error.exit_code(), exit::Code::Permission);
+        socket.shutdown(std::net::Shutdown::Both).unwrap();
+        assert_eq!(heard.join().unwrap(), b"");
+    });
+    // A service that runs as that user has the directory from root.
+    chown(path.parent().unwrap(), Some(ANOTHER), None).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&socket2::SockAddr::unix(&path).unwrap()).unwrap();
+    crate::lab::run_as(ANOTHER, || socket.listen(8)).unwrap().unwrap();
+    Client::connect_to(&name, path.clone()).unwrap();
+    // Had that user made the directory itself, it would mean nothing.
+    chown(directory.path(), Some(ANOTHER), None).unwrap();
+    let error = Client::connect_to(&name, path).unwrap_err();
+    assert!(matches!(error, ClientError::Untrusted(_)), "{error}");
 }

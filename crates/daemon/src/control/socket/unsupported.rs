@@ -59,7 +59,7 @@ pub struct Client {
 impl Client {
     /// Where the socket would be.
     pub fn path_of(name: &InterfaceName) -> PathBuf {
-        crate::runtime_dir::runtime_dir().join(format!("{name}.sock"))
+        crate::runtime_dir::control_socket(&crate::runtime_dir::runtime_dir(), name)
     }
 
     /// Fails with [`ClientError::Unsupported`].

@@ -9,6 +9,10 @@ use serde::{Deserialize, Serialize};
 use super::super::super::{DnsError, Places, Settings};
 use super::owner::Owner;
 use super::thing::Thing;
+use crate::runtime_dir::read_untrusted;
+
+/// A thousand interfaces with a kilobyte each of name servers and domains.
+const MAX_BYTES: u64 = 1 << 20;
 
 /// The settings of one interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,12 +48,10 @@ impl Layers {
     /// What was saved; `None`: nothing.
     pub(super) fn load(places: &Places) -> Result<Option<Self>, DnsError> {
         let path = Self::path(places);
-        let text = match fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(super::failure("read", &path, error)),
-        };
-        serde_json::from_str(&text).map(Some).map_err(|error| DnsError::State {
+        let read =
+            read_untrusted(&path, MAX_BYTES).map_err(|error| super::failure("read", &path, error.into()))?;
+        let Some((text, _)) = read else { return Ok(None) };
+        serde_json::from_slice(&text).map(Some).map_err(|error| DnsError::State {
             path,
             reason: error.to_string(),
             resolv_conf: places.resolv_conf.clone(),

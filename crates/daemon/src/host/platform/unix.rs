@@ -5,11 +5,6 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
-/// Only the owner may use a file that is made thereby, and a link is not followed: the directory may be another user's.
-pub(in crate::host) fn for_owner_only(options: &mut OpenOptions) {
-    options.mode(0o600).custom_flags(libc::O_NOFOLLOW);
-}
-
 /// The user that an open file belongs to, if that is not the one that this process acts for. Its name says nothing: in
 /// another user's directory it may be that of another file by now.
 pub(in crate::host) fn other_owner(file: &File) -> Option<u32> {
@@ -19,7 +14,7 @@ pub(in crate::host) fn other_owner(file: &File) -> Option<u32> {
 
 /// Whether the path still leads to this open file.
 pub(in crate::host) fn is_same_file(file: &File, path: &Path) -> bool {
-    let (Ok(open), Ok(named)) = (file.metadata(), std::fs::metadata(path)) else { return false };
+    let (Ok(open), Ok(named)) = (file.metadata(), std::fs::symlink_metadata(path)) else { return false };
     (open.dev(), open.ino()) == (named.dev(), named.ino())
 }
 

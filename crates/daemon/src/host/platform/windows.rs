@@ -1,13 +1,10 @@
 //! Files where there are no permission bits.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::Path;
 
 /// The directory decides.
-pub(in crate::host) fn for_owner_only(_: &mut OpenOptions) {}
-
-/// The directory decides that as well.
 pub(in crate::host) fn other_owner(_: &File) -> Option<u32> {
     None
 }

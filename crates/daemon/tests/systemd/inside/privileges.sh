@@ -94,13 +94,15 @@ CONF
     mv /etc/resolv.conf /tmp/s/resolv.conf
     echo "nameserver 192.0.2.53" >/etc/resolv.conf
     before=$(cat /etc/resolv.conf)
-    # What an instance without root could have left for root to do stays its own.
-    install -o weft -g weft -m 600 /dev/null /run/weft/planted.json
+    # What the instance left when it ran without root stays that user's, and the directory becomes root's.
+    install -d -o weft -g weft -m 700 /run/weft/root
+    install -o weft -g weft -m 600 /dev/null /run/weft/root/planted
     systemctl start weft@root
     grep -q 10.13.0.53 /etc/resolv.conf
     test -e /etc/wireguard/made-by-root
-    is "$(stat -c %U /run/weft/planted.json)" weft "the owner of what another user made"
-    rm /run/weft/planted.json
+    is "$(stat -c %U /run/weft/root/planted)" weft "the owner of what another user made"
+    rm /run/weft/root/planted
+    root_tells_a_stranger_nothing
     shared_with_root
     # What root has done is taken back after a crash, on its own word.
     local process
@@ -120,18 +122,39 @@ CONF
     # The other way round: root is the first to need the directory.
     systemctl stop weft@wg0
     is "$(show Result weft@wg0)" success
-    is "$(ls -A /run/weft)" .lock "in /run/weft"
+    is "$(find /run/weft ! -type d)" "" "in /run/weft"
     rm -r /run/weft
     systemctl start weft@root
-    is "$(stat -c '%U:%G %a' /run/weft)" "weft:weft 755" "although weft@root has another umask"
+    is "$(stat -c '%U:%G %a' /run/weft)" "root:root 755" "although weft@root has another umask"
     systemctl start weft@wg0
     shared_with_root
     systemctl stop weft@root
-    is "$(ls -A /run/weft | grep root || true)" "" "in /run/weft"
+    refuse test -e /run/weft/root
     wait_for 20 through
 }
 
-# weft@root runs beside weft@wg0, in one directory: each keeps what is its own, and is managed as if it was alone.
+# The user of the services cannot take the place of a daemon that is root: what root hands to it would have its key.
+root_tells_a_stranger_nothing() {
+    local as_weft="setpriv --reuid=weft --regid=weft --clear-groups"
+    refuse $as_weft mkdir /run/weft/stranger
+    refuse $as_weft mv /run/weft/root/control.sock /run/weft/root/control
+    # Where wg(8) looks for sockets that user may add one.
+    $as_weft perl -MIO::Socket::UNIX -e '
+        my $listener = IO::Socket::UNIX->new(Local => "/run/wireguard/stranger.sock", Listen => 8) or exit 1;
+        while (my $client = $listener->accept) { while (sysread($client, my $heard, 4096)) { syswrite(STDOUT, $heard) } }
+    ' >/tmp/s/heard &
+    local stranger=$!
+    wait_for 10 grep -q /run/wireguard/stranger.sock /proc/net/unix
+    local status=0
+    weft set stranger private-key /tmp/s/third.key 2>/tmp/s/told || status=$?
+    kill $stranger
+    rm -f /run/wireguard/stranger.sock
+    is "$status" 77
+    grep -q "user $(id -u weft) listens at /var/run/wireguard/stranger.sock, and not root" /tmp/s/told
+    is "$(cat /tmp/s/heard)" "" "heard"
+}
+
+# weft@root runs beside weft@wg0: each keeps what is its own, and is managed as if it was alone.
 shared_with_root() {
     local instance
     each_has_its_own
@@ -144,11 +167,12 @@ shared_with_root() {
 }
 each_has_its_own() {
     local file
-    is "$(stat -c '%U:%G %a' /run/weft)" "weft:weft 755"
-    is "$(stat -c %U /run/weft/.lock)" weft
-    for file in json lock sock; do
-        is "$(stat -c %U "/run/weft/root.$file")" root "the owner of root.$file"
-        is "$(stat -c %U "/run/weft/wg0.$file")" weft "the owner of wg0.$file"
+    is "$(stat -c %U /run/weft)" root
+    is "$(stat -c '%U:%G %a' /run/weft/root)" "root:root 700"
+    is "$(stat -c '%U:%G %a' /run/weft/wg0)" "weft:weft 700"
+    for file in record.json lock control.sock; do
+        is "$(stat -c %U "/run/weft/root/$file")" root "the owner of root/$file"
+        is "$(stat -c %U "/run/weft/wg0/$file")" weft "the owner of wg0/$file"
     done
 }
 has_come_back() { [ "$(pid "$1")" != "$2" ] && [ "$(show ActiveState "$1")" = active ]; }

@@ -53,7 +53,7 @@ a_clean_stop_leaves_nothing_behind() {
     is "$(show Result weft@wg0)" success
     refuse ip link show wg0
     is "$(ls -A /run/wireguard | grep -v far0 || true)" "" "in /run/wireguard"
-    is "$(ls -A /run/weft | grep -v '^.lock$' || true)" "" "in /run/weft"
+    is "$(find /run/weft ! -type d)" "" "in /run/weft"
     is "$(ip rule | wc -l)" 3 "rules"
     is "$(nft list tables)" ""
     ip route | absent 10.9.0 "a route"

@@ -1,0 +1,10 @@
+//! SO_PEERCRED (unix(7)): of a server, the user that it was when it began to listen.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+
+use nix::sys::socket::{getsockopt, sockopt};
+
+pub(super) fn user(stream: &UnixStream) -> io::Result<u32> {
+    Ok(getsockopt(stream, sockopt::PeerCredentials)?.uid())
+}

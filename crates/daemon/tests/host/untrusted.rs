@@ -1,0 +1,78 @@
+//! Files in the runtime directory that another user put there.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+use weft::lab::wait_until;
+
+use crate::support::{End, Ended, NAME, Network};
+
+/// The directory of an interface that does not run.
+fn instance(network: &Network, name: &str) -> PathBuf {
+    let instance = network.records(&network.client).join(name);
+    std::fs::create_dir_all(&instance).unwrap();
+    instance
+}
+
+/// Runs a command that may never end: it is killed then.
+fn run(network: &Network, arguments: &[&str]) -> Ended {
+    let mut command = network.weft(&network.client, arguments);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        wait_until("the command to end", || child.try_wait().unwrap());
+    }));
+    if let Err(panic) = ended {
+        child.kill().unwrap();
+        std::panic::resume_unwind(panic);
+    }
+    child.wait_with_output().unwrap().into()
+}
+
+#[test]
+fn a_fifo_or_a_giant_in_place_of_a_file_holds_no_command_up_and_is_named() {
+    let test = "a_fifo_or_a_giant_in_place_of_a_file_holds_no_command_up_and_is_named";
+    let Some(network) = Network::new(test) else { return };
+    mkfifo(&instance(&network, "fifo").join("lock"), Mode::S_IRWXU).unwrap();
+    mkfifo(&instance(&network, "fifo2").join("record.json"), Mode::S_IRWXU).unwrap();
+    File::create(instance(&network, "giant").join("record.json")).unwrap().set_len(6 << 30).unwrap();
+    for (name, file, told) in [
+        ("fifo", "lock", "is a FIFO, and not a regular file"),
+        ("fifo2", "record.json", "is a FIFO, and not a regular file"),
+        ("giant", "record.json", "has 6442450944 bytes, and weft writes 33554432 at most"),
+    ] {
+        let file = network.records(&network.client).join(name).join(file);
+        let ended = run(&network, &["down", name]);
+        assert_eq!(ended.code, Some(1), "{ended:?}");
+        assert!(ended.stderr.contains(&format!("{} {told}", file.display())), "{ended:?}");
+        assert!(ended.stderr.contains("remove it"), "{ended:?}");
+    }
+    // Nor another interface, which looks at all records.
+    let file = network.file("weft0.conf", &End::new(1).interface("# weft: KillSwitch = off"));
+    let ended = run(&network, &["up", "-d", file.to_str().unwrap()]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let ended = run(&network, &["down", NAME]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+}
+
+#[test]
+fn a_record_under_the_name_of_another_interface_takes_nothing_back() {
+    let test = "a_record_under_the_name_of_another_interface_takes_nothing_back";
+    let Some(network) = Network::new(test) else { return };
+    let file = network.file("weft0.conf", &End::new(1).interface("PostDown = touch /nowhere/to/be/found"));
+    let daemon = network.up(&network.client, &file);
+    let record = network.records(&network.client).join(NAME).join("record.json");
+    let renamed = instance(&network, "other").join("record.json");
+    std::fs::copy(&record, &renamed).unwrap();
+    let ended = run(&network, &["down", "other"]);
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(
+        ended.stderr.contains(&format!("cannot read {}: it is the record of weft0", renamed.display())),
+        "{ended:?}"
+    );
+    assert!(!ended.stderr.contains("PostDown"), "{ended:?}");
+    assert!(daemon.is_running(), "{}", daemon.log());
+    daemon.stop();
+}
