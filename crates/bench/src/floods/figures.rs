@@ -62,8 +62,9 @@ impl Figures {
     ) -> Self {
         let [rest_pings, own_pings] = spans.map(|(from, until)| {
             let within = pings.iter().filter(|ping| ping.sent >= from && ping.sent < until);
-            let mut millis: Vec<f64> =
-                within.map(|ping| ping.took.unwrap_or(LOST).as_secs_f64() * 1000.0).collect();
+            let mut millis: Vec<f64> = within
+                .map(|ping| ping.took.map_or(LOST, |took| took.min(LOST)).as_secs_f64() * 1000.0)
+                .collect();
             millis.sort_by(f64::total_cmp);
             millis
         });
