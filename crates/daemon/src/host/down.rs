@@ -36,8 +36,8 @@ pub enum Keep {
 }
 
 /// Takes an interface down: a daemon that runs it, with a configuration or as `weft NAME`, is told to end, and does the
-/// rest; what a daemon left behind is taken back here, with PreDown and PostDown. With [`Keep::KillSwitch`] only the latter: that is for what runs when the
-/// main process of a service is gone, and one that is there is somebody else's.
+/// rest; what a daemon left behind is taken back here, with PreDown and PostDown. With [`Keep::KillSwitch`] only the
+/// latter: that is for what runs when the main process of a service is gone, and one that is there is another user's.
 ///
 /// # Errors
 /// When there is nothing to take down, the daemon may not be told or does not end, or a part cannot be taken back,

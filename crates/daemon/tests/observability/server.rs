@@ -342,7 +342,7 @@ fn ten_thousand_peers_are_told_of_in_bounded_memory() {
         let status = a.get("/status.json?peers=off");
         status.json()["uptime_ms"].as_u64().unwrap()
     };
-    let slow: Vec<TcpStream> = (0..40)
+    let slow: Vec<TcpStream> = (0..30)
         .map(|number| {
             let before = uptime();
             let mut stream = a.namespace.run(|| TcpStream::connect(ADDRESS).unwrap());

@@ -133,6 +133,8 @@ async fn read_line(
     buffer: &mut LineBuffer,
     place: &Place,
 ) -> Option<Zeroizing<Vec<u8>>> {
+    // Also where the next line is there already: a client that never stops asking keeps no other out.
+    place.expect_request();
     match buffer.next(MAX_REQUEST) {
         Ok(None) => {}
         Ok(line) => return line,
@@ -141,9 +143,6 @@ async fn read_line(
     let mut bytes = Zeroizing::new(vec![0; READ_BYTES]);
     let mut is_idle = buffer.is_empty();
     let mut deadline = Instant::now() + if is_idle { IDLE } else { PATIENCE };
-    if is_idle {
-        place.expect_request();
-    }
     loop {
         let count = timeout_at(deadline, read(stream, &mut bytes)).await.ok()??;
         if std::mem::take(&mut is_idle) {

@@ -78,6 +78,8 @@ impl Client {
             large: None,
         };
         loop {
+            // Also where the next request is there already: a client that never stops asking keeps no other out.
+            self.place.expect_request();
             let request = self.next_request(stream, &mut reading).await;
             self.place.begin_serving();
             let outcome = match request {
@@ -125,7 +127,6 @@ impl Client {
         let read = if reading.parser.is_idle() && reading.lines.is_empty() {
             // Without a deadline: a silent client keeps its place until another one needs it.
             reading.deadline = None;
-            self.place.expect_request();
             let read = stream.read(reading.lines.spare_mut()).await?;
             // Once a request: bytes alone keep no place for longer.
             self.place.expect_progress();

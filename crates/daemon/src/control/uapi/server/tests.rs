@@ -341,6 +341,31 @@ fn a_client_that_has_begun_a_request_gives_way_as_well() {
     assert!(served.fake.changes().is_empty());
 }
 
+#[test]
+fn clients_that_never_stop_asking_keep_no_other_out() {
+    const REQUESTS: usize = 5000;
+    let served = Served::with(Limits { clients: 3, ..Limits::default() });
+    let mut busy: Vec<Connection> = (0..3).map(|_| served.connect()).collect();
+    for connection in &mut busy {
+        connection.send(&GET.repeat(REQUESTS));
+        connection.0.get_ref().shutdown(std::net::Shutdown::Write).unwrap();
+        assert_eq!(connection.answer(), GOT);
+    }
+    let answers: usize = std::thread::scope(|scope| {
+        let count = |connection: &mut Connection| {
+            let mut text = Vec::new();
+            // The other end hangs up on one of them in the middle.
+            let _ = connection.0.read_to_end(&mut text);
+            String::from_utf8(text).unwrap().matches("errno=0").count()
+        };
+        let counts: Vec<_> =
+            busy.iter_mut().map(|connection| scope.spawn(move || count(connection))).collect();
+        assert_eq!(served.connect().ask(GET), GOT);
+        counts.into_iter().map(|count| count.join().unwrap()).sum()
+    });
+    assert!(answers < 3 * (REQUESTS - 1), "no client gave way");
+}
+
 fn many_peers(count: u32) -> String {
     let peers = (0..count).map(|number| {
         let mut peer = PeerChange::new(peer_number(number));
