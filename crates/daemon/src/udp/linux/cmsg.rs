@@ -124,11 +124,11 @@ impl Ancillary {
         }
         // SAFETY: the caller's promise.
         let mut rest: &[u8] = unsafe {
-            slice::from_raw_parts(header.msg_control.cast_const().cast(), header.msg_controllen as usize)
+            slice::from_raw_parts(header.msg_control.cast_const().cast(), header.msg_controllen as _)
         };
         // SAFETY: all bytes are a valid cmsghdr.
         while let Some(message) = unsafe { read::<libc::cmsghdr>(rest) } {
-            let Some(value) = rest.get(HEADER..message.cmsg_len as usize) else { break };
+            let Some(value) = rest.get(HEADER..message.cmsg_len as _) else { break };
             // SAFETY: all bytes are valid integers, and valid structs of integers.
             unsafe {
                 match (message.cmsg_level, message.cmsg_type) {
