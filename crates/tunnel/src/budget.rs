@@ -16,8 +16,8 @@ const RESERVE: u64 = 1_000_000_000 / SHARE;
 /// may begin, and at most so many.
 const MIN_BURST: u64 = 200;
 const MAX_BURST: u64 = 2000;
-/// Initiations of ours that a quiet time saves up.
-const MAX_INITIATIONS: u64 = 500;
+/// Initiations of ours that a quiet time saves up: after a restart every peer with a session is sent one.
+const MAX_INITIATIONS: u64 = 2000;
 /// Messages whose mac1 may be checked at once.
 const MAX_CHECKS: u64 = 20_000;
 /// So long after the last message that was refused there is no load any more, as in WireGuard for Linux.

