@@ -71,7 +71,7 @@ fn expected(datagram: &[u8], is_strict: bool, receivers: Option<&HashSet<u32>>) 
     match exact {
         0 if is_known => Place::Lane,
         0 => Place::Drain,
-        exact if datagram.len() % exact == 0 && is_known => Place::Handshakes,
+        exact if datagram.len().is_multiple_of(exact) && is_known => Place::Handshakes,
         exact if datagram.len() > exact && datagram.len() % exact >= 32 && !is_strict => Place::Lane,
         _ => Place::Drain,
     }
