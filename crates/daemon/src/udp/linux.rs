@@ -184,8 +184,11 @@ impl Udp for UdpSockets {
     }
 
     fn let_pass(&mut self, receivers: Option<&[u32]>) -> bool {
-        let families = [&mut self.v4, &mut self.v6].into_iter().flatten();
-        families.fold(false, |is_filtering, family| family.let_pass(receivers) || is_filtering)
+        let mut is_filtering = false;
+        for family in [&mut self.v4, &mut self.v6].into_iter().flatten() {
+            is_filtering |= family.let_pass(receivers);
+        }
+        is_filtering
     }
 
     fn rebind(&mut self, port: Option<u16>, fwmark: Option<u32>) -> Result<u16, BindError> {

@@ -14,9 +14,10 @@ use super::program::{Key, Rules, program};
 pub(super) const HANDSHAKES: usize = LANES;
 pub(super) const DRAIN: usize = LANES + 1;
 pub(super) const SOCKETS: usize = LANES + 2;
-/// Receiver indices that the program tells from others. Of the 4,096 instructions that it may have they take about 1,500, and
-/// what the kernel makes of these has to fit net.core.optmem_max, which was 20 KiB before Linux 6.8.
-pub(super) const MOST_RECEIVERS: usize = 1024;
+/// Receiver indices that the program tells from others. They take about 800 of the 4,096 instructions that it may have; the
+/// kernel needs one to three milliseconds to take it, and its own form of it has to fit net.core.optmem_max, which was 20 KiB
+/// before Linux 6.8.
+pub(super) const MOST_RECEIVERS: usize = 512;
 /// Bytes that others sent while a source sent nothing, after which its lane may become another one's.
 const AT_REST: u64 = 64 << 20;
 /// Of asm-generic/socket.h.
