@@ -291,12 +291,12 @@ fn the_sockets_in_the_directory_are_the_interfaces_that_run() {
     assert!(running_in(&directory.path().join("missing")).unwrap().is_empty());
 }
 
-/// Takes what clients say until the listener is shut down.
+/// What clients say first, until the listener is shut down; they get no answer.
 #[cfg(target_os = "linux")]
 fn hear(listener: &socket2::Socket) -> Vec<u8> {
     let mut heard = Vec::new();
-    while let Ok((mut client, _)) = listener.accept() {
-        let _ = client.read_to_end(&mut heard);
+    while let Ok((client, _)) = listener.accept() {
+        let _ = std::io::BufRead::read_until(&mut std::io::BufReader::new(client), b'\n', &mut heard);
     }
     heard
 }
@@ -326,14 +326,14 @@ fn another_user_that_listens_gets_nothing_unless_the_interface_is_that_users() {
     std::thread::scope(|scope| {
         let heard = scope.spawn(|| hear(&socket));
         let refused = Client::connect_to(&name, path.clone()).and_then(|mut client| client.reload(&reload()));
+        socket.shutdown(std::net::Shutdown::Both).unwrap();
+        assert_eq!(heard.join().unwrap(), b"");
         let error = refused.unwrap_err();
         assert!(matches!(error, ClientError::Stranger { user: ANOTHER, .. }), "{error}");
         let told = error.to_string();
         let begin = format!("user 65534 listens on {}, and not root: nothing was sent; ", path.display());
         assert!(told.starts_with(&begin) && told.contains("ss -xlp"), "{told}");
         assert_eq!(error.exit_code(), exit::Code::Permission);
-        socket.shutdown(std::net::Shutdown::Both).unwrap();
-        assert_eq!(heard.join().unwrap(), b"");
     });
     // A service that runs as that user has the directory from root.
     chown(path.parent().unwrap(), Some(ANOTHER), None).unwrap();
