@@ -1,7 +1,7 @@
 //! `weft top`: a running interface, live in a terminal.
 //!
-//! One thread asks the daemon, one reads keys, and this one draws: neither a daemon that hangs nor a terminal that is gone
-//! keeps the view from its end.
+//! One thread asks the daemon, one reads keys, and this one draws: neither a daemon that hangs nor a terminal
+//! that is gone keeps the view from its end.
 
 use std::io::{self, IsTerminal as _};
 use std::sync::Arc;
@@ -78,7 +78,8 @@ pub fn run(args: &TopArgs) -> Result<(), Error> {
         let keys = read_keys().map_err(TopError::Start)?;
         let shown = show(&mut terminal, &mut app, &watcher, &keys, &ended);
         if terminal.show_cursor().is_err() {
-            // Dropping it would try again, report that to standard error, and panic where that is gone as well.
+            // Dropping it would try again, report that to standard error, and panic where that is gone as
+            // well.
             std::mem::forget(terminal);
         }
         shown
@@ -156,8 +157,8 @@ fn is_terminal_gone() -> bool {
     is_hung_up(io::stdin()) || is_hung_up(io::stdout())
 }
 
-/// Starts the thread that reads keys and changes of the terminal's size. It goes with the process: crossterm does not
-/// return from a terminal that is gone.
+/// Starts the thread that reads keys and changes of the terminal's size. It goes with the process: crossterm
+/// does not return from a terminal that is gone.
 fn read_keys() -> io::Result<mpsc::Receiver<io::Result<Event>>> {
     let (report, keys) = mpsc::channel();
     let read = move || {

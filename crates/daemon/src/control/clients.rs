@@ -1,4 +1,5 @@
-//! Serves the clients of a listening socket, a bounded number at once, in one way for UAPI, the control socket and HTTP.
+//! Serves the clients of a listening socket, a bounded number at once, in one way for UAPI, the control
+//! socket and HTTP.
 //!
 //! A client never waits for clients that are slow or silent: one of these is hung up on ([`Places`]).
 
@@ -21,7 +22,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves each client that `next` accepts, at most `count` at once. Never returns: drop it to end.
 ///
-/// `serve` tells the [`Place`] what the client is waited for. A client that is asked for its place is hung up on.
+/// `serve` tells the [`Place`] what the client is waited for. A client that is asked for its place is hung up
+/// on.
 pub async fn serve_each<S, F>(
     count: usize,
     mut next: impl AsyncFnMut() -> io::Result<(S, Source)>,

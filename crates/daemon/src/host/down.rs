@@ -35,9 +35,10 @@ pub enum Keep {
     KillSwitch,
 }
 
-/// Takes an interface down: a daemon that runs it, with a configuration or as `weft NAME`, is told to end, and does the
-/// rest; what a daemon left behind is taken back here, with PreDown and PostDown. With [`Keep::KillSwitch`] only the
-/// latter: that is for what runs when the main process of a service is gone, and one that is there is another user's.
+/// Takes an interface down: a daemon that runs it, with a configuration or as `weft NAME`, is told to end,
+/// and does the rest; what a daemon left behind is taken back here, with PreDown and PostDown. With
+/// [`Keep::KillSwitch`] only the latter: that is for what runs when the main process of a service is gone,
+/// and one that is there is another user's.
 ///
 /// # Errors
 /// When there is nothing to take down, the daemon may not be told or does not end, or a part cannot be taken back,
@@ -70,7 +71,8 @@ pub fn down(directory: &Path, interface: &InterfaceName, keep: Keep) -> Result<D
     }
 }
 
-/// Ends what `weft NAME` runs: it has a control socket, but no record and no lock. Says whether there was anything.
+/// Ends what `weft NAME` runs: it has a control socket, but no record and no lock. Says whether there was
+/// anything.
 fn end_over_socket(directory: &Path, interface: &InterfaceName) -> Result<bool, HostError> {
     match Client::connect_in(directory, interface).and_then(|client| client.stop(PATIENCE)) {
         Ok(()) => Ok(true),

@@ -1,5 +1,5 @@
-//! A connection that ends once its client takes nothing, so that the answer is not kept in memory for it, and that tells
-//! its place what the client is waited for.
+//! A connection that ends once its client takes nothing, so that the answer is not kept in memory for it, and
+//! that tells its place what the client is waited for.
 
 use std::io;
 use std::pin::Pin;

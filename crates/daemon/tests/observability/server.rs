@@ -124,8 +124,8 @@ fn requests_that_could_do_harm_are_refused() {
 /// Less than the 20 s after which a silent client loses its place in any case.
 const SOON: Duration = Duration::from_secs(10);
 
-/// A client from this address that does not end what it begins: it says nothing, sends a part of a request, or asks for
-/// something and then for nothing more.
+/// A client from this address that does not end what it begins: it says nothing, sends a part of a request,
+/// or asks for something and then for nothing more.
 fn slow_client(from: Ipv4Addr, number: usize) -> std::io::Result<TcpStream> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
     socket.bind(&SocketAddr::new(from.into(), 0).into())?;

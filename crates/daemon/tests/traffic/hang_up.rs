@@ -1,4 +1,5 @@
-//! Commands that run until they are ended, in a terminal that goes away while SIGHUP is ignored, as under nohup(1).
+//! Commands that run until they are ended, in a terminal that goes away while SIGHUP is ignored, as under
+//! nohup(1).
 
 use std::process::Command;
 

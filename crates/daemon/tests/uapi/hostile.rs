@@ -43,7 +43,8 @@ fn wg_is_served_whatever_others_send() {
     assert!(daemon.is_running());
 }
 
-/// A client that does not end what it begins: it says nothing, sends `part` of a request, or asks `whole` and is silent then.
+/// A client that does not end what it begins: it says nothing, sends `part` of a request, or asks `whole` and
+/// is silent then.
 fn slow_client(path: &Path, number: usize, part: &[u8], whole: &[u8]) -> UnixStream {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
     // Bounds the connection too, where nobody is accepted any more.

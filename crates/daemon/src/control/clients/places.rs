@@ -10,14 +10,14 @@ use tokio::time::{Instant, timeout_at};
 
 use super::Source;
 
-/// How long a client that sends a request or takes an answer keeps its place without progress. What a client sends or
-/// takes at once is through in milliseconds.
+/// How long a client that sends a request or takes an answer keeps its place without progress. What a client
+/// sends or takes at once is through in milliseconds.
 const GRACE: Duration = Duration::from_millis(250);
 
 /// As many places as there may be clients.
 ///
-/// When all are taken and another client comes, one gives way: of the source that has most places, the client that the
-/// server has waited for longest. A client whose request is being served keeps its place.
+/// When all are taken and another client comes, one gives way: of the source that has most places, the client
+/// that the server has waited for longest. A client whose request is being served keeps its place.
 #[derive(Debug)]
 pub struct Places {
     count: usize,
@@ -46,7 +46,8 @@ struct Client {
 enum Turn {
     /// The server serves its request.
     Server,
-    /// The client sends or takes something. It is waited for since then, and may be asked for its place after `grace`.
+    /// The client sends or takes something. It is waited for since then, and may be asked for its place after
+    /// `grace`.
     Client { since: Instant, grace: Duration },
     /// It gives way.
     Asked,
@@ -66,8 +67,8 @@ impl Places {
         Arc::new(Self { count, taken: Mutex::default(), changed: Notify::new() })
     }
 
-    /// A place for a client that has sent nothing yet. If there is none, another client is asked for its place, now or as
-    /// soon as one may be asked. To be called by one task only.
+    /// A place for a client that has sent nothing yet. If there is none, another client is asked for its
+    /// place, now or as soon as one may be asked. To be called by one task only.
     pub async fn take(self: &Arc<Self>, source: Source) -> Place {
         loop {
             let earliest = match self.try_take(source) {

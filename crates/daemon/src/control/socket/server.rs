@@ -25,7 +25,8 @@ use crate::runtime_dir;
 const CLIENTS: usize = 8;
 /// How long a client may take for a request that it began, and for taking its answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a client may be silent between requests, where no other one needs its place: longer than `weft top` is.
+/// How long a client may be silent between requests, where no other one needs its place. `weft top` is silent
+/// for less.
 const IDLE: Duration = Duration::from_secs(120);
 /// Read at once.
 const READ_BYTES: usize = 16 << 10;

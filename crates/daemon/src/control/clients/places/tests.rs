@@ -17,8 +17,8 @@ async fn taken(sources: &[i32]) -> (Arc<Places>, Vec<Option<Place>>) {
     (places, held)
 }
 
-/// Which client is asked for its place when another one comes, which has it then and stands last. `None`: none within a
-/// second.
+/// Which client is asked for its place when another one comes, which has it then and stands last. `None`:
+/// none within a second.
 async fn asked(places: &Arc<Places>, held: &mut Vec<Option<Place>>) -> Option<usize> {
     let mut next = std::pin::pin!(places.take(process(100 + i32::try_from(held.len()).unwrap())));
     for _ in 0..1000 {

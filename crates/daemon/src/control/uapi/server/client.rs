@@ -78,7 +78,8 @@ impl Client {
             large: None,
         };
         loop {
-            // Also where the next request is there already: a client that never stops asking keeps no other out.
+            // Also where the next request is there already: a client that never stops asking keeps no other
+            // out.
             self.place.expect_request();
             let request = self.next_request(stream, &mut reading).await;
             self.place.begin_serving();
