@@ -28,7 +28,7 @@ if [ "$1" -eq 0 ]; then
     for directory in /usr/share/weft/* /usr/share/weft /usr/share/doc/weft /usr/share/licenses/weft /etc/weft; do
         if [ -d "$directory" ]; then rmdir --ignore-fail-on-non-empty "$directory" || :; fi
     done
-    # Those of completions belong to filesystem on Fedora, and elsewhere to nothing where the shell is not installed.
+    # Directories of completions: filesystem owns them on Fedora; elsewhere no package may, without the shell.
     for directory in bash-completion/completions bash-completion fish/vendor_completions.d fish zsh/site-functions zsh; do
         directory=/usr/share/$directory
         if [ -d "$directory" ] && LC_ALL=C rpm --query --file "$directory" 2>/dev/null | grep -q 'is not owned'; then

@@ -45,7 +45,7 @@ join_group() {
 # container_of NAME OUT: $container is the command that boots the copy, with the directory OUT as its /out. Options of
 # systemd-nspawn may follow it.
 container_of() {
-    # Open to all, as udev has it. Here it need not be, where nothing but root has opened it yet.
+    # Open to all, as udev makes it. A machine without udev may keep it for root.
     local tun=$root/../tun
     mknod --mode=666 "$tun" c 10 200 || tun=/dev/net/tun
     # Without the unified hierarchy and the right to load its programs, DevicePolicy= would silently allow everything.

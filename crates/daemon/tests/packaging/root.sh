@@ -22,16 +22,16 @@ fresh() {
 mkdir "$root/tmp/results"
 cp -r "$out/packages" "$scripts"/*.sh "$root/tmp/"
 
-# scenarios SCRIPT NOTHING-LEFT [DIRECTORY…]: runs them where these directories are not, and adds a scenario that looks at
-# what exists afterwards and did not before.
+# scenarios SCRIPT NOTHING-LEFT [DIRECTORY…]: runs them without these directories, and adds a scenario that
+# looks for what exists afterwards and did not before.
 scenarios() {
     local script=$1 name=$2 how=ok left
     shift 2
     fresh
     (cd "$root" && rm -rf "$@")
     chroot "$root" /bin/bash "/tmp/$script" || true
-    # dpkg, rpm and the user database keep records. Where rpm is at home, two directories belong to its packages
-    # filesystem and polkit.
+    # dpkg, rpm and the user database keep records. On systems of rpm the packages filesystem and polkit own
+    # the last directories.
     left=$(cd "$memory/upper" && {
         find . -mindepth 1 | while read -r path; do
             [ -e "/$path" ] || [ -L "/$path" ] || echo "${path#.}"

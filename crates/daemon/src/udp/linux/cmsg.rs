@@ -115,8 +115,8 @@ impl Ancillary {
     /// Reads the control messages of a header.
     ///
     /// # Safety
-    /// `msg_control` is null or points to `msg_controllen` bytes that are initialised and may be read, as after a call
-    /// that received with it.
+    /// `msg_control` is null or points to `msg_controllen` bytes that are initialised and may be read, as after a
+    /// call that received with it.
     pub(super) unsafe fn parse(header: &libc::msghdr) -> Self {
         let mut found = Self::default();
         if header.msg_control.is_null() {
