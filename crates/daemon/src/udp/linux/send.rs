@@ -154,7 +154,7 @@ fn send_batch(fd: BorrowedFd<'_>, transmit: &Transmit<'_>, stats: &mut UdpStats)
     let mut control = control_of(transmit);
     control.push_segment_size(segment_size);
     let mut bytes = iovec(transmit.contents);
-    let header = header(&address, &mut bytes, &mut control);
+    let header = header(&address, &mut bytes, &control);
     // SAFETY: everything that `header` points to lives until after the call, which only reads it.
     retry(|| unsafe { libc::sendmsg(fd.as_raw_fd(), &header, 0) })?;
     stats.count_sent(1, transmit.segments(), transmit.contents.len());
@@ -166,7 +166,7 @@ fn send_one(fd: BorrowedFd<'_>, transmit: &Transmit<'_>, stats: &mut UdpStats) -
     let address = SockAddr::from(transmit.destination);
     let mut control = control_of(transmit);
     let mut bytes = iovec(transmit.contents);
-    let header = header(&address, &mut bytes, &mut control);
+    let header = header(&address, &mut bytes, &control);
     // SAFETY: everything that `header` points to lives until after the call, which only reads it.
     retry(|| unsafe { libc::sendmsg(fd.as_raw_fd(), &header, 0) })?;
     stats.count_sent(1, 1, transmit.contents.len());
@@ -186,7 +186,7 @@ fn send_singles(fd: BorrowedFd<'_>, transmit: &Transmit<'_>, stats: &mut UdpStat
         transmit.contents.chunks(transmit.segment_size).zip(&mut datagrams).zip(&mut headers)
     {
         *bytes = iovec(datagram);
-        message.msg_hdr = header(&address, bytes, &mut control);
+        message.msg_hdr = header(&address, bytes, &control);
         count += 1;
     }
     // SAFETY: the first `count` headers were filled in, and all that they point to lives until after the call,
@@ -212,7 +212,7 @@ fn iovec(bytes: &[u8]) -> libc::iovec {
     libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }
 }
 
-fn header(address: &SockAddr, bytes: &mut libc::iovec, control: &mut Control) -> libc::msghdr {
+fn header(address: &SockAddr, bytes: &mut libc::iovec, control: &Control) -> libc::msghdr {
     // SAFETY: a msghdr of zeros is a valid one; some targets have private padding fields in it.
     let mut header: libc::msghdr = unsafe { mem::zeroed() };
     header.msg_name = address.as_ptr().cast_mut().cast();
