@@ -44,8 +44,23 @@ struct Socket {
     refuses: bool,
     inbox: VecDeque<(SocketAddr, Vec<u8>)>,
     handshakes: VecDeque<(SocketAddr, Vec<u8>)>,
+    /// The receiver indices that pass, while there is a list.
+    passing: Option<Vec<u32>>,
     reader: Option<Waker>,
     writer: Option<Waker>,
+}
+
+impl Socket {
+    /// What a kernel does that was told which messages pass.
+    fn lets_pass(&self, datagram: &[u8]) -> bool {
+        let at = match datagram[0] {
+            1 => return true,
+            2 => 8,
+            _ => 4,
+        };
+        let index = u32::from_le_bytes(*datagram[at..].first_chunk().unwrap());
+        self.passing.as_ref().is_none_or(|passing| passing.contains(&index))
+    }
 }
 
 type SharedNetwork = Rc<RefCell<Network>>;
@@ -67,6 +82,9 @@ impl Udp for FakeUdp {
         let apart = network.apart;
         let peer = network.sockets.get_mut(&transmit.destination).unwrap();
         for datagram in transmit.contents.chunks(transmit.segment_size) {
+            if !peer.lets_pass(datagram) {
+                continue;
+            }
             let is_apart = match apart {
                 Apart::None => false,
                 Apart::Handshakes => !Tunnel::is_data(datagram),
@@ -116,6 +134,12 @@ impl Udp for FakeUdp {
         buffers.free_buffers().next().unwrap()[..bytes.len()].copy_from_slice(&bytes);
         buffers.push(meta, false);
         Poll::Ready(Ok(1))
+    }
+
+    fn let_pass(&mut self, receivers: Option<&[u32]>) -> bool {
+        let mut network = self.network.borrow_mut();
+        network.sockets.get_mut(&self.address).unwrap().passing = receivers.map(<[u32]>::to_vec);
+        receivers.is_some()
     }
 
     fn stats(&self) -> UdpStats {
@@ -362,6 +386,34 @@ fn handshakes_go_on_while_the_tun_takes_nothing_and_data_waits_for_it() {
         numbers.sort_unstable();
         assert_eq!(numbers, (0..501).collect::<Vec<_>>());
         assert_eq!(nodes[1].snapshot().await.drops.total(), 0);
+    });
+}
+
+#[test]
+fn while_the_kernel_drops_unknown_receiver_indices_sessions_go_on_and_begin_both_ways() {
+    with_nodes(4, SMALL, async |nodes| {
+        shake_hands(&nodes, 0, 1).await;
+        let network = Rc::clone(&nodes[1].network);
+        let is_filtering = || network.borrow().sockets[&nodes[1].address].passing.is_some();
+        assert!(!is_filtering());
+        for index in 0..2000_u32 {
+            let mut junk = vec![0; 64];
+            junk[0] = 4;
+            junk[4..8].copy_from_slice(&index.to_le_bytes());
+            let mut network = network.borrow_mut();
+            let socket = network.sockets.get_mut(&nodes[1].address).unwrap();
+            socket.inbox.push_back((nodes[3].address, junk));
+            socket.reader.take().into_iter().for_each(Waker::wake);
+        }
+        until(|| is_filtering().then_some(())).await;
+        for (from, to) in [(0, 1), (2, 1), (1, 3), (1, 0), (1, 2), (3, 1)] {
+            nodes[usize::from(from)].kernel.inject(&packet(from, to, 7), Offload::None).unwrap();
+            let arrived = nodes[usize::from(to)].kernel.recv();
+            // At once: a message that was dropped would be sent again after 5 s.
+            let arrived = tokio::time::timeout(Duration::from_secs(4), arrived).await;
+            assert_eq!(number(&arrived.expect("nothing arrives").unwrap()), 7, "from {from} to {to}");
+            assert!(is_filtering());
+        }
     });
 }
 
