@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use weft::status::StatusReport;
 
-use super::attack::Attack;
+use super::attack::{Attack, Kind};
 use super::attacker::Prepared;
 use super::figures::{Figures, Moment};
 use super::load::PacedStream;
@@ -32,17 +32,22 @@ pub(super) struct Plan<'a> {
 pub(super) fn measure(plan: &Plan<'_>, interrupt: &Interrupt) -> Result<Figures> {
     let mut site = Site::start(plan.attack, plan.implementation, plan.client, interrupt)?;
     let span = Duration::from_secs(plan.secs.into());
+    let warm_up = match plan.attack.kind {
+        // Each source begins without a cookie.
+        Kind::Proven => WARM_UP + Duration::from_secs(plan.attack.count.into()) / plan.attack.per_second,
+        _ => WARM_UP,
+    };
     let stream = PacedStream::start(&site.client, &site.inside)?;
     let pinger = Pinger::start(&site.client)?;
     // Longer than anything that waits for it.
-    let prepared = Prepared::new(plan.attack, &site, WARM_UP + span + LIMIT + WARM_UP, interrupt)?;
+    let prepared = Prepared::new(plan.attack, &site, warm_up + span + LIMIT + WARM_UP, interrupt)?;
     interrupt.sleep(WARM_UP)?;
     let (rest, rest_from) = (stream.window(), Instant::now());
     interrupt.sleep(REST)?;
     let (rest, rest_until) = (rest.close(), Instant::now());
 
     let attacking = prepared.start(&site)?;
-    interrupt.sleep(WARM_UP)?;
+    interrupt.sleep(warm_up)?;
     let moment = |site: &Site| -> Result<Moment> {
         let status: Option<StatusReport> = site.gateway.status();
         let cpu = Usage::of(site.gateway.id())?.cpu;

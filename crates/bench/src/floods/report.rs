@@ -18,7 +18,7 @@ const AS_MUCH: f64 = 0.99;
 const PING_P99_MS: f64 = 5.0;
 const HANDSHAKES_PERCENT: f64 = 10.0;
 const TURN_P999_MS: f64 = 3.0;
-/// Aimed and not aimed, at least: the smaller by the larger.
+/// Beside what is aimed, at least: of what TCP has beside what is not.
 const ALIKE: f64 = 0.8;
 /// A stranger gets in with the first initiation and two more.
 const TRIES: u64 = 3;
@@ -137,14 +137,10 @@ impl Report {
                 wants.push(format!("{text} {}", if holds { "✓" } else { "✗" }));
             };
             if part.attack.kind.is_aimed() {
-                if let Some((beside, alike)) = self.not_aimed(part.attack, place).and_then(|beside| {
-                    let (one, other) = (median(figures, |f| f.mbit), median(beside, |f| f.mbit));
-                    Some((other, one.min(other) / one.max(other))).filter(|(_, alike)| alike.is_finite())
-                }) {
-                    want(
-                        format!("within 20 % of data that is not aimed ({beside:.1} Mbit/s)"),
-                        alike >= ALIKE,
-                    );
+                if let Some(beside) = self.not_aimed(part.attack, place).filter(|beside| !beside.is_empty()) {
+                    let (aimed, other) = (median(figures, |f| f.mbit), median(beside, |f| f.mbit));
+                    let text = format!("≥ {ALIKE} of that beside data that is not aimed ({other:.1} Mbit/s)");
+                    want(text, aimed >= ALIKE * other);
                 }
             } else {
                 want(format!("TCP ≥ {KEPT}"), median(figures, |f| f.ratio) >= KEPT);
