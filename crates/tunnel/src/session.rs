@@ -13,6 +13,7 @@ use boringtun::noise::handshake::parse_handshake_anon;
 use boringtun::noise::rate_limiter::RateLimiter;
 use boringtun::noise::{Packet, Tunn, TunnResult};
 
+use crate::MOCK_CLOCK;
 use crate::cookie::CookieGenerator;
 use crate::drop_reason::DropReason;
 use crate::key::{PresharedKey, PrivateKey, PublicKey};
@@ -116,8 +117,8 @@ struct InFlight {
 
 /// The sessions with one peer, and the handshake in progress.
 ///
-/// boringtun's state (25 KB and an X25519) is made when it is first needed, and dropped when no session is left; that of a
-/// peer that has sent an initiation stays, since boringtun alone knows the time of the last one, and so what is a replay.
+/// boringtun's state (25 KB and an X25519) is made when it is first needed, and dropped when the peer was not there. That of
+/// a peer that was there stays: boringtun alone knows the times of the last initiations, its own and the peer's.
 pub(crate) struct Session {
     /// In the high 24 bits of boringtun's indices, to tell the sessions of a peer apart.
     number: u32,
@@ -133,8 +134,8 @@ pub(crate) struct Session {
     // though it would still take the answer.
     initiation: Option<u32>,
     cookie: CookieGenerator,
-    // Whether boringtun has accepted an initiation of the peer, and so knows older ones by their time.
-    knows_replays: bool,
+    // Whether a handshake came through.
+    was_there: bool,
 }
 
 impl Session {
@@ -148,7 +149,7 @@ impl Session {
             in_flight: [None; 2],
             initiation: None,
             cookie: CookieGenerator::default(),
-            knows_replays: false,
+            was_there: false,
         }
     }
 
@@ -187,9 +188,11 @@ impl Session {
         })
     }
 
-    /// Drops boringtun's state unless it is of use: a session is left, or it knows replays.
+    /// Drops boringtun's state of a peer that was not there.
     pub(crate) fn drop_unless_used(&mut self, indices: &mut PeerIndex) {
-        if !self.knows_replays && self.slots.iter().all(Option::is_none) {
+        // The clock of the simulation leaves the wall clock alone, which boringtun asks once, when its state is made:
+        // another one would begin at the same time again.
+        if !self.was_there && !MOCK_CLOCK {
             self.clear(indices);
         }
     }
@@ -204,7 +207,7 @@ impl Session {
         }
         self.tunn = None;
         self.initiation = None;
-        self.knows_replays = false;
+        self.was_there = false;
     }
 
     fn slot(index: u32) -> usize {
@@ -370,7 +373,7 @@ impl Session {
             _ => return Err(DropReason::UnexpectedHandshake),
         };
         let index = index_at(out, 4).ok_or(DropReason::UnexpectedHandshake)?;
-        self.knows_replays = true;
+        self.was_there = true;
         self.shift_in_flight(context.indices);
         let wire = context.indices.draw(context.peer, index);
         self.set_slot(Keys { index, wire, established: now, initiator: false }, context.indices);
@@ -412,6 +415,7 @@ impl Session {
                 return Err(reason);
             }
         };
+        self.was_there = true;
         self.set_slot(Keys { index, wire, established: now, initiator: true }, context.indices);
         self.use_session(index);
         self.initiation = self.initiation.filter(|last| *last != index);

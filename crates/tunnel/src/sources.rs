@@ -11,14 +11,14 @@ const ROWS: usize = 2;
 /// For how long messages are counted, at least; at most twice as long. A peer retries after 5 s (Rekey-Timeout).
 const GENERATION: Duration = Duration::from_secs(8);
 /// Messages that a source may have worked on in that time: somewhat less than the 20 a second of WireGuard for Linux.
-pub(crate) const PER_SOURCE: u16 = 128;
-/// Sources of 64 bits in an IPv6 /48 that may ask as much as each of them may.
-const PER_SITE: u16 = 8;
+pub(crate) const PER_SOURCE: u8 = 128;
+/// Sources of 64 bits in an IPv6 /48 that may ask as much as each of them may: one message in so many counts for it.
+const PER_SITE: u64 = 8;
 
 /// The counters of one time, with a key that nothing outside knows and that the next one does not have: sources that share
 /// counters by chance do so once.
 struct Generation {
-    counters: Vec<u16>,
+    counters: Vec<u8>,
     hasher: RandomState,
 }
 
@@ -37,17 +37,18 @@ impl Generation {
         [hash as usize % COLUMNS, COLUMNS + (hash >> 32) as usize % COLUMNS]
     }
 
-    fn count(&self, key: (u8, u64)) -> u16 {
-        self.places(key).map(|place| self.counters[place]).into_iter().min().unwrap_or_default()
+    fn count(&self, places: [usize; ROWS]) -> u8 {
+        places.map(|place| self.counters[place]).into_iter().min().unwrap_or_default()
     }
 
     /// Counts one more, in the counters that have least: the others know too much already.
-    fn add(&mut self, key: (u8, u64)) {
-        let (least, places) = (self.count(key), self.places(key));
+    fn add(&mut self, places: [usize; ROWS]) -> u8 {
+        let count = self.count(places).saturating_add(1);
         for place in places {
             let counter = &mut self.counters[place];
-            *counter = (*counter).max(least.saturating_add(1));
+            *counter = (*counter).max(count);
         }
+        count
     }
 }
 
@@ -56,12 +57,14 @@ impl Generation {
 pub(crate) struct Sources {
     /// The newer one first; when the newer one began.
     generations: Option<(Instant, [Generation; 2])>,
+    /// Messages so far.
+    messages: u64,
 }
 
 impl Sources {
     /// Counts a message, and gives how many its source has sent, this one included. IPv6 sources count by /64, the smallest
     /// network that one host is given, and a /48 as a few of those.
-    pub(crate) fn count(&mut self, source: IpAddr, now: Instant) -> u16 {
+    pub(crate) fn count(&mut self, source: IpAddr, now: Instant) -> u8 {
         let (since, generations) =
             self.generations.get_or_insert_with(|| (now, [Generation::new(), Generation::new()]));
         if now.duration_since(*since) >= GENERATION {
@@ -72,15 +75,19 @@ impl Sources {
             }
             *since = now;
         }
-        let mut ask = |key| {
-            generations[0].add(key);
-            generations[0].count(key).saturating_add(generations[1].count(key))
+        self.messages += 1;
+        let counts_for_site = self.messages.is_multiple_of(PER_SITE);
+        let [newer, older] = generations;
+        let mut ask = |key, counts: bool| {
+            let places = newer.places(key);
+            let lately = if counts { newer.add(places) } else { newer.count(places) };
+            lately.saturating_add(older.count(older.places(key)))
         };
         match source {
-            IpAddr::V4(address) => ask((4, address.to_bits().into())),
+            IpAddr::V4(address) => ask((4, address.to_bits().into()), true),
             IpAddr::V6(address) => {
                 let network = (address.to_bits() >> 64) as u64;
-                ask((64, network)).max(ask((48, network >> 16)) / PER_SITE)
+                ask((64, network), true).max(ask((48, network >> 16), counts_for_site))
             }
         }
     }
@@ -117,10 +124,10 @@ mod tests {
             IpAddr::from(Ipv6Addr::new(0x2001, 0xdb8, site, subnet, 0, 0, 0, host))
         };
         for number in 1..=100 {
-            assert_eq!(sources.count(host(1, 1, number), now), number);
+            assert_eq!(u16::from(sources.count(host(1, 1, number), now)), number);
         }
         let last = (1..=2000).map(|subnet| sources.count(host(2, subnet, 1), now)).last().unwrap();
-        assert_eq!(last, 2000 / PER_SITE, "one message from each of 2,000 networks of a site");
+        assert_eq!(last, 250, "one message from each of 2,000 networks of a site");
         assert_eq!(sources.count(host(3, 1, 1), now), 1);
     }
 

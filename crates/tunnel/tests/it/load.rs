@@ -462,7 +462,7 @@ fn a_peer_that_scans_absent_peers_delays_no_other_and_loses_its_own_packets_firs
     });
     let sent = initiations_to(&world, |to| to.ip() != world.nodes[A].address.ip());
     assert!(sent.len() > 1000, "{}", sent.len());
-    assert!(spent <= ms(500 + 430), "a tenth of 5 s, and what was saved: {spent:?}");
+    assert!(spent <= ms(500 + 600), "a tenth of 5 s, and what was saved: {spent:?}");
     assert!(world.nodes[B].tunnel.handshake_load(world.now).initiations_waiting > 1000);
 
     // A packet of this machine to a peer without a session: its handshake does not wait behind those.
@@ -473,7 +473,7 @@ fn a_peer_that_scans_absent_peers_delays_no_other_and_loses_its_own_packets_firs
     world.run_for(ms(200));
     let to_a = world.nodes[A].address;
     let first = initiations_to(&world, |to| to == to_a)[0];
-    assert!(first - before <= ms(5), "after {:?}", first - before);
+    assert!(first - before <= ms(10), "after {:?}", first - before);
     assert_eq!(world.nodes[A].numbers(), [1], "and it has arrived");
     assert_eq!(
         world.nodes[B].stats().staged_segments as usize,
@@ -494,7 +494,7 @@ fn a_start_with_many_keepalives_sends_them_within_the_budget() {
     assert!(control.len() <= 2, "{} initiations in one call", control.len());
     world.sent.clear();
     let spent = work(&mut world, |world| world.run_for(secs(10)));
-    assert!(spent <= ms(1010 + 430), "a tenth of 10 s, and what was saved: {spent:?}");
+    assert!(spent <= ms(1010 + 600), "a tenth of 10 s, and what was saved: {spent:?}");
     assert!(initiations_to(&world, |_| true).len() > 2000);
     // Local traffic goes first all the same.
     let before = world.elapsed();
@@ -502,7 +502,7 @@ fn a_start_with_many_keepalives_sends_them_within_the_budget() {
     world.run_for(ms(300));
     let to_a = world.nodes[A].address;
     let first = initiations_to(&world, |to| to == to_a)[0];
-    assert!(first - before <= ms(5), "after {:?}", first - before);
+    assert!(first - before <= ms(10), "after {:?}", first - before);
     assert_eq!(world.nodes[A].numbers(), [1]);
 }
 

@@ -119,7 +119,7 @@ fn tunnel(report: &StatusReport, writer: &mut Writer<'_>) -> fmt::Result {
     )?;
     writer.counter(
         "weft_handshake_work_seconds",
-        "Time of the packet thread that handshakes took, counted by what they cost; a tenth of it at most.",
+        "Time of the packet thread that handshakes took, counted by what they cost: a tenth of it at most, without the messages that are refused on the first look.",
         tunnel.handshake_work_ms as f64 / 1000.0,
     )?;
     writer.gauge(
