@@ -164,7 +164,7 @@ fn send_batch(fd: BorrowedFd<'_>, transmit: &Transmit<'_>, stats: &mut UdpStats)
 /// Sends the only datagram: one by one is how they go to many peers.
 fn send_one(fd: BorrowedFd<'_>, transmit: &Transmit<'_>, stats: &mut UdpStats) -> io::Result<usize> {
     let address = SockAddr::from(transmit.destination);
-    let mut control = control_of(transmit);
+    let control = control_of(transmit);
     let mut bytes = iovec(transmit.contents);
     let header = header(&address, &mut bytes, &control);
     // SAFETY: everything that `header` points to lives until after the call, which only reads it.
@@ -177,7 +177,7 @@ fn send_one(fd: BorrowedFd<'_>, transmit: &Transmit<'_>, stats: &mut UdpStats) -
 /// told by the next call, or by this one when it is the first.
 fn send_singles(fd: BorrowedFd<'_>, transmit: &Transmit<'_>, stats: &mut UdpStats) -> io::Result<usize> {
     let address = SockAddr::from(transmit.destination);
-    let mut control = control_of(transmit);
+    let control = control_of(transmit);
     let mut datagrams: [libc::iovec; MAX_BATCH_SEGMENTS] = [iovec(&[]); MAX_BATCH_SEGMENTS];
     // SAFETY: an mmsghdr of zeros is a valid one.
     let mut headers: [libc::mmsghdr; MAX_BATCH_SEGMENTS] = unsafe { mem::zeroed() };
