@@ -54,7 +54,7 @@ fn the_runtime_directory_is_for_everybody_to_look_into_and_an_interfaces_is_priv
     }
     fs::set_permissions(&directory, Permissions::from_mode(0o751)).unwrap();
     make(&instance).unwrap();
-    assert_eq!(mode(&directory), 0o751, "what is there is somebody's choice");
+    assert_eq!(mode(&directory), 0o751, "rights that were chosen stay");
     fs::write(directory.join("file"), "").unwrap();
     make(&directory.join("file")).unwrap_err();
 }

@@ -51,7 +51,7 @@ impl fmt::Display for Users {
 #[derive(Debug, thiserror::Error)]
 pub enum UntrustedError {
     /// It is no regular file.
-    #[error("{} is {kind}, and not a regular file that weft made: see whose it is, and remove it", path.display())]
+    #[error("{} is {kind}, and not a regular file that weft made: find out what made it, and remove it", path.display())]
     Kind {
         /// The file.
         path: PathBuf,
@@ -59,7 +59,7 @@ pub enum UntrustedError {
         kind: &'static str,
     },
     /// It has another name elsewhere: writing would change another file.
-    #[error("{} has {links} names (hard links), and weft gives it one: see whose it is, and remove it", path.display())]
+    #[error("{} has {links} names (hard links), and weft gives it one: find out what made it, and remove it", path.display())]
     Links {
         /// The file.
         path: PathBuf,
@@ -67,7 +67,7 @@ pub enum UntrustedError {
         links: u64,
     },
     /// It is larger than anything that weft writes there.
-    #[error("{} has {bytes} bytes, and weft writes {most} at most: see whose it is, and remove it", path.display())]
+    #[error("{} has {bytes} bytes, and weft writes {most} at most: find out what made it, and remove it", path.display())]
     Size {
         /// The file.
         path: PathBuf,

@@ -63,7 +63,7 @@ impl Client {
     /// Connects to the socket of an interface in the runtime directory.
     ///
     /// # Errors
-    /// Those of [`ClientError`]: [`ClientError::NotRunning`] where nobody answers, [`ClientError::Stranger`] where another
+    /// Those of [`ClientError`]: [`ClientError::NotRunning`] where nothing answers, [`ClientError::Stranger`] where another
     /// user does than one that may run the interface.
     pub fn connect(name: &InterfaceName) -> Result<Self, ClientError> {
         Self::connect_to(name, Self::path_of(name))
