@@ -71,7 +71,7 @@ pub enum Recording {
     /// Nowhere: what a crash leaves stays. For interfaces that live as long as a test.
     #[default]
     Nowhere,
-    /// In this directory, see [`runtime_dir`].
+    /// In this directory, see [`mod@runtime_dir`].
     In(PathBuf),
 }
 

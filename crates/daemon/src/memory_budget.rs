@@ -27,9 +27,6 @@ const MIN_RECEIVE: u64 = 256 << 10;
 /// 10 Gbit/s for 5.6 ms, about what a stall of the packet thread takes.
 const MAX_RECEIVE: u64 = 7 << 20;
 
-/// More than a thousand handshake messages, each of which takes at least 768 bytes of what the kernel counts.
-const MAX_HANDSHAKES: usize = 1 << 20;
-
 /// Bytes that may wait in the kernel in a socket that sends; there is one of each address family.
 pub(crate) const SEND_BUFFER_BYTES: u64 = MAX_RECEIVE;
 
@@ -39,11 +36,6 @@ pub(crate) const SEND_BUFFER_BYTES: u64 = MAX_RECEIVE;
 /// of udp(7)): other programs have some too.
 pub(crate) fn receive_buffer_bytes() -> usize {
     receive_share_of(platform::total_bytes())
-}
-
-/// Bytes that may wait in each socket of handshake messages, at most 1 MiB.
-pub(crate) fn handshake_buffer_bytes() -> usize {
-    receive_buffer_bytes().min(MAX_HANDSHAKES)
 }
 
 fn receive_share_of(total: Option<u64>) -> usize {

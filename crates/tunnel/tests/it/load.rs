@@ -74,7 +74,7 @@ impl Initiator {
     fn with_key(world: &World, source: SocketAddr, key: PrivateKey) -> Self {
         let to = world.nodes[B].address;
         let mut tunnel = Tunnel::new(key, TunnelConfig { mtu: 1420, staging_bytes: 1 << 20 });
-        let about_b = peer(world.nodes[B].public_key(), Some(to), "0.0.0.0/0".to_owned());
+        let about_b = peer(world.nodes[B].public_key(), Some(to), "0.0.0.0/0");
         tunnel.insert_peer(about_b, world.now).unwrap();
         Self { tunnel, source, to, control: ControlQueue::new(4) }
     }
@@ -105,7 +105,7 @@ impl Initiator {
     }
 }
 
-fn peer(public_key: weft_tunnel::PublicKey, endpoint: Option<SocketAddr>, prefix: String) -> PeerConfig {
+fn peer(public_key: weft_tunnel::PublicKey, endpoint: Option<SocketAddr>, prefix: &str) -> PeerConfig {
     PeerConfig {
         public_key,
         preshared_key: None,
@@ -119,7 +119,7 @@ fn peer(public_key: weft_tunnel::PublicKey, endpoint: Option<SocketAddr>, prefix
 fn new_initiator(world: &mut World, number: u16) -> Datagram {
     let [high, low] = number.to_be_bytes();
     let key = PrivateKey::generate().unwrap();
-    world.insert(B, peer(key.public_key(), None, format!("10.1.{high}.{low}/32")));
+    world.insert(B, peer(key.public_key(), None, &format!("10.1.{high}.{low}/32")));
     let source = SocketAddr::from(([198, 18, high, low], 51820));
     Initiator::with_key(world, source, key).initiation(world).unwrap()
 }
@@ -130,7 +130,7 @@ fn initiations_needed(
     mut flood_for_a_millisecond: impl FnMut(&mut World),
 ) -> Option<usize> {
     let key = PrivateKey::generate().unwrap();
-    world.insert(B, peer(key.public_key(), None, "10.9.9.9/32".to_owned()));
+    world.insert(B, peer(key.public_key(), None, "10.9.9.9/32"));
     let mut stranger = Initiator::with_key(world, SocketAddr::from(([198, 51, 100, 77], 51820)), key);
     // It has begun a few seconds ago.
     for _ in 0..4000 {
@@ -379,7 +379,7 @@ fn thousands_of_addresses_without_cookies_leave_a_stranger_its_turn() {
 fn a_peer_is_answered_50_times_a_second_at_most() {
     let mut world = World::of(2);
     let key = PrivateKey::generate().unwrap();
-    world.insert(B, peer(key.public_key(), None, "10.9.9.9/32".to_owned()));
+    world.insert(B, peer(key.public_key(), None, "10.9.9.9/32"));
     let mut answered = 0;
     for number in 0..1000 {
         // A peer that makes a fresh initiation each millisecond.
@@ -426,7 +426,7 @@ fn world_with_absent_peers(count: u32, keepalive: Option<u16>) -> World {
         let mut config = peer(
             weft_tunnel::PublicKey::from_bytes(key),
             Some(endpoint),
-            format!("10.{}.{y}.{z}/32", 128 + x),
+            &format!("10.{}.{y}.{z}/32", 128 + x),
         );
         config.persistent_keepalive = keepalive.and_then(std::num::NonZeroU16::new);
         world.insert(B, config);

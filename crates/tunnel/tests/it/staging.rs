@@ -84,7 +84,7 @@ fn the_budget_of_all_peers_binds_each_of_them() {
         assert!(world.nodes[A].stats().staged_bytes <= budget);
     }
     // One cause leaves a ninth to others.
-    let kept = (8 * budget / 1028 + 8) / 9;
+    let kept = (8 * budget / 1028).div_ceil(9);
     assert_eq!(world.nodes[A].dropped(DropReason::StagingFull), (100 - kept) as u64);
     // C has nothing that could go instead.
     world.give(A, big(C, 200), Offload::None).unwrap();

@@ -68,7 +68,7 @@ impl Family {
             let receive = match number {
                 number if number < lane_count => lane_bytes,
                 DRAIN => 0,
-                _ => memory_budget::handshake_buffer_bytes(),
+                _ => lane_bytes.min(handshakes::MAX_WAITING),
             };
             let buffers = Buffers { receive, sends: number == 0 };
             UdpSocket::from_socket(socket, is_v6, buffers, config, release)

@@ -8,6 +8,9 @@ use super::super::{RecvBuffers, UdpStats};
 use super::recv;
 use super::socket::UdpSocket;
 
+/// Bytes that may wait: more than a thousand messages, each of which takes at least 768 of what the kernel counts.
+pub(super) const MAX_WAITING: usize = 1 << 20;
+
 /// Adds what has arrived to `buffers`, as [`super::super::Udp::poll_recv_handshakes`].
 pub(super) fn poll_recv(
     socket: &UdpSocket,
