@@ -227,9 +227,15 @@ fn imbalance_between(from: &Reading, to: &Reading) -> Option<String> {
 /// Only the multicast that the kernel sends through every interface has no peer to go to.
 /// What weft dropped, if that is more than the multicast that the kernel sends by itself.
 pub(crate) fn unexplained_drops(end: &Reading) -> Option<String> {
+    unexplained_drops_besides(end, &[])
+}
+
+/// The same, where drops for some reasons have one.
+pub(crate) fn unexplained_drops_besides(end: &Reading, explained: &[DropReason]) -> Option<String> {
     let drops = &end.weft.drops;
     let multicast = end.kernel.protocol("Ip6OutMcastPkts");
-    let unexplained = drops.total() - drops.get(DropReason::NoPeer);
+    let explained: u64 = explained.iter().map(|reason| drops.get(*reason)).sum();
+    let unexplained = drops.total() - drops.get(DropReason::NoPeer) - explained;
     (unexplained > 0 || drops.get(DropReason::NoPeer) > multicast)
         .then(|| format!("weft dropped packets: {drops:?}"))
 }

@@ -7,9 +7,9 @@ use ipnet::IpNet;
 use weft::control::{AllowedIpChange, Control as _, DeviceChange, PeerChange};
 use weft::lab::traffic::{Amount, TcpReceiver, TcpSenders};
 use weft::routes::Netlink;
-use weft_tunnel::PresharedKey;
+use weft_tunnel::{DropReason, PresharedKey};
 
-use crate::accounts::{Bed, Setting, unexplained_drops};
+use crate::accounts::{Bed, Setting, unexplained_drops_besides};
 use crate::support::{End, Family, PORT, alone};
 
 const FLOWS: u32 = 4;
@@ -98,7 +98,9 @@ fn streams_go_on_unharmed_while_their_peers_are_changed() {
             let reading = bed.read(end);
             let handshakes = reading.weft.tunnel.handshakes;
             assert_eq!(handshakes, 1, "{setting:?}, {rounds} rounds: a session ended");
-            assert_eq!(unexplained_drops(&reading), None, "{setting:?}");
+            // What was sent from a peer's new address may overtake what still waits from its old one, in another socket, by
+            // more than the replay window.
+            assert_eq!(unexplained_drops_besides(&reading, &[DropReason::Replayed]), None, "{setting:?}");
         }
         bed.stop();
     }

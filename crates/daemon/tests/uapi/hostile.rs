@@ -82,7 +82,7 @@ fn tools_are_answered_beside_a_thousand_slow_clients() {
     let clients = |path: &Path, part: &[u8], whole: &[u8]| -> Vec<UnixStream> {
         (0..1000).map(|number| slow_client(path, number, part, whole)).collect()
     };
-    let (uapi, control) = (socket_of(NAME), Path::new("/run/weft").join(format!("{NAME}.sock")));
+    let (uapi, control) = (socket_of(NAME), Path::new("/run/weft").join(NAME).join("control.sock"));
     let slow = machine.inside(|| clients(&uapi, b"get=1\n", b"get=1\n\n"));
     answered();
     drop(slow);
