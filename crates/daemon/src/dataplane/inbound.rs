@@ -216,7 +216,7 @@ impl Inbound {
                     }
                     tun.send(packet).map_err(DataplaneError::Tun)?;
                 } else if !Tunnel::is_data(datagram) && !tunnel.has_time_for_handshakes(now) {
-                    // Without a socket of their own they are here, and a handshake costs as much as hundreds of datagrams.
+                    // Without a handshake socket they arrive here, and a handshake costs as much as hundreds of datagrams.
                     cost = budget;
                 }
             }

@@ -35,7 +35,7 @@ struct Steered {
 
 impl Family {
     /// Takes over bound sockets of one family and one port, and binds more beside them until there are enough. `None`
-    /// without any. `are_own`: this process bound them, and nobody has any others of the port.
+    /// without any. `are_own`: this process bound them, and no other socket has the port.
     pub(super) fn from_sockets(
         mut sockets: Vec<Socket>,
         is_v6: bool,
