@@ -26,6 +26,7 @@ pub mod capture;
 mod commands;
 mod event_loop;
 mod inbound;
+mod initiation_filter;
 mod junk_filter;
 mod outbound;
 mod read_ahead;

@@ -32,6 +32,25 @@ pub(crate) fn cost_of(bytes: usize, datagrams: usize) -> usize {
     bytes + DATAGRAM_COST * datagrams
 }
 
+/// One half of all sources, by a hash with a secret key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Half {
+    /// The hash is in the lower half of its range.
+    Lower,
+    /// The hash is in the upper half of its range.
+    Upper,
+}
+
+impl Half {
+    /// The sources that are not in this one.
+    pub fn other(self) -> Self {
+        match self {
+            Self::Lower => Self::Upper,
+            Self::Upper => Self::Lower,
+        }
+    }
+}
+
 /// Where the datagrams of one listening port go out and come in.
 pub trait Udp {
     /// Sends the datagrams of one transmit: at most 64 segments and 65,507 bytes go with one call, in order.
@@ -68,6 +87,11 @@ pub trait Udp {
     fn let_pass(&mut self, receivers: Option<&[u32]>) -> bool {
         let _ = receivers;
         false
+    }
+
+    /// Has the kernel drop initiations without a cookie unless their source is in `half`, or none again with `None`.
+    fn let_half_ask(&mut self, half: Option<Half>) {
+        let _ = half;
     }
 
     /// Moves to another port and to another mark, both or neither, and gives the port in use. What is `None` stays.

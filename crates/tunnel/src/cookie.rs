@@ -47,12 +47,14 @@ impl CookieChecker {
         Macs::of(message).is_some_and(|macs| mac::is_mac(&self.mac1_key, macs.before_mac1, macs.mac1))
     }
 
+    /// Whether the message carries a second mac, which is zeros without a cookie.
+    pub(crate) fn has_mac2(message: &[u8]) -> bool {
+        Macs::of(message).is_some_and(|macs| macs.mac2 != [0; MAC_LEN])
+    }
+
     /// Whether its sender has a cookie of ours for its address.
     pub(crate) fn has_valid_mac2(&mut self, message: &[u8], source: SocketAddr, now: Instant) -> bool {
         let Some(macs) = Macs::of(message) else { return false };
-        if macs.mac2 == [0; MAC_LEN] {
-            return false;
-        }
         self.change_secret(now);
         self.secrets.iter().any(|secret| mac::is_mac(&cookie(secret, source), macs.before_mac2, macs.mac2))
     }

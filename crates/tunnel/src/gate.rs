@@ -27,6 +27,7 @@ pub(crate) struct Gate {
     unproven: Sources,
     /// Of those with one: what others send in the name of a source does not count here.
     proven: Sources,
+    unread_at: Option<Instant>,
 }
 
 impl Gate {
@@ -36,6 +37,7 @@ impl Gate {
             checker: CookieChecker::new(own),
             unproven: Sources::default(),
             proven: Sources::default(),
+            unread_at: None,
         }
     }
 
@@ -44,19 +46,38 @@ impl Gate {
         self.checker = CookieChecker::new(own);
     }
 
-    /// Checks that a message was made for us.
-    pub(crate) fn check(&mut self, datagram: &[u8], now: Instant) -> Result<(), DropReason> {
+    /// Whether there is time to look at one more message.
+    pub(crate) fn has_time(&mut self, now: Instant) -> bool {
         self.budget.grow(now);
         if !self.budget.has_check() {
             self.budget.note_load(now);
+            self.unread_at = Some(now);
+            return false;
+        }
+        true
+    }
+
+    /// When there was no time last.
+    pub(crate) fn unread_at(&self) -> Option<Instant> {
+        self.unread_at
+    }
+
+    /// Counts a message that was received; refused when there is no time to look at it.
+    pub(crate) fn receive(&mut self, now: Instant) -> Result<(), DropReason> {
+        if !self.has_time(now) {
             return Err(DropReason::HandshakeRateLimited);
         }
         self.budget.spend(Work::Check);
+        Ok(())
+    }
+
+    /// Checks that a message was made for us.
+    pub(crate) fn check_mac1(&self, datagram: &[u8]) -> Result<(), DropReason> {
         if self.checker.has_valid_mac1(datagram) { Ok(()) } else { Err(DropReason::InvalidMac) }
     }
 
-    /// Lets in a message that passed [`Self::check`], or says what to do with it. `peers`: how many there are. `is_suspect`:
-    /// its sender has to prove its address in any case.
+    /// Checks mac1, and under load the budget and the cookie. `peers`: the number of peers. `is_suspect`: the sender has to
+    /// prove its address in any case.
     pub(crate) fn admit(
         &mut self,
         source: SocketAddr,
@@ -66,30 +87,36 @@ impl Gate {
         is_suspect: bool,
         now: Instant,
     ) -> Result<(), Refused> {
-        if !self.budget.is_under_load(peers, now) && !is_suspect {
-            self.unproven.clear();
-            self.proven.clear();
+        let Self { budget, checker, unproven, proven, .. } = self;
+        if !budget.is_under_load(peers, now) && !is_suspect {
+            unproven.clear();
+            proven.clear();
+            return self.check_mac1(datagram).map_err(Refused::Drop);
+        }
+        let refused = Refused::Drop(DropReason::HandshakeRateLimited);
+        let is_known = endpoints.has_address(source.ip());
+        let has_proof = CookieChecker::has_mac2(datagram) && {
+            // A cookie takes as long to check as everything else.
+            budget.spend(Work::Check);
+            checker.has_valid_mac2(datagram, source, now)
+        };
+        // Before mac1, which takes longer than to count: most of a flood ends here.
+        let requests = if has_proof { proven } else { unproven }.count(source.ip(), now);
+        let is_excessive = has_proof && requests > PER_SOURCE;
+        if is_excessive || !budget.admits(Standing::of(is_known, has_proof), requests, peers) {
+            budget.note_load(now);
+            return Err(refused);
+        }
+        if !checker.has_valid_mac1(datagram) {
+            return Err(Refused::Drop(DropReason::InvalidMac));
+        }
+        if has_proof {
             return Ok(());
         }
-        if !self.checker.has_valid_mac2(datagram, source, now) {
-            let requests = self.unproven.count(source.ip(), now);
-            let reply = if self.budget.admits(Standing::Unproven, requests, peers) {
-                self.budget.spend(Work::CookieReply);
-                self.checker.reply(datagram, source, now)
-            } else {
-                None
-            };
-            if !is_suspect {
-                self.budget.note_load(now);
-            }
-            return Err(reply.map_or(Refused::Drop(DropReason::HandshakeRateLimited), Refused::Cookie));
+        if !is_suspect {
+            budget.note_load(now);
         }
-        let requests = self.proven.count(source.ip(), now);
-        let standing = if endpoints.has_address(source.ip()) { Standing::Known } else { Standing::Proven };
-        if requests > PER_SOURCE || !self.budget.admits(standing, requests, peers) {
-            self.budget.note_load(now);
-            return Err(Refused::Drop(DropReason::HandshakeRateLimited));
-        }
-        Ok(())
+        budget.spend(Work::CookieReply);
+        Err(checker.reply(datagram, source, now).map_or(refused, Refused::Cookie))
     }
 }

@@ -159,10 +159,10 @@ impl Tunnel {
         now: Instant,
         control: &mut ControlQueue,
     ) -> Result<(), DropReason> {
+        self.gate.receive(now)?;
         if !control.has_room() {
             return Err(DropReason::ControlQueueFull);
         }
-        self.gate.check(datagram, now)?;
         self.admit(meta, datagram, false, now, control)?;
         self.gate.budget.spend(Work::Identify);
         let key = self.identity.identify(datagram)?;
@@ -241,15 +241,17 @@ impl Tunnel {
         now: Instant,
         control: &mut ControlQueue,
     ) -> Result<(), DropReason> {
+        self.gate.receive(now)?;
         if !control.has_room() {
             return Err(DropReason::ControlQueueFull);
         }
-        self.gate.check(datagram, now)?;
         let Route { peer: id, local } = self.route_at(datagram, 8)?;
-        // The index, which is random, proves that the sender saw our initiation: a cookie is asked for only when others
-        // who saw it interfere.
+        // The index, which is random, proves that the sender saw our initiation. A cookie is needed only once forged
+        // responses have arrived for it.
         if self.peer_mut(id).is_some_and(|peer| peer.session.is_attacked(local)) {
             self.admit(meta, datagram, true, now, control)?;
+        } else {
+            self.gate.check_mac1(datagram)?;
         }
         let Self { peers, by_index: indices, identity, gate, .. } = self;
         let peer = peers.get_mut(id.place()).and_then(Option::as_deref_mut).ok_or(DropReason::UnknownPeer)?;
@@ -272,11 +274,7 @@ impl Tunnel {
     }
 
     fn cookie_reply(&mut self, datagram: &[u8], now: Instant) -> Result<(), DropReason> {
-        self.gate.budget.grow(now);
-        if !self.gate.budget.has_check() {
-            return Err(DropReason::HandshakeRateLimited);
-        }
-        self.gate.budget.spend(Work::Check);
+        self.gate.receive(now)?;
         let Route { peer: id, local } = self.route_at(datagram, 4)?;
         let peer = self.peer_mut(id).ok_or(DropReason::UnknownReceiverIndex)?;
         let key = peer.public_key;

@@ -5,58 +5,66 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// Counters of a row: with 65,536 sources one in twenty shares both of its counters with others.
-const COLUMNS: usize = 1 << 18;
-const ROWS: usize = 2;
-/// For how long messages are counted, at least; at most twice as long. A peer retries after 5 s (Rekey-Timeout).
-const GENERATION: Duration = Duration::from_secs(8);
-/// Messages that a source may have worked on in that time: somewhat less than the 20 a second of WireGuard for Linux.
+/// Counters of one cache line. A source has all of its counters in one line: a message costs one miss.
+const LINE: usize = 64;
+/// With 65,536 sources one in forty shares all of its counters with others.
+const LINES: usize = 8192;
+/// All counts are halved this often. A peer retries after 5 s (Rekey-Timeout).
+const HALF_LIFE: Duration = Duration::from_secs(8);
+/// Messages that a source may have worked on, as counted: 8 to 16 a second, somewhat less than the 20 of WireGuard for Linux.
 pub(crate) const PER_SOURCE: u8 = 128;
 /// Sources of 64 bits in an IPv6 /48 that may ask as much as each of them may: one message in so many counts for it.
 const PER_SITE: u64 = 8;
 
-/// The counters of one time, with a key that nothing outside knows and that the next one does not have: sources that share
-/// counters by chance do so once.
-struct Generation {
-    counters: Vec<u8>,
+#[repr(align(64))]
+#[derive(Clone)]
+struct Line([u8; LINE]);
+
+/// The counters, with a key that nothing outside knows.
+struct Sketch {
+    lines: Vec<Line>,
     hasher: RandomState,
+    halved_at: Instant,
 }
 
-impl Generation {
-    fn new() -> Self {
-        Self { counters: vec![0; ROWS * COLUMNS], hasher: RandomState::new() }
+impl Sketch {
+    fn new(now: Instant) -> Self {
+        Self { lines: vec![Line([0; LINE]); LINES], hasher: RandomState::new(), halved_at: now }
     }
 
-    fn reset(&mut self) {
-        self.counters.fill(0);
-        self.hasher = RandomState::new();
+    fn age(&mut self, now: Instant) {
+        let half_lives = now.duration_since(self.halved_at).as_secs() / HALF_LIFE.as_secs();
+        if half_lives == 0 {
+            return;
+        }
+        let shift = half_lives.min(u64::from(u8::BITS)) as u32;
+        for counter in self.lines.iter_mut().flat_map(|Line(line)| line) {
+            *counter = counter.checked_shr(shift).unwrap_or_default();
+        }
+        self.halved_at = now;
     }
 
-    fn places(&self, key: (u8, u64)) -> [usize; ROWS] {
+    /// Gives the count of a source; with `counts` one more, in the counters that have least: the others have more already.
+    fn count(&mut self, key: (u8, u64), counts: bool) -> u8 {
         let hash = self.hasher.hash_one(key);
-        [hash as usize % COLUMNS, COLUMNS + (hash >> 32) as usize % COLUMNS]
-    }
-
-    fn count(&self, places: [usize; ROWS]) -> u8 {
-        places.map(|place| self.counters[place]).into_iter().min().unwrap_or_default()
-    }
-
-    /// Counts one more, in the counters that have least: the others know too much already.
-    fn add(&mut self, places: [usize; ROWS]) -> u8 {
-        let count = self.count(places).saturating_add(1);
+        let Line(line) = &mut self.lines[hash as usize % LINES];
+        let places = [32, 38, 44, 50].map(|shift| (hash >> shift) as usize % LINE);
+        let least = places.iter().map(|place| line[*place]).min().unwrap_or_default();
+        if !counts {
+            return least;
+        }
+        let count = least.saturating_add(1);
         for place in places {
-            let counter = &mut self.counters[place];
-            *counter = (*counter).max(count);
+            line[place] = line[place].max(count);
         }
         count
     }
 }
 
-/// Messages of each source in this time and the one before.
+/// How many messages each source has sent lately.
 #[derive(Default)]
 pub(crate) struct Sources {
-    /// The newer one first; when the newer one began.
-    generations: Option<(Instant, [Generation; 2])>,
+    sketch: Option<Sketch>,
     /// Messages so far.
     messages: u64,
 }
@@ -65,36 +73,22 @@ impl Sources {
     /// Counts a message, and gives how many its source has sent, this one included. IPv6 sources count by /64, the smallest
     /// network that one host is given, and a /48 as a few of those.
     pub(crate) fn count(&mut self, source: IpAddr, now: Instant) -> u8 {
-        let (since, generations) =
-            self.generations.get_or_insert_with(|| (now, [Generation::new(), Generation::new()]));
-        if now.duration_since(*since) >= GENERATION {
-            generations.swap(0, 1);
-            generations[0].reset();
-            if now.duration_since(*since) >= 2 * GENERATION {
-                generations[1].reset();
-            }
-            *since = now;
-        }
+        let sketch = self.sketch.get_or_insert_with(|| Sketch::new(now));
+        sketch.age(now);
         self.messages += 1;
         let counts_for_site = self.messages.is_multiple_of(PER_SITE);
-        let [newer, older] = generations;
-        let mut ask = |key, counts: bool| {
-            let places = newer.places(key);
-            let lately = if counts { newer.add(places) } else { newer.count(places) };
-            lately.saturating_add(older.count(older.places(key)))
-        };
         match source {
-            IpAddr::V4(address) => ask((4, address.to_bits().into()), true),
+            IpAddr::V4(address) => sketch.count((4, address.to_bits().into()), true),
             IpAddr::V6(address) => {
                 let network = (address.to_bits() >> 64) as u64;
-                ask((64, network), true).max(ask((48, network >> 16), counts_for_site))
+                sketch.count((64, network), true).max(sketch.count((48, network >> 16), counts_for_site))
             }
         }
     }
 
     /// Gives the memory back.
     pub(crate) fn clear(&mut self) {
-        self.generations = None;
+        self.sketch = None;
     }
 }
 
@@ -112,9 +106,9 @@ mod tests {
             assert_eq!(sources.count(one, start), count);
         }
         assert_eq!(sources.count(other, start), 1);
-        assert_eq!(sources.count(one, start + GENERATION), 6);
-        assert_eq!(sources.count(one, start + 2 * GENERATION), 2);
-        assert_eq!(sources.count(one, start + 5 * GENERATION), 1);
+        assert_eq!(sources.count(one, start + HALF_LIFE), 2 + 1);
+        assert_eq!(sources.count(one, start + 2 * HALF_LIFE), 1 + 1);
+        assert_eq!(sources.count(one, start + 5 * HALF_LIFE), 1);
     }
 
     #[test]

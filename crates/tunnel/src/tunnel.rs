@@ -50,6 +50,8 @@ pub struct KeyTaken;
 pub struct HandshakeLoad {
     /// Since when there is more to do than there is time for, so that senders have to prove their address.
     pub since: Option<Instant>,
+    /// When messages were last left unread for lack of time.
+    pub unread_at: Option<Instant>,
     /// What was done since it began, as time of the packet thread.
     pub work: Duration,
     /// Peers that an initiation is due to, and waits for time.
@@ -215,13 +217,14 @@ impl Tunnel {
     /// the socket: it would be dropped.
     pub fn has_time_for_handshakes(&mut self, now: Instant) -> bool {
         self.gate.budget.grow(now);
-        self.gate.budget.has_turn() && self.gate.budget.has_check()
+        self.gate.budget.has_turn() && self.gate.has_time(now)
     }
 
     /// How busy it is with handshakes.
     pub fn handshake_load(&self, now: Instant) -> HandshakeLoad {
         HandshakeLoad {
             since: self.gate.budget.loaded_since(now),
+            unread_at: self.gate.unread_at(),
             work: self.gate.budget.spent(),
             initiations_waiting: self.initiations.len(),
         }

@@ -17,6 +17,7 @@ use super::answers;
 use super::capture::Captures;
 use super::commands::{self, Job};
 use super::inbound::Inbound;
+use super::initiation_filter::InitiationFilter;
 use super::junk_filter::JunkFilter;
 use super::outbound::Outbound;
 use super::timing::{Stage, TurnClock};
@@ -45,6 +46,7 @@ pub struct EventLoop<T, U, S> {
     outbound: Outbound,
     inbound: Inbound,
     junk_filter: JunkFilter,
+    initiation_filter: InitiationFilter,
     commands: mpsc::Receiver<Command>,
     /// What a command left to do. Until it is done no other is taken.
     job: Option<Job>,
@@ -72,6 +74,7 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
             outbound: Outbound::new(),
             inbound: Inbound::new(),
             junk_filter: JunkFilter::default(),
+            initiation_filter: InitiationFilter::default(),
             commands,
             job: None,
             on_event: None,
@@ -125,6 +128,7 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
             return Poll::Ready(Err(error));
         }
         self.junk_filter.turn(now, &self.tunnel, &mut self.udp);
+        self.initiation_filter.turn(now, self.tunnel.handshake_load(now).unread_at, &mut self.udp);
         // Packets without a session have asked for a handshake, and datagrams have answers.
         self.timers(now);
         self.send_control(cx, now);

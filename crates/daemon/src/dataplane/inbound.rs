@@ -25,7 +25,7 @@ const STALL: Duration = Duration::from_secs(1);
 
 /// Handshake messages of one turn; most of a flood are refused within a microsecond.
 const HANDSHAKES: usize = 256;
-/// How long they stay in their socket once there is no more time for them.
+/// How long they stay in their socket under load.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_millis(1);
 
 /// The inbound direction.
@@ -75,6 +75,9 @@ impl Inbound {
         captures: &mut Captures,
     ) -> Result<Turn, DataplaneError> {
         let now = clock.now();
+        if self.handshakes_at.is_some_and(|at| now < at) {
+            return Ok(Turn::Idle);
+        }
         self.handshakes_at = None;
         if !tunnel.has_time_for_handshakes(now) {
             self.handshakes_at = Some(now + HANDSHAKE_PATIENCE);
@@ -106,6 +109,10 @@ impl Inbound {
             }
         }
         clock.end_stage(Stage::Handshakes);
+        if tunnel.handshake_load(now).since.is_some() {
+            // Many at once take less time than each when it arrives.
+            self.handshakes_at = Some(now + HANDSHAKE_PATIENCE);
+        }
         Ok(Turn::Busy)
     }
 

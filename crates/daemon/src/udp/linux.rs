@@ -12,7 +12,7 @@ use self::family::Family;
 pub(crate) use self::kernel::Release;
 use self::send::Sender;
 use self::socket::UdpSocket;
-use super::{BindError, RecvBuffers, SendError, Sent, Udp, UdpConfig, UdpFeatures, UdpStats};
+use super::{BindError, Half, RecvBuffers, SendError, Sent, Udp, UdpConfig, UdpFeatures, UdpStats};
 
 mod adopt;
 mod cmsg;
@@ -189,6 +189,12 @@ impl Udp for UdpSockets {
             is_filtering |= family.let_pass(receivers);
         }
         is_filtering
+    }
+
+    fn let_half_ask(&mut self, half: Option<Half>) {
+        for family in [&mut self.v4, &mut self.v6].into_iter().flatten() {
+            family.let_half_ask(half);
+        }
     }
 
     fn rebind(&mut self, port: Option<u16>, fwmark: Option<u32>) -> Result<u16, BindError> {

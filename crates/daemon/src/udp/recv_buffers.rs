@@ -45,6 +45,8 @@ pub struct RecvBuffers {
     /// The buffer that the cursor is in, and the bytes of it that were handed out.
     current: Option<usize>,
     offset: usize,
+    /// Whether all sources come out in the order of arrival.
+    is_fifo: bool,
 }
 
 impl RecvBuffers {
@@ -64,7 +66,7 @@ impl RecvBuffers {
     /// would switch it off for a part of all sources, because the kernel asks any socket of a group before its program
     /// chooses one.
     pub fn for_handshakes() -> Self {
-        Self::with_buffer_bytes(64 * 148)
+        Self { is_fifo: true, ..Self::with_buffer_bytes(64 * 148) }
     }
 
     pub(super) fn with_buffer_bytes(buffer_bytes: usize) -> Self {
@@ -75,6 +77,7 @@ impl RecvBuffers {
             bulk: VecDeque::with_capacity(Self::COUNT),
             current: None,
             offset: 0,
+            is_fifo: false,
         }
     }
 
@@ -99,6 +102,11 @@ impl RecvBuffers {
         meta.len = meta.len.min(self.buffer_bytes());
         meta.stride = meta.stride.max(1);
         let Some(free) = self.metas.iter().position(Option::is_none) else { return };
+        if self.is_fifo {
+            self.sparse.push_back(free);
+            self.metas[free] = Some((meta, truncated));
+            return;
+        }
         let cost = |meta: &RecvMeta| cost_of(meta.len, meta.len.div_ceil(meta.stride).max(1));
         let waiting = |queue: &VecDeque<usize>| -> Option<usize> {
             let of_source = queue.iter().filter_map(|place| self.metas[*place].as_ref());

@@ -123,6 +123,7 @@ fn a_message_with_any_bit_flipped_is_refused() {
             let reason = refused(&mut world, to, wrong);
             let expected = match (message.kind(), bit / 8) {
                 (_, 0..4) => DropReason::MalformedDatagram,
+                (Kind::Response, 8..12) => DropReason::UnknownReceiverIndex,
                 (Kind::Initiation | Kind::Response, _) => DropReason::InvalidMac,
                 (Kind::Data | Kind::Cookie, 4..8) => DropReason::UnknownReceiverIndex,
                 // The counter of a message that came before.

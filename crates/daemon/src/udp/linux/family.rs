@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::super::{BindError, RecvBuffers, UdpConfig, UdpStats};
+use super::super::{BindError, Half, RecvBuffers, UdpConfig, UdpStats};
 use super::kernel::Release;
 use super::lanes::{LANES, Lanes, SHARED};
 use super::program::Key;
@@ -151,6 +151,14 @@ impl Family {
         steered.steering.is_filtering()
     }
 
+    /// Lets pass initiations without a cookie only from these sources, or from all again.
+    pub(super) fn let_half_ask(&mut self, half: Option<Half>) {
+        let Some(steered) = &mut self.steered else { return };
+        if let Err(error) = steered.steering.let_half_ask(self.lanes.first().io.get_ref(), half) {
+            tracing::warn!("cannot tell the kernel which initiations to let pass: {error}");
+        }
+    }
+
     /// Further descriptors of all of them, in the order of their numbers.
     pub(super) fn try_clone(&self) -> io::Result<Vec<OwnedFd>> {
         self.each().map(UdpSocket::try_clone).collect()
@@ -160,8 +168,9 @@ impl Family {
 impl Drop for Family {
     fn drop(&mut self) {
         // The sockets may live on, with a process that does not know of this list.
-        if self.steered.as_ref().is_some_and(|steered| steered.steering.is_filtering()) {
+        if self.steered.as_ref().is_some_and(|steered| steered.steering.is_restricted()) {
             self.let_pass(None);
+            self.let_half_ask(None);
         }
     }
 }

@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use libc::sock_filter;
 
+use super::super::Half;
 use super::lanes::SHARED;
 use super::steering::{DRAIN, HANDSHAKES};
 
@@ -17,6 +18,8 @@ const COOKIE_REPLY: u32 = 0x0300_0000;
 const DATA: u32 = 0x0400_0000;
 /// The shortest message of all: data without any.
 const SHORTEST: u32 = 32;
+/// Where mac2 of an initiation begins and ends: zeros without a cookie (whitepaper, section 5.4.2).
+const MAC2: std::ops::Range<u32> = 132..148;
 
 /// Where the source's address and port are in the headers of an IP packet without options.
 #[derive(Clone, Copy, Debug)]
@@ -78,6 +81,14 @@ pub(super) struct Rules<'a> {
     pub(super) is_strict: bool,
     /// The receiver indices that pass, sorted as they are read from messages (big endian); `None`: all.
     pub(super) receivers: Option<&'a [u32]>,
+    /// The sources whose initiations pass without a cookie; `None`: all.
+    pub(super) half: Option<Half>,
+}
+
+impl Rules<'_> {
+    fn offsets(&self) -> Offsets {
+        if self.is_v6 { IPV6 } else { IPV4 }
+    }
 }
 
 /// Gives the number of a socket. Where it cannot read, the kernel takes the first.
@@ -86,6 +97,7 @@ pub(super) fn program(rules: &Rules<'_>) -> Vec<sock_filter> {
     let drain = code.answer(DRAIN);
     let handshakes = code.answer(HANDSHAKES);
     let lanes = code.lanes(rules);
+    let initiations = rules.half.map_or(handshakes, |half| code.initiations(rules, half, handshakes, drain));
     let [data, response, cookie_reply] = match rules.receivers {
         None => [lanes, handshakes, handshakes],
         Some(receivers) => {
@@ -102,7 +114,7 @@ pub(super) fn program(rules: &Rules<'_>) -> Vec<sock_filter> {
     let joined = if rules.is_strict { drain } else { lanes };
     let mut next = drain;
     for (kind, bytes, exact) in
-        [(COOKIE_REPLY, 64, cookie_reply), (RESPONSE, 92, response), (INITIATION, 148, handshakes)]
+        [(COOKIE_REPLY, 64, cookie_reply), (RESPONSE, 92, response), (INITIATION, 148, initiations)]
     {
         let of_length = code.of_length(bytes, exact, joined, drain);
         next = code.branch(libc::BPF_JEQ, kind, of_length, next);
@@ -208,9 +220,8 @@ impl Assembler {
 
     /// Answers with a lane: the source's own, or a shared one by the hash.
     fn lanes(&mut self, rules: &Rules<'_>) -> Label {
-        let offsets = if rules.is_v6 { IPV6 } else { IPV4 };
-        let fields = offsets.words as usize + 1;
-        let mut next = self.block(&hash(&rules.key.0[..fields], rules.key.0[Key::WORDS - 1]));
+        self.block(&[instruction(libc::BPF_RET | libc::BPF_A, 0)]);
+        let mut next = self.hash(rules);
         for (source, lane) in rules.own.iter().rev() {
             self.answer(*lane);
             let other = next;
@@ -220,14 +231,44 @@ impl Assembler {
                 next = self.block(&[kept(field)]);
             }
         }
-        for field in (0..fields).rev() {
+        self.keep_source(rules)
+    }
+
+    /// Goes to `pass` for initiations that carry a cookie and for those of sources in `half`.
+    fn initiations(&mut self, rules: &Rules<'_>, half: Half, pass: Label, drain: Label) -> Label {
+        let pass = self.jump(pass);
+        let drain = self.jump(drain);
+        let (upper, lower) = match half {
+            Half::Lower => (drain, pass),
+            Half::Upper => (pass, drain),
+        };
+        self.branch(libc::BPF_JGE, SHARED as u32 / 2, upper, lower);
+        self.hash(rules);
+        let mut next = self.keep_source(rules);
+        for offset in MAC2.step_by(size_of::<u32>()).rev() {
+            self.branch(libc::BPF_JEQ, 0, next, pass);
+            next = self.block(&[load(offset)]);
+        }
+        next
+    }
+
+    /// Keeps the words that tell a source from others.
+    fn keep_source(&mut self, rules: &Rules<'_>) -> Label {
+        let offsets = rules.offsets();
+        for field in (0..=offsets.words as usize).rev() {
             let load = match field as u32 {
                 word if word < offsets.words => load_header(libc::BPF_W, offsets.address + 4 * word),
                 _ => load_header(libc::BPF_H, offsets.port),
             };
-            next = self.block(&[load, keep(field)]);
+            self.block(&[load, keep(field)]);
         }
-        next
+        self.here()
+    }
+
+    /// Computes what [`Key::shared_lane`] does from the words that were kept.
+    fn hash(&mut self, rules: &Rules<'_>) -> Label {
+        let fields = rules.offsets().words as usize + 1;
+        self.block(&hash(&rules.key.0[..fields], rules.key.0[Key::WORDS - 1]))
     }
 }
 
@@ -250,7 +291,6 @@ fn hash(multipliers: &[u32], last: u32) -> Vec<sock_filter> {
         operate(libc::BPF_XOR | libc::BPF_X, 0),
         operate(libc::BPF_MUL | libc::BPF_K, last),
         operate(libc::BPF_RSH | libc::BPF_K, u32::BITS - SHARED.ilog2()),
-        instruction(libc::BPF_RET | libc::BPF_A, 0),
     ]);
     program
 }

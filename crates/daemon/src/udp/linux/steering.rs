@@ -7,6 +7,7 @@ use std::os::fd::AsRawFd;
 
 use libc::sock_filter;
 
+use super::super::Half;
 use super::lanes::{LANES, OWN, SHARED};
 use super::program::{Key, Rules, program};
 
@@ -49,12 +50,13 @@ pub(super) struct Steering {
     key: Key,
     own: Vec<Own>,
     receivers: Receivers,
+    half: Option<Half>,
 }
 
 impl Steering {
     /// Takes the choice over for the group of `first`, which has all [`SOCKETS`] or will; no source has a lane for itself.
     pub(super) fn attach(first: &impl AsRawFd, is_v6: bool, key: Key) -> io::Result<Self> {
-        let this = Self { is_v6, key, own: Vec::new(), receivers: Receivers::All };
+        let this = Self { is_v6, key, own: Vec::new(), receivers: Receivers::All, half: None };
         this.load(first, &this.own, &this.receivers)?;
         Ok(this)
     }
@@ -109,9 +111,24 @@ impl Steering {
         }
     }
 
-    /// Whether some of what has the shape of a message does not pass.
+    /// Whether messages with some receiver indices or lengths do not pass.
     pub(super) fn is_filtering(&self) -> bool {
         !matches!(self.receivers, Receivers::All)
+    }
+
+    /// Whether anything that has the shape of a message does not pass.
+    pub(super) fn is_restricted(&self) -> bool {
+        self.is_filtering() || self.half.is_some()
+    }
+
+    /// Lets pass initiations without a cookie only from these sources, or from all again.
+    pub(super) fn let_half_ask(&mut self, first: &impl AsRawFd, half: Option<Half>) -> io::Result<()> {
+        let before = std::mem::replace(&mut self.half, half);
+        let result = self.load(first, &self.own, &self.receivers);
+        if result.is_err() {
+            self.half = before;
+        }
+        result
     }
 
     /// Lets pass only messages with these receiver indices, if they are not too many for the program, or all again. A list
@@ -152,6 +169,7 @@ impl Steering {
                 Receivers::Only(receivers) => Some(receivers),
                 Receivers::All | Receivers::TooMany => None,
             },
+            half: self.half,
         };
         attach(first, libc::SO_ATTACH_REUSEPORT_CBPF, &program(&rules))
     }

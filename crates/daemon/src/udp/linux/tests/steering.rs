@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use super::super::super::Half;
 use super::super::family::Family;
 use super::super::lanes::{LANES, SHARED};
 use super::super::program::Key;
@@ -265,6 +266,50 @@ fn only_messages_with_known_receiver_indices_pass_while_the_list_is_on() {
 }
 
 #[test]
+fn half_of_the_sources_may_ask_without_a_cookie_and_all_may_with_one() {
+    in_namespace(
+        "half_of_the_sources_may_ask_without_a_cookie_and_all_may_with_one",
+        |_| (),
+        async || {
+            let mut sockets = open();
+            for is_v6 in [false, true] {
+                let sources: Vec<_> = (0..64).map(|_| source_to(&sockets, is_v6)).collect();
+                let mut heard = Vec::new();
+                for half in [Half::Lower, Half::Upper] {
+                    sockets.let_half_ask(Some(half));
+                    let family = family(&sockets, is_v6);
+                    for source in &sources {
+                        let mut asking = message(1, 7, 148);
+                        heard.push(place(family, source, &asking) == Place::Handshakes);
+                        let byte = 132 + heard.len() % 16;
+                        asking[byte] = 1;
+                        assert_eq!(
+                            place(family, source, &asking),
+                            Place::Handshakes,
+                            "mac2 is in byte {byte}"
+                        );
+                        for (kind, bytes, expected) in
+                            [(2, 92, Place::Handshakes), (3, 64, Place::Handshakes), (4, 148, Place::Lane)]
+                        {
+                            assert_eq!(place(family, source, &message(kind, 7, bytes)), expected, "{kind}");
+                        }
+                    }
+                }
+                let (lower, upper) = heard.split_at(sources.len());
+                assert!(lower.iter().zip(upper).all(|(lower, upper)| lower != upper), "each in one half");
+                let count = lower.iter().filter(|heard| **heard).count();
+                assert!((8..=56).contains(&count), "{count} of 64 are in the lower half");
+                sockets.let_half_ask(None);
+                let family = family(&sockets, is_v6);
+                for source in &sources {
+                    assert_eq!(place(family, source, &message(1, 7, 148)), Place::Handshakes);
+                }
+            }
+        },
+    );
+}
+
+#[test]
 fn with_more_indices_than_fit_all_pass() {
     in_namespace(
         "with_more_indices_than_fit_all_pass",
@@ -294,6 +339,7 @@ fn the_longest_program_is_taken_with_every_lane_in_use() {
                 let key = Key::random();
                 let mut steering = Steering::attach(first, is_v6, key).unwrap();
                 let list: Vec<u32> = numbers(3).take(MOST_RECEIVERS).collect();
+                steering.let_half_ask(first, Some(Half::Upper)).unwrap();
                 steering.let_pass(first, Some(&list)).unwrap();
                 let sources: Vec<_> = (SHARED..LANES).map(|_| source_to(&sockets, is_v6)).collect();
                 for (source, lane) in sources.iter().zip(SHARED..) {
