@@ -252,8 +252,8 @@ pub struct UdpStats {
     pub gso_fallbacks: u64,
     /// Datagrams that arrived and that the kernel threw away, because a receive buffer was full as a rule. Linux only.
     pub receive_overflows: u64,
-    /// Datagrams that the kernel threw away because they cannot be messages for this interface; several that it joined count
-    /// once. Linux only.
+    /// Datagrams that the kernel dropped because they cannot be messages for this interface, or by [`Udp::let_half_ask`]; several
+    /// that it joined count once. Linux only.
     pub junk_dropped: u64,
     /// Datagrams that arrived; several that the kernel joined count each.
     pub datagrams_received: u64,

@@ -199,7 +199,7 @@ fn udp(report: &StatusReport, writer: &mut Writer<'_>) -> fmt::Result {
         ("weft_udp_receive_calls", "System calls that received at least one datagram.", udp.recv_calls),
         (
             "weft_udp_junk_datagrams",
-            "Datagrams that the kernel threw away because they cannot be messages for this interface.",
+            "Datagrams that the kernel dropped because they cannot be messages for this interface, or as part of a flood of initiations.",
             udp.junk_dropped,
         ),
         (
