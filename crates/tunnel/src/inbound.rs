@@ -152,6 +152,20 @@ impl Tunnel {
         }
     }
 
+    /// Whether there is time for a handshake message, and room for an answer.
+    fn begin_handshake(&mut self, now: Instant, control: &ControlQueue) -> Result<(), DropReason> {
+        self.gate.receive(now)?;
+        if control.has_room() { Ok(()) } else { Err(DropReason::ControlQueueFull) }
+    }
+
+    /// Notes that a handshake message of a peer was authentic.
+    fn handshake_received(&mut self, id: PeerId, meta: &RecvMeta, datagram: &[u8], now: Instant) {
+        let Some(peer) = self.peer_mut(id) else { return };
+        peer.received_bytes += datagram.len() as u64;
+        peer.timers.received(now);
+        self.heard_from(id, meta, now);
+    }
+
     fn initiation(
         &mut self,
         meta: &RecvMeta,
@@ -159,21 +173,17 @@ impl Tunnel {
         now: Instant,
         control: &mut ControlQueue,
     ) -> Result<(), DropReason> {
-        self.gate.receive(now)?;
-        if !control.has_room() {
-            return Err(DropReason::ControlQueueFull);
-        }
+        self.begin_handshake(now, control)?;
         self.admit(meta, datagram, false, now, control)?;
         self.gate.budget.spend(Work::Identify);
         let key = self.identity.identify(datagram)?;
         let id = self.by_key.get(&key).copied().ok_or(DropReason::UnknownPeer)?;
         let mut answer = [0; MAX_CONTROL_MESSAGE];
         let len = self.answer(id, datagram, now, &mut answer)?;
-        let Some(peer) = self.peer_mut(id) else { return Ok(()) };
-        peer.received_bytes += datagram.len() as u64;
-        peer.timers.received(now);
-        peer.timers.handshake_answered(now);
-        self.heard_from(id, meta, now);
+        self.handshake_received(id, meta, datagram, now);
+        if let Some(peer) = self.peer_mut(id) {
+            peer.timers.handshake_answered(now);
+        }
         self.send_control(id, now, control, &answer[..len]);
         self.reschedule(id);
         Ok(())
@@ -241,10 +251,7 @@ impl Tunnel {
         now: Instant,
         control: &mut ControlQueue,
     ) -> Result<(), DropReason> {
-        self.gate.receive(now)?;
-        if !control.has_room() {
-            return Err(DropReason::ControlQueueFull);
-        }
+        self.begin_handshake(now, control)?;
         let Route { peer: id, local } = self.route_at(datagram, 8)?;
         // The index, which is random, proves that the sender saw our initiation. A cookie is needed only once forged
         // responses have arrived for it.
@@ -264,9 +271,7 @@ impl Tunnel {
         let mut context = SessionContext { identity, indices, peer: id, key: peer.public_key };
         let (len, another_in_flight) =
             peer.session.conclude(&mut context, local, datagram, now, &mut answer)?;
-        peer.received_bytes += datagram.len() as u64;
-        peer.timers.received(now);
-        self.heard_from(id, meta, now);
+        self.handshake_received(id, meta, datagram, now);
         self.session_established(id, now, another_in_flight);
         self.send_control(id, now, control, &answer[..len]);
         self.reschedule(id);
