@@ -1,7 +1,7 @@
 //! TCP's congestion controls that the kernel has, and the one that a namespace uses.
 
 use anyhow::{Context as _, Result, bail};
-use weft::lab::Namespace;
+use weft_lab::Namespace;
 
 const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
 /// Each namespace has its own; a new one begins with that of the initial namespace (ip-sysctl in the kernel's

@@ -10,8 +10,8 @@ use ipnet::IpNet;
 use serde::Serialize;
 use weft::cli::TunThreads;
 use weft::control::socket::Client;
-use weft::lab::{Namespace, link};
 use weft::status::StatusReport;
+use weft_lab::{Namespace, link};
 use weft_tunnel::{PrivateKey, PublicKey};
 
 use crate::batches::Batches;

@@ -5,9 +5,9 @@ mod report;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use weft::lab::Namespace;
-use weft::lab::emulator::{Emulator, LinkSpec};
-use weft::lab::link::LinkOptions;
+use weft_lab::Namespace;
+use weft_lab::emulator::{Emulator, LinkSpec};
+use weft_lab::link::LinkOptions;
 
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;

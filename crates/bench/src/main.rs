@@ -82,7 +82,8 @@ fn main() -> ExitCode {
         Err(error) => {
             eprintln!("error: {error:#}");
             let missing = error.downcast_ref::<permission::Missing>().is_some();
-            (if missing { weft::exit::Code::Permission } else { weft::exit::Code::Failure }).into()
+            (if missing { weft_config::exit::Code::Permission } else { weft_config::exit::Code::Failure })
+                .into()
         }
     }
 }

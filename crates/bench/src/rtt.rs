@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
 use weft::cli::TunThreads;
-use weft::lab::emulator::LinkSpec;
+use weft_lab::emulator::LinkSpec;
 
 use crate::cli::{Offload, PeerCommand, WeftCommand};
 use crate::implementation::Implementation;

@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
 use tempfile::TempDir;
-use weft::lab::Namespace;
-use weft::lab::emulator::{Emulator, LinkSpec};
-use weft::lab::link::{self, LinkOptions};
+use weft_lab::Namespace;
+use weft_lab::emulator::{Emulator, LinkSpec};
+use weft_lab::link::{self, LinkOptions};
 use weft_tunnel::PrivateKey;
 
 use crate::batches::Batches;
@@ -195,7 +195,7 @@ pub(crate) fn namespace(name: &str) -> Result<Namespace> {
 
 #[cfg(test)]
 mod tests {
-    use weft::lab;
+    use weft_lab as lab;
 
     use super::*;
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
-use weft::lab;
+use weft_lab as lab;
 
 const BENCH: &str = env!("CARGO_BIN_EXE_weft-bench");
 

@@ -7,10 +7,10 @@ use std::path::PathBuf;
 
 use clap::CommandFactory as _;
 use clap_mangen::roff::{Roff, roman};
+use weft_config::exit::{Code, Error};
 
 use crate::cli::Cli;
 use crate::cli::assets::{CompletionsArgs, ManArgs};
-use crate::exit::{Code, Error};
 use crate::output;
 
 /// Why the manual pages could not be written.

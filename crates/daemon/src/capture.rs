@@ -10,10 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use weft_config::InterfaceName;
+use weft_config::exit::{Code, Error};
+
 use crate::cli::CaptureArgs;
-use crate::config::InterfaceName;
 use crate::control::socket::{self, CaptureRequest, Client, ClientError, PacketStream, Received};
-use crate::exit::{Code, Error};
 use crate::signals;
 use crate::status::cannot_look;
 

@@ -5,15 +5,17 @@ use std::fmt::Display;
 use comfy_table::{ContentArrangement, Table, presets};
 use ipnet::IpNet;
 use serde::Serialize;
+use weft_config::Interface;
+use weft_config::exit::{Code, Error};
+use weft_config::{
+    self as config, Config, ConfigErrors, Hook, KillSwitch, LoadError, Location, Parsed, Peer, Warning,
+};
+use weft_host::routes;
 use weft_tunnel::{PeerLimits, Rate};
 
 use crate::cli::CheckArgs;
-use crate::config::Interface;
-use crate::config::{
-    self, Config, ConfigErrors, Hook, KillSwitch, LoadError, Location, Parsed, Peer, Warning,
-};
-use crate::exit::{Code, Error};
-use crate::{output, routes};
+
+use crate::output;
 
 /// Checks the file, prints what is odd to standard error, and what it means to standard output. What is wrong is
 /// the error; with `--json` it is printed to standard output as well.

@@ -44,7 +44,7 @@ Examples:
 #[command(name = "weft", version, propagate_version = true, max_term_width = 100)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
 pub struct Cli {
-    /// What to log: a level (error, warn, info, debug, trace) or targets, as in `info,weft::routes=debug`.
+    /// What to log: a level (error, warn, info, debug, trace) or targets, as in `info,weft_host::routes=debug`.
     /// Without it RUST_LOG counts, else `info` (`error` for the demo).
     #[arg(long, global = true, value_name = "FILTER")]
     pub log: Option<String>,

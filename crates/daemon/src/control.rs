@@ -5,7 +5,6 @@
 
 pub mod clients;
 mod controller;
-mod device;
 #[cfg(unix)]
 pub mod listener;
 mod managed;
@@ -13,10 +12,10 @@ mod model;
 pub mod socket;
 pub mod uapi;
 
+use weft_config::device::{DeviceChange, DeviceState};
+
 pub use controller::Controller;
 pub use managed::Managed;
-
-pub use device::{AllowedIpChange, DeviceChange, DeviceState, PeerChange, PeerState};
 
 pub use model::{Model, ModelPeer};
 

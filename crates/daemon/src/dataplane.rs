@@ -16,20 +16,21 @@ use weft_tunnel::{
     Change, DropCounters, DropReason, Event, HandshakeLoad, PeerSnapshot, PrivateKey, Tunnel, TunnelConfig,
     TunnelStats,
 };
+use weft_udp::{self as udp, BindError, SendError, Udp as _, UdpConfig, UdpFeatures, UdpSockets, UdpStats};
 
 use crate::cli::TunThreads;
 use crate::scheduling::{self, Priority};
-use crate::udp::{self, BindError, SendError, Udp as _, UdpConfig, UdpFeatures, UdpSockets, UdpStats};
 
 mod answers;
 pub mod capture;
 mod commands;
 mod event_loop;
+#[cfg(test)]
+mod fake_kernel;
 mod inbound;
 mod initiation_filter;
 mod junk_filter;
 mod outbound;
-mod read_ahead;
 mod timing;
 
 pub use commands::Command;

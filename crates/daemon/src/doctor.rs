@@ -6,10 +6,10 @@
 use std::io;
 
 use serde::Serialize;
+use weft_config::exit::{Code, Error};
+use weft_config::{self as config, InterfaceName, LoadError};
 
 use crate::cli::DoctorArgs;
-use crate::config::{self, InterfaceName, LoadError};
-use crate::exit::{Code, Error};
 use crate::finding::{self, Finding, Level};
 use crate::output;
 

@@ -1,14 +1,20 @@
 //! `weft down`: takes an interface down from outside.
 
 use std::path::Path;
+use std::time::Duration;
+
+use weft_config::exit::Error;
+use weft_config::{InterfaceName, LoadError, name_of, path_of};
+use weft_host::runtime_dir::runtime_dir;
+use weft_host::{HostError, Keep, Owner, Record, record_path, told_backwards};
 
 use crate::cli::DownArgs;
-use crate::config::{InterfaceName, LoadError, name_of, path_of};
-use crate::exit::Error;
-use crate::host::{self, Down, HostError, Keep, Record};
-use crate::output;
-use crate::runtime_dir::runtime_dir;
-use crate::service_manager;
+use crate::control::socket::{Client, ClientError};
+use crate::control::uapi;
+use crate::{output, service_manager};
+
+/// Commands of the configuration may take long; systemd gives a service as much time.
+const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Ends the daemon that runs the interface, or takes back what one left behind.
 ///
@@ -18,25 +24,102 @@ pub fn run(args: &DownArgs) -> Result<(), Error> {
     let interface = interface_of(&args.target)?;
     let directory = runtime_dir();
     if args.dry_run {
-        return output::print(host::told_down(&directory, &interface)?.as_bytes());
+        return output::print(told(&directory, &interface)?.as_bytes());
     }
     if args.keep_kill_switch && is_left_for_a_restart(&directory, &interface) {
         tracing::info!(%interface, "left as it is: the service is started again");
         return Ok(());
     }
     let keep = if args.keep_kill_switch { Keep::KillSwitch } else { Keep::Nothing };
-    let down = match host::down(&directory, &interface, keep) {
-        Err(HostError::NotUp { .. }) if args.keep_kill_switch => return Ok(()),
-        down => down?,
-    };
-    match down {
+    match down(&directory, &interface, keep)? {
         Down::Ended => tracing::info!(%interface, "interface is down"),
         Down::CleanedUp => tracing::info!(%interface, "what a daemon had left behind is taken back"),
         Down::LeftAlone(pid) => {
             tracing::info!(%interface, "left alone: weft runs it as process {pid}, which is not the service's");
         }
+        Down::NotUp if args.keep_kill_switch => {}
+        Down::NotUp => return Err(not_up(&directory, &interface).into()),
     }
     Ok(())
+}
+
+/// What there was to take down.
+enum Down {
+    /// A daemon, which has ended.
+    Ended,
+    /// What a daemon had left behind when it crashed.
+    CleanedUp,
+    /// Nothing: this process runs the interface, and cleans up after itself.
+    LeftAlone(u32),
+    /// Nothing at all.
+    NotUp,
+}
+
+/// Takes an interface down: a daemon that runs it, with a configuration or as `weft NAME`, is told to end, and does the
+/// rest; what a daemon left behind is taken back here. With [`Keep::KillSwitch`] only the latter: that is for what runs
+/// when the main process of a service is gone, and a process that is there is another user's.
+fn down(directory: &Path, interface: &InterfaceName, keep: Keep) -> Result<Down, Error> {
+    let mut has_ended = false;
+    if let Some(process) = Owner::running(directory, interface)? {
+        if keep == Keep::KillSwitch {
+            return Ok(Down::LeftAlone(process.id));
+        }
+        match process.end(PATIENCE) {
+            Ok(true) => has_ended = true,
+            Ok(false) => {
+                return Err(HostError::NotEnding { pid: process.id, seconds: PATIENCE.as_secs() }.into());
+            }
+            Err(error) => return Err(HostError::Signal { pid: process.id, error }.into()),
+        }
+    } else if keep == Keep::Nothing {
+        has_ended = end_over_socket(directory, interface)?;
+    }
+    // A daemon that crashed while it ended leaves the rest to us.
+    if Record::read(directory, interface)?.is_some() {
+        let result = weft_host::clean_up(directory, interface, keep);
+        remove_sockets(interface);
+        return Ok(result.map(|()| Down::CleanedUp)?);
+    }
+    if has_ended {
+        return Ok(Down::Ended);
+    }
+    // A daemon that `weft up` did not start is not on record, and leaves no more than a socket. Records go with a power
+    // cut, and /etc/resolv.conf stays.
+    let had_socket = remove_sockets(interface);
+    let had_dns = weft_host::repair_dns().iter().any(|name| name == interface.as_str());
+    Ok(if had_socket || had_dns { Down::CleanedUp } else { Down::NotUp })
+}
+
+/// Ends what `weft NAME` runs: it has a control socket, but no record and no lock. Returns whether there was anything.
+fn end_over_socket(directory: &Path, interface: &InterfaceName) -> Result<bool, ClientError> {
+    match Client::connect_in(directory, interface).and_then(|client| client.stop(PATIENCE)) {
+        Ok(()) => Ok(true),
+        Err(ClientError::NotRunning { .. } | ClientError::Unsupported) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Removes the sockets that no process answers on. Returns whether there was one for wg(8).
+fn remove_sockets(interface: &InterfaceName) -> bool {
+    let _gone = std::fs::remove_file(Client::path_of(interface));
+    uapi::remove_dead(interface).unwrap_or_else(|error| {
+        tracing::debug!("the socket for wg(8) stays: {error}");
+        false
+    })
+}
+
+/// The lines of `weft down --dry-run`.
+fn told(directory: &Path, interface: &InterfaceName) -> Result<String, HostError> {
+    match Record::read(directory, interface)? {
+        Some(record) => Ok(told_backwards(interface, &record.steps, &record.down)),
+        // `weft NAME` sets up nothing but the device.
+        None if Client::connect_in(directory, interface).is_ok() => Ok(told_backwards(interface, &[], &[])),
+        None => Err(not_up(directory, interface)),
+    }
+}
+
+fn not_up(directory: &Path, interface: &InterfaceName) -> HostError {
+    HostError::NotUp { interface: interface.to_string(), file: record_path(directory, interface) }
 }
 
 /// Whether the daemon of this very run of the service has left the interface to the next one, which is about to start.

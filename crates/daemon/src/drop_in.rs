@@ -7,25 +7,28 @@ use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
+use weft_config::InterfaceName;
+use weft_config::exit::{self, Code};
+use weft_config::metrics::MetricsConfig;
+use weft_host::network::{Change, Watch};
+use weft_host::routes::{Netlink, RouteError};
+use weft_udp::UdpConfig;
+
 use crate::background::{self, BackgroundError};
 use crate::cli::TunThreads;
 use crate::cli::drop_in::RunArgs;
-use crate::config::InterfaceName;
 use crate::control::socket::Manage as _;
 use crate::control::uapi::{Listener, Server, SocketError};
 use crate::control::{Control, Controller, Managed};
 use crate::dataplane::{DataplaneError, OnEvent, StartError, TunQueues};
-use crate::exit::{self, Code};
 use crate::interface::{self, Inherited, Interface, Options};
-use crate::metrics::{self, MetricsConfig};
-use crate::network::{Change, Keeper, MtuChoice, Watch};
-use crate::routes::{Netlink, RouteError};
+use crate::keeper::{Keeper, MtuChoice};
+use crate::metrics;
 use crate::scheduling::Priority;
 use crate::secrecy;
 use crate::service_manager::{self, StatusLine, Watchdog};
 use crate::signals;
 use crate::status::Running;
-use crate::udp::UdpConfig;
 
 mod environment;
 
@@ -33,7 +36,7 @@ pub use environment::log_level;
 use environment::{Environment, InvalidVariable};
 
 /// The MTU of a new device, as wireguard-go sets it: an Ethernet's, less what WireGuard over IPv6 adds.
-const MTU: u16 = 1500 - crate::config::OVERHEAD;
+const MTU: u16 = 1500 - weft_config::OVERHEAD;
 
 /// Why an interface could not be started.
 #[derive(Debug, thiserror::Error)]

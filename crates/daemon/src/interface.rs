@@ -3,8 +3,10 @@
 
 use std::sync::Arc;
 
+use weft_host::routes::QueueLimits;
 use weft_tun::{Descriptor, TunConfig};
 use weft_tunnel::{PrivateKey, TunnelConfig};
+use weft_udp::{self as udp, PathMtu, UdpConfig};
 
 use crate::cli::TunThreads;
 use crate::control::Controller;
@@ -13,9 +15,7 @@ use crate::dataplane::{
     tun_queues,
 };
 use crate::memory_budget;
-use crate::routes::QueueLimits;
 use crate::scheduling::Priority;
-use crate::udp::{self, PathMtu, UdpConfig};
 
 /// How to run an interface.
 #[derive(Clone, Debug)]
@@ -91,7 +91,12 @@ impl Interface {
                 descriptors: inherited.queues,
                 ..TunConfig::new(name)
             },
-            udp: UdpConfig { gso: udp.gso && options.offload, path_mtu: options.path_mtu, ..udp },
+            udp: UdpConfig {
+                gso: udp.gso && options.offload,
+                path_mtu: options.path_mtu,
+                receive_buffer_bytes: memory_budget::receive_buffer_bytes(),
+                ..udp
+            },
             sockets: inherited.sockets,
             // Nobody knows this key, so nothing that arrives is for it.
             private_key: PrivateKey::generate()

@@ -2,10 +2,10 @@
 
 use std::io::{self, Read as _};
 
+use weft_config::exit::{Code, Error};
 use weft_tunnel::{InvalidKey, PresharedKey, PrivateKey};
 use zeroize::Zeroizing;
 
-use crate::exit::{Code, Error};
 use crate::output;
 
 #[cfg_attr(unix, path = "keys/stdout/unix.rs")]

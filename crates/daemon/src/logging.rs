@@ -28,7 +28,7 @@ pub enum Format {
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the log filter {filter:?} ({origin}) is not valid: {reason}; write a level like `debug`, or targets like \
-         `info,weft::routes=debug`"
+         `info,weft_host::routes=debug`"
 )]
 pub struct InvalidFilter {
     filter: String,

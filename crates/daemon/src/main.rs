@@ -6,11 +6,11 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use weft::cli::{self, Cli, Command};
-use weft::exit::{Code, Error};
 use weft::{
-    assets, capture, check, config, demo, doctor, down, drop_in, keys, logging, output, reload, save, status,
-    top, up, wg,
+    assets, capture, check, demo, doctor, down, drop_in, keys, logging, output, reload, save, status, top,
+    up, wg,
 };
+use weft_config::exit::{Code, Error};
 
 fn main() -> ExitCode {
     let code = match run(Cli::parse_from(cli::drop_in::command_line(std::env::args_os()))) {
@@ -26,7 +26,7 @@ fn main() -> ExitCode {
 /// The interface that a command runs, for the log; a wrong name is told later.
 fn interface_of(command: &Command) -> Option<String> {
     match command {
-        Command::Up(args) => config::name_of(&config::path_of(&args.target)).ok().map(String::from),
+        Command::Up(args) => weft_config::name_of(&weft_config::path_of(&args.target)).ok().map(String::from),
         Command::Run(args) => Some(args.name.clone()),
         _ => None,
     }

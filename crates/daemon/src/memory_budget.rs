@@ -1,5 +1,7 @@
 //! How much memory weft may let wait, taken from what the machine has.
 
+use weft_udp::{MAX_RECEIVE_BUFFER_BYTES, RECEIVING_SOCKETS};
+
 #[cfg_attr(target_os = "linux", path = "memory_budget/linux.rs")]
 #[cfg_attr(not(target_os = "linux"), path = "memory_budget/unknown.rs")]
 mod platform;
@@ -15,20 +17,10 @@ pub(crate) fn staging_bytes() -> usize {
     share_of(platform::available_bytes())
 }
 
-/// The share of the memory that may wait in the kernel for the receiving sockets, how many of them are lanes of one address
-/// family (`udp/linux/lanes.rs`; the socket of handshake messages is no larger than one), and of how many families there are
-/// some.
+/// The share of the memory that may wait in the kernel in all receiving sockets together.
 const RECEIVE_SHARE: u64 = 8;
-pub(crate) const LANES: usize = 16;
-const RECEIVE_SOCKETS: usize = LANES + 1;
-const FAMILIES: u64 = 2;
-/// What Linux gives a socket that asks for nothing is not much less.
+/// Linux gives a socket that asks for nothing about as much.
 const MIN_RECEIVE: u64 = 256 << 10;
-/// 10 Gbit/s for 5.6 ms, about what a stall of the packet thread takes.
-const MAX_RECEIVE: u64 = 7 << 20;
-
-/// Bytes that may wait in the kernel in a socket that sends; there is one of each address family.
-pub(crate) const SEND_BUFFER_BYTES: u64 = MAX_RECEIVE;
 
 /// Bytes that may wait in each of the receiving sockets, between 256 KiB and 7 MiB. All of them full, those of both address
 /// families and as the kernel counts (with twice as much for its own bookkeeping), take an eighth of the memory that the
@@ -39,9 +31,9 @@ pub(crate) fn receive_buffer_bytes() -> usize {
 }
 
 fn receive_share_of(total: Option<u64>) -> usize {
-    let bytes =
-        total.map_or(MAX_RECEIVE, |total| total / (2 * RECEIVE_SHARE * RECEIVE_SOCKETS as u64 * FAMILIES));
-    usize::try_from(bytes.clamp(MIN_RECEIVE, MAX_RECEIVE)).unwrap_or(usize::MAX)
+    let bytes = total
+        .map_or(MAX_RECEIVE_BUFFER_BYTES, |total| total / (2 * RECEIVE_SHARE * RECEIVING_SOCKETS as u64));
+    usize::try_from(bytes.clamp(MIN_RECEIVE, MAX_RECEIVE_BUFFER_BYTES)).unwrap_or(usize::MAX)
 }
 
 fn share_of(available: Option<u64>) -> usize {

@@ -11,7 +11,6 @@
 //! It runs on a thread of its own (`weft-metrics`). Whatever is asked costs the packet thread one snapshot, taken in
 //! slices as for `weft status`, and requests that come together share it (`sampler.rs`).
 
-mod address;
 mod answer;
 mod exposition;
 mod hosts;
@@ -21,6 +20,5 @@ mod query;
 mod sampler;
 mod server;
 
-pub use address::{Address, HostName, InvalidAddress, InvalidHostName, MetricsConfig};
 pub use listener::{ListenError, Listener};
 pub use server::Server;

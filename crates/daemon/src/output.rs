@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::io::{self, Write as _};
 
-use crate::exit::{Code, Error};
+use weft_config::exit::{Code, Error};
 
 /// Prints to standard output, all of it, or says why not. A closed pipe is no error: nobody reads on.
 pub fn print(text: &[u8]) -> Result<(), Error> {

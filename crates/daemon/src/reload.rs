@@ -2,10 +2,11 @@
 //!
 //! The file is read here, and the files of its keys: a daemon without privileges may not be able to.
 
+use weft_config::exit::{Code, Error};
+use weft_config::{self as config, LoadError};
+
 use crate::cli::ReloadArgs;
-use crate::config::{self, LoadError};
 use crate::control::socket::{Client, Reload, ReloadReport};
-use crate::exit::{Code, Error};
 use crate::output;
 
 /// Checks the file, and has the daemon make the interface what it says.

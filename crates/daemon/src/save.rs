@@ -1,10 +1,13 @@
 //! `weft save`: the state of a running interface, in its file.
 
+use weft_config::exit::{Code, Error};
+use weft_config::{name_of, path_of};
+use weft_host as host;
+use weft_host::runtime_dir::runtime_dir;
+
 use crate::cli::SaveArgs;
-use crate::config::{name_of, path_of};
-use crate::exit::{Code, Error};
-use crate::runtime_dir::runtime_dir;
-use crate::{host, uapi_client};
+
+use crate::uapi_client;
 
 /// Asks the daemon for its state, and writes that into the file that the interface was brought up from.
 ///

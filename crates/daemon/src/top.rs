@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use weft_config::InterfaceName;
+use weft_config::exit::{Code, Error};
 
 use crate::cli::TopArgs;
-use crate::config::InterfaceName;
 use crate::control::socket::{self, Client, ClientError};
-use crate::exit::{Code, Error};
 use crate::hang_up::is_hung_up;
 use crate::signals;
 use crate::status::{StatusReport, cannot_look};

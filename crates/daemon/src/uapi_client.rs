@@ -6,15 +6,14 @@
 use std::io;
 use std::time::{Duration, Instant};
 
+use weft_config::InterfaceName;
+use weft_config::device::{DeviceChange, DeviceState};
 use weft_tunnel::PublicKey;
 
-use crate::config::InterfaceName;
-use crate::control::{DeviceChange, DeviceState};
-use crate::exit::{Code, Error};
-use crate::runtime_dir::{self, Users};
+use weft_config::exit::{Code, Error};
+use weft_host::runtime_dir::{self, Users};
 
 mod answer;
-mod endpoint;
 pub(crate) mod request;
 #[cfg(test)]
 mod tests;
@@ -23,7 +22,6 @@ mod tests;
 mod transport;
 
 pub use answer::AnswerProblem;
-pub(crate) use endpoint::text as endpoint_text;
 
 /// How long an exchange may take. Ten thousand new peers cost a daemon on a small machine several seconds.
 const PATIENCE: Duration = Duration::from_secs(60);

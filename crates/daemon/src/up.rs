@@ -5,22 +5,23 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use weft_config::exit;
+use weft_config::{self as config, Config, Endpoint, LoadError};
+use weft_host::resolve::{self, AtStart, Cancel, ResolveError, Retries};
+use weft_host::runtime_dir::runtime_dir;
+use weft_host::{self as host, HostError};
+use weft_udp::PathMtu;
+
 use crate::background::{self, BackgroundError};
 use crate::carried_over::Place;
 use crate::cli::{MetricsArgs, UpArgs};
-use crate::config::{self, Config, Endpoint, LoadError};
 use crate::control::ControlError;
 use crate::dataplane::{DataplaneError, StartError};
-use crate::exit;
-use crate::host::{self, HostError};
 use crate::metrics;
 use crate::output;
-use crate::resolve::{self, AtStart, Cancel, ResolveError, Retries};
-use crate::runtime_dir::runtime_dir;
 use crate::scheduling::Priority;
 use crate::secrecy;
 use crate::service_manager::Starting;
-use crate::udp::PathMtu;
 
 mod daemon;
 mod handover;
@@ -76,7 +77,7 @@ impl UpError {
     /// The exit code that says so.
     pub fn exit_code(&self) -> exit::Code {
         match self {
-            Self::Config(error) => error.exit_code(),
+            Self::Config(error) => exit::Code::of_configuration(error.is_permission_denied()),
             Self::Start(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
                 exit::Code::Permission
             }

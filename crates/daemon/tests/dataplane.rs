@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc as async_mpsc;
 use weft::dataplane::{Command, EventLoop, Snapshot};
-use weft::udp::{BindError, RecvBuffers, SendError, Sent, Udp, UdpStats};
 use weft_tun::memory::{self, Limits, MemoryPeer};
 use weft_tunnel::{
     Change, DropReason, Ecn, Offload, PeerConfig, PrivateKey, PublicKey, RecvMeta, Transmit, Tunnel,
     TunnelConfig,
 };
+use weft_udp::{BindError, RecvBuffers, SendError, Sent, Udp, UdpStats};
 
 /// A network that delivers at once, whose sockets can be told to take nothing.
 #[derive(Default)]

@@ -2,6 +2,7 @@
 
 use std::sync::mpsc;
 
+use weft_sched::PacketBatch;
 use weft_tunnel::{Offload, PacketMut, TAILROOM};
 
 /// A buffer that a reader fills with packets, each with its headroom in front.
@@ -125,22 +126,15 @@ impl TunBatch {
     pub fn next_packet(&mut self) -> Option<PacketMut<'_>> {
         let place = self.next as u32;
         self.next += usize::from(!self.is_done());
-        self.packet(place)
+        self.packet_at(place)
     }
 
-    /// The packet at `place`, as [`Self::remaining_with_places`] counts. It is the caller's care to take each once:
-    /// sealing a packet may consume it.
-    pub fn packet(&mut self, place: u32) -> Option<PacketMut<'_>> {
+    /// The packet with this number, in reading order.
+    fn packet_at(&mut self, number: u32) -> Option<PacketMut<'_>> {
         let slab = self.slab.as_mut()?;
-        let entry = *slab.packets.get(place as usize)?;
+        let entry = *slab.packets.get(number as usize)?;
         let (start, len) = (entry.start as usize, entry.len as usize);
         PacketMut::new(&mut slab.buffer[start..start + len + TAILROOM], len, entry.offload)
-    }
-
-    /// Every packet that [`Self::next_packet`] has not given out yet, without consuming it, and its place for
-    /// [`Self::packet`].
-    pub fn remaining_with_places(&self) -> impl Iterator<Item = (u32, &[u8])> {
-        (self.next as u32..).zip(self.remaining())
     }
 
     /// Every packet that [`Self::next_packet`] has not given out yet, without consuming it.
@@ -178,6 +172,16 @@ impl TunBatch {
     /// Whether every packet was given out.
     pub fn is_done(&self) -> bool {
         self.slab.as_ref().is_none_or(|slab| self.next >= slab.packets.len())
+    }
+}
+
+impl PacketBatch for TunBatch {
+    fn remaining(&self) -> impl Iterator<Item = (u32, &[u8])> {
+        (self.next as u32..).zip(self.remaining())
+    }
+
+    fn packet(&mut self, number: u32) -> Option<PacketMut<'_>> {
+        self.packet_at(number)
     }
 }
 

@@ -12,13 +12,9 @@ use weft_tunnel::{PlainSlab, Plaintext};
 
 mod batch;
 mod config;
-mod distinct;
-pub mod flow;
-mod heaviest;
 pub mod memory;
 mod stats;
 pub mod thread_guard;
-mod turns;
 
 #[cfg(target_os = "linux")]
 mod linux;
@@ -32,14 +28,11 @@ use unsupported as platform;
 
 pub use batch::{Slab, SlabHome, TunBatch};
 pub use config::{MAX_QUEUES, OpenError, TunConfig, TunOffload};
-pub use distinct::Distinct;
-pub use heaviest::Heaviest;
 #[cfg(all(feature = "bench-internals", target_os = "linux"))]
 #[doc(hidden)]
 pub use linux::bench;
 pub use platform::{Descriptor, Device, Pulse, check_queue, name_of_queue, open, open_queues};
 pub use stats::{TunStats, TunStatsSnapshot};
-pub use turns::Turns;
 
 /// One TUN device as the packet thread sees it.
 pub trait Tun {

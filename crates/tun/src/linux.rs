@@ -17,14 +17,14 @@ mod adopt;
 #[cfg(feature = "bench-internals")]
 pub mod bench;
 mod coalesce;
-mod crowds;
 mod dropped;
-mod fence;
 mod flows;
 mod inline;
 mod pulse;
 mod queue;
+mod queue_overload;
 mod reader;
+mod reorder_guard;
 mod threads;
 mod vnet_hdr;
 mod writer;

@@ -44,7 +44,7 @@ fn measure() {
 
 fn check(write: bool) -> Result<ExitCode> {
     if let Some(reason) = callgrind::missing() {
-        weft::lab::not_run("instruction counts", &reason);
+        weft_lab::not_run("instruction counts", &reason);
         return Ok(ExitCode::SUCCESS);
     }
     let workloads: Vec<_> = work::all().into_iter().filter(|workload| workload.countable).collect();

@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::net::SocketAddr;
 
-use weft_tun::flow::{FlowHash, FlowHasher, FlowTable};
+use weft_sched::flow::{FlowHash, FlowHasher, FlowTable};
 use weft_tunnel::{MAX_BATCH_BYTES, MAX_BATCH_SEGMENTS, Offload, TransmitQueue, bench};
 
 use super::packets::{MSS, Outbound, tcp};

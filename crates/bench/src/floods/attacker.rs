@@ -7,8 +7,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use weft::lab::flood::{self, Contents, Flood, Junk, Running, Seen, Sent, Sources, same_queue};
-use weft::lab::pace::Pace;
+use weft_lab::flood::{self, Contents, Flood, Junk, Running, Seen, Sent, Sources, same_queue};
+use weft_lab::pace::Pace;
 
 use super::attack::{Attack, Kind};
 use super::site::{OUTER, Site, TO_ATTACKER, TO_CLIENT, absent_peer};

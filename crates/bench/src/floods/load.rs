@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use nix::sys::socket::setsockopt;
 use nix::{libc, setsockopt_impl, sockopt_impl};
-use weft::lab::Namespace;
-use weft::lab::traffic::{Amount, Progress, TcpReceiver, send_stream_over};
+use weft_lab::Namespace;
+use weft_lab::traffic::{Amount, Progress, TcpReceiver, send_stream_over};
 
 use crate::peers::roster::GATEWAY;
 

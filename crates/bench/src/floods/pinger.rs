@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 use socket2::{Domain, Protocol, Socket, Type};
-use weft::lab::Namespace;
+use weft_lab::Namespace;
 
 use crate::peers::priority::stepping_forward;
 use crate::peers::roster::GATEWAY;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow};
 use ipnet::{IpNet, Ipv4Net};
 use tempfile::TempDir;
-use weft::lab::Namespace;
-use weft::lab::link::{self, LinkOptions};
+use weft_lab::Namespace;
+use weft_lab::link::{self, LinkOptions};
 use weft_tunnel::{PrivateKey, PublicKey};
 
 use super::attack::{Attack, Kind};

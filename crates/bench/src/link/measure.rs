@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
-use weft::lab::counters::Counters;
-use weft::lab::emulator::PipeCounters;
-use weft::lab::numbered::{Numbered, NumberedOptions};
-use weft::lab::traffic::{Amount, TcpReceiver, TcpSenders};
+use weft_lab::counters::Counters;
+use weft_lab::emulator::PipeCounters;
+use weft_lab::numbered::{Numbered, NumberedOptions};
+use weft_lab::traffic::{Amount, TcpReceiver, TcpSenders};
 
 use super::{FAR, Lab, LinkArgs, NEAR};
 use crate::interrupt::Interrupt;

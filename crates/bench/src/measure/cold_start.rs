@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use weft::lab::counters::Counters;
-use weft::lab::traffic::{Amount, Progress, TcpReceiver, send_stream};
+use weft_lab::counters::Counters;
+use weft_lab::traffic::{Amount, Progress, TcpReceiver, send_stream};
 
 use super::{Bench, Outcome};
 use crate::metric::{Metric, Sample};

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
-use weft::lab::traffic::{Amount, ReceivedFlow, STALL, SentFlow, TcpReceiver, TcpSenders};
+use weft_lab::traffic::{Amount, ReceivedFlow, STALL, SentFlow, TcpReceiver, TcpSenders};
 
 use super::{Bench, Outcome};
 use crate::metric::{Metric, Sample};

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use weft::lab::Namespace;
-use weft::lab::counters::Counters;
+use weft_lab::Namespace;
+use weft_lab::counters::Counters;
 
 use crate::batches::Batches;
 use crate::machine;

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use ipnet::{IpNet, Ipv4Net};
 use tempfile::TempDir;
-use weft::lab::link::{self, LinkOptions};
-use weft::lab::{Namespace, counters::Counters};
+use weft_lab::link::{self, LinkOptions};
+use weft_lab::{Namespace, counters::Counters};
 use weft_tunnel::PublicKey;
 
 use super::client::MTU;

@@ -272,7 +272,7 @@ struct Window {
     start: Instant,
     lanes: Vec<u64>,
     cpu: Duration,
-    counters: weft::lab::counters::Counters,
+    counters: weft_lab::counters::Counters,
 }
 
 impl Window {

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use serde::Serialize;
-use weft::lab::emulator::LinkSpec;
-use weft::lab::numbered::{Numbered, NumberedOptions};
-use weft::lab::traffic::Amount;
+use weft_lab::emulator::LinkSpec;
+use weft_lab::numbered::{Numbered, NumberedOptions};
+use weft_lab::traffic::Amount;
 
 use super::path::{Path, payload_shares};
 use crate::interrupt::Interrupt;

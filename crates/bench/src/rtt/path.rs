@@ -12,9 +12,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow};
 use socket2::{Domain, Socket, Type};
 use tempfile::TempDir;
-use weft::lab::counters::Counters;
-use weft::lab::emulator::LinkSpec;
-use weft::lab::traffic::{STALL, TcpReceiver};
+use weft_lab::counters::Counters;
+use weft_lab::emulator::LinkSpec;
+use weft_lab::traffic::{STALL, TcpReceiver};
 use weft_tunnel::PrivateKey;
 
 use crate::implementation::{Daemon, End, Implementation};

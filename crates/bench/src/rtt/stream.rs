@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
-use weft::lab::counters::Counters;
-use weft::lab::traffic::{self, Amount, Progress, SentFlow, TcpReceiver, send_stream_over};
+use weft_lab::counters::Counters;
+use weft_lab::traffic::{self, Amount, Progress, SentFlow, TcpReceiver, send_stream_over};
 
 use super::path::Path;
 use super::transfer::SlowStart;

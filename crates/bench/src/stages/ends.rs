@@ -10,14 +10,14 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use ipnet::{IpNet, Ipv4Net};
-use weft::lab::Namespace;
-use weft::lab::link::{self, LinkOptions};
-use weft::udp::{UdpConfig, UdpSockets};
+use weft_lab::Namespace;
+use weft_lab::link::{self, LinkOptions};
 use weft_tun::{Device, TunConfig};
 use weft_tunnel::{
     ControlQueue, Ecn, Offload, PacketMut, PeerConfig, PlainSlab, PrivateKey, PublicKey, RecvMeta, TAILROOM,
     TransmitQueue, Tunnel, TunnelConfig,
 };
+use weft_udp::{UdpConfig, UdpSockets};
 
 use crate::topology;
 

@@ -19,12 +19,12 @@ use std::thread::JoinHandle;
 
 use anyhow::{Context as _, Result, anyhow};
 use tokio::sync::oneshot;
-use weft::lab::Namespace;
-use weft::routes::{Netlink, QueueLimits};
-use weft::udp::{RecvBuffers, Udp as _, UdpConfig, UdpSockets};
+use weft_host::routes::{Netlink, QueueLimits};
+use weft_lab::Namespace;
 use weft_tun::{Device, Tun as _, TunBatch, TunConfig};
 use weft_tunnel::ip::{self, IpHeader};
 use weft_tunnel::{Ecn, Transmit};
+use weft_udp::{RecvBuffers, Udp as _, UdpConfig, UdpSockets};
 
 use super::ends::{self, MTU, PORT, Place, TUN};
 

@@ -19,9 +19,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::socket::{setsockopt, sockopt};
 use serde::Serialize;
-use weft::udp::{RecvBuffers, Udp as _};
 use weft_tun::{Device, Tun as _, TunBatch, TunOffload};
 use weft_tunnel::{MAX_PACKET, Plaintext, PrivateKey, TransmitQueue};
+use weft_udp::{RecvBuffers, Udp as _};
 
 use super::ends::{self, End, Place};
 use super::times::{Bursts, Stage, StageCosts, Times};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 use serde_json::Value;
-use weft::lab::Namespace;
+use weft_lab::Namespace;
 
 use super::ends::Place;
 use crate::interrupt::Interrupt;

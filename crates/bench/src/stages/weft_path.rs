@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use anyhow::{Context as _, Result};
 use ipnet::IpNet;
 use weft::cli::TunThreads;
-use weft::config::{Config, Endpoint, HostConfig, Interface, Peer, Table};
-use weft::lab::Namespace;
 use weft::up::{Daemon, Options};
+use weft_config::{Config, Endpoint, HostConfig, Interface, Peer, Table};
+use weft_lab::Namespace;
 use weft_tunnel::{PeerLimits, PrivateKey};
 
 use super::ends::{MTU, PORT, Place, TUN};

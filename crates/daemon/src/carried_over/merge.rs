@@ -5,11 +5,11 @@ use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 
 use ipnet::IpNet;
+use weft_config::device::{AllowedIpChange, DeviceChange, PeerChange};
+use weft_config::{Config, Peer};
 use weft_tunnel::{PrivateKey, PublicKey};
 
 use super::state::{BasePeer, OwnKey, State, StatePeer};
-use crate::config::{Config, Peer};
-use crate::control::{AllowedIpChange, DeviceChange, PeerChange};
 
 /// Where a peer of the file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

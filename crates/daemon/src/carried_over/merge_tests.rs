@@ -4,11 +4,12 @@ use std::collections::HashMap as Map;
 use std::path::Path;
 use std::time::SystemTime;
 
+use weft_config::device::{DeviceState, PeerState};
 use weft_tunnel::{PeerLimits, PresharedKey};
 
 use super::super::state::{AtHandover, Base};
 use super::*;
-use crate::control::{DeviceState, Model, PeerState};
+use crate::control::Model;
 
 fn key(seed: u8) -> PrivateKey {
     PrivateKey::from_bytes([seed; 32])
@@ -27,7 +28,7 @@ fn config(interface: &str, peers: &[(u8, &str)]) -> Config {
     for (seed, lines) in peers {
         text += &format!("[Peer]\nPublicKey = {}\n{lines}\n", public(*seed));
     }
-    crate::config::parse(&text, Path::new("wg0.conf"), "wg0".parse().unwrap()).unwrap().config
+    weft_config::parse(&text, Path::new("wg0.conf"), "wg0".parse().unwrap()).unwrap().config
 }
 
 fn own(seed: u8) -> String {

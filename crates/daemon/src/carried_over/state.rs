@@ -8,12 +8,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
+use weft_config::device::DeviceState;
+use weft_config::{Config, InterfaceName, Peer};
 use weft_tunnel::{PresharedKey, PrivateKey, PublicKey, Remembered};
 use zeroize::Zeroizing;
 
 use super::text;
-use crate::config::{Config, InterfaceName, Peer};
-use crate::control::DeviceState;
 
 /// Another one is not understood.
 const VERSION: u32 = 1;

@@ -1,7 +1,7 @@
+use weft_config::device::PeerState;
 use weft_tunnel::PeerLimits;
 
 use super::*;
-use crate::control::PeerState;
 
 fn key(seed: u8) -> PrivateKey {
     PrivateKey::from_bytes([seed; 32])
@@ -9,7 +9,7 @@ fn key(seed: u8) -> PrivateKey {
 
 fn config(text: &str) -> Config {
     let file = std::path::Path::new("wg0.conf");
-    crate::config::parse(text, file, "wg0".parse().unwrap()).unwrap().config
+    weft_config::parse(text, file, "wg0".parse().unwrap()).unwrap().config
 }
 
 fn state(given: &PrivateKey) -> State {

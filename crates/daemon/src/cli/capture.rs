@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use weft_config::InterfaceName;
 
-use crate::config::InterfaceName;
 use crate::dataplane::capture::Stage;
 
 /// The arguments of `weft capture`.

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueHint};
+use weft_config::InterfaceName;
 
 use super::EXIT_CODES;
-use crate::config::InterfaceName;
 
 /// The arguments of `weft setconf`, `weft addconf` and `weft syncconf`.
 #[derive(Clone, Debug, Args)]

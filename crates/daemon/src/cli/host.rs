@@ -1,9 +1,9 @@
 //! The arguments of what sets the system up around an interface, and takes that back.
 
 use clap::{Args, ValueEnum};
+use weft_config as config;
 
 use super::EXIT_CODES;
-use crate::config;
 
 /// What `weft up` does beside running the interface.
 #[derive(Clone, Copy, Debug, Default, Args)]

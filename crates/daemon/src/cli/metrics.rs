@@ -3,8 +3,7 @@
 use std::str::FromStr;
 
 use clap::Args;
-
-use crate::metrics::{Address, HostName, InvalidAddress, MetricsConfig};
+use weft_config::metrics::{Address, HostName, InvalidAddress, MetricsConfig};
 
 /// How an interface tells how it does.
 #[derive(Clone, Debug, Default, Args)]

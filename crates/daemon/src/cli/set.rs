@@ -1,9 +1,9 @@
 //! The arguments of `weft set`.
 
 use clap::Args;
+use weft_config::InterfaceName;
 
 use super::EXIT_CODES;
-use crate::config::InterfaceName;
 
 /// The arguments of `weft set`.
 #[derive(Clone, Debug, Args)]

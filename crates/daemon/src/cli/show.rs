@@ -1,9 +1,9 @@
 //! The arguments of `weft show` and `weft showconf`.
 
 use clap::{Args, ValueEnum};
+use weft_config::InterfaceName;
 
 use super::EXIT_CODES;
-use crate::config::InterfaceName;
 
 /// The arguments of `weft show`.
 #[derive(Clone, Debug, Args)]
@@ -44,7 +44,7 @@ pub enum Subject {
 }
 
 impl std::str::FromStr for Subject {
-    type Err = crate::config::InvalidInterfaceName;
+    type Err = weft_config::InvalidInterfaceName;
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         Ok(match text {
             "all" => Self::All,

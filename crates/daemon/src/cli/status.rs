@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-
-use crate::config::InterfaceName;
+use weft_config::InterfaceName;
 
 /// The arguments of `weft status`.
 #[derive(Clone, Debug, Args)]

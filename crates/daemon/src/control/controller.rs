@@ -4,14 +4,16 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use weft_config::device::{DeviceChange, DeviceState, PeerState};
 use weft_tunnel::{Change, PeerSnapshot, PrivateKey, PublicKey, Remembered};
+use weft_udp::{self as udp, BindError};
 
 use super::model::Model;
-use super::{Control, ControlError, DeviceChange, DeviceState, PeerState};
+
+use super::{Control, ControlError};
 use crate::dataplane::capture::{Capture, Wish};
 use crate::dataplane::{DataplaneError, Handle, Snapshot};
 use crate::status::{Configured, ConfiguredPeer, Running, StatusReport};
-use crate::udp::{self, BindError};
 
 /// Changes a running interface and tells what it is. One change is made after the other; packets go on meanwhile.
 pub struct Controller {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use nix::sys::stat::{Mode, fchmod};
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use crate::runtime_dir::{self, UntrustedError};
+use weft_host::runtime_dir::{self, UntrustedError};
 
 /// Only the owner may connect.
 const MODE: u32 = 0o600;

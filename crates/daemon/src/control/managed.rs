@@ -2,12 +2,12 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use weft_config::InterfaceName;
 use weft_tunnel::PublicKey;
 
 use super::socket::{CaptureRequest, Client, Manage, ManageError, Server};
 use super::{Control as _, Controller};
 use crate::capture::Recording;
-use crate::config::InterfaceName;
 use crate::dataplane::capture::Wish;
 use crate::status::{Running, StatusReport};
 

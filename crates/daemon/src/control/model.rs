@@ -9,7 +9,7 @@ use std::num::NonZeroU16;
 use ipnet::IpNet;
 use weft_tunnel::{Change, PeerConfig, PeerLimits, PresharedKey, PrivateKey, PublicKey};
 
-use super::{AllowedIpChange, DeviceChange, PeerChange};
+use weft_config::device::{AllowedIpChange, DeviceChange, PeerChange};
 
 /// Prefixes of one [`Change`]: a peer with very many is changed in several steps, so that none of them is long.
 const PREFIXES_PER_CHANGE: usize = 256;

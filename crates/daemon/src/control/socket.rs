@@ -1,6 +1,6 @@
 //! weft's own control socket: what `weft status`, `top`, `reload` and `down` ask of a running interface.
 //!
-//! It is `NAME/control.sock` in the [runtime directory](crate::runtime_dir), for its owner alone. A client
+//! It is `NAME/control.sock` in the [runtime directory](weft_host::runtime_dir), for its owner alone. A client
 //! makes sure that root or the user that the interface belongs to listens there. It writes requests, each a
 //! JSON object in a line, and gets a line for each, in order:
 //!
@@ -22,12 +22,12 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use weft_config::exit;
+use weft_host::runtime_dir::{UntrustedError, Users};
 use zeroize::Zeroizing;
 
 use crate::capture::Recording;
 use crate::dataplane::capture::Stage;
-use crate::exit;
-use crate::runtime_dir::{UntrustedError, Users};
 use crate::status::StatusReport;
 
 #[cfg(unix)]

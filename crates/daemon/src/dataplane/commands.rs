@@ -5,11 +5,11 @@ use std::sync::mpsc;
 use std::time::Instant;
 
 use weft_tunnel::{Change, PeerSnapshot, Tunnel};
+use weft_udp::{BindError, Descriptor};
 
 use super::Snapshot;
 use super::capture::Tap;
 use super::event_loop::Turn;
-use crate::udp::{BindError, Descriptor};
 
 /// What the control thread asks of the event loop. An answer that nobody waits for any more is thrown away.
 #[derive(Debug)]

@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 use tokio::time::Sleep;
 use weft_tun::{Tun, TunStatsSnapshot};
 use weft_tunnel::{ControlQueue, DropCounters, DropReason, Event, Tunnel};
+use weft_udp::Udp;
 
 use super::answers;
 use super::capture::Captures;
@@ -23,7 +24,6 @@ use super::outbound::Outbound;
 use super::timing::{Stage, TurnClock};
 use super::{Command, DataplaneError, OnEvent, QueueDepths, SendFailure, Snapshot};
 use crate::logging::LogLimit;
-use crate::udp::Udp;
 
 /// Handshake messages and keepalives that may wait for the socket.
 const CONTROL_SLOTS: usize = 256;

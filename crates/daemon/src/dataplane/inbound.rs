@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use weft_tun::Tun;
 use weft_tunnel::{ControlQueue, DropReason, MAX_PACKET, PlainSlab, Tunnel};
+use weft_udp::{DATAGRAM_COST, RecvBuffers, Udp, cost_of};
 
 use super::DataplaneError;
 use super::capture::Captures;
 use super::event_loop::Turn;
 use super::timing::{Stage, TurnClock};
-use crate::udp::{DATAGRAM_COST, RecvBuffers, Udp, cost_of};
 
 /// Bytes that one turn opens, with what each datagram costs beside its own: what waits for the other direction waits no
 /// longer than that, or than one slab takes.

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::udp::{Half, Udp};
+use weft_udp::{Half, Udp};
 
 /// How long one half is heard.
 const SPAN: Duration = Duration::from_secs(5);
@@ -53,58 +53,25 @@ impl InitiationFilter {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-    use std::task::{Context, Poll};
-
-    use weft_tunnel::Transmit;
-
+    use super::super::fake_kernel::FakeKernel;
     use super::*;
-    use crate::udp::{BindError, RecvBuffers, SendError, Sent, UdpStats};
-
-    /// A kernel that was told which sources to hear.
-    #[derive(Default)]
-    struct Kernel {
-        told: Vec<Option<Half>>,
-    }
-
-    impl Udp for Kernel {
-        fn poll_send(&mut self, _: &mut Context<'_>, _: &Transmit<'_>) -> Poll<Result<Sent, SendError>> {
-            Poll::Pending
-        }
-
-        fn poll_recv(&mut self, _: &mut Context<'_>, _: &mut RecvBuffers) -> Poll<io::Result<usize>> {
-            Poll::Pending
-        }
-
-        fn rebind(&mut self, _: Option<u16>, _: Option<u32>) -> Result<u16, BindError> {
-            Err(BindError::NoAddressFamily)
-        }
-
-        fn let_half_ask(&mut self, half: Option<Half>) {
-            self.told.push(half);
-        }
-
-        fn stats(&self) -> UdpStats {
-            UdpStats::default()
-        }
-    }
 
     #[test]
     fn each_half_is_heard_for_five_seconds_until_ten_without_unread_messages() {
         let (mut filter, mut kernel, start) =
-            (InitiationFilter::default(), Kernel::default(), Instant::now());
+            (InitiationFilter::default(), FakeKernel::default(), Instant::now());
         let at = |seconds: f64| start + Duration::from_secs_f64(seconds);
         filter.turn(at(0.0), None, &mut kernel);
-        assert!(kernel.told.is_empty());
+        assert!(kernel.halves.is_empty());
         for tenth in 0..120 {
             let now = at(f64::from(tenth) / 10.0);
             filter.turn(now, Some(now), &mut kernel);
         }
         let (lower, upper) = (Some(Half::Lower), Some(Half::Upper));
-        assert_eq!(std::mem::take(&mut kernel.told), [lower, upper, lower]);
+        assert_eq!(std::mem::take(&mut kernel.halves), [lower, upper, lower]);
         for tenth in 120..500 {
             filter.turn(at(f64::from(tenth) / 10.0), Some(at(11.9)), &mut kernel);
         }
-        assert_eq!(kernel.told, [upper, lower, None]);
+        assert_eq!(kernel.halves, [upper, lower, None]);
     }
 }

@@ -4,8 +4,7 @@
 use std::time::{Duration, Instant};
 
 use weft_tunnel::{DropReason, Tunnel};
-
-use crate::udp::Udp;
+use weft_udp::Udp;
 
 /// Messages for no session within a window, from which on the kernel drops them.
 const MUCH: u64 = 1000;
@@ -120,13 +119,8 @@ fn gather(indices: &mut Vec<u32>, receivers: &impl Receivers) {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-    use std::task::{Context, Poll};
-
-    use weft_tunnel::Transmit;
-
+    use super::super::fake_kernel::FakeKernel;
     use super::*;
-    use crate::udp::{BindError, RecvBuffers, SendError, Sent, UdpStats};
 
     #[derive(Default)]
     struct Known {
@@ -149,41 +143,11 @@ mod tests {
         }
     }
 
-    /// A kernel that was told which messages pass.
-    struct Kernel {
-        can_filter: bool,
-        told: Vec<Option<Vec<u32>>>,
-        junk_dropped: u64,
-    }
-
-    impl Udp for Kernel {
-        fn poll_send(&mut self, _: &mut Context<'_>, _: &Transmit<'_>) -> Poll<Result<Sent, SendError>> {
-            Poll::Pending
-        }
-
-        fn poll_recv(&mut self, _: &mut Context<'_>, _: &mut RecvBuffers) -> Poll<io::Result<usize>> {
-            Poll::Pending
-        }
-
-        fn rebind(&mut self, _: Option<u16>, _: Option<u32>) -> Result<u16, BindError> {
-            Err(BindError::NoAddressFamily)
-        }
-
-        fn let_pass(&mut self, receivers: Option<&[u32]>) -> bool {
-            self.told.push(receivers.map(<[u32]>::to_vec));
-            self.can_filter && receivers.is_some()
-        }
-
-        fn stats(&self) -> UdpStats {
-            UdpStats { junk_dropped: self.junk_dropped, ..UdpStats::default() }
-        }
-    }
-
     /// A filter, what is known, a kernel, and a function of how many seconds have passed.
-    fn scene(can_filter: bool) -> (JunkFilter, Known, Kernel, impl Fn(f64) -> Instant) {
+    fn scene(can_filter: bool) -> (JunkFilter, Known, FakeKernel, impl Fn(f64) -> Instant) {
         let start = Instant::now();
         let known = Known { indices: vec![1, 2], ..Known::default() };
-        let kernel = Kernel { can_filter, told: Vec::new(), junk_dropped: 0 };
+        let kernel = FakeKernel { can_filter, ..FakeKernel::default() };
         (JunkFilter::default(), known, kernel, move |seconds| start + Duration::from_secs_f64(seconds))
     }
 
@@ -195,11 +159,11 @@ mod tests {
             known.junk += MUCH;
             filter.turn(at(f64::from(second) + 0.9), &known, &mut kernel);
         }
-        assert!(kernel.told.is_empty(), "a little for long is not much");
+        assert!(kernel.passing.is_empty(), "a little for long is not much");
         filter.turn(at(20.0), &known, &mut kernel);
         known.junk += MUCH + 1;
         filter.turn(at(20.1), &known, &mut kernel);
-        assert_eq!(std::mem::take(&mut kernel.told), [Some(vec![1, 2])]);
+        assert_eq!(std::mem::take(&mut kernel.passing), [Some(vec![1, 2])]);
         for second in 21..60 {
             kernel.junk_dropped += MUCH + 1;
             filter.turn(at(f64::from(second)), &known, &mut kernel);
@@ -208,11 +172,11 @@ mod tests {
             kernel.junk_dropped += MUCH;
             filter.turn(at(f64::from(second)), &known, &mut kernel);
         }
-        assert!(kernel.told.is_empty(), "it stays as it is");
+        assert!(kernel.passing.is_empty(), "it stays as it is");
         filter.turn(at(69.0), &known, &mut kernel);
-        assert_eq!(std::mem::take(&mut kernel.told), [None]);
+        assert_eq!(std::mem::take(&mut kernel.passing), [None]);
         filter.refresh(&known, &mut kernel);
-        assert!(kernel.told.is_empty(), "it is off");
+        assert!(kernel.passing.is_empty(), "it is off");
     }
 
     #[test]
@@ -225,21 +189,21 @@ mod tests {
         filter.turn(at(0.0), &known, &mut kernel);
         add(&mut known, 3);
         filter.refresh(&known, &mut kernel);
-        assert!(kernel.told.is_empty());
+        assert!(kernel.passing.is_empty());
         known.junk += MUCH + 1;
         filter.turn(at(0.1), &known, &mut kernel);
         filter.refresh(&known, &mut kernel);
-        assert_eq!(std::mem::take(&mut kernel.told), [Some(vec![1, 2, 3])]);
+        assert_eq!(std::mem::take(&mut kernel.passing), [Some(vec![1, 2, 3])]);
         add(&mut known, 4);
         filter.refresh(&known, &mut kernel);
-        assert_eq!(std::mem::take(&mut kernel.told), [Some(vec![1, 2, 3, 4])]);
+        assert_eq!(std::mem::take(&mut kernel.passing), [Some(vec![1, 2, 3, 4])]);
         // What is gone may wait for the next window.
         known.version += 1;
         known.indices.clear();
         filter.turn(at(0.2), &known, &mut kernel);
-        assert!(kernel.told.is_empty());
+        assert!(kernel.passing.is_empty());
         filter.turn(at(1.2), &known, &mut kernel);
-        assert_eq!(kernel.told, [Some(vec![])]);
+        assert_eq!(kernel.passing, [Some(vec![])]);
     }
 
     #[test]
@@ -249,6 +213,6 @@ mod tests {
             known.junk += MUCH;
             filter.turn(at(f64::from(turn) / 10.0), &known, &mut kernel);
         }
-        assert!((2..=4).contains(&kernel.told.len()), "{:?}", kernel.told);
+        assert!((2..=4).contains(&kernel.passing.len()), "{:?}", kernel.passing);
     }
 }

@@ -1,19 +1,19 @@
 //! Outbound, TUN → UDP: batches from the TUN are sealed into the transmit queue and sent.
 //!
-//! Before: `weft_tun`'s readers and `read_ahead.rs`. In the middle: `weft_tunnel`. After: `udp.rs`.
+//! Before: the readers of `weft_tun` and the [`FlowQueue`] of `weft_sched`. In the middle: `weft_tunnel`. After: `udp.rs`.
 
 use std::collections::VecDeque;
 use std::task::{Context, Poll};
 
+use weft_sched::FlowQueue;
 use weft_tun::{Tun, TunBatch};
 use weft_tunnel::{TransmitQueue, Tunnel};
+use weft_udp::Udp;
 
 use super::capture::Captures;
 use super::event_loop::Turn;
-use super::read_ahead::ReadAhead;
 use super::timing::{Stage, TurnClock};
 use super::{DataplaneError, QueueDepths, SendFailure};
-use crate::udp::Udp;
 
 /// Sealed batches that may wait for the socket: 512 KiB, about a millisecond at 4 Gbit/s.
 const TRANSMIT_BATCHES: usize = 8;
@@ -29,7 +29,7 @@ const SEND_AT: usize = 2;
 pub(super) struct Outbound {
     /// What the last read gave; empty between turns.
     batches: VecDeque<TunBatch>,
-    ahead: ReadAhead,
+    ahead: FlowQueue<TunBatch>,
     queue: TransmitQueue,
     blocked: bool,
     send_failure: Option<SendFailure>,
@@ -39,7 +39,7 @@ impl Outbound {
     pub(super) fn new() -> Self {
         Self {
             batches: VecDeque::new(),
-            ahead: ReadAhead::new(),
+            ahead: FlowQueue::new(),
             queue: TransmitQueue::new(TRANSMIT_BATCHES),
             blocked: false,
             send_failure: None,

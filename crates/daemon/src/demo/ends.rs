@@ -12,17 +12,17 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
+use weft_config::exit::{Code, Error};
+use weft_config::{Config, Endpoint, HostConfig, Interface, Peer, Table};
+use weft_lab::counters::Counters;
+use weft_lab::cpu::{self, Meter};
+use weft_lab::link::{self, LinkOptions};
+use weft_lab::{self as lab, Namespace};
 use weft_tunnel::{PeerLimits, PrivateKey};
 
 use super::account::Account;
 use crate::cli::TunArgs;
-use crate::config::{Config, Endpoint, HostConfig, Interface, Peer, Table};
 use crate::dataplane::DataplaneError;
-use crate::exit::{Code, Error};
-use crate::lab::counters::Counters;
-use crate::lab::cpu::{self, Meter};
-use crate::lab::link::{self, LinkOptions};
-use crate::lab::{self, Namespace};
 use crate::up::{Daemon, Options, UpError};
 
 const OUTER: &str = "veth";

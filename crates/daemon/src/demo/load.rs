@@ -5,9 +5,10 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
+use weft_lab::numbered::{Numbered, NumberedOptions, NumberedReport};
+use weft_lab::traffic::{Amount, TcpReceiver, TcpSenders};
+
 use super::ends::End;
-use crate::lab::numbered::{Numbered, NumberedOptions, NumberedReport};
-use crate::lab::traffic::{Amount, TcpReceiver, TcpSenders};
 
 /// TCP flows, and which end sends on which family: the order of all tables.
 pub(super) const LANES: [Lane; 4] = [

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use weft_lab::numbered::NumberedReport;
+
 use super::account::Account;
 use super::ends::KernelDrops;
 use super::load::LaneResult;
-use crate::lab::numbered::NumberedReport;
 
 /// Everything that a run brought.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -139,9 +140,10 @@ impl Report {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use weft_lab::numbered::Tally;
+
     use super::*;
     use crate::demo::load::LANES;
-    use crate::lab::numbered::Tally;
 
     pub(in crate::demo) fn clean() -> Report {
         let lane = |lane: &crate::demo::load::Lane| LaneResult {

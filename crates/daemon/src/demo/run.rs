@@ -3,15 +3,16 @@
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
+use weft_config::exit::{Code, Error};
+use weft_lab::cpu;
+
 use super::ends::{self, End};
 use super::interrupt::Interrupt;
 use super::load::{LANES, Load};
 use super::report::{DaemonReport, Report};
 use super::table;
 use crate::cli::DemoArgs;
-use crate::exit::{Code, Error};
 use crate::hang_up::is_hung_up;
-use crate::lab::cpu;
 use crate::output;
 
 /// Runs two tunnel ends on this machine and sends traffic between them. To be called before any thread is

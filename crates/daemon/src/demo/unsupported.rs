@@ -1,7 +1,8 @@
 //! `weft demo` where there are no network namespaces.
 
+use weft_config::exit::{Code, Error};
+
 use crate::cli::DemoArgs;
-use crate::exit::{Code, Error};
 
 /// Says that the demo needs Linux.
 ///

@@ -1,8 +1,10 @@
 //! What the facts mean for weft.
 
-use crate::config::OVERHEAD;
+use weft_config::OVERHEAD;
+use weft_udp::SEND_BUFFER_BYTES;
+
 use crate::finding::{Finding, Level};
-use crate::memory_budget::{SEND_BUFFER_BYTES, receive_buffer_bytes};
+use crate::memory_budget::receive_buffer_bytes;
 use crate::status::bytes;
 
 use super::facts::{Facts, LinkKind, Module, Resolver, TunDevice, UdpFacts, Way};

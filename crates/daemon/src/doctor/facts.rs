@@ -64,7 +64,7 @@ pub enum TunDevice {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UdpFacts {
     /// These features.
-    Features(crate::udp::UdpFeatures),
+    Features(weft_udp::UdpFeatures),
     /// It could not be opened.
     Failed(String),
 }

@@ -7,10 +7,10 @@ use std::sync::mpsc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use socket2::{Domain, Protocol, Socket, Type};
+use weft_config::{Endpoint, InterfaceName};
 
 use super::facts::{Clock, Facts, Way};
 use super::wish::Wish;
-use crate::config::{Endpoint, InterfaceName};
 use crate::control::socket::Client;
 
 #[cfg_attr(target_os = "linux", path = "probe/linux.rs")]

@@ -1,8 +1,7 @@
 //! What a configuration asks of the machine.
 
 use ipnet::IpNet;
-
-use crate::config::{Config, Endpoint, InterfaceName, KillSwitch, Peer, Table};
+use weft_config::{Config, Endpoint, InterfaceName, KillSwitch, Peer, Table};
 
 /// What a configuration asks of the machine; the default asks for nothing in particular.
 #[derive(Clone, Debug, Default)]
@@ -91,7 +90,7 @@ mod tests {
         Wish::of(&parsed.unwrap_or_else(|error| panic!("{error}")).config)
     }
 
-    use crate::config;
+    use weft_config as config;
 
     #[test]
     fn a_default_route_is_a_full_tunnel_only_where_weft_routes_by_policy() {

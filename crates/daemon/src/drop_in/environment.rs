@@ -3,10 +3,10 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use weft_config::InterfaceName;
 use weft_tun::Descriptor as Queue;
 
 use crate::background::Output;
-use crate::config::InterfaceName;
 use crate::control::uapi::Descriptor as Socket;
 
 #[cfg_attr(target_os = "linux", path = "descriptors/linux.rs")]

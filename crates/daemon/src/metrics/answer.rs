@@ -9,8 +9,8 @@ use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use weft_config::metrics::HostName;
 
-use super::HostName;
 use super::exposition::{self, Format};
 use super::hosts::Hosts;
 use super::query::Query;

@@ -7,7 +7,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{PoisonError, RwLock};
 
-use super::HostName;
+use weft_config::metrics::HostName;
 
 #[cfg_attr(unix, path = "hosts/unix.rs")]
 #[cfg_attr(not(unix), path = "hosts/other.rs")]

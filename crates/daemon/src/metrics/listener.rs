@@ -5,8 +5,8 @@ use std::net::{SocketAddr, TcpListener};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::Address;
-use crate::exit;
+use weft_config::exit;
+use weft_config::metrics::Address;
 
 #[cfg_attr(target_os = "linux", path = "listener/inherited.rs")]
 #[cfg_attr(not(target_os = "linux"), path = "listener/nothing_inherited.rs")]

@@ -15,13 +15,15 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
+use weft_config::metrics::{Address, HostName, MetricsConfig};
 use weft_tun::thread_guard::EndProcessOnPanic;
 
 use super::answer::Site;
 use super::hosts::Hosts;
 use super::impatient::Impatient;
 use super::listener::ListenerSocket;
-use super::{Address, HostName, ListenError, Listener, MetricsConfig};
+
+use super::{ListenError, Listener};
 use crate::control::clients::{Place, Source, serve_each};
 use crate::control::socket::Manage;
 

@@ -7,6 +7,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use weft_tun::{TunOffload, TunStatsSnapshot};
 use weft_tunnel::{DropCounters, HandshakeLoad, PeerLimits, PeerSnapshot, PublicKey, Rate, TunnelStats};
+use weft_udp::{UdpFeatures, UdpStats};
 
 use super::device;
 use super::report::{
@@ -15,7 +16,6 @@ use super::report::{
 };
 use super::stage::stage_of;
 use crate::dataplane::{Histogram, SendFailure, Snapshot, Stage, Times};
-use crate::udp::{UdpFeatures, UdpStats};
 
 /// What is known of an interface and does not concern the tunnel: who set it up keeps it true.
 #[derive(Clone, Debug)]

@@ -4,15 +4,15 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use weft_config::InterfaceName;
+use weft_config::exit::{Code, Error};
+use weft_host::runtime_dir::runtime_dir;
 
 use super::report::StatusReport;
 use super::{add_recent, diagnose, table};
 use crate::cli::StatusArgs;
-use crate::config::InterfaceName;
 use crate::control::socket::{self, Client, ClientError};
-use crate::exit::{Code, Error};
 use crate::output;
-use crate::runtime_dir::runtime_dir;
 
 /// Prints the state of one interface, or of all that run.
 ///

@@ -3,12 +3,13 @@
 use std::cmp::Reverse;
 
 use weft_tunnel::DropReason;
+use weft_udp::SEND_BUFFER_BYTES;
 
 use super::explain::explain;
 use super::format::{age, bytes};
 use super::report::{PeerReport, StatusReport};
 use crate::finding::{Finding, Level};
-use crate::memory_budget::{SEND_BUFFER_BYTES, receive_buffer_bytes};
+use crate::memory_budget::receive_buffer_bytes;
 
 /// Peers that are named one by one; more are counted.
 const NAMED_PEERS: usize = 5;

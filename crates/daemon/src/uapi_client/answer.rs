@@ -3,11 +3,12 @@
 use std::num::NonZeroU16;
 use std::time::{Duration, SystemTime};
 
+use weft_config::device::{DeviceState, PeerState};
+use weft_config::endpoint;
 use weft_tunnel::{PeerLimits, PresharedKey, PrivateKey, PublicKey};
 use zeroize::Zeroizing;
 
-use super::{Reported, endpoint};
-use crate::control::{DeviceState, PeerState};
+use super::Reported;
 
 /// Why an answer makes no sense. No value is in it, which could be a key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

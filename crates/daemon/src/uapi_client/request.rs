@@ -2,11 +2,10 @@
 
 use std::fmt::Write as _;
 
+use weft_config::device::{AllowedIpChange, DeviceChange, PeerChange};
+use weft_config::endpoint;
 use weft_tunnel::{PresharedKey, PrivateKey};
 use zeroize::Zeroizing;
-
-use super::endpoint;
-use crate::control::{AllowedIpChange, DeviceChange, PeerChange};
 
 /// The request, with the empty line at its end.
 pub(crate) fn set(change: &DeviceChange) -> Zeroizing<Vec<u8>> {

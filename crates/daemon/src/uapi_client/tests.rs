@@ -2,11 +2,11 @@
 
 use std::time::{Duration, SystemTime};
 
+use weft_config::device::{AllowedIpChange, PeerChange};
 use weft_tunnel::{PresharedKey, PrivateKey};
 
 use super::answer::{AnswerProblem, parse_get, parse_set};
 use super::*;
-use crate::control::{AllowedIpChange, PeerChange};
 
 const PRIVATE: &str = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=";
 const PRIVATE_HEX: &str = "c809f3e5317e9575c9b5ed78b638b7ce530dabe85ddab614220241801ddf0669";

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, SockAddr, Socket, Type};
+use weft_host::runtime_dir;
 use zeroize::Zeroizing;
 
 use super::{append, is_whole};
-use crate::runtime_dir;
 
 pub(super) use crate::control::uapi::SOCKET_DIRECTORY as DIRECTORY;
 

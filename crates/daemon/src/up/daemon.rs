@@ -4,18 +4,20 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+use weft_config::Config;
+use weft_config::device::{AllowedIpChange, DeviceChange, PeerChange};
+use weft_config::exit;
+use weft_host::network::{Change, Watch, WatchError};
+use weft_host::{Host, HostError, Keep, Recording};
 use weft_tunnel::{PublicKey, Remembered};
+use weft_udp::UdpConfig;
 
 use super::UpError;
-use crate::config::Config;
-use crate::control::{AllowedIpChange, Control as _, ControlError, Controller, DeviceChange, PeerChange};
+use crate::control::{Control as _, ControlError, Controller};
 use crate::dataplane::{DataplaneError, OnEvent, Opened, Snapshot};
-use crate::exit;
-use crate::host::{Host, HostError, Keep, Recording};
 use crate::interface::{self, Inherited, Interface, Options};
-use crate::network::{Change, Keeper, MtuChoice, Watch, WatchError};
+use crate::keeper::{Keeper, MtuChoice};
 use crate::service_manager::Watchdog;
-use crate::udp::UdpConfig;
 
 /// What an interface begins with, beside its configuration.
 #[derive(Debug, Default)]

@@ -4,16 +4,16 @@
 use std::net::SocketAddr;
 use std::time::{Instant, SystemTime};
 
+use weft_config::device::DeviceChange;
+use weft_config::{Config, InterfaceName};
 use weft_tun::Descriptor;
 use weft_tunnel::{PublicKey, Remembered};
+use weft_udp::{self as udp, check_socket};
 
 use crate::carried_over::{Place, State};
-use crate::config::{Config, InterfaceName};
-use crate::control::DeviceChange;
 use crate::dataplane::StartError;
 use crate::interface::Inherited;
 use crate::service_manager::{self, FdStore, read_sealed, try_clone};
-use crate::udp::{self, check_socket};
 
 /// The names of what is kept: of one interface, since a service may have run another one before.
 #[derive(Clone, Debug)]

@@ -8,11 +8,11 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
+use weft_config::InterfaceName;
 use weft_tun::thread_guard::EndProcessOnPanic;
 
 use super::handover::{Kept, Names};
 use crate::carried_over::{AtHandover, Base, State};
-use crate::config::InterfaceName;
 use crate::control::{Control as _, ControlError, Controller};
 use crate::service_manager::{self, FdStore};
 

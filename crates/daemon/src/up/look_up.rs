@@ -9,12 +9,12 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use weft_config::{Config, Endpoint};
+use weft_host::resolve::{self, Cancel, ResolveError, Retries};
 use weft_tun::thread_guard::EndProcessOnPanic;
 use weft_tunnel::PublicKey;
 
 use crate::carried_over::Place;
-use crate::config::{Config, Endpoint};
-use crate::resolve::{self, Cancel, ResolveError, Retries};
 
 /// Names that are looked up at the same time.
 const AT_ONCE: usize = 8;
@@ -180,8 +180,7 @@ mod tests {
         for seed in 1..=4 {
             text += &format!("[Peer]\nPublicKey = {}\nEndpoint = vpn.example:7\n", key(seed));
         }
-        let config =
-            crate::config::parse(&text, Path::new("wg0.conf"), "wg0".parse().unwrap()).unwrap().config;
+        let config = weft_config::parse(&text, Path::new("wg0.conf"), "wg0".parse().unwrap()).unwrap().config;
         let last = Some(at(3));
         let places =
             [Place::Here(at(1)), Place::Nowhere, Place::LookUp { last }, Place::LookUp { last: None }];

@@ -4,17 +4,18 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use weft_config::device::{DeviceChange, DeviceState};
+use weft_config::exit::Code;
+use weft_config::{self as config, Config, Endpoint, Peer};
+use weft_host::{Change, Difference, HostError};
 use weft_tunnel::PublicKey;
 
 use super::Overrides;
 use super::daemon::{Daemon, device_change, known};
 use super::look_up::{Found, InVain};
 use crate::carried_over::Place;
-use crate::config::{self, Config, Endpoint, Peer};
 use crate::control::socket::{ManageError, Reload, ReloadReport};
-use crate::control::{Control as _, ControlError, Controller, DeviceChange, DeviceState};
-use crate::exit::Code;
-use crate::host::{Change, Difference, HostError};
+use crate::control::{Control as _, ControlError, Controller};
 
 /// How long names are looked up: well within what the command waits for its answer (`control/socket/client.rs`).
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -2,12 +2,13 @@
 
 use std::sync::{Arc, mpsc};
 
+use weft_config::device::{DeviceChange, DeviceState};
 use zeroize::Zeroizing;
 
 use super::supervisor::{Inbox, Message};
 use crate::capture::Recording;
 use crate::control::socket::{CaptureRequest, Manage, ManageError, Reload, ReloadReport};
-use crate::control::{Control, ControlError, Controller, DeviceChange, DeviceState, Managed};
+use crate::control::{Control, ControlError, Controller, Managed};
 use crate::status::StatusReport;
 
 /// The controller for UAPI, whose changes the control thread learns of.

@@ -9,6 +9,12 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::time::{Instant, SystemTime};
 
+use weft_config::device::{DeviceChange, PeerChange};
+use weft_config::{Config, Endpoint, InterfaceName};
+use weft_host::network::{Change, Watch};
+use weft_host::resolve::{Resolver, Watched};
+use weft_host::runtime_dir::runtime_dir;
+use weft_host::{Host, Keep, Recording, Step};
 use weft_tunnel::{Event, PublicKey};
 
 use super::daemon::{Beginning, Daemon, Resumed, known};
@@ -20,14 +26,9 @@ use super::served::{Announced, Managing};
 use super::{Options, Overrides, UpError, known_endpoints, resolve_endpoints};
 use crate::background::{Notifier, Output};
 use crate::carried_over::Base;
-use crate::config::{Config, Endpoint, InterfaceName};
 use crate::control::socket::{Client, Manage as _, ManageError, Reload, ReloadReport};
-use crate::control::{Control, Controller, DeviceChange, Managed, PeerChange, socket, uapi};
-use crate::host::{Host, Keep, Recording, Step};
+use crate::control::{Control, Controller, Managed, socket, uapi};
 use crate::metrics;
-use crate::network::{Change, Watch};
-use crate::resolve::{Resolver, Watched};
-use crate::runtime_dir::runtime_dir;
 use crate::service_manager::{self, StatusLine, Watchdog};
 use crate::signals;
 use crate::status::Running;
@@ -245,7 +246,7 @@ impl Supervisor {
         for step in host.in_force() {
             match step {
                 Step::Address(address) => running.addresses.push(address.to_string()),
-                Step::Route { prefix, table } if *table == crate::routes::MAIN_TABLE => {
+                Step::Route { prefix, table } if *table == weft_host::routes::MAIN_TABLE => {
                     running.routes.push(prefix.to_string());
                 }
                 Step::Route { prefix, table } => running.routes.push(format!("{prefix} table {table}")),

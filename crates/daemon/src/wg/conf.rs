@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
+use weft_config as config;
+use weft_config::exit::{Code, Error};
+
 use crate::cli::conf::ConfArgs;
-use crate::config;
-use crate::exit::{Code, Error};
 use crate::output;
 use crate::uapi_client;
 use crate::wg::draft::Draft;
@@ -47,8 +48,7 @@ pub fn syncconf(args: &ConfArgs) -> Result<(), Error> {
 }
 
 fn read(file: &Path, wg_quick_keys: WgQuickKeys) -> Result<Draft, Error> {
-    let text = config::with_all_keys_in_place(&file::read(file)?, file);
-    let text = text.map_err(|errors| Error::new(errors.exit_code(), errors))?;
+    let text = config::with_all_keys_in_place(&file::read(file)?, file)?;
     let parsed = text::parse(&text, file, wg_quick_keys);
     let parsed = parsed.map_err(|errors| Error::new(Code::Configuration, errors))?;
     for warning in &parsed.warnings {

@@ -1,12 +1,12 @@
 //! A change as somebody wrote it, before the names of its endpoints are looked up.
 
 use ipnet::IpNet;
+use weft_config::device::{AllowedIpChange, DeviceChange, PeerChange};
+use weft_config::{Endpoint, Problem, words};
 use weft_tunnel::PrivateKey;
 
-use crate::config::{Endpoint, Problem, words};
-use crate::control::{AllowedIpChange, DeviceChange, PeerChange};
-use crate::exit::{Code, Error};
-use crate::resolve::{self, Cancel, ResolveError, Retries};
+use weft_config::exit::{Code, Error};
+use weft_host::resolve::{self, Cancel, ResolveError, Retries};
 
 #[cfg_attr(target_os = "linux", path = "names/linux.rs")]
 #[cfg_attr(not(target_os = "linux"), path = "names/other.rs")]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use zeroize::Zeroizing;
 
-use crate::exit::{Code, Error};
+use weft_config::exit::{Code, Error};
 
 /// More than 50,000 peers; a file beyond it is something else.
 const MAX_BYTES: u64 = 16 << 20;

@@ -1,7 +1,8 @@
 //! `weft set`: changes a running interface as its words say.
 
+use weft_config::exit::Error;
+
 use crate::cli::set::SetArgs;
-use crate::exit::Error;
 use crate::output;
 use crate::uapi_client;
 

@@ -2,11 +2,11 @@
 
 use std::time::SystemTime;
 
+use weft_config::InterfaceName;
+use weft_config::exit::{Code, Error};
 use zeroize::Zeroizing;
 
 use crate::cli::show::{Field, ShowArgs, Subject};
-use crate::config::InterfaceName;
-use crate::exit::{Code, Error};
 use crate::output;
 use crate::uapi_client::{self, Reported, UapiError};
 

@@ -3,13 +3,14 @@
 use std::fmt::Write as _;
 
 use ipnet::IpNet;
+use weft_config::device::{DeviceState, PeerState};
+use weft_config::endpoint;
+use weft_config::exit::Error;
 use zeroize::Zeroizing;
 
 use crate::cli::show::ShowconfArgs;
-use crate::control::{DeviceState, PeerState};
-use crate::exit::Error;
 use crate::output;
-use crate::uapi_client::{self, endpoint_text};
+use crate::uapi_client;
 
 /// Prints the configuration, keys included.
 pub fn run(args: &ShowconfArgs) -> Result<(), Error> {
@@ -52,7 +53,7 @@ fn write_peer(text: &mut String, peer: &PeerState) {
         let _ = writeln!(text, "AllowedIPs = {}", prefixes.join(", "));
     }
     if let Some(endpoint) = &peer.endpoint {
-        let _ = writeln!(text, "Endpoint = {}", endpoint_text(endpoint));
+        let _ = writeln!(text, "Endpoint = {}", endpoint::text(endpoint));
     }
     if let Some(seconds) = peer.persistent_keepalive {
         let _ = writeln!(text, "PersistentKeepalive = {seconds}");

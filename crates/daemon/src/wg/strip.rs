@@ -1,20 +1,19 @@
 //! `weft strip`: a wg-quick file without what only wg-quick and `weft up` know.
 
+use weft_config as config;
+use weft_config::exit::Error;
 use zeroize::Zeroizing;
 
 use super::conf::text::{Section, is_wg_quick_key};
 use super::file;
 use crate::cli::conf::StripArgs;
-use crate::config;
-use crate::exit::Error;
 use crate::output;
 
 /// Prints what is left.
 pub fn run(args: &StripArgs) -> Result<(), Error> {
     let file = config::path_of(&args.target);
     // wg(8) knows no files of keys.
-    let text = config::with_all_keys_in_place(&file::read(&file)?, &file);
-    let text = text.map_err(|errors| Error::new(errors.exit_code(), errors))?;
+    let text = config::with_all_keys_in_place(&file::read(&file)?, &file)?;
     output::print(strip(&text).as_bytes())
 }
 

@@ -3,7 +3,7 @@
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use weft::lab::{self, Namespace};
+use weft_lab::{self as lab, Namespace};
 
 use crate::programs::{self, WEFT, weft};
 

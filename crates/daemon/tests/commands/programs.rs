@@ -1,9 +1,10 @@
 //! Programs that are run, and how they ended.
 
 use std::io::Write as _;
+use std::net::ToSocketAddrs as _;
 use std::process::{Command, Output, Stdio};
 
-use weft::lab;
+use weft_lab as lab;
 
 pub(crate) struct Ended {
     pub(crate) code: i32,
@@ -61,6 +62,18 @@ pub(crate) fn weft_reads(arguments: &[&str], input: &str) -> Ended {
     let mut child = command.spawn().unwrap();
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
     child.wait_with_output().unwrap().into()
+}
+
+/// Whether `localhost` has an address: a bare system has no /etc/hosts. Where it has none, says so for `test`.
+pub(crate) fn has_localhost(test: &str) -> bool {
+    let found = ("localhost", 80).to_socket_addrs().is_ok();
+    if !found {
+        lab::not_run(
+            &format!("{test}, with a host name"),
+            "localhost has no address: there is no /etc/hosts",
+        );
+    }
+    found
 }
 
 /// Whether these programs are installed; where one is not, says so for `test`.

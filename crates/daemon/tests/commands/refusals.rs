@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use nix::unistd::geteuid;
 use socket2::{Domain, SockAddr, Socket, Type};
-use weft::lab::{self, wait_until};
+use weft_lab::{self as lab, wait_until};
 
 use crate::fake_daemon::FakeDaemon;
 use crate::programs::{Ended, WEFT, command, weft, weft_reads};

@@ -4,7 +4,7 @@
 //!   wga :1001 ── 127.0.0.1 ── :1002 wgb     the same implementation twice, in one namespace
 //! ```
 
-use weft::lab::Namespace;
+use weft_lab::Namespace;
 
 use crate::daemon::{Daemon, IMPLEMENTATIONS, can_run, until};
 use crate::programs::{weft, weft_reads, wg};

@@ -4,7 +4,7 @@ use std::thread;
 
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
-use weft::lab;
+use weft_lab as lab;
 
 /// Where daemons have their sockets.
 pub(crate) const SOCKETS: &str = "/var/run/wireguard";

@@ -1,7 +1,7 @@
 //! `weft set` tells a daemon the same as `wg set` does.
 
 use crate::fake_daemon::FakeDaemon;
-use crate::programs::{installed, weft, wg};
+use crate::programs::{has_localhost, installed, weft, wg};
 use crate::sandbox;
 
 const A: &str = "xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=";
@@ -45,6 +45,9 @@ fn every_setting_is_told_as_wg_tells_it() {
                 "192.0.2.1:5",
             ],
         ] {
+            if settings.contains(&"localhost:80") && !has_localhost(TEST) {
+                continue;
+            }
             let words = [&["set", "fake"], settings].concat();
             wg(&words).output();
             let theirs = daemon.sets();

@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 
 use nix::unistd::geteuid;
-use weft::lab;
+use weft_lab as lab;
 
 use crate::programs::{command, installed, weft};
 

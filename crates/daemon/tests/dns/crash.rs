@@ -5,8 +5,8 @@ use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use weft::config::InterfaceName;
-use weft::dns::{Method, Record, System};
+use weft_config::InterfaceName;
+use weft_host::dns::{Method, Record, System};
 
 use crate::support::{BEFORE, Machine, link, places, settings};
 

@@ -9,11 +9,11 @@ use ipnet::Ipv4Net;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use weft::dns::{Choice, Method, System};
-use weft::host::record_path;
-use weft::lab::{self, mounts, wait_until, wait_until_ok};
-use weft::routes::Netlink;
-use weft::runtime_dir::instance;
+use weft_host::dns::{Choice, Method, System};
+use weft_host::record_path;
+use weft_host::routes::Netlink;
+use weft_host::runtime_dir::instance;
+use weft_lab::{self as lab, mounts, wait_until, wait_until_ok};
 use weft_tunnel::PrivateKey;
 
 use crate::name_server::{Records, set};

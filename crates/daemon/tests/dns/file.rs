@@ -3,8 +3,8 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 
-use weft::dns::{Choice, Method};
-use weft::exit;
+use weft_config::exit;
+use weft_host::dns::{Choice, Method};
 
 use crate::support::{BEFORE, Machine, bind, link, read_only, settings, with_own_mounts};
 

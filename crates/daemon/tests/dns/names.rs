@@ -5,9 +5,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use weft::config::Endpoint;
-use weft::lab::{self, Namespace, mounts};
-use weft::resolve::{AtStart, Cancel, Resolver, Retries, Watched, first_addresses};
+use weft_config::Endpoint;
+use weft_host::resolve::{AtStart, Cancel, Resolver, Retries, Watched, first_addresses};
+use weft_lab::{self as lab, Namespace, mounts};
 use weft_tunnel::PublicKey;
 
 use crate::name_server::{Records, serve, set};

@@ -3,8 +3,8 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use weft::dns::{Choice, Method};
-use weft::exit;
+use weft_config::exit;
+use weft_host::dns::{Choice, Method};
 
 use crate::support::{Machine, link, settings};
 

@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 
 use futures_util::StreamExt as _;
-use weft::dns::{Choice, Method};
-use weft::exit;
-use weft::lab::bus::Bus;
-use weft::lab::{self, Namespace};
+use weft_config::exit;
+use weft_host::dns::{Choice, Method};
+use weft_lab::bus::Bus;
+use weft_lab::{self as lab, Namespace};
 use zbus::message::Type;
 use zbus::{Message, MessageStream};
 
@@ -309,7 +309,7 @@ fn a_process_that_counts_its_threads() {
     let Some(root) = std::env::var_os(COUNTING) else { return };
     let threads = || fs::read_dir("/proc/self/task").unwrap().count();
     let before = threads();
-    let system = weft::dns::System::new(crate::support::places(root.as_ref()));
+    let system = weft_host::dns::System::new(crate::support::places(root.as_ref()));
     let wanted = settings(&["10.0.0.1"], &[], &[]);
     let _applied = system.apply(Method::Resolved, &link("wg0", 7), &wanted).unwrap();
     println!("threads {}", threads() - before);

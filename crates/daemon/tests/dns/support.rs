@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use nix::mount::{MsFlags, mount};
-use weft::dns::{Places, Settings, System};
-use weft::lab::mounts;
-use weft::routes::Link;
+use weft_host::dns::{Places, Settings, System};
+use weft_host::routes::Link;
+use weft_lab::mounts;
 
 /// What the file says before anybody comes.
 pub(crate) const BEFORE: &str = "# by dhcp\nnameserver 192.0.2.53\nsearch home.example\noptions timeout:1\n";

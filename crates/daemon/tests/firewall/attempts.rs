@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
-use weft::lab::Namespace;
+use weft_lab::Namespace;
 
 /// One packet that a program tries to send. It does not mind when it may not.
 #[derive(Clone, Debug)]

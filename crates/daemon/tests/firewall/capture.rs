@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
-use weft::lab::{Namespace, PATIENCE};
+use weft_lab::{Namespace, PATIENCE};
 
 /// For local experiments (IEEE 802); nobody filters it.
 const MARKER: u16 = 0x88b5;

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use weft::firewall::{Local, OwnPackets, Rules};
+use weft_host::firewall::{Local, OwnPackets, Rules};
 
 use crate::attempts::Attempt;
 use crate::world::{MARK, World, kill_switch, lines};

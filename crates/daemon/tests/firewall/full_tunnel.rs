@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::net::{SocketAddrV4, UdpSocket};
 use std::num::NonZeroU32;
 
-use weft::firewall::{self, Family, FullTunnel, Rules};
-use weft::lab::{PATIENCE, wait_until_ok};
+use weft_host::firewall::{self, Family, FullTunnel, Rules};
+use weft_lab::{PATIENCE, wait_until_ok};
 
 use crate::attempts::Attempt;
 use crate::world::{INNER, MARK, NAME, Ports, World};
@@ -33,7 +33,7 @@ fn heard_from(world: &mut World, address: &str) -> BTreeSet<From> {
     let to = socket.local_addr().unwrap();
     // The last is always heard, and then the others are not under way any more.
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
-    let send = |from: &weft::lab::Namespace, word: &[u8]| {
+    let send = |from: &weft_lab::Namespace, word: &[u8]| {
         from.run(|| {
             UdpSocket::bind(if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }).unwrap().send_to(word, to)
         })

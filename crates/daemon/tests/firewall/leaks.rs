@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
-use weft::firewall::{self, Local, Rules};
-use weft::lab::{PATIENCE, link};
+use weft_host::firewall::{self, Local, Rules};
+use weft_lab::{PATIENCE, link};
 
 use crate::attempts::Attempt;
 use crate::scenario::{

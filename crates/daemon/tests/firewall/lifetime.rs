@@ -8,9 +8,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use weft::config::{Endpoint, parse};
-use weft::firewall::{self, FullTunnel, KillSwitch, Local, OwnPackets, Present, Rules};
 use weft::up::{Daemon, Options};
+use weft_config::{Endpoint, parse};
+use weft_host::firewall::{self, FullTunnel, KillSwitch, Local, OwnPackets, Present, Rules};
 use weft_tunnel::PrivateKey;
 
 use crate::attempts::Attempt;

@@ -1,4 +1,4 @@
-//! What gets past the rules of `weft::firewall`, asked of the kernel: a machine between the world and a client, each
+//! What gets past the rules of `weft_host::firewall`, asked of the kernel: a machine between the world and a client, each
 //! a network namespace, and a TUN in place of the tunnel.
 //!
 //! ```text

@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use weft::firewall::Rules;
-use weft::lab::link;
+use weft_host::firewall::Rules;
+use weft_lab::link;
 
 use crate::attempts::Attempt;
 use crate::tun::{checksum, ipv4};

@@ -7,8 +7,8 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
-use weft::firewall::{self, FirewallError, FullTunnel, Local, OwnPackets, Rules};
-use weft::lab::{self, Namespace};
+use weft_host::firewall::{self, FirewallError, FullTunnel, Local, OwnPackets, Rules};
+use weft_lab::{self as lab, Namespace};
 
 use crate::attempts::Attempt;
 use crate::scenario::everything;
@@ -176,7 +176,7 @@ fn a_missing_permission_is_said() {
     };
     let Some(error) = refused(test, prepare) else { return };
     assert!(matches!(error, FirewallError::Permission { .. }), "{error:?}");
-    assert_eq!(error.exit_code(), weft::exit::Code::Permission);
+    assert_eq!(error.exit_code(), weft_config::exit::Code::Permission);
     assert!(error.to_string().contains("CAP_NET_ADMIN"), "{error}");
 }
 

@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 
-use weft::lab::{Namespace, link, wait_until};
+use weft_lab::{Namespace, link, wait_until};
 
 use crate::capture::describe;
 

@@ -5,9 +5,9 @@ use std::net::Ipv6Addr;
 use std::process::Command;
 
 use ipnet::Ipv6Net;
-use weft::firewall::{self, KillSwitch, Local, OwnPackets, Rules};
-use weft::lab::link::{self, LinkOptions};
-use weft::lab::{self, Namespace};
+use weft_host::firewall::{self, KillSwitch, Local, OwnPackets, Rules};
+use weft_lab::link::{self, LinkOptions};
+use weft_lab::{self as lab, Namespace};
 
 use crate::attempts::Attempt;
 use crate::capture::Port;

@@ -17,7 +17,7 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
-use weft::lab::Namespace;
+use weft_lab::Namespace;
 
 use crate::scene::{DESKTOP, LAPTOP, PHONE, Scene, WORLD, gateway_outside, inner};
 

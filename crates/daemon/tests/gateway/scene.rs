@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 use weft::cli::TunThreads;
-use weft::config;
-use weft::lab::link::{self, LinkOptions};
-use weft::lab::{self, Namespace};
 use weft::up::{Daemon, Options};
+use weft_config as config;
+use weft_lab::link::{self, LinkOptions};
+use weft_lab::{self as lab, Namespace};
 use weft_tunnel::PrivateKey;
 
 /// The peers of `wg0.conf`, by the last number of their addresses.
@@ -51,7 +51,7 @@ impl Scene {
             return None;
         }
         let (gateway, world) = (Namespace::new("gateway").unwrap(), Namespace::new("world").unwrap());
-        if let Err(error) = gateway.run(weft::firewall::list) {
+        if let Err(error) = gateway.run(weft_host::firewall::list) {
             lab::not_run(test, &error.to_string());
             return None;
         }
@@ -180,7 +180,7 @@ fn join(a: &Namespace, b: &Namespace, name_b: &str, addresses_a: [&str; 2], addr
 fn start(namespace: &Namespace, text: &str, directory: &Path) -> Daemon {
     let parsed = config::parse(text, &directory.join("wg0.conf"), "wg0".parse().unwrap());
     let config = parsed.unwrap_or_else(|error| panic!("{error}")).config;
-    let endpoints = lab::endpoints_of(&config);
+    let endpoints = config.endpoint_addresses();
     // Driven by the packet thread alone: the tests are not about TUN threads.
     let options = Options { tun_threads: TunThreads::Fixed(0), ..Options::default() };
     namespace.run(|| Daemon::start(&config, &endpoints, &options, || ())).unwrap()

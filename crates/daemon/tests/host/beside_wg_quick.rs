@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
-use weft::lab::{Namespace, installed};
+use weft_lab::{Namespace, installed};
 
 use crate::support::{End, NAME, Network, ip_json, peer};
 

@@ -5,10 +5,10 @@ use std::panic::AssertUnwindSafe;
 use std::process::Stdio;
 
 use nix::sys::signal::Signal;
-use weft::config::parse;
-use weft::host::{Host, Recording};
-use weft::lab::{Process, installed, wait_until};
 use weft::up::{Beginning, Daemon, Options};
+use weft_config::parse;
+use weft_host::{Host, Recording};
+use weft_lab::{Process, installed, wait_until};
 
 use crate::support::{End, NAME, Network, Picture, make_proc_sys_read_only, peer, separate_mounts};
 

@@ -1,5 +1,5 @@
 //! Name servers: there before PostUp, and gone before PostDown.
-use weft::lab::{Process, installed};
+use weft_lab::{Process, installed};
 
 use crate::support::{End, Network, Picture, peer};
 

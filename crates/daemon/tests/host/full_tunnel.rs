@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use weft::config::parse;
-use weft::host::{Host, Recording, Step};
-use weft::lab::Process;
 use weft::up::{Beginning, Daemon, Options};
+use weft_config::parse;
+use weft_host::{Host, Recording, Step};
+use weft_lab::Process;
 
 use crate::support::{End, NAME, Network, PORT, Picture, ip, ip_json, peer, seen_from};
 

@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 
 use nix::sys::signal::Signal;
-use weft::lab::{Namespace, Process, wait_until};
+use weft_lab::{Namespace, Process, wait_until};
 
 use crate::support::{End, Network, Picture, peer};
 

@@ -1,5 +1,5 @@
 //! The commands of a configuration: when they run, what they see, and what becomes of a failure.
-use weft::lab::Process;
+use weft_lab::Process;
 
 use crate::support::{End, NAME, Network, Picture, peer};
 

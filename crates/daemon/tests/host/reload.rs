@@ -1,8 +1,8 @@
 //! Another configuration for an interface that is up: only what differs is done, and a failure brings back what was.
 
-use weft::config::{Config, parse};
-use weft::host::Change;
 use weft::up::{Daemon, Options};
+use weft_config::{Config, parse};
+use weft_host::Change;
 
 use crate::support::{End, NAME, Network, Picture, peer};
 

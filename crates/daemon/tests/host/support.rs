@@ -7,9 +7,9 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
-use weft::lab::link::{self, LinkOptions};
-use weft::lab::{self, Namespace, PATIENCE, Process, installed, mounts, wait_until, wait_until_ok};
-use weft::runtime_dir::VARIABLE as DIRECTORY_VARIABLE;
+use weft_host::runtime_dir::VARIABLE as DIRECTORY_VARIABLE;
+use weft_lab::link::{self, LinkOptions};
+use weft_lab::{self as lab, Namespace, PATIENCE, Process, installed, mounts, wait_until, wait_until_ok};
 use weft_tunnel::{PrivateKey, PublicKey};
 
 pub(crate) const NAME: &str = "weft0";

@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
-use weft::lab::wait_until;
+use weft_lab::wait_until;
 
 use crate::support::{End, Ended, NAME, Network};
 

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 
-use weft::lab::numbered::{Numbered, NumberedOptions, Replies};
+use weft_lab::numbered::{Numbered, NumberedOptions, Replies};
 
 use crate::conversation::{Conversation, MIB, Place};
 use crate::topology::{Cable, Family, go_endpoint, weft_endpoint};

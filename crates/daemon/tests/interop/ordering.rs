@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
-use weft::lab::numbered::{Numbered, NumberedOptions};
-use weft::lab::traffic::Amount;
+use weft_lab::numbered::{Numbered, NumberedOptions};
+use weft_lab::traffic::Amount;
 
 use crate::conversation::Place;
 use crate::topology::{Cable, Family, go_endpoint};

@@ -9,7 +9,7 @@
 
 use std::net::{SocketAddr, UdpSocket};
 
-use weft::lab::routed::{End as Side, Routed};
+use weft_lab::routed::{End as Side, Routed};
 
 use crate::conversation::{Conversation, MIB};
 use crate::end::{End, inner_v4};

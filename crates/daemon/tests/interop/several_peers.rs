@@ -8,8 +8,8 @@
 use std::net::{SocketAddr, UdpSocket};
 
 use ipnet::IpNet;
-use weft::lab::link::{self, LinkOptions};
-use weft::lab::{Namespace, counters};
+use weft_lab::link::{self, LinkOptions};
+use weft_lab::{Namespace, counters};
 use weft_tunnel::DropReason;
 
 use crate::conversation::{Conversation, MIB};

@@ -3,8 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use ipnet::IpNet;
-use weft::lab::Namespace;
-use weft::lab::link::{self, LinkOptions};
+use weft_lab::Namespace;
+use weft_lab::link::{self, LinkOptions};
 
 use crate::conversation::Place;
 use crate::end::{End, inner_v4, inner_v6};

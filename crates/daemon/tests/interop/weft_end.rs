@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use weft::cli::TunThreads;
-use weft::config::{self, Endpoint};
 use weft::dataplane::Snapshot;
-use weft::lab::{Namespace, wait_until_ok};
 use weft::up::{Daemon, Options};
+use weft_config::{self as config, Endpoint};
+use weft_lab::{Namespace, wait_until_ok};
 use weft_tunnel::{PeerSnapshot, PublicKey};
 
 use crate::end::End;

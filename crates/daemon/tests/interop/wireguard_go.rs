@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use tempfile::TempDir;
-use weft::lab::{self, Namespace, link};
+use weft_lab::{self as lab, Namespace, link};
 use weft_tunnel::PublicKey;
 
 use crate::end::{End, Peer};

@@ -7,8 +7,8 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use weft::lab;
-use weft::lab::routed::{End, Routed};
+use weft_lab as lab;
+use weft_lab::routed::{End, Routed};
 
 use crate::conversation::{Conversation, MIB};
 use crate::waiting::until;

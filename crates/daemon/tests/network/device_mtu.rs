@@ -5,9 +5,9 @@
 //! ```
 
 use weft::interface::queue_limits;
-use weft::lab::routed::{End, OUTER, Routed};
-use weft::lab::{self, Namespace, link};
-use weft::routes::Netlink;
+use weft_host::routes::Netlink;
+use weft_lab::routed::{End, OUTER, Routed};
+use weft_lab::{self as lab, Namespace, link};
 
 use crate::waiting::until;
 use crate::weft::{Pair, options};

@@ -12,10 +12,10 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd as _;
 
-use weft::lab::routed::{End, OUTER, Routed};
-use weft::lab::{self, Namespace, link};
-use weft::udp::PathMtu;
 use weft::up::Options;
+use weft_lab::routed::{End, OUTER, Routed};
+use weft_lab::{self as lab, Namespace, link};
+use weft_udp::PathMtu;
 
 use crate::conversation::{Conversation, MIB};
 use crate::waiting::until;

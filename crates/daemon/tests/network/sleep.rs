@@ -6,9 +6,9 @@
 
 use std::time::Duration;
 
-use weft::lab;
-use weft::lab::routed::{End, Routed};
-use weft::network::Change;
+use weft_host::network::Change;
+use weft_lab as lab;
+use weft_lab::routed::{End, Routed};
 
 use crate::conversation::{Conversation, MIB};
 use crate::waiting::until;

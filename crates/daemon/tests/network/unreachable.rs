@@ -8,8 +8,8 @@ use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use weft::lab::routed::{End, Routed};
-use weft::lab::{self, Namespace};
+use weft_lab::routed::{End, Routed};
+use weft_lab::{self as lab, Namespace};
 
 use crate::weft::{CLIENT, Pair, SERVER, inner_v4, inner_v6, options};
 
@@ -63,15 +63,15 @@ fn a_host_behind_the_client_learns_it_too() {
     }
     let lab = Routed::new(1500).unwrap();
     let host = Namespace::new("host").unwrap();
-    let link = weft::lab::link::LinkOptions {
+    let link = weft_lab::link::LinkOptions {
         name_b: "lan".to_owned(),
         addresses_a: vec!["10.93.0.2/24".parse().unwrap(), "fd93::2/64".parse().unwrap()],
         addresses_b: vec!["10.93.0.1/24".parse().unwrap(), "fd93::1/64".parse().unwrap()],
         ..Default::default()
     };
-    weft::lab::link::join(&host, &lab.client, &link).unwrap();
+    weft_lab::link::join(&host, &lab.client, &link).unwrap();
     for (network, router) in [("10.77.0.0/24", "10.93.0.1"), ("fd77::/64", "fd93::1")] {
-        weft::lab::link::add_route(&host, network.parse().unwrap(), router.parse().unwrap()).unwrap();
+        weft_lab::link::add_route(&host, network.parse().unwrap(), router.parse().unwrap()).unwrap();
     }
     let sysctls = [
         ("net/ipv4/ip_forward", "1"),

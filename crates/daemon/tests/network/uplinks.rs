@@ -10,8 +10,8 @@
 use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
 
-use weft::lab::link::{self, LinkOptions};
-use weft::lab::{self, Namespace};
+use weft_lab::link::{self, LinkOptions};
+use weft_lab::{self as lab, Namespace};
 
 use crate::conversation::{Conversation, MIB};
 use crate::waiting::until;

@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use weft::cli::TunThreads;
-use weft::config::{self, Endpoint};
 use weft::dataplane::Snapshot;
-use weft::lab::{Namespace, wait_until_ok};
-use weft::network::{Change, Watch};
 use weft::up::{Daemon, Options};
+use weft_config::{self as config, Endpoint};
+use weft_host::network::{Change, Watch};
+use weft_lab::{Namespace, wait_until_ok};
 use weft_tunnel::{PeerSnapshot, PrivateKey};
 
 pub(crate) const PORT: u16 = 51820;

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use nix::sys::stat::fstat;
-use weft::lab::{PATIENCE, mounts, wait_until};
+use weft_lab::{PATIENCE, mounts, wait_until};
 
 /// The socket that everybody who logs natively sends to.
 const SOCKET: &str = "/run/systemd/journal/socket";

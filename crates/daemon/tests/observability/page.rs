@@ -3,7 +3,7 @@
 use std::net::UdpSocket;
 use std::process::Stdio;
 
-use weft::lab::{Process, installed, wait_until};
+use weft_lab::{Process, installed, wait_until};
 
 use crate::support::{ADDRESS, End, two_ends};
 

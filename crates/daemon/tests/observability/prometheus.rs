@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
+use weft_lab::{Process, installed, wait_until};
 
 use crate::contrib::{self, dashboard_queries, root};
-use weft::lab::{Process, installed, wait_until};
 
 use crate::support::{ADDRESS, End, request, two_ends};
 

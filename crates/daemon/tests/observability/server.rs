@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use socket2::{Domain, Socket, Type};
-use weft::lab::{PATIENCE, Process, wait_until};
+use weft_lab::{PATIENCE, Process, wait_until};
 
 use crate::support::{ADDRESS, End, NAME, exchange, request, two_ends};
 

@@ -8,9 +8,9 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use tempfile::TempDir;
-use weft::lab::link::{self, LinkOptions};
-use weft::lab::{self, Namespace, PATIENCE, Process, wait_until};
-use weft::runtime_dir::control_socket;
+use weft_host::runtime_dir::control_socket;
+use weft_lab::link::{self, LinkOptions};
+use weft_lab::{self as lab, Namespace, PATIENCE, Process, wait_until};
 use weft_tunnel::{PrivateKey, PublicKey};
 
 pub(crate) const NAME: &str = "weft0";

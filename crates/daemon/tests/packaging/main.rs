@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 
-use weft::lab;
+use weft_lab as lab;
 
 /// What the scenarios need of this machine.
 const PROGRAMS: [&str; 7] =

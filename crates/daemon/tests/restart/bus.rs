@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
 use futures_util::StreamExt as _;
-use weft::lab::{self, bus};
+use weft_lab::{self as lab, bus};
 use zbus::message::Type;
 use zbus::{Connection, Message, MessageStream, ObjectPath, Variant};
 

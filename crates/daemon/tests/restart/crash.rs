@@ -1,7 +1,7 @@
 //! A daemon that ends without a word.
 
 use nix::sys::signal::Signal;
-use weft::lab::wait_until;
+use weft_lab::wait_until;
 
 use crate::world::{World, file_of_a, file_of_b, public};
 

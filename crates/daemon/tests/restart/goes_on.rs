@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use serde_json::Value;
-use weft::lab::wait_until;
+use weft_lab::wait_until;
 
 use crate::world::{World, file_of, file_of_a, file_of_b, key, public};
 

@@ -1,6 +1,6 @@
 //! What is around the interface while it is started again.
 
-use weft::lab::{self, installed};
+use weft_lab::{self as lab, installed};
 
 use crate::world::{NAME, World, file_of, file_of_b};
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Stdio;
 
 use nix::sys::signal::Signal;
-use weft::lab::{link, wait_until};
+use weft_lab::{link, wait_until};
 
 use crate::manager::Doing;
 use crate::name_server::{Records, serve, set};

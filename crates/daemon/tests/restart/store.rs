@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
 
-use weft::lab::wait_until;
+use weft_lab::wait_until;
 
 use crate::manager::Doing;
 use crate::world::{World, file_of_a, file_of_b, public};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread::JoinHandle;
 
-use weft::lab::Namespace;
+use weft_lab::Namespace;
 
 const ETHERNET_HEADER: usize = 14;
 const UDP_HEADER: usize = 8;

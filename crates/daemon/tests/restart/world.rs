@@ -7,10 +7,10 @@ use std::process::{Command, ExitStatus, Output, Stdio};
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use weft::lab::link::{self, LinkOptions};
-use weft::lab::mounts::Mounts;
-use weft::lab::{self, Namespace, Process, Stream, wait_until};
 use weft::up::{Daemon, Options};
+use weft_lab::link::{self, LinkOptions};
+use weft_lab::mounts::Mounts;
+use weft_lab::{self as lab, Namespace, Process, Stream, wait_until};
 use weft_tunnel::{PrivateKey, PublicKey};
 
 use crate::manager::{Doing, Manager};
@@ -110,8 +110,8 @@ impl World {
 
     /// Starts weft at B, and the service at A with this file.
     pub(crate) fn start_both(&mut self, file_a: &str, file_b: &str) {
-        let config = weft::config::parse(file_b, Path::new("b.conf"), NAME.parse().unwrap()).unwrap().config;
-        let endpoints = lab::endpoints_of(&config);
+        let config = weft_config::parse(file_b, Path::new("b.conf"), NAME.parse().unwrap()).unwrap().config;
+        let endpoints = config.endpoint_addresses();
         let daemon = self.b.run(|| Daemon::start(&config, &endpoints, &Options::default(), || {})).unwrap();
         self.other_end = Some(daemon);
         self.write(file_a);

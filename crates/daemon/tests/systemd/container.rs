@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use weft::lab;
+use weft_lab as lab;
 
 /// For the boot and all scenarios: they take less than a minute.
 const PATIENCE: Duration = Duration::from_secs(240);

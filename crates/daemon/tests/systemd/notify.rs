@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
-use weft::lab::{self, Namespace};
+use weft_lab::{self as lab, Namespace};
 use weft_tunnel::PrivateKey;
 
 const PATIENCE: Duration = Duration::from_secs(45);

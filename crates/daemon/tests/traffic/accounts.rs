@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use weft::cli::TunThreads;
 use weft::control::Controller;
 use weft::dataplane::Snapshot;
-use weft::lab::counters::Counters;
-use weft::lab::emulator::LinkSpec;
-use weft::lab::{PATIENCE, wait_until};
 use weft::up::{Daemon, Options};
+use weft_lab::counters::Counters;
+use weft_lab::emulator::LinkSpec;
+use weft_lab::{PATIENCE, wait_until};
 use weft_tunnel::DropReason;
 
 use crate::support::{Conf, End, Ends, Family, NAME, answers};

@@ -9,8 +9,8 @@ use std::process::{Child, Command, Output, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use weft::lab::traffic::{Amount, TcpReceiver, TcpSenders};
-use weft::lab::{self, wait_until};
+use weft_lab::traffic::{Amount, TcpReceiver, TcpSenders};
+use weft_lab::{self as lab, wait_until};
 
 use crate::status::Running;
 use crate::support::{Conf, End, Ends, Family, NAME, alone, answers};

@@ -3,9 +3,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use weft::lab::numbered::{Numbered, NumberedOptions, NumberedReport, Tally};
-use weft::lab::traffic::{Amount, TcpReceiver, TcpSenders};
-use weft::lab::{Namespace, PATIENCE};
+use weft_lab::numbered::{Numbered, NumberedOptions, NumberedReport, Tally};
+use weft_lab::traffic::{Amount, TcpReceiver, TcpSenders};
+use weft_lab::{Namespace, PATIENCE};
 
 use crate::accounts::{Bed, Reading, Setting};
 use crate::support::{End, Family, alone};

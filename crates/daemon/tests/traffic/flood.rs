@@ -3,8 +3,8 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use weft::lab::numbered::{Numbered, NumberedOptions};
-use weft::lab::traffic::{Amount, TcpReceiver, TcpSenders};
+use weft_lab::numbered::{Numbered, NumberedOptions};
+use weft_lab::traffic::{Amount, TcpReceiver, TcpSenders};
 
 use crate::support::{Conf, End, Ends, Family, NAME, PORT, WeftProcess, alone, answers};
 

@@ -4,7 +4,7 @@
 use std::process::Command;
 
 use nix::sys::signal::Signal;
-use weft::lab::{self, wait_until};
+use weft_lab::{self as lab, wait_until};
 
 use crate::status::Running;
 use crate::support::{Conf, End, Ends, Family, NAME, Pty, alone, answers, ignore_hang_up};

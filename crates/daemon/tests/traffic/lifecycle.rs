@@ -1,8 +1,8 @@
 //! A daemon ends when it is told to, or when its device is gone, and leaves nothing behind.
 
 use nix::sys::signal::Signal;
-use weft::lab::traffic::{Amount, TcpReceiver, TcpSenders};
-use weft::lab::{link, wait_until};
+use weft_lab::traffic::{Amount, TcpReceiver, TcpSenders};
+use weft_lab::{link, wait_until};
 
 use crate::support::{
     Conf, End, Ends, Family, NAME, PORT, Traces, WeftProcess, answers, links_of, udp_ports_of,

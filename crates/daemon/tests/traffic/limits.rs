@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use weft::lab::Namespace;
-use weft::lab::traffic::{Amount, TcpReceiver, TcpSenders};
+use weft_lab::Namespace;
+use weft_lab::traffic::{Amount, TcpReceiver, TcpSenders};
 
 use crate::reload::{reload, status, up};
 use crate::support::{Conf, End, Ends, Family, alone, answers};

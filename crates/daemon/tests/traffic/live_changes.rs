@@ -4,9 +4,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU16;
 
 use ipnet::IpNet;
-use weft::control::{AllowedIpChange, Control as _, DeviceChange, PeerChange};
-use weft::lab::traffic::{Amount, TcpReceiver, TcpSenders};
-use weft::routes::Netlink;
+use weft::control::Control as _;
+use weft_config::device::{AllowedIpChange, DeviceChange, PeerChange};
+use weft_host::routes::Netlink;
+use weft_lab::traffic::{Amount, TcpReceiver, TcpSenders};
 use weft_tunnel::{DropReason, PresharedKey};
 
 use crate::accounts::{Bed, Setting, unexplained_drops_besides};

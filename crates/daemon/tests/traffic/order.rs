@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
-use weft::lab::numbered::{FlowCheck, Numbered, NumberedOptions, NumberedReport, Replies};
-use weft::lab::traffic::{Amount, TcpReceiver, TcpSenders};
-use weft::lab::{PATIENCE, wait_until};
+use weft_lab::numbered::{FlowCheck, Numbered, NumberedOptions, NumberedReport, Replies};
+use weft_lab::traffic::{Amount, TcpReceiver, TcpSenders};
+use weft_lab::{PATIENCE, wait_until};
 
 use crate::accounts::{Bed, Setting};
 use crate::content::{finish_in_order, start_numbered};

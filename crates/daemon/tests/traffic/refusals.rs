@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use nix::mount::{MsFlags, mount};
-use weft::lab::{self, Namespace, mounts};
+use weft_lab::{self as lab, Namespace, mounts};
 
 use crate::support::{Conf, End, Ended, Ends, Family, NAME, PORT, Traces, WeftProcess, answers, links_of};
 

@@ -6,9 +6,9 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 use tempfile::TempDir;
-use weft::lab::traffic::{Amount, TcpReceiver, TcpSenders};
-use weft::lab::{Namespace, link, wait_until, wait_until_ok};
-use weft::runtime_dir::control_socket;
+use weft_host::runtime_dir::control_socket;
+use weft_lab::traffic::{Amount, TcpReceiver, TcpSenders};
+use weft_lab::{Namespace, link, wait_until, wait_until_ok};
 
 use crate::support::{
     Conf, End, Ends, Family, NAME, PeerConf, WeftProcess, addresses_of, alone, answers, links_of, routes_of,

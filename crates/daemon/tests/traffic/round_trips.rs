@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use weft::lab::emulator::{LinkSpec, Queue};
-use weft::lab::numbered::NumberedOptions;
-use weft::lab::traffic::{Amount, TcpReceiver, TcpSenders};
+use weft_lab::emulator::{LinkSpec, Queue};
+use weft_lab::numbered::NumberedOptions;
+use weft_lab::traffic::{Amount, TcpReceiver, TcpSenders};
 
 use crate::accounts::{Bed, Setting};
 use crate::content::{finish_in_order, start_numbered};

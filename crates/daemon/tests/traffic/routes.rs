@@ -83,7 +83,7 @@ fn routes_that_somebody_took_away_are_not_missed() {
     let before = Traces::of(&ends.a);
     let weft = WeftProcess::up(&ends.a, &conf_with_prefixes(None), &[]);
     // Its routes and IPv6 addresses go with that.
-    weft::lab::link::set_down(&ends.a, NAME).unwrap();
+    weft_lab::link::set_down(&ends.a, NAME).unwrap();
     let ended = weft.stop();
     // Without CAP_NET_ADMIN over the machine it also warns of small socket buffers, and of the UAPI socket when another test
     // has an interface of that name.

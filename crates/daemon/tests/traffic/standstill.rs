@@ -3,10 +3,10 @@
 use std::net::SocketAddr;
 
 use nix::sys::signal::Signal;
-use weft::lab::counters::Counters;
-use weft::lab::numbered::{Numbered, NumberedOptions};
-use weft::lab::traffic::{Amount, TcpReceiver, TcpSenders};
-use weft::lab::{link, wait_until};
+use weft_lab::counters::Counters;
+use weft_lab::numbered::{Numbered, NumberedOptions};
+use weft_lab::traffic::{Amount, TcpReceiver, TcpSenders};
+use weft_lab::{link, wait_until};
 
 use crate::accounts::{Bed, Reading, Setting};
 use crate::content::{finish_in_order, start_numbered};
@@ -62,7 +62,7 @@ fn a_link_that_is_too_slow_pushes_back_to_the_senders() {
         let Some(bed) = Bed::new(test, setting) else { return };
         // A datagram belongs to the buffer of weft's socket until the link lets it go.
         if let Err(error) = set_rate(&bed.ends.a, "eth0", 1_000_000) {
-            return weft::lab::not_run(test, &format!("the kernel cannot slow a link down: {error}"));
+            return weft_lab::not_run(test, &format!("the kernel cannot slow a link down: {error}"));
         }
         let options = NumberedOptions {
             flows: 20,

@@ -17,11 +17,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use weft::config::{Config, parse};
-use weft::lab::emulator::{Emulator, LinkSpec};
-use weft::lab::link::{self, LinkOptions};
-use weft::lab::{self, Namespace, PATIENCE};
 use weft::up::{Daemon, Options, UpError};
+use weft_config::{Config, parse};
+use weft_lab::emulator::{Emulator, LinkSpec};
+use weft_lab::link::{self, LinkOptions};
+use weft_lab::{self as lab, Namespace, PATIENCE};
 use weft_tunnel::{PresharedKey, PrivateKey, PublicKey};
 
 mod process;
@@ -227,7 +227,7 @@ impl Conf {
     /// Starts an interface of this configuration inside the test's own process.
     pub(crate) fn start(&self, namespace: &Namespace, options: &Options) -> Result<Daemon, UpError> {
         let config = self.parse(NAME);
-        let endpoints = lab::endpoints_of(&config);
+        let endpoints = config.endpoint_addresses();
         namespace.run(|| Daemon::start(&config, &endpoints, options, || {}))
     }
 }

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use weft::lab::{PATIENCE, link, wait_until};
+use weft_lab::{PATIENCE, link, wait_until};
 
 use crate::support::{Daemon, Kind, Machine, NAME, daemon_of, socket_of};
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use nix::sys::signal::Signal;
-use weft::lab::wait_until;
+use weft_lab::wait_until;
 
 use crate::support::{Daemon, Machine, NAME, key, public_key};
 

@@ -1,6 +1,6 @@
 //! `wg show all dump` of weft and of wireguard-go, after the same commands.
 
-use weft::lab::link;
+use weft_lab::link;
 
 use crate::support::{Daemon, Kind, Machine, NAME, key, preshared_key, public_key};
 

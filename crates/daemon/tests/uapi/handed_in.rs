@@ -8,7 +8,7 @@ use std::process::Command;
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::libc;
-use weft::lab::wait_until;
+use weft_lab::wait_until;
 
 use crate::support::{Daemon, Machine, NAME, Pair, key};
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use socket2::{Domain, SockAddr, Socket, Type};
-use weft::lab::PATIENCE;
+use weft_lab::PATIENCE;
 
 use crate::support::{Daemon, Machine, NAME, key, public_key, socket_of};
 

@@ -2,8 +2,8 @@
 
 use std::os::fd::AsRawFd as _;
 
-use weft::lab::traffic::{Amount, TcpReceiver, TcpSenders};
-use weft::lab::{Namespace, link, wait_until};
+use weft_lab::traffic::{Amount, TcpReceiver, TcpSenders};
+use weft_lab::{Namespace, link, wait_until};
 
 use crate::support::{NAME, Pair, inner};
 

@@ -1,6 +1,6 @@
 //! What is refused changes nothing, and wg(8) says why.
 
-use weft::lab::wait_until_ok;
+use weft_lab::wait_until_ok;
 
 use crate::support::{Daemon, Machine, NAME, key, public_key};
 

@@ -1,5 +1,5 @@
 //! `wg show` in all its forms, and `wg showconf`.
-use weft::lab::wait_until;
+use weft_lab::wait_until;
 
 use crate::support::{Daemon, Machine, NAME, key, preshared_key, public_key};
 

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
-use weft::lab::mounts::Mounts;
-use weft::lab::{self, Namespace};
+use weft_lab::mounts::Mounts;
+use weft_lab::{self as lab, Namespace};
 use weft_tunnel::{PresharedKey, PrivateKey, PublicKey};
 
 mod daemon;

@@ -2,7 +2,7 @@
 
 use std::process::Output;
 
-use weft::lab::wait_until;
+use weft_lab::wait_until;
 
 use crate::support::{Machine, daemon_of, key, public_key};
 
@@ -16,7 +16,7 @@ struct Quick {
 impl Quick {
     fn new(test: &str, text: &str) -> Option<Self> {
         if std::path::Path::new("/sys/module/wireguard").exists() {
-            weft::lab::not_run(test, "wg-quick takes the kernel's WireGuard here");
+            weft_lab::not_run(test, "wg-quick takes the kernel's WireGuard here");
             return None;
         }
         let machine = Machine::new(test, &["wg", "wg-quick", "ip", "bash"])?;

@@ -1,10 +1,10 @@
 //! Parts of the device by themselves, for `crates/bench` alone.
 
+use weft_sched::flow::FlowHasher;
 use weft_tunnel::{PlainSlab, Plaintext};
 
 use super::coalesce;
 use crate::config::TunOffload;
-use crate::flow::FlowHasher;
 
 /// What a writer does to a batch before it writes.
 pub struct Coalescer(coalesce::Coalescer);

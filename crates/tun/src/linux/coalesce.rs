@@ -9,12 +9,12 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::io::IoSlice;
 
+use weft_sched::flow::FlowHasher;
 use weft_tunnel::ip::{self, IPV4_HEADER, IPV6_HEADER, IpHeader};
 use weft_tunnel::{MAX_PACKET, PlainSlab, Plaintext};
 
 use super::vnet_hdr::{self, VNET_HDR};
 use crate::config::TunOffload;
-use crate::flow::FlowHasher;
 
 /// Segments in one super-packet of UDP: the kernel's UDP_MAX_SEGMENTS before 6.9, beyond which it refuses.
 const MAX_UDP_SEGMENTS: u32 = 64;

@@ -1,67 +1,68 @@
-//! What only a device with several queues needs: which queue each flow belongs to, and its order while it moves
-//! between them. Used on the packet thread, where batches come from the queues and where packets are staged for them.
+//! The flows of a device with several queues: the queue of each flow, and its order while it moves between queues. Used on the
+//! packet thread, where batches come from the queues and where packets are staged for them.
 
 use std::collections::VecDeque;
 
-use super::crowds::Crowds;
-use super::fence::{Fence, Pipelines};
+use weft_sched::flow::{FlowHasher, FlowTable};
+
+use super::queue_overload::QueueOverload;
+use super::reorder_guard::{Pipelines, ReorderGuard};
 use crate::batch::TunBatch;
-use crate::flow::{FlowHasher, FlowTable};
 
 /// The flows of a device.
 pub(super) struct Flows {
     hasher: FlowHasher,
     table: FlowTable,
-    fence: Fence,
-    crowds: Crowds,
+    guard: ReorderGuard,
+    overload: QueueOverload,
 }
 
 impl Flows {
-    /// Those of a device with `queues` queues; with one there is nothing to keep.
+    /// The flows of a device with `queues` queues; `None` with one queue, where no flow can move.
     pub(super) fn across(queues: usize) -> Option<Self> {
         (queues > 1).then(|| {
             let hasher = FlowHasher::random();
-            let (table, fence) = (FlowTable::new(queues as u16), Fence::new(hasher, queues));
-            Self { hasher, table, fence, crowds: Crowds::new(queues) }
+            let (table, guard) = (FlowTable::new(queues as u16), ReorderGuard::new(hasher, queues));
+            Self { hasher, table, guard, overload: QueueOverload::new(queues) }
         })
     }
 
-    /// Whether packets of flows that moved are held back.
+    /// Whether packets of moved flows are held.
     pub(super) fn holds_any(&self) -> bool {
-        self.fence.holds_any()
+        self.guard.holds_any()
     }
 
-    /// Takes the next batch that was read to `out`, but for the packets of flows that moved and have to wait. Gives the
-    /// bytes let through.
+    /// Forwards the next batch that was read to `out`, except for packets of moved flows that have to wait. Returns the number
+    /// of bytes forwarded.
     pub(super) fn offer(
         &mut self,
         batch: TunBatch,
         pipelines: &impl Pipelines,
         out: &mut VecDeque<TunBatch>,
     ) -> usize {
-        let Self { table, fence, crowds, .. } = self;
+        let Self { table, guard, overload, .. } = self;
         let queue = batch.queue();
-        fence.offer(batch, table, pipelines, out, |flow, bytes| crowds.saw(queue, flow, bytes))
+        guard.offer(batch, table, pipelines, out, |flow, bytes| overload.observe(queue, flow, bytes))
     }
 
-    /// About how many flows share a queue, at least 1.
-    pub(super) fn sharing(&self, queue: u16) -> usize {
-        self.crowds.flows(queue)
+    /// Estimates the number of flows in a queue, at least 1.
+    pub(super) fn count_in(&self, queue: u16) -> usize {
+        self.overload.flows(queue)
     }
 
-    /// After a batch was taken from a queue: others may have to be kept away from it from now on. As [`Crowds::look`].
-    pub(super) fn look(&mut self, queue: u16, dropped: impl FnOnce() -> u64) {
-        self.crowds.look(queue, dropped);
+    /// Checks after a batch whether one flow overloads the queue, as [`QueueOverload::poll_drops`].
+    pub(super) fn poll_drops(&mut self, queue: u16, dropped: impl FnOnce() -> u64) {
+        self.overload.poll_drops(queue, dropped);
     }
 
-    /// Lets through what need not wait any longer. Gives the bytes let through.
+    /// Forwards packets that need not wait any longer. Returns the number of bytes forwarded.
     pub(super) fn release(&mut self, pipelines: &impl Pipelines, out: &mut VecDeque<TunBatch>) -> usize {
-        if self.fence.holds_any() { self.fence.release(pipelines, out) } else { 0 }
+        if self.guard.holds_any() { self.guard.release(pipelines, out) } else { 0 }
     }
 
-    /// Lets everything through: nothing more will be read.
+    /// Forwards every held packet: nothing more will be read. Returns the number of bytes forwarded.
     pub(super) fn release_all(&mut self, out: &mut VecDeque<TunBatch>) -> usize {
-        self.fence.release_all(out)
+        self.guard.release_all(out)
     }
 
     /// The queue that `packet` is to be written to; the rest is as in [`FlowTable::stage`].
@@ -72,8 +73,8 @@ impl Flows {
         next_item: impl Fn(u16) -> u64,
         completed: impl Fn(u16) -> u64,
     ) -> u16 {
-        let (flow, crowds) = (self.hasher.hash(packet), &self.crowds);
-        self.table.stage(flow, |wanted| crowds.instead_of(wanted, flow), next_item, completed)
+        let (flow, overload) = (self.hasher.hash(packet), &self.overload);
+        self.table.stage(flow, |wanted| overload.instead_of(wanted, flow), next_item, completed)
     }
 
     /// Starts a new batch of packets to write: what was used in earlier ones is older.

@@ -1,7 +1,7 @@
 //! A device whose queues the runtime reads and writes itself: no thread, no hand-over. It stands where `threads.rs`
 //! stands, and drains and writes with the same code.
 //!
-//! The kernel's ring of a queue is first in, first out. With several queues, read in turn, a flow that fills its ring
+//! The kernel's ring of a queue is first in, first out. With several queues, read in rounds, a flow that fills its ring
 //! keeps only those waiting that share it.
 
 use std::collections::VecDeque;
@@ -14,17 +14,17 @@ use std::task::{Context, Poll};
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use weft_sched::DeficitRoundRobin;
 use weft_tunnel::{PlainSlab, Plaintext};
 
 use super::dropped;
-use super::fence::Pipelines;
 use super::flows::Flows;
 use super::queue::{self, Queue};
 use super::reader::{self, Drained};
+use super::reorder_guard::Pipelines;
 use super::writer::{BatchWriter, Coalescing, PlainBatch, Written};
 use crate::batch::TunBatch;
 use crate::stats::{QueueStats, TunStats};
-use crate::turns::Turns;
 
 mod slabs;
 
@@ -39,27 +39,27 @@ struct Readiness {
 }
 
 impl Readiness {
-    fn register(lanes: &[Lane]) -> io::Result<Self> {
-        let register = |lane: &Lane| {
+    fn register(queues: &[InlineQueue]) -> io::Result<Self> {
+        let register = |inline: &InlineQueue| {
             // SAFETY: an `Arc<Queue>` gives the same descriptor each time, and keeps it open as long as it lives.
-            unsafe { AsyncFd::register(Arc::clone(&lane.queue)) }.map(Arc::new).map_err(io::Error::from)
+            unsafe { AsyncFd::register(Arc::clone(&inline.queue)) }.map(Arc::new).map_err(io::Error::from)
         };
-        let queues = lanes.iter().map(register).collect::<io::Result<Box<[_]>>>()?;
+        let queues = queues.iter().map(register).collect::<io::Result<Box<[_]>>>()?;
         let watched = queues.first().map(Arc::clone).ok_or(io::ErrorKind::InvalidInput)?;
         let gone = Box::pin(async move { drop(watched.ready(Interest::ERROR).await) });
         Ok(Self { queues, gone })
     }
 
-    fn of<'a>(this: &'a mut Option<Self>, lanes: &Lanes) -> io::Result<&'a mut Self> {
+    fn of<'a>(this: &'a mut Option<Self>, queues: &InlineQueues) -> io::Result<&'a mut Self> {
         Ok(match this {
             Some(readiness) => readiness,
-            none => none.insert(Self::register(&lanes.each)?),
+            none => none.insert(Self::register(&queues.each)?),
         })
     }
 }
 
 /// One queue, both ways.
-struct Lane {
+struct InlineQueue {
     queue: Arc<Queue>,
     /// Packets read so far.
     packets_read: u64,
@@ -69,16 +69,16 @@ struct Lane {
     stats: Arc<QueueStats>,
 }
 
-struct Lanes {
+struct InlineQueues {
     name: String,
-    each: Box<[Lane]>,
+    each: Box<[InlineQueue]>,
     /// Batches that all queues are through with: there is never a part of a second one under way.
     completed: u64,
 }
 
-impl Pipelines for Lanes {
+impl Pipelines for InlineQueues {
     fn is_drained(&self, queue: u16, _taken: u64) -> bool {
-        // What was read from it was offered to the fence at once.
+        // What was read from it was offered to the guard at once.
         !queue::is_readable(self.each[usize::from(queue)].queue.as_fd())
     }
 
@@ -93,10 +93,10 @@ impl Pipelines for Lanes {
 
 /// The queues of a device and their slabs.
 pub(super) struct Inline {
-    lanes: Lanes,
+    queues: InlineQueues,
     readiness: Option<Readiness>,
     is_gone: bool,
-    turns: Turns,
+    scheduler: DeficitRoundRobin,
     slabs: Slabs,
     batch: PlainBatch,
     /// Whether `batch` is being written, and must not be touched.
@@ -114,19 +114,19 @@ impl Inline {
         stats: &TunStats,
     ) -> Self {
         let count = queues.len();
-        let lane = |(queue, stats): (Queue, &Arc<QueueStats>)| Lane {
+        let open = |(queue, stats): (Queue, &Arc<QueueStats>)| InlineQueue {
             queue: Arc::new(queue),
             packets_read: 0,
             writer: BatchWriter::new(Arc::clone(coalescing), Arc::clone(stats)),
             is_writing: false,
             stats: Arc::clone(stats),
         };
-        let each = queues.into_iter().zip(stats.each()).map(lane).collect();
+        let each = queues.into_iter().zip(stats.each()).map(open).collect();
         Self {
-            lanes: Lanes { name: name.to_owned(), each, completed: 0 },
+            queues: InlineQueues { name: name.to_owned(), each, completed: 0 },
             readiness: None,
             is_gone: false,
-            turns: Turns::new(count),
+            scheduler: DeficitRoundRobin::new(count),
             slabs: Slabs::new(count),
             batch: PlainBatch::new(count),
             is_writing: false,
@@ -141,38 +141,38 @@ impl Inline {
         out: &mut VecDeque<TunBatch>,
         max_bytes: usize,
     ) -> Poll<io::Result<usize>> {
-        let Self { lanes, readiness, is_gone, turns, slabs, flows, .. } = self;
-        let readiness = Readiness::of(readiness, lanes)?;
-        let mut taken = flows.as_mut().map_or(0, |flows| flows.release(lanes, out));
-        // What is read counts, also what is held back: the queue that it waits for has to get its turn.
+        let Self { queues, readiness, is_gone, scheduler, slabs, flows, .. } = self;
+        let readiness = Readiness::of(readiness, queues)?;
+        let mut taken = flows.as_mut().map_or(0, |flows| flows.release(queues, out));
+        // Held packets count as read too: the queue that they wait for has to be read.
         let mut read = taken;
-        // A slab at most from each in its turn, round after round.
-        turns.begin();
+        // At most one slab of each queue in a round.
+        scheduler.begin_round();
         while read < max_bytes && !*is_gone {
-            let Some(number) = turns.next() else {
-                if turns.had_any() {
-                    turns.begin();
+            let Some(number) = scheduler.next() else {
+                if scheduler.has_delivered() {
+                    scheduler.begin_round();
                     continue;
                 }
                 break;
             };
             let Poll::Ready(guard) = readiness.queues[number].poll_read_ready(cx) else {
-                turns.was_empty(number);
+                scheduler.mark_empty(number);
                 continue;
             };
             let mut guard = guard?;
             let Some(mut slab) = slabs.take(cx, number) else { continue };
-            let lane = &mut lanes.each[number];
-            let drained = reader::drain(&lane.queue, &mut slab, &lane.stats);
+            let inline = &mut queues.each[number];
+            let drained = reader::drain(&inline.queue, &mut slab, &inline.stats);
             match drained {
                 Drained::Full => {}
                 Drained::Empty => guard.clear_ready(),
                 Drained::Gone => *is_gone = true,
             }
-            // As many for each flow as for each of the others, whoever else is in its queue.
-            let sharing = flows.as_ref().map_or(1, |flows| flows.sharing(number as u16));
-            turns.had(number, slab.bytes() / sharing);
-            lane.packets_read += slab.packets() as u64;
+            // The same number of bytes for each flow, not for each queue.
+            let sharing = flows.as_ref().map_or(1, |flows| flows.count_in(number as u16));
+            scheduler.record(number, slab.bytes() / sharing);
+            inline.packets_read += slab.packets() as u64;
             read += slab.bytes();
             let batch = slabs.batch(number, slab);
             let Some(flows) = flows else {
@@ -181,11 +181,11 @@ impl Inline {
                 continue;
             };
             if let Some(batch) = batch {
-                taken += flows.offer(batch, lanes, out);
+                taken += flows.offer(batch, queues, out);
             }
-            flows.look(number as u16, || dropped::tx_dropped(&lanes.name));
+            flows.poll_drops(number as u16, || dropped::tx_dropped(&queues.name));
             if drained == Drained::Empty {
-                taken += flows.release(lanes, out);
+                taken += flows.release(queues, out);
             }
         }
         if taken == 0 && !*is_gone {
@@ -197,7 +197,7 @@ impl Inline {
             if *is_gone {
                 taken = flows.release_all(out);
             } else if read > 0 {
-                // All of it was held back, and there may be more. Otherwise what it waits for is not readable yet.
+                // All of it was held, and there may be more. Otherwise the queue that it waits for is not readable yet.
                 cx.waker().wake_by_ref();
             }
         }
@@ -208,19 +208,19 @@ impl Inline {
         if !self.is_writing {
             return Poll::Ready(Ok(()));
         }
-        let Self { lanes, readiness, batch, .. } = self;
-        let readiness = Readiness::of(readiness, lanes)?;
+        let Self { queues, readiness, batch, .. } = self;
+        let readiness = Readiness::of(readiness, queues)?;
         let mut blocked = false;
-        for ((lane, queue), staged) in lanes.each.iter_mut().zip(&readiness.queues).zip(&batch.staged) {
-            while lane.is_writing {
+        for ((inline, queue), staged) in queues.each.iter_mut().zip(&readiness.queues).zip(&batch.staged) {
+            while inline.is_writing {
                 let Poll::Ready(guard) = queue.poll_write_ready(cx) else {
                     blocked = true;
                     break;
                 };
                 let mut guard = guard?;
-                match lane.writer.resume(&lane.queue, &batch.slab, staged) {
+                match inline.writer.resume(&inline.queue, &batch.slab, staged) {
                     Written::Blocked => guard.clear_ready(),
-                    Written::All => lane.is_writing = false,
+                    Written::All => inline.is_writing = false,
                 }
             }
         }
@@ -240,10 +240,10 @@ impl Inline {
         if self.is_writing {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        let Self { lanes, batch, flows, .. } = self;
+        let Self { queues, batch, flows, .. } = self;
         let queue = match flows {
             Some(flows) => {
-                let completed = lanes.completed;
+                let completed = queues.completed;
                 flows.stage(batch.slab.get(packet), |_| completed + 1, |_| completed)
             }
             None => 0,
@@ -256,17 +256,17 @@ impl Inline {
         if self.is_writing {
             return Ok(());
         }
-        let Self { lanes, batch, is_writing, flows, .. } = self;
+        let Self { queues, batch, is_writing, flows, .. } = self;
         if let Some(flows) = flows {
             flows.tick();
         }
-        for (lane, staged) in lanes.each.iter_mut().zip(&batch.staged) {
+        for (inline, staged) in queues.each.iter_mut().zip(&batch.staged) {
             if staged.is_empty() {
                 continue;
             }
-            lane.writer.start(&batch.slab, staged);
-            lane.is_writing = lane.writer.resume(&lane.queue, &batch.slab, staged) == Written::Blocked;
-            *is_writing |= lane.is_writing;
+            inline.writer.start(&batch.slab, staged);
+            inline.is_writing = inline.writer.resume(&inline.queue, &batch.slab, staged) == Written::Blocked;
+            *is_writing |= inline.is_writing;
         }
         if !*is_writing {
             self.complete();
@@ -275,7 +275,7 @@ impl Inline {
     }
 
     fn complete(&mut self) {
-        self.lanes.completed += 1;
+        self.queues.completed += 1;
         self.batch.clear();
     }
 }

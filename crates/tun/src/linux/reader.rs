@@ -61,7 +61,7 @@ pub(super) fn drain(queue: &Queue, slab: &mut Slab, stats: &QueueStats) -> Drain
     drained
 }
 
-/// How far a reader is, for the fence of the packet thread.
+/// The progress of a reader, for the reorder guard of the packet thread.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     /// Everything that was read is in the channel, and the queue was empty.

@@ -13,11 +13,11 @@ use std::thread::{self, JoinHandle};
 use tokio::sync::mpsc as channel;
 use weft_tunnel::{PlainSlab, Plaintext};
 
-use super::fence::Pipelines;
 use super::flows::Flows;
 use super::pulse::{Asked, Bell, Channel, Line, Pulse};
 use super::queue::{self, Queue};
 use super::reader::{self, Progress, Reader};
+use super::reorder_guard::Pipelines;
 use super::writer::{self, BatchWriter, Coalescing, Order, PlainBatch, Writer};
 use crate::batch::{Slab, TunBatch};
 use crate::stats::{QueueStats, TunStats};

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use socket2::{Domain, SockAddr, Socket, Type};
+use weft_config::InterfaceName;
+use weft_host::runtime_dir::{self, control_socket, runtime_dir};
 use zeroize::Zeroizing;
 
 use super::line::{Answer, Done, Kind, LineBuffer, MAX_ANSWER, Request, encode, room_around, to_line};
 use super::{CaptureRequest, ClientError, Received, Reload, ReloadReport, VERSION};
-use crate::config::InterfaceName;
-use crate::runtime_dir::{self, control_socket, runtime_dir};
 use crate::status::StatusReport;
 
 /// How long an answer is waited for: a reload resolves names and talks to the kernel.

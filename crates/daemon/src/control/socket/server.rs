@@ -10,6 +10,7 @@ use serde::Serialize;
 use tokio::net::UnixStream;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout, timeout_at};
+use weft_host::runtime_dir;
 use weft_tun::thread_guard::EndProcessOnPanic;
 use zeroize::Zeroizing;
 
@@ -19,7 +20,6 @@ use super::line::{
     Answer, Done, Kind, LineBuffer, MAX_REQUEST, Request, RequestVersion, WireError, decode, to_line,
 };
 use super::{Manage, ManageError, Reload, VERSION, capture};
-use crate::runtime_dir;
 
 /// Clients at once.
 const CLIENTS: usize = 8;

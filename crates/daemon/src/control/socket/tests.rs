@@ -8,11 +8,11 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use tempfile::TempDir;
+use weft_config::InterfaceName;
+use weft_host::runtime_dir::control_socket;
 
 use super::client::running_in;
 use super::*;
-use crate::config::InterfaceName;
-use crate::runtime_dir::control_socket;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -311,12 +311,12 @@ fn another_user_that_listens_gets_nothing_unless_the_interface_is_that_users() {
     let directory = tempfile::tempdir().unwrap();
     let name: InterfaceName = "wg0".parse().unwrap();
     let path = control_socket(directory.path(), &name);
-    crate::runtime_dir::make(path.parent().unwrap()).unwrap();
+    weft_host::runtime_dir::make(path.parent().unwrap()).unwrap();
     let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
     socket.bind(&socket2::SockAddr::unix(&path).unwrap()).unwrap();
     // Who listens is who the system says that it is: the file may be anybody's.
-    if !crate::lab::run_as(ANOTHER, || socket.listen(8)).is_ok_and(|listens| listens.is_ok()) {
-        return crate::lab::not_run(test, "needs root");
+    if !weft_lab::run_as(ANOTHER, || socket.listen(8)).is_ok_and(|listens| listens.is_ok()) {
+        return weft_lab::not_run(test, "needs root");
     }
     let reload = || Reload {
         text: Zeroizing::new("PrivateKey = secret".to_owned()),
@@ -340,7 +340,7 @@ fn another_user_that_listens_gets_nothing_unless_the_interface_is_that_users() {
     std::fs::remove_file(&path).unwrap();
     let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
     socket.bind(&socket2::SockAddr::unix(&path).unwrap()).unwrap();
-    crate::lab::run_as(ANOTHER, || socket.listen(8)).unwrap().unwrap();
+    weft_lab::run_as(ANOTHER, || socket.listen(8)).unwrap().unwrap();
     Client::connect_to(&name, path.clone()).unwrap();
     // Had that user made the directory itself, it would mean nothing.
     chown(directory.path(), Some(ANOTHER), None).unwrap();

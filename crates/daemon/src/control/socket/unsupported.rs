@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use weft_config::InterfaceName;
+
 use super::{CaptureRequest, ClientError, Manage, Received, Reload, ReloadReport};
-use crate::config::InterfaceName;
 use crate::status::StatusReport;
 
 /// No interface.
@@ -59,7 +60,7 @@ pub struct Client {
 impl Client {
     /// Where the socket would be.
     pub fn path_of(name: &InterfaceName) -> PathBuf {
-        crate::runtime_dir::control_socket(&crate::runtime_dir::runtime_dir(), name)
+        weft_host::runtime_dir::control_socket(&weft_host::runtime_dir::runtime_dir(), name)
     }
 
     /// Fails with [`ClientError::Unsupported`].

@@ -7,11 +7,11 @@ use ipnet::IpNet;
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
+use weft_config::device::{AllowedIpChange, DeviceChange, PeerChange};
 use weft_tunnel::{PresharedKey, PrivateKey, PublicKey};
 
 use super::lines::{Line, LineBuffer};
 use super::{Request, RequestParser, Step};
-use crate::control::{AllowedIpChange, DeviceChange, PeerChange};
 use crate::uapi_client::request;
 
 fn no_scope(_: &str) -> Option<u32> {

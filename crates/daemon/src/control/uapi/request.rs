@@ -3,7 +3,7 @@
 
 use std::num::NonZeroU16;
 
-use crate::control::{DeviceChange, PeerChange};
+use weft_config::device::{DeviceChange, PeerChange};
 
 mod values;
 

@@ -4,9 +4,10 @@ use std::io::{self, Write};
 use std::num::NonZeroU16;
 use std::time::{Duration, SystemTime};
 
+use weft_config::device::{DeviceState, PeerState};
+
 use super::Errno;
 use super::request::write_key;
-use crate::control::{DeviceState, PeerState};
 
 /// The answer to `get=1`, written piece by piece: that of many peers is long, and its reader may be slow.
 pub struct Answer {

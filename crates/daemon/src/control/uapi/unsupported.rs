@@ -4,9 +4,10 @@ use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
 
-use crate::config::InterfaceName;
+use weft_config::InterfaceName;
+use weft_config::exit;
+
 use crate::control::Control;
-use crate::exit;
 
 /// A descriptor that could be handed in: there is none.
 pub type Descriptor = Infallible;

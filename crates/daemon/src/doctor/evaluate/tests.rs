@@ -1,8 +1,8 @@
 use weft_tun::TunOffload;
+use weft_udp::UdpFeatures;
 
 use super::*;
 use crate::doctor::{Clock, Kernel, Link};
-use crate::udp::UdpFeatures;
 
 /// A machine on which everything is as weft likes it.
 fn well() -> Facts {

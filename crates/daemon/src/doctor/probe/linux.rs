@@ -5,14 +5,15 @@ use std::fs::{self, OpenOptions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
+use weft_host::routes::{Netlink, RouteError};
+use weft_lab::Namespace;
 use weft_tun::{TunConfig, TunOffload};
+use weft_udp::{Release, Udp as _, UdpConfig, UdpSockets};
 
 use super::super::facts::{Facts, Kernel, Link, LinkKind, Module, Resolver, TunDevice, UdpFacts};
 use super::super::wish::Wish;
 use super::name_of;
-use crate::lab::Namespace;
-use crate::routes::{Netlink, RouteError};
-use crate::udp::{Release, Udp as _, UdpConfig, UdpSockets};
+use crate::memory_budget;
 
 /// Numbers of capabilities (linux/capability.h).
 const CAP_NET_BIND_SERVICE: u32 = 10;
@@ -68,8 +69,10 @@ fn udp(fwmark: u32) -> UdpFacts {
     let opened = tokio::runtime::Builder::new_current_thread().enable_io().build().map(|runtime| {
         let _context = runtime.enter();
         // The mark needs a permission, which has a check of its own.
-        let mark = UdpSockets::bind(&UdpConfig { fwmark, ..UdpConfig::default() });
-        mark.or_else(|_| UdpSockets::bind(&UdpConfig::default())).map(|sockets| sockets.features())
+        let receive_buffer_bytes = memory_budget::receive_buffer_bytes();
+        let plain = UdpConfig { receive_buffer_bytes, ..UdpConfig::default() };
+        let marked = UdpSockets::bind(&UdpConfig { fwmark, ..plain });
+        marked.or_else(|_| UdpSockets::bind(&plain)).map(|sockets| sockets.features())
     });
     match opened {
         Ok(Ok(features)) => UdpFacts::Features(features),

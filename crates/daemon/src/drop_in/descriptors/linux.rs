@@ -4,8 +4,7 @@ use std::os::fd::{FromRawFd as _, OwnedFd};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
-
-use crate::config::InterfaceName;
+use weft_config::InterfaceName;
 
 /// The queue behind the descriptor, and the name of its device.
 pub(super) fn take_queue(number: i32) -> Result<(OwnedFd, InterfaceName), String> {

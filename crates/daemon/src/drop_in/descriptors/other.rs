@@ -1,8 +1,8 @@
 //! Platforms where weft takes over no descriptors.
 
+use weft_config::InterfaceName;
 use weft_tun::Descriptor as Queue;
 
-use crate::config::InterfaceName;
 use crate::control::uapi::Descriptor as Socket;
 
 const REASON: &str = "weft takes over no descriptors on this platform yet";

@@ -5,9 +5,9 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use socket2::{Socket, Type};
+use weft_config::metrics::Address;
 
 use super::{Listener, ListenerSocket, LocalListener};
-use crate::metrics::Address;
 use crate::service_manager;
 
 /// What a socket unit calls it (`FileDescriptorName=metrics`).

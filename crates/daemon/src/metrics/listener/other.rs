@@ -5,10 +5,10 @@ use std::io;
 use std::path::Path;
 
 use tokio::net::TcpStream;
+use weft_config::metrics::Address;
 
 use super::ListenError;
 use crate::control::clients::Source;
-use crate::metrics::Address;
 
 #[derive(Debug)]
 pub(in super::super) struct LocalListener(Infallible);

@@ -3,9 +3,9 @@
 use std::collections::{HashMap, HashSet};
 
 use ipnet::IpNet;
+use weft_config::device::{AllowedIpChange, DeviceChange, PeerChange, PeerState};
 use weft_tunnel::{PrivateKey, PublicKey};
 
-use crate::control::{AllowedIpChange, DeviceChange, PeerChange, PeerState};
 use crate::uapi_client::Reported;
 
 /// What has to change; `None` if nothing.

@@ -7,10 +7,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ipnet::IpNet;
+use weft_config::device::{AllowedIpChange, PeerChange};
+use weft_config::{Location, Notice, Problem, Warning, words};
 use weft_tunnel::PublicKey;
 
-use crate::config::{Location, Notice, Problem, Warning, words};
-use crate::control::{AllowedIpChange, PeerChange};
 use crate::wg::draft::{Draft, PeerDraft, add_allowed_ips};
 
 /// What is done with keys that wg-quick knows and wg(8) does not.

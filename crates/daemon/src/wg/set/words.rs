@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
-use crate::config::{Notice, Problem, words};
-use crate::control::PeerChange;
-use crate::exit::{Code, Error};
+use weft_config::device::PeerChange;
+use weft_config::exit::{Code, Error};
+use weft_config::{Notice, Problem, words};
+
 use crate::wg::draft::{Draft, PeerDraft, add_allowed_ips};
 use crate::wg::key_file::{self, KeyFileError};
 

@@ -4,14 +4,14 @@ use std::fmt::Write as _;
 use std::time::SystemTime;
 
 use ipnet::IpNet;
+use weft_config::InterfaceName;
+use weft_config::device::PeerState;
+use weft_config::endpoint;
 use weft_tunnel::{PresharedKey, PrivateKey};
 use zeroize::Zeroizing;
 
 use super::Device;
 use crate::cli::show::Field;
-use crate::config::InterfaceName;
-use crate::control::PeerState;
-use crate::uapi_client::endpoint_text;
 
 const NONE: &str = "(none)";
 
@@ -57,7 +57,7 @@ pub(super) fn write(text: &mut String, field: Field, device: &Device, with_name:
 /// The rest of a peer's line, behind its public key.
 fn write_of_peer(text: &mut String, field: Field, peer: &PeerState) {
     let preshared_key = || peer.preshared_key.as_ref().map(PresharedKey::to_base64);
-    let endpoint = || peer.endpoint.as_ref().map_or(NONE.to_owned(), endpoint_text);
+    let endpoint = || peer.endpoint.as_ref().map_or(NONE.to_owned(), endpoint::text);
     let keepalive = peer.persistent_keepalive.map_or("off".to_owned(), |seconds| seconds.to_string());
     let _ = match field {
         Field::PresharedKeys => {

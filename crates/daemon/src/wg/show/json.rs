@@ -1,14 +1,14 @@
 //! What programs read. Keys are in it only if somebody asked for them.
 
 use serde::{Serialize, Serializer};
+use weft_config::InterfaceName;
+use weft_config::device::PeerState;
+use weft_config::endpoint;
+use weft_config::exit::{Code, Error};
 use weft_tunnel::{PresharedKey, PrivateKey};
 use zeroize::Zeroizing;
 
 use super::{Device, fields};
-use crate::config::InterfaceName;
-use crate::control::PeerState;
-use crate::exit::{Code, Error};
-use crate::uapi_client::endpoint_text;
 
 #[derive(Serialize)]
 struct DeviceReport {
@@ -86,7 +86,7 @@ impl PeerReport {
             public_key: peer.public_key.to_string(),
             has_preshared_key: preshared_key.is_some(),
             preshared_key: preshared_key.filter(|_| !hide_keys).map(PresharedKey::to_base64).map(Secret),
-            endpoint: peer.endpoint.as_ref().map(endpoint_text),
+            endpoint: peer.endpoint.as_ref().map(endpoint::text),
             allowed_ips: peer.allowed_ips.iter().map(ToString::to_string).collect(),
             latest_handshake: peer.last_handshake.map(|_| fields::handshake(peer)),
             received_bytes: peer.rx_bytes,

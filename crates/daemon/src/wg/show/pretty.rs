@@ -4,13 +4,13 @@ use std::cmp::Reverse;
 use std::fmt::{Display, Write as _};
 use std::time::SystemTime;
 
+use weft_config::device::PeerState;
+use weft_config::endpoint;
 use weft_tunnel::{PresharedKey, PrivateKey};
 use zeroize::Zeroizing;
 
 use super::style::{Colour, Style};
 use super::{Device, units};
-use crate::control::PeerState;
-use crate::uapi_client::endpoint_text;
 
 /// How it is shown.
 pub(super) struct View {
@@ -58,7 +58,7 @@ fn write_peer(text: &mut String, peer: &PeerState, view: &View) {
         secret(text, view, "preshared key", || PresharedKey::to_base64(key));
     }
     if let Some(endpoint) = &peer.endpoint {
-        line(text, style, "endpoint", endpoint_text(endpoint));
+        line(text, style, "endpoint", endpoint::text(endpoint));
     }
     line(text, style, "allowed ips", allowed_ips(peer, style));
     if let Some(time) = peer.last_handshake {

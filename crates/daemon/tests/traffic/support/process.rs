@@ -6,7 +6,7 @@ use std::process::Command;
 
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
-use weft::lab::{Namespace, Process};
+use weft_lab::{Namespace, Process};
 
 use super::{Conf, NAME};
 

@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use weft::lab::wait_until;
+use weft_lab::wait_until;
 
 /// A program and its terminal. Dropping it kills the program.
 pub(crate) struct Pty {

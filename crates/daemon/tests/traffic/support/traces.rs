@@ -6,7 +6,7 @@ use std::io;
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::route::RouteMessage;
-use weft::lab::{Namespace, wait_until_ok};
+use weft_lab::{Namespace, wait_until_ok};
 
 /// Everything of a namespace that a daemon could leave behind: links, addresses, routes of all tables, and UDP
 /// ports in use.

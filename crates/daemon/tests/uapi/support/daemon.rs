@@ -6,7 +6,7 @@ use std::process::Command;
 
 use nix::sys::socket::{getsockopt, sockopt};
 use nix::unistd::Pid;
-use weft::lab::{Process, wait_until};
+use weft_lab::{Process, wait_until};
 
 use super::{Machine, NAME, socket_of};
 

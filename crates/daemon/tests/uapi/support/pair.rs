@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use weft::lab::Stream;
-use weft::lab::link::{self, LinkOptions};
+use weft_lab::Stream;
+use weft_lab::link::{self, LinkOptions};
 
 use super::{Daemon, Machine, NAME, key, public_key};
 

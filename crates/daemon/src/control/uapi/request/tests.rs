@@ -1,10 +1,10 @@
 use std::net::SocketAddr;
 
 use ipnet::IpNet;
+use weft_config::device::AllowedIpChange;
 use weft_tunnel::{PresharedKey, PrivateKey, PublicKey};
 
 use super::*;
-use crate::control::AllowedIpChange;
 use crate::control::uapi::Errno;
 
 fn scope_of(name: &str) -> Option<u32> {

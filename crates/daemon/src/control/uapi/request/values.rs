@@ -5,10 +5,9 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::str::FromStr;
 
 use ipnet::IpNet;
+use weft_config::device::AllowedIpChange;
 use weft_tunnel::{PresharedKey, PrivateKey, PublicKey};
 use zeroize::Zeroizing;
-
-use crate::control::AllowedIpChange;
 
 // What is expected of a value, for messages like `line 2: fwmark is not …`.
 pub(super) const KEY: &str = "64 hexadecimal digits";

@@ -5,10 +5,11 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use crate::config::InterfaceName;
+use weft_config::InterfaceName;
+use weft_config::exit;
+
 use crate::control::listener::{self, ListenError, SocketFile};
 use crate::control::uapi::SOCKET_DIRECTORY;
-use crate::exit;
 
 /// Why there is no socket to serve.
 #[derive(Debug, thiserror::Error)]

@@ -7,11 +7,12 @@ use std::sync::{Condvar, Mutex, PoisonError, mpsc};
 use std::time::Instant;
 
 use tempfile::TempDir;
+use weft_config::InterfaceName;
+use weft_config::device::{DeviceChange, DeviceState, PeerChange, PeerState};
 use weft_tunnel::{PeerLimits, PublicKey};
 
 use super::*;
-use crate::config::InterfaceName;
-use crate::control::{ControlError, DeviceChange, DeviceState, PeerChange, PeerState};
+use crate::control::ControlError;
 use crate::uapi_client::request;
 
 #[cfg(target_os = "linux")]
@@ -372,7 +373,7 @@ fn many_peers(count: u32) -> String {
         peer.allowed_ips = (0..4u32)
             .map(|net| {
                 let address = std::net::Ipv4Addr::from((number << 2 | net) << 8);
-                crate::control::AllowedIpChange::Add(ipnet::Ipv4Net::new_assert(address, 24).into())
+                weft_config::device::AllowedIpChange::Add(ipnet::Ipv4Net::new_assert(address, 24).into())
             })
             .collect();
         peer
@@ -409,7 +410,7 @@ fn a_socket_that_is_served_is_not_taken_over() {
     let Served { directory, path, server: _server, .. } = Served::new();
     let error = Listener::open_in(directory.path(), &name()).unwrap_err();
     assert!(error.to_string().contains("another daemon serves interface test0"), "{error}");
-    assert_eq!(error.exit_code(), crate::exit::Code::Failure);
+    assert_eq!(error.exit_code(), weft_config::exit::Code::Failure);
     // One that was refused took nothing with it.
     assert_eq!(Connection::to(&path).ask(GET), GOT);
 }

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
+use weft_config::device::DeviceState;
 use weft_tunnel::PeerLimits;
 
 use super::*;
-use crate::control::DeviceState;
 use crate::wg::conf::text::{WgQuickKeys, parse};
 
 const OWN: &str = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=";

@@ -6,12 +6,12 @@ use std::time::SystemTime;
 
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
+use weft_config::device::AllowedIpChange;
+use weft_lab as lab;
 use weft_tunnel::{PresharedKey, PrivateKey};
 
 use super::*;
-use crate::control::AllowedIpChange;
 use crate::control::uapi::SOCKET_DIRECTORY;
-use crate::lab;
 
 /// Runs `test` where the directory of the sockets is this thread's own.
 fn with_own_sockets(name: &str, test: impl FnOnce() + Send) {

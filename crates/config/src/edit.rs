@@ -1,0 +1,332 @@
+//! Writes the state of a running interface into the text of its file: what did not change stays as it is written,
+//! with its comments.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt::Display;
+use std::path::Path;
+use std::str::FromStr as _;
+
+use ipnet::IpNet;
+use weft_tunnel::PublicKey;
+use zeroize::Zeroizing;
+
+use super::{Endpoint, key_file, values, wg_quick};
+use crate::device::{DeviceState, PeerState};
+use crate::endpoint;
+
+/// What an interface is like, as far as its file tells.
+#[derive(Clone, Debug)]
+pub struct Saved<'a> {
+    /// The file, for keys that stand in files of their own.
+    pub file: &'a Path,
+    /// Keys, port and peers.
+    pub device: &'a DeviceState,
+    /// The device's addresses, except link-local ones of IPv6; `None` leaves those of the file.
+    pub addresses: Option<&'a [IpNet]>,
+    /// The device's MTU, for a file that has one.
+    pub mtu: Option<u32>,
+    /// A mark that was chosen because the file has none.
+    pub chosen_mark: u32,
+}
+
+/// The text with everything that differs from `saved` changed, peers that are gone taken out, and new ones added.
+pub fn edit(text: &str, saved: &Saved<'_>) -> Zeroizing<String> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let mut sections = split(text);
+    merge_interfaces(&mut sections);
+    let mut peers: HashMap<PublicKey, &PeerState> =
+        saved.device.peers.iter().map(|peer| (peer.public_key, peer)).collect();
+    sections.retain_mut(|section| match section.kind {
+        Kind::Interface => {
+            section.update_interface(saved);
+            true
+        }
+        Kind::Peer => {
+            let known = section.public_key().and_then(|key| peers.remove(&key));
+            known.inspect(|peer| section.update_peer(peer, saved.file)).is_some()
+        }
+        Kind::Other => true,
+    });
+    for peer in saved.device.peers.iter().filter(|peer| peers.contains_key(&peer.public_key)) {
+        sections.push(Section::of_peer(peer, saved.file));
+    }
+    let lines = sections.iter().flat_map(|section| &section.lines).map(Line::text);
+    // Room for all of it at once: a string that grows leaves copies of the keys behind.
+    let mut edited = Zeroizing::new(String::with_capacity(lines.clone().map(|line| line.len() + 1).sum()));
+    for line in lines {
+        edited.push_str(line);
+        edited.push('\n');
+    }
+    edited
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Interface,
+    Peer,
+    /// What is above the first section, or in one that nobody knows.
+    Other,
+}
+
+fn is_link_local(net: &IpNet) -> bool {
+    matches!(net.addr(), std::net::IpAddr::V6(address) if address.is_unicast_link_local())
+}
+
+enum Line<'a> {
+    Kept(&'a str),
+    New(Zeroizing<String>),
+}
+
+impl Line<'_> {
+    fn text(&self) -> &str {
+        match self {
+            Self::Kept(text) => text,
+            Self::New(text) => text,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.text().trim().is_empty()
+    }
+
+    /// Whether it is a comment and nothing that anybody reads.
+    fn is_comment(&self) -> bool {
+        self.text().trim_start().starts_with('#')
+            && wg_quick::setting_of(self.text()).is_none()
+            && wg_quick::friendly_name_of(self.text()).is_none()
+    }
+
+    /// The part before a comment.
+    fn setting(&self) -> &str {
+        self.text().split('#').next().unwrap_or_default()
+    }
+
+    /// The value, if the line has this key.
+    fn value_of(&self, key: &str) -> Option<&str> {
+        let (written, value) = self.setting().split_once('=')?;
+        written.trim().eq_ignore_ascii_case(key).then(|| value.trim())
+    }
+}
+
+struct Section<'a> {
+    kind: Kind,
+    lines: Vec<Line<'a>>,
+}
+
+/// The sections with their lines; comments above a section belong to it.
+fn split(text: &str) -> Vec<Section<'_>> {
+    let mut sections = vec![Section { kind: Kind::Other, lines: Vec::new() }];
+    for line in text.lines() {
+        let line = Line::Kept(line);
+        let kind = match line.setting().trim() {
+            header if !header.starts_with('[') => None,
+            header => match header.trim_matches(['[', ']']).trim() {
+                name if name.eq_ignore_ascii_case("peer") => Some(Kind::Peer),
+                name if name.eq_ignore_ascii_case("interface") => Some(Kind::Interface),
+                _ => Some(Kind::Other),
+            },
+        };
+        let (Some(kind), Some(above)) = (kind, sections.last_mut()) else {
+            if let Some(section) = sections.last_mut() {
+                section.lines.push(line);
+            }
+            continue;
+        };
+        let mut lines = above.lines.split_off(own_lines(&above.lines));
+        lines.push(line);
+        sections.push(Section { kind, lines });
+    }
+    // Comments at the end are nobody's, and stay whoever goes.
+    if let Some(last) = sections.last_mut() {
+        let own = own_lines(&last.lines);
+        if own > 0 && last.lines.get(own - 1).is_some_and(Line::is_empty) {
+            let lines = last.lines.split_off(own);
+            sections.push(Section { kind: Kind::Other, lines });
+        }
+    }
+    sections
+}
+
+/// How many of the lines above the next section belong to the section that they stand in. Comments at their end do not:
+/// those below an empty line, or all if there is none. What a comment says of the section itself belongs to it.
+fn own_lines(lines: &[Line<'_>]) -> usize {
+    let is_loose = |line: &Line<'_>| line.is_empty() || line.is_comment();
+    let said = lines.iter().rposition(|line| !is_loose(line)).map_or(0, |last| last + 1);
+    let loose = &lines[said..];
+    let below = loose.iter().position(Line::is_empty).unwrap_or(0);
+    let first = loose[below..].iter().position(Line::is_comment);
+    first.map_or(lines.len(), |first| said + below + first)
+}
+
+/// Puts the lines of further [Interface] sections into the first, where they count as well.
+fn merge_interfaces(sections: &mut Vec<Section<'_>>) {
+    let Some(first) = sections.iter().position(|section| section.kind == Kind::Interface) else { return };
+    let rest = sections.split_off(first + 1);
+    for section in rest {
+        if section.kind == Kind::Interface {
+            let lines =
+                section.lines.into_iter().filter(|line| !line.setting().trim_start().starts_with('['));
+            sections[first].lines.extend(lines);
+        } else {
+            sections.push(section);
+        }
+    }
+}
+
+impl Section<'_> {
+    fn of_peer(peer: &PeerState, file: &Path) -> Self {
+        let new = |text: String| Line::New(Zeroizing::new(text));
+        let lines = vec![
+            new(String::new()),
+            new("[Peer]".to_owned()),
+            new(format!("PublicKey = {}", peer.public_key)),
+        ];
+        let mut section = Self { kind: Kind::Peer, lines };
+        section.update_peer(peer, file);
+        section
+    }
+
+    fn public_key(&self) -> Option<PublicKey> {
+        self.value("PublicKey").and_then(|value| PublicKey::from_str(value).ok())
+    }
+
+    /// The value that counts: the last one.
+    fn value(&self, key: &str) -> Option<&str> {
+        self.lines.iter().rev().find_map(|line| line.value_of(key))
+    }
+
+    /// Every item of AllowedIPs, host bits cleared.
+    fn allowed_ips(&self) -> BTreeSet<IpNet> {
+        let values = self.lines.iter().filter_map(|line| line.value_of("AllowedIPs"));
+        values
+            .flat_map(|value| value.split(','))
+            .filter_map(|item| values::allowed_ip(item.trim()).ok())
+            .map(|net| net.trunc())
+            .collect()
+    }
+
+    fn update_interface(&mut self, saved: &Saved<'_>) {
+        let device = saved.device;
+        let key = device.private_key.as_ref().map(|key| key.to_base64());
+        self.set_key("PrivateKey", "PrivateKeyFile", key.as_ref().map(|key| key.as_str()), saved.file);
+        let port = self.value("ListenPort").and_then(|text| values::listen_port(text).ok());
+        if port.unwrap_or_default() != device.listen_port {
+            self.set("ListenPort", Some(device.listen_port));
+        }
+        let mark = self.value("FwMark").and_then(|text| values::fw_mark(text).ok()).unwrap_or_default();
+        let is_chosen = mark == 0 && device.fw_mark == saved.chosen_mark;
+        if mark != device.fw_mark && !is_chosen {
+            let mark = Some(device.fw_mark).filter(|mark| *mark != 0);
+            self.set("FwMark", mark.map(|mark| format!("{mark:#x}")));
+        }
+        if let Some(addresses) = saved.addresses {
+            let written = self.lines.iter().filter_map(|line| line.value_of("Address"));
+            let written = written.flat_map(wg_quick::words_of).filter_map(|item| values::address(item).ok());
+            let written: BTreeSet<IpNet> = written.collect();
+            let mut kept = addresses.to_vec();
+            // Nobody tells those of the file from those of the kernel.
+            kept.extend(written.iter().filter(|net| is_link_local(net)));
+            if written != kept.iter().copied().collect() {
+                self.set_list("Address", &kept);
+            }
+        }
+        if let (Some(text), Some(mtu)) = (self.value("MTU"), saved.mtu)
+            && !text.is_empty()
+            && text != mtu.to_string()
+        {
+            self.set("MTU", Some(mtu));
+        }
+    }
+
+    fn update_peer(&mut self, peer: &PeerState, file: &Path) {
+        let key = peer.preshared_key.as_ref().map(|key| key.to_base64());
+        self.set_key("PresharedKey", "PresharedKeyFile", key.as_ref().map(|key| key.as_str()), file);
+        if self.allowed_ips() != peer.allowed_ips.iter().copied().collect() {
+            self.set_list("AllowedIPs", &peer.allowed_ips);
+        }
+        if let Some(endpoint) = peer.endpoint {
+            let written = self.value("Endpoint").and_then(|text| values::endpoint(text).ok());
+            // The numbers of interfaces are others after a restart, their names are not.
+            let text = endpoint::text(&endpoint);
+            let stays = match &written {
+                Some(Endpoint::Address(address)) => *address == endpoint,
+                // A name says for good where the peer is found; that of an interface behind an address does not.
+                Some(name @ Endpoint::Name { host, .. }) => !host.contains(':') || name.to_string() == text,
+                None => false,
+            };
+            if !stays {
+                self.set("Endpoint", Some(text));
+            }
+        }
+        let keepalive = self.value("PersistentKeepalive");
+        let keepalive = keepalive.and_then(|text| values::persistent_keepalive(text).ok()).flatten();
+        if keepalive != peer.persistent_keepalive {
+            self.set("PersistentKeepalive", peer.persistent_keepalive);
+        }
+    }
+
+    /// Sets a secret. One in a file of its own stays there, unless the file is known to hold another one.
+    fn set_key(&mut self, key: &str, in_file: &str, value: Option<&str>, file: &Path) {
+        let last = |line: &Line<'_>| line.value_of(key).or(line.value_of(in_file)).is_some();
+        let last = self.lines.iter().rev().find(|line| last(line));
+        if let Some(path) = last.and_then(|line| line.value_of(in_file)) {
+            match key_file::read(path, file) {
+                Ok(read) if Some(read.text.as_str()) != value => {}
+                _ => return,
+            }
+            let place = self.lines.iter().rposition(|line| line.value_of(in_file).is_some());
+            if let (Some(place), Some(value)) = (place, value) {
+                self.replace(place, Zeroizing::new(format!("{key} = {value}")));
+            }
+            self.lines.retain(|line| line.value_of(in_file).is_none());
+        }
+        if self.value(key) != value {
+            self.set(key, value);
+        }
+    }
+
+    /// Gives a key one value, or none; a comment behind it stays.
+    fn set(&mut self, key: &str, value: Option<impl Display>) {
+        let Some(value) = value else {
+            return self.lines.retain(|line| line.value_of(key).is_none());
+        };
+        let text = Zeroizing::new(format!("{key} = {value}"));
+        match self.lines.iter().rposition(|line| line.value_of(key).is_some()) {
+            Some(place) => self.replace(place, text),
+            None => self.add(text),
+        }
+    }
+
+    /// Puts another text in the place of a line; a comment behind it stays.
+    fn replace(&mut self, place: usize, mut text: Zeroizing<String>) {
+        if let Some((_, comment)) = self.lines[place].text().split_once('#') {
+            text = Zeroizing::new(format!("{} # {}", *text, comment.trim_start()));
+        }
+        self.lines[place] = Line::New(text);
+    }
+
+    /// Gives a key that may be repeated these items, in the place of its first line, whose comment stays.
+    fn set_list(&mut self, key: &str, nets: &[IpNet]) {
+        if nets.is_empty() {
+            return self.lines.retain(|line| line.value_of(key).is_none());
+        }
+        let list: Vec<String> = nets.iter().map(IpNet::to_string).collect();
+        let text = Zeroizing::new(format!("{key} = {}", list.join(", ")));
+        let Some(first) = self.lines.iter().position(|line| line.value_of(key).is_some()) else {
+            return self.add(text);
+        };
+        self.replace(first, text);
+        let mut place = 0..;
+        self.lines.retain(|line| place.next() == Some(first) || line.value_of(key).is_none());
+    }
+
+    /// Adds a line below the last one that says something.
+    fn add(&mut self, text: Zeroizing<String>) {
+        let last = self.lines.iter().rposition(|line| !line.text().trim().is_empty());
+        self.lines.insert(last.map_or(0, |last| last + 1), Line::New(text));
+    }
+}
+
+#[cfg(test)]
+#[path = "edit_tests.rs"]
+mod tests;

@@ -1,0 +1,52 @@
+//! Endpoints as UAPI and wg(8) write them: link-local ones with the name of their interface (`[fe80::1%eth0]:51820`).
+
+use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
+
+#[cfg_attr(unix, path = "endpoint/scope/unix.rs")]
+#[cfg_attr(not(unix), path = "endpoint/scope/other.rs")]
+mod scope;
+
+/// The text of an endpoint.
+pub fn text(endpoint: &SocketAddr) -> String {
+    if let SocketAddr::V6(v6) = endpoint
+        && v6.scope_id() != 0
+        && let Some(name) = scope::name_of(v6.scope_id())
+    {
+        return format!("[{}%{name}]:{}", v6.ip(), v6.port());
+    }
+    endpoint.to_string()
+}
+
+/// The endpoint that a daemon wrote.
+pub fn parse(text: &str) -> Option<SocketAddr> {
+    text.parse().ok().or_else(|| {
+        let (address, port) = text.strip_prefix('[')?.rsplit_once("]:")?;
+        let (address, scope) = address.split_once('%')?;
+        let address: Ipv6Addr = address.parse().ok()?;
+        Some(SocketAddrV6::new(address, port.parse().ok()?, 0, scope::index_of(scope)?).into())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_come_back_as_they_were() {
+        for endpoint in
+            ["192.0.2.1:51820", "[2001:db8::1]:1", "[::ffff:192.0.2.1]:65535", "[fe80::1%424242]:7"]
+        {
+            assert_eq!(text(&parse(endpoint).unwrap()), endpoint);
+        }
+        for wrong in ["", "192.0.2.1", "host:1", "2001:db8::1:1", "[fe80::1%no-such-device]:1", "[::1]"] {
+            assert_eq!(parse(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn scopes_are_named() {
+        assert_eq!(text(&"[fe80::1%1]:7".parse().unwrap()), "[fe80::1%lo]:7");
+        assert_eq!(parse("[fe80::1%lo]:7"), Some("[fe80::1%1]:7".parse().unwrap()));
+    }
+}

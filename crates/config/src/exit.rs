@@ -1,0 +1,82 @@
+//! The exit codes of the `weft` program.
+
+use std::fmt;
+use std::io;
+use std::process::ExitCode;
+
+use crate::{ConfigErrors, LoadError};
+
+/// How the program ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Code {
+    /// All went well.
+    Success = 0,
+    /// Something failed while running.
+    Failure = 1,
+    /// The command line is wrong.
+    Usage = 2,
+    /// A permission is missing (sysexits.h: EX_NOPERM).
+    Permission = 77,
+    /// The configuration is wrong (sysexits.h: EX_CONFIG).
+    Configuration = 78,
+}
+
+impl From<Code> for ExitCode {
+    fn from(code: Code) -> Self {
+        Self::from(code as u8)
+    }
+}
+
+/// What ends a command early, and the exit code that says so. Its text may have several lines.
+#[derive(Debug)]
+pub struct Error {
+    code: Code,
+    cause: Box<dyn std::error::Error + Send + Sync>,
+}
+
+impl Error {
+    /// A cause with this exit code.
+    pub fn new(code: Code, cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self { code, cause: cause.into() }
+    }
+
+    /// The exit code.
+    pub fn code(&self) -> Code {
+        self.code
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.cause.fmt(f)
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl Code {
+    /// The code of a configuration that cannot be used. `is_denied`: a missing permission is the only problem.
+    pub fn of_configuration(is_denied: bool) -> Self {
+        if is_denied { Self::Permission } else { Self::Configuration }
+    }
+}
+
+impl From<LoadError> for Error {
+    fn from(error: LoadError) -> Self {
+        Self::new(Code::of_configuration(error.is_permission_denied()), error)
+    }
+}
+
+impl From<ConfigErrors> for Error {
+    fn from(errors: ConfigErrors) -> Self {
+        Self::new(Code::of_configuration(errors.is_permission_denied()), errors)
+    }
+}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        let permission = error.kind() == io::ErrorKind::PermissionDenied;
+        Self::new(if permission { Code::Permission } else { Code::Failure }, error)
+    }
+}

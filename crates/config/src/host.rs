@@ -1,0 +1,197 @@
+//! What a configuration asks of the system around the tunnel: name servers, commands, firewall.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::InterfaceName;
+use crate::metrics::MetricsConfig;
+
+/// What the system around the tunnel is asked for; the default asks for nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostConfig {
+    /// Name servers and domains.
+    pub dns: Dns,
+    /// Commands, in the order of the file.
+    pub hooks: Vec<Hook>,
+    /// Whether the state of the interface is written into the file when it goes down.
+    pub save_config: bool,
+    /// What may leave the machine beside the tunnel.
+    pub kill_switch: KillSwitch,
+    /// Whether the outer datagrams forbid fragmentation, so that the path's MTU is learnt.
+    pub path_mtu_discovery: bool,
+    /// Whether TCP connections that are forwarded into the tunnel are told to fit its MTU.
+    pub mss_clamp: bool,
+    /// Where metrics and the status page are served, and under which names.
+    pub metrics: MetricsConfig,
+}
+
+impl HostConfig {
+    /// The commands of one stage, in their order.
+    pub fn hooks_of(&self, stage: Stage) -> impl Iterator<Item = &Hook> {
+        self.hooks.iter().filter(move |hook| hook.stage == stage)
+    }
+}
+
+/// Name servers and the domains that they are asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Dns {
+    /// Addresses of name servers.
+    pub servers: Vec<IpAddr>,
+    /// Domains that are appended to short names.
+    pub search: Vec<String>,
+    /// Domains that these servers alone are asked for (`~domain`), without the tilde; `.` is all of them.
+    pub routing: Vec<String>,
+}
+
+impl Dns {
+    /// Nothing is asked for.
+    pub fn is_empty(&self) -> bool {
+        self.servers.is_empty() && self.search.is_empty() && self.routing.is_empty()
+    }
+}
+
+impl fmt::Display for Dns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let servers = self.servers.iter().map(IpAddr::to_string);
+        let routing = self.routing.iter().map(|domain| format!("~{domain}"));
+        let all: Vec<String> = servers.chain(self.search.iter().cloned()).chain(routing).collect();
+        f.write_str(&all.join(", "))
+    }
+}
+
+/// What may leave the machine beside the tunnel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum KillSwitch {
+    /// Everything.
+    #[default]
+    Off,
+    /// What the tunnel itself sends, and DHCP.
+    On,
+    /// That, and what goes to networks of this machine's own links.
+    AllowLocal,
+}
+
+impl fmt::Display for KillSwitch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Off => "off",
+            Self::On => "on",
+            Self::AllowLocal => "allow-local",
+        })
+    }
+}
+
+/// When a command runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Stage {
+    /// Once the device is there, before anything is set on it.
+    PreUp,
+    /// When everything is in place.
+    PostUp,
+    /// Before anything is taken away.
+    PreDown,
+    /// When the device is gone.
+    PostDown,
+}
+
+impl Stage {
+    /// The key in the file.
+    pub const fn key(self) -> &'static str {
+        match self {
+            Self::PreUp => "PreUp",
+            Self::PostUp => "PostUp",
+            Self::PreDown => "PreDown",
+            Self::PostDown => "PostDown",
+        }
+    }
+
+    /// The stage of a key as it is documented.
+    pub(super) fn of_key(key: &str) -> Option<Self> {
+        [Self::PreUp, Self::PostUp, Self::PreDown, Self::PostDown]
+            .into_iter()
+            .find(|stage| stage.key() == key)
+    }
+}
+
+/// A command of PreUp, PostUp, PreDown or PostDown. Prints and debugs without anything that looks like a key.
+#[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Hook {
+    /// When it runs.
+    pub stage: Stage,
+    /// The text for the shell, `%i` as written.
+    pub command: String,
+    /// The file that it stands in.
+    pub file: PathBuf,
+    /// Its line there.
+    pub line: usize,
+}
+
+impl Hook {
+    pub(super) fn new(stage: Stage, command: &str, file: &Path, line: usize) -> Self {
+        Self { stage, command: command.to_owned(), file: file.to_owned(), line }
+    }
+
+    /// The text for the shell, with the interface's name for each `%i`.
+    pub fn command_for(&self, interface: &InterfaceName) -> String {
+        self.command.replace("%i", interface.as_str())
+    }
+
+    /// The place in the file: `FILE:LINE: KEY`.
+    pub fn place(&self) -> String {
+        format!("{}:{}: {}", self.file.display(), self.line, self.stage.key())
+    }
+}
+
+impl fmt::Debug for Hook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {:?}", self.place(), without_keys(&self.command))
+    }
+}
+
+/// `text` with dots for whatever is long enough to be a key in base64 or hex, and escaped control characters.
+pub fn without_keys(text: &str) -> String {
+    const MOST_OF_A_KEY: usize = 40;
+    let is_key = |c: char| c.is_ascii_alphanumeric() || c == '+' || c == '/';
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let run = rest.find(|c| !is_key(c)).unwrap_or(rest.len());
+        if run >= MOST_OF_A_KEY {
+            shown.push('…');
+        } else if run > 0 {
+            shown.push_str(&rest[..run]);
+        } else {
+            shown.extend(first.escape_debug().filter(|_| first.is_control()));
+            shown.extend(Some(first).filter(|c| !c.is_control()));
+        }
+        rest = &rest[run.max(first.len_utf8())..];
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_interface_stands_for_every_percent_i() {
+        let hook = Hook::new(Stage::PostUp, "ip link show %i && echo %i%%i", Path::new("a.conf"), 3);
+        assert_eq!(hook.command_for(&"wg0".parse().unwrap()), "ip link show wg0 && echo wg0%wg0");
+        assert_eq!(hook.place(), "a.conf:3: PostUp");
+    }
+
+    #[test]
+    fn a_command_is_shown_without_its_keys() {
+        let key = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=";
+        let hook = Hook::new(Stage::PreUp, &format!("wg set %i peer {key}"), Path::new("a.conf"), 3);
+        assert_eq!(format!("{hook:?}"), "a.conf:3: PreUp: \"wg set %i peer …=\"");
+        for text in ["/usr/local/lib/weft/up-and-running.sh %i", "ü iptables -A FORWARD -i %i -j ACCEPT"] {
+            assert_eq!(without_keys(text), text);
+        }
+        assert_eq!(without_keys("a\tb\u{1b}"), "a\\tb\\u{1b}");
+    }
+}

@@ -1,0 +1,183 @@
+//! Finds and reads the file that `weft up FILE|NAME` means.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use zeroize::Zeroizing;
+
+use super::problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warning};
+use super::{InterfaceName, InvalidInterfaceName, Parsed, key_file, parse};
+
+#[cfg_attr(unix, path = "load/unix.rs")]
+#[cfg_attr(not(unix), path = "load/other.rs")]
+mod permissions;
+
+/// Where a bare name is looked for.
+const DIRECTORY: &str = "/etc/wireguard";
+/// More than 50,000 peers; a file beyond it is something else.
+const MAX_BYTES: u64 = 16 << 20;
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The file's name cannot be an interface's.
+    #[error("{}: {reason}; rename the file to INTERFACE.conf", file.display())]
+    Name {
+        /// The file.
+        file: PathBuf,
+        /// What a name may be.
+        reason: InvalidInterfaceName,
+    },
+    /// The file cannot be read.
+    #[error("{}: cannot read the configuration: {error}; {}", file.display(), advice(error))]
+    Read {
+        /// The file.
+        file: PathBuf,
+        /// The system's reason.
+        error: io::Error,
+    },
+    /// Something in the file is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigErrors),
+}
+
+impl LoadError {
+    /// Whether the only problem is a missing permission.
+    pub fn is_permission_denied(&self) -> bool {
+        match self {
+            Self::Read { error, .. } => error.kind() == io::ErrorKind::PermissionDenied,
+            Self::Config(errors) => errors.is_permission_denied(),
+            Self::Name { .. } => false,
+        }
+    }
+}
+
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => "run weft as root, or as a user who may read it",
+        io::ErrorKind::NotFound => "give the path of a file, or a NAME for /etc/wireguard/NAME.conf",
+        io::ErrorKind::IsADirectory => "give the path of a file in it",
+        io::ErrorKind::FileTooLarge => "a configuration has at most 16 MiB: is this the right file?",
+        _ => "check the path",
+    }
+}
+
+/// The file that `target` means: a path, or a bare name for `/etc/wireguard/NAME.conf`.
+pub fn path_of(target: &str) -> PathBuf {
+    if target.contains(std::path::is_separator) || target.ends_with(".conf") {
+        PathBuf::from(target)
+    } else {
+        Path::new(DIRECTORY).join(format!("{target}.conf"))
+    }
+}
+
+/// The interface that a file is for: its name without `.conf`.
+pub fn name_of(path: &Path) -> Result<InterfaceName, LoadError> {
+    let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+    stem.parse().map_err(|reason| LoadError::Name { file: path.to_owned(), reason })
+}
+
+/// Reads and parses the file that `target` means; its stem names the interface.
+pub fn load(target: &str) -> Result<Parsed, LoadError> {
+    load_from(target, None)
+}
+
+/// The same for a daemon: where its service manager handed the file of a bare name over as the credential `NAME.conf`,
+/// that is read, since the daemon itself may not be allowed to read the file. Messages name the file.
+pub fn load_as_service(target: &str) -> Result<Parsed, LoadError> {
+    let path = path_of(target);
+    let is_name = path.starts_with(DIRECTORY) && !target.contains(std::path::is_separator);
+    let credential = key_file::credentials().zip(path.file_name().filter(|_| is_name));
+    let credential = credential.map(|(directory, name)| directory.join(name)).filter(|file| file.exists());
+    load_from(target, credential.as_deref())
+}
+
+fn load_from(target: &str, credential: Option<&Path>) -> Result<Parsed, LoadError> {
+    let path = path_of(target);
+    let interface = name_of(&path)?;
+    let (bytes, mode) = read(credential.unwrap_or(&path))
+        .map_err(|error| LoadError::Read { file: credential.unwrap_or(&path).to_owned(), error })?;
+    // Whoever else can read a credential is in an access control list, whose bits say nothing.
+    let mode = mode.filter(|_| credential.is_none());
+    let text = std::str::from_utf8(&bytes).map_err(|error| not_utf8(&path, &bytes[..error.valid_up_to()]))?;
+    let mut parsed = parse(text, &path, interface)?;
+    if let Some(mode) = mode {
+        let at = Location { file: path.into(), line: 1, key: None };
+        parsed.warnings.insert(0, Warning { at, notice: Notice::Readable { mode } });
+    }
+    Ok(parsed)
+}
+
+/// The file that `target` means and its text, unparsed.
+pub fn read_text(target: &str) -> Result<(PathBuf, Zeroizing<String>), LoadError> {
+    let path = path_of(target);
+    let (bytes, _) = read(&path).map_err(|error| LoadError::Read { file: path.clone(), error })?;
+    let text = std::str::from_utf8(&bytes).map_err(|error| not_utf8(&path, &bytes[..error.valid_up_to()]))?;
+    let text = Zeroizing::new(text.to_owned());
+    Ok((path, text))
+}
+
+/// The content, and the permission bits if they let others read it.
+fn read(path: &Path) -> io::Result<(Zeroizing<Vec<u8>>, Option<u32>)> {
+    let file = File::open(path)?;
+    let metadata = file.metadata()?;
+    // Room for all of it at once: a vector that grows leaves copies of the key behind.
+    let room = metadata.len().min(MAX_BYTES) as usize + 1;
+    let mut bytes = Zeroizing::new(Vec::with_capacity(room));
+    file.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    Ok((bytes, permissions::readable_by_others(&metadata)))
+}
+
+pub(super) fn readable_by_others(metadata: &std::fs::Metadata) -> Option<u32> {
+    permissions::readable_by_others(metadata)
+}
+
+fn not_utf8(path: &Path, valid: &[u8]) -> ConfigErrors {
+    let line = valid.iter().filter(|&&byte| byte == b'\n').count() + 1;
+    let at = Location { file: Arc::from(path), line, key: None };
+    ConfigErrors {
+        errors: vec![ConfigError { at, problem: Problem::NotUtf8 }],
+        more: 0,
+        warnings: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bare_name_is_a_file_below_etc() {
+        assert_eq!(path_of("wg0"), Path::new("/etc/wireguard/wg0.conf"));
+        assert_eq!(path_of("wg0.conf"), Path::new("wg0.conf"));
+        assert_eq!(path_of("./wg0"), Path::new("./wg0"));
+        assert_eq!(path_of("/tmp/a.b.conf"), Path::new("/tmp/a.b.conf"));
+    }
+
+    #[test]
+    fn files_that_cannot_be_read_say_why() {
+        let missing = load("/nonexistent/wg0.conf").unwrap_err();
+        assert!(!missing.is_permission_denied());
+        assert!(missing.to_string().starts_with("/nonexistent/wg0.conf: "), "{missing}");
+        let name = load("/tmp/sixteen-letters0.conf").unwrap_err();
+        assert!(name.to_string().contains("rename the file"), "{name}");
+        let directory = tempfile::tempdir().unwrap();
+        let directory = directory.path().join("wg0.conf");
+        std::fs::create_dir(&directory).unwrap();
+        assert!(load(directory.to_str().unwrap()).is_err());
+    }
+
+    #[test]
+    fn text_that_is_not_utf8_is_refused_with_its_line() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("wg0.conf");
+        std::fs::write(&file, b"[Interface]\n\xff\xfe").unwrap();
+        let error = load(file.to_str().unwrap()).unwrap_err().to_string();
+        assert!(error.contains("wg0.conf:2: the file is not UTF-8"), "{error}");
+    }
+}

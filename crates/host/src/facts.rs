@@ -1,0 +1,41 @@
+//! Asks the system what a plan has to know.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use weft_config::Config;
+
+use super::plan::{Facts, SRC_VALID_MARK};
+use super::record::Record;
+use super::{HostError, sysctl};
+use crate::routes::{FoundRule, Netlink};
+
+/// What the system is like, for this configuration; `directory` is where other interfaces have their records, and
+/// `mark_in_force` the mark that the device has already (0: none).
+pub(super) fn gather(
+    netlink: &Netlink,
+    config: &Config,
+    endpoints: &[SocketAddr],
+    directory: Option<&Path>,
+    mark_in_force: u32,
+) -> Result<Facts, HostError> {
+    let interface = &config.interface;
+    let mark = if interface.fw_mark == 0 { mark_in_force } else { interface.fw_mark };
+    let marks = directory.map(|directory| Record::marks_of_others(directory, &interface.name));
+    let planned = directory.map(|directory| Record::rules_of_others(directory, &interface.name));
+    let mut rules = netlink.rules()?;
+    rules.extend(planned.iter().flatten().map(FoundRule::from));
+    rules.sort_by_key(|rule| (rule.family, rule.priority));
+    Ok(Facts {
+        tables: netlink.tables_in_use()?,
+        marks: marks.unwrap_or_default(),
+        rules,
+        src_valid_mark: sysctl::read(SRC_VALID_MARK),
+        mark_in_force,
+        default_mtu: if interface.mtu.is_some() {
+            0
+        } else {
+            netlink.default_mtu(interface, endpoints, mark)
+        },
+    })
+}

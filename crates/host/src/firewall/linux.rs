@@ -1,0 +1,196 @@
+//! nftables, through its JSON interface (libnftables-json(5)).
+
+use nftables::schema::Nftables;
+use serde::Deserialize;
+use weft_config::InterfaceName;
+
+use super::{
+    FULL_TUNNEL_PREFIX, Family, FirewallError, OWN_PREFIX, Present, Rules, Table, full_tunnel_table,
+    own_table,
+};
+
+mod batch;
+mod full_tunnel;
+mod kill_switch;
+mod mss_clamp;
+mod nft;
+#[cfg(test)]
+mod tests;
+mod vocabulary;
+
+use batch::Batch;
+use kill_switch::{COMMENT_OF_BLOCKED, OUTPUT};
+
+/// What nft says of an expression that the kernel does not know (ENOENT).
+const NOT_FOUND: &str = "No such file or directory";
+
+/// Puts exactly these rules in place of what was there for the interface, in one transaction: no packet meets half of
+/// them, and a kill switch that stays is never absent.
+///
+/// # Errors
+/// Those of [`FirewallError`]; then everything is as it was.
+pub fn apply(rules: &Rules) -> Result<(), FirewallError> {
+    let action = format!("set the firewall rules of {}", rules.interface);
+    match transact(&["-j", "-f", "-"], rules, &action) {
+        // Where nft was never installed nothing has to be taken away.
+        Err(FirewallError::Missing { .. }) if rules.is_empty() => Ok(()),
+        result => result,
+    }
+}
+
+/// Whether the kernel would take these rules; nothing is changed.
+///
+/// # Errors
+/// Those of [`FirewallError`].
+pub fn check(rules: &Rules) -> Result<(), FirewallError> {
+    if rules.is_empty() {
+        return Ok(());
+    }
+    let action = format!("check the firewall rules of {}", rules.interface);
+    transact(&["-c", "-j", "-f", "-"], rules, &action)
+}
+
+/// Takes away everything that [`apply`] can have put there for an interface, also in an earlier life of the daemon;
+/// nothing there is no error.
+///
+/// # Errors
+/// Those of [`FirewallError`].
+pub fn remove(interface: &InterfaceName) -> Result<(), FirewallError> {
+    apply(&Rules::none(interface.clone()))
+}
+
+/// What is in force for an interface.
+///
+/// # Errors
+/// Those of [`FirewallError`].
+pub fn present(interface: &InterfaceName) -> Result<Present, FirewallError> {
+    let own = tables_of(interface);
+    let mut tables = list()?;
+    tables.retain(|table| own.contains(table));
+    let table = own_table(interface);
+    let blocked = if tables.contains(&table) { blocked(&table)? } else { None };
+    Ok(Present { tables, blocked })
+}
+
+/// The tables of every interface that weft or wg-quick made.
+///
+/// # Errors
+/// Those of [`FirewallError`].
+pub fn list() -> Result<Vec<Table>, FirewallError> {
+    tables("list the firewall's tables")
+}
+
+fn tables(action: &str) -> Result<Vec<Table>, FirewallError> {
+    let mut tables: Vec<Table> = read(&["-j", "list", "tables"], action)?
+        .into_iter()
+        .filter_map(|object| object.table)
+        .filter_map(|Named { family, name }| {
+            let families = [Family::Ip, Family::Ip6, Family::Inet];
+            let family = families.into_iter().find(|known| known.as_str() == family)?;
+            let prefix = if family == Family::Inet { OWN_PREFIX } else { FULL_TUNNEL_PREFIX };
+            name.starts_with(prefix).then_some(Table { family, name })
+        })
+        .collect();
+    tables.sort();
+    Ok(tables)
+}
+
+/// Has nft put these rules in place of what is there.
+fn transact(arguments: &[&str], rules: &Rules, action: &str) -> Result<(), FirewallError> {
+    let batch = batch(rules, &tables(action)?);
+    if batch.objects.is_empty() {
+        return Ok(());
+    }
+    match nft::run(arguments, Some(&batch), action) {
+        // It makes all that it names: what is not found is an expression that the kernel does not have.
+        Err(FirewallError::Refused { action, message }) if message.contains(NOT_FOUND) => {
+            Err(FirewallError::Kernel { action, message })
+        }
+        result => result.map(drop),
+    }
+}
+
+/// The transaction that replaces whatever is there. It touches no table that is neither there nor wanted: the kernel need
+/// not know its family.
+fn batch(rules: &Rules, present: &[Table]) -> Nftables<'static> {
+    let mut batch = Batch::default();
+    let full = rules.full_tunnel.as_ref();
+    let has_own = rules.kill_switch.is_some() || rules.mss_clamp;
+    let wanted = [full.is_some_and(|full| full.ipv4), full.is_some_and(|full| full.ipv6), has_own];
+    for (table, is_wanted) in tables_of(&rules.interface).iter().zip(wanted) {
+        if is_wanted || present.contains(table) {
+            batch.clear(table);
+        }
+    }
+    if let Some(full_tunnel) = &rules.full_tunnel {
+        full_tunnel::add(&mut batch, &rules.interface, full_tunnel);
+    }
+    let own = own_table(&rules.interface);
+    if has_own {
+        batch.table(&own);
+    }
+    if let Some(kill_switch) = &rules.kill_switch {
+        kill_switch::add(&mut batch, &own, &rules.interface, kill_switch);
+    }
+    if rules.mss_clamp {
+        mss_clamp::add(&mut batch, &own, &rules.interface);
+    }
+    batch.finish()
+}
+
+/// Every table that can be there for an interface.
+fn tables_of(interface: &InterfaceName) -> [Table; 3] {
+    [full_tunnel_table(interface, false), full_tunnel_table(interface, true), own_table(interface)]
+}
+
+/// How many packets the kill switch of a table held back, if it has one.
+fn blocked(table: &Table) -> Result<Option<u64>, FirewallError> {
+    let action = format!("read the firewall's table {table}");
+    let objects = match read(&["-j", "list", "table", table.family.as_str(), &table.name], &action) {
+        // It went away meanwhile.
+        Err(FirewallError::Refused { .. }) => return Ok(None),
+        objects => objects?,
+    };
+    if !objects.iter().any(|object| object.chain.as_ref().is_some_and(|chain| chain.name == OUTPUT)) {
+        return Ok(None);
+    }
+    let rules = objects.into_iter().filter_map(|object| object.rule);
+    let counters =
+        rules.filter(|rule| rule.comment.as_deref() == Some(COMMENT_OF_BLOCKED)).flat_map(|rule| {
+            rule.expr.into_iter().filter_map(|statement| statement.pointer("/counter/packets")?.as_u64())
+        });
+    Ok(Some(counters.sum()))
+}
+
+/// What this reads of an object; newer versions of nft may know others, and more of them.
+#[derive(Deserialize)]
+struct Object {
+    table: Option<Named>,
+    chain: Option<Named>,
+    rule: Option<Counted>,
+}
+
+#[derive(Deserialize)]
+struct Named {
+    family: String,
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct Counted {
+    comment: Option<String>,
+    #[serde(default)]
+    expr: Vec<serde_json::Value>,
+}
+
+fn read(arguments: &[&str], action: &str) -> Result<Vec<Object>, FirewallError> {
+    #[derive(Deserialize)]
+    struct Answer {
+        nftables: Vec<Object>,
+    }
+    let answer = nft::run(arguments, None, action)?;
+    match serde_json::from_slice(&answer) {
+        Ok(Answer { nftables }) => Ok(nftables),
+        Err(error) => Err(FirewallError::Answer { action: action.to_owned(), error }),
+    }
+}

@@ -1,0 +1,41 @@
+//! TCP that is forwarded through the tunnel learns how large its segments may be, wherever the ICMP messages that
+//! would say so are lost.
+
+use nftables::expr::{BinaryOperation, Expression, NamedExpression, RT, RTKey, TcpOption};
+use nftables::stmt::{Mangle, Statement};
+use nftables::types::{NfChainPolicy, NfHook};
+use weft_config::InterfaceName;
+
+use super::super::Table;
+use super::batch::{Batch, Place};
+use super::vocabulary::{field, in_through, is, out_through, text};
+
+const CHAIN: &str = "mss";
+/// Before packets are filtered (nft(8): `mangle`).
+const PRIORITY: i32 = -150;
+
+/// Adds the chain to the table.
+pub(super) fn add(batch: &mut Batch, table: &Table, interface: &InterfaceName) {
+    let place = Place { hook: NfHook::Forward, priority: PRIORITY, policy: NfChainPolicy::Accept };
+    batch.base_chain(table, CHAIN, place);
+    let name = interface.as_str();
+    batch.rule(table, CHAIN, "into the tunnel", [out_through(name), is_syn(), clamp()]);
+    batch.rule(table, CHAIN, "out of the tunnel", [in_through(name), is_syn(), clamp()]);
+}
+
+/// The first segment of either side, which carries the option.
+fn is_syn() -> Statement<'static> {
+    let looked_at = Expression::List(vec![text("syn"), text("rst")]);
+    let flags = BinaryOperation::AND(field("tcp", "flags"), looked_at);
+    is(Expression::BinaryOperation(Box::new(flags)), text("syn"))
+}
+
+/// The kernel takes the smaller MTU of the way there and the way back, and never raises what stands in the packet.
+fn clamp() -> Statement<'static> {
+    let option = TcpOption { name: "maxseg".into(), field: Some("size".into()) };
+    let mtu = RT { key: RTKey::MTU, family: None };
+    Statement::Mangle(Mangle {
+        key: Expression::Named(NamedExpression::TcpOption(option)),
+        value: Expression::Named(NamedExpression::RT(mtu)),
+    })
+}

@@ -1,0 +1,176 @@
+//! Steps as the system takes them: over netlink, below /proc/sys, and through the modules beside this one.
+
+use std::collections::HashSet;
+use std::io;
+
+use ipnet::IpNet;
+use weft_config::{Dns, InterfaceName};
+
+use super::execute::{Outcome, System};
+use super::plan::SRC_VALID_MARK;
+use super::step::Step;
+use super::{HostError, hooks, outside, sysctl};
+use crate::dns;
+use crate::routes::{Family, Link, Netlink, RouteError};
+
+/// The system around one interface.
+#[derive(Debug)]
+pub(super) struct Kernel {
+    pub(super) netlink: Netlink,
+    pub(super) interface: InterfaceName,
+    /// The device, as long as it is there.
+    pub(super) link: Option<Link>,
+    /// What is needed to take the name servers back.
+    pub(super) dns: Option<dns::Record>,
+    /// A kill switch that whatever is taken back leaves in force: rules in its place give way to it, without a gap.
+    pub(super) kept: Option<Step>,
+}
+
+impl Kernel {
+    pub(super) fn new(netlink: Netlink, interface: InterfaceName) -> Self {
+        Self { netlink, interface, link: None, dns: None, kept: None }
+    }
+
+    fn link(&self) -> Result<&Link, RouteError> {
+        self.link.as_ref().ok_or_else(|| RouteError::NoLink(self.interface.to_string()))
+    }
+
+    /// What will take back the name servers that a step sets, to be written down before it is done.
+    pub(super) fn dns_record(&self, wanted: &Dns) -> Result<dns::Record, HostError> {
+        outside::dns_record(self.link()?, wanted)
+    }
+
+    /// Sets the name servers. A failure leaves those in force that were.
+    fn set_dns(&mut self, wanted: &Dns) -> Result<(), HostError> {
+        let record = self.dns_record(wanted)?;
+        let set = outside::apply_dns(self.link()?, &record, self.dns.as_ref());
+        // A failure leaves nothing in force, not even those.
+        if let (Err(_), Some(before)) = (&set, &self.dns)
+            && let Err(again) = outside::apply_dns(self.link()?, before, None)
+        {
+            tracing::warn!("cannot put DNS back as it was: {again}");
+        }
+        set?;
+        self.dns = Some(record);
+        Ok(())
+    }
+
+    fn unset_dns(&mut self) -> Result<(), HostError> {
+        let Some(record) = &self.dns else { return Ok(()) };
+        outside::undo_dns(&self.interface, record)?;
+        self.dns = None;
+        Ok(())
+    }
+
+    fn add_route(&self, prefix: IpNet, table: u32) -> Result<Outcome, RouteError> {
+        let is_new = self.netlink.add_route(self.link()?, prefix, table)?;
+        Ok(if is_new { Outcome::Done } else { Outcome::Left })
+    }
+
+    /// Those of the steps that are in force, as far as that shows: name servers, packet filter and commands do not show.
+    pub(super) fn in_force(&self, steps: &[Step]) -> Result<Vec<Step>, RouteError> {
+        let link = self.link()?;
+        let addresses: HashSet<IpNet> = self.netlink.addresses(link)?.into_iter().collect();
+        let routes = self.netlink.routes_through(link)?;
+        let rules = self.netlink.rules()?;
+        let is_in_force = |step: &&Step| match step {
+            Step::Address(address) => addresses.contains(address),
+            Step::Mtu(mtu) => link.mtu == u32::from(*mtu),
+            // Asked for once more, which changes nothing where it is so.
+            Step::LinkUp => false,
+            Step::Route { prefix, table } => routes.contains(&(*prefix, *table)),
+            Step::Rule(rule) => rules.iter().any(|found| found.is(rule)),
+            Step::Sysctl { name, value, .. } => sysctl::read(name).as_ref() == Some(value),
+            Step::Dns(_) | Step::Firewall(_) | Step::Hook(_) => true,
+        };
+        Ok(steps.iter().filter(is_in_force).cloned().collect())
+    }
+
+    /// Whether packets are routed by a mark for somebody else, who then needs it to pass the reverse-path filter.
+    fn others_route_by_mark(&self) -> Result<bool, RouteError> {
+        let rules = self.netlink.rules()?;
+        Ok(rules.iter().any(|rule| rule.family == Family::V4 && rule.is_inverted && rule.mark.is_some()))
+    }
+
+    fn restore_sysctl(&self, name: &str, before: &str) -> Result<(), HostError> {
+        if name == SRC_VALID_MARK && self.others_route_by_mark()? {
+            return Ok(());
+        }
+        let failed = |error| HostError::Sysctl { name: name.to_owned(), value: before.to_owned(), error };
+        sysctl::write(name, before).map_err(failed)
+    }
+}
+
+impl System for Kernel {
+    /// The last IPv4 address of a device takes all its IPv4 routes along, and any address the route to its own network.
+    fn lost(&self, steps: &[Step]) -> Result<Vec<Step>, HostError> {
+        let is_of_device = |step: &&Step| matches!(step, Step::Address(_) | Step::Route { .. });
+        let steps: Vec<Step> = steps.iter().filter(is_of_device).cloned().collect();
+        let in_force: HashSet<Step> = self.in_force(&steps)?.into_iter().collect();
+        Ok(steps.into_iter().filter(|step| !in_force.contains(step)).collect())
+    }
+
+    fn apply(&mut self, step: &Step) -> Result<Outcome, HostError> {
+        tracing::debug!("{}", step.doing(&self.interface));
+        match step {
+            Step::Address(address) => self.netlink.add_address(self.link()?, *address)?,
+            Step::Mtu(mtu) => self.netlink.set_mtu(self.link()?, *mtu)?,
+            Step::LinkUp => self.netlink.set_up(self.link()?)?,
+            Step::Dns(wanted) => self.set_dns(wanted)?,
+            Step::Route { prefix, table } => return Ok(self.add_route(*prefix, *table)?),
+            Step::Rule(rule) => self.netlink.add_rule(rule)?,
+            Step::Sysctl { name, value, .. } => return set_sysctl(name, value),
+            Step::Firewall(firewall) => {
+                let is_in_force = outside::apply_firewall(&self.interface, firewall)?;
+                return Ok(if is_in_force { Outcome::Done } else { Outcome::Left });
+            }
+            Step::Hook(hook) => hooks::run(hook, &self.interface)?,
+        }
+        Ok(Outcome::Done)
+    }
+
+    fn undo(&mut self, step: &Step) -> Result<(), HostError> {
+        tracing::debug!("{}", step.undoing(&self.interface));
+        match (step, &self.link) {
+            (Step::Address(address), Some(link)) => self.netlink.remove_address(link, *address)?,
+            (Step::Route { prefix, table }, Some(link)) => {
+                self.netlink.remove_route(link, *prefix, *table)?;
+            }
+            // They went with the device.
+            (Step::Address(_) | Step::Route { .. }, None) => {}
+            (Step::Rule(rule), _) => self.netlink.remove_rule(rule)?,
+            (Step::Sysctl { name, before, .. }, _) => self.restore_sysctl(name, before)?,
+            (Step::Dns(_), _) => self.unset_dns()?,
+            (Step::Firewall(_), _) => match self.kept.clone() {
+                Some(kept) if kept == *step => {}
+                Some(kept) => drop(self.apply(&kept)?),
+                None => outside::remove_firewall(&self.interface)?,
+            },
+            (Step::Mtu(_) | Step::LinkUp | Step::Hook(_), _) => {}
+        }
+        Ok(())
+    }
+}
+
+/// In a container /proc/sys is often read-only, and what is set there is the host's to decide.
+fn set_sysctl(name: &str, value: &str) -> Result<Outcome, HostError> {
+    match sysctl::write(name, value) {
+        Ok(()) => Ok(Outcome::Done),
+        Err(error) if is_read_only(&error) => {
+            tracing::warn!(
+                "cannot set the sysctl {name} to {value}: {error}; where the reverse-path filter is strict \
+                 (net.ipv4.conf.*.rp_filter=1) it drops what the peers send over IPv4: set it where the container is \
+                 started (`--sysctl {name}={value}`) or rp_filter to 2"
+            );
+            Ok(Outcome::Left)
+        }
+        Err(error) => Err(HostError::Sysctl { name: name.to_owned(), value: value.to_owned(), error }),
+    }
+}
+
+fn is_read_only(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied | io::ErrorKind::NotFound
+    )
+}

@@ -1,0 +1,527 @@
+//! The system around the tunnel: addresses, routes, rules, name servers, the packet filter, and the commands of the
+//! configuration. Everything that `weft up` does beside moving packets, and `weft down` takes back.
+//!
+//! [`Plan`] decides, without touching anything; [`Applied`] does and undoes; [`Record`] is what a later `weft down`
+//! reads when the daemon is gone. In order:
+//!
+//! ```text
+//!   Host::prepare      what a daemon left behind is taken back, the plan is made and written down
+//!   (the device is made)
+//!   Host::before       PreUp
+//!   (keys, port and peers are set; packets may move)
+//!   Host::up           addresses, MTU and link, DNS, routes, firewall, PostUp
+//!   …
+//!   Host::before_down  PreDown
+//!   (the file is saved, if it asks for that)
+//!   Host::down         the same backwards
+//!   (the device goes)
+//!   Host::after        PostDown
+//! ```
+//!
+//! A daemon that is started again has [`Host::hand_over`] in place of the end, and the next one `Host::take_over` in place
+//! of the beginning: what is right already is not touched (`take_over.rs`).
+//!
+//! A failure before `up` has returned takes back everything that was done. A kill switch that is in force outlives every
+//! end that nobody asked for: `Host::down` keeps it then, and a start that fails brings back the one that was there.
+//! Called on a control thread only: every call waits for the system, and for commands.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use ipnet::IpNet;
+use weft_config::device::DeviceState;
+use weft_config::{Config, Hook, InterfaceName, Saved, Stage, exit};
+
+use crate::routes::{Family, Link, Netlink};
+use crate::runtime_dir::runtime_dir;
+
+mod clean_up;
+pub mod dns;
+mod error;
+mod execute;
+mod facts;
+pub mod firewall;
+mod hooks;
+mod kernel;
+pub mod network;
+mod outside;
+mod plan;
+mod platform;
+mod record;
+pub mod resolve;
+pub mod routes;
+pub mod runtime_dir;
+mod save;
+mod step;
+mod sysctl;
+mod take_over;
+
+pub use clean_up::{Keep, clean_up, take_back_dns};
+pub use error::HostError;
+pub use execute::{Applied, Change, Difference, Outcome, System};
+pub use outside::repair_dns;
+pub use plan::{FIRST_TABLE, Facts, Plan, SRC_VALID_MARK, told_backwards};
+pub use platform::Process;
+pub use record::{Owner, Record, record_path};
+pub use save::{SaveError, save};
+pub use step::{Firewall, FullTunnel, Step};
+
+use kernel::Kernel;
+use take_over::Continued;
+
+/// Where what is done is written down.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Recording {
+    /// Nowhere: what a crash leaves stays. For interfaces that live as long as a test.
+    #[default]
+    Nowhere,
+    /// In this directory, see [`mod@runtime_dir`].
+    In(PathBuf),
+}
+
+/// The system around an interface, from before its device is made until after it is gone. Dropping it takes back
+/// what is in force, without the commands of PreDown and PostDown; a kill switch that a daemon left behind stays until
+/// [`Self::up`] has replaced it.
+#[derive(Debug)]
+pub struct Host {
+    kernel: Kernel,
+    plan: Plan,
+    applied: Applied,
+    owner: Option<Owner>,
+    record: Record,
+    /// A daemon had left a kill switch behind: it goes with `down` only, not with a start that fails.
+    found_kill_switch: bool,
+    /// The device was there before.
+    continued: Option<Continued>,
+    /// The MTU that somebody gave the device, which stays if the configuration has none.
+    mtu_by_hand: Option<u16>,
+}
+
+impl Host {
+    /// Claims the interface, takes back what a daemon left behind, and decides what to do. `source` is the file of
+    /// the configuration, if it has one; `endpoints` are the addresses of the peers that have one.
+    ///
+    /// # Errors
+    /// When a daemon runs the interface, or the system cannot be asked. Nothing is done then.
+    pub fn prepare(
+        config: &Config,
+        source: Option<&Path>,
+        endpoints: &[SocketAddr],
+        recording: &Recording,
+    ) -> Result<Self, HostError> {
+        let interface = &config.interface.name;
+        let kernel = Kernel::new(Netlink::open()?, interface.clone());
+        let owner = owner(recording, interface)?;
+        let left = owner.as_ref().map(Owner::left_behind).transpose()?.flatten();
+        Self::begin(kernel, owner, left, config, source, endpoints)
+    }
+
+    fn begin(
+        mut kernel: Kernel,
+        owner: Option<Owner>,
+        left: Option<Record>,
+        config: &Config,
+        source: Option<&Path>,
+        endpoints: &[SocketAddr],
+    ) -> Result<Self, HostError> {
+        let interface = &config.interface.name;
+        let mut kept = None;
+        let mut stuck = Vec::new();
+        let mut known = BTreeMap::new();
+        if let Some(left) = left {
+            tracing::info!(%interface, "taking back what a daemon left behind");
+            let failures;
+            (failures, kept, stuck) = clean_up::take_back(&left, &mut kernel, Keep::KillSwitch);
+            for failure in failures {
+                tracing::warn!("{failure}");
+            }
+            kernel.link = None;
+            known = left.endpoints;
+        }
+        if owner.is_some() {
+            outside::repair_dns();
+        }
+        let alone = owner.as_ref().map(Owner::choose_alone).transpose()?;
+        let directory = owner.as_ref().map(Owner::directory);
+        let facts = facts::gather(&kernel.netlink, config, endpoints, directory, 0)?;
+        let plan = Plan::new(config, endpoints, &facts);
+        // Name servers of our own take the place of those that could not be taken back.
+        stuck.retain(|step| !matches!(step, Step::Dns(_)) || plan.dns().is_none());
+        kernel.dns = kernel.dns.filter(|_| stuck.iter().any(|step| matches!(step, Step::Dns(_))));
+        if facts.src_valid_mark.is_none() && plan.routes_by_mark(Family::V4) {
+            tracing::warn!(
+                "cannot see the sysctl {SRC_VALID_MARK}; where the reverse-path filter is strict and it is not 1, what the \
+                 peers send over IPv4 is dropped: a service needs full-tunnel.conf for a default route"
+            );
+        }
+        let mut record = Record {
+            file: source.map(Path::to_owned),
+            mark: plan.mark,
+            steps: kept.iter().chain(&stuck).cloned().collect(),
+            dns: kernel.dns.clone(),
+            down: plan.down.clone(),
+            endpoints: known,
+            ran: plan.up_hooks(),
+            ..Record::new(interface)
+        };
+        record.reserve_rules_of(&plan);
+        let found_kill_switch = kept.is_some();
+        kernel.kept = kept;
+        let applied = Applied::default().with_stuck(stuck);
+        let host = Self {
+            kernel,
+            plan,
+            applied,
+            owner,
+            record,
+            found_kill_switch,
+            continued: None,
+            mtu_by_hand: None,
+        };
+        // The mark and the places of the rules are taken from here on.
+        host.write()?;
+        drop(alone);
+        Ok(host)
+    }
+
+    /// What is done, and in which order.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// What is in force, in the order in which it was done.
+    pub fn in_force(&self) -> &[Step] {
+        self.applied.steps()
+    }
+
+    /// The mark that the tunnel's own packets have to have (SO_MARK); 0: none.
+    pub fn mark(&self) -> u32 {
+        self.plan.mark
+    }
+
+    /// The MTU that the device gets, in bytes.
+    pub fn mtu(&self) -> u16 {
+        self.plan.mtu
+    }
+
+    /// The MTU that somebody gave the device, if it is to stay.
+    pub fn mtu_by_hand(&self) -> Option<u16> {
+        self.mtu_by_hand
+    }
+
+    /// The device has this MTU now, whoever set it; `stays` if a configuration without one is to leave it so.
+    pub fn note_mtu(&mut self, mtu: u16, stays: bool) {
+        self.applied.note_mtu(mtu);
+        self.plan.mtu = mtu;
+        self.mtu_by_hand = stays.then_some(mtu);
+    }
+
+    /// The kernel's side of the network.
+    pub fn netlink(&self) -> &Netlink {
+        &self.kernel.netlink
+    }
+
+    /// The device, once it was found.
+    pub fn link(&self) -> Option<&Link> {
+        self.kernel.link.as_ref()
+    }
+
+    /// The device was made: finds it, and runs PreUp.
+    pub fn before(&mut self) -> Result<&Link, HostError> {
+        let link = self.kernel.netlink.link(&self.plan.interface)?;
+        self.record.index = Some(link.index);
+        self.kernel.link = Some(link);
+        if self.begins_anew() {
+            self.applied.apply(&self.plan.before, &mut self.kernel)?;
+        }
+        Ok(self
+            .kernel
+            .link
+            .as_ref()
+            .ok_or_else(|| crate::routes::RouteError::NoLink(self.plan.interface.to_string()))?)
+    }
+
+    /// Does the rest of the plan. A failure takes back all of it.
+    pub fn up(&mut self) -> Result<(), HostError> {
+        if let Some(continued) = self.continued.take() {
+            return self.go_on(&continued);
+        }
+        // All of it before the first: whatever is done is in the record, and what was not is no harm to take back.
+        self.record.steps = [self.applied.all(), self.plan.steps.clone()].concat();
+        if let Some(wanted) = self.plan.dns() {
+            self.record.dns = Some(self.kernel.dns_record(wanted)?);
+        }
+        self.write()?;
+        let done = self.applied.apply(&self.plan.steps, &mut self.kernel);
+        if let Err(error) = done {
+            self.restore_kill_switch();
+            return Err(error);
+        }
+        self.release_kill_switch();
+        self.write_what_is_in_force()
+    }
+
+    /// Changes what is in force to what another configuration asks for: only what differs is done, and a failure
+    /// brings back what was. Commands do not run; those of PreDown and PostDown are the new ones from here on. The
+    /// device's mark may have changed, see [`Self::mark`].
+    pub fn reload(&mut self, config: &Config, endpoints: &[SocketAddr]) -> Result<Difference, HostError> {
+        let alone = self.choose_alone()?;
+        let plan = self.decide(config, endpoints)?;
+        let difference = Difference::between(self.applied.steps(), &plan.steps);
+        // Until it is through, what is in force may be either.
+        let mut steps = self.applied.all();
+        steps.extend(plan.steps.iter().filter(|step| !self.applied.steps().contains(step)).cloned());
+        self.record.steps = steps;
+        if self.record.mark == 0 {
+            self.record.mark = plan.mark;
+        }
+        self.write()?;
+        drop(alone);
+        let done = self.applied.change_to(&plan.steps, &mut self.kernel);
+        if done.is_ok() {
+            self.record.down = plan.down.clone();
+            self.plan = plan;
+        }
+        self.record.mark = self.plan.mark;
+        self.write_what_is_in_force()?;
+        done.map(|()| difference)
+    }
+
+    /// The plan for another configuration of the interface that is up.
+    pub fn plan_for(&self, config: &Config, endpoints: &[SocketAddr]) -> Result<Plan, HostError> {
+        let _alone = self.choose_alone()?;
+        self.decide(config, endpoints)
+    }
+
+    fn choose_alone(&self) -> Result<Option<File>, HostError> {
+        self.owner.as_ref().map(Owner::choose_alone).transpose()
+    }
+
+    fn decide(&self, config: &Config, endpoints: &[SocketAddr]) -> Result<Plan, HostError> {
+        let directory = self.owner.as_ref().map(Owner::directory);
+        let mut facts = facts::gather(&self.kernel.netlink, config, endpoints, directory, self.plan.mark)?;
+        if let Some(mtu) = self.mtu_by_hand {
+            facts.default_mtu = mtu;
+        }
+        let facts = facts.without(self.applied.steps());
+        Ok(Plan::new(config, endpoints, &facts).keeping_places_of(self.applied.steps()))
+    }
+
+    /// Writes down where endpoints are that the configuration has names for; see [`remembered`].
+    pub fn remember(&mut self, endpoints: BTreeMap<String, SocketAddr>) -> Result<(), HostError> {
+        if self.record.endpoints == endpoints {
+            return Ok(());
+        }
+        self.record.endpoints = endpoints;
+        self.write()
+    }
+
+    /// Whether a daemon before this one had left a kill switch behind.
+    pub fn found_kill_switch(&self) -> bool {
+        self.found_kill_switch
+    }
+
+    /// Runs PreDown. What fails is warned of.
+    pub fn before_down(&self) {
+        self.run_for_down(Stage::PreDown);
+    }
+
+    /// Takes everything back but what is kept, the last first. What fails is warned of, and stays on record for `weft
+    /// down`, as what is kept does.
+    pub fn down(&mut self, keep: Keep) {
+        let is_kept = |step: &&Step| keep == Keep::KillSwitch && clean_up::has_kill_switch(step);
+        self.kernel.kept = self.applied.steps().iter().find(is_kept).cloned();
+        let failures = self.applied.undo(&mut self.kernel);
+        if self.kernel.kept.is_some() {
+            self.tell_of_kill_switch();
+        }
+        self.warn_of(&failures);
+        self.close_record();
+    }
+
+    /// Removes the device, which others may hold. What fails is warned of.
+    pub fn remove_device(&self) {
+        let Some(link) = &self.kernel.link else { return };
+        if let Err(error) = self.kernel.netlink.remove_link(link) {
+            tracing::warn!("{error}");
+        }
+    }
+
+    /// The device is gone: runs PostDown. What fails is warned of.
+    pub fn after(mut self) {
+        self.kernel.link = None;
+        self.run_for_down(Stage::PostDown);
+    }
+
+    /// Writes the state of the interface into its file, see [`save()`]. Says whether anything was different.
+    pub fn save(&self, config: &Config, file: &Path, device: &DeviceState) -> Result<bool, SaveError> {
+        let chosen_mark = if config.interface.fw_mark == 0 { self.plan.mark } else { 0 };
+        save_with(&self.kernel.netlink, &self.plan.interface, file, device, chosen_mark)
+    }
+
+    fn run_for_down(&self, stage: Stage) {
+        run_hooks(&self.plan.down, stage, &self.kernel);
+    }
+
+    fn write(&self) -> Result<(), HostError> {
+        self.owner.as_ref().map_or(Ok(()), |owner| owner.write(&self.record))
+    }
+
+    fn write_what_is_in_force(&mut self) -> Result<(), HostError> {
+        self.record.steps = self.applied.all();
+        self.record.dns.clone_from(&self.kernel.dns);
+        self.write()
+    }
+
+    fn warn_of(&self, failures: &[HostError]) {
+        for error in failures {
+            tracing::warn!("{error}; `weft down {}` tries it again", self.plan.interface);
+        }
+    }
+
+    /// Nothing is in force any more but what is kept, and what could not be taken back.
+    fn close_record(&mut self) {
+        let stuck = self.applied.stuck();
+        let closed = match self.kernel.kept.clone() {
+            kept if !stuck.is_empty() => {
+                self.record.steps = kept.iter().chain(stuck).cloned().collect();
+                self.record.dns.clone_from(&self.kernel.dns);
+                self.record.down.clear();
+                self.write()
+            }
+            Some(step) => {
+                self.record = self.record.of_kill_switch(step);
+                self.write()
+            }
+            None => self.owner.as_ref().map_or(Ok(()), Owner::forget),
+        };
+        if let Err(error) = closed {
+            tracing::warn!("{error}");
+        }
+    }
+
+    /// The one that was left behind is replaced by the plan's, or goes.
+    fn release_kill_switch(&mut self) {
+        use execute::System as _;
+        let Some(step) = self.kernel.kept.take() else { return };
+        if self.applied.steps().iter().any(|other| other.key() == step.key()) {
+            return;
+        }
+        if let Err(error) = self.kernel.undo(&step) {
+            tracing::warn!("{error}");
+        }
+    }
+
+    /// A kill switch that was in force before a start that failed holds on: the start may be one after a crash.
+    fn restore_kill_switch(&mut self) {
+        use execute::System as _;
+        let Some(step) = self.kernel.kept.clone() else { return };
+        if let Err(error) = self.kernel.apply(&step) {
+            tracing::warn!("the kill switch could not be kept: {error}");
+            self.kernel.kept = None;
+            return;
+        }
+        self.tell_of_kill_switch();
+    }
+
+    fn tell_of_kill_switch(&self) {
+        let interface = &self.plan.interface;
+        let command = match self.owner {
+            Some(_) => format!("weft down {interface}"),
+            // Nobody could write down that it is there.
+            None => format!("nft delete table inet weft-{interface}"),
+        };
+        tracing::warn!(%interface, "the kill switch stays in force; `{command}` takes it away");
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let failures = self.applied.undo(&mut self.kernel);
+        self.warn_of(&failures);
+        self.close_record();
+    }
+}
+
+/// Writes the state of an interface that another process runs into the file that it was brought up from.
+///
+/// # Errors
+/// When no daemon of `weft up` runs it, or the file cannot be replaced.
+pub fn save_running(
+    directory: &Path,
+    interface: &InterfaceName,
+    device: &DeviceState,
+) -> Result<PathBuf, exit::Error> {
+    let not_up =
+        || HostError::NotUp { interface: interface.to_string(), file: record_path(directory, interface) };
+    let record = Record::read(directory, interface)?.ok_or_else(not_up)?;
+    let file = record.file.ok_or_else(not_up)?;
+    let netlink = Netlink::open().map_err(HostError::from)?;
+    // A mark that the file has is the same one, and stays there.
+    save_with(&netlink, interface, &file, device, record.mark)?;
+    Ok(file)
+}
+
+fn save_with(
+    netlink: &Netlink,
+    interface: &InterfaceName,
+    file: &Path,
+    device: &DeviceState,
+    chosen_mark: u32,
+) -> Result<bool, SaveError> {
+    let link = netlink.link(interface).ok();
+    let addresses = link.as_ref().and_then(|link| netlink.addresses(link).ok());
+    // The kernel gives a device one of its own, which is nobody's to write down.
+    let is_own = |net: &IpNet| !matches!(net.addr(), IpAddr::V6(address) if address.is_unicast_link_local());
+    let addresses: Option<Vec<IpNet>> = addresses.map(|nets| nets.into_iter().filter(is_own).collect());
+    let saved =
+        Saved { file, device, addresses: addresses.as_deref(), mtu: link.map(|link| link.mtu), chosen_mark };
+    save::save(file, interface, &saved)
+}
+
+/// Where the endpoints were, by `host:port`, when a daemon crashed behind its kill switch: names cannot be looked up
+/// until the tunnel is there again.
+pub fn remembered(directory: &Path, interface: &InterfaceName) -> BTreeMap<String, SocketAddr> {
+    let left = Record::read(directory, interface).ok().flatten();
+    left.filter(|record| record.steps.iter().any(clean_up::has_kill_switch))
+        .map_or_else(BTreeMap::new, |record| record.endpoints)
+}
+
+/// What would be done for a configuration, as things are; nothing is claimed or written down.
+pub fn plan(config: &Config, endpoints: &[SocketAddr]) -> Result<Plan, HostError> {
+    let facts = facts::gather(&Netlink::open()?, config, endpoints, Some(&runtime_dir()), 0)?;
+    Ok(Plan::new(config, endpoints, &facts))
+}
+
+fn owner(recording: &Recording, interface: &InterfaceName) -> Result<Option<Owner>, HostError> {
+    match recording {
+        Recording::Nowhere => Ok(None),
+        Recording::In(directory) => claim(directory, interface),
+    }
+}
+
+/// The right to the interface, or a warning where it cannot be written down.
+fn claim(directory: &Path, interface: &InterfaceName) -> Result<Option<Owner>, HostError> {
+    match Owner::claim(directory, interface) {
+        Ok(owner) => {
+            // From here on the user that had it before can neither remove the record nor write another.
+            runtime_dir::adopt(&runtime_dir::instance(directory, interface))?;
+            Ok(Some(owner))
+        }
+        Err(error @ HostError::State { .. }) => {
+            tracing::warn!("{error}; `weft down` will not find this interface");
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn run_hooks(hooks: &[Hook], stage: Stage, kernel: &Kernel) {
+    for hook in hooks.iter().filter(|hook| hook.stage == stage) {
+        if let Err(error) = hooks::run(hook, &kernel.interface) {
+            tracing::warn!("{error}");
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! What a change of the network means to the peers: which of them are reached another way now, and which MTU the
+//! device should have.
+//!
+//! A way has changed when the routing table chooses another source address for it than before, or when it was not
+//! there. Whatever else changed does not concern a peer: where containers come and go all day, an address that a peer
+//! was told to use (a second one of a server, say) must not be given up each time.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use weft_config::{MAX_MTU, MIN_MTU, MIN_MTU_IPV6, OVERHEAD};
+use weft_tunnel::PublicKey;
+
+use super::{Change, way_to};
+
+/// The way to an address, as the routing table has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Way {
+    /// The source address that it chooses.
+    pub source: IpAddr,
+    /// Bytes that a packet may have there, if that is known.
+    pub mtu: Option<u32>,
+}
+
+/// Who chooses the device's MTU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MtuPolicy {
+    /// The configuration.
+    Fixed,
+    /// The ways to the peers.
+    Automatic {
+        /// The MTU that the device has now.
+        current: u16,
+        /// Whether the device has an IPv6 address, which needs an MTU of at least 1280.
+        ipv6: bool,
+    },
+}
+
+/// What to do about a change.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reaction {
+    /// Peers that are reached another way now.
+    pub moved: Vec<PublicKey>,
+    /// The machine slept for so long: every peer is to hear from us.
+    pub slept: Option<Duration>,
+    /// The MTU that the device is to have, if it is another one.
+    pub mtu: Option<u16>,
+}
+
+/// Follows the ways to the peers of one interface.
+#[derive(Debug)]
+pub struct Follower {
+    fw_mark: u32,
+    mtu: MtuPolicy,
+    ways: HashMap<SocketAddr, Option<Way>>,
+}
+
+impl Follower {
+    /// For an interface whose packets have this mark (0 for none).
+    pub fn new(fw_mark: u32, mtu: MtuPolicy) -> Self {
+        Self { fw_mark, mtu, ways: HashMap::new() }
+    }
+
+    /// Outgoing packets have another mark from now on.
+    pub fn set_mark(&mut self, fw_mark: u32) {
+        self.fw_mark = fw_mark;
+    }
+
+    /// The MTU stays as it is from now on.
+    pub fn fix_mtu(&mut self) {
+        self.mtu = MtuPolicy::Fixed;
+    }
+
+    /// Looks at the ways for the first time.
+    pub fn look(&mut self, peers: &[(PublicKey, SocketAddr)]) -> Reaction {
+        self.react(&Change::default(), peers)
+    }
+
+    /// Looks at the ways to the endpoints of all peers, in the network namespace of this thread: some microseconds
+    /// an endpoint.
+    pub fn react(&mut self, change: &Change, peers: &[(PublicKey, SocketAddr)]) -> Reaction {
+        let fw_mark = self.fw_mark;
+        self.react_with(change, peers, |endpoint| way_to(endpoint, fw_mark))
+    }
+
+    fn react_with(
+        &mut self,
+        change: &Change,
+        peers: &[(PublicKey, SocketAddr)],
+        mut look: impl FnMut(SocketAddr) -> io::Result<Way>,
+    ) -> Reaction {
+        let before = std::mem::take(&mut self.ways);
+        let mut reaction = Reaction { slept: change.slept, ..Reaction::default() };
+        for (key, endpoint) in peers {
+            let way = *self.ways.entry(*endpoint).or_insert_with(|| look(*endpoint).ok());
+            let moved = match (before.get(endpoint), way) {
+                (Some(Some(before)), Some(way)) => before.source != way.source,
+                (Some(None), Some(_)) => true,
+                // Seen for the first time, or out of reach.
+                (None, _) | (Some(_), None) => false,
+            };
+            if moved {
+                reaction.moved.push(*key);
+            }
+        }
+        reaction.mtu = self.new_mtu();
+        reaction
+    }
+
+    fn new_mtu(&mut self) -> Option<u16> {
+        let MtuPolicy::Automatic { current, ipv6 } = &mut self.mtu else { return None };
+        // Without a way there is nothing to go by, and the next one is likely to be as the last one was.
+        let outer = self.ways.values().flatten().filter_map(|way| way.mtu).min()?;
+        let least = if *ipv6 { MIN_MTU_IPV6 } else { MIN_MTU };
+        let inner = outer.saturating_sub(OVERHEAD.into());
+        let mtu = u16::try_from(inner).unwrap_or(MAX_MTU).clamp(least, MAX_MTU);
+        (mtu != *current).then(|| {
+            *current = mtu;
+            mtu
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AUTOMATIC: MtuPolicy = MtuPolicy::Automatic { current: 1420, ipv6: true };
+    const ROUTES: Change = Change {
+        addresses: false,
+        routes: true,
+        links: false,
+        missed: false,
+        slept: None,
+        clock_set_forward: None,
+        device_mtu: None,
+        device_gone: false,
+        device_left: false,
+    };
+
+    fn peer(number: u8) -> (PublicKey, SocketAddr) {
+        (PublicKey::from_bytes([number; 32]), SocketAddr::from(([192, 0, 2, number], 51820)))
+    }
+
+    fn way(source: u8, mtu: u32) -> Way {
+        Way { source: IpAddr::from([198, 51, 100, source]), mtu: Some(mtu) }
+    }
+
+    fn lost() -> io::Result<Way> {
+        Err(io::ErrorKind::NetworkUnreachable.into())
+    }
+
+    /// A follower that has seen peers 1 and 2, reached from address 1 over 1500 bytes.
+    fn settled(mtu: MtuPolicy) -> Follower {
+        let mut follower = Follower::new(0, mtu);
+        let first = follower.react_with(&Change::default(), &[peer(1), peer(2)], |_| Ok(way(1, 1500)));
+        assert_eq!(first, Reaction::default());
+        follower
+    }
+
+    #[test]
+    fn a_peer_has_moved_when_it_is_reached_from_another_address() {
+        let mut follower = settled(AUTOMATIC);
+        let mut react = |from: [u8; 2]| {
+            let look = |endpoint| Ok(way(from[usize::from(endpoint == peer(2).1)], 1500));
+            follower.react_with(&ROUTES, &[peer(1), peer(2)], look).moved
+        };
+        assert_eq!(react([1, 1]), []);
+        assert_eq!(react([1, 7]), [peer(2).0]);
+        assert_eq!(react([1, 7]), []);
+        assert_eq!(react([7, 1]), [peer(1).0, peer(2).0]);
+    }
+
+    #[test]
+    fn a_peer_that_was_out_of_reach_has_moved_when_it_is_back() {
+        let mut follower = settled(AUTOMATIC);
+        let peers = [peer(1)];
+        let gone = follower.react_with(&ROUTES, &peers, |_| lost());
+        assert_eq!(gone, Reaction::default(), "there is nowhere to send to, and the MTU stays");
+        assert_eq!(follower.react_with(&ROUTES, &peers, |_| Ok(way(1, 1500))).moved, [peer(1).0]);
+    }
+
+    #[test]
+    fn a_new_endpoint_is_no_move() {
+        let mut follower = settled(AUTOMATIC);
+        assert_eq!(follower.react_with(&ROUTES, &[peer(3)], |_| Ok(way(7, 1500))).moved, []);
+    }
+
+    #[test]
+    fn peers_at_one_endpoint_are_looked_at_once() {
+        let mut follower = settled(AUTOMATIC);
+        let peers = [(peer(1).0, peer(1).1), (peer(2).0, peer(1).1)];
+        let mut looks = 0;
+        let reaction = follower.react_with(&ROUTES, &peers, |_| {
+            looks += 1;
+            Ok(way(2, 1500))
+        });
+        assert_eq!((looks, reaction.moved.len()), (1, 2));
+    }
+
+    #[test]
+    fn the_mtu_is_the_smallest_of_the_ways_less_80_and_told_when_it_changes() {
+        let mut follower = settled(AUTOMATIC);
+        let mut react = |mtus: [u32; 2]| {
+            let look = |endpoint| Ok(way(1, mtus[usize::from(endpoint == peer(2).1)]));
+            follower.react_with(&ROUTES, &[peer(1), peer(2)], look).mtu
+        };
+        assert_eq!(react([1500, 1500]), None);
+        assert_eq!(react([1500, 1400]), Some(1320));
+        assert_eq!(react([9000, 1400]), None);
+        assert_eq!(react([9000, 9000]), Some(8920));
+        assert_eq!(react([1000, 9000]), Some(1280));
+        assert_eq!(react([1 << 20, 1 << 20]), Some(MAX_MTU));
+    }
+
+    #[test]
+    fn a_configured_mtu_stays() {
+        let mut follower = settled(MtuPolicy::Fixed);
+        assert_eq!(follower.react_with(&ROUTES, &[peer(1)], |_| Ok(way(1, 1400))).mtu, None);
+    }
+
+    #[test]
+    fn a_sleep_is_passed_on() {
+        let mut follower = settled(AUTOMATIC);
+        let slept = Some(Duration::from_secs(60));
+        let reaction = follower.react_with(&Change { slept, ..ROUTES }, &[peer(1)], |_| Ok(way(1, 1500)));
+        assert_eq!(reaction, Reaction { slept, ..Reaction::default() });
+    }
+}

@@ -1,0 +1,116 @@
+use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use weft_lab::link::{self, LinkOptions};
+use weft_lab::{self as lab, Namespace};
+
+use super::*;
+use crate::network::Way;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Two namespaces joined by a veth.
+fn joined(test: &str) -> Option<(Namespace, Namespace)> {
+    if !lab::namespaces_permitted(test) {
+        return None;
+    }
+    let (a, b) = (Namespace::new("a").unwrap(), Namespace::new("b").unwrap());
+    let options = LinkOptions {
+        addresses_a: vec!["192.0.2.1/24".parse().unwrap(), "2001:db8::1/64".parse().unwrap()],
+        addresses_b: vec!["192.0.2.2/24".parse().unwrap(), "2001:db8::2/64".parse().unwrap()],
+        ..LinkOptions::default()
+    };
+    link::join(&a, &b, &options).unwrap();
+    Some((a, b))
+}
+
+fn watch(namespace: &Namespace, device: Option<&Link>) -> (Watch, Receiver<Change>) {
+    let (sender, changes) = channel();
+    let watch = namespace.run(|| {
+        Watch::start(device, move |change| {
+            let _ = sender.send(change);
+        })
+    });
+    (watch.unwrap(), changes)
+}
+
+/// Waits for a change of that kind; others may come before it.
+#[track_caller]
+fn until(changes: &Receiver<Change>, is_so: impl Fn(&Change) -> bool) -> Change {
+    let start = Instant::now();
+    loop {
+        let left = PATIENCE.saturating_sub(start.elapsed());
+        let change = changes.recv_timeout(left).unwrap();
+        if is_so(&change) {
+            return change;
+        }
+    }
+}
+
+fn link_named(namespace: &Namespace, name: &str) -> Link {
+    namespace.run(|| crate::routes::Netlink::open().unwrap().link(&name.parse().unwrap()).unwrap())
+}
+
+#[test]
+fn addresses_routes_and_links_are_told() {
+    let Some((a, b)) = joined("addresses_routes_and_links_are_told") else { return };
+    let (_watch, changes) = watch(&a, None);
+    link::add_address(&a, "eth0", "192.0.2.9/24".parse().unwrap()).unwrap();
+    until(&changes, |change| change.addresses);
+    link::add_route(&a, "198.51.100.0/24".parse().unwrap(), "192.0.2.2".parse().unwrap()).unwrap();
+    until(&changes, |change| change.routes);
+    link::set_mtu(&a, "eth0", 1400).unwrap();
+    until(&changes, |change| change.links);
+    link::set_down(&b, "eth0").unwrap();
+    until(&changes, |change| change.links);
+}
+
+#[test]
+fn a_burst_is_told_once() {
+    let Some((a, _b)) = joined("a_burst_is_told_once") else { return };
+    let (watch, changes) = watch(&a, None);
+    for host in 10..60 {
+        link::add_address(&a, "eth0", format!("198.51.100.{host}/32").parse().unwrap()).unwrap();
+    }
+    until(&changes, |change| change.addresses);
+    drop(watch);
+    // Half of them took under a second: what followed is one more, or two on a busy machine.
+    assert!(changes.try_iter().count() < 25);
+}
+
+#[test]
+fn the_own_device_is_told_of_when_it_goes() {
+    let Some((a, _b)) = joined("the_own_device_is_told_of_when_it_goes") else { return };
+    let own = link_named(&a, "eth0");
+    let (_watch, changes) = watch(&a, Some(&own));
+    link::set_mtu(&a, "eth0", 1400).unwrap();
+    assert_eq!(until(&changes, |change| change.device_mtu.is_some()).device_mtu, Some(1400));
+    // Its own addresses are no news.
+    link::add_address(&a, "eth0", "192.0.2.9/24".parse().unwrap()).unwrap();
+    link::remove(&a, "eth0").unwrap();
+    let change = until(&changes, |change| change.device_gone);
+    assert!(!change.addresses && !change.links, "{change:?}");
+}
+
+#[test]
+fn a_watch_ends_when_it_is_dropped() {
+    let Some((a, _b)) = joined("a_watch_ends_when_it_is_dropped") else { return };
+    let (watch, changes) = watch(&a, None);
+    drop(watch);
+    assert!(changes.recv().is_err(), "the callback is gone with the thread");
+}
+
+#[test]
+fn a_way_is_what_the_routes_say() {
+    let Some((a, _b)) = joined("a_way_is_what_the_routes_say") else { return };
+    let to = |address: &str| SocketAddr::new(address.parse().unwrap(), 51820);
+    let way = |address: &str| a.run(|| way_to(to(address), 0)).ok();
+    let from = |source: &str, mtu| Some(Way { source: source.parse().unwrap(), mtu: Some(mtu) });
+    assert_eq!(way("192.0.2.2"), from("192.0.2.1", 1500));
+    assert_eq!(way("2001:db8::2"), from("2001:db8::1", 1500));
+    assert_eq!(way("198.51.100.1"), None);
+    link::add_route(&a, "198.51.100.0/24".parse().unwrap(), "192.0.2.2".parse().unwrap()).unwrap();
+    link::set_mtu(&a, "eth0", 1400).unwrap();
+    assert_eq!(way("198.51.100.1"), from("192.0.2.1", 1400));
+}

@@ -1,0 +1,113 @@
+//! The name servers and the packet filter: what a plan asks for, in the words of the modules that do it.
+
+use weft_config::{Dns, InterfaceName, KillSwitch};
+
+use super::HostError;
+use super::step::Firewall;
+use crate::dns::{self, Choice};
+use crate::firewall::{self, FirewallError, FullTunnel, Local, OwnPackets, Rules};
+use crate::routes::{Family, Link};
+
+/// What is written down before the name servers are set, and takes them back.
+pub(super) fn dns_record(link: &Link, wanted: &Dns) -> Result<dns::Record, HostError> {
+    let failed = |error: dns::DnsError| HostError::Outside(Box::new(error.into()));
+    let settings = dns::Settings::new(&wanted.servers, &wanted.search, &wanted.routing).map_err(|error| {
+        HostError::Outside(Box::new(weft_config::exit::Error::new(
+            weft_config::exit::Code::Configuration,
+            error,
+        )))
+    })?;
+    let method = dns::System::default().method(Choice::Auto).map_err(failed)?;
+    Ok(dns::Record { method, index: link.index, settings })
+}
+
+/// Sets the name servers of a record, in place of those that the interface had by `before`.
+pub(super) fn apply_dns(
+    link: &Link,
+    record: &dns::Record,
+    before: Option<&dns::Record>,
+) -> Result<(), HostError> {
+    let failed = |error: dns::DnsError| HostError::Outside(Box::new(error.into()));
+    if let (Some(before), Ok(name)) = (before, link.name.parse::<InterfaceName>())
+        && before.method != record.method
+    {
+        undo_dns(&name, before)?;
+    }
+    // The record is kept by the caller.
+    dns::System::default().apply(record.method, link, &record.settings).map(drop).map_err(failed)
+}
+
+/// Takes them back; that they are gone already is no error.
+pub(super) fn undo_dns(interface: &InterfaceName, record: &dns::Record) -> Result<(), HostError> {
+    dns::undo_recorded(interface, record).map_err(|error| HostError::Outside(Box::new(error.into())))
+}
+
+/// Repairs what daemons that are gone left in /etc/resolv.conf. Gives their interfaces.
+pub fn repair_dns() -> Vec<String> {
+    let repaired = dns::System::default().repair().unwrap_or_else(|error| {
+        tracing::warn!("{error}");
+        Vec::new()
+    });
+    if !repaired.is_empty() {
+        tracing::info!(
+            interfaces = repaired.join(", "),
+            "repaired the name servers that daemons left behind"
+        );
+    }
+    repaired
+}
+
+/// Sets the rules of the interface in place of those that it has; says whether they are in force. Without nft(8), or in
+/// a kernel without nftables, a tunnel works all the same, but nothing is a kill switch.
+pub(super) fn apply_firewall(interface: &InterfaceName, wanted: &Firewall) -> Result<bool, HostError> {
+    match firewall::apply(&rules(interface, wanted)) {
+        Ok(()) => Ok(true),
+        Err(error @ (FirewallError::Missing { .. } | FirewallError::Kernel { .. }))
+            if wanted.kill_switch == KillSwitch::Off =>
+        {
+            tracing::warn!(
+                "{error}; without it hosts of the local network can send to the tunnel's addresses, and where the \
+                 reverse-path filter is strict what the peers send is dropped"
+            );
+            Ok(false)
+        }
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// Takes the rules of the interface away.
+pub(super) fn remove_firewall(interface: &InterfaceName) -> Result<(), HostError> {
+    match firewall::remove(interface) {
+        // Without it nothing was set either.
+        Err(FirewallError::Missing { .. }) => Ok(()),
+        result => result.map_err(failed),
+    }
+}
+
+fn failed(error: FirewallError) -> HostError {
+    HostError::Outside(Box::new(weft_config::exit::Error::new(error.exit_code(), error)))
+}
+
+fn rules(interface: &InterfaceName, wanted: &Firewall) -> Rules {
+    let mark = wanted.mark.map_or(0, std::num::NonZeroU32::get);
+    let own = || OwnPackets::new(mark, wanted.endpoints.iter().copied());
+    let kill_switch = match wanted.kill_switch {
+        KillSwitch::Off => None,
+        KillSwitch::On => Some(firewall::KillSwitch { own: own(), local: Local::Blocked }),
+        KillSwitch::AllowLocal => {
+            let local = Local::Allowed { dns: wanted.dns_servers.clone() };
+            Some(firewall::KillSwitch { own: own(), local })
+        }
+    };
+    Rules {
+        interface: interface.clone(),
+        full_tunnel: wanted.full_tunnel.as_ref().map(|tunnel| FullTunnel {
+            mark: tunnel.mark,
+            addresses: tunnel.addresses.clone(),
+            ipv4: tunnel.families.contains(&Family::V4),
+            ipv6: tunnel.families.contains(&Family::V6),
+        }),
+        kill_switch,
+        mss_clamp: wanted.mss_clamp,
+    }
+}

@@ -1,0 +1,269 @@
+//! What has to be done to the system for a configuration, decided without touching it.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU32;
+
+use ipnet::IpNet;
+use weft_config::{Config, Dns, Hook, InterfaceName, KillSwitch, Stage, Table};
+
+use super::step::{Firewall, FullTunnel, Step};
+use crate::routes::{Family, FoundRule, Rule, RuleKind, planned_routes};
+
+/// The first number that is tried for the table and the mark of a default route.
+pub const FIRST_TABLE: u32 = 51_820;
+/// Lets the reverse-path filter of IPv4 take the mark of a packet into account.
+pub const SRC_VALID_MARK: &str = "net.ipv4.conf.all.src_valid_mark";
+
+/// What the system is like before anything is done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// Tables that have routes, of either family.
+    pub tables: BTreeSet<u32>,
+    /// Marks that somebody else uses.
+    pub marks: BTreeSet<u32>,
+    /// The rules of policy routing, in the order in which they are asked; those that others are about to make, too.
+    pub rules: Vec<FoundRule>,
+    /// The value of [`SRC_VALID_MARK`], if it can be read.
+    pub src_valid_mark: Option<String>,
+    /// The mark that the device has already; 0: none.
+    pub mark_in_force: u32,
+    /// The MTU that the ways to the peers allow.
+    pub default_mtu: u16,
+}
+
+impl Facts {
+    /// What the system would be like without these steps, which are in force.
+    #[must_use]
+    pub fn without(mut self, steps: &[Step]) -> Self {
+        for step in steps {
+            match step {
+                Step::Rule(own) => self.rules.retain(|rule| {
+                    (rule.family, rule.priority) != (own.family, own.priority)
+                        || rule.is_inverted != matches!(own.kind, RuleKind::Unmarked { .. })
+                }),
+                Step::Sysctl { name, before, .. } if name == SRC_VALID_MARK => {
+                    self.src_valid_mark = Some(before.clone());
+                }
+                _ => {}
+            }
+        }
+        self
+    }
+}
+
+/// What has to be done for an interface, in order. It is undone the other way round.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The interface.
+    pub interface: InterfaceName,
+    /// The mark of the tunnel's own packets; 0: none.
+    pub mark: u32,
+    /// The device's MTU.
+    pub mtu: u16,
+    /// What comes before the device is configured: the commands of PreUp.
+    pub before: Vec<Step>,
+    /// What comes then.
+    pub steps: Vec<Step>,
+    /// The commands of PreDown and PostDown.
+    pub down: Vec<Hook>,
+}
+
+impl Plan {
+    /// Decides what to do. `endpoints` are the addresses of the peers that have one.
+    pub fn new(config: &Config, endpoints: &[SocketAddr], facts: &Facts) -> Self {
+        let interface = &config.interface;
+        let hooks = |stage| interface.host.hooks_of(stage).cloned();
+        let default_routes = default_routes(config);
+        let mark = choose_mark(config, &default_routes, facts);
+        let mtu = interface.mtu.unwrap_or(facts.default_mtu);
+
+        let mut steps: Vec<Step> = interface.addresses.iter().copied().map(Step::Address).collect();
+        steps.extend([Step::Mtu(mtu), Step::LinkUp]);
+        if !interface.host.dns.is_empty() {
+            steps.push(Step::Dns(interface.host.dns.clone()));
+        }
+        steps.extend(routes(config, &default_routes, mark, facts));
+        steps.extend(firewall(config, &default_routes, mark, endpoints).map(Step::Firewall));
+        steps.extend(hooks(Stage::PostUp).map(Step::Hook));
+        Self {
+            interface: interface.name.clone(),
+            mark,
+            mtu,
+            before: hooks(Stage::PreUp).map(Step::Hook).collect(),
+            steps,
+            down: hooks(Stage::PreDown).chain(hooks(Stage::PostDown)).collect(),
+        }
+    }
+
+    /// The name servers that it sets.
+    pub(super) fn dns(&self) -> Option<&Dns> {
+        self.steps.iter().find_map(|step| match step {
+            Step::Dns(wanted) => Some(wanted),
+            _ => None,
+        })
+    }
+
+    /// The commands of PreUp and PostUp.
+    pub(super) fn up_hooks(&self) -> Vec<Hook> {
+        let hooks = self.before.iter().chain(&self.steps).filter_map(|step| match step {
+            Step::Hook(hook) => Some(hook.clone()),
+            _ => None,
+        });
+        hooks.collect()
+    }
+
+    /// Whether packets of this family are routed by whether they have the mark.
+    pub(super) fn routes_by_mark(&self, family: Family) -> bool {
+        let by_mark = |rule: &Rule| rule.family == family && matches!(rule.kind, RuleKind::Unmarked { .. });
+        self.steps.iter().any(|step| matches!(step, Step::Rule(rule) if by_mark(rule)))
+    }
+
+    /// The plan for an interface that is up by another plan: what both ask for keeps its place.
+    #[must_use]
+    pub fn keeping_places_of(mut self, old: &[Step]) -> Self {
+        let old: Vec<&Rule> = old.iter().filter_map(Step::as_rule).collect();
+        for step in &mut self.steps {
+            let Step::Rule(rule) = step else { continue };
+            if let Some(same) = old.iter().find(|same| (same.family, same.kind) == (rule.family, rule.kind)) {
+                rule.priority = same.priority;
+            }
+        }
+        self
+    }
+}
+
+impl fmt::Display for Plan {
+    /// A line for each step, the making of the device first.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = &self.interface;
+        writeln!(f, "create device {name}")?;
+        for step in &self.before {
+            writeln!(f, "{}", step.doing(name))?;
+        }
+        write!(f, "configure keys, port and peers of {name}")?;
+        if self.mark != 0 {
+            write!(f, " with mark {:#x}", self.mark)?;
+        }
+        writeln!(f)?;
+        for step in &self.steps {
+            writeln!(f, "{}", step.doing(name))?;
+        }
+        Ok(())
+    }
+}
+
+/// What takes these steps back again, as `weft down --dry-run` prints it.
+pub fn told_backwards(name: &InterfaceName, steps: &[Step], down: &[Hook]) -> String {
+    let run = |stage: Stage| {
+        let hooks = down.iter().filter(move |hook| hook.stage == stage);
+        hooks.map(|hook| format!("{}\n", Step::Hook(hook.clone()).doing(name))).collect::<String>()
+    };
+    let undo = steps.iter().rev().filter(|step| step.has_undo());
+    let undo: String = undo.map(|step| format!("{}\n", step.undoing(name))).collect();
+    run(Stage::PreDown) + &undo + &format!("remove device {name}\n") + &run(Stage::PostDown)
+}
+
+/// The default routes that need a table of their own.
+fn default_routes(config: &Config) -> BTreeSet<Family> {
+    if config.interface.table != Table::Auto {
+        return BTreeSet::new();
+    }
+    let prefixes = config.peers.iter().flat_map(|peer| &peer.allowed_ips);
+    prefixes.filter(|prefix| prefix.prefix_len() == 0).map(|prefix| Family::of(*prefix)).collect()
+}
+
+/// The configured mark, else the one in force, else one whose table is free, if anything needs a mark.
+fn choose_mark(config: &Config, default_routes: &BTreeSet<Family>, facts: &Facts) -> u32 {
+    let configured = config.interface.fw_mark;
+    let is_needed = !default_routes.is_empty() || config.interface.host.kill_switch != KillSwitch::Off;
+    if configured != 0 || !is_needed {
+        return configured;
+    }
+    if facts.mark_in_force != 0 {
+        return facts.mark_in_force;
+    }
+    let is_free = |number: &u32| {
+        let is_in_rules = facts.rules.iter().any(|rule| rule.mark == Some(*number) || rule.table == *number);
+        !facts.tables.contains(number) && !facts.marks.contains(number) && !is_in_rules
+    };
+    (FIRST_TABLE..=u32::MAX).find(is_free).unwrap_or(FIRST_TABLE)
+}
+
+fn routes(config: &Config, default_routes: &BTreeSet<Family>, mark: u32, facts: &Facts) -> Vec<Step> {
+    let Some((table, prefixes)) = planned_routes(&config.interface, &config.peers) else { return Vec::new() };
+    let needs_policy =
+        |prefix: &IpNet| prefix.prefix_len() == 0 && default_routes.contains(&Family::of(*prefix));
+    let (defaults, others): (Vec<IpNet>, Vec<IpNet>) = prefixes.into_iter().partition(needs_policy);
+    let mut steps: Vec<Step> = others.into_iter().map(|prefix| Step::Route { prefix, table }).collect();
+    for prefix in defaults {
+        steps.extend(default_route(prefix, mark, facts));
+    }
+    steps
+}
+
+/// A table of its own for the default route, which everything asks but the tunnel's own packets; what the main table
+/// knows better than by a default route goes there all the same.
+fn default_route(prefix: IpNet, mark: u32, facts: &Facts) -> Vec<Step> {
+    let family = Family::of(prefix);
+    let priority = next_priority(family, &facts.rules);
+    let mut steps = Vec::new();
+    if family == Family::V4
+        && let Some(before) = facts.src_valid_mark.clone().filter(|value| value != "1")
+    {
+        steps.push(Step::Sysctl { name: SRC_VALID_MARK.to_owned(), value: "1".to_owned(), before });
+    }
+    // The one that keeps what the main table knows comes first: with the other one alone, nothing local is reached.
+    steps.extend([
+        Step::Route { prefix, table: mark },
+        Step::Rule(Rule { family, priority: priority - 1, kind: RuleKind::MainWithoutDefault }),
+        Step::Rule(Rule { family, priority, kind: RuleKind::Unmarked { mark, table: mark } }),
+    ]);
+    steps
+}
+
+/// The place right before all rules but the first, which leads to the local table; as the kernel chooses it for a
+/// rule without one. At least 2, so that there is another place before it.
+fn next_priority(family: Family, rules: &[FoundRule]) -> u32 {
+    /// Right before the rule of the main table (fib_default_rules_init).
+    const USUAL: u32 = 32_765;
+    let second = rules.iter().filter(|rule| rule.family == family).nth(1);
+    second.map_or(USUAL, |rule| rule.priority.saturating_sub(1)).max(2)
+}
+
+/// What the packet filter has to do, if anything.
+fn firewall(
+    config: &Config,
+    default_routes: &BTreeSet<Family>,
+    mark: u32,
+    endpoints: &[SocketAddr],
+) -> Option<Firewall> {
+    let interface = &config.interface;
+    let mark = NonZeroU32::new(mark);
+    let addresses: Vec<IpAddr> = interface.addresses.iter().map(IpNet::addr).collect();
+    let full_tunnel = mark.filter(|_| !default_routes.is_empty()).map(|mark| FullTunnel {
+        mark,
+        addresses,
+        families: default_routes.clone(),
+    });
+    let kill_switch = interface.host.kill_switch;
+    let is_needed = full_tunnel.is_some() || kill_switch != KillSwitch::Off || interface.host.mss_clamp;
+    let has_kill_switch = kill_switch != KillSwitch::Off;
+    is_needed.then(|| Firewall {
+        full_tunnel,
+        kill_switch,
+        mark,
+        endpoints: if has_kill_switch { endpoints.iter().copied().collect() } else { BTreeSet::new() },
+        dns_servers: if kill_switch == KillSwitch::AllowLocal {
+            interface.host.dns.servers.iter().copied().collect()
+        } else {
+            BTreeSet::new()
+        },
+        mss_clamp: interface.host.mss_clamp,
+    })
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

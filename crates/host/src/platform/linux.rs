@@ -1,0 +1,93 @@
+//! Ending another process, and no other one by mistake.
+
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::Process;
+
+/// When a process began, in ticks since the machine did (proc_pid_stat(5), field 22).
+pub(super) fn started(id: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    // The second field is a name in parentheses, and may hold anything.
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_whitespace().nth(19)?.parse().ok()
+}
+
+/// The user that a process acts for (proc_pid_status(5), the second number of `Uid`).
+pub(super) fn user(id: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{id}/status")).ok()?;
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    users.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// Tells a process to end by SIGTERM, and waits until it is gone; says whether it is. One that is gone already is
+/// fine.
+pub(crate) fn end(process: Process, patience: Duration) -> io::Result<bool> {
+    let Some(handle) = open(process.id)? else { return Ok(true) };
+    // The handle is of the process that has the number now.
+    if started(process.id) != Some(process.started) {
+        return Ok(true);
+    }
+    // SAFETY: the call takes the descriptor, a signal's number, and no further information.
+    let sent = unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            handle.as_raw_fd(),
+            libc::SIGTERM,
+            std::ptr::null::<()>(),
+            0,
+        )
+    };
+    if sent < 0 {
+        let error = io::Error::last_os_error();
+        return if error.raw_os_error() == Some(libc::ESRCH) { Ok(true) } else { Err(error) };
+    }
+    let timeout = PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX);
+    let mut fds = [PollFd::new(handle.as_fd(), PollFlags::POLLIN)];
+    loop {
+        match poll(&mut fds, timeout) {
+            Err(nix::errno::Errno::EINTR) => {}
+            other => return Ok(other? > 0),
+        }
+    }
+}
+
+/// A descriptor of the process, readable when it has ended.
+fn open(id: u32) -> io::Result<Option<OwnedFd>> {
+    // SAFETY: the call takes two numbers.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, id, 0) };
+    if fd < 0 {
+        let error = io::Error::last_os_error();
+        return if error.raw_os_error() == Some(libc::ESRCH) { Ok(None) } else { Err(error) };
+    }
+    let fd = i32::try_from(fd).map_err(io::Error::other)?;
+    // SAFETY: the descriptor was just made, and nobody else knows it.
+    Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_acts_for_its_user() {
+        assert_eq!(user(std::process::id()), Some(nix::unistd::geteuid().as_raw()));
+        assert_eq!(user(u32::MAX), None);
+    }
+
+    #[test]
+    fn a_process_is_ended_and_a_stranger_of_its_number_is_not() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let process = Process { id: child.id(), started: started(child.id()).unwrap() };
+        let stranger = Process { started: process.started + 1, ..process };
+        assert!(end(stranger, Duration::ZERO).unwrap());
+        assert!(child.try_wait().unwrap().is_none(), "it was left alone");
+        assert!(end(process, Duration::from_secs(30)).unwrap());
+        let status = child.wait().unwrap();
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(libc::SIGTERM));
+        assert!(end(process, Duration::ZERO).unwrap(), "gone already");
+    }
+}

@@ -1,0 +1,35 @@
+//! Files and processes, as Unix has them.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+/// The user that an open file belongs to, if that is not the one that this process acts for. Its name says nothing: in
+/// another user's directory it may be that of another file by now.
+pub(crate) fn other_owner(file: &File) -> Option<u32> {
+    let owner = file.metadata().ok()?.uid();
+    (owner != nix::unistd::geteuid().as_raw()).then_some(owner)
+}
+
+/// Whether the path still leads to this open file.
+pub(crate) fn is_same_file(file: &File, path: &Path) -> bool {
+    let (Ok(open), Ok(named)) = (file.metadata(), std::fs::symlink_metadata(path)) else { return false };
+    (open.dev(), open.ino()) == (named.dev(), named.ino())
+}
+
+/// Writes a new file that only its owner may read, in place of one that is there, and waits for the disk.
+pub(crate) fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(content)?;
+    file.sync_all()
+}
+
+/// Waits until the names in a directory are on the disk.
+pub(crate) fn sync_directory(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}

@@ -1,0 +1,178 @@
+use weft_config::Stage;
+
+use super::*;
+
+fn name() -> InterfaceName {
+    "wg0".parse().unwrap()
+}
+
+#[test]
+fn an_interface_has_one_owner_at_a_time() {
+    let directory = tempfile::tempdir().unwrap();
+    assert_eq!(Owner::running(directory.path(), &name()).unwrap(), None);
+    let owner = Owner::claim(directory.path(), &name()).unwrap();
+    assert_eq!(Owner::running(directory.path(), &name()).unwrap(), Some(Process::this()));
+    let error = Owner::claim(directory.path(), &name()).unwrap_err();
+    assert!(matches!(error, HostError::Running { pid, .. } if pid == std::process::id()), "{error}");
+    drop(owner);
+    assert_eq!(Owner::running(directory.path(), &name()).unwrap(), None);
+    drop(Owner::claim(directory.path(), &name()).unwrap());
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "nothing is left");
+}
+
+#[test]
+fn a_record_comes_back_as_it_was_written_and_only_its_owner_may_read_it() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let directory = tempfile::tempdir().unwrap();
+    let owner = Owner::claim(directory.path(), &name()).unwrap();
+    assert_eq!(owner.left_behind().unwrap(), None);
+    let mut record = Record::new(&name());
+    record.mark = 51_820;
+    record.steps = vec![
+        Step::Address("10.0.0.1/24".parse().unwrap()),
+        Step::Route { prefix: "::/0".parse().unwrap(), table: 51_820 },
+    ];
+    owner.write(&record).unwrap();
+    assert_eq!(owner.left_behind().unwrap(), Some(record));
+    let path = record_path(directory.path(), &name());
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(Record::marks_of_others(directory.path(), &"wg1".parse().unwrap()), BTreeSet::from([51_820]));
+    assert_eq!(Record::marks_of_others(directory.path(), &name()), BTreeSet::new());
+    owner.forget().unwrap();
+    owner.forget().unwrap();
+    assert_eq!(owner.left_behind().unwrap(), None);
+
+    std::fs::write(&path, "{\"version\":99}").unwrap();
+    let error = owner.left_behind().unwrap_err().to_string();
+    assert!(error.contains("wg0/record.json") && error.contains("remove it"), "{error}");
+}
+
+#[test]
+fn nothing_that_only_root_may_do_is_done_because_another_users_record_says_so() {
+    let hook = |stage| Hook { stage, command: "true".into(), file: "wg0.conf".into(), line: 1 };
+    let sysctl = |name: &str, before: &str| Step::Sysctl {
+        name: name.into(),
+        value: "1".into(),
+        before: before.into(),
+    };
+    let address = Step::Address("10.0.0.1/24".parse().unwrap());
+    let mut record = Record::new(&name());
+    record.down = vec![hook(Stage::PostDown)];
+    record.file = Some("/etc/cron.d/job".into());
+    record.steps = vec![
+        address.clone(),
+        sysctl("//.//.etc.passwd", "root::0:0:::"),
+        sysctl(SRC_VALID_MARK, "root::0:0:::"),
+        sysctl(SRC_VALID_MARK, "0"),
+        Step::Hook(hook(Stage::PostUp)),
+    ];
+    let believed = record.of_another_user();
+    assert_eq!((believed.down, believed.file), (vec![], None));
+    assert_eq!(believed.steps, [address, sysctl(SRC_VALID_MARK, "0")]);
+}
+
+/// The directory of an interface, as if one had run.
+fn made(directory: &Path, interface: &InterfaceName) -> PathBuf {
+    let instance = runtime_dir::instance(directory, interface);
+    runtime_dir::make(&instance).unwrap();
+    instance
+}
+
+/// What a call says that may wait for ever.
+fn within_patience<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || done.send(call()));
+    ended.recv_timeout(Duration::from_secs(60)).unwrap()
+}
+
+#[test]
+fn what_another_user_puts_in_place_of_a_lock_or_a_record_holds_nothing_up() {
+    let directory = tempfile::tempdir().unwrap();
+    let instance = made(directory.path(), &name());
+    for file in ["lock", "record.json"] {
+        nix::unistd::mkfifo(&instance.join(file), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    }
+    let place = directory.path().to_owned();
+    let claimed = within_patience(move || Owner::claim(&place, &name()));
+    assert!(claimed.unwrap_err().to_string().contains("wg0/lock is a FIFO"));
+    let place = directory.path().to_owned();
+    let running = within_patience(move || Owner::running(&place, &name()));
+    assert!(running.unwrap_err().to_string().contains("wg0/lock is a FIFO"));
+    let place = directory.path().to_owned();
+    let read = within_patience(move || Record::read(&place, &name()));
+    assert!(read.unwrap_err().to_string().contains("wg0/record.json is a FIFO"));
+    // Nor does it keep another interface from anything.
+    let place = directory.path().to_owned();
+    let other = || "wg1".parse().unwrap();
+    let marks = within_patience(move || Record::marks_of_others(&place, &other()));
+    assert_eq!(marks, BTreeSet::new());
+    Owner::claim(directory.path(), &other()).unwrap();
+}
+
+#[test]
+fn a_record_that_is_larger_than_any_is_refused_unread() {
+    let directory = tempfile::tempdir().unwrap();
+    let instance = made(directory.path(), &name());
+    File::create(instance.join("record.json")).unwrap().set_len(6 << 40).unwrap();
+    let error = Record::read(directory.path(), &name()).unwrap_err();
+    assert!(matches!(error, HostError::Untrusted(UntrustedError::Size { .. })), "{error}");
+    assert_eq!(Record::marks_of_others(directory.path(), &"wg1".parse().unwrap()), BTreeSet::new());
+}
+
+#[test]
+fn the_record_of_another_interface_is_not_believed() {
+    let directory = tempfile::tempdir().unwrap();
+    let owner = Owner::claim(directory.path(), &name()).unwrap();
+    owner.write(&Record { mark: 7, ..Record::new(&name()) }).unwrap();
+    let other: InterfaceName = "wg1".parse().unwrap();
+    let renamed = record_path(directory.path(), &other);
+    made(directory.path(), &other);
+    std::fs::rename(record_path(directory.path(), &name()), &renamed).unwrap();
+    let error = Record::read(directory.path(), &other).unwrap_err().to_string();
+    let told = format!("cannot read {}: it is the record of wg0; ", renamed.display());
+    assert!(error.starts_with(&told) && error.contains("remove it"), "{error}");
+    assert_eq!(Record::marks_of_others(directory.path(), &name()), BTreeSet::new());
+}
+
+#[test]
+fn a_lock_that_another_user_left_is_replaced() {
+    use std::os::unix::fs::{MetadataExt as _, chown};
+    let directory = tempfile::tempdir().unwrap();
+    let instance = made(directory.path(), &name());
+    let path = lock_path(directory.path(), &name());
+    std::fs::write(&path, "1 1\n").unwrap();
+    // The service's user has the interface until root runs it.
+    if chown(&path, Some(65_534), None).and_then(|()| chown(&instance, Some(65_534), None)).is_err() {
+        #[cfg(target_os = "linux")]
+        weft_lab::not_run("a_lock_that_another_user_left_is_replaced", "needs root");
+        return;
+    }
+    let _owner = Owner::claim(directory.path(), &name()).unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().uid(), 0);
+    assert_eq!(Owner::running(directory.path(), &name()).unwrap(), Some(Process::this()));
+}
+
+#[test]
+fn a_link_in_place_of_a_record_is_not_followed() {
+    let directory = tempfile::tempdir().unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let owner = Owner::claim(elsewhere.path(), &name()).unwrap();
+    owner.write(&Record::new(&name())).unwrap();
+    let record = record_path(elsewhere.path(), &name());
+    made(directory.path(), &name());
+    std::os::unix::fs::symlink(record, record_path(directory.path(), &name())).unwrap();
+    let error = Record::read(directory.path(), &name()).unwrap_err();
+    assert!(matches!(error, HostError::Untrusted(UntrustedError::Kind { .. })), "{error}");
+}
+
+#[test]
+fn a_link_in_place_of_a_lock_is_not_followed() {
+    let directory = tempfile::tempdir().unwrap();
+    let precious = directory.path().join("precious");
+    std::fs::write(&precious, "precious").unwrap();
+    made(directory.path(), &name());
+    std::os::unix::fs::symlink(&precious, lock_path(directory.path(), &name())).unwrap();
+    let error = Owner::claim(directory.path(), &name()).unwrap_err();
+    assert!(matches!(error, HostError::Untrusted(UntrustedError::Kind { .. })), "{error}");
+    assert_eq!(std::fs::read_to_string(&precious).unwrap(), "precious");
+}

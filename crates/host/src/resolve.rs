@@ -1,0 +1,281 @@
+//! Resolves the names of endpoints, patiently: a machine that starts has no name servers at first.
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use weft_config::Endpoint;
+
+mod names;
+mod service;
+
+pub use names::{Name, Names, Watched};
+pub use service::{Handle, Resolver};
+
+/// The variable that says how many times to try again, or `infinity`.
+pub const RETRIES_VARIABLE: &str = "WG_ENDPOINT_RESOLUTION_RETRIES";
+
+/// The first pause between two tries; it doubles.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// The longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(20);
+
+/// How many times a lookup that failed is made again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retries {
+    /// So many times.
+    Limited(u32),
+    /// For ever.
+    Infinite,
+}
+
+/// How often wg-quick tries again.
+const DEFAULT_RETRIES: u32 = 15;
+
+impl Default for Retries {
+    fn default() -> Self {
+        Self::Limited(DEFAULT_RETRIES)
+    }
+}
+
+impl Retries {
+    /// What the value of [`RETRIES_VARIABLE`] means; the error says what is wrong with it.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        if text == "infinity" {
+            return Ok(Self::Infinite);
+        }
+        text.parse()
+            .map(Self::Limited)
+            .map_err(|_| format!("{RETRIES_VARIABLE}: write a number or `infinity`"))
+    }
+
+    /// As the environment says; a value that cannot be understood is warned of and ignored.
+    pub fn from_environment() -> Self {
+        let Ok(text) = std::env::var(RETRIES_VARIABLE) else { return Self::default() };
+        Self::parse(&text).unwrap_or_else(|problem| {
+            tracing::warn!("{problem}; trying {:?}", Self::default());
+            Self::default()
+        })
+    }
+
+    /// The pause before the retry after `failures` failed tries: 1 s, 2 s, 4 s … 20 s. `None`: give up.
+    pub fn pause_after(self, failures: u32) -> Option<Duration> {
+        match self {
+            Self::Limited(limit) if failures > limit => None,
+            _ => {
+                let doubled = 2u32.saturating_pow(failures.saturating_sub(1));
+                Some(FIRST_PAUSE.saturating_mul(doubled).min(LONGEST_PAUSE))
+            }
+        }
+    }
+}
+
+/// Ends the pauses of a [`resolve`] on another thread. Clones are the same flag.
+#[derive(Clone, Debug, Default)]
+pub struct Cancel {
+    shared: Arc<(Mutex<bool>, Condvar)>,
+}
+
+impl Cancel {
+    /// Ends the pause under way, and all later ones at once.
+    pub fn cancel(&self) {
+        let (flag, changed) = &*self.shared;
+        *flag.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        changed.notify_all();
+    }
+
+    /// Whether somebody cancelled.
+    pub fn is_cancelled(&self) -> bool {
+        *self.shared.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits this long, or until somebody cancels; says whether somebody did.
+    pub fn wait(&self, pause: Duration) -> bool {
+        let (flag, changed) = &*self.shared;
+        let flag = flag.lock().unwrap_or_else(PoisonError::into_inner);
+        let (flag, _) = changed
+            .wait_timeout_while(flag, pause, |cancelled| !*cancelled)
+            .unwrap_or_else(PoisonError::into_inner);
+        *flag
+    }
+}
+
+/// Why an endpoint has no address.
+#[derive(Debug, thiserror::Error)]
+pub enum ResolveError {
+    /// The name servers have none, or cannot be asked.
+    #[error(
+        "cannot resolve the endpoint {endpoint}: {error}; check the name and the name servers, or write an \
+             address ({RETRIES_VARIABLE} says how often to try)"
+    )]
+    Failed {
+        /// The endpoint.
+        endpoint: Endpoint,
+        /// What the last try said.
+        error: io::Error,
+    },
+    /// Somebody cancelled.
+    #[error("resolving the endpoint {endpoint} was cancelled")]
+    Cancelled {
+        /// The endpoint.
+        endpoint: Endpoint,
+    },
+}
+
+/// The address of an endpoint. Blocks while the system looks a name up, and between the tries.
+///
+/// A lookup under way cannot be interrupted; run this on a thread of its own where that matters.
+pub fn resolve(endpoint: &Endpoint, retries: Retries, cancel: &Cancel) -> Result<SocketAddr, ResolveError> {
+    resolve_with(endpoint, retries, look_up, |pause| cancel.wait(pause))
+}
+
+/// What a start does about names that do not resolve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtStart {
+    /// It waits and tries again, and fails in the end: as wg-quick does.
+    Wait(Retries),
+    /// It goes on without their addresses: a [`Resolver`] gets them when it can.
+    Background,
+}
+
+/// The addresses of endpoints at the start, in the same order; `None`: no endpoint, or not yet an address.
+///
+/// # Errors
+/// With [`AtStart::Wait`], the first name that has no address after all retries.
+pub fn first_addresses<'a>(
+    endpoints: impl IntoIterator<Item = Option<&'a Endpoint>>,
+    at_start: AtStart,
+    cancel: &Cancel,
+) -> Result<Vec<Option<SocketAddr>>, ResolveError> {
+    let first = |endpoint: &Endpoint| match (at_start, endpoint) {
+        (AtStart::Wait(retries), _) => resolve(endpoint, retries, cancel).map(Some),
+        (AtStart::Background, Endpoint::Address(address)) => Ok(Some(*address)),
+        (AtStart::Background, Endpoint::Name { .. }) => Ok(None),
+    };
+    endpoints.into_iter().map(|endpoint| endpoint.map_or(Ok(None), first)).collect()
+}
+
+fn resolve_with(
+    endpoint: &Endpoint,
+    retries: Retries,
+    mut look_up: impl FnMut(&str, u16) -> io::Result<SocketAddr>,
+    mut wait: impl FnMut(Duration) -> bool,
+) -> Result<SocketAddr, ResolveError> {
+    let (host, port) = match endpoint {
+        Endpoint::Address(address) => return Ok(*address),
+        Endpoint::Name { host, port } => (host, *port),
+    };
+    let mut failures = 0;
+    loop {
+        let error = match look_up(host, port) {
+            Ok(address) => return Ok(address),
+            Err(error) => error,
+        };
+        failures += 1;
+        let Some(pause) = retries.pause_after(failures) else {
+            return Err(ResolveError::Failed { endpoint: endpoint.clone(), error });
+        };
+        tracing::warn!(
+            "cannot resolve the endpoint {endpoint}: {error}; trying again in {} s",
+            pause.as_secs()
+        );
+        if wait(pause) {
+            return Err(ResolveError::Cancelled { endpoint: endpoint.clone() });
+        }
+    }
+}
+
+/// The first address that the system gives: it orders them by what is reachable (RFC 6724).
+fn look_up(host: &str, port: u16) -> io::Result<SocketAddr> {
+    let mut addresses = (host, port).to_socket_addrs()?;
+    addresses.next().ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the name has no address"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name() -> Endpoint {
+        Endpoint::Name { host: "vpn.example".to_owned(), port: 7 }
+    }
+
+    fn refused(_: &str, _: u16) -> io::Result<SocketAddr> {
+        Err(io::Error::other("no such host"))
+    }
+
+    #[test]
+    fn pauses_double_up_to_20_seconds_and_end_after_the_retries() {
+        let pauses: Vec<_> = (1..=7).map(|n| Retries::default().pause_after(n).unwrap().as_secs()).collect();
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 20, 20]);
+        assert!(Retries::default().pause_after(15).is_some());
+        assert_eq!(Retries::default().pause_after(16), None);
+        assert_eq!(Retries::Limited(0).pause_after(1), None);
+        assert_eq!(Retries::Infinite.pause_after(u32::MAX), Some(LONGEST_PAUSE));
+    }
+
+    #[test]
+    fn the_environments_value_is_a_number_or_infinity() {
+        assert_eq!(Retries::parse("3"), Ok(Retries::Limited(3)));
+        assert_eq!(Retries::parse("infinity"), Ok(Retries::Infinite));
+        for wrong in ["", "-1", "many", "Infinity"] {
+            assert!(Retries::parse(wrong).unwrap_err().contains(RETRIES_VARIABLE), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_tried_until_it_resolves() {
+        let mut answers = vec![Ok("192.0.2.1:7".parse().unwrap()), refused("", 0), refused("", 0)];
+        let mut pauses = Vec::new();
+        let found = resolve_with(
+            &name(),
+            Retries::default(),
+            |_, _| answers.pop().unwrap(),
+            |pause| {
+                pauses.push(pause.as_secs());
+                false
+            },
+        );
+        assert_eq!(found.unwrap(), "192.0.2.1:7".parse().unwrap());
+        assert_eq!(pauses, [1, 2]);
+    }
+
+    #[test]
+    fn it_gives_up_after_the_retries_and_names_the_endpoint() {
+        let mut waits = 0;
+        let error = resolve_with(&name(), Retries::Limited(2), refused, |_| {
+            waits += 1;
+            false
+        });
+        assert_eq!(waits, 2);
+        assert!(error.unwrap_err().to_string().contains("vpn.example:7: no such host"));
+    }
+
+    #[test]
+    fn cancelling_ends_a_pause_at_once() {
+        let cancel = Cancel::default();
+        let other = cancel.clone();
+        let waiter = std::thread::spawn(move || other.wait(Duration::from_secs(3600)));
+        cancel.cancel();
+        assert!(waiter.join().unwrap());
+        assert!(cancel.is_cancelled());
+        let result = resolve_with(&name(), Retries::Infinite, refused, |pause| cancel.wait(pause));
+        assert!(matches!(result, Err(ResolveError::Cancelled { .. })));
+    }
+
+    #[test]
+    fn a_start_in_the_background_looks_nothing_up() {
+        let fixed = Endpoint::Address("192.0.2.1:7".parse().unwrap());
+        let endpoints = [Some(&fixed), None, Some(&name())].map(|endpoint| endpoint.cloned());
+        let endpoints = endpoints.iter().map(Option::as_ref);
+        let found = first_addresses(endpoints, AtStart::Background, &Cancel::default()).unwrap();
+        assert_eq!(found, [Some("192.0.2.1:7".parse().unwrap()), None, None]);
+    }
+
+    #[test]
+    fn an_address_needs_no_lookup() {
+        let endpoint = Endpoint::Address("192.0.2.1:7".parse().unwrap());
+        let found = resolve(&endpoint, Retries::Limited(0), &Cancel::default());
+        assert_eq!(found.unwrap(), "192.0.2.1:7".parse().unwrap());
+    }
+}

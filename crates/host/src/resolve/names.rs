@@ -1,0 +1,320 @@
+//! When to look the names of endpoints up again, and what an answer changes. Pure: no clock, no look-ups of its own.
+//!
+//! A peer whose handshakes come through is left where it is: it may have roamed there, and its name may be stale. A
+//! peer that fell silent follows its name, and goes through the addresses of the name if there are several.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use weft_config::Endpoint;
+use weft_tunnel::PublicKey;
+
+use super::{DEFAULT_RETRIES, Retries};
+
+/// A name that answered is not asked again before this; it doubles while its peers stay silent.
+const FIRST_PAUSE: Duration = Duration::from_secs(75);
+/// The same for a name whose look-up failed.
+const FIRST_PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(30);
+/// The longest pause between two look-ups of a name that is needed.
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+/// How long an address has to bring a handshake before the next one is tried.
+const DWELL: Duration = Duration::from_secs(30);
+/// Initiations without an answer after which a peer that went away from its name's addresses by itself follows its name
+/// again: what keeps it from answering for less than 90 s says nothing about where it is.
+const ROAMED_INITIATIONS: u32 = 18;
+/// Changes of the network come in bursts: an address, then its routes, then name servers.
+const SETTLE: Duration = Duration::from_secs(1);
+/// Between two look-ups of a name while the network keeps changing.
+const RESTLESS_PAUSE: Duration = Duration::from_secs(5);
+
+/// A name to look up.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Name {
+    /// The host.
+    pub host: String,
+    /// The UDP port that goes with its addresses.
+    pub port: u16,
+}
+
+/// A peer whose endpoint may be a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Watched {
+    /// The peer.
+    pub peer: PublicKey,
+    /// As it is configured; one that is an address is not watched.
+    pub endpoint: Endpoint,
+    /// What the tunnel sends to now; `None`: the name is yet to be resolved.
+    pub current: Option<SocketAddr>,
+}
+
+/// The names of peers' endpoints, and how their peers fare.
+#[derive(Debug)]
+pub struct Names {
+    names: HashMap<Name, Lookup>,
+    peers: HashMap<PublicKey, Peer>,
+    changes: VecDeque<(PublicKey, SocketAddr)>,
+    jitter: u32,
+}
+
+#[derive(Debug, Default)]
+struct Lookup {
+    peers: Vec<PublicKey>,
+    /// When to look it up, if that is wanted.
+    due: Option<Instant>,
+    is_under_way: bool,
+    /// Since the last time its peers spoke, or the network changed.
+    answers_in_vain: u32,
+    failures: u32,
+    last_begun: Option<Instant>,
+    not_before: Option<Instant>,
+    /// The network changed, and no answer is newer than that.
+    network_changed: bool,
+    /// The same for the look-up that is under way.
+    asked_for_new_network: bool,
+    /// The last answer.
+    addresses: Vec<SocketAddr>,
+}
+
+#[derive(Debug)]
+struct Peer {
+    name: Name,
+    current: Option<SocketAddr>,
+    /// `current` is an address of the name, and not one that the peer roamed to.
+    is_from_name: bool,
+    is_silent: bool,
+    since: Option<Instant>,
+    /// Addresses that brought no handshake.
+    tried: Vec<SocketAddr>,
+    /// The family of an address that brought one is IPv4.
+    prefers_ipv4: Option<bool>,
+}
+
+impl Names {
+    /// No names. The seed makes the pauses of two machines differ.
+    pub fn new(seed: u32) -> Self {
+        Self { names: HashMap::new(), peers: HashMap::new(), changes: VecDeque::new(), jitter: seed | 1 }
+    }
+
+    /// Watches these peers from now on and no others. Those that stay, under the same name, keep what is known of
+    /// them.
+    pub fn set_peers(&mut self, peers: Vec<Watched>, now: Instant) {
+        let mut known = std::mem::take(&mut self.peers);
+        for lookup in self.names.values_mut() {
+            lookup.peers.clear();
+        }
+        for Watched { peer, endpoint, current } in peers {
+            let Endpoint::Name { host, port } = endpoint else { continue };
+            let name = Name { host, port };
+            let lookup = self.names.entry(name.clone()).or_default();
+            lookup.peers.push(peer);
+            let mut state = known.remove(&peer).filter(|known| known.name == name).unwrap_or(Peer {
+                name,
+                current,
+                is_from_name: current.is_some(),
+                is_silent: false,
+                since: None,
+                tried: Vec::new(),
+                prefers_ipv4: None,
+            });
+            if current.is_some() && current != state.current {
+                state.current = current;
+                state.is_from_name = current.is_some_and(|current| lookup.addresses.contains(&current));
+            }
+            if state.current.is_none() {
+                lookup.want(now);
+            }
+            self.peers.insert(peer, state);
+        }
+        self.names.retain(|_, lookup| !lookup.peers.is_empty());
+    }
+
+    /// The peer does not answer handshakes while there is something to send: they failed, or the last one is older
+    /// than a session lasts.
+    pub fn handle_stale(&mut self, peer: &PublicKey, now: Instant) {
+        let Some(state) = self.peers.get_mut(peer) else { return };
+        let Some(lookup) = self.names.get_mut(&state.name) else { return };
+        state.is_silent = true;
+        lookup.want(now);
+        // An answer that comes now is better than the last one, so it alone decides.
+        if !lookup.is_under_way && lookup.due.is_some_and(|due| due > now) {
+            self.changes.extend(state.next_address(&lookup.addresses, now).map(|address| (*peer, address)));
+        }
+    }
+
+    /// So many initiations in a row brought no answer from the peer, 5 s apart.
+    pub fn handle_unanswered(&mut self, peer: &PublicKey, initiations: u32, now: Instant) {
+        let Some(state) = self.peers.get(peer) else { return };
+        if state.is_from_name || initiations >= ROAMED_INITIATIONS {
+            self.handle_stale(peer, now);
+        }
+    }
+
+    /// An authenticated message of the peer came in: a handshake, or one from another address than before.
+    pub fn handle_heard(&mut self, peer: &PublicKey, from: Option<SocketAddr>) {
+        let Some(state) = self.peers.get_mut(peer) else { return };
+        let Some(lookup) = self.names.get_mut(&state.name) else { return };
+        if from.is_some() && from != state.current {
+            state.current = from;
+            state.is_from_name = from.is_some_and(|from| lookup.addresses.contains(&from));
+        }
+        state.is_silent = false;
+        state.tried.clear();
+        state.prefers_ipv4 = state.current.map(|current| current.is_ipv4());
+        lookup.answers_in_vain = 0;
+        let earliest = lookup.last_begun.map(|last| last + FIRST_PAUSE);
+        lookup.not_before = lookup.not_before.min(earliest).or(earliest);
+        if !lookup.network_changed && !needs_address(&lookup.peers, &self.peers) {
+            lookup.due = None;
+        }
+    }
+
+    /// Addresses, routes or name servers of this machine changed: names may lead elsewhere, or at last somewhere.
+    pub fn handle_network_change(&mut self, now: Instant) {
+        for lookup in self.names.values_mut() {
+            lookup.network_changed = true;
+            lookup.failures = 0;
+            lookup.answers_in_vain = 0;
+            let settled = now + SETTLE;
+            let due = lookup.last_begun.map_or(settled, |last| settled.max(last + RESTLESS_PAUSE));
+            lookup.due = Some(due);
+            lookup.not_before = Some(due);
+        }
+    }
+
+    /// When [`Self::poll_lookup`] has something next.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.names.values().filter(|lookup| !lookup.is_under_way).filter_map(|lookup| lookup.due).min()
+    }
+
+    /// A name to look up now; the answer goes to [`Self::handle_answer`].
+    pub fn poll_lookup(&mut self, now: Instant) -> Option<Name> {
+        let due = self.names.iter_mut().filter(|(_, lookup)| !lookup.is_under_way);
+        let due = due.filter(|(_, lookup)| lookup.due.is_some_and(|due| due <= now));
+        let (name, lookup) = due.min_by_key(|(name, lookup)| (lookup.due, *name))?;
+        lookup.due = None;
+        lookup.is_under_way = true;
+        lookup.last_begun = Some(now);
+        lookup.asked_for_new_network = std::mem::take(&mut lookup.network_changed);
+        Some(name.clone())
+    }
+
+    /// What a look-up found, in the order of preference; nothing: it failed, or the name has no address.
+    pub fn handle_answer(&mut self, name: &Name, addresses: &[SocketAddr], now: Instant) {
+        let Some(lookup) = self.names.get_mut(name) else { return };
+        let new_network = std::mem::take(&mut lookup.asked_for_new_network);
+        lookup.is_under_way = false;
+        if addresses.is_empty() {
+            lookup.network_changed |= new_network;
+            lookup.failures += 1;
+            let unresolved = is_unresolved(&lookup.peers, &self.peers);
+            let urgent = unresolved || lookup.network_changed;
+            let pause = jittered(&mut self.jitter, pause_after_failure(lookup.failures, urgent));
+            lookup.not_before = Some(now + pause);
+            if lookup.due.is_some() || urgent || needs_address(&lookup.peers, &self.peers) {
+                lookup.due = Some(now + pause);
+            }
+            return;
+        }
+        lookup.failures = 0;
+        lookup.addresses = addresses.to_vec();
+        let mut is_in_vain = false;
+        for peer in &lookup.peers {
+            let Some(state) = self.peers.get_mut(peer) else { continue };
+            is_in_vain |= state.is_silent;
+            let is_listed = state.current.is_some_and(|current| addresses.contains(&current));
+            let left_behind = new_network && state.is_from_name && !is_listed;
+            if state.current.is_none() || state.is_silent || left_behind {
+                self.changes.extend(state.next_address(addresses, now).map(|address| (*peer, address)));
+            } else {
+                state.is_from_name |= is_listed;
+            }
+        }
+        let pause = doubled(FIRST_PAUSE, if is_in_vain { lookup.answers_in_vain } else { 0 });
+        lookup.answers_in_vain += u32::from(is_in_vain);
+        let earliest = now + jittered(&mut self.jitter, pause);
+        if !lookup.network_changed {
+            lookup.not_before = Some(earliest);
+            lookup.due = lookup.due.map(|due| due.max(earliest));
+        }
+    }
+
+    /// A peer that has to be sent to another address from now on.
+    pub fn poll_change(&mut self) -> Option<(PublicKey, SocketAddr)> {
+        self.changes.pop_front()
+    }
+}
+
+impl Lookup {
+    /// As soon as it may be.
+    fn want(&mut self, now: Instant) {
+        let earliest = self.not_before.map_or(now, |earliest| earliest.max(now));
+        self.due = Some(self.due.map_or(earliest, |due| due.min(earliest)));
+    }
+}
+
+impl Peer {
+    /// Moves on to the next address if there is one, and the one in use had its time.
+    fn next_address(&mut self, addresses: &[SocketAddr], now: Instant) -> Option<SocketAddr> {
+        let is_listed = self.current.is_some_and(|current| addresses.contains(&current));
+        if is_listed && self.since.is_some_and(|since| now < since + DWELL) {
+            return None;
+        }
+        self.tried.extend(self.current.filter(|current| !self.tried.contains(current)));
+        let next = match self.best(addresses) {
+            Some(next) => next,
+            // All were tried: from the first one again.
+            None => {
+                self.tried = self.current.into_iter().collect();
+                self.best(addresses)?
+            }
+        };
+        self.current = Some(next);
+        self.is_from_name = true;
+        self.since = Some(now);
+        Some(next)
+    }
+
+    fn best(&self, addresses: &[SocketAddr]) -> Option<SocketAddr> {
+        let untried = || addresses.iter().filter(|address| !self.tried.contains(address));
+        let of_family =
+            self.prefers_ipv4.and_then(|ipv4| untried().find(|address| address.is_ipv4() == ipv4));
+        of_family.or_else(|| untried().next()).copied()
+    }
+}
+
+/// Whether one of these peers was never anywhere.
+fn is_unresolved(peers: &[PublicKey], states: &HashMap<PublicKey, Peer>) -> bool {
+    peers.iter().any(|peer| states.get(peer).is_some_and(|state| state.current.is_none()))
+}
+
+/// Whether an answer would do one of these peers good.
+fn needs_address(peers: &[PublicKey], states: &HashMap<PublicKey, Peer>) -> bool {
+    peers.iter().any(|peer| states.get(peer).is_some_and(|state| state.is_silent || state.current.is_none()))
+}
+
+/// A machine that starts or changes networks has no name servers at first; later there is no hurry.
+fn pause_after_failure(failures: u32, urgent: bool) -> Duration {
+    match Retries::default().pause_after(failures) {
+        Some(pause) if urgent => pause,
+        None if urgent => doubled(FIRST_PAUSE_AFTER_FAILURE, failures - DEFAULT_RETRIES - 1),
+        _ => doubled(FIRST_PAUSE_AFTER_FAILURE, failures.saturating_sub(1)),
+    }
+}
+
+fn doubled(pause: Duration, times: u32) -> Duration {
+    pause.saturating_mul(2_u32.saturating_pow(times)).min(LONGEST_PAUSE)
+}
+
+/// Up to a quarter more, so that machines that lost the same server do not come back together.
+fn jittered(state: &mut u32, pause: Duration) -> Duration {
+    // Marsaglia's xorshift.
+    *state ^= *state << 13;
+    *state ^= *state >> 17;
+    *state ^= *state << 5;
+    pause + pause * (*state % 256) / 1024
+}
+
+#[cfg(test)]
+#[path = "names/tests.rs"]
+mod tests;

@@ -1,0 +1,380 @@
+//! Addresses, routes and link settings over rtnetlink.
+
+use std::collections::{BTreeSet, HashSet};
+use std::future::Future;
+use std::io;
+use std::net::IpAddr;
+
+use futures_util::TryStreamExt as _;
+use ipnet::IpNet;
+use rtnetlink::packet_route::AddressFamily;
+use rtnetlink::packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage, AddressScope};
+use rtnetlink::packet_route::link::{AfSpecInet, AfSpecUnspec, InetDevConf, LinkAttribute, LinkMessage};
+use rtnetlink::packet_route::route::{
+    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
+};
+use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec};
+use tokio::runtime::{Builder, Runtime};
+use weft_config::InterfaceName;
+
+use super::{Link, MAIN_TABLE, QueueLimits, RouteError, TIMEOUT};
+
+#[path = "linux/mtu.rs"]
+mod mtu;
+#[path = "linux/rules.rs"]
+mod rules;
+
+/// The kernel's network configuration in the network namespace of the thread that opened it.
+///
+/// Its calls wait for the kernel; they must not be made from within a tokio runtime.
+#[derive(Debug)]
+pub struct Netlink {
+    runtime: Runtime,
+    handle: Handle,
+}
+
+impl Netlink {
+    /// Opens a netlink socket in the network namespace of this thread. No thread is started.
+    pub fn open() -> Result<Self, RouteError> {
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(RouteError::Open)?;
+        let handle = {
+            let _guard = runtime.enter();
+            let (connection, handle, _) = rtnetlink::new_connection().map_err(RouteError::Open)?;
+            runtime.spawn(connection);
+            handle
+        };
+        Ok(Self { runtime, handle })
+    }
+
+    /// Finds a device.
+    pub fn link(&self, name: &InterfaceName) -> Result<Link, RouteError> {
+        self.find_link(name.as_str())
+    }
+
+    fn find_link(&self, name: &str) -> Result<Link, RouteError> {
+        let links = self.handle.link().get().match_name(name).execute();
+        match self.wait(links.try_collect::<Vec<_>>()) {
+            Ok(links) => links
+                .first()
+                .map(|message| link_of(name, message))
+                .ok_or_else(|| RouteError::NoLink(name.to_owned())),
+            Err(Failure::Kernel(error)) if error.raw_os_error() == Some(libc::ENODEV) => {
+                Err(RouteError::NoLink(name.to_owned()))
+            }
+            Err(failure) => Err(failure.because(|| format!("find interface {name}"))),
+        }
+    }
+
+    /// Sets the MTU of a device.
+    pub fn set_mtu(&self, link: &Link, mtu: u16) -> Result<(), RouteError> {
+        let message = change(link).mtu(mtu.into()).build();
+        self.change_link(message).map_err(|e| e.because(|| format!("set MTU {mtu} on {}", link.name)))
+    }
+
+    /// Sets a device up.
+    pub fn set_up(&self, link: &Link) -> Result<(), RouteError> {
+        let message = change(link).up().build();
+        self.change_link(message).map_err(|e| e.because(|| format!("set {} up", link.name)))
+    }
+
+    /// Removes a device, whoever holds it; that it is gone already is no error.
+    pub fn remove_link(&self, link: &Link) -> Result<(), RouteError> {
+        gone_is_fine(self.wait(self.handle.link().del(link.index).execute()), &[libc::ENODEV])
+            .map_err(|failure| failure.because(|| format!("remove interface {}", link.name)))
+    }
+
+    /// Sets the limits of a device's queue, as far as the kernel knows them: each is only a matter of speed.
+    pub fn set_queue_limits(&self, link: &Link, limits: QueueLimits) {
+        let wanted = [
+            limits.tx_queue_len.map(LinkAttribute::TxQueueLen),
+            limits.gso_max_bytes.map(LinkAttribute::GsoMaxSize),
+            limits.gso_max_bytes.map(LinkAttribute::GsoIpv4MaxSize),
+            limits.gso_max_segments.map(LinkAttribute::GsoMaxSegs),
+        ];
+        for attribute in wanted.into_iter().flatten() {
+            let message = change(link).append_extra_attribute(attribute.clone()).build();
+            if let Err(failure) = self.change_link(message) {
+                let error = failure.because(|| format!("set {attribute:?} on {}", link.name));
+                tracing::debug!("{error}");
+            }
+        }
+    }
+
+    fn change_link(&self, message: LinkMessage) -> Result<(), Failure> {
+        self.wait(self.handle.link().change(message).execute())
+    }
+
+    /// Adds an address to a device.
+    pub fn add_address(&self, link: &Link, address: IpNet) -> Result<(), RouteError> {
+        let mut request = self.handle.address().add(link.index, address.addr(), address.prefix_len());
+        // Our own message: the builder's has a broadcast address, which a tunnel does not have.
+        *request.message_mut() = address_message(link, address);
+        self.wait(request.execute())
+            .map_err(|failure| failure.because(|| format!("add address {address} to {}", link.name)))
+    }
+
+    /// Removes an address from a device, and no other one of its network; that it is gone already is no error.
+    pub fn remove_address(&self, link: &Link, address: IpNet) -> Result<(), RouteError> {
+        if address.addr().is_ipv4() {
+            self.keep_secondaries(link);
+        }
+        let request = self.handle.address().del(address_message(link, address));
+        gone_is_fine(self.wait(request.execute()), &[libc::EADDRNOTAVAIL, libc::ENODEV, libc::ENXIO])
+            .map_err(|failure| failure.because(|| format!("remove address {address} from {}", link.name)))
+    }
+
+    /// Lets the other IPv4 addresses of a network stay when the first one of them goes: promote_secondaries of the kernel's
+    /// ip-sysctl.rst, of this device alone, and without /proc/sys, which often is read-only.
+    fn keep_secondaries(&self, link: &Link) {
+        let mut wanted = InetDevConf::default();
+        wanted.promote_secondaries = 1;
+        let wanted = AfSpecUnspec::Inet(vec![AfSpecInet::DevConfRequest(wanted)]);
+        let message = change(link).append_extra_attribute(LinkAttribute::AfSpecUnspec(vec![wanted])).build();
+        if let Err(failure) = self.change_link(message) {
+            let error = failure.because(|| format!("keep the other addresses of {}", link.name));
+            tracing::debug!("{error}");
+        }
+    }
+
+    /// Adds a route to a prefix through a device, and says whether that was needed: one that is there already through
+    /// the same device stays as it is.
+    pub fn add_route(&self, link: &Link, prefix: IpNet, table: u32) -> Result<bool, RouteError> {
+        let request = self.handle.route().add(route_message(link, prefix, table));
+        match self.wait(request.execute()) {
+            Ok(()) => Ok(true),
+            Err(failure) if failure.is(libc::EEXIST) && self.has_route(link, prefix, table) => Ok(false),
+            Err(failure) => Err(failure.because(|| route_name("add", link, prefix, table))),
+        }
+    }
+
+    /// Removes a route; that it is gone already is no error.
+    pub fn remove_route(&self, link: &Link, prefix: IpNet, table: u32) -> Result<(), RouteError> {
+        let request = self.handle.route().del(route_message(link, prefix, table));
+        gone_is_fine(self.wait(request.execute()), &[libc::ESRCH, libc::ENODEV])
+            .map_err(|failure| failure.because(|| route_name("remove", link, prefix, table)))
+    }
+
+    /// The addresses of a device, those that the kernel made for it included.
+    pub fn addresses(&self, link: &Link) -> Result<Vec<IpNet>, RouteError> {
+        let request = self.handle.address().get().set_link_index_filter(link.index).execute();
+        let found = self
+            .wait(request.try_collect::<Vec<_>>())
+            .map_err(|failure| failure.because(|| format!("list the addresses of {}", link.name)))?;
+        Ok(found.iter().filter_map(address_of).collect())
+    }
+
+    /// The tables that have routes of either family.
+    pub fn tables_in_use(&self) -> Result<BTreeSet<u32>, RouteError> {
+        let mut tables = BTreeSet::new();
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            match self.routes(family) {
+                Ok(routes) => tables.extend(routes.iter().map(table_of)),
+                Err(failure) if has_no_such_family(&failure) => {}
+                Err(failure) => return Err(failure.because(|| "list the routes".to_owned())),
+            }
+        }
+        Ok(tables)
+    }
+
+    /// What is routed through a device, with the tables that say so.
+    pub fn routes_through(&self, link: &Link) -> Result<HashSet<(IpNet, u32)>, RouteError> {
+        let mut found = HashSet::new();
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            match self.routes(family) {
+                Ok(routes) => {
+                    let own = routes.iter().filter(|route| device_of(route) == Some(link.index));
+                    found.extend(own.map(|route| (net_of(route), table_of(route))));
+                }
+                Err(failure) if has_no_such_family(&failure) => {}
+                Err(failure) => return Err(failure.because(|| format!("list the routes of {}", link.name))),
+            }
+        }
+        Ok(found)
+    }
+
+    /// Whether this very prefix is routed through this device already.
+    fn has_route(&self, link: &Link, prefix: IpNet, table: u32) -> bool {
+        self.routes(family(prefix.addr())).unwrap_or_default().iter().any(|route| {
+            table_of(route) == table && net_of(route) == prefix && device_of(route) == Some(link.index)
+        })
+    }
+
+    /// All routes of a family.
+    fn routes(&self, family: AddressFamily) -> Result<Vec<RouteMessage>, Failure> {
+        let mut query = RouteMessage::default();
+        query.header.address_family = family;
+        self.wait(self.handle.route().get(query).execute().try_collect())
+    }
+
+    fn wait<T>(&self, answer: impl Future<Output = Result<T, rtnetlink::Error>>) -> Result<T, Failure> {
+        let answer = self.runtime.block_on(async { tokio::time::timeout(TIMEOUT, answer).await });
+        match answer {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(rtnetlink::Error::NetlinkError(message))) => Err(Failure::Kernel(message.to_io())),
+            Ok(Err(other)) => Err(Failure::Kernel(io::Error::other(other))),
+            Err(_) => Err(Failure::Timeout),
+        }
+    }
+}
+
+/// Why a request failed, before it is known what for.
+#[derive(Debug)]
+enum Failure {
+    Kernel(io::Error),
+    Timeout,
+}
+
+impl Failure {
+    fn is(&self, errno: i32) -> bool {
+        matches!(self, Self::Kernel(error) if error.raw_os_error() == Some(errno))
+    }
+
+    fn because(self, action: impl FnOnce() -> String) -> RouteError {
+        let action = action();
+        match self {
+            Self::Kernel(error) => RouteError::Refused { advice: advice(&error), action, error },
+            Self::Timeout => RouteError::Timeout { action },
+        }
+    }
+}
+
+fn advice(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EPERM) => "run weft as root, or give it CAP_NET_ADMIN",
+        Some(libc::EACCES) => {
+            "IPv6 is switched off for it: see the sysctl net.ipv6.conf.INTERFACE.disable_ipv6, or remove the \
+             IPv6 addresses from the configuration"
+        }
+        Some(libc::EAFNOSUPPORT | libc::EOPNOTSUPP) => {
+            "the kernel has no such address family: remove its addresses from the configuration"
+        }
+        Some(libc::EEXIST) => {
+            "it is there already, made by someone else: remove that one, or choose another in the configuration \
+             (`Table = NUMBER` or `Table = off` for routes)"
+        }
+        Some(libc::EADDRINUSE) => "another device has this address: choose another one",
+        Some(libc::ENODEV) => "the interface is gone: was it removed or renamed?",
+        Some(libc::ENETUNREACH | libc::ENETDOWN) => "the interface is down: was it set down from outside?",
+        Some(libc::EINVAL) => "the kernel does not take this value: check Address, AllowedIPs, MTU and Table",
+        _ => "see `ip address`, `ip route` and the kernel log",
+    }
+}
+
+fn gone_is_fine(result: Result<(), Failure>, gone: &[i32]) -> Result<(), Failure> {
+    match result {
+        Err(failure) if gone.iter().any(|&errno| failure.is(errno)) => Ok(()),
+        other => other,
+    }
+}
+
+/// A kernel without IPv6 has no routes and rules of it.
+fn has_no_such_family(failure: &Failure) -> bool {
+    failure.is(libc::EAFNOSUPPORT) || failure.is(libc::EOPNOTSUPP)
+}
+
+fn address_of(message: &AddressMessage) -> Option<IpNet> {
+    let find = |wanted: fn(&AddressAttribute) -> Option<IpAddr>| message.attributes.iter().find_map(wanted);
+    // The local one is the device's own; the other one may be the far end's.
+    let local = find(|attribute| match attribute {
+        AddressAttribute::Local(address) => Some(*address),
+        _ => None,
+    });
+    let address = local.or_else(|| {
+        find(|attribute| match attribute {
+            AddressAttribute::Address(address) => Some(*address),
+            _ => None,
+        })
+    });
+    IpNet::new(address?, message.header.prefix_len).ok()
+}
+
+fn family(address: IpAddr) -> AddressFamily {
+    if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
+}
+
+fn link_of(name: &str, message: &LinkMessage) -> Link {
+    let mtu = message.attributes.iter().find_map(|attribute| match attribute {
+        LinkAttribute::Mtu(mtu) => Some(*mtu),
+        _ => None,
+    });
+    Link { name: name.to_owned(), index: message.header.index, mtu: mtu.unwrap_or(mtu::USUAL_MTU) }
+}
+
+fn change(link: &Link) -> LinkMessageBuilder<LinkUnspec> {
+    LinkMessageBuilder::<LinkUnspec>::new().index(link.index)
+}
+
+fn address_message(link: &Link, address: IpNet) -> AddressMessage {
+    let mut message = AddressMessage::default();
+    message.header.family = family(address.addr());
+    message.header.prefix_len = address.prefix_len();
+    message.header.index = link.index;
+    message.header.scope = AddressScope::Universe;
+    if address.addr().is_ipv6() {
+        // Nobody else is on a tunnel, and a tentative address cannot be used at once (RFC 4862, section 5.4).
+        message.header.flags = AddressHeaderFlags::Nodad;
+    }
+    message.attributes =
+        vec![AddressAttribute::Local(address.addr()), AddressAttribute::Address(address.addr())];
+    message
+}
+
+fn route_message(link: &Link, prefix: IpNet, table: u32) -> RouteMessage {
+    let mut message = RouteMessage::default();
+    message.header = RouteHeader {
+        address_family: family(prefix.addr()),
+        destination_prefix_length: prefix.prefix_len(),
+        table: u8::try_from(table).unwrap_or(RouteHeader::RT_TABLE_UNSPEC),
+        protocol: RouteProtocol::Static,
+        // IPv6 knows no scopes of routes.
+        scope: if prefix.addr().is_ipv4() { RouteScope::Link } else { RouteScope::Universe },
+        kind: RouteType::Unicast,
+        ..Default::default()
+    };
+    message.attributes = vec![
+        RouteAttribute::Destination(RouteAddress::from(prefix.network())),
+        RouteAttribute::Oif(link.index),
+        RouteAttribute::Table(table),
+    ];
+    message
+}
+
+fn route_name(verb: &str, link: &Link, prefix: IpNet, table: u32) -> String {
+    let table = if table == MAIN_TABLE { String::new() } else { format!(" table {table}") };
+    format!("{verb} route {prefix} dev {}{table}", link.name)
+}
+
+fn table_of(route: &RouteMessage) -> u32 {
+    let long = route.attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::Table(table) => Some(*table),
+        _ => None,
+    });
+    long.unwrap_or(route.header.table.into())
+}
+
+fn device_of(route: &RouteMessage) -> Option<u32> {
+    route.attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::Oif(index) => Some(*index),
+        _ => None,
+    })
+}
+
+/// The prefix of a route; a default route has no destination.
+fn net_of(route: &RouteMessage) -> IpNet {
+    let address = route.attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::Destination(RouteAddress::Inet(address)) => Some(IpAddr::V4(*address)),
+        RouteAttribute::Destination(RouteAddress::Inet6(address)) => Some(IpAddr::V6(*address)),
+        _ => None,
+    });
+    let unspecified = if route.header.address_family == AddressFamily::Inet {
+        IpAddr::from([0u8; 4])
+    } else {
+        IpAddr::from([0u8; 16])
+    };
+    let address = address.unwrap_or(unspecified);
+    IpNet::new(address, route.header.destination_prefix_length).unwrap_or(IpNet::from(address))
+}
+
+#[cfg(test)]
+#[path = "linux/tests.rs"]
+mod tests;

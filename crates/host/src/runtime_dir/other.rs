@@ -1,0 +1,58 @@
+//! A directory where there are no owners and permission bits: the directory above decides who may write
+//! there.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use super::untrusted::{Access, UntrustedError, Users};
+
+/// The file that is locked in place of the directory.
+const LOCK: &str = ".lock";
+
+pub(super) fn user() -> u32 {
+    0
+}
+
+pub(super) fn make(instance: &Path) -> io::Result<()> {
+    std::fs::create_dir_all(instance)
+}
+
+/// Services have no user to take it from.
+pub(super) fn adopt(_: &Path) -> Result<(), UntrustedError> {
+    Ok(())
+}
+
+/// Users are not told from one another here.
+pub fn is_anothers(_: &Path) -> bool {
+    false
+}
+
+/// Everybody who may write there.
+pub fn users(_: &Path) -> Result<Users, UntrustedError> {
+    Ok(Users::of_process())
+}
+
+/// The file that is locked while a daemon looks at the records of others and writes its own.
+pub fn lock(directory: &Path) -> io::Result<File> {
+    File::options().read(true).write(true).create(true).truncate(false).open(directory.join(LOCK))
+}
+
+/// Opens a file of at most `most` bytes; nothing where it or its directory is missing.
+pub fn open_untrusted(path: &Path, access: Access, most: u64) -> Result<Option<File>, UntrustedError> {
+    let is_written = access == Access::Create;
+    let opened = File::options().read(true).write(is_written).create(is_written).truncate(false).open(path);
+    let file = match opened {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(UntrustedError::io(path)(error)),
+    };
+    let metadata = file.metadata().map_err(UntrustedError::io(path))?;
+    if !metadata.is_file() {
+        return Err(UntrustedError::Kind { path: path.to_owned(), kind: "no file" });
+    }
+    if metadata.len() > most {
+        return Err(UntrustedError::Size { path: path.to_owned(), bytes: metadata.len(), most });
+    }
+    Ok(Some(file))
+}

@@ -1,0 +1,167 @@
+//! Owners and rights in the runtime directory.
+
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{
+    DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown,
+};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use nix::unistd::{getegid, geteuid};
+
+use super::untrusted::{Access, UntrustedError, Users};
+
+#[cfg_attr(target_os = "linux", path = "peer_linux.rs")]
+#[cfg_attr(not(target_os = "linux"), path = "peer_other.rs")]
+mod peer;
+
+/// Others see which interfaces there are.
+const MODE: u32 = 0o755;
+/// Others see nothing of an interface.
+const INSTANCE_MODE: u32 = 0o700;
+/// What others than the owner may not have of the runtime directory.
+const WRITABLE_BY_OTHERS: u32 = 0o022;
+
+pub(super) fn user() -> u32 {
+    geteuid().as_raw()
+}
+
+pub(super) fn make(instance: &Path) -> io::Result<()> {
+    if let Some(directory) = instance.parent().filter(|directory| !directory.as_os_str().is_empty()) {
+        if let Some(parent) = directory.parent() {
+            DirBuilder::new().recursive(true).mode(MODE).create(parent)?;
+        }
+        make_one(directory, MODE)?;
+    }
+    make_one(instance, INSTANCE_MODE)
+}
+
+/// Whatever the umask is.
+fn make_one(path: &Path, mode: u32) -> io::Result<()> {
+    match DirBuilder::new().mode(mode).create(path) {
+        Ok(()) => fs::set_permissions(path, Permissions::from_mode(mode)),
+        // The error is another one where the file system is read-only.
+        Err(_) if path.is_dir() => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+pub(super) fn adopt(instance: &Path) -> Result<(), UntrustedError> {
+    if users(instance)?.owner == Some(user()) {
+        return Ok(());
+    }
+    let adopt = || {
+        let directory = open_directory(instance, libc::O_NOFOLLOW)?;
+        fchown(&directory, Some(user()), Some(getegid().as_raw()))?;
+        directory.set_permissions(Permissions::from_mode(INSTANCE_MODE))
+    };
+    adopt().map_err(UntrustedError::io(instance))
+}
+
+/// Whether the file belongs to another user than root or the user of this process.
+pub fn is_anothers(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|file| file.uid() != user())
+}
+
+/// The users that the files and sockets of an interface may belong to: root, this process's, and the owner of
+/// the interface's directory. The latter says something only where others could not have made it.
+pub fn users(instance: &Path) -> Result<Users, UntrustedError> {
+    let above =
+        instance.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let own = user();
+    let missing = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+    let directory = match fs::metadata(above) {
+        Ok(directory) => directory,
+        Err(error) if missing(&error) => return Ok(Users { own, owner: None }),
+        Err(error) => return Err(UntrustedError::io(above)(error)),
+    };
+    let refused = |reason| UntrustedError::Directory { path: above.to_owned(), reason };
+    if ![0, own].contains(&directory.uid()) {
+        return Err(refused(format!("belongs to user {}", directory.uid())));
+    }
+    if directory.mode() & WRITABLE_BY_OTHERS != 0 {
+        return Err(refused(format!(
+            "has mode {:04o}, so that others may write to it",
+            directory.mode() & 0o7777
+        )));
+    }
+    match fs::symlink_metadata(instance) {
+        Ok(directory) if directory.is_dir() => Ok(Users { own, owner: Some(directory.uid()) }),
+        Ok(file) => Err(UntrustedError::Directory {
+            path: above.to_owned(),
+            reason: format!("has {} in place of the directory {}", kind(&file), instance.display()),
+        }),
+        Err(error) if missing(&error) => Ok(Users { own, owner: None }),
+        Err(error) => Err(UntrustedError::io(instance)(error)),
+    }
+}
+
+/// The user that listens at the other end of a connection.
+pub fn server_of(stream: &UnixStream) -> io::Result<u32> {
+    peer::user(stream)
+}
+
+/// The directory, to be locked while a daemon looks at the records of others and writes its own.
+pub fn lock(directory: &Path) -> io::Result<File> {
+    open_directory(directory, 0)
+}
+
+fn open_directory(path: &Path, flags: i32) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY | flags).open(path)
+}
+
+/// Opens a file in the directory of an interface, which may be another user's; nothing where the file or its
+/// directory is missing. It does not wait for the other end of a FIFO and follows no link; it is a regular
+/// file with one name, of at most `most` bytes, and of one of the interface's [`users`].
+pub fn open_untrusted(path: &Path, access: Access, most: u64) -> Result<Option<File>, UntrustedError> {
+    let expected = users(path.parent().unwrap_or(Path::new(".")))?;
+    let is_written = access == Access::Create;
+    let mut options = OpenOptions::new();
+    options.read(true).write(is_written).create(is_written).mode(0o600);
+    options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY);
+    let file = match options.open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        // The system says no more than that it is a link, a socket or a directory.
+        Err(error) => {
+            return Err(match fs::symlink_metadata(path) {
+                Ok(file) if !file.is_file() => {
+                    UntrustedError::Kind { path: path.to_owned(), kind: kind(&file) }
+                }
+                _ => UntrustedError::io(path)(error),
+            });
+        }
+    };
+    let path = || path.to_owned();
+    let found = file.metadata().map_err(|error| UntrustedError::Io { path: path(), error })?;
+    if !found.is_file() {
+        return Err(UntrustedError::Kind { path: path(), kind: kind(&found) });
+    }
+    if !expected.trusts(found.uid()) {
+        return Err(UntrustedError::Owner { path: path(), owner: found.uid(), expected });
+    }
+    if found.nlink() > 1 {
+        return Err(UntrustedError::Links { path: path(), links: found.nlink() });
+    }
+    if found.len() > most {
+        return Err(UntrustedError::Size { path: path(), bytes: found.len(), most });
+    }
+    Ok(Some(file))
+}
+
+fn kind(file: &Metadata) -> &'static str {
+    let kind = file.file_type();
+    match () {
+        () if kind.is_symlink() => "a symbolic link",
+        () if kind.is_dir() => "a directory",
+        () if kind.is_fifo() => "a FIFO",
+        () if kind.is_socket() => "a socket",
+        () if kind.is_block_device() || kind.is_char_device() => "a device",
+        () => "a regular file",
+    }
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,114 @@
+//! Writes the state of a running interface into its file (`weft save`, `SaveConfig`).
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use weft_config::exit;
+use weft_config::{self as config, ConfigErrors, InterfaceName, Saved};
+use zeroize::Zeroizing;
+
+use super::platform;
+
+/// Why the state could not be saved. The file is as it was.
+#[derive(Debug, thiserror::Error)]
+pub enum SaveError {
+    /// The file cannot be read or replaced.
+    #[error("{}: cannot {action} it to save the state of {interface}: {error}; the file is as it was", file.display())]
+    File {
+        /// What was tried.
+        action: &'static str,
+        /// The file.
+        file: PathBuf,
+        /// The interface.
+        interface: InterfaceName,
+        /// Why not.
+        error: io::Error,
+    },
+    /// The file has become something that cannot be brought up again.
+    #[error("the state was not saved, because the file would not be valid with it:\n{0}")]
+    Invalid(#[source] ConfigErrors),
+}
+
+impl From<SaveError> for exit::Error {
+    fn from(error: SaveError) -> Self {
+        let code = match &error {
+            SaveError::File { error, .. } if error.kind() == io::ErrorKind::PermissionDenied => {
+                exit::Code::Permission
+            }
+            _ => exit::Code::Failure,
+        };
+        Self::new(code, error)
+    }
+}
+
+/// Brings the file to what `saved` says, whole or not at all: into a new file of mode 0600 beside it, which then takes
+/// its place. Says whether anything was different.
+pub fn save(file: &Path, interface: &InterfaceName, saved: &Saved<'_>) -> Result<bool, SaveError> {
+    let failed = |action| {
+        move |error| SaveError::File { action, file: file.to_owned(), interface: interface.clone(), error }
+    };
+    // What a link leads to is replaced, and the link stays.
+    let target = file.canonicalize().map_err(failed("find"))?;
+    let text = Zeroizing::new(std::fs::read_to_string(&target).map_err(failed("read"))?);
+    let edited = config::edit(&text, saved);
+    if *edited == *text {
+        return Ok(false);
+    }
+    match config::parse(&edited, file, interface.clone()) {
+        // The service may have it as a credential.
+        Err(errors) if errors.lacks_only_keys() => {}
+        parsed => drop(parsed.map_err(SaveError::Invalid)?),
+    }
+    let mut temporary = target.clone().into_os_string();
+    temporary.push(".tmp");
+    let temporary = PathBuf::from(temporary);
+    let replaced = platform::write_private(&temporary, edited.as_bytes())
+        .and_then(|()| std::fs::rename(&temporary, &target));
+    if let Err(error) = replaced {
+        let _ = std::fs::remove_file(&temporary);
+        return Err(failed("replace")(error));
+    }
+    if let Some(directory) = target.parent() {
+        // The new text is there; after a loss of power it may be the old one.
+        let _ = platform::sync_directory(directory);
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+#[cfg(unix)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use weft_config::device::DeviceState;
+    use weft_tunnel::PrivateKey;
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_whole_with_a_private_one_also_behind_a_link() {
+        let directory = tempfile::tempdir().unwrap();
+        let (file, link) = (directory.path().join("real.conf"), directory.path().join("wg0.conf"));
+        let text = "[Interface]\nPrivateKey = yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=\n";
+        std::fs::write(&file, text).unwrap();
+        std::os::unix::fs::symlink("real.conf", &link).unwrap();
+        let key: PrivateKey = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=".parse().unwrap();
+        let device = DeviceState { private_key: Some(key), listen_port: 0, fw_mark: 0, peers: Vec::new() };
+        let wg0 = "wg0".parse().unwrap();
+        fn saved(device: &DeviceState) -> Saved<'_> {
+            Saved { file: Path::new("wg0.conf"), device, addresses: None, mtu: None, chosen_mark: 0 }
+        }
+        assert!(!save(&link, &wg0, &saved(&device)).unwrap(), "nothing is different");
+        let device = DeviceState { listen_port: 51_820, ..device };
+        assert!(save(&link, &wg0, &saved(&device)).unwrap());
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), format!("{text}ListenPort = 51820\n"));
+        assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 2, "nothing is left beside it");
+
+        std::fs::write(&file, "no configuration").unwrap();
+        let error = save(&link, &wg0, &saved(&device)).unwrap_err().to_string();
+        assert!(error.starts_with("the state was not saved"), "{error}");
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "no configuration");
+    }
+}

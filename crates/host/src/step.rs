@@ -1,0 +1,244 @@
+//! One thing that is changed about the system, and how it is told.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU32;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+use weft_config::{Dns, Hook, InterfaceName, KillSwitch, without_keys};
+
+use crate::routes::{Family, MAIN_TABLE, Rule, RuleKind};
+
+/// One thing that is changed about the system for an interface.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Step {
+    /// An address of the device, with the prefix length of its network.
+    Address(IpNet),
+    /// The largest packet of the device, in bytes.
+    Mtu(u16),
+    /// The device takes packets.
+    LinkUp,
+    /// Name servers and domains.
+    Dns(Dns),
+    /// A route through the device.
+    Route {
+        /// Where to.
+        prefix: IpNet,
+        /// The table that it is in.
+        table: u32,
+    },
+    /// A rule of policy routing.
+    Rule(Rule),
+    /// A value below /proc/sys.
+    Sysctl {
+        /// Its name with dots.
+        name: String,
+        /// What it has to be.
+        value: String,
+        /// What it was.
+        before: String,
+    },
+    /// The rules of the packet filter.
+    Firewall(Firewall),
+    /// A command of PreUp or PostUp.
+    Hook(Hook),
+}
+
+/// What the packet filter has to do.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Firewall {
+    /// What a default route needs.
+    pub full_tunnel: Option<FullTunnel>,
+    /// What may leave the machine beside the tunnel.
+    pub kill_switch: KillSwitch,
+    /// The mark of the tunnel's own packets.
+    pub mark: Option<NonZeroU32>,
+    /// The addresses that the tunnel's own packets go to, where they have no mark.
+    pub endpoints: BTreeSet<SocketAddr>,
+    /// Name servers that may be asked in a local network.
+    pub dns_servers: BTreeSet<IpAddr>,
+    /// TCP connections that are forwarded into the tunnel are told to fit its MTU.
+    pub mss_clamp: bool,
+}
+
+/// What a default route into the tunnel asks of the packet filter.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct FullTunnel {
+    /// The mark of the tunnel's own packets.
+    pub mark: NonZeroU32,
+    /// The addresses of the device, which are reached through the tunnel only.
+    pub addresses: Vec<IpAddr>,
+    /// The families that have a default route.
+    pub families: BTreeSet<Family>,
+}
+
+/// What makes a step the same one as another, although it may ask for something else.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Key {
+    Address(IpNet),
+    Mtu,
+    LinkUp,
+    Dns,
+    Route(IpNet, u32),
+    Rule(Family, RuleKind),
+    Sysctl(String),
+    Firewall,
+    Hook(Hook),
+}
+
+impl Step {
+    /// What makes it the same step in another plan.
+    pub(super) fn key(&self) -> Key {
+        match self {
+            Self::Address(address) => Key::Address(*address),
+            Self::Mtu(_) => Key::Mtu,
+            Self::LinkUp => Key::LinkUp,
+            Self::Dns(_) => Key::Dns,
+            Self::Route { prefix, table } => Key::Route(*prefix, *table),
+            Self::Rule(rule) => Key::Rule(rule.family, rule.kind),
+            Self::Sysctl { name, .. } => Key::Sysctl(name.clone()),
+            Self::Firewall(_) => Key::Firewall,
+            Self::Hook(hook) => Key::Hook(hook.clone()),
+        }
+    }
+
+    /// The rule, if it is one.
+    pub(super) fn as_rule(&self) -> Option<&Rule> {
+        match self {
+            Self::Rule(rule) => Some(rule),
+            _ => None,
+        }
+    }
+
+    /// Whether it cannot be done as long as the other one is in force: the kernel has an IPv6 address once, with whatever
+    /// prefix length.
+    pub(super) fn excludes(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Address(IpNet::V6(one)), Self::Address(IpNet::V6(other))) => one.addr() == other.addr(),
+            _ => false,
+        }
+    }
+
+    /// Whether there is something to take back. What is set on the device goes with it, and a command that ran has run.
+    pub fn has_undo(&self) -> bool {
+        !matches!(self, Self::Mtu(_) | Self::LinkUp | Self::Hook(_))
+    }
+
+    /// The step in words, as done for this interface.
+    pub fn doing<'a>(&'a self, interface: &'a InterfaceName) -> impl fmt::Display + 'a {
+        Told { step: self, interface, is_undo: false }
+    }
+
+    /// The words for taking it back.
+    pub fn undoing<'a>(&'a self, interface: &'a InterfaceName) -> impl fmt::Display + 'a {
+        Told { step: self, interface, is_undo: true }
+    }
+}
+
+struct Told<'a> {
+    step: &'a Step,
+    interface: &'a InterfaceName,
+    is_undo: bool,
+}
+
+impl fmt::Display for Told<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let dev = self.interface;
+        let verb = if self.is_undo { "remove" } else { "add" };
+        match self.step {
+            Step::Address(address) => write!(f, "{verb} address {address} dev {dev}"),
+            Step::Mtu(mtu) => write!(f, "set mtu {mtu} dev {dev}"),
+            Step::LinkUp => write!(f, "set up dev {dev}"),
+            Step::Dns(dns) => {
+                write!(f, "{} {dns} dev {dev}", if self.is_undo { "unset dns" } else { "set dns" })
+            }
+            Step::Route { prefix, table } => {
+                write!(f, "{verb} route {prefix} dev {dev} table {}", Table(*table))
+            }
+            Step::Rule(rule) => {
+                let family = if rule.family == Family::V4 { "ip" } else { "ip6" };
+                write!(f, "{verb} {family} rule {} priority {}", rule.kind, rule.priority)
+            }
+            Step::Sysctl { name, value, before } => {
+                write!(f, "set sysctl {name}={}", if self.is_undo { before } else { value })
+            }
+            Step::Firewall(firewall) => write!(f, "{verb} firewall {firewall} dev {dev}"),
+            Step::Hook(hook) => {
+                write!(f, "run {}: {}", hook.stage.key(), without_keys(&hook.command_for(dev)))
+            }
+        }
+    }
+}
+
+/// A table by the name that people know.
+struct Table(u32);
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 == MAIN_TABLE { f.write_str("main") } else { self.0.fmt(f) }
+    }
+}
+
+impl fmt::Display for Firewall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = Vec::new();
+        if let Some(tunnel) = &self.full_tunnel {
+            let families: Vec<String> = tunnel.families.iter().map(Family::to_string).collect();
+            parts.push(format!("full tunnel of {} with mark {:#x}", families.join(" and "), tunnel.mark));
+        }
+        if self.kill_switch != KillSwitch::Off {
+            parts.push(format!("kill switch {}", self.kill_switch));
+        }
+        if self.mss_clamp {
+            parts.push("mss clamp".to_owned());
+        }
+        f.write_str(&parts.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weft_config::Stage;
+
+    use super::*;
+
+    #[test]
+    fn steps_are_told_the_way_administrators_write_them() {
+        let wg0: InterfaceName = "wg0".parse().unwrap();
+        let hook = Hook {
+            stage: Stage::PostUp,
+            command: "echo %i yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=".into(),
+            file: "a".into(),
+            line: 1,
+        };
+        let rule = |kind| Step::Rule(Rule { family: Family::V6, priority: 32_765, kind });
+        let dns = Dns { servers: vec!["192.0.2.53".parse().unwrap()], ..Dns::default() };
+        #[rustfmt::skip]
+        let cases = [
+            (Step::Address("10.0.0.1/24".parse().unwrap()), "add address 10.0.0.1/24 dev wg0", "remove address 10.0.0.1/24 dev wg0"),
+            (Step::Mtu(1420), "set mtu 1420 dev wg0", ""),
+            (Step::LinkUp, "set up dev wg0", ""),
+            (Step::Dns(dns), "set dns 192.0.2.53 dev wg0", "unset dns 192.0.2.53 dev wg0"),
+            (Step::Route { prefix: "10.0.0.0/8".parse().unwrap(), table: 254 },
+             "add route 10.0.0.0/8 dev wg0 table main", "remove route 10.0.0.0/8 dev wg0 table main"),
+            (Step::Route { prefix: "::/0".parse().unwrap(), table: 51_820 },
+             "add route ::/0 dev wg0 table 51820", "remove route ::/0 dev wg0 table 51820"),
+            (rule(RuleKind::Unmarked { mark: 51_820, table: 51_820 }),
+             "add ip6 rule not fwmark 0xca6c table 51820 priority 32765", "remove ip6 rule not fwmark 0xca6c table 51820 priority 32765"),
+            (rule(RuleKind::MainWithoutDefault),
+             "add ip6 rule table main suppress_prefixlength 0 priority 32765", "remove ip6 rule table main suppress_prefixlength 0 priority 32765"),
+            (Step::Sysctl { name: "a.b".into(), value: "1".into(), before: "0".into() }, "set sysctl a.b=1", "set sysctl a.b=0"),
+            (Step::Hook(hook), "run PostUp: echo wg0 …=", ""),
+        ];
+        for (step, doing, undoing) in cases {
+            assert_eq!(step.doing(&wg0).to_string(), doing);
+            assert_eq!(step.has_undo(), !undoing.is_empty(), "{doing}");
+            if step.has_undo() {
+                assert_eq!(step.undoing(&wg0).to_string(), undoing);
+            }
+        }
+    }
+}

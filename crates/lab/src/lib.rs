@@ -1,0 +1,107 @@
+//! A laboratory of network namespaces inside one process, for `weft demo`, the tests and the benchmarks.
+//!
+//! Nothing here but the [`bus`] needs an installed tool, and nothing outlives the process: a namespace is a file
+//! descriptor and a few threads, and the kernel removes it with them, also after SIGKILL.
+
+#![cfg(target_os = "linux")]
+
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+pub mod bus;
+pub mod content;
+pub mod counters;
+pub mod cpu;
+pub mod emulator;
+pub mod flood;
+pub mod link;
+pub mod mounts;
+pub mod netns;
+pub mod numbered;
+pub mod pace;
+pub mod process;
+pub mod routed;
+pub mod stream;
+pub mod traffic;
+mod user;
+pub mod userns;
+mod waiting;
+
+pub use netns::Namespace;
+pub use process::Process;
+pub use stream::Stream;
+pub use user::run_as;
+pub use userns::{LabError, Privilege, check_tun_device, enter_user_namespace};
+pub use waiting::{PATIENCE, wait_until, wait_until_ok};
+
+/// The environment variable that names the file to which [`not_run`] appends.
+pub const NOT_RUN_LOG: &str = "WEFT_NOT_RUN_LOG";
+
+/// Says that a test could not be run here, on stderr and, if [`NOT_RUN_LOG`] names a file, in that file too.
+pub fn not_run(test: &str, reason: &str) {
+    let line = format!("NOT RUN: {test}: {reason}\n");
+    // One write a line, past the capture of the test harness, so that lines of several tests do not mix.
+    let _ = std::io::stderr().write_all(line.as_bytes());
+    if let Some(path) = std::env::var_os(NOT_RUN_LOG) {
+        let _ = append(Path::new(&path), &line);
+    }
+}
+
+fn append(path: &Path, line: &str) -> std::io::Result<()> {
+    OpenOptions::new().create(true).append(true).open(path)?.write_all(line.as_bytes())
+}
+
+/// Whether this process may make network namespaces; where it may not, says so for `test`.
+pub fn namespaces_permitted(test: &str) -> bool {
+    match Namespace::new("probe") {
+        Ok(_) => true,
+        Err(error) => {
+            not_run(test, &error.to_string());
+            false
+        }
+    }
+}
+
+/// Whether this process may make network namespaces and TUN devices; where it may not, says so for `test`.
+pub fn tun_permitted(test: &str) -> bool {
+    match check_tun_device() {
+        Ok(()) => namespaces_permitted(test),
+        Err(error) => {
+            not_run(test, &error.to_string());
+            false
+        }
+    }
+}
+
+/// Whether these programs are installed; where one is not, says so for `test`.
+pub fn installed(test: &str, programs: &[&str]) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    programs.iter().all(|program| {
+        let is_there = std::env::split_paths(&path).any(|directory| directory.join(program).is_file());
+        if !is_there {
+            not_run(test, &format!("{program} is not installed"));
+        }
+        is_there
+    })
+}
+
+/// Writes a file that only its owner may read, as configurations and keys are.
+pub fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
+    let mut options = OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    file.write_all(text.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn what_was_not_run_is_appended_line_by_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        super::append(&path, "NOT RUN: a: b\n").unwrap();
+        super::append(&path, "NOT RUN: c: d\n").unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "NOT RUN: a: b\nNOT RUN: c: d\n");
+    }
+}

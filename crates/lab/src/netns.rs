@@ -1,0 +1,245 @@
+//! A network namespace that lives as long as its owner, and ways to run code and programs in it.
+
+use std::ffi::OsStr;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use nix::errno::Errno;
+use nix::sched::{CloneFlags, setns, unshare};
+
+use super::link;
+use super::waiting::wait_until_ok;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// A network namespace of this process. Clones share it; it goes with the last clone, thread and socket in it.
+#[derive(Clone, Debug)]
+pub struct Namespace(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    name: String,
+    fd: OwnedFd,
+    /// Runs what has to outlive the caller's thread, which is what a child's death signal is bound to.
+    keeper: Mutex<Sender<Job>>,
+}
+
+impl Namespace {
+    /// Makes a namespace with its loopback interface up. The name shows in thread names and errors only.
+    ///
+    /// Needs CAP_SYS_ADMIN: root, or [`super::enter_user_namespace`] before.
+    pub fn new(name: &str) -> io::Result<Self> {
+        let (keeper, jobs) = channel();
+        let (made, answer) = channel();
+        thread::Builder::new().name(format!("ns-{name}")).spawn(move || {
+            let fd = make();
+            let failed = fd.is_err();
+            if made.send(fd).is_err() || failed {
+                return;
+            }
+            keep(&jobs);
+        })?;
+        let fd = answer.recv().map_err(|_| io::Error::other("the namespace's thread ended"))??;
+        let namespace = Self(Arc::new(Inner { name: name.to_owned(), fd, keeper: Mutex::new(keeper) }));
+        link::set_up(&namespace, "lo")?;
+        // Link-local addresses too are usable at once. Without it they are a second or two late, nothing worse.
+        let _ = namespace.set_sysctl("net/ipv6/conf/default/accept_dad", "0");
+        Ok(namespace)
+    }
+
+    /// The name it was made with.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Moves the calling thread into the namespace, and with it every thread that it starts from now on.
+    pub fn enter(&self) -> io::Result<()> {
+        enter(self.0.fd.as_fd())
+    }
+
+    /// Runs `work` on a fresh thread inside the namespace and waits for it. A panic in there goes on here.
+    ///
+    /// # Panics
+    ///
+    /// When the system has no thread for it, or refuses the way into a namespace that it made.
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        let run = || {
+            self.enter().expect("a namespace that was made can be entered");
+            work()
+        };
+        thread::scope(|scope| match scope.spawn(run).join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        })
+    }
+
+    /// Starts a thread of this name inside the namespace.
+    pub fn spawn<T: Send + 'static>(
+        &self,
+        thread_name: &str,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> io::Result<JoinHandle<io::Result<T>>> {
+        let namespace = self.clone();
+        thread::Builder::new().name(thread_name.to_owned()).spawn(move || {
+            namespace.enter()?;
+            // What runs must not keep the namespace's keeper alive: it has its own hold on the namespace.
+            drop(namespace);
+            Ok(work())
+        })
+    }
+
+    /// A command whose child runs in the namespace and is killed when the thread that spawned it ends. Spawn it
+    /// from a thread that lasts, or with [`Self::start`].
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(program);
+        let namespace = self.clone();
+        let parent = nix::unistd::getpid();
+        let prepare = move || {
+            enter(namespace.0.fd.as_fd())?;
+            nix::sys::prctl::set_pdeathsig(Some(nix::sys::signal::Signal::SIGKILL))?;
+            // The parent may have died before the signal was asked for.
+            if nix::unistd::getppid() == parent { Ok(()) } else { Err(Errno::ESRCH.into()) }
+        };
+        // SAFETY: between fork and exec the closure only makes system calls: no allocation, no lock.
+        unsafe { command.pre_exec(prepare) };
+        command
+    }
+
+    /// Spawns a command from the namespace's own thread, so that its child dies with the namespace's last
+    /// clone or with this process, whichever ends first.
+    pub fn start(&self, mut command: Command) -> io::Result<Child> {
+        let (sender, answer) = channel();
+        let job: Job = Box::new(move || {
+            let _ = sender.send(command.spawn());
+        });
+        let gone = || io::Error::other("the namespace's thread ended");
+        self.0.keeper.lock().unwrap_or_else(PoisonError::into_inner).send(job).map_err(|_| gone())?;
+        answer.recv().map_err(|_| gone())?
+    }
+
+    /// Binds a UDP socket in the namespace. A port that this process has just let go of is waited for: it stays taken
+    /// while a child that another thread forked has not yet executed its program, which closes the descriptor.
+    ///
+    /// # Panics
+    ///
+    /// When somebody keeps the port (see [`wait_until_ok`]), and for any other error, at once.
+    #[track_caller]
+    pub fn bind_udp(&self, address: impl ToSocketAddrs) -> UdpSocket {
+        let addresses: Vec<SocketAddr> = address.to_socket_addrs().expect("an address").collect();
+        wait_until_ok(|| match self.run(|| UdpSocket::bind(&addresses[..])) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(format!("{addresses:?}: {error}")),
+            bound => Ok(bound.unwrap_or_else(|error| panic!("{addresses:?}: {error}"))),
+        })
+    }
+
+    /// Writes a value below `/proc/sys`, as the namespace sees it: `set_sysctl("net/ipv4/ip_forward", "1")`.
+    pub fn set_sysctl(&self, name: &str, value: &str) -> io::Result<()> {
+        let path = format!("/proc/sys/{name}");
+        self.run(|| std::fs::write(&path, value))
+            .map_err(|error| io::Error::new(error.kind(), format!("cannot set {name} to {value}: {error}")))
+    }
+
+    /// Reads a value below `/proc/sys`, as the namespace sees it.
+    pub fn sysctl(&self, name: &str) -> io::Result<String> {
+        let path = format!("/proc/sys/{name}");
+        Ok(self.run(|| std::fs::read_to_string(&path))?.trim().to_owned())
+    }
+}
+
+impl AsFd for Namespace {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.fd.as_fd()
+    }
+}
+
+impl AsRawFd for Namespace {
+    fn as_raw_fd(&self) -> i32 {
+        self.0.fd.as_raw_fd()
+    }
+}
+
+fn make() -> io::Result<OwnedFd> {
+    unshare(CloneFlags::CLONE_NEWNET).map_err(|errno| match errno {
+        Errno::EPERM => io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "making a network namespace needs root or a user namespace (CAP_SYS_ADMIN)",
+        ),
+        _ => io::Error::from(errno),
+    })?;
+    Ok(std::fs::File::open("/proc/thread-self/ns/net")?.into())
+}
+
+fn enter(namespace: BorrowedFd<'_>) -> io::Result<()> {
+    Ok(setns(namespace, CloneFlags::CLONE_NEWNET)?)
+}
+
+fn keep(jobs: &Receiver<Job>) {
+    while let Ok(job) = jobs.recv() {
+        job();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inode() -> u64 {
+        use std::os::unix::fs::MetadataExt as _;
+        std::fs::metadata("/proc/thread-self/ns/net").unwrap().ino()
+    }
+
+    #[test]
+    fn threads_in_a_namespace_and_their_threads_share_it() {
+        if !crate::namespaces_permitted("threads_in_a_namespace_and_their_threads_share_it") {
+            return;
+        }
+        let namespace = Namespace::new("t").unwrap();
+        let inside = namespace.run(inode);
+        assert_ne!(inside, inode());
+        let nested = namespace.spawn("t-outer", || thread::spawn(inode).join().unwrap()).unwrap();
+        assert_eq!(nested.join().unwrap().unwrap(), inside);
+    }
+
+    #[test]
+    fn a_child_runs_inside_and_dies_with_the_namespace() {
+        if !crate::namespaces_permitted("a_child_runs_inside_and_dies_with_the_namespace") {
+            return;
+        }
+        let namespace = Namespace::new("t").unwrap();
+        let output = namespace.command("readlink").arg("/proc/self/ns/net").output().unwrap();
+        let inside = namespace.run(inode);
+        assert_eq!(String::from_utf8(output.stdout).unwrap().trim(), format!("net:[{inside}]"));
+
+        let mut command = namespace.command("sleep");
+        command.arg("60");
+        let mut child = namespace.start(command).unwrap();
+        assert!(child.try_wait().unwrap().is_none());
+        drop(namespace);
+        let status = child.wait().unwrap();
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(libc::SIGKILL));
+    }
+
+    #[test]
+    fn loopback_is_up_and_sysctls_are_the_namespaces_own() {
+        if !crate::namespaces_permitted("loopback_is_up_and_sysctls_are_the_namespaces_own") {
+            return;
+        }
+        let namespace = Namespace::new("t").unwrap();
+        namespace.run(|| {
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            socket.send_to(b"x", socket.local_addr().unwrap()).unwrap();
+            assert_eq!(socket.recv(&mut [0; 4]).unwrap(), 1);
+        });
+        if let Err(error) = namespace.set_sysctl("net/ipv4/ip_forward", "1") {
+            crate::not_run("loopback_is_up_and_sysctls_are_the_namespaces_own", &error.to_string());
+            return;
+        }
+        assert_eq!(namespace.sysctl("net/ipv4/ip_forward").unwrap(), "1");
+    }
+}

@@ -1,0 +1,179 @@
+//! A program that runs in a namespace, and what it has said.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use nix::unistd::Pid;
+
+use super::{Namespace, wait_until};
+
+/// A process whose output is kept in memory. Dropping it kills it; a test that fails shows what it has said.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    log: File,
+}
+
+impl Process {
+    /// Starts a command, with nothing to read, so that it ends with its namespace.
+    pub fn start(namespace: &Namespace, mut command: Command) -> io::Result<Self> {
+        // A file, for which no writer has to wait, as it might for a pipe that nobody empties.
+        let log = File::from(memfd_create(c"log", MFdFlags::MFD_CLOEXEC)?);
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log.try_clone()?);
+        Ok(Self { child: namespace.start(command)?, log })
+    }
+
+    /// What it has said so far, on standard output and standard error.
+    ///
+    /// # Panics
+    ///
+    /// When the memory that has it cannot be read.
+    pub fn log(&self) -> String {
+        let read = || {
+            let len = usize::try_from(self.log.metadata()?.len()).unwrap_or(usize::MAX);
+            let mut bytes = vec![0; len];
+            self.log.read_exact_at(&mut bytes, 0)?;
+            io::Result::Ok(bytes)
+        };
+        String::from_utf8_lossy(&read().expect("what is in memory can be read")).into_owned()
+    }
+
+    /// Waits until it says this, and gives the whole line.
+    ///
+    /// # Panics
+    ///
+    /// When it ends before, or does not say it within [`super::PATIENCE`].
+    #[track_caller]
+    pub fn wait_for_line(&self, text: &str) -> String {
+        wait_until(text, || {
+            // What it says last is still looked for after it has ended.
+            let is_running = self.is_running();
+            let log = self.log();
+            let line = log.lines().find(|line| line.contains(text)).map(ToOwned::to_owned);
+            assert!(is_running || line.is_some(), "it ended without saying {text:?}, but:\n{log}");
+            line
+        })
+    }
+
+    /// Its number.
+    pub fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.id().cast_signed())
+    }
+
+    /// Whether it has not ended yet.
+    pub fn is_running(&self) -> bool {
+        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        waitid(Id::Pid(self.pid()), flags) == Ok(WaitStatus::StillAlive)
+    }
+
+    /// The most memory that it has had, in KiB (`VmHWM` of proc_pid_status(5)); `None` once it has ended.
+    pub fn peak_memory_kib(&self) -> Option<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+        line.trim().strip_suffix("kB")?.trim().parse().ok()
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Panics
+    ///
+    /// When it has ended and was waited for.
+    #[track_caller]
+    pub fn signal(&self, signal: Signal) {
+        kill(self.pid(), signal).expect("it is there to be told");
+    }
+
+    /// Waits until it ends.
+    ///
+    /// # Panics
+    ///
+    /// When it does not within [`super::PATIENCE`].
+    #[track_caller]
+    pub fn wait(&mut self) -> ExitStatus {
+        wait_until("the process ends", || self.child.try_wait().expect("a child can be waited for"))
+    }
+
+    /// Ends it with SIGTERM, and gives what it has said.
+    ///
+    /// # Panics
+    ///
+    /// When it does not end well.
+    #[track_caller]
+    pub fn stop(mut self) -> String {
+        self.signal(Signal::SIGTERM);
+        let status = self.wait();
+        assert!(status.success(), "{status}:\n{}", self.log());
+        self.log()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It has been waited for already if these fail.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if thread::panicking() {
+            eprintln!("--- process {}\n{}", self.pid(), self.log());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(namespace: &Namespace, script: &str) -> Process {
+        let mut command = namespace.command("sh");
+        command.args(["-c", script]);
+        Process::start(namespace, command).unwrap()
+    }
+
+    #[test]
+    fn what_a_process_has_said_is_there_after_its_end() {
+        if !crate::namespaces_permitted("what_a_process_has_said_is_there_after_its_end") {
+            return;
+        }
+        let namespace = Namespace::new("t").unwrap();
+        let mut process = shell(&namespace, "echo one; echo number two >&2; exit 3");
+        assert_eq!(process.wait_for_line("two"), "number two");
+        assert_eq!(process.wait().code(), Some(3));
+        assert!(!process.is_running());
+        assert_eq!((process.log().as_str(), process.peak_memory_kib()), ("one\nnumber two\n", None));
+    }
+
+    #[test]
+    fn a_line_that_a_process_ended_without_is_not_waited_for() {
+        if !crate::namespaces_permitted("a_line_that_a_process_ended_without_is_not_waited_for") {
+            return;
+        }
+        let namespace = Namespace::new("t").unwrap();
+        let process = shell(&namespace, "echo one");
+        let waited = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| process.wait_for_line("two")));
+        let said = waited.unwrap_err().downcast::<String>().unwrap();
+        assert!(said.contains("ended without saying \"two\"") && said.contains("one"), "{said}");
+    }
+
+    #[test]
+    fn a_process_is_told_and_ends_with_its_owner() {
+        if !crate::namespaces_permitted("a_process_is_told_and_ends_with_its_owner") {
+            return;
+        }
+        let namespace = Namespace::new("t").unwrap();
+        let told =
+            shell(&namespace, "trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.01; done");
+        told.wait_for_line("ready");
+        assert!(told.peak_memory_kib() > Some(0));
+        assert_eq!(told.stop(), "ready\nbye\n");
+        let dropped = shell(&namespace, "sleep 60");
+        let pid = dropped.pid();
+        assert!(dropped.is_running());
+        drop(dropped);
+        assert_eq!(kill(pid, None), Err(nix::errno::Errno::ESRCH));
+    }
+}

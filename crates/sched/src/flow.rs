@@ -1,0 +1,309 @@
+//! The flow of a packet, and the table of the queue and the writer of each flow.
+//!
+//! A flow is (protocol, both addresses, both ports), the same in both directions; what has no ports to read
+//! (fragments, ICMP, extension headers) is a flow by addresses and protocol.
+
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+
+use weft_tunnel::ip::{self, IpHeader};
+
+/// The flow of a packet: a keyed 64-bit hash, the same in both directions. Two flows that share it share their
+/// queue, which is harmless.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowHash {
+    /// The hash; never 0.
+    pub value: u64,
+    /// Whether the ports are part of it.
+    pub has_ports: bool,
+}
+
+/// Hashes flows with a secret key, so that no peer can aim at a queue.
+#[derive(Clone, Copy, Debug)]
+pub struct FlowHasher {
+    seed: u64,
+}
+
+impl FlowHasher {
+    /// A hasher with a random key.
+    pub fn random() -> Self {
+        Self { seed: RandomState::new().hash_one(0x7766_6574_u32) }
+    }
+
+    /// A hasher with a known key, so that two runs of a benchmark do the same.
+    #[cfg(feature = "bench-internals")]
+    #[doc(hidden)]
+    pub fn with_seed(seed: u64) -> Self {
+        Self { seed }
+    }
+
+    /// The flow of `packet`. Everything that is not an IP packet is one flow.
+    #[inline]
+    pub fn hash(&self, packet: &[u8]) -> FlowHash {
+        match IpHeader::parse(packet) {
+            Some(header) => self.hash_parsed(packet, &header),
+            None => FlowHash { value: 1, has_ports: false },
+        }
+    }
+
+    /// The flow of a packet with a parsed header.
+    #[inline]
+    pub fn hash_parsed(&self, packet: &[u8], header: &IpHeader) -> FlowHash {
+        let ports = match header.protocol {
+            ip::TCP | ip::UDP if !header.is_fragment => packet[header.header_len..].first_chunk::<4>(),
+            _ => None,
+        };
+        let [a, b, c, d] = ports.copied().unwrap_or_default();
+        let source = (address_bits(header.source), u16::from_be_bytes([a, b]));
+        let destination = (address_bits(header.destination), u16::from_be_bytes([c, d]));
+        let (low, high) = if source <= destination { (source, destination) } else { (destination, source) };
+
+        let tail = u64::from(low.1) << 32 | u64::from(high.1) << 16 | u64::from(header.protocol) << 8;
+        let words = [low.0 as u64, (low.0 >> 64) as u64, high.0 as u64, (high.0 >> 64) as u64];
+        let mut state = self.seed ^ tail ^ u64::from(ports.is_some());
+        for word in words {
+            state = mix(state ^ word, 0x9fb2_1c65_1e98_df25 ^ self.seed.rotate_left(32));
+        }
+        FlowHash { value: mix(state, 0xd6e8_feb8_6659_fd93).max(1), has_ports: ports.is_some() }
+    }
+}
+
+#[inline]
+fn address_bits(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => u128::from(address.to_bits()),
+        IpAddr::V6(address) => address.to_bits(),
+    }
+}
+
+/// Multiplies to 128 bits and folds the halves: every bit of the product depends on every bit below it.
+#[inline]
+fn mix(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    product as u64 ^ (product >> 64) as u64
+}
+
+/// Entries in a [`FlowTable`]: sixteen times the 4,096 flows that the kernel itself remembers, 1.5 MiB.
+const ENTRIES: usize = 65_536;
+/// Entries of a set: with 10,000 flows in the table a set holds 1.2 of them on average.
+const WAYS: usize = 8;
+
+#[derive(Clone, Copy, Default)]
+struct Entry {
+    /// Hash of the flow; 0: free.
+    flow: u64,
+    /// Number of the writer's item that it was last staged in; 0: none.
+    item: u64,
+    /// [`FlowTable::clock`] when it was last used.
+    used: u32,
+    /// Queue that it was last read from, plus 1; 0: never read.
+    read_from: u16,
+    /// Writer that it was last staged for.
+    writer: u16,
+}
+
+/// Remembers for each flow the queue it was last read from and the writer that may still hold packets of it.
+/// Its size is fixed; an entry that has nothing in flight makes way first.
+pub struct FlowTable {
+    entries: Box<[Entry]>,
+    queues: u16,
+    clock: u32,
+}
+
+impl FlowTable {
+    /// A table for a device with `queues` queues.
+    pub fn new(queues: u16) -> Self {
+        Self { entries: vec![Entry::default(); ENTRIES].into_boxed_slice(), queues, clock: 0 }
+    }
+
+    /// Starts a new batch: what was used in earlier ones is older.
+    pub fn tick(&mut self) {
+        self.clock = self.clock.wrapping_add(1);
+    }
+
+    /// The queue that the flow was last read from.
+    #[inline]
+    pub fn read_queue(&self, flow: FlowHash) -> Option<u16> {
+        let place = self.place(flow);
+        self.entries[place..place + WAYS]
+            .iter()
+            .find(|entry| entry.flow == flow.value)?
+            .read_from
+            .checked_sub(1)
+    }
+
+    /// Notes that the flow was read from `queue`. `completed` gives the items that a writer is through with.
+    #[inline]
+    pub fn note_read(&mut self, flow: FlowHash, queue: u16, completed: impl Fn(u16) -> u64) {
+        let clock = self.clock;
+        let (entry, _) = self.entry(flow, completed);
+        entry.used = clock;
+        entry.read_from = queue + 1;
+    }
+
+    /// The writer for the next packet of the flow: what `choose` makes of the queue that it was last read from, or else
+    /// of one by its hash; but the old writer as long as it is not through with the flow. `next_item(writer)` is the
+    /// number of the item that the packet will be part of, `completed(writer)` how many that writer is through with.
+    #[inline]
+    pub fn stage(
+        &mut self,
+        flow: FlowHash,
+        choose: impl FnOnce(u16) -> u16,
+        next_item: impl Fn(u16) -> u64,
+        completed: impl Fn(u16) -> u64,
+    ) -> u16 {
+        let (clock, queues) = (self.clock, self.queues);
+        let (entry, evicted) = self.entry(flow, &completed);
+        entry.used = clock;
+        let wanted = entry.read_from.checked_sub(1).unwrap_or((flow.value % u64::from(queues)) as u16);
+        let in_flight = !evicted && entry.item > completed(entry.writer);
+        if !in_flight {
+            entry.writer = choose(wanted);
+        }
+        entry.item = next_item(entry.writer);
+        entry.writer
+    }
+
+    fn place(&self, flow: FlowHash) -> usize {
+        // The low bits choose the queue: take others, or the flows of one queue would share places.
+        (flow.value >> 40) as usize % (ENTRIES / WAYS) * WAYS
+    }
+
+    /// The entry of the flow, and whether it is new.
+    #[inline]
+    fn entry(&mut self, flow: FlowHash, completed: impl Fn(u16) -> u64) -> (&mut Entry, bool) {
+        let place = self.place(flow);
+        let clock = self.clock;
+        let ways = &mut self.entries[place..place + WAYS];
+        if let Some(known) = ways.iter().position(|entry| entry.flow == flow.value) {
+            return (&mut ways[known], false);
+        }
+        let mut victim = 0;
+        let mut best = (false, 0);
+        for (way, entry) in ways.iter().enumerate() {
+            let idle = entry.item <= completed(entry.writer);
+            let age = if entry.flow == 0 { u32::MAX } else { clock.wrapping_sub(entry.used) };
+            if (idle, age) > best {
+                (victim, best) = (way, (idle, age));
+            }
+        }
+        ways[victim] = Entry { flow: flow.value, used: clock, ..Entry::default() };
+        (&mut ways[victim], true)
+    }
+}
+
+impl std::fmt::Debug for FlowTable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FlowTable").field("queues", &self.queues).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn flow(value: u64) -> FlowHash {
+        FlowHash { value, has_ports: true }
+    }
+
+    fn stay(queue: u16) -> u16 {
+        queue
+    }
+
+    fn udp(version: u8, source: u8, destination: u8, ports: [u8; 4]) -> Vec<u8> {
+        let header = if version == 4 { 20 } else { 40 };
+        let mut packet = vec![0u8; header + 8];
+        packet[0] = if version == 4 { 0x45 } else { 0x60 };
+        if version == 4 {
+            packet[3] = 28;
+            packet[9] = ip::UDP;
+            packet[15] = source;
+            packet[19] = destination;
+        } else {
+            packet[5] = 8;
+            packet[6] = ip::UDP;
+            packet[23] = source;
+            packet[39] = destination;
+        }
+        packet[header..header + 4].copy_from_slice(&ports);
+        packet
+    }
+
+    proptest! {
+        #[test]
+        fn both_directions_are_one_flow(
+            six in any::<bool>(), a in any::<u8>(), b in any::<u8>(), ports in any::<[u8; 4]>()
+        ) {
+            let version = if six { 6 } else { 4 };
+            let hasher = FlowHasher::random();
+            let there = udp(version, a, b, ports);
+            let back = udp(version, b, a, [ports[2], ports[3], ports[0], ports[1]]);
+            prop_assert_eq!(hasher.hash(&there), hasher.hash(&back));
+        }
+    }
+
+    #[test]
+    fn ports_tell_flows_apart() {
+        let hasher = FlowHasher::random();
+        assert_ne!(hasher.hash(&udp(4, 1, 2, [0, 1, 0, 2])), hasher.hash(&udp(4, 1, 2, [0, 1, 0, 3])));
+    }
+
+    #[test]
+    fn fragments_of_a_datagram_are_one_flow_whatever_their_first_bytes_say() {
+        let hasher = FlowHasher::random();
+        let (mut first, mut later) = (udp(4, 1, 2, [0, 1, 0, 2]), udp(4, 2, 1, [9, 9, 9, 9]));
+        first[6] = 0x20;
+        later[7] = 0x10;
+        let hash = hasher.hash(&first);
+        assert_eq!(hash, hasher.hash(&later));
+        assert!(!hash.has_ports);
+    }
+
+    #[test]
+    fn truncated_packets_have_a_flow() {
+        let hasher = FlowHasher::random();
+        assert_eq!(hasher.hash(&[]), hasher.hash(&[0x45, 0, 0]));
+        let mut packet = udp(4, 1, 2, [0, 1, 0, 2]);
+        packet.truncate(22);
+        packet[3] = 22;
+        assert!(!hasher.hash(&packet).has_ports);
+    }
+
+    #[test]
+    fn a_flow_is_written_where_it_was_last_read() {
+        let mut table = FlowTable::new(4);
+        let by_hash = table.stage(flow(6), stay, |_| 1, |_| 1);
+        assert_eq!(by_hash, 2);
+        table.note_read(flow(6), 3, |_| 1);
+        assert_eq!(table.read_queue(flow(6)), Some(3));
+        assert_eq!(table.stage(flow(6), stay, |_| 1, |_| 1), 3);
+    }
+
+    #[test]
+    fn a_flow_moves_only_when_its_old_writer_is_through() {
+        let mut table = FlowTable::new(4);
+        assert_eq!(table.stage(flow(6), stay, |_| 5, |_| 4), 2);
+        table.note_read(flow(6), 3, |_| 4);
+        assert_eq!(table.stage(flow(6), stay, |_| 6, |_| 4), 2);
+        assert_eq!(table.stage(flow(6), stay, |_| 7, |_| 5), 2);
+        assert_eq!(table.stage(flow(6), stay, |_| 8, |_| 7), 3);
+    }
+
+    #[test]
+    fn a_full_place_gives_up_its_oldest_idle_flow() {
+        let mut table = FlowTable::new(2);
+        // One place, `WAYS` flows: the first still in flight, the others idle and ever younger.
+        table.stage(flow(1), stay, |_| 9, |_| 0);
+        for id in 2..=WAYS as u64 {
+            table.tick();
+            table.note_read(flow(id), 1, |_| 0);
+        }
+        table.tick();
+        table.note_read(flow(100), 1, |_| 0);
+        assert_eq!(table.read_queue(flow(2)), None);
+        assert_eq!(table.read_queue(flow(3)), Some(1));
+        table.note_read(flow(1), 0, |_| 0);
+        assert_eq!(table.stage(flow(1), stay, |_| 10, |_| 0), 1, "its writer was remembered");
+    }
+}

@@ -1,0 +1,357 @@
+//! Packets that wait to be sealed: those of sparse flows first, then those of bulk flows in deficit round robin, as in FQ-CoDel
+//! (RFC 8290, section 4.2).
+//!
+//! The kernel's queue of a TUN is one for all flows. It is read ahead into this queue, so that a ping, a keystroke or a DNS
+//! query does not wait behind a download. The order of a flow stays as it is: while a packet of a flow waits among the bulk,
+//! all later packets of the flow wait behind it.
+
+use std::collections::VecDeque;
+
+use weft_tunnel::PacketMut;
+
+use self::bulk::Bulk;
+use crate::flow::FlowHasher;
+
+mod bulk;
+
+/// Bytes that may wait: about a millisecond at what one core encrypts, so that bulk leaves the kernel's queue and the packets
+/// behind it are seen.
+const CAPACITY: usize = 1024 * 1024;
+/// Bytes of one flow that count as sparse: two full packets of an ordinary MTU.
+const SPARSE_BYTES: u32 = 3000;
+/// Sparse bytes between two reads of the TUN, all flows together, so that bulk always proceeds.
+const SPARSE_TOTAL: usize = 64 * 1024;
+/// Flows that are told apart. Two flows that share a bucket are treated as one, which costs fairness but not order.
+const BUCKETS: usize = 1024;
+
+/// A batch of packets, in the order in which they were read.
+pub trait PacketBatch {
+    /// The packets that were not given out yet, each with its number for [`Self::packet`].
+    fn remaining(&self) -> impl Iterator<Item = (u32, &[u8])>;
+
+    /// The packet with this number. Each may be asked for once: sealing a packet may consume it.
+    fn packet(&mut self, number: u32) -> Option<PacketMut<'_>>;
+}
+
+#[derive(Clone, Copy)]
+struct Waiting {
+    /// Number of the batch, counted from the first one ever.
+    batch: u64,
+    /// Number of the packet in the batch.
+    packet: u32,
+    bytes: u32,
+    bucket: u16,
+}
+
+/// The state of the flows that share a bucket.
+#[derive(Clone, Copy, Default)]
+struct Bucket {
+    /// Bytes that wait among the sparse.
+    sparse_bytes: u32,
+}
+
+/// Packets that wait, and the batches that hold them. A batch is dropped when its last packet has been used.
+pub struct FlowQueue<B> {
+    hasher: FlowHasher,
+    /// Each with the number of its packets that still wait; `None` once none does.
+    batches: VecDeque<Option<(B, usize)>>,
+    /// Number of the oldest batch.
+    oldest: u64,
+    /// The batch whose last packet is in use. It is dropped when the next packet is asked for.
+    emptied: Option<u64>,
+    sparse: VecDeque<Waiting>,
+    bulk: Bulk,
+    buckets: Box<[Bucket; BUCKETS]>,
+    bytes: usize,
+    /// Sparse bytes that are left until the next read.
+    sparse_budget: usize,
+}
+
+impl<B: PacketBatch> FlowQueue<B> {
+    /// An empty queue.
+    pub fn new() -> Self {
+        Self {
+            hasher: FlowHasher::random(),
+            batches: VecDeque::new(),
+            oldest: 0,
+            emptied: None,
+            sparse: VecDeque::new(),
+            bulk: Bulk::new(),
+            buckets: Box::new([Bucket::default(); BUCKETS]),
+            bytes: 0,
+            sparse_budget: SPARSE_TOTAL,
+        }
+    }
+
+    /// Bytes that may be added now.
+    pub fn room(&self) -> usize {
+        CAPACITY.saturating_sub(self.bytes)
+    }
+
+    /// Bytes that wait.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.sparse.is_empty() && self.bulk.is_empty()
+    }
+
+    /// Adds the batches of one read.
+    pub fn extend(&mut self, batches: &mut VecDeque<B>) {
+        self.retire();
+        if self.sparse.is_empty() {
+            self.sparse_budget = SPARSE_TOTAL;
+        }
+        for batch in batches.drain(..) {
+            self.push(batch);
+        }
+    }
+
+    fn push(&mut self, batch: B) {
+        let batch_number = self.oldest + self.batches.len() as u64;
+        let mut count = 0;
+        for (number, packet) in batch.remaining() {
+            let hash = self.hasher.hash(packet).value;
+            let waiting = Waiting {
+                batch: batch_number,
+                packet: number,
+                bytes: packet.len() as u32,
+                bucket: (hash % BUCKETS as u64) as u16,
+            };
+            let bucket = &mut self.buckets[usize::from(waiting.bucket)];
+            let is_sparse = !self.bulk.contains(waiting.bucket)
+                && bucket.sparse_bytes + waiting.bytes <= SPARSE_BYTES
+                && packet.len() <= self.sparse_budget;
+            if is_sparse {
+                bucket.sparse_bytes += waiting.bytes;
+                self.sparse_budget -= packet.len();
+                self.sparse.push_back(waiting);
+            } else {
+                self.bulk.push(waiting);
+            }
+            self.bytes += packet.len();
+            count += 1;
+        }
+        if count > 0 {
+            self.batches.push_back(Some((batch, count)));
+        }
+    }
+
+    /// The packet to seal next.
+    #[expect(clippy::should_implement_trait, reason = "the items borrow from the queue")]
+    pub fn next(&mut self) -> Option<PacketMut<'_>> {
+        self.retire();
+        let waiting = if let Some(waiting) = self.sparse.pop_front() {
+            self.buckets[usize::from(waiting.bucket)].sparse_bytes -= waiting.bytes;
+            waiting
+        } else {
+            self.bulk.pop()?
+        };
+        self.bytes -= waiting.bytes as usize;
+        let (batch, remaining) = self.batches.get_mut((waiting.batch - self.oldest) as usize)?.as_mut()?;
+        *remaining -= 1;
+        if *remaining == 0 {
+            self.emptied = Some(waiting.batch);
+        }
+        batch.packet(waiting.packet)
+    }
+
+    /// Drops the batch whose packets were all used.
+    fn retire(&mut self) {
+        let Some(emptied) = self.emptied.take() else { return };
+        self.batches[(emptied - self.oldest) as usize] = None;
+        while let Some(None) = self.batches.front() {
+            self.batches.pop_front();
+            self.oldest += 1;
+        }
+    }
+}
+
+impl<B: PacketBatch> Default for FlowQueue<B> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<B> std::fmt::Debug for FlowQueue<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FlowQueue").field("bytes", &self.bytes).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    use proptest::prelude::*;
+    use weft_tunnel::{Offload, TAILROOM};
+
+    use super::*;
+
+    /// Packets, and a counter of the batches that were dropped.
+    struct Batch {
+        packets: Vec<Vec<u8>>,
+        dropped: Rc<Cell<usize>>,
+    }
+
+    impl PacketBatch for Batch {
+        fn remaining(&self) -> impl Iterator<Item = (u32, &[u8])> {
+            (0..).zip(self.packets.iter().map(|packet| &packet[..packet.len() - TAILROOM]))
+        }
+
+        fn packet(&mut self, number: u32) -> Option<PacketMut<'_>> {
+            let packet = self.packets.get_mut(number as usize)?;
+            let len = packet.len() - TAILROOM;
+            PacketMut::new(packet, len, Offload::None)
+        }
+    }
+
+    impl Drop for Batch {
+        fn drop(&mut self) {
+            self.dropped.set(self.dropped.get() + 1);
+        }
+    }
+
+    /// A UDP packet of `flow` with a number, `len` bytes long.
+    fn packet(flow: u16, number: u32, len: usize) -> Vec<u8> {
+        let mut packet = vec![0; len.max(32)];
+        let total = packet.len() as u16;
+        packet[..4].copy_from_slice(&[0x45, 0, (total >> 8) as u8, total as u8]);
+        packet[9] = 17;
+        packet[12..20].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
+        packet[20..22].copy_from_slice(&flow.to_be_bytes());
+        packet[28..32].copy_from_slice(&number.to_be_bytes());
+        packet
+    }
+
+    fn batch(packets: &[Vec<u8>], dropped: &Rc<Cell<usize>>) -> Batch {
+        let with_tail = |packet: &Vec<u8>| [&packet[..], &[0; TAILROOM]].concat();
+        Batch { packets: packets.iter().map(with_tail).collect(), dropped: dropped.clone() }
+    }
+
+    fn read(queue: &mut FlowQueue<Batch>, packets: &[Vec<u8>]) {
+        queue.extend(&mut VecDeque::from([batch(packets, &Rc::default())]));
+    }
+
+    fn flow_and_number(packet: &PacketMut<'_>) -> (u16, u32) {
+        let bytes = packet.bytes();
+        (u16::from_be_bytes([bytes[20], bytes[21]]), u32::from_be_bytes(*bytes[28..].first_chunk().unwrap()))
+    }
+
+    fn drain(queue: &mut FlowQueue<Batch>, at_most: usize) -> Vec<(u16, u32)> {
+        let mut out = Vec::new();
+        while out.len() < at_most
+            && let Some(packet) = queue.next()
+        {
+            out.push(flow_and_number(&packet));
+        }
+        out
+    }
+
+    #[test]
+    fn a_sparse_flow_goes_before_the_bulk_that_was_read_earlier() {
+        let mut queue = FlowQueue::new();
+        let bulk: Vec<_> = (0..20).map(|number| packet(1, number, 60_000)).collect();
+        read(&mut queue, &bulk[..10]);
+        assert_eq!(drain(&mut queue, 1), [(1, 0)]);
+        read(&mut queue, &[packet(2, 0, 100), packet(1, 10, 100), packet(3, 0, 100)]);
+        let order = drain(&mut queue, usize::MAX);
+        assert_eq!(order[..2], [(2, 0), (3, 0)]);
+        // What follows of the bulk flow stays behind it, small as it is.
+        assert_eq!(order[2..], (1..=10).map(|number| (1, number)).collect::<Vec<_>>());
+        assert!(queue.is_empty());
+        assert_eq!(queue.room(), CAPACITY);
+    }
+
+    #[test]
+    fn a_flow_with_much_to_send_is_sparse_no_longer() {
+        let mut queue = FlowQueue::new();
+        let many: Vec<_> = (0..10).map(|number| packet(1, number, 1400)).collect();
+        read(&mut queue, &many);
+        read(&mut queue, &[packet(2, 0, 100)]);
+        let order = drain(&mut queue, usize::MAX);
+        assert_eq!(order[..4], [(1, 0), (1, 1), (2, 0), (1, 2)]);
+    }
+
+    #[test]
+    fn what_is_left_of_a_flood_does_not_keep_another_flow_waiting() {
+        let mut queue = FlowQueue::new();
+        read(&mut queue, &(0..40).map(|number| packet(1, number, 22_000)).collect::<Vec<_>>());
+        drain(&mut queue, 2);
+        read(&mut queue, &(0..8).map(|number| packet(2, number, 22_000)).collect::<Vec<_>>());
+        let order: Vec<_> = drain(&mut queue, 20).into_iter().map(|(flow, _)| flow).collect();
+        // The rest of a turn of 64 KiB, and then three packets each.
+        assert_eq!(order, [1, 2, 2, 2, 1, 1, 1, 2, 2, 2, 1, 1, 1, 2, 2, 1, 1, 1, 1, 1]);
+    }
+
+    #[test]
+    fn a_flow_of_small_packets_gets_as_many_bytes_as_one_of_large_ones() {
+        let mut queue = FlowQueue::new();
+        read(&mut queue, &(0..10).map(|number| packet(1, number, 60_000)).collect::<Vec<_>>());
+        read(&mut queue, &(0..600).map(|number| packet(2, number, 1000)).collect::<Vec<_>>());
+        let large = drain(&mut queue, 305).iter().filter(|(flow, _)| *flow == 1).count();
+        // 300 small ones are as many bytes as five large ones; a turn may go over by a packet.
+        assert!((5..=6).contains(&large), "{large}");
+    }
+
+    #[test]
+    fn a_flood_of_sparse_flows_leaves_the_bulk_its_turn() {
+        let mut queue = FlowQueue::new();
+        read(&mut queue, &[packet(0, 0, 60_000)]);
+        let flood = |round: u32| (1..200).map(|flow| packet(flow, round, 1000)).collect::<Vec<_>>();
+        read(&mut queue, &flood(0));
+        read(&mut queue, &flood(1));
+        let order = drain(&mut queue, usize::MAX);
+        let turn = order.iter().position(|(flow, _)| *flow == 0).unwrap();
+        assert!(turn <= SPARSE_TOTAL / 1000, "the bulk packet came after {turn} others");
+    }
+
+    #[test]
+    fn a_batch_is_dropped_once_its_last_packet_was_used_whichever_batch_is_first() {
+        let dropped = Rc::default();
+        let mut queue = FlowQueue::new();
+        let batches = [packet(1, 0, 60_000), packet(2, 0, 100)].map(|packet| batch(&[packet], &dropped));
+        queue.extend(&mut VecDeque::from(batches));
+        assert_eq!(drain(&mut queue, 1), [(2, 0)]);
+        assert_eq!(dropped.get(), 0, "the packet may still be in use");
+        assert_eq!(drain(&mut queue, 1), [(1, 0)]);
+        assert_eq!(dropped.get(), 1);
+        assert!(queue.next().is_none());
+        assert_eq!(dropped.get(), 2);
+    }
+
+    proptest! {
+        #[test]
+        fn every_packet_comes_out_once_and_each_flow_in_order(
+            reads in prop::collection::vec(
+                (prop::collection::vec((0..6_u16, 40..4000_usize), 0..20), 0..30_usize),
+                0..20,
+            ),
+        ) {
+            let mut queue = FlowQueue::new();
+            let mut numbers = [0; 6];
+            let mut out = Vec::new();
+            for (packets, drained) in reads {
+                let packets: Vec<_> = packets
+                    .into_iter()
+                    .map(|(flow, len)| {
+                        numbers[usize::from(flow)] += 1;
+                        packet(flow, numbers[usize::from(flow)], len)
+                    })
+                    .collect();
+                read(&mut queue, &packets);
+                out.extend(drain(&mut queue, drained));
+            }
+            out.extend(drain(&mut queue, usize::MAX));
+            for flow in 0..6 {
+                let seen: Vec<_> = out.iter().filter(|(other, _)| *other == flow).map(|(_, n)| *n).collect();
+                prop_assert_eq!(seen, (1..=numbers[usize::from(flow)]).collect::<Vec<_>>());
+            }
+            prop_assert_eq!(queue.room(), CAPACITY);
+            prop_assert!(queue.buckets.iter().all(|bucket| bucket.sparse_bytes == 0));
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! The sockets against the kernel, over the loopback interface of a fresh network namespace:
+//!
+//! ```text
+//!   ┌─ namespace ─────────────────────────────┐
+//!   │  a: UdpSockets ──── lo ──── b: UdpSockets│
+//!   └─────────────────────────────────────────┘
+//! ```
+
+use std::future::poll_fn;
+use std::net::{IpAddr, UdpSocket as StdSocket};
+use std::os::fd::AsRawFd;
+
+use ipnet::IpNet;
+use socket2::{Domain, Protocol, Socket, Type};
+use weft_lab::{self as lab, Namespace, link};
+use weft_tunnel::{Ecn, RecvMeta};
+
+use super::super::{PathMtu, Received};
+use super::*;
+
+mod batches;
+mod open;
+mod paths;
+mod room;
+mod steering;
+
+const V4: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+const V6: IpAddr = IpAddr::V6(std::net::Ipv6Addr::LOCALHOST);
+
+/// Runs a test within a fresh namespace, to which `prepare` may do something first. What that gives is kept.
+fn in_namespace<T>(test: &str, prepare: impl FnOnce(&Namespace) -> T, body: impl AsyncFnOnce() + Send) {
+    if !lab::namespaces_permitted(test) {
+        return;
+    }
+    let namespace = Namespace::new("udp").unwrap();
+    let _kept = prepare(&namespace);
+    namespace.run(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+        runtime.block_on(body());
+    });
+}
+
+fn open() -> UdpSockets {
+    UdpSockets::bind(&UdpConfig::default()).unwrap()
+}
+
+/// `len` bytes, each datagram of which has the type of data and is filled with its number.
+fn contents(segment_size: usize, len: usize) -> Vec<u8> {
+    let header = |at: usize| [4, 0, 0, 0].get(at % segment_size).copied();
+    (0..len).map(|at| header(at).unwrap_or((at / segment_size) as u8)).collect()
+}
+
+/// Two messages of 32 bytes, and the first of them.
+fn two() -> Vec<u8> {
+    contents(32, 64)
+}
+
+fn one() -> Vec<u8> {
+    contents(32, 32)
+}
+
+fn to(address: IpAddr, port: u16, segment_size: usize, contents: &[u8]) -> Transmit<'_> {
+    let destination = SocketAddr::new(address, port);
+    Transmit { destination, source: None, ecn: Ecn::NotEct, segment_size, contents }
+}
+
+async fn send(sockets: &mut UdpSockets, transmit: Transmit<'_>) -> Result<Sent, SendError> {
+    poll_fn(|cx| sockets.poll_send(cx, &transmit)).await
+}
+
+async fn receive(sockets: &mut UdpSockets, datagrams: usize) -> Vec<(RecvMeta, Vec<u8>)> {
+    let mut buffers = RecvBuffers::new();
+    let mut received = Vec::new();
+    while received.len() < datagrams {
+        assert!(poll_fn(|cx| sockets.poll_recv(cx, &mut buffers)).await.unwrap() > 0);
+        while let Some(Received { meta, bytes, truncated }) = buffers.next_datagram() {
+            assert!(!truncated);
+            received.push((meta, bytes.to_vec()));
+        }
+    }
+    received
+}
+
+fn assert_in_order(received: &[(RecvMeta, Vec<u8>)], sent: &[u8], segment_size: usize) {
+    assert_eq!(received.len(), sent.len().div_ceil(segment_size));
+    for ((_, bytes), expected) in received.iter().zip(sent.chunks(segment_size)) {
+        assert_eq!(bytes, expected);
+    }
+}
