@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use weft::cli::TunThreads;
+use weft_config::TunThreads;
 
 use crate::case::{ALL, Case, Direction};
 use crate::stages::args::StagesArgs;

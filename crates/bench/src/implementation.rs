@@ -8,9 +8,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use ipnet::IpNet;
 use serde::Serialize;
-use weft::cli::TunThreads;
 use weft::control::socket::Client;
 use weft::status::StatusReport;
+use weft_config::TunThreads;
 use weft_lab::{Namespace, link};
 use weft_tunnel::{PrivateKey, PublicKey};
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
-use weft::cli::TunThreads;
+use weft_config::TunThreads;
 use weft_lab::emulator::LinkSpec;
 
 use crate::cli::{Offload, PeerCommand, WeftCommand};

@@ -2,17 +2,30 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::path::Path;
 
 use ipnet::IpNet;
 use weft_tunnel::{PeerLimits, PublicKey};
 
 use super::Stage;
-use super::problem::{Notice, Problem};
-use super::wg_quick::{Drafts, InterfaceDraft, PeerDraft, Reports};
-use super::{Config, Endpoint, Interface, InterfaceName, MIN_MTU_IPV6, Peer, Table};
+use super::problem::{ConfigErrors, Notice, Problem};
+use super::wg_quick::{self, Drafts, InterfaceDraft, PeerDraft, Reports};
+use super::{Config, Endpoint, Interface, InterfaceName, MIN_MTU_IPV6, Parsed, Peer, Table};
+
+/// Parses the text of a wg-quick file. `source` is the name of the file in messages.
+///
+/// Keys are case-insensitive. `#` begins a comment, except in commands, where the shell reads it. A byte order mark and CRLF
+/// are fine. A comment line `# weft: KEY = VALUE` is a setting of weft, which other programs ignore. All errors are collected,
+/// none ends the parsing.
+pub fn parse(text: &str, source: &Path, interface: InterfaceName) -> Result<Parsed, ConfigErrors> {
+    let mut reports = Reports::new(source.into());
+    let drafts = wg_quick::read(text, &mut reports);
+    let config = finish(interface, drafts, &mut reports);
+    reports.conclude(config)
+}
 
 /// The checked configuration; `None` only if an error was reported.
-pub(super) fn finish(name: InterfaceName, drafts: Drafts, reports: &mut Reports) -> Option<Config> {
+fn finish(name: InterfaceName, drafts: Drafts, reports: &mut Reports) -> Option<Config> {
     let Drafts { interface, peers } = drafts;
     if interface.is_none() {
         reports.error(1, Some("[Interface]"), Problem::NoInterface);

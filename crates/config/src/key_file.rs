@@ -74,7 +74,7 @@ fn read_file(path: &Path) -> io::Result<(Zeroizing<String>, Option<u32>)> {
     // A second line would become one of the configuration.
     let text = text.filter(|text| text.lines().count() <= 1);
     let text = text.ok_or_else(|| io::Error::other("it holds more than a key"))?;
-    Ok((Zeroizing::new(text.to_owned()), super::load::readable_by_others(&metadata)))
+    Ok((Zeroizing::new(text.to_owned()), super::permissions::readable_by_others(&metadata)))
 }
 
 /// Whether somebody wrote the key itself where its file belongs: paths may be as long, but not without a dot or a slash

@@ -22,22 +22,27 @@ mod host;
 mod key_file;
 mod load;
 pub mod metrics;
+#[cfg_attr(unix, path = "permissions/unix.rs")]
+#[cfg_attr(not(unix), path = "permissions/other.rs")]
+mod permissions;
 mod problem;
 #[cfg(test)]
 mod properties;
 mod suggest;
+mod tun_threads;
 mod values;
 mod wg_quick;
 pub mod words;
 
 pub use domain::{Domain, InvalidDomain};
 pub use edit::{Saved, edit};
+pub use finish::parse;
 pub use host::without_keys;
 pub use host::{Dns, Hook, HostConfig, KillSwitch, Stage};
 pub use key_file::{with_all_keys_in_place, with_keys_in_place};
 pub use load::{LoadError, load, load_as_service, name_of, path_of, read_text};
 pub use problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warning};
-pub use wg_quick::parse;
+pub use tun_threads::{InvalidTunThreads, TunThreads};
 
 /// IPv6 and UDP header and WireGuard's own 32 bytes: what the tunnel adds to a packet at most.
 pub const OVERHEAD: u16 = 40 + 8 + 32;

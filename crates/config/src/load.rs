@@ -8,11 +8,7 @@ use std::sync::Arc;
 use zeroize::Zeroizing;
 
 use super::problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warning};
-use super::{InterfaceName, InvalidInterfaceName, Parsed, key_file, parse};
-
-#[cfg_attr(unix, path = "load/unix.rs")]
-#[cfg_attr(not(unix), path = "load/other.rs")]
-mod permissions;
+use super::{InterfaceName, InvalidInterfaceName, Parsed, key_file, parse, permissions};
 
 /// Where a bare name is looked for.
 const DIRECTORY: &str = "/etc/wireguard";
@@ -131,10 +127,6 @@ fn read(path: &Path) -> io::Result<(Zeroizing<Vec<u8>>, Option<u32>)> {
         return Err(io::ErrorKind::FileTooLarge.into());
     }
     Ok((bytes, permissions::readable_by_others(&metadata)))
-}
-
-pub(super) fn readable_by_others(metadata: &std::fs::Metadata) -> Option<u32> {
-    permissions::readable_by_others(metadata)
 }
 
 fn not_utf8(path: &Path, valid: &[u8]) -> ConfigErrors {

@@ -1,4 +1,4 @@
-//! Reads the text of a wg-quick file: lines to drafts of sections. [`super::finish`] makes a `Config` of them.
+//! Reads the text of a wg-quick file: lines to drafts of sections.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,20 +7,14 @@ use ipnet::IpNet;
 use weft_tunnel::{PresharedKey, PrivateKey, PublicKey, Rate};
 use zeroize::Zeroizing;
 
-use super::finish::finish;
 use super::key_file::{self, FileKey};
 use super::problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warning};
 use super::suggest::{closest, shown_key};
-use super::{Dns, Endpoint, Hook, HostConfig, InterfaceName, KillSwitch, Parsed, Stage, Table, values};
+use super::{Dns, Endpoint, Hook, HostConfig, KillSwitch, Parsed, Stage, Table, values};
 use crate::metrics::{Address, HostName, MetricsConfig};
 
-/// Parses the text of a wg-quick file. `source` is what messages call the file.
-///
-/// Keys are case-insensitive, `#` begins a comment except in commands, where the shell reads it; a byte order mark and
-/// CRLF are fine. A comment line `# weft: KEY = VALUE` is a setting of weft's own, which others pass over. All errors are
-/// collected, none ends the parsing.
-pub fn parse(text: &str, source: &Path, interface: InterfaceName) -> Result<Parsed, ConfigErrors> {
-    let mut reports = Reports::new(source.into());
+/// Reads all lines. Errors are collected in `reports`; none ends the reading.
+pub(super) fn read(text: &str, reports: &mut Reports) -> Drafts {
     let mut drafts = Drafts::default();
     let mut section = Section::None;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
@@ -28,17 +22,16 @@ pub fn parse(text: &str, source: &Path, interface: InterfaceName) -> Result<Pars
         let text = line.split('#').next().unwrap_or_default().trim();
         let line = Line { number: index + 1, text, with_comment: line };
         if let Some(setting) = setting_of(line.with_comment) {
-            drafts.read_setting(section, line.number, setting, &mut reports);
+            drafts.read_setting(section, line.number, setting, reports);
         } else if let Some(name) = friendly_name_of(line.with_comment) {
             drafts.name_peer(section, name);
         } else if line.text.starts_with('[') {
-            section = drafts.open_section(&line, &mut reports);
+            section = drafts.open_section(&line, reports);
         } else if !line.text.is_empty() {
-            drafts.read_key(section, &line, &mut reports);
+            drafts.read_key(section, &line, reports);
         }
     }
-    let config = finish(interface, drafts, &mut reports);
-    reports.conclude(config)
+    drafts
 }
 
 /// A line of the file.
@@ -424,7 +417,7 @@ impl Reports {
     /// Enough to work through; a file that is no configuration at all must not fill the memory.
     const MAX_ERRORS: usize = 100;
 
-    fn new(file: Arc<Path>) -> Self {
+    pub(super) fn new(file: Arc<Path>) -> Self {
         Self { file, errors: Vec::new(), more: 0, warnings: Vec::new() }
     }
 
@@ -458,7 +451,7 @@ impl Reports {
         value.map_err(|problem| self.error(line, Some(key), problem)).ok()
     }
 
-    fn conclude(mut self, config: Option<super::Config>) -> Result<Parsed, ConfigErrors> {
+    pub(super) fn conclude(mut self, config: Option<super::Config>) -> Result<Parsed, ConfigErrors> {
         self.errors.sort_by_key(|error| error.at.line);
         self.warnings.sort_by_key(|warning| warning.at.line);
         match config {

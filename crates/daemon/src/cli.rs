@@ -1,9 +1,7 @@
 //! The command line.
 
-use std::fmt;
-use std::str::FromStr;
-
 use clap::{Args, Parser, Subcommand};
+use weft_config::TunThreads;
 
 use crate::logging::Format;
 
@@ -190,40 +188,6 @@ pub struct TunArgs {
     pub no_offload: bool,
 }
 
-/// How many threads drive a TUN device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum TunThreads {
-    /// What suits the machine.
-    #[default]
-    Auto,
-    /// So many queues, with two threads each; 0: none, the packet thread does it.
-    Fixed(u16),
-}
-
-/// The text is no number of TUN threads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("write a number from 0 to 64, or `auto`")]
-pub struct InvalidTunThreads;
-
-impl FromStr for TunThreads {
-    type Err = InvalidTunThreads;
-    fn from_str(text: &str) -> Result<Self, InvalidTunThreads> {
-        if text.eq_ignore_ascii_case("auto") {
-            return Ok(Self::Auto);
-        }
-        text.parse().ok().filter(|&threads| threads <= 64).map(Self::Fixed).ok_or(InvalidTunThreads)
-    }
-}
-
-impl fmt::Display for TunThreads {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Auto => f.write_str("auto"),
-            Self::Fixed(threads) => threads.fmt(f),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory as _;
@@ -233,16 +197,6 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn tun_threads_are_0_to_64_or_auto() {
-        assert_eq!("auto".parse(), Ok(TunThreads::Auto));
-        assert_eq!("0".parse(), Ok(TunThreads::Fixed(0)));
-        assert_eq!("64".parse(), Ok(TunThreads::Fixed(64)));
-        for wrong in ["65", "-1", "", "two", "70000"] {
-            assert_eq!(wrong.parse::<TunThreads>(), Err(InvalidTunThreads), "{wrong}");
-        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc as async_mpsc;
+use weft_config::TunThreads;
 use weft_tun::thread_guard::EndProcessOnPanic;
 use weft_tun::{Pulse, TunConfig, TunOffload, TunStatsSnapshot};
 use weft_tunnel::{
@@ -18,7 +19,6 @@ use weft_tunnel::{
 };
 use weft_udp::{self as udp, BindError, SendError, Udp as _, UdpConfig, UdpFeatures, UdpSockets, UdpStats};
 
-use crate::cli::TunThreads;
 use crate::scheduling::{self, Priority};
 
 mod answers;

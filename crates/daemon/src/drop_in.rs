@@ -8,6 +8,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
 use weft_config::InterfaceName;
+use weft_config::TunThreads;
 use weft_config::exit::{self, Code};
 use weft_config::metrics::MetricsConfig;
 use weft_host::network::{Change, Watch};
@@ -15,7 +16,6 @@ use weft_host::routes::{Netlink, RouteError};
 use weft_udp::UdpConfig;
 
 use crate::background::{self, BackgroundError};
-use crate::cli::TunThreads;
 use crate::cli::drop_in::RunArgs;
 use crate::control::socket::Manage as _;
 use crate::control::uapi::{Listener, Server, SocketError};

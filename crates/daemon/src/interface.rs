@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
+use weft_config::TunThreads;
 use weft_host::routes::QueueLimits;
 use weft_tun::{Descriptor, TunConfig};
 use weft_tunnel::{PrivateKey, TunnelConfig};
 use weft_udp::{self as udp, PathMtu, UdpConfig};
 
-use crate::cli::TunThreads;
 use crate::control::Controller;
 use crate::dataplane::{
     Dataplane, DataplaneError, Handle, OnEvent, Opened, Setup, StartError, TunQueues, inline_queues,

@@ -1,6 +1,7 @@
 //! The pages that name files and functions tell the truth, and so does the source about its layers.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 fn root() -> PathBuf {
@@ -46,6 +47,20 @@ fn every_file_that_the_architecture_names_is_there() {
         files += 1;
     }
     assert!(files > 10, "only {files} files were found");
+}
+
+#[test]
+fn every_file_that_a_decision_names_is_there() {
+    let mut files = 0;
+    for page in std::fs::read_dir(root().join("docs/decisions")).unwrap() {
+        let page = page.unwrap().path();
+        let text = std::fs::read_to_string(&page).unwrap();
+        for name in quoted(&text).filter(|name| name.starts_with("crates/") && !name.contains(['{', '*'])) {
+            assert!(root().join(name).exists(), "{}: {name} is not there", page.display());
+            files += 1;
+        }
+    }
+    assert!(files > 60, "only {files} files were found");
 }
 
 #[test]
@@ -109,5 +124,53 @@ fn pure_crates_have_no_runtime_and_no_unsafe_code() {
         assert!(!manifest.contains("tokio"), "{name} depends on tokio");
         let library = std::fs::read_to_string(folder.join("src/lib.rs")).unwrap();
         assert!(library.contains("#![forbid(unsafe_code)]"), "{name} may have unsafe code");
+    }
+}
+
+/// The modules at the top of a crate, each with those that its code names.
+fn uses(source: &Path) -> BTreeMap<String, BTreeSet<String>> {
+    let mut files = Vec::new();
+    sources(source, &mut files);
+    let module_of = |file: &Path| {
+        let first = file.strip_prefix(source).unwrap().components().next().unwrap();
+        Path::new(first.as_os_str()).file_stem().unwrap().to_str().unwrap().to_owned()
+    };
+    let is_test = |file: &Path| file.to_string_lossy().contains("test");
+    let mut uses: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for file in files.iter().filter(|file| !is_test(file.strip_prefix(source).unwrap())) {
+        let text = std::fs::read_to_string(file).unwrap();
+        let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+        let code =
+            text.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n");
+        let is_at_the_top = file.parent() == Some(source);
+        let paths =
+            code.split("crate::").skip(1).chain(code.split("super::").skip(1).filter(|_| is_at_the_top));
+        let names = paths.flat_map(|path| {
+            // One module, or several between braces.
+            let list = path.strip_prefix('{').map_or(path, |list| list.split('}').next().unwrap_or_default());
+            let count = if path.starts_with('{') { usize::MAX } else { 1 };
+            let words = list.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
+            words.take(count).map(str::to_owned).collect::<Vec<_>>()
+        });
+        uses.entry(module_of(file)).or_default().extend(names);
+    }
+    uses.retain(|module, _| module != "lib");
+    uses
+}
+
+#[test]
+fn no_modules_form_a_circle() {
+    for name in ["checksum", "sched", "tun", "udp", "config", "host", "lab"] {
+        let mut uses = uses(&root().join("crates").join(name).join("src"));
+        // Modules that use none of those that are left go, until none is left, or all that are left are in circles.
+        loop {
+            let left: BTreeSet<String> = uses.keys().cloned().collect();
+            let before = uses.len();
+            uses.retain(|module, used| used.iter().any(|other| other != module && left.contains(other)));
+            if uses.len() == before {
+                break;
+            }
+        }
+        assert!(uses.is_empty(), "circles in {name}, or what leads to them: {:?}", uses.keys());
     }
 }

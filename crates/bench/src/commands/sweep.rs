@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use serde::Serialize;
-use weft::cli::TunThreads;
+use weft_config::TunThreads;
 
 use super::measure;
 use crate::case::Case;

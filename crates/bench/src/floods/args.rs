@@ -1,7 +1,7 @@
 //! The command line of `weft-bench floods`.
 
 use clap::Args;
-use weft::cli::TunThreads;
+use weft_config::TunThreads;
 
 use super::attack::{Attack, defaults};
 use crate::cli::{PeerCommand, WeftCommand};

@@ -1,7 +1,7 @@
 //! The command line of `weft-bench peers`.
 
 use clap::{Args, ValueEnum};
-use weft::cli::TunThreads;
+use weft_config::TunThreads;
 
 use crate::cli::{PeerCommand, WeftCommand};
 

@@ -1,7 +1,7 @@
 //! The arguments of `weft-bench stages`.
 
 use clap::{Args, value_parser};
-use weft::cli::TunThreads;
+use weft_config::TunThreads;
 
 /// What to measure, and for how long.
 #[derive(Clone, Debug, Args)]

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 
 use anyhow::{Context as _, Result};
 use ipnet::IpNet;
-use weft::cli::TunThreads;
 use weft::up::{Daemon, Options};
+use weft_config::TunThreads;
 use weft_config::{Config, Endpoint, HostConfig, Interface, Peer, Table};
 use weft_lab::Namespace;
 use weft_tunnel::{PeerLimits, PrivateKey};

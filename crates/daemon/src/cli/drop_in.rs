@@ -122,7 +122,7 @@ mod tests {
             assert!(run(&[name, "-f"]).foreground);
             assert_eq!(run(&["run", name]).name, name);
         }
-        assert_eq!(run(&["wg0", "--tun-threads", "2"]).tun.tun_threads, crate::cli::TunThreads::Fixed(2));
+        assert_eq!(run(&["wg0", "--tun-threads", "2"]).tun.tun_threads, weft_config::TunThreads::Fixed(2));
     }
 
     #[test]

@@ -4,9 +4,9 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
-use weft::cli::TunThreads;
 use weft::up::{Daemon, Options};
 use weft_config as config;
+use weft_config::TunThreads;
 use weft_lab::link::{self, LinkOptions};
 use weft_lab::{self as lab, Namespace};
 use weft_tunnel::PrivateKey;

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use weft::cli::TunThreads;
 use weft::dataplane::Snapshot;
 use weft::up::{Daemon, Options};
+use weft_config::TunThreads;
 use weft_config::{self as config, Endpoint};
 use weft_lab::{Namespace, wait_until_ok};
 use weft_tunnel::{PeerSnapshot, PublicKey};

@@ -7,9 +7,9 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use weft::cli::TunThreads;
 use weft::dataplane::Snapshot;
 use weft::up::{Daemon, Options};
+use weft_config::TunThreads;
 use weft_config::{self as config, Endpoint};
 use weft_host::network::{Change, Watch};
 use weft_lab::{Namespace, wait_until_ok};
