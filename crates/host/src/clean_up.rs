@@ -8,6 +8,7 @@ use super::kernel::Kernel;
 use super::record::{Owner, Record};
 use super::{Applied, HostError, Step, outside, run_hooks};
 use crate::routes::Netlink;
+use crate::runtime_dir::{control_socket, runtime_dir};
 
 /// What stays in force of what a daemon left behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +71,8 @@ pub(super) fn take_back(
     let mut applied = Applied::recorded(steps);
     let failures = applied.undo(kernel);
     run_hooks(&record.down, Stage::PostDown, kernel);
+    // No process answers there any more.
+    let _gone = std::fs::remove_file(control_socket(&runtime_dir(), &record.interface));
     (failures, kept.into_iter().next(), applied.stuck().to_vec())
 }
 

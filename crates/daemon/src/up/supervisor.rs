@@ -85,7 +85,15 @@ pub(super) fn run(
     let signal = inbox.clone();
     signals::watch(move |name| drop(signal.send(Message::Signal(name)))).map_err(UpError::Signals)?;
     let recording = Recording::In(runtime_dir());
-    let prepare = if handover.has_device() { Host::take_over } else { Host::prepare };
+    let prepare = if handover.has_device() {
+        Host::take_over
+    } else {
+        // A start that fails later leaves no socket of a daemon that crashed.
+        if let Err(error) = uapi::remove_dead(&config.interface.name) {
+            tracing::debug!("the socket for wg(8) stays: {error}");
+        }
+        Host::prepare
+    };
     let host = prepare(&config, Some(file), &known(&found.endpoints), &recording)?;
     let (beginning, kept) = begin(handover, &config, found.endpoints.clone(), host.mark(), options)?;
     let (ended, happened) = (inbox.clone(), inbox.clone());
