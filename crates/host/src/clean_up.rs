@@ -25,7 +25,7 @@ pub enum Keep {
 /// A daemon runs the interface, or a part cannot be taken back, which stays on record then.
 pub fn clean_up(directory: &Path, interface: &InterfaceName, keep: Keep) -> Result<(), HostError> {
     let owner = Owner::claim(directory, interface)?;
-    // Somebody may have been quicker.
+    // Another process may have cleaned up meanwhile.
     let Some(record) = owner.left_behind()? else { return Ok(()) };
     let mut kernel = Kernel::new(Netlink::open()?, interface.clone());
     let (mut failures, kept, _) = take_back(&record, &mut kernel, keep);
@@ -44,7 +44,7 @@ pub fn clean_up(directory: &Path, interface: &InterfaceName, keep: Keep) -> Resu
 /// Takes back the name servers that a daemon which is gone has left, and nothing else: those of a tunnel that is not
 /// there cannot be asked where its peers are. What cannot be taken back is warned of, and stays on record.
 pub fn take_back_dns(directory: &Path, interface: &InterfaceName) {
-    // Whoever runs the interface, or cannot write anything down, is told so when it is prepared.
+    // A daemon that runs the interface, or a record that cannot be written, is reported when the interface is prepared.
     let Ok(owner) = Owner::claim(directory, interface) else { return };
     let left = owner.left_behind().ok().flatten();
     if let Some(dns) = left.and_then(|record| record.dns)
@@ -64,7 +64,7 @@ pub(super) fn take_back(
 ) -> (Vec<HostError>, Option<Step>, Vec<Step>) {
     let is_kept = |step: &Step| keep == Keep::KillSwitch && has_kill_switch(step);
     let (kept, steps): (Vec<Step>, Vec<Step>) = record.steps.iter().cloned().partition(is_kept);
-    // A device of that name and another number is somebody else's.
+    // A device with this name and another index belongs to another program.
     kernel.link = kernel.netlink.link(&record.interface).ok().filter(|link| Some(link.index) == record.index);
     kernel.dns.clone_from(&record.dns);
     run_hooks(&record.down, Stage::PreDown, kernel);
