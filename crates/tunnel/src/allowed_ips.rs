@@ -1,4 +1,4 @@
-//! Cryptokey routing (whitepaper, section 2): which peer an inner address belongs to, by longest prefix.
+//! Cryptokey routing (whitepaper, section 2): finds the peer of an inner address by longest prefix.
 
 use std::net::IpAddr;
 
@@ -8,22 +8,23 @@ use ipnet::IpNet;
 
 use crate::peer::PeerId;
 
-/// Addresses whose peer is remembered, at least: a walk down the table costs as much as all else that is done with a
-/// header.
+/// Minimum number of cached addresses. The cache pays because a lookup in the table costs as much as all
+/// other work on a header.
 const REMEMBERED: usize = 256;
-/// The same, at most: 24 bytes each. Up to there two for each prefix, so that the addresses of many peers seldom meet.
+/// Maximum number of cached addresses, at 24 bytes each. Up to this the cache has two places per prefix, so
+/// that the addresses of many peers seldom collide.
 const MOST_REMEMBERED: usize = 16_384;
 
 /// The allowed-ips of every peer. A prefix belongs to one peer only.
 pub(crate) struct AllowedIps {
     table: IpNetworkTable<PeerId>,
     prefixes: usize,
-    /// What the table said of addresses that were asked for, each at the one place that its hash allows it. Their number
-    /// is a power of two.
+    /// Cached lookups, each at the one place that the hash of its address selects. The number of places is a
+    /// power of two.
     remembered: Box<[Option<(IpAddr, PeerId)>]>,
-    /// Of a hash of 64 bits, to have a place.
+    /// Right shift that reduces a 64-bit hash to a place.
     shift: u32,
-    /// Whether anything is remembered: thousands of changes in a row forget once.
+    /// Whether the cache holds anything, so that thousands of changes in a row clear it once.
     remembers: bool,
 }
 
@@ -34,14 +35,14 @@ impl AllowedIps {
         Self { table: IpNetworkTable::new(), prefixes: 0, remembered, shift, remembers: false }
     }
 
-    /// What was remembered may be wrong now.
+    /// Clears the cache, which may be wrong after a change.
     fn forget(&mut self) {
         if std::mem::take(&mut self.remembers) {
             self.remembered.fill(None);
         }
     }
 
-    /// Makes room to remember more, where there are more prefixes.
+    /// Enlarges the cache if there are more prefixes.
     fn grow(&mut self) {
         let places = (2 * self.prefixes).next_power_of_two().clamp(REMEMBERED, MOST_REMEMBERED);
         if places > self.remembered.len() {
@@ -50,7 +51,7 @@ impl AllowedIps {
         }
     }
 
-    /// Gives `network` to `peer`, taking it from the peer that had it, and says who that was.
+    /// Assigns `network` to `peer`, and returns the peer that it belonged to before.
     pub(crate) fn insert(&mut self, network: IpNet, peer: PeerId) -> Option<PeerId> {
         self.forget();
         let before = self.table.insert(key_of(network)?, peer);
@@ -61,7 +62,7 @@ impl AllowedIps {
         before
     }
 
-    /// Takes `network` from `peer`; false if it is not its own.
+    /// Removes `network` from `peer`. Returns false if it does not belong to that peer.
     pub(crate) fn remove(&mut self, network: IpNet, peer: PeerId) -> bool {
         let Some(key) = key_of(network) else { return false };
         if self.table.exact_match(key) != Some(&peer) {
@@ -73,7 +74,7 @@ impl AllowedIps {
         had
     }
 
-    /// The peer that `address` belongs to.
+    /// Returns the peer that `address` belongs to.
     #[inline]
     pub(crate) fn peer_of(&mut self, address: IpAddr) -> Option<PeerId> {
         let place = place_of(address, self.shift);
@@ -92,7 +93,7 @@ impl AllowedIps {
         Some(peer)
     }
 
-    /// Takes every prefix from `peer`.
+    /// Removes all prefixes of `peer`.
     pub(crate) fn remove_peer(&mut self, peer: PeerId) {
         self.forget();
         let mut left = 0;
@@ -105,7 +106,8 @@ impl AllowedIps {
     }
 }
 
-/// The key of a network in the table. Truncating cannot fail: the prefix length of an `IpNet` is in range.
+/// Returns the key of a network in the table. Truncating cannot fail, because the prefix length of an `IpNet`
+/// is in range.
 fn key_of(network: IpNet) -> Option<IpNetwork> {
     match network {
         IpNet::V4(net) => Ipv4Network::new_truncate(net.addr(), net.prefix_len()).ok().map(Into::into),
@@ -113,7 +115,7 @@ fn key_of(network: IpNet) -> Option<IpNetwork> {
     }
 }
 
-/// Where an address may be remembered. Addresses that count up spread evenly (Fibonacci hashing).
+/// Returns the place of an address in the cache. Consecutive addresses spread evenly (Fibonacci hashing).
 #[inline]
 fn place_of(address: IpAddr, shift: u32) -> usize {
     const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -127,7 +129,7 @@ fn place_of(address: IpAddr, shift: u32) -> usize {
     (bits.wrapping_mul(GOLDEN_RATIO) >> shift) as usize
 }
 
-/// For so many places, a power of two above 1.
+/// Returns the shift for `places` places, a power of two above 1.
 fn shift_for(places: usize) -> u32 {
     u64::BITS - places.trailing_zeros()
 }
@@ -235,7 +237,7 @@ mod tests {
             let mut table = AllowedIps::new();
             let mut list: Vec<(IpNet, u32)> = Vec::new();
             for change in changes {
-                // What is remembered now must not outlive the change.
+                // Cached lookups must not survive the change.
                 for address in &addresses {
                     table.peer_of(*address);
                 }

@@ -1,4 +1,4 @@
-//! Parts of the tunnel by themselves, for `crates/bench` alone.
+//! Parts of the tunnel in isolation, for `crates/bench` only.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
@@ -17,12 +17,12 @@ use crate::session::{Identity, Session, SessionContext};
 use crate::staging::Staging;
 use crate::transmit::{Ecn, MAX_CONTROL_MESSAGE, Path, TransmitQueue};
 
-/// The way of every datagram to peer number `peer` in these benchmarks.
+/// Returns the path of every datagram to peer number `peer` in these benchmarks.
 pub fn path(peer: usize, destination: SocketAddr) -> Path {
     Path { peer: PeerId::new(peer), destination, source: None, ecn: Ecn::NotEct }
 }
 
-/// Splits `packet` and hands each segment to `seal` instead of a session.
+/// Splits `packet` and passes each segment to `seal` instead of a session.
 pub fn split(
     packet: &mut PacketMut<'_>,
     mtu: usize,
@@ -32,7 +32,7 @@ pub fn split(
     crate::split::split(packet, &header, mtu, seal)
 }
 
-/// Takes room for a datagram of `len` bytes, and lets nobody write to it.
+/// Reserves and commits a datagram of `len` bytes without writing to it.
 pub fn queue(out: &mut TransmitQueue, path: Path, len: usize) {
     let mut slot = out.reserve(path, len);
     std::hint::black_box(slot.buffer_mut());
@@ -43,7 +43,7 @@ pub fn queue(out: &mut TransmitQueue, path: Path, len: usize) {
 pub struct Routes(AllowedIps);
 
 impl Routes {
-    /// Network number *n* belongs to peer number *n*.
+    /// Builds a table in which network number *n* belongs to peer number *n*.
     pub fn new(networks: impl IntoIterator<Item = IpNet>) -> Self {
         let mut table = AllowedIps::new();
         for (peer, network) in networks.into_iter().enumerate() {
@@ -52,14 +52,15 @@ impl Routes {
         Self(table)
     }
 
-    /// The number of the peer that `address` belongs to.
+    /// Returns the number of the peer that `address` belongs to.
     #[inline]
     pub fn peer_of(&mut self, address: IpAddr) -> Option<usize> {
         self.0.peer_of(address).map(PeerId::place)
     }
 }
 
-/// Lets `packet` wait and takes it back so many times, and gives the bytes that came back.
+/// Stages `packet` up to `times` times, as far as there is room, and takes all copies back. Returns their
+/// bytes.
 pub fn stage(packet: &PacketMut<'_>, times: usize) -> usize {
     let mut staging = Staging::default();
     for _ in 0..times {
@@ -77,13 +78,13 @@ pub fn stage(packet: &PacketMut<'_>, times: usize) -> usize {
 /// Both ends of a session.
 pub struct SessionPair {
     ends: [Session; 2],
-    /// What the receiving end knows the session as.
+    /// The receiving end's local index of the session.
     index: u32,
     now: Instant,
 }
 
 impl SessionPair {
-    /// Two ends that have shaken hands; `None` if that failed.
+    /// Creates two ends that completed a handshake; `None` if the handshake failed.
     pub fn new(keys: &[PrivateKey; 2]) -> Option<Self> {
         let identities = [Identity::new(keys[0].clone()), Identity::new(keys[1].clone())];
         let mut indices = [PeerIndex::default(), PeerIndex::default()];
@@ -107,12 +108,12 @@ impl SessionPair {
         Some(Self { ends: [a, b], index, now })
     }
 
-    /// Seals a packet at one end into `out` and gives the length; 0 without a session.
+    /// Seals a packet at one end into `out` and returns the length; 0 without a session.
     pub fn seal(&mut self, packet: &[u8], out: &mut [u8]) -> usize {
         self.ends[0].seal(packet, out).unwrap_or(0)
     }
 
-    /// Opens a message at the other end; whether it was authentic.
+    /// Opens a message at the other end, and reports whether it was authentic.
     pub fn open(&mut self, message: &mut [u8], out: &mut [u8]) -> bool {
         self.ends[1].open(self.index, message, self.now, out).is_ok()
     }

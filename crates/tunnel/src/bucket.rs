@@ -1,20 +1,20 @@
-//! A token bucket that counts what was taken from it: one that nobody took from is full, whatever its size.
+//! A token bucket that counts the tokens that are missing. An untouched bucket is full, whatever its size.
 
 use std::time::Instant;
 
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
 
-/// Tokens that were taken and have not grown back. Rate and size belong to the caller, who may change them.
+/// Tokens that were taken and have not grown back. The caller keeps rate and size, and may change them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Bucket {
     taken: u64,
-    /// Billionths of a token that grew back beside the whole ones.
+    /// Fraction of a token that has grown back, in billionths.
     rest: u32,
     since: Option<Instant>,
 }
 
 impl Bucket {
-    /// Lets grow back what `per_second` gives in the time since the last call. `now` never goes back.
+    /// Grows tokens back at `per_second` for the time since the last call. `now` never goes back.
     #[inline]
     pub(crate) fn refill(&mut self, per_second: u64, now: Instant) {
         let since = self.since.replace(now);
@@ -26,24 +26,25 @@ impl Bucket {
     fn grow(&mut self, per_second: u64, nanos: u128) {
         let grown = nanos * u128::from(per_second) + u128::from(self.rest);
         let whole = u64::try_from(grown / NANOS_PER_SECOND).unwrap_or(u64::MAX);
-        // What would grow into a full bucket is lost.
+        // A full bucket does not save a fraction of a token.
         self.rest = if whole < self.taken { (grown % NANOS_PER_SECOND) as u32 } else { 0 };
         self.taken = self.taken.saturating_sub(whole);
     }
 
-    /// Whether there is a token left of `size`.
+    /// Reports whether a bucket of `size` tokens has a token left.
     #[inline]
     pub(crate) fn has_token(&self, size: u64) -> bool {
         self.taken < size
     }
 
-    /// Takes tokens, more than there are if need be: the bucket owes them then.
+    /// Takes tokens, even more than are left: the bucket then owes the difference.
     #[inline]
     pub(crate) fn take(&mut self, tokens: u64) {
         self.taken = self.taken.saturating_add(tokens);
     }
 
-    /// Takes one token of `size`, of which `per_second` grow back; false if there is none.
+    /// Takes one token from a bucket of `size` tokens that grows by `per_second`. Returns false if no token
+    /// is left.
     pub(crate) fn try_take(&mut self, per_second: u64, size: u64, now: Instant) -> bool {
         self.refill(per_second, now);
         let granted = self.has_token(size);
@@ -51,7 +52,7 @@ impl Bucket {
         granted
     }
 
-    /// Forgives what is owed beyond an empty bucket of `size`.
+    /// Cancels what the bucket owes beyond being empty at `size` tokens.
     pub(crate) fn forgive(&mut self, size: u64) {
         self.taken = self.taken.min(size);
     }

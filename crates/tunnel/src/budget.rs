@@ -1,54 +1,58 @@
-//! How much time of the packet thread handshakes may take: a tenth, and what a quiet time has saved. To receive messages
-//! and to refuse them on the first look may take up to four fifths of it, and the other work gives way.
+//! The time of the packet thread that handshakes may take: a tenth, plus what idle time has saved. Receiving
+//! messages and refusing them at the first check may take up to four fifths of that, at the expense of the
+//! other work.
 //!
-//! Work is counted in nominal time: the number of X25519 operations that it takes, times what one takes on this machine.
-//! No clock is read for it, and a simulation counts the same.
+//! Work is counted in nominal time: the number of X25519 operations that it takes, times the duration of one
+//! on this machine. No clock is read to measure it, and a simulation counts the same.
 
 use std::time::{Duration, Instant};
 
-/// The part of the thread that handshakes may take.
+/// Handshakes may take one part in this many of the thread's time.
 const SHARE: u64 = 10;
-/// What one X25519 takes where nothing else is said.
+/// Default duration of one X25519.
 pub(crate) const X25519: Duration = Duration::from_micros(100);
-/// At and below so much of [`HandshakeBudget::answers`] in nanoseconds there is load: senders have to prove their
-/// address. A second's worth.
+/// When no more than this many nanoseconds are left for answers there is load: senders have to prove their
+/// address. It is the share of one second.
 const RESERVE: u64 = 1_000_000_000 / SHARE;
-/// Peers that may begin at once without a cookie after a quiet time: two handshakes for each, since both ends of a peer
-/// may begin, and at most so many.
+/// Bounds of the number of handshakes that the budget for answers holds beyond [`RESERVE`], which peers may
+/// start at once without a cookie after idle time. In between it is two per peer, because both ends may
+/// start.
 const MIN_BURST: u64 = 200;
 const MAX_BURST: u64 = 2000;
-/// Initiations of ours that a quiet time saves up: after a restart every peer with a session is sent one.
+/// Maximum number of our initiations that idle time saves up: after a restart every peer with a session is
+/// sent one.
 const MAX_INITIATIONS: u64 = 2000;
-/// Messages whose mac1 may be checked at once.
+/// Maximum number of messages whose mac1 is checked at once.
 const MAX_CHECKS: u64 = 20_000;
-/// So long after the last message that was refused there is no load any more, as in WireGuard for Linux.
+/// Load ends this long after the last message was refused, as in WireGuard for Linux.
 const LOAD_LASTS: Duration = Duration::from_secs(1);
-/// What messages that arrive may take of a turn, but for the last of them.
+/// Time of a turn after which no further handshake message is received. The last message may exceed it.
 const TURN: Duration = Duration::from_millis(1);
-/// When to ask again after a budget was found empty.
+/// Delay before checking an exhausted budget again.
 const PATIENCE: Duration = Duration::from_millis(1);
 
-/// Work on handshakes, by what it takes.
+/// Work on handshakes, by its cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     /// Receive a handshake message and check its mac1.
     Check,
     /// Answer with a cookie reply, system call included.
     CookieReply,
-    /// Find out which key an initiation is from: an X25519.
+    /// Find out which public key an initiation is from: an X25519.
     Identify,
     /// Answer an initiation of a peer: four X25519.
     Answer,
-    /// Take the response to an initiation of ours: two X25519.
+    /// Handle the response to an initiation of ours: two X25519.
     Conclude,
-    /// Make boringtun's state of a peer: an X25519.
+    /// Build boringtun's state of a peer: an X25519.
     Build,
     /// Send an initiation: two X25519, and a system call.
     Initiate,
 }
 
 impl Work {
-    /// In hundredths of an X25519, with the hashes and system calls that come with it.
+    /// Returns the cost in hundredths of an X25519, including the hashes and system calls that the work
+    /// needs.
     const fn hundredths(self) -> u64 {
         match self {
             Self::Check => 2,
@@ -62,12 +66,12 @@ impl Work {
     }
 }
 
-/// How much a request is worth, when there is not enough for all.
+/// Priority of a request under load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// From the address of a peer, which it proved.
+    /// From the address of a peer, proved by a cookie.
     Known,
-    /// From another address, which it proved.
+    /// From another address, proved by a cookie.
     Proven,
     /// From the address of a peer, without proof.
     Claimed,
@@ -76,7 +80,8 @@ pub(crate) enum Standing {
 }
 
 impl Standing {
-    /// `is_known`: the source is the address of a peer. `is_proven`: the request carries a valid cookie.
+    /// Returns the standing of a request. `is_known`: the source is the address of a peer. `is_proven`: the
+    /// request carries a valid cookie.
     pub(crate) fn of(is_known: bool, is_proven: bool) -> Self {
         match (is_known, is_proven) {
             (true, true) => Self::Known,
@@ -87,19 +92,19 @@ impl Standing {
     }
 }
 
-/// Three budgets that grow together. Checks, which are cheap and many, come first; answers and initiations share the rest,
-/// each lending the other what it has no room for, so that neither starves the other.
+/// Three budgets that grow together. Checks, which are cheap and many, come first. Answers and initiations
+/// share the rest; when one is full the other gets its share, so that neither starves the other.
 #[derive(Debug)]
 pub(crate) struct HandshakeBudget {
     x25519_nanos: u64,
     grown_at: Option<Instant>,
-    /// Nanoseconds that were taken and have not grown back.
+    /// Nanoseconds that were spent and have not grown back.
     checks: u64,
     answers: u64,
     initiations: u64,
     loaded: Option<Load>,
     spent_nanos: u64,
-    /// What of it was in the present turn.
+    /// Nanoseconds spent in the present turn, checks included.
     turn_nanos: u64,
 }
 
@@ -123,7 +128,7 @@ impl HandshakeBudget {
         }
     }
 
-    /// What one X25519 takes on this machine.
+    /// Sets the duration of one X25519 on this machine, within 10 µs and 10 ms.
     pub(crate) fn calibrate(&mut self, x25519: Duration) {
         self.x25519_nanos = u64::try_from(x25519.as_nanos()).unwrap_or(u64::MAX).clamp(10_000, 10_000_000);
     }
@@ -132,7 +137,7 @@ impl HandshakeBudget {
         self.x25519_nanos * work.hundredths() / 100
     }
 
-    /// Lets the budgets grow. `now` never goes back.
+    /// Grows the budgets by the time since the last call, and starts a turn. `now` never goes back.
     pub(crate) fn grow(&mut self, now: Instant) {
         let Some(before) = self.grown_at.replace(now).filter(|before| *before != now) else { return };
         let all = u64::try_from(now.duration_since(before).as_nanos()).unwrap_or(u64::MAX) / SHARE;
@@ -143,7 +148,7 @@ impl HandshakeBudget {
         give(&mut self.initiations, surplus);
     }
 
-    /// What `answers` holds when it is full, in nanoseconds.
+    /// Returns the nanoseconds of a full budget for answers.
     fn answers_size(&self, peers: usize) -> u64 {
         let handshakes = (2 * peers as u64).clamp(MIN_BURST, MAX_BURST);
         RESERVE + handshakes * (self.cost(Work::Identify) + self.cost(Work::Answer))
@@ -153,17 +158,17 @@ impl HandshakeBudget {
         self.answers_size(peers).saturating_sub(self.answers)
     }
 
-    /// Whether one message more may be received and its mac1 checked.
+    /// Reports whether one more message may be received and its mac1 checked.
     pub(crate) fn has_check(&self) -> bool {
         self.checks + self.cost(Work::Check) <= MAX_CHECKS * self.cost(Work::Check)
     }
 
-    /// Whether the present turn has time for handshakes.
+    /// Reports whether the present turn has time for handshakes.
     pub(crate) fn has_turn(&self) -> bool {
         self.turn_nanos < TURN.as_nanos() as u64
     }
 
-    /// Whether senders have to prove their address now.
+    /// Reports whether senders have to prove their address now.
     pub(crate) fn is_under_load(&mut self, peers: usize, now: Instant) -> bool {
         if self.answers_left(peers) <= RESERVE {
             self.note_load(now);
@@ -173,45 +178,46 @@ impl HandshakeBudget {
         self.loaded.is_some()
     }
 
-    /// A message was refused for lack of budget.
+    /// Records that a message was refused for lack of budget.
     pub(crate) fn note_load(&mut self, now: Instant) {
         self.loaded.get_or_insert(Load { since: now, last: now }).last = now;
     }
 
-    /// Since when there is load, without a break of a second.
+    /// Returns when the present load began, without a break of a second.
     pub(crate) fn loaded_since(&self, now: Instant) -> Option<Instant> {
         self.loaded.filter(|load| now.duration_since(load.last) < LOAD_LASTS).map(|load| load.since)
     }
 
-    /// Whether there is enough for a request under load: the more its source has asked lately (`requests`), the fuller the
-    /// budget has to be, so that sources that ask seldom go first.
+    /// Reports whether the budget admits a request under load. The more `requests` its source has sent
+    /// lately, the fuller the budget has to be, so that sources with few requests are served first.
     pub(crate) fn admits(&self, standing: Standing, requests: u8, peers: usize) -> bool {
         /// Steps of the reserve.
         const STEPS: u64 = 32;
-        /// Requests of a known address that do not count: several peers may share it.
+        /// Number of requests of a known address that do not count, because several peers may share the
+        /// address.
         const HEAD_START: u64 = 8;
         let requests = u64::from(requests);
         let step = match standing {
             Standing::Known => requests.saturating_sub(HEAD_START),
             Standing::Proven => 1 + requests,
-            // Without proof, other senders may have used up what the source may ask.
+            // Without proof, the requests may be those of other senders that forged this source.
             Standing::Claimed => 3 + requests.saturating_sub(HEAD_START),
             Standing::Unproven => 3 + requests,
         };
         self.answers_left(peers) > step.min(STEPS - 1) * (RESERVE / STEPS)
     }
 
-    /// Whether an initiation may be sent.
+    /// Reports whether an initiation may be sent.
     pub(crate) fn has_initiation(&self) -> bool {
         self.initiations < MAX_INITIATIONS * self.cost(Work::Initiate)
     }
 
-    /// When to ask for an initiation again.
+    /// Returns when to try to send an initiation again.
     pub(crate) fn next_initiation(&self) -> Option<Instant> {
         self.grown_at.map(|at| if self.has_initiation() { at } else { at + PATIENCE })
     }
 
-    /// Counts work that is done now. What is more than there was is paid back first.
+    /// Counts work that is done now. It may exceed the budget; the excess has to grow back first.
     pub(crate) fn spend(&mut self, work: Work) {
         let cost = self.cost(work);
         self.turn_nanos += cost;
@@ -227,13 +233,13 @@ impl HandshakeBudget {
         self.spent_nanos += cost;
     }
 
-    /// Nominal time of all work so far, checks left out.
+    /// Returns the nominal time of all work so far, without checks.
     pub(crate) fn spent(&self) -> Duration {
         Duration::from_nanos(self.spent_nanos)
     }
 }
 
-/// Gives back to `taken`, and says how much was too much.
+/// Subtracts up to `nanos` from `taken`, and returns the rest of `nanos`.
 fn give(taken: &mut u64, nanos: u64) -> u64 {
     let given = nanos.min(*taken);
     *taken -= given;
@@ -248,12 +254,12 @@ mod tests {
         from + Duration::from_millis(millis)
     }
 
-    /// Takes as much of each kind as there is for ten seconds, and gives the shares of the time that checks and other work
-    /// got.
+    /// Spends all of each kind of budget for ten seconds, and returns the shares of the time that checks and
+    /// other work got.
     fn saturate(checks: bool, answers: bool, initiations: bool) -> (f64, f64) {
         let (mut budget, start) = (HandshakeBudget::new(), Instant::now());
         budget.grow(start);
-        // What a quiet time has saved is gone.
+        // All saved budget is spent.
         budget.answers = budget.answers_size(1);
         budget.initiations = MAX_INITIATIONS * budget.cost(Work::Initiate);
         budget.checks = MAX_CHECKS * budget.cost(Work::Check);
@@ -267,7 +273,7 @@ mod tests {
                 budget.spend(Work::Check);
                 checked += Duration::from_nanos(budget.cost(Work::Check));
             }
-            // What is not asked for has grown back long ago.
+            // A budget that nothing requests has long grown back.
             if !answers {
                 budget.answers = 0;
             }

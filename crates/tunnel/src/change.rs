@@ -1,5 +1,5 @@
-//! Changing peers while packets move: what wg(8) does to an interface that runs. Nothing here costs more than a look into
-//! a table: an X25519 is done when the first handshake needs it, within the budget of handshakes.
+//! Changes to peers while packets move, as wg(8) makes them to a running interface. No change costs more than
+//! table lookups: an X25519 is computed when the first handshake needs it, within the handshake budget.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU16;
@@ -16,81 +16,86 @@ use crate::restore::Remembered;
 use crate::session::Identity;
 use crate::tunnel::Tunnel;
 
-/// One change to a running tunnel. A peer that is not there any more makes it void.
+/// One change to a running tunnel. It has no effect if its peer is gone.
 #[derive(Debug)]
 pub enum Change {
     /// Adds a peer. Its key must be new to the tunnel.
     AddPeer(Box<PeerConfig>),
-    /// Takes a peer away, with its sessions and what waited for it.
+    /// Removes a peer with its sessions and staged packets.
     RemovePeer(PublicKey),
-    /// Sends to another place from now on. Sessions stay; a peer that had none gets its keepalive at once.
+    /// Sets the endpoint of a peer. Sessions stay; a peer without an endpoint so far gets its persistent
+    /// keepalive at once.
     Endpoint {
-        /// The peer.
+        /// Public key of the peer.
         peer: PublicKey,
-        /// Where it is.
+        /// New endpoint of the peer.
         endpoint: SocketAddr,
     },
-    /// Another keepalive interval. Sessions stay; one that is switched on is sent at once.
+    /// Sets the persistent keepalive interval. Sessions stay; a keepalive that this enables is due at once.
     PersistentKeepalive {
-        /// The peer.
+        /// Public key of the peer.
         peer: PublicKey,
-        /// Seconds, or none.
+        /// Interval in seconds; `None` disables it.
         interval: Option<NonZeroU16>,
     },
-    /// Other limits of how fast packets may go to a peer and come from it. Sessions stay.
+    /// Sets the rate limits for packets to and from a peer. Sessions stay.
     Limits {
-        /// The peer.
+        /// Public key of the peer.
         peer: PublicKey,
-        /// Its limits from now on.
+        /// New limits in both directions.
         limits: PeerLimits,
     },
-    /// Prefixes that are given to a peer, from whoever had them, or taken away from it.
+    /// Assigns prefixes to a peer, and removes them from the peers that they belong to; or removes prefixes
+    /// from the peer.
     AllowedIps {
-        /// The peer.
+        /// Public key of the peer.
         peer: PublicKey,
-        /// Its own from now on. Given before others are taken away.
+        /// Prefixes to assign to the peer, before others are removed.
         add: Vec<IpNet>,
-        /// Its own no longer; what is not its own is left alone.
+        /// Prefixes to remove from the peer. A prefix that belongs to another peer stays there.
         remove: Vec<IpNet>,
     },
-    /// Handshakes with another preshared key from now on, or with the wall clock's time as it is now. What was agreed
-    /// before is used until the next handshake came through, as the kernel's WireGuard does.
+    /// Sets the preshared key for later handshakes, and restarts their timestamps from the wall clock as it
+    /// is now; the key may stay the same. The existing session is used until the next handshake completes, as
+    /// in the kernel's WireGuard.
     PresharedKey {
-        /// The peer.
+        /// Public key of the peer.
         peer: PublicKey,
-        /// The key that is mixed into its handshakes, if there is one.
+        /// Preshared key that both ends mix into the handshake, if any.
         key: Option<PresharedKey>,
     },
-    /// Another identity: handshakes made for the old one are not answered any more. The peers' sessions have to end as
-    /// well.
+    /// Sets the private key. Handshakes for the old key are not answered any more. The sessions of the peers
+    /// have to be ended as well, with [`Change::EndSession`].
     PrivateKey(PrivateKey),
-    /// Ends the sessions with a peer, which were agreed with another identity.
+    /// Ends the sessions with a peer, because they were agreed with another private key.
     EndSession(PublicKey),
-    /// Another MTU of the TUN, in bytes.
+    /// Sets the MTU of the TUN, in bytes.
     Mtu(u16),
-    /// The way to a peer changed: this machine reaches it from another address, or by another route. The routing
-    /// table chooses the source again, what was learnt of the path's MTU is forgotten, and a peer with a session
-    /// hears from us at once; one that remains silent is asked by a handshake.
+    /// The path to a peer changed: this machine reaches it from another address or by another route. The
+    /// routing table chooses the source again, and the learnt path MTU is forgotten. A peer with a session is
+    /// sent a keepalive soon, and a handshake initiation if it stays silent.
     PathChanged(PublicKey),
-    /// This machine slept, and its clock stood still: sessions are older than they seem. A peer with a session hears
-    /// from us at once, by a handshake if it must have forgotten the session.
+    /// This machine slept, and its clock stood still: sessions are older than they seem. A peer with a
+    /// session is sent a keepalive soon, or a handshake initiation if the sleep was longer than a session
+    /// lasts (Reject-After-Time).
     Resumed {
-        /// The peer.
+        /// Public key of the peer.
         peer: PublicKey,
-        /// For how long.
+        /// How long the machine slept.
         slept: Duration,
     },
-    /// What a tunnel before this one knew of a peer that was just added.
+    /// Restores the state that a previous tunnel recorded of a peer. The peer was just added.
     Restore {
-        /// The peer.
+        /// Public key of the peer.
         peer: PublicKey,
-        /// What is remembered of it.
+        /// Recorded state of the peer.
         remembered: Remembered,
     },
 }
 
 impl Change {
-    /// About how many table entries it touches: many small changes cost as much as one large one.
+    /// Returns roughly how many table entries the change touches. Many small changes cost as much as one
+    /// large change of the same total weight.
     pub fn weight(&self) -> usize {
         match self {
             Self::AddPeer(peer) => 4 + peer.allowed_ips.len(),
@@ -103,7 +108,8 @@ impl Change {
 }
 
 impl Tunnel {
-    /// Applies one change. False if it was void: its peer is gone, or the peer to be added is there already.
+    /// Applies one change. Returns false if it has no effect: its peer is gone, or the peer to add exists
+    /// already.
     pub fn apply(&mut self, change: Change, now: Instant) -> bool {
         match change {
             Change::AddPeer(peer) => self.insert_peer(*peer, now).is_ok(),
@@ -135,7 +141,7 @@ impl Tunnel {
         if peer.endpoint.is_none() {
             peer.timers.endpoint_found(now);
         }
-        // The same place: the source that the peer knows stays.
+        // With an unchanged address the source that the peer knows stays.
         if peer.endpoint.is_none_or(|endpoint| endpoint.address != address) {
             peer.path_limit = PathLimit::default();
             self.set_peer_endpoint(id, Some(Endpoint { address, source: None }));
@@ -177,7 +183,7 @@ impl Tunnel {
         let new = peer.session.successor(preshared);
         let has_sessions = peer.session.can_seal(now);
         let old = Box::new(std::mem::replace(&mut peer.session, new));
-        // One that was never used gives way: what is older may still be in use.
+        // A session that cannot seal is discarded, because the previous session may still be in use.
         let gone = if has_sessions { peer.previous.replace(old) } else { Some(old) };
         if let Some(mut gone) = gone {
             gone.clear(&mut self.by_index);

@@ -1,4 +1,4 @@
-//! What a tunnel is told about itself and its peers, checked: nothing here is text any more.
+//! Peer settings for the tunnel, parsed and checked: no field holds text.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU16;
@@ -7,17 +7,18 @@ use ipnet::IpNet;
 
 use crate::key::{PresharedKey, PublicKey};
 
-/// One peer, as the tunnel needs it.
+/// The settings of one peer.
 #[derive(Clone, Debug)]
 pub struct PeerConfig {
-    /// Its identity.
+    /// Public key, which identifies the peer.
     pub public_key: PublicKey,
-    /// Mixed into its handshakes if there is one.
+    /// Preshared key that both ends mix into the handshake, if any.
     pub preshared_key: Option<PresharedKey>,
-    /// Where to reach it before it was heard from. Without one, only the peer can begin.
+    /// Endpoint to use until the first authenticated message from the peer. Without it, only the peer can
+    /// start a handshake.
     pub endpoint: Option<SocketAddr>,
-    /// The inner addresses that are its own, without host bits: where packets to it go, and what packets from
-    /// it must carry as their source.
+    /// Inner prefixes of the peer, without host bits. Packets to these addresses go to the peer, and packets
+    /// from the peer must have a source among them.
     pub allowed_ips: Vec<IpNet>,
     /// Seconds without an authenticated message either way after which a keepalive is sent, to hold a NAT
     /// mapping open.

@@ -1,5 +1,6 @@
-//! Cookies: how the sender of a handshake message proves that it receives what is sent to its address (whitepaper,
-//! section 5.4.7). boringtun's cover the address without the port, and change without overlap.
+//! Cookies, with which the sender of a handshake message proves that it receives datagrams at its source
+//! address (whitepaper, section 5.4.7). boringtun's cookies are not used: they cover the address without the
+//! port, and its secrets change without overlap.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use crate::drop_reason::DropReason;
 use crate::key::PublicKey;
 use crate::mac::{self, MAC_LEN, Mac, Macs};
 
-/// How long a secret makes cookies, and how long a cookie is used (whitepaper, section 5.4.7).
+/// Lifetime of a secret for new cookies, and of a received cookie (whitepaper, section 5.4.7).
 const SECRET_LIFETIME: Duration = Duration::from_secs(120);
 /// Bytes of a cookie reply: type, receiver index, nonce, encrypted cookie and its tag.
 pub(crate) const COOKIE_REPLY_LEN: usize = 4 + 4 + NONCE_LEN + MAC_LEN + TAG_LEN;
@@ -21,18 +22,18 @@ const NONCE_LEN: usize = 24;
 const TAG_LEN: usize = 16;
 const COOKIE_REPLY_HEADER: [u8; 4] = [3, 0, 0, 0];
 
-/// The side that asks for cookies. Its secrets replace each other every two minutes; cookies of the one before are still
-/// taken, so that none expires on its way.
+/// The side that demands cookies. It replaces its secret every two minutes, and accepts cookies of the
+/// previous secret, so that no cookie expires on its way.
 pub(crate) struct CookieChecker {
     mac1_key: [u8; 32],
     reply_cipher: XChaCha20Poly1305,
-    /// The newest first.
+    /// The current and the previous secret.
     secrets: [Zeroizing<[u8; 32]>; 2],
     changed_at: Option<Instant>,
 }
 
 impl CookieChecker {
-    /// Checks messages to the interface with this key.
+    /// Creates a checker of messages to the interface with this public key.
     pub(crate) fn new(own: &PublicKey) -> Self {
         Self {
             mac1_key: mac::mac1_key(own),
@@ -42,24 +43,24 @@ impl CookieChecker {
         }
     }
 
-    /// Whether the message was made for our public key.
+    /// Reports whether the message was made for our public key.
     pub(crate) fn has_valid_mac1(&self, message: &[u8]) -> bool {
         Macs::of(message).is_some_and(|macs| mac::is_mac(&self.mac1_key, macs.before_mac1, macs.mac1))
     }
 
-    /// Whether the message carries a second mac, which is zeros without a cookie.
+    /// Reports whether the message carries a mac2, which is all zeros without a cookie.
     pub(crate) fn has_mac2(message: &[u8]) -> bool {
         Macs::of(message).is_some_and(|macs| macs.mac2 != [0; MAC_LEN])
     }
 
-    /// Whether its sender has a cookie of ours for its address.
+    /// Reports whether the sender of the message has a valid cookie of ours for its address and port.
     pub(crate) fn has_valid_mac2(&mut self, message: &[u8], source: SocketAddr, now: Instant) -> bool {
         let Some(macs) = Macs::of(message) else { return false };
         self.change_secret(now);
         self.secrets.iter().any(|secret| mac::is_mac(&cookie(secret, source), macs.before_mac2, macs.mac2))
     }
 
-    /// The cookie reply to a handshake message with a valid mac1.
+    /// Returns the cookie reply to a handshake message with a valid mac1.
     pub(crate) fn reply(
         &mut self,
         message: &[u8],
@@ -73,7 +74,7 @@ impl CookieChecker {
         let (nonce, rest) = rest.split_at_mut(NONCE_LEN);
         let (sealed, tag) = rest.split_at_mut(MAC_LEN);
         header[..4].copy_from_slice(&COOKIE_REPLY_HEADER);
-        // The sender index of the message.
+        // The receiver index is the sender index of the message.
         header[4..].copy_from_slice(message.get(4..8)?);
         rand::rng().fill_bytes(nonce);
         sealed.copy_from_slice(&cookie(&self.secrets[0], source));
@@ -89,7 +90,7 @@ impl CookieChecker {
             return;
         }
         let before = std::mem::replace(&mut self.secrets[0], new_secret());
-        // One that was not in use for so long has expired too.
+        // After two lifetimes the replaced secret has expired as well.
         self.secrets[1] = if age < 2 * SECRET_LIFETIME { before } else { new_secret() };
         self.changed_at = Some(now);
     }
@@ -99,7 +100,7 @@ fn new_secret() -> Zeroizing<[u8; 32]> {
     Zeroizing::new(rand::random())
 }
 
-/// The cookie of an address and port under a secret.
+/// Computes the cookie of an address and port under a secret.
 fn cookie(secret: &[u8; 32], source: SocketAddr) -> Mac {
     let mut bytes = [0; 18];
     let len = match source.ip() {
@@ -116,10 +117,10 @@ fn cookie(secret: &[u8; 32], source: SocketAddr) -> Mac {
     mac::mac(secret, &bytes[..len + 2])
 }
 
-/// The side that is asked for cookies: what goes with the next handshake message to one peer.
+/// The side that has to show cookies: the state for the next handshake message to one peer.
 #[derive(Debug, Default)]
 pub(crate) struct CookieGenerator {
-    /// Of the last handshake message, with its sender index.
+    /// Sender index and mac1 of the last handshake message.
     last: Option<(u32, Mac)>,
     cookie: Option<(Mac, Instant)>,
 }
@@ -134,10 +135,10 @@ impl CookieGenerator {
         self.last = index.zip(mac1);
     }
 
-    /// Takes the cookie out of a reply to the last message.
+    /// Decrypts and keeps the cookie of a reply to the last message.
     ///
     /// # Errors
-    /// The reply answers another message, or is not authentic.
+    /// The reply has the wrong length, answers another message, or is not authentic.
     pub(crate) fn take_reply(
         &mut self,
         reply: &[u8],
@@ -206,7 +207,7 @@ mod tests {
         let mut generator = CookieGenerator::default();
         let secs = |secs| start + Duration::from_secs(secs);
         let first = initiation(&own, &mut generator, start);
-        // The secret begins its two minutes with the first message, and changes right after this reply.
+        // The lifetime of the secret starts with the first message, and ends right after this reply.
         assert!(!checker.has_valid_mac2(&[9; 148], source, start));
         let reply = checker.reply(&first, source, secs(119)).unwrap();
         generator.take_reply(&reply, &own, secs(119)).unwrap();

@@ -1,4 +1,4 @@
-//! Why a packet was dropped, and how many were: one counter a reason.
+//! Reasons for dropping a packet, with one counter each.
 
 macro_rules! drop_reasons {
     ($($(#[$doc:meta])* $name:ident => $label:literal,)+) => {
@@ -11,11 +11,12 @@ macro_rules! drop_reasons {
             /// Every reason, in the order of its counter.
             pub const ALL: [Self; [$($label),+].len()] = [$(Self::$name),+];
 
-            /// In the order of the counters. A table, and no `match`: inlined, that became other symbols in other builds of
-            /// the same source, and a package is to be the same bytes each time.
+            /// Labels in the order of the counters. This is a table and not a `match`, because an inlined
+            /// `match` led to different symbols in different builds of the same source, and a package has to
+            /// be the same bytes in each build.
             const LABELS: [&'static str; Self::ALL.len()] = [$($label),+];
 
-            /// The name of the reason in logs, tables and metrics.
+            /// Returns the name of the reason in logs, tables and metrics.
             pub const fn label(self) -> &'static str {
                 Self::LABELS[self as usize]
             }
@@ -31,13 +32,14 @@ drop_reasons! {
     NoPeer => "no_peer",
     /// Outbound: the peer has no known endpoint, so no handshake can start.
     NoEndpoint => "no_endpoint",
-    /// Outbound: longer than the path to the peer carries, and not to be fragmented; answered by ICMP.
+    /// Outbound: longer than the path to the peer carries, and must not be fragmented; answered by ICMP.
     PacketTooBig => "packet_too_big",
-    /// Outbound: more than the limit of what is sent to the peer allows.
+    /// Outbound: over the rate limit for packets to the peer.
     OverRateToPeer => "over_rate_to_peer",
-    /// Outbound: the peer's staging was full and this packet was its oldest.
+    /// Outbound: no room in the peer's staging or in the staging budget. The oldest packets are dropped to
+    /// make room, or the new packet where that does not help.
     StagingFull => "staging_full",
-    /// Outbound: no handshake came through for 90 s (Rekey-Attempt-Time); what waited was given up.
+    /// Outbound: no handshake completed for 90 s (Rekey-Attempt-Time), and the staged packets were dropped.
     HandshakeTimeout => "handshake_timeout",
     /// Outbound: the peer was removed while the packet waited for its handshake.
     PeerRemoved => "peer_removed",
@@ -49,21 +51,23 @@ drop_reasons! {
     MalformedDatagram => "malformed_datagram",
     /// Inbound: longer than the buffer that received it.
     TruncatedDatagram => "truncated_datagram",
-    /// Inbound: no peer of ours has this receiver index.
+    /// Inbound: no peer has this receiver index.
     UnknownReceiverIndex => "unknown_receiver_index",
     /// Inbound: the handshake message was not made with our public key (mac1).
     InvalidMac => "invalid_mac",
-    /// Inbound: under load, answered with a cookie reply instead.
+    /// Inbound: answered with a cookie reply instead, under load or after forged responses.
     CookieRequired => "cookie_required",
-    /// Inbound: under load, and this source has used up its share of handshakes.
+    /// Inbound: no budget for handshake messages, or under load not enough for this source; or the peer was
+    /// sent a response less than 20 ms ago.
     HandshakeRateLimited => "handshake_rate_limited",
-    /// Inbound: a handshake from a key that is no peer of ours, or one that fails to decrypt.
+    /// Inbound: a handshake from a public key that no peer has, or an initiation that fails to decrypt.
     UnknownPeer => "unknown_peer",
-    /// Inbound: a handshake initiation that is older than the last one.
+    /// Inbound: a handshake initiation that is not newer than the last one.
     ReplayedHandshake => "replayed_handshake",
-    /// Inbound: a handshake message or cookie reply that answers nothing of ours.
+    /// Inbound: a handshake response that answers no outstanding initiation of ours.
     UnexpectedHandshake => "unexpected_handshake",
-    /// Inbound: no session has this index any more.
+    /// Inbound: no session has this index any more, or a cookie reply does not answer our last handshake
+    /// message. Outbound: no session to seal with.
     NoSession => "no_session",
     /// Inbound: the authentication tag is wrong.
     InvalidTag => "invalid_tag",
@@ -73,19 +77,21 @@ drop_reasons! {
     MalformedPlaintext => "malformed_plaintext",
     /// Inbound: the inner source address is not in the peer's allowed-ips (cryptokey routing).
     SourceNotAllowed => "source_not_allowed",
-    /// Inbound: more than the limit of what comes from the peer allows.
+    /// Inbound: over the rate limit for packets from the peer.
     OverRateFromPeer => "over_rate_from_peer",
-    /// Inbound: marked Congestion Experienced outside, while the inner packet does not do ECN (RFC 6040).
+    /// Inbound: the outer header is marked Congestion Experienced, but the inner packet is not ECN-capable
+    /// (RFC 6040).
     CongestionNotEct => "congestion_not_ect",
-    /// Inbound: the TUN took nothing for over a second.
+    /// Inbound: the TUN accepted nothing for over a second.
     TunStalled => "tun_stalled",
     /// Inbound: the kernel refused the packet that was written to the TUN.
     TunWriteFailed => "tun_write_failed",
-    /// A handshake message or keepalive of ours that found no free slot because the socket takes nothing.
+    /// No free slot for a handshake message or keepalive of ours, or for the answer to a received handshake
+    /// message, because the socket accepts nothing.
     ControlQueueFull => "control_queue_full",
 }
 
-/// One counter a [`DropReason`], in packets as the wire would see them: a super-packet counts its segments.
+/// One counter per [`DropReason`], in packets on the wire: a super-packet counts once per segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DropCounters([u64; DropReason::ALL.len()]);
 
@@ -96,22 +102,22 @@ impl Default for DropCounters {
 }
 
 impl DropCounters {
-    /// Counts `segments` packets more.
+    /// Adds `segments` packets to the counter of `reason`.
     pub fn add(&mut self, reason: DropReason, segments: u64) {
         self.0[reason as usize] += segments;
     }
 
-    /// Packets dropped for this reason.
+    /// Returns the number of packets dropped for `reason`.
     pub fn get(&self, reason: DropReason) -> u64 {
         self.0[reason as usize]
     }
 
-    /// Every reason with its count, zero or not.
+    /// Iterates over all reasons with their counts, including zero.
     pub fn iter(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
         DropReason::ALL.into_iter().map(|reason| (reason, self.get(reason)))
     }
 
-    /// Packets dropped for any reason.
+    /// Returns the number of packets dropped for all reasons together.
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }

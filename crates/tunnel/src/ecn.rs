@@ -1,10 +1,10 @@
-//! Explicit Congestion Notification across the tunnel (RFC 6040): the inner field is copied outwards, and a
-//! mark that the outer path made is carried inwards.
+//! Explicit Congestion Notification across the tunnel (RFC 6040): the inner field is copied to the outer
+//! header, and a mark from the outer path is carried into the inner packet.
 
 use crate::ip;
 use crate::transmit::Ecn;
 
-/// The ECN field of the IP packet `packet`, which has a whole header.
+/// Returns the ECN field of the IP packet `packet`, which has a whole header.
 #[inline]
 pub(crate) fn of(packet: &[u8]) -> Ecn {
     match packet {
@@ -14,8 +14,8 @@ pub(crate) fn of(packet: &[u8]) -> Ecn {
     }
 }
 
-/// Merges the outer field into the inner packet (RFC 6040, figure 4). False: the packet has to be dropped,
-/// because congestion was marked on a path whose inner sender cannot hear of it.
+/// Merges the outer field into the inner packet (RFC 6040, figure 4). Returns false if the packet has to be
+/// dropped, because congestion was marked and the sender of the inner packet cannot learn of it.
 #[inline]
 pub(crate) fn merge(outer: Ecn, packet: &mut [u8]) -> bool {
     let inner = of(packet);

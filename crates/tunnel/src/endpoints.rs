@@ -1,4 +1,4 @@
-//! Where the peers are, by address: what the gate knows senders by.
+//! Addresses of the peers' endpoints, by which the gate recognizes senders.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -6,12 +6,13 @@ use std::net::{IpAddr, SocketAddr};
 use crate::peer::{Endpoint, PeerId};
 use crate::tunnel::Tunnel;
 
-/// How many peers are at each address: an authenticated message came from there last, or the configuration says so.
+/// Number of peers whose endpoint is at each address. An endpoint comes from the last authenticated message
+/// or from the configuration.
 #[derive(Debug, Default)]
 pub(crate) struct Endpoints(HashMap<IpAddr, u32>);
 
 impl Endpoints {
-    /// Whether a peer is at this address.
+    /// Reports whether the endpoint of a peer has this address.
     pub(crate) fn has_address(&self, address: IpAddr) -> bool {
         self.0.contains_key(&address)
     }
@@ -31,7 +32,7 @@ impl Endpoints {
 }
 
 impl Tunnel {
-    /// Puts a peer somewhere else, or nowhere.
+    /// Sets or clears the endpoint of a peer, and keeps the count of addresses in step.
     pub(crate) fn set_peer_endpoint(&mut self, id: PeerId, endpoint: Option<Endpoint>) {
         let Some(peer) = self.peers.get_mut(id.place()).and_then(Option::as_deref_mut) else { return };
         let before = std::mem::replace(&mut peer.endpoint, endpoint).map(|endpoint| endpoint.address);
@@ -46,13 +47,13 @@ impl Tunnel {
         }
     }
 
-    /// Every receiver index, all 32 bits, that a data message, a handshake response or a cookie reply may carry now, in no
-    /// particular order.
+    /// Iterates over the receiver indices (all 32 bits) that a data message, handshake response or cookie
+    /// reply to us may carry now, in no particular order.
     pub fn receiver_indices(&self) -> impl Iterator<Item = u32> + '_ {
         self.by_index.iter()
     }
 
-    /// Changes whenever [`Self::receiver_indices`] does.
+    /// Returns a number that changes whenever [`Self::receiver_indices`] changes.
     pub fn receiver_indices_version(&self) -> u64 {
         self.by_index.version()
     }

@@ -1,4 +1,4 @@
-//! What happened to a peer that somebody outside may want to know.
+//! State changes of peers that the caller may want to know.
 
 use std::net::SocketAddr;
 
@@ -7,30 +7,30 @@ use crate::key::PublicKey;
 /// A change of a peer's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A handshake came through: packets can pass both ways.
+    /// A handshake completed: packets can pass in both directions.
     HandshakeComplete {
-        /// The peer.
+        /// Public key of the peer.
         peer: PublicKey,
     },
-    /// Initiations go out and remain without an answer: told after the third, which is after 15 s, and then after
-    /// every sixth, each time when the next one goes out. What is sent meanwhile makes no difference.
+    /// Initiations remain unanswered. Reported after the third, which is after 15 s, and then after every
+    /// sixth, each time when the next initiation is sent. New packets for the peer do not restart the count.
     HandshakeUnanswered {
-        /// The peer.
+        /// Public key of the peer.
         peer: PublicKey,
-        /// Initiations without an answer, at least 5 s apart.
+        /// Number of unanswered initiations, which are at least 5 s apart.
         initiations: u32,
     },
-    /// No handshake came through for 90 s (Rekey-Attempt-Time), and weft stopped trying until there is
-    /// something to send.
+    /// No handshake completed for 90 s (Rekey-Attempt-Time): weft stops trying until there is something to
+    /// send.
     HandshakeFailed {
-        /// The peer.
+        /// Public key of the peer.
         peer: PublicKey,
     },
-    /// An authenticated message came from another address than before: the peer moved.
+    /// An authenticated message came from another address than before: the peer roamed.
     EndpointChanged {
-        /// The peer.
+        /// Public key of the peer.
         peer: PublicKey,
-        /// Where it is now.
+        /// New endpoint of the peer.
         endpoint: SocketAddr,
     },
 }

@@ -1,5 +1,5 @@
-//! Who is let in to a handshake: mac1, and under load a cookie and the budget, before anything dear is done (whitepaper,
-//! section 5.3).
+//! Admission of handshake messages: checks mac1, and under load the cookie and the budget, before any
+//! expensive work (whitepaper, section 5.3).
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -11,21 +11,22 @@ use crate::endpoints::Endpoints;
 use crate::key::PublicKey;
 use crate::sources::{PER_SOURCE, Sources};
 
-/// Why the gate did not let a handshake message in.
+/// What to do with a handshake message that the gate refuses.
 pub(crate) enum Refused {
-    /// Drop it.
+    /// Drop the message.
     Drop(DropReason),
-    /// Answer with this cookie reply.
+    /// Drop the message, and answer with this cookie reply.
     Cookie([u8; COOKIE_REPLY_LEN]),
 }
 
-/// Checks handshake messages before any peer is touched.
+/// Checks handshake messages before the state of any peer is touched.
 pub(crate) struct Gate {
     pub(crate) budget: HandshakeBudget,
     checker: CookieChecker,
-    /// Of messages without a cookie.
+    /// Sources of messages without a valid cookie.
     unproven: Sources,
-    /// Of those with one: what others send in the name of a source does not count here.
+    /// Sources of messages with a valid cookie. Messages that others send with a forged source do not count
+    /// here.
     proven: Sources,
     unread_at: Option<Instant>,
 }
@@ -41,12 +42,12 @@ impl Gate {
         }
     }
 
-    /// Checks messages for another key from now on.
+    /// Sets the public key that messages have to be made for.
     pub(crate) fn set_key(&mut self, own: &PublicKey) {
         self.checker = CookieChecker::new(own);
     }
 
-    /// Whether there is time to look at one more message.
+    /// Reports whether the budget allows checking one more message, and notes load if it does not.
     pub(crate) fn has_time(&mut self, now: Instant) -> bool {
         self.budget.grow(now);
         if !self.budget.has_check() {
@@ -57,12 +58,15 @@ impl Gate {
         true
     }
 
-    /// When there was no time last.
+    /// Returns when the budget for checks was last exhausted.
     pub(crate) fn unread_at(&self) -> Option<Instant> {
         self.unread_at
     }
 
-    /// Counts a message that was received; refused when there is no time to look at it.
+    /// Counts a received message against the budget.
+    ///
+    /// # Errors
+    /// The budget does not allow checking the message.
     pub(crate) fn receive(&mut self, now: Instant) -> Result<(), DropReason> {
         if !self.has_time(now) {
             return Err(DropReason::HandshakeRateLimited);
@@ -71,13 +75,13 @@ impl Gate {
         Ok(())
     }
 
-    /// Checks that a message was made for us.
+    /// Checks that a message was made for our public key.
     pub(crate) fn check_mac1(&self, datagram: &[u8]) -> Result<(), DropReason> {
         if self.checker.has_valid_mac1(datagram) { Ok(()) } else { Err(DropReason::InvalidMac) }
     }
 
-    /// Checks mac1, and under load the budget and the cookie. `peers`: the number of peers. `is_suspect`: the sender has to
-    /// prove its address in any case.
+    /// Checks mac1, and under load the budget and the cookie. `peers` is the number of peers. With
+    /// `is_suspect` the sender has to prove its address even without load.
     pub(crate) fn admit(
         &mut self,
         source: SocketAddr,
@@ -96,11 +100,11 @@ impl Gate {
         let refused = Refused::Drop(DropReason::HandshakeRateLimited);
         let is_known = endpoints.has_address(source.ip());
         let has_proof = CookieChecker::has_mac2(datagram) && {
-            // A cookie takes as long to check as everything else.
+            // Checking a cookie takes as long as receiving the message and checking mac1.
             budget.spend(Work::Check);
             checker.has_valid_mac2(datagram, source, now)
         };
-        // Before mac1, which takes longer than to count: most of a flood ends here.
+        // The count comes before mac1, because counting is cheaper: most of a flood ends here.
         let requests = if has_proof { proven } else { unproven }.count(source.ip(), now);
         let is_excessive = has_proof && requests > PER_SOURCE;
         if is_excessive || !budget.admits(Standing::of(is_known, has_proof), requests, peers) {

@@ -1,50 +1,52 @@
-//! ICMP errors in answer to packets that cannot go on, so that their senders learn it at once: "host unreachable"
-//! for an address that no peer has, "fragmentation needed" or "packet too big" for what a path does not carry.
+//! ICMP errors for packets that cannot be forwarded, so that their senders learn it at once: "host
+//! unreachable" for an address that no peer has, "fragmentation needed" or "packet too big" for a packet that
+//! exceeds its path.
 //!
-//! Before: `refusals.rs` decides that there is something to say. After: the event loop writes the answer to the TUN.
+//! Before: `refusals.rs` decides to answer. After: the event loop writes the answer to the TUN.
 //!
-//! An answer comes from the address that the packet was meant for. The address of the interface, which a router
-//! would take, is of no use behind a TUN: the kernel takes a packet from a device that claims to come from an address
-//! of this very machine for a forgery, while the destination is what it routes through that device.
+//! The source of an answer is the destination of the packet that it answers. A router would use the address
+//! of its interface, which does not work behind a TUN: the kernel rejects a packet from a device as forged if
+//! its source is an address of this machine. The original destination works, because the kernel routes it
+//! through that device.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::ip::{self, IPV4_HEADER, IPV6_HEADER, IpHeader};
 
-/// The longest answer over IPv4, which every host accepts (RFC 1812, section 4.3.2.3).
+/// Bytes of the longest IPv4 answer, which every host accepts (RFC 1812, section 4.3.2.3).
 const MAX_V4: usize = 576;
-/// The longest answer over IPv6, which every link carries (RFC 4443, section 2.4 (c)).
+/// Bytes of the longest IPv6 answer, which every link carries (RFC 4443, section 2.4 (c)).
 const MAX_V6: usize = 1280;
-/// Bytes between the IP header of an answer and what it quotes.
+/// Bytes between the IP header of an answer and the packet that it quotes.
 const ICMP_HEADER: usize = 8;
 
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
 const FRAGMENT: u8 = 44;
 const AUTHENTICATION: u8 = 51;
-/// Extension headers that are looked behind; more than this is not worth an answer.
+/// Maximum number of extension headers to follow. A packet with more is not answered.
 const MAX_EXTENSION_HEADERS: usize = 8;
 
-/// What an answer says.
+/// The error that an answer reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IcmpError {
-    /// Nobody is there: host unreachable (ICMP type 3, code 1), address unreachable (ICMPv6 type 1, code 3), as
-    /// WireGuard for Linux says.
+    /// No peer is reachable at the destination: host unreachable (ICMP type 3, code 1), address unreachable
+    /// (ICMPv6 type 1, code 3), as in WireGuard for Linux.
     HostUnreachable,
-    /// The packet is too long and may not be fragmented: fragmentation needed (ICMP type 3, code 4; RFC 1191),
-    /// packet too big (ICMPv6 type 2).
+    /// The packet is too long and must not be fragmented: fragmentation needed (ICMP type 3, code 4; RFC
+    /// 1191), packet too big (ICMPv6 type 2).
     TooBig {
-        /// What would go through, in bytes.
+        /// Bytes of the longest packet that the path carries.
         mtu: u16,
     },
 }
 
-/// The answer to the sender of `packet`, or `None` where none may be given (RFC 1122, section 3.2.2; RFC 4443,
-/// section 2.4 (e)): to ICMP errors, to groups and broadcasts, to fragments but the first, and to sources that are
-/// no single host.
+/// Returns the answer to the sender of `packet`, or `None` where an answer is not allowed (RFC 1122, section
+/// 3.2.2; RFC 4443, section 2.4 (e)): to ICMP errors, to multicast and broadcast packets, to fragments other
+/// than the first, and to sources that are not a single host.
 ///
-/// Of a super-packet the first segment is quoted, `wire_len` bytes of it, with its length as the wire would have
-/// seen it; a checksum that the kernel left to be completed is quoted as it is.
+/// The answer quotes the first segment of a super-packet: `wire_len` bytes, with the length field that it
+/// would have on the wire. A checksum that the kernel left incomplete is quoted as it is.
 pub(crate) fn answer(packet: &[u8], wire_len: usize, error: IcmpError) -> Option<Box<[u8]>> {
     let header = IpHeader::parse(packet)?;
     match (header.source, header.destination) {
@@ -60,7 +62,7 @@ pub(crate) fn answer(packet: &[u8], wire_len: usize, error: IcmpError) -> Option
     }
 }
 
-/// Whether the address may belong to one host somewhere else.
+/// Reports whether the address may belong to a single host other than this machine.
 fn is_host_v4(address: Ipv4Addr) -> bool {
     // 0/8, 127/8, and 224/3: multicast, reserved, broadcast.
     !matches!(address.octets()[0], 0 | 127 | 224..)
@@ -75,7 +77,7 @@ fn may_answer_v4(packet: &[u8], header: &IpHeader) -> bool {
     if fragment_offset != 0 {
         return false;
     }
-    // The kinds that ask something, or answer it; every other is an error or unknown.
+    // Only queries and replies are answered. Every other type is an error or unknown.
     let asks = |kind: &u8| matches!(kind, 0 | 8..=10 | 13..=18);
     header.protocol != ICMP || packet.get(header.header_len).is_some_and(asks)
 }
@@ -89,8 +91,8 @@ fn may_answer_v6(packet: &[u8]) -> bool {
     }
 }
 
-/// The upper-layer protocol of an IPv6 packet and where its header begins; `None` for a fragment but the first, and
-/// for a chain of headers that cannot be followed.
+/// Returns the upper-layer protocol of an IPv6 packet and the offset of its header; `None` for a fragment
+/// other than the first, and for a chain of headers that cannot be followed.
 fn upper_layer(packet: &[u8]) -> Option<(u8, usize)> {
     let (mut next, mut at) = (*packet.get(6)?, IPV6_HEADER);
     for _ in 0..=MAX_EXTENSION_HEADERS {
@@ -118,7 +120,7 @@ fn answer_v4(packet: &[u8], header: &IpHeader, wire_len: usize, error: IcmpError
     let mut answer = vec![0; IPV4_HEADER + ICMP_HEADER + quoted];
     let total_len = (answer.len() as u16).to_be_bytes();
     let (outer, icmp) = answer.split_at_mut(IPV4_HEADER);
-    // Internetwork control (RFC 1812, section 4.3.2.5), not to be fragmented, 64 hops.
+    // Precedence "internetwork control" (RFC 1812, section 4.3.2.5), DF set, 64 hops.
     outer[..10].copy_from_slice(&[0x45, 0xc0, total_len[0], total_len[1], 0, 0, 0x40, 0, 64, ICMP]);
     outer[12..16].copy_from_slice(&packet[16..20]);
     outer[16..20].copy_from_slice(&packet[12..16]);

@@ -1,8 +1,8 @@
-//! Inbound: a datagram finds its peer by receiver index, is opened and checked, and becomes plaintext for the
-//! TUN; a handshake is answered.
+//! Inbound: finds the peer of a datagram by receiver index, opens and checks the datagram, and returns the
+//! plaintext for the TUN; answers handshake messages.
 //!
-//! Before: the event loop took it from a receive buffer. After: the event loop stages the plaintext with the
-//! TUN.
+//! Before: the event loop took the datagram from a receive buffer. After: the event loop stages the plaintext
+//! with the TUN.
 
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ use crate::tunnel::Tunnel;
 const REKEY_ON_RECEIVE: Duration =
     Duration::from_secs(REJECT_AFTER_TIME.as_secs() - KEEPALIVE_TIMEOUT.as_secs() - REKEY_TIMEOUT.as_secs());
 
-/// Initiations of one peer are answered no more often: 50 a second, as in WireGuard for Linux.
+/// Minimum time between two responses to the same peer: 50 a second, as in WireGuard for Linux.
 const INITIATION_INTERVAL: Duration = Duration::from_millis(20);
 
 const INITIATION: (u8, usize) = (1, 148);
@@ -35,9 +35,12 @@ const COOKIE_REPLY: (u8, usize) = (3, 64);
 const DATA: u8 = 4;
 
 impl Tunnel {
-    /// Takes one datagram from the network. `plain` must have room for as many bytes as the datagram has.
-    /// `Ok(Some(_))` is a range of `plain`; answers and handshakes go to `control`. A datagram that is dropped
-    /// is counted under the reason that is returned. `datagram` is changed meanwhile, and is as it was when this returns.
+    /// Handles one datagram from the network. `plain` must have room for as many bytes as the datagram has.
+    /// `Ok(Some(_))` is a range of `plain`; answers and handshake messages go to `control`. `datagram` is
+    /// modified during the call, and restored before this returns.
+    ///
+    /// # Errors
+    /// The datagram was dropped, and is counted under the reason that is returned.
     pub fn handle_datagram(
         &mut self,
         meta: &RecvMeta,
@@ -57,8 +60,8 @@ impl Tunnel {
         result
     }
 
-    /// Whether a datagram carries data, so that it needs room for its plaintext; everything else is short and
-    /// never waits for the TUN.
+    /// Reports whether a datagram carries data and so needs room for its plaintext. Every other message is
+    /// short and never waits for the TUN.
     pub fn is_data(datagram: &[u8]) -> bool {
         datagram.len() >= DATA_OVERHEAD && datagram.starts_with(&[DATA, 0, 0, 0])
     }
@@ -124,7 +127,8 @@ impl Tunnel {
         Ok(Some(plain.commit(len)))
     }
 
-    /// Whether the limit of what comes from the peer lets in a packet of so many bytes.
+    /// Reports whether the rate limit for packets from the peer admits a packet of `bytes` bytes, and counts
+    /// the packet if not.
     fn may_come_from(&mut self, id: PeerId, bytes: usize, now: Instant) -> bool {
         let limits = self.peer_mut(id).and_then(|peer| peer.limits.as_deref_mut());
         let Some(limit) = limits.and_then(|limits| limits.from_peer.as_mut()) else { return true };
@@ -152,13 +156,13 @@ impl Tunnel {
         }
     }
 
-    /// Whether there is time for a handshake message, and room for an answer.
+    /// Checks that the budget has time for a handshake message, and `control` has room for an answer.
     fn begin_handshake(&mut self, now: Instant, control: &ControlQueue) -> Result<(), DropReason> {
         self.gate.receive(now)?;
         if control.has_room() { Ok(()) } else { Err(DropReason::ControlQueueFull) }
     }
 
-    /// Notes that a handshake message of a peer was authentic.
+    /// Records that a handshake message of the peer was authentic.
     fn handshake_received(&mut self, id: PeerId, meta: &RecvMeta, datagram: &[u8], now: Instant) {
         let Some(peer) = self.peer_mut(id) else { return };
         peer.received_bytes += datagram.len() as u64;
@@ -210,7 +214,7 @@ impl Tunnel {
         }
     }
 
-    /// Answers an initiation of a peer.
+    /// Writes the response to an initiation of a peer to `out`, and returns its length.
     fn answer(
         &mut self,
         id: PeerId,
@@ -253,8 +257,8 @@ impl Tunnel {
     ) -> Result<(), DropReason> {
         self.begin_handshake(now, control)?;
         let Route { peer: id, local } = self.route_at(datagram, 8)?;
-        // The index, which is random, proves that the sender saw our initiation. A cookie is needed only once forged
-        // responses have arrived for it.
+        // The random index proves that the sender saw our initiation. A cookie is needed only once forged
+        // responses have arrived for that initiation.
         if self.peer_mut(id).is_some_and(|peer| peer.session.is_attacked(local)) {
             self.admit(meta, datagram, true, now, control)?;
         } else {
@@ -263,7 +267,7 @@ impl Tunnel {
         let Self { peers, by_index: indices, identity, gate, .. } = self;
         let peer = peers.get_mut(id.place()).and_then(Option::as_deref_mut).ok_or(DropReason::UnknownPeer)?;
         if !peer.session.has_index(local) {
-            // It answers an initiation from before the preshared key changed.
+            // The response answers an initiation from before the preshared key changed.
             return Err(DropReason::UnexpectedHandshake);
         }
         gate.budget.spend(Work::Conclude);
@@ -286,7 +290,7 @@ impl Tunnel {
         peer.opening(local).cookie_reply(datagram, &key, now)
     }
 
-    /// A session can be used from now on, both ways.
+    /// Records that a session can be used in both directions from now on.
     fn session_established(&mut self, id: PeerId, now: Instant, another_in_flight: bool) {
         let Some(peer) = self.peer_mut(id) else { return };
         peer.last_handshake = Some(now);
@@ -297,8 +301,8 @@ impl Tunnel {
         self.make_ready(id);
     }
 
-    /// Roaming (whitepaper, section 6.5): an authenticated message tells where its peer is, and which of our
-    /// addresses it knows.
+    /// Updates the endpoint of the peer from an authenticated message (roaming; whitepaper, section 6.5): its
+    /// source, and the local address that the peer sends to.
     fn heard_from(&mut self, id: PeerId, meta: &RecvMeta, now: Instant) {
         let endpoint = Endpoint { address: meta.source, source: self.source_for(id, meta.local, now) };
         let Some(peer) = self.peer_mut(id) else { return };
@@ -321,7 +325,7 @@ impl Tunnel {
     }
 }
 
-/// The receiver index in a message.
+/// Reads the index at offset `at` of a message.
 #[inline]
 fn index_at(datagram: &[u8], at: usize) -> Option<u32> {
     let bytes = datagram.get(at..)?.first_chunk::<4>()?;

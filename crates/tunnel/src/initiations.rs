@@ -1,5 +1,6 @@
-//! Which initiation is sent next, when there is not time for all: those that keep a session alive, and then one for each
-//! cause in turn. A peer that scans the addresses of others that are away has one turn, however many it wants.
+//! The queue of initiations, for when the budget does not allow all of them at once. Initiations that keep a
+//! session alive come first; the other causes are served round robin. A peer that scans the addresses of
+//! absent peers therefore gets the share of one cause, however many handshakes it requests.
 
 use std::collections::VecDeque;
 
@@ -7,25 +8,25 @@ use rustc_hash::FxHashMap;
 
 use crate::peer::PeerId;
 
-/// Why there is to be a handshake.
+/// Why a handshake is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Cause {
-    /// A session is getting old, or its other end has fallen silent.
+    /// A session is getting old, or its peer is silent.
     Renewal,
-    /// A packet of this machine or of a network behind it.
+    /// A packet from this machine or from a network behind it.
     Local,
-    /// A persistent keepalive, or what a restart has left.
+    /// A persistent keepalive, or a session that was lost in a restart.
     Keepalive,
-    /// A packet from this peer.
+    /// A packet forwarded from this peer.
     Peer(PeerId),
 }
 
-/// Peers that an initiation is to be sent to, by cause.
+/// Peers to send an initiation to, by cause.
 #[derive(Debug, Default)]
 pub(crate) struct Initiations {
-    /// None of them is empty.
+    /// No queue in the map is empty.
     queues: FxHashMap<Cause, VecDeque<PeerId>>,
-    /// The causes that have something, [`Cause::Renewal`] left out. The next one first.
+    /// The causes with queued peers except [`Cause::Renewal`], in the order of their next service.
     round: VecDeque<Cause>,
     len: usize,
 }
@@ -41,7 +42,7 @@ impl Initiations {
         self.len += 1;
     }
 
-    /// Takes the next one.
+    /// Removes and returns the next peer, with its cause.
     pub(crate) fn pop(&mut self) -> Option<(Cause, PeerId)> {
         let cause = if self.queues.contains_key(&Cause::Renewal) {
             Cause::Renewal
@@ -59,7 +60,7 @@ impl Initiations {
         Some((cause, peer))
     }
 
-    /// Whether a peer that waits behind `old` gets its initiation sooner behind `new`.
+    /// Reports whether a peer queued under `old` would get its initiation sooner under `new`.
     pub(crate) fn is_sooner(&self, new: Cause, old: Cause) -> bool {
         let ahead = |cause| match cause {
             Cause::Renewal => 0,
@@ -72,7 +73,7 @@ impl Initiations {
         self.len == 0
     }
 
-    /// How many there are; some may not be wanted any more.
+    /// Returns the number of entries, some of which may be obsolete.
     pub(crate) fn len(&self) -> usize {
         self.len
     }

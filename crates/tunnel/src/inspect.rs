@@ -1,5 +1,5 @@
-//! What a capture asks about packets on their way: whose they are, and what the wire would see of them. Nothing here
-//! changes anything.
+//! Queries for packet capture: which peer a packet belongs to, and which packets are on the wire for it. They
+//! change no state of the tunnel that a packet depends on.
 
 use std::net::SocketAddr;
 
@@ -15,24 +15,25 @@ const INITIATION: u8 = 1;
 const RESPONSE: u8 = 2;
 
 impl Tunnel {
-    /// The key of a peer, while it is in the tunnel.
+    /// Returns the public key of a peer; `None` if the peer is no longer in the tunnel.
     pub fn peer_key(&self, id: PeerId) -> Option<PublicKey> {
         Some(self.peers.get(id.place())?.as_deref()?.public_key)
     }
 
-    /// The peer that an inner packet goes to.
+    /// Returns the peer that an inner packet goes to, by its destination address.
     pub fn peer_of_destination(&mut self, packet: &[u8]) -> Option<PublicKey> {
         let id = self.allowed_ips.peer_of(IpHeader::parse(packet)?.destination)?;
         self.peer_key(id)
     }
 
-    /// The peer that an inner packet came from.
+    /// Returns the peer that an inner packet came from, by its source address.
     pub fn peer_of_source(&mut self, packet: &[u8]) -> Option<PublicKey> {
         let id = self.allowed_ips.peer_of(IpHeader::parse(packet)?.source)?;
         self.peer_key(id)
     }
 
-    /// The peer that a datagram was sent to by us: as our index in it says, else the one at that address.
+    /// Returns the peer that we sent a datagram to: by our index in the datagram, else by the destination
+    /// address.
     pub fn peer_of_sent(&self, datagram: &[u8], to: SocketAddr) -> Option<PublicKey> {
         let ours = match *datagram.first()? {
             INITIATION | RESPONSE => index_at(datagram, 4),
@@ -41,8 +42,8 @@ impl Tunnel {
         self.peer_of_index(ours).or_else(|| self.peer_at(to))
     }
 
-    /// The peer that a datagram came from: as our index in it says, else the one at that address. Nothing says that it
-    /// is authentic.
+    /// Returns the peer that a datagram came from: by our index in the datagram, else by the source address.
+    /// The datagram need not be authentic.
     pub fn peer_of_received(&self, datagram: &[u8], from: SocketAddr) -> Option<PublicKey> {
         let ours = match *datagram.first()? {
             INITIATION => None,
@@ -56,7 +57,7 @@ impl Tunnel {
         self.peer_key(self.by_index.route(index?)?.peer)
     }
 
-    /// Goes through all peers: for the few datagrams that have no index of ours.
+    /// Scans all peers, which only the few datagrams without an index of ours need.
     fn peer_at(&self, address: SocketAddr) -> Option<PublicKey> {
         let mut peers = self.peers.iter().flatten();
         let peer = peers.find(|peer| peer.endpoint.is_some_and(|endpoint| endpoint.address == address));
@@ -68,8 +69,9 @@ fn index_at(datagram: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*datagram.get(at..)?.first_chunk()?))
 }
 
-/// Calls `each` with every packet that the wire would see of `packet`, checksums complete, without padding. One that
-/// cannot be split is handed on as it is. `scratch` is room that the next call can use again.
+/// Calls `each` with every packet that is on the wire for `packet`, with complete checksums and without
+/// padding. A packet that cannot be split is passed on unchanged. `scratch` is a buffer that the next call
+/// can reuse.
 pub fn each_segment(packet: &PacketMut<'_>, scratch: &mut Vec<u8>, mut each: impl FnMut(&[u8])) {
     let bytes = packet.bytes();
     if packet.offload() == Offload::None {
@@ -82,7 +84,7 @@ pub fn each_segment(packet: &PacketMut<'_>, scratch: &mut Vec<u8>, mut each: imp
     let header = IpHeader::parse(bytes);
     let copy = PacketMut::new(scratch, bytes.len(), packet.offload());
     if let Some((header, mut copy)) = header.zip(copy) {
-        // No MTU, no padding. What it refuses, it refuses before the first segment.
+        // An MTU of 0 disables padding. `split` fails only before its first segment.
         let _ = split::split(&mut copy, &header, 0, |segment| {
             count += 1;
             each(segment);
@@ -98,7 +100,7 @@ pub fn each_segment(packet: &PacketMut<'_>, scratch: &mut Vec<u8>, mut each: imp
 mod tests {
     use super::*;
 
-    /// A UDP super-packet of two datagrams, whose checksums are yet to be completed.
+    /// A UDP super-packet of two datagrams with incomplete checksums.
     fn super_packet() -> Vec<u8> {
         let mut packet = vec![0x45, 0, 0, 28 + 7, 0, 9, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
         packet.extend_from_slice(&[0, 1, 0, 2, 0, 15, 0, 0]);

@@ -1,5 +1,5 @@
-//! Reading and mending IP, TCP and UDP headers, and the Internet checksum (RFC 1071): shared by splitting,
-//! coalescing and routing.
+//! Reads and updates IP, TCP and UDP headers, and computes the Internet checksum (RFC 1071): shared by
+//! splitting, coalescing and routing.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -15,7 +15,7 @@ pub const IPV4_HEADER: usize = 20;
 /// Bytes of an IPv6 header without extension headers (RFC 8200).
 pub const IPV6_HEADER: usize = 40;
 
-/// What the IP header of a packet says.
+/// Fields of the IP header of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpHeader {
     /// Source address.
@@ -28,13 +28,14 @@ pub struct IpHeader {
     pub header_len: usize,
     /// Bytes of the whole packet.
     pub total_len: usize,
-    /// Whether it is a fragment by the IPv4 header; IPv6 fragments have [`Self::protocol`] 44.
+    /// Whether the IPv4 header marks a fragment; for IPv6 fragments this is false and [`Self::protocol`] is
+    /// 44.
     pub is_fragment: bool,
 }
 
 impl IpHeader {
-    /// Reads the header of `packet`; `None` if it is not IPv4 or IPv6, or shorter than its header says.
-    /// Bytes behind `total_len` (padding) are allowed.
+    /// Reads the header of `packet`. Returns `None` if the packet is not IPv4 or IPv6, or shorter than its
+    /// header says. Bytes behind `total_len` (padding) are allowed.
     #[inline]
     pub fn parse(packet: &[u8]) -> Option<Self> {
         match packet.first()? >> 4 {
@@ -74,8 +75,8 @@ impl IpHeader {
     }
 }
 
-/// The transport protocol of `packet` and the offset of its header, behind IPv4 options and IPv6 extension
-/// headers. `None` where there is none to be found: a fragment, or a chain that runs out of the packet.
+/// Returns the transport protocol of `packet` and the offset of its header, behind IPv4 options and IPv6
+/// extension headers. Returns `None` for an IPv4 fragment, and if the extension headers exceed the packet.
 #[inline]
 pub fn transport(packet: &[u8], header: &IpHeader) -> Option<(u8, usize)> {
     if header.is_fragment {
@@ -91,7 +92,7 @@ pub fn transport(packet: &[u8], header: &IpHeader) -> Option<(u8, usize)> {
     (at <= header.total_len).then_some((protocol, at))
 }
 
-/// The sum over the pseudo-header of TCP and UDP (RFC 9293, section 3.1; RFC 8200, section 8.1).
+/// Returns the sum over the pseudo-header of TCP and UDP (RFC 9293, section 3.1; RFC 8200, section 8.1).
 ///
 /// `addresses` are the source and destination as they stand in the IP header, 8 or 32 bytes.
 #[inline]
@@ -99,7 +100,8 @@ pub fn pseudo_header_sum(addresses: &[u8], protocol: u8, transport_len: usize) -
     checksum_add(u64::from(protocol) + transport_len as u64, addresses)
 }
 
-/// The byte range of source and destination address in an IP header, by the version nibble of `first_byte`.
+/// Returns the byte range of the source and destination addresses in an IP header, by the version nibble of
+/// `first_byte`.
 #[inline]
 pub fn address_range(first_byte: u8) -> std::ops::Range<usize> {
     if first_byte >> 4 == 4 { 12..20 } else { 8..40 }

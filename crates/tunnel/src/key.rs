@@ -1,4 +1,4 @@
-//! WireGuard keys: 32 bytes, as text in base64 (wg(8)). Secret ones are wiped on drop and never printed.
+//! WireGuard keys: 32 bytes, as text in base64 (wg(8)). Secret keys are wiped on drop and never printed.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,13 +9,13 @@ use boringtun::x25519;
 use rand::TryRng as _;
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
-/// The text is not the base64 of 32 bytes.
+/// Error of parsing a key: the text is not the base64 encoding of 32 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a key is 44 characters of base64 (32 bytes)")]
 pub struct InvalidKey;
 
 fn decode(text: &str) -> Result<Zeroizing<[u8; 32]>, InvalidKey> {
-    // One byte more than a key, so that a longer text is an error of length and not of the buffer.
+    // One byte more than a key, so that a longer text fails by its length and not for lack of buffer.
     let mut bytes = Zeroizing::new([0u8; 33]);
     match STANDARD.decode_slice(text, &mut bytes[..]) {
         Ok(32) => Ok(Zeroizing::new(*bytes.first_chunk::<32>().ok_or(InvalidKey)?)),
@@ -34,29 +34,32 @@ fn random() -> Result<[u8; 32], rand::rngs::SysError> {
 pub struct PrivateKey([u8; 32]);
 
 impl PrivateKey {
-    /// A fresh key from the operating system's random numbers, whose failure is the error.
+    /// Generates a key from the random numbers of the operating system.
+    ///
+    /// # Errors
+    /// The operating system provides no random numbers.
     pub fn generate() -> Result<Self, rand::rngs::SysError> {
         Ok(Self::from_bytes(random()?))
     }
 
-    /// The key in these bytes, clamped if they are not.
+    /// Creates a key from its bytes, and clamps them.
     pub fn from_bytes(mut bytes: [u8; 32]) -> Self {
         bytes[0] &= 248;
         bytes[31] = bytes[31] & 127 | 64;
         Self(bytes)
     }
 
-    /// The public key that belongs to it.
+    /// Returns the public key that belongs to this key.
     pub fn public_key(&self) -> PublicKey {
         PublicKey(x25519::PublicKey::from(&self.to_x25519()).to_bytes())
     }
 
-    /// The key as base64 text: for `weft genkey` and the answer to `wg show`, nothing else.
+    /// Returns the key as base64 text, only for `weft genkey` and the answer to `wg show`.
     pub fn to_base64(&self) -> Zeroizing<String> {
         Zeroizing::new(STANDARD.encode(self.0))
     }
 
-    /// Its 32 bytes: for the answer to `wg show`, nothing else.
+    /// Returns the 32 bytes of the key, only for the answer to `wg show`.
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
@@ -79,7 +82,7 @@ impl fmt::Debug for PrivateKey {
     }
 }
 
-/// Does one X25519 that leads to nothing: what it takes is what [`crate::Tunnel::calibrate`] wants to know.
+/// Computes one X25519 and discards the result, to measure the time for [`crate::Tunnel::calibrate`].
 pub fn exercise_x25519() {
     let shared = x25519::StaticSecret::from([1; 32]).diffie_hellman(&x25519::PublicKey::from([9; 32]));
     std::hint::black_box(shared.as_bytes());
@@ -90,22 +93,25 @@ pub fn exercise_x25519() {
 pub struct PresharedKey([u8; 32]);
 
 impl PresharedKey {
-    /// A fresh key from the operating system's random numbers, whose failure is the error.
+    /// Generates a key from the random numbers of the operating system.
+    ///
+    /// # Errors
+    /// The operating system provides no random numbers.
     pub fn generate() -> Result<Self, rand::rngs::SysError> {
         Ok(Self(random()?))
     }
 
-    /// The key in these bytes.
+    /// Creates a key from its bytes.
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// Its 32 bytes: for the answer to `wg show`, nothing else.
+    /// Returns the 32 bytes of the key, only for the answer to `wg show`.
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
 
-    /// The key as base64 text: for `weft genpsk` and the answer to `wg show`, nothing else.
+    /// Returns the key as base64 text, only for `weft genpsk` and the answer to `wg show`.
     pub fn to_base64(&self) -> Zeroizing<String> {
         Zeroizing::new(STANDARD.encode(self.0))
     }
@@ -133,12 +139,12 @@ impl fmt::Debug for PresharedKey {
 pub struct PublicKey([u8; 32]);
 
 impl PublicKey {
-    /// The key in these bytes.
+    /// Creates a key from its bytes.
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// Its 32 bytes.
+    /// Returns the 32 bytes of the key.
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
@@ -184,7 +190,7 @@ mod tests {
 
     #[test]
     fn secret_keys_are_wiped_when_they_are_dropped() {
-        // Fails to compile when it is not so.
+        // The test fails to compile if a key type is not wiped.
         fn is_wiped<T: ZeroizeOnDrop>() {}
         is_wiped::<PrivateKey>();
         is_wiped::<PresharedKey>();

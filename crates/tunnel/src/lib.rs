@@ -1,4 +1,5 @@
-//! The WireGuard state machine of weft, without I/O: no sockets, no threads, no clock of its own.
+//! The WireGuard state machine of weft, without I/O: no sockets and no threads, and the caller passes the
+//! time.
 //!
 //! *Outbound* always means TUN → UDP, *inbound* always means UDP → TUN.
 #![forbid(unsafe_code)]
@@ -61,5 +62,6 @@ pub use transmit::{
 
 pub use tunnel::{HandshakeLoad, KeyTaken, Progress, Tunnel, TunnelConfig, TunnelStats};
 
-/// Whether the clock is the one that only tests advance. A daemon must not be built with it.
+/// Whether boringtun runs on a mock clock that only tests advance (feature `mock-instant`). A daemon must not
+/// be built with it.
 pub const MOCK_CLOCK: bool = cfg!(feature = "mock-instant");

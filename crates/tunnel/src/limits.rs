@@ -1,8 +1,10 @@
-//! How fast packets may go to one peer and come from it: a token bucket for each direction, of the bits of inner IP
-//! packets. What is too fast is dropped at once, because whoever set the limit asked for that; nothing waits.
+//! Rate limits of packets to and from one peer: a token bucket for each direction, in bits of inner IP
+//! packets. Packets above the rate are dropped at once, because that is what the limit is set for; they are
+//! not queued.
 //!
-//! A packet passes while there is a token left, and takes as many as it has bits, more than there are if need be: a
-//! super-packet passes or is dropped as one, and what it took too much is paid back before the next one.
+//! A packet passes while a token is left, and takes one token per bit, even more than are left: a
+//! super-packet passes or is dropped as a whole, and the excess has to grow back before the next packet
+//! passes.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -10,10 +12,12 @@ use std::time::Instant;
 
 use crate::bucket::Bucket;
 
-/// One super-packet, so that a slow peer's limit does not keep them from growing, in bits.
+/// Minimum burst in bits: one super-packet, so that the limit of a slow peer does not keep super-packets from
+/// growing.
 const MIN_BURST: u64 = 64 * 1024 * 8;
-/// The part of a second that may go at once: a half. TCP that loses a whole burst is silent for 0.2 s and more, and with
-/// less saved up meanwhile it remains below the rate: with 50 ms one connection came to a third or a half of it.
+/// The rate divided by this is the burst: half a second's bits may pass at once. TCP that loses a whole burst
+/// is silent for 0.2 s and more; if less is saved up meanwhile it stays below the rate: with 50 ms a single
+/// connection reached a third to a half of the rate.
 const BURSTS_PER_SECOND: u64 = 2;
 
 /// A rate in bits a second, of inner IP packets.
@@ -21,7 +25,7 @@ const BURSTS_PER_SECOND: u64 = 2;
 pub struct Rate(NonZeroU64);
 
 impl Rate {
-    /// So many bits a second; `None` for 0.
+    /// Creates a rate from bits per second; `None` for 0.
     pub const fn from_bits_per_second(bits: u64) -> Option<Self> {
         match NonZeroU64::new(bits) {
             Some(bits) => Some(Self(bits)),
@@ -29,18 +33,19 @@ impl Rate {
         }
     }
 
-    /// Bits a second.
+    /// Returns the rate in bits per second.
     pub const fn bits_per_second(self) -> u64 {
         self.0.get()
     }
 
-    /// Bits that may go at once after a pause: those of half a second or 64 KiB, whichever is more.
+    /// Returns the bits that may pass at once after a pause: those of half a second or 64 KiB, whichever is
+    /// more.
     fn burst(self) -> u64 {
         (self.bits_per_second() / BURSTS_PER_SECOND).max(MIN_BURST)
     }
 }
 
-/// In the largest unit that leaves no fraction, as `50Mbit`.
+/// Prints the rate in the largest unit that leaves no fraction, as `50Mbit`.
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bits = self.bits_per_second();
@@ -51,12 +56,12 @@ impl fmt::Display for Rate {
     }
 }
 
-/// How fast packets may go to a peer and come from it. Without a rate they go as fast as they can.
+/// Rate limits of a peer. A direction without a rate is not limited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeerLimits {
-    /// Of what is sent to the peer.
+    /// Limit of packets to the peer.
     pub to_peer: Option<Rate>,
-    /// Of what comes from the peer.
+    /// Limit of packets from the peer.
     pub from_peer: Option<Rate>,
 }
 
@@ -68,7 +73,7 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// Sets other limits in the place of those. What was used of one that stays, or only changes, stays used.
+    /// Replaces the limits. A direction that stays limited keeps the state of its bucket.
     pub(crate) fn change(own: &mut Option<Box<Self>>, limits: PeerLimits, now: Instant) {
         if limits == PeerLimits::default() {
             *own = None;
@@ -85,7 +90,7 @@ impl Limits {
 pub(crate) struct Limit {
     rate: Rate,
     bucket: Bucket,
-    /// Packets that were dropped, in segments.
+    /// Packets dropped by this limit; a super-packet counts once per segment.
     pub(crate) dropped: u64,
 }
 
@@ -94,7 +99,7 @@ impl Limit {
         match (&mut *own, rate) {
             (Some(limit), Some(rate)) => {
                 limit.bucket.refill(limit.rate.bits_per_second(), now);
-                // A slow rate would take very long to pay back what was little for a fast one.
+                // At a slow rate, what a fast rate owed would take very long to grow back.
                 limit.bucket.forgive(rate.burst());
                 limit.rate = rate;
             }
@@ -102,7 +107,8 @@ impl Limit {
         }
     }
 
-    /// Whether a packet may pass that has so many bytes in all of its segments.
+    /// Reports whether a packet may pass, and takes its tokens if so. `bytes` is the sum over all of its
+    /// segments.
     pub(crate) fn admits(&mut self, bytes: usize, now: Instant) -> bool {
         self.bucket.refill(self.rate.bits_per_second(), now);
         let admitted = self.bucket.has_token(self.rate.burst());
@@ -127,7 +133,7 @@ mod tests {
         limit.unwrap()
     }
 
-    /// Offers packets of so many bytes, one each `step`, and gives the bytes that passed.
+    /// Offers a packet of `bytes` bytes every `step` for `time`, and returns the bytes that passed.
     fn offer(limit: &mut Limit, bytes: usize, from: Instant, step: Duration, time: Duration) -> u64 {
         let (mut now, mut passed) = (from, 0);
         while now < from + time {
@@ -145,7 +151,7 @@ mod tests {
             let burst = (bits / 2 / 8).max(65_536);
             let at_once = (0..100_000).filter(|_| limit.admits(bytes, start)).count() as u64;
             assert_eq!(at_once, burst.div_ceil(bytes as u64), "burst of {bits}");
-            // Eight times the rate is offered, and the phase of the packets is not the second's.
+            // Eight times the rate is offered, and the packets are not aligned to the seconds.
             let step = second.mul_f64(bytes as f64 / bits as f64);
             let owed = at_once * bytes as u64 - burst;
             for elapsed in 1..=3 {
@@ -158,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_super_packet_passes_whole_and_is_paid_back() {
-        // A byte a microsecond; 500,000 at once.
+        // One byte per microsecond; a burst of 500,000 bytes.
         let (mut limit, start) = (limit(8 * MBIT), Instant::now());
         let at = |micros| start + Duration::from_micros(micros);
         assert!(limit.admits(499_999, start));

@@ -12,12 +12,12 @@ pub(crate) const MAC_LEN: usize = 16;
 /// A mac or a cookie.
 pub(crate) type Mac = [u8; MAC_LEN];
 
-/// What mac1 of a message to `receiver` is keyed with.
+/// Returns the key of mac1 in messages to `receiver`.
 pub(crate) fn mac1_key(receiver: &PublicKey) -> [u8; 32] {
     hash(b"mac1----", receiver)
 }
 
-/// What a cookie from `responder` is encrypted with on its way.
+/// Returns the key that encrypts cookies in cookie replies from `responder`.
 pub(crate) fn cookie_key(responder: &PublicKey) -> [u8; 32] {
     hash(b"cookie--", responder)
 }
@@ -28,22 +28,22 @@ fn hash(label: &[u8; 8], key: &PublicKey) -> [u8; 32] {
 
 fn keyed(key: &[u8], message: &[u8]) -> Blake2sMac<U16> {
     let mac = <Blake2sMac<U16> as KeyInit>::new_from_slice(key);
-    // Only a key of more than 32 bytes is refused.
+    // Only a key of more than 32 bytes is an error.
     mac.unwrap_or_else(|_| unreachable!("keys have 16 or 32 bytes")).chain_update(message)
 }
 
-/// The mac of `message` under a key of 16 or 32 bytes.
+/// Computes the mac of `message` under a key of 16 or 32 bytes.
 pub(crate) fn mac(key: &[u8], message: &[u8]) -> Mac {
     keyed(key, message).finalize().into_bytes().into()
 }
 
-/// Whether `tag` is the mac of `message`, in constant time.
+/// Reports whether `tag` is the mac of `message`, in constant time.
 pub(crate) fn is_mac(key: &[u8], message: &[u8], tag: &[u8]) -> bool {
     keyed(key, message).verify_slice(tag).is_ok()
 }
 
-/// A handshake initiation or response as its macs cover it: everything before mac1, mac1, everything before mac2, mac2.
-/// `None` if it is too short to have any.
+/// The parts of a handshake initiation or response that its macs cover: everything before mac1, mac1,
+/// everything before mac2, mac2. [`Self::of`] returns `None` if the message is too short for them.
 pub(crate) struct Macs<'a> {
     pub(crate) before_mac1: &'a [u8],
     pub(crate) mac1: &'a [u8],
@@ -60,7 +60,7 @@ impl<'a> Macs<'a> {
     }
 }
 
-/// Writes mac1, and mac2 if there is a cookie, into a handshake message to `receiver`, and gives mac1.
+/// Writes mac1, and mac2 if there is a cookie, into a handshake message to `receiver`. Returns mac1.
 pub(crate) fn stamp(message: &mut [u8], receiver: &PublicKey, cookie: Option<&Mac>) -> Option<Mac> {
     let at = message.len().checked_sub(2 * MAC_LEN)?;
     let mac1 = mac(&mac1_key(receiver), &message[..at]);

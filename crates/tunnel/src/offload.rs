@@ -1,7 +1,8 @@
-//! What the kernel left undone on a packet that it handed over, in the words of virtio-net
-//! (Virtual I/O Device 1.2, section 5.1.6): a checksum to complete, or a super-packet to split.
+//! Offload metadata of an outbound packet: work that the kernel leaves to the reader of the TUN, in the terms
+//! of virtio-net (Virtual I/O Device 1.2, section 5.1.6). It is a checksum to complete, or a super-packet to
+//! split.
 
-/// Work that is left to do on an outbound packet before it may leave as WireGuard payload.
+/// Work that remains on an outbound packet before it can be sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Offload {
     /// Nothing: every checksum is complete.

@@ -1,7 +1,7 @@
-//! Outbound: a packet from the TUN finds its peer, is split and sealed into the transmit queue, or waits for a
-//! session.
+//! Outbound: finds the peer of a packet from the TUN, and splits and seals the packet into the transmit
+//! queue, or stages it until there is a session.
 //!
-//! Before: the event loop took it from a batch. After: `split.rs`, `session.rs`, `transmit.rs`.
+//! Before: the event loop took the packet from a batch. After: `split.rs`, `session.rs`, `transmit.rs`.
 
 use std::time::Instant;
 
@@ -20,18 +20,23 @@ use crate::timers::REKEY_AFTER_TIME;
 use crate::transmit::TransmitQueue;
 use crate::tunnel::{Progress, Tunnel, TunnelStats};
 
-/// What became of an outbound packet that was not dropped.
+/// What [`Tunnel::handle_tun_packet`] did with an outbound packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outbound {
-    /// Its segments are in the transmit queue.
+    /// The segments of the packet are in the transmit queue.
     Sealed,
-    /// It waits with its peer, in order, and a handshake is due: call [`Tunnel::handle_timeout`].
+    /// The packet is staged with its peer, in order; or staging had no room and dropped it, as counted under
+    /// [`DropReason::StagingFull`]. Without a session a handshake is due: call [`Tunnel::handle_timeout`].
+    /// With a session, call [`Tunnel::flush_staged`].
     Staged,
 }
 
 impl Tunnel {
-    /// Takes one packet from the TUN. Needs [`TransmitQueue::has_room_for_super_packet`]. A packet that is
-    /// dropped is counted under the reason that is returned.
+    /// Seals or stages one packet from the TUN. The caller makes sure of
+    /// [`TransmitQueue::has_room_for_super_packet`].
+    ///
+    /// # Errors
+    /// The packet was dropped, and is counted under the reason that is returned.
     pub fn handle_tun_packet(
         &mut self,
         packet: &mut PacketMut<'_>,
@@ -90,8 +95,8 @@ impl Tunnel {
         Ok(Outbound::Sealed)
     }
 
-    /// Seals packets that waited for a session that is there now. Call it before new packets are taken from
-    /// the TUN, until it is done.
+    /// Seals staged packets whose session is now there. Call it before taking new packets from the TUN, until
+    /// it returns [`Progress::Done`].
     pub fn flush_staged(&mut self, now: Instant, out: &mut TransmitQueue) -> Progress {
         let mtu = usize::from(self.config.mtu);
         while let Some(id) = self.ready.front().copied() {
@@ -124,7 +129,7 @@ impl Tunnel {
         Progress::Done
     }
 
-    /// Whether packets that waited can be sealed now.
+    /// Reports whether staged packets can be sealed now.
     pub fn has_ready_staged(&self) -> bool {
         !self.ready.is_empty()
     }
@@ -139,20 +144,22 @@ impl Tunnel {
         }
     }
 
-    /// What a packet from the TUN comes from: a peer that it was forwarded for, or this machine and what is behind it.
+    /// Returns the cause of a packet from the TUN: the peer that it is forwarded for, or this machine and the
+    /// networks behind it.
     fn cause_of(&mut self, header: &IpHeader) -> Cause {
         self.allowed_ips.peer_of(header.source).map_or(Cause::Local, Cause::Peer)
     }
 
-    /// Bytes that packets of one cause may take: some multiple of what is free, so that others always find room (dynamic
-    /// thresholds, Choudhury and Hahne 1998). One alone gets eight ninths.
+    /// Returns the bytes that staged packets of one cause may take: a multiple of the free budget, so that
+    /// other causes always find room (dynamic thresholds, Choudhury and Hahne 1998). A single cause gets
+    /// eight ninths of the budget.
     fn staging_share(&self) -> usize {
         const MULTIPLE: usize = 8;
         MULTIPLE.saturating_mul(self.config.staging_bytes.saturating_sub(self.stats.staged_bytes))
     }
 
-    /// Keeps a copy of `packet` for when there is a session; the peer's oldest packets of the same cause go to make room,
-    /// since they are the ones that a sender has given up first.
+    /// Stages a copy of `packet` until there is a session. The peer's oldest packets of the same cause are
+    /// dropped to make room, because their senders are the first to have given up on them.
     fn stage(&mut self, id: PeerId, packet: &PacketMut<'_>, cause: Cause) {
         let len = packet.bytes().len();
         loop {
@@ -184,7 +191,7 @@ impl Tunnel {
         }
     }
 
-    /// Gives up everything that waits for the peer.
+    /// Drops all staged packets of the peer.
     pub(crate) fn drop_staged(&mut self, id: PeerId, reason: DropReason) {
         while let Some(staged) = self.peer_mut(id).and_then(|peer| peer.staging.pop()) {
             self.count_unstaged(staged, reason);
@@ -203,7 +210,7 @@ impl Tunnel {
     }
 }
 
-/// Packets of a cause that do not wait any more.
+/// Subtracts packets that are no longer staged from the bytes of their cause.
 fn give_back(staged: &mut FxHashMap<Cause, usize>, cause: Cause, bytes: usize) {
     if let std::collections::hash_map::Entry::Occupied(mut entry) = staged.entry(cause) {
         *entry.get_mut() -= bytes;
@@ -213,7 +220,7 @@ fn give_back(staged: &mut FxHashMap<Cause, usize>, cause: Cause, bytes: usize) {
     }
 }
 
-/// Splits and seals one packet into `out`. The caller has made sure of session, endpoint and room.
+/// Splits and seals one packet into `out`. The caller has checked session, endpoint and room.
 #[expect(clippy::too_many_arguments, reason = "disjoint parts of the tunnel, borrowed apart")]
 fn seal(
     peer: &mut Peer,
@@ -242,8 +249,9 @@ fn seal(
         return Err(DropReason::NoSession);
     }
     if segments > 1 {
-        // The receiver's GRO joins what one send carried: a send that ends with its super-packet is written
-        // to the other TUN as one again, where a PSH in the middle would cut the next one short.
+        // The receiver's GRO joins the datagrams of one send. If a send ends with its super-packet, the
+        // receiver writes it to its TUN as one super-packet again; a PSH in the middle of a send would cut
+        // the next super-packet short.
         out.seal();
     }
     stats.sealed += segments;

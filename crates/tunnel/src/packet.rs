@@ -7,7 +7,7 @@ use crate::offload::Offload;
 /// may write there (WireGuard whitepaper, section 5.4.6).
 pub const TAILROOM: usize = 15;
 
-/// The longest IP packet, and the longest super-packet: its length is a 16-bit field.
+/// Bytes of the longest IP packet and of the longest super-packet: the length is a 16-bit field.
 pub const MAX_PACKET: usize = 65_535;
 
 /// An outbound IP packet or super-packet, borrowed from the slab it was read into.
@@ -21,23 +21,23 @@ pub struct PacketMut<'a> {
 }
 
 impl<'a> PacketMut<'a> {
-    /// A packet in the first `len` bytes of `buffer`, which must hold [`TAILROOM`] bytes more; their content
-    /// does not matter. `None` if it does not.
+    /// Wraps the packet in the first `len` bytes of `buffer`. Returns `None` unless `buffer` has at least
+    /// [`TAILROOM`] bytes behind the packet, whose content does not matter.
     pub fn new(buffer: &'a mut [u8], len: usize, offload: Offload) -> Option<Self> {
         (buffer.len() >= len + TAILROOM).then_some(Self { buffer, len, offload })
     }
 
-    /// The IP packet, from its first header byte to its last payload byte.
+    /// Returns the IP packet, from its first header byte to its last payload byte.
     pub fn bytes(&self) -> &[u8] {
         &self.buffer[..self.len]
     }
 
-    /// What is left to do on it.
+    /// Returns the work that remains on the packet.
     pub fn offload(&self) -> Offload {
         self.offload
     }
 
-    /// The packet and the [`TAILROOM`] behind it, to split it in place.
+    /// Returns the packet and the [`TAILROOM`] behind it, to split it in place.
     pub(crate) fn buffer_mut(&mut self) -> &mut [u8] {
         &mut self.buffer[..self.len + TAILROOM]
     }
@@ -60,39 +60,40 @@ pub struct PlainSlab {
 }
 
 impl PlainSlab {
-    /// A slab of `bytes` bytes, which should be a multiple of [`MAX_PACKET`] to take a whole receive batch.
+    /// Creates a slab of `bytes` bytes, which should be a multiple of [`MAX_PACKET`] to hold a whole receive
+    /// batch.
     pub fn new(bytes: usize) -> Self {
         Self { buffer: vec![0; bytes].into_boxed_slice(), used: 0 }
     }
 
-    /// Bytes that are still free.
+    /// Returns the number of free bytes.
     pub fn room(&self) -> usize {
         self.buffer.len() - self.used
     }
 
-    /// Whether no packet was decrypted into the slab since it was cleared.
+    /// Reports whether the slab holds no packet.
     pub fn is_empty(&self) -> bool {
         self.used == 0
     }
 
-    /// Forgets every packet; the bytes stay as they are, to be overwritten.
+    /// Discards all packets; the bytes stay as they are and are overwritten later.
     pub fn clear(&mut self) {
         self.used = 0;
     }
 
-    /// The bytes of a packet that was decrypted into this slab.
+    /// Returns the bytes of a packet in this slab.
     pub fn get(&self, packet: Plaintext) -> &[u8] {
         let start = packet.start as usize;
         &self.buffer[start..start + usize::from(packet.len)]
     }
 
-    /// The bytes of a packet, to change its header fields in place.
+    /// Returns the bytes of a packet in this slab, for changing its header fields in place.
     pub fn get_mut(&mut self, packet: Plaintext) -> &mut [u8] {
         let start = packet.start as usize;
         &mut self.buffer[start..start + usize::from(packet.len)]
     }
 
-    /// The free bytes, to decrypt the next packet into.
+    /// Returns the free bytes, to decrypt the next packet into.
     pub(crate) fn spare_mut(&mut self) -> &mut [u8] {
         &mut self.buffer[self.used..]
     }
@@ -104,8 +105,8 @@ impl PlainSlab {
         Plaintext { start: start as u32, len }
     }
 
-    /// Copies a packet into the slab, or gives `None` when there is no room: for packets that do not come out
-    /// of decryption, and for tests.
+    /// Copies a packet into the slab: for packets that do not come from decryption, and for tests. Returns
+    /// `None` if there is no room.
     pub fn push(&mut self, packet: &[u8]) -> Option<Plaintext> {
         let len = u16::try_from(packet.len()).ok()?;
         self.spare_mut().get_mut(..packet.len())?.copy_from_slice(packet);

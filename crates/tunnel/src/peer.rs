@@ -1,4 +1,4 @@
-//! One peer: its sessions, where it is, what waits for it, and when something is due.
+//! The state of one peer: its sessions, endpoint, staged packets and timers.
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
@@ -14,7 +14,7 @@ use crate::staging::Staging;
 use crate::timers::Timers;
 use crate::transmit::{Ecn, Path};
 
-/// The place of a peer in the tunnel's table.
+/// Index of a peer in the tunnel's table. It is reused after the peer was removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerId(u32);
 
@@ -33,11 +33,11 @@ impl PeerId {
     }
 }
 
-/// Where a peer is, as its last authenticated message or the configuration says.
+/// Where to send datagrams for a peer: from its last authenticated message, or from the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Endpoint {
     pub(crate) address: SocketAddr,
-    /// The local address that it sends to: the source of what goes to it.
+    /// The local address that the peer sends to, used as the source of datagrams to it.
     pub(crate) source: Option<IpAddr>,
 }
 
@@ -45,25 +45,25 @@ pub(crate) struct Endpoint {
 pub(crate) struct Peer {
     pub(crate) public_key: PublicKey,
     pub(crate) session: Session,
-    /// What it used before its preshared key changed: good until a handshake with the new one came through, and for what
-    /// is still on its way then.
+    /// The session from before the preshared key changed. It seals until a handshake with the new key
+    /// completes, and opens datagrams that are in flight at that time.
     pub(crate) previous: Option<Box<Session>>,
     pub(crate) endpoint: Option<Endpoint>,
-    /// The largest packets that its path carries.
+    /// Size limit of inner packets on the path to the peer.
     pub(crate) path_limit: PathLimit,
-    /// Until when the routing table alone chooses the source towards it.
+    /// Until then the routing table alone chooses the source address towards the peer.
     pub(crate) source_held_until: Option<Instant>,
-    /// How many prefixes the table of allowed-ips has of it.
+    /// Number of prefixes of the peer in the table of allowed-ips.
     pub(crate) prefixes: usize,
-    /// How fast packets may go to it and come from it; for most, as fast as they can.
+    /// Rate limits of the peer; most peers have none.
     pub(crate) limits: Option<Box<Limits>>,
     pub(crate) staging: Staging,
     pub(crate) timers: Timers,
     pub(crate) is_ready: bool,
-    /// What its next initiation is for, and whether it waits for its turn.
+    /// Cause of the next initiation, and whether that waits in the queue of initiations.
     pub(crate) cause: Cause,
     pub(crate) awaits_initiation: bool,
-    /// When an initiation of the peer was answered last.
+    /// When we last answered an initiation of the peer.
     pub(crate) answered_at: Option<Instant>,
     pub(crate) last_handshake: Option<Instant>,
     pub(crate) sent_bytes: u64,
@@ -94,7 +94,7 @@ impl Peer {
         }
     }
 
-    /// The session that packets to the peer are sealed with, if there is one.
+    /// Returns the session that seals packets to the peer, or a session that cannot seal if there is none.
     #[inline]
     pub(crate) fn in_use(&mut self, now: Instant) -> &mut Session {
         match &mut self.previous {
@@ -103,7 +103,7 @@ impl Peer {
         }
     }
 
-    /// The session that a message is for, by boringtun's index.
+    /// Returns the session that opens a message, by boringtun's index.
     #[inline]
     pub(crate) fn opening(&mut self, index: u32) -> &mut Session {
         match &mut self.previous {
@@ -131,36 +131,37 @@ impl Peer {
         }
     }
 
-    /// The way of a datagram to the peer; `None` while nobody knows where it is.
+    /// Returns the path of a datagram to the peer; `None` while its endpoint is unknown.
     pub(crate) fn path(&self, id: PeerId, ecn: Ecn) -> Option<Path> {
         let endpoint = self.endpoint?;
         Some(Path { peer: id, destination: endpoint.address, source: endpoint.source, ecn })
     }
 }
 
-/// What is known of a peer, for status and metrics.
+/// State of a peer, for status and metrics.
 #[derive(Clone, Debug)]
 pub struct PeerSnapshot {
-    /// Its identity.
+    /// Public key, which identifies the peer.
     pub public_key: PublicKey,
-    /// Where it is.
+    /// Endpoint, if it is known.
     pub endpoint: Option<SocketAddr>,
-    /// The local address that it sends to: the source of what goes to it.
+    /// The local address that the peer sends to, used as the source of datagrams to it.
     pub source: Option<IpAddr>,
-    /// When its last handshake came through.
+    /// When the last handshake completed.
     pub last_handshake: Option<Instant>,
-    /// UDP payload bytes sent to it, handshakes included.
+    /// UDP payload bytes sent to the peer, handshakes included.
     pub sent_bytes: u64,
-    /// UDP payload bytes received from it and authenticated, handshakes included.
+    /// UDP payload bytes received from the peer and authenticated, handshakes included.
     pub received_bytes: u64,
-    /// Bytes of packets that wait for a session.
+    /// Bytes of staged packets, which wait for a session.
     pub staged_bytes: usize,
-    /// Bytes of the largest inner packet that its path carries in one piece, if its MTU was found to be small.
+    /// Bytes of the largest inner packet that the path carries in one piece, if a small path MTU was learnt.
     pub path_limit: Option<u16>,
-    /// Whether a handshake is being tried and did not come through yet.
+    /// Whether a handshake is being attempted and has not completed yet.
     pub is_trying: bool,
-    /// Packets to it that were dropped for its limit since that was set, as the wire would have seen them.
+    /// Packets to the peer dropped by its rate limit since that was set; a super-packet counts once per
+    /// segment.
     pub over_rate_to_peer: u64,
-    /// Packets from it that were dropped for its limit since that was set.
+    /// Packets from the peer dropped by its rate limit since that was set.
     pub over_rate_from_peer: u64,
 }

@@ -1,22 +1,22 @@
-//! Which peer and session a received message is for, by the receiver index that it carries.
+//! Finds the peer and session of a received message by its receiver index.
 //!
-//! On the wire each handshake has an index of its own, random in all 32 bits, so that an observer cannot follow a peer
-//! from one network to the next by it. boringtun has other ones: the same 24 bits for as long as its state of a peer
-//! lives, and a counter. They never leave weft.
+//! Each handshake has a fresh index on the wire, random in all 32 bits, so that an observer cannot use it to
+//! follow a peer from one network to the next. boringtun uses other indices: 24 bits that stay the same while
+//! its state of a peer lives, and a counter. These never leave weft.
 
 use rustc_hash::FxHashMap;
 
 use crate::peer::PeerId;
 
-/// What an index on the wire stands for.
+/// The meaning of an index on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Route {
     pub(crate) peer: PeerId,
-    /// The index by which boringtun knows the handshake or the session.
+    /// boringtun's index of the handshake or session.
     pub(crate) local: u32,
 }
 
-/// Every index that a message to us may carry now.
+/// All indices that a message to us may carry now.
 #[derive(Default)]
 pub(crate) struct PeerIndex {
     routes: FxHashMap<u32, Route>,
@@ -24,7 +24,7 @@ pub(crate) struct PeerIndex {
 }
 
 impl PeerIndex {
-    /// Draws an index that is not in use.
+    /// Draws a random index that is not in use.
     pub(crate) fn draw(&mut self, peer: PeerId, local: u32) -> u32 {
         loop {
             let index = rand::random();
@@ -36,24 +36,24 @@ impl PeerIndex {
         }
     }
 
-    /// What the index of a received message stands for.
+    /// Returns the meaning of the index in a received message.
     #[inline]
     pub(crate) fn route(&self, index: u32) -> Option<Route> {
         self.routes.get(&index).copied()
     }
 
-    /// Gives an index back.
+    /// Releases an index.
     pub(crate) fn remove(&mut self, index: u32) {
         self.routes.remove(&index);
         self.version += 1;
     }
 
-    /// Every index, in no particular order.
+    /// Iterates over all indices, in no particular order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.routes.keys().copied()
     }
 
-    /// Changes whenever an index comes or goes.
+    /// Returns a number that changes whenever an index is added or removed.
     pub(crate) fn version(&self) -> u64 {
         self.version
     }

@@ -1,8 +1,7 @@
-//! What becomes of outbound packets that are refused: they are counted, and their senders told by ICMP where that is
-//! of use.
+//! Handles refused outbound packets: counts them, and answers their senders by ICMP where that helps.
 //!
-//! Before: `outbound.rs` found no way for a packet. After: the event loop writes the answers to the TUN, as soon as
-//! that takes them.
+//! Before: `outbound.rs` refused a packet. After: the event loop writes the answers to the TUN when the TUN
+//! accepts them.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -15,24 +14,25 @@ use crate::packet::PacketMut;
 use crate::split;
 use crate::tunnel::Tunnel;
 
-/// Answers that may wait for the TUN: 20 KiB.
+/// Maximum number of answers that wait for the TUN: 20 KiB.
 const SLOTS: usize = 16;
-/// Answers of one kind a second, and at once. WireGuard for Linux is bound by the kernel's 1000 a second and 50 at
-/// once (net.ipv4.icmp_msgs_per_sec and icmp_msgs_burst) for the whole machine.
+/// Rate and burst of the answers of one kind. In WireGuard for Linux the kernel's limit of 1000 a second and
+/// 50 at once applies to the whole machine (net.ipv4.icmp_msgs_per_sec and icmp_msgs_burst).
 const PER_SECOND: u64 = 100;
 const BURST: u64 = 32;
 
-/// Answers that wait for the TUN, and how many more may be given.
+/// Answers that wait for the TUN, and the rate limits of further answers.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
     waiting: VecDeque<Box<[u8]>>,
     unreachable: Bucket,
-    /// Apart from the other: whoever looks for hosts that are not there must not make a black hole of a path.
+    /// Separate from the other limit: otherwise a scan for absent hosts could suppress these answers, and
+    /// turn a path into a black hole.
     too_big: Bucket,
 }
 
 impl Answers {
-    /// Keeps an answer, if there may be one more and it finds a slot.
+    /// Keeps an answer if the rate limit and the slots allow it.
     fn offer(
         &mut self,
         error: IcmpError,
@@ -60,17 +60,18 @@ enum Offered {
 }
 
 impl Tunnel {
-    /// Whether there is something for [`Self::pop_answer`] to give.
+    /// Reports whether an answer waits for [`Self::pop_answer`].
     pub fn has_answers(&self) -> bool {
         !self.answers.waiting.is_empty()
     }
 
-    /// An ICMP packet of at most 1280 bytes for the TUN, in answer to one that came from there.
+    /// Removes and returns the oldest ICMP answer, of at most 1280 bytes, to a packet from the TUN. The
+    /// caller writes it to the TUN.
     pub fn pop_answer(&mut self) -> Option<Box<[u8]>> {
         self.answers.waiting.pop_front()
     }
 
-    /// Counts a packet from the TUN that finds no way, and answers its sender where that is of use.
+    /// Counts a packet from the TUN that was refused, and answers its sender where that helps.
     #[cold]
     pub(crate) fn refuse(&mut self, packet: &PacketMut<'_>, reason: DropReason, now: Instant) {
         self.drops.add(reason, split::segments(packet));

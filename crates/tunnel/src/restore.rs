@@ -1,4 +1,5 @@
-//! What a tunnel before this one knew of its peers: told once after they were added, before they are heard from.
+//! State of peers that a previous tunnel recorded. It is restored once, after the peers were added and before
+//! they send.
 
 use std::net::IpAddr;
 use std::time::Instant;
@@ -7,25 +8,25 @@ use crate::initiations::Cause;
 use crate::key::PublicKey;
 use crate::tunnel::Tunnel;
 
-/// What is remembered of a peer. Its session is not: nobody but boringtun has the keys.
+/// Recorded state of a peer. It does not include the session, because only boringtun has the keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Remembered {
-    /// When its last handshake came through.
+    /// When the last handshake completed.
     pub last_handshake: Option<Instant>,
-    /// The local address that it sent to, which it expects answers from.
+    /// The local address that the peer sent to, and expects answers from.
     pub source: Option<IpAddr>,
-    /// UDP payload bytes that were sent to it.
+    /// UDP payload bytes sent to the peer.
     pub sent_bytes: u64,
-    /// UDP payload bytes that were received from it.
+    /// UDP payload bytes received from the peer.
     pub received_bytes: u64,
-    /// Whether it still has a session with us, which we have not: it sends what nobody can open until it hears a
-    /// handshake from us.
+    /// Whether the peer still has a session with us, which we have lost: we cannot open its data until a new
+    /// handshake.
     pub has_session: bool,
 }
 
 impl Tunnel {
-    /// Takes over what is remembered of a peer; one with a session is asked for another one at once. False if there is
-    /// no such peer.
+    /// Restores the recorded state of a peer. If the peer has a session with us, asks for a handshake at
+    /// once, unless a handshake has completed already. Returns false if there is no such peer.
     pub(crate) fn restore(&mut self, key: &PublicKey, remembered: &Remembered, now: Instant) -> bool {
         let Some(id) = self.by_key.get(key).copied() else { return false };
         let Some(peer) = self.peer_mut(id) else { return false };

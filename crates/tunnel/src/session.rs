@@ -1,9 +1,10 @@
-//! boringtun behind one door: no other file names it, and everything that has to be worked around is here.
+//! The interface to boringtun's sessions and handshakes: no other file uses `boringtun::noise`, and the
+//! workarounds for its interface are here.
 //!
-//! boringtun keeps the keys and the replay window; when to shake hands, when a session ends and what waits for
-//! one is weft's own (`timers.rs`, `staging.rs`), because boringtun's timers act on a clock that it reads at
-//! `update_timers` alone, and its packet queue drops silently. So its clock is refreshed right before each
-//! handshake message, and data messages never depend on it.
+//! boringtun holds the keys and the replay window. weft itself decides when to start a handshake, when a
+//! session ends and what is staged (`timers.rs`, `staging.rs`), because boringtun's timers use a clock that
+//! it reads only in `update_timers`, and its packet queue drops silently. So its clock is refreshed right
+//! before each handshake message, and data messages never depend on it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,24 +25,25 @@ use crate::transmit::MAX_CONTROL_MESSAGE;
 
 /// Bytes that encryption adds to a padded packet: header 16, tag 16 (whitepaper, section 5.4.6).
 pub(crate) const DATA_OVERHEAD: usize = 32;
-/// A session older than this neither seals nor opens (whitepaper, section 6.1, Reject-After-Time).
+/// Age from which a session neither seals nor opens (whitepaper, section 6.1, Reject-After-Time).
 pub(crate) const REJECT_AFTER_TIME: Duration = Duration::from_secs(180);
-/// boringtun keeps this many sessions of a peer, by the low bits of their index.
+/// Number of sessions of a peer that boringtun keeps, in slots by the low bits of their index.
 const SESSION_SLOTS: usize = 8;
-/// Low bits of its indices that boringtun counts handshakes with.
+/// Number of low bits of boringtun's indices that count handshakes.
 const SESSION_BITS: u32 = 8;
 const NUMBER_MASK: u32 = u32::MAX >> SESSION_BITS;
 /// Bytes of a handshake response.
 const RESPONSE_LEN: usize = 92;
-/// Responses to one initiation that may turn out to be forged before their sender has to prove its address. Each costs two
-/// X25519, and what sees the initiation on its way can make any number.
+/// Number of forged responses to one initiation after which the sender has to prove its address. Each costs
+/// two X25519, and an attacker that sees the initiation on the wire can make any number.
 const FORGED_RESPONSES: u8 = 8;
 
-/// The identity of the interface, as handshakes need it.
+/// The keys of the interface, as handshakes need them.
 pub(crate) struct Identity {
     private_key: PrivateKey,
     pub(crate) public_key: PublicKey,
-    // Every message passed the gate already; boringtun verifies it again and must not count it again.
+    // Every message has passed the gate. boringtun verifies its macs again, and must not count it against a
+    // rate limit again.
     unlimited: Arc<RateLimiter>,
 }
 
@@ -52,7 +54,7 @@ impl Identity {
         Self { private_key, public_key, unlimited }
     }
 
-    /// The static key that an initiation was made with. An X25519.
+    /// Returns the static public key that an initiation was made with. Costs one X25519.
     pub(crate) fn identify(&self, initiation: &[u8]) -> Result<PublicKey, DropReason> {
         let Ok(Packet::HandshakeInit(init)) = Tunn::parse_incoming_packet(initiation) else {
             return Err(DropReason::MalformedDatagram);
@@ -63,7 +65,7 @@ impl Identity {
     }
 }
 
-/// Whose session it is, and what else a handshake touches.
+/// The peer of a session, and the other state that a handshake needs.
 pub(crate) struct SessionContext<'a> {
     pub(crate) identity: &'a Identity,
     pub(crate) indices: &'a mut PeerIndex,
@@ -75,7 +77,7 @@ pub(crate) struct SessionContext<'a> {
 #[derive(Clone, Copy, Debug)]
 struct Keys {
     index: u32,
-    /// The index on the wire.
+    /// Index of the session on the wire.
     wire: u32,
     established: Instant,
     initiator: bool,
@@ -87,54 +89,56 @@ impl Keys {
     }
 }
 
-/// What an authentic data message carried.
+/// Content of an authentic data message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
-    /// An IP packet of so many bytes, at the start of the destination.
+    /// An IP packet, with its length in bytes, at the start of the destination buffer.
     Packet(usize),
-    /// Nothing.
+    /// No packet.
     Keepalive,
-    /// Something that is no IP packet.
+    /// Bytes that are not an IP packet.
     Malformed,
 }
 
-/// What opening a data message gave.
+/// Result of opening a data message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Opened {
     pub(crate) content: Content,
-    /// Whether it is the first on a session that we answered: only now may we send on it.
+    /// Whether the message is the first on a session that we answered, which allows us to send on that
+    /// session.
     pub(crate) confirmed: bool,
 }
 
-/// An initiation of ours that boringtun would take an answer to.
+/// An initiation of ours whose response boringtun would accept.
 #[derive(Clone, Copy, Debug)]
 struct InFlight {
     index: u32,
     wire: u32,
-    /// Answers to it that were not authentic.
+    /// Responses to it that were not authentic.
     failures: u8,
 }
 
 /// The sessions with one peer, and the handshake in progress.
 ///
-/// boringtun's state (25 KB and an X25519) is made when it is first needed, and dropped when the peer was not there. That of
-/// a peer that was there stays: boringtun alone knows the times of the last initiations, its own and the peer's.
+/// boringtun's state (25 KB and an X25519) is built when it is first needed, and dropped if the peer sent no
+/// valid handshake message. Otherwise it is kept, because boringtun alone knows the timestamps of the last
+/// initiations, its own and the peer's.
 pub(crate) struct Session {
-    /// In the high 24 bits of boringtun's indices, to tell the sessions of a peer apart.
+    /// High 24 bits of boringtun's indices, which distinguish the [`Session`]s of a peer.
     number: u32,
     preshared_key: Option<PresharedKey>,
     tunn: Option<Box<Tunn>>,
-    // boringtun does not show its sessions, so this repeats which it holds: same slots, same rule for the
-    // current one.
+    // boringtun does not expose its sessions. These fields mirror them: same slots, same rule for the current
+    // session.
     slots: [Option<Keys>; SESSION_SLOTS],
     current: u32,
-    // boringtun takes answers to its last initiation and to the one before.
+    // boringtun accepts responses to its last two initiations.
     in_flight: [Option<InFlight>; 2],
-    // The initiation that boringtun waits for an answer to. Once it answered one of the peer's it waits no more,
-    // though it would still take the answer.
+    // The initiation that boringtun waits for a response to. Once boringtun has answered an initiation of the
+    // peer it does not wait any more, though it would still accept the response.
     initiation: Option<u32>,
     cookie: CookieGenerator,
-    // Whether a handshake came through.
+    // Whether the peer sent a valid handshake message, so that boringtun's state has to be kept.
     was_there: bool,
 }
 
@@ -153,24 +157,25 @@ impl Session {
         }
     }
 
-    /// One that can take the place of this one while both are in use.
+    /// Returns a session that can replace this one while both are in use.
     pub(crate) fn successor(&self, preshared_key: Option<PresharedKey>) -> Self {
         Self { number: self.number.wrapping_add(1) & NUMBER_MASK, ..Self::new(preshared_key) }
     }
 
-    /// Whether an index of boringtun's is one of this session.
+    /// Reports whether an index of boringtun's belongs to this session.
     #[inline]
     pub(crate) fn has_index(&self, index: u32) -> bool {
         index >> SESSION_BITS == self.number
     }
 
-    /// Whether several responses to the initiation with this index of boringtun's were forged.
+    /// Reports whether at least [`FORGED_RESPONSES`] responses to the initiation with this index of
+    /// boringtun's were not authentic.
     pub(crate) fn is_attacked(&self, index: u32) -> bool {
         let mut sent = self.in_flight.iter().flatten();
         sent.any(|sent| sent.index == index && sent.failures >= FORGED_RESPONSES)
     }
 
-    /// Whether boringtun's state is there.
+    /// Reports whether boringtun's state is built.
     pub(crate) fn is_built(&self) -> bool {
         self.tunn.is_some()
     }
@@ -188,10 +193,10 @@ impl Session {
         })
     }
 
-    /// Drops boringtun's state of a peer that was not there.
+    /// Drops boringtun's state, unless the peer sent a valid handshake message.
     pub(crate) fn drop_unless_used(&mut self, indices: &mut PeerIndex) {
-        // The clock of the simulation leaves the wall clock alone, which boringtun asks once, when its state is made:
-        // another one would begin at the same time again.
+        // The simulation's clock does not advance the wall clock, which boringtun reads once, when its state
+        // is built. A second state would start at the same timestamp again.
         if !self.was_there && !MOCK_CLOCK {
             self.clear(indices);
         }
@@ -218,16 +223,17 @@ impl Session {
         self.slots[Self::slot(self.current)].as_ref().filter(|keys| keys.index == self.current)
     }
 
-    /// Whether there is a session to seal with.
+    /// Reports whether there is a session to seal with.
     pub(crate) fn can_seal(&self, now: Instant) -> bool {
         self.current().is_some_and(|keys| keys.is_alive(now))
     }
 
-    /// When [`Self::refresh`] has to be called for keys to be wiped: those of the oldest session, or at last
-    /// whatever a handshake left.
+    /// Returns when [`Self::refresh`] has to be called to wipe keys: those of the oldest session, or, when no
+    /// session is left, what a handshake left behind.
     pub(crate) fn wipe_at(&self, last_handshake: Option<Instant>, now: Instant) -> Option<Instant> {
         self.tunn.as_ref()?;
-        // boringtun counts whole nanoseconds of another clock: a second more is certainly over.
+        // boringtun counts whole nanoseconds of another clock: one more second certainly covers the
+        // difference.
         let margin = Duration::from_secs(1);
         let oldest = self.slots.iter().flatten().map(|keys| keys.established).min();
         match oldest {
@@ -236,13 +242,13 @@ impl Session {
         }
     }
 
-    /// Whether the session in use was begun by us, and is older than `age`.
+    /// Reports whether we initiated the current session and it is at least as old as `age`.
     pub(crate) fn is_initiator_older_than(&self, age: Duration, now: Instant) -> bool {
         self.current().is_some_and(|keys| keys.initiator && now.duration_since(keys.established) >= age)
     }
 
-    /// Encrypts `packet` into `out`, which has at least [`DATA_OVERHEAD`] bytes more, and gives the length.
-    /// An empty packet is a keepalive. `None`: there is no session.
+    /// Encrypts `packet` into `out`, which has at least [`DATA_OVERHEAD`] bytes more, and returns the length
+    /// of the message. An empty packet makes a keepalive. Returns `None` if there is no session.
     pub(crate) fn seal(&mut self, packet: &[u8], out: &mut [u8]) -> Option<usize> {
         self.current()?;
         match self.tunn.as_mut()?.encapsulate(packet, out) {
@@ -251,8 +257,11 @@ impl Session {
         }
     }
 
-    /// Decrypts the data message `datagram`, whose index boringtun knows as `index`, into `out`, which has at least as many
-    /// bytes. `datagram` is as it was when this returns. An error: it is not authentic.
+    /// Decrypts the data message `datagram`, whose index boringtun knows as `index`, into `out`, which has at
+    /// least as many bytes. `datagram` is restored before this returns.
+    ///
+    /// # Errors
+    /// The message is not authentic, is a replay, or its session has ended.
     pub(crate) fn open(
         &mut self,
         index: u32,
@@ -279,7 +288,8 @@ impl Session {
         Ok(Opened { content, confirmed: self.use_session(index) })
     }
 
-    /// Makes the session of `index` the current one if it is not older; true if that changed anything.
+    /// Makes the session of `index` the current session unless it is older. Returns true if the current
+    /// session changed.
     fn use_session(&mut self, index: u32) -> bool {
         if index == self.current {
             return false;
@@ -293,12 +303,12 @@ impl Session {
         true
     }
 
-    /// Whether boringtun waits for an answer to an initiation.
+    /// Reports whether boringtun waits for a response to an initiation.
     pub(crate) fn is_initiating(&self) -> bool {
         self.initiation.is_some()
     }
 
-    /// Writes a fresh handshake initiation to `out` and gives its length.
+    /// Writes a new handshake initiation to `out` and returns its length.
     pub(crate) fn initiate(
         &mut self,
         context: &mut SessionContext<'_>,
@@ -321,7 +331,7 @@ impl Session {
         Some(len)
     }
 
-    /// boringtun begins or answers a handshake, and remembers the initiation before that one no longer.
+    /// Follows boringtun, which starts or answers a handshake and forgets the initiation before its last one.
     fn shift_in_flight(&mut self, indices: &mut PeerIndex) {
         let last = self.in_flight[0].take();
         if let Some(forgotten) = std::mem::replace(&mut self.in_flight[1], last) {
@@ -335,14 +345,15 @@ impl Session {
         }
     }
 
-    /// Brings boringtun's clock up to date, which ends expired sessions.
+    /// Updates boringtun's clock, which ends expired sessions.
     pub(crate) fn refresh(&mut self, now: Instant, indices: &mut PeerIndex) {
         let Some(tunn) = &mut self.tunn else { return };
-        // What it wants sent by its own timers is not sent: this runs for unauthenticated messages too. A
-        // keepalive fits here and is thrown away; an initiation does not, and so leaves no trace.
+        // Messages that boringtun's own timers want to send are discarded, because this also runs for
+        // unauthenticated messages. A keepalive fits into this buffer and is thrown away; an initiation does
+        // not fit, and so changes no state.
         let mut unwanted = [0; DATA_OVERHEAD];
         let _ = tunn.update_timers(&mut unwanted);
-        // boringtun's clock counts suspended time and may have ended a session that looks young from here.
+        // boringtun's clock counts suspended time, and may have ended a session that looks young here.
         let knows_none = tunn.time_since_last_handshake().is_none();
         let expired = |keys: &mut Keys| now.duration_since(keys.established) > REJECT_AFTER_TIME;
         for keys in self.slots.iter_mut().filter_map(|slot| slot.take_if(expired)) {
@@ -355,8 +366,8 @@ impl Session {
         }
     }
 
-    /// Answers a handshake initiation that the gate admitted: writes the response to `out` and gives its length. The session
-    /// is usable once the peer has used it.
+    /// Answers a handshake initiation that the gate admitted: writes the response to `out` and returns its
+    /// length. We may send on the session once the peer has used it.
     pub(crate) fn answer(
         &mut self,
         context: &mut SessionContext<'_>,
@@ -383,8 +394,9 @@ impl Session {
         Ok(len)
     }
 
-    /// Takes the response to an initiation of ours, whose index boringtun knows as `index`: the session is usable now.
-    /// Writes a keepalive to `out` and gives its length, and whether a later initiation is still unanswered.
+    /// Handles the response to an initiation of ours, whose index boringtun knows as `index`: the session is
+    /// usable now. Writes a keepalive to `out`. Returns its length, and whether a later initiation is still
+    /// unanswered.
     pub(crate) fn conclude(
         &mut self,
         context: &mut SessionContext<'_>,
@@ -422,7 +434,7 @@ impl Session {
         Ok((len, self.is_initiating()))
     }
 
-    /// Takes the cookie out of a cookie reply, for the next handshake message.
+    /// Decrypts and keeps the cookie of a cookie reply, for the next handshake message.
     pub(crate) fn cookie_reply(
         &mut self,
         datagram: &[u8],
@@ -437,7 +449,7 @@ fn index_at(message: &[u8], at: usize) -> Option<u32> {
     message.get(at..)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))
 }
 
-/// Puts another index into a message, and gives the one that it had.
+/// Replaces the index in a message, and returns the previous index.
 #[inline]
 fn set_index(message: &mut [u8], at: usize, index: u32) -> Option<u32> {
     let bytes = message.get_mut(at..)?.first_chunk_mut()?;

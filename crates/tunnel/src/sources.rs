@@ -1,26 +1,29 @@
-//! How many handshake messages each source has sent lately, about: a count-min sketch (Cormode and Muthukrishnan 2005),
-//! so that no number of sources costs memory. It is used, and has memory, under load only.
+//! Estimates how many handshake messages each source has sent lately, with a count-min sketch (Cormode and
+//! Muthukrishnan 2005), whose memory does not grow with the number of sources. It is used, and allocated,
+//! under load only.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// Counters of one cache line. A source has all of its counters in one line: a message costs one miss.
+/// Counters in one cache line. All counters of a key are in one line, so that a count costs one cache miss.
 const LINE: usize = 64;
-/// With 65,536 sources one in forty shares all of its counters with others.
+/// Number of lines. With 65,536 sources, one in forty shares all of its counters with others.
 const LINES: usize = 8192;
-/// All counts are halved this often. A peer retries after 5 s (Rekey-Timeout).
+/// Interval after which all counts are halved. A peer retries after 5 s (Rekey-Timeout).
 const HALF_LIFE: Duration = Duration::from_secs(8);
-/// Messages that a source may have worked on, as counted: 8 to 16 a second, somewhat less than the 20 of WireGuard for Linux.
+/// Maximum count of a source whose messages are worked on: 8 to 16 messages a second, somewhat less than the
+/// 20 of WireGuard for Linux.
 pub(crate) const PER_SOURCE: u8 = 128;
-/// Sources of 64 bits in an IPv6 /48 that may ask as much as each of them may: one message in so many counts for it.
+/// An IPv6 /48 may send as many messages as this number of /64 networks: one message in this many counts for
+/// the /48.
 const PER_SITE: u64 = 8;
 
 #[repr(align(64))]
 #[derive(Clone)]
 struct Line([u8; LINE]);
 
-/// The counters, with a key that nothing outside knows.
+/// The counters, and the secret key of their hash function.
 struct Sketch {
     lines: Vec<Line>,
     hasher: RandomState,
@@ -44,7 +47,8 @@ impl Sketch {
         self.halved_at = now;
     }
 
-    /// Gives the count of a source; with `counts` one more, in the counters that have least: the others have more already.
+    /// Returns the count of a source. With `counts`, first increments the smallest of its counters
+    /// (conservative update); the others overestimate already.
     fn count(&mut self, key: (u8, u64), counts: bool) -> u8 {
         let hash = self.hasher.hash_one(key);
         let Line(line) = &mut self.lines[hash as usize % LINES];
@@ -61,17 +65,18 @@ impl Sketch {
     }
 }
 
-/// How many messages each source has sent lately.
+/// Estimated number of recent messages of each source.
 #[derive(Default)]
 pub(crate) struct Sources {
     sketch: Option<Sketch>,
-    /// Messages so far.
+    /// Messages counted so far.
     messages: u64,
 }
 
 impl Sources {
-    /// Counts a message, and gives how many its source has sent, this one included. IPv6 sources count by /64, the smallest
-    /// network that one host is given, and a /48 as a few of those.
+    /// Counts a message, and returns the estimated number of messages from its source, this one included.
+    /// IPv6 sources count by /64, the smallest network that a host is assigned, and by /48, which may send as
+    /// much as eight /64 networks.
     pub(crate) fn count(&mut self, source: IpAddr, now: Instant) -> u8 {
         let sketch = self.sketch.get_or_insert_with(|| Sketch::new(now));
         sketch.age(now);
@@ -86,7 +91,7 @@ impl Sources {
         }
     }
 
-    /// Gives the memory back.
+    /// Frees the counters.
     pub(crate) fn clear(&mut self) {
         self.sketch = None;
     }
@@ -125,7 +130,7 @@ mod tests {
         assert_eq!(sources.count(host(3, 1, 1), now), 1);
     }
 
-    /// A stranger beside a flood from 65,536 addresses.
+    /// A source that sends one message beside a flood from 65,536 addresses.
     #[test]
     fn a_source_that_asks_once_is_told_from_those_that_ask_often() {
         let (mut sources, now) = (Sources::default(), Instant::now());

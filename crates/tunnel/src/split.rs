@@ -1,17 +1,19 @@
-//! Splits a super-packet into the packets that the wire will see, in place and without copying payload.
+//! Splits a super-packet into the packets that go on the wire, in place and without copying payload.
 //!
-//! Before: `outbound.rs` found the peer. After: `session.rs` seals each segment, which is its one copy.
+//! Before: `outbound.rs` found the peer. After: `session.rs` seals each segment, which is the one copy of its
+//! payload.
 //!
-//! Each segment's headers are written right before its payload, over the tail of the segment before it, which
-//! has been sealed already. What has to change from segment to segment is what the kernel's own segmentation
-//! changes.
+//! The headers of each segment are written right before its payload, over the tail of the previous segment,
+//! which is sealed already. The header fields that change from segment to segment are those that the kernel's
+//! own segmentation changes.
 
 use crate::drop_reason::DropReason;
 use crate::ip::{self, IpHeader};
 use crate::offload::Offload;
 use crate::packet::PacketMut;
 
-/// The longest header that is split: IPv6 with extension headers and a TCP header full of options.
+/// Maximum bytes of the headers of a super-packet: IPv6 with extension headers, and a TCP header full of
+/// options.
 const MAX_HEADERS: usize = 256;
 /// WireGuard pads packets with zeros to a multiple of this (whitepaper, section 5.4.6).
 const PADDING: usize = 16;
@@ -20,7 +22,7 @@ const TCP_FIN: u8 = 0x01;
 const TCP_PSH: u8 = 0x08;
 const TCP_CWR: u8 = 0x80;
 
-/// The number of packets that the wire will see of `packet`: 1 unless it is a super-packet.
+/// Returns the number of packets on the wire for `packet`: 1 unless it is a super-packet.
 pub(crate) fn segments(packet: &PacketMut<'_>) -> u64 {
     if matches!(packet.offload(), Offload::None | Offload::Checksum { .. }) {
         return 1;
@@ -30,14 +32,14 @@ pub(crate) fn segments(packet: &PacketMut<'_>) -> u64 {
     header.total_len.saturating_sub(headers).div_ceil(segment).max(1) as u64
 }
 
-/// Bytes of the longest packet that the wire will see of `packet`: all of it unless it is a super-packet.
+/// Returns the bytes of the longest packet on the wire for `packet`: all of it unless it is a super-packet.
 pub(crate) fn longest_segment(packet: &PacketMut<'_>, header: &IpHeader) -> usize {
     shape(packet, header)
         .map_or(header.total_len, |(headers, segment)| (headers + segment).min(header.total_len))
 }
 
-/// Bytes of all packets that the wire will see of `packet`: its own unless it is a super-packet, whose headers come
-/// with each segment.
+/// Returns the bytes of all packets on the wire for `packet`: its length unless it is a super-packet, whose
+/// headers are repeated in each segment.
 pub(crate) fn bytes_of_segments(packet: &PacketMut<'_>, header: &IpHeader) -> usize {
     shape(packet, header).map_or(header.total_len, |(headers, segment)| {
         let payload = header.total_len.saturating_sub(headers);
@@ -45,7 +47,8 @@ pub(crate) fn bytes_of_segments(packet: &PacketMut<'_>, header: &IpHeader) -> us
     })
 }
 
-/// Bytes of the headers of a super-packet, and of the payload of each of its segments but the last.
+/// Returns the bytes of the headers of a super-packet, and the payload bytes of each segment but the last.
+/// `None` if the packet is no super-packet.
 fn shape(packet: &PacketMut<'_>, header: &IpHeader) -> Option<(usize, usize)> {
     let bytes = packet.bytes();
     let (size, transport_header) = match packet.offload() {
@@ -59,10 +62,11 @@ fn shape(packet: &PacketMut<'_>, header: &IpHeader) -> Option<(usize, usize)> {
     Some((at + transport_header, usize::from(size.max(1))))
 }
 
-/// Completes what the kernel left undone on `packet`, and hands each resulting packet, zero-padded to 16 bytes
-/// within `mtu`, to `seal`, in order. `seal` gives false to stop.
+/// Does the offload work of `packet`, and passes each resulting packet, zero-padded to 16 bytes within `mtu`,
+/// to `seal`, in order. `seal` returns false to stop.
 ///
-/// Errors before the first packet was handed out only.
+/// # Errors
+/// The packet is malformed. Errors occur only before the first packet was passed on.
 pub(crate) fn split(
     packet: &mut PacketMut<'_>,
     header: &IpHeader,
@@ -90,8 +94,8 @@ pub(crate) fn split(
     }
 }
 
-/// Seals `buffer[start..start + len]` with the padding that belongs to it; what the padding overwrites behind
-/// it is put back.
+/// Seals `buffer[start..start + len]` with its padding, and restores the bytes that the padding overwrote.
+/// Returns the result of `seal`.
 fn seal_padded(
     buffer: &mut [u8],
     start: usize,
@@ -124,18 +128,18 @@ fn complete_checksum(packet: &mut [u8], start: u16, offset: u16) -> Result<(), D
     Ok(())
 }
 
-/// Where a segment stands in its super-packet.
+/// The position of a segment in its super-packet.
 struct Position {
     payload_offset: usize,
     is_first: bool,
     is_last: bool,
 }
 
-/// What TCP and UDP segmentation do differently.
+/// The differences between TCP and UDP segmentation.
 trait Transport {
     const PROTOCOL: u8;
     const CHECKSUM_AT: usize;
-    /// Bytes of the transport header at the start of `transport`.
+    /// Returns the bytes of the transport header at the start of `transport`.
     fn header_len(transport: &[u8]) -> Option<usize>;
     /// Patches the header of the segment `transport`, whose checksum field is zero.
     fn patch(transport: &mut [u8], template: &[u8], position: &Position);

@@ -6,18 +6,18 @@ use crate::initiations::Cause;
 use crate::offload::Offload;
 use crate::packet::{PacketMut, TAILROOM};
 
-/// Packets that may wait for one peer: as many as WireGuard for Linux keeps.
+/// Maximum number of staged packets of one peer, as in WireGuard for Linux.
 const MAX_PACKETS: usize = 128;
-/// Bytes that may wait for one peer: four super-packets.
+/// Maximum bytes of staged packets of one peer: four super-packets.
 const MAX_BYTES: usize = 256 * 1024;
 
-/// One packet that waits.
+/// A staged packet.
 #[derive(Debug)]
 pub(crate) struct Staged {
     buffer: Box<[u8]>,
     len: usize,
     offload: Offload,
-    /// What made it.
+    /// What the packet comes from, for sharing the staging budget.
     pub(crate) cause: Cause,
 }
 
@@ -29,13 +29,13 @@ impl Staged {
         Self { buffer, len: bytes.len(), offload: packet.offload(), cause }
     }
 
-    /// The packet as it was read.
+    /// Returns the packet as it was read from the TUN.
     pub(crate) fn packet(&mut self) -> Option<PacketMut<'_>> {
         PacketMut::new(&mut self.buffer, self.len, self.offload)
     }
 }
 
-/// The waiting packets of one peer, bounded in number and bytes.
+/// The staged packets of one peer, bounded in number and bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Staging {
     packets: VecDeque<Staged>,
@@ -47,12 +47,12 @@ impl Staging {
         self.packets.is_empty()
     }
 
-    /// Bytes that wait.
+    /// Returns the bytes of all staged packets.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Whether a packet of `len` bytes would not fit beside what waits.
+    /// Reports whether a packet of `len` bytes does not fit beside the staged packets.
     pub(crate) fn is_full_for(&self, len: usize) -> bool {
         self.packets.len() >= MAX_PACKETS || self.bytes + len > MAX_BYTES
     }
@@ -64,7 +64,7 @@ impl Staging {
         self.packets.push_back(staged);
     }
 
-    /// Takes the oldest packet of one cause.
+    /// Removes and returns the oldest packet of one cause.
     pub(crate) fn pop_of(&mut self, cause: Cause) -> Option<Staged> {
         let place = self.packets.iter().position(|staged| staged.cause == cause)?;
         let staged = self.packets.remove(place)?;
@@ -72,7 +72,7 @@ impl Staging {
         Some(staged)
     }
 
-    /// Takes the oldest packet.
+    /// Removes and returns the oldest packet.
     pub(crate) fn pop(&mut self) -> Option<Staged> {
         let staged = self.packets.pop_front()?;
         self.bytes -= staged.len;

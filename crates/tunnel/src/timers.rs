@@ -1,7 +1,8 @@
-//! When a peer needs something: WireGuard's timers (whitepaper, section 6), each a deadline.
+//! WireGuard's timers (whitepaper, section 6), each a deadline of a peer.
 //!
-//! A deadline that moves later costs nothing: the peer stands in the schedule under an earlier time, wakes once
-//! for nothing and goes back under the right one. An idle peer has no deadline and wakes nobody.
+//! Moving a deadline later costs nothing: the peer stays in the schedule under the earlier time, wakes once
+//! without work, and is scheduled again for the right time. An idle peer has no deadline and causes no
+//! wake-ups.
 
 use std::time::{Duration, Instant};
 
@@ -14,37 +15,39 @@ use crate::session::{REJECT_AFTER_TIME, SessionContext};
 use crate::transmit::{ControlQueue, MAX_CONTROL_MESSAGE};
 use crate::tunnel::{Progress, Tunnel};
 
-/// A handshake initiation is repeated after this, and never sent more often.
+/// Interval between handshake initiations to a peer: the next is sent after this, and never earlier.
 pub(crate) const REKEY_TIMEOUT: Duration = Duration::from_secs(5);
-/// A peer that received data answers within this, with a keepalive if it has nothing else.
+/// Time within which data from a peer is answered, by a keepalive if there is nothing else to send.
 pub(crate) const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// An initiator begins a new handshake when it sends on a session this old (whitepaper, section 6.2,
 /// Rekey-After-Time).
 pub(crate) const REKEY_AFTER_TIME: Duration = Duration::from_secs(120);
-/// How long handshakes are tried for what waits.
+/// How long handshakes are attempted for staged packets.
 const REKEY_ATTEMPT_TIME: Duration = Duration::from_secs(90);
-/// Initiations without an answer after which somebody is told for the first time, and between two times after that.
+/// Number of unanswered initiations before the first [`Event::HandshakeUnanswered`], and between two later
+/// events.
 const UNANSWERED: (u32, u32) = (3, 6);
-/// At most this is added to a handshake's delay, so that two ends do not collide for ever.
+/// Maximum random addition to the delay of a handshake, so that two ends do not collide forever.
 const MAX_JITTER_MS: u32 = 334;
-/// Slots of the control queue that one peer's timers may fill: an initiation and a keepalive.
+/// Free slots of the control queue that are required before one peer's timers are handled. They send at most
+/// a keepalive; initiations are queued, and check for a slot when they are sent.
 const SLOTS_PER_TIMEOUT: usize = 2;
 
-/// Initiations that one call sends: 0.2 to 0.3 ms each, and a turn has two calls.
+/// Maximum number of initiations that one call sends: 0.2 to 0.3 ms each, and a turn has two calls.
 const INITIATIONS_PER_CALL: usize = 2;
-/// Peers whose timers one call looks at: about a microsecond each, without initiations.
+/// Maximum number of peers whose timers one call handles: about a microsecond each, without initiations.
 const PEERS_PER_CALL: usize = 256;
 
-/// Why the tunnel wants to be called again.
+/// Why the tunnel has to be called again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WakeReason {
     /// To send a handshake initiation, for the first time or again.
     Handshake,
-    /// To answer data with a keepalive, because nothing else was sent.
+    /// To answer data with a keepalive, because nothing else was sent to the peer.
     Keepalive,
     /// To hold a NAT mapping open.
     PersistentKeepalive,
-    /// To begin a handshake, because data that was sent remained without an answer.
+    /// To start a handshake, because data that was sent remained unanswered.
     Silence,
     /// To wipe the keys of sessions that ended.
     SessionExpiry,
@@ -55,9 +58,9 @@ pub enum WakeReason {
 pub(crate) struct Timers {
     /// When to send a handshake initiation.
     handshake: Option<Instant>,
-    /// Since when handshakes are being tried.
+    /// Start of the present attempt at a handshake.
     trying_since: Option<Instant>,
-    /// Initiations sent since a handshake came through, or since none was tried any more.
+    /// Initiations sent since the last handshake completed, or since attempts were last given up.
     unanswered: u32,
     /// When the last initiation or response was sent.
     last_handshake_message: Option<Instant>,
@@ -67,9 +70,9 @@ pub(crate) struct Timers {
     persistent_interval: Option<Duration>,
     session_expiry: Option<Instant>,
     jitter: u32,
-    /// Where the peer stands in the tunnel's schedule.
+    /// Time of the peer's entry in the tunnel's schedule.
     pub(crate) scheduled: Option<Instant>,
-    /// Whether a deadline is earlier than that: the peer has to be scheduled again.
+    /// Whether a deadline is earlier than that entry, so that the peer has to be scheduled again.
     is_early: bool,
 }
 
@@ -82,7 +85,7 @@ impl Timers {
             last_handshake_message: None,
             keepalive: None,
             silence: None,
-            // The first is due at once: it brings the tunnel up.
+            // The first keepalive is due at once, which brings the tunnel up.
             persistent: persistent_interval.map(|_| now),
             persistent_interval,
             session_expiry: None,
@@ -92,7 +95,7 @@ impl Timers {
         }
     }
 
-    /// Another interval. One that is switched on is due at once, as in the kernel's WireGuard.
+    /// Sets the interval. A keepalive that this enables is due at once, as in the kernel's WireGuard.
     pub(crate) fn set_persistent_interval(&mut self, interval: Option<Duration>, now: Instant) {
         let was_on = self.persistent_interval.is_some();
         if interval == self.persistent_interval {
@@ -106,7 +109,7 @@ impl Timers {
         };
     }
 
-    /// The peer can be reached for the first time: a keepalive is due as if it was switched on now.
+    /// Handles the first endpoint of a peer: a persistent keepalive is due at once, as if it was enabled now.
     pub(crate) fn endpoint_found(&mut self, now: Instant) {
         self.persistent = self.persistent_interval.map(|_| now);
     }
@@ -119,7 +122,7 @@ impl Timers {
         Duration::from_millis(u64::from(self.jitter % MAX_JITTER_MS))
     }
 
-    /// Data was sealed for the peer.
+    /// Records that data was sealed for the peer.
     #[inline]
     pub(crate) fn data_sent(&mut self, now: Instant) {
         self.keepalive = None;
@@ -131,14 +134,14 @@ impl Timers {
         self.passed(now);
     }
 
-    /// Something authentic came from the peer.
+    /// Records that an authentic message came from the peer.
     #[inline]
     pub(crate) fn received(&mut self, now: Instant) {
         self.silence = None;
         self.passed(now);
     }
 
-    /// Data came from the peer.
+    /// Records that data came from the peer.
     #[inline]
     pub(crate) fn data_received(&mut self, now: Instant) {
         if self.keepalive.is_none() {
@@ -148,13 +151,13 @@ impl Timers {
         }
     }
 
-    /// Has a keepalive sent by then, unless something else is.
+    /// Makes a keepalive due at `at`, unless something else is sent before.
     pub(crate) fn keepalive_by(&mut self, at: Instant) {
         self.keepalive = Some(self.keepalive.map_or(at, |earlier| earlier.min(at)));
         self.set(at);
     }
 
-    /// Has a handshake begun then, unless something is received.
+    /// Makes a handshake due at `at`, unless something is received before.
     pub(crate) fn answer_by(&mut self, at: Instant) {
         self.silence = Some(self.silence.map_or(at, |earlier| earlier.min(at)));
         self.set(at);
@@ -169,13 +172,14 @@ impl Timers {
         }
     }
 
-    /// Notes that a deadline was set: with each packet one is, and almost always there is an earlier one.
+    /// Records that a deadline was set. Each packet sets a deadline, and almost always the peer's entry in
+    /// the schedule is earlier.
     #[inline]
     fn set(&mut self, at: Instant) {
         self.is_early |= self.scheduled.is_none_or(|scheduled| at < scheduled);
     }
 
-    /// Whether a handshake is being tried and did not come through yet.
+    /// Reports whether a handshake is being attempted and has not completed yet.
     pub(crate) fn is_trying(&self) -> bool {
         self.trying_since.is_some()
     }
@@ -189,7 +193,7 @@ impl Timers {
     pub(crate) fn handshake_answered(&mut self, now: Instant) {
         self.handshake_message_sent(now);
         self.session_began(now);
-        // The peer is about to confirm: an initiation of our own can wait for that.
+        // The peer is about to confirm the session: an initiation of our own waits for that.
         if let Some(at) = self.handshake {
             self.handshake = Some(at.max(now + REKEY_TIMEOUT));
         }
@@ -204,8 +208,8 @@ impl Timers {
         self.session_began(now);
         self.trying_since = None;
         self.unanswered = 0;
-        // boringtun gives up its sessions over an initiation that remains without an answer for 90 s, so that
-        // one is repeated; but not before its answer, late as it is, can be here.
+        // boringtun ends its sessions if an initiation stays unanswered for 90 s, so that initiation is
+        // repeated; but not before a late response to it can have arrived.
         self.handshake = another_in_flight.then_some(now + KEEPALIVE_TIMEOUT + REKEY_TIMEOUT);
     }
 
@@ -228,7 +232,8 @@ fn take_due(deadline: &mut Option<Instant>, now: Instant) -> bool {
 }
 
 impl Tunnel {
-    /// When [`Self::handle_timeout`] has to be called next, and what for. May be early, never late.
+    /// Returns when [`Self::handle_timeout`] has to be called next, and why. The time may be early, never
+    /// late.
     pub fn poll_timeout(&self) -> Option<(Instant, WakeReason)> {
         let timer = self.schedule.first().and_then(|(at, id)| {
             let peer = self.peers.get(id.place())?.as_deref()?;
@@ -242,8 +247,8 @@ impl Tunnel {
         [timer, initiation].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 
-    /// Does what is due, as much as one turn has time for. Stops when `out` is full or the turn is over, and goes on where
-    /// it was when it is called again.
+    /// Handles due timers and initiations, as much as one turn has time for. Stops when `out` is full or the
+    /// limit of one call is reached, and continues from there when it is called again.
     pub fn handle_timeout(&mut self, now: Instant, out: &mut ControlQueue) -> Progress {
         self.gate.budget.grow(now);
         let mut peers = PEERS_PER_CALL;
@@ -265,7 +270,7 @@ impl Tunnel {
         self.send_initiations(now, out)
     }
 
-    /// Sends initiations that are due, as far as the budget and one turn go.
+    /// Sends initiations that are due, within the budget and the limit of one call.
     fn send_initiations(&mut self, now: Instant, out: &mut ControlQueue) -> Progress {
         let mut sent = 0;
         while !self.initiations.is_empty() && self.gate.budget.has_initiation() {
@@ -274,7 +279,7 @@ impl Tunnel {
             }
             let Some((cause, id)) = self.initiations.pop() else { break };
             let Some(peer) = self.peer_mut(id) else { continue };
-            // It waited for another cause too, and had its initiation then.
+            // The peer was queued under another cause, too, and its initiation was sent for that.
             if !peer.awaits_initiation || peer.cause != cause {
                 continue;
             }
@@ -285,7 +290,7 @@ impl Tunnel {
         Progress::Done
     }
 
-    /// An initiation to the peer is due: it is sent when there is time for it.
+    /// Queues an initiation to the peer, which is sent once the budget allows it.
     fn queue_initiation(&mut self, id: PeerId) {
         let Some(peer) = self.peer_mut(id) else { return };
         if !peer.awaits_initiation {
@@ -323,7 +328,7 @@ impl Tunnel {
             timers.session_expiry = wipe_at;
         }
         if silent {
-            // The path may have changed under us: let the routing table choose again.
+            // The path may have changed without notice: the routing table chooses the source again.
             self.forget_source(id);
             self.want_handshake(id, now, true, Cause::Renewal);
         }
@@ -336,14 +341,14 @@ impl Tunnel {
         if persistent && let Some(peer) = self.peer_mut(id) {
             peer.timers.passed(now);
         }
-        // A handshake that the other timers asked for is due in the same turn.
+        // A handshake that the timers above requested is due in the same turn.
         if self.peer_mut(id).is_some_and(|peer| take_due(&mut peer.timers.handshake, now)) {
             self.queue_initiation(id);
         }
     }
 
-    /// Asks for a handshake as soon as it may be. `fresh`: there is something new to send, so the time of trying begins
-    /// again (whitepaper, section 6.4).
+    /// Requests a handshake as soon as an initiation may be sent. `fresh`: there is something new to send, so
+    /// that the time limit of the attempt starts again (whitepaper, section 6.4).
     pub(crate) fn want_handshake(&mut self, id: PeerId, now: Instant, fresh: bool, cause: Cause) {
         let Some(peer) = self.peers.get_mut(id.place()).and_then(Option::as_deref_mut) else { return };
         let is_trying = peer.timers.is_trying();
@@ -364,7 +369,7 @@ impl Tunnel {
         self.reschedule(id);
     }
 
-    /// Sends an initiation, or gives up. False if none was sent.
+    /// Sends an initiation, or gives up the attempt. Returns false if no initiation was sent.
     fn initiate(&mut self, id: PeerId, now: Instant, out: &mut ControlQueue) -> bool {
         let Self { peers, by_index: indices, identity, gate, .. } = self;
         let Some(peer) = peers.get_mut(id.place()).and_then(Option::as_deref_mut) else { return false };
@@ -423,7 +428,7 @@ impl Tunnel {
         }
     }
 
-    /// Sends a handshake message or keepalive to where the peer is.
+    /// Sends a handshake message or keepalive to the endpoint of the peer.
     pub(crate) fn send_control(&mut self, id: PeerId, now: Instant, out: &mut ControlQueue, message: &[u8]) {
         let Some(peer) = self.peer_mut(id) else { return };
         let Some(endpoint) = peer.endpoint else { return };
@@ -452,8 +457,8 @@ impl Tunnel {
         }
     }
 
-    /// As [`Self::reschedule`], where data moved no deadline but those of [`Timers::data_sent`],
-    /// [`Timers::received`] and [`Timers::data_received`].
+    /// Does what [`Self::reschedule`] does, at less cost, where only [`Timers::data_sent`],
+    /// [`Timers::received`] and [`Timers::data_received`] moved deadlines.
     #[inline]
     pub(crate) fn reschedule_after_data(&mut self, id: PeerId) {
         if self.peers.get(id.place()).and_then(Option::as_deref).is_some_and(|peer| peer.timers.is_early) {
@@ -461,7 +466,7 @@ impl Tunnel {
         }
     }
 
-    /// Puts the peer into the schedule under its next deadline, if that is earlier than where it stands.
+    /// Puts the peer into the schedule at its next deadline, if that is earlier than the peer's entry.
     pub(crate) fn reschedule(&mut self, id: PeerId) {
         let Some(peer) = self.peers.get_mut(id.place()).and_then(Option::as_deref_mut) else { return };
         peer.timers.is_early = false;

@@ -1,5 +1,5 @@
-//! Datagrams on their way to the UDP socket: [`TransmitQueue`] groups data messages into GSO batches right
-//! where they are encrypted, [`ControlQueue`] keeps handshakes, cookies and keepalives apart from them.
+//! Datagrams for the UDP socket. [`TransmitQueue`] groups data messages into GSO batches in the buffer that
+//! they are encrypted into; [`ControlQueue`] keeps handshakes, cookie replies and keepalives apart from them.
 //!
 //! Before: `outbound.rs` seals into a reserved slot. After: the event loop sends one batch with one call.
 
@@ -12,7 +12,7 @@ use crate::peer::PeerId;
 pub const MAX_BATCH_BYTES: usize = 65_507;
 /// Segments that one GSO send may carry (UDP_MAX_SEGMENTS, Linux before 6.9).
 pub const MAX_BATCH_SEGMENTS: usize = 64;
-/// The longest message that is not data: a handshake initiation (WireGuard whitepaper, section 5.4.2).
+/// Bytes of the longest control message, the handshake initiation (WireGuard whitepaper, section 5.4.2).
 pub const MAX_CONTROL_MESSAGE: usize = 148;
 
 /// Explicit Congestion Notification field of an IP header (RFC 3168, section 5).
@@ -31,7 +31,7 @@ pub enum Ecn {
 }
 
 impl Ecn {
-    /// The field in the two low bits of an IPv4 type-of-service or IPv6 traffic-class byte.
+    /// Reads the field from the two low bits of an IPv4 type-of-service or IPv6 traffic-class byte.
     pub fn from_bits(tos: u8) -> Self {
         match tos & 3 {
             0 => Self::NotEct,
@@ -42,12 +42,12 @@ impl Ecn {
     }
 }
 
-/// Where a datagram goes and how: batches never mix these.
+/// Destination, source and ECN field of a datagram. All datagrams of a batch have the same path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// The peer that it is for.
+    /// The peer that the datagram is for.
     pub peer: PeerId,
-    /// Its endpoint.
+    /// The endpoint of the peer.
     pub destination: SocketAddr,
     /// The local address to send from; `None` lets the routing table choose.
     pub source: Option<IpAddr>,
@@ -58,7 +58,7 @@ pub struct Path {
 /// One or more datagrams for one send: all have `segment_size` bytes but the last, which may be shorter.
 #[derive(Clone, Copy, Debug)]
 pub struct Transmit<'a> {
-    /// Where it goes.
+    /// Destination of the datagrams.
     pub destination: SocketAddr,
     /// The local address to send from; `None` lets the routing table choose.
     pub source: Option<IpAddr>,
@@ -66,18 +66,18 @@ pub struct Transmit<'a> {
     pub ecn: Ecn,
     /// Bytes of each datagram in `contents` but the last. Never 0.
     pub segment_size: usize,
-    /// The datagrams, one behind the other.
+    /// The datagrams, one after the other without gaps.
     pub contents: &'a [u8],
 }
 
 impl Transmit<'_> {
-    /// Datagrams in `contents`.
+    /// Returns the number of datagrams in `contents`.
     pub fn segments(&self) -> usize {
         self.contents.len().div_ceil(self.segment_size)
     }
 }
 
-/// A GSO batch, with the buffer it lives in.
+/// A GSO batch and its buffer.
 #[derive(Debug)]
 pub struct Batch {
     path: Path,
@@ -90,12 +90,12 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Where it goes.
+    /// Returns the path of all datagrams in the batch.
     pub fn path(&self) -> Path {
         self.path
     }
 
-    /// What of it was not sent yet.
+    /// Returns the datagrams that were not sent yet.
     pub fn unsent(&self) -> Transmit<'_> {
         Transmit {
             destination: self.path.destination,
@@ -106,13 +106,14 @@ impl Batch {
         }
     }
 
-    /// Marks `bytes` bytes more as sent: whole datagrams. True when that was all.
+    /// Marks the next `bytes` bytes as sent, which have to be whole datagrams. Returns true when all of the
+    /// batch is sent.
     pub fn advance(&mut self, bytes: usize) -> bool {
         self.sent = (self.sent + bytes).min(self.len);
         self.sent == self.len
     }
 
-    /// Lets the routing table choose the source address of what is left.
+    /// Lets the routing table choose the source address of the datagrams that were not sent yet.
     pub fn forget_source(&mut self) {
         self.path.source = None;
     }
@@ -127,9 +128,9 @@ impl Batch {
     }
 }
 
-/// Data messages in the order they were encrypted, grouped into GSO batches.
+/// Data messages in the order in which they were encrypted, grouped into GSO batches.
 ///
-/// Only the newest batch may grow; a shorter datagram seals it. So nothing ever overtakes anything.
+/// Only the newest batch grows, and a shorter datagram ends it. So no datagram overtakes another.
 #[derive(Debug)]
 pub struct TransmitQueue {
     batches: VecDeque<Batch>,
@@ -138,31 +139,32 @@ pub struct TransmitQueue {
 }
 
 impl TransmitQueue {
-    /// A queue that asks for back-pressure once `capacity` batches wait.
+    /// Creates a queue that asks for back-pressure once `capacity` batches wait.
     ///
-    /// A super-packet of tiny segments may exceed it by its own batches, never more.
+    /// A super-packet of tiny segments may exceed the capacity by the batches of that super-packet, never by
+    /// more.
     pub fn new(capacity: usize) -> Self {
         Self { batches: VecDeque::with_capacity(capacity + 2), free: Vec::with_capacity(capacity), capacity }
     }
 
-    /// Whether a packet of any size may be encrypted into the queue.
+    /// Reports whether a packet of any size may be encrypted into the queue.
     pub fn has_room_for_super_packet(&self) -> bool {
         // A full super-packet at MTU 1420 takes two batches.
         self.batches.len() + 2 <= self.capacity
     }
 
-    /// Whether nothing waits.
+    /// Reports whether no batch waits.
     pub fn is_empty(&self) -> bool {
         self.batches.is_empty()
     }
 
-    /// Batches that wait.
+    /// Returns the number of batches that wait.
     pub fn len(&self) -> usize {
         self.batches.len()
     }
 
-    /// A place for a datagram of exactly `len` bytes to `path`, at the end of the newest batch where that is
-    /// allowed. It counts only once it is committed.
+    /// Reserves a place for a datagram of exactly `len` bytes to `path`, at the end of the newest batch if
+    /// that can take it, else in a new batch. The datagram counts only once the slot is committed.
     pub(crate) fn reserve(&mut self, path: Path, len: usize) -> Slot<'_> {
         if !self.batches.back().is_some_and(|batch| batch.takes(&path, len)) {
             let buffer = self
@@ -176,25 +178,25 @@ impl TransmitQueue {
         Slot { queue: self, len }
     }
 
-    /// Ends the newest batch: what comes next begins another.
+    /// Ends the newest batch: the next datagram starts another.
     pub(crate) fn seal(&mut self) {
         if let Some(batch) = self.batches.back_mut() {
             batch.sealed = true;
         }
     }
 
-    /// Takes the oldest batch.
+    /// Removes and returns the oldest batch.
     pub fn pop(&mut self) -> Option<Batch> {
         self.batches.pop_front()
     }
 
-    /// Gives back a batch that was taken and not sent whole; it is the oldest again, and grows no more.
+    /// Puts a batch that was not sent completely back to the front of the queue. It does not grow any more.
     pub fn unpop(&mut self, mut batch: Batch) {
         batch.sealed = true;
         self.batches.push_front(batch);
     }
 
-    /// Gives back the buffer of a batch that is done with.
+    /// Keeps the buffer of a finished batch for reuse.
     pub fn recycle(&mut self, batch: Batch) {
         if self.free.len() < self.capacity {
             self.free.push(batch.buffer);
@@ -202,7 +204,7 @@ impl TransmitQueue {
     }
 }
 
-/// A reserved place in the newest batch. Dropped without [`Slot::commit`], it was never there.
+/// A reserved place in the newest batch. Dropping it without [`Slot::commit`] rolls the reservation back.
 #[derive(Debug)]
 pub(crate) struct Slot<'q> {
     queue: &'q mut TransmitQueue,
@@ -210,7 +212,7 @@ pub(crate) struct Slot<'q> {
 }
 
 impl Slot<'_> {
-    /// The place to write the datagram to, with slack behind it.
+    /// Returns the buffer for the datagram, with slack behind it.
     pub(crate) fn buffer_mut(&mut self) -> &mut [u8] {
         match self.queue.batches.back_mut() {
             Some(batch) => &mut batch.buffer[batch.len..],
@@ -218,7 +220,7 @@ impl Slot<'_> {
         }
     }
 
-    /// Keeps the datagram.
+    /// Adds the datagram to the batch.
     pub(crate) fn commit(self) {
         if let Some(batch) = self.queue.batches.back_mut() {
             batch.len += self.len;
@@ -238,7 +240,7 @@ impl Drop for Slot<'_> {
     }
 }
 
-/// A handshake message, cookie reply or keepalive that waits for the socket.
+/// A control message (handshake message, cookie reply or keepalive) that waits for the socket.
 #[derive(Clone, Debug)]
 pub struct ControlMessage {
     destination: SocketAddr,
@@ -248,7 +250,7 @@ pub struct ControlMessage {
 }
 
 impl ControlMessage {
-    /// The message as one datagram.
+    /// Returns the message as one datagram.
     pub fn transmit(&self) -> Transmit<'_> {
         Transmit {
             destination: self.destination,
@@ -260,7 +262,7 @@ impl ControlMessage {
     }
 }
 
-/// What is not data, in slots of its own that data cannot fill.
+/// Control messages, in slots that data cannot fill.
 #[derive(Debug)]
 pub struct ControlQueue {
     messages: VecDeque<ControlMessage>,
@@ -268,43 +270,43 @@ pub struct ControlQueue {
 }
 
 impl ControlQueue {
-    /// A queue of `capacity` messages.
+    /// Creates a queue of `capacity` messages.
     pub fn new(capacity: usize) -> Self {
         Self { messages: VecDeque::with_capacity(capacity), capacity }
     }
 
-    /// Whether one message more finds a slot.
+    /// Reports whether a slot is free.
     pub fn has_room(&self) -> bool {
         self.messages.len() < self.capacity
     }
 
-    /// Whether so many messages more find slots.
+    /// Reports whether `messages` slots are free.
     pub(crate) fn has_room_for(&self, messages: usize) -> bool {
         self.messages.len() + messages <= self.capacity
     }
 
-    /// Whether nothing waits.
+    /// Reports whether no message waits.
     pub fn is_empty(&self) -> bool {
         self.messages.is_empty()
     }
 
-    /// How many messages wait.
+    /// Returns the number of messages that wait.
     pub fn len(&self) -> usize {
         self.messages.len()
     }
 
-    /// The oldest message.
+    /// Returns the oldest message.
     pub fn front(&self) -> Option<&ControlMessage> {
         self.messages.front()
     }
 
-    /// Takes the oldest message.
+    /// Removes and returns the oldest message.
     pub fn pop(&mut self) -> Option<ControlMessage> {
         self.messages.pop_front()
     }
 
-    /// Adds a message of at most [`MAX_CONTROL_MESSAGE`] bytes. False, and nothing added, when there is no
-    /// slot.
+    /// Adds a message of at most [`MAX_CONTROL_MESSAGE`] bytes. Returns false, and adds nothing, if it is
+    /// longer or no slot is free.
     pub(crate) fn push(&mut self, destination: SocketAddr, source: Option<IpAddr>, message: &[u8]) -> bool {
         let mut bytes = [0; MAX_CONTROL_MESSAGE];
         let Some(place) = bytes.get_mut(..message.len()) else { return false };
@@ -317,12 +319,12 @@ impl ControlQueue {
     }
 }
 
-/// What the socket says about a received buffer: one datagram, or several that the kernel's GRO joined.
+/// Metadata of a received buffer, which holds one datagram, or several that the kernel's GRO joined.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvMeta {
-    /// Who sent it.
+    /// Address and port of the sender.
     pub source: SocketAddr,
-    /// The local address it was sent to: the source of the answer.
+    /// The local address that the datagrams were sent to, which is the source of the answer.
     pub local: Option<IpAddr>,
     /// The ECN field of the outer header.
     pub ecn: Ecn,

@@ -1,4 +1,4 @@
-//! The state of one WireGuard interface: its peers, and how the tables find them.
+//! The state of one WireGuard interface: its peers and the tables that find them.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -19,57 +19,60 @@ use crate::peer_index::PeerIndex;
 use crate::refusals::Answers;
 use crate::session::Identity;
 
-/// Events that may wait to be polled; the oldest go first, since a later one says more.
+/// Maximum number of events that wait to be polled. The oldest is dropped first, because a later event says
+/// more.
 const MAX_EVENTS: usize = 1024;
 
-/// Whether resumable work went through or has to be called again once its output has room.
+/// Whether resumable work is complete, or has to be called again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// Everything is done.
+    /// All work is done.
     Done,
-    /// The output is full.
+    /// The output is full, or the limit of work for one call is reached: work remains.
     Blocked,
 }
 
-/// Bounds and properties of a tunnel.
+/// MTU and memory bound of a tunnel.
 #[derive(Clone, Copy, Debug)]
 pub struct TunnelConfig {
     /// MTU of the TUN in bytes: no inner packet is padded beyond it.
     pub mtu: u16,
-    /// Bytes that may wait for sessions, all peers together.
+    /// Maximum bytes of staged packets, which wait for a session, over all peers.
     pub staging_bytes: usize,
 }
 
-/// A peer could not be inserted.
+/// Error of [`Tunnel::insert_peer`]: the tunnel already has a peer with this public key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is a peer with this public key already")]
 pub struct KeyTaken;
 
-/// How busy a tunnel is with handshakes.
+/// Handshake load of a tunnel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HandshakeLoad {
-    /// Since when there is more to do than there is time for, so that senders have to prove their address.
+    /// When handshake work began to exceed its budget. While this is set, senders have to prove their address
+    /// with a cookie.
     pub since: Option<Instant>,
-    /// When messages were last left unread for lack of time.
+    /// When the budget for received messages was last exhausted, so that messages stay unread.
     pub unread_at: Option<Instant>,
-    /// What was done since it began, as time of the packet thread.
+    /// Handshake work since the tunnel was created, as nominal time of the packet thread, without the checks
+    /// of received messages.
     pub work: Duration,
-    /// Peers that an initiation is due to, and waits for time.
+    /// Initiations that are due and wait for the budget.
     pub initiations_waiting: usize,
 }
 
-/// What a tunnel did since it began.
+/// Counters of a tunnel since its creation, and the packets that are staged now.
 #[derive(Clone, Debug, Default)]
 pub struct TunnelStats {
-    /// Inner packets sealed, in segments.
+    /// Inner packets sealed; a super-packet counts once per segment.
     pub sealed: u64,
-    /// Inner packets opened and handed on.
+    /// Inner packets opened and returned to the caller.
     pub opened: u64,
     /// Keepalives received.
     pub keepalives_received: u64,
-    /// Handshakes that came through.
+    /// Handshakes completed.
     pub handshakes: u64,
-    /// Times that handshakes were given up, after 90 s without one that came through (Rekey-Attempt-Time).
+    /// Times that handshakes were given up after 90 s without completion (Rekey-Attempt-Time).
     pub handshakes_timed_out: u64,
     /// Handshake initiations sent.
     pub initiations_sent: u64,
@@ -77,21 +80,21 @@ pub struct TunnelStats {
     pub responses_sent: u64,
     /// Cookie replies sent.
     pub cookies_sent: u64,
-    /// ICMP errors given to senders of packets that could not go on.
+    /// ICMP errors queued for the TUN, in answer to packets that the tunnel refused.
     pub icmp_sent: u64,
-    /// ICMP errors that were due and not given, because there were too many.
+    /// ICMP errors that were due but not queued, because of their rate limit or for lack of a slot.
     pub icmp_suppressed: u64,
-    /// Bytes that may wait for sessions, all peers together.
+    /// Maximum bytes of staged packets, which wait for a session, over all peers.
     pub staging_budget_bytes: usize,
-    /// Packets that wait for a session now, in bytes.
+    /// Bytes of the packets that are staged now.
     pub staged_bytes: usize,
-    /// Packets that wait for a session now, in segments.
+    /// Packets that are staged now; a super-packet counts once per segment.
     pub staged_segments: u64,
 }
 
 /// One WireGuard interface, without I/O.
 ///
-/// Its caller passes `now` and buffers in, and takes transmits, plaintext, events and the next deadline out.
+/// The caller passes in `now` and buffers, and takes out transmits, plaintext, events and the next deadline.
 /// `now` must never go back.
 pub struct Tunnel {
     pub(crate) config: TunnelConfig,
@@ -104,21 +107,22 @@ pub struct Tunnel {
     pub(crate) gate: Gate,
     pub(crate) endpoints: Endpoints,
     pub(crate) initiations: Initiations,
-    /// When each peer's next timer is due; at most one entry a peer, never later than its deadline.
+    /// Wake-up times for the timers of the peers: at most one entry per peer, never later than its next
+    /// deadline.
     pub(crate) schedule: BTreeSet<(Instant, PeerId)>,
     /// Peers whose staged packets can be sealed.
     pub(crate) ready: VecDeque<PeerId>,
     pub(crate) events: VecDeque<Event>,
-    /// Bytes that wait for sessions, by what made them.
+    /// Staged bytes by the cause of the packets.
     pub(crate) staged: FxHashMap<Cause, usize>,
-    /// For the TUN, about packets from there.
+    /// ICMP answers for the TUN, to packets read from it.
     pub(crate) answers: Answers,
     pub(crate) drops: DropCounters,
     pub(crate) stats: TunnelStats,
 }
 
 impl Tunnel {
-    /// A tunnel without peers.
+    /// Creates a tunnel without peers.
     pub fn new(private_key: PrivateKey, config: TunnelConfig) -> Self {
         let identity = Identity::new(private_key);
         Self {
@@ -142,10 +146,10 @@ impl Tunnel {
         }
     }
 
-    /// Adds a peer. Its allowed-ips are taken from the peers that had them.
+    /// Adds a peer. Allowed-ips that belong to other peers move to it.
     ///
     /// # Errors
-    /// There is a peer with its key.
+    /// [`KeyTaken`] if the tunnel already has a peer with this public key.
     pub fn insert_peer(&mut self, mut config: PeerConfig, now: Instant) -> Result<PeerId, KeyTaken> {
         if self.by_key.contains_key(&config.public_key) {
             return Err(KeyTaken);
@@ -170,16 +174,17 @@ impl Tunnel {
         Ok(id)
     }
 
-    /// What one X25519 takes on this machine: the budget of handshakes counts with it. 100 µs until this is called.
+    /// Sets how long one X25519 takes on this machine, which is the unit of the handshake budget. Until this
+    /// is called it is 100 µs.
     pub fn calibrate(&mut self, x25519: Duration) {
         self.gate.budget.calibrate(x25519);
     }
 
-    /// Takes a peer away, with its sessions and what waited for it. False if there is none with this key.
+    /// Removes a peer with its sessions and staged packets. Returns false if no peer has this key.
     pub fn remove_peer(&mut self, key: &PublicKey) -> bool {
         let Some(id) = self.by_key.remove(key) else { return false };
         self.drop_staged(id, DropReason::PeerRemoved);
-        // Goes through the whole table: whoever removes many peers takes their prefixes away first.
+        // Scans the whole table. A caller that removes many peers therefore removes their prefixes first.
         if self.peer_mut(id).is_some_and(|peer| peer.prefixes > 0) {
             self.allowed_ips.remove_peer(id);
         }
@@ -198,29 +203,31 @@ impl Tunnel {
         true
     }
 
-    /// The next thing that happened.
+    /// Returns the oldest event that was not polled yet.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// Packets dropped so far, by reason.
+    /// Returns the number of packets dropped so far, by reason.
     pub fn drops(&self) -> &DropCounters {
         &self.drops
     }
 
-    /// Counts packets that the caller had to drop on their way from or to the tunnel.
+    /// Adds `segments` packets to the counter of `reason`, for packets that the caller dropped on their way
+    /// to or from the tunnel.
     pub fn count_drop(&mut self, reason: DropReason, segments: u64) {
         self.drops.add(reason, segments);
     }
 
-    /// Whether there is time to receive a handshake message or cookie reply now. While there is none it is better left in
-    /// the socket: it would be dropped.
+    /// Reports whether the budget and the current turn have time to receive a handshake message or cookie
+    /// reply. While they do not, the caller should leave such messages in the socket: the tunnel drops what
+    /// exceeds its budget.
     pub fn has_time_for_handshakes(&mut self, now: Instant) -> bool {
         self.gate.budget.grow(now);
         self.gate.budget.has_turn() && self.gate.has_time(now)
     }
 
-    /// How busy it is with handshakes.
+    /// Returns the handshake load at `now`.
     pub fn handshake_load(&self, now: Instant) -> HandshakeLoad {
         HandshakeLoad {
             since: self.gate.budget.loaded_since(now),
@@ -230,19 +237,20 @@ impl Tunnel {
         }
     }
 
-    /// What it did so far.
+    /// Returns the counters.
     pub fn stats(&self) -> &TunnelStats {
         &self.stats
     }
 
-    /// Every peer as it is now, in no particular order.
+    /// Iterates over snapshots of all peers, in no particular order.
     pub fn peers(&self) -> impl Iterator<Item = PeerSnapshot> + '_ {
         self.peers.iter().flatten().map(|peer| peer.snapshot())
     }
 
-    /// Peers from `place` in the table on, at most `count`, and the place to go on at. `None`: those were all.
+    /// Appends snapshots of the peers in at most `count` table places, starting at `place`. Returns the place
+    /// to continue at, or `None` at the end of the table.
     ///
-    /// A table of many peers is read in slices, so that packets move in between.
+    /// A caller reads a large table in slices, so that packets move in between.
     pub fn peers_from(&self, place: usize, count: usize, out: &mut Vec<PeerSnapshot>) -> Option<usize> {
         let end = place.saturating_add(count).min(self.peers.len());
         out.extend(
@@ -251,12 +259,12 @@ impl Tunnel {
         (end < self.peers.len()).then_some(end)
     }
 
-    /// How many peers there are at most: the size of the table that [`Self::peers_from`] goes through.
+    /// Returns the size of the table that [`Self::peers_from`] reads, free places included.
     pub fn peer_places(&self) -> usize {
         self.peers.len()
     }
 
-    /// Gives a prefix to a peer, from whoever had it.
+    /// Assigns a prefix to a peer, and takes it from the peer that it belonged to.
     pub(crate) fn allow(&mut self, network: IpNet, id: PeerId) {
         let before = self.allowed_ips.insert(network, id);
         if let Some(before) = before.and_then(|before| self.peer_mut(before)) {
@@ -267,7 +275,7 @@ impl Tunnel {
         }
     }
 
-    /// Takes a prefix away from a peer, if it is its own.
+    /// Removes a prefix from a peer, if it belongs to that peer.
     pub(crate) fn disallow(&mut self, network: IpNet, id: PeerId) {
         if self.allowed_ips.remove(network, id)
             && let Some(peer) = self.peer_mut(id)
@@ -281,8 +289,8 @@ impl Tunnel {
         self.peer_mut(id)
     }
 
-    /// The routing table chooses the source address towards the peer from now on: the one it last sent to is
-    /// not ours any more.
+    /// Forgets the source address for packets to the peer, because it may no longer belong to this machine.
+    /// The routing table chooses the source until a message from the peer sets it again.
     pub fn forget_source(&mut self, id: PeerId) {
         if let Some(endpoint) = self.peer_mut(id).and_then(|peer| peer.endpoint.as_mut()) {
             endpoint.source = None;

@@ -1,4 +1,4 @@
-//! What a packet costs in steady state: no allocation, whichever way it goes.
+//! Allocations in steady state: a packet causes none in either direction.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -16,7 +16,7 @@ thread_local! {
     static LIVE_BYTES: Cell<i64> = const { Cell::new(0) };
 }
 
-/// The system's allocator, which counts what this thread asks of it.
+/// The system's allocator, with counters of this thread's allocations and live bytes.
 struct Counting;
 
 // SAFETY: every call goes to the system's allocator unchanged.
@@ -24,13 +24,13 @@ unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.with(|count| count.set(count.get() + 1));
         LIVE_BYTES.with(|bytes| bytes.set(bytes.get() + layout.size() as i64));
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller upholds the contract of this function, which is that of the system's allocator.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         LIVE_BYTES.with(|bytes| bytes.set(bytes.get() - layout.size() as i64));
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller upholds the contract of this function, which is that of the system's allocator.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -102,7 +102,7 @@ fn exchange_control(a: &mut End, b: &mut End, now: Instant) {
     }
 }
 
-/// Sends one super-packet from `a` to `b` and gives the packets that arrived.
+/// Sends one super-packet from `a` to `b`, and returns the number of packets that arrived.
 fn send(
     a: &mut End,
     b: &mut End,
@@ -170,7 +170,7 @@ fn steady_state(limits: PeerLimits) {
         opened += send(&mut a, &mut b, &mut outward, len, &mut queue, now);
         opened += send(&mut b, &mut a, &mut back, len, &mut queue, now);
         let allocations = ALLOCATIONS.with(Cell::get) - before;
-        // The first rounds take buffers that are kept from then on.
+        // The first rounds allocate buffers that are reused from then on.
         assert!(round < 2 || allocations == 0, "round {round} allocated {allocations} times for 40 packets");
     }
     assert_eq!(opened, 200 * 40);
@@ -215,10 +215,11 @@ fn a_datagram_that_is_not_authentic_leaves_nothing_allocated() {
     let measure = || (ALLOCATIONS.with(Cell::get), LIVE_BYTES.with(Cell::get));
     let before = measure();
     flood(&mut victim, 500);
-    // boringtun opens the static key of an initiation in a scratch buffer: one for each.
+    // boringtun decrypts the static key of an initiation into a scratch buffer: one allocation for each
+    // initiation.
     let calm = measure();
     assert_eq!((calm.0 - before.0, calm.1 - before.1), (500, 0));
-    // Under load there are counters of the sources, of one size for any number of them.
+    // Under load the sources are counted, in memory of one size for any number of them.
     flood(&mut victim, 2000);
     assert!(victim.tunnel.stats().cookies_sent > 0);
     let loaded = measure();
@@ -227,7 +228,8 @@ fn a_datagram_that_is_not_authentic_leaves_nothing_allocated() {
     assert_eq!(measure(), loaded);
 }
 
-/// A peer that was never there costs at most 8 KiB, and limits are little of it. boringtun's state would be 25.
+/// A peer that never completed a handshake takes at most 8 KiB, of which limits are a small part. boringtun's
+/// state would take 25 KB.
 #[test]
 fn an_idle_peer_takes_little_memory() {
     const PEERS: u16 = 1000;
@@ -259,7 +261,7 @@ fn an_idle_peer_takes_little_memory() {
     assert_eq!(tunnel.peers().count(), usize::from(PEERS));
     assert!((512..=8192).contains(&each), "{each} bytes a peer");
 
-    // Handshakes that nothing answers leave nothing either, once they are given up.
+    // Unanswered handshakes leave nothing allocated either, once they are given up.
     let start = Instant::now();
     let mut control = ControlQueue::new(64);
     let mut queue = TransmitQueue::new(8);

@@ -7,7 +7,7 @@ use super::*;
 const TOO_BIG: IcmpError = IcmpError::TooBig { mtu: 1340 };
 const BOTH: [IcmpError; 2] = [IcmpError::HostUnreachable, TOO_BIG];
 
-/// The Internet checksum as RFC 1071 writes it down, two bytes at a time: independent of the one under test.
+/// The Internet checksum by RFC 1071, two bytes at a time: independent of the implementation under test.
 fn sum(chunks: &[&[u8]]) -> u16 {
     let mut bytes: Vec<u8> = chunks.concat();
     if bytes.len() % 2 == 1 {
@@ -116,7 +116,7 @@ fn errors_are_never_answered_and_questions_are() {
     assert_eq!(v4, [0, 8, 9, 10, 13, 14, 15, 16, 17, 18]);
     let v6 = of(0..=255, &|payload| plain_v6(58, payload));
     assert_eq!(v6, (128..=255).filter(|kind| *kind != 137).collect::<Vec<_>>());
-    // Hidden behind extension headers too, and when it is not there at all.
+    // ICMP behind extension headers, and packets without an ICMP header.
     let behind_options = |kind| plain_v6(60, &[58, 0, 0, 0, 0, 0, 0, 0, kind, 0, 0, 0, 0, 0, 0, 0]);
     assert!(answered(&behind_options(128)) && !answered(&behind_options(1)));
     let behind_authentication = |kind| plain_v6(51, &[58, 0, 0, 0, 0, 0, 0, 0, kind, 0, 0, 0, 0, 0, 0, 0]);
@@ -168,7 +168,8 @@ fn only_single_hosts_are_answered_and_asked_for() {
 }
 
 proptest! {
-    /// Whatever is in it: no panic, at most 576 or 1280 bytes, a right checksum, the sender's own bytes quoted.
+    /// For any packet: no panic, at most 576 or 1280 bytes, a correct checksum, and a quote of the sender's
+    /// own bytes.
     #[test]
     fn any_packet_has_a_right_answer_or_none(
         mut packet in proptest::collection::vec(any::<u8>(), 20..2000),

@@ -1,15 +1,16 @@
-//! Splitting against a second, naive splitter that builds each packet anew, and against the original.
+//! Compares splitting with a naive splitter that builds each packet from scratch, and with the original
+//! packet.
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::packet::TAILROOM;
 
-/// A super-packet, in the parts that it is made of.
+/// The parts of a super-packet.
 #[derive(Clone, Debug)]
 struct Parts {
     is_ipv4: bool,
-    /// IPv4 options, or IPv6 extension headers with the protocol numbers that precede them.
+    /// IPv4 options, or IPv6 extension headers, each with the protocol number of the header that follows.
     between: Vec<u8>,
     first_protocol: u8,
     id: u16,
@@ -136,7 +137,8 @@ fn checksum(bytes: &[u8]) -> u16 {
     !(sum as u16)
 }
 
-/// Hop-by-hop, routing and destination options: their number, and words of 8 bytes behind the first.
+/// Hop-by-hop, routing and destination options: their protocol number, and their length in words of 8 bytes
+/// beyond the first.
 fn extensions() -> impl Strategy<Value = Vec<(u8, u8)>> {
     let kinds = prop::sample::select(vec![0_u8, 43, 60]);
     prop_oneof![2 => Just(Vec::new()), 1 => prop::collection::vec((kinds, 0..4_u8), 1..4)]
@@ -181,7 +183,7 @@ fn parts() -> impl Strategy<Value = Parts> {
     })
 }
 
-/// What `split` hands out: each packet, and how many bytes of padding follow it.
+/// Returns what `split` passes on: each packet, and the number of padding bytes behind it.
 fn split_all(packet: &[u8], offload: Offload, mtu: usize) -> Vec<(Vec<u8>, usize)> {
     let mut buffer = packet.to_vec();
     buffer.resize(packet.len() + TAILROOM, 0xee);
@@ -221,7 +223,7 @@ proptest! {
             false => Offload::UdpSegmentation { segment_size },
         };
         let mut whole = parts.whole();
-        // What stands behind the packet that the IP header tells of is not its own.
+        // Bytes behind the length in the IP header do not belong to the packet.
         whole.resize(whole.len() + behind, 0xaa);
         let packets = bytes_of(split_all(&whole, offload, mtu));
         prop_assert_eq!(packets, parts.expected(usize::from(segment_size)));
@@ -236,7 +238,7 @@ proptest! {
         let mut expected = parts.whole_complete();
         let mut packets = bytes_of(split_all(&parts.whole(), offload, 1420));
         let field = parts.transport_at() + parts.checksum_offset();
-        // Zero and 0xffff are the same sum, where zero does not mean that there is none.
+        // Zero and 0xffff are the same sum, except where zero means that there is no checksum.
         for packet in packets.iter_mut().chain([&mut expected]) {
             if parts.is_tcp && packet[field..field + 2] == [0xff, 0xff] {
                 packet[field..field + 2].fill(0);
@@ -315,7 +317,7 @@ fn a_checksum_that_comes_out_as_zero_is_written_as_0xffff() {
                 tcp_options: Vec::new(),
                 payload: vec![0, 0],
             };
-            // The two bytes that make the rest of the sum complete.
+            // The two payload bytes that make the checksum come out as zero.
             let at = parts.transport_at() + 6;
             let packet = parts.whole_complete();
             parts.payload = packet[at..at + 2].to_vec();

@@ -1,4 +1,4 @@
-//! Whatever the network does, both ends agree soon after it stopped.
+//! After any network faults, both ends agree on a session soon after the faults end.
 
 use std::collections::BTreeSet;
 
@@ -6,17 +6,17 @@ use proptest::prelude::*;
 
 use crate::sim::{A, B, Network, World, ms, secs};
 
-/// A stretch of time with the same weather.
+/// A stretch of time with constant network conditions.
 #[derive(Clone, Debug)]
 struct Stretch {
     network: Network,
-    /// Ways that carry nothing.
+    /// Directions that lose everything: A to B, and B to A.
     cut: [bool; 2],
-    /// Packets that each end sends, together with the other.
+    /// Number of packets that each end sends, both at the same times.
     packets: [u64; 2],
-    /// Between two of them.
+    /// Time between two packets.
     gap_ms: u64,
-    /// Silence afterwards.
+    /// Silence after the packets.
     idle_ms: u64,
 }
 
@@ -49,7 +49,8 @@ fn stretch(keeps_order: bool) -> impl Strategy<Value = Stretch> {
     )
 }
 
-/// What came out was sent, nothing twice, and in order if the network kept it.
+/// Checks that every received packet was sent, that none arrived twice, and that the order is kept if the
+/// network keeps it.
 fn check_received(world: &World, sent: &[Vec<u64>; 2], keeps_order: bool) {
     for node in [A, B] {
         let numbers = world.nodes[node].numbers();
@@ -91,7 +92,8 @@ fn weather_and_after(seed: u64, keeps_order: bool, stretches: &[Stretch]) {
     world.network = Network::PERFECT;
     world.cut.clear();
     check_received(&world, &sent, keeps_order);
-    // What is still in flight, then: silence is noticed within 15.4 s, and a handshake follows within 5.4 s.
+    // Lets datagrams in flight arrive. Silence is then noticed within 15.4 s, and a handshake follows within
+    // 5.4 s.
     world.run_for(secs(8));
     let mut agreed = None;
     for second in 0..25 {
@@ -105,7 +107,7 @@ fn weather_and_after(seed: u64, keeps_order: bool, stretches: &[Stretch]) {
     }
     assert!(agreed.is_some(), "no agreement within 25 s");
     check_received(&world, &sent, keeps_order);
-    // And it lasts, over more than one session.
+    // The agreement lasts over more than one session.
     let before = [A, B].map(|node| world.nodes[node].packets.len());
     let first = next;
     for _ in 0..130 {

@@ -1,4 +1,4 @@
-//! Peers that are changed while packets move.
+//! Changes to peers while packets move.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU16;
@@ -116,7 +116,7 @@ fn another_private_key_ends_every_session_and_peers_that_know_it_come_back() {
     assert!(apply(&mut world, A, Change::PrivateKey(key)));
     assert!(apply(&mut world, A, Change::EndSession(b)));
     assert_eq!(world.send(A, B, 1), Ok(Outbound::Staged));
-    // B learns who A is now.
+    // B gets A's new public key.
     assert!(apply(&mut world, B, Change::RemovePeer(a)));
     world.nodes[A].public_key = public_key;
     world.introduce(B, A, Default::default());
@@ -229,14 +229,14 @@ fn prefixes_come_and_go_and_only_their_owner_loses_them() {
     };
     assert!(apply(&mut world, A, allow(b, &[net], &[])));
     assert!(towards_net(&mut world).is_ok());
-    // C takes it over; that B gives it back then changes nothing.
+    // The prefix moves to C; removing it from B then changes nothing.
     assert!(apply(&mut world, A, allow(c, &[net], &[])));
     assert!(apply(&mut world, A, allow(b, &[], &[net])));
     assert!(towards_net(&mut world).is_ok());
     assert!(apply(&mut world, A, Change::RemovePeer(c)));
     assert_eq!(towards_net(&mut world), Err(DropReason::NoPeer));
     assert!(!apply(&mut world, A, allow(c, &[net], &[])), "it is gone");
-    // B has its own prefixes still.
+    // B still has its own prefixes.
     let own: Vec<IpNet> = vec![inner_v4(B).into(), inner_v6(B).into()];
     assert!(world.send(A, B, 1).is_ok());
     assert!(apply(&mut world, A, allow(b, &[], &own)));

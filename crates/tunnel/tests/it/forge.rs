@@ -1,5 +1,5 @@
-//! What somebody can make who knows public keys only: handshake messages with a valid mac1 (whitepaper,
-//! section 5.4.4), which takes BLAKE2s (RFC 7693).
+//! Messages that an attacker who knows only public keys can make: handshake messages with a valid mac1
+//! (whitepaper, section 5.4.4), which takes BLAKE2s (RFC 7693).
 
 use weft_tunnel::PublicKey;
 
@@ -76,7 +76,7 @@ fn blake2s(len: usize, key: &[u8], message: &[u8]) -> Vec<u8> {
     state.iter().flat_map(|word| word.to_le_bytes()).take(len).collect()
 }
 
-/// Makes the mac1 of a handshake message to `receiver` right again.
+/// Recomputes the mac1 of a handshake message to `receiver`.
 pub(crate) fn remake_mac1(datagram: &mut Datagram, receiver: &PublicKey) {
     let mut label = b"mac1----".to_vec();
     label.extend_from_slice(receiver.as_bytes());

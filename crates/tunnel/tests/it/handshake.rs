@@ -1,4 +1,4 @@
-//! How a session comes about.
+//! How a session is established.
 
 use weft_tunnel::{DropReason, Event, Outbound};
 
@@ -168,7 +168,7 @@ fn a_new_packet_prolongs_the_attempt() {
         world.send(A, B, number).unwrap();
         world.run_for(secs(30));
     }
-    // That nobody answers is told all the same.
+    // Unanswered initiations are reported nevertheless.
     let peer = world.nodes[B].public_key();
     let told = [3, 9, 15, 21, 27, 33].map(|initiations| Event::HandshakeUnanswered { peer, initiations });
     assert_eq!(world.nodes[A].events, told);
@@ -246,7 +246,7 @@ fn a_responder_never_sends_on_a_session_that_nobody_confirmed() {
     let mut world = World::settled_pair();
     world.cut.insert((B, A));
     world.send(A, B, 1).unwrap();
-    // As many answers as boringtun keeps sessions: the last takes the place of the one in use.
+    // As many responses as boringtun keeps sessions: the last one takes the slot of the session in use.
     while world.count(B, Kind::Response) < 8 {
         world.run_for(secs(1));
     }
@@ -258,7 +258,7 @@ fn a_responder_never_sends_on_a_session_that_nobody_confirmed() {
     assert_eq!(world.nodes[A].numbers(), [2]);
 }
 
-/// Otherwise an observer could follow a peer that moves from one network to another.
+/// With a shared index, an observer could follow a peer that moves from one network to another.
 #[test]
 fn each_handshake_has_an_index_of_its_own_in_all_bits() {
     let mut world = World::pair();
@@ -280,7 +280,7 @@ fn each_handshake_has_an_index_of_its_own_in_all_bits() {
         assert!(lows.len() > indices.len() / 2, "and the low ones do not count");
         assert!(!indices.windows(2).all(|pair| (pair[1] & 0xff) == (pair[0] + 1) & 0xff));
     }
-    // Those of sessions that have ended are given back.
+    // The indices of ended sessions are released.
     world.run_for(secs(600));
     for node in [A, B] {
         assert_eq!(world.nodes[node].tunnel.receiver_indices().count(), 0);

@@ -1,4 +1,4 @@
-//! Packets that find no way are answered, and what is answered is counted.
+//! Packets that are refused are answered by ICMP, and the answers are counted.
 
 use std::net::IpAddr;
 
@@ -6,10 +6,11 @@ use weft_tunnel::{Change, DropReason, Offload, Outbound, ip};
 
 use crate::sim::{A, B, C, DELAY, PeerOptions, World, inner_v4, inner_v6, secs, tcp, udp};
 
-/// A node that nobody knows.
+/// A node that is no peer of any other.
 const NOBODY: usize = 9;
 
-/// What an ICMP error says: who sent it, its type and code, its MTU, and the length of the packet that it quotes.
+/// Fields of an ICMP error: source, destination, type and code, MTU, and the length of the packet that it
+/// quotes.
 #[derive(Debug, PartialEq, Eq)]
 struct Said {
     by: IpAddr,
@@ -92,7 +93,7 @@ fn a_scan_gets_few_answers_and_all_its_packets_are_counted() {
     assert_eq!(answers(&mut world, A).len(), 1);
 }
 
-/// A pair with a session, and A has learnt that the path to B carries 1400 bytes.
+/// Creates a pair with a session, in which A has learnt that the path to B carries 1400 bytes.
 fn over_a_small_path() -> World {
     let mut world = World::settled_pair();
     world.send(A, B, 0).unwrap();
@@ -103,7 +104,7 @@ fn over_a_small_path() -> World {
     world
 }
 
-/// A UDP packet with DF of so many bytes.
+/// Builds a UDP packet of `len` bytes, with DF set over IPv4.
 fn of_len(from: IpAddr, to: IpAddr, len: usize) -> Vec<u8> {
     let headers = if from.is_ipv4() { 28 } else { 48 };
     udp(from, to, &vec![7; len - headers])
@@ -115,7 +116,7 @@ fn what_the_path_does_not_carry_is_answered_with_what_it_does() {
     for (from, to, kind) in [(inner_v4(A), inner_v4(B), (3, 4)), (inner_v6(A), inner_v6(B), (2, 0))] {
         let before = world.nodes[B].packets.len();
         assert_eq!(world.give(A, of_len(from, to, 1340), Offload::None), Ok(Outbound::Sealed));
-        // Not even padding makes it longer than the path carries: IPv4, UDP, and 32 bytes around it.
+        // Padding does not exceed the path either: IPv4 and UDP headers, and 32 bytes of the data message.
         let longest = world.sent.iter().map(|sent| sent.datagram.bytes.len()).max().unwrap();
         assert!(longest + 28 <= 1400, "{longest}");
         assert_eq!(world.give(A, of_len(from, to, 1341), Offload::None), Err(DropReason::PacketTooBig));
@@ -159,7 +160,7 @@ fn ipv6_is_never_told_less_than_every_link_carries() {
     let packet = of_len(inner_v6(A), inner_v6(B), 1281);
     assert_eq!(world.give(A, packet, Offload::None), Err(DropReason::PacketTooBig));
     assert_eq!(answers(&mut world, A)[0].mtu, 1280);
-    // And IPv4 never less than every host accepts, whatever somebody claims.
+    // The limit for IPv4 is never below what every host accepts, whatever MTU is reported.
     world.nodes[A].tunnel.limit_path(peer, 68, now);
     let packet = of_len(inner_v4(A), inner_v4(B), 577);
     assert_eq!(world.give(A, packet, Offload::None), Err(DropReason::PacketTooBig));
@@ -202,7 +203,7 @@ fn what_is_known_of_a_path_is_forgotten_when_the_peer_moves() {
     let mut world = over_a_small_path();
     let peer = world.nodes[B].public_key();
     world.nodes[B].address = "198.51.100.7:51820".parse().unwrap();
-    // From there its data comes without a source of its own.
+    // B's data then asks for no source address.
     let now = world.now;
     let key = world.nodes[A].public_key();
     world.nodes[B].tunnel.apply(Change::PathChanged(key), now);

@@ -1,4 +1,4 @@
-//! Peers whose rate is limited: what passes, what is dropped, and whom it does not concern.
+//! Peers with a rate limit: which packets pass, which are dropped, and that other peers are not affected.
 
 use std::time::Duration;
 
@@ -6,9 +6,9 @@ use weft_tunnel::{Change, DropReason, Offload, Outbound, PeerLimits, Rate};
 
 use crate::sim::{A, B, C, Kind, PeerOptions, World, inner_v4, ms, secs, tcp, udp};
 
-/// A byte a microsecond.
+/// One byte per microsecond, in bits per second.
 const RATE: u64 = 8_000_000;
-/// Bytes at once at that rate.
+/// Burst at that rate, in bytes.
 const BURST: usize = 500_000;
 
 fn rate() -> Option<Rate> {
@@ -20,7 +20,7 @@ fn limit(world: &mut World, node: usize, peer: usize, limits: PeerLimits) {
     assert!(world.nodes[node].tunnel.apply(Change::Limits { peer, limits }, now));
 }
 
-/// A between B and C, with sessions.
+/// Creates a world with A between B and C, with sessions.
 fn hub() -> World {
     let mut world = World::of(3);
     for peer in [B, C] {
@@ -38,7 +38,7 @@ fn hub() -> World {
     world
 }
 
-/// Sends a thousand bytes each way of these for every quarter of a millisecond: four times [`RATE`].
+/// Sends a thousand bytes in each of these directions every quarter of a millisecond: four times [`RATE`].
 fn send_for(world: &mut World, time: Duration, ways: &[(usize, usize)]) {
     let end = world.elapsed() + time;
     while world.elapsed() < end {
@@ -50,7 +50,7 @@ fn send_for(world: &mut World, time: Duration, ways: &[(usize, usize)]) {
     world.run_for(ms(100));
 }
 
-/// Bytes of the inner packets that came out, each of a thousand.
+/// Returns the bytes of the inner packets that `node` opened from `from`, each of a thousand.
 fn received(world: &World, node: usize, from: usize) -> usize {
     let source = match inner_v4(from) {
         std::net::IpAddr::V4(address) => address.octets(),
@@ -148,7 +148,7 @@ fn a_limit_holds_up_neither_handshakes_nor_keepalives_and_counts_a_packet_that_w
     let slow = Rate::from_bits_per_second(1);
     limit(&mut world, A, B, PeerLimits { to_peer: slow, from_peer: slow });
     limit(&mut world, B, A, PeerLimits { to_peer: slow, from_peer: slow });
-    // Together less than the burst, but more than half of it.
+    // All packets together are less than the burst, but more than half of it.
     for _ in 0..40 {
         let packet = udp(inner_v4(A), inner_v4(B), &[7; 1172]);
         assert_eq!(world.give(A, packet, Offload::None), Ok(Outbound::Staged));

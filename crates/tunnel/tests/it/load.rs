@@ -1,4 +1,5 @@
-//! Handshake floods: who has to prove its address, who gets through, and what it costs.
+//! Handshake floods: which senders have to prove their address, which get through, and how much work it
+//! costs.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -10,7 +11,7 @@ use weft_tunnel::{
 
 use crate::sim::{A, B, Datagram, Kind, World, inner_v4, ms, secs, udp};
 
-/// More replays at once than there is budget for, with few peers.
+/// More replays at once than the budget allows with few peers.
 const FLOOD: usize = 2000;
 
 const fn us(micros: u64) -> Duration {
@@ -21,7 +22,7 @@ fn source(host: u8) -> SocketAddr {
     SocketAddr::from(([203, 0, 113, host], 1000))
 }
 
-/// A pair whose B is idle, and an initiation to B from somewhere else that it has answered already.
+/// A pair with an idle B, and an initiation from another address that B has answered already.
 fn pair_and_old_initiation() -> (World, Datagram) {
     let mut world = World::pair();
     world.send(A, B, 1).unwrap();
@@ -39,7 +40,7 @@ fn count(reasons: &[DropReason], reason: DropReason) -> usize {
     reasons.iter().filter(|other| **other == reason).count()
 }
 
-/// Time passes, and every millisecond has more of it than there is room for.
+/// Runs for `time`, and floods B in every millisecond with more initiations than it has budget for.
 fn run_under_flood(world: &mut World, datagram: &Datagram, time: Duration) {
     flood(world, datagram, FLOOD);
     let end = world.elapsed() + time;
@@ -49,7 +50,7 @@ fn run_under_flood(world: &mut World, datagram: &Datagram, time: Duration) {
     }
 }
 
-/// Nominal time that B spends on handshakes meanwhile.
+/// Runs `what`, and returns the nominal time that B spends on handshakes meanwhile.
 fn work(world: &mut World, what: impl FnOnce(&mut World)) -> Duration {
     let so_far = |world: &World| world.nodes[B].tunnel.handshake_load(world.now).work;
     let before = so_far(world);
@@ -57,7 +58,7 @@ fn work(world: &mut World, what: impl FnOnce(&mut World)) -> Duration {
     so_far(world) - before
 }
 
-/// A tunnel outside of the world that wants a handshake with B.
+/// A tunnel outside of the world that attempts a handshake with B.
 struct Initiator {
     tunnel: Tunnel,
     source: SocketAddr,
@@ -66,7 +67,7 @@ struct Initiator {
 }
 
 impl Initiator {
-    /// B does not know it.
+    /// Creates an initiator that is no peer of B.
     fn stranger(world: &World, source: SocketAddr) -> Self {
         Self::with_key(world, source, PrivateKey::generate().unwrap())
     }
@@ -79,7 +80,7 @@ impl Initiator {
         Self { tunnel, source, to, control: ControlQueue::new(4) }
     }
 
-    /// The initiation that is due: its first, or the next one.
+    /// Returns the initiation that is due: the first, or the next retry.
     fn initiation(&mut self, world: &World) -> Option<Datagram> {
         let mut bytes = udp("10.1.0.1".parse().unwrap(), "10.0.0.1".parse().unwrap(), b"hello");
         let len = bytes.len();
@@ -91,7 +92,7 @@ impl Initiator {
         Some(Datagram { source: self.source, destination: self.to, ecn: Ecn::NotEct, bytes })
     }
 
-    /// Takes what B has answered to it, the newest first. True if that was a response.
+    /// Handles B's newest answer to this initiator. Returns true if it was a response.
     fn hear(&mut self, world: &mut World) -> bool {
         let answer = world.sent.iter().rev().find(|sent| sent.datagram.destination == self.source);
         let Some(mut answer) = answer.map(|sent| sent.datagram.clone()) else { return false };
@@ -115,7 +116,7 @@ fn peer(public_key: weft_tunnel::PublicKey, endpoint: Option<SocketAddr>, prefix
     }
 }
 
-/// Makes a peer of B, and gives the initiation that it begins with.
+/// Adds a new peer to B, and returns the peer's first initiation.
 fn new_initiator(world: &mut World, number: u16) -> Datagram {
     let [high, low] = number.to_be_bytes();
     let key = PrivateKey::generate().unwrap();
@@ -124,7 +125,8 @@ fn new_initiator(world: &mut World, number: u16) -> Datagram {
     Initiator::with_key(world, source, key).initiation(world).unwrap()
 }
 
-/// Tries to get a session with B while `flood_for_a_millisecond` goes on, and gives the number of initiations it took.
+/// Attempts a session with B while `flood_for_a_millisecond` runs, and returns the number of initiations it
+/// took.
 fn initiations_needed(
     world: &mut World,
     mut flood_for_a_millisecond: impl FnMut(&mut World),
@@ -132,7 +134,7 @@ fn initiations_needed(
     let key = PrivateKey::generate().unwrap();
     world.insert(B, peer(key.public_key(), None, "10.9.9.9/32"));
     let mut stranger = Initiator::with_key(world, SocketAddr::from(([198, 51, 100, 77], 51820)), key);
-    // It has begun a few seconds ago.
+    // The flood has lasted a few seconds before the first initiation.
     for _ in 0..4000 {
         world.run_for(ms(1));
         flood_for_a_millisecond(world);
@@ -165,7 +167,8 @@ fn a_thousand_peers_that_begin_at_once_after_a_quiet_time_are_all_answered() {
     world.run_for(ms(20));
     assert_eq!(world.nodes[B].tunnel.handshake_load(world.now).since, None);
 
-    // As much again for handshakes that B itself would have begun, and then senders have to show a cookie.
+    // The budget holds as much again for handshakes that B would have initiated. After that senders have to
+    // show a cookie.
     let reasons = flood(&mut world, &begun[0], 10 * FLOOD);
     assert!(count(&reasons[..1000], DropReason::ReplayedHandshake) == 1000);
     assert!(count(&reasons[5 * FLOOD..], DropReason::ReplayedHandshake) == 0);
@@ -197,7 +200,7 @@ fn a_sustained_flood_gets_what_a_quiet_time_has_saved_once_and_is_then_asked_for
     assert!(spent <= ms(1010), "a tenth of the time, cookie replies included: {spent:?}");
     let since = world.nodes[B].tunnel.handshake_load(world.now).since.unwrap();
     assert!(world.now - since > secs(9));
-    // A second later it is over.
+    // The load ends a second after the last refusal.
     world.run_for(secs(4));
     assert_eq!(world.nodes[B].tunnel.handshake_load(world.now).since, None);
     assert_eq!(flood(&mut world, &initiation, 20), [DropReason::ReplayedHandshake; 20]);
@@ -229,7 +232,7 @@ fn what_is_more_than_the_budget_is_answered_with_cookies_of_64_bytes_for_148() {
 #[test]
 fn an_initiator_with_a_cookie_gets_through_on_its_retry() {
     let (mut world, initiation) = pair_and_old_initiation();
-    // What A sends does not arrive just when another one is due.
+    // A's initiation does not arrive at the same instant as one of the flood.
     run_under_flood(&mut world, &initiation, ms(3));
     world.run_for(us(500));
     world.send(A, B, 2).unwrap();
@@ -265,7 +268,7 @@ fn a_cookie_proves_one_address_and_port() {
     }
 }
 
-/// Strangers at `sources` with cookies, and the initiation that each can repeat.
+/// Returns an initiation with a valid cookie from a stranger at each of `sources`, which can be repeated.
 fn proven_strangers(world: &mut World, sources: impl Iterator<Item = SocketAddr>) -> Vec<Datagram> {
     let mut strangers: Vec<_> = sources.map(|source| Initiator::stranger(world, source)).collect();
     for batch in strangers.chunks_mut(64) {
@@ -292,7 +295,7 @@ fn proven_strangers(world: &mut World, sources: impl Iterator<Item = SocketAddr>
         .collect()
 }
 
-/// A world whose B is under load from its start.
+/// Creates a world in which B is under load from the start.
 fn loaded_world() -> (World, Datagram) {
     let mut world = World::pair();
     let unknown = Initiator::stranger(&world, source(9)).initiation(&world).unwrap();
@@ -317,7 +320,7 @@ fn one_proven_address_that_floods_gets_little_and_a_stranger_gets_in() {
     });
     let elapsed = reasons.len() as f64 / 5000.0;
     let identified = count(&reasons, DropReason::UnknownPeer) as f64;
-    // Those that a quiet time has saved, and a few a second.
+    // The work that idle time has saved, and a few a second.
     assert!(identified <= 1100.0 + 20.0 * elapsed, "{identified} X25519 in {elapsed} s");
     assert!(spent.as_secs_f64() <= 0.1 * elapsed + 0.2, "{spent:?} in {elapsed} s");
     assert!(needed.is_some_and(|initiations| initiations <= 3), "{needed:?}");
@@ -327,7 +330,7 @@ fn one_proven_address_that_floods_gets_little_and_a_stranger_gets_in() {
 fn many_proven_networks_that_flood_leave_a_stranger_its_turn() {
     for spread in [0, 16] {
         let (mut world, unknown) = loaded_world();
-        // In one /48, and in 256.
+        // The networks are in one /48, or in 256.
         let network = |number: u32| {
             let bits = (0x2001_0db8_u128 << 96) + (u128::from(number) << (64 + spread)) + 1;
             SocketAddr::from((Ipv6Addr::from_bits(bits), 1000))
@@ -405,13 +408,13 @@ fn after_a_few_forged_responses_an_address_has_to_be_proved() {
     assert_eq!(count(&reasons, DropReason::InvalidTag), 8);
     assert_eq!(count(&reasons, DropReason::CookieRequired), 92);
     assert_eq!(world.deliver(A, &response), Err(DropReason::CookieRequired));
-    // What answers for B has a cookie the next time, and no one has forged the new index yet.
+    // The next response of B carries a cookie, and no forged responses to the new initiation exist yet.
     world.cut.clear();
     world.run_for(secs(6));
     assert_eq!(world.nodes[B].numbers(), [1]);
 }
 
-/// A world whose B has peers that are nowhere, at 10.128.0.0 and further.
+/// Creates a world in which B has peers that never answer, at 10.128.0.0 and up.
 fn world_with_absent_peers(count: u32, keepalive: Option<u16>) -> World {
     let mut world = World::of(3);
     world.introduce(A, B, Default::default());
@@ -465,7 +468,7 @@ fn a_peer_that_scans_absent_peers_delays_no_other_and_loses_its_own_packets_firs
     assert!(spent <= ms(500 + 600), "a tenth of 5 s, and what was saved: {spent:?}");
     assert!(world.nodes[B].tunnel.handshake_load(world.now).initiations_waiting > 1000);
 
-    // A packet of this machine to a peer without a session: its handshake does not wait behind those.
+    // The handshake for a local packet to a peer without a session does not wait behind those of the scan.
     world.sent.clear();
     let before = world.elapsed();
     world.send(B, A, 1).unwrap();
@@ -487,7 +490,7 @@ fn a_start_with_many_keepalives_sends_them_within_the_budget() {
     const ABSENT: u32 = 20_000;
     let mut world = world_with_absent_peers(ABSENT, Some(25));
     world.run_for(ms(100));
-    // What a turn does is bounded.
+    // The work of a turn is bounded.
     let now = world.now;
     let mut control = ControlQueue::new(256);
     let _ = world.nodes[B].tunnel.handle_timeout(now, &mut control);
@@ -496,7 +499,7 @@ fn a_start_with_many_keepalives_sends_them_within_the_budget() {
     let spent = work(&mut world, |world| world.run_for(secs(10)));
     assert!(spent <= ms(1010 + 600), "a tenth of 10 s, and what was saved: {spent:?}");
     assert!(initiations_to(&world, |_| true).len() > 2000);
-    // Local traffic goes first all the same.
+    // Local traffic is served soon nevertheless.
     let before = world.elapsed();
     world.send(B, A, 1).unwrap();
     world.run_for(ms(300));

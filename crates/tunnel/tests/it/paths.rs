@@ -1,4 +1,4 @@
-//! The way to a peer changes: what is sent takes another source, and the peer learns of it at once.
+//! The path to a peer changes: datagrams get another source, and the peer learns of it at once.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,8 @@ fn key(world: &World, node: usize) -> PublicKey {
     world.nodes[node].public_key()
 }
 
-/// What the routing table of A chooses from now on; the address before is not its own any more, or still is.
+/// Changes the address that the routing table of A chooses. A keeps or loses the old address. Returns the new
+/// address.
 fn move_a(world: &mut World, keeps_the_old: bool) -> SocketAddr {
     let old = world.nodes[A].address;
     let new = SocketAddr::from(([198, 51, 100, 1], 51820));
@@ -62,8 +63,8 @@ fn data_that_is_sent_anyway_takes_the_place_of_the_keepalive() {
     let mut world = World::settled_pair();
     let new = move_a(&mut world, false);
     paths_changed(&mut world, A, &[B]);
-    // `send` lets due timers go first, so the data goes before in one turn only if it is the same instant: either
-    // way the first datagram has no source of its own.
+    // `send` handles due timers first, so a keepalive may precede the data. In both cases the first datagram
+    // asks for no source address.
     world.send(A, B, 1).unwrap();
     assert!(world.sent.iter().all(|sent| sent.source.is_none()));
     world.run_for(ms(60));
@@ -85,7 +86,7 @@ fn what_still_arrives_at_the_old_address_does_not_bring_it_back() {
     assert_eq!(world.sent.last().unwrap().source, None);
     world.run_for(secs(1));
     assert_eq!(world.endpoint(B, A), Some(new));
-    // Later it is as ever: what the peer sends to is what it is answered from.
+    // Later the address that the peer sends to is the source of answers again.
     world.send(B, A, 3).unwrap();
     world.run_for(secs(10));
     world.send(B, A, 4).unwrap();
@@ -110,7 +111,7 @@ fn peers_without_a_session_are_left_in_peace() {
     paths_changed(&mut world, A, &[B]);
     world.run_for(secs(30));
     assert!(world.sent.is_empty());
-    // Nor are peers whose session has ended.
+    // Peers with an ended session are sent nothing either.
     world.send(A, B, 1).unwrap();
     world.run_for(secs(400));
     world.sent.clear();

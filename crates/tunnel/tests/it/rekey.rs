@@ -4,7 +4,7 @@ use weft_tunnel::{DropReason, Outbound};
 
 use crate::sim::{A, B, DELAY, Kind, World, ms, secs};
 
-/// When the session of a pair that began at once became A's.
+/// When A's side of the session is established in a pair that starts at once.
 const ESTABLISHED: std::time::Duration = ms(100);
 
 #[test]
@@ -30,14 +30,15 @@ fn only_the_initiator_begins_anew_when_it_sends_after_120_seconds() {
 fn the_initiator_begins_anew_when_it_receives_after_165_seconds() {
     let mut world = World::pair();
     world.send(A, B, 0).unwrap();
-    // Far enough apart for A to have nothing to say, near enough that B's silence says nothing.
+    // The packets are far enough apart that A sends only keepalives, and close enough that B never appears
+    // silent.
     for number in 1..=40 {
         world.run_until(secs(20) + secs(4) * number as u32);
         world.send(B, A, number).unwrap();
     }
     world.run_for(secs(5));
     let begun = world.times(A, Kind::Initiation);
-    // A's keepalives are no data, but they are sent on an old session.
+    // A's keepalives are not data, but A sends them on an old session.
     assert_eq!(begun.len(), 2, "{begun:?}");
     assert_eq!(world.count(B, Kind::Initiation), 0);
     assert_eq!(world.nodes[A].numbers(), (1..=40).collect::<Vec<_>>());
@@ -109,7 +110,8 @@ fn a_session_neither_opens_nor_seals_after_180_seconds() {
         world.cut.insert((A, B));
         world.send(A, B, 1).unwrap();
         let late = world.last_sent(A, Kind::Data);
-        // B answers the initiation before A knows of it: its session is the older one.
+        // B's side of the session is older than A's by one delay, because B answers before A receives the
+        // response.
         world.cut.insert((B, A));
         world.sent.clear();
         let quiet = DELAY + age;
@@ -144,7 +146,7 @@ fn a_peer_that_has_been_idle_for_long_begins_anew() {
 fn handshakes_that_fail_do_not_end_a_session_that_still_works() {
     let mut world = World::settled_pair();
     world.run_until(secs(121));
-    // B's answers are lost, A's packets are not.
+    // B's answers are lost, A's packets arrive.
     world.cut.insert((B, A));
     for number in 0..40 {
         world.send(A, B, number).unwrap();
@@ -163,7 +165,8 @@ fn an_initiation_that_was_never_answered_does_not_cost_a_later_session() {
     let mut world = World::pair();
     world.send(A, B, 0).unwrap();
     world.run_for(DELAY + ms(10));
-    // B answered; A's first words on the session are late, so that B begins too, and is not answered.
+    // B has answered; A's first message on the session is late, so that B starts a handshake too, which is
+    // not answered.
     world.network.delay = secs(6);
     world.run_for(secs(1));
     world.network.delay = DELAY;

@@ -1,4 +1,4 @@
-//! A tunnel takes the place of another one that is gone, and knows what that one knew.
+//! A tunnel replaces a previous tunnel, and has its recorded state.
 
 use std::net::SocketAddr;
 
@@ -6,7 +6,7 @@ use weft_tunnel::{Change, PublicKey, Remembered};
 
 use crate::sim::{A, B, Kind, PeerOptions, World, ms, secs};
 
-/// A begins anew, with this remembered of B.
+/// Restarts A's side of the peer B, with this recorded state.
 fn begin_anew(world: &mut World, remembered: Remembered) -> PublicKey {
     let (key, now) = (world.nodes[B].public_key(), world.now);
     assert!(world.nodes[A].tunnel.remove_peer(&key));
@@ -19,7 +19,7 @@ fn begin_anew(world: &mut World, remembered: Remembered) -> PublicKey {
 fn a_peer_that_has_a_session_is_greeted_at_once() {
     let mut world = World::settled_pair();
     begin_anew(&mut world, Remembered { has_session: true, ..Remembered::default() });
-    // B knows nothing of it, and what it sends now cannot be read.
+    // B does not know of the restart, and A cannot open what B sends now.
     world.send(B, A, 1).unwrap();
     world.send(A, B, 2).unwrap();
     world.run_for(ms(250));

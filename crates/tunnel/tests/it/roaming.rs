@@ -1,4 +1,4 @@
-//! Where a peer is: the source of its last authenticated message, and nothing else.
+//! The endpoint of a peer is the source of its last authenticated message, and of no other.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -14,7 +14,7 @@ fn from_elsewhere(datagram: &Datagram) -> Datagram {
     Datagram { source: elsewhere(), ..datagram.clone() }
 }
 
-/// The source address that the newest datagram of `from` asked for.
+/// Returns the source address that the newest datagram of `from` asked for.
 fn asked_source(world: &World, from: usize) -> Option<IpAddr> {
     world.sent.iter().rev().find(|sent| sent.from == from).and_then(|sent| sent.source)
 }
@@ -23,7 +23,7 @@ fn asked_source(world: &World, from: usize) -> Option<IpAddr> {
 fn the_endpoint_follows_data() {
     let mut world = World::settled_pair();
     world.nodes[A].address = elsewhere();
-    // A's socket is wherever A is: what it was told to send from is gone.
+    // A has moved and lost the source address that it used.
     let peer = world.nodes[A].last_path_peer.unwrap();
     world.nodes[A].tunnel.forget_source(peer);
     world.send(A, B, 1).unwrap();

@@ -1,5 +1,5 @@
-//! A virtual network that joins tunnels, and what stands around a tunnel in the daemon: the event loop, its
-//! TUN and its socket. Time is virtual; it stands still while anybody works.
+//! A virtual network that joins tunnels, and the parts of the daemon around a tunnel: the event loop, its TUN
+//! and its socket. Time is virtual, and stands still during all work.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -18,9 +18,9 @@ pub(crate) const B: usize = 1;
 pub(crate) const C: usize = 2;
 
 pub(crate) const MTU: u16 = 1420;
-/// One way, unless a test says otherwise.
+/// One-way delay, unless a test sets another.
 pub(crate) const DELAY: Duration = Duration::from_millis(50);
-/// Nothing of WireGuard's lies closer together.
+/// Bound of the turns at one instant, so that a tunnel that never finishes fails the test.
 const MAX_TURNS_AT_ONE_INSTANT: usize = 10_000;
 
 pub(crate) const fn ms(millis: u64) -> Duration {
@@ -31,11 +31,11 @@ pub(crate) const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// What the network does to datagrams.
+/// Delay, loss and other faults of the network.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Network {
     pub(crate) delay: Duration,
-    /// At most this is added to the delay of each datagram.
+    /// Maximum random addition to the delay of each datagram.
     pub(crate) jitter: Duration,
     pub(crate) loss_percent: u64,
     pub(crate) duplication_percent: u64,
@@ -82,7 +82,7 @@ impl Datagram {
 /// A datagram that a node sent.
 #[derive(Clone, Debug)]
 pub(crate) struct Sent {
-    /// Since the world began.
+    /// Time since the world began.
     pub(crate) at: Duration,
     pub(crate) from: usize,
     /// The source address that the tunnel asked for.
@@ -90,21 +90,21 @@ pub(crate) struct Sent {
     pub(crate) datagram: Datagram,
 }
 
-/// A tunnel and what stands around it.
+/// A tunnel with its address, its queues and its recorded output.
 pub(crate) struct Node {
     pub(crate) tunnel: Tunnel,
     pub(crate) public_key: PublicKey,
-    /// What the routing table of the node chooses as its source.
+    /// The source address that the routing table of the node chooses.
     pub(crate) address: SocketAddr,
     pub(crate) aliases: Vec<SocketAddr>,
     pub(crate) control: ControlQueue,
     transmits: TransmitQueue,
     plain: PlainSlab,
-    /// Every inner packet that came out, in order.
+    /// All inner packets that the tunnel opened, in order.
     pub(crate) packets: Vec<Vec<u8>>,
     pub(crate) events: Vec<Event>,
     pub(crate) last_path_peer: Option<PeerId>,
-    /// How often its timers woke it.
+    /// Number of wake-ups by timers.
     pub(crate) wakes: usize,
 }
 
@@ -113,7 +113,7 @@ impl Node {
         self.public_key
     }
 
-    /// The numbers of the packets that came out, in order.
+    /// Returns the numbers of the packets that the tunnel opened, in order.
     pub(crate) fn numbers(&self) -> Vec<u64> {
         self.packets.iter().map(|packet| number_of(packet)).collect()
     }
@@ -131,7 +131,7 @@ impl Node {
     }
 }
 
-/// What a node is told about another one.
+/// Settings of a peer that differ between tests.
 #[derive(Clone, Default)]
 pub(crate) struct PeerOptions {
     pub(crate) preshared_key: Option<PresharedKey>,
@@ -144,9 +144,9 @@ pub(crate) struct World {
     pub(crate) now: Instant,
     began: Instant,
     pub(crate) network: Network,
-    /// Ways, from node to node, on which everything is lost.
+    /// Directions, from node to node, on which everything is lost.
     pub(crate) cut: BTreeSet<(usize, usize)>,
-    /// Whether event loops have room for what was staged.
+    /// Whether event loops flush staged packets.
     pub(crate) flushes: bool,
     /// Everything that any node sent, lost or not.
     pub(crate) sent: Vec<Sent>,
@@ -157,7 +157,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// Nodes that do not know each other.
+    /// Creates nodes that do not know each other.
     pub(crate) fn of(nodes: usize) -> Self {
         Self::with_config(nodes, TunnelConfig { mtu: MTU, staging_bytes: 16 << 20 })
     }
@@ -179,7 +179,7 @@ impl World {
                 wakes: 0,
             }
         });
-        // boringtun must not see time zero for what has happened already.
+        // boringtun's clock must not stand at zero when the first events happen.
         MockClock::advance(secs(1));
         let now = Instant::now();
         Self {
@@ -197,12 +197,12 @@ impl World {
         }
     }
 
-    /// Two nodes that know each other's keys and endpoints.
+    /// Creates two nodes that know each other's keys and endpoints.
     pub(crate) fn pair() -> Self {
         Self::pair_with(PeerOptions::default(), PeerOptions::default())
     }
 
-    /// As [`Self::pair`], with what each is told about the other.
+    /// Creates a pair like [`Self::pair`], with these settings of each peer.
     pub(crate) fn pair_with(about_b: PeerOptions, about_a: PeerOptions) -> Self {
         let mut world = Self::of(2);
         world.introduce(A, B, about_b);
@@ -210,7 +210,7 @@ impl World {
         world
     }
 
-    /// A pair with a session that A began, after everything about it has settled.
+    /// Creates a pair with a session that A initiated, and runs it until all timers have settled.
     pub(crate) fn settled_pair() -> Self {
         let mut world = Self::pair();
         world.send(A, B, 0).unwrap();
@@ -230,7 +230,7 @@ impl World {
         self.random = seed;
     }
 
-    /// Tells `node` about `other`.
+    /// Adds `other` as a peer of `node`.
     pub(crate) fn introduce(&mut self, node: usize, other: usize, options: PeerOptions) {
         let config = PeerConfig {
             public_key: self.nodes[other].public_key(),
@@ -265,12 +265,12 @@ impl World {
         percent > 0 && self.random() % 100 < percent
     }
 
-    /// A numbered packet from the TUN of `from` to `to`: IPv4 if the number is even, IPv6 if it is odd.
+    /// Sends a numbered packet from the TUN of `from` to `to`: IPv4 if the number is even, IPv6 if it is odd.
     pub(crate) fn send(&mut self, from: usize, to: usize, number: u64) -> Result<Outbound, DropReason> {
         self.give(from, numbered(from, to, number), Offload::None)
     }
 
-    /// A packet from the TUN of `from`.
+    /// Sends a packet from the TUN of `from`.
     pub(crate) fn give(
         &mut self,
         from: usize,
@@ -289,7 +289,7 @@ impl World {
         result
     }
 
-    /// A datagram from the socket of `to`, as its event loop handles it. Gives the inner packet.
+    /// Delivers a datagram from the socket of `to`, as its event loop does. Returns the inner packet.
     pub(crate) fn deliver(&mut self, to: usize, datagram: &Datagram) -> Result<Option<Vec<u8>>, DropReason> {
         let meta = RecvMeta {
             source: datagram.source,
@@ -318,7 +318,8 @@ impl World {
         packet
     }
 
-    /// A turn of the event loop of `node`: staged packets, timers, and everything that waits for the socket.
+    /// Runs turns of the event loop of `node`: staged packets, timers, and everything that waits for the
+    /// socket.
     pub(crate) fn pump(&mut self, node: usize) {
         let now = self.now;
         for _ in 0..MAX_TURNS_AT_ONE_INSTANT {
@@ -397,7 +398,7 @@ impl World {
         self.now = at;
     }
 
-    /// Lets everything happen that happens within `duration`.
+    /// Runs all events of the next `duration`.
     pub(crate) fn run_for(&mut self, duration: Duration) {
         let end = self.now + duration;
         for node in 0..self.nodes.len() {
@@ -423,12 +424,12 @@ impl World {
         self.advance_to(end);
     }
 
-    /// Runs until the world is as old as this.
+    /// Runs until the world is `elapsed` old.
     pub(crate) fn run_until(&mut self, elapsed: Duration) {
         self.run_for(elapsed.saturating_sub(self.elapsed()));
     }
 
-    /// What `from` sent of this kind, as times since the world began.
+    /// Returns when `from` sent messages of this kind, since the world began.
     pub(crate) fn times(&self, from: usize, kind: Kind) -> Vec<Duration> {
         self.sent
             .iter()
@@ -441,19 +442,19 @@ impl World {
         self.times(from, kind).len()
     }
 
-    /// The newest datagram of this kind from `from`.
+    /// Returns the newest datagram of this kind from `from`.
     pub(crate) fn last_sent(&self, from: usize, kind: Kind) -> Datagram {
         let mut newest_first = self.sent.iter().rev();
         let sent = newest_first.find(|sent| sent.from == from && sent.datagram.kind() == kind);
         sent.map(|sent| sent.datagram.clone()).unwrap()
     }
 
-    /// Where `node` believes `other` to be.
+    /// Returns the endpoint of `other` that `node` knows.
     pub(crate) fn endpoint(&self, node: usize, other: usize) -> Option<SocketAddr> {
         self.nodes[node].peer(&self.nodes[other].public_key()).endpoint
     }
 
-    /// Sends one packet each way and says whether both arrived once.
+    /// Sends one packet in each direction, and reports whether both arrived exactly once.
     pub(crate) fn passes_both_ways(&mut self, number: u64) -> bool {
         let before = [self.nodes[A].packets.len(), self.nodes[B].packets.len()];
         let _ = self.send(A, B, number);
@@ -472,7 +473,7 @@ pub(crate) fn inner_v6(node: usize) -> IpAddr {
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, node as u16 + 1))
 }
 
-/// A UDP packet whose payload tells its number, of a size that depends on it.
+/// Builds a UDP packet with a number in its payload, and a size that depends on the number.
 pub(crate) fn numbered(from: usize, to: usize, number: u64) -> Vec<u8> {
     let mut payload = number.to_be_bytes().to_vec();
     payload.resize(8 + (number as usize * 37) % 200, number as u8);
@@ -483,7 +484,7 @@ pub(crate) fn numbered(from: usize, to: usize, number: u64) -> Vec<u8> {
     }
 }
 
-/// The number in a packet that [`numbered`] made; its checksums are still right.
+/// Returns the number in a packet that [`numbered`] made, and checks its checksums.
 pub(crate) fn number_of(packet: &[u8]) -> u64 {
     let header = ip::IpHeader::parse(packet).unwrap();
     assert_eq!(header.total_len, packet.len(), "padding was cut off");

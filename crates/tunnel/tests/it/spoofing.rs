@@ -1,4 +1,4 @@
-//! Wrong input: every drop has its reason, and nothing else comes of it.
+//! Invalid input: every drop has its reason, and no other effect.
 
 use std::net::SocketAddr;
 
@@ -15,7 +15,7 @@ fn attacker() -> SocketAddr {
     SocketAddr::from(([203, 0, 113, 66], 666))
 }
 
-/// Delivers a datagram that must not be taken: nothing that anybody can see changes but the drop counter.
+/// Delivers a datagram that has to be refused, and checks that nothing visible changes but the drop counter.
 fn refused(world: &mut World, to: usize, mut datagram: Datagram) -> DropReason {
     datagram.source = attacker();
     let look = |world: &World| {
@@ -30,8 +30,8 @@ fn refused(world: &mut World, to: usize, mut datagram: Datagram) -> DropReason {
     reason
 }
 
-/// One message of every kind that was on its way to a node and did not arrive: the messages, the node that
-/// each is for, and the world in which it is about to be taken.
+/// Returns a message of every kind that was lost on its way to a node: the world in which the node would
+/// accept it, the node, and the message.
 fn every_kind() -> Vec<(World, usize, Datagram)> {
     let mut worlds = Vec::new();
 
@@ -126,7 +126,7 @@ fn a_message_with_any_bit_flipped_is_refused() {
                 (Kind::Response, 8..12) => DropReason::UnknownReceiverIndex,
                 (Kind::Initiation | Kind::Response, _) => DropReason::InvalidMac,
                 (Kind::Data | Kind::Cookie, 4..8) => DropReason::UnknownReceiverIndex,
-                // The counter of a message that came before.
+                // The flipped bit makes the counter of an earlier message.
                 (Kind::Data, 8) if reason == DropReason::Replayed => DropReason::Replayed,
                 _ => DropReason::InvalidTag,
             };
@@ -138,7 +138,7 @@ fn a_message_with_any_bit_flipped_is_refused() {
 
 #[test]
 fn a_forged_handshake_with_a_valid_mac1_is_refused() {
-    // A few in each world: of more the sender has to prove its address.
+    // A few forgeries in each world: after more of them the sender would have to prove its address.
     for (offset, (mut world, to, message)) in
         (0..8).flat_map(|offset| every_kind().into_iter().map(move |kind| (offset, kind)))
     {
@@ -202,7 +202,7 @@ fn data_older_than_the_replay_window_is_refused() {
 
 #[test]
 fn nothing_that_is_forged_or_replayed_makes_anybody_send() {
-    // A has every reason that boringtun can have: an old session that it began, data sent and received.
+    // A has every reason of boringtun's to send: an old session that A initiated, data sent and received.
     let mut world = World::pair();
     world.send(A, B, 0).unwrap();
     world.run_for(secs(1));
@@ -369,14 +369,14 @@ fn congestion_marked_outside_is_carried_inside_or_drops_what_cannot_carry_it() {
     }
 }
 
-/// A peer that may send whatever it likes.
+/// A peer that can send any bytes.
 struct Raw {
     tunn: Tunn,
     address: SocketAddr,
 }
 
 impl Raw {
-    /// A peer of A, with a session that A has not used yet.
+    /// Creates a peer of A, with a session that A has not used yet.
     fn of(world: &mut World) -> Self {
         let private = [0x42; 32];
         let public_key = PrivateKey::from_bytes(private).public_key();

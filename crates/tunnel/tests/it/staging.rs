@@ -1,4 +1,4 @@
-//! What waits for a session: bounded, in order, and counted when it has to go.
+//! Staged packets: bounded, in order, and counted when they are dropped.
 
 use weft_tunnel::{DropReason, KeyTaken, Offload, Outbound, PeerConfig, TunnelConfig};
 
@@ -83,10 +83,10 @@ fn the_budget_of_all_peers_binds_each_of_them() {
         world.give(A, big(B, tag), Offload::None).unwrap();
         assert!(world.nodes[A].stats().staged_bytes <= budget);
     }
-    // One cause leaves a ninth to others.
+    // A single cause leaves a ninth of the budget to the others.
     let kept = (8 * budget / 1028).div_ceil(9);
     assert_eq!(world.nodes[A].dropped(DropReason::StagingFull), (100 - kept) as u64);
-    // C has nothing that could go instead.
+    // C has no staged packet that could be dropped instead.
     world.give(A, big(C, 200), Offload::None).unwrap();
     assert_eq!(world.nodes[A].dropped(DropReason::StagingFull), (101 - kept) as u64);
     assert_eq!(world.nodes[A].stats().staged_segments, kept as u64);

@@ -1,4 +1,4 @@
-//! Silence, keepalives, and that a tunnel with nothing to do wakes nobody.
+//! Silence and keepalives; an idle tunnel causes no wake-ups.
 
 use std::net::SocketAddr;
 
