@@ -1,14 +1,16 @@
-//! Deficit round robin over queues that are read (Shreedhar and Varghese, 1996): every busy queue delivers the same number of
-//! bytes, or the same number for each of the sources that share it.
+//! Deficit round robin (Shreedhar and Varghese, 1996) over queues that are read: every busy queue delivers
+//! the same number of bytes, or the same number for each source that shares it.
 //!
-//! A read delivers more than a quantum. A queue that is ahead of the others is therefore skipped until they have caught up.
+//! A read may deliver more than a quantum. A queue that is ahead of the others is therefore skipped until
+//! they have caught up.
 
-/// Bytes that a queue may be ahead of the other busy queues: about a GSO batch.
+/// Bytes that a queue may be ahead of the busy queue that delivered the fewest: about a GSO batch.
 const AHEAD: u64 = 32 * 1024;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Queue {
-    /// Bytes delivered. A queue that was empty starts level with the busy ones.
+    /// Bytes delivered. A queue that was empty starts at least at the level of the busy queue that delivered
+    /// the fewest.
     bytes: u64,
     /// Whether the last read delivered something.
     is_busy: bool,
@@ -31,7 +33,7 @@ struct Queue {
 #[derive(Debug)]
 pub struct DeficitRoundRobin {
     queues: Vec<Queue>,
-    /// The next candidate.
+    /// The queue to consider next.
     next: usize,
     round: Round,
 }
@@ -41,7 +43,7 @@ struct Round {
     pass: Pass,
     /// Queues that were considered in this pass.
     considered: usize,
-    /// The fewest bytes that a busy queue has delivered.
+    /// The fewest bytes that a busy queue has delivered, at the start of the round.
     least: u64,
     /// Whether a queue was skipped because it is ahead.
     has_skipped: bool,
@@ -49,20 +51,21 @@ struct Round {
     has_delivered: bool,
 }
 
-/// Which queues are read.
+/// Which queues a pass reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Pass {
-    /// Queues that were empty: what they hold now is little, and does not wait for the others.
+    /// Queues that were empty at their last read: they hold little now, which does not wait for the busy
+    /// queues.
     #[default]
     Empty,
     /// Busy queues that are not ahead.
     Busy,
-    /// Queues that are ahead, because no other queue delivered anything.
+    /// Busy queues that are ahead. This pass runs only if no other queue delivered anything.
     Ahead,
 }
 
 impl DeficitRoundRobin {
-    /// Schedules `count` queues.
+    /// Returns a scheduler for `count` queues.
     pub fn new(count: usize) -> Self {
         Self { queues: vec![Queue::default(); count], next: 0, round: Round::default() }
     }
@@ -72,17 +75,17 @@ impl DeficitRoundRobin {
         self.queues.resize(count.max(self.queues.len()), Queue::default());
     }
 
-    /// The number of busy queues, at least 1.
+    /// Returns the number of busy queues, at least 1.
     pub fn busy(&self) -> usize {
         self.queues.iter().filter(|queue| queue.is_busy).count().max(1)
     }
 
-    /// Whether the last read of a queue delivered something.
+    /// Reports whether the last read of a queue delivered something.
     pub fn is_busy(&self, number: usize) -> bool {
         self.queues.get(number).is_some_and(|queue| queue.is_busy)
     }
 
-    /// Begins a round. A round reads each queue at most once.
+    /// Begins a round, which reads each queue at most once.
     pub fn begin_round(&mut self) {
         let busy = self.queues.iter().filter(|queue| queue.is_busy);
         let least = busy.map(|queue| queue.bytes).min().unwrap_or_default();
@@ -90,7 +93,8 @@ impl DeficitRoundRobin {
         self.round = Round { least, ..Round::default() };
     }
 
-    /// The queue to read now. Report the result with [`Self::record`] or [`Self::mark_empty`].
+    /// Returns the queue to read now; `None` ends the round. Report the result with [`Self::record`] or
+    /// [`Self::mark_empty`].
     #[expect(clippy::should_implement_trait, reason = "what is reported between two calls matters")]
     pub fn next(&mut self) -> Option<usize> {
         let Self { queues, next, round } = self;
@@ -121,14 +125,14 @@ impl DeficitRoundRobin {
         }
     }
 
-    /// Records that a read delivered `bytes`, for each of the sources that share the queue.
+    /// Records that a read delivered `bytes` bytes for each of the sources that share the queue.
     pub fn record(&mut self, number: usize, bytes: usize) {
         self.queues[number].is_busy = true;
         self.queues[number].bytes += bytes as u64;
         self.round.has_delivered = true;
     }
 
-    /// Whether any queue delivered something in this round.
+    /// Reports whether any queue delivered something in this round.
     pub fn has_delivered(&self) -> bool {
         self.round.has_delivered
     }
@@ -166,7 +170,7 @@ mod tests {
         for reads in [1, 2, 3] {
             let bytes = run(&mut DeficitRoundRobin::new(3), &[192 * 1024, 1500, 45_000], 50_000, reads);
             let (least, most) = (bytes.iter().min().unwrap(), bytes.iter().max().unwrap());
-            // One read too many, and the one before the others were known to be busy.
+            // One read too many, and one read before the other queues were known to be busy.
             assert!(most - least <= 2 * 192 * 1024 + AHEAD as usize, "{reads}: {bytes:?}");
         }
     }

@@ -1,43 +1,43 @@
-//! The flow of a packet, and the table of the queue and the writer of each flow.
+//! Identifies the flow of a packet, and remembers the queue and the writer of each flow.
 //!
-//! A flow is (protocol, both addresses, both ports), the same in both directions; what has no ports to read
-//! (fragments, ICMP, extension headers) is a flow by addresses and protocol.
+//! A flow is (protocol, both addresses, both ports), the same in both directions. A packet without ports to
+//! read (a fragment, ICMP, extension headers) belongs to a flow of its addresses and protocol.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 
 use weft_tunnel::ip::{self, IpHeader};
 
-/// The flow of a packet: a keyed 64-bit hash, the same in both directions. Two flows that share it share their
-/// queue, which is harmless.
+/// The flow of a packet: a keyed 64-bit hash, the same in both directions. Two flows with the same hash share
+/// their queue, which is harmless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowHash {
     /// The hash; never 0.
     pub value: u64,
-    /// Whether the ports are part of it.
+    /// Whether the hash covers the ports.
     pub has_ports: bool,
 }
 
-/// Hashes flows with a secret key, so that no peer can aim at a queue.
+/// Hashes flows with a secret key, so that no peer can choose the queue of a flow.
 #[derive(Clone, Copy, Debug)]
 pub struct FlowHasher {
     seed: u64,
 }
 
 impl FlowHasher {
-    /// A hasher with a random key.
+    /// Returns a hasher with a random key.
     pub fn random() -> Self {
         Self { seed: RandomState::new().hash_one(0x7766_6574_u32) }
     }
 
-    /// A hasher with a known key, so that two runs of a benchmark do the same.
+    /// Returns a hasher with a known key, so that two runs of a benchmark do the same.
     #[cfg(feature = "bench-internals")]
     #[doc(hidden)]
     pub fn with_seed(seed: u64) -> Self {
         Self { seed }
     }
 
-    /// The flow of `packet`. Everything that is not an IP packet is one flow.
+    /// Returns the flow of `packet`. All packets that are not IP belong to one flow.
     #[inline]
     pub fn hash(&self, packet: &[u8]) -> FlowHash {
         match IpHeader::parse(packet) {
@@ -46,7 +46,7 @@ impl FlowHasher {
         }
     }
 
-    /// The flow of a packet with a parsed header.
+    /// Returns the flow of `packet`, which begins with the parsed `header`.
     #[inline]
     pub fn hash_parsed(&self, packet: &[u8], header: &IpHeader) -> FlowHash {
         let ports = match header.protocol {
@@ -85,25 +85,25 @@ fn mix(a: u64, b: u64) -> u64 {
 
 /// Entries in a [`FlowTable`]: sixteen times the 4,096 flows that the kernel itself remembers, 1.5 MiB.
 const ENTRIES: usize = 65_536;
-/// Entries of a set: with 10,000 flows in the table a set holds 1.2 of them on average.
+/// Entries of a set. With 10,000 flows in the table, a set holds 1.2 of them on average.
 const WAYS: usize = 8;
 
 #[derive(Clone, Copy, Default)]
 struct Entry {
-    /// Hash of the flow; 0: free.
+    /// Hash of the flow; 0 if the entry is free.
     flow: u64,
-    /// Number of the writer's item that it was last staged in; 0: none.
+    /// Number of the writer's item that a packet of the flow was last staged in; 0 if none was.
     item: u64,
-    /// [`FlowTable::clock`] when it was last used.
+    /// [`FlowTable::clock`] at the last use.
     used: u32,
-    /// Queue that it was last read from, plus 1; 0: never read.
+    /// Queue that the flow was last read from, plus 1; 0 if it was never read.
     read_from: u16,
-    /// Writer that it was last staged for.
+    /// Writer that the flow was last staged for.
     writer: u16,
 }
 
-/// Remembers for each flow the queue it was last read from and the writer that may still hold packets of it.
-/// Its size is fixed; an entry that has nothing in flight makes way first.
+/// Remembers for each flow the queue that it was last read from, and the writer that may still hold packets
+/// of it. The size is fixed; an entry without packets in flight is evicted first.
 pub struct FlowTable {
     entries: Box<[Entry]>,
     queues: u16,
@@ -111,17 +111,17 @@ pub struct FlowTable {
 }
 
 impl FlowTable {
-    /// A table for a device with `queues` queues.
+    /// Returns an empty table for a device with `queues` queues.
     pub fn new(queues: u16) -> Self {
         Self { entries: vec![Entry::default(); ENTRIES].into_boxed_slice(), queues, clock: 0 }
     }
 
-    /// Starts a new batch: what was used in earlier ones is older.
+    /// Starts a new batch: entries used in earlier batches count as older.
     pub fn tick(&mut self) {
         self.clock = self.clock.wrapping_add(1);
     }
 
-    /// The queue that the flow was last read from.
+    /// Returns the queue that the flow was last read from, if it is known.
     #[inline]
     pub fn read_queue(&self, flow: FlowHash) -> Option<u16> {
         let place = self.place(flow);
@@ -132,7 +132,8 @@ impl FlowTable {
             .checked_sub(1)
     }
 
-    /// Notes that the flow was read from `queue`. `completed` gives the items that a writer is through with.
+    /// Records that the flow was read from `queue`. `completed(writer)` returns the number of items that the
+    /// writer has completed.
     #[inline]
     pub fn note_read(&mut self, flow: FlowHash, queue: u16, completed: impl Fn(u16) -> u64) {
         let clock = self.clock;
@@ -141,9 +142,10 @@ impl FlowTable {
         entry.read_from = queue + 1;
     }
 
-    /// The writer for the next packet of the flow: what `choose` makes of the queue that it was last read from, or else
-    /// of one by its hash; but the old writer as long as it is not through with the flow. `next_item(writer)` is the
-    /// number of the item that the packet will be part of, `completed(writer)` how many that writer is through with.
+    /// Returns the writer for the next packet of the flow: the previous writer while it holds packets of the
+    /// flow, otherwise `choose(queue)`. `queue` is the queue that the flow was last read from, or for a flow
+    /// that was never read a queue by its hash. `next_item(writer)` returns the number of the item that the
+    /// packet will be part of, `completed(writer)` the number of items that the writer has completed.
     #[inline]
     pub fn stage(
         &mut self,
@@ -165,11 +167,12 @@ impl FlowTable {
     }
 
     fn place(&self, flow: FlowHash) -> usize {
-        // The low bits choose the queue: take others, or the flows of one queue would share places.
+        // The low bits choose the queue. Other bits choose the set, otherwise the flows of one queue would
+        // share sets.
         (flow.value >> 40) as usize % (ENTRIES / WAYS) * WAYS
     }
 
-    /// The entry of the flow, and whether it is new.
+    /// Returns the entry of the flow, and whether it is new.
     #[inline]
     fn entry(&mut self, flow: FlowHash, completed: impl Fn(u16) -> u64) -> (&mut Entry, bool) {
         let place = self.place(flow);
@@ -293,7 +296,8 @@ mod tests {
     #[test]
     fn a_full_place_gives_up_its_oldest_idle_flow() {
         let mut table = FlowTable::new(2);
-        // One place, `WAYS` flows: the first still in flight, the others idle and ever younger.
+        // One set with `WAYS` flows: the first is still in flight, the others are idle, each younger than the
+        // previous.
         table.stage(flow(1), stay, |_| 9, |_| 0);
         for id in 2..=WAYS as u64 {
             table.tick();

@@ -1,9 +1,9 @@
-//! Packets that wait to be sealed: those of sparse flows first, then those of bulk flows in deficit round robin, as in FQ-CoDel
+//! Packets that wait to be sealed: sparse flows first, then bulk flows in deficit round robin, as in FQ-CoDel
 //! (RFC 8290, section 4.2).
 //!
-//! The kernel's queue of a TUN is one for all flows. It is read ahead into this queue, so that a ping, a keystroke or a DNS
-//! query does not wait behind a download. The order of a flow stays as it is: while a packet of a flow waits among the bulk,
-//! all later packets of the flow wait behind it.
+//! A TUN queue of the kernel is one FIFO for all flows in it. weft reads it ahead into this queue, so that a
+//! ping, a keystroke or a DNS query does not wait behind a download. The order within a flow does not change:
+//! while a packet of a flow waits among the bulk, all later packets of the flow wait behind it.
 
 use std::collections::VecDeque;
 
@@ -14,28 +14,31 @@ use crate::flow::FlowHasher;
 
 mod bulk;
 
-/// Bytes that may wait: about a millisecond at what one core encrypts, so that bulk leaves the kernel's queue and the packets
-/// behind it are seen.
+/// Bytes that may wait: what one core encrypts in about a millisecond. Bulk packets are read out of the
+/// kernel's queue, so that weft sees the packets behind them.
 const CAPACITY: usize = 1024 * 1024;
-/// Bytes of one flow that count as sparse: two full packets of an ordinary MTU.
+/// Bytes that a flow may have waiting among the sparse: two full packets of an ordinary MTU.
 const SPARSE_BYTES: u32 = 3000;
-/// Sparse bytes between two reads of the TUN, all flows together, so that bulk always proceeds.
+/// Sparse bytes of all flows together that are accepted until a read of the TUN finds no sparse packet
+/// waiting, so that bulk always proceeds.
 const SPARSE_TOTAL: usize = 64 * 1024;
-/// Flows that are told apart. Two flows that share a bucket are treated as one, which costs fairness but not order.
+/// Number of buckets. Two flows that share a bucket are treated as one flow, which costs fairness but not
+/// order.
 const BUCKETS: usize = 1024;
 
 /// A batch of packets, in the order in which they were read.
 pub trait PacketBatch {
-    /// The packets that were not given out yet, each with its number for [`Self::packet`].
+    /// Returns the packets that are still to be sealed, each with its number for [`Self::packet`].
     fn remaining(&self) -> impl Iterator<Item = (u32, &[u8])>;
 
-    /// The packet with this number. Each may be asked for once: sealing a packet may consume it.
+    /// Returns the packet with this number. Each packet may be requested once, because sealing may consume
+    /// it.
     fn packet(&mut self, number: u32) -> Option<PacketMut<'_>>;
 }
 
 #[derive(Clone, Copy)]
 struct Waiting {
-    /// Number of the batch, counted from the first one ever.
+    /// Number of the batch, counted from the first batch of the queue.
     batch: u64,
     /// Number of the packet in the batch.
     packet: u32,
@@ -46,29 +49,29 @@ struct Waiting {
 /// The state of the flows that share a bucket.
 #[derive(Clone, Copy, Default)]
 struct Bucket {
-    /// Bytes that wait among the sparse.
+    /// Bytes that wait in `FlowQueue::sparse`.
     sparse_bytes: u32,
 }
 
 /// Packets that wait, and the batches that hold them. A batch is dropped when its last packet has been used.
 pub struct FlowQueue<B> {
     hasher: FlowHasher,
-    /// Each with the number of its packets that still wait; `None` once none does.
+    /// Each batch with the number of its packets that still wait; `None` once the batch was dropped.
     batches: VecDeque<Option<(B, usize)>>,
     /// Number of the oldest batch.
     oldest: u64,
-    /// The batch whose last packet is in use. It is dropped when the next packet is asked for.
+    /// The batch with its last packet in use. The next call of `next` or `extend` drops it.
     emptied: Option<u64>,
     sparse: VecDeque<Waiting>,
     bulk: Bulk,
     buckets: Box<[Bucket; BUCKETS]>,
     bytes: usize,
-    /// Sparse bytes that are left until the next read.
+    /// Bytes that are left of `SPARSE_TOTAL`.
     sparse_budget: usize,
 }
 
 impl<B: PacketBatch> FlowQueue<B> {
-    /// An empty queue.
+    /// Returns an empty queue.
     pub fn new() -> Self {
         Self {
             hasher: FlowHasher::random(),
@@ -83,17 +86,17 @@ impl<B: PacketBatch> FlowQueue<B> {
         }
     }
 
-    /// Bytes that may be added now.
+    /// Returns the number of bytes that may be added now.
     pub fn room(&self) -> usize {
         CAPACITY.saturating_sub(self.bytes)
     }
 
-    /// Bytes that wait.
+    /// Returns the number of bytes that wait.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Whether nothing waits.
+    /// Reports whether no packet waits.
     pub fn is_empty(&self) -> bool {
         self.sparse.is_empty() && self.bulk.is_empty()
     }
@@ -139,7 +142,7 @@ impl<B: PacketBatch> FlowQueue<B> {
         }
     }
 
-    /// The packet to seal next.
+    /// Returns the packet to seal next; `None` if no packet waits.
     #[expect(clippy::should_implement_trait, reason = "the items borrow from the queue")]
     pub fn next(&mut self) -> Option<PacketMut<'_>> {
         self.retire();
@@ -158,7 +161,7 @@ impl<B: PacketBatch> FlowQueue<B> {
         batch.packet(waiting.packet)
     }
 
-    /// Drops the batch whose packets were all used.
+    /// Drops the batch if all its packets were used.
     fn retire(&mut self) {
         let Some(emptied) = self.emptied.take() else { return };
         self.batches[(emptied - self.oldest) as usize] = None;
@@ -215,7 +218,7 @@ mod tests {
         }
     }
 
-    /// A UDP packet of `flow` with a number, `len` bytes long.
+    /// Returns a UDP packet of `flow` with a number. It is `len` bytes long.
     fn packet(flow: u16, number: u32, len: usize) -> Vec<u8> {
         let mut packet = vec![0; len.max(32)];
         let total = packet.len() as u16;
@@ -260,7 +263,7 @@ mod tests {
         read(&mut queue, &[packet(2, 0, 100), packet(1, 10, 100), packet(3, 0, 100)]);
         let order = drain(&mut queue, usize::MAX);
         assert_eq!(order[..2], [(2, 0), (3, 0)]);
-        // What follows of the bulk flow stays behind it, small as it is.
+        // Later packets of the bulk flow stay behind it, however short they are.
         assert_eq!(order[2..], (1..=10).map(|number| (1, number)).collect::<Vec<_>>());
         assert!(queue.is_empty());
         assert_eq!(queue.room(), CAPACITY);
@@ -283,7 +286,7 @@ mod tests {
         drain(&mut queue, 2);
         read(&mut queue, &(0..8).map(|number| packet(2, number, 22_000)).collect::<Vec<_>>());
         let order: Vec<_> = drain(&mut queue, 20).into_iter().map(|(flow, _)| flow).collect();
-        // The rest of a turn of 64 KiB, and then three packets each.
+        // The rest of a quantum of 64 KiB, then three packets each.
         assert_eq!(order, [1, 2, 2, 2, 1, 1, 1, 2, 2, 2, 1, 1, 1, 2, 2, 1, 1, 1, 1, 1]);
     }
 
@@ -293,7 +296,7 @@ mod tests {
         read(&mut queue, &(0..10).map(|number| packet(1, number, 60_000)).collect::<Vec<_>>());
         read(&mut queue, &(0..600).map(|number| packet(2, number, 1000)).collect::<Vec<_>>());
         let large = drain(&mut queue, 305).iter().filter(|(flow, _)| *flow == 1).count();
-        // 300 small ones are as many bytes as five large ones; a turn may go over by a packet.
+        // 300 small packets are as many bytes as five large packets; a quantum may be exceeded by a packet.
         assert!((5..=6).contains(&large), "{large}");
     }
 

@@ -1,7 +1,7 @@
-//! Which packet goes next: the flow of a packet, fair queues, and estimators of who fills a queue.
+//! Packet scheduling: flow hashing, fair queues, and estimators of which source or flow fills a queue.
 //!
-//! Everything here is pure: no I/O, no threads, no clock. `weft-tun` and `weft-udp` decide with it which queue or socket to
-//! read, and the packet thread which packet to seal.
+//! Everything here is pure: no I/O, no threads, no clock. `weft-tun` and `weft-udp` use it to choose the
+//! queue or socket to read, and the packet thread to choose the packet to seal.
 
 #![forbid(unsafe_code)]
 

@@ -1,17 +1,17 @@
-//! The number of sources or flows that share a queue.
+//! Estimates the number of sources or flows that share a queue.
 
-/// Bytes of a window. Two windows count: the present one and the one before.
+/// Bytes of a window. The estimate covers the current window and the one before it.
 const WINDOW_BYTES: usize = 1 << 20;
-/// For each number of set bits, the mean number of hashes that set so many.
+/// Indexed by the number of set bits: the mean number of hashes that set that many bits.
 const COUNTS: [u16; 65] = counts();
 
 const fn counts() -> [u16; 65] {
-    /// Fixed point: the parts of one.
+    /// Scale of the fixed-point sum: `PARTS` stands for 1.
     const PARTS: u32 = 64;
     let mut counts = [1; 65];
     let (mut set, mut parts) = (1, 0);
     while set < counts.len() {
-        // With `free` bits unset, one hash in 64 / free sets another.
+        // With `free` bits unset, it takes 64 / free hashes on average to set another bit.
         let free = u64::BITS + 1 - set as u32;
         parts += PARTS * u64::BITS / free;
         counts[set] = ((parts + PARTS / 2) / PARTS) as u16;
@@ -20,8 +20,8 @@ const fn counts() -> [u16; 65] {
     counts
 }
 
-/// Estimates the number of distinct hashes in the last 1 to 2 MiB of a queue: linear counting (Whang, Vander-Zanden and
-/// Taylor, 1990) with 64 bits, which estimates up to 303.
+/// Estimates the number of distinct hashes in the last 1 to 2 MiB of a queue: linear counting (Whang,
+/// Vander-Zanden and Taylor, 1990) with 64 bits. The highest possible estimate is 303.
 ///
 /// ```
 /// let mut counter = weft_sched::LinearCounter::default();
@@ -37,7 +37,7 @@ pub struct LinearCounter {
 }
 
 impl LinearCounter {
-    /// Counts `bytes` of the source with this hash. The highest six bits of the hash are used.
+    /// Counts `bytes` bytes of the source with this hash. Uses the highest six bits of the hash.
     #[inline]
     pub fn observe(&mut self, hash: u64, bytes: usize) {
         self.now |= 1 << (hash >> 58);
@@ -47,7 +47,7 @@ impl LinearCounter {
         }
     }
 
-    /// The estimate, at least 1.
+    /// Returns the estimate, at least 1.
     pub fn count(&self) -> usize {
         COUNTS[(self.now | self.before).count_ones() as usize].into()
     }
@@ -57,7 +57,7 @@ impl LinearCounter {
 mod tests {
     use super::*;
 
-    /// Hashes that are as good as random.
+    /// Returns a pseudo-random hash of `number`.
     fn hash(number: u64) -> u64 {
         number.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29).wrapping_mul(0xbf58_476d_1ce4_e5b9)
     }

@@ -1,7 +1,7 @@
-//! The source that fills a queue.
+//! Finds the source that fills a queue.
 
-/// Finds the source that sent most of the bytes since the queue was last empty (majority vote of Boyer and Moore, 1981,
-/// weighted by bytes).
+/// Finds the source that sent most of the bytes since the queue was last empty (majority vote of Boyer and
+/// Moore, 1981, weighted by bytes).
 ///
 /// ```
 /// let mut vote = weft_sched::MajorityVote::default();
@@ -14,7 +14,7 @@
 #[derive(Clone, Debug)]
 pub struct MajorityVote<T> {
     candidate: Option<T>,
-    /// Bytes of the candidate beyond those of all others.
+    /// Bytes of the candidate that bytes of other sources have not cancelled out.
     ahead: u64,
     bytes: u64,
 }
@@ -40,18 +40,18 @@ impl<T: PartialEq> MajorityVote<T> {
         }
     }
 
-    /// Starts over: the queue is empty.
+    /// Starts over, because the queue is empty.
     pub fn mark_empty(&mut self) {
         *self = Self::default();
     }
 
-    /// Bytes observed since the queue was empty, or since [`Self::take`].
+    /// Returns the bytes observed since the queue was last empty, or since [`Self::take`].
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Returns the source that sent at least half of the bytes, if there is one, and starts over. A source with three quarters
-    /// of the bytes is always found.
+    /// Returns a source that sent at least half of the bytes, and starts over. A source with three quarters
+    /// of the bytes is always found; `None` if no source is found.
     pub fn take(&mut self) -> Option<T> {
         let Self { candidate, ahead, bytes } = std::mem::take(self);
         candidate.filter(|_| ahead >= bytes / 2)
@@ -62,7 +62,7 @@ impl<T: PartialEq> MajorityVote<T> {
 mod tests {
     use super::*;
 
-    /// The state after `rounds` rounds of these sources and bytes.
+    /// Returns the state after `rounds` rounds of these sources and bytes.
     fn after(rounds: u64, each: &[(u16, usize)]) -> MajorityVote<u16> {
         let mut vote = MajorityVote::default();
         for _ in 0..rounds {

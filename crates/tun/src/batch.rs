@@ -1,11 +1,11 @@
-//! A batch of outbound packets, between the reader of a queue and the packet thread.
+//! Batches of outbound packets, between the reader of a queue and the packet thread.
 
 use std::sync::mpsc;
 
 use weft_sched::PacketBatch;
 use weft_tunnel::{Offload, PacketMut, TAILROOM};
 
-/// A buffer that a reader fills with packets, each with its headroom in front.
+/// A buffer that a reader fills with packets, each behind its headroom.
 #[derive(Debug)]
 pub struct Slab {
     buffer: Box<[u8]>,
@@ -22,18 +22,18 @@ struct Entry {
 }
 
 impl Slab {
-    /// An empty slab of `bytes` bytes.
+    /// Returns an empty slab of `bytes` bytes.
     pub fn new(bytes: usize) -> Self {
         Self { buffer: vec![0; bytes].into_boxed_slice(), used: 0, bytes: 0, packets: Vec::new() }
     }
 
-    /// The free bytes behind the packets that it already holds.
+    /// Returns the free bytes behind the packets that the slab already holds.
     pub fn spare_mut(&mut self) -> &mut [u8] {
         &mut self.buffer[self.used..]
     }
 
-    /// Keeps the packet of `len` bytes that was written at `headroom` in [`Self::spare_mut`]. False, and
-    /// nothing kept, if there is no room for it and its tail.
+    /// Adds the packet of `len` bytes that was written at offset `headroom` of [`Self::spare_mut`]. Returns
+    /// false and adds nothing if the packet and its tail do not fit.
     pub fn commit(&mut self, headroom: usize, len: usize, offload: Offload) -> bool {
         let start = self.used + headroom;
         let end = start + len + TAILROOM;
@@ -46,17 +46,17 @@ impl Slab {
         true
     }
 
-    /// Whether it holds no packet.
+    /// Reports whether the slab holds no packet.
     pub fn is_empty(&self) -> bool {
         self.packets.is_empty()
     }
 
-    /// Packets that it holds: a super-packet counts once.
+    /// Returns the number of packets in the slab; a super-packet counts once.
     pub fn packets(&self) -> usize {
         self.packets.len()
     }
 
-    /// Bytes of the packets that it holds, without headroom and tails.
+    /// Returns the bytes of the packets in the slab, without headroom and tails.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -68,14 +68,14 @@ impl Slab {
     }
 }
 
-/// Where a slab goes when its batch is through: to a reader thread, or to a device that the runtime reads itself.
+/// Where a slab returns when its batch is dropped: to a reader thread, or to a device without threads.
 #[derive(Clone, Debug)]
 pub enum SlabHome {
-    /// A thread waits for it.
+    /// To a reader thread, which waits for it.
     Thread(mpsc::Sender<Slab>),
-    /// A task waits for it, and wants to know which queue it was filled from.
+    /// To a device without threads, with the number of the queue that the slab was filled from.
     Runtime(tokio::sync::mpsc::UnboundedSender<(u16, Slab)>),
-    /// It was made for one batch only.
+    /// Nowhere: the slab was made for one batch only.
     Nobody,
 }
 
@@ -91,8 +91,8 @@ impl From<tokio::sync::mpsc::UnboundedSender<(u16, Slab)>> for SlabHome {
     }
 }
 
-/// A slab of packets in reading order, on its way through the packet thread. Dropping it returns the slab to
-/// the reader it came from: a free slab is the reader's permit to read more.
+/// A slab of packets in reading order, on its way through the packet thread. When the batch is dropped, the
+/// slab returns to its reader: a free slab is the reader's permit to read more.
 #[derive(Debug)]
 pub struct TunBatch {
     slab: Option<Slab>,
@@ -102,34 +102,36 @@ pub struct TunBatch {
 }
 
 impl TunBatch {
-    /// A batch of what `slab` holds, read from queue `queue`; the slab goes back through `home`.
+    /// Returns a batch of the packets in `slab`, which were read from queue `queue`. The slab returns through
+    /// `home`.
     pub fn new(slab: Slab, queue: u16, home: impl Into<SlabHome>) -> Self {
         Self { slab: Some(slab), next: 0, queue, home: home.into() }
     }
 
-    /// Packets in it, given out or not: a super-packet counts once.
+    /// Returns the number of packets in the batch, returned by [`Self::next_packet`] or not; a super-packet
+    /// counts once.
     pub fn packets(&self) -> usize {
         self.slab.as_ref().map_or(0, Slab::packets)
     }
 
-    /// Bytes of its packets, given out or not.
+    /// Returns the bytes of the packets in the batch, returned by [`Self::next_packet`] or not.
     pub fn bytes(&self) -> usize {
         self.slab.as_ref().map_or(0, Slab::bytes)
     }
 
-    /// The queue that the packets were read from.
+    /// Returns the queue that the packets were read from.
     pub fn queue(&self) -> u16 {
         self.queue
     }
 
-    /// The next packet, in reading order; each is given out once.
+    /// Returns the next packet, in reading order. Each packet is returned once.
     pub fn next_packet(&mut self) -> Option<PacketMut<'_>> {
         let place = self.next as u32;
         self.next += usize::from(!self.is_done());
         self.packet_at(place)
     }
 
-    /// The packet with this number, in reading order.
+    /// Returns the packet with this number, in reading order.
     fn packet_at(&mut self, number: u32) -> Option<PacketMut<'_>> {
         let slab = self.slab.as_mut()?;
         let entry = *slab.packets.get(number as usize)?;
@@ -137,7 +139,7 @@ impl TunBatch {
         PacketMut::new(&mut slab.buffer[start..start + len + TAILROOM], len, entry.offload)
     }
 
-    /// Every packet that [`Self::next_packet`] has not given out yet, without consuming it.
+    /// Returns every packet that [`Self::next_packet`] has not returned yet, without consuming it.
     pub fn remaining(&self) -> impl Iterator<Item = &[u8]> {
         let slab = self.slab.as_ref();
         let entries = slab.map_or(&[][..], |slab| &slab.packets[self.next..]);
@@ -147,8 +149,8 @@ impl TunBatch {
         })
     }
 
-    /// Takes those of [`Self::remaining`] out of the batch whose place in `wanted` is true, each as a copy in a slab
-    /// of its own, with that place.
+    /// Removes packets of [`Self::remaining`] from the batch: those with `true` at their index in `wanted`.
+    /// Returns for each its index, and a new slab with a copy of the packet.
     pub fn take_out(&mut self, wanted: &[bool]) -> Vec<(usize, Slab)> {
         let Some(slab) = self.slab.as_mut() else { return Vec::new() };
         let mut taken = Vec::new();
@@ -169,7 +171,7 @@ impl TunBatch {
         taken
     }
 
-    /// Whether every packet was given out.
+    /// Reports whether [`Self::next_packet`] has returned every packet.
     pub fn is_done(&self) -> bool {
         self.slab.as_ref().is_none_or(|slab| self.next >= slab.packets.len())
     }
@@ -189,7 +191,7 @@ impl Drop for TunBatch {
     fn drop(&mut self) {
         if let Some(mut slab) = self.slab.take() {
             slab.clear();
-            // The reader has stopped if this fails: then the slab has no home left.
+            // Sending fails only if the reader has stopped. The slab is then freed.
             match &self.home {
                 SlabHome::Thread(home) => drop(home.send(slab)),
                 SlabHome::Runtime(home) => drop(home.send((self.queue, slab))),

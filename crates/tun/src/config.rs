@@ -1,37 +1,40 @@
-//! What a device is opened with, and why that can fail.
+//! The configuration to open a device with, and the errors of opening it.
 
 use std::io;
 
 use crate::Descriptor;
 
-/// The most queues a device may have: the kernel's MAX_TAP_QUEUES.
+/// The maximum number of queues of a device: the kernel's MAX_TAP_QUEUES.
 pub const MAX_QUEUES: usize = 256;
 
-/// How to open a [`Device`](crate::Device). Addresses, MTU and link state are not set here: that is netlink's.
+/// How to open a [`Device`](crate::Device). Addresses, MTU and link state are not set here, but over netlink.
 #[derive(Debug)]
 pub struct TunConfig {
-    /// Name of the interface: 1 to 15 bytes, no `/`, no white space.
+    /// Name of the interface: 1 to 15 bytes, without `/`, `:`, `%`, white space and control characters;
+    /// neither `.` nor `..`.
     pub name: String,
-    /// Queues of the device; 0 counts as 1.
+    /// Number of queues of the device; 0 counts as 1.
     pub queues: usize,
-    /// Whether each queue has a reader and a writer thread; without, the runtime itself reads and writes them all.
+    /// Whether each queue has a reader and a writer thread. Without threads, polling the device reads and
+    /// writes all queues.
     pub threads: bool,
-    /// Already attached queues of the device `name`, to adopt instead of creating a device: as many as there
-    /// are queues. They must have been made with `IFF_TUN | IFF_NO_PI`, and `IFF_MULTI_QUEUE` if they are
-    /// several. Without `IFF_VNET_HDR` there is no offload.
+    /// Attached queues of the device `name`, to adopt instead of creating a device: either none, or one for
+    /// each queue. They must have been attached with `IFF_TUN | IFF_NO_PI`, and with `IFF_MULTI_QUEUE` if
+    /// there are several. Without `IFF_VNET_HDR` there is no offload.
     pub descriptors: Vec<Descriptor>,
-    /// Whether the kernel may hand over, and is handed, super-packets and unfinished checksums.
+    /// Whether super-packets and partial checksums may be read from the kernel and written to it.
     pub offload: bool,
 }
 
 impl TunConfig {
-    /// A new device called `name`, with one queue and no threads, with offload.
+    /// Returns the configuration of a new device called `name`, with one queue, without threads, with
+    /// offload.
     pub fn new(name: impl Into<String>) -> Self {
         Self { name: name.into(), queues: 1, threads: false, descriptors: Vec::new(), offload: true }
     }
 }
 
-/// Which super-packets a device takes part in, both ways.
+/// The kinds of super-packets that a device reads and writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct TunOffload {
     /// TCP segmentation (TSO), and checksums.
@@ -46,19 +49,19 @@ pub enum OpenError {
     /// The name is empty, longer than 15 bytes, or has a character that Linux refuses.
     #[error("{name:?} is no valid interface name: 1 to 15 bytes without '/', ':', '%' and white space")]
     InvalidName {
-        /// The name that was asked for.
+        /// The requested name.
         name: String,
     },
-    /// There is an interface of that name, whoever owns it.
+    /// An interface of that name exists already, of any kind and owner.
     #[error("interface {name} already exists; remove it (ip link del {name}) or choose another name")]
     Exists {
-        /// The name that was asked for.
+        /// The requested name.
         name: String,
     },
     /// The process may not create network interfaces.
     #[error("not allowed to create interface {name}: needs CAP_NET_ADMIN; run as root")]
     PermissionDenied {
-        /// The name that was asked for.
+        /// The requested name.
         name: String,
     },
     /// The process may not open the TUN driver.
@@ -66,10 +69,10 @@ pub enum OpenError {
         "not allowed to open /dev/net/tun, for interface {name}: run as root, or open it (chmod 0666 /dev/net/tun)"
     )]
     DriverForbidden {
-        /// The name that was asked for.
+        /// The requested name.
         name: String,
     },
-    /// The kernel's TUN driver is not there.
+    /// The kernel's TUN driver is missing.
     #[error(
         "/dev/net/tun is missing: load the module (modprobe tun), or pass the device into the container \
          (--device /dev/net/tun)"
@@ -78,25 +81,25 @@ pub enum OpenError {
     /// More queues than the kernel allows for one device.
     #[error("{queues} queues are too many: a device has at most {MAX_QUEUES}")]
     TooManyQueues {
-        /// The number that was asked for.
+        /// The requested number.
         queues: usize,
     },
-    /// The number of handed-in descriptors is not the number of queues.
+    /// The number of handed-in descriptors differs from the number of queues.
     #[error("{descriptors} descriptors were handed in for {queues} queues")]
     DescriptorCount {
-        /// How many there are.
+        /// Number of descriptors.
         descriptors: usize,
-        /// How many there must be.
+        /// Number of queues.
         queues: usize,
     },
     /// A handed-in descriptor cannot be used.
     #[error("handed-in descriptor {index} of {name}: {reason}")]
     Descriptor {
-        /// Its place in [`TunConfig::descriptors`].
+        /// Its index in [`TunConfig::descriptors`].
         index: usize,
-        /// The name that was asked for.
+        /// The requested name.
         name: String,
-        /// What is wrong with it.
+        /// Why it cannot be used.
         reason: String,
     },
     /// The platform has no implementation.
@@ -105,20 +108,20 @@ pub enum OpenError {
         /// Name of the platform, as in `std::env::consts::OS`.
         platform: &'static str,
     },
-    /// Anything else that the system reports.
+    /// Any other error of the system.
     #[error("cannot {action} for interface {name}: {source}")]
     Io {
         /// The step that failed.
         action: &'static str,
-        /// The name that was asked for.
+        /// The requested name.
         name: String,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
 }
 
 impl OpenError {
-    /// The nearest `io::ErrorKind`.
+    /// Returns the nearest `io::ErrorKind`.
     pub fn kind(&self) -> io::ErrorKind {
         match self {
             Self::InvalidName { .. } | Self::TooManyQueues { .. } => io::ErrorKind::InvalidInput,

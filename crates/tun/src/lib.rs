@@ -1,7 +1,7 @@
-//! IP packets in and out of the kernel.
+//! Reads IP packets from the kernel and writes IP packets to it, through TUN devices.
 //!
-//! [`Tun`] is the interface that every platform implements; a platform is a file. Packets come out in
-//! [`TunBatch`]es whose slabs are bounded in number, and go in only while [`Tun::poll_send_ready`] says so:
+//! [`Tun`] is the interface that every platform implements; a platform is a file. Packets are read in
+//! [`TunBatch`]es with a bounded number of slabs, and written only while [`Tun::poll_send_ready`] is `Ready`:
 //! nothing here drops a packet for lack of room.
 
 use std::collections::VecDeque;
@@ -34,10 +34,11 @@ pub use linux::bench;
 pub use platform::{Descriptor, Device, Pulse, check_queue, name_of_queue, open, open_queues};
 pub use stats::{TunStats, TunStatsSnapshot};
 
-/// One TUN device as the packet thread sees it.
+/// A TUN device, from the side of the packet thread.
 pub trait Tun {
-    /// Takes batches of packets that the kernel routed into the tunnel, in the order of each flow, until about
-    /// `max_bytes` were taken. Gives the number of bytes; `Ok(0)`: the device is gone.
+    /// Appends batches of packets that the kernel routed into the tunnel to `out`, until about `max_bytes`
+    /// bytes were read. The packets of a flow stay in order. Returns the number of bytes; `Ok(0)` means that
+    /// the device is gone.
     fn poll_recv_many(
         &mut self,
         cx: &mut Context<'_>,
@@ -45,17 +46,18 @@ pub trait Tun {
         max_bytes: usize,
     ) -> Poll<io::Result<usize>>;
 
-    /// Ready once every queue has room for a whole batch: readiness, never a sleep or a drop.
+    /// Polls until a whole batch can be staged. `Pending` means that the waker is registered. The call never
+    /// sleeps and never drops a packet.
     fn poll_send_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// The slab to decrypt the next packets into. Call only after [`Self::poll_send_ready`] returned `Ready`,
-    /// and flush when its room runs out.
+    /// Returns the slab to decrypt the next packets into. Call it only after [`Self::poll_send_ready`]
+    /// returned `Ready`, and call [`Self::flush`] when its room runs out.
     fn plain_slab(&mut self) -> &mut PlainSlab;
 
     /// Stages a packet of [`Self::plain_slab`] for the writer of its flow.
     fn send(&mut self, packet: Plaintext) -> io::Result<()>;
 
-    /// Hands each writer what was staged: one item and at most one wake-up a writer. The batch is the
-    /// coalescing window. Afterwards [`Self::poll_send_ready`] has to be asked again.
+    /// Hands the staged packets to their writers: one item and at most one wake-up per writer. The batch is
+    /// the coalescing window. Afterwards [`Self::poll_send_ready`] has to be called again.
     fn flush(&mut self) -> io::Result<()>;
 }

@@ -1,4 +1,5 @@
-//! A TUN device of Linux: queues with threads of their own, or queues that the runtime serves itself (inline).
+//! The TUN device of Linux: either each queue has a reader and a writer thread, or the packet thread serves
+//! all queues itself (inline).
 
 use std::collections::VecDeque;
 use std::io;
@@ -37,10 +38,10 @@ pub use queue::name_of_queue;
 use threads::Threads;
 use writer::Coalescing;
 
-/// A descriptor that can be handed in.
+/// A descriptor of a queue, which can be handed in.
 pub type Descriptor = std::os::fd::OwnedFd;
 
-/// A TUN device. Dropping it is [`Device::shutdown`].
+/// A TUN device. Dropping it shuts it down, as [`Device::shutdown`].
 pub struct Device {
     name: String,
     offload: TunOffload,
@@ -48,7 +49,7 @@ pub struct Device {
     mode: Mode,
 }
 
-// One a process: that the variants differ in size does not matter.
+// A process has one device, so the different sizes of the variants do not matter.
 #[allow(clippy::large_enum_variant)]
 enum Mode {
     Threads(Threads),
@@ -56,11 +57,11 @@ enum Mode {
     Closed(PlainSlab),
 }
 
-/// Creates the device of `config`, or adopts its descriptors. Link state, MTU and addresses are left as they are.
+/// Creates the device of `config`, or adopts its descriptors. Does not change link state, MTU or addresses.
 ///
-/// Needs CAP_NET_ADMIN unless every queue is handed in. Any existing interface of that name is refused,
-/// exclusively: no other process's queue is ever shared. May be called outside of a runtime; a device without
-/// threads binds itself to the runtime that polls it first.
+/// Needs CAP_NET_ADMIN unless every queue is handed in. Creation is exclusive: it fails if an interface of
+/// that name exists, so a queue of another process is never shared. May be called outside of a runtime; a
+/// device without threads registers with the runtime that polls it first.
 pub fn open(config: TunConfig) -> Result<Device, OpenError> {
     let threads = config.threads;
     let opened = queue::open(config)?;
@@ -82,9 +83,9 @@ impl Device {
         Ok(Self { name: name.to_owned(), offload, stats, mode })
     }
 
-    /// A device on descriptors that need not be a TUN's, such as datagram sockets, which carry a virtio header
-    /// of 10 bytes and a packet in each message: unlike a TUN they take only so much. Each descriptor is a
-    /// queue.
+    /// Returns a device on descriptors that need not be those of a TUN, such as datagram sockets. Each
+    /// message carries a virtio header of 10 bytes and a packet. Unlike a TUN, a socket may be full. Each
+    /// descriptor is a queue.
     #[doc(hidden)]
     pub fn from_descriptors_for_test(
         name: &str,
@@ -99,22 +100,23 @@ impl Device {
         Self::new(name, queues, threads, offload)
     }
 
-    /// The name of the interface.
+    /// Returns the name of the interface.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The offloads that the kernel took.
+    /// Returns the offloads that the kernel accepted.
     pub fn offload(&self) -> TunOffload {
         self.offload
     }
 
-    /// The counters of the device.
+    /// Returns the counters of the device.
     pub fn stats(&self) -> &Arc<TunStats> {
         &self.stats
     }
 
-    /// Asks the threads of the device whether they work.
+    /// Returns a [`Pulse`], which asks the threads of the device whether they work. A device without threads
+    /// has none to ask.
     pub fn pulse(&self) -> Pulse {
         match &self.mode {
             Mode::Threads(threads) => threads.pulse(),
@@ -122,8 +124,9 @@ impl Device {
         }
     }
 
-    /// Stops and joins every thread and closes every descriptor; the kernel deletes a device that nobody else
-    /// holds. Batches that were taken out stay valid. Afterwards the device is as good as gone.
+    /// Stops and joins every thread and closes every descriptor. The kernel deletes the device unless another
+    /// process holds a queue of it. Batches that were read stay valid. Afterwards [`Tun::poll_recv_many`]
+    /// reports that the device is gone, and writing fails.
     pub fn shutdown(&mut self) {
         self.mode = Mode::Closed(PlainSlab::new(0));
     }
@@ -136,7 +139,7 @@ impl Tun for Device {
         out: &mut VecDeque<TunBatch>,
         max_bytes: usize,
     ) -> Poll<io::Result<usize>> {
-        // Nothing asked for must not look like a device that is gone.
+        // With 0, the result would be `Ok(0)`, which means that the device is gone.
         let max_bytes = max_bytes.max(1);
         match &mut self.mode {
             Mode::Threads(threads) => threads.poll_recv_many(cx, out, max_bytes),
@@ -153,7 +156,8 @@ impl Tun for Device {
         }
     }
 
-    /// Without room before [`Tun::poll_send_ready`] was `Ready`, and after a shutdown.
+    /// Returns the slab. It has no room after a shutdown, and may have none before [`Tun::poll_send_ready`]
+    /// was `Ready`.
     fn plain_slab(&mut self) -> &mut PlainSlab {
         match &mut self.mode {
             Mode::Threads(threads) => threads.plain_slab(),

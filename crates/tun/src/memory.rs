@@ -1,8 +1,10 @@
-//! A TUN without a kernel, for tests of what stands above one: two queues in the same process.
+//! A TUN without a kernel, for tests of the layers above a TUN: two queues in the same process, one for each
+//! direction.
 //!
-//! [`pair`] gives the [`Memory`], which is the [`Tun`], and its [`MemoryPeer`], which plays the kernel: it injects
-//! outbound packets and takes inbound ones. Both directions are bounded, and either side wakes the other, on one
-//! runtime or two. With [`MemoryPeer::set_accepting`] the TUN stalls, as a kernel that takes nothing would.
+//! [`pair`] returns the [`Memory`], which is the [`Tun`], and its [`MemoryPeer`], which plays the kernel: it
+//! injects outbound packets and takes inbound packets. Both directions are bounded, and either side wakes the
+//! other, on one runtime or two. With [`MemoryPeer::set_accepting`] the TUN stalls, as with a kernel that
+//! accepts nothing.
 //!
 //! ```
 //! # use std::{collections::VecDeque, future::poll_fn};
@@ -35,14 +37,14 @@ use crate::Tun;
 use crate::batch::{Slab, TunBatch};
 use crate::stats::{QueueStats, TunStats};
 
-/// How much a pair holds.
+/// The capacities of a pair.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Injected packets that wait to be received.
+    /// Maximum number of injected packets that wait to be received.
     pub outbound_packets: usize,
-    /// Batches that may be out at once; each has room for two of the longest packets.
+    /// Maximum number of batches that exist at once; each has room for two of the longest packets.
     pub slabs: usize,
-    /// Flushed packets that wait to be taken. The last flush before the limit may exceed it.
+    /// Number of flushed packets at which the TUN is no longer ready. The last flush may exceed it.
     pub inbound_packets: usize,
 }
 
@@ -52,7 +54,8 @@ impl Default for Limits {
     }
 }
 
-/// There is no room for another injected packet, or the TUN is gone, or the packet is longer than 65,535 bytes.
+/// The packet was not injected: there is no room, the TUN is gone, or the packet is empty or longer than
+/// 65,535 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the memory TUN takes no packet")]
 pub struct Refused;
@@ -80,7 +83,7 @@ fn wake(waker: &mut Option<Waker>) {
     }
 }
 
-/// Makes a TUN and the peer that plays its kernel.
+/// Returns a TUN and the peer that plays its kernel.
 pub fn pair(limits: Limits) -> (Memory, MemoryPeer) {
     let state = Arc::new(Mutex::new(State {
         limits,
@@ -95,7 +98,7 @@ pub fn pair(limits: Limits) -> (Memory, MemoryPeer) {
     }));
     let (home, free) = mpsc::unbounded_channel();
     for _ in 0..limits.slabs {
-        // The receiver is right here.
+        // The receiver exists, so sending cannot fail.
         let _ = home.send((0, Slab::new(2 * (MAX_PACKET + TAILROOM))));
     }
     let stats = Arc::new(TunStats::new(1));
@@ -112,7 +115,7 @@ pub fn pair(limits: Limits) -> (Memory, MemoryPeer) {
     (memory, MemoryPeer { state })
 }
 
-/// The TUN of a pair. Gone once its [`MemoryPeer`] was dropped and what it injected was received.
+/// The TUN of a pair. It is gone once its [`MemoryPeer`] was dropped and every injected packet was received.
 #[derive(Debug)]
 pub struct Memory {
     state: Arc<Mutex<State>>,
@@ -125,7 +128,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// The counters of the device. There are no segments here: a super-packet counts once.
+    /// Returns the counters of the device. Segments are not counted: a super-packet counts once.
     pub fn stats(&self) -> &Arc<TunStats> {
         &self.stats
     }
@@ -215,7 +218,7 @@ pub struct MemoryPeer {
 }
 
 impl MemoryPeer {
-    /// Hands an outbound packet to the TUN.
+    /// Injects an outbound packet into the TUN.
     pub fn inject(&self, packet: &[u8], offload: Offload) -> Result<(), Refused> {
         let mut state = lock(&self.state);
         let is_full = state.outbound.len() >= state.limits.outbound_packets;
@@ -227,12 +230,12 @@ impl MemoryPeer {
         Ok(())
     }
 
-    /// Injected packets that the TUN was not asked for yet.
+    /// Returns the number of injected packets that were not received yet.
     pub fn outbound_len(&self) -> usize {
         lock(&self.state).outbound.len()
     }
 
-    /// The next inbound packet, if one is there.
+    /// Takes the next inbound packet; `None` if no packet waits.
     pub fn take(&self) -> Option<Vec<u8>> {
         let mut state = lock(&self.state);
         let packet = state.inbound.pop_front()?;
@@ -242,7 +245,7 @@ impl MemoryPeer {
         Some(packet)
     }
 
-    /// Waits for the next inbound packet; `None` once the TUN was dropped and everything was taken.
+    /// Polls for the next inbound packet; `None` once the TUN was dropped and everything was taken.
     pub fn poll_take(&self, cx: &mut Context<'_>) -> Poll<Option<Vec<u8>>> {
         if let Some(packet) = self.take() {
             return Poll::Ready(Some(packet));
@@ -258,17 +261,17 @@ impl MemoryPeer {
         Poll::Pending
     }
 
-    /// The same as a future.
+    /// Waits for the next inbound packet, as [`Self::poll_take`].
     pub async fn recv(&self) -> Option<Vec<u8>> {
         std::future::poll_fn(|cx| self.poll_take(cx)).await
     }
 
-    /// Inbound packets that were flushed and not taken yet.
+    /// Returns the number of inbound packets that were flushed and not taken yet.
     pub fn inbound_len(&self) -> usize {
         lock(&self.state).inbound.len()
     }
 
-    /// Whether the TUN says that it is ready for inbound packets: `false` stalls it.
+    /// Sets whether the TUN reports that it is ready for inbound packets; `false` stalls it.
     pub fn set_accepting(&self, is_accepting: bool) {
         let mut state = lock(&self.state);
         state.is_accepting = is_accepting;

@@ -1,5 +1,5 @@
-//! What a device has done so far, queue by queue. Written once a batch, with relaxed atomics, by the threads of each
-//! queue.
+//! Counters of a device, queue by queue. The threads of a queue add to them once per batch, with relaxed
+//! atomics.
 
 use std::iter::Sum;
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 macro_rules! stats {
     ($($side:ident: $Side:ident { $($(#[$doc:meta])* $name:ident,)+ })+) => {
         $(
-            /// Counters that one thread writes. They have their cache lines to themselves (two: processors fetch
-            /// them in pairs), so that the threads of a device do not slow each other down.
+            /// Counters that one thread writes. They are aligned to two cache lines, because processors fetch
+            /// lines in pairs. This keeps the threads of a device from slowing each other down.
             #[derive(Debug, Default)]
             #[repr(align(128))]
             pub(crate) struct $Side { $(pub(crate) $name: Counter,)+ }
@@ -19,7 +19,8 @@ macro_rules! stats {
         #[derive(Debug, Default)]
         pub(crate) struct QueueStats { $(pub(crate) $side: $Side,)+ }
 
-        /// The counters of a queue or of a device at one moment; each was read by itself.
+        /// The counters of a queue or of a device. Each counter was read separately, so they may be from
+        /// different moments.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct TunStatsSnapshot { $($($(#[$doc])* pub $name: u64,)+)+ }
 
@@ -47,7 +48,7 @@ stats! {
         segments_read,
         /// Outbound: bytes of the IP packets read, headers of a super-packet counted once.
         bytes_read,
-        /// Outbound: `read(2)` calls, those that found nothing included.
+        /// Outbound: `read(2)` calls, including those that found nothing.
         read_calls,
         /// Outbound: batches handed to the packet thread.
         batches_read,
@@ -58,7 +59,7 @@ stats! {
     inbound: InboundStats {
         /// Inbound: IP packets written, one `writev(2)` each; a super-packet counts once.
         packets_written,
-        /// Inbound: packets as they came from the peers: a super-packet counts its segments.
+        /// Inbound: packets as they came from the peers; a super-packet counts its segments.
         segments_written,
         /// Inbound: bytes of the IP packets written, headers of a super-packet counted once.
         bytes_written,
@@ -78,7 +79,7 @@ impl TunStats {
         Self { queues: (0..queues).map(|_| Arc::default()).collect() }
     }
 
-    /// The counters that the threads of each queue write.
+    /// Returns the counters of each queue.
     pub(crate) fn each(&self) -> impl Iterator<Item = &Arc<QueueStats>> {
         self.queues.iter()
     }
@@ -94,7 +95,7 @@ impl TunStats {
     }
 }
 
-/// One counter.
+/// A counter with relaxed ordering.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 

@@ -1,10 +1,10 @@
-//! No half-alive daemon: a thread that panics ends the process. One that lived on without it would look healthy and
-//! lose packets.
+//! A thread that panics ends the process. Without the thread, the process would look healthy and lose
+//! packets.
 
 use std::thread;
 
-/// Held by a thread for as long as it runs; ends the process with exit code 1 when it is dropped by a panic. The
-/// panic's own message has been printed by then.
+/// A guard that a thread holds for as long as it runs. If a panic drops the guard, the process ends with exit
+/// code 1, after the message of the panic was printed.
 #[derive(Debug)]
 pub struct EndProcessOnPanic;
 

@@ -1,4 +1,4 @@
-//! A platform without an implementation: [`open`] says so.
+//! Platforms without an implementation: [`open`] fails.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -14,30 +14,30 @@ use crate::batch::TunBatch;
 use crate::config::{OpenError, TunConfig, TunOffload};
 use crate::stats::TunStats;
 
-/// A descriptor that could be handed in: there is none.
+/// A descriptor of a queue. It has no values on this platform.
 pub type Descriptor = Infallible;
 
-/// A TUN device: there is none.
+/// A TUN device. It has no values on this platform.
 #[derive(Debug)]
 pub struct Device(Infallible);
 
-/// Gives [`OpenError::Unsupported`] with the name of the platform.
+/// Fails with [`OpenError::Unsupported`] and the name of the platform.
 #[allow(clippy::needless_pass_by_value)]
 pub fn open(_config: TunConfig) -> Result<Device, OpenError> {
     Err(OpenError::Unsupported { platform: std::env::consts::OS })
 }
 
-/// The name of the device that a descriptor is an attached queue of.
+/// Returns the name of the device that a queue is attached to.
 pub fn name_of_queue(descriptor: &Descriptor) -> io::Result<String> {
     match *descriptor {}
 }
 
-/// Whether a descriptor is an attached queue of the device `name`.
+/// Checks that a descriptor is an attached queue of the device `name`.
 pub fn check_queue(descriptor: &Descriptor, _name: &str) -> Result<(), String> {
     match *descriptor {}
 }
 
-/// Gives [`OpenError::Unsupported`] with the name of the platform.
+/// Fails with [`OpenError::Unsupported`] and the name of the platform.
 #[allow(clippy::needless_pass_by_value)]
 pub fn open_queues(
     _name: &str,
@@ -47,34 +47,34 @@ pub fn open_queues(
     Err(OpenError::Unsupported { platform: std::env::consts::OS })
 }
 
-/// Asks the threads of a device whether they work: there are none.
+/// Asks the threads of a device whether they work. There are no threads on this platform.
 #[derive(Clone, Debug, Default)]
 pub struct Pulse;
 
 impl Pulse {
-    /// The names of the threads that do not answer: none.
+    /// Returns an empty list: there are no threads.
     pub fn silent(&self, _patience: Duration) -> Vec<String> {
         Vec::new()
     }
 }
 
 impl Device {
-    /// The name of the interface.
+    /// Returns the name of the interface.
     pub fn name(&self) -> &str {
         match self.0 {}
     }
 
-    /// The offloads that the system took.
+    /// Returns the offloads that the system accepted.
     pub fn offload(&self) -> TunOffload {
         match self.0 {}
     }
 
-    /// The counters of the device.
+    /// Returns the counters of the device.
     pub fn stats(&self) -> &Arc<TunStats> {
         match self.0 {}
     }
 
-    /// Asks the threads of the device whether they work.
+    /// Returns a [`Pulse`], which asks the threads of the device whether they work.
     pub fn pulse(&self) -> Pulse {
         match self.0 {}
     }

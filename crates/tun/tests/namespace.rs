@@ -1,4 +1,4 @@
-//! The Linux device for real, in a network namespace of its own. Needs root.
+//! The real Linux device, in a separate network namespace. Needs root.
 //!
 //! ```text
 //!   sockets on 10.77.0.1 ── kernel ──► weftA ──► Device ─┐ addresses and ports swapped
@@ -21,9 +21,9 @@ use std::sync::{Mutex, PoisonError};
 use weft_tun::{Device, OpenError, Tun, TunBatch, TunConfig, TunOffload, open};
 use weft_tunnel::ip;
 
-/// Runs `test` in a network namespace of its own, or says that it cannot.
+/// Runs `test` in a separate network namespace, or reports that it cannot.
 fn in_namespace<F: Future<Output = ()>>(name: &str, test: impl FnOnce() -> F + Send) {
-    // One at a time: they count the descriptors of the process.
+    // One test at a time, because they count the descriptors of the process.
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     std::thread::scope(|scope| {
@@ -46,13 +46,13 @@ fn in_namespace<F: Future<Output = ()>>(name: &str, test: impl FnOnce() -> F + S
     });
 }
 
-/// Past the test harness, which would swallow it: a test that did not run must not look green.
+/// Writes past the test harness, which would hide the line: a test that did not run must not look green.
 fn not_run(name: &str, reason: &str) {
     let mut stderr = std::io::stderr();
     writeln!(stderr, "NOT RUN: {name}: {reason}").unwrap();
 }
 
-/// A device with so many queues, which have threads of their own or not.
+/// The queues of a device: their number, and whether they have threads.
 #[derive(Clone, Copy)]
 struct Queues {
     count: usize,
@@ -86,7 +86,7 @@ fn ioctl(descriptor: &impl AsRawFd, number: u64, request: &mut libc::ifreq) {
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// Gives the interface an address with a /24 and sets it up.
+/// Assigns the interface an address with a /24 and sets it up.
 fn bring_up(name: &str, address: [u8; 4]) {
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
     for (number, bytes) in [(libc::SIOCSIFADDR, address), (libc::SIOCSIFNETMASK, [255, 255, 255, 0])] {
@@ -119,7 +119,7 @@ async fn recv(device: &mut Device) -> VecDeque<TunBatch> {
     batches
 }
 
-/// Only what the test sends itself: the kernel speaks IPv6 of its own accord.
+/// Selects the packets that the test sends: the kernel also sends IPv6 packets by itself.
 fn is_ipv4(packet: &[u8]) -> bool {
     packet[0] >> 4 == 4
 }
@@ -230,7 +230,7 @@ fn a_flood_costs_only_flows_that_share_its_queue() {
             socket
         };
         let (flood, others) = (bind(), [(); OTHERS].map(|()| bind()));
-        // Four times what a ring takes.
+        // Four times the capacity of a ring.
         for _ in 0..2000 {
             let _ = flood.send(&[1; 1000]);
         }
@@ -254,20 +254,20 @@ fn a_flood_costs_only_flows_that_share_its_queue() {
                 first_turns = of_others;
             }
         }
-        // The kernel speaks IPv6 of its own accord.
+        // Not always 500, because the kernel also sends IPv6 packets by itself.
         assert!((450..=500).contains(&of_flood), "{of_flood}: its ring was full");
         assert_eq!(first_turns, of_others, "the others did not wait for the end of it");
         of_others
     };
     in_namespace(name, async || {
         assert_eq!(others_beside_a_flood(inline(1)).await, 0);
-        // By the kernel's hash a quarter of them, on average, are in the flood's queue.
+        // The kernel's hash puts a quarter of them, on average, into the flood's queue.
         let through = others_beside_a_flood(inline(4)).await;
         assert!(through >= OTHERS / 4, "{through} of {OTHERS}");
     });
 }
 
-/// A request from port 7 of 10.77.0.2, to be written to the device.
+/// Returns a request from port 7 of 10.77.0.2, to be written to the device.
 fn request_to(socket: &UdpSocket) -> Vec<u8> {
     let mut packet = vec![0; 32];
     packet[..12].copy_from_slice(&[0x45, 0, 0, 32, 0, 0, 0, 0, 64, ip::UDP, 0, 0]);
@@ -291,7 +291,7 @@ fn answers_leave_the_queue_that_somebody_else_fills() {
             socket
         };
         let flood = bind();
-        // The queue that a packet with this content comes out of, while `meanwhile` is done after each read.
+        // Returns the queue from which a packet with this content is read. Calls `meanwhile` after each read.
         async fn next(device: &mut Device, wanted: u8, meanwhile: impl Fn()) -> u16 {
             for _ in 0..1000 {
                 let batches = recv(device).await;
@@ -321,7 +321,7 @@ fn answers_leave_the_queue_that_somebody_else_fills() {
             }
         }
 
-        // More than the ring takes, so that there is never less than that much behind what is read.
+        // More than the ring holds, so that the ring is full again after each read.
         let overflow = || (0..1000).for_each(|_| drop(flood.send(&[1; 1000])));
         overflow();
         for _ in 0..200 {
@@ -333,7 +333,7 @@ fn answers_leave_the_queue_that_somebody_else_fills() {
             queues.push(answer(&mut device, other, overflow).await);
         }
         assert!(queues.iter().all(|queue| *queue != filled), "{queues:?}, filled is {filled}");
-        // They stay there, also when nobody floods any more.
+        // They stay there after the end of the flood too.
         while poll_once(&mut device).await {}
         for (other, queue) in others.iter().zip(queues) {
             assert_eq!(answer(&mut device, other, || {}).await, queue);
@@ -341,14 +341,15 @@ fn answers_leave_the_queue_that_somebody_else_fills() {
     });
 }
 
-/// Whether a poll gives something, after the runtime has asked the kernel.
+/// Reports whether a poll is ready, after the runtime has asked the kernel.
 async fn poll_once(device: &mut Device) -> bool {
     tokio::task::yield_now().await;
     poll_fn(|cx| std::task::Poll::Ready(device.poll_recv_many(cx, &mut VecDeque::new(), 1 << 18).is_ready()))
         .await
 }
 
-/// Segments of one stream from 10.77.0.2 to 10.78.0.2, all but the last `len` bytes of payload.
+/// Returns segments of one stream from 10.77.0.2 to 10.78.0.2, with `len` bytes of payload each. The last has
+/// a byte less.
 fn stream(protocol: u8, count: u32, len: usize) -> Vec<Vec<u8>> {
     let header = if protocol == ip::UDP { 28 } else { 52 };
     let each = (0..count).map(|number| {
@@ -471,7 +472,7 @@ fn a_deleted_device_is_gone() {
             let mut device = open(config("weftA", queues)).unwrap();
             let mut batches = VecDeque::new();
             let mut delete = Some(Command::new("ip"));
-            // Once the device waits already, and has to be woken.
+            // The device is deleted when it waits already, and has to be woken.
             let bytes = poll_fn(|cx| {
                 let polled = device.poll_recv_many(cx, &mut batches, 1);
                 if let Some(mut command) = delete.take() {
@@ -507,7 +508,7 @@ fn handed_in_queues_are_adopted_if_they_fit() {
         drop(device);
         let descriptors = vec![attach("weftA", flags), attach("weftA", flags)];
         drop(open(TunConfig { descriptors, ..config("weftA", inline(2)) }).unwrap());
-        // Without headers there is nothing to offload with.
+        // Without virtio headers there is no offload.
         let plain = vec![attach("weftA", libc::IFF_TUN | libc::IFF_NO_PI)];
         let device = open(TunConfig { descriptors: plain, ..config("weftA", inline(1)) }).unwrap();
         assert_eq!(device.offload(), TunOffload::default());

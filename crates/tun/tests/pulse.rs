@@ -1,5 +1,5 @@
-//! Whether the threads of a device work, on sockets that stand in for queues: a thread that waits answers, wherever it
-//! waits, and one that is stuck in a call does not.
+//! Checks by `Pulse` whether the threads of a device work, on sockets that stand in for queues: a waiting
+//! thread answers, wherever it waits, and a thread that is stuck in a call does not.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -17,10 +17,10 @@ use weft_tun::{Device, Pulse, Tun, TunOffload};
 const VNET_HDR: usize = 10;
 /// An answer comes at once; a machine under load may take its time.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// For a thread that is stuck: every answer that could come has come by then.
+/// For a stuck thread: within this time, every other thread has answered.
 const SHORT: Duration = Duration::from_millis(50);
 
-/// A device of so many queues, the other ends, and descriptors of the queues themselves.
+/// Returns a device with `queues` queues, the other ends, and duplicates of the descriptors of the queues.
 fn device(queues: usize) -> (Device, Vec<UnixDatagram>, Vec<OwnedFd>) {
     let pairs = (0..queues)
         .map(|_| socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap());
@@ -30,7 +30,7 @@ fn device(queues: usize) -> (Device, Vec<UnixDatagram>, Vec<OwnedFd>) {
     (device, theirs.into_iter().map(UnixDatagram::from).collect(), copies)
 }
 
-/// Lets calls on a queue, which has descriptors elsewhere, block or not.
+/// Makes calls on a queue block or not, through another descriptor of it.
 fn set_blocking(queue: &OwnedFd, blocks: bool) {
     let flags = OFlag::from_bits_retain(fcntl(queue, FcntlArg::F_GETFL).unwrap());
     let flags = if blocks { flags - OFlag::O_NONBLOCK } else { flags | OFlag::O_NONBLOCK };
@@ -61,7 +61,7 @@ fn wait_until_silent(pulse: &Pulse, threads: &[&str]) {
     }
 }
 
-/// Stages packets until the device takes no more.
+/// Stages packets until the device accepts no more.
 async fn fill(device: &mut Device) {
     for _ in 0..10_000 {
         if device.poll_send_ready(&mut Context::from_waker(Waker::noop())).is_pending() {
@@ -92,7 +92,7 @@ async fn a_reader_that_waits_for_a_slab_answers_and_goes_on() {
     let pulse = device.pulse();
     let mut kept = VecDeque::new();
     let mut received = 0;
-    // As long as the batches are kept no slab goes home: at last the socket is full.
+    // While the batches are kept, no slab returns, and in the end the socket is full.
     let start = Instant::now();
     loop {
         let mut sent = false;
@@ -131,7 +131,7 @@ async fn a_reader_that_is_stuck_in_a_call_is_named_until_it_goes_on() {
     let (device, peers, queues) = device(2);
     let pulse = device.pulse();
     set_blocking(&queues[1], true);
-    // After this packet it asks for another one, and the call does not return.
+    // After this packet the reader reads again, and the call does not return.
     peers[1].send(&framed()).unwrap();
     wait_until_silent(&pulse, &["weft-tun-r1"]);
     set_blocking(&queues[1], false);
@@ -143,7 +143,8 @@ async fn a_reader_that_is_stuck_in_a_call_is_named_until_it_goes_on() {
 async fn a_writer_that_is_stuck_in_a_call_is_named_until_it_goes_on() {
     let (mut device, peers, queues) = device(1);
     let pulse = device.pulse();
-    // The second answer comes from a reader that waits for packets: it has the descriptor too, and must not be in a call.
+    // The second answer comes from a reader that waits for packets. It shares the descriptor, and must not be
+    // in a call.
     for _ in 0..2 {
         assert_eq!(pulse.silent(PATIENCE), <[String; 0]>::default());
     }

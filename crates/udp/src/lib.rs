@@ -1,4 +1,4 @@
-//! UDP sockets: the interface of the event loop, and the platforms that implement it.
+//! UDP sockets: the interface for the event loop, and its implementation for each platform.
 //!
 //! Outbound this is the last step, after the event loop took a batch from its transmit queue. Inbound it is
 //! the first, before the event loop hands each datagram to the tunnel.
@@ -24,15 +24,15 @@ pub use recv_buffers::{Received, RecvBuffers};
 #[cfg(not(target_os = "linux"))]
 pub use unsupported::{Descriptor, UdpSockets, check_socket};
 
-/// The cost of a received datagram beside its bytes, in bytes: opening so many bytes takes as much time.
+/// The fixed cost of a received datagram, in bytes: handling it takes as long as opening this many bytes.
 pub const DATAGRAM_COST: usize = 512;
 
-/// The cost of `bytes` in `datagrams` datagrams, in bytes.
+/// Returns the cost of `datagrams` datagrams of `bytes` bytes in total, in bytes.
 pub fn cost_of(bytes: usize, datagrams: usize) -> usize {
     bytes + DATAGRAM_COST * datagrams
 }
 
-/// One half of all sources, by a hash with a secret key.
+/// A half of all sources, divided by a hash with a secret key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Half {
     /// The hash is in the lower half of its range.
@@ -42,7 +42,7 @@ pub enum Half {
 }
 
 impl Half {
-    /// The sources that are not in this one.
+    /// Returns the other half.
     pub fn other(self) -> Self {
         match self {
             Self::Lower => Self::Upper,
@@ -51,21 +51,23 @@ impl Half {
     }
 }
 
-/// Where the datagrams of one listening port go out and come in.
+/// Sends and receives the datagrams of one listening port.
 pub trait Udp {
-    /// Sends the datagrams of one transmit: at most 64 segments and 65,507 bytes go with one call, in order.
+    /// Sends the datagrams of one transmit, in order: at most 64 segments and 65,507 bytes per call.
     ///
-    /// `Ready(Ok(_))` says how much was accepted, `Pending` that nothing was and that the waker is registered.
-    /// `Ready(Err(_))` means that nothing of the transmit can ever be sent.
+    /// `Ready(Ok(_))` reports how much was accepted. `Pending` means that nothing was accepted and that the
+    /// waker is registered. `Ready(Err(_))` means that nothing of the transmit can ever be sent.
     fn poll_send(&mut self, cx: &mut Context<'_>, transmit: &Transmit<'_>) -> Poll<Result<Sent, SendError>>;
 
-    /// Adds what has arrived to `buffers`, one of which has to be free, and says how many were filled: at least one.
+    /// Receives messages into `buffers`, which must have a free buffer. Returns the number of buffers filled,
+    /// at least 1.
     ///
-    /// The waker is registered only with `Pending`: after `Ready` there may be more. An error is one of the
-    /// socket (out of memory, say); the next call goes on.
+    /// The waker is registered only with `Pending`: after `Ready` there may be more to receive. An error
+    /// concerns the socket (out of memory, for example); the next call continues.
     fn poll_recv(&mut self, cx: &mut Context<'_>, buffers: &mut RecvBuffers) -> Poll<io::Result<usize>>;
 
-    /// As [`Self::poll_recv`], for handshake messages that arrived apart from data. They may also arrive with data.
+    /// Receives handshake messages that arrived apart from data, as [`Self::poll_recv`]. Handshake messages
+    /// may also arrive with data.
     fn poll_recv_handshakes(
         &mut self,
         cx: &mut Context<'_>,
@@ -75,72 +77,77 @@ pub trait Udp {
         Poll::Pending
     }
 
-    /// Notes that datagrams of `source` were authentic: what they cost, as [`Self::poll_recv`] counts. Only such a source is
-    /// kept apart from others.
+    /// Records that authentic datagrams of `source` cost `cost` bytes, as counted by [`cost_of`]. Only a
+    /// source of authentic datagrams is kept apart from other sources.
     fn record_authentic(&mut self, source: SocketAddr, cost: usize) {
         let _ = (source, cost);
     }
 
-    /// Has the kernel drop messages to other receiver indices than these, or those to any again with `None`; says whether it
-    /// drops some now. More indices than it can tell apart all pass. To be called again before a message with a new index
-    /// leaves.
+    /// Makes the kernel drop messages with receiver indices other than these; `None` lets all indices pass.
+    /// If there are more indices than the kernel can tell apart, all of them pass. Returns whether the kernel
+    /// drops any messages now. Must be called again before a message with a new index is sent.
     fn let_pass(&mut self, receivers: Option<&[u32]>) -> bool {
         let _ = receivers;
         false
     }
 
-    /// Has the kernel drop initiations without a cookie unless their source is in `half`, or none again with `None`.
+    /// Makes the kernel drop initiations without a cookie from sources outside of `half`; `None` lets all
+    /// pass.
     fn let_half_ask(&mut self, half: Option<Half>) {
         let _ = half;
     }
 
-    /// Moves to another port and to another mark, both or neither, and gives the port in use. What is `None` stays.
+    /// Changes the port and the firewall mark, both or neither, and returns the port in use. `None` keeps the
+    /// current value.
     fn rebind(&mut self, port: Option<u16>, fwmark: Option<u32>) -> Result<u16, BindError>;
 
-    /// Further descriptors of the sockets, for whoever keeps them open when this process ends.
+    /// Returns duplicates of the sockets' descriptors, for a process that keeps them open after this process
+    /// ends.
     fn descriptors(&self) -> io::Result<Vec<Descriptor>> {
         Ok(Vec::new())
     }
 
-    /// The port in use.
+    /// Returns the port in use.
     fn port(&self) -> u16 {
         0
     }
 
-    /// What went through so far.
+    /// Returns the counters of the sockets.
     fn stats(&self) -> UdpStats;
 
-    /// What the system does for the sockets. Asks it: nothing for every packet.
+    /// Returns the features of the kernel that the sockets use. Makes system calls: not for every packet.
     fn features(&self) -> UdpFeatures {
         UdpFeatures::default()
     }
 }
 
-/// What the kernel accepted of a transmit.
+/// The part of a transmit that the kernel accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent {
-    /// Bytes accepted: whole datagrams, at least one; fewer than all when the socket filled up half-way.
+    /// Bytes accepted: whole datagrams, at least one. Fewer than the transmit has if the socket became full,
+    /// or if the transmit exceeds one call.
     pub bytes: usize,
-    /// The source address that was asked for is not usable any more; it went out from another one.
+    /// Whether the requested source address is no longer usable, so that the datagrams left from another
+    /// address.
     pub source_unusable: bool,
-    /// Its datagrams were longer than the path carries in one piece, and went in several: the MTU of the path, IP
-    /// header included, as far as it was found out. With [`PathMtu::On`] only.
+    /// The MTU of the path, IP header included, if the datagrams were longer and were sent in fragments;
+    /// `None` if the MTU was not found out. Only with [`PathMtu::On`].
     pub path_mtu: Option<u16>,
 }
 
 /// Why a transmit can never be sent.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
-    /// Its datagrams are longer than UDP or the route carries.
+    /// The datagrams are longer than UDP or the route allows.
     #[error("the datagram is too long")]
     TooLong,
-    /// The kernel refused it: no route, a firewall, no socket of that address family, no memory.
+    /// The kernel refused the transmit: no route, a firewall, no socket of that address family, no memory.
     #[error(transparent)]
     Failed(io::Error),
 }
 
 impl SendError {
-    /// The reason that its datagrams are counted under.
+    /// Returns the reason under which the datagrams are counted.
     pub fn drop_reason(&self) -> DropReason {
         match self {
             Self::TooLong => DropReason::DatagramTooLong,
@@ -152,23 +159,24 @@ impl SendError {
 /// Whether datagrams may be fragmented on their way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PathMtu {
-    /// They may (DF is clear), as with WireGuard for Linux: what is too long for a link arrives in pieces, where
-    /// nobody drops those.
+    /// They may (DF is clear), as with WireGuard for Linux. A datagram that is too long for a link arrives in
+    /// fragments, unless the network drops fragments.
     #[default]
     Off,
-    /// They may not (DF is set): routers answer what is too long for a link, and what fits is found out for each
-    /// path. Where their answers do not come back, long packets are lost.
+    /// They may not (DF is set). Routers report datagrams that are too long for a link, and the MTU of each
+    /// path is found out. If the reports do not come back, long datagrams are lost.
     On,
 }
 
-/// What to open.
+/// The configuration of the sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdpConfig {
-    /// The port of both sockets; 0 for a random one.
+    /// The port of the sockets; 0 for a random port.
     pub port: u16,
     /// The mark of outgoing packets for policy routing and firewalls (SO_MARK); 0 for none. Linux only.
     pub fwmark: u32,
-    /// Whether one system call may send many datagrams (UDP GSO), for networks that corrupt them.
+    /// Whether one system call may send many datagrams (UDP GSO). Set it to false for networks that corrupt
+    /// such datagrams.
     pub gso: bool,
     /// Whether datagrams may be fragmented on their way.
     pub path_mtu: PathMtu,
@@ -183,24 +191,25 @@ impl Default for UdpConfig {
     }
 }
 
-/// Sockets that receive, of both address families together.
+/// Number of receiving sockets, of both address families together.
 #[cfg(target_os = "linux")]
 pub const RECEIVING_SOCKETS: usize = linux::RECEIVING_SOCKETS;
-/// Sockets that receive, of both address families together.
+/// Number of receiving sockets, of both address families together.
 #[cfg(not(target_os = "linux"))]
 pub const RECEIVING_SOCKETS: usize = 2;
 
-/// Bytes of the largest receive buffer that is useful: 10 Gbit/s for 5.6 ms, about the length of a stall of the packet thread.
+/// The largest useful receive buffer, in bytes: 10 Gbit/s for 5.9 ms, about the length of a stall of the
+/// packet thread.
 pub const MAX_RECEIVE_BUFFER_BYTES: u64 = 7 << 20;
-/// Bytes that may wait in the kernel in a socket that sends. There is one in each address family.
+/// Bytes that may wait in the kernel in a sending socket. Each address family has one sending socket.
 pub const SEND_BUFFER_BYTES: u64 = MAX_RECEIVE_BUFFER_BYTES;
 
-/// What a socket that was handed in is.
+/// Properties of a socket that was handed in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketFacts {
-    /// Whether it is the one for IPv6.
+    /// Whether it is an IPv6 socket.
     pub is_v6: bool,
-    /// Its port.
+    /// The port that it is bound to.
     pub port: u16,
 }
 
@@ -214,65 +223,66 @@ pub enum BindError {
         .address.port()
     )]
     PortInUse {
-        /// What was to be bound.
+        /// The address that could not be bound.
         address: SocketAddr,
     },
     /// SO_MARK was refused.
     #[error("cannot set the firewall mark {mark:#x}, which needs CAP_NET_ADMIN: {source}")]
     Fwmark {
-        /// The mark that was asked for.
+        /// The requested mark.
         mark: u32,
-        /// What the system answered.
+        /// The error of the system.
         source: io::Error,
     },
-    /// Neither IPv4 nor IPv6 is there.
+    /// The machine has neither IPv4 nor IPv6.
     #[error("this machine has neither IPv4 nor IPv6")]
     NoAddressFamily,
-    /// Anything else.
+    /// Any other error of the system.
     #[error("cannot {what}: {source}")]
     Io {
-        /// What was attempted.
+        /// The step that failed.
         what: String,
-        /// What the system answered.
+        /// The error of the system.
         source: io::Error,
     },
 }
 
-/// What the kernel does for the sockets.
+/// Features of the kernel that the sockets use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UdpFeatures {
-    /// One call may send many datagrams (UDP GSO).
+    /// Whether one call may send many datagrams (UDP GSO).
     pub gso: bool,
-    /// The kernel joins what arrives (UDP GRO), if both sockets let it.
+    /// Whether the kernel joins received datagrams (UDP GRO), on all sockets.
     pub gro: bool,
-    /// Bytes of the smaller receive buffer, without the kernel's own bookkeeping; 0 where it cannot be known.
+    /// Bytes of the smallest receive buffer for data, without the kernel's own bookkeeping; 0 if it is not
+    /// known.
     pub receive_buffer_bytes: u64,
-    /// Bytes of the smaller send buffer.
+    /// Bytes of the smallest send buffer among the sending sockets.
     pub send_buffer_bytes: u64,
 }
 
-/// What went through the sockets since they were opened. Bytes are those of the UDP payload.
+/// Counters of the sockets since they were opened. Bytes are those of UDP payloads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UdpStats {
     /// Datagrams that the kernel accepted.
     pub datagrams_sent: u64,
-    /// Bytes of these.
+    /// Bytes of these datagrams.
     pub bytes_sent: u64,
     /// System calls that sent at least one datagram.
     pub batches_sent: u64,
-    /// How many messages the kernel got, by the datagrams in each: the buckets count those of at most 1, 2, 4,
-    /// 8, 16, 32 and 64 that were too many for the bucket before.
+    /// Histogram of the messages passed to the kernel, by the number of datagrams in each. The upper limits
+    /// of the buckets are 1, 2, 4, 8, 16, 32 and 64 datagrams.
     pub batch_segments: [u64; 7],
-    /// Transmits sent as single datagrams because the kernel or the path does not take them as one batch.
+    /// Transmits sent as single datagrams because the kernel or the path does not accept them as one batch.
     pub gso_fallbacks: u64,
-    /// Datagrams that arrived and that the kernel threw away, because a receive buffer was full as a rule. Linux only.
+    /// Received datagrams that the kernel dropped, usually because a receive buffer was full. Linux only.
     pub receive_overflows: u64,
-    /// Datagrams that the kernel dropped because they cannot be messages for this interface, or by [`Udp::let_half_ask`]; several
-    /// that it joined count once. Linux only.
+    /// Datagrams that the kernel dropped because they cannot be messages for this interface, or because of
+    /// [`Udp::let_half_ask`]. Datagrams that the kernel joined count once. Linux only.
     pub junk_dropped: u64,
-    /// Datagrams that arrived; several that the kernel joined count each.
+    /// Datagrams received. Datagrams that the kernel joined count each.
     pub datagrams_received: u64,
-    /// Bytes of these.
+    /// Bytes of these datagrams.
     pub bytes_received: u64,
     /// System calls that received at least one datagram.
     pub recv_calls: u64,

@@ -31,30 +31,30 @@ mod steering;
 #[cfg(test)]
 mod tests;
 
-/// The lanes and the socket of handshake messages, of both address families.
+/// Number of lanes and sockets for handshake messages, of both address families.
 pub(crate) const RECEIVING_SOCKETS: usize = 2 * (lanes::LANES + 1);
 
-/// A socket that can be handed over.
+/// The descriptor of a socket, which can be handed to another process.
 pub type Descriptor = OwnedFd;
 
-/// Sockets for IPv4 and for IPv6 on one port; those of one family where the machine has no other.
+/// Sockets for IPv4 and for IPv6 on one port, or for one family if the machine lacks the other.
 #[derive(Debug)]
 pub struct UdpSockets {
     v4: Option<Family>,
     v6: Option<Family>,
-    /// As asked for, with the port in use.
+    /// The requested configuration, with the port in use.
     config: UdpConfig,
-    /// Which family the next [`Udp::poll_recv`] looks at first: they take turns, so that neither starves.
+    /// Whether the next receive call polls IPv6 first. The families alternate, so that neither starves.
     v6_first: bool,
     sender: Sender,
     stats: UdpStats,
 }
 
 impl UdpSockets {
-    /// Opens the sockets on all addresses. Has to be called within a tokio runtime with I/O.
+    /// Opens the sockets on all addresses. Must be called within a tokio runtime with I/O.
     ///
     /// # Errors
-    /// Those of [`BindError`]. A missing address family is only logged while the other one is there.
+    /// Those of [`BindError`]. If only one address family is missing, that is logged and is not an error.
     pub fn bind(config: &UdpConfig) -> Result<Self, BindError> {
         let (v4, v6) = socket::bind_both(config)?;
         let (v4, v6) = (v4.into_iter().collect(), v6.into_iter().collect());
@@ -63,8 +63,8 @@ impl UdpSockets {
         Ok(sockets)
     }
 
-    /// Takes over sockets that passed [`check_socket`] and have the port of `config`; opens them if there are none.
-    /// Has to be called within a tokio runtime with I/O.
+    /// Adopts sockets that passed [`check_socket`] and have the port of `config`. Opens new sockets if
+    /// `descriptors` is empty. Must be called within a tokio runtime with I/O.
     ///
     /// # Errors
     /// Those of [`BindError`].
@@ -94,7 +94,7 @@ impl UdpSockets {
         let before = self.config.fwmark;
         if let Some(source) = self.each().find_map(|socket| socket.set_mark(fwmark).err()) {
             for socket in self.each() {
-                // What could be set before can be set again.
+                // The previous mark could be set before, so it can be set again.
                 let _ = socket.set_mark(before);
             }
             return Err(BindError::Fwmark { mark: fwmark, source });
@@ -115,7 +115,8 @@ impl UdpSockets {
         self.families().flat_map(Family::each)
     }
 
-    /// Receives from both families with `poll`, which takes turns at being the first, so that neither starves.
+    /// Receives from both families with `poll`. The families alternate in being first, so that neither
+    /// starves.
     fn poll_families(
         &mut self,
         buffers: &mut RecvBuffers,
@@ -161,7 +162,7 @@ impl Udp for UdpSockets {
                     return Poll::Ready(Err(SendError::TooLong));
                 }
                 // ENOBUFS is among these. For UDP it means that the kernel is out of memory (a full queueing
-                // discipline drops silently), and the socket stays writable: waiting could be for ever.
+                // discipline drops silently). The socket stays writable, so a wait for room might never end.
                 result => return Poll::Ready(result.map_err(SendError::Failed)),
             }
         }
@@ -207,7 +208,7 @@ impl Udp for UdpSockets {
             ..self.config
         };
         if port.is_some_and(|port| port != self.config.port) {
-            // What arrived at the old port and was not read yet is lost with it, as it is a moment later anyway.
+            // Unread datagrams of the old port are lost, like those that arrive there a moment later.
             let mut sockets = Self::bind(&config)?;
             sockets.stats = self.stats();
             *self = sockets;

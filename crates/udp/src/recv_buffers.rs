@@ -1,4 +1,4 @@
-//! What receive calls brought, and how far the event loop has got in it.
+//! Buffers of received datagrams, and the position of the event loop in them.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -10,17 +10,17 @@ use super::{DATAGRAM_COST, cost_of};
 /// Received bytes that are not handled yet.
 #[derive(Debug)]
 pub struct Received<'a> {
-    /// What the socket says about the whole buffer; `len` and `stride` are the buffer's.
+    /// Metadata of the whole buffer: `len` and `stride` are those of the buffer, not of `bytes`.
     pub meta: RecvMeta,
-    /// From [`RecvBuffers::next`] datagrams of `meta.stride` bytes each, the last of which may be shorter; from
-    /// [`RecvBuffers::next_datagram`] a single one.
+    /// [`RecvBuffers::next`] returns datagrams of `meta.stride` bytes each, of which the last may be shorter;
+    /// [`RecvBuffers::next_datagram`] returns a single datagram.
     pub bytes: &'a mut [u8],
-    /// The last datagram of `bytes` was cut off because the buffer was too small (MSG_TRUNC).
+    /// Whether the last datagram of `bytes` was cut off because the buffer was too small (MSG_TRUNC).
     pub truncated: bool,
 }
 
 impl Received<'_> {
-    /// The bytes without a datagram that was cut off.
+    /// Returns the bytes without a datagram that was cut off.
     pub fn whole(&mut self) -> &mut [u8] {
         let last = self.bytes.len().checked_sub(1).filter(|_| self.truncated);
         let cut = last.map_or(0, |last| last % self.meta.stride + 1);
@@ -29,42 +29,44 @@ impl Received<'_> {
     }
 }
 
-/// Buffers for receive calls, and a cursor that stops and resumes anywhere in what was received.
+/// Buffers for receive calls, with a cursor that can stop and resume after any datagram.
 ///
-/// Sources with little in here go first: a source that fills the socket must not make all others wait behind it, and the
-/// socket's queue is one for all. What one source sent comes out as it was received: while some of it waits among the
-/// bulk, all that follows waits behind it.
+/// A socket has one queue for all sources. Sparse sources go first, so that a source that fills the socket
+/// does not delay the others. The messages of a source stay in order: while a message of a source waits among
+/// the bulk, all its later messages wait behind it.
 ///
-/// To fill it: write to the first [`Self::free_buffers`], then [`Self::push`] for each.
+/// To fill the buffers, write to the first of [`Self::free_buffers`], then call [`Self::push`] for each.
 pub struct RecvBuffers {
     bytes: Box<[u8]>,
     metas: [Option<(RecvMeta, bool)>; Self::COUNT],
-    /// Filled buffers that were not begun.
+    /// Filled buffers that the cursor has not reached: those of sparse sources, and the bulk.
     sparse: VecDeque<usize>,
     bulk: VecDeque<usize>,
-    /// The buffer that the cursor is in, and the bytes of it that were handed out.
+    /// The buffer that the cursor is in, and the number of its bytes that were returned already.
     current: Option<usize>,
     offset: usize,
-    /// Whether all sources come out in the order of arrival.
+    /// Whether all messages come out in the order of arrival, whatever their source.
     is_fifo: bool,
 }
 
 impl RecvBuffers {
-    /// How many buffers there are. Measured on 2 cores, one call brings 1.4 messages on average.
+    /// Number of buffers. Measured on 2 cores, one call receives 1.4 messages on average.
     pub const COUNT: usize = 16;
-    /// Bytes of each: no datagram is longer, and the kernel's GRO joins no more than this.
+    /// Bytes of each buffer: no datagram is longer, and the kernel's GRO joins no more than this.
     pub const BUFFER_BYTES: usize = 65_536;
-    /// What one source's messages may cost to go first: two full datagrams of an ordinary MTU, or half a dozen short ones.
+    /// Cost up to which the waiting messages of a source are sparse: two full datagrams of an ordinary MTU,
+    /// or half a dozen short datagrams.
     const SPARSE_COST: usize = 2 * (1500 + DATAGRAM_COST);
 
-    /// Empty buffers: 1 MiB, of which only what is used takes memory.
+    /// Returns empty buffers: 1 MiB, of which only the used part takes memory.
     pub fn new() -> Self {
         Self::with_buffer_bytes(Self::BUFFER_BYTES)
     }
 
-    /// Empty buffers for handshake messages, each for as many initiations as the kernel's GRO joins. One socket with GRO off
-    /// would switch it off for a part of all sources, because the kernel asks any socket of a group before its program
-    /// chooses one.
+    /// Returns empty buffers for handshake messages, each for as many initiations as the kernel's GRO joins.
+    /// The handshake socket keeps GRO on for the sake of the other sockets: a socket with GRO off would
+    /// switch it off for a part of all sources, because the kernel asks any socket of a group before the
+    /// program of the group chooses a socket.
     pub fn for_handshakes() -> Self {
         Self { is_fifo: true, ..Self::with_buffer_bytes(64 * 148) }
     }
@@ -81,7 +83,7 @@ impl RecvBuffers {
         }
     }
 
-    /// Forgets what is there.
+    /// Discards everything received.
     pub fn clear(&mut self) {
         self.metas = [None; Self::COUNT];
         self.sparse.clear();
@@ -89,15 +91,15 @@ impl RecvBuffers {
         (self.current, self.offset) = (None, 0);
     }
 
-    /// The buffers with nothing in them, in the order in which [`Self::push`] marks them.
+    /// Returns the free buffers, in the order in which [`Self::push`] marks them.
     pub fn free_buffers(&mut self) -> impl Iterator<Item = &mut [u8]> {
         let buffer_bytes = self.buffer_bytes();
         let buffers = self.bytes.chunks_exact_mut(buffer_bytes).zip(&self.metas);
         buffers.filter(|(_, meta)| meta.is_none()).map(|(buffer, _)| buffer)
     }
 
-    /// Marks the first free buffer as filled with `meta.len` bytes, of which the last datagram was cut off when
-    /// `truncated`. Without a free buffer nothing happens.
+    /// Marks the first free buffer as filled with `meta.len` bytes. `truncated` means that the last datagram
+    /// was cut off. Does nothing if no buffer is free.
     pub fn push(&mut self, mut meta: RecvMeta, truncated: bool) {
         meta.len = meta.len.min(self.buffer_bytes());
         meta.stride = meta.stride.max(1);
@@ -121,7 +123,8 @@ impl RecvBuffers {
         self.metas[free] = Some((meta, truncated));
     }
 
-    /// Copies one datagram that was received elsewhere to a free buffer; false without one, or if it is too small.
+    /// Copies a datagram that was received elsewhere to a free buffer. Returns false if no buffer is free or
+    /// the datagram does not fit.
     pub fn push_copy(&mut self, meta: &RecvMeta, datagram: &[u8]) -> bool {
         let buffer = self.free_buffers().next().and_then(|buffer| buffer.get_mut(..datagram.len()));
         let Some(buffer) = buffer else { return false };
@@ -130,28 +133,29 @@ impl RecvBuffers {
         true
     }
 
-    /// Buffers with something in them that was not handed out.
+    /// Returns the number of buffers with something that was not returned yet.
     pub fn filled(&self) -> usize {
         self.sparse.len() + self.bulk.len() + usize::from(self.current.is_some())
     }
 
-    /// Whether a buffer is free.
+    /// Reports whether a buffer is free.
     pub fn has_room(&self) -> bool {
         self.filled() < Self::COUNT
     }
 
-    /// Whether the cursor is through.
+    /// Reports whether everything was returned.
     pub fn is_done(&self) -> bool {
         self.filled() == 0
     }
 
-    /// The rest of the current buffer: one datagram, or several that the kernel's GRO joined.
+    /// Returns the rest of the current buffer, or the next buffer: one datagram, or several that the kernel's
+    /// GRO joined.
     #[expect(clippy::should_implement_trait, reason = "the items borrow from the buffers")]
     pub fn next(&mut self) -> Option<Received<'_>> {
         self.advance(usize::MAX)
     }
 
-    /// The next single datagram. Empty ones have an empty slice.
+    /// Returns the next single datagram. The slice of an empty datagram is empty.
     pub fn next_datagram(&mut self) -> Option<Received<'_>> {
         self.advance(1)
     }
@@ -267,7 +271,7 @@ mod tests {
         push(&mut buffers, 3, 0, 100);
         let order = drain(&mut buffers, usize::MAX);
         assert_eq!(order[..2], [(2, 0), (3, 0)]);
-        // What follows of the bulk stays behind it, small as it is.
+        // Later datagrams of the bulk source stay behind it, however short they are.
         assert_eq!(order[2..], (2..=10).map(|tag| (1, tag)).collect::<Vec<_>>());
         assert!(buffers.is_done());
     }

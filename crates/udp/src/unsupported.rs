@@ -1,4 +1,4 @@
-//! Platforms whose sockets are not written yet: opening them says so.
+//! Platforms without an implementation: opening the sockets fails.
 
 use std::convert::Infallible;
 use std::io;
@@ -8,15 +8,15 @@ use weft_tunnel::Transmit;
 
 use super::{BindError, RecvBuffers, SendError, Sent, SocketFacts, Udp, UdpConfig, UdpStats};
 
-/// A socket that could be handed over: there is none.
+/// The descriptor of a socket. It has no values on this platform.
 pub type Descriptor = Infallible;
 
-/// What a socket is.
+/// Returns the properties of a socket that was handed in.
 pub fn check_socket(descriptor: &Descriptor) -> Result<SocketFacts, String> {
     match *descriptor {}
 }
 
-/// An IPv4 and an IPv6 socket on one port. There is none on this platform.
+/// An IPv4 and an IPv6 socket on one port. It has no values on this platform.
 #[derive(Debug)]
 pub struct UdpSockets {
     never: Infallible,

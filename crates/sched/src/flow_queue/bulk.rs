@@ -1,13 +1,13 @@
-//! Bulk flows in deficit round robin (Shreedhar and Varghese, 1996; RFC 8290, section 4.2). A flow that fills the queue delays
-//! the others by one quantum, not by all of its packets.
+//! Bulk flows in deficit round robin (Shreedhar and Varghese, 1996; RFC 8290, section 4.2). A flow that fills
+//! the queue delays the others by one quantum, not by all of its packets.
 
 use std::collections::VecDeque;
 
 use super::{BUCKETS, Waiting};
 
-/// Bytes that a flow sends before the next one: a super-packet, which fits one GSO batch.
+/// Bytes that a flow sends before the next flow: a super-packet, which fits one GSO batch.
 const QUANTUM: i64 = 64 * 1024;
-/// No further packet.
+/// Marks the end of a list of nodes.
 const NONE: u32 = u32::MAX;
 
 struct Node {
@@ -21,17 +21,17 @@ struct Node {
 struct Queue {
     first: u32,
     last: u32,
-    /// Bytes that are left of the quantum; negative after a packet that went beyond it.
+    /// Bytes left of the quantum; negative after a packet that exceeded it.
     deficit: i64,
 }
 
-/// A queue for each bucket.
+/// The bulk flows: a queue for each bucket.
 pub(super) struct Bulk {
     /// The packets of all queues, and free nodes.
     nodes: Vec<Node>,
     free: u32,
     queues: Box<[Queue; BUCKETS]>,
-    /// The buckets that are not empty, in the order in which they send.
+    /// The buckets that are not empty, in sending order.
     active: VecDeque<u16>,
 }
 
@@ -45,7 +45,7 @@ impl Bulk {
         self.active.is_empty()
     }
 
-    /// Whether a packet of the flows of this bucket waits.
+    /// Reports whether a packet of this bucket waits.
     pub(super) fn contains(&self, bucket: u16) -> bool {
         self.queues[usize::from(bucket)].first != NONE
     }

@@ -1,5 +1,5 @@
-//! Queues of a device that is there already: looked at, made more, made fewer. Whoever held them before (a service
-//! manager, the daemon before this one) may have had another number of them.
+//! Adopts the queues of an existing device: checks them, adds missing queues, removes surplus queues. The
+//! previous holder (a service manager, the previous daemon) may have used another number of queues.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -18,11 +18,11 @@ mod ioctls {
     nix::ioctl_none_bad!(get_network, libc::TUNGETDEVNETNS as Number);
 }
 
-/// Exactly `count` attached queues of the device `name` in the network namespace of this thread: those in `existing`,
-/// which must have passed [`check_queue`], then new ones; those that are too many are detached and closed. Without
-/// any the device is created.
+/// Returns exactly `count` attached queues of the device `name` in the network namespace of this thread:
+/// those in `existing`, which must have passed [`check_queue`], then new queues. Surplus queues are detached
+/// and closed. If `existing` is empty, the device is created.
 ///
-/// Needs CAP_NET_ADMIN, unless there are as many as are wanted.
+/// Needs CAP_NET_ADMIN, unless `existing` has `count` queues.
 ///
 /// # Errors
 /// Those of [`crate::open`].
@@ -37,7 +37,7 @@ pub fn open_queues(name: &str, mut existing: Vec<OwnedFd>, count: usize) -> Resu
         return queue::create(name, count);
     }
     for (index, surplus) in existing.drain(count.min(existing.len())..).enumerate() {
-        // Closing it would do, if nobody else held it: until then the kernel would go on filling it.
+        // Closing is not enough if another process holds the queue: the kernel would continue to fill it.
         detach(surplus.as_fd()).map_err(|errno| OpenError::Io {
             action: "detach a queue",
             name: format!("{name}, queue {}", count + index),
@@ -50,11 +50,12 @@ pub fn open_queues(name: &str, mut existing: Vec<OwnedFd>, count: usize) -> Resu
     Ok(existing)
 }
 
-/// Whether a descriptor is an attached queue of the device `name` in the network namespace of this thread, as weft
-/// makes them: packets alone, each behind a virtio header, one queue of several.
+/// Checks that a descriptor is an attached queue of the device `name` in the network namespace of this
+/// thread, with the flags that weft uses: IP packets without packet information, each behind a virtio header,
+/// and several queues.
 ///
 /// # Errors
-/// What it is instead.
+/// A description of what the descriptor is instead.
 pub fn check_queue(descriptor: &OwnedFd, name: &str) -> Result<(), String> {
     let (actual, flags) = queue::describe(descriptor.as_fd())
         .map_err(|errno| format!("it is not an attached TUN queue ({})", errno.desc()))?;
@@ -62,7 +63,7 @@ pub fn check_queue(descriptor: &OwnedFd, name: &str) -> Result<(), String> {
         return Err(format!("it belongs to interface {actual}"));
     }
     let wanted = QUEUE_FLAGS | libc::IFF_MULTI_QUEUE;
-    // IFF_NO_PI cannot be seen: the kernel answers with another flag of the same value.
+    // IFF_NO_PI cannot be checked: the kernel returns another flag of the same value.
     let seen = wanted & !libc::IFF_NO_PI;
     if flags & seen != seen {
         return Err("it was made in another way than weft does".to_owned());
@@ -72,7 +73,7 @@ pub fn check_queue(descriptor: &OwnedFd, name: &str) -> Result<(), String> {
     }
     match is_elsewhere(descriptor.as_fd()) {
         Ok(true) => Err(format!("interface {name} was moved to another network namespace")),
-        // An old kernel does not tell.
+        // An old kernel does not report the namespace.
         Ok(false) | Err(_) => Ok(()),
     }
 }
@@ -88,22 +89,22 @@ fn attach(name: &str) -> Result<OwnedFd, OpenError> {
     let request = request(name, QUEUE_FLAGS | libc::IFF_MULTI_QUEUE);
     queue::attach_to(&file, &request).map_err(|errno| failed(errno.into()))?;
     let descriptor = OwnedFd::from(file);
-    // With the name free, another device would have been made.
+    // If the name was free, the kernel has created another device: check the queue like an existing queue.
     check_queue(&descriptor, name).map_err(|reason| failed(io::Error::other(reason)))?;
     Ok(descriptor)
 }
 
 fn detach(descriptor: BorrowedFd<'_>) -> Result<(), Errno> {
     let request = request("", libc::IFF_DETACH_QUEUE);
-    // SAFETY: the ioctl reads an ifreq, and `request` is one that lives until it returns.
+    // SAFETY: the ioctl reads an ifreq. `request` is an ifreq that lives until the ioctl returns.
     unsafe { ioctls::set_queue(descriptor.as_raw_fd(), &request) }.map(drop)
 }
 
-/// Whether the device is in another network namespace than this thread.
+/// Reports whether the device is in another network namespace than this thread.
 fn is_elsewhere(descriptor: BorrowedFd<'_>) -> io::Result<bool> {
     // SAFETY: the ioctl takes no argument.
     let network = unsafe { ioctls::get_network(descriptor.as_raw_fd()) }?;
-    // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
+    // SAFETY: the kernel has just created this descriptor for this call, and nothing else owns it.
     let network = std::fs::File::from(unsafe { OwnedFd::from_raw_fd(network) });
     let (theirs, ours) = (network.metadata()?, std::fs::metadata("/proc/thread-self/ns/net")?);
     Ok((theirs.dev(), theirs.ino()) != (ours.dev(), ours.ino()))

@@ -1,9 +1,10 @@
 //! Joins the packets of one inbound batch into super-packets, as the kernel's GRO would: between the flush of
-//! the packet thread and the `writev` of the writer. No payload is copied: a group is a header of its own and
-//! the payload ranges of its packets.
+//! the packet thread and the `writev` of the writer. No payload is copied: a group is a new header and the
+//! payload ranges of its packets.
 //!
-//! The batch is the window. Packets of other flows are skipped over, packets of one flow are never reordered: a
-//! group stands where its first packet stood, and whatever cannot join it closes it.
+//! The batch is the coalescing window. Packets of other flows may lie between the packets of a group, but
+//! packets of one flow are never reordered: a group takes the position of its first packet, and a packet of
+//! the flow that cannot join the group closes it.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -16,12 +17,14 @@ use weft_tunnel::{MAX_PACKET, PlainSlab, Plaintext};
 use super::vnet_hdr::{self, VNET_HDR};
 use crate::config::TunOffload;
 
-/// Segments in one super-packet of UDP: the kernel's UDP_MAX_SEGMENTS before 6.9, beyond which it refuses.
+/// Maximum number of segments in a UDP super-packet: the kernel's UDP_MAX_SEGMENTS before 6.9. The kernel
+/// refuses more.
 const MAX_UDP_SEGMENTS: u32 = 64;
-/// Segments in one super-packet of TCP: `writev` takes 1,024 pieces (UIO_MAXIOV), of which two are headers;
-/// 65,535 bytes in segments of the smallest usual MSS (536) are 122.
+/// Maximum number of segments in a TCP super-packet. `writev` accepts 1,024 pieces (UIO_MAXIOV): one for the
+/// headers, and one for each segment. 65,535 bytes in segments of the smallest usual MSS (536) are 122
+/// segments.
 const MAX_TCP_SEGMENTS: u32 = 256;
-/// The longest header that is joined: IPv6 without extension headers, TCP with every option.
+/// The longest headers of a super-packet: IPv6 without extension headers, TCP with every option.
 const MAX_HEADER: usize = IPV6_HEADER + 60;
 
 const TCP_ACK: u8 = 0x10;
@@ -29,40 +32,42 @@ const TCP_PSH: u8 = 0x08;
 const IPV4_DONT_FRAGMENT: u8 = 0x40;
 const NONE: u32 = u32::MAX;
 
-/// One write: a packet as it is, or several joined.
+/// One write: a packet as it is, or several packets joined.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Group {
     /// Index of the first packet in the batch, and of the last.
     first: u32,
     last: u32,
-    /// Packets joined.
+    /// Number of packets joined.
     pub(super) segments: u32,
     /// Bytes of the IP packet that will be written.
     pub(super) len: u32,
-    /// Of the first packet: its headers end here, its transport header starts here.
+    /// The end of the headers and the start of the transport header, in the first packet.
     header_len: u16,
     transport: u16,
     protocol: u8,
-    /// PSH of the last packet.
+    /// TCP flags of all packets combined, for PSH of the last packet.
     flags: u8,
     /// Whether the checksum of the first packet was verified.
     verified: bool,
-    /// Sequence number that continues it (TCP), or IPv4 ID of its last packet and payload of each (UDP).
+    /// TCP sequence number of the packet that continues the group.
     next_sequence: u32,
+    /// IPv4 ID of the last packet.
     last_id: u16,
+    /// Payload bytes of each packet but the last, which may have fewer.
     segment_size: u16,
     /// Offset of the joined header in [`Coalescer::headers`].
     header: u32,
 }
 
 impl Group {
-    /// The transport protocol, if packets are joined in it.
+    /// Returns the transport protocol; 0 if the packet cannot join others.
     pub(super) fn protocol(&self) -> u8 {
         self.protocol
     }
 }
 
-/// What a packet needs to join others.
+/// The fields that decide whether a packet can join others.
 struct Candidate {
     header_len: usize,
     transport: usize,
@@ -73,7 +78,7 @@ struct Candidate {
     payload: usize,
 }
 
-/// Plans the writes of one batch after the other, and keeps its memory between them.
+/// Plans the writes of a batch. The next batch reuses its memory.
 pub(super) struct Coalescer {
     hasher: FlowHasher,
     groups: Vec<Group>,
@@ -96,13 +101,13 @@ impl Coalescer {
         }
     }
 
-    /// One whose tables fill the same way in every run.
+    /// Returns a coalescer with tables that fill the same way in every run.
     #[cfg(feature = "bench-internals")]
     pub(super) fn with_hasher(hasher: FlowHasher) -> Self {
         Self { hasher, ..Self::new() }
     }
 
-    /// Plans the writes of `packets`, joining what `offload` allows.
+    /// Plans the writes of `packets`. Joins packets as far as `offload` allows.
     pub(super) fn plan(&mut self, slab: &PlainSlab, packets: &[Plaintext], offload: TunOffload) {
         self.groups.clear();
         self.chain.clear();
@@ -124,12 +129,12 @@ impl Coalescer {
         }
     }
 
-    /// The planned writes, in order.
+    /// Returns the planned writes, in order.
     pub(super) fn groups(&self) -> &[Group] {
         &self.groups
     }
 
-    /// Puts the pieces of group `index` into `out`, the virtio header first.
+    /// Appends the pieces of group `index` to `out`, the virtio header first.
     pub(super) fn gather<'a>(
         &'a self,
         index: usize,
@@ -149,7 +154,7 @@ impl Coalescer {
         out.extend(self.members(index).map(|member| IoSlice::new(&slab.get(packets[member])[header_len..])));
     }
 
-    /// The packets of group `index`, as indices into the batch.
+    /// Returns the packets of group `index`, as indices into the batch.
     pub(super) fn members(&self, index: usize) -> impl Iterator<Item = usize> + '_ {
         let first = self.groups[index].first as usize;
         std::iter::successors(Some(first), |member| match self.chain[*member] {
@@ -173,7 +178,7 @@ impl Coalescer {
         };
         let flow = self.hasher.hash_parsed(bytes, &header);
         let Some(candidate) = candidate(bytes, &header, offload) else {
-            // Whose flow a packet without ports belongs to is not known: it might be anyone's.
+            // A packet without ports may belong to any flow.
             if flow.has_ports {
                 self.open.remove(&flow.value);
             } else {
@@ -234,8 +239,8 @@ impl Coalescer {
         number
     }
 
-    /// Whether the packet continues the group, its own checksum aside. The first packet of the group is verified
-    /// here, once there is something to join.
+    /// Reports whether the packet continues the group, apart from its checksum. Verifies the first packet of
+    /// the group once there is a packet to join.
     fn joins(
         &mut self,
         group: usize,
@@ -277,7 +282,7 @@ impl Coalescer {
         group.verified
     }
 
-    /// Appends a packet that joins; true if nothing may follow it.
+    /// Appends a packet to the group. Returns true if no packet may follow it.
     fn append(&mut self, group: usize, index: usize, candidate: &Candidate) -> bool {
         let group = &mut self.groups[group];
         self.chain[group.last as usize] = index as u32;
@@ -290,8 +295,9 @@ impl Coalescer {
         candidate.payload < usize::from(group.segment_size) || candidate.flags & TCP_PSH != 0
     }
 
-    /// Writes the virtio header and the joined headers of a super-packet: the first packet's, with the lengths,
-    /// the last one's PSH, and the sum of the pseudo-header where the checksum will be.
+    /// Writes the virtio header and the headers of a super-packet: those of the first packet, with the
+    /// lengths of the super-packet, the PSH flag of the last packet, and the sum of the pseudo-header in the
+    /// checksum field.
     fn write_header(&mut self, index: usize, slab: &PlainSlab, packets: &[Plaintext]) {
         let group = &mut self.groups[index];
         let header_len = usize::from(group.header_len);
@@ -332,7 +338,7 @@ impl Coalescer {
     }
 }
 
-/// Reads a packet that might join others; `None` if it has to pass as it is.
+/// Parses a packet that may join others; `None` if it has to be written as it is.
 fn candidate(bytes: &[u8], ip: &IpHeader, offload: TunOffload) -> Option<Candidate> {
     let is_v4 = bytes[0] >> 4 == 4;
     if ip.total_len != bytes.len() || ip.is_fragment || (is_v4 && ip.header_len != IPV4_HEADER) {
@@ -377,17 +383,18 @@ fn candidate(bytes: &[u8], ip: &IpHeader, offload: TunOffload) -> Option<Candida
     })
 }
 
-/// Whether two IP headers differ only in what splitting gives back: lengths, IPv4 ID and checksum.
+/// Reports whether two IP headers differ only in fields that splitting restores: lengths, IPv4 ID and
+/// checksum.
 fn same_ip_header(a: &[u8], b: &[u8], last_id: u16, id: u16) -> bool {
     if a[0] >> 4 == 6 {
         return a[..4] == b[..4] && a[6..IPV6_HEADER] == b[6..IPV6_HEADER];
     }
-    // With DF the ID means nothing (RFC 6864, section 4.1); without, splitting counts it up.
+    // With DF the ID has no meaning (RFC 6864, section 4.1). Without DF, splitting increments it.
     let id_continues = a[6] & IPV4_DONT_FRAGMENT != 0 || id == last_id.wrapping_add(1);
     a[..2] == b[..2] && a[6..10] == b[6..10] && a[12..IPV4_HEADER] == b[12..IPV4_HEADER] && id_continues
 }
 
-/// Whether the checksums of IPv4 and of the transport are right.
+/// Reports whether the checksums of IPv4 and of the transport are correct.
 fn is_intact(bytes: &[u8], transport: usize, protocol: u8) -> bool {
     let transport = &bytes[transport..];
     if bytes[0] >> 4 == 4 && ip::fold(ip::checksum_add(0, &bytes[..IPV4_HEADER])) != 0xffff {
@@ -398,7 +405,7 @@ fn is_intact(bytes: &[u8], transport: usize, protocol: u8) -> bool {
     ip::fold(ip::checksum_add(sum, transport)) == 0xffff
 }
 
-/// Keys that are hashes already.
+/// A hasher for keys that are hashes already.
 #[derive(Default)]
 struct Prehashed(u64);
 

@@ -1,8 +1,9 @@
-//! What the kernel throws away before weft sees it.
+//! Counts packets that the kernel drops before weft reads them.
 
-/// Packets for the device that the kernel has thrown away because a ring was full; 0 where it does not tell (proc_pid_net(5)).
+/// Returns the number of packets for the device that the kernel dropped because a ring was full
+/// (proc_pid_net(5)); 0 if it cannot be read.
 pub(super) fn tx_dropped(name: &str) -> u64 {
-    /// Eight figures of what was received, and the fourth of what was sent.
+    /// Index of the column: eight columns of received packets, then the fourth column of sent packets.
     const DROPPED: usize = 8 + 3;
     let devices = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap_or_default();
     let figures = devices.lines().find_map(|line| line.trim_start().strip_prefix(name)?.strip_prefix(':'));

@@ -1,5 +1,5 @@
-//! The flows of a device with several queues: the queue of each flow, and its order while it moves between queues. Used on the
-//! packet thread, where batches come from the queues and where packets are staged for them.
+//! The flows of a device with several queues: the queue of each flow, and its order while it moves between
+//! queues. Used on the packet thread, which takes batches from the queues and stages packets for them.
 
 use std::collections::VecDeque;
 
@@ -18,7 +18,7 @@ pub(super) struct Flows {
 }
 
 impl Flows {
-    /// The flows of a device with `queues` queues; `None` with one queue, where no flow can move.
+    /// Returns the flows of a device with `queues` queues; `None` with one queue, where no flow can move.
     pub(super) fn across(queues: usize) -> Option<Self> {
         (queues > 1).then(|| {
             let hasher = FlowHasher::random();
@@ -27,13 +27,13 @@ impl Flows {
         })
     }
 
-    /// Whether packets of moved flows are held.
+    /// Reports whether packets of moved flows are held.
     pub(super) fn holds_any(&self) -> bool {
         self.guard.holds_any()
     }
 
-    /// Forwards the next batch that was read to `out`, except for packets of moved flows that have to wait. Returns the number
-    /// of bytes forwarded.
+    /// Forwards the next batch that was read to `out`, except for packets of moved flows that have to wait.
+    /// Returns the number of bytes forwarded.
     pub(super) fn offer(
         &mut self,
         batch: TunBatch,
@@ -65,7 +65,7 @@ impl Flows {
         self.guard.release_all(out)
     }
 
-    /// The queue that `packet` is to be written to; the rest is as in [`FlowTable::stage`].
+    /// Returns the queue to write `packet` to. `next_item` and `completed` are those of [`FlowTable::stage`].
     #[inline]
     pub(super) fn stage(
         &mut self,
@@ -77,7 +77,7 @@ impl Flows {
         self.table.stage(flow, |wanted| overload.instead_of(wanted, flow), next_item, completed)
     }
 
-    /// Starts a new batch of packets to write: what was used in earlier ones is older.
+    /// Starts a new batch of packets to write: flows used in earlier batches count as older.
     pub(super) fn tick(&mut self) {
         self.table.tick();
     }

@@ -1,8 +1,8 @@
-//! A device whose queues the runtime reads and writes itself: no thread, no hand-over. It stands where `threads.rs`
-//! stands, and drains and writes with the same code.
+//! A device without threads: the packet thread reads and writes the queues itself, without a hand-over. It
+//! takes the place of `threads.rs`, and drains and writes with the same code.
 //!
-//! The kernel's ring of a queue is first in, first out. With several queues, read in rounds, a flow that fills its ring
-//! keeps only those waiting that share it.
+//! The kernel's ring of a queue is first in, first out. Several queues are read in rounds, so a flow that
+//! fills its ring delays only the flows that share the ring.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -33,15 +33,16 @@ use slabs::Slabs;
 /// The registration with the runtime that polls the device, made at the first poll.
 struct Readiness {
     queues: Box<[Arc<AsyncFd<Arc<Queue>>>]>,
-    /// Ends when the device is deleted: tokio does not call that readable. The kernel takes all queues away at once, so
-    /// that it is enough to watch one.
+    /// Completes when the device is deleted, which tokio does not report as readable. The kernel detaches all
+    /// queues at once, so it is enough to watch one queue.
     gone: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
 impl Readiness {
     fn register(queues: &[InlineQueue]) -> io::Result<Self> {
         let register = |inline: &InlineQueue| {
-            // SAFETY: an `Arc<Queue>` gives the same descriptor each time, and keeps it open as long as it lives.
+            // SAFETY: an `Arc<Queue>` returns the same descriptor each time, and keeps it open as long as it
+            // lives.
             unsafe { AsyncFd::register(Arc::clone(&inline.queue)) }.map(Arc::new).map_err(io::Error::from)
         };
         let queues = queues.iter().map(register).collect::<io::Result<Box<[_]>>>()?;
@@ -58,13 +59,13 @@ impl Readiness {
     }
 }
 
-/// One queue, both ways.
+/// A queue, in both directions.
 struct InlineQueue {
     queue: Arc<Queue>,
     /// Packets read so far.
     packets_read: u64,
     writer: BatchWriter,
-    /// Whether the writer has not written all of its part of the batch yet.
+    /// Whether some packets of the batch are not written to the queue yet.
     is_writing: bool,
     stats: Arc<QueueStats>,
 }
@@ -72,13 +73,13 @@ struct InlineQueue {
 struct InlineQueues {
     name: String,
     each: Box<[InlineQueue]>,
-    /// Batches that all queues are through with: there is never a part of a second one under way.
+    /// Batches that all queues have completed. A batch starts only after the previous batch is complete.
     completed: u64,
 }
 
 impl Pipelines for InlineQueues {
     fn is_drained(&self, queue: u16, _taken: u64) -> bool {
-        // What was read from it was offered to the guard at once.
+        // Packets that were read from the queue were offered to the guard at once.
         !queue::is_readable(self.each[usize::from(queue)].queue.as_fd())
     }
 
@@ -99,14 +100,14 @@ pub(super) struct Inline {
     scheduler: DeficitRoundRobin,
     slabs: Slabs,
     batch: PlainBatch,
-    /// Whether `batch` is being written, and must not be touched.
+    /// Whether `batch` is being written, so that it must not change.
     is_writing: bool,
     no_slab: PlainSlab,
     flows: Option<Flows>,
 }
 
 impl Inline {
-    /// One of at least one queue.
+    /// Returns a device. `queues` must not be empty.
     pub(super) fn new(
         name: &str,
         queues: Vec<Queue>,
@@ -144,9 +145,10 @@ impl Inline {
         let Self { queues, readiness, is_gone, scheduler, slabs, flows, .. } = self;
         let readiness = Readiness::of(readiness, queues)?;
         let mut taken = flows.as_mut().map_or(0, |flows| flows.release(queues, out));
-        // Held packets count as read too: the queue that they wait for has to be read.
+        // Held packets count as read too, otherwise a poll could read the new queue of a moved flow empty
+        // before the old queue.
         let mut read = taken;
-        // At most one slab of each queue in a round.
+        // A round reads at most one slab of each queue.
         scheduler.begin_round();
         while read < max_bytes && !*is_gone {
             let Some(number) = scheduler.next() else {
@@ -169,7 +171,7 @@ impl Inline {
                 Drained::Empty => guard.clear_ready(),
                 Drained::Gone => *is_gone = true,
             }
-            // The same number of bytes for each flow, not for each queue.
+            // Each flow gets the same number of bytes, not each queue.
             let sharing = flows.as_ref().map_or(1, |flows| flows.count_in(number as u16));
             scheduler.record(number, slab.bytes() / sharing);
             inline.packets_read += slab.packets() as u64;
@@ -197,7 +199,8 @@ impl Inline {
             if *is_gone {
                 taken = flows.release_all(out);
             } else if read > 0 {
-                // All of it was held, and there may be more. Otherwise the queue that it waits for is not readable yet.
+                // Everything read is held, and there may be more to read. If nothing was read, the queue that
+                // the held packets wait for is not readable yet.
                 cx.waker().wake_by_ref();
             }
         }

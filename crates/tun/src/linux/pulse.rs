@@ -1,5 +1,5 @@
-//! Reaches a TUN thread wherever it waits (for packets, for room, for a slab, for a batch): to end it, and to hear that
-//! it still works. A thread that is stuck in a call, or turns in circles, does not answer.
+//! Reaches a TUN thread wherever it waits (for packets, for room, for a slab, for a batch), to end it or to
+//! check that it still works. A thread that is stuck in a call or in an endless loop does not answer.
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -18,7 +18,7 @@ use crate::batch::Slab;
 /// Why [`Line::wait`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
-    /// The queue is ready for what was waited for.
+    /// The queue is ready for the requested events.
     Ready,
     /// The device does not exist any more.
     Gone,
@@ -26,24 +26,24 @@ pub(super) enum Wait {
     Stopped,
 }
 
-/// Rung by a thread that has answered.
+/// Wakes [`Pulse::silent`] when a thread has answered.
 #[derive(Debug, Default)]
 pub(super) struct Bell {
     lock: Mutex<()>,
     rung: Condvar,
 }
 
-/// A line to one thread.
+/// The connection to one thread, through which it is asked and stopped.
 #[derive(Debug)]
 pub(super) struct Line {
     name: String,
     /// Ends a wait in poll(2).
     event: EventFd,
     is_stopped: AtomicBool,
-    /// The number of the latest question, and of the latest one that was answered.
+    /// Number of the latest question, and of the latest answered question.
     asked: AtomicU64,
     answered: AtomicU64,
-    /// A question lies in the thread's channel, where it ends a wait for a slab or a batch.
+    /// Whether a question is in the thread's channel, where it ends a wait for a slab or a batch.
     is_queued: AtomicBool,
     bell: Arc<Bell>,
 }
@@ -65,7 +65,7 @@ impl Line {
         &self.name
     }
 
-    /// Tells the thread to end, unless it waits for its channel.
+    /// Makes the thread end. A thread that waits for its channel also needs a message there.
     pub(super) fn stop(&self) {
         self.is_stopped.store(true, Ordering::SeqCst);
         self.wake();
@@ -75,7 +75,8 @@ impl Line {
         self.is_stopped.load(Ordering::SeqCst)
     }
 
-    /// Called by the thread whenever it is through with something: one load, as long as nobody asks.
+    /// Answers the latest question. The thread calls this whenever it has completed something. Without a
+    /// question it costs two atomic loads.
     pub(super) fn answer(&self) {
         let asked = self.asked.load(Ordering::SeqCst);
         if asked != self.answered.load(Ordering::Relaxed) {
@@ -85,16 +86,17 @@ impl Line {
         }
     }
 
-    /// The thread found a question in its channel.
+    /// Answers the question that the thread found in its channel.
     pub(super) fn answer_queued(&self) {
         self.is_queued.store(false, Ordering::SeqCst);
         self.answer();
     }
 
-    /// Waits until the queue is ready for `events`, or the stop; answers meanwhile.
+    /// Waits until the queue is ready for `events`, until the device is gone, or until the stop. Answers
+    /// questions meanwhile.
     pub(super) fn wait(&self, queue: &Queue, events: PollFlags) -> Wait {
         loop {
-            // Before the wait: what woke an earlier one is not there any more.
+            // Checked before the wait, because an earlier wait may have read the event of the stop.
             if self.is_stopped() {
                 return Wait::Stopped;
             }
@@ -110,7 +112,7 @@ impl Line {
             }
             let [queue, event] = wait.map(|wait| wait.revents().unwrap_or(PollFlags::empty()));
             if !event.is_empty() {
-                // Nothing there: it was read before.
+                // An error means that the event was read before.
                 let _ = self.event.read();
                 self.answer();
                 if self.is_stopped() {
@@ -137,14 +139,14 @@ impl Line {
     }
 }
 
-/// The channel that a thread may wait for.
+/// The sending end of the channel that a thread may wait for.
 #[derive(Clone, Debug)]
 pub(super) enum Channel {
     Reader(mpsc::Sender<Slab>),
     Writer(mpsc::Sender<Order>),
 }
 
-/// One thread, for who asks.
+/// A thread that can be asked.
 #[derive(Clone, Debug)]
 pub(super) struct Asked {
     pub(super) line: Arc<Line>,
@@ -155,9 +157,9 @@ impl Asked {
     fn ask(&self, number: u64) {
         self.line.asked.store(number, Ordering::SeqCst);
         self.line.wake();
-        // Never two in the channel: a thread that waits in poll(2) leaves it there.
+        // There is at most one question in the channel: a thread that waits in poll(2) does not read it.
         if !self.line.is_queued.swap(true, Ordering::SeqCst) {
-            // A thread that has ended needs no question.
+            // Sending fails only if the thread has ended. Then it needs no question.
             match &self.channel {
                 Channel::Reader(slabs) => drop(slabs.send(Slab::new(0))),
                 Channel::Writer(orders) => drop(orders.send(Order::Answer)),
@@ -166,12 +168,12 @@ impl Asked {
     }
 }
 
-/// Asks the threads of a device whether they work. It does not keep the device open.
+/// Asks the threads of a device whether they work. Does not keep the device open.
 #[derive(Clone, Debug, Default)]
 pub struct Pulse {
     threads: Arc<[Asked]>,
     bell: Arc<Bell>,
-    /// The latest question. Locked for as long as its answers are waited for.
+    /// Number of the latest question. Locked while its answers are awaited.
     number: Arc<Mutex<u64>>,
 }
 
@@ -180,8 +182,8 @@ impl Pulse {
         Self { threads: threads.into(), bell: Arc::clone(bell), number: Arc::default() }
     }
 
-    /// The names of the threads that do not answer within `patience`. A thread that waits for something answers at
-    /// once, one that is busy when it is through with a batch; a device without threads has none that could be silent.
+    /// Returns the names of the threads that do not answer within `patience`. A waiting thread answers at
+    /// once, a busy thread after its batch. For a device without threads the result is empty.
     pub fn silent(&self, patience: Duration) -> Vec<String> {
         let mut number = self.number.lock().unwrap_or_else(PoisonError::into_inner);
         *number += 1;

@@ -1,5 +1,5 @@
-//! One queue of a TUN device: its descriptor, how it is created or adopted, and the two system calls that every
-//! packet goes through. Everything else in `linux/` stands on this file.
+//! A queue of a TUN device: its descriptor, how it is created or adopted, and the two system calls that every
+//! packet goes through. Everything else in `linux/` builds on this file.
 
 use std::ffi::CStr;
 use std::fs::{File, OpenOptions};
@@ -16,8 +16,8 @@ use super::vnet_hdr::{self, VNET_HDR};
 use crate::batch::Slab;
 use crate::config::{MAX_QUEUES, OpenError, TunConfig, TunOffload};
 
-/// Bytes that one read may need: virtio header, the longest super-packet (IPv6 counts its own header extra),
-/// and the tail that encryption may write into.
+/// Bytes that one read may need: virtio header, the longest super-packet (IPv6 does not count its header in
+/// the length), and the tail that encryption may write into.
 pub(super) const READ_ROOM: usize = VNET_HDR + weft_tunnel::ip::IPV6_HEADER + MAX_PACKET + TAILROOM;
 
 const IFF_TUN_EXCL: libc::c_int = 0x8000;
@@ -45,7 +45,7 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// A queue, or a stand-in for one, with a header before each packet.
+    /// Returns a queue with a virtio header before each packet. `descriptor` may be a stand-in for a TUN.
     pub(super) fn with_header(descriptor: OwnedFd) -> Self {
         Self { descriptor, has_header: true }
     }
@@ -63,7 +63,7 @@ impl AsRawFd for Queue {
     }
 }
 
-/// What opening gave: the queues, the real name, and the offloads that the kernel took.
+/// The result of opening: the queues, the name, and the offloads that the kernel accepted.
 pub(super) struct Opened {
     pub(super) queues: Vec<Queue>,
     pub(super) name: String,
@@ -108,7 +108,7 @@ pub(super) fn open(config: TunConfig) -> Result<Opened, OpenError> {
             .map_err(failed("set the size of the virtio header"))?;
     }
     let offload = match queues.first() {
-        // Without headers nobody could tell what is left to do.
+        // Only a virtio header can say which offload work is left on a packet.
         Some(first) => {
             let offload = offload && queues.iter().all(|queue| queue.has_header);
             set_offload(first.as_fd(), offload).map_err(failed("set offloads"))?
@@ -118,7 +118,8 @@ pub(super) fn open(config: TunConfig) -> Result<Opened, OpenError> {
     Ok(Opened { queues, name, offload })
 }
 
-/// The rules of the kernel's `dev_valid_name`; '%' would make it a pattern.
+/// Reports whether a name is valid: the rules of the kernel's `dev_valid_name`, no control characters, and no
+/// '%', which would make the name a pattern.
 pub(super) fn is_valid_name(name: &str) -> bool {
     let forbidden = |c: char| c.is_ascii_whitespace() || c.is_ascii_control() || "/:%".contains(c);
     !name.is_empty()
@@ -129,9 +130,9 @@ pub(super) fn is_valid_name(name: &str) -> bool {
 }
 
 pub(super) fn create(name: &str, count: usize) -> Result<Vec<OwnedFd>, OpenError> {
-    // Exclusive creation is what tun-rs cannot do: without it, attaching to a multi-queue device of that name
-    // succeeds and silently steals a share of its owner's packets. This queue holds the name until tun-rs has
-    // attached the ones to keep.
+    // tun-rs cannot create a device exclusively. Without exclusive creation, attaching to a multi-queue
+    // device of that name succeeds and silently takes a share of its owner's packets. The reservation is a
+    // queue that holds the name until tun-rs has attached the queues to keep.
     let reservation = reserve(name)?;
     let queues = attach(name, count).map_err(|error| open_error("attach a queue", name, error))?;
     drop(reservation);
@@ -148,7 +149,7 @@ fn reserve(name: &str) -> Result<File, OpenError> {
     let request = request(name, QUEUE_FLAGS | libc::IFF_MULTI_QUEUE | IFF_TUN_EXCL);
     attach_to(&file, &request).map_err(|errno| match errno {
         Errno::EBUSY | Errno::EEXIST => OpenError::Exists { name: name.to_owned() },
-        // A name that belongs to an interface of another kind.
+        // The name belongs to an interface of another kind.
         Errno::EINVAL if nix::net::if_::if_nametoindex(name).is_ok() => {
             OpenError::Exists { name: name.to_owned() }
         }
@@ -174,13 +175,13 @@ fn attach(name: &str, count: usize) -> io::Result<Vec<OwnedFd>> {
     Ok(devices.into_iter().map(|device| unsafe { OwnedFd::from_raw_fd(device.into_raw_fd()) }).collect())
 }
 
-/// Makes an open driver a queue of the device that the request names.
+/// Turns an open driver into a queue of the device that the request names.
 pub(super) fn attach_to(driver: &File, request: &libc::ifreq) -> Result<(), Errno> {
-    // SAFETY: the ioctl reads an ifreq, which `request` is, and which lives until it returns.
+    // SAFETY: the ioctl reads an ifreq. `request` is an ifreq that lives until the ioctl returns.
     unsafe { ioctls::set_iff(driver.as_raw_fd(), request) }.map(drop)
 }
 
-/// Why the driver could not be opened.
+/// Returns the reason why the driver could not be opened.
 pub(super) fn driver_error(name: &str, error: io::Error) -> OpenError {
     match Errno::from_raw(error.raw_os_error().unwrap_or_default()) {
         Errno::ENOENT | Errno::ENODEV | Errno::ENXIO => OpenError::NoTunDriver,
@@ -208,20 +209,20 @@ pub(super) fn request(name: &str, flags: libc::c_int) -> libc::ifreq {
     }
 }
 
-/// The name of the device that a descriptor is an attached queue of.
+/// Returns the name of the device that a queue is attached to.
 ///
 /// # Errors
-/// When it is none.
+/// The descriptor is not an attached queue.
 pub fn name_of_queue(descriptor: &OwnedFd) -> io::Result<String> {
     let (name, _) = describe(descriptor.as_fd())
         .map_err(|errno| io::Error::other(format!("it is not an attached TUN queue ({})", errno.desc())))?;
     Ok(name)
 }
 
-/// The device that a descriptor is an attached queue of, and the flags of both.
+/// Returns the name of the device that a queue is attached to, and the flags of both.
 pub(super) fn describe(descriptor: BorrowedFd<'_>) -> Result<(String, libc::c_int), Errno> {
     let mut answer = request("", 0);
-    // SAFETY: the ioctl writes an ifreq, and `answer` is one that lives until it returns.
+    // SAFETY: the ioctl writes an ifreq. `answer` is an ifreq that lives until the ioctl returns.
     unsafe { ioctls::get_iff(descriptor.as_raw_fd(), &mut answer) }?;
     // SAFETY: the kernel filled in the flags; any bit pattern is a c_short.
     let flags = libc::c_int::from(unsafe { answer.ifr_ifru.ifru_flags });
@@ -230,8 +231,8 @@ pub(super) fn describe(descriptor: BorrowedFd<'_>) -> Result<(String, libc::c_in
     Ok((name, flags))
 }
 
-/// Checks that a handed-in descriptor is a queue of `name`, and gives whether it has virtio headers.
-/// (`IFF_NO_PI` cannot be checked: the kernel answers with another flag of the same value.)
+/// Checks that a handed-in descriptor is a queue of `name`, and returns whether it has virtio headers.
+/// `IFF_NO_PI` cannot be checked: the kernel returns another flag of the same value.
 fn check_adopted(descriptor: BorrowedFd<'_>, name: &str, multi_queue: bool) -> Result<bool, String> {
     let (actual, flags) =
         describe(descriptor).map_err(|errno| format!("not an attached TUN queue ({})", errno.desc()))?;
@@ -261,13 +262,14 @@ fn set_offload(queue: BorrowedFd<'_>, wanted: bool) -> Result<TunOffload, Errno>
     Ok(TunOffload { tcp: true, udp: false })
 }
 
-/// Makes reads and writes answer EAGAIN instead of waiting.
+/// Makes reads and writes fail with EAGAIN instead of waiting.
 pub(super) fn set_nonblocking(descriptor: BorrowedFd<'_>) -> Result<(), Errno> {
     let flags = OFlag::from_bits_retain(fcntl(descriptor, FcntlArg::F_GETFL)?);
     fcntl(descriptor, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK)).map(drop)
 }
 
-/// Packets that the kernel's ring of the device may hold.
+/// Returns the number of packets that a ring of the device may hold; the kernel's default if it cannot be
+/// read.
 pub(super) fn tx_queue_len(name: &str) -> u64 {
     /// The kernel's default for a TUN.
     const DEFAULT: u64 = 500;
@@ -278,7 +280,7 @@ pub(super) fn tx_queue_len(name: &str) -> u64 {
         return DEFAULT;
     };
     let mut answer = request(name, 0);
-    // SAFETY: the ioctl reads and writes an ifreq, and `answer` is one that lives until it returns.
+    // SAFETY: the ioctl reads and writes an ifreq. `answer` is an ifreq that lives until the ioctl returns.
     match unsafe { ioctls::get_tx_queue_len(socket.as_raw_fd(), &mut answer) } {
         // SAFETY: the kernel filled in the length, an int, which `ifru_metric` is too.
         Ok(_) => unsafe { answer.ifr_ifru.ifru_metric }.max(0) as u64,
@@ -286,25 +288,25 @@ pub(super) fn tx_queue_len(name: &str) -> u64 {
     }
 }
 
-/// Whether a read would give something now.
+/// Reports whether a read would return at once now, with a packet or an error.
 pub(super) fn is_readable(queue: BorrowedFd<'_>) -> bool {
     let mut wait = [PollFd::new(queue, PollFlags::POLLIN)];
     !matches!(poll(&mut wait, PollTimeout::ZERO), Ok(0))
 }
 
-/// What one read gave.
+/// The result of one read.
 pub(super) enum Read {
-    /// A packet of `bytes` bytes that the wire would see as `segments` packets is in the slab.
+    /// A packet of `bytes` bytes, which is `segments` packets on the wire, was added to the slab.
     Packet { bytes: u64, segments: u64 },
-    /// A packet that is none; nothing is in the slab.
+    /// The packet is malformed; nothing was added to the slab.
     Malformed,
-    /// Nothing is there.
+    /// No packet waits.
     Empty,
     /// The device does not exist any more.
     Gone,
 }
 
-/// Reads one packet into `slab`, which must have [`READ_ROOM`].
+/// Reads one packet into `slab`, which must have [`READ_ROOM`] bytes free.
 pub(super) fn read(queue: &Queue, slab: &mut Slab) -> Read {
     let spare = slab.spare_mut();
     let room = spare.len().min(READ_ROOM) - TAILROOM;
@@ -323,7 +325,7 @@ pub(super) fn read(queue: &Queue, slab: &mut Slab) -> Read {
         Ok(0) => return Read::Gone,
         Ok(len) => own_header + len,
         Err(Errno::EAGAIN) => return Read::Empty,
-        // A packet that the kernel cannot describe in a virtio header.
+        // The kernel cannot describe the packet in a virtio header.
         Err(Errno::EINVAL) => return Read::Malformed,
         Err(Errno::EBADFD) => return Read::Gone,
         Err(errno) => {
@@ -345,7 +347,7 @@ pub(super) fn read(queue: &Queue, slab: &mut Slab) -> Read {
     }
 }
 
-/// Writes one packet; its first piece is the virtio header.
+/// Writes one packet. The first piece is the virtio header, which is left out for a queue without headers.
 pub(super) fn write(queue: &Queue, pieces: &[IoSlice<'_>]) -> Result<(), Errno> {
     let pieces = if queue.has_header { pieces } else { pieces.get(1..).unwrap_or_default() };
     loop {

@@ -1,16 +1,18 @@
-//! Queues that one flow overloads, so that the kernel drops packets, and the queues that other flows are moved to.
+//! Queues that one flow overloads, so that the kernel drops packets, and the queues that other flows are
+//! moved to.
 //!
-//! The kernel delivers a flow to the queue that it was last written to. If inbound packets are written to another queue, the
-//! answers neither wait behind the flow that fills the queue nor are dropped with it.
+//! The kernel delivers a flow to the queue that it was last written to. If inbound packets are written to
+//! another queue, the answers neither wait behind the flow that fills the queue nor are dropped with it.
 
 use weft_sched::LinearCounter;
 use weft_sched::MajorityVote;
 use weft_sched::flow::FlowHash;
 
-/// Bytes read from a queue, most of them of one flow, before the kernel is first asked whether it dropped packets: soon enough
-/// for a flood.
+/// Bytes read from a queue, most of them of one flow, before the kernel is first asked whether it dropped
+/// packets: soon enough for a flood.
 const FIRST_CHECK: u64 = 1 << 20;
-/// The same for a flow whose state has not changed for long, so that the cost cannot be measured.
+/// The longest interval between two checks, in bytes read. The interval doubles while the state does not
+/// change, up to this length, at which the cost of checks cannot be measured.
 const LAST_CHECK: u64 = 16 << 20;
 
 #[derive(Clone)]
@@ -19,7 +21,7 @@ struct QueueLoad {
     vote: MajorityVote<u64>,
     /// Bytes read from the queue until the next check.
     check_after: u64,
-    /// The flow that had most of the bytes at the last check.
+    /// The flow with most of the bytes at the last check.
     majority: Option<u64>,
     /// The flow that overloads the queue.
     overloaded_by: Option<u64>,
@@ -30,7 +32,8 @@ pub(super) struct QueueOverload {
     queues: Box<[QueueLoad]>,
     /// The number of overloaded queues.
     overloaded: usize,
-    /// Packets of the device that the kernel had dropped at the last check. Those of an adopted device include earlier ones.
+    /// The drop counter of the device at the last check; `None` before the first check, because the counter
+    /// of an adopted device includes earlier drops.
     dropped: Option<u64>,
 }
 
@@ -59,8 +62,8 @@ impl QueueOverload {
         self.queues[usize::from(queue)].flows.count()
     }
 
-    /// Checks at intervals whether one flow overloads a queue. `dropped` returns the number of packets that the kernel has
-    /// dropped of the device: a queue may be busy and lose nothing.
+    /// Checks at intervals whether one flow overloads a queue. `dropped` returns the number of packets that
+    /// the kernel has dropped of the device: a queue may be busy and lose nothing.
     pub(super) fn poll_drops(&mut self, queue: u16, dropped: impl FnOnce() -> u64) {
         let load = &mut self.queues[usize::from(queue)];
         if load.vote.bytes() < load.check_after {
@@ -80,7 +83,7 @@ impl QueueOverload {
             self.overloaded + usize::from(overloaded_by.is_some()) - usize::from(before.is_some());
     }
 
-    /// The queue to write a packet of `flow` to instead of `queue`: another one if another flow overloads `queue`, as long as
+    /// Returns the queue to write a packet of `flow` to: `queue`, unless another flow overloads `queue` and
     /// there is a queue without overload.
     #[inline]
     pub(super) fn instead_of(&self, queue: u16, flow: FlowHash) -> u16 {
@@ -108,7 +111,8 @@ mod tests {
         FlowHash { value, has_ports: true }
     }
 
-    /// Lets packets of `flow` come out of a queue until the next look, at which the device has dropped so many.
+    /// Reads packets of a flow from a queue until the next check, at which the device has dropped `dropped`
+    /// packets.
     fn fill(overload: &mut QueueOverload, queue: u16, value: u64, dropped: u64) {
         for _ in 0..LAST_CHECK / 60_000 + 1 {
             overload.observe(queue, flow(value), 60_000);
@@ -156,7 +160,7 @@ mod tests {
                 0
             });
         }
-        // After 1, 2, 4 and 8 MiB, and then every 16 of the rest of 128.
+        // At intervals of 1, 1, 2, 4 and 8 MiB, then of 16 MiB for the rest of 128 MiB.
         assert_eq!(looks, 1 + 1 + 1 + 1 + 1 + (128 - 1 - 1 - 2 - 4 - 8) / 16);
     }
 

@@ -1,5 +1,5 @@
-//! Reads a queue until it is empty: the first step of an outbound packet. Before it the kernel's ring, after it
-//! the one channel to the packet thread.
+//! Reads a queue until it is empty: the first step of an outbound packet. Before it: the kernel's ring. After
+//! it: the channel to the packet thread, which all readers share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,18 +13,18 @@ use super::queue::{self, Queue, READ_ROOM, Read};
 use crate::batch::{Slab, TunBatch};
 use crate::stats::QueueStats;
 
-/// Bytes of a slab: the longest super-packet three times, or some 130 packets of 1,420 bytes.
+/// Bytes of a slab: three times the longest super-packet, or about 130 packets of 1,420 bytes.
 pub(super) const SLAB_BYTES: usize = 3 * READ_ROOM;
-/// Slabs a reader: one being filled, one in the channel, one with the packet thread.
+/// Slabs per reader: one being filled, one in the channel, one with the packet thread.
 pub(super) const SLABS: usize = 3;
-/// The most packets in a slab: headers of 20 bytes without anything behind them.
+/// Maximum number of packets in a slab: headers of 20 bytes without payload.
 pub(super) const MAX_PACKETS: u64 =
     (SLAB_BYTES / (super::vnet_hdr::VNET_HDR + 20 + weft_tunnel::TAILROOM)) as u64;
 
 /// Why [`drain`] stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Drained {
-    /// Nothing is left to read.
+    /// No packet is left to read.
     Empty,
     /// The slab has no room for another super-packet.
     Full,
@@ -61,10 +61,10 @@ pub(super) fn drain(queue: &Queue, slab: &mut Slab, stats: &QueueStats) -> Drain
     drained
 }
 
-/// The progress of a reader, for the reorder guard of the packet thread.
+/// Progress of a reader, for the reorder guard of the packet thread.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
-    /// Everything that was read is in the channel, and the queue was empty.
+    /// Whether the reader waits for a packet: everything read is in the channel, and the queue was empty.
     pub(super) idle: AtomicBool,
     /// Batches put into the channel.
     pub(super) batches: AtomicU64,
@@ -72,7 +72,7 @@ pub(super) struct Progress {
     pub(super) packets: AtomicU64,
 }
 
-/// What a reader thread owns.
+/// The state of a reader thread.
 pub(super) struct Reader {
     pub(super) number: u16,
     pub(super) queue: Arc<Queue>,
@@ -88,7 +88,8 @@ impl Reader {
     /// Reads until the device is gone or stopped.
     pub(super) fn run(self) {
         'slab: while let Ok(mut slab) = self.free.recv() {
-            // A question, or the stop, in case that none of the others comes home.
+            // A slab without bytes is a message: a question (`Pulse`) or the stop, for a reader that waits
+            // for a slab.
             if slab.spare_mut().is_empty() {
                 self.line.answer_queued();
                 if self.line.is_stopped() {
@@ -118,11 +119,11 @@ impl Reader {
         self.progress.packets.fetch_add(slab.packets() as u64, Ordering::SeqCst);
         self.progress.batches.fetch_add(1, Ordering::SeqCst);
         let batch = TunBatch::new(slab, self.number, self.home.clone());
-        // The channel has room for every slab there is: this fails only when the device is being dropped.
+        // The channel has room for every slab. Sending fails only when the device is being dropped.
         let _ = self.batches.try_send(batch);
     }
 
-    /// Waits for a packet; false if there will be none.
+    /// Waits for a packet. Returns false if no packet will follow: the device is gone or being stopped.
     fn wait(&self) -> bool {
         self.progress.idle.store(true, Ordering::SeqCst);
         let wait = self.line.wait(&self.queue, PollFlags::POLLIN);

@@ -1,9 +1,10 @@
-//! Keeps the order of a flow that the kernel moves from one queue to another, between the readers and the packet thread.
+//! Keeps the order of a flow that the kernel moves from one queue to another, between the readers and the
+//! packet thread.
 //!
-//! The kernel forgets after 3 s which queue a flow was written to, and then delivers it to the queue of its own hash. An older
-//! packet may still be unread in the old queue. Packets of such a flow are held until the old queue has been empty once. All
-//! other flows proceed, so two queues that flows move between never wait for each other. A move is rare: it may cost a copy
-//! and system calls.
+//! The kernel forgets after 3 s which queue a flow was written to, and then delivers it to the queue of its
+//! own hash. An older packet may still be unread in the old queue. Packets of such a flow are held until the
+//! old queue has been empty once. All other flows proceed, so two queues that flows move between never wait
+//! for each other. A move is rare: it may cost a copy and system calls.
 
 use std::collections::VecDeque;
 
@@ -12,18 +13,19 @@ use weft_sched::flow::{FlowHash, FlowHasher, FlowTable};
 
 use crate::batch::{Slab, SlabHome, TunBatch};
 
-/// Bytes that may be held. Beyond that, which no ring of the usual length reaches, order gives way to memory.
+/// Bytes that may be held. Rings of the usual length do not hold that much without super-packets. Beyond it,
+/// packets are forwarded out of order to save memory.
 const MAX_HELD_BYTES: usize = 16 << 20;
 
 /// The readers and writers of the queues of a device: threads, or the runtime itself.
 pub(super) trait Pipelines {
-    /// Whether nothing is left in the queue, in its reader, nor on the way from there, out of which `taken` batches of
-    /// this queue have come.
+    /// Reports whether no packet is left in the queue, in its reader, or on the way from the reader to the
+    /// packet thread, which has taken `taken` batches of the queue.
     fn is_drained(&self, queue: u16, taken: u64) -> bool;
-    /// A number of packets of the queue that certainly includes every one that is in the kernel now, counted
-    /// from the first one ever read.
+    /// Returns a number of packets, counted from the first packet ever read from the queue, that certainly
+    /// includes every packet that is in the kernel now.
     fn packets_until_now(&self, queue: u16) -> u64;
-    /// Items that the writer is through with.
+    /// Returns the number of items that the writer has completed.
     fn completed(&self, writer: u16) -> u64;
 }
 
@@ -44,7 +46,7 @@ struct Blocker {
 struct Moved {
     /// The queue that it was last read from.
     queue: u16,
-    /// The queues that it was read from before. Its packets from there are older, and pass.
+    /// The queues that it was read from before. Packets from these queues are older, and are not held.
     blockers: Vec<Blocker>,
     packets: Vec<(u16, Slab)>,
 }
@@ -58,13 +60,13 @@ enum Check {
     Busy,
 }
 
-/// The order of the flows across queues.
+/// Keeps the order of the flows across queues.
 pub(super) struct ReorderGuard {
     hasher: FlowHasher,
     progress: Vec<Progress>,
     moved: FxHashMap<u64, Moved>,
     held_bytes: usize,
-    /// The flow of each packet of the present batch, and whether it has to wait.
+    /// The flow of each packet of the current batch, and whether it has to wait.
     flows: Vec<FlowHash>,
     waits: Vec<bool>,
     checks: Vec<Check>,
@@ -83,13 +85,13 @@ impl ReorderGuard {
         }
     }
 
-    /// Whether any packet is held.
+    /// Reports whether any packet is held.
     pub(super) fn holds_any(&self) -> bool {
         !self.moved.is_empty()
     }
 
-    /// Forwards the next batch that was read to `out`, except for packets that have to wait. Returns the number of bytes
-    /// forwarded. `observe` gets the flow and the length of each packet.
+    /// Forwards the next batch that was read to `out`, except for packets that have to wait. Returns the
+    /// number of bytes forwarded. `observe` gets the flow and the length of each packet.
     pub(super) fn offer(
         &mut self,
         mut batch: TunBatch,
@@ -140,7 +142,8 @@ impl ReorderGuard {
         bytes
     }
 
-    /// Whether a packet of `flow` that came out of `queue` may be newer than one that is still in another queue.
+    /// Reports whether a packet of `flow` that was read from `queue` may be newer than a packet that is still
+    /// in another queue.
     fn has_to_wait(
         &mut self,
         flow: FlowHash,
@@ -167,7 +170,7 @@ impl ReorderGuard {
             let moved = Moved { queue, blockers: vec![blocker(old)], packets: Vec::new() };
             self.moved.insert(flow.value, moved);
         }
-        // Noted at once: what is written to the flow from now on must not move it back.
+        // Recorded at once: packets that are written for the flow from now on must not move it back.
         table.note_read(flow, queue, |writer| pipelines.completed(writer));
         true
     }
@@ -199,7 +202,7 @@ impl ReorderGuard {
         self.moved.drain().map(|(_, mut moved)| forward(&mut moved, out)).sum()
     }
 
-    /// Whether the queue was empty after the present batch had been read.
+    /// Reports whether the queue was empty when it was first checked during the current batch or release.
     fn is_drained_now(&mut self, queue: u16, pipelines: &impl Pipelines) -> bool {
         let check = &mut self.checks[usize::from(queue)];
         if matches!(check, Check::NotYet) {
@@ -286,7 +289,7 @@ mod tests {
             self.guard.release(&self.queues, &mut self.out)
         }
 
-        /// The queue and the flow of every packet that was let through.
+        /// Returns the queue and the flow of every forwarded packet.
         fn delivered(&mut self) -> Vec<(u16, u8)> {
             self.out
                 .drain(..)

@@ -1,5 +1,6 @@
-//! A device with a reader and a writer thread for each queue, as the packet thread sees it: the receiving end of
-//! the one channel of batches, and the sending ends of the writers'.
+//! A device with a reader and a writer thread for each queue, from the side of the packet thread: the
+//! receiving end of the channel of batches, which all readers share, and the sending ends of the writers'
+//! channels.
 
 use std::collections::VecDeque;
 use std::io;
@@ -23,7 +24,7 @@ use crate::batch::{Slab, TunBatch};
 use crate::stats::{QueueStats, TunStats};
 use crate::thread_guard::EndProcessOnPanic;
 
-/// Starts a thread whose panic ends the process.
+/// Starts a thread. A panic of the thread ends the process.
 fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     thread::Builder::new().name(name).spawn(move || {
         let _guard = EndProcessOnPanic;
@@ -31,14 +32,15 @@ fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> io::Result<JoinH
     })
 }
 
-/// A queue's two threads, seen from the packet thread.
+/// The two threads of a queue, from the side of the packet thread.
 #[derive(Debug)]
 struct Pipeline {
     queue: Arc<Queue>,
     progress: Arc<Progress>,
     batches: mpsc::Sender<Order>,
-    /// Batches handed to the writer, and how many of them it is through with.
+    /// Number of batches handed to the writer.
     sent: u64,
+    /// Number of these batches that the writer has completed.
     completed: Arc<AtomicU64>,
 }
 
@@ -51,15 +53,16 @@ struct Pipes {
 impl Pipelines for Pipes {
     fn is_drained(&self, queue: u16, taken: u64) -> bool {
         let pipeline = &self.each[usize::from(queue)];
-        // In this order: a packet that left the queue before the first check was read by a reader that was not
-        // idle from then on until it had put the packet into the channel and counted it.
+        // The order matters. A packet that left the queue before the first check was read by its reader,
+        // which is not idle from then on until it has put the packet into the channel and counted it.
         !queue::is_readable(pipeline.queue.as_fd())
             && pipeline.progress.idle.load(Ordering::SeqCst)
             && pipeline.progress.batches.load(Ordering::SeqCst) == taken
     }
 
     fn packets_until_now(&self, queue: u16) -> u64 {
-        // What was handed over, what may be in the reader's slab, and what the kernel's ring may hold.
+        // Packets handed over, packets that may be in the reader's slab, and packets that the kernel's ring
+        // may hold.
         let handed_over = self.each[usize::from(queue)].progress.packets.load(Ordering::SeqCst);
         handed_over + reader::MAX_PACKETS + queue::tx_queue_len(&self.name)
     }
@@ -78,7 +81,7 @@ pub(super) struct Threads {
     batches: channel::Receiver<TunBatch>,
     home: channel::UnboundedReceiver<PlainBatch>,
     current: Option<PlainBatch>,
-    /// Stands in while no slab is at hand.
+    /// An empty slab for the time when there is no current batch.
     no_slab: PlainSlab,
     flows: Option<Flows>,
 }
@@ -94,7 +97,7 @@ impl Threads {
         let (batch_sender, batches) = channel::channel(count * reader::SLABS);
         let (home_sender, home) = channel::unbounded_channel();
         for _ in 0..writer::SLABS {
-            // The receiver is right here.
+            // The receiver exists, so sending cannot fail.
             let _ = home_sender.send(PlainBatch::new(count));
         }
         let mut threads = Self {
@@ -108,7 +111,7 @@ impl Threads {
             no_slab: PlainSlab::new(0),
             flows: Flows::across(count),
         };
-        // A thread that cannot be started drops `threads`, which stops those that were.
+        // If a thread cannot be started, `threads` is dropped, which stops those that were started.
         for (number, (queue, stats)) in (0..).zip(queues.into_iter().zip(stats.each())) {
             threads.start_pipeline(number, queue, &batch_sender, &home_sender, coalescing, stats)?;
         }
@@ -203,8 +206,8 @@ impl Threads {
             if closed {
                 taken = flows.release_all(out);
             } else {
-                // The other queue may become idle without another batch: look again at once. It takes a reader
-                // no longer than a few reads.
+                // The other queue may become idle without another batch, so the task polls again at once. The
+                // reader needs no longer than a few reads.
                 cx.waker().wake_by_ref();
             }
         }
@@ -255,7 +258,7 @@ impl Threads {
                     .map_err(|_| io::ErrorKind::BrokenPipe)?;
             }
         }
-        // Nothing was staged, or the writers are through already.
+        // Nothing was staged, or the writers have completed the batch already.
         if let Some(mut batch) = Arc::into_inner(batch) {
             batch.clear();
             self.current = Some(batch);
@@ -268,7 +271,7 @@ impl Drop for Threads {
     fn drop(&mut self) {
         for thread in self.lines.drain(..) {
             thread.line.stop();
-            // It may wait for its channel, which who asks for its pulse keeps open.
+            // The thread may wait for its channel, which a `Pulse` keeps open.
             match thread.channel {
                 Channel::Reader(slabs) => drop(slabs.send(Slab::new(0))),
                 Channel::Writer(orders) => drop(orders.send(Order::End)),

@@ -1,10 +1,10 @@
-//! The virtio-net header in front of every packet on a TUN descriptor (Virtual I/O Device 1.2, section 5.1.6):
-//! decoded by the readers, encoded by the writers.
+//! The virtio-net header in front of every packet on a TUN descriptor (Virtual I/O Device 1.2, section
+//! 5.1.6): decoded by the readers, encoded by the writers.
 
 use weft_tunnel::Offload;
 use weft_tunnel::ip::{self, IpHeader};
 
-/// Bytes of the legacy header: no `num_buffers`.
+/// Bytes of the legacy header, which has no `num_buffers`.
 pub(crate) const VNET_HDR: usize = 10;
 
 const FLAG_NEEDS_CSUM: u8 = 1;
@@ -14,7 +14,7 @@ const GSO_TCPV6: u8 = 4;
 const GSO_UDP_L4: u8 = 5;
 const GSO_ECN: u8 = 0x80;
 
-/// Bytes of a TCP header without options, from its start to its checksum field, and likewise of UDP.
+/// Bytes of a TCP header without options, the offset of its checksum field, and the same for UDP.
 const TCP_HEADER: usize = 20;
 const TCP_CHECKSUM: usize = 16;
 const UDP_HEADER: usize = 8;
@@ -24,8 +24,8 @@ const UDP_CHECKSUM: usize = 6;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
-/// What is left to do on `packet`, and how many packets the wire would see of it. `hdr_len` is not looked at:
-/// it is wrong for forwarded packets.
+/// Returns the offload work that is left on `packet`, and the number of packets that it is on the wire.
+/// Ignores `hdr_len`, which is wrong for forwarded packets.
 pub(crate) fn decode(header: &[u8; VNET_HDR], packet: &[u8]) -> Result<(Offload, u64), Malformed> {
     let [flags, gso_type, _, _, rest @ ..] = *header;
     let [size_0, size_1, start_0, start_1, offset_0, offset_1] = rest;
@@ -50,8 +50,9 @@ pub(crate) fn decode(header: &[u8; VNET_HDR], packet: &[u8]) -> Result<(Offload,
     if gso_size == 0 || ip.is_fragment {
         return Err(Malformed);
     }
-    // The sum of a super-packet starts at its transport header. One whose checksum is complete (a driver's
-    // hardware GRO, forwarded) has no `csum_start`: then only a transport header right behind IP is taken.
+    // The checksum of a super-packet starts at its transport header. A super-packet with a complete checksum
+    // (of a driver's hardware GRO, forwarded) has no `csum_start`: it is accepted only if the transport
+    // header directly follows the IP header.
     let is_v4 = packet[0] >> 4 == 4;
     let partial = flags & FLAG_NEEDS_CSUM != 0;
     let transport = if partial { usize::from(start) } else { ip.header_len };
@@ -81,10 +82,10 @@ pub(crate) fn decode(header: &[u8; VNET_HDR], packet: &[u8]) -> Result<(Offload,
     Ok((offload, payload.div_ceil(usize::from(gso_size)) as u64))
 }
 
-/// The header in front of a packet with nothing left to do.
+/// The virtio header of a packet with no offload work left.
 pub(crate) const NOTHING_TO_DO: [u8; VNET_HDR] = [0; VNET_HDR];
 
-/// The header in front of a TCP or UDP super-packet with a partial checksum.
+/// Returns the virtio header of a TCP or UDP super-packet with a partial checksum.
 pub(crate) fn encode_super_packet(
     is_v4: bool,
     protocol: u8,

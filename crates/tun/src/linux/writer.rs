@@ -1,5 +1,5 @@
-//! Writes a batch of inbound packets to its queue: the last step of an inbound packet. Before it the packet
-//! thread's flush, after it the kernel's receive path, which runs inside the `writev`.
+//! Writes a batch of inbound packets to its queue: the last step of an inbound packet. Before it: the packet
+//! thread's flush. After it: the kernel's receive path, which runs inside the `writev`.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -20,14 +20,14 @@ use crate::stats::QueueStats;
 
 /// Bytes of a slab: what four full GRO buffers decrypt to, the usual content of one `recvmmsg`.
 pub(super) const SLAB_BYTES: usize = 4 * MAX_PACKET;
-/// Slabs of a device: one being filled, one being written, and one more for each to be uneven.
+/// Slabs of a device: one being filled, one being written, and a spare for each.
 pub(super) const SLABS: usize = 4;
 
-/// A slab and which of its packets go to which queue. Shared by the writers that have something in it.
+/// A slab, and the packets in it for each queue. Shared by the writers of these packets.
 #[derive(Debug)]
 pub(super) struct PlainBatch {
     pub(super) slab: PlainSlab,
-    /// One list a queue, in the order of staging.
+    /// One list per queue, in the order of staging.
     pub(super) staged: Box<[Vec<Plaintext>]>,
 }
 
@@ -42,7 +42,7 @@ impl PlainBatch {
     }
 }
 
-/// Which super-packets the device still takes; shared by its queues.
+/// The kinds of super-packets that the device still accepts; shared by its queues.
 #[derive(Debug)]
 pub(super) struct Coalescing {
     tcp: AtomicBool,
@@ -63,7 +63,7 @@ impl Coalescing {
         if protocol == ip::UDP { allowed.udp } else { allowed.tcp }
     }
 
-    /// Stops joining packets of this protocol, and says so the first time.
+    /// Stops joining packets of this protocol, and logs it the first time.
     fn refuse(&self, protocol: u8) {
         let (allowed, label) = if protocol == ip::UDP { (&self.udp, "UDP") } else { (&self.tcp, "TCP") };
         if allowed.swap(false, Ordering::Relaxed) {
@@ -74,23 +74,24 @@ impl Coalescing {
     }
 }
 
-/// Whether a batch was written to its end.
+/// Whether a batch was written completely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Written {
     /// Everything was written, or refused by the kernel and counted.
     All,
-    /// The queue takes nothing now; [`BatchWriter::resume`] goes on where it was.
+    /// The queue accepts nothing now; [`BatchWriter::resume`] continues where it stopped.
     Blocked,
 }
 
-/// Writes one batch at a time, and remembers how far it came.
+/// Writes one batch at a time, and remembers its position in the batch.
 pub(super) struct BatchWriter {
     coalescer: Coalescer,
     coalescing: Arc<Coalescing>,
     stats: Arc<QueueStats>,
-    /// Writes that are through, as the coalescer planned them.
+    /// Number of completed writes, as the coalescer planned them.
     position: usize,
-    /// Packets of the write at `position` that were written one by one, because it was refused as a whole.
+    /// Number of packets of the write at `position` that were written one by one, because the kernel refuses
+    /// them as a whole.
     singles: Option<usize>,
 }
 
@@ -99,14 +100,14 @@ impl BatchWriter {
         Self { coalescer: Coalescer::new(), coalescing, stats, position: 0, singles: None }
     }
 
-    /// Begins a batch. The one before must be through.
+    /// Begins a batch. The previous batch must be completed.
     pub(super) fn start(&mut self, slab: &PlainSlab, packets: &[Plaintext]) {
         self.coalescer.plan(slab, packets, self.coalescing.allowed());
         self.position = 0;
         self.singles = None;
     }
 
-    /// Writes until the batch is through or the queue takes no more. One packet that the kernel refuses does not
+    /// Writes until the batch is completed or the queue is full. A packet that the kernel refuses does not
     /// stop the rest.
     pub(super) fn resume(&mut self, queue: &Queue, slab: &PlainSlab, packets: &[Plaintext]) -> Written {
         self.resume_with(slab, packets, |pieces| queue::write(queue, pieces))
@@ -172,7 +173,7 @@ impl BatchWriter {
         outcome
     }
 
-    /// Gives up the rest of the batch, and counts it.
+    /// Drops the rest of the batch, and counts its packets as write failures.
     pub(super) fn abandon(&mut self) {
         let rest = self.coalescer.groups().get(self.position..).unwrap_or_default();
         let segments: u64 = rest.iter().map(|group| u64::from(group.segments)).sum();
@@ -182,31 +183,31 @@ impl BatchWriter {
     }
 }
 
-/// What a writer thread is told.
+/// A message to a writer thread.
 #[derive(Debug)]
 pub(super) enum Order {
-    /// Write what is staged for its queue.
+    /// Write the packets that are staged for the queue.
     Write(Arc<PlainBatch>),
-    /// Say that it works.
+    /// Answer a question of `Pulse`.
     Answer,
     /// End.
     End,
 }
 
-/// What a writer thread owns.
+/// The state of a writer thread.
 pub(super) struct Writer {
     pub(super) number: u16,
     pub(super) queue: Arc<Queue>,
     pub(super) line: Arc<Line>,
     pub(super) batches: mpsc::Receiver<Order>,
     pub(super) home: channel::UnboundedSender<PlainBatch>,
-    /// Batches that the thread is through with.
+    /// Number of batches that the thread has completed.
     pub(super) completed: Arc<AtomicU64>,
     pub(super) writer: BatchWriter,
 }
 
 impl Writer {
-    /// Writes every batch until the end; after a stop, as long as the queue takes them.
+    /// Writes every batch until the end. After a stop, writes only as long as the queue accepts packets.
     pub(super) fn run(mut self) {
         while let Ok(order) = self.batches.recv() {
             let batch = match order {
@@ -228,7 +229,7 @@ impl Writer {
             }
             self.completed.fetch_add(1, Ordering::Release);
             if let Some(batch) = Arc::into_inner(batch) {
-                // Nobody waits for it any more if this fails.
+                // Sending fails only if the device was dropped.
                 let _ = self.home.send(batch);
             }
         }
@@ -262,7 +263,7 @@ mod tests {
         BatchWriter::new(Arc::new(coalescing), Arc::default())
     }
 
-    /// The sequence number of a write, and whether packets are joined in it.
+    /// Returns the sequence number of a write, and whether packets are joined in it.
     fn seen(pieces: &[IoSlice<'_>]) -> (u8, bool) {
         (if pieces[0].len() > 10 { pieces[0][37] } else { pieces[1][27] }, pieces[0][1] != 0)
     }

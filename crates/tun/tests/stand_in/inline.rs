@@ -1,18 +1,19 @@
-//! Several queues that the runtime serves itself: each gets its turn, and no flow is displaced between them.
+//! Several queues that the packet thread serves itself: each gets its turn, and no flow is reordered between
+//! them.
 
 use super::*;
 
-/// The most slabs that one queue may have.
+/// The maximum number of slabs of one queue.
 const SLABS: usize = 6;
 
-/// A packet of which a queue's socket takes four, and a slab three.
+/// Returns a long packet. The socket of a queue holds four of them, and a slab three.
 fn long_packet(flow: u8, number: u32) -> Vec<u8> {
     let mut long = [packet(flow, number), vec![0; 59_000]].concat();
     long[2..4].copy_from_slice(&60_000_u16.to_be_bytes());
     long
 }
 
-/// Fills a queue with long packets of `flow`, counting on from `number`, until it takes no more.
+/// Fills a queue with long packets of `flow`, numbered from `number`, until it is full. Returns their number.
 fn fill(peer: &UnixDatagram, flow: u8, number: &mut u32) -> u32 {
     let before = *number;
     peer.set_nonblocking(true).unwrap();
@@ -22,7 +23,8 @@ fn fill(peer: &UnixDatagram, flow: u8, number: &mut u32) -> u32 {
     *number - before
 }
 
-/// What one poll gives, after the runtime has asked the kernel what is readable, as between two turns of the event loop.
+/// Returns the batches of one poll, after the runtime has asked the kernel what is readable, as between two
+/// turns of the event loop.
 async fn next_turn(device: &mut Device, max_bytes: usize) -> VecDeque<TunBatch> {
     tokio::task::yield_now().await;
     let mut batches = VecDeque::new();
@@ -34,7 +36,7 @@ fn queues(batches: &VecDeque<TunBatch>) -> Vec<u16> {
     batches.iter().map(TunBatch::queue).collect()
 }
 
-/// Flow and number of every packet in it.
+/// Returns flow and number of every packet in the batches.
 fn contents(batches: VecDeque<TunBatch>) -> Vec<(u8, u32)> {
     let packets = |batch: TunBatch| batch.remaining().map(flow_and_number).collect::<Vec<_>>();
     batches.into_iter().flat_map(packets).collect()
@@ -102,7 +104,7 @@ async fn a_queue_that_holds_every_slab_that_it_may_leaves_one_for_each_of_the_ot
         kept.extend(batches);
     }
     assert_eq!(kept.len(), SLABS + 2);
-    // A slab that comes home wakes who waits for it.
+    // A slab that returns wakes the task that waits for it.
     let (received, ()) = tokio::join!(recv(&mut device, 1), async {
         tokio::task::yield_now().await;
         kept.clear();
@@ -116,7 +118,7 @@ async fn a_flow_that_moved_waits_for_its_old_queue_and_others_do_not() {
     let mut number = 0;
     fill(&peers[0], 1, &mut number);
     let (_, first) = recv(&mut device, 1).await;
-    // What follows in the other queue is newer than what is left in the first one.
+    // Packets that follow in the other queue are newer than those left in the first queue.
     let left = number - first[0].packets() as u32;
     assert!(left > 0);
     for newer in [packet(1, number), packet(2, 0), packet(1, number + 1)] {
@@ -141,7 +143,7 @@ async fn a_flow_that_moved_goes_on_as_soon_as_its_old_queue_is_found_empty() {
     let (mut device, peers) = device(2, false);
     peers[0].send(&framed(&packet(1, 0))).unwrap();
     assert_eq!(contents(recv(&mut device, 1).await.1), [(1, 0)]);
-    // Not a packet: nothing else comes out of the old queue.
+    // Not a packet, so nothing else comes out of the old queue.
     peers[0].send(&[1, 2, 3]).unwrap();
     peers[1].send(&framed(&packet(1, 1))).unwrap();
     assert_eq!(contents(next_turn(&mut device, usize::MAX).await), [(1, 1)]);
@@ -155,7 +157,7 @@ async fn a_flow_that_moved_and_waits_does_not_run_its_new_queue_empty() {
         fill(&peers[0], 1, &mut number);
         kept.append(&mut recv(&mut device, 1).await.1);
     }
-    // The old queue has more, and nobody can read it.
+    // The old queue has more packets, but no slab to read them into.
     assert!(fill(&peers[0], 1, &mut number) > 0);
     assert!(fill(&peers[1], 1, &mut number) > 3);
     assert!(next_turn(&mut device, 1).await.is_empty());
@@ -173,7 +175,7 @@ async fn what_was_held_back_is_given_out_when_the_device_is_gone() {
     peers[0].send(&framed(&packet(1, 0))).unwrap();
     assert_eq!(contents(recv(&mut device, 1).await.1), [(1, 0)]);
     peers[1].send(&framed(&packet(1, 1))).unwrap();
-    // The end of its old queue looks like something to read.
+    // The end of the old queue looks readable.
     drop(peers.remove(0));
     let mut seen = Vec::new();
     loop {
@@ -197,7 +199,7 @@ async fn every_queue_that_was_full_goes_on_by_itself() {
     while seen < QUEUES {
         seen += recv(&mut device, 1 << 20).await.1.iter().map(TunBatch::packets).sum::<usize>();
     }
-    // As many for each: they are full at the same time.
+    // Each queue gets the same number of packets, so that all are full at the same time.
     let mut sent = 0;
     while poll_send_ready_once(&mut device) {
         while device.plain_slab().room() >= QUEUES * 1000 {
@@ -213,7 +215,7 @@ async fn every_queue_that_was_full_goes_on_by_itself() {
     assert!(stats.segments_written < u64::from(sent) * QUEUES as u64);
     assert_eq!(device.plain_slab().room(), 0, "it is being written");
 
-    // The last one first: the others are still full.
+    // The last queue is read first, while the others are still full.
     let peers: Vec<_> = peers
         .into_iter()
         .map(|peer| {

@@ -1,5 +1,5 @@
-//! The Linux device on sockets that keep messages apart: unlike a TUN they take only so much, and answer EAGAIN
-//! then.
+//! The Linux device on sockets that keep message boundaries. Unlike a TUN, such a socket may be full, and
+//! then returns EAGAIN.
 //!
 //! ```text
 //!   test ── message with a virtio header ──► socket ══ socketpair ══ socket ──► Device ──► poll_recv_many
@@ -28,14 +28,14 @@ fn device(queues: usize, threads: bool) -> (Device, Vec<UnixDatagram>) {
     (device, theirs)
 }
 
-/// A pair that tells when the other end closes, which datagram sockets do not.
+/// Returns a pair that reports when the other end closes, which datagram sockets do not.
 fn message_pair() -> (OwnedFd, UnixDatagram) {
     let (family, kind) = (AddressFamily::Unix, SockType::SeqPacket);
     let (ours, theirs) = socketpair(family, kind, None, SockFlag::SOCK_CLOEXEC).unwrap();
     (ours, theirs.into())
 }
 
-/// A UDP packet of flow `flow` with a number in it.
+/// Returns a UDP packet of flow `flow` with a number in it.
 fn packet(flow: u8, number: u32) -> Vec<u8> {
     let mut packet = vec![0; 1000];
     packet[0] = 0x45;
@@ -68,7 +68,7 @@ async fn sends_until_blocked_and_loses_nothing(threads: bool) {
     let (mut device, mut peers) = device(1, threads);
     let peer = peers.remove(0);
     let mut sent = 0;
-    // Nobody reads: the socket fills up, then every slab, and then the device is not ready.
+    // Nothing reads: the socket fills up, then every slab, and then the device is not ready.
     loop {
         poll_fn(|cx| device.poll_send_ready(cx)).await.unwrap();
         while let Some(range) = device.plain_slab().push(&packet(1, sent)) {
@@ -76,7 +76,7 @@ async fn sends_until_blocked_and_loses_nothing(threads: bool) {
             sent += 1;
         }
         device.flush().unwrap();
-        // With threads a slab may still be on its way home; with all of them in use none ever comes.
+        // With threads, a slab may still be on its way back. Once all slabs are in use, none comes back.
         if sent >= if threads { 4 * 262 } else { 262 } && !poll_send_ready_once(&mut device) {
             break;
         }
@@ -101,7 +101,7 @@ async fn sends_until_blocked_and_loses_nothing(threads: bool) {
     assert_eq!(stats.bytes_written, u64::from(sent) * 1000);
 }
 
-/// The counters are written after the batch: the last one may not be through with that.
+/// Waits for the counters, which a writer updates only after it has written a batch.
 fn wait_for(
     device: &Device,
     done: impl Fn(&weft_tun::TunStatsSnapshot) -> bool,
@@ -136,7 +136,7 @@ async fn slabs_bound_what_is_read() {
         let message = framed(&long_packet);
         let mut kept = VecDeque::new();
         let mut received = 0;
-        // While the batches are kept, no more than the slabs hold comes out; blocked is blocked.
+        // While the batches are kept, no more is read than the slabs hold.
         let mut sent = 0_usize;
         while received < 5 {
             while peers[0].send(&message).is_ok() {
@@ -150,7 +150,7 @@ async fn slabs_bound_what_is_read() {
                 break;
             }
         }
-        // Three slabs with room for three each.
+        // Three slabs with room for three packets each.
         assert!(kept.iter().map(TunBatch::packets).sum::<usize>() <= 9);
         kept.clear();
         while received < sent {
@@ -243,7 +243,7 @@ async fn batches_outlive_a_shutdown() {
 #[tokio::test]
 async fn a_shutdown_ends_threads_that_wait_for_room_or_slabs() {
     let (mut device, peers) = device(2, true);
-    // A writer that is stuck, and a reader whose slabs are all out.
+    // A writer that waits for room, and a reader with all slabs in use.
     for _ in 0..4 {
         poll_fn(|cx| device.poll_send_ready(cx)).await.unwrap();
         while let Some(range) = device.plain_slab().push(&packet(1, 0)) {
@@ -257,7 +257,7 @@ async fn a_shutdown_ends_threads_that_wait_for_room_or_slabs() {
         kept.append(&mut recv(&mut device, 1).await.1);
     }
     device.shutdown();
-    // Both ends of each pair were ours and the peers': with no thread left, theirs are closed.
+    // The device has one end of each pair. Once no thread is left, these ends are closed.
     for peer in &peers {
         let mut buffer = [0; 2000];
         while peer.recv(&mut buffer).is_ok_and(|len| len > 0) {}

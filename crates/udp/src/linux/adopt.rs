@@ -1,4 +1,4 @@
-//! Sockets that somebody held before: looked at, and used as if they had just been bound.
+//! Adopts sockets that another process opened: checks them, and uses them as if they were just bound.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -8,10 +8,11 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use super::super::{BindError, SocketFacts, UdpConfig};
 use super::socket::{bind, failed};
 
-/// What a socket is, if it can be one of the two of an interface.
+/// Returns the properties of a socket that an interface can use: a UDP socket that is bound to a port on all
+/// addresses, and in case of IPv6 receives only IPv6.
 ///
 /// # Errors
-/// What it is instead.
+/// A description of what the socket is instead.
 pub fn check_socket(descriptor: &OwnedFd) -> Result<SocketFacts, String> {
     let descriptor = descriptor.as_fd();
     let socket = SockRef::from(&descriptor);
@@ -34,8 +35,8 @@ pub fn check_socket(descriptor: &OwnedFd) -> Result<SocketFacts, String> {
     Ok(SocketFacts { is_v6: domain == Domain::IPV6, port: address.port() })
 }
 
-/// The IPv4 and the IPv6 sockets among these, of the port that the configuration says, in their order. A family that
-/// nobody had is bound to the same port, if it can be.
+/// Sorts the descriptors into IPv4 and IPv6 sockets, in their order. All must have the port of the
+/// configuration. A family without a socket is bound to the same port, if possible.
 pub(super) fn sort(
     descriptors: Vec<OwnedFd>,
     config: &UdpConfig,

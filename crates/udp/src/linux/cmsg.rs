@@ -1,4 +1,4 @@
-//! Control messages: what goes along with a datagram beside its bytes.
+//! Ancillary data of a datagram (cmsg(3)): its local address, ECN field and segment size.
 
 use std::mem::size_of;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -7,15 +7,15 @@ use std::slice;
 use libc::c_int;
 use weft_tunnel::Ecn;
 
-/// Room for the control messages of one datagram. What is sent and received takes 88 bytes at most: an
+/// Room for the ancillary data of one datagram. Sending and receiving take at most 88 bytes: an
 /// in6_pktinfo (40), a traffic class (24) and a segment size (24).
 const CONTROL_BYTES: usize = 128;
 
-/// Where the value of a control message begins.
+/// Offset of the value in an ancillary message.
 // SAFETY: this only computes a size.
 const HEADER: usize = unsafe { libc::CMSG_LEN(0) } as usize;
 
-/// A buffer of control messages, aligned as their headers have to be.
+/// A buffer of ancillary messages, aligned as their headers have to be.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 pub(super) struct Control {
@@ -24,12 +24,12 @@ pub(super) struct Control {
 }
 
 impl Control {
-    /// An empty buffer.
+    /// Returns an empty buffer.
     pub(super) const fn new() -> Self {
         Self { bytes: [0; CONTROL_BYTES], len: 0 }
     }
 
-    /// Lets the datagram leave from `source`. The interface is the routing table's choice.
+    /// Makes the datagram leave from `source`. The routing table chooses the interface.
     pub(super) fn push_source(&mut self, source: IpAddr) {
         match source {
             IpAddr::V4(address) => {
@@ -51,7 +51,7 @@ impl Control {
         }
     }
 
-    /// Sets the ECN field of a datagram to an IPv4 or IPv6 address.
+    /// Sets the ECN field of a datagram to an IPv6 or IPv4 destination.
     pub(super) fn push_ecn(&mut self, ecn: Ecn, is_v6: bool) {
         let bits = c_int::from(ecn as u8);
         if is_v6 {
@@ -61,20 +61,20 @@ impl Control {
         }
     }
 
-    /// Lets the kernel cut what is sent into datagrams of `bytes` bytes.
+    /// Makes the kernel split the contents into datagrams of `bytes` bytes.
     pub(super) fn push_segment_size(&mut self, bytes: u16) {
         self.push(libc::SOL_UDP, libc::UDP_SEGMENT, bytes);
     }
 
-    /// `value` is one of the plain C structs and integers above.
+    /// Appends an ancillary message. `value` must be one of the plain C structs and integers above.
     fn push<T: Copy>(&mut self, level: c_int, kind: c_int, value: T) {
         // SAFETY: these only compute sizes.
         let (space, len) = unsafe {
             (libc::CMSG_SPACE(size_of::<T>() as u32) as usize, libc::CMSG_LEN(size_of::<T>() as u32))
         };
         assert!(self.len + space <= CONTROL_BYTES);
-        // SAFETY: header and value lie within `bytes`, as was just checked. `self.len` is a sum of CMSG_SPACE,
-        // hence a multiple of the header's alignment, which is that of `Self` at most.
+        // SAFETY: header and value lie within `bytes`, as was just checked. `self.len` is a sum of
+        // CMSG_SPACE, hence a multiple of the header's alignment, which is that of `Self` at most.
         unsafe {
             let header = self.bytes.as_mut_ptr().add(self.len).cast::<libc::cmsghdr>();
             (*header).cmsg_level = level;
@@ -85,7 +85,8 @@ impl Control {
         self.len += space;
     }
 
-    /// Lets a message header that is going to be sent point here. Several may: what is sent is only read.
+    /// Points a message header for sending to this buffer. Several headers may share it, because sending only
+    /// reads it.
     pub(super) fn attach(&self, header: &mut libc::msghdr) {
         if self.len > 0 {
             header.msg_control = self.bytes.as_ptr().cast_mut().cast();
@@ -93,30 +94,30 @@ impl Control {
         }
     }
 
-    /// Lets a message header that is going to be received with point here.
+    /// Points a message header for receiving to the whole buffer.
     pub(super) fn attach_whole(&mut self, header: &mut libc::msghdr) {
         header.msg_control = self.bytes.as_mut_ptr().cast();
         header.msg_controllen = CONTROL_BYTES as _;
     }
 }
 
-/// What the control messages of a received buffer say.
+/// The ancillary data of a received message.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Ancillary {
-    /// The local address it was sent to.
+    /// The local address that the datagram was sent to.
     pub(super) local: Option<IpAddr>,
-    /// The ECN field of its header.
+    /// The ECN field of the IP header.
     pub(super) ecn: Ecn,
     /// Bytes of each datagram, when the kernel's GRO joined several.
     pub(super) segment_bytes: Option<usize>,
 }
 
 impl Ancillary {
-    /// Reads the control messages of a header.
+    /// Parses the ancillary data of a header.
     ///
     /// # Safety
-    /// `msg_control` is null or points to `msg_controllen` bytes that are initialised and may be read, as after a
-    /// call that received with it.
+    /// `msg_control` is null or points to `msg_controllen` bytes that are initialised and may be read, as
+    /// after a call that received with it.
     pub(super) unsafe fn parse(header: &libc::msghdr) -> Self {
         let mut found = Self::default();
         if header.msg_control.is_null() {
@@ -162,7 +163,7 @@ impl Ancillary {
     }
 }
 
-/// The `T` that `bytes` begins with, unless they are fewer than it has.
+/// Returns the `T` at the start of `bytes`; `None` if they are too short.
 ///
 /// # Safety
 /// All bytes have to be a valid `T`.
@@ -176,7 +177,7 @@ unsafe fn read<T: Copy>(bytes: &[u8]) -> Option<T> {
 mod tests {
     use super::*;
 
-    /// What is read of these control messages once they were received.
+    /// Parses these messages as if they were received.
     fn parse(control: &Control) -> Ancillary {
         // SAFETY: a msghdr of zeros is valid.
         let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -194,7 +195,7 @@ mod tests {
             if source.is_ipv6() {
                 control.push_ecn(Ecn::Ce, true);
             } else {
-                // The kernel gives this one as a byte.
+                // The kernel delivers this value as a byte.
                 control.push(libc::IPPROTO_IP, libc::IP_TOS, Ecn::Ce as u8);
             }
             control.push(libc::SOL_UDP, libc::UDP_GRO, 1300 as c_int);

@@ -1,5 +1,6 @@
-//! The drain: a socket of the group that takes nothing. What cannot be WireGuard is put there and costs the kernel alone, and
-//! its counter of drops tells junk from what did not fit a receive buffer.
+//! The drain: a socket of the group that accepts nothing. Datagrams that cannot be WireGuard messages are put
+//! there and cost only kernel time. Its drop counter tells them from datagrams that did not fit a receive
+//! buffer.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -9,13 +10,13 @@ use libc::sock_filter;
 use super::program::{Key, instruction};
 use super::steering::attach;
 
-/// "weft", so that the program is known again.
+/// "weft", by which the program is recognized.
 const MARK: u32 = 0x7765_6674;
-/// The mark, the key of the group, and the answer.
+/// One instruction for the mark, one for each word of the key of the group, and the return.
 const INSTRUCTIONS: usize = Key::WORDS + 2;
 
-/// Lets a socket take nothing. Its program also keeps the key for the process that takes the sockets over: with the same key
-/// each source stays in its lane, and its datagrams in order.
+/// Makes a socket accept nothing. The program also stores the key for the process that adopts the sockets:
+/// with the same key each source stays in its lane, and its datagrams stay in order.
 pub(super) fn close(socket: &impl AsRawFd, key: Key) -> io::Result<()> {
     attach(socket, libc::SO_ATTACH_FILTER, &program(key))
 }
@@ -26,11 +27,11 @@ fn program(key: Key) -> Vec<sock_filter> {
     std::iter::once(MARK).chain(key.0).map(value).chain([answer]).collect()
 }
 
-/// The key that a drain keeps; `None` if the socket is no drain.
+/// Returns the key that a drain stores; `None` if the socket is not a drain.
 pub(super) fn key_of(socket: &impl AsRawFd) -> Option<Key> {
     const SO_GET_FILTER: libc::c_int = libc::SO_ATTACH_FILTER;
     let mut code = [instruction(0, 0); INSTRUCTIONS];
-    // In instructions, not in bytes.
+    // The length is in instructions, not in bytes.
     let mut len = INSTRUCTIONS as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` instructions to `code`, and both live until after the call.
     let result = unsafe {

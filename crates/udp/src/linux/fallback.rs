@@ -1,14 +1,15 @@
-//! Destinations that do not take GSO batches: a route whose MTU is smaller than a segment, a device without
-//! checksum offload, IPsec.
+//! Remembers destinations that accept no GSO batches, because of a route with an MTU smaller than a segment,
+//! a device without checksum offload, or IPsec.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// How long a refusal is believed: the kernel forgets a learned path MTU after that time too
+/// How long a refusal is remembered. The kernel forgets a learned path MTU after the same time
 /// (net.ipv4.route.mtu_expires).
 const RETRY_AFTER: Duration = Duration::from_secs(600);
-/// Destinations remembered. Beyond it the oldest is forgotten, and costs one refused call when it sends again.
+/// Maximum number of remembered destinations. Beyond it the oldest is forgotten, which costs one refused call
+/// at the next batch to it.
 const CAPACITY: usize = 1024;
 
 #[derive(Clone, Copy, Debug)]
@@ -18,14 +19,15 @@ struct Refusal {
     until: Instant,
 }
 
-/// What each destination refused, and until when to believe it.
+/// The refusal of each destination, and the time until which it is remembered.
 #[derive(Debug, Default)]
 pub(super) struct Fallbacks {
     refusals: HashMap<IpAddr, Refusal>,
 }
 
 impl Fallbacks {
-    /// Whether batches of such segments are known to be refused. `now` is asked only when that matters.
+    /// Reports whether batches of segments of `segment_bytes` bytes are known to be refused. Calls `now` only
+    /// if the time matters.
     pub(super) fn refuses(
         &mut self,
         destination: IpAddr,
@@ -43,7 +45,8 @@ impl Fallbacks {
         refusal.from_bytes <= segment_bytes
     }
 
-    /// Remembers a refusal of segments of `from_bytes` and more. True when the destination was not known.
+    /// Remembers a refusal of segments of `from_bytes` bytes and more. Returns true if the destination was
+    /// not known.
     pub(super) fn remember(&mut self, destination: IpAddr, from_bytes: usize, now: Instant) -> bool {
         let is_new = !self.refusals.contains_key(&destination);
         if is_new && self.refusals.len() >= CAPACITY {

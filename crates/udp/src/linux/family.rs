@@ -1,6 +1,6 @@
-//! The sockets of one address family on one port: lanes, the socket of handshake messages, and the drain, in the order of
-//! their numbers in the kernel's group. Where the kernel takes no program every socket is a lane, and anything may arrive in
-//! any of them.
+//! The sockets of one address family on one port: the lanes, the socket of handshake messages, and the drain,
+//! in the order of their numbers in the kernel's group. If the kernel accepts no program, every socket is a
+//! lane, and any datagram may arrive in any of them.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -17,11 +17,11 @@ use super::socket::{Buffers, UdpSocket};
 use super::steering::{DRAIN, SOCKETS, Steering};
 use super::{drain, handshakes};
 
-/// At least one lane. What goes out is sent by the first.
+/// The sockets of one address family: at least one lane. The first lane sends.
 #[derive(Debug)]
 pub(super) struct Family {
     lanes: Lanes,
-    /// `None` where the kernel chooses by itself, among the lanes.
+    /// `None` if the kernel chooses by its own hash, among the lanes.
     steered: Option<Steered>,
 }
 
@@ -33,8 +33,9 @@ struct Steered {
 }
 
 impl Family {
-    /// Takes over bound sockets of one family and one port, and binds more beside them until there are enough. `None`
-    /// without any. `are_own`: this process bound them, and no other socket has the port.
+    /// Adopts bound sockets of one family and one port, and binds more sockets to the port until the group is
+    /// complete. Returns `None` if `sockets` is empty. `are_own` means that this process bound them, and that
+    /// no other socket has the port.
     pub(super) fn from_sockets(
         mut sockets: Vec<Socket>,
         is_v6: bool,
@@ -46,12 +47,12 @@ impl Family {
         let Some(first) = sockets.first() else { return Ok(None) };
         let is_alone = before == 1 && (are_own || !first.reuse_port().unwrap_or(true));
         let kept_key = match before {
-            // What a weft leaves that has no other sockets than lanes.
+            // The sockets of an older weft, with lanes only.
             LANES => Some(Key::of_lanes_alone(is_v6)),
             SOCKETS => drain::key_of(&sockets[DRAIN]),
             _ => None,
         };
-        // The numbers that sockets of an incomplete set have in the kernel's group are not known.
+        // In an incomplete set, the numbers of the sockets in the kernel's group are not known.
         let key = kept_key.or_else(|| is_alone.then(Key::random));
         let steering = if let Some(key) = key {
             steer(&mut sockets, is_v6, key)
@@ -81,35 +82,36 @@ impl Family {
             _ => None,
         };
         let read = if steered.is_some() && (are_own || before != 1) { SHARED } else { lanes.len() };
-        // The lanes whose sources may have others from now on: with the same key, those of single sources.
+        // Lanes with sources that may have other lanes from now on. With the same key, these are the lanes of
+        // single sources.
         let left = if kept_key.is_some() { SHARED..LANES } else { 0..before.min(lanes.len()) };
         let lanes = Lanes::new(lanes, if steered.is_some() { SHARED } else { LANES }, read, left);
         Ok(Some(Self { lanes, steered }))
     }
 
-    /// The socket that sends.
+    /// Returns the socket that sends.
     pub(super) fn first(&self) -> &UdpSocket {
         self.lanes.first()
     }
 
-    /// All of them, in the order of their numbers.
+    /// Returns all sockets, in the order of their numbers.
     pub(super) fn each(&self) -> impl Iterator<Item = &UdpSocket> {
         let others = self.steered.iter().flat_map(|steered| [&steered.handshakes, &steered.drain]);
         self.lanes.each().chain(others)
     }
 
-    /// The smallest receive buffer of those that data arrives in.
+    /// Returns the bytes of the smallest receive buffer among the lanes.
     pub(super) fn receive_buffer_bytes(&self) -> u64 {
         self.lanes.each().map(UdpSocket::receive_buffer_bytes).min().unwrap_or_default()
     }
 
-    /// Datagrams that did not fit a receive buffer.
+    /// Returns the number of datagrams that did not fit a receive buffer.
     pub(super) fn overflows(&self) -> u64 {
         let handshakes = self.steered.iter().map(|steered| &steered.handshakes);
         self.lanes.each().chain(handshakes).map(UdpSocket::dropped).sum()
     }
 
-    /// Datagrams that the drain got.
+    /// Returns the number of datagrams that the drain dropped.
     pub(super) fn junk_dropped(&self) -> u64 {
         self.steered.as_ref().map(|steered| steered.drain.dropped()).unwrap_or_default()
     }
@@ -141,7 +143,8 @@ impl Family {
         }
     }
 
-    /// Whether from now on messages with other receiver indices are dropped by the kernel; `None` lets all pass.
+    /// Makes the kernel drop messages with other receiver indices; `None` lets all pass. Returns whether the
+    /// kernel drops any messages now.
     pub(super) fn let_pass(&mut self, receivers: Option<&[u32]>) -> bool {
         let Some(steered) = &mut self.steered else { return false };
         if let Err(error) = steered.steering.let_pass(self.lanes.first().io.get_ref(), receivers) {
@@ -150,7 +153,7 @@ impl Family {
         steered.steering.is_filtering()
     }
 
-    /// Lets pass initiations without a cookie only from these sources, or from all again.
+    /// Lets initiations without a cookie pass only from sources in `half`; `None` lets all pass.
     pub(super) fn let_half_ask(&mut self, half: Option<Half>) {
         let Some(steered) = &mut self.steered else { return };
         if let Err(error) = steered.steering.let_half_ask(self.lanes.first().io.get_ref(), half) {
@@ -158,7 +161,7 @@ impl Family {
         }
     }
 
-    /// Further descriptors of all of them, in the order of their numbers.
+    /// Returns duplicates of the descriptors of all sockets, in the order of their numbers.
     pub(super) fn try_clone(&self) -> io::Result<Vec<OwnedFd>> {
         self.each().map(UdpSocket::try_clone).collect()
     }
@@ -166,7 +169,7 @@ impl Family {
 
 impl Drop for Family {
     fn drop(&mut self) {
-        // The sockets may live on, with a process that does not know of this list.
+        // Another process may keep the sockets open, and does not know of these restrictions.
         if self.steered.as_ref().is_some_and(|steered| steered.steering.is_restricted()) {
             self.let_pass(None);
             self.let_half_ask(None);
@@ -174,7 +177,7 @@ impl Drop for Family {
     }
 }
 
-/// Makes `sockets` a whole group that the program chooses from.
+/// Completes the group of `sockets` and attaches the program to it.
 fn steer(sockets: &mut Vec<Socket>, is_v6: bool, key: Key) -> io::Result<Steering> {
     let more = widen(&sockets[0], is_v6, SOCKETS - sockets.len())?;
     sockets.extend(more);
@@ -186,10 +189,10 @@ fn steer(sockets: &mut Vec<Socket>, is_v6: bool, key: Key) -> io::Result<Steerin
     Ok(steering)
 }
 
-/// Takes all programs off the sockets.
+/// Detaches all programs from the sockets.
 fn release_all(sockets: &[Socket]) {
     for socket in sockets {
-        // Most have none.
+        // Most sockets have no filter.
         let _ = socket.detach_filter();
     }
     if let Some(first) = sockets.first() {
@@ -197,8 +200,8 @@ fn release_all(sockets: &[Socket]) {
     }
 }
 
-/// So many more sockets on the port of `first`. Nobody else could have bound it meanwhile: it was bound alone, and only
-/// processes of the same user may join what was taken over (socket(7)).
+/// Returns `count` more sockets on the port of `first`. No other user can bind the port meanwhile: it was
+/// bound exclusively, and only processes of the same user may join adopted sockets (socket(7)).
 fn widen(first: &Socket, is_v6: bool, count: usize) -> io::Result<Vec<Socket>> {
     let port = first.local_addr()?.as_socket().ok_or(io::ErrorKind::InvalidInput)?.port();
     let address = if is_v6 {

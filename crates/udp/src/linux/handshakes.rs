@@ -1,4 +1,5 @@
-//! The socket of handshake messages: data does not wait behind them, and a flood of them overflows this socket alone.
+//! The socket of handshake messages: data does not wait behind them, and a flood of them overflows only this
+//! socket.
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -8,10 +9,11 @@ use super::super::{RecvBuffers, UdpStats};
 use super::recv;
 use super::socket::UdpSocket;
 
-/// Bytes that may wait: more than a thousand messages, each of which takes at least 768 of what the kernel counts.
+/// Maximum size of the receive buffer, in bytes: more than a thousand messages, for each of which the kernel
+/// counts at least 768 bytes.
 pub(super) const MAX_WAITING: usize = 1 << 20;
 
-/// Adds what has arrived to `buffers`, as [`super::super::Udp::poll_recv_handshakes`].
+/// Receives messages into `buffers`, as [`super::super::Udp::poll_recv_handshakes`].
 pub(super) fn poll_recv(
     socket: &UdpSocket,
     cx: &mut Context<'_>,

@@ -1,12 +1,12 @@
-//! What depends on the release of the running kernel and cannot be probed.
+//! Properties of the running kernel that depend on its release and cannot be probed.
 
 /// Version, patch level and sublevel of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Release(u32, u32, u32);
 
 impl Release {
-    /// The running kernel's (uname(2): /proc may show processes only); one with no known peculiarities when it does not
-    /// tell.
+    /// Returns the release of the running kernel, from uname(2), because /proc may show processes only. If it
+    /// cannot be read, returns a release without known peculiarities.
     pub fn running() -> Self {
         let name = nix::sys::utsname::uname();
         let release = name.as_ref().ok().and_then(|name| name.release().to_str());
@@ -22,13 +22,13 @@ impl Release {
         Self(next(), next(), next())
     }
 
-    /// Linux 7.0 to 7.1.4 gives the last segment of a GSO batch wrong UDP headers when it is as long as the
-    /// others.
+    /// Reports whether the kernel writes wrong UDP headers for the last segment of a GSO batch if it is as
+    /// long as the others: Linux 7.0 to 7.1.4.
     pub fn mangles_equal_segments(self) -> bool {
         (Self(7, 0, 0)..=Self(7, 1, 4)).contains(&self)
     }
 
-    /// UDP_GRO is there since 5.0, but the stride of what it joined can be relied on since 5.12 only.
+    /// Reports whether the stride of joined datagrams is reliable: since 5.12. UDP_GRO exists since 5.0.
     pub fn reports_gro_stride(self) -> bool {
         self >= Self(5, 12, 0)
     }

@@ -1,10 +1,10 @@
-//! The lanes of one address family: sockets on one port, and the kernel chooses one by the address and port that a datagram
-//! came from.
+//! The lanes of one address family: sockets on one port. The kernel chooses the lane of a datagram by its
+//! source address and port.
 //!
-//! What waits in a socket is one queue for all, and what does not fit is thrown away, whatever it is. A source that sends more
-//! than weft can open fills its lane; the others are read in turn, and lose nothing to it. Those that share a lane with it
-//! do until it is seen to be full: then the source that most of what was authentic in it came from gets a lane for itself.
-//! Junk earns none, however much it is.
+//! A socket has one queue for all its sources, and the kernel drops whatever does not fit. A source that
+//! sends more than weft can open fills its lane. The other lanes are read in turn, and lose nothing. Sources
+//! that share the full lane lose datagrams until weft sees that the lane is full: then the source of most
+//! authentic bytes in it gets a lane for itself. Junk earns no lane, however much of it arrives.
 
 use std::hash::BuildHasher as _;
 use std::io;
@@ -21,52 +21,53 @@ use super::recv;
 use super::socket::UdpSocket;
 use super::steering::Steering;
 
-/// Lanes that any source may have, chosen by a hash; a power of two.
+/// Number of shared lanes, chosen by a hash of the source; a power of two.
 pub(super) const SHARED: usize = 8;
-/// Lanes for single sources out of a full shared one.
+/// Number of lanes for single sources that were moved out of a full shared lane.
 pub(super) const OWN: usize = 8;
-/// Lanes of one family.
+/// Number of lanes of one family.
 pub(super) const LANES: usize = SHARED + OWN;
-/// More messages than a receive buffer holds: each takes at least 768 bytes of what the kernel counts.
+/// More messages than a receive buffer holds: the kernel counts at least 768 bytes for each.
 const BACKLOG: usize = 20_000;
-/// What came out of a lane that was not empty meanwhile, after which it counts as full: a part of what a receive buffer holds,
-/// as [`cost_of`] counts, because short datagrams fill it too.
+/// Cost of the messages read from a lane without finding it empty, after which the lane counts as full. It is
+/// a part of what a receive buffer holds, and is counted as in [`cost_of`], because short datagrams fill a
+/// buffer too.
 const FULL: u64 = 2 << 20;
-/// A shared lane gets a turn for each of its sources, but not more than about so many for each turn of a source that has a
-/// lane for itself, nor than so many, or twice as many as others, for each turn of another shared one: who sends from many
-/// ports, or in the name of many hosts, must not have all turns.
+/// Limits the turns of a shared lane. It gets a turn for each of its sources, but at most about this many for
+/// each turn of a single-source lane, and for each turn of another shared lane at most this many, or twice
+/// the median number of sources. A sender that uses many ports, or spoofs many hosts, must not get all turns.
 const MOST_TURNS: usize = 4;
 
-/// At least one.
+/// The lanes of a family, at least one.
 #[derive(Debug)]
 pub(super) struct Lanes {
     sockets: Vec<UdpSocket>,
     waiting: Vec<Waiting>,
-    /// Of those that the kernel puts something into.
+    /// Chooses among the lanes that the kernel delivers to.
     scheduler: DeficitRoundRobin,
-    /// How many any source may be in.
+    /// Number of lanes that any source may be in.
     shared: usize,
 }
 
-/// What is known of what waits in a lane.
+/// The state of the queue of a lane.
 #[derive(Debug, Default)]
 struct Waiting {
-    /// Messages that may be there from before the kernel was told to put those of their sources elsewhere; 0 once it was
-    /// empty.
+    /// Upper bound of the messages that arrived before the kernel began to put their sources into other
+    /// lanes; 0 once the lane was empty.
     backlog: usize,
-    /// The lanes, a bit each, whose backlog may hold older messages of the sources of this one. They are read first: what a
-    /// source sent is handled in order.
+    /// The lanes, a bit each, with a backlog that may hold older messages of this lane's sources. They are
+    /// read first, so that the messages of a source are handled in order.
     older: u32,
-    /// What came out since it was empty last.
+    /// Cost of the messages read since the lane was last empty or counted as full.
     cost: u64,
-    /// Of what was authentic.
+    /// Finds the source of most of the authentic cost.
     vote: MajorityVote<SocketAddr>,
     sources: LinearCounter,
 }
 
 impl Lanes {
-    /// The first `shared` are for any source, and the first `read` may have something. The sources of those that `left` names
-    /// may have other lanes from now on.
+    /// Returns the lanes of `sockets`. The first `shared` lanes are for any source, and the kernel delivers
+    /// to the first `read` lanes. The sources of the lanes in `left` may have other lanes from now on.
     pub(super) fn new(sockets: Vec<UdpSocket>, shared: usize, read: usize, left: Range<usize>) -> Self {
         let mut waiting: Vec<_> = sockets.iter().map(|_| Waiting::default()).collect();
         for lane in left {
@@ -75,17 +76,17 @@ impl Lanes {
         Self { shared: shared.min(sockets.len()), scheduler: DeficitRoundRobin::new(read), waiting, sockets }
     }
 
-    /// The socket that sends.
+    /// Returns the socket that sends.
     pub(super) fn first(&self) -> &UdpSocket {
         &self.sockets[0]
     }
 
-    /// All of them, in the order of their numbers.
+    /// Returns all sockets, in the order of their numbers.
     pub(super) fn each(&self) -> std::slice::Iter<'_, UdpSocket> {
         self.sockets.iter()
     }
 
-    /// Adds what has arrived, lane after lane, while there is a free buffer; as [`super::super::Udp::poll_recv`].
+    /// Receives messages, lane after lane, while a buffer is free, as [`super::super::Udp::poll_recv`].
     pub(super) fn poll_recv(
         &mut self,
         cx: &mut Context<'_>,
@@ -94,7 +95,8 @@ impl Lanes {
         stats: &mut UdpStats,
     ) -> Poll<io::Result<usize>> {
         self.scheduler.begin_round();
-        // Each gets its share of the buffers, or one that is always full would have most of them.
+        // Each lane gets its share of the buffers, otherwise a lane that is always full would get most of
+        // them.
         let share = free(buffers).div_ceil(self.scheduler.busy());
         let mut filled = 0;
         while buffers.has_room()
@@ -119,7 +121,9 @@ impl Lanes {
         if filled > 0 { Poll::Ready(Ok(filled)) } else { Poll::Pending }
     }
 
-    /// What each of those who share a lane got of it, about: as much as each of the others, whoever else is in its lane.
+    /// Returns the part of `cost` that the scheduler records for a lane: about the cost of one of its
+    /// sources, so that every source gets the same, however many share its lane. [`MOST_TURNS`] limits the
+    /// effect of the number of sources.
     fn part(&self, cost: usize, lane: usize) -> usize {
         let shared = self.shared;
         if lane >= shared {
@@ -138,8 +142,8 @@ impl Lanes {
         cost * (middle / MOST_TURNS).max(1) / turns
     }
 
-    /// One receive call for at most `limit` messages, if there is something: of the lane, or of one that may hold older ones
-    /// of its sources, whether the runtime knows of them already or not.
+    /// Makes one receive call for at most `limit` messages, on the lane or on a lane that may hold older
+    /// messages of its sources. The latter is read even if the runtime does not report it as readable.
     fn recv_turn(
         &mut self,
         lane: usize,
@@ -163,7 +167,7 @@ impl Lanes {
             match recv_some(&sockets[lane], &mut waiting[lane], buffers, limit, stats) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
                 Ok(filled) => {
-                    // A short count means that the socket is empty: no need to ask once more.
+                    // A short count means that the socket is empty, so another call is not needed.
                     if filled < limit {
                         guard.clear_ready();
                     }
@@ -175,12 +179,12 @@ impl Lanes {
         Poll::Pending
     }
 
-    /// Notes that so much of what a source sent was authentic.
+    /// Records that authentic datagrams of `source` cost `cost` bytes.
     pub(super) fn record_authentic(&mut self, lane: usize, source: SocketAddr, cost: usize) {
         self.waiting[lane].vote.observe(source, cost);
     }
 
-    /// Moves the heaviest authentic source out of a shared lane that is full.
+    /// Moves the source of most authentic bytes out of a full shared lane.
     fn steer(&mut self, lane: usize, steering: &mut Steering, received: u64) {
         let Self { sockets, waiting, scheduler, .. } = self;
         if lane >= SHARED {
@@ -208,12 +212,12 @@ fn free(buffers: &RecvBuffers) -> usize {
     RecvBuffers::COUNT - buffers.filled()
 }
 
-/// The lowest bit that is set.
+/// Returns the number of the lowest bit that is set.
 fn first_of(lanes: u32) -> Option<usize> {
     (lanes != 0).then(|| lanes.trailing_zeros() as usize)
 }
 
-/// From now on `lanes` get what went to `before` until now.
+/// Records that from now on `lanes` receive what `before` received until now.
 fn come_after(waiting: &mut [Waiting], before: usize, lanes: Range<usize>) {
     waiting[before].backlog = BACKLOG;
     for (number, lane) in waiting.iter_mut().enumerate() {
@@ -223,7 +227,7 @@ fn come_after(waiting: &mut [Waiting], before: usize, lanes: Range<usize>) {
     }
 }
 
-/// One receive call for at most `limit` messages.
+/// Makes one receive call for at most `limit` messages, and updates the state of the lane.
 fn recv_some(
     socket: &UdpSocket,
     waiting: &mut Waiting,

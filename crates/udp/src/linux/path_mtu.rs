@@ -1,8 +1,9 @@
-//! Datagrams that are longer than their path carries in one piece, when DF is set: they are sent in pieces, and the
-//! path's MTU is looked up, so that the next ones are not as long.
+//! Datagrams that are longer than the MTU of their path, when DF is set: they are sent in fragments, and the
+//! MTU of the path is looked up, so that the next datagrams are shorter.
 //!
-//! Only what the kernel refused comes here. It knows the MTU of a path from the route, the device, and the ICMP
-//! messages that came back from the path; nothing is sent and no other socket is touched to ask it.
+//! Only datagrams that the kernel refused come here. The kernel knows the MTU of a path from the route, the
+//! device, and the ICMP messages that came back from the path. The lookup sends nothing and changes no other
+//! socket.
 
 use std::collections::HashMap;
 use std::io;
@@ -17,17 +18,18 @@ use weft_tunnel::Transmit;
 use super::super::PathMtu;
 use super::socket::{get_option, set_option};
 
-/// How often the kernel is asked about one path: what was learnt is in force with the next packet already.
+/// Minimum time between two lookups of one path. A learned MTU applies to the next packet already.
 const ASK_EVERY: Duration = Duration::from_secs(1);
-/// Paths that are remembered to have been asked about. Beyond it all are forgotten, which costs a question each.
+/// Maximum number of paths with a known time of lookup. Beyond it all are forgotten, which costs a lookup
+/// each.
 const CAPACITY: usize = 1024;
 
 impl PathMtu {
-    /// The value of IP_MTU_DISCOVER or IPV6_MTU_DISCOVER.
+    /// Returns the level, the name and the value of the option IP_MTU_DISCOVER or IPV6_MTU_DISCOVER.
     ///
-    /// `On` is IP_PMTUDISC_DO: it sets DF and refuses what the path is known not to carry, which is how it becomes
-    /// known here. IP_PMTUDISC_PROBE sends all the same, so that it never would; IP_PMTUDISC_WANT sends in pieces
-    /// without a word.
+    /// `On` is IP_PMTUDISC_DO: it sets DF, and refuses datagrams that the path is known not to carry. The
+    /// refusal tells weft that they are too long. IP_PMTUDISC_PROBE would send them all the same, and
+    /// IP_PMTUDISC_WANT would fragment them silently.
     pub(super) fn option(self, is_v6: bool) -> (c_int, c_int, c_int) {
         match (self, is_v6) {
             (Self::Off, false) => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DONT),
@@ -38,7 +40,7 @@ impl PathMtu {
     }
 }
 
-/// Lets a call send datagrams in pieces, with DF clear.
+/// Calls `send` with DF clear, so that the kernel may fragment the datagrams.
 pub(super) fn in_pieces<T>(
     fd: BorrowedFd<'_>,
     destination: SocketAddr,
@@ -54,14 +56,15 @@ pub(super) fn in_pieces<T>(
     sent
 }
 
-/// Which paths were asked about, and when.
+/// The time of the last lookup of each path.
 #[derive(Debug, Default)]
 pub(super) struct Questions {
     asked: HashMap<IpAddr, Instant>,
 }
 
 impl Questions {
-    /// The MTU of the path of a transmit, if it was not asked for just now and is smaller than its datagrams.
+    /// Returns the MTU of the path of a transmit, if it is smaller than the datagrams and was not looked up
+    /// within the last second ([`ASK_EVERY`]).
     pub(super) fn path_mtu(&mut self, fd: BorrowedFd<'_>, transmit: &Transmit<'_>) -> Option<u16> {
         let destination = transmit.destination;
         if !self.may_ask(destination.ip(), Instant::now()) {
@@ -92,11 +95,11 @@ impl Questions {
     }
 }
 
-/// What the kernel knows of a path, by a socket of its own that is connected and never sends.
+/// Looks up the MTU of a path in the kernel, with a separate socket that is connected and never sends.
 fn mtu_towards(fd: BorrowedFd<'_>, transmit: &Transmit<'_>) -> io::Result<c_int> {
     let destination = transmit.destination;
     let socket = Socket::new(Domain::for_address(destination), Type::DGRAM, Some(Protocol::UDP))?;
-    // As the packets are routed, so is the question.
+    // The lookup is routed with the same mark as the packets.
     let mark = get_option(&fd, libc::SOL_SOCKET, libc::SO_MARK)?;
     if mark != 0 {
         set_option(&socket, libc::SOL_SOCKET, libc::SO_MARK, mark)?;

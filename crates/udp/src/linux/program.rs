@@ -1,7 +1,9 @@
-//! The program of classic BPF that names a socket of the group for each datagram (SO_ATTACH_REUSEPORT_CBPF, socket(7)).
+//! The classic BPF program that chooses a socket of the group for each datagram (SO_ATTACH_REUSEPORT_CBPF,
+//! socket(7)).
 //!
-//! Its data begins with the UDP payload; negative offsets reach the IP header. The kernel may have joined several datagrams
-//! of one sender (GRO): the length is that of all, and the first one's header stands for them.
+//! Its data begins with the UDP payload; negative offsets reach the IP header. The kernel may have joined
+//! several datagrams of one sender (GRO): the length is that of all of them, and the message header is that
+//! of the first.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -11,17 +13,17 @@ use super::super::Half;
 use super::lanes::SHARED;
 use super::steering::{DRAIN, HANDSHAKES};
 
-/// The first four bytes of a message: its type, and three that are zero.
+/// The first four bytes of a message: its type, and three zeros.
 const INITIATION: u32 = 0x0100_0000;
 const RESPONSE: u32 = 0x0200_0000;
 const COOKIE_REPLY: u32 = 0x0300_0000;
 const DATA: u32 = 0x0400_0000;
-/// The shortest message of all: data without any.
+/// Bytes of the shortest message: a data message without data.
 const SHORTEST: u32 = 32;
-/// Where mac2 of an initiation begins and ends: zeros without a cookie (whitepaper, section 5.4.2).
+/// The bytes of mac2 in an initiation: zeros without a cookie (whitepaper, section 5.4.2).
 const MAC2: std::ops::Range<u32> = 132..148;
 
-/// Where the source's address and port are in the headers of an IP packet without options.
+/// Offsets of the source address and the source port in the headers of an IP packet without options.
 #[derive(Clone, Copy, Debug)]
 struct Offsets {
     address: u32,
@@ -32,20 +34,22 @@ struct Offsets {
 const IPV4: Offsets = Offsets { address: 12, words: 1, port: 20 };
 const IPV6: Offsets = Offsets { address: 8, words: 4, port: 40 };
 
-/// The key of the hash that chooses a shared lane: odd multipliers, so that no sender can choose the lane of another one.
+/// The key of the hash that chooses a shared lane: odd multipliers. They are random, so that no sender can
+/// choose the lane of another source.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Key(pub(super) [u32; Self::WORDS]);
 
 impl Key {
-    /// One for each word of an IPv6 address, one for the port, and the last for their sum.
+    /// One multiplier for each word of an IPv6 address, one for the port, and the last for the sum.
     pub(super) const WORDS: usize = 6;
 
     pub(super) fn random() -> Self {
         Self(rand::random::<[u32; Self::WORDS]>().map(|multiplier| multiplier | 1))
     }
 
-    /// That of sockets that a weft with nothing but lanes leaves: its sources stay in their lanes, and their datagrams in order.
-    /// Anybody may know it, until the interface is stopped.
+    /// Returns the key of an older weft, with lanes only: if its sockets are adopted, its sources stay
+    /// in their lanes, and their datagrams stay in order. The key is not secret, and stays in use until the
+    /// interface is stopped.
     pub(super) fn of_lanes_alone(is_v6: bool) -> Self {
         const GOLDEN: u32 = 0x9e37_79b1;
         let words = if is_v6 { IPV6.words } else { IPV4.words } + 1;
@@ -54,7 +58,8 @@ impl Key {
         Self(key)
     }
 
-    /// What the program computes: multiply-shift hashing (Dietzfelbinger et al., 1997), of a sum of products.
+    /// Returns the shared lane of a source, as the program computes it: multiply-shift hashing
+    /// (Dietzfelbinger et al., 1997) of a sum of products.
     pub(super) fn shared_lane(&self, source: SocketAddr) -> usize {
         let words = words(source).into_iter().zip(self.0);
         let sum = words.fold(0_u32, |sum, (word, key)| sum.wrapping_add(word.wrapping_mul(key)));
@@ -69,19 +74,21 @@ impl std::fmt::Debug for Key {
     }
 }
 
-/// What the program goes by.
+/// The rules of the program.
 #[derive(Debug)]
 pub(super) struct Rules<'a> {
     pub(super) is_v6: bool,
     pub(super) key: Key,
-    /// Lanes for single sources.
+    /// Single sources, each with its lane.
     pub(super) own: &'a [(SocketAddr, usize)],
-    /// Whether only messages of an exact length pass, beside data. Joined datagrams may begin with a handshake message and go
-    /// on with shorter data: while no junk arrives, lengths that this could explain pass too.
+    /// Whether messages other than data pass only with an exact length. Joined datagrams may begin with a
+    /// handshake message and continue with shorter data: while no junk arrives, lengths that this could
+    /// explain pass too.
     pub(super) is_strict: bool,
-    /// The receiver indices that pass, sorted as they are read from messages (big endian); `None`: all.
+    /// The receiver indices that pass, sorted as they are read from messages (big endian); `None` lets all
+    /// pass.
     pub(super) receivers: Option<&'a [u32]>,
-    /// The sources whose initiations pass without a cookie; `None`: all.
+    /// The sources that may send initiations without a cookie; `None` lets all pass.
     pub(super) half: Option<Half>,
 }
 
@@ -91,7 +98,8 @@ impl Rules<'_> {
     }
 }
 
-/// Gives the number of a socket. Where it cannot read, the kernel takes the first.
+/// Returns a program that returns the number of a socket. If the program cannot read the packet, the kernel
+/// chooses the first socket.
 pub(super) fn program(rules: &Rules<'_>) -> Vec<sock_filter> {
     let mut code = Assembler::default();
     let drain = code.answer(DRAIN);
@@ -101,7 +109,7 @@ pub(super) fn program(rules: &Rules<'_>) -> Vec<sock_filter> {
     let [data, response, cookie_reply] = match rules.receivers {
         None => [lanes, handshakes, handshakes],
         Some(receivers) => {
-            // X has the type.
+            // X holds the message type.
             code.branch(libc::BPF_JEQ, DATA, lanes, handshakes);
             let known = code.block(&[instruction(libc::BPF_MISC | libc::BPF_TXA, 0)]);
             let search = code.search(receivers, known, drain);
@@ -126,7 +134,7 @@ pub(super) fn program(rules: &Rules<'_>) -> Vec<sock_filter> {
     code.in_order()
 }
 
-/// The words that tell a source from others.
+/// Returns the words that tell a source from others: its address, then its port.
 fn words(source: SocketAddr) -> Vec<u32> {
     let mut words = match source.ip() {
         IpAddr::V4(address) => vec![address.to_bits()],
@@ -139,20 +147,20 @@ fn words(source: SocketAddr) -> Vec<u32> {
     words
 }
 
-/// Instructions from a place on to the end.
+/// A position in the program: the instructions from there to the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Label(usize);
 
-/// Writes a program from its end: all jumps go forward, so where they go to is written already.
+/// Writes a program from its end. All jumps go forward, so their targets are written already.
 #[derive(Debug, Default)]
 struct Assembler {
     reversed: Vec<sock_filter>,
 }
 
 impl Assembler {
-    /// How far a conditional jump goes, with room for one instruction more between it and its target.
+    /// Maximum distance of a conditional jump, which leaves room for one more instruction before its target.
     const REACH: usize = u8::MAX as usize - 1;
-    /// Indices that are compared one after the other.
+    /// Maximum number of indices that are compared one after the other.
     const LEAF: usize = 8;
 
     fn in_order(mut self) -> Vec<sock_filter> {
@@ -164,7 +172,7 @@ impl Assembler {
         Label(self.reversed.len())
     }
 
-    /// Instructions in the order in which they run; what was written before follows them.
+    /// Writes instructions in the order in which they run, in front of those written before.
     fn block(&mut self, code: &[sock_filter]) -> Label {
         self.reversed.extend(code.iter().rev());
         self.here()
@@ -179,7 +187,7 @@ impl Assembler {
         self.block(&[instruction(libc::BPF_JMP | libc::BPF_JA, distance as u32)])
     }
 
-    /// A place that leads to `to` and that `more` further instructions can reach.
+    /// Returns a position that leads to `to`, and that is still in reach after `more` more instructions.
     fn within_reach(&mut self, to: Label, more: usize) -> Label {
         if self.reversed.len() - to.0 + more > Self::REACH { self.jump(to) } else { to }
     }
@@ -192,7 +200,8 @@ impl Assembler {
         self.block(&[sock_filter { jt, jf, ..instruction(libc::BPF_JMP | libc::BPF_K | test, value) }])
     }
 
-    /// Goes to `exact` for one message of so many bytes or several as long, to `joined` for what may be one and others.
+    /// Jumps to `exact` for one message of `bytes` bytes or several of that length, to `joined` if a shorter
+    /// message may follow, and otherwise to `drain`.
     fn of_length(&mut self, bytes: u32, exact: Label, joined: Label, drain: Label) -> Label {
         let rest = self.branch(libc::BPF_JGE, SHORTEST, joined, drain);
         self.branch(libc::BPF_JEQ, 0, exact, rest);
@@ -201,7 +210,7 @@ impl Assembler {
         self.block(&[length()])
     }
 
-    /// Binary search for what was loaded, in what is sorted.
+    /// Searches `sorted` for the loaded value (binary search).
     fn search(&mut self, sorted: &[u32], found: Label, missing: Label) -> Label {
         if sorted.len() > Self::LEAF {
             let (low, high) = sorted.split_at(sorted.len() / 2);
@@ -209,7 +218,7 @@ impl Assembler {
             let lower = self.search(low, found, missing);
             return self.branch(libc::BPF_JGE, high[0], upper, lower);
         }
-        // One long jump for all of them.
+        // One long jump serves all comparisons.
         let missing = self.within_reach(missing, 2 * Self::LEAF);
         let found = self.within_reach(found, Self::LEAF);
         if sorted.is_empty() {
@@ -218,7 +227,7 @@ impl Assembler {
         sorted.iter().fold(missing, |next, index| self.branch(libc::BPF_JEQ, *index, found, next))
     }
 
-    /// Answers with a lane: the source's own, or a shared one by the hash.
+    /// Returns the lane of a source: its single-source lane, or a shared lane by the hash.
     fn lanes(&mut self, rules: &Rules<'_>) -> Label {
         self.block(&[instruction(libc::BPF_RET | libc::BPF_A, 0)]);
         let mut next = self.hash(rules);
@@ -234,7 +243,8 @@ impl Assembler {
         self.keep_source(rules)
     }
 
-    /// Goes to `pass` for initiations that carry a cookie and for those of sources in `half`.
+    /// Jumps to `pass` for initiations with a cookie and for those of sources in `half`, otherwise to
+    /// `drain`.
     fn initiations(&mut self, rules: &Rules<'_>, half: Half, pass: Label, drain: Label) -> Label {
         let pass = self.jump(pass);
         let drain = self.jump(drain);
@@ -252,7 +262,7 @@ impl Assembler {
         next
     }
 
-    /// Keeps the words that tell a source from others.
+    /// Stores the words that tell a source from others.
     fn keep_source(&mut self, rules: &Rules<'_>) -> Label {
         let offsets = rules.offsets();
         for field in (0..=offsets.words as usize).rev() {
@@ -265,14 +275,14 @@ impl Assembler {
         self.here()
     }
 
-    /// Computes what [`Key::shared_lane`] does from the words that were kept.
+    /// Computes [`Key::shared_lane`] from the stored words.
     fn hash(&mut self, rules: &Rules<'_>) -> Label {
         let fields = rules.offsets().words as usize + 1;
         self.block(&hash(&rules.key.0[..fields], rules.key.0[Key::WORDS - 1]))
     }
 }
 
-/// As [`Key::shared_lane`], from the words that were kept.
+/// Returns the instructions that compute [`Key::shared_lane`] from the stored words.
 fn hash(multipliers: &[u32], last: u32) -> Vec<sock_filter> {
     const SUM: usize = Key::WORDS;
     let mut program = vec![instruction(libc::BPF_LD | libc::BPF_IMM, 0), keep(SUM)];
@@ -307,12 +317,12 @@ fn length() -> sock_filter {
     instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_LEN, 0)
 }
 
-/// Reads a word of the payload, big endian.
+/// Loads a word of the payload, big endian.
 fn load(offset: u32) -> sock_filter {
     instruction(libc::BPF_LD | libc::BPF_ABS | libc::BPF_W, offset)
 }
 
-/// Reads from the IP header on.
+/// Loads from the IP header, at `offset` from its start.
 fn load_header(size: u32, offset: u32) -> sock_filter {
     instruction(libc::BPF_LD | libc::BPF_ABS | size, (libc::SKF_NET_OFF as u32).wrapping_add(offset))
 }

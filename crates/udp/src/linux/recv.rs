@@ -1,4 +1,5 @@
-//! Inbound, first step: one `recvmmsg` takes what has arrived, joined by the kernel's GRO where it could.
+//! Inbound, first step: one `recvmmsg` receives the waiting messages, joined by the kernel's GRO where
+//! possible.
 
 use std::io;
 use std::mem;
@@ -12,8 +13,8 @@ use super::super::{RecvBuffers, UdpStats, cost_of};
 use super::cmsg::{Ancillary, Control};
 use super::send::retry;
 
-/// Fills the free ones of `buffers`, at most `limit` of them, and shows `saw` where each message is from and what it costs.
-/// [`io::ErrorKind::WouldBlock`] when nothing has arrived.
+/// Fills at most `limit` of the free buffers and returns the number filled. Calls `saw` with the source and
+/// the cost of each message. Fails with [`io::ErrorKind::WouldBlock`] if nothing has arrived.
 pub(super) fn recv(
     fd: BorrowedFd<'_>,
     buffers: &mut RecvBuffers,
@@ -45,8 +46,9 @@ pub(super) fn recv(
         control.attach_whole(header);
         free += 1;
     }
-    // SAFETY: each of the first `free` headers points to a name, a vector, a control buffer and a buffer of its own with
-    // their true sizes; all live until after the call, and nothing else uses them meanwhile.
+    // SAFETY: each of the first `free` headers points to a name, a vector, a control buffer and a buffer that
+    // no other header points to, with their true sizes; all live until after the call, and nothing else uses
+    // them meanwhile.
     let count = retry(|| unsafe {
         let headers = headers.as_mut_ptr();
         libc::recvmmsg(fd.as_raw_fd(), headers, free, 0, ptr::null_mut()) as isize
@@ -68,11 +70,11 @@ pub(super) fn recv(
     Ok(count)
 }
 
-/// The address that the kernel wrote: an IPv4 one when it says so.
+/// Returns the address that the kernel wrote: IPv4 if its family is AF_INET, otherwise IPv6.
 fn address_of(name: &libc::sockaddr_in6) -> SocketAddr {
     if libc::c_int::from(name.sin6_family) == libc::AF_INET {
-        // SAFETY: a sockaddr_in is no longer and no more aligned than a sockaddr_in6, and all its bit patterns are
-        // valid.
+        // SAFETY: a sockaddr_in is no longer and no more aligned than a sockaddr_in6, and all its bit
+        // patterns are valid.
         let name = unsafe { &*ptr::from_ref(name).cast::<libc::sockaddr_in>() };
         let address = Ipv4Addr::from(name.sin_addr.s_addr.to_ne_bytes());
         SocketAddrV4::new(address, u16::from_be(name.sin_port)).into()

@@ -1,5 +1,5 @@
-//! Outbound, last step: one `sendmsg` for a GSO batch, or one `sendmmsg` for single datagrams where the kernel
-//! or the path does not take batches.
+//! Outbound, last step: one `sendmsg` for a GSO batch, or one `sendmmsg` for single datagrams where the
+//! kernel or the path does not accept batches.
 
 use std::io;
 use std::mem;
@@ -15,7 +15,7 @@ use super::fallback::Fallbacks;
 use super::kernel::Release;
 use super::path_mtu::{self, Questions};
 
-/// Sends transmits, and knows which destinations take no batches.
+/// Sends transmits, and remembers which destinations accept no batches.
 #[derive(Debug)]
 pub(super) struct Sender {
     gso: bool,
@@ -27,7 +27,7 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    /// A sender that uses GSO or not, and sets DF or not.
+    /// Returns a sender that uses GSO if `gso` is true. `path_mtu` says whether its sockets set DF.
     pub(super) fn new(gso: bool, path_mtu: PathMtu, release: Release) -> Self {
         Self {
             gso,
@@ -39,12 +39,12 @@ impl Sender {
         }
     }
 
-    /// Whether batches are sent where destinations take them.
+    /// Reports whether batches are sent where destinations accept them.
     pub(super) fn uses_gso(&self) -> bool {
         self.gso
     }
 
-    /// Sends as much as one call takes. [`io::ErrorKind::WouldBlock`] when the socket is full.
+    /// Sends as much as one call accepts. Fails with [`io::ErrorKind::WouldBlock`] if the socket is full.
     pub(super) fn send(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -96,7 +96,8 @@ impl Sender {
         }
         let bytes = send_singles(fd, transmit, stats)?;
         stats.gso_fallbacks += 1;
-        // Only now it is certain that it was the batch, and not the source address or the destination.
+        // The single datagrams were accepted, so the batch was refused, not the source address or the
+        // destination.
         if let Some(refusal) = refusal {
             self.remember(transmit, &refusal);
         }
@@ -105,7 +106,7 @@ impl Sender {
 
     fn remember(&mut self, transmit: &Transmit<'_>, refusal: &io::Error) {
         let destination = transmit.destination.ip();
-        // EIO is about the device, whatever the size; the others may be about the MTU of the route.
+        // EIO concerns the device, whatever the size. The other errors may concern the MTU of the route.
         let from_bytes = if refusal.raw_os_error() == Some(libc::EIO) { 0 } else { transmit.segment_size };
         if !self.fallbacks.remember(destination, from_bytes, Instant::now()) {
             return;
@@ -123,7 +124,7 @@ impl Sender {
     }
 }
 
-/// What of a transmit fits into one call.
+/// Returns the part of a transmit that fits into one call.
 fn one_call<'a>(transmit: &Transmit<'a>) -> Transmit<'a> {
     let segments = (MAX_BATCH_BYTES / transmit.segment_size).clamp(1, MAX_BATCH_SEGMENTS);
     let bytes = transmit.contents.len().min(segments * transmit.segment_size);
@@ -134,12 +135,14 @@ fn is_too_long(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EMSGSIZE)
 }
 
-/// EINVAL is what older kernels say for EMSGSIZE, and what devices without the feature say.
+/// Reports whether GSO may be the cause of an error. Older kernels report EINVAL in place of EMSGSIZE, and so
+/// do devices without the feature.
 fn may_be_gso(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMSGSIZE | libc::EIO | libc::EINVAL))
 }
 
-/// EINVAL is what Linux says for a source address that is not, or no longer, one of the machine.
+/// Reports whether the source address may be the cause of an error. Linux reports EINVAL for a source that is
+/// not, or no longer, an address of the machine.
 fn may_be_the_source(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -161,7 +164,7 @@ fn send_batch(fd: BorrowedFd<'_>, transmit: &Transmit<'_>, stats: &mut UdpStats)
     Ok(transmit.contents.len())
 }
 
-/// Sends the only datagram: one by one is how they go to many peers.
+/// Sends a transmit of a single datagram, as is usual with many peers.
 fn send_one(fd: BorrowedFd<'_>, transmit: &Transmit<'_>, stats: &mut UdpStats) -> io::Result<usize> {
     let address = SockAddr::from(transmit.destination);
     let control = control_of(transmit);
@@ -173,8 +176,8 @@ fn send_one(fd: BorrowedFd<'_>, transmit: &Transmit<'_>, stats: &mut UdpStats) -
     Ok(transmit.contents.len())
 }
 
-/// Sends the datagrams one by one in one call, up to the first that is not accepted; the reason for that one is
-/// told by the next call, or by this one when it is the first.
+/// Sends the datagrams separately, with one call, up to the first that is not accepted. If that is the first
+/// of all, the call fails; otherwise the next call reports the error.
 fn send_singles(fd: BorrowedFd<'_>, transmit: &Transmit<'_>, stats: &mut UdpStats) -> io::Result<usize> {
     let address = SockAddr::from(transmit.destination);
     let control = control_of(transmit);
@@ -189,8 +192,8 @@ fn send_singles(fd: BorrowedFd<'_>, transmit: &Transmit<'_>, stats: &mut UdpStat
         message.msg_hdr = header(&address, bytes, &control);
         count += 1;
     }
-    // SAFETY: the first `count` headers were filled in, and all that they point to lives until after the call,
-    // which writes only the `msg_len` of each.
+    // SAFETY: the first `count` headers were filled in, and all that they point to lives until after the
+    // call, which writes only the `msg_len` of each.
     let sent = retry(|| unsafe { libc::sendmmsg(fd.as_raw_fd(), headers.as_mut_ptr(), count, 0) as isize })?;
     let bytes = transmit.contents.len().min(sent * transmit.segment_size);
     stats.count_sent(sent, 1, bytes);
@@ -223,7 +226,7 @@ fn header(address: &SockAddr, bytes: &mut libc::iovec, control: &Control) -> lib
     header
 }
 
-/// Calls until no signal interrupts.
+/// Repeats a call until no signal interrupts it.
 pub(super) fn retry(mut call: impl FnMut() -> isize) -> io::Result<usize> {
     loop {
         match usize::try_from(call()) {

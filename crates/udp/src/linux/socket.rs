@@ -13,15 +13,15 @@ use super::super::{BindError, PathMtu, UdpConfig};
 use super::kernel::Release;
 use crate::SEND_BUFFER_BYTES;
 
-/// How often a random port is tried that is free for IPv4, until it is free for IPv6 too.
+/// How often a random port is tried until it is free for both IPv4 and IPv6.
 const RANDOM_PORT_ATTEMPTS: usize = 16;
 
-/// The buffers of a socket.
+/// Settings of the buffers of a socket.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Buffers {
-    /// Bytes of what is received.
+    /// Bytes of the receive buffer.
     pub(super) receive: usize,
-    /// Whether it is the one of its family that sends.
+    /// Whether it is the sending socket of its family.
     pub(super) sends: bool,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct UdpSocket {
 }
 
 impl UdpSocket {
-    /// Takes over a bound socket of the family that `is_v6` says.
+    /// Sets up a bound socket, of IPv6 if `is_v6`, and registers it with the runtime.
     pub(super) fn from_socket(
         socket: Socket,
         is_v6: bool,
@@ -41,26 +41,27 @@ impl UdpSocket {
         release: Release,
     ) -> Result<Self, BindError> {
         let fwmark = config.fwmark;
-        // A socket that was taken over may have one.
+        // An adopted socket may have a mark already.
         let is_marked = socket.mark().unwrap_or_default() == fwmark;
         configure(&socket, is_v6, buffers, config.path_mtu, release)
             .map_err(|source| failed("set up the UDP socket", source))?;
         if !is_marked {
             socket.set_mark(fwmark).map_err(|source| BindError::Fwmark { mark: fwmark, source })?;
         }
-        // SAFETY: a `Socket` owns its descriptor, gives no other one out, and closes it only when it is dropped.
+        // SAFETY: a `Socket` owns its descriptor, exposes no other descriptor, and closes it only when it is
+        // dropped.
         let io = unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE | Interest::WRITABLE) }
             .map_err(|error| failed("register the UDP socket with the runtime", error.into()))?;
         Ok(Self { io })
     }
 
-    /// Whether the kernel knows UDP_SEGMENT (Linux 4.18). One that does not ignores it, and would send a whole
-    /// batch as one datagram.
+    /// Reports whether the kernel knows UDP_SEGMENT (Linux 4.18). A kernel that does not know it ignores it,
+    /// and would send a whole batch as one datagram.
     pub(super) fn knows_gso(&self) -> bool {
         get_option(self.io.get_ref(), libc::SOL_UDP, libc::UDP_SEGMENT).is_ok()
     }
 
-    /// Whether the kernel joins what arrives.
+    /// Reports whether the kernel joins received datagrams (UDP_GRO).
     pub(super) fn joins_datagrams(&self) -> bool {
         get_option(self.io.get_ref(), libc::SOL_UDP, libc::UDP_GRO).is_ok_and(|value| value != 0)
     }
@@ -73,28 +74,29 @@ impl UdpSocket {
         buffer_bytes(self.io.get_ref(), libc::SO_SNDBUF)
     }
 
-    /// Datagrams that the kernel threw away since the socket was opened; 0 before Linux 4.12.
+    /// Returns the number of datagrams that the kernel dropped since the socket was opened; 0 before Linux
+    /// 4.12.
     pub(super) fn dropped(&self) -> u64 {
         dropped(self.io.get_ref()).unwrap_or_default().into()
     }
 
-    /// Marks what is sent from now on (SO_MARK); 0: not at all.
+    /// Sets the mark of the packets sent from now on (SO_MARK); 0 for no mark.
     pub(super) fn set_mark(&self, fwmark: u32) -> io::Result<()> {
         self.io.get_ref().set_mark(fwmark)
     }
 
-    /// Another descriptor of it.
+    /// Returns a duplicate of the descriptor.
     pub(super) fn try_clone(&self) -> io::Result<OwnedFd> {
         self.io.get_ref().try_clone().map(OwnedFd::from)
     }
 
-    /// The port that it is bound to.
+    /// Returns the port that the socket is bound to.
     pub(super) fn local_port(&self) -> Option<u16> {
         local_port(self.io.get_ref()).ok()
     }
 }
 
-/// Binds an IPv4 and an IPv6 socket to all addresses and one port. At least one of them is there.
+/// Binds an IPv4 and an IPv6 socket to all addresses and one port. At least one of the two is `Some`.
 pub(super) fn bind_both(config: &UdpConfig) -> Result<(Option<Socket>, Option<Socket>), BindError> {
     let mut attempts = if config.port == 0 { RANDOM_PORT_ATTEMPTS } else { 1 };
     loop {
@@ -119,7 +121,7 @@ fn bind_once(port: u16) -> Result<(Option<Socket>, Option<Socket>), BindError> {
     Ok((v4, v6))
 }
 
-/// A socket on `address`, or `None` where the machine does not have its family.
+/// Returns a socket bound to `address`; `None` if the machine does not have the address family.
 pub(super) fn bind(address: SocketAddr) -> Result<Option<Socket>, BindError> {
     let bound =
         Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP)).and_then(|socket| {
@@ -151,7 +153,7 @@ fn configure(
     release: Release,
 ) -> io::Result<()> {
     socket.set_nonblocking(true)?;
-    // With DF clear, as the kernel's WireGuard has it, the outer packet may be fragmented on its way and by this
+    // With DF clear, as in the kernel's WireGuard, the outer packet may be fragmented, on its way and by this
     // machine. A GSO segment still has to fit the MTU of the route.
     let (level, name, value) = path_mtu.option(is_v6);
     set_option(socket, level, name, value)?;
@@ -170,7 +172,7 @@ fn configure(
     }
     let receive = c_int::try_from(buffers.receive).unwrap_or(c_int::MAX);
     let received = enlarge_buffer(socket, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, receive)?;
-    // The others are as this one is.
+    // The sending socket alone warns: the same limits apply to the other sockets.
     if buffers.sends {
         let send = c_int::try_from(SEND_BUFFER_BYTES).unwrap_or(c_int::MAX);
         let sent = enlarge_buffer(socket, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, send)?;
@@ -180,8 +182,8 @@ fn configure(
     Ok(())
 }
 
-/// Gives the size that it has now. Without CAP_NET_ADMIN the kernel gives no more than a limit allows: it takes the smaller
-/// of the two, without an error, so there is nothing to halve and retry.
+/// Enlarges a buffer and returns its size. Without CAP_NET_ADMIN the kernel limits the size to a sysctl
+/// without an error, so there is nothing to halve and retry.
 fn enlarge_buffer(socket: &Socket, force: c_int, plain: c_int, wanted: c_int) -> io::Result<c_int> {
     if set_option(socket, libc::SOL_SOCKET, force, wanted).is_ok() {
         return Ok(wanted);
@@ -201,13 +203,13 @@ fn warn_if_small(bytes: c_int, wanted: c_int, limit: &str) {
     }
 }
 
-/// The size of a buffer, of which the kernel doubles what was asked for; 0 if it does not tell.
+/// Returns the size of a buffer, without the kernel's doubling of the requested size; 0 if it cannot be read.
 fn buffer_bytes(socket: &Socket, option: c_int) -> u64 {
     let bytes = get_option(socket, libc::SOL_SOCKET, option).unwrap_or_default();
     u64::try_from(bytes).unwrap_or_default() / 2
 }
 
-/// SK_MEMINFO_DROPS of `linux/sock_diag.h`.
+/// Returns the number of datagrams that a socket dropped: SK_MEMINFO_DROPS of `linux/sock_diag.h`.
 fn dropped(socket: &Socket) -> io::Result<u32> {
     const DROPS: usize = 8;
     let mut values = [0_u32; DROPS + 1];

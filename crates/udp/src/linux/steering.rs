@@ -1,5 +1,6 @@
-//! The group of sockets of one address family and port, and the program that puts each datagram into one of them: data into
-//! lanes, handshake messages into one socket, and what cannot be WireGuard into the drain. It needs no privilege.
+//! The group of sockets of one address family and port, and the program that chooses one of them for each
+//! datagram: data goes into lanes, handshake messages into one socket, and datagrams that cannot be WireGuard
+//! messages into the drain. Attaching the program needs no privilege.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,35 +12,39 @@ use super::super::Half;
 use super::lanes::{LANES, OWN, SHARED};
 use super::program::{Key, Rules, program};
 
-/// The numbers of the sockets after the lanes, and how many there are.
+/// Number of the socket for handshake messages, after the lanes.
 pub(super) const HANDSHAKES: usize = LANES;
+/// Number of the drain.
 pub(super) const DRAIN: usize = LANES + 1;
+/// Sockets of a group.
 pub(super) const SOCKETS: usize = LANES + 2;
-/// Receiver indices that the program tells from others. They take about 800 of the 4,096 instructions that it may have; the
-/// kernel needs one to three milliseconds to take it, and its own form of it has to fit net.core.optmem_max, which was 20 KiB
-/// before Linux 6.8.
+/// Maximum number of receiver indices in the program. They take about 800 of the 4,096 instructions that it
+/// may have. The kernel needs 1 to 3 ms to accept the program, and the kernel's form of it has to fit
+/// net.core.optmem_max, which was 20 KiB before Linux 6.8.
 pub(super) const MOST_RECEIVERS: usize = 512;
-/// Bytes that others sent while a source sent nothing, after which its lane may become another one's.
+/// Bytes that all sockets receive while a single-source lane receives none, after which the lane may be
+/// assigned to another source.
 const AT_REST: u64 = 64 << 20;
-/// Of asm-generic/socket.h.
+/// From asm-generic/socket.h.
 const SO_DETACH_REUSEPORT_BPF: libc::c_int = 68;
 
-/// A lane that one source has for itself.
+/// A lane that is assigned to a single source.
 #[derive(Clone, Copy, Debug)]
 struct Own {
     source: SocketAddr,
-    /// Bytes that all lanes had received when this one had something last.
+    /// Total bytes received by all sockets when this lane last received something.
     used: u64,
 }
 
-/// What the program lets pass of what has the shape of a message.
+/// Which well-formed messages the program lets pass, by receiver index.
 #[derive(Clone, Debug, Default)]
 enum Receivers {
     #[default]
     All,
-    /// All, with the exact length of its type: there are too many to tell them from others.
+    /// All indices, but only messages with the exact length of their type. There are too many indices for the
+    /// program.
     TooMany,
-    /// Sorted as the program reads them.
+    /// Only these indices, sorted as the program reads them.
     Only(Vec<u32>),
 }
 
@@ -54,26 +59,29 @@ pub(super) struct Steering {
 }
 
 impl Steering {
-    /// Takes the choice over for the group of `first`, which has all [`SOCKETS`] or will; no source has a lane for itself.
+    /// Attaches the program to the group of `first`, which has all [`SOCKETS`] sockets or will have them. No
+    /// source has a lane for itself.
     pub(super) fn attach(first: &impl AsRawFd, is_v6: bool, key: Key) -> io::Result<Self> {
         let this = Self { is_v6, key, own: Vec::new(), receivers: Receivers::All, half: None };
         this.load(first, &this.own, &this.receivers)?;
         Ok(this)
     }
 
-    /// Lets the kernel choose again, by a hash of its own. One that knows of no program is content.
+    /// Detaches the program, so that the kernel chooses by its own hash again. It is not an error if there is
+    /// no program.
     pub(super) fn detach(first: &impl AsRawFd) {
         let _ = super::socket::set_option(first, libc::SOL_SOCKET, SO_DETACH_REUSEPORT_BPF, 0);
     }
 
-    /// The shared lane of a source; `None` if it has one for itself.
+    /// Returns the shared lane of a source; `None` if the source has a lane for itself, or is of the other
+    /// family.
     pub(super) fn shared_lane(&self, source: SocketAddr) -> Option<usize> {
         let has_own = self.own.iter().any(|own| own.source == source);
         (!has_own && source.is_ipv6() == self.is_v6).then(|| self.key.shared_lane(source))
     }
 
-    /// Gives `source` a lane of its own, and says which: `None` if it has one, or if all are in use. `is_empty` says whether
-    /// a lane had nothing when it was read last.
+    /// Assigns a lane to `source` alone and returns the number of the lane; `None` if the source has a lane
+    /// already, or if all are in use. `is_empty` reports whether a lane was empty at its last read.
     pub(super) fn give(
         &mut self,
         first: &impl AsRawFd,
@@ -88,7 +96,7 @@ impl Steering {
             received.saturating_sub(own.used) >= AT_REST && is_empty(SHARED + place)
         };
         let given = Own { source, used: received };
-        // Only once the kernel has taken the program does anybody have a lane.
+        // The assignment takes effect only once the kernel has accepted the program.
         let mut own = self.own.clone();
         let place = if own.len() < OWN {
             own.push(given);
@@ -104,24 +112,25 @@ impl Steering {
         Ok(Some(SHARED + place))
     }
 
-    /// A lane had something, when all together had received so many bytes.
+    /// Records that a lane received something. `received` is the number of bytes that all sockets have
+    /// received.
     pub(super) fn had(&mut self, lane: usize, received: u64) {
         if let Some(own) = lane.checked_sub(SHARED).and_then(|place| self.own.get_mut(place)) {
             own.used = received;
         }
     }
 
-    /// Whether messages with some receiver indices or lengths do not pass.
+    /// Reports whether messages with some receiver indices or lengths are dropped.
     pub(super) fn is_filtering(&self) -> bool {
         !matches!(self.receivers, Receivers::All)
     }
 
-    /// Whether anything that has the shape of a message does not pass.
+    /// Reports whether any well-formed messages are dropped.
     pub(super) fn is_restricted(&self) -> bool {
         self.is_filtering() || self.half.is_some()
     }
 
-    /// Lets pass initiations without a cookie only from these sources, or from all again.
+    /// Lets initiations without a cookie pass only from sources in `half`; `None` lets all pass.
     pub(super) fn let_half_ask(&mut self, first: &impl AsRawFd, half: Option<Half>) -> io::Result<()> {
         let before = std::mem::replace(&mut self.half, half);
         let result = self.load(first, &self.own, &self.receivers);
@@ -131,8 +140,9 @@ impl Steering {
         result
     }
 
-    /// Lets pass only messages with these receiver indices, if they are not too many for the program, or all again. A list
-    /// that the kernel does not take must not leave an older one in force.
+    /// Lets only messages with these receiver indices pass, unless there are too many for the program; `None`
+    /// lets all pass. If the kernel does not accept the program, a less strict program replaces the old one,
+    /// because an outdated list must not stay in force.
     pub(super) fn let_pass(&mut self, first: &impl AsRawFd, receivers: Option<&[u32]>) -> io::Result<()> {
         let receivers = match receivers {
             None => Receivers::All,
@@ -179,8 +189,8 @@ impl Steering {
 pub(super) fn attach(socket: &impl AsRawFd, option: libc::c_int, code: &[sock_filter]) -> io::Result<()> {
     let len = u16::try_from(code.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
     let program = libc::sock_fprog { len, filter: code.as_ptr().cast_mut() };
-    // SAFETY: the option is a sock_fprog, whose filter points to `len` instructions. The kernel copies and checks them, and
-    // writes to none of it.
+    // SAFETY: the option is a sock_fprog, and its filter points to `len` instructions. The kernel copies and
+    // checks them, and writes to none of it.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),

@@ -27,7 +27,8 @@ mod steering;
 const V4: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 const V6: IpAddr = IpAddr::V6(std::net::Ipv6Addr::LOCALHOST);
 
-/// Runs a test within a fresh namespace, to which `prepare` may do something first. What that gives is kept.
+/// Runs a test in a fresh namespace, after `prepare`. The result of `prepare` is kept until the test has
+/// ended.
 fn in_namespace<T>(test: &str, prepare: impl FnOnce(&Namespace) -> T, body: impl AsyncFnOnce() + Send) {
     if !lab::namespaces_permitted(test) {
         return;
@@ -44,13 +45,13 @@ fn open() -> UdpSockets {
     UdpSockets::bind(&UdpConfig::default()).unwrap()
 }
 
-/// `len` bytes, each datagram of which has the type of data and is filled with its number.
+/// Returns `len` bytes in datagrams: each has the type of data and is filled with its number.
 fn contents(segment_size: usize, len: usize) -> Vec<u8> {
     let header = |at: usize| [4, 0, 0, 0].get(at % segment_size).copied();
     (0..len).map(|at| header(at).unwrap_or((at / segment_size) as u8)).collect()
 }
 
-/// Two messages of 32 bytes, and the first of them.
+/// Returns two messages of 32 bytes. [`one`] returns the first of them.
 fn two() -> Vec<u8> {
     contents(32, 64)
 }

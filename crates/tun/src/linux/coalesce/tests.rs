@@ -1,4 +1,5 @@
-//! Every plan, split again by a splitter that knows nothing of the coalescer, gives the packets it was made of.
+//! A splitter that is independent of the coalescer splits every planned write again, which must restore the
+//! packets.
 
 use proptest::prelude::*;
 
@@ -110,7 +111,7 @@ fn slow_sum(bytes: &[u8], mut sum: u32) -> u16 {
     sum as u16
 }
 
-/// What the kernel would make of one write.
+/// Splits one write as the kernel would.
 fn split(write: &[u8]) -> Vec<Vec<u8>> {
     let (header, packet) = write.split_at(VNET_HDR);
     if header[1] == 0 {
@@ -171,7 +172,7 @@ fn split(write: &[u8]) -> Vec<Vec<u8>> {
     each.collect()
 }
 
-/// Plans the packets and gives the bytes of every write.
+/// Plans the packets and returns the bytes of every write.
 fn writes(packets: &[Vec<u8>], offload: TunOffload) -> Vec<Vec<u8>> {
     let mut slab = PlainSlab::new(packets.iter().map(Vec::len).sum());
     let staged: Vec<_> = packets.iter().map(|packet| slab.push(packet).unwrap()).collect();
@@ -202,7 +203,7 @@ fn flow_number(v6: bool, protocol: u8, flow: u8) -> usize {
     usize::from(v6) + 2 * usize::from(protocol == ip::UDP) + 4 * usize::from(flow)
 }
 
-/// The packets of one flow, in order. With DF the IPv4 ID means nothing.
+/// Returns the packets of one flow, in order. With DF the IPv4 ID has no meaning.
 fn flow_of(packets: &[Vec<u8>], flow: usize) -> Vec<Vec<u8>> {
     let number = |packet: &[u8]| match packet[0] >> 4 {
         6 => flow_number(true, packet[6], packet[41]),

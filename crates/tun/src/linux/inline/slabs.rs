@@ -1,5 +1,5 @@
-//! The slabs of a device without threads. They bound what is read and not sealed yet; of several queues none can have
-//! them all.
+//! The slabs of a device without threads. They bound the packets that are read and not sealed yet. With
+//! several queues, no queue can use all of them.
 
 use std::task::{Context, Poll};
 
@@ -8,22 +8,22 @@ use tokio::sync::mpsc as channel;
 use super::super::reader;
 use crate::batch::{Slab, TunBatch};
 
-/// Slabs that one queue may have: the packet thread reads ahead about a megabyte.
+/// Slabs that one queue may use: the packet thread reads ahead about a megabyte.
 const SLABS: usize = 6;
 
-/// The slabs that are free, and the way home of those that are not.
+/// The free slabs, and the channel through which the others return.
 pub(super) struct Slabs {
     free: Vec<Slab>,
     home: channel::UnboundedSender<(u16, Slab)>,
     back: channel::UnboundedReceiver<(u16, Slab)>,
-    /// Slabs with packets of each queue.
+    /// For each queue, the number of slabs with packets of it.
     out: Box<[usize]>,
-    /// Queues without any such slab.
+    /// Number of queues without such a slab.
     without: usize,
 }
 
 impl Slabs {
-    /// As many as one queue may have, and one more for each further queue.
+    /// Allocates as many slabs as one queue may use, and one more for each further queue.
     pub(super) fn new(queues: usize) -> Self {
         let (home, back) = channel::unbounded_channel();
         Self {
@@ -35,11 +35,13 @@ impl Slabs {
         }
     }
 
-    /// A slab to read `queue` into. `None`: the rest is for queues that have none, and `cx` is woken when one comes home.
+    /// Returns a slab to read `queue` into. `None` means that the free slabs are reserved for queues without
+    /// a slab, and that `cx` is woken when a slab returns.
     pub(super) fn take(&mut self, cx: &mut Context<'_>, queue: usize) -> Option<Slab> {
-        // There is always one for each queue that has none: a flood cannot keep the others from being read.
+        // A slab is always reserved for each queue without a slab, so that a flood cannot keep the other
+        // queues from being read.
         while self.out[queue] > 0 && self.free.len() <= self.without {
-            // The sender is kept here: the channel never closes.
+            // `home` is a sender of the channel, so the channel never closes.
             let Poll::Ready(Some((from, slab))) = self.back.poll_recv(cx) else { return None };
             self.put_back(from.into(), slab);
         }
@@ -49,7 +51,8 @@ impl Slabs {
         Some(slab)
     }
 
-    /// The batch of what was read into a slab of `queue`; nothing, and the slab is free, if that is no packet.
+    /// Returns the batch of the packets that were read into a slab of `queue`. Without packets the slab is
+    /// free again, and the result is `None`.
     pub(super) fn batch(&mut self, queue: usize, slab: Slab) -> Option<TunBatch> {
         if slab.is_empty() {
             self.put_back(queue, slab);

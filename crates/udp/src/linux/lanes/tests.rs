@@ -30,7 +30,7 @@ fn in_namespace(test: &str, body: impl AsyncFnOnce() + Send) {
     });
 }
 
-/// Of IPv4 or of IPv6, at the loopback address.
+/// Returns an IPv4 or IPv6 socket at the loopback address.
 fn source_of(is_v6: bool) -> StdSocket {
     StdSocket::bind((if is_v6 { "::1" } else { "127.0.0.1" }, 0)).unwrap()
 }
@@ -39,7 +39,7 @@ fn source() -> StdSocket {
     StdSocket::bind(("127.0.0.1", 0)).unwrap()
 }
 
-/// A data message that carries a number.
+/// Returns a data message that carries a number.
 fn message(number: u32, bytes: usize) -> Vec<u8> {
     let mut message = vec![0; bytes.max(32)];
     message[0] = 4;
@@ -51,10 +51,10 @@ fn number(message: &[u8]) -> u32 {
     u32::from_be_bytes(*message[8..].first_chunk().unwrap())
 }
 
-/// The number in each datagram, by the port that it came from.
+/// The number in each datagram, by source port.
 type ByPort = HashMap<u16, Vec<u32>>;
 
-/// What arrives, until it is so many datagrams.
+/// Receives `datagrams` datagrams.
 async fn receive(sockets: &mut UdpSockets, datagrams: usize) -> ByPort {
     let mut buffers = RecvBuffers::new();
     let mut received = ByPort::new();
@@ -67,7 +67,7 @@ async fn receive(sockets: &mut UdpSockets, datagrams: usize) -> ByPort {
     received
 }
 
-/// Where the kernel puts what a source sends: of `sockets`, which hold nothing else.
+/// Sends a message, and returns the number of the socket that the kernel chose. `sockets` must be empty.
 fn lane_of(sockets: &UdpSockets, source: &StdSocket) -> Option<usize> {
     let is_v6 = source.local_addr().unwrap().is_ipv6();
     source.send_to(&message(0, 0), to(sockets, is_v6)).unwrap();
@@ -82,13 +82,13 @@ fn to(sockets: &UdpSockets, is_v6: bool) -> (&'static str, u16) {
     (if is_v6 { "::1" } else { "127.0.0.1" }, sockets.port())
 }
 
-/// Reads until nothing is left, all of it authentic, and gives the numbers that came from each port, in their order. `after` is
-/// called after each datagram.
+/// Receives until nothing is left, and records every datagram as authentic. Returns the numbers from each
+/// port, in order. Calls `after` after each datagram.
 async fn numbers(sockets: &mut UdpSockets, after: impl FnMut(&[u32])) -> HashMap<u16, Vec<u32>> {
     numbers_beside_junk(sockets, None, after).await
 }
 
-/// As [`numbers`], but what comes from the port `junk` is not authentic.
+/// Does what [`numbers`] does, but datagrams from the port `junk` are not authentic.
 async fn numbers_beside_junk(
     sockets: &mut UdpSockets,
     junk: Option<u16>,
@@ -96,7 +96,7 @@ async fn numbers_beside_junk(
 ) -> HashMap<u16, Vec<u32>> {
     let (mut buffers, mut numbers) = (RecvBuffers::new(), HashMap::<u16, Vec<u32>>::new());
     loop {
-        // The runtime learns which sockets have something, as it does between turns.
+        // Lets the runtime update the readiness of the sockets, as between turns.
         tokio::task::yield_now().await;
         if poll_fn(|cx| Poll::Ready(sockets.poll_recv(cx, &mut buffers).is_pending())).await {
             return numbers;
@@ -151,7 +151,7 @@ fn a_source_that_fills_its_lane_gets_one_of_its_own_and_stays_in_order() {
                 .unwrap();
             let port = |socket: &StdSocket| socket.local_addr().unwrap().port();
 
-            // It goes on sending while it is moved, and so does one beside it.
+            // The flood continues while it is moved to another lane, and so does a source beside it.
             send_numbers(&flood, to, 0..400, 16_000);
             let mut sent = 400;
             let received = numbers(&mut sockets, |received| {
@@ -168,7 +168,7 @@ fn a_source_that_fills_its_lane_gets_one_of_its_own_and_stays_in_order() {
             assert_eq!(lane_of(&sockets, &flood), Some(SHARED));
             assert_eq!(lane_of(&sockets, &other), Some(lane));
 
-            // What it sends too much of now is nobody else's loss.
+            // From now on, the flood loses datagrams, but no other source does.
             for socket in sockets.each() {
                 set_option(socket.io.get_ref(), libc::SOL_SOCKET, libc::SO_RCVBUF, 16_384).unwrap();
             }
@@ -202,7 +202,7 @@ fn junk_earns_no_lane_and_keeps_no_peer_from_one() {
             numbers_beside_junk(&mut sockets, Some(port(&junk)), |_| {}).await;
             assert_eq!(lane_of(&sockets, &junk), Some(lane));
 
-            // A hundred for each of the peer.
+            // A hundred messages of junk for each message of the peer.
             for number in 0..100 {
                 send_numbers(&junk, to, 100 * number..100 * (number + 1), 32);
                 send_numbers(&peer, to, number..number + 1, 32);
@@ -240,7 +240,7 @@ fn a_lane_of_its_own_goes_to_the_next_one_once_it_is_at_rest() {
         assert_eq!(give(&sources[OWN], later), Some(SHARED));
         assert_eq!(lane_of(&sockets, &sources[OWN]), Some(SHARED));
         assert!(lane_of(&sockets, &sources[0]).unwrap() < SHARED, "who had it is where it was before");
-        // The one that is in use stays, and so does the one that was not empty.
+        // The lane in use keeps its source, and so does the lane that was not empty.
         let more: Vec<_> = (1..OWN).map(|_| source()).collect();
         let given: Vec<_> = more.iter().map(|source| give(source, later)).collect();
         assert_eq!(given[..3], [Some(SHARED + 1), Some(SHARED + 2), Some(SHARED + 4)]);
@@ -290,7 +290,7 @@ fn a_source_that_fills_its_lane_costs_the_others_nothing() {
             other.send_to(&message(1, 100), to).unwrap();
         }
         let lost = sockets.stats().receive_overflows as usize - (200 - held);
-        // An eighth shares the lane of the flood: half of 64 would be a miracle.
+        // An eighth of the sources share the lane of the flood. That half of 64 do is next to impossible.
         assert!((1..32).contains(&lost), "{lost} of 64 lost everything to the flood");
         assert_eq!(receive(&mut sockets, held + 64 - lost).await.len(), 1 + 64 - lost);
     });
@@ -301,7 +301,7 @@ fn who_sends_long_datagrams_gets_no_more_bytes_than_who_sends_short_ones() {
     in_namespace("who_sends_long_datagrams_gets_no_more_bytes_than_who_sends_short_ones", async || {
         let mut sockets = UdpSockets::bind(&UdpConfig::default()).unwrap();
         let to = ("127.0.0.1", sockets.port());
-        // Nothing waits from before there were lanes.
+        // No messages wait from before the lanes existed.
         let mut buffers = RecvBuffers::new();
         assert!(poll_fn(|cx| Poll::Ready(sockets.poll_recv(cx, &mut buffers).is_pending())).await);
         let long = source();
@@ -314,11 +314,11 @@ fn who_sends_long_datagrams_gets_no_more_bytes_than_who_sends_short_ones() {
             short.send_to(&message(0, 2000), to).unwrap();
         }
         assert_eq!(sockets.stats().receive_overflows, 0);
-        // Once both are known to have something and as long as they do, with a few buffers free at a time as in a busy
-        // event loop.
+        // Counts while both are known to have messages waiting, with a few buffers free at a time as in a
+        // busy event loop.
         let (mut bytes, mut all) = (HashMap::<u16, usize>::new(), 0);
         while all < 1_600_000 {
-            // The runtime learns which sockets have something, as it does between turns.
+            // Lets the runtime update the readiness of the sockets, as between turns.
             tokio::task::yield_now().await;
             poll_fn(|cx| sockets.poll_recv(cx, &mut buffers)).await.unwrap();
             while buffers.filled() > RecvBuffers::COUNT - 4
@@ -354,7 +354,7 @@ fn who_shares_a_lane_gets_as_much_as_who_has_one_alone() {
                 send_numbers(source, to, number..number + 1, 2000);
             }
         }
-        // While both lanes have something, with a few buffers free at a time as in a busy event loop.
+        // While both lanes have messages waiting, with a few buffers free at a time as in a busy event loop.
         let (mut buffers, mut bytes) = (RecvBuffers::new(), HashMap::<u16, usize>::new());
         while bytes.values().sum::<usize>() < 800_000 {
             tokio::task::yield_now().await;
@@ -387,7 +387,7 @@ fn who_sends_from_many_ports_does_not_get_all_turns() {
             many.iter().for_each(|source| send_numbers(source, to, number..number + 1, 148));
         }
         send_numbers(&alone, to, 0..800, 148);
-        // While both lanes have something, with a few buffers free at a time as in a busy event loop.
+        // While both lanes have messages waiting, with a few buffers free at a time as in a busy event loop.
         let (mut buffers, mut of_alone) = (RecvBuffers::new(), 0);
         for _ in 0..1000 {
             tokio::task::yield_now().await;
@@ -398,7 +398,8 @@ fn who_sends_from_many_ports_does_not_get_all_turns() {
             of_alone += usize::from(received.meta.source.port() == alone.local_addr().unwrap().port());
         }
         assert_eq!(sockets.stats().receive_overflows, 0);
-        // A fifth: the other lane has four turns for each one, and would have one for each of its sources.
+        // A fifth: the other lane gets four turns for each turn of this lane, not a turn for each of its
+        // sources.
         assert!((150..300).contains(&of_alone), "{of_alone} of 1000");
     });
 }
@@ -460,7 +461,7 @@ fn nobody_else_gets_the_port() {
         let config = UdpConfig { port: sockets.port(), ..UdpConfig::default() };
         let error = UdpSockets::bind(&config).unwrap_err();
         assert!(matches!(error, BindError::PortInUse { .. }), "{error}");
-        // A child that another test has just forked may hold it for a moment.
+        // A child process that another test has just forked may hold the port for a moment.
         drop(sockets);
         lab::wait_until_ok(|| UdpSockets::bind(&config).map(drop).map_err(|error| error.to_string()));
     });

@@ -1,4 +1,4 @@
-//! Batches as one call, and what takes its place where the kernel or the path does not take them.
+//! Batches sent with one call, and the fallback where the kernel or the path does not accept them.
 
 use super::*;
 

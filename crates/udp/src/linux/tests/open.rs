@@ -47,7 +47,7 @@ fn what_is_told_of_the_send_buffer_is_that_of_the_sockets_that_send() {
             let told = sockets.features().send_buffer_bytes;
             let family = sockets.v4.as_ref().unwrap();
             assert_eq!(told, family.first().send_buffer_bytes());
-            // As the system gives it.
+            // The others keep the default of the system.
             assert!(family.each().skip(1).all(|other| other.send_buffer_bytes() < told), "{told}");
         },
     );
@@ -73,7 +73,7 @@ fn a_busy_port_is_named() {
             let error = UdpSockets::bind(&config).unwrap_err().to_string();
             assert!(error.contains("[::]:51821"), "{error}");
 
-            // A child that another test has just forked may hold it for a moment.
+            // A child process that another test has just forked may hold the port for a moment.
             drop(v6_only);
             lab::wait_until_ok(|| UdpSockets::bind(&config).map(drop).map_err(|error| error.to_string()));
         },

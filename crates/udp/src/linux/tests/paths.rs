@@ -1,4 +1,4 @@
-//! The way of a datagram: its source, its ECN bits, its length and its route.
+//! The source, the ECN bits, the length and the route of datagrams.
 
 use super::*;
 
@@ -45,14 +45,15 @@ fn datagrams_leave_from_the_source_that_was_asked_for() {
                     assert_eq!(meta.source.ip(), source);
                 }
             }
-            // And the answer to that address is reported as sent to it.
+            // The answer is reported as sent to that address.
             send(&mut b, to(source, a.port(), 32, &one())).await.unwrap();
             assert_eq!(receive(&mut a, 1).await[0].0.local, Some(source));
         }
     });
 }
 
-/// The kernel adds the local route of a new IPv6 address some time later, and until then loses what is sent there.
+/// Waits for the local route of a new IPv6 address. The kernel adds it some time later, and until then loses
+/// what is sent to the address.
 fn await_local_route(address: IpAddr) {
     let socket = StdSocket::bind((address, 0)).unwrap();
     socket.set_nonblocking(true).unwrap();
@@ -104,7 +105,7 @@ fn segments_beyond_the_mtu_go_one_by_one_in_order_and_fragmented() {
         assert_eq!(a.stats().gso_fallbacks, 4);
         assert_eq!(a.stats().batch_segments, [84, 0, 0, 0, 0, 0, 0]);
 
-        // What fits the MTU is still sent as a batch.
+        // Datagrams that fit the MTU are still sent as a batch.
         let sent = contents(1100, 1100 * 20);
         send(&mut a, to(V4, b.port(), 1100, &sent)).await.unwrap();
         assert_in_order(&receive(&mut b, 20).await, &sent, 1100);
@@ -137,7 +138,7 @@ fn with_discovery_what_is_too_long_goes_in_pieces_and_is_told_once() {
                 assert_eq!(accepted, Sent { bytes: sent.len(), source_unusable: false, path_mtu });
                 assert_in_order(&receive(&mut b, segments).await, &sent, 1400);
             }
-            // What fits is a batch and has DF, after the others as well.
+            // Datagrams that fit the MTU are still sent as a batch with DF, after longer ones too.
             let sent = contents(1100, 1100 * 20);
             send(&mut a, to(address, b.port(), 1100, &sent)).await.unwrap();
             assert_in_order(&receive(&mut b, 20).await, &sent, 1100);

@@ -8,7 +8,7 @@ fn a_full_socket_takes_a_part_then_waits_for_room() {
     if !lab::namespaces_permitted(test) {
         return;
     }
-    // Nobody answers for 10.9.0.99, so what is sent there waits in the neighbour's queue and fills the socket.
+    // No host answers for 10.9.0.99, so datagrams to it wait in the neighbour's queue and fill the socket.
     //   ┌─ near ────────────┐      ┌─ far ─┐
     //   │ eth0 10.9.0.1/24  ├──────┤ eth0  │
     //   └───────────────────┘      └───────┘
@@ -34,7 +34,7 @@ fn a_full_socket_takes_a_part_then_waits_for_room() {
                         (unsent, parts) = (&unsent[bytes..], parts + 1);
                     }
                     Poll::Pending => {
-                        // The first time it only means that the runtime has not looked at the socket yet.
+                        // The first time it only means that the runtime has not polled the socket yet.
                         if parts > 0 && !waited {
                             waited = true;
                             resolve_neighbour(&control, [10, 9, 0, 99]);
@@ -100,7 +100,7 @@ fn what_the_receive_buffer_has_no_room_for_is_counted_also_after_another_port_wa
         async || {
             let (mut a, mut b) = (open(), open());
             let sent = contents(1200, 1200 * 40);
-            // 7 MiB, which the kernel doubles, are full long before.
+            // The buffer of 7 MiB, which the kernel doubles, is full long before the end.
             for _ in 0..2000 {
                 send(&mut a, to(V4, b.port(), 1200, &sent)).await.unwrap();
             }
@@ -127,7 +127,7 @@ fn neither_family_starves_the_other() {
             let mut families = Vec::new();
             for _ in 0..2 {
                 buffers.clear();
-                // The runtime learns which sockets have something, as it does between turns.
+                // Lets the runtime update the readiness of the sockets, as between turns.
                 tokio::task::yield_now().await;
                 poll_fn(|cx| b.poll_recv(cx, &mut buffers)).await.unwrap();
                 while let Some(received) = buffers.next() {

@@ -1,4 +1,4 @@
-//! Which socket of the group the kernel puts a datagram into, by the program that it was given.
+//! The socket of the group that the kernel chooses for a datagram, by the attached program.
 
 use std::collections::HashSet;
 
@@ -20,7 +20,7 @@ fn family(sockets: &UdpSockets, is_v6: bool) -> &Family {
     if is_v6 { sockets.v6.as_ref() } else { sockets.v4.as_ref() }.unwrap()
 }
 
-/// Of IPv4 or of IPv6, connected to `sockets`.
+/// Returns an IPv4 or IPv6 socket that is connected to `sockets`.
 fn source_to(sockets: &UdpSockets, is_v6: bool) -> StdSocket {
     let address = if is_v6 { V6 } else { V4 };
     let source = StdSocket::bind((address, 0)).unwrap();
@@ -28,7 +28,8 @@ fn source_to(sockets: &UdpSockets, is_v6: bool) -> StdSocket {
     source
 }
 
-/// The number of the socket that got what was sent last: the only one that holds something, or the drain.
+/// Returns the number of the socket that got the last datagram: the only socket that holds a datagram, or the
+/// drain.
 fn number_of_last(family: &Family, junk_before: u64) -> usize {
     if family.junk_dropped() > junk_before {
         assert_eq!(family.junk_dropped(), junk_before + 1);
@@ -53,7 +54,7 @@ fn place(family: &Family, source: &StdSocket, datagram: &[u8]) -> Place {
     }
 }
 
-/// What the program is to do, said another way. `receivers` are those that pass, if the list is on.
+/// An independent model of the program. `receivers` are the indices that pass, if the list is on.
 fn expected(datagram: &[u8], is_strict: bool, receivers: Option<&HashSet<u32>>) -> Place {
     let Some(header) = datagram.first_chunk::<4>().filter(|_| datagram.len() >= 32) else {
         return Place::Drain;
@@ -78,7 +79,7 @@ fn expected(datagram: &[u8], is_strict: bool, receivers: Option<&HashSet<u32>>) 
     }
 }
 
-/// Of a type, with a receiver index where it has one.
+/// Returns a message of a type, with a receiver index if the type has one.
 fn message(kind: u8, index: u32, bytes: usize) -> Vec<u8> {
     let mut message = vec![0; bytes.max(12)];
     message[0] = kind;
@@ -141,7 +142,7 @@ fn what_was_counted_as_junk_stays_counted_with_another_port() {
     );
 }
 
-/// What comes out of the sockets of handshake messages, as messages with their strides, until it is so many.
+/// Receives `count` handshake messages. Returns each with the length of the joined message that contained it.
 async fn handshakes(sockets: &mut UdpSockets, count: usize) -> Vec<(usize, Vec<u8>)> {
     let (mut received, mut buffers) = (Vec::new(), RecvBuffers::for_handshakes());
     poll_fn(|cx| {
@@ -173,7 +174,8 @@ fn joined_datagrams_go_by_the_first_of_them() {
                     assert!(received.iter().all(|(joined, _)| *joined == 20 * bytes), "they came joined");
                     assert!(received.iter().all(|(_, datagram)| *datagram == message(kind, 7, bytes)));
                 }
-                // Shorter data right behind a handshake message of the same peer is not lost, unless junk arrives.
+                // Shorter data right behind a handshake message of the same peer is not lost, unless junk
+                // arrives.
                 for is_filtering in [false, true] {
                     b.let_pass(is_filtering.then_some(&[7]));
                     let junk = b.stats().junk_dropped;
@@ -218,7 +220,7 @@ fn handshake_messages_wake_the_one_that_waits_for_them() {
     );
 }
 
-/// Numbers as good as random.
+/// Returns pseudo-random numbers.
 fn numbers(seed: u32) -> impl Iterator<Item = u32> {
     std::iter::successors(Some(seed | 1), |x| {
         let x = x ^ (x << 13);
@@ -379,7 +381,8 @@ fn sources_share_lanes_by_a_key_that_differs_from_one_start_to_the_next() {
     let keys: Vec<Key> = (0..50).map(|_| Key::random()).collect();
     let each: Vec<Vec<usize>> = keys.iter().map(|key| lanes(*key)).collect();
     assert_eq!(each.iter().collect::<HashSet<_>>().len(), each.len());
-    // Two sources that share a lane with one key do not with most others: an eighth of all pairs, if nobody knows the key.
+    // Two sources that share a lane with one key do not share it with most other keys: if the key is not
+    // known, an eighth of all pairs share a lane.
     let pairs = (0..sources.len()).flat_map(|one| (0..one).map(move |other| (one, other)));
     let worst =
         pairs.map(|(one, other)| each.iter().filter(|lanes| lanes[one] == lanes[other]).count()).max();
@@ -408,7 +411,7 @@ fn a_flood_of_handshakes_costs_data_nothing() {
                 assert!(received.iter().map(|(_, bytes)| bytes).eq(&sent));
                 let stats = sockets.stats();
                 assert_eq!((stats.receive_overflows, stats.junk_dropped), (lost, 0));
-                // Those that had room are there.
+                // The messages that fit the buffer were not lost.
                 assert!(handshakes(&mut sockets, 1000).await.len() >= 1000);
                 sockets = open();
             }
@@ -416,7 +419,7 @@ fn a_flood_of_handshakes_costs_data_nothing() {
     );
 }
 
-/// As sockets that are left to the next process: those of IPv4 alone.
+/// Returns the sockets as they are left to the next process: those of IPv4 alone.
 fn v4_descriptors(sockets: &UdpSockets) -> (Vec<Descriptor>, UdpConfig) {
     let config = UdpConfig { port: sockets.port(), ..UdpConfig::default() };
     (family(sockets, false).try_clone().unwrap(), config)
@@ -438,7 +441,7 @@ fn a_whole_set_is_taken_over_and_each_source_stays_in_its_lane() {
                 sources.iter().map(lane).collect()
             };
             let expected = lanes(&before);
-            // A list of the process before is not in force any more, even where it could not take it back.
+            // A list of the previous process is no longer in force, even if that process could not remove it.
             before.let_pass(Some(&[8]));
             sources[0].send(&message(1, 0, 148)).unwrap();
             let (descriptors, config) = v4_descriptors(&before);
@@ -472,11 +475,11 @@ fn a_list_does_not_outlive_the_one_who_keeps_it_up_to_date() {
     );
 }
 
-/// How many datagrams wait in the sockets that data is read from.
+/// Counts the datagrams that wait in the sockets that data is read from.
 async fn count_waiting(sockets: &mut UdpSockets) -> usize {
     let (mut buffers, mut count) = (RecvBuffers::new(), 0);
     loop {
-        // The runtime learns which sockets have something, as it does between turns.
+        // Lets the runtime update the readiness of the sockets, as between turns.
         tokio::task::yield_now().await;
         if poll_fn(|cx| Poll::Ready(sockets.poll_recv(cx, &mut buffers).is_pending())).await {
             return count;
@@ -487,7 +490,7 @@ async fn count_waiting(sockets: &mut UdpSockets) -> usize {
     }
 }
 
-/// The lane that a weft with nothing but lanes chose.
+/// Returns the lane that an older weft, with lanes only, chose.
 fn lane_of_older(source: SocketAddr) -> usize {
     const GOLDEN: u32 = 0x9e37_79b1;
     let mut words: Vec<u32> = match source.ip() {
@@ -506,7 +509,8 @@ fn the_sixteen_sockets_of_an_older_weft_are_taken_over_with_what_they_hold() {
         |_| (),
         async || {
             for is_v6 in [false, true] {
-                // A whole set, made an older one: nothing but lanes, and its program chooses among them.
+                // Turns a whole set into that of an older weft: nothing but lanes, and its program chooses
+                // among them.
                 let before = open();
                 let config = UdpConfig { port: before.port(), ..UdpConfig::default() };
                 let mut descriptors = family(&before, is_v6).try_clone().unwrap();
@@ -516,7 +520,7 @@ fn the_sixteen_sockets_of_an_older_weft_are_taken_over_with_what_they_hold() {
                 all[DRAIN].detach_filter().unwrap();
                 let lanes = &all[..LANES];
                 let address = |source: &StdSocket| source.local_addr().unwrap();
-                // Each source's message is where that program put it.
+                // The message of each source is where that program put it.
                 for source in &sources {
                     let lane = lane_of_older(address(source));
                     let answer = [libc::sock_filter {
@@ -531,7 +535,8 @@ fn the_sixteen_sockets_of_an_older_weft_are_taken_over_with_what_they_hold() {
                 }
                 sources[0].send(&message(1, 0, 148)).unwrap();
                 let descriptors = lanes.iter().map(|socket| socket.try_clone().unwrap().into()).collect();
-                // From the last one on: the numbers of the others stay.
+                // Closes the sockets from the last to the first, so that the numbers of the others do not
+                // change.
                 all.into_iter().rev().for_each(drop);
 
                 let mut sockets = UdpSockets::adopt(descriptors, &config).unwrap();
@@ -570,7 +575,7 @@ fn of_an_incomplete_set_every_socket_is_read_and_none_takes_nothing() {
                 drop(descriptors.remove(missing));
                 let mut sockets = UdpSockets::adopt(descriptors, &config).unwrap();
                 let sources: Vec<_> = (0..200).map(|_| source_to(&sockets, false)).collect();
-                // The kernel tells nothing apart.
+                // Without a program, the kernel does not tell messages apart.
                 sockets.let_pass(Some(&[1]));
                 for source in &sources {
                     source.send(&message(4, 0, 100)).unwrap();
@@ -580,7 +585,7 @@ fn of_an_incomplete_set_every_socket_is_read_and_none_takes_nothing() {
                 assert_eq!(count_waiting(&mut sockets).await, 600, "without socket {missing}");
                 let stats = sockets.stats();
                 assert_eq!((stats.junk_dropped, stats.receive_overflows), (0, 0));
-                // As they are, they go on to the next process.
+                // The sockets go to the next process as they are.
                 let (descriptors, config) = v4_descriptors(&sockets);
                 drop(sockets);
                 let mut sockets = UdpSockets::adopt(descriptors, &config).unwrap();
