@@ -7,10 +7,10 @@ use std::time::SystemTime;
 use ipnet::IpNet;
 use weft_tunnel::{PeerLimits, PresharedKey, PrivateKey, PublicKey};
 
-/// An interface and its peers at one moment.
+/// A snapshot of an interface and its peers.
 #[derive(Clone, Debug)]
 pub struct DeviceState {
-    /// The key of the interface; without one it does nothing.
+    /// The private key of the interface; without one, the interface does nothing.
     pub private_key: Option<PrivateKey>,
     /// The UDP port in use.
     pub listen_port: u16,
@@ -20,70 +20,72 @@ pub struct DeviceState {
     pub peers: Vec<PeerState>,
 }
 
-/// A peer at one moment.
+/// A snapshot of a peer.
 #[derive(Clone, Debug)]
 pub struct PeerState {
-    /// Its identity.
+    /// The public key, which identifies the peer.
     pub public_key: PublicKey,
-    /// Mixed into its handshakes if there is one.
+    /// The preshared key mixed into the peer's handshakes, if any.
     pub preshared_key: Option<PresharedKey>,
-    /// Where it is, as far as anybody knows.
+    /// The current endpoint; `None`: not known yet.
     pub endpoint: Option<SocketAddr>,
-    /// When the last handshake came through.
+    /// The wall-clock time of the last completed handshake; `None`: there was none.
     pub last_handshake: Option<SystemTime>,
     /// UDP payload bytes sent to it.
     pub tx_bytes: u64,
     /// UDP payload bytes received from it and authenticated.
     pub rx_bytes: u64,
-    /// Seconds between keepalives that are sent whatever else is sent.
+    /// Seconds without authenticated packets in either direction after which a keepalive is sent; `None`:
+    /// off.
     pub persistent_keepalive: Option<NonZeroU16>,
-    /// How fast packets may go to it and come from it. wg(8) knows nothing of it.
+    /// The rate limits for packets to and from the peer. wg(8) has no such setting.
     pub limits: PeerLimits,
     /// Its allowed-ips, in the order in which they were added.
     pub allowed_ips: Vec<IpNet>,
 }
 
-/// A change to an interface; what is `None` stays as it is. Applied from top to bottom.
+/// A change to an interface. A field that is `None` changes nothing. The fields are applied from top to
+/// bottom.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceChange {
-    /// A new key, or none.
+    /// The new private key; `Some(None)` removes the key.
     pub private_key: Option<Option<PrivateKey>>,
-    /// A new UDP port; 0: one that the system chooses.
+    /// The new UDP port; 0: the system chooses it.
     pub listen_port: Option<u16>,
-    /// A new mark; 0: none.
+    /// The new mark (SO_MARK); 0: none.
     pub fw_mark: Option<u32>,
-    /// Take away the peers that are not in `peers`. Those that are keep their sessions.
+    /// Whether to remove the peers that are not in `peers`. The others keep their sessions.
     pub replace_peers: bool,
-    /// Changes to peers, one after the other.
+    /// The changes to peers, applied in order.
     pub peers: Vec<PeerChange>,
 }
 
-/// A change to one peer, which is added if there is none with its key; what is `None` stays as it is.
+/// A change to one peer. A peer that does not exist is added. A field that is `None` changes nothing.
 #[derive(Clone, Debug)]
 pub struct PeerChange {
-    /// Its identity. A change for the interface's own public key is left out.
+    /// The public key, which identifies the peer. A change for the interface's own public key is ignored.
     pub public_key: PublicKey,
-    /// Take it away.
+    /// Whether to remove the peer.
     pub remove: bool,
-    /// Do nothing if there is no such peer.
+    /// Whether to ignore the change if the peer does not exist.
     pub update_only: bool,
-    /// A new preshared key, or none.
+    /// The new preshared key; `Some(None)` removes the key.
     pub preshared_key: Option<Option<PresharedKey>>,
-    /// Where to send from now on.
+    /// The new endpoint.
     pub endpoint: Option<SocketAddr>,
-    /// A new keepalive interval, or none.
+    /// The new interval of persistent keepalives, in seconds; `Some(None)` switches them off.
     pub persistent_keepalive: Option<Option<NonZeroU16>>,
-    /// Other limits. Those of a peer that stays are kept by whoever cannot say them, also where all peers are
-    /// replaced.
+    /// The new rate limits. A client that cannot express limits leaves this `None`: a peer that stays then
+    /// keeps its limits, even if all peers are replaced.
     pub limits: Option<PeerLimits>,
-    /// Whether its allowed-ips are taken away before `allowed_ips` are gone through.
+    /// Whether to remove all allowed-ips of the peer before `allowed_ips` is applied.
     pub replace_allowed_ips: bool,
-    /// Prefixes given to the peer (and taken from whoever had them), or taken away.
+    /// The changes to the peer's allowed-ips, applied in order.
     pub allowed_ips: Vec<AllowedIpChange>,
 }
 
 impl PeerChange {
-    /// A change of nothing, which adds the peer if there is none.
+    /// Returns a change that sets nothing; it adds the peer if it does not exist.
     pub fn new(public_key: PublicKey) -> Self {
         Self {
             public_key,
@@ -102,8 +104,8 @@ impl PeerChange {
 /// A change to the allowed-ips of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllowedIpChange {
-    /// The peer's from now on, whoever had it.
+    /// Assigns the prefix to the peer, and removes it from the peer that has it.
     Add(IpNet),
-    /// Not the peer's any more; nothing happens if it was not.
+    /// Removes the prefix from the peer; no effect if the peer does not have it.
     Remove(IpNet),
 }

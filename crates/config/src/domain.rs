@@ -13,23 +13,23 @@ use serde::{Deserialize, Serialize};
 )]
 pub struct InvalidDomain;
 
-/// A DNS domain in lower case without the last dot, or the root, which every name is below.
+/// A DNS domain in lower case and without a trailing dot, or the root domain, which contains every name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Domain(String);
 
 impl Domain {
-    /// The domain of every name.
+    /// Returns the root domain, which contains every name.
     pub fn root() -> Self {
         Self(".".to_owned())
     }
 
-    /// Whether it is the domain of every name.
+    /// Reports whether it is the root domain.
     pub fn is_root(&self) -> bool {
         self.0 == "."
     }
 
-    /// The domain as text; the root is a dot.
+    /// Returns the domain as text; the root domain is `.`.
     pub fn as_str(&self) -> &str {
         &self.0
     }

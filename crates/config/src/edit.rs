@@ -1,5 +1,5 @@
-//! Writes the state of a running interface into the text of its file: what did not change stays as it is written,
-//! with its comments.
+//! Writes the state of a running interface into the text of its file. Unchanged settings stay as they are
+//! written, with their comments.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Display;
@@ -14,22 +14,23 @@ use super::{Endpoint, key_file, values, wg_quick};
 use crate::device::{DeviceState, PeerState};
 use crate::endpoint;
 
-/// What an interface is like, as far as its file tells.
+/// The state of an interface, as far as its file can express it.
 #[derive(Clone, Debug)]
 pub struct Saved<'a> {
-    /// The file, for keys that stand in files of their own.
+    /// The path of the configuration file: relative paths of key files are looked up beside it.
     pub file: &'a Path,
-    /// Keys, port and peers.
+    /// The keys, the port, the mark and the peers.
     pub device: &'a DeviceState,
-    /// The device's addresses, except link-local ones of IPv6; `None` leaves those of the file.
+    /// The device's addresses, except IPv6 link-local ones; `None` leaves the addresses of the file.
     pub addresses: Option<&'a [IpNet]>,
-    /// The device's MTU, for a file that has one.
+    /// The device's MTU in bytes, written only if the file sets an MTU.
     pub mtu: Option<u32>,
-    /// A mark that was chosen because the file has none.
+    /// The mark that was chosen because the file has none; it is not written.
     pub chosen_mark: u32,
 }
 
-/// The text with everything that differs from `saved` changed, peers that are gone taken out, and new ones added.
+/// Returns the text with all differences from `saved` applied: settings changed, missing peers removed, and
+/// new peers added.
 pub fn edit(text: &str, saved: &Saved<'_>) -> Zeroizing<String> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut sections = split(text);
@@ -51,7 +52,7 @@ pub fn edit(text: &str, saved: &Saved<'_>) -> Zeroizing<String> {
         sections.push(Section::of_peer(peer, saved.file));
     }
     let lines = sections.iter().flat_map(|section| &section.lines).map(Line::text);
-    // Room for all of it at once: a string that grows leaves copies of the keys behind.
+    // The capacity is reserved at once: a string that grows leaves copies of the keys in memory.
     let mut edited = Zeroizing::new(String::with_capacity(lines.clone().map(|line| line.len() + 1).sum()));
     for line in lines {
         edited.push_str(line);
@@ -64,7 +65,7 @@ pub fn edit(text: &str, saved: &Saved<'_>) -> Zeroizing<String> {
 enum Kind {
     Interface,
     Peer,
-    /// What is above the first section, or in one that nobody knows.
+    /// Lines above the first section, or in an unknown section.
     Other,
 }
 
@@ -89,19 +90,19 @@ impl Line<'_> {
         self.text().trim().is_empty()
     }
 
-    /// Whether it is a comment and nothing that anybody reads.
+    /// Reports whether it is a plain comment: neither a setting of weft nor a friendly name.
     fn is_comment(&self) -> bool {
         self.text().trim_start().starts_with('#')
             && wg_quick::setting_of(self.text()).is_none()
             && wg_quick::friendly_name_of(self.text()).is_none()
     }
 
-    /// The part before a comment.
+    /// Returns the part before the comment.
     fn setting(&self) -> &str {
         self.text().split('#').next().unwrap_or_default()
     }
 
-    /// The value, if the line has this key.
+    /// Returns the value, if the line has this key.
     fn value_of(&self, key: &str) -> Option<&str> {
         let (written, value) = self.setting().split_once('=')?;
         written.trim().eq_ignore_ascii_case(key).then(|| value.trim())
@@ -113,7 +114,7 @@ struct Section<'a> {
     lines: Vec<Line<'a>>,
 }
 
-/// The sections with their lines; comments above a section belong to it.
+/// Splits the text into sections. Comments above a section belong to it.
 fn split(text: &str) -> Vec<Section<'_>> {
     let mut sections = vec![Section { kind: Kind::Other, lines: Vec::new() }];
     for line in text.lines() {
@@ -136,7 +137,8 @@ fn split(text: &str) -> Vec<Section<'_>> {
         lines.push(line);
         sections.push(Section { kind, lines });
     }
-    // Comments at the end are nobody's, and stay whoever goes.
+    // Comments at the end of the file, below an empty line, belong to no section: they stay when the last
+    // section is removed.
     if let Some(last) = sections.last_mut() {
         let own = own_lines(&last.lines);
         if own > 0 && last.lines.get(own - 1).is_some_and(Line::is_empty) {
@@ -147,8 +149,9 @@ fn split(text: &str) -> Vec<Section<'_>> {
     sections
 }
 
-/// How many of the lines above the next section belong to the section that they stand in. Comments at their end do not:
-/// those below an empty line, or all if there is none. What a comment says of the section itself belongs to it.
+/// Returns how many of these lines, which end where the next section begins, belong to their own section.
+/// Trailing comments belong to the next section: those below the first empty line, or all of them if there is
+/// none. A comment that is a setting or a friendly name belongs to its own section.
 fn own_lines(lines: &[Line<'_>]) -> usize {
     let is_loose = |line: &Line<'_>| line.is_empty() || line.is_comment();
     let said = lines.iter().rposition(|line| !is_loose(line)).map_or(0, |last| last + 1);
@@ -158,7 +161,7 @@ fn own_lines(lines: &[Line<'_>]) -> usize {
     first.map_or(lines.len(), |first| said + below + first)
 }
 
-/// Puts the lines of further [Interface] sections into the first, where they count as well.
+/// Moves the lines of further [Interface] sections into the first, as the parser reads them.
 fn merge_interfaces(sections: &mut Vec<Section<'_>>) {
     let Some(first) = sections.iter().position(|section| section.kind == Kind::Interface) else { return };
     let rest = sections.split_off(first + 1);
@@ -190,12 +193,12 @@ impl Section<'_> {
         self.value("PublicKey").and_then(|value| PublicKey::from_str(value).ok())
     }
 
-    /// The value that counts: the last one.
+    /// Returns the value in effect: the last one.
     fn value(&self, key: &str) -> Option<&str> {
         self.lines.iter().rev().find_map(|line| line.value_of(key))
     }
 
-    /// Every item of AllowedIPs, host bits cleared.
+    /// Returns every item of AllowedIPs, host bits cleared.
     fn allowed_ips(&self) -> BTreeSet<IpNet> {
         let values = self.lines.iter().filter_map(|line| line.value_of("AllowedIPs"));
         values
@@ -224,7 +227,8 @@ impl Section<'_> {
             let written = written.flat_map(wg_quick::words_of).filter_map(|item| values::address(item).ok());
             let written: BTreeSet<IpNet> = written.collect();
             let mut kept = addresses.to_vec();
-            // Nobody tells those of the file from those of the kernel.
+            // Link-local addresses of the file cannot be told from those of the kernel, so the file's are
+            // kept.
             kept.extend(written.iter().filter(|net| is_link_local(net)));
             if written != kept.iter().copied().collect() {
                 self.set_list("Address", &kept);
@@ -246,11 +250,12 @@ impl Section<'_> {
         }
         if let Some(endpoint) = peer.endpoint {
             let written = self.value("Endpoint").and_then(|text| values::endpoint(text).ok());
-            // The numbers of interfaces are others after a restart, their names are not.
+            // Interface indices may change with a restart; interface names do not.
             let text = endpoint::text(&endpoint);
             let stays = match &written {
                 Some(Endpoint::Address(address)) => *address == endpoint,
-                // A name says for good where the peer is found; that of an interface behind an address does not.
+                // A host name stays valid when the peer's address changes. An address with an interface name
+                // as its scope does not.
                 Some(name @ Endpoint::Name { host, .. }) => !host.contains(':') || name.to_string() == text,
                 None => false,
             };
@@ -265,7 +270,8 @@ impl Section<'_> {
         }
     }
 
-    /// Sets a secret. One in a file of its own stays there, unless the file is known to hold another one.
+    /// Sets a secret key. A key in a key file stays there, unless that file can be read and holds another
+    /// key.
     fn set_key(&mut self, key: &str, in_file: &str, value: Option<&str>, file: &Path) {
         let last = |line: &Line<'_>| line.value_of(key).or(line.value_of(in_file)).is_some();
         let last = self.lines.iter().rev().find(|line| last(line));
@@ -285,7 +291,7 @@ impl Section<'_> {
         }
     }
 
-    /// Gives a key one value, or none; a comment behind it stays.
+    /// Sets the value of a key; a comment behind the value stays. `None` removes the key.
     fn set(&mut self, key: &str, value: Option<impl Display>) {
         let Some(value) = value else {
             return self.lines.retain(|line| line.value_of(key).is_none());
@@ -297,7 +303,7 @@ impl Section<'_> {
         }
     }
 
-    /// Puts another text in the place of a line; a comment behind it stays.
+    /// Replaces the text of a line; a comment behind it stays.
     fn replace(&mut self, place: usize, mut text: Zeroizing<String>) {
         if let Some((_, comment)) = self.lines[place].text().split_once('#') {
             text = Zeroizing::new(format!("{} # {}", *text, comment.trim_start()));
@@ -305,7 +311,8 @@ impl Section<'_> {
         self.lines[place] = Line::New(text);
     }
 
-    /// Gives a key that may be repeated these items, in the place of its first line, whose comment stays.
+    /// Sets the items of a key that may be repeated. They replace its first line, where a comment stays; its
+    /// other lines are removed.
     fn set_list(&mut self, key: &str, nets: &[IpNet]) {
         if nets.is_empty() {
             return self.lines.retain(|line| line.value_of(key).is_none());
@@ -320,7 +327,7 @@ impl Section<'_> {
         self.lines.retain(|line| place.next() == Some(first) || line.value_of(key).is_none());
     }
 
-    /// Adds a line below the last one that says something.
+    /// Adds a line below the last line that is not empty.
     fn add(&mut self, text: Zeroizing<String>) {
         let last = self.lines.iter().rposition(|line| !line.text().trim().is_empty());
         self.lines.insert(last.map_or(0, |last| last + 1), Line::New(text));

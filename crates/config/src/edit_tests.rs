@@ -1,4 +1,4 @@
-//! What is saved into a file, and what stays as it was.
+//! Tests of what is saved into a file, and what stays unchanged.
 
 use std::num::NonZeroU16;
 
@@ -179,7 +179,7 @@ fn a_comment_below_an_empty_line_stays_when_the_peer_above_it_goes() {
     device.peers.clear();
     let edited = edit(&text, &saved(&device, &[]));
     assert_eq!(*edited, format!("{interface}{}", end.trim_start()));
-    // One that says something of a peer goes with it.
+    // A comment that describes a peer is removed with it.
     let named = format!(
         "{interface}[Peer]\nPublicKey = {PEER}\n# friendly_name = office\n[Peer]\nPublicKey = {OTHER}\n"
     );

@@ -6,7 +6,7 @@ use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
 #[cfg_attr(not(unix), path = "endpoint/scope/other.rs")]
 mod scope;
 
-/// The text of an endpoint.
+/// Formats an endpoint as UAPI and wg(8) write it.
 pub fn text(endpoint: &SocketAddr) -> String {
     if let SocketAddr::V6(v6) = endpoint
         && v6.scope_id() != 0
@@ -17,7 +17,7 @@ pub fn text(endpoint: &SocketAddr) -> String {
     endpoint.to_string()
 }
 
-/// The endpoint that a daemon wrote.
+/// Parses an endpoint as a daemon writes it; `None` if the text is not valid.
 pub fn parse(text: &str) -> Option<SocketAddr> {
     text.parse().ok().or_else(|| {
         let (address, port) = text.strip_prefix('[')?.rsplit_once("]:")?;

@@ -6,11 +6,11 @@ use std::process::ExitCode;
 
 use crate::{ConfigErrors, LoadError};
 
-/// How the program ends.
+/// An exit code of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Code {
-    /// All went well.
+    /// The command succeeded.
     Success = 0,
     /// Something failed while running.
     Failure = 1,
@@ -28,7 +28,7 @@ impl From<Code> for ExitCode {
     }
 }
 
-/// What ends a command early, and the exit code that says so. Its text may have several lines.
+/// An error that ends a command, with its exit code. The message may have several lines.
 #[derive(Debug)]
 pub struct Error {
     code: Code,
@@ -36,12 +36,12 @@ pub struct Error {
 }
 
 impl Error {
-    /// A cause with this exit code.
+    /// Makes an error from its exit code and its cause.
     pub fn new(code: Code, cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self { code, cause: cause.into() }
     }
 
-    /// The exit code.
+    /// Returns the exit code.
     pub fn code(&self) -> Code {
         self.code
     }
@@ -56,7 +56,8 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 impl Code {
-    /// The code of a configuration that cannot be used. `is_denied`: a missing permission is the only problem.
+    /// Returns the exit code for a configuration that cannot be used. `is_denied`: missing permissions are
+    /// the only errors.
     pub fn of_configuration(is_denied: bool) -> Self {
         if is_denied { Self::Permission } else { Self::Configuration }
     }

@@ -1,4 +1,4 @@
-//! What only shows when the whole file is read: missing keys, and sections that contradict each other.
+//! Checks that need the whole file: missing keys, and sections that contradict each other.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -14,9 +14,9 @@ use super::{Config, Endpoint, Interface, InterfaceName, MIN_MTU_IPV6, Parsed, Pe
 
 /// Parses the text of a wg-quick file. `source` is the name of the file in messages.
 ///
-/// Keys are case-insensitive. `#` begins a comment, except in commands, where the shell reads it. A byte order mark and CRLF
-/// are fine. A comment line `# weft: KEY = VALUE` is a setting of weft, which other programs ignore. All errors are collected,
-/// none ends the parsing.
+/// Keys are case-insensitive. `#` begins a comment, except in commands, where the shell reads it. A byte
+/// order mark and CRLF are accepted. A comment line `# weft: KEY = VALUE` is a setting of weft, which other
+/// programs ignore. All errors are collected; no error ends the parsing.
 pub fn parse(text: &str, source: &Path, interface: InterfaceName) -> Result<Parsed, ConfigErrors> {
     let mut reports = Reports::new(source.into());
     let drafts = wg_quick::read(text, &mut reports);
@@ -24,7 +24,7 @@ pub fn parse(text: &str, source: &Path, interface: InterfaceName) -> Result<Pars
     reports.conclude(config)
 }
 
-/// The checked configuration; `None` only if an error was reported.
+/// Returns the checked configuration; `None` only if an error was reported.
 fn finish(name: InterfaceName, drafts: Drafts, reports: &mut Reports) -> Option<Config> {
     let Drafts { interface, peers } = drafts;
     if interface.is_none() {
@@ -33,7 +33,7 @@ fn finish(name: InterfaceName, drafts: Drafts, reports: &mut Reports) -> Option<
     let own_key =
         interface.as_ref().and_then(|draft| draft.private_key.value.as_ref()).map(|key| key.public_key());
     let table = interface.as_ref().and_then(|draft| draft.table.value);
-    // With a value that was refused nobody knows whether there are routes.
+    // If the value of Table was rejected, it is unknown whether there are routes.
     let table_is_wrong = interface.as_ref().is_some_and(|draft| draft.table.line > 0 && table.is_none());
     let table = table.unwrap_or_default();
 
@@ -53,7 +53,7 @@ fn finish(name: InterfaceName, drafts: Drafts, reports: &mut Reports) -> Option<
     Some(Config { interface: interface?, peers: peers? })
 }
 
-/// Which peer a prefix belongs to, and the line that says so.
+/// Maps a prefix to the index of its peer and the line that lists it.
 type Owners = HashMap<IpNet, (usize, usize)>;
 
 fn check_keys(peers: &[PeerDraft], own_key: Option<PublicKey>, reports: &mut Reports) {
@@ -74,7 +74,7 @@ fn check_keys(peers: &[PeerDraft], own_key: Option<PublicKey>, reports: &mut Rep
     }
 }
 
-/// Gives each prefix to the last peer that lists it.
+/// Assigns each prefix to the last peer that lists it.
 fn assign_prefixes(peers: &[PeerDraft], reports: &mut Reports) -> Owners {
     let mut owners = Owners::new();
     for (index, peer) in peers.iter().enumerate() {
@@ -100,7 +100,8 @@ fn check_routes(peers: &[PeerDraft], owners: &Owners, reports: &mut Reports) {
     }
 }
 
-/// The mark is the number of the default route's table as well.
+/// Reports a mark that is the number of a kernel table: it is the number of the default route's table as
+/// well.
 fn check_mark(draft: &InterfaceDraft, reports: &mut Reports) {
     if let Some(mark) = draft.fw_mark.value
         && (253..=255).contains(&mark)
@@ -109,7 +110,7 @@ fn check_mark(draft: &InterfaceDraft, reports: &mut Reports) {
     }
 }
 
-/// The longest prefix, other than a default route, that the endpoint is in.
+/// Returns the longest prefix that contains the endpoint, except a default route.
 fn covering(endpoint: SocketAddr, owners: &Owners) -> Option<IpNet> {
     let host = IpNet::from(endpoint.ip());
     std::iter::successors(Some(host), IpNet::supernet)
@@ -122,7 +123,7 @@ fn finish_interface(
     table: Table,
     reports: &mut Reports,
 ) -> Option<Interface> {
-    // A command may give the interface its key: `PostUp = wg set %i private-key FILE`.
+    // A command may set the interface's key: `PostUp = wg set %i private-key FILE`.
     if draft.private_key.line == 0 && !draft.host.has_hook(Stage::PostUp) {
         reports.error(draft.line, Some("PrivateKey"), Problem::MissingPrivateKey);
     }
@@ -162,7 +163,7 @@ fn finish_interface(
 fn finish_peer(index: usize, draft: PeerDraft, owners: &mut Owners) -> Option<Peer> {
     let mut allowed_ips = Vec::with_capacity(draft.allowed_ips.len());
     for (line, prefix) in draft.allowed_ips {
-        // Taken out, so that a prefix given twice in a line comes once.
+        // The owner is removed, so that a prefix that occurs twice in a line is added once.
         if owners.get(&prefix) == Some(&(index, line)) {
             owners.remove(&prefix);
             allowed_ips.push(prefix);

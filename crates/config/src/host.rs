@@ -1,4 +1,4 @@
-//! What a configuration asks of the system around the tunnel: name servers, commands, firewall.
+//! Settings of the system around the tunnel: name servers, commands, firewall, metrics.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::InterfaceName;
 use crate::metrics::MetricsConfig;
 
-/// What the system around the tunnel is asked for; the default asks for nothing.
+/// Settings of the system around the tunnel. The default asks for nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostConfig {
     /// Name servers and domains.
@@ -18,18 +18,18 @@ pub struct HostConfig {
     pub hooks: Vec<Hook>,
     /// Whether the state of the interface is written into the file when it goes down.
     pub save_config: bool,
-    /// What may leave the machine beside the tunnel.
+    /// Which packets may leave the machine outside the tunnel.
     pub kill_switch: KillSwitch,
     /// Whether the outer datagrams forbid fragmentation, so that the path's MTU is learnt.
     pub path_mtu_discovery: bool,
-    /// Whether TCP connections that are forwarded into the tunnel are told to fit its MTU.
+    /// Whether the MSS of TCP connections that are forwarded through the tunnel is clamped to its MTU.
     pub mss_clamp: bool,
-    /// Where metrics and the status page are served, and under which names.
+    /// Where metrics and the status page are served, and the host names that requests may use.
     pub metrics: MetricsConfig,
 }
 
 impl HostConfig {
-    /// The commands of one stage, in their order.
+    /// Returns the commands of one stage, in the order of the file.
     pub fn hooks_of(&self, stage: Stage) -> impl Iterator<Item = &Hook> {
         self.hooks.iter().filter(move |hook| hook.stage == stage)
     }
@@ -42,12 +42,13 @@ pub struct Dns {
     pub servers: Vec<IpAddr>,
     /// Domains that are appended to short names.
     pub search: Vec<String>,
-    /// Domains that these servers alone are asked for (`~domain`), without the tilde; `.` is all of them.
+    /// Domains that are looked up at these servers only (`~domain`), without the tilde; `.` stands for every
+    /// domain.
     pub routing: Vec<String>,
 }
 
 impl Dns {
-    /// Nothing is asked for.
+    /// Reports whether there are no servers and no domains.
     pub fn is_empty(&self) -> bool {
         self.servers.is_empty() && self.search.is_empty() && self.routing.is_empty()
     }
@@ -62,16 +63,17 @@ impl fmt::Display for Dns {
     }
 }
 
-/// What may leave the machine beside the tunnel.
+/// Which packets may leave the machine outside the tunnel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum KillSwitch {
-    /// Everything.
+    /// All packets.
     #[default]
     Off,
-    /// What the tunnel itself sends, and DHCP.
+    /// The tunnel's own packets, DHCP, and the ICMP that neighbour discovery and path MTU discovery need.
     On,
-    /// That, and what goes to networks of this machine's own links.
+    /// As `On`, and packets to private, link-local and multicast addresses, but not DNS to other name servers
+    /// than the configured ones.
     AllowLocal,
 }
 
@@ -88,18 +90,18 @@ impl fmt::Display for KillSwitch {
 /// When a command runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Stage {
-    /// Once the device is there, before anything is set on it.
+    /// After the device is created, before anything is set on it.
     PreUp,
-    /// When everything is in place.
+    /// After everything is set up.
     PostUp,
-    /// Before anything is taken away.
+    /// Before anything is undone.
     PreDown,
-    /// When the device is gone.
+    /// After the device is removed.
     PostDown,
 }
 
 impl Stage {
-    /// The key in the file.
+    /// Returns the key in the file.
     pub const fn key(self) -> &'static str {
         match self {
             Self::PreUp => "PreUp",
@@ -109,7 +111,7 @@ impl Stage {
         }
     }
 
-    /// The stage of a key as it is documented.
+    /// Returns the stage of a key in its documented spelling.
     pub(super) fn of_key(key: &str) -> Option<Self> {
         [Self::PreUp, Self::PostUp, Self::PreDown, Self::PostDown]
             .into_iter()
@@ -117,16 +119,16 @@ impl Stage {
     }
 }
 
-/// A command of PreUp, PostUp, PreDown or PostDown. Prints and debugs without anything that looks like a key.
+/// A command of PreUp, PostUp, PreDown or PostDown. Its `Debug` output hides text that looks like a key.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Hook {
     /// When it runs.
     pub stage: Stage,
-    /// The text for the shell, `%i` as written.
+    /// The command line for the shell; `%i` is not replaced yet.
     pub command: String,
-    /// The file that it stands in.
+    /// The configuration file that contains it.
     pub file: PathBuf,
-    /// Its line there.
+    /// Its line in that file, from 1.
     pub line: usize,
 }
 
@@ -135,12 +137,12 @@ impl Hook {
         Self { stage, command: command.to_owned(), file: file.to_owned(), line }
     }
 
-    /// The text for the shell, with the interface's name for each `%i`.
+    /// Returns the command line with each `%i` replaced by the interface's name.
     pub fn command_for(&self, interface: &InterfaceName) -> String {
         self.command.replace("%i", interface.as_str())
     }
 
-    /// The place in the file: `FILE:LINE: KEY`.
+    /// Returns its place in the file, as `FILE:LINE: KEY`.
     pub fn place(&self) -> String {
         format!("{}:{}: {}", self.file.display(), self.line, self.stage.key())
     }
@@ -152,7 +154,8 @@ impl fmt::Debug for Hook {
     }
 }
 
-/// `text` with dots for whatever is long enough to be a key in base64 or hex, and escaped control characters.
+/// Returns `text` with `…` in place of every run that is long enough to be a key in base64 or hex (40
+/// characters), and with control characters escaped.
 pub fn without_keys(text: &str) -> String {
     const MOST_OF_A_KEY: usize = 40;
     let is_key = |c: char| c.is_ascii_alphanumeric() || c == '+' || c == '/';

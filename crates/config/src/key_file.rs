@@ -1,5 +1,5 @@
-//! Keys that stand in files of their own: `PrivateKeyFile`, `PresharedKeyFile`. A service gets them as credentials
-//! (systemd.exec(5), LoadCredential=), so that a configuration has no secret in it.
+//! Keys in separate files: `PrivateKeyFile`, `PresharedKeyFile`. A service gets them as credentials
+//! (systemd.exec(5), LoadCredential=), so that its configuration contains no secret.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -9,29 +9,30 @@ use zeroize::Zeroizing;
 
 use super::problem::{ConfigError, ConfigErrors, Location, Problem, may_hold_a_key};
 
-/// Where systemd puts what a unit loads.
+/// The environment variable in which systemd passes the directory of a unit's credentials.
 const CREDENTIALS_VARIABLE: &str = "CREDENTIALS_DIRECTORY";
-/// A key has 44 characters; some white space around it does no harm, more is not a key.
+/// The largest key file that is read: a key has 44 characters, and white space around it is allowed. A larger
+/// file is not a key.
 const MAX_BYTES: usize = 256;
 
-/// The keys of a configuration that name files, and what they stand for.
+/// The configuration keys that name a key file, each with the key that it replaces.
 const KEYS: [(&str, &str); 2] = [("PrivateKeyFile", "PrivateKey"), ("PresharedKeyFile", "PresharedKey")];
 
-/// A key that was read.
+/// A key that was read from a file.
 pub(super) struct FileKey {
-    /// What stands in the file, without white space around it.
+    /// The text of the file, without white space around it.
     pub(super) text: Zeroizing<String>,
-    /// The permission bits, if others may read the file.
+    /// The permission bits, if the file's group or others can read it.
     pub(super) readable: Option<u32>,
 }
 
-/// The directory of the service's credentials, if this process has some.
+/// Returns the directory of the service's credentials, if this process has any.
 pub(super) fn credentials() -> Option<PathBuf> {
     std::env::var_os(CREDENTIALS_VARIABLE).map(PathBuf::from).filter(|path| path.is_absolute())
 }
 
-/// Reads the key that `text`, in the configuration file `source`, names: by an absolute path, or a relative one, looked
-/// for among the credentials of the service first, and then beside the configuration file.
+/// Reads the key file that `text`, in the configuration file `source`, names. A relative path is looked up
+/// first in the service's credentials, then beside the configuration file.
 pub(super) fn read(text: &str, source: &Path) -> Result<FileKey, Problem> {
     read_with(text, source, credentials().as_deref())
 }
@@ -54,7 +55,8 @@ fn read_with(text: &str, source: &Path, credentials: Option<&Path>) -> Result<Fi
             }
             Err(error) => return Err(Problem::KeyFile { file: shown(path), error: error.to_string() }),
             Ok((text, mode)) => {
-                // The bits of a credential stand for an entry of one user in its access control list.
+                // The permission bits of a credential stem from its access control list, which has an entry
+                // for one user only.
                 return Ok(FileKey { text, readable: mode.filter(|_| !is_credential(path)) });
             }
         }
@@ -63,7 +65,7 @@ fn read_with(text: &str, source: &Path, credentials: Option<&Path>) -> Result<Fi
 }
 
 fn read_file(path: &Path) -> io::Result<(Zeroizing<String>, Option<u32>)> {
-    // A pipe would make whoever opens it wait.
+    // Opening a FIFO would block.
     let metadata = std::fs::metadata(path)?;
     if !metadata.is_file() {
         return Err(io::Error::other("it is not a regular file"));
@@ -71,14 +73,14 @@ fn read_file(path: &Path) -> io::Result<(Zeroizing<String>, Option<u32>)> {
     let mut bytes = Zeroizing::new(Vec::with_capacity(MAX_BYTES + 1));
     File::open(path)?.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
     let text = std::str::from_utf8(&bytes).ok().filter(|text| text.len() <= MAX_BYTES).map(str::trim);
-    // A second line would become one of the configuration.
+    // A second line would become a line of the configuration.
     let text = text.filter(|text| text.lines().count() <= 1);
     let text = text.ok_or_else(|| io::Error::other("it holds more than a key"))?;
     Ok((Zeroizing::new(text.to_owned()), super::permissions::readable_by_others(&metadata)))
 }
 
-/// Whether somebody wrote the key itself where its file belongs: paths may be as long, but not without a dot or a slash
-/// in front, or with a key's sign at their end.
+/// Reports whether the text is a key instead of the path of a key file: it is long enough for a key, and ends
+/// with `=` or has neither a leading slash nor a dot. A path may be as long, but usually differs in both.
 fn looks_like_a_key(text: &str) -> bool {
     may_hold_a_key(text) && (text.ends_with('=') || !(text.starts_with('/') || text.contains('.')))
 }
@@ -87,13 +89,18 @@ fn shown(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// The text with the keys of files in it, line by line the same: for a daemon that may not read those files. Lines whose
-/// file is not there stay as they are: the daemon may have it as a credential.
+/// Returns the text with the keys themselves in place of key files, for a daemon that may not read those
+/// files. Line numbers stay the same. A line whose file cannot be read stays as it is: the daemon may have
+/// the key as a credential.
 pub fn with_keys_in_place(text: &str, source: &Path) -> Zeroizing<String> {
     put_in_place(text, source).0
 }
 
-/// The same where the text has to stand for itself: for wg(8), and daemons that know no files of keys.
+/// Returns the text with the keys themselves in place of key files, for wg(8) and for daemons that do not
+/// support key files.
+///
+/// # Errors
+/// One error for each key file that cannot be used.
 pub fn with_all_keys_in_place(text: &str, source: &Path) -> Result<Zeroizing<String>, ConfigErrors> {
     let (changed, errors) = put_in_place(text, source);
     if errors.is_empty() {
@@ -104,11 +111,12 @@ pub fn with_all_keys_in_place(text: &str, source: &Path) -> Result<Zeroizing<Str
 
 fn put_in_place(text: &str, source: &Path) -> (Zeroizing<String>, Vec<ConfigError>) {
     let mut errors = Vec::new();
-    // No copy of a key is left behind by a string that grows.
+    // The capacity is reserved at once: a string that grows leaves copies of keys in memory.
     let keys = text.lines().filter(|line| named_in(line).is_some()).count();
     let mut changed = Zeroizing::new(String::with_capacity(text.len() + 1 + keys * (MAX_BYTES + 16)));
     for (index, line) in text.lines().enumerate() {
-        // Who hands a configuration over is not the service, whose credentials may be older than the file.
+        // Credentials are ignored: this process is not the service, whose credentials may be older than the
+        // file.
         let read = named_in(line).map(|(names, path)| (names, read_with(path, source, None)));
         match read {
             Some(((_, key), Ok(value))) => {
@@ -128,7 +136,7 @@ fn put_in_place(text: &str, source: &Path) -> (Zeroizing<String>, Vec<ConfigErro
     (changed, errors)
 }
 
-/// The names of the key that the line has a file for, of the line's own and of the one that it stands for, and that file.
+/// Returns the key of a line that names a key file, the key that it replaces, and the path of the file.
 fn named_in(line: &str) -> Option<((&'static str, &'static str), &str)> {
     let (written, path) = line.split('#').next().unwrap_or_default().split_once('=')?;
     let names = KEYS.into_iter().find(|(name, _)| name.eq_ignore_ascii_case(written.trim()))?;

@@ -1,5 +1,5 @@
-//! The configuration of one interface: the format of wg-quick, parsed once into checked types, and edits in place. Nothing
-//! above this crate sees a configuration as text.
+//! Parses the configuration of one interface (wg-quick format) once into checked types, and edits its text in
+//! place. Only this crate interprets the text of a configuration.
 
 #![forbid(unsafe_code)]
 
@@ -44,35 +44,40 @@ pub use load::{LoadError, load, load_as_service, name_of, path_of, read_text};
 pub use problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warning};
 pub use tun_threads::{InvalidTunThreads, TunThreads};
 
-/// IPv6 and UDP header and WireGuard's own 32 bytes: what the tunnel adds to a packet at most.
+/// The most bytes that the tunnel adds to a packet: IPv6 header (40), UDP header (8), and WireGuard's header
+/// and tag (32).
 pub const OVERHEAD: u16 = 40 + 8 + 32;
-/// Every IPv4 host takes packets of this size (RFC 791, section 3.1); smaller links help nobody.
+/// The smallest MTU accepted, in bytes. Every IPv4 host accepts packets of this size (RFC 791, section 3.1),
+/// so a smaller MTU has no use.
 pub const MIN_MTU: u16 = 576;
-/// What every IPv6 link has to carry (RFC 8200, section 5).
+/// The smallest MTU accepted with an IPv6 address, in bytes: every IPv6 link carries it (RFC 8200, section
+/// 5).
 pub const MIN_MTU_IPV6: u16 = 1280;
-/// A packet of this size and [`OVERHEAD`] still fit into one IP packet.
+/// The largest MTU accepted, in bytes: a packet of this size plus [`OVERHEAD`] still fits into one IP packet.
 pub const MAX_MTU: u16 = u16::MAX - OVERHEAD;
 
-/// A configuration that was read, and what is worth telling about it.
+/// A parsed configuration and its warnings.
 #[derive(Clone, Debug)]
 pub struct Parsed {
-    /// What to do.
+    /// The checked configuration.
     pub config: Config,
-    /// What was accepted but is probably not meant that way, in the order of the file.
+    /// Warnings about settings that are accepted but probably not intended, in the order of the file.
     pub warnings: Vec<Warning>,
 }
 
 /// One interface and its peers.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Our own end.
+    /// The local end of the tunnel, from `[Interface]`.
     pub interface: Interface,
-    /// The other ends, in the order of the file; no public key twice, and no prefix given to two of them.
+    /// The remote ends, in the order of the file. No public key occurs twice, and no prefix belongs to two
+    /// peers.
     pub peers: Vec<Peer>,
 }
 
 impl Config {
-    /// The endpoint of each peer, if it is an address: what needs no name server.
+    /// Returns the endpoint of each peer if it is an address; `None` for a host name and for a peer without
+    /// an endpoint.
     pub fn endpoint_addresses(&self) -> Vec<Option<SocketAddr>> {
         let address = |endpoint: &Endpoint| match endpoint {
             Endpoint::Address(address) => Some(*address),
@@ -82,50 +87,52 @@ impl Config {
     }
 }
 
-/// Our own end of the tunnel.
+/// The local end of the tunnel.
 #[derive(Clone, Debug)]
 pub struct Interface {
-    /// The name of the device.
+    /// The name of the TUN device.
     pub name: InterfaceName,
-    /// Our identity.
+    /// The private key, which is the identity of this end. It may be missing only if there is a PostUp
+    /// command, which may set it.
     pub private_key: Option<PrivateKey>,
-    /// The UDP port to listen on; 0: one that the system chooses.
+    /// The UDP port to listen on; 0: the system chooses it.
     pub listen_port: u16,
     /// The mark of every UDP packet that is sent (SO_MARK); 0: none.
     pub fw_mark: u32,
     /// The device's addresses with their prefix lengths, host bits kept.
     pub addresses: Vec<IpNet>,
-    /// The device's MTU; without one it is derived from the routes to the endpoints.
+    /// The device's MTU in bytes; `None`: it is derived from the routes to the endpoints.
     pub mtu: Option<u16>,
-    /// Where the routes go.
+    /// The routing table that gets the routes to the allowed-ips.
     pub table: Table,
-    /// What the system around the tunnel is asked for.
+    /// Settings of the system around the tunnel.
     pub host: HostConfig,
 }
 
-/// Another end of the tunnel.
+/// A remote end of the tunnel.
 #[derive(Clone, Debug)]
 pub struct Peer {
-    /// Its identity.
+    /// The public key, which identifies the peer.
     pub public_key: PublicKey,
-    /// Mixed into its handshakes if there is one.
+    /// The preshared key mixed into the peer's handshakes, if any.
     pub preshared_key: Option<PresharedKey>,
-    /// Where to reach it before it was heard from.
+    /// The initial endpoint: used until the peer is heard from.
     pub endpoint: Option<Endpoint>,
-    /// The inner addresses that are its own, without host bits, none twice.
+    /// The inner prefixes that belong to the peer: host bits cleared, no duplicates.
     pub allowed_ips: Vec<IpNet>,
-    /// Seconds between keepalives that are sent whatever else is sent.
+    /// Seconds without authenticated packets in either direction after which a keepalive is sent; `None`:
+    /// off.
     pub persistent_keepalive: Option<NonZeroU16>,
-    /// How fast packets may go to it and come from it.
+    /// The rate limits for packets to and from the peer.
     pub limits: PeerLimits,
-    /// What people call it: the comment `# friendly_name = …`, which dashboards know.
+    /// The display name, from the comment `# friendly_name = …`, which dashboards read.
     pub friendly_name: Option<String>,
 }
 
-/// Where a peer is reached.
+/// The endpoint of a peer, as configured.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Endpoint {
-    /// An address as it stands in the file.
+    /// An IP address and a UDP port.
     Address(SocketAddr),
     /// A name that has to be resolved first.
     Name {
@@ -146,15 +153,15 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Where the routes to the allowed-ips go.
+/// The routing table for the routes to the allowed-ips.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Table {
-    /// The main table.
+    /// The main table; a default route goes into a separate table.
     #[default]
     Auto,
-    /// Nowhere: no routes.
+    /// No routes are added.
     Off,
-    /// This table only.
+    /// All routes go into this table.
     Number(u32),
 }
 
@@ -168,7 +175,7 @@ impl fmt::Display for Table {
     }
 }
 
-/// The text is not the name of an interface.
+/// The text is not a valid interface name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an interface name is 1 to 15 of the characters a-z A-Z 0-9 _ = + . - (and not `.` or `..`)")]
 pub struct InvalidInterfaceName;
@@ -179,7 +186,7 @@ pub struct InvalidInterfaceName;
 pub struct InterfaceName(String);
 
 impl InterfaceName {
-    /// The name as text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

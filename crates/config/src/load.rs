@@ -1,4 +1,4 @@
-//! Finds and reads the file that `weft up FILE|NAME` means.
+//! Finds and reads the file that `weft up FILE|NAME` names.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -10,37 +10,38 @@ use zeroize::Zeroizing;
 use super::problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warning};
 use super::{InterfaceName, InvalidInterfaceName, Parsed, key_file, parse, permissions};
 
-/// Where a bare name is looked for.
+/// The directory in which a bare name is looked up.
 const DIRECTORY: &str = "/etc/wireguard";
-/// More than 50,000 peers; a file beyond it is something else.
+/// The largest file that is read. It has room for more than 50,000 peers; a larger file is not a
+/// configuration.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// Why there is no configuration.
+/// Why a configuration could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// The file's name cannot be an interface's.
+    /// The file's name is not a valid interface name.
     #[error("{}: {reason}; rename the file to INTERFACE.conf", file.display())]
     Name {
-        /// The file.
+        /// The path of the file.
         file: PathBuf,
-        /// What a name may be.
+        /// The rule that the name violates.
         reason: InvalidInterfaceName,
     },
     /// The file cannot be read.
     #[error("{}: cannot read the configuration: {error}; {}", file.display(), advice(error))]
     Read {
-        /// The file.
+        /// The path of the file.
         file: PathBuf,
-        /// The system's reason.
+        /// The error that the system returned.
         error: io::Error,
     },
-    /// Something in the file is wrong.
+    /// The file contains errors.
     #[error(transparent)]
     Config(#[from] ConfigErrors),
 }
 
 impl LoadError {
-    /// Whether the only problem is a missing permission.
+    /// Reports whether missing permissions are the only errors.
     pub fn is_permission_denied(&self) -> bool {
         match self {
             Self::Read { error, .. } => error.kind() == io::ErrorKind::PermissionDenied,
@@ -60,7 +61,7 @@ fn advice(error: &io::Error) -> &'static str {
     }
 }
 
-/// The file that `target` means: a path, or a bare name for `/etc/wireguard/NAME.conf`.
+/// Returns the file that `target` names: `target` is a path, or a bare name for `/etc/wireguard/NAME.conf`.
 pub fn path_of(target: &str) -> PathBuf {
     if target.contains(std::path::is_separator) || target.ends_with(".conf") {
         PathBuf::from(target)
@@ -69,19 +70,20 @@ pub fn path_of(target: &str) -> PathBuf {
     }
 }
 
-/// The interface that a file is for: its name without `.conf`.
+/// Returns the interface that a file configures: the file's name without its extension.
 pub fn name_of(path: &Path) -> Result<InterfaceName, LoadError> {
     let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
     stem.parse().map_err(|reason| LoadError::Name { file: path.to_owned(), reason })
 }
 
-/// Reads and parses the file that `target` means; its stem names the interface.
+/// Reads and parses the file that `target` names (see [`path_of`]). The file's stem is the interface's name.
 pub fn load(target: &str) -> Result<Parsed, LoadError> {
     load_from(target, None)
 }
 
-/// The same for a daemon: where its service manager handed the file of a bare name over as the credential `NAME.conf`,
-/// that is read, since the daemon itself may not be allowed to read the file. Messages name the file.
+/// Reads and parses the file that `target` names, for a daemon. If `target` is a bare name and the service
+/// manager passed the file as the credential `NAME.conf`, reads the credential, since the daemon itself may
+/// not be allowed to read the file. Errors and warnings about its content name the file, not the credential.
 pub fn load_as_service(target: &str) -> Result<Parsed, LoadError> {
     let path = path_of(target);
     let is_name = path.starts_with(DIRECTORY) && !target.contains(std::path::is_separator);
@@ -95,7 +97,8 @@ fn load_from(target: &str, credential: Option<&Path>) -> Result<Parsed, LoadErro
     let interface = name_of(&path)?;
     let (bytes, mode) = read(credential.unwrap_or(&path))
         .map_err(|error| LoadError::Read { file: credential.unwrap_or(&path).to_owned(), error })?;
-    // Whoever else can read a credential is in an access control list, whose bits say nothing.
+    // Read access to a credential comes from an access control list; its permission bits say nothing about
+    // other users.
     let mode = mode.filter(|_| credential.is_none());
     let text = std::str::from_utf8(&bytes).map_err(|error| not_utf8(&path, &bytes[..error.valid_up_to()]))?;
     let mut parsed = parse(text, &path, interface)?;
@@ -106,7 +109,7 @@ fn load_from(target: &str, credential: Option<&Path>) -> Result<Parsed, LoadErro
     Ok(parsed)
 }
 
-/// The file that `target` means and its text, unparsed.
+/// Returns the path of the file that `target` names, and its text, unparsed.
 pub fn read_text(target: &str) -> Result<(PathBuf, Zeroizing<String>), LoadError> {
     let path = path_of(target);
     let (bytes, _) = read(&path).map_err(|error| LoadError::Read { file: path.clone(), error })?;
@@ -115,11 +118,11 @@ pub fn read_text(target: &str) -> Result<(PathBuf, Zeroizing<String>), LoadError
     Ok((path, text))
 }
 
-/// The content, and the permission bits if they let others read it.
+/// Returns the content, and the permission bits if its group or others can read it.
 fn read(path: &Path) -> io::Result<(Zeroizing<Vec<u8>>, Option<u32>)> {
     let file = File::open(path)?;
     let metadata = file.metadata()?;
-    // Room for all of it at once: a vector that grows leaves copies of the key behind.
+    // The capacity is reserved at once: a vector that grows leaves copies of the key in memory.
     let room = metadata.len().min(MAX_BYTES) as usize + 1;
     let mut bytes = Zeroizing::new(Vec::with_capacity(room));
     file.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;

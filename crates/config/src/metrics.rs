@@ -1,43 +1,43 @@
-//! Where metrics are served, and under which names.
+//! The address at which metrics are served, and the host names that requests may use.
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// What begins the path of a Unix socket.
+/// The prefix of a Unix socket's path.
 const UNIX: &str = "unix:";
 
-/// Where metrics are served, and under which names.
+/// The address at which metrics are served, and the host names that requests may use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MetricsConfig {
-    /// Where; without it nowhere.
+    /// The address; `None`: metrics are not served.
     pub address: Option<Address>,
-    /// Names of this machine that requests may be for, beside addresses and `localhost`.
+    /// Names of this machine that requests may use, besides addresses and `localhost`.
     pub hosts: Vec<HostName>,
 }
 
-/// Where metrics are served.
+/// An address at which metrics are served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// At a TCP port.
+    /// An IP address and a TCP port, which is not 0.
     Tcp(SocketAddr),
-    /// At a socket in the file system, an absolute path.
+    /// The absolute path of a Unix socket.
     Unix(PathBuf),
 }
 
-/// The text is no address to serve metrics at.
+/// The text is not an address at which metrics can be served.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidAddress {
-    /// Neither of the two kinds.
+    /// The text is neither an address with a port nor a path with the prefix `unix:`.
     #[error(
         "write an address and port like 127.0.0.1:9586 or [::1]:9586, or a path like unix:/run/weft/wg0/metrics.sock"
     )]
     Neither,
-    /// Nobody would find a random port.
+    /// The port is 0: clients would not know which port the system chose.
     #[error("write a port from 1 to 65535 behind the last colon; 9586 is usual")]
     Port,
-    /// Relative to what?
+    /// The path is relative: it is not defined to which directory.
     #[error("write the whole path of the socket, as in unix:/run/weft/wg0/metrics.sock")]
     Relative,
 }
@@ -74,13 +74,13 @@ impl fmt::Display for Address {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HostName(String);
 
-/// The text is no name of a machine.
+/// The text is not a valid host name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("write a host name of ASCII letters, digits, dots and hyphens, without a port")]
 pub struct InvalidHostName;
 
 impl HostName {
-    /// The name.
+    /// Returns the name.
     pub fn as_str(&self) -> &str {
         &self.0
     }

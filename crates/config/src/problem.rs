@@ -1,5 +1,5 @@
-//! What can be wrong, or odd, with a configuration file: each says where, what, and what to do.
-//! No text of a key ever gets in here.
+//! Errors in configuration files, and warnings about them. Each says where it is, describes the problem and
+//! gives advice. None of them contains the text of a key.
 
 use std::fmt::{self, Write as _};
 use std::net::SocketAddr;
@@ -11,14 +11,15 @@ use weft_tunnel::{InvalidKey, PublicKey};
 
 use super::Endpoint;
 
-/// Where in a file something stands. Prints as `FILE:LINE: KEY`.
+/// A place in a configuration file. Prints as `FILE:LINE: KEY`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
     /// The file as the user named it.
     pub file: Arc<Path>,
-    /// The line, from 1.
+    /// The line number, from 1.
     pub line: usize,
-    /// The key or `[Section]`, as it is documented; nothing if the line has none that can be shown.
+    /// The key or `[Section]`: in its documented spelling if it is known, else as written. `None` if the line
+    /// has none that is safe to print.
     pub key: Option<String>,
 }
 
@@ -29,13 +30,13 @@ impl fmt::Display for Location {
     }
 }
 
-/// Text of a file that is safe to repeat: in backticks, control characters escaped, shortened, and hidden if
-/// there may be a key in it.
+/// Text of a file in a form that is safe to print: in backticks, control characters escaped, shortened, and
+/// hidden if it may contain a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shown(String);
 
 impl Shown {
-    /// What may be shown of `text`.
+    /// Escapes and shortens `text`, or hides it if it may contain a key.
     pub fn new(text: &str) -> Self {
         if may_hold_a_key(text) {
             return Self("the text (not shown: it looks like a key)".to_owned());
@@ -56,11 +57,12 @@ impl fmt::Display for Shown {
     }
 }
 
-/// Whether so many characters of base64 or hex follow each other that most of a key (44 or 64) could be there.
+/// Reports whether `text` has a run of base64 or hex characters that is long enough to be most of a key (44
+/// or 64 characters).
 pub(super) fn may_hold_a_key(text: &str) -> bool {
     const MOST_OF_A_KEY: usize = 24;
     let is_key = |byte: u8| byte.is_ascii_alphanumeric() || b"+/=-_".contains(&byte);
-    // Without white space, so that a key which was broken into pieces stays hidden as well.
+    // White space does not end a run, so that a key that is broken into pieces is hidden too.
     let mut run = 0;
     text.bytes().filter(|byte| !byte.is_ascii_whitespace()).any(|byte| {
         run = if is_key(byte) { run + 1 } else { 0 };
@@ -68,17 +70,17 @@ pub(super) fn may_hold_a_key(text: &str) -> bool {
     })
 }
 
-/// Something that makes a configuration unusable.
+/// An error that makes a configuration unusable, and its place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{at}: {problem}")]
 pub struct ConfigError {
-    /// Where.
+    /// The place of the error.
     pub at: Location,
-    /// What, and what to do.
+    /// The error; its message says what to do.
     pub problem: Problem,
 }
 
-/// What makes a configuration unusable, and what to do about it.
+/// An error that makes a configuration unusable. The message says what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the message documents the variant and its fields")]
 pub enum Problem {
@@ -161,12 +163,12 @@ fn did_you_mean_setting(suggestion: Option<&'static str>) -> String {
     )
 }
 
-/// Something that was accepted, but is probably not meant that way.
+/// A warning about a setting that is accepted but probably not intended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
-    /// Where.
+    /// The place of the error.
     pub at: Location,
-    /// What was done with it.
+    /// The kind of warning; its message says how the setting was treated.
     pub notice: Notice,
 }
 
@@ -176,56 +178,56 @@ impl fmt::Display for Warning {
     }
 }
 
-/// What is probably not meant that way.
+/// A setting that is probably not intended, and how it was treated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// The key stood in the section before, and this value counts.
+    /// The key occurs twice in its section; the later value is used.
     Repeated {
-        /// The line of the value that does not count.
+        /// The line of the earlier value, which is ignored.
         first: usize,
     },
-    /// Another `[Interface]` section: its lines count as if they stood in the first.
+    /// A second `[Interface]` section: its lines are read as part of the first.
     SecondInterface {
-        /// The line of the first.
+        /// The line of the first `[Interface]`.
         first: usize,
     },
-    /// An IPv6 endpoint without brackets: what is behind the last colon is the port.
+    /// An IPv6 endpoint without brackets: the port follows the last colon.
     Unbracketed {
-        /// As it is understood.
+        /// The endpoint as parsed.
         endpoint: Endpoint,
     },
-    /// A prefix with host bits: they were cleared.
+    /// A prefix with host bits, which were cleared.
     HostBits {
-        /// As written.
+        /// The prefix as written.
         given: IpNet,
     },
-    /// A prefix that an earlier peer had: it belongs to this one now.
+    /// A prefix that an earlier peer lists too: it belongs to the later peer.
     TakenOver {
-        /// The prefix.
+        /// The longest such prefix, except a default route.
         prefix: IpNet,
-        /// The line where the earlier peer has it.
+        /// The line of the earlier peer's entry.
         first: usize,
     },
-    /// The same prefix or address again, in the same place.
+    /// A prefix that one peer lists twice, or an address that the interface lists twice.
     Duplicate {
         /// The prefix or address.
         prefix: IpNet,
-        /// The line where it stands first.
+        /// The line of the first entry.
         first: usize,
     },
     /// A peer's endpoint is within a prefix that is routed into the tunnel.
     EndpointInside {
         /// The endpoint.
         endpoint: SocketAddr,
-        /// The prefix.
+        /// The longest such prefix, except a default route.
         prefix: IpNet,
     },
-    /// Others than the owner can read the file of a key.
+    /// Users other than the owner can read a key file.
     ReadableKey {
         /// The permission bits of the file.
         mode: u32,
     },
-    /// Others than the owner can read the private key.
+    /// Users other than the owner can read the configuration file, and with it the private key.
     Readable {
         /// The permission bits of the file.
         mode: u32,
@@ -274,24 +276,24 @@ impl fmt::Display for Notice {
     }
 }
 
-/// All that is wrong with one file, in the order of its lines. Never empty.
+/// All errors in one file, in the order of their lines. Never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigErrors {
-    /// What is wrong.
+    /// The errors, in the order of their lines.
     pub errors: Vec<ConfigError>,
-    /// How many more there are than were kept.
+    /// The number of further errors, which were not kept.
     pub more: usize,
-    /// What is odd besides.
+    /// The warnings about the same file.
     pub warnings: Vec<Warning>,
 }
 
 impl ConfigErrors {
-    /// Whether nothing is wrong but that files of keys are not there.
+    /// Reports whether missing key files are the only errors.
     pub fn lacks_only_keys(&self) -> bool {
         self.more == 0 && self.errors.iter().all(|error| matches!(error.problem, Problem::NoKeyFile { .. }))
     }
 
-    /// Whether the only problem is a missing permission.
+    /// Reports whether missing permissions are the only errors.
     pub fn is_permission_denied(&self) -> bool {
         let is_denied = |error: &ConfigError| matches!(error.problem, Problem::KeyFileDenied { .. });
         self.more == 0 && self.errors.iter().all(is_denied)
@@ -299,7 +301,7 @@ impl ConfigErrors {
 }
 
 impl fmt::Display for ConfigErrors {
-    /// One line an error, without a line break at the end.
+    /// Writes one line per error, without a line break at the end.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, error) in self.errors.iter().enumerate() {
             if i > 0 {

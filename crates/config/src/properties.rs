@@ -1,4 +1,4 @@
-//! What holds for every text that the parser may be given.
+//! Properties that hold for every text given to the parser.
 
 use proptest::prelude::*;
 use weft_tunnel::PrivateKey;
@@ -9,7 +9,7 @@ fn parse_text(text: &str) -> Result<Parsed, ConfigErrors> {
     parse(text, "wg0.conf".as_ref(), "wg0".parse().unwrap())
 }
 
-/// All that a user gets to see of a result.
+/// Returns everything that a user sees of a result.
 fn told(result: &Result<Parsed, ConfigErrors>) -> String {
     match result {
         Ok(parsed) => format!("{parsed:?}{}", list(&parsed.warnings)),
@@ -73,7 +73,7 @@ proptest! {
     #[test]
     fn no_message_holds_a_private_key(lines in prop::collection::vec(line(), 0..30), seed in any::<[u8; 32]>()) {
         let key = PrivateKey::from_bytes(seed).to_base64();
-        // Nobody tells it from a public one there.
+        // As a PublicKey, a private key cannot be told from a public key.
         let lines: Vec<_> = lines.into_iter().filter(|line| line != "PublicKey = {key}").collect();
         let text = lines.join("\n").replace("{key}", &key);
         let told = told(&parse_text(&text));

@@ -1,12 +1,13 @@
-//! What somebody who mistyped a key may have meant.
+//! Suggestions for mistyped keys.
 
-/// The name of a key if it may be repeated: shorter than a WireGuard key that was pasted in its place.
+/// Returns the name of a key if it is safe to print: too short to be a WireGuard key that was pasted in its
+/// place.
 pub(super) fn shown_key(written: &str) -> Option<&str> {
     let valid = (1..=32).contains(&written.len()) && written.bytes().all(|byte| byte.is_ascii_alphanumeric());
     valid.then_some(written)
 }
 
-/// The candidate that one or two typing errors lead to.
+/// Returns the closest candidate that is at most two edits away, ignoring case.
 pub(super) fn closest(written: &str, candidates: impl Iterator<Item = &'static str>) -> Option<&'static str> {
     let written = written.to_ascii_lowercase();
     candidates
@@ -16,7 +17,7 @@ pub(super) fn closest(written: &str, candidates: impl Iterator<Item = &'static s
         .map(|(_, key)| key)
 }
 
-/// Levenshtein's distance in bytes.
+/// Returns the Levenshtein distance in bytes.
 fn edit_distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, a) in a.bytes().enumerate() {

@@ -6,7 +6,7 @@ use std::str::FromStr;
 /// How many threads drive a TUN device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TunThreads {
-    /// What suits the machine.
+    /// A number that suits the machine.
     #[default]
     Auto,
     /// The number of queues, each with two threads; 0: the packet thread reads and writes the device itself.

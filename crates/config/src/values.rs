@@ -1,4 +1,4 @@
-//! The values of single keys, from text.
+//! Parsers for the values of single keys.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU16;
@@ -10,7 +10,7 @@ use super::problem::{Notice, Problem, Shown};
 use super::{Dns, Endpoint, KillSwitch, MAX_MTU, MIN_MTU, Table};
 use crate::metrics::{Address, HostName};
 
-/// 32 zero bytes, with which wg(8) says "no key".
+/// 32 zero bytes in base64, which mean "no key" in wg(8).
 const ZERO_KEY: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
 
 fn value(text: &str, expected: &'static str) -> Problem {
@@ -33,13 +33,13 @@ pub(super) fn preshared_key(text: &str) -> Result<Option<PresharedKey>, Problem>
     if text == ZERO_KEY { Ok(None) } else { Ok(Some(text.parse()?)) }
 }
 
-/// Decimal or `0x` and hexadecimal, without a sign.
+/// Parses a number: decimal, or hexadecimal after `0x`, without a sign.
 fn number(text: &str) -> Option<u32> {
     let (digits, radix) = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(digits) => (digits, 16),
         None => (text, 10),
     };
-    // `from_str_radix` takes a sign.
+    // `from_str_radix` accepts a sign.
     digits.starts_with(|c: char| c.is_ascii_hexdigit()).then(|| u32::from_str_radix(digits, radix).ok())?
 }
 
@@ -58,7 +58,7 @@ pub(super) fn fw_mark(text: &str) -> Result<u32, Problem> {
     number(text).ok_or_else(|| value(text, "write a number up to 4294967295, also as 0xffffffff, or `off`"))
 }
 
-/// Nothing for an empty value, which wg-quick takes as if the line was not there.
+/// Parses MTU; `None` for an empty value, which wg-quick treats as a missing line.
 pub(super) fn mtu(text: &str) -> Result<Option<u16>, Problem> {
     const EXPECTED: &str = "write a number from 576 (what every IPv4 host takes) to 65455 (65535 less the \
                             tunnel's own 80 bytes), or remove the line to have it derived";
@@ -71,7 +71,7 @@ pub(super) fn mtu(text: &str) -> Result<Option<u16>, Problem> {
 }
 
 pub(super) fn table(text: &str) -> Result<Table, Problem> {
-    // wg-quick takes an empty value as if the line was not there.
+    // wg-quick treats an empty value as a missing line.
     if text.is_empty() || text.eq_ignore_ascii_case("auto") {
         return Ok(Table::Auto);
     }
@@ -92,7 +92,7 @@ pub(super) fn persistent_keepalive(text: &str) -> Result<Option<NonZeroU16>, Pro
         .ok_or_else(|| value(text, "write seconds from 1 to 65535, or `off`"))
 }
 
-/// A rate with its unit; nothing for `off`.
+/// Parses a rate with its unit; `None` for `off`.
 pub(super) fn rate(text: &str) -> Result<Option<Rate>, Problem> {
     const EXPECTED: &str = "write a rate with its unit, kbit, Mbit or Gbit, like 50Mbit (1 Mbit is 1,000,000 bits a \
                             second), from 1kbit to 1000Gbit, or `off`";
@@ -112,7 +112,7 @@ pub(super) fn rate(text: &str) -> Result<Option<Rate>, Problem> {
     rate.map(Some).ok_or_else(|| value(text, EXPECTED))
 }
 
-/// An address with an optional prefix length, host bits kept.
+/// Parses an address with an optional prefix length; host bits are kept.
 fn net(text: &str) -> Option<IpNet> {
     let (address, prefix) = match text.split_once('/') {
         Some((address, prefix)) => (address.trim_end(), Some(decimal_u16(prefix.trim_start())?)),
@@ -125,13 +125,13 @@ fn net(text: &str) -> Option<IpNet> {
     }
 }
 
-/// One item of AllowedIPs, host bits kept so that the caller can warn of them.
+/// Parses one item of AllowedIPs; host bits are kept, so that the caller can warn about them.
 pub(super) fn allowed_ip(text: &str) -> Result<IpNet, Problem> {
     net(text)
         .ok_or_else(|| value(text, "write a list like 10.0.0.0/8, fd00::/64, 192.0.2.1, separated by commas"))
 }
 
-/// One item of Address.
+/// Parses one item of Address.
 pub(super) fn address(text: &str) -> Result<IpNet, Problem> {
     let net = net(text).ok_or_else(|| {
         value(text, "write addresses like 10.0.0.1/24, fd00::1/64, 192.0.2.1, separated by commas")
@@ -169,7 +169,7 @@ pub(super) fn kill_switch(text: &str) -> Result<KillSwitch, Problem> {
     }
 }
 
-/// Where metrics are served; nothing for `off`.
+/// Parses the address at which metrics are served; `None` for `off`.
 pub(super) fn metrics(text: &str) -> Result<Option<Address>, Problem> {
     const EXPECTED: &str = "write an address and port like 127.0.0.1:9586 or [::1]:9586, a path like \
                             unix:/run/weft/wg0/metrics.sock, or `off`";
@@ -184,7 +184,7 @@ pub(super) fn metrics_host(text: &str) -> Result<HostName, Problem> {
         .map_err(|_| value(text, "write names of this machine like gateway.example, separated by commas"))
 }
 
-/// The text for a shell; nothing if there is none, which does nothing.
+/// Returns the command line for the shell; `None` if it is empty, so that nothing runs.
 pub(super) fn command(text: &str) -> Result<Option<&str>, Problem> {
     if text.contains('\0') {
         return Err(value(text, "write a command for the shell, or remove the line"));
@@ -192,8 +192,8 @@ pub(super) fn command(text: &str) -> Result<Option<&str>, Problem> {
     Ok(Some(text).filter(|text| !text.is_empty()))
 }
 
-/// One item of DNS: a server, a search domain, or a routing domain with a tilde. One that is there already stays
-/// where it is.
+/// Parses one item of DNS (a server, a search domain, or a routing domain with a tilde) and adds it to `dns`.
+/// An item that is there already keeps its place.
 pub(super) fn add_dns(text: &str, dns: &mut Dns) -> Result<(), Problem> {
     const EXPECTED: &str = "write addresses of name servers like 192.0.2.53 or 2001:db8::53, domains to search like \
                             corp.example, or domains to ask for there alone like ~corp.example, separated by commas";
@@ -201,7 +201,7 @@ pub(super) fn add_dns(text: &str, dns: &mut Dns) -> Result<(), Problem> {
         add_once(&mut dns.servers, server);
         return Ok(());
     }
-    // A number or a colon in the wrong place was meant as an address.
+    // Text with a colon, or of digits and dots only, was meant as an address.
     let is_address = text.contains(':') || text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     let (list, domain) = match text.strip_prefix('~') {
         Some(".") => (&mut dns.routing, Some(".".to_owned())),
@@ -219,7 +219,8 @@ fn add_once<T: PartialEq>(list: &mut Vec<T>, item: T) {
     }
 }
 
-/// A domain name without a dot at its end (RFC 1035, section 2.3.4, and underscores, which services use).
+/// Returns a domain name without its trailing dot, if it is valid (RFC 1035, section 2.3.4, and underscores,
+/// which services use).
 fn domain_name(text: &str) -> Option<String> {
     let text = text.strip_suffix('.').unwrap_or(text);
     let label = |label: &str| {
@@ -229,7 +230,7 @@ fn domain_name(text: &str) -> Option<String> {
     (text.len() <= 253 && text.split('.').all(label)).then(|| text.to_owned())
 }
 
-/// An IPv6 address may stand without brackets, as wg(8) has it: the port is what is behind the last colon.
+/// Parses an endpoint. As in wg(8), an IPv6 address may be without brackets: the port follows the last colon.
 pub(super) fn endpoint(text: &str) -> Result<Endpoint, Problem> {
     const EXPECTED: &str = "write host:port, 192.0.2.1:51820 or [2001:db8::1]:51820";
     let wrong = |expected| Err(value(text, expected));
@@ -260,7 +261,7 @@ pub(super) fn endpoint(text: &str) -> Result<Endpoint, Problem> {
     if let Ok(address) = host.parse::<IpAddr>() {
         return unicast(SocketAddr::new(address, port)).ok_or_else(|| value(text, EXPECTED));
     }
-    // A resolver would read `1.2.3` as 1.2.0.3, which nobody means.
+    // A resolver would read `1.2.3` as 1.2.0.3, which is never intended.
     if host.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
         return wrong("write four numbers from 0 to 255 for an IPv4 address, or a host name");
     }
@@ -271,7 +272,7 @@ pub(super) fn endpoint(text: &str) -> Result<Endpoint, Problem> {
     Ok(Endpoint::Name { host: host.to_owned(), port })
 }
 
-/// What there is to say of an endpoint that was written as an IPv6 address without brackets.
+/// Returns a warning if the endpoint was written as an IPv6 address without brackets.
 pub(super) fn unbracketed(text: &str, endpoint: &Endpoint) -> Option<Notice> {
     let is_unbracketed = !text.starts_with('[') && endpoint.to_string().starts_with('[');
     is_unbracketed.then(|| Notice::Unbracketed { endpoint: endpoint.clone() })

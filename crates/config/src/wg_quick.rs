@@ -37,12 +37,12 @@ pub(super) fn read(text: &str, reports: &mut Reports) -> Drafts {
 /// A line of the file.
 struct Line<'a> {
     number: usize,
-    /// Without its comment.
+    /// The line without its comment.
     text: &'a str,
     with_comment: &'a str,
 }
 
-/// What stands behind `# weft:` if the line is such a comment.
+/// Returns the text behind `# weft:` if the line is such a comment.
 pub(super) fn setting_of(line: &str) -> Option<&str> {
     const MARK: &str = "weft:";
     let comment = line.trim_start().strip_prefix('#')?.trim_start();
@@ -50,7 +50,8 @@ pub(super) fn setting_of(line: &str) -> Option<&str> {
     is_setting.then(|| comment[MARK.len()..].trim())
 }
 
-/// What stands behind `# friendly_name =` if the line is such a comment: text to be shown, and nothing else.
+/// Returns the text behind `# friendly_name =` if the line is such a comment. The text is only displayed:
+/// control characters are removed, and at most 64 characters are kept.
 pub(super) fn friendly_name_of(line: &str) -> Option<String> {
     const LONGEST: usize = 64;
     let (key, name) = line.trim_start().strip_prefix('#')?.split_once('=')?;
@@ -58,7 +59,7 @@ pub(super) fn friendly_name_of(line: &str) -> Option<String> {
     (key.trim().eq_ignore_ascii_case("friendly_name") && !shown.is_empty()).then_some(shown)
 }
 
-/// The items of a list that wg-quick itself reads: it takes commas for white space.
+/// Returns the items of a list that wg-quick itself reads: it treats commas as white space.
 pub(super) fn words_of(list: &str) -> impl Iterator<Item = &str> {
     list.split([',', ' ', '\t']).filter(|item| !item.is_empty())
 }
@@ -68,7 +69,7 @@ enum Section {
     None,
     Interface,
     Peer,
-    /// A section that was refused as a whole: its keys are not worth more errors.
+    /// A section that was rejected as a whole: its keys are skipped without further errors.
     Refused,
 }
 
@@ -95,17 +96,17 @@ const INTERFACE_KEYS: [&str; 13] = [
 ];
 const PEER_KEYS: [&str; 6] =
     ["PublicKey", "PresharedKey", "PresharedKeyFile", "AllowedIPs", "Endpoint", "PersistentKeepalive"];
-/// Settings of weft's own, in comments of [Interface].
+/// weft's settings, in comments of [Interface].
 const INTERFACE_SETTINGS: [&str; 5] =
     ["KillSwitch", "PathMtuDiscovery", "MssClamp", "Metrics", "MetricsHost"];
-/// Settings of weft's own, in comments of [Peer].
+/// weft's settings, in comments of [Peer].
 const PEER_SETTINGS: [&str; 2] = ["RateToPeer", "RateFromPeer"];
 
-/// A single-valued key: the last line with it counts.
+/// A single-valued key: the last line with it is in effect.
 pub(super) struct Slot<T> {
-    /// The line, or 0 if there was none.
+    /// The line number, or 0 if no line has the key.
     pub(super) line: usize,
-    /// Nothing as well if the value was refused.
+    /// `None` also if the value was rejected.
     pub(super) value: Option<T>,
 }
 
@@ -137,7 +138,7 @@ pub(super) struct InterfaceDraft {
     pub(super) host: HostDraft,
 }
 
-/// What the section asks of the system around the tunnel.
+/// The section's settings of the system around the tunnel.
 #[derive(Default)]
 pub(super) struct HostDraft {
     dns: Dns,
@@ -200,7 +201,7 @@ impl Drafts {
                 self.interface = Some(InterfaceDraft { line: line.number, ..Default::default() });
                 Section::Interface
             }
-            // As wg-quick and wg(8) have it.
+            // wg-quick and wg(8) accept a second section too.
             (Some("interface"), Some(first)) => {
                 let notice = Notice::SecondInterface { first: first.line };
                 reports.warning(line.number, "[Interface]", notice);
@@ -234,7 +235,7 @@ impl Drafts {
             return reports.error(number, None, Problem::NotALine);
         };
         let (written, value) = (written.trim(), value.trim());
-        // A `#` in a command is the shell's to read.
+        // A `#` in a command is left to the shell.
         let whole = line.with_comment.split_once('=').map_or(value, |(_, whole)| whole.trim());
         let known =
             |keys: &[&'static str]| keys.iter().copied().find(|key| key.eq_ignore_ascii_case(written));
@@ -367,7 +368,7 @@ impl PeerDraft {
             "PersistentKeepalive" => {
                 self.persistent_keepalive.set(values::persistent_keepalive(text), line, key, reports);
             }
-            // Like wg(8), which takes this for "no prefixes".
+            // As in wg(8), an empty value means no prefixes.
             _ if text.is_empty() => {}
             _ => {
                 for item in text.split(',') {
@@ -405,7 +406,7 @@ fn unknown_key(section: Section, written: &str) -> (Option<&str>, Problem) {
     (shown, Problem::UnknownKey { section: section.name(), suggestion })
 }
 
-/// Collects what is wrong and what is odd.
+/// Collects errors and warnings.
 pub(super) struct Reports {
     file: Arc<Path>,
     errors: Vec<ConfigError>,
@@ -414,7 +415,7 @@ pub(super) struct Reports {
 }
 
 impl Reports {
-    /// Enough to work through; a file that is no configuration at all must not fill the memory.
+    /// Limits the errors that are kept: a file that is not a configuration must not fill the memory.
     const MAX_ERRORS: usize = 100;
 
     pub(super) fn new(file: Arc<Path>) -> Self {

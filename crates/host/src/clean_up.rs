@@ -1,4 +1,4 @@
-//! Takes back what a daemon that is gone has left.
+//! Undoes what a daemon that has ended left behind.
 
 use std::path::Path;
 
@@ -10,19 +10,19 @@ use super::{Applied, HostError, Step, outside, run_hooks};
 use crate::routes::Netlink;
 use crate::runtime_dir::{control_socket, runtime_dir};
 
-/// What stays in force of what a daemon left behind.
+/// Which step stays in force when the steps of a daemon are undone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// Nothing.
+    /// All steps are undone.
     Nothing,
-    /// A kill switch: nothing may leave until the tunnel is there again.
+    /// A kill switch: no packet may leave until the tunnel is up again.
     KillSwitch,
 }
 
-/// Takes back what a daemon that is gone has left behind, with PreDown and PostDown.
+/// Undoes what a daemon that has ended left behind, and runs PreDown and PostDown.
 ///
 /// # Errors
-/// A daemon runs the interface, or a part cannot be taken back, which stays on record then.
+/// A daemon runs the interface, or a step cannot be undone. The record stays then.
 pub fn clean_up(directory: &Path, interface: &InterfaceName, keep: Keep) -> Result<(), HostError> {
     let owner = Owner::claim(directory, interface)?;
     // Another process may have cleaned up meanwhile.
@@ -41,10 +41,12 @@ pub fn clean_up(directory: &Path, interface: &InterfaceName, keep: Keep) -> Resu
     }
 }
 
-/// Takes back the name servers that a daemon which is gone has left, and nothing else: those of a tunnel that is not
-/// there cannot be asked where its peers are. What cannot be taken back is warned of, and stays on record.
+/// Undoes the name servers that a daemon that has ended left behind, and nothing else: name servers behind a
+/// tunnel that is down cannot resolve the endpoints of its peers. A failure is logged as a warning. The
+/// record stays.
 pub fn take_back_dns(directory: &Path, interface: &InterfaceName) {
-    // A daemon that runs the interface, or a record that cannot be written, is reported when the interface is prepared.
+    // A daemon that runs the interface, or a record that cannot be written, is reported when the interface is
+    // prepared.
     let Ok(owner) = Owner::claim(directory, interface) else { return };
     let left = owner.left_behind().ok().flatten();
     if let Some(dns) = left.and_then(|record| record.dns)
@@ -55,8 +57,8 @@ pub fn take_back_dns(directory: &Path, interface: &InterfaceName) {
     outside::repair_dns();
 }
 
-/// Takes back what a daemon that is gone has left, with PreDown and PostDown. Gives what failed, what was kept, and what
-/// could not be taken back.
+/// Undoes what a daemon that has ended left behind, and runs PreDown and PostDown. Returns the failures, the
+/// step that was kept, and the steps that could not be undone.
 pub(super) fn take_back(
     record: &Record,
     kernel: &mut Kernel,
@@ -71,7 +73,7 @@ pub(super) fn take_back(
     let mut applied = Applied::recorded(steps);
     let failures = applied.undo(kernel);
     run_hooks(&record.down, Stage::PostDown, kernel);
-    // No process answers there any more.
+    // No process listens on this socket any more.
     let _gone = std::fs::remove_file(control_socket(&runtime_dir(), &record.interface));
     (failures, kept.into_iter().next(), applied.stuck().to_vec())
 }

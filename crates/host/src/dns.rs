@@ -1,11 +1,12 @@
-//! The DNS servers and domains of an interface, given to whatever resolves names on this machine.
+//! Passes the DNS servers and domains of an interface to the resolver of this machine.
 //!
-//! Called on a control thread only: every call waits, for half a minute at most, and none may be made from within a
-//! tokio runtime. What was applied is a [`Record`], which a later process can undo after a crash.
+//! To be called on a control thread only, and not from within a tokio runtime: every call waits, for half a
+//! minute at most. What was applied is a [`Record`], which a later process can undo after a crash.
 //!
-//! Servers without a routing domain are for every name, and for those of nobody else: what `DNS =` means to
-//! wg-quick, which asks resolvconf for the interface to be exclusive (`-x`; for systemd-resolved the domain `~.`). A
-//! routing domain (`~corp.example`) makes the servers answer for it and for the search domains alone: split DNS.
+//! Servers without a routing domain answer for every name, exclusively: this is what `DNS =` means to
+//! wg-quick, which makes the interface exclusive in resolvconf (`-x`; for systemd-resolved the domain `~.`).
+//! With a routing domain (`~corp.example`) the servers answer only for it and for the search domains: split
+//! DNS.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -23,35 +24,36 @@ mod platform;
 
 pub use error::DnsError;
 
-/// What an interface wants of the machine's resolver.
+/// The DNS settings that an interface needs from the machine's resolver.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
-    /// Asked in this order.
+    /// The name servers, in the order in which they are queried.
     pub servers: Vec<IpAddr>,
-    /// Appended to names without dots, and answered by the servers.
+    /// The search domains: appended to names without dots, and answered by the servers.
     pub search: Vec<Domain>,
-    /// Answered by the servers, and not searched (`~domain`). If there are any, other names are left to others.
+    /// The routing domains (`~domain`): answered by the servers, and not searched. If there are any, other
+    /// name servers answer all other names.
     pub routing: Vec<Domain>,
 }
 
 impl Settings {
-    /// Settings whose domains are text so far; a routing domain stands without its tilde.
+    /// Makes settings from domains as text; routing domains have no tilde.
     pub fn new(servers: &[IpAddr], search: &[String], routing: &[String]) -> Result<Self, InvalidDomain> {
         let domains = |names: &[String]| names.iter().map(|name| name.parse()).collect::<Result<_, _>>();
         Ok(Self { servers: servers.to_vec(), search: domains(search)?, routing: domains(routing)? })
     }
 
-    /// Nothing is wanted.
+    /// Reports whether there are no servers and no domains.
     pub fn is_empty(&self) -> bool {
         self.servers.is_empty() && self.search.is_empty() && self.routing.is_empty()
     }
 
-    /// The servers answer for some domains only.
+    /// Reports whether the servers answer for some domains only.
     pub fn is_split(&self) -> bool {
         !self.routing.is_empty() && !self.routing.iter().any(Domain::is_root)
     }
 
-    /// The servers answer for every name.
+    /// Reports whether the servers answer for every name.
     pub fn is_full(&self) -> bool {
         !self.servers.is_empty() && !self.is_split()
     }
@@ -78,12 +80,12 @@ impl fmt::Display for Settings {
     }
 }
 
-/// The items, separated by commas.
+/// Joins the items with commas.
 fn list<T: fmt::Display>(items: impl IntoIterator<Item = T>) -> String {
     items.into_iter().map(|item| item.to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// What resolves names on this machine and takes the settings.
+/// The part of the system that resolves names and accepts the settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Method {
@@ -105,7 +107,7 @@ impl fmt::Display for Method {
     }
 }
 
-/// How to find the [`Method`].
+/// How to choose the [`Method`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
     /// systemd-resolved where names are looked up through it, else resolvconf where it is installed, else the file.
@@ -119,18 +121,19 @@ pub enum Choice {
     File,
 }
 
-/// Where things are on this machine. Tests have them elsewhere.
+/// The paths that DNS settings depend on. Tests use other paths.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Places {
-    /// Read by the C library.
+    /// The file that the C library reads.
     pub resolv_conf: PathBuf,
-    /// Says whether the C library asks systemd-resolved itself.
+    /// The file that says whether the C library queries systemd-resolved directly.
     pub nsswitch: PathBuf,
-    /// Has what /etc/resolv.conf was, in files that outlive a crash and a restart of the machine.
+    /// The directory with the former /etc/resolv.conf, in files that survive a crash and a reboot of the
+    /// machine.
     pub state: PathBuf,
-    /// Names the prefix for interfaces like ours where Debian's resolvconf is used.
+    /// The file of Debian's resolvconf that names the prefix for tunnel interfaces.
     pub interface_order: PathBuf,
-    /// Searched for resolvconf.
+    /// The directories that are searched for resolvconf.
     pub programs: Vec<PathBuf>,
     /// The D-Bus address of the system bus; `None`: the usual one.
     pub bus: Option<String>,
@@ -152,14 +155,14 @@ impl Default for Places {
     }
 }
 
-/// What was applied for an interface: enough to undo it from another process.
+/// The settings that were applied to an interface, in a form from which another process can undo them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// What took the settings.
+    /// The method by which the settings were applied.
     pub method: Method,
-    /// The system's number of the interface.
+    /// The interface index.
     pub index: u32,
-    /// What was wanted.
+    /// The settings that were applied.
     pub settings: Settings,
 }
 
@@ -176,21 +179,22 @@ pub struct System {
 }
 
 impl System {
-    /// The resolver of a machine that has things in these places.
+    /// Makes a resolver that uses these paths.
     pub fn new(places: Places) -> Self {
         Self { places }
     }
 
-    /// What takes settings here. Asks the system bus, and starts systemd-resolved if names are looked up through it.
+    /// Returns the method that sets DNS on this machine. Queries the system bus, and starts systemd-resolved
+    /// if names are looked up through it.
     ///
     /// # Errors
-    /// The method that was asked for cannot work here, or there is none on this platform.
+    /// The chosen method cannot work here, or there is none on this platform.
     pub fn method(&self, choice: Choice) -> Result<Method, DnsError> {
         platform::method(&self.places, choice)
     }
 
-    /// Gives the interface its settings, in place of those that it may have had by the same method. A failure
-    /// leaves nothing of them behind.
+    /// Applies the settings to the interface, in place of earlier settings by the same method. A failure
+    /// leaves none of the settings in force.
     pub fn apply(&self, method: Method, link: &Link, settings: &Settings) -> Result<Applied, DnsError> {
         let record = Record { method, index: link.index, settings: settings.clone() };
         if !settings.is_empty() {
@@ -200,19 +204,21 @@ impl System {
         Ok(Applied { system: self.clone(), interface: link.name.clone(), record })
     }
 
-    /// Undoes what a process recorded that could not do it itself. What is gone already is no error.
+    /// Undoes what a process recorded but could not undo itself. It is no error if the settings are gone
+    /// already.
     pub fn undo_recorded(&self, interface: &InterfaceName, record: &Record) -> Result<(), DnsError> {
         platform::undo(&self.places, interface.as_str(), record)
     }
 
-    /// Takes from /etc/resolv.conf what daemons left there that do not run any more, and says for which interfaces.
-    /// To be called at every start, also of an interface without settings; without such leftovers it does nothing.
+    /// Removes from /etc/resolv.conf what daemons that have ended left there. Returns the names of their
+    /// interfaces. To be called at every start, also of an interface without settings; without such leftovers
+    /// it does nothing.
     pub fn repair(&self) -> Result<Vec<String>, DnsError> {
         platform::repair(&self.places)
     }
 }
 
-/// [`System::undo_recorded`] for this machine.
+/// Calls [`System::undo_recorded`] with the usual paths of this machine.
 pub fn undo_recorded(interface: &InterfaceName, record: &Record) -> Result<(), DnsError> {
     System::default().undo_recorded(interface, record)
 }
@@ -226,12 +232,12 @@ pub struct Applied {
 }
 
 impl Applied {
-    /// What to keep for [`undo_recorded`]; `None`: nothing is in force.
+    /// Returns the record for [`undo_recorded`]; `None`: nothing is in force.
     pub fn record(&self) -> Option<&Record> {
         self.record.as_ref()
     }
 
-    /// Takes the settings away. A second call does nothing; after a failure it tries again.
+    /// Undoes the settings. A second call does nothing after a success, and tries again after a failure.
     pub fn undo(&mut self) -> Result<(), DnsError> {
         if let Some(record) = &self.record {
             platform::undo(&self.system.places, &self.interface, record)?;
@@ -240,7 +246,8 @@ impl Applied {
         Ok(())
     }
 
-    /// Changes the settings of `link`, the interface that they were applied to. A failure puts the old ones back.
+    /// Changes the settings of `link`, the interface that they were applied to. A failure restores the old
+    /// settings.
     pub fn change(&mut self, method: Method, link: &Link, settings: &Settings) -> Result<(), DnsError> {
         let wanted = Record { method, index: link.index, settings: settings.clone() };
         if self.record.as_ref().map_or(settings.is_empty(), |record| *record == wanted) {

@@ -1,4 +1,4 @@
-//! Why the system could not be brought into the wanted state.
+//! Errors of bringing the system around a tunnel into the wanted state.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,90 +8,90 @@ use weft_config::exit;
 use crate::routes::RouteError;
 use crate::runtime_dir::UntrustedError;
 
-/// Why a step, or what is around the steps, failed.
+/// Why a step, or the work around the steps, failed.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
-    /// Addresses, routes, rules or the link.
+    /// Addresses, routes, rules or the link could not be read or changed.
     #[error(transparent)]
     Routes(#[from] RouteError),
-    /// A command of the configuration did not end well.
+    /// A command of the configuration failed.
     #[error("{place}: the command `{command}` {outcome}")]
     Hook {
         /// File, line and key.
         place: String,
         /// The command, without what looks like a key.
         command: String,
-        /// How it ended, and what to do.
+        /// How it ended, and the advice.
         outcome: String,
     },
-    /// Name servers or the packet filter.
+    /// Name servers or the packet filter could not be set.
     #[error("{0}")]
     Outside(#[source] Box<exit::Error>),
-    /// A value below /proc/sys.
+    /// A value below /proc/sys could not be set.
     #[error("cannot set the sysctl {name} to {value}: {error}; set it by hand")]
     Sysctl {
-        /// Its name.
+        /// Its name, with dots.
         name: String,
-        /// The value.
+        /// The value that was to be set.
         value: String,
-        /// Why not.
+        /// The error of the system.
         error: io::Error,
     },
-    /// Another daemon has the interface.
+    /// Another daemon runs the interface.
     #[error(
         "interface {interface} is up already (weft runs as process {pid}); take it down with `weft down {interface}`"
     )]
     Running {
-        /// The interface.
+        /// The name of the interface.
         interface: String,
-        /// The process.
+        /// Its process id.
         pid: u32,
     },
-    /// There is nothing to take down.
+    /// No daemon runs the interface, and there is no record of it.
     #[error("interface {interface} is not up by weft: no daemon runs it, and {} does not exist; check the name", file.display())]
     NotUp {
-        /// The interface.
+        /// The name of the interface.
         interface: String,
-        /// Where it would be recorded.
+        /// The path that its record would have.
         file: PathBuf,
     },
-    /// The daemon does not end.
+    /// The daemon was told to end, and has not ended in time.
     #[error(
         "weft (process {pid}) was told to end and has not after {seconds} s; see what it waits for, or kill it and try again"
     )]
     NotEnding {
-        /// The process.
+        /// Its process id.
         pid: u32,
-        /// How long it was waited for.
+        /// The time waited, in seconds.
         seconds: u64,
     },
-    /// The daemon cannot be told to end.
+    /// The daemon could not be told to end.
     #[error("cannot end weft (process {pid}): {error}; run this as root, or as the user whom it runs as")]
     Signal {
-        /// The process.
+        /// Its process id.
         pid: u32,
-        /// Why not.
+        /// The error of the system.
         error: io::Error,
     },
-    /// The record of what is done cannot be read or written.
+    /// The record of what was done, or its lock, cannot be used.
     #[error("cannot {action} {}: {error}; {advice}", file.display())]
     State {
-        /// What was tried: `write`, `read`, `lock`.
+        /// The action that failed, as a verb: `create`, `open`, `lock`, `read`, `write`, `remove`.
         action: &'static str,
         /// The file.
         file: PathBuf,
-        /// Why not.
+        /// The error of the system.
         error: io::Error,
-        /// What to do.
+        /// The advice.
         advice: &'static str,
     },
-    /// A file of the interface is not one that weft made.
+    /// A file of the interface is not trusted.
     #[error(transparent)]
     Untrusted(#[from] UntrustedError),
 }
 
 impl HostError {
-    /// The exit code that says so.
+    /// Returns the exit code for this error.
     pub fn exit_code(&self) -> exit::Code {
         match self {
             Self::Routes(error) => error.exit_code(),

@@ -1,29 +1,30 @@
-//! Does steps and takes them back: in order, all or nothing, and as often as it is asked to.
+//! Does and undoes steps: in order, all or nothing; each call can be repeated.
 
 use std::collections::{HashMap, HashSet};
 
 use super::HostError;
 use super::step::{Key, Step};
 
-/// What steps are done to. A step that is undone twice, or was never done, is no failure.
+/// The system that steps change. It is no error to undo a step twice, or one that was never done.
 pub trait System {
-    /// Does a step. One that replaces what is in force (MTU, name servers, packet filter) may be done over another
-    /// one of its kind.
+    /// Does a step. A step that replaces a setting (MTU, name servers, packet filter) may be done while
+    /// another step of its kind is in force.
     fn apply(&mut self, step: &Step) -> Result<Outcome, HostError>;
 
-    /// Takes a step back.
+    /// Undoes a step.
     fn undo(&mut self, step: &Step) -> Result<(), HostError>;
 
-    /// Those of the steps that the taking back of an address may have taken along, and that are not in force.
+    /// Returns those of the steps that the removal of an address may have removed too, and that are not in
+    /// force.
     fn lost(&self, steps: &[Step]) -> Result<Vec<Step>, HostError>;
 }
 
-/// How a step went.
+/// The outcome of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is done, and is ours to take back.
+    /// The step was done, and weft has to undo it.
     Done,
-    /// It was so already, or cannot be here: nothing is taken back.
+    /// The system was in this state already, or cannot be brought into it: nothing is undone later.
     Left,
 }
 
@@ -31,33 +32,33 @@ pub enum Outcome {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
     steps: Vec<Step>,
-    /// What could not be taken back, in the order in which it was done.
+    /// Steps that could not be undone, in the order in which they were done.
     stuck: Vec<Step>,
 }
 
 impl Applied {
-    /// Steps that may have been done, as they were recorded.
+    /// Makes a list of recorded steps, which may have been done.
     pub fn recorded(steps: Vec<Step>) -> Self {
         Self { steps, stuck: Vec::new() }
     }
 
-    /// The same, and these could not be taken back.
+    /// Sets the steps that could not be undone.
     #[must_use]
     pub fn with_stuck(self, stuck: Vec<Step>) -> Self {
         Self { stuck, ..self }
     }
 
-    /// What is in force, in order.
+    /// Returns the steps in force, in the order in which they were done.
     pub fn steps(&self) -> &[Step] {
         &self.steps
     }
 
-    /// What could not be taken back; the next [`Self::undo`] tries it again.
+    /// Returns the steps that could not be undone; the next [`Self::undo`] tries them again.
     pub fn stuck(&self) -> &[Step] {
         &self.stuck
     }
 
-    /// The device has this MTU by now, without a step that set it.
+    /// Records that the device has this MTU now, without a step that set it.
     pub(super) fn note_mtu(&mut self, now: u16) {
         for step in &mut self.steps {
             if let Step::Mtu(mtu) = step {
@@ -66,13 +67,13 @@ impl Applied {
         }
     }
 
-    /// All that is to be taken back, in order.
+    /// Returns all steps that are to be undone, in the order in which they were done.
     pub(super) fn all(&self) -> Vec<Step> {
         self.stuck.iter().chain(&self.steps).cloned().collect()
     }
 
-    /// Does the steps one after the other. A failure takes back those that were done here, the last first; what
-    /// fails thereby is warned of.
+    /// Does the steps in order. A failure undoes those that this call did, in reverse order; failures of that
+    /// are logged as warnings.
     pub fn apply(&mut self, steps: &[Step], system: &mut impl System) -> Result<(), HostError> {
         let before = self.steps.len();
         for step in steps {
@@ -88,8 +89,8 @@ impl Applied {
         Ok(())
     }
 
-    /// Takes everything back, the last first, and goes on where a part of it fails. What could not be taken back before
-    /// is tried again.
+    /// Undoes everything in reverse order, and continues after failures, which it returns. Steps that could
+    /// not be undone before are tried again.
     pub fn undo(&mut self, system: &mut impl System) -> Vec<HostError> {
         self.steps = self.all();
         self.stuck.clear();
@@ -110,9 +111,9 @@ impl Applied {
         failures
     }
 
-    /// Brings what is in force to another list of steps: what is new or different is done first, in its order, then
-    /// what is no longer wanted is taken back, the last first; see [`Difference::between`]. A failure brings back what
-    /// was in force. Commands do not run again.
+    /// Changes the steps in force to another list. New and different steps are done first, in order; then
+    /// steps that are no longer wanted are undone, in reverse order; see [`Difference::between`]. A failure
+    /// restores the previous steps. Commands do not run.
     pub fn change_to(&mut self, wanted: &[Step], system: &mut impl System) -> Result<(), HostError> {
         let mut under_way = UnderWay::default();
         if let Err(error) = under_way.make(&self.steps, wanted, system) {
@@ -121,7 +122,8 @@ impl Applied {
         }
         let left = under_way.left;
         let old: HashMap<Key, &Step> = self.steps.iter().map(|step| (step.key(), step)).collect();
-        // What was left alone is ours only if it was before.
+        // A step with the outcome `Left` is kept only if it was in the list before: else it is not ours to
+        // undo.
         self.steps = wanted
             .iter()
             .filter(|step| !left.contains(&step.key()) || old.contains_key(&step.key()))
@@ -131,7 +133,7 @@ impl Applied {
     }
 }
 
-/// A change from one list of steps to another, as far as it has come.
+/// The progress of a change from one list of steps to another.
 #[derive(Debug, Default)]
 struct UnderWay {
     done: Vec<Change>,
@@ -149,7 +151,8 @@ impl UnderWay {
         if !self.has_taken_an_address() {
             return Ok(());
         }
-        // A route that was there already, which nobody had to add, may have been that of an address, too.
+        // A route that was there already, so that it was not added, may have been the route of an address,
+        // and gone with it.
         for step in system.lost(wanted)? {
             if system.apply(&step)? == Outcome::Left {
                 continue;
@@ -162,7 +165,8 @@ impl UnderWay {
         Ok(())
     }
 
-    /// Brings back what was in force before. What fails is warned of; gives what could not be taken back.
+    /// Restores the steps that were in force before. Failures are logged as warnings. Returns the steps that
+    /// could not be undone.
     fn unmake(&self, old: &[Step], system: &mut impl System) -> Vec<Step> {
         let is_of_address = |change: &Change| matches!(change, Change::Add(Step::Address(_)));
         let takes_an_address = self.has_taken_an_address() || self.done.iter().any(is_of_address);
@@ -194,32 +198,33 @@ fn warn_of(failures: impl IntoIterator<Item = HostError>) {
     }
 }
 
-/// What leads from one list of steps to another.
+/// The changes from one list of steps to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// What to do, in order.
+    /// The changes, in the order in which they are made.
     pub changes: Vec<Change>,
 }
 
-/// A single difference.
+/// A single change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// A step that was not in force.
     Add(Step),
-    /// A step that takes the place of one.
+    /// A step that replaces another step with the same key.
     Replace {
-        /// The one in force.
+        /// The step in force.
         from: Step,
-        /// The one that is wanted.
+        /// The step that is wanted.
         to: Step,
     },
-    /// A step that is wanted no longer.
+    /// A step that is no longer wanted.
     Remove(Step),
 }
 
 impl Difference {
-    /// What leads from `old` to `new`; nothing, if both are the same. What is new comes first, so that nothing is missing
-    /// meanwhile, but for an address that cannot be there beside the one that goes.
+    /// Returns the changes from `old` to `new`; none if both are equal. Additions come before removals, so
+    /// that nothing is missing in between. The exception is an address that cannot exist beside a removed
+    /// address: that removal comes first.
     pub fn between(old: &[Step], new: &[Step]) -> Self {
         let is_state = |step: &&Step| !matches!(step, Step::Hook(_));
         let in_force: HashMap<Key, &Step> =
@@ -274,7 +279,8 @@ impl Change {
     }
 }
 
-/// One rule is added before the other one goes; the rest is replaced by being done over.
+/// Replaces a step by another. A new rule is added before the old rule is removed; a step of another kind
+/// replaces the old one by being done.
 fn replace(from: &Step, to: &Step, system: &mut impl System) -> Result<Outcome, HostError> {
     let outcome = system.apply(to)?;
     if matches!(from, Step::Rule(_))

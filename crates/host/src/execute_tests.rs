@@ -1,4 +1,5 @@
-//! All or nothing, backwards, and as often as one likes: with a system that only remembers.
+//! Tests that steps are done all or nothing, are undone in reverse order, and can be repeated, with a system
+//! in memory.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +9,9 @@ use weft_config::{Dns, Hook, Stage};
 use super::*;
 use crate::routes::{Family, Rule, RuleKind};
 
-/// A system that keeps what is in force, by what a later step replaces. It is as strict with addresses as a kernel can
-/// be: those of one network go together, the last one takes all routes along, and an IPv6 address is there once.
+/// A system that remembers what is in force, by the key of what a later step replaces. It is as strict with
+/// addresses as a kernel can be: the addresses of one network are removed together, removing the last address
+/// removes all routes, and an IPv6 address exists only once.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Memory {
     state: BTreeMap<String, Step>,
@@ -17,13 +19,13 @@ struct Memory {
     /// The call that fails.
     fails_at: Option<usize>,
     calls: usize,
-    /// Prefixes of routes that somebody else made.
+    /// Prefixes of routes that another program added.
     theirs: Vec<String>,
 }
 
 fn place(step: &Step) -> String {
     match step {
-        // The kernel has rules by their place.
+        // The kernel identifies a rule by its priority too.
         Step::Rule(rule) => format!("{:?}", rule),
         other => format!("{:?}", other.key()),
     }
@@ -162,7 +164,7 @@ fn what_an_address_took_along_comes_back_and_is_ours_from_then_on() {
     let mut system = Memory { theirs: vec!["10.0.0.0/24".into()], ..Memory::default() };
     let mut applied = Applied::default();
     applied.apply(&[address("10.0.0.1/24"), route("10.1.0.0/16")], &mut system).unwrap();
-    // The route of the address is no longer there when the address has gone.
+    // The route of the address is no longer there when the address was removed.
     let wanted = [address("10.0.0.1/32"), route("10.0.0.0/24"), route("10.1.0.0/16")];
     let change = Difference::between(applied.steps(), &wanted);
     assert_eq!(change.changes.len(), 3);
@@ -234,7 +236,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     })
 }
 
-/// What stays in force when everything was undone: the settings of a device that goes.
+/// Returns the state without the settings of the device, which stay in force when everything was undone.
 fn but_settings(mut state: BTreeMap<String, Step>) -> BTreeMap<String, Step> {
     state.retain(|_, step| step.has_undo());
     state

@@ -1,4 +1,4 @@
-//! Asks the system what a plan has to know.
+//! Gathers the state of the system that a plan depends on.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -10,8 +10,8 @@ use super::record::Record;
 use super::{HostError, sysctl};
 use crate::routes::{FoundRule, Netlink};
 
-/// What the system is like, for this configuration; `directory` is where other interfaces have their records, and
-/// `mark_in_force` the mark that the device has already (0: none).
+/// Returns the state of the system for this configuration. `directory` holds the records of other interfaces;
+/// `mark_in_force` is the mark that the device has already (0: none).
 pub(super) fn gather(
     netlink: &Netlink,
     config: &Config,

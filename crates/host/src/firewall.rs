@@ -1,8 +1,8 @@
-//! What weft puts into the system's packet filter: the rules of a full tunnel, the kill switch, the MSS clamp.
+//! Sets the rules of the system's packet filter: for a full tunnel, the kill switch and the MSS clamp.
 //!
-//! Called on a control thread only: every call waits for the system's answer. The rules belong to the system and
-//! not to the process, so that a kill switch outlives the daemon; `remove` takes them away. docs/FIREWALL.md shows
-//! them as `nft list ruleset` does.
+//! To be called on a control thread only: every call waits for the system's answer. The rules belong to the
+//! system and not to the process, so that a kill switch survives the daemon; `remove` removes them.
+//! docs/FIREWALL.md shows them as `nft list ruleset` does.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -29,53 +29,54 @@ use unsupported as platform;
 
 pub use platform::{apply, check, list, present, remove};
 
-/// Everything that is wanted for one interface. Equal rules need not be applied again.
+/// All rules that are wanted for one interface. Equal rules need not be applied again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// The tunnel's device, by name: rules hold whether or not it is there.
+    /// The name of the tunnel's device: the rules apply whether or not the device exists.
     pub interface: InterfaceName,
     /// What a default route through the tunnel needs.
     pub full_tunnel: Option<FullTunnel>,
-    /// Nothing leaves past the tunnel.
+    /// The kill switch: no packet leaves outside the tunnel.
     pub kill_switch: Option<KillSwitch>,
-    /// TCP that is forwarded through the tunnel learns how large its segments may be.
+    /// Whether the MSS of TCP connections that are forwarded through the tunnel is clamped to the MTU of
+    /// their route.
     pub mss_clamp: bool,
 }
 
-/// The companions of a default route through the tunnel, as wg-quick(8) sets them.
+/// The rules that go with a default route through the tunnel, as in wg-quick(8).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FullTunnel {
     /// The mark of the tunnel's UDP packets, by which routing keeps them out of the tunnel.
     pub mark: NonZeroU32,
-    /// The device's addresses, which nobody outside the tunnel may send to.
+    /// The device's addresses, to which hosts outside the tunnel may not send.
     pub addresses: Vec<IpAddr>,
-    /// There is a default route of IPv4.
+    /// Whether there is an IPv4 default route.
     pub ipv4: bool,
-    /// There is a default route of IPv6.
+    /// Whether there is an IPv6 default route.
     pub ipv6: bool,
 }
 
-/// Nothing leaves except through the tunnel.
+/// The kill switch: packets leave only through the tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KillSwitch {
-    /// How the tunnel's own packets are told from those of others.
+    /// How the tunnel's own packets are recognised.
     pub own: OwnPackets,
-    /// What may go to local networks.
+    /// Which packets may go to local networks.
     pub local: Local,
 }
 
-/// How the tunnel's own encrypted packets are told from those of others.
+/// How the tunnel's own encrypted packets are recognised.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OwnPackets {
-    /// UDP with this mark, which only privileged programs can set. The better way.
+    /// UDP with this mark, which only privileged programs can set. This is the preferred way.
     Marked(NonZeroU32),
-    /// UDP to the peers' addresses and ports, for a device without a mark. Other programs can send there too, and a peer
-    /// that moves is not answered.
+    /// UDP to the peers' addresses and ports, for a device without a mark. Other programs can send there too,
+    /// and packets to a peer that roams are blocked.
     To(BTreeSet<SocketAddr>),
 }
 
 impl OwnPackets {
-    /// By the mark where the device has one (0: none), else by the endpoints.
+    /// Recognises packets by the mark if the device has one (0: none), else by the endpoints.
     pub fn new(mark: u32, endpoints: impl IntoIterator<Item = SocketAddr>) -> Self {
         match NonZeroU32::new(mark) {
             Some(mark) => Self::Marked(mark),
@@ -84,31 +85,32 @@ impl OwnPackets {
     }
 }
 
-/// Whether the kill switch spares local networks: private, link-local and multicast addresses.
+/// Whether the kill switch allows packets to local networks: private, link-local and multicast addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Local {
-    /// It does not (`KillSwitch = on`).
+    /// Packets to local networks are blocked (`KillSwitch = on`).
     Blocked,
-    /// It does (`KillSwitch = allow-local`), except for DNS, which would tell the local router what is looked up.
+    /// Packets to local networks are allowed (`KillSwitch = allow-local`), except DNS: the local router would
+    /// see what is looked up.
     Allowed {
-        /// Name servers of local networks that may be asked all the same: those of the configuration (`DNS =`).
+        /// Name servers in local networks that may be queried nevertheless, from the configuration (`DNS =`).
         dns: BTreeSet<IpAddr>,
     },
 }
 
-/// The packets that a table sees.
+/// The address family of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Family {
-    /// Those of IPv4.
+    /// IPv4 packets.
     Ip,
-    /// Those of IPv6.
+    /// IPv6 packets.
     Ip6,
-    /// Those of both.
+    /// IPv4 and IPv6 packets.
     Inet,
 }
 
 impl Family {
-    /// The name that nft(8) knows it by.
+    /// Returns its name in nft(8).
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Ip => "ip",
@@ -121,7 +123,7 @@ impl Family {
 /// A table of the packet filter.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Table {
-    /// The packets that it sees.
+    /// The family of the packets that it sees.
     pub family: Family,
     /// Its name.
     pub name: String,
@@ -133,17 +135,18 @@ impl fmt::Display for Table {
     }
 }
 
-/// What is in force for an interface, whoever put it there.
+/// The tables in force for an interface, whichever program made them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Present {
     /// Its tables.
     pub tables: Vec<Table>,
-    /// Packets that the kill switch held back since it was last applied; `None`: there is no kill switch.
+    /// The number of packets that the kill switch has blocked since it was last applied; `None`: there is no
+    /// kill switch.
     pub blocked: Option<u64>,
 }
 
 impl Present {
-    /// Nothing is there.
+    /// Reports whether there are no tables.
     pub fn is_empty(&self) -> bool {
         self.tables.is_empty()
     }
@@ -152,30 +155,30 @@ impl Present {
 /// Why the packet filter could not be read or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum FirewallError {
-    /// The program that changes it is not installed.
+    /// The program nft, which changes it, is not installed.
     #[error("cannot {action}: there is no program nft; install the package nftables")]
     Missing {
-        /// What was tried.
+        /// The action that failed.
         action: String,
     },
-    /// The program could not be run.
+    /// The program nft could not be run.
     #[error("cannot {action}: cannot run nft: {error}")]
     Run {
-        /// What was tried.
+        /// The action that failed.
         action: String,
-        /// Why not.
+        /// The error of the system.
         error: io::Error,
     },
-    /// The program did not end.
+    /// The program nft did not end in time.
     #[error("cannot {action}: nft did not end within {} s", TIMEOUT.as_secs())]
     Timeout {
-        /// What was tried.
+        /// The action that failed.
         action: String,
     },
     /// A permission is missing.
     #[error("cannot {action}: the kernel does not permit it; run weft as root or give it CAP_NET_ADMIN")]
     Permission {
-        /// What was tried.
+        /// The action that failed.
         action: String,
     },
     /// The kernel has no nftables, or not all that the rules are made of.
@@ -184,43 +187,43 @@ pub enum FirewallError {
          nft_ct nft_fib_ipv4 nft_fib_ipv6 nft_reject_inet`) or see that the kernel has them"
     )]
     Kernel {
-        /// What was tried.
+        /// The action that failed.
         action: String,
-        /// What nft said.
+        /// The error message of nft.
         message: String,
     },
-    /// It was refused.
+    /// nft rejected the change.
     #[error("cannot {action}: nft says: {message}")]
     Refused {
-        /// What was tried.
+        /// The action that failed.
         action: String,
-        /// What nft said.
+        /// The error message of nft.
         message: String,
     },
-    /// The answer is not what nft gives.
+    /// The answer of nft is not in the expected format.
     #[error(
         "cannot {action}: the answer of nft is not understood: {error}; see `nft --version` (1.0 or newer)"
     )]
     Answer {
-        /// What was tried.
+        /// The action that failed.
         action: String,
-        /// Why not.
+        /// Why the answer could not be parsed.
         error: serde_json::Error,
     },
     /// This platform cannot do it yet.
     #[error("cannot {action}: weft does not set firewall rules on this platform yet")]
     Unsupported {
-        /// What was tried.
+        /// The action that failed.
         action: String,
     },
 }
 
-/// A change takes milliseconds, with ten thousand endpoints too, and seconds where other work keeps every core busy; longer
-/// means that something holds the kernel's lock.
+/// How long nft may run. A change takes milliseconds, even with ten thousand endpoints, and seconds where
+/// other work keeps every core busy. A longer run means that something holds the kernel's lock.
 const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(30);
 
 impl FirewallError {
-    /// The exit code that says so.
+    /// Returns the exit code for this error.
     pub fn exit_code(&self) -> exit::Code {
         match self {
             Self::Permission { .. } => exit::Code::Permission,
@@ -233,19 +236,19 @@ impl FirewallError {
 }
 
 impl Rules {
-    /// No rules for this interface.
+    /// Makes an empty set of rules for this interface.
     pub fn none(interface: InterfaceName) -> Self {
         Self { interface, full_tunnel: None, kill_switch: None, mss_clamp: false }
     }
 
-    /// Nothing is wanted.
+    /// Reports whether no rules are wanted.
     pub fn is_empty(&self) -> bool {
         let full = self.full_tunnel.as_ref().is_some_and(|full| full.ipv4 || full.ipv6);
         !full && self.kill_switch.is_none() && !self.mss_clamp
     }
 }
 
-/// The addresses as they stand in packets: IPv4 as such, and no scopes.
+/// Returns the addresses as they appear in packets: IPv4-mapped addresses as IPv4, and without scopes.
 fn as_sent(endpoints: impl IntoIterator<Item = SocketAddr>) -> BTreeSet<SocketAddr> {
     endpoints
         .into_iter()
@@ -253,17 +256,17 @@ fn as_sent(endpoints: impl IntoIterator<Item = SocketAddr>) -> BTreeSet<SocketAd
         .collect()
 }
 
-/// What the names of tables begin with that hold a kill switch or an MSS clamp.
+/// The name prefix of tables with a kill switch or an MSS clamp.
 const OWN_PREFIX: &str = "weft-";
-/// What the names of tables begin with that go with a default route, as wg-quick names them.
+/// The name prefix of tables that go with a default route, as in wg-quick.
 const FULL_TUNNEL_PREFIX: &str = "wg-quick-";
 
-/// The table for the kill switch and the MSS clamp.
+/// Returns the table for the kill switch and the MSS clamp.
 fn own_table(interface: &InterfaceName) -> Table {
     Table { family: Family::Inet, name: format!("{OWN_PREFIX}{interface}") }
 }
 
-/// The table for a default route of this family.
+/// Returns the table for a default route of this family.
 fn full_tunnel_table(interface: &InterfaceName, is_ipv6: bool) -> Table {
     let family = if is_ipv6 { Family::Ip6 } else { Family::Ip };
     Table { family, name: format!("{FULL_TUNNEL_PREFIX}{interface}") }

@@ -1,6 +1,7 @@
 //! The commands of a configuration, in a shell.
 //!
-//! It is bash where there is one, as with wg-quick(8), whose users write what bash understands; else `/bin/sh`.
+//! The shell is bash if it is installed: wg-quick(8) uses bash, and its users write commands for bash. Else
+//! it is `/bin/sh`.
 
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
@@ -26,7 +27,7 @@ pub(super) fn run(hook: &Hook, interface: &InterfaceName) -> Result<(), HostErro
 
 fn ended(status: ExitStatus) -> String {
     match status.code() {
-        // What shells answer for a command that they cannot find.
+        // The exit code of a shell for a command that it cannot find.
         Some(127) => {
             "failed with exit code 127: there is no such command; check its name and PATH".to_owned()
         }

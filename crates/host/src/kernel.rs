@@ -1,4 +1,4 @@
-//! Steps as the system takes them: over netlink, below /proc/sys, and through the modules beside this one.
+//! Applies steps to the system: over netlink, below /proc/sys, and through the modules beside this one.
 
 use std::collections::HashSet;
 use std::io;
@@ -18,11 +18,12 @@ use crate::routes::{Family, Link, Netlink, RouteError};
 pub(super) struct Kernel {
     pub(super) netlink: Netlink,
     pub(super) interface: InterfaceName,
-    /// The device, as long as it is there.
+    /// The device, as long as it exists.
     pub(super) link: Option<Link>,
-    /// What is needed to take the name servers back.
+    /// The record that undoes the name servers.
     pub(super) dns: Option<dns::Record>,
-    /// A kill switch that whatever is taken back leaves in force: rules in its place give way to it, without a gap.
+    /// A kill switch that stays in force while other steps are undone: when other firewall rules are undone,
+    /// it replaces them without a gap.
     pub(super) kept: Option<Step>,
 }
 
@@ -35,16 +36,17 @@ impl Kernel {
         self.link.as_ref().ok_or_else(|| RouteError::NoLink(self.interface.to_string()))
     }
 
-    /// What will take back the name servers that a step sets, to be written down before it is done.
+    /// Returns the record that undoes the name servers that a step sets. It is written before the step is
+    /// done.
     pub(super) fn dns_record(&self, wanted: &Dns) -> Result<dns::Record, HostError> {
         outside::dns_record(self.link()?, wanted)
     }
 
-    /// Sets the name servers. A failure leaves those in force that were.
+    /// Sets the name servers. A failure leaves the previous name servers in force.
     fn set_dns(&mut self, wanted: &Dns) -> Result<(), HostError> {
         let record = self.dns_record(wanted)?;
         let set = outside::apply_dns(self.link()?, &record, self.dns.as_ref());
-        // A failure leaves nothing in force, not even those.
+        // A failed call leaves no name servers in force, not even the previous ones.
         if let (Err(_), Some(before)) = (&set, &self.dns)
             && let Err(again) = outside::apply_dns(self.link()?, before, None)
         {
@@ -67,7 +69,8 @@ impl Kernel {
         Ok(if is_new { Outcome::Done } else { Outcome::Left })
     }
 
-    /// Those of the steps that are in force, as far as that shows: name servers, packet filter and commands do not show.
+    /// Returns those of the steps that are in force. Name servers, packet filter and commands cannot be
+    /// checked, and count as in force.
     pub(super) fn in_force(&self, steps: &[Step]) -> Result<Vec<Step>, RouteError> {
         let link = self.link()?;
         let addresses: HashSet<IpNet> = self.netlink.addresses(link)?.into_iter().collect();
@@ -76,7 +79,7 @@ impl Kernel {
         let is_in_force = |step: &&Step| match step {
             Step::Address(address) => addresses.contains(address),
             Step::Mtu(mtu) => link.mtu == u32::from(*mtu),
-            // Asked for once more, which changes nothing where it is so.
+            // Done again, which changes nothing if the device is up.
             Step::LinkUp => false,
             Step::Route { prefix, table } => routes.contains(&(*prefix, *table)),
             Step::Rule(rule) => rules.iter().any(|found| found.is(rule)),
@@ -86,7 +89,8 @@ impl Kernel {
         Ok(steps.iter().filter(is_in_force).cloned().collect())
     }
 
-    /// Whether packets are routed by a mark for somebody else, who then needs it to pass the reverse-path filter.
+    /// Reports whether other rules route packets by their mark, so that the reverse-path filter still has to
+    /// take the mark into account.
     fn others_route_by_mark(&self) -> Result<bool, RouteError> {
         let rules = self.netlink.rules()?;
         Ok(rules.iter().any(|rule| rule.family == Family::V4 && rule.is_inverted && rule.mark.is_some()))
@@ -102,7 +106,8 @@ impl Kernel {
 }
 
 impl System for Kernel {
-    /// The last IPv4 address of a device takes all its IPv4 routes along, and any address the route to its own network.
+    /// Removing the last IPv4 address of a device removes all its IPv4 routes too; removing any address
+    /// removes the route to its network too.
     fn lost(&self, steps: &[Step]) -> Result<Vec<Step>, HostError> {
         let is_of_device = |step: &&Step| matches!(step, Step::Address(_) | Step::Route { .. });
         let steps: Vec<Step> = steps.iter().filter(is_of_device).cloned().collect();
@@ -136,7 +141,7 @@ impl System for Kernel {
             (Step::Route { prefix, table }, Some(link)) => {
                 self.netlink.remove_route(link, *prefix, *table)?;
             }
-            // They went with the device.
+            // They disappeared with the device.
             (Step::Address(_) | Step::Route { .. }, None) => {}
             (Step::Rule(rule), _) => self.netlink.remove_rule(rule)?,
             (Step::Sysctl { name, before, .. }, _) => self.restore_sysctl(name, before)?,
@@ -152,7 +157,8 @@ impl System for Kernel {
     }
 }
 
-/// In a container /proc/sys is often read-only, and what is set there is the host's to decide.
+/// Sets a value below /proc/sys. In a container /proc/sys is often read-only, and the host decides on its
+/// values: a failure there is a warning only.
 fn set_sysctl(name: &str, value: &str) -> Result<Outcome, HostError> {
     match sysctl::write(name, value) {
         Ok(()) => Ok(Outcome::Done),

@@ -1,29 +1,32 @@
-//! The system around the tunnel: addresses, routes, rules, name servers, the packet filter, and the commands of the
-//! configuration. Everything that `weft up` does beside moving packets, and `weft down` takes back.
+//! Sets up the system around the tunnel: addresses, routes, rules, name servers, the packet filter, and the
+//! commands of the configuration. This is everything that `weft up` does besides moving packets, and that
+//! `weft down` undoes.
 //!
-//! [`Plan`] decides, without touching anything; [`Applied`] does and undoes; [`Record`] is what a later `weft down`
-//! reads when the daemon is gone. In order:
+//! [`Plan`] decides what to do, without changing anything; [`Applied`] does and undoes it; [`Record`] is what
+//! a later `weft down` reads when the daemon has ended. The calls, in order:
 //!
 //! ```text
-//!   Host::prepare      what a daemon left behind is taken back, the plan is made and written down
-//!   (the device is made)
+//!   Host::prepare      undoes what a previous daemon left behind, makes the plan and records it
+//!   (the device is created)
 //!   Host::before       PreUp
 //!   (keys, port and peers are set; packets may move)
 //!   Host::up           addresses, MTU and link, DNS, routes, firewall, PostUp
 //!   …
 //!   Host::before_down  PreDown
-//!   (the file is saved, if it asks for that)
-//!   Host::down         the same backwards
-//!   (the device goes)
+//!   (the file is saved, if SaveConfig is set)
+//!   Host::down         undoes `up` in reverse order
+//!   (the device is removed)
 //!   Host::after        PostDown
 //! ```
 //!
-//! A daemon that is started again has [`Host::hand_over`] in place of the end, and the next one `Host::take_over` in place
-//! of the beginning: what is right already is not touched (`take_over.rs`).
+//! When the service restarts, the old daemon calls [`Host::hand_over`] instead of the calls from
+//! `before_down` on, and the new daemon calls `Host::take_over` instead of `prepare`: steps that are still in
+//! force are not done again (`take_over.rs`).
 //!
-//! A failure before `up` has returned takes back everything that was done. A kill switch that is in force outlives every
-//! end that nobody asked for: `Host::down` keeps it then, and a start that fails brings back the one that was there.
-//! Called on a control thread only: every call waits for the system, and for commands.
+//! A failure before `up` has returned undoes everything that was done. A kill switch in force survives every
+//! end of the daemon that the user did not ask for: `Host::down` keeps it then, and a failed start restores
+//! the previous one. To be called on a control thread only: every call waits for the system, and for
+//! commands.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -71,19 +74,19 @@ pub use step::{Firewall, FullTunnel, Step};
 use kernel::Kernel;
 use take_over::Continued;
 
-/// Where what is done is written down.
+/// Where the record of what was done is kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Recording {
-    /// Nowhere: what a crash leaves stays. For interfaces that live as long as a test.
+    /// Nowhere: the changes stay after a crash. For interfaces that live as long as a test.
     #[default]
     Nowhere,
     /// In this directory, see [`mod@runtime_dir`].
     In(PathBuf),
 }
 
-/// The system around an interface, from before its device is made until after it is gone. Dropping it takes back
-/// what is in force, without the commands of PreDown and PostDown; a kill switch that a daemon left behind stays until
-/// [`Self::up`] has replaced it.
+/// The system around an interface, from before its device is created until after it is removed. Dropping it
+/// undoes the steps in force, without the commands of PreDown and PostDown. A kill switch that a previous
+/// daemon left behind stays until [`Self::up`] has replaced it.
 #[derive(Debug)]
 pub struct Host {
     kernel: Kernel,
@@ -91,20 +94,20 @@ pub struct Host {
     applied: Applied,
     owner: Option<Owner>,
     record: Record,
-    /// A daemon had left a kill switch behind: it goes with `down` only, not with a start that fails.
+    /// Whether a previous daemon left a kill switch behind: only `down` removes it, a failed start does not.
     found_kill_switch: bool,
-    /// The device was there before.
+    /// Set if the device existed before this daemon started.
     continued: Option<Continued>,
-    /// The MTU that somebody gave the device, which stays if the configuration has none.
+    /// The MTU that was set on the device by hand; it stays if the configuration has no MTU.
     mtu_by_hand: Option<u16>,
 }
 
 impl Host {
-    /// Claims the interface, takes back what a daemon left behind, and decides what to do. `source` is the file of
-    /// the configuration, if it has one; `endpoints` are the addresses of the peers that have one.
+    /// Claims the interface, undoes what a previous daemon left behind, and plans what to do. `source` is the
+    /// file of the configuration, if there is one; `endpoints` are the known addresses of the peers.
     ///
     /// # Errors
-    /// When a daemon runs the interface, or the system cannot be asked. Nothing is done then.
+    /// A daemon runs the interface, or the system cannot be queried. No step of the plan is done then.
     pub fn prepare(
         config: &Config,
         source: Option<&Path>,
@@ -147,7 +150,7 @@ impl Host {
         let directory = owner.as_ref().map(Owner::directory);
         let facts = facts::gather(&kernel.netlink, config, endpoints, directory, 0)?;
         let plan = Plan::new(config, endpoints, &facts);
-        // Name servers of our own take the place of those that could not be taken back.
+        // New name servers replace those that could not be undone.
         stuck.retain(|step| !matches!(step, Step::Dns(_)) || plan.dns().is_none());
         kernel.dns = kernel.dns.filter(|_| stuck.iter().any(|step| matches!(step, Step::Dns(_))));
         if facts.src_valid_mark.is_none() && plan.routes_by_mark(Family::V4) {
@@ -180,55 +183,55 @@ impl Host {
             continued: None,
             mtu_by_hand: None,
         };
-        // The mark and the places of the rules are taken from here on.
+        // From here on, the mark and the priorities of the rules are reserved.
         host.write()?;
         drop(alone);
         Ok(host)
     }
 
-    /// What is done, and in which order.
+    /// Returns the plan: what is done, and in which order.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// What is in force, in the order in which it was done.
+    /// Returns the steps in force, in the order in which they were done.
     pub fn in_force(&self) -> &[Step] {
         self.applied.steps()
     }
 
-    /// The mark that the tunnel's own packets have to have (SO_MARK); 0: none.
+    /// Returns the mark (SO_MARK) that the tunnel's own packets need; 0: none.
     pub fn mark(&self) -> u32 {
         self.plan.mark
     }
 
-    /// The MTU that the device gets, in bytes.
+    /// Returns the MTU that the device gets, in bytes.
     pub fn mtu(&self) -> u16 {
         self.plan.mtu
     }
 
-    /// The MTU that somebody gave the device, if it is to stay.
+    /// Returns the MTU that was set on the device by hand, if it is to stay.
     pub fn mtu_by_hand(&self) -> Option<u16> {
         self.mtu_by_hand
     }
 
-    /// The device has this MTU now, whoever set it; `stays` if a configuration without one is to leave it so.
+    /// Records that the device has this MTU now. `stays`: a configuration without an MTU leaves it as it is.
     pub fn note_mtu(&mut self, mtu: u16, stays: bool) {
         self.applied.note_mtu(mtu);
         self.plan.mtu = mtu;
         self.mtu_by_hand = stays.then_some(mtu);
     }
 
-    /// The kernel's side of the network.
+    /// Returns the connection to the kernel's network configuration.
     pub fn netlink(&self) -> &Netlink {
         &self.kernel.netlink
     }
 
-    /// The device, once it was found.
+    /// Returns the device, once it was found.
     pub fn link(&self) -> Option<&Link> {
         self.kernel.link.as_ref()
     }
 
-    /// The device was made: finds it, and runs PreUp.
+    /// Finds the device, which was just created, and runs PreUp.
     pub fn before(&mut self) -> Result<&Link, HostError> {
         let link = self.kernel.netlink.link(&self.plan.interface)?;
         self.record.index = Some(link.index);
@@ -243,12 +246,13 @@ impl Host {
             .ok_or_else(|| crate::routes::RouteError::NoLink(self.plan.interface.to_string()))?)
     }
 
-    /// Does the rest of the plan. A failure takes back all of it.
+    /// Does the rest of the plan. A failure undoes all of it.
     pub fn up(&mut self) -> Result<(), HostError> {
         if let Some(continued) = self.continued.take() {
             return self.go_on(&continued);
         }
-        // All of it before the first: whatever is done is in the record, and what was not is no harm to take back.
+        // All steps are recorded before the first is done: the record then has every step that was done, and
+        // undoing a step that was not done is harmless.
         self.record.steps = [self.applied.all(), self.plan.steps.clone()].concat();
         if let Some(wanted) = self.plan.dns() {
             self.record.dns = Some(self.kernel.dns_record(wanted)?);
@@ -263,14 +267,14 @@ impl Host {
         self.write_what_is_in_force()
     }
 
-    /// Changes what is in force to what another configuration asks for: only what differs is done, and a failure
-    /// brings back what was. Commands do not run; those of PreDown and PostDown are the new ones from here on. The
-    /// device's mark may have changed, see [`Self::mark`].
+    /// Brings the system from the steps in force to those of another configuration. Only differences are
+    /// applied, and a failure restores the previous state. Commands do not run; from here on, PreDown and
+    /// PostDown are those of the new configuration. The device's mark may change, see [`Self::mark`].
     pub fn reload(&mut self, config: &Config, endpoints: &[SocketAddr]) -> Result<Difference, HostError> {
         let alone = self.choose_alone()?;
         let plan = self.decide(config, endpoints)?;
         let difference = Difference::between(self.applied.steps(), &plan.steps);
-        // Until it is through, what is in force may be either.
+        // Until the change is complete, steps of either plan may be in force.
         let mut steps = self.applied.all();
         steps.extend(plan.steps.iter().filter(|step| !self.applied.steps().contains(step)).cloned());
         self.record.steps = steps;
@@ -289,7 +293,7 @@ impl Host {
         done.map(|()| difference)
     }
 
-    /// The plan for another configuration of the interface that is up.
+    /// Returns the plan for another configuration of this interface, which is up.
     pub fn plan_for(&self, config: &Config, endpoints: &[SocketAddr]) -> Result<Plan, HostError> {
         let _alone = self.choose_alone()?;
         self.decide(config, endpoints)
@@ -309,7 +313,7 @@ impl Host {
         Ok(Plan::new(config, endpoints, &facts).keeping_places_of(self.applied.steps()))
     }
 
-    /// Writes down where endpoints are that the configuration has names for; see [`remembered`].
+    /// Records the addresses of endpoints that are names in the configuration; see [`remembered`].
     pub fn remember(&mut self, endpoints: BTreeMap<String, SocketAddr>) -> Result<(), HostError> {
         if self.record.endpoints == endpoints {
             return Ok(());
@@ -318,18 +322,18 @@ impl Host {
         self.write()
     }
 
-    /// Whether a daemon before this one had left a kill switch behind.
+    /// Reports whether a previous daemon left a kill switch behind.
     pub fn found_kill_switch(&self) -> bool {
         self.found_kill_switch
     }
 
-    /// Runs PreDown. What fails is warned of.
+    /// Runs PreDown. Failures are logged as warnings.
     pub fn before_down(&self) {
         self.run_for_down(Stage::PreDown);
     }
 
-    /// Takes everything back but what is kept, the last first. What fails is warned of, and stays on record for `weft
-    /// down`, as what is kept does.
+    /// Undoes all steps except those that `keep` names, in reverse order. Failures are logged as warnings.
+    /// Steps that are kept or could not be undone stay on record for `weft down`.
     pub fn down(&mut self, keep: Keep) {
         let is_kept = |step: &&Step| keep == Keep::KillSwitch && clean_up::has_kill_switch(step);
         self.kernel.kept = self.applied.steps().iter().find(is_kept).cloned();
@@ -341,7 +345,7 @@ impl Host {
         self.close_record();
     }
 
-    /// Removes the device, which others may hold. What fails is warned of.
+    /// Removes the device, even if other processes hold it. A failure is logged as a warning.
     pub fn remove_device(&self) {
         let Some(link) = &self.kernel.link else { return };
         if let Err(error) = self.kernel.netlink.remove_link(link) {
@@ -349,13 +353,13 @@ impl Host {
         }
     }
 
-    /// The device is gone: runs PostDown. What fails is warned of.
+    /// Runs PostDown, after the device was removed. Failures are logged as warnings.
     pub fn after(mut self) {
         self.kernel.link = None;
         self.run_for_down(Stage::PostDown);
     }
 
-    /// Writes the state of the interface into its file, see [`save()`]. Says whether anything was different.
+    /// Writes the state of the interface into its file, see [`save()`]. Returns whether the file was changed.
     pub fn save(&self, config: &Config, file: &Path, device: &DeviceState) -> Result<bool, SaveError> {
         let chosen_mark = if config.interface.fw_mark == 0 { self.plan.mark } else { 0 };
         save_with(&self.kernel.netlink, &self.plan.interface, file, device, chosen_mark)
@@ -381,7 +385,8 @@ impl Host {
         }
     }
 
-    /// Nothing is in force any more but what is kept, and what could not be taken back.
+    /// Reduces the record to the steps that are kept and those that could not be undone, or removes it if
+    /// there are none.
     fn close_record(&mut self) {
         let stuck = self.applied.stuck();
         let closed = match self.kernel.kept.clone() {
@@ -402,7 +407,7 @@ impl Host {
         }
     }
 
-    /// The one that was left behind is replaced by the plan's, or goes.
+    /// Removes the kill switch that was left behind, unless the plan's firewall rules have replaced it.
     fn release_kill_switch(&mut self) {
         use execute::System as _;
         let Some(step) = self.kernel.kept.take() else { return };
@@ -414,7 +419,7 @@ impl Host {
         }
     }
 
-    /// A kill switch that was in force before a start that failed holds on: the start may be one after a crash.
+    /// Restores the kill switch that was in force before a failed start: the start may be one after a crash.
     fn restore_kill_switch(&mut self) {
         use execute::System as _;
         let Some(step) = self.kernel.kept.clone() else { return };
@@ -430,7 +435,7 @@ impl Host {
         let interface = &self.plan.interface;
         let command = match self.owner {
             Some(_) => format!("weft down {interface}"),
-            // Nobody could write down that it is there.
+            // There is no record, without which `weft down` does not find it.
             None => format!("nft delete table inet weft-{interface}"),
         };
         tracing::warn!(%interface, "the kill switch stays in force; `{command}` takes it away");
@@ -445,10 +450,10 @@ impl Drop for Host {
     }
 }
 
-/// Writes the state of an interface that another process runs into the file that it was brought up from.
+/// Writes the state of an interface that another process runs into its configuration file.
 ///
 /// # Errors
-/// When no daemon of `weft up` runs it, or the file cannot be replaced.
+/// There is no record of the interface with a configuration file, or the file cannot be replaced.
 pub fn save_running(
     directory: &Path,
     interface: &InterfaceName,
@@ -459,7 +464,7 @@ pub fn save_running(
     let record = Record::read(directory, interface)?.ok_or_else(not_up)?;
     let file = record.file.ok_or_else(not_up)?;
     let netlink = Netlink::open().map_err(HostError::from)?;
-    // A mark that the file has is the same one, and stays there.
+    // If the file has a mark, it is this one, and it stays in the file.
     save_with(&netlink, interface, &file, device, record.mark)?;
     Ok(file)
 }
@@ -473,7 +478,7 @@ fn save_with(
 ) -> Result<bool, SaveError> {
     let link = netlink.link(interface).ok();
     let addresses = link.as_ref().and_then(|link| netlink.addresses(link).ok());
-    // The kernel gives a device one of its own, which is nobody's to write down.
+    // The kernel assigns an IPv6 link-local address by itself; it does not belong in the file.
     let is_own = |net: &IpNet| !matches!(net.addr(), IpAddr::V6(address) if address.is_unicast_link_local());
     let addresses: Option<Vec<IpNet>> = addresses.map(|nets| nets.into_iter().filter(is_own).collect());
     let saved =
@@ -481,15 +486,15 @@ fn save_with(
     save::save(file, interface, &saved)
 }
 
-/// Where the endpoints were, by `host:port`, when a daemon crashed behind its kill switch: names cannot be looked up
-/// until the tunnel is there again.
+/// Returns the last addresses of endpoints, by `host:port`, if a daemon crashed and its kill switch is still
+/// in force: names cannot be looked up until the tunnel is up again.
 pub fn remembered(directory: &Path, interface: &InterfaceName) -> BTreeMap<String, SocketAddr> {
     let left = Record::read(directory, interface).ok().flatten();
     left.filter(|record| record.steps.iter().any(clean_up::has_kill_switch))
         .map_or_else(BTreeMap::new, |record| record.endpoints)
 }
 
-/// What would be done for a configuration, as things are; nothing is claimed or written down.
+/// Returns the plan for a configuration in the present state of the system. Nothing is claimed or recorded.
 pub fn plan(config: &Config, endpoints: &[SocketAddr]) -> Result<Plan, HostError> {
     let facts = facts::gather(&Netlink::open()?, config, endpoints, Some(&runtime_dir()), 0)?;
     Ok(Plan::new(config, endpoints, &facts))
@@ -502,11 +507,11 @@ fn owner(recording: &Recording, interface: &InterfaceName) -> Result<Option<Owne
     }
 }
 
-/// The right to the interface, or a warning where it cannot be written down.
+/// Claims the interface. If the claim cannot be written down, logs a warning and returns `None`.
 fn claim(directory: &Path, interface: &InterfaceName) -> Result<Option<Owner>, HostError> {
     match Owner::claim(directory, interface) {
         Ok(owner) => {
-            // From here on the user that had it before can neither remove the record nor write another.
+            // From here on, the directory's previous owner can neither remove the record nor write another.
             runtime_dir::adopt(&runtime_dir::instance(directory, interface))?;
             Ok(Some(owner))
         }

@@ -1,8 +1,9 @@
-//! The network around the tunnel while it changes: addresses come and go, routes move, links go up and down, the
-//! machine sleeps and wakes.
+//! Follows changes of the network around the tunnel: of addresses, routes and links, and when the machine
+//! sleeps and wakes.
 //!
-//! [`Watch`] tells that something changed, a [`Follower`] finds out what of it matters to which peer. Both are of the
-//! control thread: it tells the event loop which ways changed, and the device its new MTU.
+//! [`Watch`] reports that something changed; a [`Follower`] finds out which peers a change concerns. Both
+//! belong to the control thread, which reports changed routes to the event loop, and sets the device's new
+//! MTU.
 
 use std::io;
 use std::time::Duration;
@@ -17,41 +18,41 @@ mod platform;
 pub use follower::{Follower, MtuPolicy, Reaction, Way};
 pub use platform::{Watch, way_to};
 
-/// What changed since the last time.
+/// What changed since the last report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Change {
     /// Addresses of other interfaces were added or removed.
     pub addresses: bool,
-    /// Routes beside those through the own device, or rules, were added or removed.
+    /// Routes other than those through weft's device, or rules, were added or removed.
     pub routes: bool,
-    /// Other interfaces came, went, changed their MTU, or went up or down.
+    /// Other interfaces were added or removed, changed their MTU, or went up or down.
     pub links: bool,
-    /// More happened than the system could tell: anything may have changed.
+    /// Events were lost: anything may have changed.
     pub missed: bool,
-    /// The machine slept, and its clocks stood still for so long.
+    /// How long the machine slept, if it did.
     pub slept: Option<Duration>,
-    /// The wall clock was set forward by so much.
+    /// By how much the wall clock was set forward, if it was.
     pub clock_set_forward: Option<Duration>,
-    /// The own device has another MTU.
+    /// The new MTU of weft's device, in bytes.
     pub device_mtu: Option<u32>,
-    /// The own device was deleted.
+    /// weft's device was deleted.
     pub device_gone: bool,
-    /// The own device was moved to another network namespace, where it lives on.
+    /// weft's device was moved to another network namespace, where it still exists.
     pub device_left: bool,
 }
 
 impl Change {
-    /// Whether nothing changed.
+    /// Reports whether nothing changed.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether ways to peers may have changed.
+    /// Reports whether routes to peers may have changed.
     pub fn concerns_ways(&self) -> bool {
         self.addresses || self.routes || self.links || self.missed || self.slept.is_some()
     }
 
-    /// Adds what changed later.
+    /// Adds a later change.
     fn add(&mut self, later: Self) {
         self.addresses |= later.addresses;
         self.routes |= later.routes;
@@ -78,9 +79,9 @@ pub enum WatchError {
     /// A socket, timer or thread was refused.
     #[error("cannot {what}: {source}; changes of addresses and routes go unnoticed")]
     Refused {
-        /// What was tried.
+        /// The action that failed.
         what: &'static str,
-        /// Why not.
+        /// The error of the system.
         source: io::Error,
     },
     /// This platform cannot do it yet.

@@ -1,4 +1,5 @@
-//! The name servers and the packet filter: what a plan asks for, in the words of the modules that do it.
+//! Translates what a plan asks of the name servers and the packet filter into calls of the modules that set
+//! them.
 
 use weft_config::{Dns, InterfaceName, KillSwitch};
 
@@ -8,7 +9,7 @@ use crate::dns::{self, Choice};
 use crate::firewall::{self, FirewallError, FullTunnel, Local, OwnPackets, Rules};
 use crate::routes::{Family, Link};
 
-/// What is written down before the name servers are set, and takes them back.
+/// Returns the record that is written before the name servers are set. It undoes them.
 pub(super) fn dns_record(link: &Link, wanted: &Dns) -> Result<dns::Record, HostError> {
     let failed = |error: dns::DnsError| HostError::Outside(Box::new(error.into()));
     let settings = dns::Settings::new(&wanted.servers, &wanted.search, &wanted.routing).map_err(|error| {
@@ -21,7 +22,7 @@ pub(super) fn dns_record(link: &Link, wanted: &Dns) -> Result<dns::Record, HostE
     Ok(dns::Record { method, index: link.index, settings })
 }
 
-/// Sets the name servers of a record, in place of those that the interface had by `before`.
+/// Sets the name servers of a record, in place of those of the record `before`.
 pub(super) fn apply_dns(
     link: &Link,
     record: &dns::Record,
@@ -37,12 +38,12 @@ pub(super) fn apply_dns(
     dns::System::default().apply(record.method, link, &record.settings).map(drop).map_err(failed)
 }
 
-/// Takes them back; that they are gone already is no error.
+/// Undoes the name servers of a record. It is no error if they are gone already.
 pub(super) fn undo_dns(interface: &InterfaceName, record: &dns::Record) -> Result<(), HostError> {
     dns::undo_recorded(interface, record).map_err(|error| HostError::Outside(Box::new(error.into())))
 }
 
-/// Repairs what daemons that are gone left in /etc/resolv.conf. Gives their interfaces.
+/// Removes from /etc/resolv.conf what daemons that have ended left there. Returns their interfaces.
 pub fn repair_dns() -> Vec<String> {
     let repaired = dns::System::default().repair().unwrap_or_else(|error| {
         tracing::warn!("{error}");
@@ -57,8 +58,8 @@ pub fn repair_dns() -> Vec<String> {
     repaired
 }
 
-/// Sets the rules of the interface in place of those that it has; says whether they are in force. Without nft(8), or in
-/// a kernel without nftables, a tunnel works all the same, but nothing is a kill switch.
+/// Replaces the firewall rules of the interface. Returns whether they are in force: without nft(8), or with a
+/// kernel without nftables, a tunnel works without its rules. A kill switch does not, and fails.
 pub(super) fn apply_firewall(interface: &InterfaceName, wanted: &Firewall) -> Result<bool, HostError> {
     match firewall::apply(&rules(interface, wanted)) {
         Ok(()) => Ok(true),
@@ -75,10 +76,10 @@ pub(super) fn apply_firewall(interface: &InterfaceName, wanted: &Firewall) -> Re
     }
 }
 
-/// Takes the rules of the interface away.
+/// Removes the firewall rules of the interface.
 pub(super) fn remove_firewall(interface: &InterfaceName) -> Result<(), HostError> {
     match firewall::remove(interface) {
-        // Without it nothing was set either.
+        // Without nft(8), no rules were set either.
         Err(FirewallError::Missing { .. }) => Ok(()),
         result => result.map_err(failed),
     }

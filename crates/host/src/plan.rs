@@ -1,4 +1,4 @@
-//! What has to be done to the system for a configuration, decided without touching it.
+//! Plans the steps for a configuration, without changing the system.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -16,25 +16,26 @@ pub const FIRST_TABLE: u32 = 51_820;
 /// Lets the reverse-path filter of IPv4 take the mark of a packet into account.
 pub const SRC_VALID_MARK: &str = "net.ipv4.conf.all.src_valid_mark";
 
-/// What the system is like before anything is done.
+/// The state of the system before the plan is carried out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
     /// Tables that have routes, of either family.
     pub tables: BTreeSet<u32>,
-    /// Marks that somebody else uses.
+    /// Marks that other interfaces use.
     pub marks: BTreeSet<u32>,
-    /// The rules of policy routing, in the order in which they are asked; those that others are about to make, too.
+    /// The rules of policy routing, in the order in which they are evaluated; also those that other
+    /// interfaces are about to add.
     pub rules: Vec<FoundRule>,
     /// The value of [`SRC_VALID_MARK`], if it can be read.
     pub src_valid_mark: Option<String>,
     /// The mark that the device has already; 0: none.
     pub mark_in_force: u32,
-    /// The MTU that the ways to the peers allow.
+    /// The MTU that the routes to the peers allow, in bytes; used only if the configuration has no MTU.
     pub default_mtu: u16,
 }
 
 impl Facts {
-    /// What the system would be like without these steps, which are in force.
+    /// Returns the state of the system as it would be without these steps, which are in force.
     #[must_use]
     pub fn without(mut self, steps: &[Step]) -> Self {
         for step in steps {
@@ -53,25 +54,25 @@ impl Facts {
     }
 }
 
-/// What has to be done for an interface, in order. It is undone the other way round.
+/// The steps for an interface, in order. They are undone in reverse order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// The interface.
+    /// The name of the interface.
     pub interface: InterfaceName,
     /// The mark of the tunnel's own packets; 0: none.
     pub mark: u32,
-    /// The device's MTU.
+    /// The device's MTU, in bytes.
     pub mtu: u16,
-    /// What comes before the device is configured: the commands of PreUp.
+    /// The steps before the device is configured: the commands of PreUp.
     pub before: Vec<Step>,
-    /// What comes then.
+    /// The steps after the device is configured.
     pub steps: Vec<Step>,
     /// The commands of PreDown and PostDown.
     pub down: Vec<Hook>,
 }
 
 impl Plan {
-    /// Decides what to do. `endpoints` are the addresses of the peers that have one.
+    /// Plans the steps for a configuration. `endpoints` are the known addresses of the peers.
     pub fn new(config: &Config, endpoints: &[SocketAddr], facts: &Facts) -> Self {
         let interface = &config.interface;
         let hooks = |stage| interface.host.hooks_of(stage).cloned();
@@ -97,7 +98,7 @@ impl Plan {
         }
     }
 
-    /// The name servers that it sets.
+    /// Returns the name servers that it sets.
     pub(super) fn dns(&self) -> Option<&Dns> {
         self.steps.iter().find_map(|step| match step {
             Step::Dns(wanted) => Some(wanted),
@@ -105,7 +106,7 @@ impl Plan {
         })
     }
 
-    /// The commands of PreUp and PostUp.
+    /// Returns the commands of PreUp and PostUp.
     pub(super) fn up_hooks(&self) -> Vec<Hook> {
         let hooks = self.before.iter().chain(&self.steps).filter_map(|step| match step {
             Step::Hook(hook) => Some(hook.clone()),
@@ -114,13 +115,14 @@ impl Plan {
         hooks.collect()
     }
 
-    /// Whether packets of this family are routed by whether they have the mark.
+    /// Reports whether packets of this family are routed by their mark.
     pub(super) fn routes_by_mark(&self, family: Family) -> bool {
         let by_mark = |rule: &Rule| rule.family == family && matches!(rule.kind, RuleKind::Unmarked { .. });
         self.steps.iter().any(|step| matches!(step, Step::Rule(rule) if by_mark(rule)))
     }
 
-    /// The plan for an interface that is up by another plan: what both ask for keeps its place.
+    /// Adapts the plan to an interface that is up by another plan: rules that are in both plans keep their
+    /// priority.
     #[must_use]
     pub fn keeping_places_of(mut self, old: &[Step]) -> Self {
         let old: Vec<&Rule> = old.iter().filter_map(Step::as_rule).collect();
@@ -135,7 +137,7 @@ impl Plan {
 }
 
 impl fmt::Display for Plan {
-    /// A line for each step, the making of the device first.
+    /// Writes a line for each step; the first line is the creation of the device.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = &self.interface;
         writeln!(f, "create device {name}")?;
@@ -154,7 +156,7 @@ impl fmt::Display for Plan {
     }
 }
 
-/// What takes these steps back again, as `weft down --dry-run` prints it.
+/// Returns the lines that `weft down --dry-run` prints: the undoing of these steps, with the commands.
 pub fn told_backwards(name: &InterfaceName, steps: &[Step], down: &[Hook]) -> String {
     let run = |stage: Stage| {
         let hooks = down.iter().filter(move |hook| hook.stage == stage);
@@ -165,7 +167,7 @@ pub fn told_backwards(name: &InterfaceName, steps: &[Step], down: &[Hook]) -> St
     run(Stage::PreDown) + &undo + &format!("remove device {name}\n") + &run(Stage::PostDown)
 }
 
-/// The default routes that need a table of their own.
+/// Returns the families with a default route that needs a separate table.
 fn default_routes(config: &Config) -> BTreeSet<Family> {
     if config.interface.table != Table::Auto {
         return BTreeSet::new();
@@ -174,7 +176,8 @@ fn default_routes(config: &Config) -> BTreeSet<Family> {
     prefixes.filter(|prefix| prefix.prefix_len() == 0).map(|prefix| Family::of(*prefix)).collect()
 }
 
-/// The configured mark, else the one in force, else one whose table is free, if anything needs a mark.
+/// Returns the configured mark. If there is none but a mark is needed, returns the mark in force, else the
+/// first number that is free both as a mark and as a table.
 fn choose_mark(config: &Config, default_routes: &BTreeSet<Family>, facts: &Facts) -> u32 {
     let configured = config.interface.fw_mark;
     let is_needed = !default_routes.is_empty() || config.interface.host.kill_switch != KillSwitch::Off;
@@ -203,8 +206,8 @@ fn routes(config: &Config, default_routes: &BTreeSet<Family>, mark: u32, facts: 
     steps
 }
 
-/// A table of its own for the default route, which everything asks but the tunnel's own packets; what the main table
-/// knows better than by a default route goes there all the same.
+/// Returns the steps for a default route: a separate table, which all packets use except the tunnel's own.
+/// Destinations for which the main table has a more specific route still use that route.
 fn default_route(prefix: IpNet, mark: u32, facts: &Facts) -> Vec<Step> {
     let family = Family::of(prefix);
     let priority = next_priority(family, &facts.rules);
@@ -214,7 +217,8 @@ fn default_route(prefix: IpNet, mark: u32, facts: &Facts) -> Vec<Step> {
     {
         steps.push(Step::Sysctl { name: SRC_VALID_MARK.to_owned(), value: "1".to_owned(), before });
     }
-    // The one that keeps what the main table knows comes first: with the other one alone, nothing local is reached.
+    // The rule that keeps the main table's specific routes comes first: with the other rule alone, local
+    // networks are unreachable.
     steps.extend([
         Step::Route { prefix, table: mark },
         Step::Rule(Rule { family, priority: priority - 1, kind: RuleKind::MainWithoutDefault }),
@@ -223,8 +227,9 @@ fn default_route(prefix: IpNet, mark: u32, facts: &Facts) -> Vec<Step> {
     steps
 }
 
-/// The place right before all rules but the first, which leads to the local table; as the kernel chooses it for a
-/// rule without one. At least 2, so that there is another place before it.
+/// Returns the priority right before all rules except the first, which leads to the local table. The kernel
+/// chooses the same for a rule without a priority. The result is at least 2, so that there is another
+/// priority before it.
 fn next_priority(family: Family, rules: &[FoundRule]) -> u32 {
     /// Right before the rule of the main table (fib_default_rules_init).
     const USUAL: u32 = 32_765;
@@ -232,7 +237,7 @@ fn next_priority(family: Family, rules: &[FoundRule]) -> u32 {
     second.map_or(USUAL, |rule| rule.priority.saturating_sub(1)).max(2)
 }
 
-/// What the packet filter has to do, if anything.
+/// Returns the settings of the packet filter, if any are needed.
 fn firewall(
     config: &Config,
     default_routes: &BTreeSet<Family>,

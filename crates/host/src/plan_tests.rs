@@ -171,7 +171,7 @@ fn a_kill_switch_knows_the_tunnels_own_packets_and_the_local_name_servers() {
 fn planning_again_for_what_is_in_force_changes_nothing() {
     let config = config("Address = 10.9.0.1/24", "0.0.0.0/0, ::/0, 10.1.0.0/16");
     let first = Plan::new(&config, &[], &facts());
-    // What the system is like with that.
+    // The state of the system with this plan in force.
     let mut now = Facts { src_valid_mark: Some("1".to_owned()), mark_in_force: first.mark, ..facts() };
     now.tables.insert(first.mark);
     for step in &first.steps {

@@ -12,37 +12,37 @@ mod process;
 
 pub(super) use files::{is_same_file, other_owner, sync_directory, write_private};
 
-/// A process: its number, and when it began in the system's own count, by which it is told from a later one of the
-/// same number.
+/// A process: its id, and its start time in the system's units, which distinguishes it from a later process
+/// with the same id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// Its number.
+    /// The process id.
     pub id: u32,
-    /// When it began; 0 where the system does not tell.
+    /// The start time; 0 if the system does not report it.
     pub started: u64,
 }
 
 impl Process {
-    /// Tells it to end and waits. Returns whether it has ended within `patience`.
+    /// Tells the process to end and waits. Returns whether it has ended within `patience`.
     ///
     /// # Errors
-    /// It may not be told.
+    /// This process may not tell it to end.
     pub fn end(self, patience: Duration) -> io::Result<bool> {
         process::end(self, patience)
     }
 
-    /// This one.
+    /// Returns the current process.
     pub(super) fn this() -> Self {
         let id = std::process::id();
         Self { id, started: process::started(id).unwrap_or_default() }
     }
 
-    /// Whether it is one of this user's, as far as the system tells.
+    /// Reports whether it belongs to this user; true if the system does not report its user.
     pub(super) fn is_of(&self, user: u32) -> bool {
         process::user(self.id).is_none_or(|is| is == user)
     }
 
-    /// Whether it still runs, as far as the system tells.
+    /// Reports whether it still runs; true if the system does not report start times.
     pub(super) fn is_alive(&self) -> bool {
         process::started(self.id).unwrap_or_default() == self.started
     }

@@ -1,11 +1,11 @@
-//! What was done for an interface, on disk: so that it can be taken back when the daemon is gone.
+//! Records on disk what was done for an interface, so that it can be undone when the daemon has ended.
 //!
-//! `NAME/record.json` lists the steps, and is written before the first of them; `NAME/lock` is locked for as
-//! long as a daemon runs the interface, and names its process. A lock goes with its process, however that
-//! ended.
+//! `NAME/record.json` lists the steps, and is written before the first of them is done. `NAME/lock` is locked
+//! as long as a daemon runs the interface, and names its process. The kernel releases the lock when the
+//! process ends, for whatever reason.
 //!
-//! The directory `NAME` may be that of another user, for whom a service runs: what this process reads there
-//! is checked before it is believed ([`runtime_dir`]).
+//! The directory `NAME` may belong to another user, as whom a service runs: what this process reads there is
+//! checked before it is trusted ([`runtime_dir`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, TryLockError};
@@ -27,47 +27,48 @@ use crate::runtime_dir::{self, Access, UntrustedError, open_untrusted, read_untr
 
 const VERSION: u32 = 1;
 /// The record of 50,000 peers, each with two routes and an endpoint by name of some 70 bytes each, has 10 MB;
-/// during a reload it may have twice as many routes. A larger one is not written either.
+/// during a reload it may have twice as many routes. A larger record is neither read nor written.
 const MAX_RECORD_BYTES: u64 = 32 << 20;
 /// Two numbers of 20 digits at most.
 const MAX_LOCK_BYTES: u64 = 64;
-/// Choosing a mark and writing it down takes no time; a command of the configuration never runs meanwhile.
+/// How long to wait for a lock. Choosing a mark and recording it takes almost no time, and no command of the
+/// configuration runs meanwhile.
 const PATIENCE: Duration = Duration::from_secs(10);
 const TICK: Duration = Duration::from_millis(20);
 
-/// What was, or may have been, done for an interface. There is no secret in it.
+/// The steps that were, or may have been, done for an interface. It contains no secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// The version of this format.
     pub version: u32,
-    /// The interface.
+    /// The name of the interface.
     pub interface: InterfaceName,
     /// The file of its configuration.
     pub file: Option<PathBuf>,
-    /// The system's number for the device, once it was made.
+    /// The interface index of the device, once it was created.
     pub index: Option<u32>,
     /// The mark of its packets; 0: none.
     pub mark: u32,
     /// The steps in their order; the last ones may not have been done.
     pub steps: Vec<Step>,
-    /// What takes the name servers back.
+    /// The record that undoes the name servers.
     pub dns: Option<dns::Record>,
     /// The commands of PreDown and PostDown.
     pub down: Vec<Hook>,
-    /// Where endpoints were that are names in the configuration, as `host:port`: behind a kill switch that outlives a
-    /// crash nobody can ask for them.
+    /// The last addresses of endpoints that are names in the configuration, by `host:port`: behind a kill
+    /// switch that survives a crash, the names cannot be looked up.
     #[serde(default)]
     pub endpoints: BTreeMap<String, SocketAddr>,
     /// The commands of PreUp and PostUp that have run.
     #[serde(default)]
     pub ran: Vec<Hook>,
-    /// The run of the service (`INVOCATION_ID`) that left all this as it is, for the next one to take over.
+    /// The run of the service (`INVOCATION_ID`) that left everything in force, for the next run to take over.
     #[serde(default)]
     pub handed_over: Option<String>,
 }
 
 impl Record {
-    /// A record of nothing.
+    /// Returns an empty record.
     pub fn new(interface: &InterfaceName) -> Self {
         Self {
             version: VERSION,
@@ -84,8 +85,8 @@ impl Record {
         }
     }
 
-    /// What stays on record when nothing is left of all this but a kill switch: what a start behind it needs, and its
-    /// mark, which nobody else may have.
+    /// Returns the record of an interface of which only a kill switch is left. It has what a start behind the
+    /// kill switch needs, and the mark, which no other interface may use.
     #[must_use]
     pub(super) fn of_kill_switch(&self, step: Step) -> Self {
         Self {
@@ -96,14 +97,15 @@ impl Record {
         }
     }
 
-    /// The record of an interface in a directory, if there is one.
+    /// Reads the record of an interface in a directory, if there is one. Only the trusted part of another
+    /// user's record is returned.
     pub fn read(directory: &Path, interface: &InterfaceName) -> Result<Option<Self>, HostError> {
         let believed =
             |(record, is_others): (Self, bool)| if is_others { record.of_another_user() } else { record };
         Ok(Self::look(directory, interface)?.map(believed))
     }
 
-    /// The record as it stands there, and whether it is another user's.
+    /// Reads the record as it stands there. Also returns whether it belongs to another user.
     fn look(directory: &Path, interface: &InterfaceName) -> Result<Option<(Self, bool)>, HostError> {
         let file = record_path(directory, interface);
         let advice =
@@ -124,8 +126,9 @@ impl Record {
         Ok(Some((record, platform::other_owner(&opened).is_some())))
     }
 
-    /// What may be believed of a record that another user could write, as the one that a service runs as: what concerns
-    /// the interface. What this process may do and that user may not (commands, other files) is left out.
+    /// Returns the trusted part of a record that another user, such as the one that a service runs as, could
+    /// write: the part that concerns the interface. What this process may do but that user may not (commands,
+    /// other files) is removed.
     fn of_another_user(mut self) -> Self {
         if !self.down.is_empty() {
             tracing::warn!(
@@ -146,18 +149,20 @@ impl Record {
         self
     }
 
-    /// The marks that other interfaces have in this directory.
+    /// Returns the marks of the other interfaces that have a record in this directory.
     pub(super) fn marks_of_others(directory: &Path, interface: &InterfaceName) -> BTreeSet<u32> {
         Self::of_others(directory, interface).map(|record| record.mark).filter(|mark| *mark != 0).collect()
     }
 
-    /// The rules of policy routing that other interfaces have in this directory, or are about to make.
+    /// Returns the policy routing rules that are on record in this directory for other interfaces, which have
+    /// added them or are about to.
     pub(super) fn rules_of_others(directory: &Path, interface: &InterfaceName) -> Vec<Rule> {
         let rules_of = |record: Self| record.steps.into_iter().filter_map(|step| step.as_rule().copied());
         Self::of_others(directory, interface).flat_map(rules_of).collect()
     }
 
-    /// One at a time: each may be large. What is no record of another interface takes nothing from this one.
+    /// Returns the records of other interfaces, one at a time: each may be large. A file that is not a valid
+    /// record is skipped, so that it cannot prevent this interface from starting.
     fn of_others(directory: &Path, interface: &InterfaceName) -> impl Iterator<Item = Self> {
         let entries = std::fs::read_dir(directory).into_iter().flatten();
         entries.filter_map(move |entry| {
@@ -167,15 +172,15 @@ impl Record {
         })
     }
 
-    /// Adds the rules that a plan has to the steps: nobody else may choose their places from now on, although they are
-    /// made later.
+    /// Adds the rules of a plan to the recorded steps: other interfaces cannot choose their priorities from
+    /// now on, although the rules are added later.
     pub(super) fn reserve_rules_of(&mut self, plan: &Plan) {
         let rules: Vec<Step> = plan.steps.iter().filter(|step| step.as_rule().is_some()).cloned().collect();
         self.steps.extend(rules.into_iter().filter(|rule| !self.steps.contains(rule)).collect::<Vec<_>>());
     }
 }
 
-/// Where the record of an interface is.
+/// Returns the path of an interface's record.
 pub fn record_path(directory: &Path, interface: &InterfaceName) -> PathBuf {
     runtime_dir::instance(directory, interface).join("record.json")
 }
@@ -189,7 +194,7 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// Takes the interface over; an error if a daemon runs it.
+    /// Claims the interface; an error if a daemon runs it.
     pub fn claim(directory: &Path, interface: &InterfaceName) -> Result<Self, HostError> {
         let instance = runtime_dir::instance(directory, interface);
         let path = lock_path(directory, interface);
@@ -198,7 +203,8 @@ impl Owner {
             runtime_dir::make(&instance).map_err(|error| refused("create", &instance, error))?;
             let opened = open_untrusted(&path, Access::Create, MAX_LOCK_BYTES);
             match opened.map_err(|error| untrusted("open", error))?.map(|lock| (lock.try_lock(), lock)) {
-                // The one before may have removed the file meanwhile, which somebody else has made anew.
+                // The previous owner may have removed the file meanwhile, and another process may have
+                // created a new file.
                 Some((Ok(()), lock)) if platform::is_same_file(&lock, &path) => {
                     if platform::other_owner(&lock).is_none() {
                         let mut owner =
@@ -206,13 +212,14 @@ impl Owner {
                         owner.sign().map_err(|error| refused("write", &path, error))?;
                         return Ok(owner);
                     }
-                    // That user could sign for another process.
+                    // The user that owns the file could write the id of another process to it.
                     std::fs::remove_file(&path).map_err(|error| refused("remove", &path, error))?;
                 }
-                // The one before may have removed the directory, too.
+                // The previous owner may have removed the directory too.
                 Some((Ok(()), _)) | None => {}
                 Some((Err(TryLockError::WouldBlock), lock)) => {
-                    // Who looks whether it is locked holds it for a moment, and signs nothing.
+                    // A process that only checks whether the file is locked holds the lock for a moment, and
+                    // does not write its id.
                     if let Some(process) = signature_of(&lock).filter(Process::is_alive) {
                         return Err(HostError::Running { interface: interface.to_string(), pid: process.id });
                     }
@@ -226,23 +233,24 @@ impl Owner {
         }
     }
 
-    /// The process that runs an interface.
+    /// Returns the process that runs an interface.
     ///
     /// # Errors
-    /// When the file that names it cannot be read, or may not be believed.
+    /// The file that names the process cannot be read, or is not trusted.
     pub fn running(directory: &Path, interface: &InterfaceName) -> Result<Option<Process>, HostError> {
         let path = lock_path(directory, interface);
         let opened = open_untrusted(&path, Access::Read, MAX_LOCK_BYTES);
         let Some(lock) = opened.map_err(|error| untrusted("open", error))? else { return Ok(None) };
         let is_held = matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock));
         let process = is_held.then(|| signature_of(&lock)).flatten();
-        // No user has another one's process ended by writing its number down.
+        // A user must not get another user's process ended by writing its id to the file.
         let owner = platform::other_owner(&lock);
         Ok(process.filter(|process| owner.is_none_or(|owner| process.is_of(owner))))
     }
 
-    /// Keeps others from choosing a mark and the places of rules until the answer is dropped. Every user who may look
-    /// into the directory can lock it: one that does not give it up delays a start, and does not prevent it.
+    /// Prevents other processes from choosing a mark and the priorities of rules until the returned file is
+    /// dropped. Every user who may read the directory can lock it: a user who keeps the lock delays a start,
+    /// but does not prevent it.
     pub(super) fn choose_alone(&self) -> Result<File, HostError> {
         let path = &self.directory;
         let lock = runtime_dir::lock(path).map_err(|error| refused("open", path, error))?;
@@ -264,17 +272,17 @@ impl Owner {
         Ok(lock)
     }
 
-    /// The directory of the record.
+    /// Returns the runtime directory.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// The record of the daemon that had the interface before, if it left one.
+    /// Returns the record of the daemon that ran the interface before, if it left a record.
     pub fn left_behind(&self) -> Result<Option<Record>, HostError> {
         Record::read(&self.directory, &self.interface)
     }
 
-    /// Writes the record down, whole or not at all.
+    /// Writes the record, whole or not at all.
     pub fn write(&self, record: &Record) -> Result<(), HostError> {
         let path = record_path(&self.directory, &self.interface);
         let text = serde_json::to_vec(record).map_err(|error| refused("write", &path, error.into()))?;
@@ -291,7 +299,7 @@ impl Owner {
         write().map_err(|error| refused("write", &path, error))
     }
 
-    /// Removes the record: nothing is left to take back.
+    /// Removes the record: nothing is left to undo.
     pub fn forget(&self) -> Result<(), HostError> {
         let path = record_path(&self.directory, &self.interface);
         match std::fs::remove_file(&path) {
@@ -311,7 +319,8 @@ impl Owner {
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        // Still locked: whoever opened it before finds that it is no longer the file of this name.
+        // The file is still locked: a process that opened it before finds that it is no longer the file of
+        // this name.
         let _ = std::fs::remove_file(lock_path(&self.directory, &self.interface));
         runtime_dir::leave(&runtime_dir::instance(&self.directory, &self.interface));
     }
@@ -329,7 +338,8 @@ fn signature_of(mut lock: &File) -> Option<Process> {
     Some(Process { id: id.parse().ok()?, started: started.parse().ok()? })
 }
 
-/// What the system refuses may be a matter of rights; anything else has its own advice.
+/// Converts an error. For an error of the system, the advice is about permissions; other errors have their
+/// own advice.
 fn untrusted(action: &'static str, error: UntrustedError) -> HostError {
     match error {
         UntrustedError::Io { path, error } => refused(action, &path, error),

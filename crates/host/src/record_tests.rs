@@ -71,14 +71,14 @@ fn nothing_that_only_root_may_do_is_done_because_another_users_record_says_so() 
     assert_eq!(believed.steps, [address, sysctl(SRC_VALID_MARK, "0")]);
 }
 
-/// The directory of an interface, as if one had run.
+/// Creates the directory of an interface, as if the interface had run.
 fn made(directory: &Path, interface: &InterfaceName) -> PathBuf {
     let instance = runtime_dir::instance(directory, interface);
     runtime_dir::make(&instance).unwrap();
     instance
 }
 
-/// What a call says that may wait for ever.
+/// Returns the result of a call that might block forever.
 fn within_patience<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, ended) = std::sync::mpsc::channel();
     std::thread::spawn(move || done.send(call()));
@@ -101,7 +101,7 @@ fn what_another_user_puts_in_place_of_a_lock_or_a_record_holds_nothing_up() {
     let place = directory.path().to_owned();
     let read = within_patience(move || Record::read(&place, &name()));
     assert!(read.unwrap_err().to_string().contains("wg0/record.json is a FIFO"));
-    // Nor does it keep another interface from anything.
+    // It does not affect another interface either.
     let place = directory.path().to_owned();
     let other = || "wg1".parse().unwrap();
     let marks = within_patience(move || Record::marks_of_others(&place, &other()));

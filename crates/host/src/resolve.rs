@@ -1,4 +1,4 @@
-//! Resolves the names of endpoints, patiently: a machine that starts has no name servers at first.
+//! Resolves the host names of endpoints, with retries: a machine that starts has no name servers at first.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs as _};
@@ -13,24 +13,24 @@ mod service;
 pub use names::{Name, Names, Watched};
 pub use service::{Handle, Resolver};
 
-/// The variable that says how many times to try again, or `infinity`.
+/// The environment variable with the number of retries, or `infinity`.
 pub const RETRIES_VARIABLE: &str = "WG_ENDPOINT_RESOLUTION_RETRIES";
 
-/// The first pause between two tries; it doubles.
+/// The first pause between two tries; each further pause is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(20);
 
-/// How many times a lookup that failed is made again.
+/// How many times a failed lookup is retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retries {
-    /// So many times.
+    /// At most this many times.
     Limited(u32),
-    /// For ever.
+    /// Without limit.
     Infinite,
 }
 
-/// How often wg-quick tries again.
+/// The number of retries of wg-quick.
 const DEFAULT_RETRIES: u32 = 15;
 
 impl Default for Retries {
@@ -40,7 +40,7 @@ impl Default for Retries {
 }
 
 impl Retries {
-    /// What the value of [`RETRIES_VARIABLE`] means; the error says what is wrong with it.
+    /// Parses the value of [`RETRIES_VARIABLE`]. The error is a message with the expected values.
     pub fn parse(text: &str) -> Result<Self, String> {
         if text == "infinity" {
             return Ok(Self::Infinite);
@@ -50,7 +50,7 @@ impl Retries {
             .map_err(|_| format!("{RETRIES_VARIABLE}: write a number or `infinity`"))
     }
 
-    /// As the environment says; a value that cannot be understood is warned of and ignored.
+    /// Reads [`RETRIES_VARIABLE`]. An invalid value is ignored with a warning.
     pub fn from_environment() -> Self {
         let Ok(text) = std::env::var(RETRIES_VARIABLE) else { return Self::default() };
         Self::parse(&text).unwrap_or_else(|problem| {
@@ -59,7 +59,8 @@ impl Retries {
         })
     }
 
-    /// The pause before the retry after `failures` failed tries: 1 s, 2 s, 4 s … 20 s. `None`: give up.
+    /// Returns the pause before the retry after `failures` failed tries: 1 s, 2 s, 4 s … 20 s. `None`: give
+    /// up.
     pub fn pause_after(self, failures: u32) -> Option<Duration> {
         match self {
             Self::Limited(limit) if failures > limit => None,
@@ -71,26 +72,26 @@ impl Retries {
     }
 }
 
-/// Ends the pauses of a [`resolve`] on another thread. Clones are the same flag.
+/// Ends the pauses of a [`resolve`] on another thread. Clones share one flag.
 #[derive(Clone, Debug, Default)]
 pub struct Cancel {
     shared: Arc<(Mutex<bool>, Condvar)>,
 }
 
 impl Cancel {
-    /// Ends the pause under way, and all later ones at once.
+    /// Ends the pause under way, and all later pauses at once.
     pub fn cancel(&self) {
         let (flag, changed) = &*self.shared;
         *flag.lock().unwrap_or_else(PoisonError::into_inner) = true;
         changed.notify_all();
     }
 
-    /// Whether somebody cancelled.
+    /// Reports whether [`Self::cancel`] was called.
     pub fn is_cancelled(&self) -> bool {
         *self.shared.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits this long, or until somebody cancels; says whether somebody did.
+    /// Waits for `pause`, or until [`Self::cancel`] is called. Returns whether it was called.
     pub fn wait(&self, pause: Duration) -> bool {
         let (flag, changed) = &*self.shared;
         let flag = flag.lock().unwrap_or_else(PoisonError::into_inner);
@@ -104,7 +105,7 @@ impl Cancel {
 /// Why an endpoint has no address.
 #[derive(Debug, thiserror::Error)]
 pub enum ResolveError {
-    /// The name servers have none, or cannot be asked.
+    /// The name has no address, or the name servers cannot be reached.
     #[error(
         "cannot resolve the endpoint {endpoint}: {error}; check the name and the name servers, or write an \
              address ({RETRIES_VARIABLE} says how often to try)"
@@ -112,10 +113,10 @@ pub enum ResolveError {
     Failed {
         /// The endpoint.
         endpoint: Endpoint,
-        /// What the last try said.
+        /// The error of the last try.
         error: io::Error,
     },
-    /// Somebody cancelled.
+    /// [`Cancel::cancel`] was called.
     #[error("resolving the endpoint {endpoint} was cancelled")]
     Cancelled {
         /// The endpoint.
@@ -123,23 +124,24 @@ pub enum ResolveError {
     },
 }
 
-/// The address of an endpoint. Blocks while the system looks a name up, and between the tries.
+/// Returns the address of an endpoint. Blocks while the system looks a name up, and between the tries.
 ///
-/// A lookup under way cannot be interrupted; run this on a thread of its own where that matters.
+/// A lookup under way cannot be interrupted; run this on a separate thread where that matters.
 pub fn resolve(endpoint: &Endpoint, retries: Retries, cancel: &Cancel) -> Result<SocketAddr, ResolveError> {
     resolve_with(endpoint, retries, look_up, |pause| cancel.wait(pause))
 }
 
-/// What a start does about names that do not resolve.
+/// How a start handles names that do not resolve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtStart {
-    /// It waits and tries again, and fails in the end: as wg-quick does.
+    /// It waits and tries again, and fails after the last retry, as wg-quick does.
     Wait(Retries),
-    /// It goes on without their addresses: a [`Resolver`] gets them when it can.
+    /// It continues without their addresses: a [`Resolver`] gets them when it can.
     Background,
 }
 
-/// The addresses of endpoints at the start, in the same order; `None`: no endpoint, or not yet an address.
+/// Returns the addresses of endpoints at the start, in the same order; `None`: no endpoint, or no address
+/// yet.
 ///
 /// # Errors
 /// With [`AtStart::Wait`], the first name that has no address after all retries.
@@ -186,7 +188,7 @@ fn resolve_with(
     }
 }
 
-/// The first address that the system gives: it orders them by what is reachable (RFC 6724).
+/// Returns the first address from the system, which orders them by preference (RFC 6724).
 fn look_up(host: &str, port: u16) -> io::Result<SocketAddr> {
     let mut addresses = (host, port).to_socket_addrs()?;
     addresses.next().ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the name has no address"))

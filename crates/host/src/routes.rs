@@ -1,7 +1,8 @@
-//! The addresses, the routes and the MTU of the device, as the operating system knows them.
+//! Reads and changes the addresses, the routes, the policy routing rules and the MTU of the device in the
+//! operating system.
 //!
-//! Called on a control thread only: every call waits for the system's answer. [`crate::Plan`] decides what is added,
-//! and takes it away again.
+//! To be called on a control thread only: every call waits for the system's answer. [`crate::Plan`] decides
+//! what is added, and [`crate::Applied`] adds and removes it.
 
 use std::fmt;
 use std::io;
@@ -23,52 +24,52 @@ pub use platform::Netlink;
 pub struct Link {
     /// Its name when it was found.
     pub name: String,
-    /// The system's number for it.
+    /// Its interface index.
     pub index: u32,
-    /// Its MTU when it was found.
+    /// Its MTU in bytes when it was found.
     pub mtu: u32,
 }
 
-/// How much a device may hold and hand over at once. `None` leaves the system's value.
+/// Limits of a device's transmit queue and of its super-packets. `None` leaves the system's value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueLimits {
     /// Packets (or super-packets) that wait for a reader.
     pub tx_queue_len: Option<u32>,
-    /// Bytes of a super-packet that TCP hands over at most, headers included.
+    /// The largest super-packet that TCP hands over, in bytes, headers included.
     pub gso_max_bytes: Option<u32>,
-    /// Segments of such a super-packet at most.
+    /// The largest number of segments in such a super-packet.
     pub gso_max_segments: Option<u32>,
 }
 
 /// Why the system's network configuration could not be read or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum RouteError {
-    /// There is no way to the kernel's routing.
+    /// A netlink socket cannot be opened.
     #[error("cannot open a netlink socket: {0}; the kernel or the sandbox has to allow AF_NETLINK")]
     Open(#[source] io::Error),
     /// There is no such device.
     #[error("there is no interface {0} in this network namespace")]
     NoLink(String),
-    /// The kernel refused.
+    /// The kernel rejected the request.
     #[error("cannot {action}: {error}; {advice}")]
     Refused {
-        /// What was tried, with its address, route and interface.
+        /// The action that failed, with its address, route and interface.
         action: String,
-        /// Why not.
+        /// The error of the kernel.
         error: io::Error,
-        /// What to do.
+        /// The advice.
         advice: &'static str,
     },
     /// The kernel did not answer.
     #[error("cannot {action}: the kernel did not answer within {} s", TIMEOUT.as_secs())]
     Timeout {
-        /// What was tried.
+        /// The action that failed.
         action: String,
     },
     /// This platform cannot do it yet.
     #[error("cannot {action}: weft does not set addresses and routes on this platform yet")]
     Unsupported {
-        /// What was tried.
+        /// The action that failed.
         action: String,
     },
 }
@@ -77,7 +78,7 @@ pub enum RouteError {
 const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
 
 impl RouteError {
-    /// The exit code that says so.
+    /// Returns the exit code for this error.
     pub fn exit_code(&self) -> exit::Code {
         let permission = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
         match self {
@@ -99,10 +100,10 @@ pub enum Family {
 }
 
 impl Family {
-    /// Both.
+    /// Both families.
     pub const ALL: [Self; 2] = [Self::V4, Self::V6];
 
-    /// That of a prefix.
+    /// Returns the family of a prefix.
     pub fn of(prefix: IpNet) -> Self {
         if prefix.addr().is_ipv4() { Self::V4 } else { Self::V6 }
     }
@@ -117,26 +118,26 @@ impl fmt::Display for Family {
 /// A rule of policy routing, one of the two kinds that a full tunnel needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Rule {
-    /// The packets that it is for.
+    /// The family of the packets that it is for.
     pub family: Family,
-    /// Its place: rules are asked in ascending order.
+    /// Its priority: rules are evaluated in ascending order.
     pub priority: u32,
-    /// What it does.
+    /// Its effect.
     pub kind: RuleKind,
 }
 
-/// What a rule does. Prints as ip-rule(8) is told.
+/// The effect of a rule. Prints in the syntax of ip-rule(8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RuleKind {
-    /// Packets that do not have the mark ask the table.
+    /// Packets that do not have the mark use the table.
     Unmarked {
         /// The mark.
         mark: u32,
         /// The table.
         table: u32,
     },
-    /// Packets ask the main table, but pass over its default routes.
+    /// Packets use the main table, except its default routes.
     MainWithoutDefault,
 }
 
@@ -149,30 +150,30 @@ impl fmt::Display for RuleKind {
     }
 }
 
-/// A rule of policy routing as it is found, whoever made it.
+/// A rule of policy routing as found in the system, whichever program added it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FoundRule {
-    /// The packets that it is for.
+    /// The family of the packets that it is for.
     pub family: Family,
-    /// Its place.
+    /// Its priority.
     pub priority: u32,
-    /// The mark that it looks for, or looks not for.
+    /// The mark that it matches, if any.
     pub mark: Option<u32>,
-    /// Whether it is for the packets that it does not describe.
+    /// Whether it is for the packets that do not match.
     pub is_inverted: bool,
     /// The table that it leads to; 0: none.
     pub table: u32,
 }
 
 impl FoundRule {
-    /// Whether it is this one, at its place.
+    /// Reports whether it is this rule, at the same priority.
     pub fn is(&self, rule: &Rule) -> bool {
         *self == Self::from(rule)
     }
 }
 
 impl From<&Rule> for FoundRule {
-    /// How it is found when it is in force.
+    /// Returns the rule as it is found when it is in force.
     fn from(rule: &Rule) -> Self {
         let (mark, is_inverted, table) = match rule.kind {
             RuleKind::Unmarked { mark, table } => (Some(mark), true, table),
@@ -185,7 +186,7 @@ impl From<&Rule> for FoundRule {
 /// The kernel's number of the main table (rt_tables: RT_TABLE_MAIN).
 pub const MAIN_TABLE: u32 = 254;
 
-/// The table and the prefixes to route there, longest first; `None` if there are no routes to add.
+/// Returns the table and the prefixes to route there, longest first; `None` if there are no routes to add.
 pub fn planned_routes(interface: &Interface, peers: &[Peer]) -> Option<(u32, Vec<IpNet>)> {
     let table = match interface.table {
         Table::Off => return None,
@@ -207,7 +208,8 @@ pub fn planned_routes(interface: &Interface, peers: &[Peer]) -> Option<(u32, Vec
     Some((table, prefixes))
 }
 
-/// A single IPv4 address gets an entry in the local table only.
+/// Reports whether the kernel adds a route for the network of an address. A single IPv4 address gets an entry
+/// in the local table only.
 fn has_connected_route(net: IpNet) -> bool {
     matches!(net, IpNet::V6(_)) || net.prefix_len() < net.max_prefix_len()
 }

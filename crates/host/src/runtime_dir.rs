@@ -1,8 +1,8 @@
-//! The directory of what belongs to running interfaces, with one directory for each of them: its control
-//! socket, its lock, and the record that `weft down` needs.
+//! The runtime directory: it has a directory for each running interface, with its control socket, its lock,
+//! and the record that `weft down` needs.
 //!
-//! The directory itself is changed only by root, or by the user who runs the commands. Root, or the service
-//! manager for it, thus decides which user an interface belongs to: that is the owner of the interface's
+//! Only root, or the user who runs the commands, may change the runtime directory itself. So root, or the
+//! service manager on its behalf, decides which user an interface belongs to: the owner of the interface's
 //! directory.
 
 use std::ffi::OsString;
@@ -22,14 +22,14 @@ pub use platform::{is_anothers, lock, open_untrusted, users};
 pub use untrusted::{Access, read_untrusted};
 pub use untrusted::{UntrustedError, Users};
 
-/// The default.
+/// The default runtime directory.
 const DEFAULT: &str = "/run/weft";
-/// The environment variable that names another one.
+/// The environment variable that names another runtime directory.
 pub const VARIABLE: &str = "WEFT_RUNTIME_DIR";
-/// What the control socket is called in the directory of its interface.
+/// The file name of the control socket in its interface's directory.
 pub const CONTROL_SOCKET: &str = "control.sock";
 
-/// `WEFT_RUNTIME_DIR`, else `/run/weft`.
+/// Returns the runtime directory: `WEFT_RUNTIME_DIR`, else `/run/weft`.
 pub fn runtime_dir() -> PathBuf {
     chosen(std::env::var_os(VARIABLE))
 }
@@ -38,18 +38,18 @@ fn chosen(own: Option<OsString>) -> PathBuf {
     own.filter(|path| !path.is_empty()).map_or_else(|| PathBuf::from(DEFAULT), PathBuf::from)
 }
 
-/// The directory of one interface in a runtime directory.
+/// Returns the directory of an interface in a runtime directory.
 pub fn instance(directory: &Path, interface: &InterfaceName) -> PathBuf {
     directory.join(interface.as_str())
 }
 
-/// The control socket of an interface in a runtime directory.
+/// Returns the path of an interface's control socket in a runtime directory.
 pub fn control_socket(directory: &Path, interface: &InterfaceName) -> PathBuf {
     instance(directory, interface).join(CONTROL_SOCKET)
 }
 
-/// Makes the directory of an interface for its owner alone, and the runtime directory for everybody to look
-/// into, unless they are there.
+/// Creates the directory of an interface, accessible to its owner only, and the runtime directory, readable
+/// by all users, unless they exist.
 ///
 /// # Errors
 /// When the system refuses.
@@ -57,8 +57,8 @@ pub fn make(instance: &Path) -> io::Result<()> {
     platform::make(instance)
 }
 
-/// Makes the directory of an interface this user's, where the service manager left it to another one: who may
-/// serve the interface shows in it. For the daemon that runs the interface.
+/// Makes this user the owner of an interface's directory, if the service manager left it to another user: its
+/// owner shows who may serve the interface. To be called by the daemon that runs the interface.
 ///
 /// # Errors
 /// Those of [`UntrustedError`].
@@ -66,10 +66,10 @@ pub fn adopt(instance: &Path) -> Result<(), UntrustedError> {
     platform::adopt(instance)
 }
 
-/// Removes the directory of an interface if nothing is left in it, and it is this user's to remove.
+/// Removes the directory of an interface if it is empty and belongs to this user.
 pub fn leave(instance: &Path) {
     if !is_anothers(instance) {
-        // The service manager's cannot be removed, nor one that still has a file.
+        // Fails for a directory of the service manager, and for a directory that still contains a file.
         let _ = std::fs::remove_dir(instance);
     }
 }

@@ -9,22 +9,22 @@ use zeroize::Zeroizing;
 
 use super::platform;
 
-/// Why the state could not be saved. The file is as it was.
+/// Why the state could not be saved. The file is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum SaveError {
     /// The file cannot be read or replaced.
     #[error("{}: cannot {action} it to save the state of {interface}: {error}; the file is as it was", file.display())]
     File {
-        /// What was tried.
+        /// The action that failed, as a verb.
         action: &'static str,
-        /// The file.
+        /// The path of the file.
         file: PathBuf,
-        /// The interface.
+        /// The name of the interface.
         interface: InterfaceName,
-        /// Why not.
+        /// The error of the system.
         error: io::Error,
     },
-    /// The file has become something that cannot be brought up again.
+    /// The file would not be a valid configuration with the state.
     #[error("the state was not saved, because the file would not be valid with it:\n{0}")]
     Invalid(#[source] ConfigErrors),
 }
@@ -41,13 +41,13 @@ impl From<SaveError> for exit::Error {
     }
 }
 
-/// Brings the file to what `saved` says, whole or not at all: into a new file of mode 0600 beside it, which then takes
-/// its place. Says whether anything was different.
+/// Updates the file to what `saved` says, whole or not at all: writes a new file of mode 0600 beside it,
+/// which then replaces it. Returns whether the file was changed.
 pub fn save(file: &Path, interface: &InterfaceName, saved: &Saved<'_>) -> Result<bool, SaveError> {
     let failed = |action| {
         move |error| SaveError::File { action, file: file.to_owned(), interface: interface.clone(), error }
     };
-    // What a link leads to is replaced, and the link stays.
+    // The target of a symbolic link is replaced, and the link stays.
     let target = file.canonicalize().map_err(failed("find"))?;
     let text = Zeroizing::new(std::fs::read_to_string(&target).map_err(failed("read"))?);
     let edited = config::edit(&text, saved);
@@ -55,7 +55,7 @@ pub fn save(file: &Path, interface: &InterfaceName, saved: &Saved<'_>) -> Result
         return Ok(false);
     }
     match config::parse(&edited, file, interface.clone()) {
-        // The service may have it as a credential.
+        // The service may have the missing key as a credential.
         Err(errors) if errors.lacks_only_keys() => {}
         parsed => drop(parsed.map_err(SaveError::Invalid)?),
     }
@@ -69,7 +69,7 @@ pub fn save(file: &Path, interface: &InterfaceName, saved: &Saved<'_>) -> Result
         return Err(failed("replace")(error));
     }
     if let Some(directory) = target.parent() {
-        // The new text is there; after a loss of power it may be the old one.
+        // A failure is ignored: the new text is in place, though a power failure may bring back the old text.
         let _ = platform::sync_directory(directory);
     }
     Ok(true)

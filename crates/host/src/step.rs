@@ -1,4 +1,4 @@
-//! One thing that is changed about the system, and how it is told.
+//! A step: a single change to the system, and its text form.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,23 +11,23 @@ use weft_config::{Dns, Hook, InterfaceName, KillSwitch, without_keys};
 
 use crate::routes::{Family, MAIN_TABLE, Rule, RuleKind};
 
-/// One thing that is changed about the system for an interface.
+/// A single change to the system for an interface.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Step {
     /// An address of the device, with the prefix length of its network.
     Address(IpNet),
-    /// The largest packet of the device, in bytes.
+    /// The MTU of the device, in bytes.
     Mtu(u16),
-    /// The device takes packets.
+    /// The device is set up.
     LinkUp,
     /// Name servers and domains.
     Dns(Dns),
     /// A route through the device.
     Route {
-        /// Where to.
+        /// The destination.
         prefix: IpNet,
-        /// The table that it is in.
+        /// The number of the routing table.
         table: u32,
     },
     /// A rule of policy routing.
@@ -36,9 +36,9 @@ pub enum Step {
     Sysctl {
         /// Its name with dots.
         name: String,
-        /// What it has to be.
+        /// The value that is set.
         value: String,
-        /// What it was.
+        /// The value before, which undoing the step restores.
         before: String,
     },
     /// The rules of the packet filter.
@@ -47,24 +47,24 @@ pub enum Step {
     Hook(Hook),
 }
 
-/// What the packet filter has to do.
+/// The settings of the packet filter for an interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Firewall {
     /// What a default route needs.
     pub full_tunnel: Option<FullTunnel>,
-    /// What may leave the machine beside the tunnel.
+    /// Which packets may leave the machine outside the tunnel.
     pub kill_switch: KillSwitch,
     /// The mark of the tunnel's own packets.
     pub mark: Option<NonZeroU32>,
-    /// The addresses that the tunnel's own packets go to, where they have no mark.
+    /// The addresses of the peers, by which the tunnel's own packets are recognised if they have no mark.
     pub endpoints: BTreeSet<SocketAddr>,
-    /// Name servers that may be asked in a local network.
+    /// Name servers in local networks that may be queried despite the kill switch.
     pub dns_servers: BTreeSet<IpAddr>,
-    /// TCP connections that are forwarded into the tunnel are told to fit its MTU.
+    /// Whether the MSS of TCP connections that are forwarded through the tunnel is clamped to its MTU.
     pub mss_clamp: bool,
 }
 
-/// What a default route into the tunnel asks of the packet filter.
+/// The settings of the packet filter that a default route into the tunnel needs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct FullTunnel {
     /// The mark of the tunnel's own packets.
@@ -75,7 +75,7 @@ pub struct FullTunnel {
     pub families: BTreeSet<Family>,
 }
 
-/// What makes a step the same one as another, although it may ask for something else.
+/// The identity of a step. Two steps with the same key set the same thing, but perhaps to different values.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Key {
     Address(IpNet),
@@ -90,7 +90,7 @@ pub(super) enum Key {
 }
 
 impl Step {
-    /// What makes it the same step in another plan.
+    /// Returns the identity of the step, by which it is found in another plan.
     pub(super) fn key(&self) -> Key {
         match self {
             Self::Address(address) => Key::Address(*address),
@@ -105,7 +105,7 @@ impl Step {
         }
     }
 
-    /// The rule, if it is one.
+    /// Returns the rule, if the step is one.
     pub(super) fn as_rule(&self) -> Option<&Rule> {
         match self {
             Self::Rule(rule) => Some(rule),
@@ -113,8 +113,8 @@ impl Step {
         }
     }
 
-    /// Whether it cannot be done as long as the other one is in force: the kernel has an IPv6 address once, with whatever
-    /// prefix length.
+    /// Reports whether the step cannot be done while the other step is in force: a device has an IPv6 address
+    /// only once, whatever its prefix length.
     pub(super) fn excludes(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Address(IpNet::V6(one)), Self::Address(IpNet::V6(other))) => one.addr() == other.addr(),
@@ -122,17 +122,18 @@ impl Step {
         }
     }
 
-    /// Whether there is something to take back. What is set on the device goes with it, and a command that ran has run.
+    /// Reports whether the step can be undone. Settings of the device disappear with the device, and a
+    /// command cannot be undone.
     pub fn has_undo(&self) -> bool {
         !matches!(self, Self::Mtu(_) | Self::LinkUp | Self::Hook(_))
     }
 
-    /// The step in words, as done for this interface.
+    /// Formats the step as it is done for this interface.
     pub fn doing<'a>(&'a self, interface: &'a InterfaceName) -> impl fmt::Display + 'a {
         Told { step: self, interface, is_undo: false }
     }
 
-    /// The words for taking it back.
+    /// Formats the undoing of the step.
     pub fn undoing<'a>(&'a self, interface: &'a InterfaceName) -> impl fmt::Display + 'a {
         Told { step: self, interface, is_undo: true }
     }
@@ -173,7 +174,7 @@ impl fmt::Display for Told<'_> {
     }
 }
 
-/// A table by the name that people know.
+/// A routing table, which prints as `main` or as its number.
 struct Table(u32);
 
 impl fmt::Display for Table {

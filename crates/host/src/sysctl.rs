@@ -20,7 +20,7 @@ fn path_of(name: &str) -> PathBuf {
     PathBuf::from("/proc/sys").join(path)
 }
 
-/// The value, if it can be read.
+/// Returns the value, if it can be read.
 pub(super) fn read(name: &str) -> Option<String> {
     std::fs::read_to_string(path_of(name)).ok().map(|value| value.trim().to_owned())
 }

@@ -1,7 +1,8 @@
-//! A host that one daemon leaves as it is, and the next one takes over: only what differs is done.
+//! Hands a host from one daemon to the next: the old daemon leaves everything in force, and the new daemon
+//! applies only differences.
 //!
-//! The record of the one before says what it did, the system what of that is still so. Somebody who starts a service
-//! again in order to repair what is broken must not be disappointed.
+//! The record says which steps the old daemon did; the system says which of them are still in force. The
+//! others are done again: users restart a service in order to repair it.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -16,20 +17,21 @@ use super::step::Step;
 use super::{Applied, Host, HostError, Plan, Recording, clean_up, facts, owner, run_hooks};
 use crate::routes::Netlink;
 
-/// A device that was there before this daemon.
+/// How to continue with a device that existed before this daemon.
 #[derive(Debug)]
 pub(super) struct Continued {
-    /// Whether the commands of PreUp and PostUp are to run: they are others than those that have.
+    /// Whether the commands of PreUp and PostUp have to run: they differ from the commands that have run.
     runs_commands: bool,
-    /// What takes back the ones that have run.
+    /// The commands of PreDown and PostDown, which undo those that have run.
     down: Vec<Hook>,
 }
 
 impl Host {
-    /// As [`Host::prepare`], for a device that is there and is ours. What is on record for it stays in force.
+    /// Prepares like [`Host::prepare`], for a device that exists and is ours. Steps on record for the device
+    /// stay in force.
     ///
     /// # Errors
-    /// Those of [`Host::prepare`], and when there is no such device.
+    /// Those of [`Host::prepare`]; also if there is no such device.
     pub fn take_over(
         config: &Config,
         source: Option<&Path>,
@@ -50,7 +52,7 @@ impl Host {
             left => {
                 let mut host = Self::begin(kernel, owner, left, config, source, endpoints)?;
                 host.kernel.link = Some(link);
-                // Nobody knows who gave them to the device; they go with it.
+                // It is unknown who added these to the device; they disappear with it.
                 let its_own = |step: &Step| matches!(step, Step::Address(_) | Step::Route { .. });
                 let own: Vec<Step> = host.plan.steps.iter().filter(|step| its_own(step)).cloned().collect();
                 let in_force = Applied::recorded(host.kernel.in_force(&own)?);
@@ -70,7 +72,7 @@ impl Host {
         endpoints: &[SocketAddr],
     ) -> Result<Self, HostError> {
         kernel.dns.clone_from(&left.dns);
-        // It outlives whatever fails from here on.
+        // The kill switch stays in force whatever fails from here on.
         kernel.kept = left.steps.iter().find(|step| clean_up::has_kill_switch(step)).cloned();
         let recorded: Vec<Step> =
             left.steps.iter().filter(|step| Some(*step) != kernel.kept.as_ref()).cloned().collect();
@@ -100,7 +102,8 @@ impl Host {
         Ok(host)
     }
 
-    /// Whether PreUp has to run, after the commands that take back what others of its kind did.
+    /// Reports whether PreUp has to run. If other commands of its kind have run before, runs those that undo
+    /// them first.
     pub(super) fn begins_anew(&self) -> bool {
         let Some(continued) = &self.continued else { return true };
         if continued.runs_commands {
@@ -111,9 +114,10 @@ impl Host {
         continued.runs_commands
     }
 
-    /// Does what differs from what is in force. A failure leaves what is in force to be taken back.
+    /// Does the steps that differ from those in force. After a failure, the steps in force still have to be
+    /// undone.
     pub(super) fn go_on(&mut self, continued: &Continued) -> Result<(), HostError> {
-        // Until it is through, what is in force may be either.
+        // Until the change is complete, steps of either plan may be in force.
         let mut steps = self.applied.all();
         let is_in_force: HashSet<Step> = self.applied.steps().iter().cloned().collect();
         steps.extend(self.plan.steps.iter().filter(|step| !is_in_force.contains(step)).cloned());
@@ -136,7 +140,7 @@ impl Host {
 
     fn bring_in_force(&mut self, was_in_force: &HashSet<Step>, runs_commands: bool) -> Result<(), HostError> {
         self.applied.change_to(&self.plan.steps, &mut self.kernel)?;
-        // Whether these are still as they were set does not show.
+        // Whether these are still in force cannot be checked, so they are done again.
         let is_hidden = |step: &&Step| matches!(step, Step::Dns(_) | Step::Firewall(_));
         for step in self.plan.steps.iter().filter(is_hidden).filter(|step| was_in_force.contains(step)) {
             self.kernel.apply(step)?;
@@ -149,15 +153,16 @@ impl Host {
         Ok(())
     }
 
-    /// Whether what is in force can be left to the next daemon: it has to be on record.
+    /// Reports whether the steps in force can be left to the next daemon: they have to be on record.
     pub fn can_be_handed_over(&self) -> bool {
         self.owner.is_some() && self.record.index.is_some()
     }
 
-    /// Leaves everything as it is, for the daemon of the run after this one (`INVOCATION_ID`).
+    /// Leaves everything in force for the daemon of the service's next run. `invocation` is the present run
+    /// (`INVOCATION_ID`).
     ///
     /// # Errors
-    /// When that cannot be written down. Nothing is left to anybody then.
+    /// The record cannot be written. Nothing is handed over then.
     pub fn hand_over(&mut self, invocation: &str) -> Result<(), HostError> {
         self.record.handed_over = Some(invocation.to_owned());
         let written = self.write_what_is_in_force();
@@ -167,13 +172,13 @@ impl Host {
         }
         self.applied = Applied::default();
         self.kernel.kept = None;
-        // With nobody to forget it, the record stays.
+        // Without an owner, which would remove it, the record stays.
         self.owner = None;
         Ok(())
     }
 }
 
-/// Whether these are the same commands, wherever they stand in the file.
+/// Reports whether both are the same commands, regardless of their places in the file.
 fn are_the_same(some: &[Hook], others: &[Hook]) -> bool {
     let command = |hook: &Hook| (hook.stage, hook.command.clone());
     some.iter().map(command).eq(others.iter().map(command))

@@ -1,8 +1,8 @@
-//! Permissions of files where there are no permission bits: nothing is told.
+//! Permissions of files where there are no permission bits: nothing is reported.
 
 use std::fs::Metadata;
 
-/// Nothing.
+/// Always `None`.
 pub(super) fn readable_by_others(_: &Metadata) -> Option<u32> {
     None
 }

@@ -1,4 +1,4 @@
-//! Why the machine's resolver could not be told.
+//! Why the DNS settings could not be passed to the machine's resolver.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,112 +8,112 @@ use weft_config::exit;
 
 use super::Method;
 
-/// Why the machine's resolver could not be told.
+/// Why the DNS settings could not be passed to the machine's resolver.
 #[derive(Debug, thiserror::Error)]
 pub enum DnsError {
-    /// There is no way to systemd-resolved.
+    /// systemd-resolved cannot be reached.
     #[error(
         "cannot {action}: {reason}; see that dbus and systemd-resolved run, or choose another way to set DNS \
          (resolvconf, file)"
     )]
     Bus {
-        /// What was tried.
+        /// The action that failed.
         action: String,
-        /// What the bus said.
+        /// The error of the bus.
         reason: String,
     },
-    /// This user may not do it.
+    /// This user does not have the permission.
     #[error(
         "systemd-resolved does not let this user {action}: {reason}; run weft as root, or allow the actions \
          org.freedesktop.resolve1.* by a polkit rule"
     )]
     Denied {
-        /// What was tried.
+        /// The action that failed.
         action: String,
-        /// What systemd-resolved said.
+        /// The error of systemd-resolved.
         reason: String,
     },
-    /// systemd-resolved did not want to.
+    /// systemd-resolved rejected the request.
     #[error("systemd-resolved refused to {action}: {reason}; {advice}")]
     Refused {
-        /// What was tried.
+        /// The action that failed.
         action: String,
-        /// What it said.
+        /// Its error.
         reason: String,
-        /// What to do.
+        /// The advice.
         advice: &'static str,
     },
-    /// Interface numbers mean something else there.
+    /// systemd-resolved runs in another network namespace, where interface indices have another meaning.
     #[error(
         "systemd-resolved serves another network namespace than weft's; choose another way to set DNS (file), or \
          leave DNS out of the configuration"
     )]
     OtherNamespace,
-    /// There is no such program.
+    /// There is no program resolvconf.
     #[error(
         "there is no resolvconf program in {searched}; install openresolv, or choose another way to set DNS"
     )]
     NoResolvconf {
-        /// The directories.
+        /// The directories that were searched, separated by colons.
         searched: String,
     },
     /// A program could not be started.
     #[error("cannot run {}: {error}", program.display())]
     Spawn {
-        /// The program.
+        /// The path of the program.
         program: PathBuf,
-        /// Why not.
+        /// The error of the system.
         error: io::Error,
     },
-    /// A program said no.
+    /// A program ended with a failure.
     #[error("`{command}` ended with {status}{said}")]
     Program {
         /// The program and its arguments.
         command: String,
         /// How it ended.
         status: String,
-        /// What it said on stderr, after a colon.
+        /// Its output on stderr, after a colon; empty if there was none.
         said: String,
     },
-    /// Nothing came back.
+    /// There was no answer in time.
     #[error("cannot {action}: there was no answer within {} s", after.as_secs())]
     Timeout {
-        /// What was tried.
+        /// The action that failed.
         action: String,
-        /// How long it had.
+        /// How long the answer was waited for.
         after: Duration,
     },
     /// A file could not be read or written.
     #[error("cannot {action} {}: {error}{advice}", path.display())]
     File {
-        /// What was tried, as a verb.
+        /// The action that failed, as a verb.
         action: &'static str,
-        /// With what.
+        /// The path of the file.
         path: PathBuf,
-        /// Why not.
+        /// The error of the system.
         error: io::Error,
-        /// What to do, after a semicolon.
+        /// The advice, after a semicolon; may be empty.
         advice: &'static str,
     },
-    /// Something else wrote weft's own file.
+    /// weft's state file has invalid content.
     #[error("{}: {reason}; remove the file once {} is as it should be", path.display(), resolv_conf.display())]
     State {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error in its content.
         reason: String,
-        /// The file that it is about.
+        /// The path of the resolv.conf that it is about.
         resolv_conf: PathBuf,
     },
-    /// The C library asks its servers for every name.
+    /// The method cannot do split DNS: the C library asks its servers for every name.
     #[error(
         "{method} cannot use the DNS servers for {domains} only; use systemd-resolved, or remove the `~` to have \
          them asked for every name"
     )]
     Split {
-        /// What would have had to.
+        /// The method.
         method: Method,
-        /// The domains.
+        /// The routing domains.
         domains: String,
     },
     /// This platform cannot do it yet.
@@ -122,7 +122,7 @@ pub enum DnsError {
 }
 
 impl DnsError {
-    /// The exit code that says so.
+    /// Returns the exit code for this error.
     pub fn exit_code(&self) -> exit::Code {
         match self {
             Self::Denied { .. } => exit::Code::Permission,

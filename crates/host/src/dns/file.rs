@@ -1,8 +1,9 @@
-//! The file /etc/resolv.conf, where nothing else takes DNS settings.
+//! Writes the file /etc/resolv.conf, where there is no other way to set DNS.
 //!
-//! What weft writes there begins with a mark, and follows from what was there before and from the layers of all
-//! interfaces, the latest on top; so interfaces may go in any order. Both are kept in files of their own, written
-//! before /etc/resolv.conf is: after a crash at any point the next step finds out what is left to be done.
+//! What weft writes there begins with a mark. It is derived from what was there before and from the layers of
+//! all interfaces, the latest on top, so that interfaces may be removed in any order. Both are kept in
+//! separate files, which are written before /etc/resolv.conf: after a crash at any point the next call finds
+//! out what is left to be done.
 
 use std::fs::{DirBuilder, File, TryLockError};
 use std::io;
@@ -25,10 +26,10 @@ mod thing;
 /// Other processes of weft hold the lock for a few file operations.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
-/// There is nothing in the file that is locked.
+/// The lock file is empty.
 const LOCK_BYTES: u64 = 0;
 
-/// Puts the settings of an interface on top of the others, or in place of those that it has.
+/// Puts the settings of an interface on top of the others, or in place of its earlier settings.
 pub(super) fn add(places: &Places, interface: &str, settings: &Settings) -> Result<(), DnsError> {
     let layer = Layer::ours(interface, settings);
     update(places, |layers| {
@@ -38,7 +39,7 @@ pub(super) fn add(places: &Places, interface: &str, settings: &Settings) -> Resu
     .map(drop)
 }
 
-/// Takes the settings of an interface away, and with the last ones all that weft wrote.
+/// Removes the settings of an interface. With the last settings, removes everything that weft wrote.
 pub(super) fn remove(places: &Places, interface: &str) -> Result<(), DnsError> {
     if is_untouched(places)? {
         return Ok(());
@@ -46,7 +47,7 @@ pub(super) fn remove(places: &Places, interface: &str) -> Result<(), DnsError> {
     update(places, |layers| layers.remove(interface)).map(drop)
 }
 
-/// Takes away what is left of processes that ended, and says for which interfaces.
+/// Removes the settings of processes that have ended. Returns the names of their interfaces.
 pub(super) fn repair(places: &Places) -> Result<Vec<String>, DnsError> {
     if is_untouched(places)? {
         return Ok(Vec::new());
@@ -58,7 +59,8 @@ fn is_untouched(places: &Places) -> Result<bool, DnsError> {
     Ok(Layers::load(places)?.is_none() && !look(&places.resolv_conf)?.is_marked())
 }
 
-/// Drops the layers of the dead, makes a change (which says whether it was one), and writes what follows from it.
+/// Drops the layers of processes that have ended, makes a change (which returns whether it changed anything),
+/// and writes the resulting file. Returns the interfaces of the dropped layers.
 fn update(places: &Places, change: impl FnOnce(&mut Layers) -> bool) -> Result<Vec<String>, DnsError> {
     let _lock = lock(places)?;
     let saved = Layers::load(places)?;
@@ -78,7 +80,8 @@ fn update(places: &Places, change: impl FnOnce(&mut Layers) -> bool) -> Result<V
         );
         put(&Layers::backup(places), &present.without_mark())?;
     } else if !present.is_marked() && !layers.is_empty() {
-        // The first layer, or another program rewrote the file: then that is what comes back.
+        // This is the first layer, or another program rewrote the file: the present content is restored
+        // later.
         put(&Layers::backup(places), &present)?;
     } else if !present.is_marked() {
         Layers::clear(places)?;
@@ -93,7 +96,7 @@ fn update(places: &Places, change: impl FnOnce(&mut Layers) -> bool) -> Result<V
     layers.save(places)?;
     let written = put(&places.resolv_conf, &text::compose(places, &original, &layers));
     if written.is_err() {
-        // As it was; if that fails too, the next step finds an unmarked file and clears up.
+        // The layers are restored. If that fails too, the next call finds an unmarked file and clears up.
         let _ = if is_lost { Layers::clear(places) } else { before.save(places) };
     }
     written.map(|()| dropped)
@@ -120,7 +123,7 @@ fn failure(action: &'static str, path: &Path, error: io::Error) -> DnsError {
     DnsError::File { action, path: path.to_owned(), error, advice }
 }
 
-/// Keeps other processes of weft out until it is dropped.
+/// Locks the state against other processes of weft, until the returned file is dropped.
 fn lock(places: &Places) -> Result<File, DnsError> {
     let path = places.state.join("lock");
     let io_failure = |error| failure("write", &path, error);

@@ -1,4 +1,4 @@
-//! DNS on Linux: finds out what resolves names here, and hands the settings to it.
+//! DNS on Linux: finds out what resolves names here, and passes the settings to it.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ mod file;
 mod resolvconf;
 mod resolved;
 
-/// Where systemd-resolved has files to which /etc/resolv.conf is linked.
+/// The files of systemd-resolved to which /etc/resolv.conf may be linked.
 const RESOLVED_FILES: [&str; 3] = [
     "/run/systemd/resolve/stub-resolv.conf",
     "/run/systemd/resolve/resolv.conf",
@@ -18,8 +18,9 @@ const RESOLVED_FILES: [&str; 3] = [
 /// The addresses at which systemd-resolved answers (systemd-resolved.service(8)).
 const RESOLVED_STUBS: [&str; 2] = ["127.0.0.53", "127.0.0.54"];
 
-/// systemd-resolved is chosen where programs look names up through it, not where it merely runs: its settings would
-/// have no effect on them. resolvectl under the name of resolvconf is systemd-resolved too.
+/// Chooses the method. systemd-resolved is chosen where programs look names up through it. Where it only
+/// runs, its settings would have no effect on them. A resolvconf that is resolvectl under another name means
+/// systemd-resolved too.
 pub(super) fn method(places: &Places, choice: Choice) -> Result<Method, DnsError> {
     match choice {
         Choice::Resolved => resolved::Session::open(places).map(|_| Method::Resolved),
@@ -41,14 +42,15 @@ fn choose(places: &Places) -> Method {
     if program.is_some() && !is_resolvectl { Method::Resolvconf } else { Method::File }
 }
 
-/// Whether the C library's look-ups reach systemd-resolved.
+/// Reports whether the C library's lookups reach systemd-resolved.
 fn asks_resolved(places: &Places) -> bool {
     links_to_resolved(&places.resolv_conf)
         || fs::read_to_string(&places.resolv_conf).is_ok_and(|text| names_a_stub(&text))
         || fs::read_to_string(&places.nsswitch).is_ok_and(|text| has_nss_resolve(&text))
 }
 
-/// Whether the file is a link to one of systemd-resolved's, which need not be there before it runs.
+/// Reports whether the file is a link to a file of systemd-resolved, which need not exist before
+/// systemd-resolved runs.
 fn links_to_resolved(resolv_conf: &Path) -> bool {
     let Ok(target) = fs::read_link(resolv_conf) else { return false };
     let target = target.to_string_lossy();
@@ -85,7 +87,8 @@ pub(super) fn apply(places: &Places, interface: &str, record: &Record) -> Result
 
 pub(super) fn undo(places: &Places, interface: &str, record: &Record) -> Result<(), DnsError> {
     match record.method {
-        // What it knew of an interface goes with the interface, and its number may be another one's by now.
+        // systemd-resolved forgets an interface that is removed, and another interface may have its index by
+        // now.
         Method::Resolved if index_of(interface) != Some(record.index) => Ok(()),
         Method::Resolved => resolved::Session::open(places)?.revert(interface, record.index),
         Method::Resolvconf => resolvconf::remove(places, interface),

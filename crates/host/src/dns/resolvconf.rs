@@ -1,4 +1,5 @@
-//! resolvconf(8), of openresolv or Debian: a program that takes the lines of a resolv.conf for an interface.
+//! Runs resolvconf(8), of openresolv or Debian: a program that accepts the lines of a resolv.conf for an
+//! interface.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -13,14 +14,14 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 use super::super::{DnsError, Method, Places, Settings, list};
 
-/// How long the program may take: it restarts daemons.
+/// How long the program may run: it restarts daemons.
 const TIMEOUT: Duration = Duration::from_secs(15);
-/// Between two looks at whether it ended.
+/// The pause between two checks whether it has ended.
 const PAUSE: Duration = Duration::from_millis(5);
-/// How much of what it says is shown.
+/// The number of bytes of its output that are shown.
 const MAX_SAID: usize = 2000;
 
-/// The program in the first directory that has it.
+/// Returns the program in the first directory that has it.
 pub(super) fn find(places: &Places) -> Result<PathBuf, DnsError> {
     let executable = |path: &PathBuf| {
         fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
@@ -32,12 +33,13 @@ pub(super) fn find(places: &Places) -> Result<PathBuf, DnsError> {
     })
 }
 
-/// Whether it is systemd's resolvectl under another name.
+/// Reports whether it is systemd's resolvectl under another name.
 pub(super) fn is_resolvectl(program: &Path) -> bool {
     fs::canonicalize(program).is_ok_and(|real| real.file_name().is_some_and(|name| name == "resolvectl"))
 }
 
-/// Hands the settings to resolvconf. A failure takes back what it stored: it does that first, and tells others then.
+/// Passes the settings to resolvconf. After a failure the settings are removed: resolvconf stores them before
+/// it informs other programs.
 pub(super) fn add(places: &Places, interface: &str, settings: &Settings) -> Result<(), DnsError> {
     let program = find(places)?;
     let mut arguments = vec!["-a".to_owned(), entry(places, interface)];
@@ -65,14 +67,15 @@ pub(super) fn add(places: &Places, interface: &str, settings: &Settings) -> Resu
     added
 }
 
-/// Takes the settings away. What resolvconf does not know of is no error (`-f`).
+/// Removes the settings. It is no error if resolvconf has none (`-f`).
 pub(super) fn remove(places: &Places, interface: &str) -> Result<(), DnsError> {
     let arguments = ["-d".to_owned(), entry(places, interface), "-f".to_owned()];
     run(&find(places)?, &arguments, "")
 }
 
-/// The interface as resolvconf knows it. Debian's sorts entries by the patterns of a file, in which a pattern of a
-/// prefix and a star stands for tunnels (`tun*`): `tun.wg0` is then sorted as a tunnel is.
+/// Returns the name of the interface's entry in resolvconf. Debian's resolvconf sorts entries by the patterns
+/// of a file, in which a prefix with a star stands for tunnels (`tun*`): `tun.wg0` is then sorted like a
+/// tunnel.
 fn entry(places: &Places, interface: &str) -> String {
     let order = fs::read_to_string(&places.interface_order).unwrap_or_default();
     match order.lines().find_map(prefix) {
@@ -117,7 +120,7 @@ fn run(program: &Path, arguments: &[String], input: &str) -> Result<(), DnsError
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(spawn)?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A few lines: the pipe holds them. A program that does not read them says itself why.
+        // The pipe has room for these few lines. A program that does not read them reports the reason itself.
         let _ = stdin.write_all(input.as_bytes());
     }
     let output = child.stderr.take();
@@ -136,7 +139,7 @@ fn run(program: &Path, arguments: &[String], input: &str) -> Result<(), DnsError
     }
 }
 
-/// Waits for the child's end, but not for that of daemons which it started and which hold on to its output.
+/// Waits for the child's end, but not for daemons that it started and that keep its output open.
 fn wait(
     child: &mut Child,
     mut output: Option<impl io::Read + AsFd>,
@@ -146,7 +149,7 @@ fn wait(
         fcntl(output.as_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
     }
     let mut read = |said: &mut Vec<u8>| {
-        // Ends at what is there: an error is `WouldBlock`, and what came before it is kept.
+        // Reads what is available: the error is `WouldBlock`, and the data before it is kept.
         if let Some(output) = &mut output {
             let _ = output.read_to_end(said);
             said.truncate(MAX_SAID);

@@ -1,4 +1,4 @@
-//! systemd-resolved, over D-Bus (org.freedesktop.resolve1(5)).
+//! Sets DNS in systemd-resolved, over D-Bus (org.freedesktop.resolve1(5)).
 
 use std::fs;
 use std::future::Future;
@@ -17,13 +17,13 @@ const MANAGER: &str = "org.freedesktop.resolve1.Manager";
 const BUS: &str = "org.freedesktop.DBus";
 const BUS_OBJECT: &str = "/org/freedesktop/DBus";
 
-/// For everything that is asked of one session, the start of systemd-resolved included.
+/// The time limit for all calls of one session, including the start of systemd-resolved.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// How long systemd-resolved may take to hear from the kernel of an interface that was just made.
+/// How long systemd-resolved may take to learn from the kernel about a new interface.
 const NEW_LINK_TIMEOUT: Duration = Duration::from_secs(3);
 const NEW_LINK_PAUSE: Duration = Duration::from_millis(20);
 
-/// A connection to systemd-resolved. Works on a runtime of its own; no thread is started.
+/// A connection to systemd-resolved, with a separate runtime. No thread is started.
 pub(super) struct Session {
     runtime: Runtime,
     connection: Connection,
@@ -31,7 +31,8 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Connects, and has systemd-resolved started if it does not run. It has to serve this network namespace.
+    /// Connects, and has systemd-resolved started if it does not run. Fails if it serves another network
+    /// namespace.
     pub(super) fn open(places: &Places) -> Result<Self, DnsError> {
         let action = "connect to systemd-resolved over the system bus";
         let bus = |reason: String| DnsError::Bus { action: action.to_owned(), reason };
@@ -55,7 +56,7 @@ impl Session {
         Ok(Self { runtime, connection, end })
     }
 
-    /// Gives an interface its servers and domains. A failure takes back what was set.
+    /// Sets the servers and domains of an interface. After a failure, undoes what was set.
     pub(super) fn set(&self, interface: &str, index: u32, settings: &Settings) -> Result<(), DnsError> {
         if settings.servers.is_empty() {
             tracing::warn!(
@@ -84,7 +85,7 @@ impl Session {
         let action = format!("set the DNS domains of {interface}");
         self.call(&action, "SetLinkDomains", &(index, domains(settings)))?;
         match self.call(&action, "SetLinkDefaultRoute", &(index, settings.is_full())) {
-            // Before systemd 240; the domains say the same.
+            // systemd before 240 has no such method; the domains have the same effect.
             Err(Failure::UnknownMethod) => {}
             other => other?,
         }
@@ -92,7 +93,7 @@ impl Session {
         Ok(())
     }
 
-    /// Takes away what was set. An interface that systemd-resolved does not know is no error.
+    /// Undoes what was set. It is no error if systemd-resolved does not know the interface.
     pub(super) fn revert(&self, interface: &str, index: u32) -> Result<(), DnsError> {
         let action = format!("revert the DNS settings of {interface}");
         match self.call(&action, "RevertLink", &(index.cast_signed(),)) {
@@ -103,7 +104,8 @@ impl Session {
         Ok(())
     }
 
-    /// What was answered before may be answered differently now. Without it the answers only come later.
+    /// Flushes the DNS cache, whose answers may have changed. A failure is ignored: the new answers come
+    /// later then.
     fn flush(&self) {
         if let Err(failure) = self.call("flush the DNS cache", "FlushCaches", &()) {
             tracing::debug!("{}", DnsError::from(failure));
@@ -120,7 +122,7 @@ impl Session {
     }
 }
 
-/// Waits, but not for ever.
+/// Waits for `work`, until `end` at most.
 fn within<T>(
     runtime: &Runtime,
     end: Instant,
@@ -132,7 +134,7 @@ fn within<T>(
         .map_err(|_| DnsError::Timeout { action: action.to_owned(), after: TIMEOUT })
 }
 
-/// The process that systemd-resolved is, which is started if it is not there.
+/// Returns the process id of systemd-resolved, which is started if it does not run.
 async fn owner(connection: &Connection) -> zbus::Result<u32> {
     let bus = async |method: &'static str| {
         connection.call_method(Some(BUS), BUS_OBJECT, Some(BUS), method, &(SERVICE,)).await
@@ -145,7 +147,7 @@ async fn owner(connection: &Connection) -> zbus::Result<u32> {
     bus("GetConnectionUnixProcessID").await?.body().deserialize()
 }
 
-/// Whether a process is in the network namespace of this thread, as far as we may know.
+/// Reports whether a process is in the network namespace of this thread; true if that cannot be read.
 fn shares_our_network(process: u32) -> bool {
     let theirs = fs::read_link(format!("/proc/{process}/ns/net"));
     let ours = fs::read_link("/proc/thread-self/ns/net");
@@ -155,7 +157,7 @@ fn shares_our_network(process: u32) -> bool {
     }
 }
 
-/// As SetLinkDNS takes them: address family and bytes.
+/// Returns the servers as SetLinkDNS expects them: address family and bytes.
 fn servers(settings: &Settings) -> Vec<(i32, Vec<u8>)> {
     settings
         .servers
@@ -167,8 +169,8 @@ fn servers(settings: &Settings) -> Vec<(i32, Vec<u8>)> {
         .collect()
 }
 
-/// As SetLinkDomains takes them: name, and whether it is for routing only. Servers for every name get the root,
-/// which is preferred over the servers of interfaces that merely are default routes.
+/// Returns the domains as SetLinkDomains expects them: the name, and whether it is for routing only. Servers
+/// for every name get the root domain, which takes precedence over interfaces that are only default routes.
 fn domains(settings: &Settings) -> Vec<(&str, bool)> {
     let search = settings.search.iter().map(|domain| (domain.as_str(), false));
     let routing = settings.routing.iter().map(|domain| (domain.as_str(), true));
@@ -179,7 +181,7 @@ fn domains(settings: &Settings) -> Vec<(&str, bool)> {
     domains
 }
 
-/// Why a call failed, with what is not always an error.
+/// Why a call failed. The first two variants are not always errors.
 enum Failure {
     UnknownMethod,
     NoSuchLink,
@@ -258,7 +260,7 @@ mod tests {
     #[test]
     fn only_processes_in_our_network_namespace_share_it() {
         assert!(shares_our_network(std::process::id()));
-        // Of one that cannot be looked at nothing is known.
+        // The namespace of this process cannot be read.
         assert!(shares_our_network(u32::MAX));
     }
 }

@@ -1,4 +1,5 @@
-//! The twin for platforms where weft cannot set DNS yet: everything says so, except what needs nothing done.
+//! The substitute for platforms where weft cannot set DNS yet: every call fails, except `repair`, which has
+//! nothing to do.
 
 use super::{Choice, DnsError, Method, Places, Record};
 

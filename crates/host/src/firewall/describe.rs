@@ -1,4 +1,4 @@
-//! The rules in words, a line for each thing that they do.
+//! Describes the rules in words, one line for each effect.
 
 use std::fmt::{self, Display};
 
@@ -17,7 +17,7 @@ impl Display for Rules {
 }
 
 impl Rules {
-    /// What [`super::apply`] puts in place, a line for each; the lines of [`Display`].
+    /// Returns what [`super::apply`] sets, one line each: the lines of [`Display`].
     pub fn steps(&self) -> Vec<String> {
         let mut steps = Vec::new();
         if let Some(full) = &self.full_tunnel {
@@ -77,7 +77,7 @@ impl KillSwitch {
     }
 }
 
-/// The first few, and how many more there are.
+/// Lists the first few items, and how many more there are.
 fn list(items: impl IntoIterator<Item: Display>) -> String {
     const SHOWN: usize = 4;
     let mut items: Vec<String> = items.into_iter().map(|item| item.to_string()).collect();

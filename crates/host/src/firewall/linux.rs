@@ -1,4 +1,4 @@
-//! nftables, through its JSON interface (libnftables-json(5)).
+//! Sets rules in nftables, through its JSON interface (libnftables-json(5)).
 
 use nftables::schema::Nftables;
 use serde::Deserialize;
@@ -21,24 +21,24 @@ mod vocabulary;
 use batch::Batch;
 use kill_switch::{COMMENT_OF_BLOCKED, OUTPUT};
 
-/// What nft says of an expression that the kernel does not know (ENOENT).
+/// The message of nft for an expression that the kernel does not know (ENOENT).
 const NOT_FOUND: &str = "No such file or directory";
 
-/// Puts exactly these rules in place of what was there for the interface, in one transaction: no packet meets half of
-/// them, and a kill switch that stays is never absent.
+/// Replaces the rules of the interface with exactly these, in one transaction: no packet sees a part of them
+/// only, and a kill switch that stays is never absent.
 ///
 /// # Errors
-/// Those of [`FirewallError`]; then everything is as it was.
+/// Those of [`FirewallError`]; the rules are unchanged then.
 pub fn apply(rules: &Rules) -> Result<(), FirewallError> {
     let action = format!("set the firewall rules of {}", rules.interface);
     match transact(&["-j", "-f", "-"], rules, &action) {
-        // Where nft was never installed nothing has to be taken away.
+        // If nft is not installed, there is nothing to remove.
         Err(FirewallError::Missing { .. }) if rules.is_empty() => Ok(()),
         result => result,
     }
 }
 
-/// Whether the kernel would take these rules; nothing is changed.
+/// Checks whether the kernel would accept these rules; nothing is changed.
 ///
 /// # Errors
 /// Those of [`FirewallError`].
@@ -50,8 +50,8 @@ pub fn check(rules: &Rules) -> Result<(), FirewallError> {
     transact(&["-c", "-j", "-f", "-"], rules, &action)
 }
 
-/// Takes away everything that [`apply`] can have put there for an interface, also in an earlier life of the daemon;
-/// nothing there is no error.
+/// Removes everything that [`apply`] can have set for an interface, also in an earlier run of the daemon. It
+/// is no error if there is nothing.
 ///
 /// # Errors
 /// Those of [`FirewallError`].
@@ -59,7 +59,7 @@ pub fn remove(interface: &InterfaceName) -> Result<(), FirewallError> {
     apply(&Rules::none(interface.clone()))
 }
 
-/// What is in force for an interface.
+/// Returns the tables in force for an interface.
 ///
 /// # Errors
 /// Those of [`FirewallError`].
@@ -72,7 +72,7 @@ pub fn present(interface: &InterfaceName) -> Result<Present, FirewallError> {
     Ok(Present { tables, blocked })
 }
 
-/// The tables of every interface that weft or wg-quick made.
+/// Returns the tables that weft or wg-quick made, for all interfaces.
 ///
 /// # Errors
 /// Those of [`FirewallError`].
@@ -95,14 +95,15 @@ fn tables(action: &str) -> Result<Vec<Table>, FirewallError> {
     Ok(tables)
 }
 
-/// Has nft put these rules in place of what is there.
+/// Runs nft to replace the present rules with these.
 fn transact(arguments: &[&str], rules: &Rules, action: &str) -> Result<(), FirewallError> {
     let batch = batch(rules, &tables(action)?);
     if batch.objects.is_empty() {
         return Ok(());
     }
     match nft::run(arguments, Some(&batch), action) {
-        // It makes all that it names: what is not found is an expression that the kernel does not have.
+        // The transaction creates every object that it names, so what is not found is an expression that the
+        // kernel does not have.
         Err(FirewallError::Refused { action, message }) if message.contains(NOT_FOUND) => {
             Err(FirewallError::Kernel { action, message })
         }
@@ -110,8 +111,8 @@ fn transact(arguments: &[&str], rules: &Rules, action: &str) -> Result<(), Firew
     }
 }
 
-/// The transaction that replaces whatever is there. It touches no table that is neither there nor wanted: the kernel need
-/// not know its family.
+/// Returns the transaction that replaces the present tables. It does not touch a table that is neither
+/// present nor wanted, since the kernel need not know its family.
 fn batch(rules: &Rules, present: &[Table]) -> Nftables<'static> {
     let mut batch = Batch::default();
     let full = rules.full_tunnel.as_ref();
@@ -138,16 +139,16 @@ fn batch(rules: &Rules, present: &[Table]) -> Nftables<'static> {
     batch.finish()
 }
 
-/// Every table that can be there for an interface.
+/// Returns every table that can exist for an interface.
 fn tables_of(interface: &InterfaceName) -> [Table; 3] {
     [full_tunnel_table(interface, false), full_tunnel_table(interface, true), own_table(interface)]
 }
 
-/// How many packets the kill switch of a table held back, if it has one.
+/// Returns how many packets the kill switch of a table has blocked, if the table has one.
 fn blocked(table: &Table) -> Result<Option<u64>, FirewallError> {
     let action = format!("read the firewall's table {table}");
     let objects = match read(&["-j", "list", "table", table.family.as_str(), &table.name], &action) {
-        // It went away meanwhile.
+        // The table was removed meanwhile.
         Err(FirewallError::Refused { .. }) => return Ok(None),
         objects => objects?,
     };
@@ -162,7 +163,7 @@ fn blocked(table: &Table) -> Result<Option<u64>, FirewallError> {
     Ok(Some(counters.sum()))
 }
 
-/// What this reads of an object; newer versions of nft may know others, and more of them.
+/// The fields of an object that are read; newer versions of nft may have other objects and more fields.
 #[derive(Deserialize)]
 struct Object {
     table: Option<Named>,

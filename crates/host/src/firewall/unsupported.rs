@@ -1,30 +1,30 @@
-//! The twin for platforms where weft cannot set firewall rules yet: wanting some is an error, wanting none is not.
+//! The substitute for platforms where weft cannot set firewall rules yet: it is an error to set any.
 
 use weft_config::InterfaceName;
 
 use super::{FirewallError, Present, Rules, Table};
 
-/// An error if any rules are wanted.
+/// Fails if any rules are wanted.
 pub fn apply(rules: &Rules) -> Result<(), FirewallError> {
     check(rules)
 }
 
-/// An error if any rules are wanted.
+/// Fails if any rules are wanted.
 pub fn check(rules: &Rules) -> Result<(), FirewallError> {
     if rules.is_empty() { Ok(()) } else { unsupported(&rules.interface) }
 }
 
-/// Nothing to do.
+/// Does nothing: there are no rules.
 pub fn remove(_: &InterfaceName) -> Result<(), FirewallError> {
     Ok(())
 }
 
-/// Nothing is there.
+/// Returns nothing: there are no rules.
 pub fn present(_: &InterfaceName) -> Result<Present, FirewallError> {
     Ok(Present::default())
 }
 
-/// Nothing is there.
+/// Returns nothing: there are no rules.
 pub fn list() -> Result<Vec<Table>, FirewallError> {
     Ok(Vec::new())
 }

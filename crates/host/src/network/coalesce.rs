@@ -1,25 +1,26 @@
-//! Many events in a row become one change: DHCP, a roaming Wi-Fi or a container that starts makes dozens.
+//! Merges bursts of events into one change: DHCP, a roaming Wi-Fi or a container that starts causes dozens of
+//! events.
 #![cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "nothing is watched"))]
 
 use std::time::{Duration, Instant};
 
 use super::Change;
 
-/// A change is told once it has been quiet for this long,
+/// A change is reported when no further event came for this long.
 const QUIET: Duration = Duration::from_millis(200);
-/// or after this, however it goes on.
+/// A change is reported at most this long after its first event.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// What changed and was not told yet.
+/// Changes that were not reported yet.
 #[derive(Debug, Default)]
 pub(super) struct Coalescer {
     pending: Change,
-    /// When the first and the last part of it happened.
+    /// When its first and its last event happened.
     since: Option<(Instant, Instant)>,
 }
 
 impl Coalescer {
-    /// Notes that something changed, or nothing.
+    /// Records a change; an empty change is ignored.
     pub(super) fn note(&mut self, change: Change, now: Instant) {
         if change.is_empty() {
             return;
@@ -29,9 +30,9 @@ impl Coalescer {
         self.since = Some((first, now));
     }
 
-    /// When there is something to tell.
+    /// Returns when the pending change is to be reported.
     pub(super) fn due(&self) -> Option<Instant> {
-        // Nothing gets better by waiting once the device is gone.
+        // There is no reason to wait once the device is gone.
         self.since.map(
             |(first, last)| {
                 if self.pending.device_gone { first } else { (last + QUIET).min(first + LONGEST) }
@@ -39,7 +40,7 @@ impl Coalescer {
         )
     }
 
-    /// What is to be told now.
+    /// Returns the pending change if it is to be reported now.
     pub(super) fn take(&mut self, now: Instant) -> Option<Change> {
         self.due().filter(|due| *due <= now)?;
         self.since = None;

@@ -1,9 +1,10 @@
-//! What a change of the network means to the peers: which of them are reached another way now, and which MTU the
-//! device should have.
+//! Finds out what a change of the network means to the peers: which peers have another route now, and which
+//! MTU the device should have.
 //!
-//! A way has changed when the routing table chooses another source address for it than before, or when it was not
-//! there. Whatever else changed does not concern a peer: where containers come and go all day, an address that a peer
-//! was told to use (a second one of a server, say) must not be given up each time.
+//! A route has changed if the routing table chooses another source address for it than before, or if there
+//! was none before. Other changes do not concern a peer: on a machine where containers start and stop all
+//! day, an address that a peer was told to use (a server's second address, say) must not be given up each
+//! time.
 
 use std::collections::HashMap;
 use std::io;
@@ -15,41 +16,41 @@ use weft_tunnel::PublicKey;
 
 use super::{Change, way_to};
 
-/// The way to an address, as the routing table has it.
+/// The route to an address, according to the routing table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Way {
     /// The source address that it chooses.
     pub source: IpAddr,
-    /// Bytes that a packet may have there, if that is known.
+    /// The MTU of the route in bytes, if it is known.
     pub mtu: Option<u32>,
 }
 
-/// Who chooses the device's MTU.
+/// What determines the device's MTU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MtuPolicy {
     /// The configuration.
     Fixed,
-    /// The ways to the peers.
+    /// The routes to the peers.
     Automatic {
-        /// The MTU that the device has now.
+        /// The MTU that the device has now, in bytes.
         current: u16,
         /// Whether the device has an IPv6 address, which needs an MTU of at least 1280.
         ipv6: bool,
     },
 }
 
-/// What to do about a change.
+/// The reaction to a change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reaction {
-    /// Peers that are reached another way now.
+    /// Peers whose route has changed.
     pub moved: Vec<PublicKey>,
-    /// The machine slept for so long: every peer is to hear from us.
+    /// How long the machine slept, if it did: every peer then has to hear from this end.
     pub slept: Option<Duration>,
-    /// The MTU that the device is to have, if it is another one.
+    /// The MTU in bytes that the device is to have, if it changes.
     pub mtu: Option<u16>,
 }
 
-/// Follows the ways to the peers of one interface.
+/// Follows the routes to the peers of one interface.
 #[derive(Debug)]
 pub struct Follower {
     fw_mark: u32,
@@ -58,28 +59,28 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// For an interface whose packets have this mark (0 for none).
+    /// Makes a follower for an interface whose packets have this mark (0: none).
     pub fn new(fw_mark: u32, mtu: MtuPolicy) -> Self {
         Self { fw_mark, mtu, ways: HashMap::new() }
     }
 
-    /// Outgoing packets have another mark from now on.
+    /// Sets the mark of outgoing packets.
     pub fn set_mark(&mut self, fw_mark: u32) {
         self.fw_mark = fw_mark;
     }
 
-    /// The MTU stays as it is from now on.
+    /// Leaves the MTU as it is from now on.
     pub fn fix_mtu(&mut self) {
         self.mtu = MtuPolicy::Fixed;
     }
 
-    /// Looks at the ways for the first time.
+    /// Looks up the routes for the first time.
     pub fn look(&mut self, peers: &[(PublicKey, SocketAddr)]) -> Reaction {
         self.react(&Change::default(), peers)
     }
 
-    /// Looks at the ways to the endpoints of all peers, in the network namespace of this thread: some microseconds
-    /// an endpoint.
+    /// Looks up the routes to the endpoints of all peers, in the network namespace of this thread. This takes
+    /// some microseconds per endpoint.
     pub fn react(&mut self, change: &Change, peers: &[(PublicKey, SocketAddr)]) -> Reaction {
         let fw_mark = self.fw_mark;
         self.react_with(change, peers, |endpoint| way_to(endpoint, fw_mark))
@@ -98,7 +99,7 @@ impl Follower {
             let moved = match (before.get(endpoint), way) {
                 (Some(Some(before)), Some(way)) => before.source != way.source,
                 (Some(None), Some(_)) => true,
-                // Seen for the first time, or out of reach.
+                // The endpoint is new, or has no route now.
                 (None, _) | (Some(_), None) => false,
             };
             if moved {
@@ -111,7 +112,7 @@ impl Follower {
 
     fn new_mtu(&mut self) -> Option<u16> {
         let MtuPolicy::Automatic { current, ipv6 } = &mut self.mtu else { return None };
-        // Without a way there is nothing to go by, and the next one is likely to be as the last one was.
+        // Without a route the MTU stays: the next route is likely to have the MTU of the last one.
         let outer = self.ways.values().flatten().filter_map(|way| way.mtu).min()?;
         let least = if *ipv6 { MIN_MTU_IPV6 } else { MIN_MTU };
         let inner = outer.saturating_sub(OVERHEAD.into());

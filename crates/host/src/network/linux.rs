@@ -1,4 +1,5 @@
-//! Linux: netlink tells of addresses, routes, rules and links, and a timer of sleep.
+//! Watches the network on Linux: netlink reports addresses, routes, rules and links, and a timer reports
+//! sleep.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
@@ -40,11 +41,11 @@ const GROUPS: [MulticastGroup; 7] = [
     MulticastGroup::Ipv4Rule,
     MulticastGroup::Ipv6Rule,
 ];
-/// What waits to be read: some thousand messages, as when a routing daemon starts.
+/// The size of the receive buffer in bytes. It holds some thousand messages, as when a routing daemon starts.
 const RECEIVE_BUFFER: usize = 1 << 20;
-/// As long as the kernel makes a datagram of netlink messages at most.
+/// The largest datagram of netlink messages that the kernel makes, in bytes.
 const DATAGRAM: usize = 64 << 10;
-/// Datagrams that are read before other things have their turn.
+/// The number of datagrams that are read before the other descriptors are handled.
 const DATAGRAMS_A_TURN: usize = 64;
 
 /// A thread that watches the network until it is dropped.
@@ -55,9 +56,9 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Watches the network namespace of this thread from now on. `device` is weft's own: what happens to its routes
-    /// and addresses is not told. `on_change` is called on the watching thread, at most once in 200 ms, at most a
-    /// second late; it should only pass the news on.
+    /// Watches the network namespace of this thread from now on. `device` is weft's device: changes of its
+    /// routes and addresses are not reported. `on_change` is called on the watching thread, at most once in
+    /// 200 ms, and at most a second after the change; it should only pass the change on.
     pub fn start(
         device: Option<&Link>,
         on_change: impl FnMut(Change) + Send + 'static,
@@ -88,7 +89,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        // Only a counter that is full refuses, and then the thread is on its way out.
+        // The write fails only if the counter is full, and then the thread is ending already.
         let _ = self.stop.write(1);
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != std::thread::current().id()
@@ -101,7 +102,7 @@ impl Drop for Watch {
 
 fn open_netlink() -> io::Result<Socket> {
     let mut socket = Socket::new(NETLINK_ROUTE)?;
-    // A matter of how much is told: without it there may be more that is missed.
+    // A failure is ignored: with a smaller buffer, more events may be lost.
     let _ = socket.set_rx_buf_sz(RECEIVE_BUFFER as libc::c_int);
     socket.set_non_blocking(true)?;
     let groups = GROUPS.iter().fold(0, |groups, group| groups | 1 << (*group as u32 - 1));
@@ -148,7 +149,8 @@ impl Watching {
         }
     }
 
-    /// Waits for something to happen or to be told: which of netlink, the clock and the end has.
+    /// Waits for an event, or until a change is to be reported. Returns which descriptors are ready: netlink,
+    /// the clock, the end.
     fn wait(&self) -> Result<[bool; 3], Errno> {
         // SAFETY: the socket is open as long as `self` is borrowed.
         let netlink = unsafe { BorrowedFd::borrow_raw(self.socket.as_raw_fd()) };
@@ -166,13 +168,13 @@ impl Watching {
         Ok(fds.map(|fd| fd.revents().is_some_and(|events| !events.is_empty())))
     }
 
-    /// Takes what netlink has to tell.
+    /// Reads the pending netlink messages.
     fn read(&mut self) -> io::Result<()> {
         for _ in 0..DATAGRAMS_A_TURN {
             self.datagram.clear();
             match self.socket.recv_from(&mut self.datagram, 0) {
                 Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                // Anybody may send to the socket; only the kernel has number 0.
+                // Any process may send to the socket; only the kernel has port number 0.
                 Ok((_, from)) if from.port_number() != 0 => {}
                 Ok(_) => {
                     let change = self.parse();
@@ -199,7 +201,7 @@ impl Watching {
                         change.add(self.observer.see(&message));
                     }
                 }
-                // Of a kernel that is newer than the library.
+                // The kernel may be newer than the library.
                 Err(error) => {
                     tracing::debug!(%error, "netlink said something unknown");
                     change.missed = true;

@@ -1,4 +1,4 @@
-//! The twin for platforms where weft cannot watch the network yet: beginning to says so.
+//! The substitute for platforms where weft cannot watch the network yet: [`Watch::start`] fails.
 
 use std::convert::Infallible;
 use std::io;
@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use super::{Change, WatchError, Way};
 use crate::routes::Link;
 
-/// Nothing: it cannot be made.
+/// Cannot be constructed.
 #[derive(Debug)]
 pub struct Watch {
     _never: Infallible,

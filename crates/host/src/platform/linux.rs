@@ -1,4 +1,4 @@
-//! Ending another process, and no other one by mistake.
+//! Ends another process by its pidfd, so that no other process with the same id is hit.
 
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
@@ -8,26 +8,26 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::Process;
 
-/// When a process began, in ticks since the machine did (proc_pid_stat(5), field 22).
+/// Returns the start time of a process, in clock ticks since boot (proc_pid_stat(5), field 22).
 pub(super) fn started(id: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
-    // The second field is a name in parentheses, and may hold anything.
+    // The second field is a name in parentheses, and may contain any character.
     let (_, rest) = stat.rsplit_once(')')?;
     rest.split_whitespace().nth(19)?.parse().ok()
 }
 
-/// The user that a process acts for (proc_pid_status(5), the second number of `Uid`).
+/// Returns the effective user of a process (proc_pid_status(5), the second number of `Uid`).
 pub(super) fn user(id: u32) -> Option<u32> {
     let status = std::fs::read_to_string(format!("/proc/{id}/status")).ok()?;
     let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     users.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// Tells a process to end by SIGTERM, and waits until it is gone; says whether it is. One that is gone already is
-/// fine.
+/// Tells a process to end by SIGTERM, and waits for its end. Returns whether it has ended; true if it had
+/// ended before.
 pub(crate) fn end(process: Process, patience: Duration) -> io::Result<bool> {
     let Some(handle) = open(process.id)? else { return Ok(true) };
-    // The handle is of the process that has the number now.
+    // The handle refers to the process that has the id now.
     if started(process.id) != Some(process.started) {
         return Ok(true);
     }
@@ -55,7 +55,8 @@ pub(crate) fn end(process: Process, patience: Duration) -> io::Result<bool> {
     }
 }
 
-/// A descriptor of the process, readable when it has ended.
+/// Opens a descriptor of the process, which becomes readable when the process ends; `None` if there is no
+/// such process.
 fn open(id: u32) -> io::Result<Option<OwnedFd>> {
     // SAFETY: the call takes two numbers.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, id, 0) };
@@ -64,7 +65,7 @@ fn open(id: u32) -> io::Result<Option<OwnedFd>> {
         return if error.raw_os_error() == Some(libc::ESRCH) { Ok(None) } else { Err(error) };
     }
     let fd = i32::try_from(fd).map_err(io::Error::other)?;
-    // SAFETY: the descriptor was just made, and nobody else knows it.
+    // SAFETY: the descriptor was just created, and nothing else owns it.
     Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) }))
 }
 

@@ -1,16 +1,16 @@
-//! Where no other process is ended yet.
+//! Platforms where weft does not end other processes yet.
 
 use std::io;
 use std::time::Duration;
 
 use super::Process;
 
-/// Unknown.
+/// Always `None`.
 pub(super) fn started(_: u32) -> Option<u64> {
     None
 }
 
-/// Unknown.
+/// Always `None`.
 pub(super) fn user(_: u32) -> Option<u32> {
     None
 }

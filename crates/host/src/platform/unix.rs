@@ -5,20 +5,20 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
-/// The user that an open file belongs to, if that is not the one that this process acts for. Its name says nothing: in
-/// another user's directory it may be that of another file by now.
+/// Returns the owner of an open file, if that is not the effective user of this process. The path is not
+/// used: in another user's directory it may lead to another file by now.
 pub(crate) fn other_owner(file: &File) -> Option<u32> {
     let owner = file.metadata().ok()?.uid();
     (owner != nix::unistd::geteuid().as_raw()).then_some(owner)
 }
 
-/// Whether the path still leads to this open file.
+/// Reports whether the path still leads to this open file.
 pub(crate) fn is_same_file(file: &File, path: &Path) -> bool {
     let (Ok(open), Ok(named)) = (file.metadata(), std::fs::symlink_metadata(path)) else { return false };
     (open.dev(), open.ino()) == (named.dev(), named.ino())
 }
 
-/// Writes a new file that only its owner may read, in place of one that is there, and waits for the disk.
+/// Writes a new file that only its owner may read, in place of an existing file, and waits for the disk.
 pub(crate) fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

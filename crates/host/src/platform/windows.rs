@@ -4,12 +4,12 @@ use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::Path;
 
-/// The directory decides.
+/// Always `None`: the directory decides about access.
 pub(crate) fn other_owner(_: &File) -> Option<u32> {
     None
 }
 
-/// An open file cannot be replaced.
+/// Reports whether the path exists: an open file cannot be replaced.
 pub(crate) fn is_same_file(_: &File, path: &Path) -> bool {
     path.exists()
 }
@@ -21,7 +21,7 @@ pub(crate) fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// There is no such thing.
+/// Does nothing: directories are not synced here.
 pub(crate) fn sync_directory(_: &Path) -> io::Result<()> {
     Ok(())
 }

@@ -1,7 +1,8 @@
-//! When to look the names of endpoints up again, and what an answer changes. Pure: no clock, no look-ups of its own.
+//! Decides when to look up the names of endpoints again, and what an answer changes. Pure: reads no clock,
+//! makes no lookups.
 //!
-//! A peer whose handshakes come through is left where it is: it may have roamed there, and its name may be stale. A
-//! peer that fell silent follows its name, and goes through the addresses of the name if there are several.
+//! A peer whose handshakes succeed keeps its endpoint: it may have roamed there, and its name may be stale. A
+//! peer that fell silent follows its name, and tries the addresses of the name in turn if there are several.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -12,20 +13,21 @@ use weft_tunnel::PublicKey;
 
 use super::{DEFAULT_RETRIES, Retries};
 
-/// A name that answered is not asked again before this; it doubles while its peers stay silent.
+/// The pause after a successful lookup of a name. It doubles while the name's peers stay silent.
 const FIRST_PAUSE: Duration = Duration::from_secs(75);
-/// The same for a name whose look-up failed.
+/// The pause after a failed lookup of a name. It doubles with each failure.
 const FIRST_PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(30);
-/// The longest pause between two look-ups of a name that is needed.
+/// The longest pause between two lookups of a name that is needed.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
-/// How long an address has to bring a handshake before the next one is tried.
+/// How long an address is tried for a handshake before the next address is tried.
 const DWELL: Duration = Duration::from_secs(30);
-/// Initiations without an answer after which a peer that went away from its name's addresses by itself follows its name
-/// again: what keeps it from answering for less than 90 s says nothing about where it is.
+/// The number of unanswered initiations (90 s) after which a peer that roamed away from its name's addresses
+/// follows its name again. A shorter silence says nothing about where the peer is.
 const ROAMED_INITIATIONS: u32 = 18;
-/// Changes of the network come in bursts: an address, then its routes, then name servers.
+/// The wait after a change of the network: changes come in bursts (an address, then its routes, then name
+/// servers).
 const SETTLE: Duration = Duration::from_secs(1);
-/// Between two look-ups of a name while the network keeps changing.
+/// The least time between two lookups of a name while the network keeps changing.
 const RESTLESS_PAUSE: Duration = Duration::from_secs(5);
 
 /// A name to look up.
@@ -40,15 +42,15 @@ pub struct Name {
 /// A peer whose endpoint may be a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Watched {
-    /// The peer.
+    /// The public key of the peer.
     pub peer: PublicKey,
-    /// As it is configured; one that is an address is not watched.
+    /// The endpoint as configured; a peer whose endpoint is an address is not watched.
     pub endpoint: Endpoint,
-    /// What the tunnel sends to now; `None`: the name is yet to be resolved.
+    /// The address that the tunnel sends to now; `None`: the name is not resolved yet.
     pub current: Option<SocketAddr>,
 }
 
-/// The names of peers' endpoints, and how their peers fare.
+/// The names of peers' endpoints, with the state of their lookups and of their peers.
 #[derive(Debug)]
 pub struct Names {
     names: HashMap<Name, Lookup>,
@@ -60,19 +62,19 @@ pub struct Names {
 #[derive(Debug, Default)]
 struct Lookup {
     peers: Vec<PublicKey>,
-    /// When to look it up, if that is wanted.
+    /// When to look the name up, if a lookup is wanted.
     due: Option<Instant>,
     is_under_way: bool,
-    /// Since the last time its peers spoke, or the network changed.
+    /// Answers while one of its peers was silent, since a peer was last heard or the network changed.
     answers_in_vain: u32,
     failures: u32,
     last_begun: Option<Instant>,
     not_before: Option<Instant>,
-    /// The network changed, and no answer is newer than that.
+    /// The network changed, and no lookup that began after that has succeeded or is under way.
     network_changed: bool,
-    /// The same for the look-up that is under way.
+    /// The network changed before the lookup under way, and no earlier lookup has succeeded since.
     asked_for_new_network: bool,
-    /// The last answer.
+    /// The addresses of the last successful lookup.
     addresses: Vec<SocketAddr>,
 }
 
@@ -84,20 +86,19 @@ struct Peer {
     is_from_name: bool,
     is_silent: bool,
     since: Option<Instant>,
-    /// Addresses that brought no handshake.
+    /// Addresses that were tried without a handshake.
     tried: Vec<SocketAddr>,
-    /// The family of an address that brought one is IPv4.
+    /// Whether the peer was last heard at an IPv4 address; `None`: it was not heard yet.
     prefers_ipv4: Option<bool>,
 }
 
 impl Names {
-    /// No names. The seed makes the pauses of two machines differ.
+    /// Makes an empty set of names. The seed makes the pauses of two machines differ.
     pub fn new(seed: u32) -> Self {
         Self { names: HashMap::new(), peers: HashMap::new(), changes: VecDeque::new(), jitter: seed | 1 }
     }
 
-    /// Watches these peers from now on and no others. Those that stay, under the same name, keep what is known of
-    /// them.
+    /// Replaces the watched peers. A peer that stays, under the same name, keeps its state.
     pub fn set_peers(&mut self, peers: Vec<Watched>, now: Instant) {
         let mut known = std::mem::take(&mut self.peers);
         for lookup in self.names.values_mut() {
@@ -129,20 +130,20 @@ impl Names {
         self.names.retain(|_, lookup| !lookup.peers.is_empty());
     }
 
-    /// The peer does not answer handshakes while there is something to send: they failed, or the last one is older
-    /// than a session lasts.
+    /// Handles a peer that does not answer handshakes while there is something to send: its handshake failed,
+    /// or the last one is older than a session lasts.
     pub fn handle_stale(&mut self, peer: &PublicKey, now: Instant) {
         let Some(state) = self.peers.get_mut(peer) else { return };
         let Some(lookup) = self.names.get_mut(&state.name) else { return };
         state.is_silent = true;
         lookup.want(now);
-        // An answer that comes now is better than the last one, so it alone decides.
+        // If a lookup is under way or due, its answer decides. Else the last answer is used.
         if !lookup.is_under_way && lookup.due.is_some_and(|due| due > now) {
             self.changes.extend(state.next_address(&lookup.addresses, now).map(|address| (*peer, address)));
         }
     }
 
-    /// So many initiations in a row brought no answer from the peer, 5 s apart.
+    /// Handles a peer that has not answered `initiations` initiations in a row, sent 5 s apart.
     pub fn handle_unanswered(&mut self, peer: &PublicKey, initiations: u32, now: Instant) {
         let Some(state) = self.peers.get(peer) else { return };
         if state.is_from_name || initiations >= ROAMED_INITIATIONS {
@@ -150,7 +151,8 @@ impl Names {
         }
     }
 
-    /// An authenticated message of the peer came in: a handshake, or one from another address than before.
+    /// Handles an authenticated message of the peer: a handshake, or a message from another address than
+    /// before (`from`).
     pub fn handle_heard(&mut self, peer: &PublicKey, from: Option<SocketAddr>) {
         let Some(state) = self.peers.get_mut(peer) else { return };
         let Some(lookup) = self.names.get_mut(&state.name) else { return };
@@ -169,7 +171,8 @@ impl Names {
         }
     }
 
-    /// Addresses, routes or name servers of this machine changed: names may lead elsewhere, or at last somewhere.
+    /// Handles a change of this machine's addresses, routes or name servers: names may resolve to other
+    /// addresses, or resolve at last.
     pub fn handle_network_change(&mut self, now: Instant) {
         for lookup in self.names.values_mut() {
             lookup.network_changed = true;
@@ -182,12 +185,12 @@ impl Names {
         }
     }
 
-    /// When [`Self::poll_lookup`] has something next.
+    /// Returns when [`Self::poll_lookup`] has the next lookup.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.names.values().filter(|lookup| !lookup.is_under_way).filter_map(|lookup| lookup.due).min()
     }
 
-    /// A name to look up now; the answer goes to [`Self::handle_answer`].
+    /// Returns a name to look up now; the answer goes to [`Self::handle_answer`].
     pub fn poll_lookup(&mut self, now: Instant) -> Option<Name> {
         let due = self.names.iter_mut().filter(|(_, lookup)| !lookup.is_under_way);
         let due = due.filter(|(_, lookup)| lookup.due.is_some_and(|due| due <= now));
@@ -199,7 +202,8 @@ impl Names {
         Some(name.clone())
     }
 
-    /// What a look-up found, in the order of preference; nothing: it failed, or the name has no address.
+    /// Handles the answer to a lookup: addresses in the order of preference. An empty answer means that the
+    /// lookup failed, or that the name has no address.
     pub fn handle_answer(&mut self, name: &Name, addresses: &[SocketAddr], now: Instant) {
         let Some(lookup) = self.names.get_mut(name) else { return };
         let new_network = std::mem::take(&mut lookup.asked_for_new_network);
@@ -239,14 +243,14 @@ impl Names {
         }
     }
 
-    /// A peer that has to be sent to another address from now on.
+    /// Returns a peer and the address to send to from now on.
     pub fn poll_change(&mut self) -> Option<(PublicKey, SocketAddr)> {
         self.changes.pop_front()
     }
 }
 
 impl Lookup {
-    /// As soon as it may be.
+    /// Makes the lookup due as soon as its pause allows.
     fn want(&mut self, now: Instant) {
         let earliest = self.not_before.map_or(now, |earliest| earliest.max(now));
         self.due = Some(self.due.map_or(earliest, |due| due.min(earliest)));
@@ -254,7 +258,7 @@ impl Lookup {
 }
 
 impl Peer {
-    /// Moves on to the next address if there is one, and the one in use had its time.
+    /// Switches to the next address if there is one, and the current address was tried for [`DWELL`].
     fn next_address(&mut self, addresses: &[SocketAddr], now: Instant) -> Option<SocketAddr> {
         let is_listed = self.current.is_some_and(|current| addresses.contains(&current));
         if is_listed && self.since.is_some_and(|since| now < since + DWELL) {
@@ -263,7 +267,7 @@ impl Peer {
         self.tried.extend(self.current.filter(|current| !self.tried.contains(current)));
         let next = match self.best(addresses) {
             Some(next) => next,
-            // All were tried: from the first one again.
+            // All were tried: begin with the first again.
             None => {
                 self.tried = self.current.into_iter().collect();
                 self.best(addresses)?
@@ -283,17 +287,18 @@ impl Peer {
     }
 }
 
-/// Whether one of these peers was never anywhere.
+/// Reports whether one of these peers has no address yet.
 fn is_unresolved(peers: &[PublicKey], states: &HashMap<PublicKey, Peer>) -> bool {
     peers.iter().any(|peer| states.get(peer).is_some_and(|state| state.current.is_none()))
 }
 
-/// Whether an answer would do one of these peers good.
+/// Reports whether one of these peers is silent or has no address.
 fn needs_address(peers: &[PublicKey], states: &HashMap<PublicKey, Peer>) -> bool {
     peers.iter().any(|peer| states.get(peer).is_some_and(|state| state.is_silent || state.current.is_none()))
 }
 
-/// A machine that starts or changes networks has no name servers at first; later there is no hurry.
+/// Returns the pause after a failed lookup. An urgent lookup is retried sooner: a machine that starts or
+/// changes networks has no name servers at first.
 fn pause_after_failure(failures: u32, urgent: bool) -> Duration {
     match Retries::default().pause_after(failures) {
         Some(pause) if urgent => pause,
@@ -306,7 +311,8 @@ fn doubled(pause: Duration, times: u32) -> Duration {
     pause.saturating_mul(2_u32.saturating_pow(times)).min(LONGEST_PAUSE)
 }
 
-/// Up to a quarter more, so that machines that lost the same server do not come back together.
+/// Lengthens a pause by up to a quarter, so that machines that lost the same server do not come back
+/// together.
 fn jittered(state: &mut u32, pause: Duration) -> Duration {
     // Marsaglia's xorshift.
     *state ^= *state << 13;

@@ -1,4 +1,4 @@
-//! The thread that looks endpoints' names up again, so that nobody waits for name servers.
+//! The thread that looks up the names of endpoints, so that no other thread waits for name servers.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,15 +12,15 @@ use weft_tunnel::PublicKey;
 
 use super::names::{Name, Names, Watched};
 
-/// Looks names up for as long as it lives.
+/// Looks names up until it is dropped.
 ///
-/// A look-up under way when it is dropped ends later, on its own, and has no effect.
+/// A lookup that is under way at that time ends later, and has no effect.
 #[derive(Debug)]
 pub struct Resolver {
     handle: Handle,
 }
 
-/// Tells a [`Resolver`] what happened. No call waits; clones tell the same one.
+/// Reports events to a [`Resolver`]. No call waits. Clones report to the same resolver.
 #[derive(Clone, Debug)]
 pub struct Handle {
     inbox: Arc<Inbox>,
@@ -32,7 +32,7 @@ struct Inbox {
     changed: Condvar,
 }
 
-/// What was told since the thread last looked: no more than one thing a peer.
+/// The events since the thread last took them: at most one event per peer.
 #[derive(Debug, Default)]
 struct Told {
     peers: Option<Vec<Watched>>,
@@ -49,7 +49,7 @@ enum News {
 }
 
 impl Told {
-    /// The latest counts.
+    /// Records an event of a peer, which replaces an earlier one.
     fn note(&mut self, peer: PublicKey, news: News) {
         self.news.insert(peer, news);
     }
@@ -60,13 +60,13 @@ impl Told {
 }
 
 impl Resolver {
-    /// Starts the thread, in the namespaces of the calling one, without a peer. `on_change` is called on it with
-    /// every peer that has to be sent to another address, and must not wait for the resolver.
+    /// Starts the thread, in the namespaces of the calling thread and without peers. The thread calls
+    /// `on_change` with each peer and its new address; the function must not wait for the resolver.
     pub fn start(on_change: impl FnMut(PublicKey, SocketAddr) + Send + 'static) -> io::Result<Self> {
         Self::start_with(look_up, on_change)
     }
 
-    /// The same with another source of addresses.
+    /// Starts the thread like [`Self::start`], with another function that looks up addresses.
     pub fn start_with(
         look_up: impl FnMut(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + 'static,
         on_change: impl FnMut(PublicKey, SocketAddr) + Send + 'static,
@@ -86,7 +86,7 @@ impl Resolver {
         Ok(Self { handle: Handle { inbox } })
     }
 
-    /// For those who know what happens.
+    /// Returns a handle, by which events are reported.
     pub fn handle(&self) -> Handle {
         self.handle.clone()
     }
@@ -99,46 +99,46 @@ impl Drop for Resolver {
 }
 
 impl Handle {
-    /// These peers are watched from now on, and no others. Peers whose endpoint is an address are passed over; a
-    /// name without a current address is looked up at once, and again until it has one.
+    /// Replaces the watched peers. Peers whose endpoint is an address are ignored. A name without a current
+    /// address is looked up at once, and again until it has an address.
     pub fn set_peers(&self, peers: Vec<Watched>) {
         self.tell(|told| told.peers = Some(peers));
     }
 
-    /// The peer does not answer handshakes although there is something to send: its handshake failed
-    /// ([`weft_tunnel::Event::HandshakeFailed`]), or the last one is older than 180 s. To be told again while it
-    /// lasts.
+    /// Reports that the peer does not answer handshakes although there is something to send: its handshake
+    /// failed ([`weft_tunnel::Event::HandshakeFailed`]), or the last one is older than 180 s. To be reported
+    /// again while it lasts.
     pub fn stale(&self, peer: PublicKey) {
         self.tell(|told| told.note(peer, News::Stale));
     }
 
-    /// So many handshake initiations to the peer remained without an answer until now
-    /// ([`weft_tunnel::Event::HandshakeUnanswered`]). To be told again while it lasts.
+    /// Reports the number of handshake initiations to the peer that have no answer until now
+    /// ([`weft_tunnel::Event::HandshakeUnanswered`]). To be reported again while it lasts.
     pub fn unanswered(&self, peer: PublicKey, initiations: u32) {
         self.tell(|told| {
-            // That it failed altogether says more.
+            // A report of a failed handshake says more, and is kept.
             if !matches!(told.news.get(&peer), Some(News::Stale)) {
                 told.note(peer, News::Unanswered(initiations));
             }
         });
     }
 
-    /// The peer's handshake came through.
+    /// Reports a completed handshake with the peer.
     pub fn handshake(&self, peer: PublicKey) {
         self.tell(|told| {
-            // Where it moved to is not forgotten.
+            // An earlier report of a new address is kept.
             if !matches!(told.news.get(&peer), Some(News::Heard(_))) {
                 told.note(peer, News::Heard(None));
             }
         });
     }
 
-    /// The peer was heard from another address than before, or was given one by hand.
+    /// Reports that the peer was heard from another address than before, or that its address was set by hand.
     pub fn moved(&self, peer: PublicKey, to: SocketAddr) {
         self.tell(|told| told.note(peer, News::Heard(Some(to))));
     }
 
-    /// Addresses, routes or name servers of this machine changed.
+    /// Reports that addresses, routes or name servers of this machine changed.
     pub fn network_changed(&self) {
         self.tell(|told| told.network_changed = true);
     }
@@ -154,7 +154,7 @@ impl Inbox {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was told, when there is something or it is time.
+    /// Waits for events, at most until `until`, and takes them.
     fn wait(&self, until: Option<Instant>) -> Told {
         let told = self.lock();
         let mut told = match until {
@@ -176,7 +176,7 @@ struct Worker<L, C> {
     names: Names,
     look_up: L,
     on_change: C,
-    /// Names whose last look-up failed, and with what: each failure is told once.
+    /// Names whose last lookup failed, with the error: the same error is logged once.
     failing: HashMap<Name, String>,
 }
 
@@ -194,7 +194,7 @@ where
             self.report();
             let Some(name) = self.names.poll_lookup(Instant::now()) else { continue };
             let answer = (self.look_up)(&name.host, name.port);
-            // What happened meanwhile counts: a peer that speaks again stays where it is.
+            // Events during the lookup come first: a peer that was heard again keeps its address.
             let told = std::mem::take(&mut *self.inbox.lock());
             if !self.handle(told) {
                 return;
@@ -205,7 +205,7 @@ where
         }
     }
 
-    /// Says whether to go on.
+    /// Handles events. Returns whether the thread continues.
     fn handle(&mut self, told: Told) -> bool {
         let now = Instant::now();
         if let Some(peers) = told.peers {
@@ -250,7 +250,7 @@ where
     }
 }
 
-/// All addresses, as the system orders them (RFC 6724), none twice.
+/// Returns all addresses in the system's order (RFC 6724), without duplicates.
 fn look_up(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     let mut addresses = Vec::new();
     for address in (host, port).to_socket_addrs()? {
@@ -296,7 +296,7 @@ mod tests {
         let handle = resolver.handle();
         handle.set_peers(vec![watched(1, None)]);
         assert_eq!(questions.recv_timeout(PATIENCE).unwrap(), ("peer1.example".to_owned(), 7));
-        // The look-up is under way, and what is told does not wait for it.
+        // The lookup is under way, and a report does not wait for it.
         handle.network_changed();
         answer.send(vec!["192.0.2.1:7".parse().unwrap()]).unwrap();
         let change = changes.recv_timeout(PATIENCE).unwrap();
@@ -323,7 +323,7 @@ mod tests {
         assert_eq!(questions.recv_timeout(PATIENCE).unwrap(), "peer1.example");
         handle.moved(roaming.peer, "198.51.100.9:9".parse().unwrap());
         answer.send(vec!["192.0.2.2:7".parse().unwrap()]).unwrap();
-        // The next answer's change is the first there is.
+        // The first change comes from the next answer.
         handle.set_peers(vec![roaming, waiting.clone()]);
         assert_eq!(questions.recv_timeout(PATIENCE).unwrap(), "peer2.example");
         answer.send(vec!["192.0.2.3:7".parse().unwrap()]).unwrap();

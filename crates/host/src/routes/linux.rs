@@ -77,13 +77,14 @@ impl Netlink {
         self.change_link(message).map_err(|e| e.because(|| format!("set {} up", link.name)))
     }
 
-    /// Removes a device, whoever holds it; that it is gone already is no error.
+    /// Removes a device, even if another process holds it. It is no error if the device is gone already.
     pub fn remove_link(&self, link: &Link) -> Result<(), RouteError> {
         gone_is_fine(self.wait(self.handle.link().del(link.index).execute()), &[libc::ENODEV])
             .map_err(|failure| failure.because(|| format!("remove interface {}", link.name)))
     }
 
-    /// Sets the limits of a device's queue, as far as the kernel knows them: each is only a matter of speed.
+    /// Sets the limits of a device's queue. A limit that the kernel rejects is skipped: limits only affect
+    /// speed.
     pub fn set_queue_limits(&self, link: &Link, limits: QueueLimits) {
         let wanted = [
             limits.tx_queue_len.map(LinkAttribute::TxQueueLen),
@@ -107,13 +108,14 @@ impl Netlink {
     /// Adds an address to a device.
     pub fn add_address(&self, link: &Link, address: IpNet) -> Result<(), RouteError> {
         let mut request = self.handle.address().add(link.index, address.addr(), address.prefix_len());
-        // Our own message: the builder's has a broadcast address, which a tunnel does not have.
+        // The builder's message is replaced: it has a broadcast address, which a tunnel does not have.
         *request.message_mut() = address_message(link, address);
         self.wait(request.execute())
             .map_err(|failure| failure.because(|| format!("add address {address} to {}", link.name)))
     }
 
-    /// Removes an address from a device, and no other one of its network; that it is gone already is no error.
+    /// Removes an address from a device, and no other address of its network. It is no error if the address
+    /// is gone already.
     pub fn remove_address(&self, link: &Link, address: IpNet) -> Result<(), RouteError> {
         if address.addr().is_ipv4() {
             self.keep_secondaries(link);
@@ -123,8 +125,9 @@ impl Netlink {
             .map_err(|failure| failure.because(|| format!("remove address {address} from {}", link.name)))
     }
 
-    /// Lets the other IPv4 addresses of a network stay when the first one of them goes: promote_secondaries of the kernel's
-    /// ip-sysctl.rst, of this device alone, and without /proc/sys, which often is read-only.
+    /// Makes the other IPv4 addresses of a network stay when the first of them is removed:
+    /// promote_secondaries of the kernel's ip-sysctl.rst, for this device only. It is set without /proc/sys,
+    /// which is often read-only.
     fn keep_secondaries(&self, link: &Link) {
         let mut wanted = InetDevConf::default();
         wanted.promote_secondaries = 1;
@@ -136,7 +139,7 @@ impl Netlink {
         }
     }
 
-    /// Adds a route to a prefix through a device, and says whether that was needed: one that is there already through
+    /// Adds a route to a prefix through a device. Returns whether that was needed: an existing route through
     /// the same device stays as it is.
     pub fn add_route(&self, link: &Link, prefix: IpNet, table: u32) -> Result<bool, RouteError> {
         let request = self.handle.route().add(route_message(link, prefix, table));
@@ -147,14 +150,14 @@ impl Netlink {
         }
     }
 
-    /// Removes a route; that it is gone already is no error.
+    /// Removes a route. It is no error if the route is gone already.
     pub fn remove_route(&self, link: &Link, prefix: IpNet, table: u32) -> Result<(), RouteError> {
         let request = self.handle.route().del(route_message(link, prefix, table));
         gone_is_fine(self.wait(request.execute()), &[libc::ESRCH, libc::ENODEV])
             .map_err(|failure| failure.because(|| route_name("remove", link, prefix, table)))
     }
 
-    /// The addresses of a device, those that the kernel made for it included.
+    /// Returns the addresses of a device, including those that the kernel assigned.
     pub fn addresses(&self, link: &Link) -> Result<Vec<IpNet>, RouteError> {
         let request = self.handle.address().get().set_link_index_filter(link.index).execute();
         let found = self
@@ -163,7 +166,7 @@ impl Netlink {
         Ok(found.iter().filter_map(address_of).collect())
     }
 
-    /// The tables that have routes of either family.
+    /// Returns the tables that have routes of either family.
     pub fn tables_in_use(&self) -> Result<BTreeSet<u32>, RouteError> {
         let mut tables = BTreeSet::new();
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
@@ -176,7 +179,7 @@ impl Netlink {
         Ok(tables)
     }
 
-    /// What is routed through a device, with the tables that say so.
+    /// Returns the prefixes that are routed through a device, each with the table of its route.
     pub fn routes_through(&self, link: &Link) -> Result<HashSet<(IpNet, u32)>, RouteError> {
         let mut found = HashSet::new();
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
@@ -192,14 +195,14 @@ impl Netlink {
         Ok(found)
     }
 
-    /// Whether this very prefix is routed through this device already.
+    /// Reports whether exactly this prefix is routed through this device already.
     fn has_route(&self, link: &Link, prefix: IpNet, table: u32) -> bool {
         self.routes(family(prefix.addr())).unwrap_or_default().iter().any(|route| {
             table_of(route) == table && net_of(route) == prefix && device_of(route) == Some(link.index)
         })
     }
 
-    /// All routes of a family.
+    /// Returns all routes of a family.
     fn routes(&self, family: AddressFamily) -> Result<Vec<RouteMessage>, Failure> {
         let mut query = RouteMessage::default();
         query.header.address_family = family;
@@ -217,7 +220,7 @@ impl Netlink {
     }
 }
 
-/// Why a request failed, before it is known what for.
+/// Why a request failed, without what it was for.
 #[derive(Debug)]
 enum Failure {
     Kernel(io::Error),
@@ -267,14 +270,14 @@ fn gone_is_fine(result: Result<(), Failure>, gone: &[i32]) -> Result<(), Failure
     }
 }
 
-/// A kernel without IPv6 has no routes and rules of it.
+/// Reports whether the kernel lacks the address family: a kernel without IPv6 has no IPv6 routes and rules.
 fn has_no_such_family(failure: &Failure) -> bool {
     failure.is(libc::EAFNOSUPPORT) || failure.is(libc::EOPNOTSUPP)
 }
 
 fn address_of(message: &AddressMessage) -> Option<IpNet> {
     let find = |wanted: fn(&AddressAttribute) -> Option<IpAddr>| message.attributes.iter().find_map(wanted);
-    // The local one is the device's own; the other one may be the far end's.
+    // The `Local` attribute is the device's own address; `Address` may be that of the remote end.
     let local = find(|attribute| match attribute {
         AddressAttribute::Local(address) => Some(*address),
         _ => None,
@@ -311,7 +314,8 @@ fn address_message(link: &Link, address: IpNet) -> AddressMessage {
     message.header.index = link.index;
     message.header.scope = AddressScope::Universe;
     if address.addr().is_ipv6() {
-        // Nobody else is on a tunnel, and a tentative address cannot be used at once (RFC 4862, section 5.4).
+        // Without duplicate address detection: a tunnel has no other hosts on its link, and a tentative
+        // address cannot be used at once (RFC 4862, section 5.4).
         message.header.flags = AddressHeaderFlags::Nodad;
     }
     message.attributes =
@@ -326,7 +330,7 @@ fn route_message(link: &Link, prefix: IpNet, table: u32) -> RouteMessage {
         destination_prefix_length: prefix.prefix_len(),
         table: u8::try_from(table).unwrap_or(RouteHeader::RT_TABLE_UNSPEC),
         protocol: RouteProtocol::Static,
-        // IPv6 knows no scopes of routes.
+        // IPv6 routes have no scope.
         scope: if prefix.addr().is_ipv4() { RouteScope::Link } else { RouteScope::Universe },
         kind: RouteType::Unicast,
         ..Default::default()
@@ -359,7 +363,7 @@ fn device_of(route: &RouteMessage) -> Option<u32> {
     })
 }
 
-/// The prefix of a route; a default route has no destination.
+/// Returns the prefix of a route; a default route has no destination attribute.
 fn net_of(route: &RouteMessage) -> IpNet {
     let address = route.attributes.iter().find_map(|attribute| match attribute {
         RouteAttribute::Destination(RouteAddress::Inet(address)) => Some(IpAddr::V4(*address)),

@@ -1,4 +1,4 @@
-//! What is decided without the kernel.
+//! Tests of what is decided without the kernel.
 
 use weft_config::{Config, parse};
 

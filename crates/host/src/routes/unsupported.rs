@@ -1,4 +1,4 @@
-//! The twin for platforms where weft cannot set addresses and routes yet: opening it says so.
+//! The substitute for platforms where weft cannot set addresses and routes yet: [`Netlink::open`] fails.
 
 use std::collections::{BTreeSet, HashSet};
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use weft_config::{Interface, InterfaceName};
 
 use super::{FoundRule, Link, QueueLimits, RouteError, Rule};
 
-/// Nothing: it cannot be made.
+/// Cannot be constructed.
 #[derive(Debug)]
 pub struct Netlink {
     never: std::convert::Infallible,
@@ -40,7 +40,7 @@ impl Netlink {
         match self.never {}
     }
 
-    /// What is routed through a device.
+    /// Returns the prefixes that are routed through a device.
     pub fn routes_through(&self, _: &Link) -> Result<HashSet<(IpNet, u32)>, RouteError> {
         match self.never {}
     }
@@ -50,22 +50,22 @@ impl Netlink {
         match self.never {}
     }
 
-    /// The MTU of the way to an endpoint.
+    /// Returns the MTU of the route to an address.
     pub fn mtu_towards(&self, _: std::net::IpAddr, _: u32) -> Result<u32, RouteError> {
         match self.never {}
     }
 
-    /// The MTU for the device when none is configured.
+    /// Returns the MTU for the device when none is configured.
     pub fn default_mtu(&self, _: &Interface, _: &[SocketAddr], _: u32) -> u16 {
         match self.never {}
     }
 
-    /// The addresses of a device.
+    /// Returns the addresses of a device.
     pub fn addresses(&self, _: &Link) -> Result<Vec<IpNet>, RouteError> {
         match self.never {}
     }
 
-    /// The tables that have routes.
+    /// Returns the tables that have routes.
     pub fn tables_in_use(&self) -> Result<BTreeSet<u32>, RouteError> {
         match self.never {}
     }
@@ -80,7 +80,7 @@ impl Netlink {
         match self.never {}
     }
 
-    /// All rules.
+    /// Returns all rules.
     pub fn rules(&self) -> Result<Vec<FoundRule>, RouteError> {
         match self.never {}
     }

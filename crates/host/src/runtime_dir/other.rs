@@ -1,5 +1,5 @@
-//! A directory where there are no owners and permission bits: the directory above decides who may write
-//! there.
+//! The runtime directory where there are no owners and permission bits: the directory above decides who may
+//! write there.
 
 use std::fs::File;
 use std::io;
@@ -18,27 +18,27 @@ pub(super) fn make(instance: &Path) -> io::Result<()> {
     std::fs::create_dir_all(instance)
 }
 
-/// Services have no user to take it from.
+/// Does nothing: services have no separate user.
 pub(super) fn adopt(_: &Path) -> Result<(), UntrustedError> {
     Ok(())
 }
 
-/// Users are not told from one another here.
+/// Always false: users are not distinguished here.
 pub fn is_anothers(_: &Path) -> bool {
     false
 }
 
-/// Everybody who may write there.
+/// Returns the trusted users: all users who may write there.
 pub fn users(_: &Path) -> Result<Users, UntrustedError> {
     Ok(Users::of_process())
 }
 
-/// The file that is locked while a daemon looks at the records of others and writes its own.
+/// Opens the file that is locked while a daemon reads the records of other interfaces and writes its own.
 pub fn lock(directory: &Path) -> io::Result<File> {
     File::options().read(true).write(true).create(true).truncate(false).open(directory.join(LOCK))
 }
 
-/// Opens a file of at most `most` bytes; nothing where it or its directory is missing.
+/// Opens a file of at most `most` bytes; `None` if the file or its directory is missing.
 pub fn open_untrusted(path: &Path, access: Access, most: u64) -> Result<Option<File>, UntrustedError> {
     let is_written = access == Access::Create;
     let opened = File::options().read(true).write(is_written).create(is_written).truncate(false).open(path);

@@ -1,4 +1,4 @@
-//! SO_PEERCRED (unix(7)): of a server, the user that it was when it began to listen.
+//! SO_PEERCRED (unix(7)): for a server, the user that it had when it called listen(2).
 
 use std::io;
 use std::os::unix::net::UnixStream;

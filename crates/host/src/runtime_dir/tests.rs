@@ -24,7 +24,7 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().mode() & 0o7777
 }
 
-/// What opening the file says, and reading it as well.
+/// Returns the error of reading the file, after checking that opening it fails too.
 fn refused(path: &Path) -> UntrustedError {
     for access in [Access::Read, Access::Create] {
         open_untrusted(path, access, MOST).unwrap_err();
@@ -32,7 +32,7 @@ fn refused(path: &Path) -> UntrustedError {
     read_untrusted(path, MOST).unwrap_err()
 }
 
-/// Whether this process may give files away; says so for `test` if not.
+/// Reports whether this process may change the owner of files. If not, notes that `test` is not run.
 fn may_chown(test: &str, path: &Path) -> bool {
     let may = chown(path, Some(ANOTHER), None).is_ok();
     if !may {
@@ -82,7 +82,7 @@ fn what_is_no_regular_file_is_refused_at_once() {
     symlink("nowhere", instance.join("dangling")).unwrap();
     fs::create_dir(instance.join("directory")).unwrap();
     let _socket = UnixListener::bind(instance.join("socket")).unwrap();
-    // One that waits for the other end of the FIFO does so for ever.
+    // A call that waits for the other end of the FIFO would block forever.
     let (done, ended) = std::sync::mpsc::channel();
     let files = instance.clone();
     std::thread::spawn(move || {
@@ -114,7 +114,7 @@ fn what_is_no_regular_file_is_refused_at_once() {
 fn a_file_that_is_too_large_is_refused_unread() {
     let (_directory, instance) = instance();
     let path = instance.join("record.json");
-    // Of a size that no machine has the memory for; it takes none on the disk.
+    // A sparse file, larger than the memory of any machine.
     File::create(&path).unwrap().set_len(1 << 43).unwrap();
     let error = refused(&path);
     assert!(matches!(error, UntrustedError::Size { bytes: 0x0800_0000_0000, most: MOST, .. }), "{error}");

@@ -1,4 +1,4 @@
-//! Owners and rights in the runtime directory.
+//! Owners and permissions in the runtime directory.
 
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io;
@@ -16,11 +16,11 @@ use super::untrusted::{Access, UntrustedError, Users};
 #[cfg_attr(not(target_os = "linux"), path = "peer_other.rs")]
 mod peer;
 
-/// Others see which interfaces there are.
+/// The mode of the runtime directory: all users see which interfaces there are.
 const MODE: u32 = 0o755;
-/// Others see nothing of an interface.
+/// The mode of an interface's directory: other users see nothing of the interface.
 const INSTANCE_MODE: u32 = 0o700;
-/// What others than the owner may not have of the runtime directory.
+/// Permission bits that the runtime directory must not have.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
 pub(super) fn user() -> u32 {
@@ -37,11 +37,11 @@ pub(super) fn make(instance: &Path) -> io::Result<()> {
     make_one(instance, INSTANCE_MODE)
 }
 
-/// Whatever the umask is.
+/// Creates a directory with this mode, whatever the umask is.
 fn make_one(path: &Path, mode: u32) -> io::Result<()> {
     match DirBuilder::new().mode(mode).create(path) {
         Ok(()) => fs::set_permissions(path, Permissions::from_mode(mode)),
-        // The error is another one where the file system is read-only.
+        // On a read-only file system the error for an existing directory is not EEXIST.
         Err(_) if path.is_dir() => Ok(()),
         Err(error) => Err(error),
     }
@@ -59,13 +59,14 @@ pub(super) fn adopt(instance: &Path) -> Result<(), UntrustedError> {
     adopt().map_err(UntrustedError::io(instance))
 }
 
-/// Whether the file belongs to another user than root or the user of this process.
+/// Reports whether the file belongs to another user than the user of this process.
 pub fn is_anothers(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|file| file.uid() != user())
 }
 
-/// The users that the files and sockets of an interface may belong to: root, this process's, and the owner of
-/// the interface's directory. The latter says something only where others could not have made it.
+/// Returns the users that the files and sockets of an interface may belong to: root, the user of this
+/// process, and the owner of the interface's directory. It is an error if other users could have created that
+/// directory.
 pub fn users(instance: &Path) -> Result<Users, UntrustedError> {
     let above =
         instance.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -97,12 +98,13 @@ pub fn users(instance: &Path) -> Result<Users, UntrustedError> {
     }
 }
 
-/// The user that listens at the other end of a connection.
+/// Returns the user that listens at the other end of a connection.
 pub fn server_of(stream: &UnixStream) -> io::Result<u32> {
     peer::user(stream)
 }
 
-/// The directory, to be locked while a daemon looks at the records of others and writes its own.
+/// Opens the directory, which is locked while a daemon reads the records of other interfaces and writes its
+/// own.
 pub fn lock(directory: &Path) -> io::Result<File> {
     open_directory(directory, 0)
 }
@@ -111,9 +113,10 @@ fn open_directory(path: &Path, flags: i32) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY | flags).open(path)
 }
 
-/// Opens a file in the directory of an interface, which may be another user's; nothing where the file or its
-/// directory is missing. It does not wait for the other end of a FIFO and follows no link; it is a regular
-/// file with one name, of at most `most` bytes, and of one of the interface's [`users`].
+/// Opens a file in the directory of an interface, which may belong to another user; `None` if the file or its
+/// directory is missing. Does not wait for the other end of a FIFO, and follows no symbolic link. The file is
+/// a regular file with one hard link and at most `most` bytes, and belongs to one of the interface's
+/// [`users`].
 pub fn open_untrusted(path: &Path, access: Access, most: u64) -> Result<Option<File>, UntrustedError> {
     let expected = users(path.parent().unwrap_or(Path::new(".")))?;
     let is_written = access == Access::Create;
@@ -123,7 +126,7 @@ pub fn open_untrusted(path: &Path, access: Access, most: u64) -> Result<Option<F
     let file = match options.open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        // The system says no more than that it is a link, a socket or a directory.
+        // For a link, a socket or a directory, the error alone does not say why the file cannot be opened.
         Err(error) => {
             return Err(match fs::symlink_metadata(path) {
                 Ok(file) if !file.is_file() => {

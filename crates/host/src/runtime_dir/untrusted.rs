@@ -1,4 +1,4 @@
-//! What is checked of a file in a directory that another user may write to, before this process believes it.
+//! Checks files in a directory that another user may write to, before this process trusts them.
 
 use std::fmt;
 use std::fs::File;
@@ -7,31 +7,31 @@ use std::path::{Path, PathBuf};
 
 use super::platform;
 
-/// What a file is opened for.
+/// The access for which a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Reading.
     Read,
-    /// Reading and writing. A missing file is made, for its owner alone.
+    /// Reading and writing. A missing file is created, accessible to its owner only.
     Create,
 }
 
 /// The users that the files and sockets of an interface may belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Users {
-    /// The one that this process acts for.
+    /// The effective user of this process.
     pub(super) own: u32,
     /// The owner of the interface's directory.
     pub(super) owner: Option<u32>,
 }
 
 impl Users {
-    /// Root and the user that this process acts for.
+    /// Returns root and the effective user of this process.
     pub fn of_process() -> Self {
         Self { own: platform::user(), owner: None }
     }
 
-    /// Whether files and sockets of this user are believed.
+    /// Reports whether files and sockets of this user are trusted.
     pub fn trusts(self, user: u32) -> bool {
         user == 0 || user == self.own || Some(user) == self.owner
     }
@@ -50,60 +50,61 @@ impl fmt::Display for Users {
 /// Why a file in the runtime directory is not used.
 #[derive(Debug, thiserror::Error)]
 pub enum UntrustedError {
-    /// It is no regular file.
+    /// It is not a regular file.
     #[error("{} is {kind}, and not a regular file that weft made: find out what made it, and remove it", path.display())]
     Kind {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// What it is.
+        /// Its kind, such as `a FIFO`.
         kind: &'static str,
     },
-    /// It has another name elsewhere: writing would change another file.
+    /// It has another hard link: writing to it would change a file elsewhere.
     #[error("{} has {links} names (hard links), and weft gives it one: find out what made it, and remove it", path.display())]
     Links {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// How many names it has.
+        /// The number of its hard links.
         links: u64,
     },
     /// It is larger than anything that weft writes there.
     #[error("{} has {bytes} bytes, and weft writes {most} at most: find out what made it, and remove it", path.display())]
     Size {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Its size.
+        /// Its size in bytes.
         bytes: u64,
-        /// The bound.
+        /// The largest size allowed, in bytes.
         most: u64,
     },
-    /// It is another user's.
+    /// It belongs to another user.
     #[error("{} belongs to user {owner}, and not to {expected}: see what it is, and remove it", path.display())]
     Owner {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Its owner.
+        /// The user id of its owner.
         owner: u32,
-        /// Who it may belong to.
+        /// The users that it may belong to.
         expected: Users,
     },
-    /// The runtime directory can be changed by users who may not decide whom an interface belongs to.
+    /// The runtime directory is not trusted: another user can change it, or a file is in the place of an
+    /// interface's directory.
     #[error(
         "{}: the runtime directory {reason}; take all interfaces down and remove it, or name another one in \
          WEFT_RUNTIME_DIR that only root and this user may change",
         path.display()
     )]
     Directory {
-        /// The directory.
+        /// The path of the runtime directory.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Why it is not trusted, as the predicate of the message.
         reason: String,
     },
     /// The system refused.
     #[error("cannot use {}: {error}", path.display())]
     Io {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Why not.
+        /// The error of the system.
         error: io::Error,
     },
 }
@@ -123,12 +124,12 @@ impl From<UntrustedError> for io::Error {
     }
 }
 
-/// The content of a file in the directory of an interface, and the file; nothing where there is none. No more
-/// than `most` bytes are read, and none of a file that is larger.
+/// Reads a file in the directory of an interface. Returns its content and the open file; `None` if there is
+/// no file. A file of more than `most` bytes is an error.
 pub fn read_untrusted(path: &Path, most: u64) -> Result<Option<(Vec<u8>, File)>, UntrustedError> {
     let Some(file) = platform::open_untrusted(path, Access::Read, most)? else { return Ok(None) };
     let mut content = Vec::new();
-    // It may grow after its size was seen.
+    // The file may grow after its size was checked.
     let read = (&file).take(most + 1).read_to_end(&mut content).map_err(UntrustedError::io(path))? as u64;
     if read > most {
         return Err(UntrustedError::Size { path: path.to_owned(), bytes: read, most });

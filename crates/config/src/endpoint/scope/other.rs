@@ -1,11 +1,11 @@
-//! Names of interfaces where nobody is asked for them: their numbers do as well.
+//! Interface names where the system is not asked for them: interface indices are used instead.
 
-/// Unknown.
+/// Always `None`.
 pub(super) fn name_of(_: u32) -> Option<String> {
     None
 }
 
-/// Unknown.
+/// Always `None`.
 pub(super) fn index_of(_: &str) -> Option<u32> {
     None
 }

@@ -1,4 +1,4 @@
-//! The settings of every interface that has some in /etc/resolv.conf, and the file that keeps them.
+//! The settings of every interface that has settings in /etc/resolv.conf, and the file that keeps them.
 
 use std::fs;
 use std::io;
@@ -11,7 +11,8 @@ use super::owner::Owner;
 use super::thing::Thing;
 use crate::runtime_dir::read_untrusted;
 
-/// A thousand interfaces with a kilobyte each of name servers and domains.
+/// The largest file that is read: room for a thousand interfaces with a kilobyte of name servers and domains
+/// each.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// The settings of one interface.
@@ -23,7 +24,7 @@ pub(super) struct Layer {
 }
 
 impl Layer {
-    /// Settings that last until this process ends.
+    /// Makes a layer of this process, which lasts until the process ends.
     pub(super) fn ours(interface: &str, settings: &Settings) -> Self {
         Self { interface: interface.to_owned(), settings: settings.clone(), owner: Owner::ours() }
     }
@@ -36,7 +37,7 @@ pub(super) struct Layers {
 }
 
 impl Layers {
-    /// Where that is kept which was there before the first layer. Nothing: there was nothing.
+    /// Returns the path of what was there before the first layer. If the path has no file, nothing was there.
     pub(super) fn backup(places: &Places) -> PathBuf {
         places.state.join("resolv.conf.before")
     }
@@ -45,7 +46,7 @@ impl Layers {
         places.state.join("layers.json")
     }
 
-    /// What was saved; `None`: nothing.
+    /// Reads the saved layers; `None` if none were saved.
     pub(super) fn load(places: &Places) -> Result<Option<Self>, DnsError> {
         let path = Self::path(places);
         let read =
@@ -65,7 +66,7 @@ impl Layers {
         Thing::file(text).put(&path).map_err(|error| super::failure("write", &path, error))
     }
 
-    /// Forgets everything.
+    /// Removes the layers and the backup.
     pub(super) fn clear(places: &Places) -> Result<(), DnsError> {
         let remove = |path: &Path| match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -81,12 +82,12 @@ impl Layers {
         self.layers.is_empty()
     }
 
-    /// From the latest to the first.
+    /// Returns the layers from the latest to the first.
     pub(super) fn top_down(&self) -> impl Iterator<Item = &Layer> {
         self.layers.iter().rev()
     }
 
-    /// Replaces the layer of the same interface where it stands, or goes on top.
+    /// Replaces the layer of the same interface at its position, or adds a layer on top.
     pub(super) fn put(&mut self, layer: Layer) {
         match self.layers.iter_mut().find(|other| other.interface == layer.interface) {
             Some(place) => *place = layer,
@@ -94,12 +95,12 @@ impl Layers {
         }
     }
 
-    /// Says whether there was one.
+    /// Removes the layer of an interface. Returns whether there was one.
     pub(super) fn remove(&mut self, interface: &str) -> bool {
         self.layers.extract_if(.., |layer| layer.interface == interface).count() > 0
     }
 
-    /// Removes the layers of processes that ended, and names their interfaces.
+    /// Removes the layers of processes that have ended, and returns the names of their interfaces.
     pub(super) fn drop_dead(&mut self) -> Vec<String> {
         let dead = self.layers.extract_if(.., |layer| !layer.owner.is_alive());
         dead.map(|layer| layer.interface).collect()

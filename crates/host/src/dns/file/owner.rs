@@ -1,21 +1,21 @@
-//! Whether the process that applied something still runs.
+//! Tells whether the process that applied settings still runs.
 
 use std::fs;
 
 use serde::{Deserialize, Serialize};
 
-/// A process, told apart from a later one with the same number.
+/// A process, distinguished from a later process with the same id.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Owner {
     process: u32,
-    /// Clock ticks from the start of the machine to its own.
+    /// The start time of the process, in clock ticks since boot.
     started: Option<u64>,
-    /// The start of the machine.
+    /// The boot id of the machine.
     boot: Option<String>,
 }
 
 impl Owner {
-    /// This process.
+    /// Returns this process.
     pub(super) fn ours() -> Self {
         let process = std::process::id();
         Self { process, started: started(process), boot: boot() }
@@ -32,10 +32,10 @@ fn boot() -> Option<String> {
     Some(id.trim().to_owned())
 }
 
-/// When a process started, if it still runs (proc_pid_stat(5), field 22).
+/// Returns the start time of a process, if it still runs (proc_pid_stat(5), field 22).
 fn started(process: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The second field is a name in brackets, which may have any character in it.
+    // The second field is a name in parentheses, which may contain any character.
     let mut rest = stat[stat.rfind(')')? + 1..].split_whitespace();
     let state = rest.next()?;
     if matches!(state, "Z" | "X") { None } else { rest.nth(18)?.parse().ok() }

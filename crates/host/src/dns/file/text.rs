@@ -7,8 +7,9 @@ use super::thing::{MARK, Thing};
 /// How many servers the C library asks (resolv.h, MAXNS).
 const MAX_SERVERS: usize = 3;
 
-/// What the layers make of what was there before. The servers are those of the topmost layer that has some; the
-/// domains of all layers are searched, and what was searched before only if the servers are those from before.
+/// Composes the file from what was there before and the layers. The servers are those of the topmost layer
+/// that has servers. The search domains are those of all layers; the former search domains are kept only if
+/// the former servers are.
 pub(super) fn compose(places: &Places, original: &Thing, layers: &Layers) -> Thing {
     let text = String::from_utf8_lossy(original.content()).into_owned();
     let interfaces = list(layers.top_down().map(|layer| &layer.interface));
@@ -35,7 +36,7 @@ pub(super) fn compose(places: &Places, original: &Thing, layers: &Layers) -> Thi
 
     let mut domains: Vec<&str> = Vec::new();
     let ours = layers.top_down().flat_map(|layer| &layer.settings.search).map(Domain::as_str);
-    // The last such line counts.
+    // The last such line is in effect.
     let last = text.lines().rfind(|line| matches!(keyword(line), "search" | "domain"));
     let theirs = last.filter(|_| top.is_none()).into_iter().flat_map(|line| line.split_whitespace().skip(1));
     for domain in ours.chain(theirs) {
@@ -48,7 +49,7 @@ pub(super) fn compose(places: &Places, original: &Thing, layers: &Layers) -> Thi
     }
 
     lines.extend(of_keyword(&text, "sortlist").map(str::to_owned));
-    // Whoever trusted the servers from before does not know the new ones.
+    // `trust-ad` was meant for the former servers, not for the new ones.
     let trusted = |word: &&str| top.is_none() || *word != "trust-ad";
     for line in of_keyword(&text, "options") {
         let words: Vec<_> = line.split_whitespace().filter(trusted).collect();
@@ -60,7 +61,7 @@ pub(super) fn compose(places: &Places, original: &Thing, layers: &Layers) -> Thi
 }
 
 fn keyword(line: &str) -> &str {
-    // A keyword stands at the beginning of its line.
+    // A keyword is at the beginning of its line.
     line.split([' ', '\t']).next().unwrap_or_default()
 }
 

@@ -1,4 +1,4 @@
-//! What is found under a path: a file, a link or nothing; and how to put it there again.
+//! The state of a path: a file, a symbolic link or nothing; and how to restore it.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -6,27 +6,27 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// With which every file begins that weft writes for the C library.
+/// The first characters of every file that weft writes for the C library.
 pub(super) const MARK: &str = "# Written by weft for ";
 
-/// What stands under a path.
+/// The state of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Thing {
     /// A file.
     File { content: Vec<u8>, mode: u32, owner: Option<(u32, u32)> },
-    /// A symbolic link, which may lead nowhere, and what it leads to.
+    /// A symbolic link, which may be dangling, and the content of its target.
     Link { target: PathBuf, content: Vec<u8> },
     /// Nothing.
     Missing,
 }
 
 impl Thing {
-    /// A file of this process's user, for everybody to read.
+    /// Makes a file of this process's user, readable by all users.
     pub(super) fn file(content: Vec<u8>) -> Self {
         Self::File { content, mode: 0o644, owner: None }
     }
 
-    /// What is there.
+    /// Reads the state of a path.
     pub(super) fn look(path: &Path) -> io::Result<Self> {
         let metadata = match fs::symlink_metadata(path) {
             Ok(metadata) => metadata,
@@ -48,12 +48,12 @@ impl Thing {
         }
     }
 
-    /// Whether weft wrote it. It writes files, never through links.
+    /// Reports whether weft wrote it. weft writes files, and never through links.
     pub(super) fn is_marked(&self) -> bool {
         matches!(self, Self::File { content, .. } if content.starts_with(MARK.as_bytes()))
     }
 
-    /// The file without the comments of weft.
+    /// Returns the file without the comments of weft.
     pub(super) fn without_mark(&self) -> Self {
         match self {
             Self::File { content, mode, owner } => {
@@ -65,7 +65,8 @@ impl Thing {
         }
     }
 
-    /// The same kind of file with another content: mode and owner stay, and what was no file becomes one.
+    /// Returns a file with another content. Mode and owner of a file stay; a link or a missing file becomes a
+    /// new file.
     pub(super) fn with_content(&self, content: Vec<u8>) -> Self {
         match self {
             Self::File { mode, owner, .. } => Self::File { content, mode: *mode, owner: *owner },
@@ -73,8 +74,8 @@ impl Thing {
         }
     }
 
-    /// Puts it under the path, in one step where the system allows that. A file that is a mount of its own, as in
-    /// containers, cannot be replaced and is written to.
+    /// Brings the path into this state, atomically where the system allows that. A file that is a mount
+    /// point, as in containers, cannot be replaced and is written in place.
     pub(super) fn put(&self, path: &Path) -> io::Result<()> {
         let temporary = beside(path);
         let replaced = self.make(&temporary).and_then(|is_made| match is_made {
@@ -91,7 +92,8 @@ impl Thing {
         }
     }
 
-    /// Makes it under a path where only the leftover of a crash may be; says whether there is anything to make.
+    /// Creates it at a temporary path, where only the leftover of a crash may be. Returns false for a missing
+    /// file, of which there is nothing to create.
     fn make(&self, path: &Path) -> io::Result<bool> {
         remove(path)?;
         match self {
@@ -111,7 +113,7 @@ impl Thing {
     }
 }
 
-/// The name for what is to be renamed: always the same, so that crashes do not pile them up.
+/// Returns the temporary path. It is always the same, so that leftovers of crashes do not accumulate.
 fn beside(path: &Path) -> PathBuf {
     let mut name = OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
@@ -130,13 +132,14 @@ fn is_file(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file())
 }
 
-/// EBUSY: the file is a mount. The others: its directory cannot be written to, but the file perhaps can.
+/// Reports whether writing in place may succeed. EBUSY: the file is a mount point. The other errors: its
+/// directory cannot be written to, but the file perhaps can.
 fn may_be_written_in_place(error: &io::Error) -> bool {
     let codes = [libc::EBUSY, libc::EXDEV, libc::EROFS, libc::EACCES, libc::EPERM];
     error.raw_os_error().is_some_and(|code| codes.contains(&code))
 }
 
-/// In an order in which a reader never finds the file empty.
+/// Writes the content before it sets the length, so that a reader never finds the file empty.
 fn write_in_place(path: &Path, content: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).open(path)?;
     file.write_all(content)?;

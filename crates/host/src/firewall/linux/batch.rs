@@ -1,4 +1,4 @@
-//! A transaction of nftables: what is taken away, and what is put in its place.
+//! Builds a transaction of nftables: what is removed, and what is added in its place.
 
 use nftables::expr::Expression;
 use nftables::schema::{
@@ -10,11 +10,11 @@ use nftables::types::{NfChainPolicy, NfChainType, NfFamily, NfHook};
 
 use super::super::{Family, Table};
 
-/// Where a base chain stands, and what becomes of a packet at its end.
+/// The place of a base chain, and its policy for packets that reach its end.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     pub(super) hook: NfHook,
-    /// Lower ones come first (nft(8), "priority").
+    /// Lower priorities come first (nft(8), "priority").
     pub(super) priority: i32,
     pub(super) policy: NfChainPolicy,
 }
@@ -30,7 +30,8 @@ impl Batch {
         Nftables { objects: self.commands.into() }
     }
 
-    /// Takes a table away, whether or not it is there: `destroy` says the same, but nft has it since 1.0.7 only.
+    /// Removes a table whether or not it exists, by adding it first. `destroy` does the same, but nft has it
+    /// only since 1.0.7.
     pub(super) fn clear(&mut self, table: &Table) {
         self.table(table);
         self.command(NfCmd::Delete(NfListObject::Table(nft_table(table))));
@@ -40,7 +41,7 @@ impl Batch {
         self.add(NfListObject::Table(nft_table(table)));
     }
 
-    /// A chain that packets come to by themselves.
+    /// Adds a base chain, which packets enter from a hook.
     pub(super) fn base_chain(&mut self, table: &Table, name: &'static str, place: Place) {
         self.add(NfListObject::Chain(Chain {
             _type: Some(NfChainType::Filter),
@@ -51,7 +52,7 @@ impl Batch {
         }));
     }
 
-    /// A chain that others jump to.
+    /// Adds a chain that other chains jump to.
     pub(super) fn chain(&mut self, table: &Table, name: &'static str) {
         self.add(NfListObject::Chain(chain(table, name)));
     }
@@ -73,12 +74,12 @@ impl Batch {
         }));
     }
 
-    /// An empty set of these fields together.
+    /// Adds an empty set, whose elements are concatenations of these fields.
     pub(super) fn set(&mut self, table: &Table, name: &'static str, fields: &'static [SetType]) {
         self.add(NfListObject::Set(Box::new(set(table, name, fields))));
     }
 
-    /// Puts these elements into a set, if there are any.
+    /// Adds these elements to a set, if there are any.
     pub(super) fn elements(&mut self, table: &Table, name: &'static str, elements: Vec<Expression<'static>>) {
         if !elements.is_empty() {
             self.add(NfListObject::Element(Element {

@@ -1,4 +1,4 @@
-//! The companions of a default route through the tunnel, chain for chain as wg-quick(8) has them.
+//! The rules that go with a default route through the tunnel, chain for chain as in wg-quick(8).
 
 use nftables::expr::{Expression, Fib, FibFlag, FibResult, MetaKey, NamedExpression};
 use nftables::stmt::{Mangle, Statement};
@@ -45,7 +45,8 @@ fn add_family(batch: &mut Batch, interface: &InterfaceName, full: &FullTunnel, i
     let is_own = is(meta(MetaKey::Mark), mark);
     let save = set(ct("mark"), meta(MetaKey::Mark));
     batch.rule(&table, POSTMANGLE, "the tunnel's own packets", [l4proto_is("udp"), is_own, save]);
-    // Routing, and with it a strict reverse-path filter, then sees an answer as it saw what it answers.
+    // Routing, and with it a strict reverse-path filter, then treats an answer like the packet that it
+    // answers.
     let restore = set(meta(MetaKey::Mark), ct("mark"));
     batch.rule(&table, PREMANGLE, "answers to the tunnel", [l4proto_is("udp"), restore]);
 }

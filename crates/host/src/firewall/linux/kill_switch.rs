@@ -1,4 +1,4 @@
-//! The kill switch: what does not go through the tunnel does not go.
+//! The kill switch: blocks packets that do not go through the tunnel.
 //!
 //! ```text
 //!   of this machine ──► output ──────┐                       accept: through the tunnel, the loopback, …
@@ -6,8 +6,8 @@
 //!   of a client ──────► forward ─────┘                       the rest: refused or dropped, and counted
 //! ```
 //!
-//! `postrouting` asks again because a packet may be rerouted after `output` saw where it goes: a rule of somebody
-//! else that sets a mark is enough, and `output` keeps seeing the device of the first route.
+//! `postrouting` checks again because a packet may be rerouted after `output` checked its device: a rule of
+//! another program that sets a mark is enough, and `output` sees only the device of the first route.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -28,25 +28,25 @@ use super::vocabulary::{
 
 /// The base chain for packets of this machine.
 pub(super) const OUTPUT: &str = "output";
-/// The base chain for packets of others.
+/// The base chain for forwarded packets.
 const FORWARD: &str = "forward";
-/// The base chain for both, when nothing reroutes them any more.
+/// The base chain for both, where packets are no longer rerouted.
 const POSTROUTING: &str = "postrouting";
-/// What this machine may send.
+/// The chain that accepts what this machine may send.
 const SENT: &str = "sent";
-/// What others may send through this machine.
+/// The chain that accepts what other machines may send through this machine.
 const FORWARDED: &str = "forwarded";
-/// What may go to local networks.
+/// The chain that accepts what may go to local networks.
 const LOCAL: &str = "local";
 
-/// The comment of the rules that hold packets back.
+/// The comment of the rules that block packets.
 pub(super) const COMMENT_OF_BLOCKED: &str = "blocked";
 
 const ENDPOINTS: [&str; 2] = ["endpoints4", "endpoints6"];
 const ENDPOINT_FIELDS: [&[SetType]; 2] =
     [&[SetType::Ipv4Addr, SetType::InetService], &[SetType::Ipv6Addr, SetType::InetService]];
 
-/// Every chain stands where rules usually are (nft(8): `filter`).
+/// The priority of every base chain, the usual priority of filter rules (nft(8): `filter`).
 const FILTER: i32 = 0;
 
 /// Adds sets, chains and rules to the table.
@@ -73,7 +73,8 @@ pub(super) fn add(batch: &mut Batch, table: &Table, interface: &InterfaceName, s
             let whose = if *allowed == SENT { "of this machine" } else { "of others" };
             batch.rule(table, chain, whose, [jump(allowed)]);
         }
-        // Not left to the policy, which comes into force after the rules when a table is replaced.
+        // A rule does this, not only the policy: when a table is replaced, the policy takes effect after the
+        // rules.
         batch.rule(table, chain, COMMENT_OF_BLOCKED, [count(), last]);
     }
 }
@@ -94,17 +95,18 @@ fn add_sent(batch: &mut Batch, table: &Table, interface: &InterfaceName, switch:
     let servers = is(field("ip6", "daddr"), any_text(&["ff02::1:2", "ff05::1:3"]));
     let from_link = is(field("ip6", "saddr"), prefix(v6(0xfe80, 10)));
     allow("DHCPv6", vec![from_link, servers, udp_port("sport", 546), udp_port("dport", 547)]);
-    // Without it no IPv6 packet finds the next hop. Routers do not forward what they could not decrease (RFC 4861,
-    // section 7.1): it stays on the link.
+    // Without neighbour discovery no IPv6 packet finds the next hop. It is valid only with a hop limit of
+    // 255, which no forwarded packet has (RFC 4861, section 7.1).
     let discovery = ["nd-router-solicit", "nd-router-advert", "nd-neighbor-solicit", "nd-neighbor-advert"];
     let on_link = is(field("ip6", "hoplimit"), Expression::Number(255));
     allow("neighbour discovery", vec![is(field("icmpv6", "type"), any_text(&discovery)), on_link]);
-    // Switches that look for listeners lead neighbour solicitations only to those (RFC 4541, section 3).
+    // Switches with MLD snooping forward neighbour solicitations only to known listeners (RFC 4541, section
+    // 3).
     let listeners =
         ["mld-listener-query", "mld-listener-report", "mld-listener-done", "mld2-listener-report"];
     let to_link = is(field("ip6", "daddr"), prefix(v6(0xff02, 16)));
     allow("multicast listeners", vec![is(field("icmpv6", "type"), any_text(&listeners)), to_link]);
-    // A gateway tells its clients how much the tunnel takes.
+    // A gateway reports the MTU of the tunnel to its clients.
     let unreachable = is(field("icmp", "type"), text("destination-unreachable"));
     allow("path MTU", vec![unreachable, is(field("icmp", "code"), text("frag-needed"))]);
     allow("path MTU", vec![is(field("icmpv6", "type"), text("packet-too-big"))]);
@@ -138,7 +140,7 @@ fn add_endpoints(batch: &mut Batch, table: &Table, endpoints: &BTreeSet<SocketAd
 fn add_forwarded(batch: &mut Batch, table: &Table, interface: &InterfaceName, switch: &KillSwitch) {
     let name = interface.as_str();
     batch.rule(table, FORWARDED, "into the tunnel", [out_through(name), accept()]);
-    // Not what others begin: a peer must not reach the world past the tunnel by way of this machine.
+    // Only replies: a peer must not reach networks outside the tunnel through this machine.
     let is_answer = is(ct("direction"), text("reply"));
     batch.rule(table, FORWARDED, "answers out of the tunnel", [in_through(name), is_answer, accept()]);
     if switch.local != Local::Blocked {
@@ -166,8 +168,8 @@ fn add_local(batch: &mut Batch, table: &Table, dns: &BTreeSet<IpAddr>) {
     }
 }
 
-/// Private (RFC 1918, RFC 4193), link-local, multicast that stays near, and broadcast. Not the addresses of RFC 6598,
-/// which belong to the provider.
+/// Returns the local networks: private (RFC 1918, RFC 4193), link-local, multicast of local scope, and
+/// broadcast. The addresses of RFC 6598 are not included: they belong to the provider.
 fn local_networks() -> [IpNet; 11] {
     [
         v4([10, 0, 0, 0], 8),
@@ -188,7 +190,7 @@ fn v4(address: [u8; 4], length: u8) -> IpNet {
     IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::from(address), length))
 }
 
-/// The prefix with this first segment.
+/// Returns the prefix with this first segment.
 fn v6(first: u16, length: u8) -> IpNet {
     IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(first, 0, 0, 0, 0, 0, 0, 0), length))
 }
@@ -201,12 +203,13 @@ fn is_port() -> Statement<'static> {
     is(meta(MetaKey::L4proto), any_text(&["tcp", "udp"]))
 }
 
-/// DNS, and DNS over TLS and QUIC.
+/// Matches DNS, and DNS over TLS and QUIC.
 fn is_dns() -> Statement<'static> {
     is(field("th", "dport"), any_number(&[53, 853]))
 }
 
-/// Programs learn at once that there is no way, and connections that exist wait for the tunnel to come back.
+/// Rejects a packet with an ICMP error: programs learn at once that there is no route, and existing
+/// connections wait for the tunnel to come back.
 fn refuse() -> Statement<'static> {
     Statement::Reject(Some(Reject::new(Some(RejectType::ICMPX), Some(RejectCode::AdminProhibited))))
 }

@@ -1,5 +1,5 @@
-//! TCP that is forwarded through the tunnel learns how large its segments may be, wherever the ICMP messages that
-//! would say so are lost.
+//! Clamps the MSS of TCP connections that are forwarded through the tunnel, for paths on which the ICMP
+//! messages about the MTU are lost.
 
 use nftables::expr::{BinaryOperation, Expression, NamedExpression, RT, RTKey, TcpOption};
 use nftables::stmt::{Mangle, Statement};
@@ -23,14 +23,15 @@ pub(super) fn add(batch: &mut Batch, table: &Table, interface: &InterfaceName) {
     batch.rule(table, CHAIN, "out of the tunnel", [in_through(name), is_syn(), clamp()]);
 }
 
-/// The first segment of either side, which carries the option.
+/// Matches the first segment of either side, which carries the MSS option.
 fn is_syn() -> Statement<'static> {
     let looked_at = Expression::List(vec![text("syn"), text("rst")]);
     let flags = BinaryOperation::AND(field("tcp", "flags"), looked_at);
     is(Expression::BinaryOperation(Box::new(flags)), text("syn"))
 }
 
-/// The kernel takes the smaller MTU of the way there and the way back, and never raises what stands in the packet.
+/// Sets the MSS to fit the MTU of the route. The kernel uses the smaller MTU of the routes in both
+/// directions, and never raises the value in the packet.
 fn clamp() -> Statement<'static> {
     let option = TcpOption { name: "maxseg".into(), field: Some("size".into()) };
     let mtu = RT { key: RTKey::MTU, family: None };

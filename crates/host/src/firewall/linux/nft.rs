@@ -1,7 +1,7 @@
 //! Runs the program nft, for a bounded time.
 //!
-//! Not by the crate's own helper, which waits without end, deadlocks when nft answers before it has read everything,
-//! and keeps what nft said against a change to itself.
+//! The helper of the crate `nftables` is not used: it waits without a limit, deadlocks when nft answers
+//! before it has read all its input, and does not return the message with which nft rejects a change.
 
 use std::io::{self, Read, Write as _};
 use std::process::{Child, Command, Stdio};
@@ -12,14 +12,14 @@ use nftables::schema::Nftables;
 
 use super::super::{FirewallError, TIMEOUT};
 
-/// Where it is besides the PATH, which lacks the system's folders for ordinary users.
+/// Paths that are tried besides PATH, which lacks the system's directories for ordinary users.
 const ELSEWHERE: [&str; 2] = ["/usr/sbin/nft", "/sbin/nft"];
-/// Much more than the answer to anything that is asked; the rest is cut off.
+/// The largest answer that is read, in bytes: much more than any expected answer. The rest is cut off.
 const MAX_ANSWER_BYTES: u64 = 16 << 20;
-/// Lines of a refusal that are shown; the rest is the transaction again.
+/// The number of lines of an error message that are shown; the rest repeats the transaction.
 const SHOWN_LINES: usize = 3;
 
-/// Runs nft with these arguments and gives what it answers.
+/// Runs nft with these arguments and returns its answer.
 pub(super) fn run(
     arguments: &[&str],
     input: Option<&Nftables<'_>>,
@@ -53,7 +53,7 @@ fn spawn(arguments: &[&str]) -> io::Result<Child> {
 
 fn spawn_program(program: &str, arguments: &[&str]) -> io::Result<Child> {
     let piped = Stdio::piped;
-    // In English, whose words say what went wrong.
+    // Messages are in English: their words determine the error.
     Command::new(program)
         .args(arguments)
         .env("LC_ALL", "C")
@@ -69,14 +69,15 @@ struct Ended {
     complaint: Vec<u8>,
 }
 
-/// Writes and reads at the same time, as neither side waits for the other.
+/// Writes the input and reads the answer at the same time, since nft may answer before it has read all its
+/// input.
 fn converse(mut child: Child, input: Vec<u8>, patience: Duration) -> io::Result<Ended> {
     let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let (Some(mut stdin), Some(stdout), Some(stderr)) = pipes else {
         return Err(io::Error::other("it has no pipes"));
     };
     let talk = || {
-        // It may have ended without reading everything; its complaint says why.
+        // The program may have ended without reading all its input; its error message says why.
         spawn_thread(move || drop(stdin.write_all(&input)))?;
         Ok((collect(stdout)?, collect(stderr)?))
     };
@@ -92,13 +93,13 @@ fn converse(mut child: Child, input: Vec<u8>, patience: Duration) -> io::Result<
         talk().and_then(|(answer, complaint)| Ok((until_closed(&answer)?, until_closed(&complaint)?)));
     match heard {
         Ok((answer, complaint)) => {
-            // Its pipes are closed: it is ending.
+            // The program closed its pipes: it is ending.
             let is_success = child.wait()?.success();
             Ok(Ended { is_success, answer, complaint })
         }
         Err(error) => {
             let _ = child.kill();
-            // It may hang in the kernel, where even that does not reach it.
+            // The program may hang in the kernel, where the signal does not reach it.
             let _ = spawn_thread(move || drop(child.wait()));
             Err(error)
         }
@@ -119,7 +120,7 @@ fn spawn_thread(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     std::thread::Builder::new().name("weft-nft".to_owned()).spawn(work).map(drop)
 }
 
-/// What the complaint means.
+/// Finds the error that a message of nft means.
 fn refusal(complaint: &[u8], action: &str) -> FirewallError {
     let complaint = String::from_utf8_lossy(complaint);
     let lines: Vec<&str> =

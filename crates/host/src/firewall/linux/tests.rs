@@ -20,7 +20,7 @@ fn full() -> Rules {
     }
 }
 
-/// The commands of a transaction, each the verb and its object.
+/// Returns the commands of a transaction, each with its verb and its object.
 fn commands(batch: &Nftables<'_>) -> Vec<Value> {
     let mut document = serde_json::to_value(batch).unwrap();
     document["nftables"].take().as_array().unwrap().clone()
@@ -92,7 +92,7 @@ fn nothing_is_let_through_without_a_condition_and_every_base_chain_ends_with_a_r
 
 #[test]
 fn the_kill_switch_never_names_a_device_by_its_number() {
-    // A number is another device's when the tunnel comes back, or nobody's.
+    // When the tunnel comes back, an interface index may belong to another device, or to none.
     let text = serde_json::to_string(&batch(&full(), &[])).unwrap();
     assert!(text.contains("\"oifname\"") && !text.contains("\"oif\"") && !text.contains("\"iif\""));
 }

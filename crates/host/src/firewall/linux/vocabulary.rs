@@ -1,4 +1,4 @@
-//! The words that rules are made of.
+//! The expressions and statements that rules are made of.
 
 use std::net::IpAddr;
 
@@ -20,7 +20,7 @@ pub(super) fn field(protocol: &'static str, field: &'static str) -> Expression<'
     Expression::Named(NamedExpression::Payload(Payload::PayloadField(field)))
 }
 
-/// What connection tracking knows of a packet.
+/// A field of a packet's connection tracking entry.
 pub(super) fn ct(key: &'static str) -> Expression<'static> {
     Expression::Named(NamedExpression::CT(CT { key: key.into(), family: None, dir: None }))
 }
@@ -41,7 +41,7 @@ pub(super) fn prefix(net: IpNet) -> Expression<'static> {
     Expression::Named(NamedExpression::Prefix(Prefix { addr, len: net.prefix_len().into() }))
 }
 
-/// Any of these.
+/// A set, which any of these expressions matches.
 pub(super) fn any_of(items: impl IntoIterator<Item = Expression<'static>>) -> Expression<'static> {
     Expression::Named(NamedExpression::Set(items.into_iter().map(SetItem::Element).collect()))
 }
@@ -66,12 +66,12 @@ pub(super) fn l4proto_is(protocol: &'static str) -> Statement<'static> {
     is(meta(MetaKey::L4proto), text(protocol))
 }
 
-/// The packet goes out through this device.
+/// Matches packets that go out through this device.
 pub(super) fn out_through(name: &str) -> Statement<'static> {
     is(meta(MetaKey::Oifname), text(name))
 }
 
-/// The packet came in through this device.
+/// Matches packets that came in through this device.
 pub(super) fn in_through(name: &str) -> Statement<'static> {
     is(meta(MetaKey::Iifname), text(name))
 }
@@ -92,7 +92,7 @@ pub(super) fn jump(chain: &'static str) -> Statement<'static> {
     Statement::Jump(JumpTarget { target: chain.into() })
 }
 
-/// The name of the header of an address.
+/// Returns the name of the header that contains an address of this family.
 pub(super) fn header_of(is_ipv6: bool) -> &'static str {
     if is_ipv6 { Family::Ip6.as_str() } else { Family::Ip.as_str() }
 }

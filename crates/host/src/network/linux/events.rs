@@ -1,4 +1,4 @@
-//! What an event of netlink means: much of what is told is noise.
+//! Interprets netlink events: many of them are noise.
 
 use std::collections::HashMap;
 
@@ -9,19 +9,21 @@ use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 use crate::network::Change;
 use crate::routes::Link;
 
-/// Interfaces whose state is remembered. Beyond it every event of one that is not counts as a change.
+/// The number of interfaces whose state is remembered. Every event of a further interface counts as a change.
 const MAX_LINKS: usize = 4096;
-/// The kernel's table of its own addresses, which follow the addresses (rt_tables: RT_TABLE_LOCAL).
+/// The kernel's table with the routes of local addresses, which change with the addresses (rt_tables:
+/// RT_TABLE_LOCAL).
 const LOCAL_TABLE: u8 = 255;
 
-/// Whether packets can go through an interface, and how large.
+/// Whether packets can go through an interface, and its MTU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct State {
     is_running: bool,
     mtu: Option<u32>,
 }
 
-/// Knows the interfaces, so as to tell a change from a repetition: a Wi-Fi interface is told of with every scan.
+/// Remembers the state of interfaces, to distinguish a change from a repetition: every scan of a Wi-Fi
+/// interface causes an event.
 #[derive(Debug)]
 pub(super) struct Observer {
     own: Option<u32>,
@@ -34,7 +36,7 @@ impl Observer {
         Self { own: own.map(|link| link.index), own_mtu: own.map(|link| link.mtu), links: HashMap::new() }
     }
 
-    /// What of it has changed.
+    /// Returns what a message changes.
     pub(super) fn see(&mut self, message: &RouteNetlinkMessage) -> Change {
         let nothing = Change::default();
         match message {
@@ -70,12 +72,12 @@ impl Observer {
             RouteAttribute::MultiPath(hops) => hops.iter().map(|hop| hop.interface_index).collect(),
             _ => Vec::new(),
         });
-        // One without a device says that there is no way.
+        // A route without a device makes its prefix unreachable.
         devices.next().is_none_or(|first| !self.is_own(first) || devices.any(|other| !self.is_own(other)))
     }
 
     fn link_is(&mut self, link: &LinkMessage) -> Change {
-        // Bridges tell of their ports in a family of their own.
+        // Bridges report their ports in a separate address family.
         if link.header.interface_family != AddressFamily::Unspec {
             return Change::default();
         }
@@ -105,10 +107,11 @@ impl Observer {
             self.links.remove(&link.header.index);
             return Change { links: true, ..Change::default() };
         }
-        // To the namespace that it leaves, a device that moves is as one that is deleted, but for where it goes.
+        // In the namespace that it leaves, a device that moves looks like a deleted device, except for the
+        // attribute with the new namespace.
         let has_moved =
             link.attributes.iter().any(|attribute| matches!(attribute, LinkAttribute::NewNetnsId(_)));
-        // Its number may be another's from now on.
+        // Another device may have its index from now on.
         self.own = None;
         Change { device_gone: !has_moved, device_left: has_moved, ..Change::default() }
     }

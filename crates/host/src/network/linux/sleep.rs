@@ -1,8 +1,8 @@
-//! Whether the machine slept, or its clock was set forward: one of the kernel's clocks stands still meanwhile and another
-//! one does not.
+//! Detects that the machine slept, or that its clock was set forward, by comparing pairs of the kernel's
+//! clocks: only one clock of a pair advances then.
 //!
-//! Nothing wakes up to compare them. A timer of the real-time clock that is never due is cancelled when that clock
-//! jumps, and waking up is such a jump.
+//! No periodic wake-up is needed to compare them: a timer of the real-time clock that is never due is
+//! cancelled when that clock jumps, and the end of a sleep is such a jump.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,7 +12,8 @@ use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use nix::time::{ClockId as Clock, clock_gettime};
 
-/// A shorter jump than this concerns nobody, and a thread may be delayed as long between reading two clocks.
+/// The shortest jump that is reported: shorter jumps do not matter, and a thread may be delayed as long
+/// between reading two clocks.
 const SHORTEST: Duration = Duration::from_secs(1);
 /// When the timer would be due: in 2106.
 const NEVER: i64 = u32::MAX as i64;
@@ -48,14 +49,15 @@ impl SleepTimer {
         Ok(self.timer.set(Expiration::OneShot(TimeSpec::new(NEVER, 0)), flags)?)
     }
 
-    /// What happened. Call it when the timer is readable.
+    /// Returns what happened. To be called when the timer is readable.
     pub(super) fn jumped(&mut self) -> Jump {
-        // Cancelled is what it is meant to be. Armed anew even if not, so that it is not readable any more.
+        // The timer is expected to be cancelled. It is armed again even if it was not, so that it is no
+        // longer readable.
         let _ = self.timer.wait();
         let _ = self.arm();
         let Self { asleep, wall_clock, .. } = self;
         let set_forward = started_at().ok().and_then(|at| {
-            // A clock that was set back is behind from then on, also for the next time that it is set.
+            // After a clock was set back, the next jump is measured from its new value.
             wall_clock.before = wall_clock.before.min(at);
             wall_clock.now(at)
         });
@@ -69,22 +71,24 @@ impl AsFd for SleepTimer {
     }
 }
 
-/// How long the machine slept since it was started.
+/// Returns how long the machine has slept since it was started.
 fn time_asleep() -> io::Result<Duration> {
-    // The sleep is in the first clock only. Whatever passes between the two readings makes it look shorter.
+    // Only the first clock includes sleep. Time that passes between the two readings makes the sleep look
+    // shorter.
     let with = Duration::from(clock_gettime(Clock::CLOCK_BOOTTIME)?);
     let without = Duration::from(clock_gettime(Clock::CLOCK_MONOTONIC)?);
     Ok(with.saturating_sub(without))
 }
 
-/// When the machine was started by what its wall clock says now, since 1970: later once the clock was set forward.
+/// Returns when the machine was started according to its present wall clock, since 1970. The result is later
+/// once the clock was set forward.
 fn started_at() -> io::Result<Duration> {
     let wall_clock = Duration::from(clock_gettime(Clock::CLOCK_REALTIME)?);
     let since_start = Duration::from(clock_gettime(Clock::CLOCK_BOOTTIME)?);
     Ok(wall_clock.saturating_sub(since_start))
 }
 
-/// By how much a clock was ahead of another one when it was last looked at.
+/// By how much one clock was ahead of another when they were last compared.
 #[derive(Debug)]
 struct Ahead {
     before: Duration,
@@ -95,7 +99,7 @@ impl Ahead {
         Self { before: total }
     }
 
-    /// How much it is more than at the last look, unless it is nothing to speak of.
+    /// Returns the increase since the last comparison, if it is at least [`SHORTEST`].
     fn now(&mut self, total: Duration) -> Option<Duration> {
         let more = total.checked_sub(self.before).filter(|more| *more >= SHORTEST)?;
         self.before = total;

@@ -75,7 +75,7 @@ fn a_burst_is_told_once() {
     }
     until(&changes, |change| change.addresses);
     drop(watch);
-    // Half of them took under a second: what followed is one more, or two on a busy machine.
+    // The burst is merged: one more change follows, or two on a busy machine.
     assert!(changes.try_iter().count() < 25);
 }
 
@@ -86,7 +86,7 @@ fn the_own_device_is_told_of_when_it_goes() {
     let (_watch, changes) = watch(&a, Some(&own));
     link::set_mtu(&a, "eth0", 1400).unwrap();
     assert_eq!(until(&changes, |change| change.device_mtu.is_some()).device_mtu, Some(1400));
-    // Its own addresses are no news.
+    // Addresses of weft's device are not reported.
     link::add_address(&a, "eth0", "192.0.2.9/24".parse().unwrap()).unwrap();
     link::remove(&a, "eth0").unwrap();
     let change = until(&changes, |change| change.device_gone);

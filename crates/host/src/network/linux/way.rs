@@ -1,4 +1,4 @@
-//! The way to an address, by a socket that is connected there and never sends.
+//! Finds the route to an address with a socket that is connected to it and never sends.
 
 use std::io;
 use std::mem::size_of;
@@ -9,11 +9,11 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::network::Way;
 
-/// What the routing table chooses for packets of the mark `fw_mark` (0 for none) to an address, in the network
-/// namespace of this thread.
+/// Returns the route that the routing table chooses for packets with the mark `fw_mark` (0: none) to an
+/// address, in the network namespace of this thread.
 ///
 /// # Errors
-/// There is no way, or the mark is not permitted.
+/// There is no route, or the mark is not permitted.
 pub fn way_to(destination: SocketAddr, fw_mark: u32) -> io::Result<Way> {
     let socket = Socket::new(Domain::for_address(destination), Type::DGRAM, Some(Protocol::UDP))?;
     if fw_mark != 0 {
@@ -24,7 +24,7 @@ pub fn way_to(destination: SocketAddr, fw_mark: u32) -> io::Result<Way> {
     Ok(Way { source, mtu: mtu_of(&socket, destination.is_ipv6()) })
 }
 
-/// The MTU of the route, of its device, or what ICMP said of the path.
+/// Returns the MTU of the route: its own, its device's, or the path MTU that ICMP reported.
 fn mtu_of(socket: &Socket, is_v6: bool) -> Option<u32> {
     let (level, name) =
         if is_v6 { (libc::IPPROTO_IPV6, libc::IPV6_MTU) } else { (libc::IPPROTO_IP, libc::IP_MTU) };

@@ -36,7 +36,7 @@ impl World {
         self.now += Duration::from_secs(seconds);
     }
 
-    /// Goes to the next look-up, and says how many seconds that took.
+    /// Advances to the next lookup, and returns how many seconds that took.
     fn next_lookup(&mut self) -> u64 {
         let due = self.names.poll_timeout().expect("a look-up is wanted");
         let waited = due.saturating_duration_since(self.now);
@@ -44,7 +44,7 @@ impl World {
         waited.as_secs()
     }
 
-    /// Answers the look-up that is due now, and says who has to move.
+    /// Answers the lookup that is due now, and returns the peers with a new address.
     fn answer(&mut self, texts: &[&str]) -> Vec<(u8, String)> {
         let name = self.names.poll_lookup(self.now).expect("a look-up is due");
         self.names.handle_answer(&name, &addresses(texts), self.now);
@@ -62,7 +62,7 @@ impl World {
         self.changes()
     }
 
-    /// What the last answer makes of it, or the new one if it is time for that.
+    /// Reports the peer as stale, and answers the lookup if it is due. Returns the changes.
     fn stale_with_answer(&mut self, byte: u8, texts: &[&str]) -> Vec<(u8, String)> {
         let changes = self.stale(byte);
         let is_due = self.names.poll_timeout().is_some_and(|due| due <= self.now);
@@ -125,7 +125,7 @@ fn a_stale_peer_whose_name_still_says_the_same_stays_and_is_asked_for_ever_more_
     world.stale(1);
     world.next_lookup();
     assert_eq!(world.answer(&[A]), []);
-    // Nothing is asked for a peer that nobody sends to.
+    // No name is looked up for a peer to which nothing is sent.
     assert!(world.is_quiet());
     for at_least in [75, 150, 300, 300, 300] {
         assert_eq!(world.stale(1), []);
@@ -133,14 +133,14 @@ fn a_stale_peer_whose_name_still_says_the_same_stays_and_is_asked_for_ever_more_
         assert!((at_least..=at_least * 5 / 4).contains(&pause), "{pause} for {at_least}");
         assert_eq!(world.answer(&[A]), []);
     }
-    // It spoke: from the beginning, but still not at once.
+    // The peer was heard: the pauses begin again, but the lookup still waits.
     world.heard(1, None);
     world.stale(1);
     assert!((70..=75).contains(&world.next_lookup()));
 }
 
-/// Initiations of a peer that never answers, as the tunnel tells of them, until `seconds` have passed. Gives the
-/// seconds at which its name was asked for, and says where it was sent.
+/// Reports the initiations to a peer that never answers, as the tunnel does, until `seconds` have passed.
+/// Returns the seconds at which its name was looked up, and the peer's new addresses.
 fn unanswered_for(world: &mut World, seconds: u64, texts: &[&str]) -> (Vec<u64>, Vec<(u8, String)>) {
     let (mut asked, mut changes, start) = (Vec::new(), Vec::new(), world.now);
     for second in 0..=seconds {
@@ -162,7 +162,7 @@ fn the_name_is_asked_for_after_three_initiations_and_then_no_more_often_than_fai
     let mut world = World::new(vec![watched(1, "a", Some(A))]);
     let (asked, changes) = unanswered_for(&mut world, 3600, &[A]);
     assert_eq!((asked[0], changes), (15, vec![]));
-    // A look-up with each handshake that failed, every 90 s, with the pauses between them.
+    // A lookup with each handshake that failed, every 90 s, with the pauses between them.
     let mut world = World::new(vec![watched(1, "a", Some(A))]);
     let (mut before, start) = (Vec::new(), world.now);
     for second in 0..=3600 {
@@ -201,14 +201,14 @@ fn a_peer_that_roamed_is_left_there_for_90_seconds() {
 fn a_peer_that_roamed_is_left_alone_while_it_speaks() {
     let mut world = World::new(vec![watched(1, "a", Some(A)), watched(2, "a", Some(A))]);
     world.heard(1, Some("198.51.100.9:9"));
-    // The other one's name leads elsewhere.
+    // The other peer's name resolves to another address.
     world.stale(2);
     world.next_lookup();
     assert_eq!(world.answer(&[B]), moved(2, B));
     world.names.handle_network_change(world.now);
     world.next_lookup();
     assert_eq!(world.answer(&[C]), moved(2, C));
-    // It fell silent: then its name is all there is. The answer is new enough to be used at once.
+    // The roamed peer fell silent, and follows its name. The answer is recent enough to be used at once.
     assert_eq!(world.stale(1), moved(1, C));
 }
 
@@ -265,10 +265,11 @@ fn a_network_change_asks_again_once_it_settled_and_not_more_often_than_every_fiv
     assert!(world.is_quiet());
     world.names.handle_network_change(world.now);
     assert_eq!(world.next_lookup(), 5);
-    // No name servers yet: soon again.
+    // There are no name servers yet: the lookup is repeated soon.
     assert_eq!(world.answer(&[]), []);
     assert_eq!(world.next_lookup(), 1);
-    // Another view of the name: the address is not there any more, though the peer spoke until now.
+    // In the new network the name resolves to other addresses: the peer moves, although it was heard until
+    // now.
     assert_eq!(world.answer(&[B]), moved(1, B));
     assert!(world.is_quiet());
 }

@@ -1,4 +1,4 @@
-//! How large a packet to an endpoint may be, as the kernel's routes tell.
+//! Finds the MTU towards an endpoint from the kernel's routes.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,12 +12,12 @@ use weft_config::{Interface, MAX_MTU, MIN_MTU, MIN_MTU_IPV6, OVERHEAD};
 use super::{Failure, Netlink, RouteError, device_of, family, table_of};
 use crate::routes::MAIN_TABLE;
 
-/// What an Ethernet link carries, when nothing better is known.
+/// The MTU of an Ethernet link, used when nothing better is known.
 pub(super) const USUAL_MTU: u32 = 1500;
 
 impl Netlink {
-    /// The MTU of the way to an address: the route's own (as set, or learnt by path MTU discovery), else its
-    /// device's. `fw_mark` is the mark of the packets that go there.
+    /// Returns the MTU of the route to an address: the route's own (as set, or learnt by path MTU discovery),
+    /// else its device's. `fw_mark` is the mark of the packets that go there.
     pub fn mtu_towards(&self, destination: IpAddr, fw_mark: u32) -> Result<u32, RouteError> {
         let mut query = RouteMessage::default();
         query.header.address_family = family(destination);
@@ -32,9 +32,10 @@ impl Netlink {
             .map_err(|failure| failure.because(|| format!("look up the route to {destination}")))
     }
 
-    /// The MTU for the device when none is configured: the smallest of the ways to the endpoints, else that of the
-    /// default route, else 1500, less the 80 bytes that the tunnel adds; at least 1280 with an IPv6 address. `fw_mark`
-    /// is the mark of the packets that go there: without that of a full tunnel the way leads into it.
+    /// Returns the MTU for the device when none is configured: the smallest MTU of the routes to the
+    /// endpoints, else that of the default route, else 1500; less the 80 bytes that the tunnel adds; at least
+    /// 1280 with an IPv6 address. `fw_mark` is the mark of the packets to the endpoints: without the mark of
+    /// a full tunnel, the route leads into the tunnel.
     pub fn default_mtu(&self, interface: &Interface, endpoints: &[SocketAddr], fw_mark: u32) -> u16 {
         let towards = |endpoint: &SocketAddr| match self.mtu_towards(endpoint.ip(), fw_mark) {
             Ok(mtu) => Some(mtu),
@@ -47,7 +48,7 @@ impl Netlink {
         tunnel_mtu(outer.unwrap_or(USUAL_MTU), interface)
     }
 
-    /// The smaller one, if both families have a default route.
+    /// Returns the MTU of the default route; the smaller MTU, if both families have a default route.
     fn mtu_of_default_route(&self) -> Option<u32> {
         [AddressFamily::Inet, AddressFamily::Inet6]
             .into_iter()
@@ -111,8 +112,8 @@ fn priority_of(route: &RouteMessage) -> u32 {
     priority.unwrap_or_default()
 }
 
-/// The device's MTU when the way to the peers carries packets of `outer_bytes`: 80 bytes less, within what the
-/// configured addresses allow.
+/// Returns the device's MTU if the route to the peers carries packets of `outer_bytes`: 80 bytes less, within
+/// what the configured addresses allow.
 pub(super) fn tunnel_mtu(outer_bytes: u32, interface: &Interface) -> u16 {
     let ipv6 = interface.addresses.iter().any(|address| matches!(address, IpNet::V6(_)));
     let least = if ipv6 { MIN_MTU_IPV6 } else { MIN_MTU };

@@ -10,7 +10,7 @@ use super::{Netlink, RouteError, gone_is_fine, has_no_such_family};
 use crate::routes::{Family, FoundRule, MAIN_TABLE, Rule, RuleKind};
 
 impl Netlink {
-    /// Adds a rule; not, if there is the very same at the same place already.
+    /// Adds a rule. It is no error if the same rule exists at the same priority already.
     pub fn add_rule(&self, rule: &Rule) -> Result<(), RouteError> {
         let mut request = self.handle.rule().add();
         *request.message_mut() = message_of(rule);
@@ -20,14 +20,14 @@ impl Netlink {
         }
     }
 
-    /// Removes a rule from its place; that it is gone already is no error.
+    /// Removes a rule. It is no error if the rule is gone already.
     pub fn remove_rule(&self, rule: &Rule) -> Result<(), RouteError> {
         let request = self.handle.rule().del(message_of(rule));
         gone_is_fine(self.wait(request.execute()), &[libc::ENOENT, libc::EAFNOSUPPORT])
             .map_err(|failure| failure.because(|| format!("remove {}", name_of(rule))))
     }
 
-    /// All rules of both families, in the order in which they are asked.
+    /// Returns all rules of both families, in the order in which they are evaluated.
     pub fn rules(&self) -> Result<Vec<FoundRule>, RouteError> {
         let mut found = Vec::new();
         for (family, version) in [(Family::V4, IpVersion::V4), (Family::V6, IpVersion::V6)] {
@@ -75,7 +75,7 @@ fn message_of(rule: &Rule) -> RuleMessage {
 fn found_rule(family: Family, message: &RuleMessage) -> FoundRule {
     let mut rule = FoundRule {
         family,
-        // A rule without one is at 0.
+        // A rule without a priority attribute has priority 0.
         priority: 0,
         mark: None,
         is_inverted: message.header.flags.contains(RuleFlags::Invert),

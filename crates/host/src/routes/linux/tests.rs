@@ -1,4 +1,4 @@
-//! Against the kernel, in a network namespace of its own:
+//! Tests against the kernel, in a fresh network namespace:
 //!
 //! ```text
 //!   ┌─ fresh namespace ─────────────┐
@@ -15,8 +15,8 @@ use weft_config::{Config, parse};
 use super::*;
 use crate::routes::{Family, Rule, RuleKind};
 
-/// Runs a test on a thread in a fresh network namespace. Without CAP_SYS_ADMIN it is not run: a user namespace is
-/// only for processes with one thread.
+/// Runs a test on a thread in a fresh network namespace. Without CAP_SYS_ADMIN it is not run: only a process
+/// with one thread can create a user namespace.
 fn in_a_namespace(test: &str, body: impl FnOnce(&Netlink) + Send + 'static) {
     let thread = std::thread::spawn(move || {
         unshare(CloneFlags::CLONE_NEWNET)?;
@@ -119,7 +119,7 @@ fn addresses_and_routes_are_added_and_removed_and_those_of_others_stay() {
 #[test]
 fn the_first_address_of_a_network_goes_alone_and_the_routes_stay() {
     in_a_namespace("the_first_address_of_a_network_goes_alone_and_the_routes_stay", |netlink| {
-        // The kernel's own choice is that all of them go.
+        // By default, the kernel removes all of them.
         for name in ["all", "default"] {
             let _ = std::fs::write(format!("/proc/sys/net/ipv4/conf/{name}/promote_secondaries"), "0");
         }
@@ -150,7 +150,7 @@ fn a_route_of_somebody_else_is_named() {
         let error = netlink.add_route(&link, prefix, MAIN_TABLE).unwrap_err().to_string();
         assert!(error.starts_with("cannot add route 10.5.0.0/16 dev dummy0: "), "{error}");
         assert!(error.contains("it is there already"), "{error}");
-        // In a table of its own there is room.
+        // Another table has room for it.
         assert!(netlink.add_route(&link, prefix, 51_820).unwrap());
         assert!(netlink.tables_in_use().unwrap().contains(&51_820));
     });
