@@ -3,7 +3,7 @@
 use std::iter::Sum;
 
 use serde::Serialize;
-use weft::status::bucket_label;
+use weft_report::bucket_label;
 
 /// Messages that were sent, by how many datagrams each had: at most 1, 2, 4, 8, 16, 32 and 64.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

@@ -8,10 +8,10 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use ipnet::IpNet;
 use serde::Serialize;
-use weft::control::socket::Client;
-use weft::status::StatusReport;
 use weft_config::TunThreads;
 use weft_lab::{Namespace, link};
+use weft_report::StatusReport;
+use weft_report::control_socket::Client;
 use weft_tunnel::{PrivateKey, PublicKey};
 
 use crate::batches::Batches;

@@ -31,7 +31,7 @@ impl Interrupt {
     pub(crate) fn watch() -> Result<Self> {
         let this = Self::default();
         let flag = this.0.clone();
-        weft::signals::watch(move |_| flag.store(true, Relaxed)).context("cannot handle signals")?;
+        weft_commands::signals::watch(move |_| flag.store(true, Relaxed)).context("cannot handle signals")?;
         Ok(this)
     }
 

@@ -33,7 +33,7 @@ impl Process {
         let file = File::create(&output).context("cannot make a file for a program's output")?;
         let mut command = namespace.command(program);
         // Both ends have an interface of the same name.
-        command.env(weft_host::runtime_dir::VARIABLE, runtime_directory(&output));
+        command.env(weft_ipc::runtime_dir::VARIABLE, runtime_directory(&output));
         command.args(arguments).stdin(Stdio::null()).stderr(file.try_clone()?).stdout(file);
         let child =
             namespace.start(command).with_context(|| format!("cannot start {program}: is it installed?"))?;

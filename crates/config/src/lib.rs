@@ -2,6 +2,7 @@
 //! place. Only this crate interprets the text of a configuration.
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 use std::fmt;
 use std::net::SocketAddr;

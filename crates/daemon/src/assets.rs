@@ -7,11 +7,11 @@ use std::path::PathBuf;
 
 use clap::CommandFactory as _;
 use clap_mangen::roff::{Roff, roman};
+use weft_commands::output;
 use weft_config::exit::{Code, Error};
 
 use crate::cli::Cli;
 use crate::cli::assets::{CompletionsArgs, ManArgs};
-use crate::output;
 
 /// Why the manual pages could not be written.
 #[derive(Debug, thiserror::Error)]

@@ -1,33 +1,17 @@
 //! The command line.
 
 use clap::{Args, Parser, Subcommand};
+use weft_commands::args::{self, EXIT_CODES};
 use weft_config::TunThreads;
 
 use crate::logging::Format;
 
 pub mod assets;
-mod capture;
-pub mod conf;
-mod doctor;
 pub mod drop_in;
 mod host;
 mod metrics;
-pub mod set;
-pub mod show;
-mod status;
-pub use capture::CaptureArgs;
-pub use doctor::DoctorArgs;
-pub use host::{DownArgs, HostArgs, KillSwitch, ReloadArgs, SaveArgs};
+pub use host::{DownArgs, HostArgs, KillSwitch};
 pub use metrics::MetricsArgs;
-pub use status::{StatusArgs, TopArgs};
-
-const EXIT_CODES: &str = "\
-Exit codes:
-  0   all went well
-  1   something failed
-  2   the command line is wrong
-  77  a permission is missing (root, CAP_NET_ADMIN, or to read the file)
-  78  the configuration is wrong";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -64,11 +48,11 @@ pub enum Command {
     /// Take an interface down, or remove what a daemon left of it when it crashed.
     Down(DownArgs),
     /// Write the state of a running interface into the file that it was brought up from.
-    Save(SaveArgs),
+    Save(args::SaveArgs),
     /// Make a running interface what its file says, and touch only what differs: sessions go on.
-    Reload(ReloadArgs),
+    Reload(args::ReloadArgs),
     /// Check a configuration file and show what it means; nothing is changed.
-    Check(CheckArgs),
+    Check(args::CheckArgs),
     /// Print a new private key.
     #[command(after_help = "Example:\n  (umask 077; weft genkey > private.key)")]
     Genkey,
@@ -79,32 +63,32 @@ pub enum Command {
     #[command(after_help = "Example:\n  weft pubkey < private.key")]
     Pubkey,
     /// Show what running interfaces do, and what is wrong with them.
-    Status(StatusArgs),
+    Status(args::StatusArgs),
     /// Watch a running interface: rates, handshakes, drops, batches, queues.
-    Top(TopArgs),
+    Top(args::TopArgs),
     /// Write packets of a running interface into a file for Wireshark, inside the tunnel and around it.
-    Capture(CaptureArgs),
+    Capture(args::CaptureArgs),
     /// Check this machine, and what a configuration asks of it, and say what to change.
-    Doctor(DoctorArgs),
+    Doctor(args::DoctorArgs),
     /// Show running interfaces and their peers.
-    Show(show::ShowArgs),
+    Show(args::ShowArgs),
     /// Print the configuration of a running interface, as a file for `weft setconf`.
-    Showconf(show::ShowconfArgs),
+    Showconf(args::ShowconfArgs),
     /// Change a running interface, and add, change or remove its peers.
-    Set(set::SetArgs),
+    Set(args::SetArgs),
     /// Give a running interface the configuration in a file, in place of its own.
     ///
     /// What is not in the file goes, and so do all sessions with daemons that begin anew; `weft syncconf` spares them.
-    Setconf(conf::ConfArgs),
+    Setconf(args::ConfArgs),
     /// Add the configuration in a file to that of a running interface.
-    Addconf(conf::ConfArgs),
+    Addconf(args::ConfArgs),
     /// Change of a running interface what differs from a file, and nothing else.
     ///
     /// Peers that are as the file says are not touched, and keep their sessions; those that are not in it go. A private
     /// key and a port that the file leaves open stay. A file of wg-quick will do as well.
-    Syncconf(conf::ConfArgs),
+    Syncconf(args::ConfArgs),
     /// Print a wg-quick file without what only wg-quick and `weft up` know.
-    Strip(conf::StripArgs),
+    Strip(args::StripArgs),
     /// Print a script that completes the command line of weft in a shell.
     Completions(assets::CompletionsArgs),
     /// Make the manual pages, for packagers.
@@ -142,23 +126,6 @@ pub struct UpArgs {
     /// How the device is driven.
     #[command(flatten)]
     pub tun: TunArgs,
-}
-
-/// The arguments of `weft check`.
-#[derive(Clone, Debug, Args)]
-#[command(after_help = format!("\
-Examples:
-  weft check wg0              checks /etc/wireguard/wg0.conf
-  weft check ./office.conf --json
-
-{EXIT_CODES}"))]
-pub struct CheckArgs {
-    /// A wg-quick configuration file, or a name for /etc/wireguard/NAME.conf.
-    #[arg(value_name = "FILE|NAME")]
-    pub target: String,
-    /// Print the result, with errors and warnings, as JSON on standard output.
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// The arguments of `weft demo`.

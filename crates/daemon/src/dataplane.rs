@@ -351,8 +351,11 @@ impl Handle {
     }
 
     /// Begins a capture; `None` if there are too many already.
-    pub fn capture(&self, wish: capture::Wish) -> Result<Option<capture::Capture>, DataplaneError> {
-        let (capture, tap) = capture::Capture::new(wish);
+    pub fn capture(
+        &self,
+        filter: capture::CaptureFilter,
+    ) -> Result<Option<capture::Capture>, DataplaneError> {
+        let (capture, tap) = capture::Capture::new(filter);
         let taken = self.ask(|answer| Command::Capture { tap: Box::new(tap), answer })?;
         Ok(taken.then_some(capture))
     }

@@ -3,15 +3,15 @@
 use std::path::Path;
 use std::time::Duration;
 
+use weft_commands::output;
 use weft_config::exit::Error;
 use weft_config::{InterfaceName, LoadError, name_of, path_of};
-use weft_host::runtime_dir::runtime_dir;
 use weft_host::{HostError, Keep, Owner, Record, record_path, told_backwards};
+use weft_ipc::runtime_dir::runtime_dir;
+use weft_report::control_socket::{Client, ClientError};
 
 use crate::cli::DownArgs;
-use crate::control::socket::{Client, ClientError};
-use crate::control::uapi;
-use crate::{output, service_manager};
+use crate::service_manager;
 
 /// Commands of the configuration may take long; systemd gives a service as much time.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -102,7 +102,7 @@ fn end_over_socket(directory: &Path, interface: &InterfaceName) -> Result<bool, 
 /// Removes the sockets that no process answers on. Returns whether there was one for wg(8).
 fn remove_sockets(interface: &InterfaceName) -> bool {
     let _gone = std::fs::remove_file(Client::path_of(interface));
-    uapi::remove_dead(interface).unwrap_or_else(|error| {
+    weft_uapi::remove_dead(interface).unwrap_or_else(|error| {
         tracing::debug!("the socket for wg(8) stays: {error}");
         false
     })

@@ -7,19 +7,21 @@ use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
+use weft_commands::signals;
 use weft_config::InterfaceName;
 use weft_config::TunThreads;
 use weft_config::exit::{self, Code};
 use weft_config::metrics::MetricsConfig;
 use weft_host::network::{Change, Watch};
 use weft_host::routes::{Netlink, RouteError};
+use weft_uapi::Control;
+use weft_uapi::{Listener, Server, SocketError};
 use weft_udp::UdpConfig;
 
 use crate::background::{self, BackgroundError};
 use crate::cli::drop_in::RunArgs;
 use crate::control::socket::Manage as _;
-use crate::control::uapi::{Listener, Server, SocketError};
-use crate::control::{Control, Controller, Managed};
+use crate::control::{Controller, Managed};
 use crate::dataplane::{DataplaneError, OnEvent, StartError, TunQueues};
 use crate::interface::{self, Inherited, Interface, Options};
 use crate::keeper::{Keeper, MtuChoice};
@@ -27,7 +29,6 @@ use crate::metrics;
 use crate::scheduling::Priority;
 use crate::secrecy;
 use crate::service_manager::{self, StatusLine, Watchdog};
-use crate::signals;
 use crate::status::Running;
 
 mod environment;

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use weft_config::TunThreads;
+use weft_host::memory;
 use weft_host::routes::QueueLimits;
 use weft_tun::{Descriptor, TunConfig};
 use weft_tunnel::{PrivateKey, TunnelConfig};
@@ -14,7 +15,6 @@ use crate::dataplane::{
     Dataplane, DataplaneError, Handle, OnEvent, Opened, Setup, StartError, TunQueues, inline_queues,
     tun_queues,
 };
-use crate::memory_budget;
 use crate::scheduling::Priority;
 
 /// How to run an interface.
@@ -94,14 +94,14 @@ impl Interface {
             udp: UdpConfig {
                 gso: udp.gso && options.offload,
                 path_mtu: options.path_mtu,
-                receive_buffer_bytes: memory_budget::receive_buffer_bytes(),
+                receive_buffer_bytes: weft_udp::receive_buffer_bytes(memory::total_bytes()),
                 ..udp
             },
             sockets: inherited.sockets,
             // Nobody knows this key, so nothing that arrives is for it.
             private_key: PrivateKey::generate()
                 .map_err(|error| StartError::Thread(std::io::Error::other(error.to_string())))?,
-            tunnel: TunnelConfig { mtu: 0, staging_bytes: memory_budget::staging_bytes() },
+            tunnel: TunnelConfig { mtu: 0, staging_bytes: staging_bytes(memory::available_bytes()) },
             thread_name: options.thread_name.clone(),
             priority: options.priority,
             on_event,
@@ -172,6 +172,18 @@ pub fn queue_limits(mtu: u16) -> QueueLimits {
     }
 }
 
+/// The share of the available memory that packets without a session may take.
+const STAGING_SHARE: u64 = 64;
+const MIN_STAGING_BYTES: u64 = 2 << 20;
+const MAX_STAGING_BYTES: u64 = 128 << 20;
+
+/// Returns the bytes that may wait for sessions, those of all peers together: a sixty-fourth of the available memory,
+/// between 2 and 128 MiB.
+fn staging_bytes(available: Option<u64>) -> usize {
+    let bytes = available.map_or(MIN_STAGING_BYTES, |bytes| bytes / STAGING_SHARE);
+    usize::try_from(bytes.clamp(MIN_STAGING_BYTES, MAX_STAGING_BYTES)).unwrap_or(usize::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -181,5 +193,13 @@ mod tests {
         let limit = |count, threads| ring_packets(TunQueues { count, threads });
         assert_eq!([1, 2, 4, 8].map(|count| limit(count, false)), [4000, 2000, 1000, 1000]);
         assert_eq!([1, 4].map(|count| limit(count, true)), [4000, 4000]);
+    }
+
+    #[test]
+    fn staged_packets_take_a_share_of_the_memory_within_bounds() {
+        assert_eq!(staging_bytes(None), 2 << 20);
+        assert_eq!(staging_bytes(Some(1 << 20)), 2 << 20);
+        assert_eq!(staging_bytes(Some(1 << 30)), 16 << 20);
+        assert_eq!(staging_bytes(Some(1 << 40)), 128 << 20);
     }
 }

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use weft_host::network::{Change, Follower, MtuPolicy};
 use weft_host::routes::{Link, Netlink};
 use weft_tunnel::PublicKey;
+use weft_uapi::ControlError;
 
-use crate::control::{ControlError, Controller};
+use crate::control::Controller;
 use crate::interface::queue_limits;
 
 /// What has to be done about changes of the network, for one interface. Of the control thread.

@@ -4,36 +4,23 @@
 
 pub mod assets;
 pub mod background;
-pub mod capture;
 pub mod carried_over;
-pub mod check;
 pub mod cli;
 pub mod control;
 pub mod dataplane;
 pub mod demo;
-pub mod doctor;
 pub mod down;
 pub mod drop_in;
-pub mod finding;
-mod hang_up;
 pub mod interface;
 mod keeper;
-pub mod keys;
 pub mod logging;
-mod memory_budget;
 pub mod metrics;
-pub mod output;
-pub mod reload;
-pub mod save;
+mod recording;
 pub mod scheduling;
 mod secrecy;
 pub mod service_manager;
-pub mod signals;
 pub mod status;
-pub mod top;
-pub mod uapi_client;
 pub mod up;
-pub mod wg;
 
 // A daemon with the clock of the tests would never end a session.
 const _: () = assert!(!weft_tunnel::MOCK_CLOCK, "weft is built with the feature `mock-instant`");

@@ -6,10 +6,8 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use weft::cli::{self, Cli, Command};
-use weft::{
-    assets, capture, check, demo, doctor, down, drop_in, keys, logging, output, reload, save, status, top,
-    up, wg,
-};
+use weft::{assets, demo, down, drop_in, logging, up};
+use weft_commands::{capture, check, doctor, keys, output, reload, save, status, top, wg};
 use weft_config::exit::{Code, Error};
 
 fn main() -> ExitCode {

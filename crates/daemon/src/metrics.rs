@@ -5,7 +5,7 @@
 //! | `/metrics` | metrics, as OpenMetrics for who asks for it, else in Prometheus' own text format |
 //! | `/healthz` | 200 if the event loop takes turns |
 //! | `/readyz` | 200 if every peer that should have a session has one, else 503 and why |
-//! | `/status.json` | the [`StatusReport`](crate::status::StatusReport), with rates and findings |
+//! | `/status.json` | the [`StatusReport`](weft_report::StatusReport), with rates and findings |
 //! | `/` | a page that shows it, live |
 //!
 //! It runs on a thread of its own (`weft-metrics`). Whatever is asked costs the packet thread one snapshot, taken in

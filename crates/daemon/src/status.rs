@@ -1,30 +1,483 @@
-//! What is known of a running interface, and `weft status`, which shows it.
-//!
-//! The daemon fills a [`StatusReport`] from a snapshot of the packet thread and sends it over its control socket; what
-//! is made of it (rates, a diagnosis, tables) is made by the command.
+//! Makes a [`StatusReport`] from a snapshot of the packet thread and from what the control thread knows.
 
-mod collect;
-mod command;
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::net::SocketAddr;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use weft_report::{
+    DropReport, HistogramReport, LimitReport, PeerReport, QueueReport, SendFailureReport, StageReport,
+    StatusReport, TimesReport, TunQueueReport, TunReport, TunnelReport, UdpReport, stage_of,
+};
+use weft_tun::{TunOffload, TunStatsSnapshot};
+use weft_tunnel::{DropCounters, HandshakeLoad, PeerLimits, PeerSnapshot, PublicKey, Rate, TunnelStats};
+use weft_udp::{UdpFeatures, UdpStats};
+
+use crate::dataplane::{Histogram, SendFailure, Snapshot, Stage, Times};
+
 #[cfg_attr(target_os = "linux", path = "status/device/linux.rs")]
 #[cfg_attr(not(target_os = "linux"), path = "status/device/other.rs")]
 mod device;
-mod diagnose;
-mod explain;
-mod format;
-mod recent;
-mod report;
-mod stage;
-mod table;
 
-pub use collect::{Configured, ConfiguredPeer, Running};
-pub(crate) use command::cannot_look;
-pub use command::run;
-pub use diagnose::{diagnose, has_session, should_have_session, unready};
-pub use format::{age, bytes, rate, short_key};
-pub use recent::add_recent;
-pub use report::{
-    DropReport, HistogramReport, LimitReport, PeerReport, QueueReport, Rates, Recent, SendFailureReport,
-    StageReport, StatusReport, TimesReport, TunQueueReport, TunReport, TunnelReport, UdpReport,
-};
-pub use stage::stage_of;
-pub use table::bucket_label;
+/// What is known of an interface and does not concern the tunnel: who set it up keeps it true.
+#[derive(Clone, Debug)]
+pub struct Running {
+    /// Its name.
+    pub interface: String,
+    /// Bytes of the largest inner packet.
+    pub mtu: u16,
+    /// When it came up.
+    pub since: Instant,
+    /// The same by the wall clock.
+    pub since_wall_clock: SystemTime,
+    /// Queues of the TUN with threads of their own.
+    pub tun_threads: usize,
+    /// Which super-packets the TUN takes part in.
+    pub tun_offload: TunOffload,
+    /// The addresses of the device.
+    pub addresses: Vec<String>,
+    /// The routes in force.
+    pub routes: Vec<String>,
+    /// DNS in force.
+    pub dns: Vec<String>,
+    /// Firewall rules in force.
+    pub firewall: Vec<String>,
+    /// What the configuration calls its peers.
+    pub friendly_names: HashMap<PublicKey, String>,
+    /// Peers to which its file gives no endpoint: where they are is known from them alone, also after a restart.
+    pub without_endpoint: HashSet<PublicKey>,
+    /// What the daemon itself has to say, as of steps that failed and were not worth ending for.
+    pub findings: Vec<weft_report::finding::Finding>,
+}
+
+/// What an interface is configured to be, as it may be changed while it runs.
+#[derive(Clone, Debug, Default)]
+pub struct Configured {
+    /// Its identity.
+    pub public_key: Option<PublicKey>,
+    /// The UDP port in use.
+    pub listen_port: u16,
+    /// The mark of outgoing packets; 0: none.
+    pub fw_mark: u32,
+    /// Its peers, in the order in which they are shown.
+    pub peers: Vec<ConfiguredPeer>,
+}
+
+/// What a peer is configured to be.
+#[derive(Clone, Debug)]
+pub struct ConfiguredPeer {
+    /// Its identity.
+    pub public_key: PublicKey,
+    /// Where it was said to be.
+    pub endpoint: Option<SocketAddr>,
+    /// Whether it has a preshared key.
+    pub has_preshared_key: bool,
+    /// Seconds between its keepalives.
+    pub persistent_keepalive: Option<u16>,
+    /// How fast packets may go to it and come from it.
+    pub limits: PeerLimits,
+    /// Its allowed-ips.
+    pub allowed_ips: Vec<String>,
+}
+
+impl Running {
+    /// The interface of this name, which came up now.
+    pub fn new(interface: &str) -> Self {
+        Self {
+            interface: interface.to_owned(),
+            mtu: 0,
+            since: Instant::now(),
+            since_wall_clock: SystemTime::now(),
+            tun_threads: 0,
+            tun_offload: TunOffload::default(),
+            addresses: Vec::new(),
+            routes: Vec::new(),
+            dns: Vec::new(),
+            firewall: Vec::new(),
+            friendly_names: HashMap::new(),
+            without_endpoint: HashSet::new(),
+            findings: Vec::new(),
+        }
+    }
+
+    /// The report at this moment.
+    pub fn report(&self, configured: &Configured, snapshot: &Snapshot) -> StatusReport {
+        self.report_at(Instant::now(), SystemTime::now(), configured, snapshot)
+    }
+
+    fn report_at(
+        &self,
+        now: Instant,
+        wall_clock: SystemTime,
+        configured: &Configured,
+        snapshot: &Snapshot,
+    ) -> StatusReport {
+        let live: HashMap<PublicKey, &PeerSnapshot> =
+            snapshot.peers.iter().map(|peer| (peer.public_key, peer)).collect();
+        let peer = |peer: &ConfiguredPeer| {
+            let key = &peer.public_key;
+            PeerReport {
+                friendly_name: self.friendly_names.get(key).cloned(),
+                has_configured_endpoint: peer.endpoint.is_some() && !self.without_endpoint.contains(key),
+                ..report_of(peer, live.get(key).copied(), now)
+            }
+        };
+        let uptime_ms = milliseconds(now, self.since);
+        StatusReport {
+            interface: self.interface.clone(),
+            weft_version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            public_key: configured.public_key.map(|key| key.to_string()),
+            listen_port: configured.listen_port,
+            fw_mark: configured.fw_mark,
+            mtu: self.mtu,
+            uptime_ms,
+            unix_time_ms: u64::try_from(unix_ms(wall_clock)).unwrap_or(0),
+            clock_shift_ms: unix_ms(wall_clock)
+                .saturating_sub(unix_ms(self.since_wall_clock))
+                .saturating_sub_unsigned(uptime_ms),
+            addresses: self.addresses.clone(),
+            routes: self.routes.clone(),
+            dns: self.dns.clone(),
+            firewall: self.firewall.clone(),
+            tun: tun(&self.interface, snapshot, self.tun_threads, self.tun_offload),
+            udp: udp(&snapshot.udp, snapshot.udp_features),
+            tunnel: tunnel(&snapshot.tunnel, &snapshot.handshakes, now),
+            queues: queues(snapshot),
+            drops: drops(&snapshot.drops),
+            send_failure: snapshot.send_failure.map(|failure| send_failure(failure, now)),
+            peers: configured.peers.iter().map(peer).collect(),
+            times: times(&snapshot.times),
+            recent: None,
+            findings: self.findings.clone(),
+        }
+    }
+}
+
+fn milliseconds(now: Instant, since: Instant) -> u64 {
+    u64::try_from(now.saturating_duration_since(since).as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Milliseconds since 1970, negative before.
+fn unix_ms(time: SystemTime) -> i64 {
+    let saturated = |duration: std::time::Duration| i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(since) => saturated(since),
+        Err(before) => -saturated(before.duration()),
+    }
+}
+
+fn tun(interface: &str, snapshot: &Snapshot, threads: usize, offload: TunOffload) -> TunReport {
+    let stats = &snapshot.tun;
+    TunReport {
+        threads,
+        tcp_offload: offload.tcp,
+        udp_offload: offload.udp,
+        packets_read: stats.packets_read,
+        segments_read: stats.segments_read,
+        bytes_read: stats.bytes_read,
+        read_calls: stats.read_calls,
+        batches_read: stats.batches_read,
+        packets_written: stats.packets_written,
+        segments_written: stats.segments_written,
+        bytes_written: stats.bytes_written,
+        queue_overflows: device::queue_overflows(interface),
+        queues: snapshot.tun_queues.iter().map(tun_queue).collect(),
+    }
+}
+
+fn tun_queue(stats: &TunStatsSnapshot) -> TunQueueReport {
+    TunQueueReport {
+        packets_read: stats.packets_read,
+        segments_read: stats.segments_read,
+        bytes_read: stats.bytes_read,
+        packets_written: stats.packets_written,
+        segments_written: stats.segments_written,
+        bytes_written: stats.bytes_written,
+        rates: None,
+    }
+}
+
+fn udp(stats: &UdpStats, features: UdpFeatures) -> UdpReport {
+    UdpReport {
+        gso: features.gso,
+        gro: features.gro,
+        receive_buffer_bytes: features.receive_buffer_bytes,
+        send_buffer_bytes: features.send_buffer_bytes,
+        wanted_receive_buffer_bytes: features.wanted_receive_buffer_bytes,
+        wanted_send_buffer_bytes: features.wanted_send_buffer_bytes,
+        datagrams_sent: stats.datagrams_sent,
+        bytes_sent: stats.bytes_sent,
+        batches_sent: stats.batches_sent,
+        batch_segments: stats.batch_segments,
+        gso_fallbacks: stats.gso_fallbacks,
+        receive_overflows: stats.receive_overflows,
+        junk_dropped: stats.junk_dropped,
+        datagrams_received: stats.datagrams_received,
+        bytes_received: stats.bytes_received,
+        recv_calls: stats.recv_calls,
+    }
+}
+
+fn tunnel(stats: &TunnelStats, load: &HandshakeLoad, now: Instant) -> TunnelReport {
+    TunnelReport {
+        sealed: stats.sealed,
+        opened: stats.opened,
+        handshakes: stats.handshakes,
+        keepalives_received: stats.keepalives_received,
+        cookies_sent: stats.cookies_sent,
+        handshakes_timed_out: stats.handshakes_timed_out,
+        initiations_sent: stats.initiations_sent,
+        responses_sent: stats.responses_sent,
+        handshake_load_ms: load.since.map(|since| milliseconds(now, since)),
+        handshake_work_ms: u64::try_from(load.work.as_millis()).unwrap_or(u64::MAX),
+        initiations_waiting: load.initiations_waiting,
+        icmp_sent: stats.icmp_sent,
+        icmp_suppressed: stats.icmp_suppressed,
+    }
+}
+
+fn queues(snapshot: &Snapshot) -> QueueReport {
+    QueueReport {
+        staged_bytes: snapshot.tunnel.staged_bytes as u64,
+        staged_packets: snapshot.tunnel.staged_segments,
+        staging_budget_bytes: snapshot.tunnel.staging_budget_bytes as u64,
+        control_waiting: snapshot.queues.control,
+        transmit_waiting: snapshot.queues.transmit,
+        read_ahead_bytes: snapshot.queues.read_ahead_bytes,
+    }
+}
+
+fn times(times: &Times) -> TimesReport {
+    let stage = |stage: Stage| {
+        let (direction, label) = stage.label();
+        let times = histogram(times.stage(stage));
+        StageReport { direction: direction.to_owned(), stage: label.to_owned(), times }
+    };
+    TimesReport { turns: histogram(times.turns()), stages: Stage::ALL.into_iter().map(stage).collect() }
+}
+
+fn histogram(histogram: &Histogram) -> HistogramReport {
+    let filled = histogram.counts().iter().enumerate().filter(|&(_, &count)| count > 0);
+    HistogramReport {
+        count: histogram.counts().iter().sum(),
+        sum_ns: histogram.sum_ns(),
+        buckets: filled.map(|(bucket, &count)| (Histogram::bound_ns(bucket), count)).collect(),
+    }
+}
+
+fn drops(counters: &DropCounters) -> Vec<DropReport> {
+    let occurred = counters.iter().filter(|&(_, packets)| packets > 0);
+    let report = |(reason, packets)| {
+        let (direction, stage) = stage_of(reason);
+        DropReport {
+            reason: reason.label().to_owned(),
+            direction: direction.to_owned(),
+            stage: stage.to_owned(),
+            packets,
+        }
+    };
+    occurred.map(report).collect()
+}
+
+fn send_failure(failure: SendFailure, now: Instant) -> SendFailureReport {
+    let error = match failure.os_error {
+        Some(number) => io::Error::from_raw_os_error(number).to_string(),
+        None => "the datagram is too long".to_owned(),
+    };
+    SendFailureReport {
+        endpoint: failure.destination.to_string(),
+        error,
+        age_ms: milliseconds(now, failure.at),
+    }
+}
+
+/// A peer that does not take part, as while the interface has no key, is where it was said to be and did nothing.
+fn report_of(peer: &ConfiguredPeer, live: Option<&PeerSnapshot>, now: Instant) -> PeerReport {
+    let endpoint = live.map_or(peer.endpoint, |live| live.endpoint);
+    let at_rest = PeerReport {
+        public_key: peer.public_key.to_string(),
+        has_preshared_key: peer.has_preshared_key,
+        endpoint: endpoint.map(|endpoint| endpoint.to_string()),
+        persistent_keepalive: peer.persistent_keepalive,
+        allowed_ips: peer.allowed_ips.clone(),
+        limit_to_peer: limit(peer.limits.to_peer, live.map(|live| live.over_rate_to_peer)),
+        limit_from_peer: limit(peer.limits.from_peer, live.map(|live| live.over_rate_from_peer)),
+        ..PeerReport::default()
+    };
+    live.map_or(at_rest.clone(), |live| PeerReport {
+        latest_handshake_ms: live.last_handshake.map(|at| milliseconds(now, at)),
+        is_trying: live.is_trying,
+        tx_bytes: live.sent_bytes,
+        rx_bytes: live.received_bytes,
+        staged_bytes: live.staged_bytes as u64,
+        ..at_rest
+    })
+}
+
+fn limit(rate: Option<Rate>, dropped: Option<u64>) -> Option<LimitReport> {
+    rate.map(|rate| LimitReport {
+        bits_per_second: rate.bits_per_second(),
+        dropped_packets: dropped.unwrap_or_default(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use weft_tunnel::DropReason;
+
+    use super::*;
+    use crate::dataplane::QueueDepths;
+
+    /// A packet thread that did nothing yet.
+    fn nothing_yet() -> Snapshot {
+        Snapshot {
+            udp: UdpStats::default(),
+            udp_features: UdpFeatures::default(),
+            tunnel: TunnelStats::default(),
+            drops: DropCounters::default(),
+            peers: Vec::new(),
+            tun: TunStatsSnapshot::default(),
+            tun_queues: Vec::new(),
+            queues: QueueDepths::default(),
+            times: Times::default(),
+            send_failure: None,
+            handshakes: HandshakeLoad::default(),
+        }
+    }
+
+    #[test]
+    fn a_report_has_what_the_threads_know_and_no_clock_of_its_own() {
+        let (since, since_wall_clock) = (Instant::now(), UNIX_EPOCH + Duration::from_secs(2_000_000_000));
+        let key = PublicKey::from_bytes([7; 32]);
+        let running = Running {
+            mtu: 1420,
+            since,
+            since_wall_clock,
+            friendly_names: HashMap::from([(key, "office".to_owned())]),
+            ..Running::new("wg0")
+        };
+        let peer = |public_key| ConfiguredPeer {
+            public_key,
+            endpoint: Some("192.0.2.1:1".parse().unwrap()),
+            has_preshared_key: true,
+            persistent_keepalive: Some(25),
+            limits: PeerLimits { to_peer: None, from_peer: Rate::from_bits_per_second(8000) },
+            allowed_ips: vec!["10.0.0.0/8".to_owned()],
+        };
+        let idle = PublicKey::from_bytes([8; 32]);
+        let configured =
+            Configured { listen_port: 51820, peers: vec![peer(idle), peer(key)], ..Configured::default() };
+        let mut drops = DropCounters::default();
+        drops.add(DropReason::NoPeer, 3);
+        let snapshot = Snapshot {
+            udp: UdpStats { datagrams_sent: 5, ..UdpStats::default() },
+            udp_features: UdpFeatures { gro: true, ..UdpFeatures::default() },
+            tunnel: TunnelStats { staged_bytes: 9, ..TunnelStats::default() },
+            drops,
+            peers: vec![PeerSnapshot {
+                public_key: key,
+                endpoint: None,
+                source: None,
+                last_handshake: Some(since + Duration::from_secs(60)),
+                path_limit: None,
+                is_trying: true,
+                over_rate_to_peer: 0,
+                over_rate_from_peer: 3,
+                sent_bytes: 1,
+                received_bytes: 2,
+                staged_bytes: 9,
+            }],
+            tun_queues: vec![TunStatsSnapshot { bytes_read: 6, ..TunStatsSnapshot::default() }],
+            queues: QueueDepths { control: 4, ..QueueDepths::default() },
+            send_failure: Some(SendFailure {
+                destination: "192.0.2.9:1".parse().unwrap(),
+                reason: DropReason::DatagramTooLong,
+                os_error: None,
+                at: since + Duration::from_secs(89),
+            }),
+            ..nothing_yet()
+        };
+        // A minute and a half later, by a clock that was set back half a minute meanwhile.
+        let report = running.report_at(
+            since + Duration::from_secs(90),
+            since_wall_clock + Duration::from_secs(60),
+            &configured,
+            &snapshot,
+        );
+        assert_eq!((report.uptime_ms, report.clock_shift_ms), (90_000, -30_000));
+        assert_eq!(report.unix_time_ms, 2_000_000_060_000);
+        let [idle, busy] = &report.peers[..] else { panic!("{:?}", report.peers) };
+        assert_eq!((busy.latest_handshake_ms, busy.persistent_keepalive), (Some(30_000), Some(25)));
+        assert!(busy.is_trying && busy.has_preshared_key && busy.endpoint.is_none());
+        assert_eq!(busy.friendly_name.as_deref(), Some("office"));
+        assert_eq!(busy.limit_to_peer, None);
+        assert_eq!(busy.limit_from_peer, Some(LimitReport { bits_per_second: 8000, dropped_packets: 3 }));
+        // Not in the tunnel: where it was said to be, and at rest.
+        assert_eq!((idle.endpoint.as_deref(), idle.latest_handshake_ms), (Some("192.0.2.1:1"), None));
+        assert_eq!((report.queues.staged_bytes, report.queues.control_waiting), (9, 4));
+        assert_eq!(report.tun.queues.iter().map(|queue| queue.bytes_read).collect::<Vec<_>>(), [6]);
+        assert!(report.udp.datagrams_sent == 5 && report.udp.gro && !report.udp.gso);
+        let failure = report.send_failure.as_ref().unwrap();
+        assert_eq!((failure.endpoint.as_str(), failure.age_ms), ("192.0.2.9:1", 1000));
+        let drop = DropReport {
+            reason: "no_peer".to_owned(),
+            direction: "outbound".to_owned(),
+            stage: "routing".to_owned(),
+            packets: 3,
+        };
+        assert_eq!(report.drops, [drop]);
+        assert_eq!(report.dropped_for(DropReason::NoPeer), 3);
+    }
+
+    #[test]
+    fn an_endpoint_that_a_peer_was_only_heard_from_is_not_a_configured_one() {
+        let [said, heard, carried_over] = [1, 2, 3].map(|byte| PublicKey::from_bytes([byte; 32]));
+        let peer = |public_key, endpoint: Option<&str>| ConfiguredPeer {
+            public_key,
+            endpoint: endpoint.map(|endpoint| endpoint.parse().unwrap()),
+            has_preshared_key: false,
+            persistent_keepalive: None,
+            limits: PeerLimits::default(),
+            allowed_ips: Vec::new(),
+        };
+        // A daemon goes on where the one before it left off: it knows where roaming peers were.
+        let address = Some("192.0.2.1:1");
+        let configured = Configured {
+            peers: vec![peer(said, address), peer(heard, None), peer(carried_over, address)],
+            ..Configured::default()
+        };
+        let running =
+            Running { without_endpoint: HashSet::from([heard, carried_over]), ..Running::new("wg0") };
+        let report = running.report(&configured, &nothing_yet());
+        let are_configured: Vec<bool> =
+            report.peers.iter().map(|peer| peer.has_configured_endpoint).collect();
+        assert_eq!(are_configured, [true, false, false]);
+    }
+
+    #[test]
+    fn the_start_by_the_wall_clock_never_changes() {
+        let (since, came_up_at) = (Instant::now(), Duration::from_nanos(2_000_000_000_000_900_000));
+        let since_wall_clock = UNIX_EPOCH + came_up_at;
+        let running = Running { since, since_wall_clock, ..Running::new("wg0") };
+        let start_after = |elapsed: Duration, wall_clock: SystemTime| {
+            let report =
+                running.report_at(since + elapsed, wall_clock, &Configured::default(), &nothing_yet());
+            report.start_unix_ms()
+        };
+        // The two clocks begin a millisecond at different moments.
+        for microseconds in [0, 50, 100, 150, 950, 1_000, 1_099, 1_100, 15_000_050, 15_000_999] {
+            let elapsed = Duration::from_micros(microseconds);
+            let start = start_after(elapsed, since_wall_clock + elapsed);
+            assert_eq!(start, 2_000_000_000_000, "{microseconds} us later");
+        }
+        // The clock was set forward by years, as at the first answer of a time server, or back.
+        let later = Duration::from_micros(90_000_050);
+        let set_forward = since_wall_clock + Duration::from_secs(300_000_000) + later;
+        assert_eq!(start_after(later, set_forward), 2_000_000_000_000);
+        let set_back = UNIX_EPOCH + Duration::from_micros(30_000_777);
+        assert_eq!(start_after(later, set_back), 2_000_000_000_000);
+    }
+}

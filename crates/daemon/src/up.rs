@@ -5,20 +5,20 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use weft_commands::output;
 use weft_config::exit;
 use weft_config::{self as config, Config, Endpoint, LoadError};
 use weft_host::resolve::{self, AtStart, Cancel, ResolveError, Retries};
-use weft_host::runtime_dir::runtime_dir;
 use weft_host::{self as host, HostError};
+use weft_ipc::runtime_dir::runtime_dir;
+use weft_uapi::ControlError;
 use weft_udp::PathMtu;
 
 use crate::background::{self, BackgroundError};
 use crate::carried_over::Place;
 use crate::cli::{MetricsArgs, UpArgs};
-use crate::control::ControlError;
 use crate::dataplane::{DataplaneError, StartError};
 use crate::metrics;
-use crate::output;
 use crate::scheduling::Priority;
 use crate::secrecy;
 use crate::service_manager::Starting;

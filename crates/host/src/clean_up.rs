@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use weft_config::{InterfaceName, KillSwitch, Stage};
+use weft_ipc::runtime_dir::{control_socket, runtime_dir};
 
 use super::kernel::Kernel;
 use super::record::{Owner, Record};
 use super::{Applied, HostError, Step, outside, run_hooks};
 use crate::routes::Netlink;
-use crate::runtime_dir::{control_socket, runtime_dir};
 
 /// Which step stays in force when the steps of a daemon are undone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,9 +4,9 @@ use std::io;
 use std::path::PathBuf;
 
 use weft_config::exit;
+use weft_ipc::runtime_dir::UntrustedError;
 
 use crate::routes::RouteError;
-use crate::runtime_dir::UntrustedError;
 
 /// Why a step, or the work around the steps, failed.
 #[derive(Debug, thiserror::Error)]

@@ -36,9 +36,9 @@ use std::path::{Path, PathBuf};
 use ipnet::IpNet;
 use weft_config::device::DeviceState;
 use weft_config::{Config, Hook, InterfaceName, Saved, Stage, exit};
+use weft_ipc::runtime_dir::{self, runtime_dir};
 
 use crate::routes::{Family, Link, Netlink};
-use crate::runtime_dir::runtime_dir;
 
 mod clean_up;
 pub mod dns;
@@ -48,6 +48,7 @@ mod facts;
 pub mod firewall;
 mod hooks;
 mod kernel;
+pub mod memory;
 pub mod network;
 mod outside;
 mod plan;
@@ -55,7 +56,6 @@ mod platform;
 mod record;
 pub mod resolve;
 pub mod routes;
-pub mod runtime_dir;
 mod save;
 mod step;
 mod sysctl;
@@ -80,7 +80,7 @@ pub enum Recording {
     /// Nowhere: the changes stay after a crash. For interfaces that live as long as a test.
     #[default]
     Nowhere,
-    /// In this directory, see [`mod@runtime_dir`].
+    /// In this directory, see [`weft_ipc::runtime_dir`].
     In(PathBuf),
 }
 

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use weft_config::{Hook, InterfaceName, path_of};
+use weft_ipc::runtime_dir::{self, Access, UntrustedError, open_untrusted, read_untrusted};
 
 use super::HostError;
 use super::plan::{Plan, SRC_VALID_MARK};
@@ -23,7 +24,6 @@ use super::platform::{self, Process};
 use super::step::Step;
 use crate::dns;
 use crate::routes::Rule;
-use crate::runtime_dir::{self, Access, UntrustedError, open_untrusted, read_untrusted};
 
 const VERSION: u32 = 1;
 /// The record of 50,000 peers, each with two routes and an endpoint by name of some 70 bytes each, has 10 MB;

@@ -4,6 +4,7 @@
 //! queue or socket to read, and the packet thread to choose the packet to seal.
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod deficit_round_robin;
 pub mod flow;

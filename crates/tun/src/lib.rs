@@ -4,6 +4,8 @@
 //! [`TunBatch`]es with a bounded number of slabs, and written only while [`Tun::poll_send_ready`] is `Ready`:
 //! nothing here drops a packet for lack of room.
 
+#![warn(missing_docs)]
+
 use std::collections::VecDeque;
 use std::io;
 use std::task::{Context, Poll};

@@ -6,7 +6,7 @@ use ip_network::{IpNetwork, Ipv4Network, Ipv6Network};
 use ip_network_table::IpNetworkTable;
 use ipnet::IpNet;
 
-use crate::peer::PeerId;
+use crate::peer_id::PeerId;
 
 /// Minimum number of cached addresses. The cache pays because a lookup in the table costs as much as all
 /// other work on a header.

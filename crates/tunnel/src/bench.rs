@@ -11,7 +11,7 @@ use crate::initiations::Cause;
 use crate::ip::IpHeader;
 use crate::key::PrivateKey;
 use crate::packet::PacketMut;
-use crate::peer::PeerId;
+use crate::peer_id::PeerId;
 use crate::peer_index::PeerIndex;
 use crate::session::{Identity, Session, SessionContext};
 use crate::staging::Staging;

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 
 use crate::config::PeerConfig;
+use crate::endpoints::Endpoint;
 use crate::key::{PresharedKey, PrivateKey, PublicKey};
 use crate::limits::{Limits, PeerLimits};
-use crate::path::PathLimit;
-use crate::peer::Endpoint;
+use crate::path_limit::PathLimit;
 use crate::restore::Remembered;
 use crate::session::Identity;
 use crate::tunnel::Tunnel;

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 
-use crate::peer::PeerId;
+use crate::peer_id::PeerId;
 
 /// Why a handshake is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

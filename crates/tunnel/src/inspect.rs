@@ -7,7 +7,7 @@ use crate::ip::IpHeader;
 use crate::key::PublicKey;
 use crate::offload::Offload;
 use crate::packet::{PacketMut, TAILROOM};
-use crate::peer::PeerId;
+use crate::peer_id::PeerId;
 use crate::split;
 use crate::tunnel::Tunnel;
 

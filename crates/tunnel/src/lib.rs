@@ -3,6 +3,7 @@
 //!
 //! *Outbound* always means TUN → UDP, *inbound* always means UDP → TUN.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod allowed_ips;
 #[cfg(feature = "bench-internals")]
@@ -19,6 +20,7 @@ mod endpoints;
 mod event;
 mod gate;
 mod icmp;
+mod icmp_answers;
 mod inbound;
 mod initiations;
 mod inspect;
@@ -30,8 +32,11 @@ mod offload;
 mod outbound;
 mod packet;
 mod path;
+mod path_limit;
 mod peer;
+mod peer_id;
 mod peer_index;
+mod peer_timers;
 mod refusals;
 mod restore;
 mod session;
@@ -52,9 +57,10 @@ pub use limits::{PeerLimits, Rate};
 pub use offload::Offload;
 pub use outbound::Outbound;
 pub use packet::{MAX_PACKET, PacketMut, PlainSlab, Plaintext, TAILROOM};
-pub use peer::{PeerId, PeerSnapshot};
+pub use peer::PeerSnapshot;
+pub use peer_id::PeerId;
+pub use peer_timers::WakeReason;
 pub use restore::Remembered;
-pub use timers::WakeReason;
 pub use transmit::{
     Batch, ControlMessage, ControlQueue, Ecn, MAX_BATCH_BYTES, MAX_BATCH_SEGMENTS, MAX_CONTROL_MESSAGE, Path,
     RecvMeta, Transmit, TransmitQueue,

@@ -5,41 +5,16 @@ use std::num::NonZeroU16;
 use std::time::{Duration, Instant};
 
 use crate::config::PeerConfig;
+use crate::endpoints::Endpoint;
 use crate::initiations::Cause;
 use crate::key::PublicKey;
 use crate::limits::{Limit, Limits};
-use crate::path::PathLimit;
+use crate::path_limit::PathLimit;
+use crate::peer_id::PeerId;
+use crate::peer_timers::PeerTimers;
 use crate::session::Session;
 use crate::staging::Staging;
-use crate::timers::Timers;
 use crate::transmit::{Ecn, Path};
-
-/// Index of a peer in the tunnel's table. It is reused after the peer was removed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PeerId(u32);
-
-impl PeerId {
-    pub(crate) fn new(place: usize) -> Self {
-        Self(place as u32)
-    }
-
-    pub(crate) fn place(self) -> usize {
-        self.0 as usize
-    }
-
-    #[cfg(test)]
-    pub(crate) fn for_test(id: u32) -> Self {
-        Self(id)
-    }
-}
-
-/// Where to send datagrams for a peer: from its last authenticated message, or from the configuration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Endpoint {
-    pub(crate) address: SocketAddr,
-    /// The local address that the peer sends to, used as the source of datagrams to it.
-    pub(crate) source: Option<IpAddr>,
-}
 
 /// A peer in the tunnel's table.
 pub(crate) struct Peer {
@@ -58,7 +33,7 @@ pub(crate) struct Peer {
     /// Rate limits of the peer; most peers have none.
     pub(crate) limits: Option<Box<Limits>>,
     pub(crate) staging: Staging,
-    pub(crate) timers: Timers,
+    pub(crate) timers: PeerTimers,
     pub(crate) is_ready: bool,
     /// Cause of the next initiation, and whether that waits in the queue of initiations.
     pub(crate) cause: Cause,
@@ -83,7 +58,7 @@ impl Peer {
             prefixes: 0,
             limits: None,
             staging: Staging::default(),
-            timers: Timers::new(keepalive.map(Duration::from_secs), rand::random(), now),
+            timers: PeerTimers::new(keepalive.map(Duration::from_secs), rand::random(), now),
             is_ready: false,
             cause: Cause::Keepalive,
             awaits_initiation: false,

@@ -6,7 +6,7 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::peer::PeerId;
+use crate::peer_id::PeerId;
 
 /// The meaning of an index on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,72 +3,26 @@
 //! Before: `outbound.rs` refused a packet. After: the event loop writes the answers to the TUN when the TUN
 //! accepts them.
 
-use std::collections::VecDeque;
 use std::time::Instant;
 
-use crate::bucket::Bucket;
 use crate::drop_reason::DropReason;
 use crate::icmp::{self, IcmpError};
+use crate::icmp_answers::Offered;
 use crate::ip::IpHeader;
 use crate::packet::PacketMut;
 use crate::split;
 use crate::tunnel::Tunnel;
 
-/// Maximum number of answers that wait for the TUN: 20 KiB.
-const SLOTS: usize = 16;
-/// Rate and burst of the answers of one kind. In WireGuard for Linux the kernel's limit of 1000 a second and
-/// 50 at once applies to the whole machine (net.ipv4.icmp_msgs_per_sec and icmp_msgs_burst).
-const PER_SECOND: u64 = 100;
-const BURST: u64 = 32;
-
-/// Answers that wait for the TUN, and the rate limits of further answers.
-#[derive(Debug, Default)]
-pub(crate) struct Answers {
-    waiting: VecDeque<Box<[u8]>>,
-    unreachable: Bucket,
-    /// Separate from the other limit: otherwise a scan for absent hosts could suppress these answers, and
-    /// turn a path into a black hole.
-    too_big: Bucket,
-}
-
-impl Answers {
-    /// Keeps an answer if the rate limit and the slots allow it.
-    fn offer(
-        &mut self,
-        error: IcmpError,
-        now: Instant,
-        answer: impl FnOnce() -> Option<Box<[u8]>>,
-    ) -> Offered {
-        let Some(answer) = answer() else { return Offered::NotDue };
-        let bucket = match error {
-            IcmpError::HostUnreachable => &mut self.unreachable,
-            IcmpError::TooBig { .. } => &mut self.too_big,
-        };
-        if self.waiting.len() >= SLOTS || !bucket.try_take(PER_SECOND, BURST, now) {
-            return Offered::Suppressed;
-        }
-        self.waiting.push_back(answer);
-        Offered::Kept
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Offered {
-    Kept,
-    Suppressed,
-    NotDue,
-}
-
 impl Tunnel {
     /// Reports whether an answer waits for [`Self::pop_answer`].
     pub fn has_answers(&self) -> bool {
-        !self.answers.waiting.is_empty()
+        !self.answers.is_empty()
     }
 
     /// Removes and returns the oldest ICMP answer, of at most 1280 bytes, to a packet from the TUN. The
     /// caller writes it to the TUN.
     pub fn pop_answer(&mut self) -> Option<Box<[u8]>> {
-        self.answers.waiting.pop_front()
+        self.answers.pop()
     }
 
     /// Counts a packet from the TUN that was refused, and answers its sender where that helps.
@@ -93,56 +47,5 @@ impl Tunnel {
             Offered::Suppressed => self.stats.icmp_suppressed += 1,
             Offered::NotDue => {}
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-
-    fn answers_at(answers: &mut Answers, error: IcmpError, now: Instant, tries: usize) -> usize {
-        let mut kept = 0;
-        for _ in 0..tries {
-            kept += usize::from(answers.offer(error, now, || Some(Box::default())) == Offered::Kept);
-            answers.waiting.clear();
-        }
-        kept
-    }
-
-    #[test]
-    fn there_is_a_burst_of_answers_and_then_a_rate() {
-        let (mut answers, start) = (Answers::default(), Instant::now());
-        let error = IcmpError::HostUnreachable;
-        assert_eq!(answers_at(&mut answers, error, start, 100), BURST as usize);
-        assert_eq!(answers_at(&mut answers, error, start + Duration::from_millis(50), 100), 5);
-        assert_eq!(answers_at(&mut answers, error, start + Duration::from_secs(3600), 100), BURST as usize);
-    }
-
-    #[test]
-    fn one_kind_of_answers_leaves_the_other_its_share() {
-        let (mut answers, now) = (Answers::default(), Instant::now());
-        answers_at(&mut answers, IcmpError::HostUnreachable, now, 100);
-        assert_eq!(answers_at(&mut answers, IcmpError::TooBig { mtu: 1 }, now, 100), BURST as usize);
-    }
-
-    #[test]
-    fn what_finds_no_slot_is_not_kept() {
-        let (mut answers, now) = (Answers::default(), Instant::now());
-        for tried in 0..BURST as usize {
-            let offered = answers.offer(IcmpError::HostUnreachable, now, || Some(Box::default()));
-            assert_eq!(offered == Offered::Kept, tried < SLOTS);
-        }
-        assert_eq!(answers.waiting.len(), SLOTS);
-    }
-
-    #[test]
-    fn what_is_not_to_be_answered_takes_no_share() {
-        let (mut answers, now) = (Answers::default(), Instant::now());
-        for _ in 0..100 {
-            assert_eq!(answers.offer(IcmpError::HostUnreachable, now, || None), Offered::NotDue);
-        }
-        assert_eq!(answers_at(&mut answers, IcmpError::HostUnreachable, now, 100), BURST as usize);
     }
 }

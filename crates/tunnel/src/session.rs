@@ -19,7 +19,7 @@ use crate::cookie::CookieGenerator;
 use crate::drop_reason::DropReason;
 use crate::key::{PresharedKey, PrivateKey, PublicKey};
 use crate::mac;
-use crate::peer::PeerId;
+use crate::peer_id::PeerId;
 use crate::peer_index::PeerIndex;
 use crate::transmit::MAX_CONTROL_MESSAGE;
 

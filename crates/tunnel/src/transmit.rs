@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
-use crate::peer::PeerId;
+use crate::peer_id::PeerId;
 
 /// UDP payload bytes that one GSO send may carry over IPv4 (udp(7): 65,535 less IPv4 and UDP header).
 pub const MAX_BATCH_BYTES: usize = 65_507;

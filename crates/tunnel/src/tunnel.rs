@@ -9,14 +9,16 @@ use rustc_hash::FxHashMap;
 use crate::allowed_ips::AllowedIps;
 use crate::config::PeerConfig;
 use crate::drop_reason::{DropCounters, DropReason};
+use crate::endpoints::Endpoint;
 use crate::endpoints::Endpoints;
 use crate::event::Event;
 use crate::gate::Gate;
+use crate::icmp_answers::Answers;
 use crate::initiations::{Cause, Initiations};
 use crate::key::{PrivateKey, PublicKey};
-use crate::peer::{Endpoint, Peer, PeerId, PeerSnapshot};
+use crate::peer::{Peer, PeerSnapshot};
+use crate::peer_id::PeerId;
 use crate::peer_index::PeerIndex;
-use crate::refusals::Answers;
 use crate::session::Identity;
 
 /// Maximum number of events that wait to be polled. The oldest is dropped first, because a later event says
@@ -174,10 +176,36 @@ impl Tunnel {
         Ok(id)
     }
 
-    /// Sets how long one X25519 takes on this machine, which is the unit of the handshake budget. Until this
-    /// is called it is 100 µs.
+    /// Takes a measurement of how long one X25519 takes on this machine, which is the unit of the handshake budget.
+    /// The shortest measurement counts; before the first it is 100 µs.
     pub fn calibrate(&mut self, x25519: Duration) {
         self.gate.budget.calibrate(x25519);
+    }
+
+    /// Sets or clears the endpoint of a peer, and keeps the count of addresses in step.
+    pub(crate) fn set_peer_endpoint(&mut self, id: PeerId, endpoint: Option<Endpoint>) {
+        let Some(peer) = self.peers.get_mut(id.place()).and_then(Option::as_deref_mut) else { return };
+        let before = std::mem::replace(&mut peer.endpoint, endpoint).map(|endpoint| endpoint.address);
+        let after = endpoint.map(|endpoint| endpoint.address);
+        if before != after {
+            if let Some(before) = before {
+                self.endpoints.remove(before);
+            }
+            if let Some(after) = after {
+                self.endpoints.add(after);
+            }
+        }
+    }
+
+    /// Iterates over the receiver indices (all 32 bits) that a data message, handshake response or cookie
+    /// reply to us may carry now, in no particular order.
+    pub fn receiver_indices(&self) -> impl Iterator<Item = u32> + '_ {
+        self.by_index.iter()
+    }
+
+    /// Returns a number that changes whenever [`Self::receiver_indices`] changes.
+    pub fn receiver_indices_version(&self) -> u64 {
+        self.by_index.version()
     }
 
     /// Removes a peer with its sessions and staged packets. Returns false if no peer has this key.

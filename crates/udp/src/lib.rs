@@ -3,6 +3,8 @@
 //! Outbound this is the last step, after the event loop took a batch from its transmit queue. Inbound it is
 //! the first, before the event loop hands each datagram to the tunnel.
 
+#![warn(missing_docs)]
+
 use std::io;
 use std::net::SocketAddr;
 use std::task::{Context, Poll};
@@ -201,6 +203,10 @@ pub const RECEIVING_SOCKETS: usize = 2;
 /// The largest useful receive buffer, in bytes: 10 Gbit/s for 5.9 ms, about the length of a stall of the
 /// packet thread.
 pub const MAX_RECEIVE_BUFFER_BYTES: u64 = 7 << 20;
+/// The share of the memory that may wait in the kernel in all receiving sockets together.
+const RECEIVE_SHARE: u64 = 8;
+/// Linux gives a socket that asks for nothing about as much.
+const MIN_RECEIVE_BUFFER_BYTES: u64 = 256 << 10;
 /// Bytes that may wait in the kernel in a sending socket. Each address family has one sending socket.
 pub const SEND_BUFFER_BYTES: u64 = MAX_RECEIVE_BUFFER_BYTES;
 
@@ -259,6 +265,22 @@ pub struct UdpFeatures {
     pub receive_buffer_bytes: u64,
     /// Bytes of the smallest send buffer among the sending sockets.
     pub send_buffer_bytes: u64,
+    /// Bytes of the receive buffer that was asked for ([`UdpConfig::receive_buffer_bytes`]).
+    pub wanted_receive_buffer_bytes: u64,
+    /// Bytes of the send buffer that was asked for.
+    pub wanted_send_buffer_bytes: u64,
+}
+
+/// Returns the bytes that may wait in each of the [`RECEIVING_SOCKETS`] of a process with so much memory, between 256 KiB
+/// and 7 MiB.
+///
+/// All sockets full, those of both address families and as the kernel counts (twice as much, for its own bookkeeping), take
+/// an eighth of the memory if that is 128 MiB or more. All UDP sockets of a machine may take three sixteenths together
+/// (udp_mem of udp(7)), and other programs have sockets too.
+pub fn receive_buffer_bytes(total_memory: Option<u64>) -> usize {
+    let bytes = total_memory
+        .map_or(MAX_RECEIVE_BUFFER_BYTES, |total| total / (2 * RECEIVE_SHARE * RECEIVING_SOCKETS as u64));
+    usize::try_from(bytes.clamp(MIN_RECEIVE_BUFFER_BYTES, MAX_RECEIVE_BUFFER_BYTES)).unwrap_or(usize::MAX)
 }
 
 /// Counters of the sockets since they were opened. Bytes are those of UDP payloads.
@@ -297,5 +319,20 @@ impl UdpStats {
         self.datagrams_sent += (messages * segments) as u64;
         self.bytes_sent += bytes as u64;
         self.batches_sent += 1;
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn full_sockets_take_an_eighth_of_the_memory() {
+        assert_eq!(receive_buffer_bytes(None), 7 << 20);
+        assert_eq!(receive_buffer_bytes(Some(64 << 20)), 256 << 10);
+        assert_eq!(receive_buffer_bytes(Some(544 << 20)), 1 << 20);
+        assert_eq!(receive_buffer_bytes(Some(4 << 30)), 7 << 20);
+        // 17 sockets of IPv4 and 17 of IPv6, and as much again for the kernel's bookkeeping.
+        assert_eq!(34 * 2 * receive_buffer_bytes(Some(544 << 20)), (544 << 20) / 8);
     }
 }

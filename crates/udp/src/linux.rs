@@ -230,6 +230,8 @@ impl Udp for UdpSockets {
             gro: self.each().all(UdpSocket::joins_datagrams),
             receive_buffer_bytes: self.families().map(Family::receive_buffer_bytes).min().unwrap_or_default(),
             send_buffer_bytes: senders.map(UdpSocket::send_buffer_bytes).min().unwrap_or_default(),
+            wanted_receive_buffer_bytes: self.config.receive_buffer_bytes as u64,
+            wanted_send_buffer_bytes: super::SEND_BUFFER_BYTES,
         }
     }
 

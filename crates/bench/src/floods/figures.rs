@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use weft::status::{HistogramReport, StatusReport};
 use weft_lab::flood::Sent;
+use weft_report::{HistogramReport, StatusReport};
 use weft_tunnel::DropReason;
 
 use super::pinger::{LOST, Ping};

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use weft::status::StatusReport;
+use weft_report::StatusReport;
 
 use super::attack::{Attack, Kind};
 use super::attacker::Prepared;

@@ -1,9 +1,8 @@
 //! The arguments of what sets the system up around an interface, and takes that back.
 
 use clap::{Args, ValueEnum};
+use weft_commands::args::EXIT_CODES;
 use weft_config as config;
-
-use super::EXIT_CODES;
 
 /// What `weft up` does beside running the interface.
 #[derive(Clone, Copy, Debug, Default, Args)]
@@ -63,39 +62,4 @@ pub struct DownArgs {
     /// then. For what runs after every end of a service that is started again (ExecStopPost=).
     #[arg(long)]
     pub keep_kill_switch: bool,
-}
-
-/// The arguments of `weft save`.
-#[derive(Clone, Debug, Args)]
-#[command(after_help = format!("\
-Example:
-  sudo weft save wg0    after `weft set wg0 …` or `wg set wg0 …`
-
-{EXIT_CODES}"))]
-pub struct SaveArgs {
-    /// The interface's name, or the configuration file that names it.
-    #[arg(value_name = "NAME|FILE")]
-    pub target: String,
-}
-
-/// The arguments of `weft reload`.
-#[derive(Clone, Debug, Args)]
-#[command(after_help = format!("\
-Examples:
-  sudo weft reload wg0              after editing /etc/wireguard/wg0.conf
-  sudo weft reload wg0 --dry-run    prints what would change
-
-Commands (PreUp, PostUp, …) do not run; those for the way down are the new ones from then on.
-
-{EXIT_CODES}"))]
-pub struct ReloadArgs {
-    /// The interface's name, or its configuration file.
-    #[arg(value_name = "NAME|FILE")]
-    pub target: String,
-    /// Print what would change, and change nothing.
-    #[arg(long)]
-    pub dry_run: bool,
-    /// Print the changes and warnings as JSON on standard output.
-    #[arg(long)]
-    pub json: bool,
 }

@@ -5,15 +5,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use weft_config::device::{DeviceChange, DeviceState, PeerState};
+use weft_report::StatusReport;
 use weft_tunnel::{Change, PeerSnapshot, PrivateKey, PublicKey, Remembered};
+use weft_uapi::{Control, ControlError};
 use weft_udp::{self as udp, BindError};
 
 use super::model::Model;
-
-use super::{Control, ControlError};
-use crate::dataplane::capture::{Capture, Wish};
+use crate::dataplane::capture::{Capture, CaptureFilter};
 use crate::dataplane::{DataplaneError, Handle, Snapshot};
-use crate::status::{Configured, ConfiguredPeer, Running, StatusReport};
+use crate::status::{Configured, ConfiguredPeer, Running};
 
 /// Changes a running interface and tells what it is. One change is made after the other; packets go on meanwhile.
 pub struct Controller {
@@ -79,8 +79,8 @@ impl Controller {
     }
 
     /// Begins a capture; `None` if there are too many already.
-    pub fn capture(&self, wish: Wish) -> Result<Option<Capture>, DataplaneError> {
-        self.dataplane.capture(wish)
+    pub fn capture(&self, filter: CaptureFilter) -> Result<Option<Capture>, DataplaneError> {
+        self.dataplane.capture(filter)
     }
 
     /// Everything that is known of the interface: what `running` says, and what the tunnel does.
@@ -151,7 +151,7 @@ impl Control for Controller {
         let fwmark = change.fw_mark.filter(|mark| *mark != inner.fw_mark);
         // The only part that can be refused goes first, so that a refusal leaves all as it was.
         if port.is_some() || fwmark.is_some() {
-            inner.listen_port = self.dataplane.rebind(port, fwmark)??;
+            inner.listen_port = self.dataplane.rebind(port, fwmark)?.map_err(|error| refused(&error))?;
             inner.fw_mark = fwmark.unwrap_or(inner.fw_mark);
         }
         let changes = inner.model.change(&change);
@@ -165,11 +165,9 @@ impl From<DataplaneError> for ControlError {
     }
 }
 
-impl From<BindError> for ControlError {
-    fn from(error: BindError) -> Self {
-        match error {
-            BindError::PortInUse { .. } => Self::PortInUse(error.to_string()),
-            _ => Self::Refused(error.to_string()),
-        }
+fn refused(error: &BindError) -> ControlError {
+    match error {
+        BindError::PortInUse { .. } => ControlError::PortInUse(error.to_string()),
+        _ => ControlError::Refused(error.to_string()),
     }
 }

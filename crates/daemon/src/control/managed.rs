@@ -3,13 +3,16 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use weft_config::InterfaceName;
+use weft_report::StatusReport;
+use weft_report::control_socket::{CaptureRequest, Client, ManageError};
 use weft_tunnel::PublicKey;
+use weft_uapi::Control as _;
 
-use super::socket::{CaptureRequest, Client, Manage, ManageError, Server};
-use super::{Control as _, Controller};
-use crate::capture::Recording;
-use crate::dataplane::capture::Wish;
-use crate::status::{Running, StatusReport};
+use super::Controller;
+use super::socket::{Manage, Server};
+use crate::dataplane::capture::CaptureFilter;
+use crate::recording::Recording;
+use crate::status::Running;
 
 /// A running interface, as its control socket shows it.
 pub struct Managed {
@@ -81,15 +84,15 @@ impl Manage for Managed {
 
     fn capture(&self, request: &CaptureRequest) -> Result<Recording, ManageError> {
         let peer = request.peer.as_deref().map(|peer| self.peer(peer)).transpose()?;
-        let stage = request.stage;
+        let layer = request.layer;
         let snap_bytes = request.snap_bytes.unwrap_or(*SNAP_BYTES.end());
         let snap_bytes = snap_bytes.clamp(*SNAP_BYTES.start(), *SNAP_BYTES.end()) as usize;
-        let capture = self.controller.capture(Wish { stage, peer, snap_bytes });
+        let capture = self.controller.capture(CaptureFilter { layer, peer, snap_bytes });
         let capture = capture.map_err(|_| ManageError::Ended)?.ok_or_else(|| {
             ManageError::Failed("too many captures are running already; end one of them".to_owned())
         })?;
         let running = self.running();
-        Ok(Recording::new(capture, &running.interface, stage, snap_bytes, running.friendly_names.clone()))
+        Ok(Recording::new(capture, &running.interface, layer, snap_bytes, running.friendly_names.clone()))
     }
 
     fn stop(&self) {

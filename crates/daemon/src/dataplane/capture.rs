@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::SystemTime;
 
-use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
+use weft_report::control_socket::Layer;
 use weft_tunnel::{Ecn, MAX_PACKET, PacketMut, PeerId, PublicKey, RecvMeta, Transmit, Tunnel, each_segment};
 
 /// Captures at the same time.
@@ -21,16 +21,6 @@ pub(super) const MAX_TAPS: usize = 4;
 const CHUNKS: usize = 16;
 const CHUNK_BYTES: usize = 256 << 10;
 const CHUNK_PACKETS: usize = 1024;
-
-/// Where a packet is seen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Stage {
-    /// Inside the tunnel: IP packets, as the device reads and writes them.
-    Inner,
-    /// Outside: WireGuard's datagrams.
-    Outer,
-}
 
 /// Which way a packet goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,9 +33,9 @@ pub enum Direction {
 
 /// What to capture.
 #[derive(Clone, Copy, Debug)]
-pub struct Wish {
+pub struct CaptureFilter {
     /// Only there.
-    pub stage: Option<Stage>,
+    pub layer: Option<Layer>,
     /// Only packets of this peer.
     pub peer: Option<PublicKey>,
     /// Bytes to keep of each packet, headers included, at most 65,535.
@@ -89,8 +79,8 @@ pub struct Seen {
 
 impl Seen {
     /// Where it was seen.
-    pub fn stage(&self) -> Stage {
-        if self.outer.is_some() { Stage::Outer } else { Stage::Inner }
+    pub fn layer(&self) -> Layer {
+        if self.outer.is_some() { Layer::Outer } else { Layer::Inner }
     }
 }
 
@@ -133,14 +123,14 @@ struct Counts {
 }
 
 impl Counts {
-    fn add(counters: &[AtomicU64; 2], stage: Stage) {
-        counters[stage as usize].fetch_add(1, Ordering::Relaxed);
+    fn add(counters: &[AtomicU64; 2], layer: Layer) {
+        counters[layer as usize].fetch_add(1, Ordering::Relaxed);
     }
 }
 
 /// What the packet thread fills.
 pub struct Tap {
-    wish: Wish,
+    filter: CaptureFilter,
     current: Chunk,
     free: mpsc::UnboundedReceiver<Chunk>,
     full: mpsc::UnboundedSender<Chunk>,
@@ -151,7 +141,7 @@ pub struct Tap {
 
 impl fmt::Debug for Tap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tap").field("wish", &self.wish).finish_non_exhaustive()
+        f.debug_struct("Tap").field("filter", &self.filter).finish_non_exhaustive()
     }
 }
 
@@ -166,7 +156,7 @@ pub struct Capture {
 
 impl Capture {
     /// A capture, and the tap for the packet thread.
-    pub fn new(wish: Wish) -> (Self, Tap) {
+    pub fn new(filter: CaptureFilter) -> (Self, Tap) {
         let (free, free_chunks) = mpsc::unbounded_channel();
         let (full, full_chunks) = mpsc::unbounded_channel();
         for _ in 1..CHUNKS {
@@ -176,7 +166,7 @@ impl Capture {
         let counts = Arc::<Counts>::default();
         let (is_wanted, wanted) = oneshot::channel();
         let tap = Tap {
-            wish,
+            filter,
             current: Chunk::new(),
             free: free_chunks,
             full,
@@ -204,30 +194,30 @@ impl Capture {
         self.wanted = None;
     }
 
-    /// Packets seen at a stage, copied or not.
-    pub fn seen(&self, stage: Stage) -> u64 {
-        self.counts.seen[stage as usize].load(Ordering::Relaxed)
+    /// Packets seen at a layer, copied or not.
+    pub fn seen(&self, layer: Layer) -> u64 {
+        self.counts.seen[layer as usize].load(Ordering::Relaxed)
     }
 
     /// Packets that were not copied, because all chunks waited to be read.
-    pub fn dropped(&self, stage: Stage) -> u64 {
-        self.counts.dropped[stage as usize].load(Ordering::Relaxed)
+    pub fn dropped(&self, layer: Layer) -> u64 {
+        self.counts.dropped[layer as usize].load(Ordering::Relaxed)
     }
 }
 
 impl Tap {
-    fn takes(&self, stage: Stage, peer: Option<PublicKey>) -> bool {
-        self.wish.stage.is_none_or(|wanted| wanted == stage)
-            && self.wish.peer.is_none_or(|wanted| peer == Some(wanted))
+    fn takes(&self, layer: Layer, peer: Option<PublicKey>) -> bool {
+        self.filter.layer.is_none_or(|wanted| wanted == layer)
+            && self.filter.peer.is_none_or(|wanted| peer == Some(wanted))
     }
 
     fn put(&mut self, seen: &Seen, bytes: &[u8]) {
-        let stage = seen.stage();
-        Counts::add(&self.counts.seen, stage);
+        let layer = seen.layer();
+        Counts::add(&self.counts.seen, layer);
         let headers = seen.outer.map_or(0, |outer| outer.bytes());
-        let kept = bytes.len().min(self.wish.snap_bytes.saturating_sub(headers)).min(MAX_PACKET);
+        let kept = bytes.len().min(self.filter.snap_bytes.saturating_sub(headers)).min(MAX_PACKET);
         if !self.current.has_room_for(kept) && !self.hand_over() {
-            return Counts::add(&self.counts.dropped, stage);
+            return Counts::add(&self.counts.dropped, layer);
         }
         self.current.bytes.extend_from_slice(&bytes[..kept]);
         self.current.packets.push(Seen { kept, ..*seen });
@@ -297,18 +287,18 @@ impl Captures {
     }
 
     /// Whether anybody captures there: whose a packet is has to be looked up.
-    fn want(&self, stage: Stage) -> bool {
-        self.taps.iter().any(|tap| tap.wish.stage.is_none_or(|wanted| wanted == stage))
+    fn want(&self, layer: Layer) -> bool {
+        self.taps.iter().any(|tap| tap.filter.layer.is_none_or(|wanted| wanted == layer))
     }
 
     /// A packet from the device, before it is sealed or refused.
     pub(super) fn read(&mut self, tunnel: &mut Tunnel, packet: &PacketMut<'_>) {
-        if !self.want(Stage::Inner) {
+        if !self.want(Layer::Inner) {
             return;
         }
         let Self { taps, scratch, .. } = self;
         let peer = tunnel.peer_of_destination(packet.bytes());
-        if !taps.iter().any(|tap| tap.takes(Stage::Inner, peer)) {
+        if !taps.iter().any(|tap| tap.takes(Layer::Inner, peer)) {
             return;
         }
         each_segment(packet, scratch, |segment| {
@@ -318,7 +308,7 @@ impl Captures {
 
     /// A packet for the device: from a peer, or an answer of our own.
     pub(super) fn written(&mut self, tunnel: &mut Tunnel, packet: &[u8], is_own: bool) {
-        if !self.want(Stage::Inner) {
+        if !self.want(Layer::Inner) {
             return;
         }
         let peer = if is_own { None } else { tunnel.peer_of_source(packet) };
@@ -333,7 +323,7 @@ impl Captures {
         transmit: &Transmit<'_>,
         bytes: usize,
     ) {
-        if !self.want(Stage::Outer) {
+        if !self.want(Layer::Outer) {
             return;
         }
         let local = transmit.source.unwrap_or_else(|| unspecified(transmit.destination));
@@ -351,7 +341,7 @@ impl Captures {
 
     /// A datagram that came in, after the tunnel took it.
     pub(super) fn received(&mut self, tunnel: &Tunnel, meta: &RecvMeta, datagram: &[u8]) {
-        if !self.want(Stage::Outer) {
+        if !self.want(Layer::Outer) {
             return;
         }
         let local = meta.local.unwrap_or_else(|| unspecified(meta.source));
@@ -366,7 +356,7 @@ impl Captures {
 }
 
 fn put(taps: &mut [Tap], seen: &Seen, bytes: &[u8]) {
-    for tap in taps.iter_mut().filter(|tap| tap.takes(seen.stage(), seen.peer)) {
+    for tap in taps.iter_mut().filter(|tap| tap.takes(seen.layer(), seen.peer)) {
         tap.put(seen, bytes);
     }
 }

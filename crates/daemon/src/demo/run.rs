@@ -3,6 +3,8 @@
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
+use weft_commands::hang_up::is_hung_up;
+use weft_commands::output;
 use weft_config::exit::{Code, Error};
 use weft_lab::cpu;
 
@@ -12,8 +14,6 @@ use super::load::{LANES, Load};
 use super::report::{DaemonReport, Report};
 use super::table;
 use crate::cli::DemoArgs;
-use crate::hang_up::is_hung_up;
-use crate::output;
 
 /// Runs two tunnel ends on this machine and sends traffic between them. To be called before any thread is
 /// started: an ordinary user gets the rights for it from a user namespace.

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use weft_config::InterfaceName;
 use weft_tun::Descriptor as Queue;
+use weft_uapi::Descriptor as Socket;
 
 use crate::background::Output;
-use crate::control::uapi::Descriptor as Socket;
 
 #[cfg_attr(target_os = "linux", path = "descriptors/linux.rs")]
 #[cfg_attr(not(target_os = "linux"), path = "descriptors/other.rs")]

@@ -10,13 +10,13 @@ use hyper::{Method, Request, Response, StatusCode};
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use weft_config::metrics::HostName;
+use weft_report::{StatusReport, has_session, unready};
 
 use super::exposition::{self, Format};
 use super::hosts::Hosts;
 use super::query::Query;
 use super::sampler::{NoSample, Sample, Sampler};
 use crate::control::socket::Manage;
-use crate::status::{StatusReport, has_session, unready};
 
 const PAGE: &str = include_str!("page.html");
 /// Where the page has the word that allows its own script and style, and nobody else's.

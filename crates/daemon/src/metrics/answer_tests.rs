@@ -3,10 +3,10 @@ use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
 use http_body_util::BodyExt as _;
+use weft_report::PeerReport;
+use weft_report::control_socket::ManageError;
 
 use super::*;
-use crate::control::socket::ManageError;
-use crate::status::PeerReport;
 
 /// An interface that answers once it may.
 #[derive(Default)]

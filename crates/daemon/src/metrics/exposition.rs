@@ -11,9 +11,9 @@ use prometheus_client::encoding::{
 };
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
+use weft_report::{HistogramReport, StatusReport};
 
 use crate::dataplane::Histogram;
-use crate::status::{HistogramReport, StatusReport};
 
 mod classic;
 mod interface;

@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
-
-use crate::control::clients::Place;
+use weft_ipc::Place;
 
 /// How long a client may take nothing of what is sent to it.
 const STUCK: Duration = Duration::from_secs(5);

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use crate::status::PeerReport;
+use weft_report::PeerReport;
 
 /// Peers that a browser is given at most.
 const MOST_NAMED: usize = 1000;
@@ -100,7 +100,7 @@ fn digit(byte: u8) -> Option<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::Rates;
+    use weft_report::Rates;
 
     fn peer(key: &str, rate: u64, total: u64) -> PeerReport {
         PeerReport {

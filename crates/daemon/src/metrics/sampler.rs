@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 use hyper::body::Bytes;
 use tokio::sync::watch;
 use tokio::time::timeout;
+use weft_report::control_socket::ManageError;
+use weft_report::{PeerReport, StatusReport, add_recent, diagnose};
 
-use crate::control::socket::{Manage, ManageError};
-use crate::status::{PeerReport, StatusReport, add_recent, diagnose};
+use crate::control::socket::Manage;
 
 /// How old a snapshot may be that is given again.
 const FRESH: Duration = Duration::from_millis(250);

@@ -16,15 +16,14 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 use weft_config::metrics::{Address, HostName, MetricsConfig};
+use weft_ipc::{Place, Source, serve_each};
 use weft_tun::thread_guard::EndProcessOnPanic;
 
 use super::answer::Site;
 use super::hosts::Hosts;
 use super::impatient::Impatient;
 use super::listener::ListenerSocket;
-
 use super::{ListenError, Listener};
-use crate::control::clients::{Place, Source, serve_each};
 use crate::control::socket::Manage;
 
 /// Clients at once.
@@ -172,9 +171,9 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 
     use super::*;
-    use crate::control::clients::Places;
-    use crate::control::socket::ManageError;
-    use crate::status::{PeerReport, StatusReport};
+    use weft_ipc::Places;
+    use weft_report::control_socket::ManageError;
+    use weft_report::{PeerReport, StatusReport};
 
     /// A gateway with many peers.
     struct Gateway;

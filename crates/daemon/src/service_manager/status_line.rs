@@ -3,9 +3,10 @@
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use weft_report::finding::{Finding, Level};
+use weft_report::{StatusReport, diagnose};
+
 use super::notify;
-use crate::finding::{Finding, Level};
-use crate::status::{StatusReport, diagnose};
 
 /// The line changes at most so often.
 const PAUSE: Duration = Duration::from_secs(10);
@@ -154,7 +155,7 @@ fn line(report: &StatusReport) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::PeerReport;
+    use weft_report::PeerReport;
 
     fn peer(handshake_ms: Option<u64>) -> PeerReport {
         PeerReport {

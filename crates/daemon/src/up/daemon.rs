@@ -10,10 +10,11 @@ use weft_config::exit;
 use weft_host::network::{Change, Watch, WatchError};
 use weft_host::{Host, HostError, Keep, Recording};
 use weft_tunnel::{PublicKey, Remembered};
+use weft_uapi::{Control as _, ControlError};
 use weft_udp::UdpConfig;
 
 use super::UpError;
-use crate::control::{Control as _, ControlError, Controller};
+use crate::control::Controller;
 use crate::dataplane::{DataplaneError, OnEvent, Opened, Snapshot};
 use crate::interface::{self, Inherited, Interface, Options};
 use crate::keeper::{Keeper, MtuChoice};

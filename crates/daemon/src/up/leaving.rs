@@ -10,10 +10,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 use weft_config::InterfaceName;
 use weft_tun::thread_guard::EndProcessOnPanic;
+use weft_uapi::{Control as _, ControlError};
 
 use super::handover::{Kept, Names};
 use crate::carried_over::{AtHandover, Base, State};
-use crate::control::{Control as _, ControlError, Controller};
+use crate::control::Controller;
 use crate::service_manager::{self, FdStore};
 
 /// What happens within this time is written down together.

@@ -8,14 +8,15 @@ use weft_config::device::{DeviceChange, DeviceState};
 use weft_config::exit::Code;
 use weft_config::{self as config, Config, Endpoint, Peer};
 use weft_host::{Change, Difference, HostError};
+use weft_report::control_socket::{ManageError, Reload, ReloadReport};
 use weft_tunnel::PublicKey;
+use weft_uapi::{Control as _, ControlError};
 
 use super::Overrides;
 use super::daemon::{Daemon, device_change, known};
 use super::look_up::{Found, InVain};
 use crate::carried_over::Place;
-use crate::control::socket::{ManageError, Reload, ReloadReport};
-use crate::control::{Control as _, ControlError, Controller};
+use crate::control::Controller;
 
 /// How long names are looked up: well within what the command waits for its answer (`control/socket/client.rs`).
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -38,15 +39,15 @@ pub(super) fn reload(
         warnings: parsed.warnings.iter().map(ToString::to_string).collect(),
         ..ReloadReport::default()
     };
-    let state = controller.get()?;
+    let state = controller.get().map_err(control_failed)?;
     let Found { endpoints, in_vain } = Found::of(&wanted, &places(config, &wanted, &state), PATIENCE);
     let warnings = in_vain.iter().map(|name| format!("{}; it is tried again in the background", name.error));
     report.warnings.extend(warnings);
     let device = difference(config, &wanted, &state, &endpoints);
 
-    daemon.see_mtu(config)?;
+    daemon.see_mtu(config).map_err(control_failed)?;
     let host = daemon.host_mut().ok_or(ManageError::Ended)?;
-    let plan = host.plan_for(&wanted, &known(&endpoints))?;
+    let plan = host.plan_for(&wanted, &known(&endpoints)).map_err(host_failed)?;
     let steps = Difference::between(host.in_force(), &plan.steps);
     let own = &wanted.interface.name;
     report.steps = told(config, &wanted, &state);
@@ -62,7 +63,7 @@ pub(super) fn reload(
     }
 
     let before = known(&current(config, &state));
-    host.reload(&wanted, &known(&endpoints))?;
+    host.reload(&wanted, &known(&endpoints)).map_err(host_failed)?;
     let mark = host.mark();
     let mtu = host.mtu();
     let applied =
@@ -71,7 +72,7 @@ pub(super) fn reload(
         if let Err(again) = host.reload(config, &before) {
             tracing::warn!("while taking back a reload that failed: {again}");
         }
-        return Err(error.into());
+        return Err(control_failed(error));
     }
     *config = wanted;
     tracing::info!(changes = report.steps.len(), "the configuration was loaded again");
@@ -180,22 +181,19 @@ fn told(old: &Config, new: &Config, state: &DeviceState) -> Vec<String> {
     told
 }
 
-impl From<HostError> for ManageError {
-    fn from(error: HostError) -> Self {
-        let message = error.to_string();
-        match error.exit_code() {
-            Code::Permission => Self::Permission(message),
-            Code::Configuration => Self::Configuration(message),
-            _ => Self::Failed(message),
-        }
+#[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
+fn host_failed(error: HostError) -> ManageError {
+    let message = error.to_string();
+    match error.exit_code() {
+        Code::Permission => ManageError::Permission(message),
+        Code::Configuration => ManageError::Configuration(message),
+        _ => ManageError::Failed(message),
     }
 }
 
-impl From<ControlError> for ManageError {
-    fn from(error: ControlError) -> Self {
-        match error {
-            ControlError::Ended => Self::Ended,
-            error => Self::Failed(error.to_string()),
-        }
+pub(super) fn control_failed(error: ControlError) -> ManageError {
+    match error {
+        ControlError::Ended => ManageError::Ended,
+        error => ManageError::Failed(error.to_string()),
     }
 }

@@ -3,13 +3,15 @@
 use std::sync::{Arc, mpsc};
 
 use weft_config::device::{DeviceChange, DeviceState};
+use weft_report::StatusReport;
+use weft_report::control_socket::{CaptureRequest, ManageError, Reload, ReloadReport};
+use weft_uapi::{Control, ControlError};
 use zeroize::Zeroizing;
 
 use super::supervisor::{Inbox, Message};
-use crate::capture::Recording;
-use crate::control::socket::{CaptureRequest, Manage, ManageError, Reload, ReloadReport};
-use crate::control::{Control, ControlError, Controller, Managed};
-use crate::status::StatusReport;
+use crate::control::socket::Manage;
+use crate::control::{Controller, Managed};
+use crate::recording::Recording;
 
 /// The controller for UAPI, whose changes the control thread learns of.
 pub(super) struct Announced {

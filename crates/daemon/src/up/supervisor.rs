@@ -9,13 +9,16 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::time::{Instant, SystemTime};
 
+use weft_commands::signals;
 use weft_config::device::{DeviceChange, PeerChange};
 use weft_config::{Config, Endpoint, InterfaceName};
 use weft_host::network::{Change, Watch};
 use weft_host::resolve::{Resolver, Watched};
-use weft_host::runtime_dir::runtime_dir;
 use weft_host::{Host, Keep, Recording, Step};
+use weft_ipc::runtime_dir::runtime_dir;
+use weft_report::control_socket::{Client, ManageError, Reload, ReloadReport};
 use weft_tunnel::{Event, PublicKey};
+use weft_uapi::{self as uapi, Control, ControlError};
 
 use super::daemon::{Beginning, Daemon, Resumed, known};
 use super::handover::{Handover, Kept, Opened};
@@ -26,11 +29,10 @@ use super::served::{Announced, Managing};
 use super::{Options, Overrides, UpError, known_endpoints, resolve_endpoints};
 use crate::background::{Notifier, Output};
 use crate::carried_over::Base;
-use crate::control::socket::{Client, Manage as _, ManageError, Reload, ReloadReport};
-use crate::control::{Control, Controller, Managed, socket, uapi};
+use crate::control::socket::Manage as _;
+use crate::control::{Controller, Managed, socket};
 use crate::metrics;
 use crate::service_manager::{self, StatusLine, Watchdog};
-use crate::signals;
 use crate::status::Running;
 
 /// What may wait for the control thread. Events of peers beyond it are left out: a later one says more.
@@ -191,7 +193,7 @@ impl Supervisor {
         options: &Options,
         inbox: &Inbox,
     ) -> Result<Self, UpError> {
-        let controller = Arc::clone(daemon.controller().ok_or(crate::control::ControlError::Ended)?);
+        let controller = Arc::clone(daemon.controller().ok_or(ControlError::Ended)?);
         let stop = inbox.clone();
         let running = Running {
             tun_threads: options.tun_queues().with_threads(),
@@ -506,7 +508,7 @@ impl Supervisor {
             if let Err(error) = self.move_metrics() {
                 outcome.warnings.push(error.to_string());
             }
-            self.daemon.keep_in_step(&self.config)?;
+            self.daemon.keep_in_step(&self.config).map_err(reload::control_failed)?;
             self.remember();
             self.show();
             let state = self.controller.get().map_err(|_| ManageError::Ended)?;

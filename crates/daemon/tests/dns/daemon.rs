@@ -12,7 +12,7 @@ use serde_json::Value;
 use weft_host::dns::{Choice, Method, System};
 use weft_host::record_path;
 use weft_host::routes::Netlink;
-use weft_host::runtime_dir::instance;
+use weft_ipc::runtime_dir::instance;
 use weft_lab::{self as lab, mounts, wait_until, wait_until_ok};
 use weft_tunnel::PrivateKey;
 

@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
-use weft_host::runtime_dir::VARIABLE as DIRECTORY_VARIABLE;
+use weft_ipc::runtime_dir::VARIABLE as DIRECTORY_VARIABLE;
 use weft_lab::link::{self, LinkOptions};
 use weft_lab::{self as lab, Namespace, PATIENCE, Process, installed, mounts, wait_until, wait_until_ok};
 use weft_tunnel::{PrivateKey, PublicKey};

@@ -101,7 +101,7 @@ fn tcp_goes_on_when_the_binary_is_killed_and_started_again() {
     std::fs::write(&file, lab.weft.wg_quick_text()).unwrap();
     let start = || {
         let mut command = lab.weft_side.command(env!("CARGO_BIN_EXE_weft"));
-        command.env(weft_host::runtime_dir::VARIABLE, file.with_extension("run"));
+        command.env(weft_ipc::runtime_dir::VARIABLE, file.with_extension("run"));
         command.arg("up").arg(&file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         KilledOnDrop(lab.weft_side.start(command).unwrap())
     };

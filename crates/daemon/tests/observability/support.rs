@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use tempfile::TempDir;
-use weft_host::runtime_dir::control_socket;
+use weft_ipc::runtime_dir::control_socket;
 use weft_lab::link::{self, LinkOptions};
 use weft_lab::{self as lab, Namespace, PATIENCE, Process, wait_until};
 use weft_tunnel::{PrivateKey, PublicKey};

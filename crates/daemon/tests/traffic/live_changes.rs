@@ -4,11 +4,11 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU16;
 
 use ipnet::IpNet;
-use weft::control::Control as _;
 use weft_config::device::{AllowedIpChange, DeviceChange, PeerChange};
 use weft_host::routes::Netlink;
 use weft_lab::traffic::{Amount, TcpReceiver, TcpSenders};
 use weft_tunnel::{DropReason, PresharedKey};
+use weft_uapi::Control as _;
 
 use crate::accounts::{Bed, Setting, unexplained_drops_besides};
 use crate::support::{End, Family, PORT, alone};

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 use tempfile::TempDir;
-use weft_host::runtime_dir::control_socket;
+use weft_ipc::runtime_dir::control_socket;
 use weft_lab::traffic::{Amount, TcpReceiver, TcpSenders};
 use weft_lab::{Namespace, link, wait_until, wait_until_ok};
 

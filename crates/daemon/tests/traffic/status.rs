@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
-use weft_host::runtime_dir::control_socket;
+use weft_ipc::runtime_dir::control_socket;
 use weft_lab::{Namespace, PATIENCE, wait_until};
 
 use crate::support::{Conf, End, Ends, Family, NAME, PORT, PeerConf, Pty, WeftProcess, answers, links_of};

@@ -12,11 +12,11 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use weft_ipc::runtime_dir::{Access, open_untrusted};
+
 use super::super::{DnsError, Places, Settings};
 use layers::{Layer, Layers};
 use thing::Thing;
-
-use crate::runtime_dir::{Access, open_untrusted};
 
 mod layers;
 mod owner;

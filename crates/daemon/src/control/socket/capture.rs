@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use tokio::net::UnixStream;
 use tokio::time::timeout;
+use weft_report::control_socket::line::Done;
 use zeroize::Zeroizing;
 
-use super::line::Done;
 use super::server::{error_line, ok, parse, write_all};
 use super::{CaptureRequest, Manage, ManageError};
-use crate::capture::Recording;
+use crate::recording::Recording;
 
 /// How long a client may take to read why there is no capture.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -37,8 +37,8 @@ pub(super) async fn serve(stream: &UnixStream, line: Zeroizing<Vec<u8>>, manage:
 
 fn begin(line: &[u8], manage: &dyn Manage) -> Result<Recording, ManageError> {
     let request = parse(line)?;
-    let (peer, stage, snap_bytes) = (request.peer, request.stage, request.snap_bytes);
-    manage.capture(&CaptureRequest { peer, stage, snap_bytes })
+    let (peer, layer, snap_bytes) = (request.peer, request.stage, request.snap_bytes);
+    manage.capture(&CaptureRequest { peer, layer, snap_bytes })
 }
 
 /// Nobody waits for a client that reads slowly, so it has all the time it wants.

@@ -10,16 +10,17 @@ use serde::Serialize;
 use tokio::net::UnixStream;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout, timeout_at};
-use weft_host::runtime_dir;
+use weft_ipc::listener::{self, ListenError};
+use weft_ipc::runtime_dir;
+use weft_ipc::{Place, Source, serve_each};
+use weft_report::control_socket::line::{
+    Answer, Done, Kind, LineBuffer, MAX_REQUEST, Request, RequestVersion, WireError, decode, to_line,
+};
+use weft_report::control_socket::{ManageError, Reload, VERSION};
 use weft_tun::thread_guard::EndProcessOnPanic;
 use zeroize::Zeroizing;
 
-use super::super::clients::{Place, Source, serve_each};
-use super::super::listener::{self, ListenError};
-use super::line::{
-    Answer, Done, Kind, LineBuffer, MAX_REQUEST, Request, RequestVersion, WireError, decode, to_line,
-};
-use super::{Manage, ManageError, Reload, VERSION, capture};
+use super::{Manage, capture};
 
 /// Clients at once.
 const CLIENTS: usize = 8;

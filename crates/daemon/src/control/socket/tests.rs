@@ -2,16 +2,18 @@
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use tempfile::TempDir;
-use weft_config::InterfaceName;
-use weft_host::runtime_dir::control_socket;
+use weft_config::{InterfaceName, exit};
+use weft_ipc::runtime_dir::control_socket;
+use weft_report::control_socket::{Client, ClientError, running_in};
+use zeroize::Zeroizing;
 
-use super::client::running_in;
 use super::*;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -311,7 +313,7 @@ fn another_user_that_listens_gets_nothing_unless_the_interface_is_that_users() {
     let directory = tempfile::tempdir().unwrap();
     let name: InterfaceName = "wg0".parse().unwrap();
     let path = control_socket(directory.path(), &name);
-    weft_host::runtime_dir::make(path.parent().unwrap()).unwrap();
+    weft_ipc::runtime_dir::make(path.parent().unwrap()).unwrap();
     let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
     socket.bind(&socket2::SockAddr::unix(&path).unwrap()).unwrap();
     // Who listens is who the system says that it is: the file may be anybody's.

@@ -2,7 +2,7 @@ use std::task::Waker;
 
 use super::*;
 
-const ALL: Wish = Wish { stage: None, peer: None, snap_bytes: MAX_PACKET };
+const ALL: CaptureFilter = CaptureFilter { layer: None, peer: None, snap_bytes: MAX_PACKET };
 
 fn turn(captures: &mut Captures, is_idle: bool) {
     captures.turn(&mut Context::from_waker(Waker::noop()), is_idle);
@@ -23,7 +23,7 @@ fn all(capture: &mut Capture) -> Vec<Vec<u8>> {
 
 #[test]
 fn what_was_seen_comes_in_order_once_there_is_time_or_much_of_it() {
-    let (mut capture, tap) = Capture::new(Wish { snap_bytes: 3, ..ALL });
+    let (mut capture, tap) = Capture::new(CaptureFilter { snap_bytes: 3, ..ALL });
     let mut captures = Captures::default();
     assert!(!captures.is_on() && captures.add(tap) && captures.is_on());
     for packet in [b"abcdef".as_slice(), b"gh"] {
@@ -50,8 +50,8 @@ fn a_reader_that_does_not_read_loses_packets_and_holds_nothing_up() {
         put_inner(&mut captures, None, &packet);
         turn(&mut captures, true);
     }
-    let dropped = capture.dropped(Stage::Inner);
-    assert_eq!((capture.seen(Stage::Inner), capture.seen(Stage::Outer)), (1000, 0));
+    let dropped = capture.dropped(Layer::Inner);
+    assert_eq!((capture.seen(Layer::Inner), capture.seen(Layer::Outer)), (1000, 0));
     assert!(dropped > 900 && dropped < 1000, "{dropped}");
     let read = all(&mut capture).len() as u64;
     put_inner(&mut captures, None, &packet);
@@ -59,13 +59,14 @@ fn a_reader_that_does_not_read_loses_packets_and_holds_nothing_up() {
     turn(&mut captures, false);
     assert!(!captures.is_on());
     let rest = all(&mut capture).len() as u64;
-    assert_eq!(read + rest + capture.dropped(Stage::Inner), 1001);
+    assert_eq!(read + rest + capture.dropped(Layer::Inner), 1001);
 }
 
 #[test]
 fn only_what_was_asked_for_is_copied() {
     let (mine, other) = (PublicKey::from_bytes([1; 32]), PublicKey::from_bytes([2; 32]));
-    let (mut capture, tap) = Capture::new(Wish { stage: Some(Stage::Inner), peer: Some(mine), ..ALL });
+    let (mut capture, tap) =
+        Capture::new(CaptureFilter { layer: Some(Layer::Inner), peer: Some(mine), ..ALL });
     let mut captures = Captures::default();
     captures.add(tap);
     put_inner(&mut captures, Some(mine), b"mine");
@@ -76,7 +77,7 @@ fn only_what_was_asked_for_is_copied() {
     put(&mut captures.taps, &outside(Direction::Inbound, Some(mine), outer, b"outer"), b"outer");
     turn(&mut captures, true);
     assert_eq!(all(&mut capture), [b"mine".to_vec()]);
-    assert_eq!((capture.seen(Stage::Inner), capture.seen(Stage::Outer)), (1, 0));
+    assert_eq!((capture.seen(Layer::Inner), capture.seen(Layer::Outer)), (1, 0));
 }
 
 #[test]

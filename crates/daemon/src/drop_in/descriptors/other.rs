@@ -2,8 +2,7 @@
 
 use weft_config::InterfaceName;
 use weft_tun::Descriptor as Queue;
-
-use crate::control::uapi::Descriptor as Socket;
+use weft_uapi::Descriptor as Socket;
 
 const REASON: &str = "weft takes over no descriptors on this platform yet";
 

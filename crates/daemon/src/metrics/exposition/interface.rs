@@ -2,14 +2,14 @@
 
 use std::fmt;
 
+use weft_report::finding::Level;
+use weft_report::{StatusReport, has_session, stage_of, unready};
 use weft_tunnel::DropReason;
 
 use super::{Labels, Writer};
 use crate::dataplane::SAMPLED_TURNS;
-use crate::finding::Level;
-use crate::status::{StatusReport, has_session, stage_of, unready};
 
-/// Upper bounds of the sizes of UDP batches, as [`crate::status::UdpReport::batch_segments`] has them.
+/// Upper bounds of the sizes of UDP batches, as [`weft_report::UdpReport::batch_segments`] has them.
 const BATCH_BOUNDS: [f64; 7] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0];
 
 pub(super) fn write(report: &StatusReport, writer: &mut Writer<'_>) -> fmt::Result {

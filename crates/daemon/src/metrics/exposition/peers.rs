@@ -3,8 +3,9 @@
 
 use std::fmt;
 
+use weft_report::{LimitReport, PeerReport, StatusReport, should_have_session};
+
 use super::{Labels, Writer};
-use crate::status::{LimitReport, PeerReport, StatusReport, should_have_session};
 
 pub(super) fn write(report: &StatusReport, writer: &mut Writer<'_>) -> fmt::Result {
     let nets: Vec<String> = report.peers.iter().map(|peer| peer.allowed_ips.join(",")).collect();

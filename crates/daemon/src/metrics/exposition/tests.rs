@@ -1,7 +1,7 @@
+use weft_report::{DropReport, LimitReport, PeerReport, StageReport};
 use weft_tunnel::DropReason;
 
 use super::*;
-use crate::status::{DropReport, LimitReport, PeerReport, StageReport};
 
 fn report() -> StatusReport {
     let mut report = StatusReport {

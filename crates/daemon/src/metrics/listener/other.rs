@@ -6,9 +6,9 @@ use std::path::Path;
 
 use tokio::net::TcpStream;
 use weft_config::metrics::Address;
+use weft_ipc::Source;
 
 use super::ListenError;
-use crate::control::clients::Source;
 
 #[derive(Debug)]
 pub(in super::super) struct LocalListener(Infallible);

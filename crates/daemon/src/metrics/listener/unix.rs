@@ -6,10 +6,10 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use tokio::net::UnixStream;
+use weft_ipc::Source;
+use weft_ipc::listener::{self, SocketFile};
 
 use super::ListenError;
-use crate::control::clients::Source;
-use crate::control::listener::{self, SocketFile};
 
 /// The longest path of a socket (unix(7): 108 bytes with the one that ends it; 104 elsewhere).
 const LONGEST: usize = if cfg!(target_os = "linux") { 107 } else { 103 };

@@ -5,11 +5,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use weft_ipc::runtime_dir::read_untrusted;
 
 use super::super::super::{DnsError, Places, Settings};
 use super::owner::Owner;
 use super::thing::Thing;
-use crate::runtime_dir::read_untrusted;
 
 /// The largest file that is read: room for a thousand interfaces with a kilobyte of name servers and domains
 /// each.

@@ -1,0 +1,78 @@
+//! The arguments of the commands.
+
+use clap::Args;
+
+mod capture;
+mod conf;
+mod doctor;
+mod set;
+mod show;
+mod status;
+
+pub use capture::CaptureArgs;
+pub use conf::{ConfArgs, StripArgs};
+pub use doctor::DoctorArgs;
+pub use set::SetArgs;
+pub use show::{Field, ShowArgs, ShowconfArgs, Subject};
+pub use status::{StatusArgs, TopArgs};
+
+/// The end of a command's help.
+pub const EXIT_CODES: &str = "\
+Exit codes:
+  0   all went well
+  1   something failed
+  2   the command line is wrong
+  77  a permission is missing (root, CAP_NET_ADMIN, or to read the file)
+  78  the configuration is wrong";
+
+/// The arguments of `weft check`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = format!("\
+Examples:
+  weft check wg0              checks /etc/wireguard/wg0.conf
+  weft check ./office.conf --json
+
+{EXIT_CODES}"))]
+pub struct CheckArgs {
+    /// A wg-quick configuration file, or a name for /etc/wireguard/NAME.conf.
+    #[arg(value_name = "FILE|NAME")]
+    pub target: String,
+    /// Print the result, with errors and warnings, as JSON on standard output.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The arguments of `weft save`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = format!("\
+Example:
+  sudo weft save wg0    after `weft set wg0 …` or `wg set wg0 …`
+
+{EXIT_CODES}"))]
+pub struct SaveArgs {
+    /// The interface's name, or the configuration file that names it.
+    #[arg(value_name = "NAME|FILE")]
+    pub target: String,
+}
+
+/// The arguments of `weft reload`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = format!("\
+Examples:
+  sudo weft reload wg0              after editing /etc/wireguard/wg0.conf
+  sudo weft reload wg0 --dry-run    prints what would change
+
+Commands (PreUp, PostUp, …) do not run; those for the way down are the new ones from then on.
+
+{EXIT_CODES}"))]
+pub struct ReloadArgs {
+    /// The interface's name, or its configuration file.
+    #[arg(value_name = "NAME|FILE")]
+    pub target: String,
+    /// Print what would change, and change nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Print the changes and warnings as JSON on standard output.
+    #[arg(long)]
+    pub json: bool,
+}

@@ -1,0 +1,278 @@
+//! `weft capture`: packets of a running interface, into a file that Wireshark and tshark open.
+//!
+//! The daemon sends blocks of the file over its control socket; this end writes whole blocks only, so that the file is
+//! good whenever it ends.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IsTerminal as _, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use weft_config::InterfaceName;
+use weft_config::exit::{Code, Error};
+use weft_report::control_socket::{
+    self as socket, CaptureRequest, Client, ClientError, PacketStream, Received,
+};
+
+use crate::args::CaptureArgs;
+use crate::signals;
+use crate::status::cannot_look;
+
+pub mod pcapng;
+
+/// How long a signal may wait to be looked at, and the daemon's silence at the end.
+const TURN: Duration = Duration::from_millis(500);
+/// How long the daemon may take to send what was seen before the end.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a reader that takes nothing is waited for once the capture is to end.
+const UNREAD: Duration = Duration::from_secs(3);
+
+/// Why there is no capture.
+#[derive(Debug, thiserror::Error)]
+enum CaptureError {
+    #[error(
+        "standard output is a terminal: pipe it into tshark or wireshark, or write to a file with -w FILE"
+    )]
+    Terminal,
+    #[error("no interface is running under weft")]
+    NothingRuns,
+    #[error("several interfaces are running: say which ({0})")]
+    Several(String),
+    #[error("cannot write {}: {source}", path.display())]
+    Write { path: PathBuf, source: io::Error },
+    #[error("cannot wait for signals: {0}")]
+    Signals(#[source] io::Error),
+    #[error(transparent)]
+    NotABlock(#[from] pcapng::NotABlock),
+}
+
+impl From<CaptureError> for Error {
+    fn from(error: CaptureError) -> Self {
+        let code = match &error {
+            CaptureError::Terminal | CaptureError::Several(_) => Code::Usage,
+            CaptureError::Write { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+                Code::Permission
+            }
+            _ => Code::Failure,
+        };
+        Self::new(code, error)
+    }
+}
+
+/// Captures until a signal, a limit or the end of the interface.
+///
+/// # Errors
+/// When nothing can be captured or written; the file is good up to there.
+pub fn run(args: &CaptureArgs) -> Result<(), Error> {
+    let is_stdout = args.write.as_os_str() == "-";
+    if is_stdout && io::stdout().is_terminal() {
+        return Err(CaptureError::Terminal.into());
+    }
+    let name = match &args.name {
+        Some(name) => name.clone(),
+        None => the_one_that_runs()?,
+    };
+    let request = CaptureRequest {
+        peer: args.peer.clone(),
+        layer: args.stage.map(Into::into),
+        snap_bytes: Some(args.snaplen),
+    };
+    let packets = Client::connect(&name)?.capture(&request)?;
+    // Not before the daemon agreed: a file that is there may be wanted.
+    let out = if is_stdout { Output::stdout() } else { create(&args.write).and_then(Output::of) };
+    let out = out.map_err(|source| CaptureError::Write { path: args.write.clone(), source })?;
+    let signals = Arc::new(AtomicU32::new(0));
+    let (on_signal, stopper) = (Arc::clone(&signals), packets.stopper().map_err(CaptureError::Signals)?);
+    let watched = signals::watch(move |_| {
+        on_signal.fetch_add(1, Ordering::Relaxed);
+        stopper.stop();
+    });
+    watched.map_err(CaptureError::Signals)?;
+    let mut writer = Writer { out, path: &args.write, count: args.count, written: 0, dropped: 0 };
+    let until = args.seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds.into()));
+    let end = copy(packets, &mut writer, &Wish { until, signals: &signals })?;
+    let Writer { written, dropped, .. } = writer;
+    let why = match end {
+        End::Asked => "",
+        End::Daemon => "; the interface went down",
+        End::Silent => "; the daemon does not answer any more",
+        End::Unread => "; who reads them does not go on, and got not all of them",
+    };
+    let slow = if dropped > 0 { " (they were read too slowly)" } else { "" };
+    // Where the output is, a line of ours must not be; there is nowhere left to tell it if this fails.
+    let _ = writeln!(
+        io::stderr(),
+        "{name}: {written} packets captured, {dropped} dropped by the capture{slow}{why}"
+    );
+    Ok(())
+}
+
+fn the_one_that_runs() -> Result<InterfaceName, Error> {
+    let answers = |name: &InterfaceName| match Client::connect(name) {
+        Ok(_) => Ok(true),
+        Err(ClientError::NotRunning { .. }) => Ok(false),
+        Err(error) => Err(error),
+    };
+    let mut running = Vec::new();
+    for name in socket::running().map_err(|error| cannot_look(&error))? {
+        if answers(&name)? {
+            running.push(name);
+        }
+    }
+    match running.pop() {
+        None => Err(CaptureError::NothingRuns.into()),
+        Some(one) if running.is_empty() => Ok(one),
+        Some(last) => {
+            running.push(last);
+            let names: Vec<String> = running.iter().map(ToString::to_string).collect();
+            Err(CaptureError::Several(names.join(", ")).into())
+        }
+    }
+}
+
+/// What passes through a tunnel is nobody else's business.
+fn create(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true);
+    platform::for_the_owner(&mut options);
+    options.open(path)
+}
+
+#[cfg_attr(unix, path = "capture/unix.rs")]
+#[cfg_attr(not(unix), path = "capture/other.rs")]
+mod platform;
+
+use platform::Output;
+
+/// Why it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// A signal or a limit, or nobody reads what is written.
+    Asked,
+    /// The daemon ended it.
+    Daemon,
+    /// The daemon did not answer to the wish to end.
+    Silent,
+    /// Whoever reads what is written did not take all of it.
+    Unread,
+}
+
+/// Who wishes it to end.
+struct Wish<'a> {
+    until: Option<Instant>,
+    /// How many came; the first has told the daemon already.
+    signals: &'a AtomicU32,
+}
+
+impl Wish<'_> {
+    fn signals(&self) -> u32 {
+        self.signals.load(Ordering::Relaxed)
+    }
+
+    fn is_there(&self, now: Instant) -> bool {
+        self.signals() > 0 || self.until.is_some_and(|until| until <= now)
+    }
+}
+
+/// How writing went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Written {
+    /// So many bytes were whole blocks, and they are written.
+    All(usize),
+    /// Nobody reads any more.
+    Abandoned,
+    /// A reader stands still, and the capture is to end.
+    Stuck,
+}
+
+/// The file, and what went into it.
+struct Writer<'a> {
+    out: Output,
+    path: &'a Path,
+    count: Option<u64>,
+    written: u64,
+    dropped: u64,
+}
+
+impl Writer<'_> {
+    /// Writes the whole blocks in `bytes`.
+    fn write_blocks(&mut self, bytes: &[u8], wish: &Wish<'_>) -> Result<Written, CaptureError> {
+        let mut done = 0;
+        let mut chosen = Vec::with_capacity(bytes.len());
+        while let Some(block) = pcapng::first_block(&bytes[done..])? {
+            done += block.bytes.len();
+            match block.kind() {
+                pcapng::PACKET if self.is_full() => continue,
+                pcapng::PACKET => self.written += 1,
+                pcapng::STATISTICS => self.dropped += block.dropped(),
+                _ => {}
+            }
+            chosen.extend_from_slice(block.bytes);
+        }
+        match self.write_all(&chosen, wish) {
+            Ok(true) => Ok(Written::All(done)),
+            Ok(false) => Ok(Written::Stuck),
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Written::Abandoned),
+            Err(source) => Err(CaptureError::Write { path: self.path.to_owned(), source }),
+        }
+    }
+
+    /// Gives whether all of it was taken. A reader is waited for as long as nobody wishes the end.
+    fn write_all(&mut self, mut bytes: &[u8], wish: &Wish<'_>) -> io::Result<bool> {
+        let mut stuck_since = None;
+        while !bytes.is_empty() {
+            let count = self.out.write(bytes, TURN)?;
+            bytes = &bytes[count..];
+            let now = Instant::now();
+            if count > 0 || !(self.is_full() || wish.is_there(now)) {
+                stuck_since = None;
+            } else if now - *stuck_since.get_or_insert(now) >= UNREAD {
+                return Ok(false);
+            }
+            if wish.signals() > 1 {
+                return Ok(bytes.is_empty());
+            }
+        }
+        Ok(true)
+    }
+
+    fn is_full(&self) -> bool {
+        self.count.is_some_and(|count| self.written >= count)
+    }
+}
+
+/// Copies until the daemon sends no more, which it is asked for at a limit; a signal has asked already.
+fn copy(mut packets: PacketStream, writer: &mut Writer<'_>, wish: &Wish<'_>) -> Result<End, Error> {
+    let mut given_up_at = None;
+    let mut pending = packets.take_rest();
+    let mut has_ended = false;
+    loop {
+        match writer.write_blocks(&pending, wish)? {
+            Written::All(done) => drop(pending.drain(..done)),
+            Written::Abandoned => return Ok(End::Asked),
+            Written::Stuck => return Ok(End::Unread),
+        }
+        if has_ended {
+            let was_asked = given_up_at.is_some() || wish.signals() > 0;
+            return Ok(if was_asked { End::Asked } else { End::Daemon });
+        }
+        let now = Instant::now();
+        if given_up_at.is_none() && (writer.is_full() || wish.is_there(now)) {
+            packets.stop();
+            given_up_at = Some(now + PATIENCE);
+        }
+        if wish.signals() > 1 || given_up_at.is_some_and(|at| at <= now) {
+            return Ok(End::Silent);
+        }
+        let wait = wish.until.filter(|_| given_up_at.is_none()).map_or(TURN, |until| TURN.min(until - now));
+        match packets.read(&mut pending, wait)? {
+            Received::Bytes => {}
+            // A write would tell, but there is nothing to write.
+            Received::Nothing if writer.out.is_abandoned() => return Ok(End::Asked),
+            Received::Nothing => {}
+            Received::End => has_ended = true,
+        }
+    }
+}

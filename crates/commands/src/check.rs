@@ -1,0 +1,320 @@
+//! `weft check`: reads a configuration and shows what it means.
+
+use std::fmt::Display;
+
+use comfy_table::{ContentArrangement, Table, presets};
+use ipnet::IpNet;
+use serde::Serialize;
+use weft_config::Interface;
+use weft_config::exit::{Code, Error};
+use weft_config::{
+    self as config, Config, ConfigErrors, Hook, KillSwitch, LoadError, Location, Parsed, Peer, Warning,
+};
+use weft_host::routes;
+use weft_tunnel::{PeerLimits, Rate};
+
+use crate::args::CheckArgs;
+use crate::output;
+
+/// Checks the file, prints what is odd to standard error, and what it means to standard output. What is wrong is
+/// the error; with `--json` it is printed to standard output as well.
+pub fn run(args: &CheckArgs) -> Result<(), Error> {
+    let loaded = config::load(&args.target);
+    let warnings = match &loaded {
+        Ok(parsed) => &parsed.warnings[..],
+        Err(LoadError::Config(errors)) => &errors.warnings[..],
+        Err(_) => &[],
+    };
+    for warning in warnings {
+        output::warning(warning);
+    }
+    if args.json {
+        let report = Report::new(&args.target, &loaded);
+        let mut text =
+            serde_json::to_vec_pretty(&report).map_err(|error| Error::new(Code::Failure, error))?;
+        text.push(b'\n');
+        output::print(&text)?;
+    }
+    let parsed = loaded?;
+    if !args.json {
+        output::print(summary(&parsed.config).as_bytes())?;
+    }
+    Ok(())
+}
+
+/// The tables for people.
+fn summary(config: &Config) -> String {
+    let interface = &config.interface;
+    let mut own = new_table();
+    own.add_row(["interface", interface.name.as_str()]);
+    own.add_row([
+        "public key",
+        &public_key(interface).unwrap_or_else(|| "none: a command has to set it".to_owned()),
+    ]);
+    own.add_row(["listen port", &or(&interface.listen_port, interface.listen_port == 0, "random")]);
+    own.add_row(["addresses", &list(&interface.addresses)]);
+    own.add_row([
+        "MTU",
+        &interface.mtu.map_or("from the routes to the endpoints".to_owned(), |mtu| mtu.to_string()),
+    ]);
+    own.add_row(["mark", &or(&format!("{:#x}", interface.fw_mark), interface.fw_mark == 0, "off")]);
+    own.add_row(["routes", &routes_of(config)]);
+    add_host_rows(&mut own, config);
+    let mut text = format!("{own}\n");
+    if config.peers.is_empty() {
+        return text + "no peers\n";
+    }
+    let mut peers = new_table();
+    let mut header = vec!["peer", "endpoint", "allowed IPs", "keepalive", "preshared key"];
+    let has_limits = config.peers.iter().any(|peer| peer.limits != PeerLimits::default());
+    header.extend(has_limits.then_some("limits"));
+    peers.set_header(header);
+    for peer in &config.peers {
+        peers.add_row(peer_row(peer).into_iter().chain(has_limits.then(|| limits(&peer.limits))));
+    }
+    text += &format!("{peers}\n");
+    text
+}
+
+/// What is asked of the system around the tunnel, as far as anything is.
+fn add_host_rows(table: &mut Table, config: &Config) {
+    let host = &config.interface.host;
+    if !host.dns.is_empty() {
+        table.add_row(["DNS", &host.dns.to_string()]);
+    }
+    for hook in &host.hooks {
+        table.add_row([hook.stage.key(), &config::without_keys(&hook.command)]);
+    }
+    if host.save_config {
+        table.add_row(["when it goes down", "its state is saved into the file"]);
+    }
+    if host.kill_switch != KillSwitch::Off {
+        table.add_row(["kill switch", &host.kill_switch.to_string()]);
+    }
+    if host.path_mtu_discovery {
+        table.add_row(["path MTU discovery", "on"]);
+    }
+    if host.mss_clamp {
+        table.add_row(["MSS clamp", "on"]);
+    }
+    if let Some(address) = &host.metrics.address {
+        table.add_row(["metrics", &address.to_string()]);
+    }
+}
+
+fn public_key(interface: &Interface) -> Option<String> {
+    interface.private_key.as_ref().map(|key| key.public_key().to_string())
+}
+
+fn new_table() -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Dynamic);
+    table
+}
+
+fn peer_row(peer: &Peer) -> [String; 5] {
+    [
+        peer.public_key.to_string(),
+        peer.endpoint.as_ref().map_or("none: it has to begin".to_owned(), ToString::to_string),
+        list(&peer.allowed_ips),
+        peer.persistent_keepalive.map_or("off".to_owned(), |seconds| format!("{seconds} s")),
+        if peer.preshared_key.is_some() { "yes" } else { "no" }.to_owned(),
+    ]
+}
+
+fn limits(limits: &PeerLimits) -> String {
+    let limits = [("to it", limits.to_peer), ("from it", limits.from_peer)];
+    let limits = limits.into_iter().filter_map(|(way, rate)| Some(format!("{} {way}", rate?)));
+    let limits: Vec<String> = limits.collect();
+    if limits.is_empty() { "none".to_owned() } else { limits.join("\n") }
+}
+
+fn or(value: &impl Display, unset: bool, otherwise: &str) -> String {
+    if unset { otherwise.to_owned() } else { value.to_string() }
+}
+
+fn list(nets: &[IpNet]) -> String {
+    const SHOWN: usize = 8;
+    let mut lines: Vec<String> = nets.iter().take(SHOWN).map(ToString::to_string).collect();
+    match nets.len() {
+        0 => lines.push("none".to_owned()),
+        count if count > SHOWN => lines.push(format!("and {} more", count - SHOWN)),
+        _ => {}
+    }
+    lines.join("\n")
+}
+
+fn routes_of(config: &Config) -> String {
+    match routes::planned_routes(&config.interface, &config.peers) {
+        None => "none (Table = off)".to_owned(),
+        Some((routes::MAIN_TABLE, prefixes)) => {
+            match prefixes.iter().filter(|net| net.prefix_len() == 0).count() {
+                0 => format!("{} in the main table", prefixes.len()),
+                defaults => format!(
+                    "{} in the main table\n{defaults} default in a table of its own, by the mark of packets",
+                    prefixes.len() - defaults
+                ),
+            }
+        }
+        Some((table, prefixes)) => format!("{} in table {table}", prefixes.len()),
+    }
+}
+
+/// What `--json` prints. No secret is in it.
+#[derive(Serialize)]
+struct Report<'a> {
+    target: &'a str,
+    ok: bool,
+    errors: Vec<Finding>,
+    warnings: Vec<Finding>,
+    interface: Option<InterfaceReport>,
+    peers: Vec<PeerReport>,
+}
+
+/// An error or a warning.
+#[derive(Serialize)]
+struct Finding {
+    file: Option<String>,
+    line: Option<usize>,
+    key: Option<String>,
+    message: String,
+}
+
+#[derive(Serialize)]
+struct InterfaceReport {
+    name: String,
+    public_key: Option<String>,
+    listen_port: u16,
+    fw_mark: u32,
+    addresses: Vec<String>,
+    mtu: Option<u16>,
+    table: String,
+    dns: DnsReport,
+    hooks: Vec<HookReport>,
+    save_config: bool,
+    kill_switch: String,
+    path_mtu_discovery: bool,
+    mss_clamp: bool,
+    metrics: Option<String>,
+    metrics_hosts: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct DnsReport {
+    servers: Vec<String>,
+    search: Vec<String>,
+    routing: Vec<String>,
+}
+
+/// A command, without what looks like a key.
+#[derive(Serialize)]
+struct HookReport {
+    stage: &'static str,
+    line: usize,
+    command: String,
+}
+
+#[derive(Serialize)]
+struct PeerReport {
+    public_key: String,
+    has_preshared_key: bool,
+    endpoint: Option<String>,
+    allowed_ips: Vec<String>,
+    persistent_keepalive: Option<u16>,
+    limit_to_peer_bits_per_second: Option<u64>,
+    limit_from_peer_bits_per_second: Option<u64>,
+}
+
+impl<'a> Report<'a> {
+    fn new(target: &'a str, loaded: &Result<Parsed, LoadError>) -> Self {
+        let empty = Self {
+            target,
+            ok: false,
+            errors: Vec::new(),
+            warnings: Vec::new(),
+            interface: None,
+            peers: Vec::new(),
+        };
+        match loaded {
+            Ok(Parsed { config, warnings }) => Self {
+                ok: true,
+                warnings: findings(warnings),
+                interface: Some(InterfaceReport::new(config)),
+                peers: config.peers.iter().map(PeerReport::new).collect(),
+                ..empty
+            },
+            Err(LoadError::Config(ConfigErrors { errors, more: _, warnings })) => Self {
+                errors: errors.iter().map(|error| Finding::new(&error.at, &error.problem)).collect(),
+                warnings: findings(warnings),
+                ..empty
+            },
+            Err(error) => Self {
+                errors: vec![Finding { file: None, line: None, key: None, message: error.to_string() }],
+                ..empty
+            },
+        }
+    }
+}
+
+fn findings(warnings: &[Warning]) -> Vec<Finding> {
+    warnings.iter().map(|warning| Finding::new(&warning.at, &warning.notice)).collect()
+}
+
+fn texts(nets: &[IpNet]) -> Vec<String> {
+    nets.iter().map(ToString::to_string).collect()
+}
+
+impl Finding {
+    fn new(at: &Location, message: &impl Display) -> Self {
+        let file = Some(at.file.display().to_string());
+        Self { file, line: Some(at.line), key: at.key.clone(), message: message.to_string() }
+    }
+}
+
+impl InterfaceReport {
+    fn new(config: &Config) -> Self {
+        let interface = &config.interface;
+        let host = &interface.host;
+        Self {
+            name: interface.name.to_string(),
+            public_key: public_key(interface),
+            listen_port: interface.listen_port,
+            fw_mark: interface.fw_mark,
+            addresses: texts(&interface.addresses),
+            mtu: interface.mtu,
+            table: interface.table.to_string(),
+            dns: DnsReport {
+                servers: host.dns.servers.iter().map(ToString::to_string).collect(),
+                search: host.dns.search.clone(),
+                routing: host.dns.routing.clone(),
+            },
+            hooks: host.hooks.iter().map(HookReport::new).collect(),
+            save_config: host.save_config,
+            kill_switch: host.kill_switch.to_string(),
+            path_mtu_discovery: host.path_mtu_discovery,
+            mss_clamp: host.mss_clamp,
+            metrics: host.metrics.address.as_ref().map(ToString::to_string),
+            metrics_hosts: host.metrics.hosts.iter().map(|name| name.as_str().to_owned()).collect(),
+        }
+    }
+}
+
+impl HookReport {
+    fn new(hook: &Hook) -> Self {
+        Self { stage: hook.stage.key(), line: hook.line, command: config::without_keys(&hook.command) }
+    }
+}
+
+impl PeerReport {
+    fn new(peer: &Peer) -> Self {
+        Self {
+            public_key: peer.public_key.to_string(),
+            has_preshared_key: peer.preshared_key.is_some(),
+            endpoint: peer.endpoint.as_ref().map(ToString::to_string),
+            allowed_ips: texts(&peer.allowed_ips),
+            persistent_keepalive: peer.persistent_keepalive.map(Into::into),
+            limit_to_peer_bits_per_second: peer.limits.to_peer.map(Rate::bits_per_second),
+            limit_from_peer_bits_per_second: peer.limits.from_peer.map(Rate::bits_per_second),
+        }
+    }
+}

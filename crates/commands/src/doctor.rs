@@ -1,0 +1,81 @@
+//! `weft doctor`: looks at what weft needs of a machine, and at what a configuration asks of it, and says what to
+//! change.
+//!
+//! Looking (`probe`) and judging (`evaluate`) are apart: what is wrong follows from the [`MachineState`] alone.
+
+use std::io;
+
+use serde::Serialize;
+use weft_config::exit::{Code, Error};
+use weft_config::{self as config, InterfaceName, LoadError};
+use weft_report::finding::{self, Finding, Level};
+
+use crate::args::DoctorArgs;
+use crate::output;
+
+mod evaluate;
+mod machine;
+mod probe;
+mod target;
+
+pub use evaluate::evaluate;
+pub use machine::{Clock, Kernel, Link, LinkKind, MachineState, Module, Resolver, TunDevice, UdpFacts, Way};
+pub use target::DoctorTarget;
+
+/// Checks the machine, and prints what was found.
+///
+/// # Errors
+/// [`Code::Failure`] when there is a problem; those of [`config::load`].
+pub fn run(args: &DoctorArgs) -> Result<(), Error> {
+    let (target, mut findings) = target_of(args.target.as_deref())?;
+    findings.extend(evaluate(&probe::machine_state(&target), &target));
+    let problems = findings.iter().filter(|finding| finding.level == Level::Problem).count();
+    if args.json {
+        let report = Report { target: args.target.as_deref(), problems, findings: &findings };
+        let mut text =
+            serde_json::to_vec_pretty(&report).map_err(|error| Error::new(Code::Failure, error))?;
+        text.push(b'\n');
+        output::print(&text)?;
+    } else {
+        output::print_styled(&finding::lines(&findings))?;
+    }
+    match problems {
+        0 => Ok(()),
+        1 => Err(Error::new(Code::Failure, "there is a problem, see above")),
+        problems => Err(Error::new(Code::Failure, format!("there are {problems} problems, see above"))),
+    }
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    target: Option<&'a str>,
+    problems: usize,
+    findings: &'a [Finding],
+}
+
+/// What the configuration asks for, and what was found about the configuration itself.
+fn target_of(target: Option<&str>) -> Result<(DoctorTarget, Vec<Finding>), Error> {
+    let Some(target) = target else { return Ok((DoctorTarget::default(), Vec::new())) };
+    match config::load(target) {
+        Ok(parsed) => {
+            let warnings = parsed
+                .warnings
+                .iter()
+                .map(|warning| Finding::new("configuration", Level::Warning, warning.to_string()));
+            Ok((DoctorTarget::of(&parsed.config), warnings.collect()))
+        }
+        Err(LoadError::Read { file, error }) if error.kind() == io::ErrorKind::NotFound => {
+            // An interface that is configured over a socket alone has no file.
+            let Ok(name) = target.parse::<InterfaceName>() else {
+                return Err(LoadError::Read { file, error }.into());
+            };
+            let note = Finding::new(
+                "configuration",
+                Level::Note,
+                format!("there is no {}: only the name is looked at", file.display()),
+            );
+            Ok((DoctorTarget { interface: Some(name), ..DoctorTarget::default() }, vec![note]))
+        }
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,364 @@
+//! Findings that follow from the state of a machine.
+
+use Level::{Note, Ok, Problem, Warning};
+use weft_config::OVERHEAD;
+use weft_report::bytes;
+use weft_report::finding::{Finding, Level};
+
+use super::machine::{LinkKind, MachineState, Module, Resolver, TunDevice, UdpFacts, Way};
+use super::target::DoctorTarget;
+
+/// Below this a burst of a fast link does not fit.
+const SMALL_BUFFER: u64 = 1 << 20;
+/// 2025-01-01: no clock that is right shows less.
+const BEFORE_WEFT_MS: u64 = 1_735_689_600_000;
+/// What every IPv6 link has to carry (RFC 8200, section 5).
+const MIN_MTU_IPV6: u32 = 1280;
+
+/// What is well and what is not, for what is wished; a finding a check, in the order of a start.
+pub fn evaluate(facts: &MachineState, target: &DoctorTarget) -> Vec<Finding> {
+    let checks = [
+        tun_device,
+        permission,
+        low_port,
+        tun_offload,
+        udp_buffers,
+        udp_offload,
+        kernel,
+        interface,
+        port,
+        module,
+        forwarding,
+        reverse_path,
+        nft,
+        resolver,
+        clock,
+    ];
+    let mut findings: Vec<Finding> = checks.iter().filter_map(|check| check(facts, target)).collect();
+    findings.extend(facts.ways.iter().map(|way| route(way, target)));
+    findings
+}
+
+fn tun_device(facts: &MachineState, _: &DoctorTarget) -> Option<Finding> {
+    let found = |level, says: &str| Finding::new("tun_device", level, says);
+    Some(match facts.tun_device.as_ref()? {
+        TunDevice::Usable => found(Ok, "/dev/net/tun can be opened"),
+        TunDevice::Missing => found(Problem, "/dev/net/tun is missing").advise(
+            "modprobe tun; in a container: --device /dev/net/tun, or mkdir -p /dev/net && mknod /dev/net/tun c 10 200",
+        ),
+        TunDevice::Forbidden => found(Problem, "this user may not open /dev/net/tun")
+            .advise("run as root, or chmod 0666 /dev/net/tun; in a container: --device /dev/net/tun"),
+        TunDevice::Failed(reason) => found(Problem, &format!("/dev/net/tun cannot be opened: {reason}"))
+            .advise("see that the kernel has CONFIG_TUN (modprobe tun)"),
+    })
+}
+
+fn permission(facts: &MachineState, _: &DoctorTarget) -> Option<Finding> {
+    Some(if facts.net_admin? {
+        Finding::new("net_admin", Ok, "CAP_NET_ADMIN is there: interfaces and routes can be made")
+    } else {
+        Finding::new("net_admin", Problem, "CAP_NET_ADMIN is missing: no interface and no route can be made")
+            .advise(
+                "run as root, or as a service (systemd/weft@.service); in a container: --cap-add NET_ADMIN",
+            )
+    })
+}
+
+fn low_port(facts: &MachineState, target: &DoctorTarget) -> Option<Finding> {
+    let port = target.listen_port;
+    let is_low = port != 0 && port < facts.unprivileged_ports_from?;
+    (is_low && !facts.net_bind_service?).then(|| {
+        Finding::new("low_port", Problem, format!("UDP port {port} needs CAP_NET_BIND_SERVICE"))
+            .advise("run as root, or choose a ListenPort from 1024 on")
+    })
+}
+
+fn tun_offload(facts: &MachineState, _: &DoctorTarget) -> Option<Finding> {
+    let found = |level, says: &str| Finding::new("tun_offload", level, says);
+    Some(match facts.tun_offload.as_ref()? {
+        Result::Ok(offload) if offload.tcp && offload.udp => {
+            found(Ok, "a TUN takes super-packets of TCP (TSO) and UDP (USO)")
+        }
+        Result::Ok(offload) if offload.tcp => {
+            found(Note, "a TUN takes super-packets of TCP (TSO), not of UDP (USO)")
+                .advise("Linux 6.2 or newer has USO: UDP through the tunnel is faster with it")
+        }
+        Result::Ok(_) => found(Warning, "a TUN takes no super-packets: every packet costs a system call")
+            .advise("use a kernel whose TUN driver has TSO; see what sandbox or emulation this is"),
+        Err(reason) => {
+            found(Note, &format!("whether a TUN takes super-packets could not be tried: {reason}"))
+                .advise("run as root")
+        }
+    })
+}
+
+fn udp_buffers(facts: &MachineState, _: &DoctorTarget) -> Option<Finding> {
+    let features = match facts.udp.as_ref()? {
+        UdpFacts::Features(features) => features,
+        UdpFacts::Failed(reason) => {
+            return Some(
+                Finding::new("udp_socket", Problem, format!("no UDP socket can be opened: {reason}"))
+                    .advise("see what sandbox or security module forbids it"),
+            );
+        }
+    };
+    let (receive, send) = (features.receive_buffer_bytes, features.send_buffer_bytes);
+    let (wanted_receive, wanted_send) =
+        (features.wanted_receive_buffer_bytes, features.wanted_send_buffer_bytes);
+    let smallest = receive.min(send);
+    let level = match smallest {
+        0 => return None,
+        _ if receive >= wanted_receive && send >= wanted_send => {
+            return Some(Finding::new("udp_buffers", Ok, format!("UDP buffers have {}", bytes(smallest))));
+        }
+        1..SMALL_BUFFER => Warning,
+        _ => Note,
+    };
+    let says = format!(
+        "UDP buffers get {} in and {} out, not {} and {}: bursts get lost",
+        bytes(receive),
+        bytes(send),
+        bytes(wanted_receive),
+        bytes(wanted_send)
+    );
+    Some(Finding::new("udp_buffers", level, says).advise(format!(
+        "sysctl -w net.core.rmem_max={wanted_receive} net.core.wmem_max={wanted_send}; with CAP_NET_ADMIN weft needs \
+         neither"
+    )))
+}
+
+fn udp_offload(facts: &MachineState, _: &DoctorTarget) -> Option<Finding> {
+    let UdpFacts::Features(features) = facts.udp.as_ref()? else { return None };
+    let found = |level, says: &str| Finding::new("udp_offload", level, says);
+    Some(match (features.gso, features.gro) {
+        (true, true) => found(Ok, "UDP is sent and received in batches (GSO, GRO)"),
+        (true, false) => {
+            found(Note, "UDP is received one by one (no GRO): slower").advise("use Linux 5.12 or newer")
+        }
+        (false, _) => {
+            found(Warning, "UDP is sent one by one (no GSO): much slower").advise("use Linux 4.18 or newer")
+        }
+    })
+}
+
+fn kernel(facts: &MachineState, _: &DoctorTarget) -> Option<Finding> {
+    let kernel = facts.kernel.as_ref()?;
+    let release = &kernel.release;
+    Some(if kernel.mangles_equal_segments {
+        Finding::new(
+            "kernel",
+            Warning,
+            format!("Linux {release} damages some UDP batches; weft sends those one by one, which is slower"),
+        )
+        .advise("update to Linux 7.1.5 or newer")
+    } else {
+        Finding::new("kernel", Ok, format!("Linux {release} has no bug that weft has to avoid"))
+    })
+}
+
+fn interface(facts: &MachineState, target: &DoctorTarget) -> Option<Finding> {
+    let name = target.interface.as_ref()?;
+    let found = |level, says: String| Finding::new("interface", level, says);
+    let Some(link) = &facts.existing_link else {
+        return Some(found(Ok, format!("the name {name} is free")));
+    };
+    if facts.is_running {
+        return Some(
+            found(Ok, format!("{name} is running under weft")).advise(format!("weft status {name}")),
+        );
+    }
+    Some(match link.kind {
+        LinkKind::KernelWireGuard => {
+            found(Problem, format!("{name} is there already, by the kernel's WireGuard"))
+                .advise(format!("wg-quick down {name}, or ip link del {name}"))
+        }
+        LinkKind::Tun => found(Problem, format!("{name} is there already, a TUN device of another program"))
+            .advise(format!("end that program (ip -d link show {name}), or choose another name")),
+        LinkKind::Other => {
+            found(Problem, format!("{name} is there already, and is no tunnel")).advise("choose another name")
+        }
+    })
+}
+
+fn port(facts: &MachineState, target: &DoctorTarget) -> Option<Finding> {
+    let port = target.listen_port;
+    if port == 0 || facts.is_running {
+        return None;
+    }
+    Some(if facts.port_in_use? {
+        Finding::new("port", Problem, format!("UDP port {port} is in use by another program"))
+            .advise(format!("ss -ulpn sport = :{port}; or choose another ListenPort"))
+    } else {
+        Finding::new("port", Ok, format!("UDP port {port} is free"))
+    })
+}
+
+fn module(facts: &MachineState, _: &DoctorTarget) -> Option<Finding> {
+    Some(match facts.wireguard_module? {
+        Module::Absent => Finding::new(
+            "wireguard_module",
+            Ok,
+            "the kernel has no WireGuard of its own: wg-quick takes WG_QUICK_USERSPACE_IMPLEMENTATION=weft",
+        ),
+        present => {
+            let how = if present == Module::Loaded { "has" } else { "can load" };
+            Finding::new(
+                "wireguard_module",
+                Note,
+                format!("the kernel {how} a WireGuard of its own, which wg-quick prefers to weft"),
+            )
+            .advise(
+                "use `weft up`, or keep the module away: echo blacklist wireguard >/etc/modprobe.d/weft.conf",
+            )
+        }
+    })
+}
+
+fn forwarding(facts: &MachineState, target: &DoctorTarget) -> Option<Finding> {
+    let (v4, v6) = (facts.forwards_v4?, facts.forwards_v6.unwrap_or(false));
+    let advice = "sysctl -w net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1";
+    Some(match (v4 || v6, target.is_hub) {
+        (true, _) => Finding::new("forwarding", Ok, format!("packets are forwarded: {}", families(v4, v6))),
+        (false, true) => Finding::new(
+            "forwarding",
+            Warning,
+            "the peers look like clients of this machine, and it does not forward what they send to others",
+        )
+        .advise(advice),
+        (false, false) => Finding::new(
+            "forwarding",
+            Note,
+            "packets are not forwarded: right, unless peers shall reach others through this machine",
+        )
+        .advise(advice),
+    })
+}
+
+fn families(v4: bool, v6: bool) -> &'static str {
+    match (v4, v6) {
+        (true, true) => "IPv4 and IPv6",
+        (true, false) => "IPv4",
+        (false, _) => "IPv6",
+    }
+}
+
+fn reverse_path(facts: &MachineState, target: &DoctorTarget) -> Option<Finding> {
+    if !target.full_tunnel_v4 {
+        return None;
+    }
+    let found = |level, says: &str| Finding::new("reverse_path", level, says);
+    Some(match (facts.src_valid_mark?, facts.strict_rp_filter.unwrap_or(true), facts.sysctls_writable?) {
+        (true, ..) => found(Ok, "net.ipv4.conf.all.src_valid_mark is 1, as a full tunnel needs it"),
+        (false, _, true) => found(Ok, "net.ipv4.conf.all.src_valid_mark is 0, and can be set when it is needed"),
+        (false, false, false) => {
+            found(Ok, "net.ipv4.conf.all.src_valid_mark is 0, and sources are not checked strictly")
+        }
+        (false, true, false) => found(
+            Problem,
+            "net.ipv4.conf.all.src_valid_mark is 0 and cannot be set: strict reverse-path filtering will drop what \
+             comes through a full tunnel",
+        )
+        .advise("in a container: --sysctl net.ipv4.conf.all.src_valid_mark=1"),
+    })
+}
+
+fn nft(facts: &MachineState, target: &DoctorTarget) -> Option<Finding> {
+    let advice = "install nftables (apt-get install nftables)";
+    Some(match (facts.nft?, target.needs_nft()) {
+        (true, _) => Finding::new("nft", Ok, "nft is there"),
+        (false, true) => {
+            let what = match target {
+                DoctorTarget { kill_switch: true, .. } => "the kill switch",
+                DoctorTarget { full_tunnel_v4: true, .. } | DoctorTarget { full_tunnel_v6: true, .. } => {
+                    "a full tunnel"
+                }
+                _ => "the MSS clamp",
+            };
+            Finding::new("nft", Problem, format!("nft is missing, and {what} needs it")).advise(advice)
+        }
+        (false, false) => Finding::new(
+            "nft",
+            Note,
+            "nft is missing: a full tunnel, the kill switch and the MSS clamp would need it",
+        )
+        .advise(advice),
+    })
+}
+
+fn resolver(facts: &MachineState, target: &DoctorTarget) -> Option<Finding> {
+    let found = |level, says: &str| Finding::new("resolver", level, says);
+    Some(match facts.resolver.as_ref()? {
+        Resolver::Resolved => found(Ok, "systemd-resolved manages the name servers"),
+        Resolver::Resolvconf => found(Ok, "resolvconf manages the name servers"),
+        Resolver::File { is_writable: true } => {
+            found(Ok, "/etc/resolv.conf is a plain file, which is changed and restored")
+        }
+        Resolver::File { is_writable: false } if target.dns => {
+            found(Problem, "DNS is configured, and /etc/resolv.conf cannot be written")
+                .advise("run as root, mount it writable, or leave DNS out of the configuration")
+        }
+        Resolver::File { is_writable: false } => {
+            found(Note, "/etc/resolv.conf cannot be written: DNS could not be configured")
+        }
+    })
+}
+
+fn clock(facts: &MachineState, _: &DoctorTarget) -> Option<Finding> {
+    let advice = "timedatectl set-ntp true";
+    if facts.clock.unix_ms < BEFORE_WEFT_MS {
+        let says =
+            "the clock shows a date before 2025: peers ignore handshakes that are older than one they had";
+        return Some(Finding::new("clock", Problem, says).advise(advice));
+    }
+    Some(if facts.clock.is_synchronised? {
+        Finding::new("clock", Ok, "the clock is synchronised")
+    } else {
+        Finding::new(
+            "clock",
+            Warning,
+            "the clock is not synchronised: when it jumps back, peers ignore handshakes until it is where it was",
+        )
+        .advise(advice)
+    })
+}
+
+fn route(way: &Way, target: &DoctorTarget) -> Finding {
+    let found = |level, says: String| Finding::new("route", level, says).about(way.endpoint.clone());
+    let address = match &way.address {
+        Result::Ok(address) => address,
+        Err(reason) => {
+            return found(Warning, format!("the name has no address now: {reason}"))
+                .advise("see that name servers can be reached without the tunnel");
+        }
+    };
+    let mtu = match &way.mtu {
+        None => return found(Ok, format!("is at {address}")),
+        Some(Err(reason)) => {
+            return found(Problem, format!("there is no way to {address}: {reason}"))
+                .advise(format!("ip route get {}", address.ip()));
+        }
+        Some(Result::Ok(mtu)) => *mtu,
+    };
+    let room = mtu.saturating_sub(OVERHEAD.into());
+    match target.mtu {
+        Some(wished) if u32::from(wished) > room => found(
+            Warning,
+            format!(
+                "the way to {address} carries {mtu} bytes, and MTU = {wished} needs {}",
+                wished + OVERHEAD
+            ),
+        )
+        .advise(format!("set MTU = {room}, or leave it out: it is chosen by the way then")),
+        _ if room < MIN_MTU_IPV6 => found(
+            Note,
+            format!(
+                "the way to {address} carries only {mtu} bytes: with IPv6 in the tunnel, packets are sent in pieces"
+            ),
+        ),
+        _ => found(Ok, format!("the way to {address} carries {mtu} bytes")),
+    }
+}
+
+#[cfg(test)]
+#[path = "evaluate/tests.rs"]
+mod tests;

@@ -1,0 +1,118 @@
+//! Looks at the machine. Nothing is changed: a socket and a TUN device in a network namespace of its own are made to
+//! see what they get, and are gone at once.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
+use std::sync::mpsc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use socket2::{Domain, Protocol, Socket, Type};
+use weft_config::{Endpoint, InterfaceName};
+use weft_report::control_socket::Client;
+
+use super::machine::{Clock, MachineState, Way};
+use super::target::DoctorTarget;
+
+#[cfg_attr(target_os = "linux", path = "probe/linux.rs")]
+#[cfg_attr(not(target_os = "linux"), path = "probe/other.rs")]
+mod platform;
+
+/// Endpoints that are looked at.
+const ENDPOINTS: usize = 16;
+/// How long names are waited for, all together.
+const NAMES: Duration = Duration::from_secs(5);
+
+/// What can be seen of the machine, as far as it matters for what is wished.
+pub(super) fn machine_state(target: &DoctorTarget) -> MachineState {
+    let is_running = target.interface.as_ref().is_some_and(|name| Client::connect(name).is_ok());
+    let mut facts = MachineState {
+        is_running,
+        port_in_use: port_in_use(target.listen_port),
+        clock: Clock {
+            is_synchronised: None,
+            unix_ms: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX)),
+        },
+        ways: addresses(&target.endpoints[..target.endpoints.len().min(ENDPOINTS)]),
+        ..MachineState::default()
+    };
+    platform::look(&mut facts, target);
+    facts
+}
+
+/// Whether a socket of another program has the port, in one family or the other. `None`: it cannot be known.
+fn port_in_use(port: u16) -> Option<bool> {
+    let mut known = None;
+    for address in
+        [SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)), SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))]
+    {
+        match bind(address) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => return Some(true),
+            Err(_) => {}
+            Ok(()) => known = Some(false),
+        }
+    }
+    known
+}
+
+fn bind(address: SocketAddr) -> io::Result<()> {
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.bind(&address.into())
+}
+
+/// The endpoints with their addresses. Names are looked up all at once, and those that take too long are left.
+fn addresses(endpoints: &[Endpoint]) -> Vec<Way> {
+    let (found, answers) = mpsc::channel();
+    let mut ways: Vec<Way> = endpoints
+        .iter()
+        .enumerate()
+        .map(|(place, endpoint)| Way {
+            endpoint: endpoint.to_string(),
+            address: match endpoint {
+                Endpoint::Address(address) => Ok(*address),
+                Endpoint::Name { host, port } => {
+                    look_up(place, host.clone(), *port, found.clone());
+                    Err(format!("no answer within {} s", NAMES.as_secs()))
+                }
+            },
+            mtu: None,
+        })
+        .collect();
+    drop(found);
+    let end = std::time::Instant::now() + NAMES;
+    // Ends when every thread has answered, too.
+    while let Ok((place, address)) =
+        answers.recv_timeout(end.saturating_duration_since(std::time::Instant::now()))
+    {
+        ways[place].address = address;
+    }
+    ways
+}
+
+type Found = (usize, Result<SocketAddr, String>);
+
+/// The system's resolver cannot be interrupted: it gets a thread, which ends with the process if need be.
+fn look_up(place: usize, host: String, port: u16, found: mpsc::Sender<Found>) {
+    let failed = found.clone();
+    let look = move || {
+        let address = match (host.as_str(), port).to_socket_addrs() {
+            Ok(mut addresses) => addresses.next().ok_or_else(|| "no address".to_owned()),
+            Err(error) => Err(error.to_string()),
+        };
+        // Nobody waits any more.
+        let _ = found.send((place, address));
+    };
+    if let Err(error) = std::thread::Builder::new().name("weft-lookup".to_owned()).spawn(look) {
+        let _ = failed.send((place, Err(error.to_string())));
+    }
+}
+
+/// The name of the interface that is looked for.
+#[cfg_attr(not(target_os = "linux"), expect(dead_code))]
+fn name_of(target: &DoctorTarget) -> Option<&str> {
+    target.interface.as_ref().map(InterfaceName::as_str)
+}

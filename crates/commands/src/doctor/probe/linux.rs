@@ -1,0 +1,241 @@
+//! /proc, /sys, netlink, and a few objects that are made to see what the kernel gives.
+
+use std::ffi::OsStr;
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use weft_host::routes::{Netlink, RouteError};
+use weft_lab::Namespace;
+use weft_tun::{TunConfig, TunOffload};
+use weft_udp::{Release, Udp as _, UdpConfig, UdpSockets};
+
+use super::super::machine::{Kernel, Link, LinkKind, MachineState, Module, Resolver, TunDevice, UdpFacts};
+use super::super::target::DoctorTarget;
+use super::name_of;
+
+/// Numbers of capabilities (linux/capability.h).
+const CAP_NET_BIND_SERVICE: u32 = 10;
+const CAP_NET_ADMIN: u32 = 12;
+/// Where programs are that root alone uses, whatever PATH says.
+const SYSTEM_DIRECTORIES: [&str; 3] = ["/usr/sbin", "/sbin", "/usr/local/sbin"];
+
+pub(super) fn look(facts: &mut MachineState, target: &DoctorTarget) {
+    let capabilities = capabilities();
+    let may = |number: u32| Some(capabilities? >> number & 1 == 1);
+    facts.tun_device = Some(tun_device());
+    facts.net_admin = may(CAP_NET_ADMIN);
+    facts.net_bind_service = may(CAP_NET_BIND_SERVICE);
+    facts.unprivileged_ports_from = Some(
+        sysctl("net/ipv4/ip_unprivileged_port_start").and_then(|text| text.parse().ok()).unwrap_or(1024),
+    );
+    facts.udp = Some(udp(target.fw_mark));
+    facts.tun_offload = (facts.tun_device == Some(TunDevice::Usable)).then(tun_offload);
+    facts.kernel = kernel();
+    facts.forwards_v4 = is_set("net/ipv4/ip_forward");
+    facts.forwards_v6 = is_set("net/ipv6/conf/all/forwarding");
+    facts.src_valid_mark = is_set("net/ipv4/conf/all/src_valid_mark");
+    facts.strict_rp_filter = strict_rp_filter();
+    facts.sysctls_writable = Some(is_writable(Path::new("/proc/sys/net/ipv4/conf/all/src_valid_mark")));
+    facts.resolver = Some(resolver());
+    facts.existing_link = name_of(target).and_then(link);
+    facts.wireguard_module = wireguard_module();
+    facts.nft = Some(is_installed("nft"));
+    facts.clock.is_synchronised = is_clock_synchronised();
+    ways(facts, target);
+}
+
+fn tun_device() -> TunDevice {
+    match OpenOptions::new().read(true).write(true).open("/dev/net/tun") {
+        Ok(_) => TunDevice::Usable,
+        Err(error) => match error.raw_os_error() {
+            Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => TunDevice::Missing,
+            Some(libc::EACCES | libc::EPERM) => TunDevice::Forbidden,
+            _ => TunDevice::Failed(error.to_string()),
+        },
+    }
+}
+
+/// The capabilities in force, a bit each (proc_pid_status(5)).
+fn capabilities() -> Option<u64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+    u64::from_str_radix(line.trim(), 16).ok()
+}
+
+/// What the sockets of weft get, by opening them.
+fn udp(fwmark: u32) -> UdpFacts {
+    let opened = tokio::runtime::Builder::new_current_thread().enable_io().build().map(|runtime| {
+        let _context = runtime.enter();
+        // The mark needs a permission, which has a check of its own.
+        let receive_buffer_bytes = weft_udp::receive_buffer_bytes(weft_host::memory::total_bytes());
+        let plain = UdpConfig { receive_buffer_bytes, ..UdpConfig::default() };
+        let marked = UdpSockets::bind(&UdpConfig { fwmark, ..plain });
+        marked.or_else(|_| UdpSockets::bind(&plain)).map(|sockets| sockets.features())
+    });
+    match opened {
+        Ok(Ok(features)) => UdpFacts::Features(features),
+        Ok(Err(error)) => UdpFacts::Failed(error.to_string()),
+        Err(error) => UdpFacts::Failed(error.to_string()),
+    }
+}
+
+/// What a TUN takes, by making one where nobody sees it.
+fn tun_offload() -> Result<TunOffload, String> {
+    let namespace = Namespace::new("doctor").map_err(|error| error.to_string())?;
+    namespace.run(|| {
+        weft_tun::open(TunConfig::new("weft-doctor"))
+            .map(|device| device.offload())
+            .map_err(|error| error.to_string())
+    })
+}
+
+fn kernel() -> Option<Kernel> {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
+    let running = Release::running();
+    Some(Kernel {
+        release: release.trim().to_owned(),
+        mangles_equal_segments: running.mangles_equal_segments(),
+        reports_gro_stride: running.reports_gro_stride(),
+    })
+}
+
+fn sysctl(name: &str) -> Option<String> {
+    let text = fs::read_to_string(Path::new("/proc/sys").join(name)).ok()?;
+    Some(text.trim().to_owned())
+}
+
+fn is_set(name: &str) -> Option<bool> {
+    sysctl(name).map(|value| value != "0")
+}
+
+/// Of an interface and of `all`, the larger value counts; 1 is strict (ip-sysctl).
+fn strict_rp_filter() -> Option<bool> {
+    let all = sysctl("net/ipv4/conf/all/rp_filter")?;
+    if all == "2" {
+        return Some(false);
+    }
+    let default = sysctl("net/ipv4/conf/default/rp_filter")?;
+    Some(all == "1" || default == "1")
+}
+
+fn is_writable(path: &Path) -> bool {
+    // Opening changes nothing.
+    OpenOptions::new().write(true).open(path).is_ok()
+}
+
+fn resolver() -> Resolver {
+    let file = Path::new("/etc/resolv.conf");
+    let target = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
+    if target.starts_with("/run/systemd/resolve") {
+        return Resolver::Resolved;
+    }
+    if is_installed("resolvconf") {
+        return Resolver::Resolvconf;
+    }
+    Resolver::File { is_writable: is_writable(&target) }
+}
+
+fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let system = SYSTEM_DIRECTORIES.iter().map(PathBuf::from);
+    std::env::split_paths(&path).chain(system).any(|directory| is_executable(&directory.join(program)))
+}
+
+fn is_executable(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
+}
+
+fn link(name: &str) -> Option<Link> {
+    nix::net::if_::if_nametoindex(name).ok()?;
+    // /sys may be that of another network namespace: then the kind is not known.
+    let directory = Path::new("/sys/class/net").join(name);
+    let uevent = fs::read_to_string(directory.join("uevent")).unwrap_or_default();
+    let kind = if uevent.lines().any(|line| line == "DEVTYPE=wireguard") {
+        LinkKind::KernelWireGuard
+    } else if directory.join("tun_flags").exists() {
+        LinkKind::Tun
+    } else {
+        LinkKind::Other
+    };
+    Some(Link { name: name.to_owned(), kind })
+}
+
+fn wireguard_module() -> Option<Module> {
+    if Path::new("/sys/module/wireguard").exists() {
+        return Some(Module::Loaded);
+    }
+    let release = sysctl("kernel/osrelease")?;
+    let directory = Path::new("/lib/modules").join(release);
+    let lists = |file: &str| {
+        let list = fs::read_to_string(directory.join(file)).unwrap_or_default();
+        list.lines().any(|line| is_module(line, "wireguard"))
+    };
+    Some(if lists("modules.builtin") {
+        Module::Loaded
+    } else if lists("modules.dep") {
+        Module::Loadable
+    } else {
+        Module::Absent
+    })
+}
+
+/// Whether a line of modules.dep or modules.builtin is about this module: `kernel/drivers/net/wireguard.ko.zst: …`.
+fn is_module(line: &str, name: &str) -> bool {
+    let path = line.split(':').next().unwrap_or_default();
+    let file = Path::new(path).file_name().and_then(OsStr::to_str).unwrap_or_default();
+    file.strip_prefix(name).is_some_and(|rest| rest.starts_with(".ko"))
+}
+
+fn is_clock_synchronised() -> Option<bool> {
+    // SAFETY: a timex of zeros is a valid one, and asks for no change.
+    let mut timex: libc::timex = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes a timex, which lives until after the call.
+    let state = unsafe { libc::adjtimex(&raw mut timex) };
+    (state >= 0).then_some(timex.status & libc::STA_UNSYNC == 0)
+}
+
+fn ways(facts: &mut MachineState, target: &DoctorTarget) {
+    if facts.ways.is_empty() {
+        return;
+    }
+    let netlink = Netlink::open();
+    for way in &mut facts.ways {
+        let Ok(address) = way.address else { continue };
+        way.mtu = Some(match &netlink {
+            Ok(netlink) => netlink.mtu_towards(address.ip(), target.fw_mark).map_err(|error| match error {
+                // What was asked and what to do is said by the finding.
+                RouteError::Refused { error, .. } => error.to_string(),
+                other => other.to_string(),
+            }),
+            Err(error) => Err(error.to_string()),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_module_is_found_however_it_is_packed() {
+        for line in [
+            "kernel/drivers/net/wireguard/wireguard.ko.zst: kernel/net/ipv4/udp_tunnel.ko.zst",
+            "kernel/drivers/net/wireguard/wireguard.ko:",
+            "kernel/drivers/net/wireguard/wireguard.ko",
+        ] {
+            assert!(is_module(line, "wireguard"), "{line}");
+        }
+        for line in
+            ["", "kernel/x/wireguardish.ko:", "kernel/a.ko: kernel/drivers/net/wireguard/wireguard.ko"]
+        {
+            assert!(!is_module(line, "wireguard"), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_program_of_every_machine_is_found_and_a_made_up_one_is_not() {
+        assert!(is_installed("sh"));
+        assert!(!is_installed("no-such-program-anywhere"));
+    }
+}

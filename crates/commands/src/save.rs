@@ -1,0 +1,26 @@
+//! `weft save`: the state of a running interface, in its file.
+
+use weft_config::exit::{Code, Error};
+use weft_config::{name_of, path_of};
+use weft_host as host;
+use weft_ipc::runtime_dir::runtime_dir;
+use weft_uapi::client;
+
+use crate::args::SaveArgs;
+
+/// Asks the daemon for its state, and writes that into the file that the interface was brought up from.
+///
+/// # Errors
+/// When no daemon of `weft up` answers, or the file cannot be replaced.
+pub fn run(args: &SaveArgs) -> Result<(), Error> {
+    let interface = name_of(&path_of(&args.target))?;
+    let reported = client::get(&interface).map_err(|error| Error::new(error.exit_code(), error))?;
+    if reported.state.private_key.is_none() {
+        let reason =
+            format!("{interface}: its daemon does not tell the private key, without which there is no file");
+        return Err(Error::new(Code::Failure, reason));
+    }
+    let file = host::save_running(&runtime_dir(), &interface, &reported.state)?;
+    tracing::info!(%interface, file = %file.display(), "the state of the interface is saved");
+    Ok(())
+}

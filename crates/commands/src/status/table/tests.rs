@@ -1,0 +1,145 @@
+use weft_report::finding::Level;
+use weft_report::{DropReport, Rates, Recent, TunQueueReport, TunReport};
+
+use super::*;
+
+fn plain(report: &StatusReport, findings: &[Finding]) -> String {
+    anstream::adapter::strip_str(&render(report, findings)).to_string()
+}
+
+#[test]
+fn everything_that_a_user_asks_for_is_shown() {
+    let mut report = StatusReport {
+        interface: "wg0".to_owned(),
+        weft_version: "0.1.0".to_owned(),
+        pid: 42,
+        public_key: Some("OWNKEY".to_owned()),
+        listen_port: 51820,
+        fw_mark: 0xca6c,
+        mtu: 1420,
+        uptime_ms: 3_725_000,
+        addresses: vec!["10.0.0.1/24".to_owned()],
+        routes: (0..10).map(|i| format!("10.{i}.0.0/16")).collect(),
+        dns: vec!["1.1.1.1 by systemd-resolved".to_owned()],
+        peers: vec![
+            PeerReport {
+                public_key: "PEERKEY".to_owned(),
+                friendly_name: Some("office".to_owned()),
+                endpoint: Some("192.0.2.1:51820".to_owned()),
+                latest_handshake_ms: Some(65_000),
+                tx_bytes: 1 << 20,
+                rx_bytes: 1 << 30,
+                persistent_keepalive: Some(25),
+                allowed_ips: vec!["10.0.0.2/32".to_owned()],
+                rates: Some(Rates { tx_bytes_per_second: 125_000, rx_bytes_per_second: 0 }),
+                limit_to_peer: Some(LimitReport { bits_per_second: 2_500_000_000, dropped_packets: 0 }),
+                limit_from_peer: Some(LimitReport { bits_per_second: 50_000_000, dropped_packets: 815 }),
+                ..PeerReport::default()
+            },
+            PeerReport { public_key: "SILENT".to_owned(), is_trying: true, ..PeerReport::default() },
+        ],
+        drops: vec![DropReport {
+            reason: "no_peer".to_owned(),
+            direction: "outbound".to_owned(),
+            stage: "routing".to_owned(),
+            packets: 17,
+        }],
+        recent: Some(Recent {
+            window_ms: 500,
+            drops: vec![DropReport { reason: "no_peer".to_owned(), packets: 4, ..DropReport::default() }],
+            ..Recent::default()
+        }),
+        ..StatusReport::default()
+    };
+    (report.tun.threads, report.tun.tcp_offload) = (2, true);
+    report.udp.gso = true;
+    report.udp.batch_segments = [1, 0, 0, 0, 0, 0, 3];
+    (report.udp.batches_sent, report.udp.datagrams_sent) = (4, 181);
+    report.queues.staged_packets = 3;
+    let finding = Finding::new("x", Level::Warning, "it is odd").advise("mend it");
+    let text = plain(&report, &[finding]);
+    for shown in [
+        "wg0  up 1 h 2 min, weft 0.1.0, process 42",
+        "OWNKEY",
+        "51820",
+        "0xca6c",
+        "1420",
+        "10.0.0.1/24",
+        "10.5.0.0/16",
+        "and 4 more",
+        "systemd-resolved",
+        "2 queues, super-packets of TCP",
+        "GSO on, GRO off",
+        "45.2 datagrams a send",
+        "33–64: 75 %",
+        "3 packets (0 B) for a session",
+        "office",
+        "PEERKEY",
+        "192.0.2.1:51820",
+        "1 min 5 s ago",
+        "1.0 GiB",
+        "1.0 Mbit/s",
+        "limit 2.5 Gbit/s",
+        "limit 50.0 Mbit/s",
+        "815 dropped",
+        "25 s",
+        "none yet, trying",
+        "not known",
+        "+4",
+        "routing",
+        "warning  it is odd",
+        "→ mend it",
+    ] {
+        assert!(text.contains(shown), "{shown:?} in:\n{text}");
+    }
+    assert!(!text.contains("10.6.0.0/16") && !text.contains('\x1b'), "{text}");
+}
+
+#[test]
+fn an_interface_without_anything_is_shown_too() {
+    let text = plain(&StatusReport { interface: "wg0".to_owned(), ..StatusReport::default() }, &[]);
+    assert!(text.contains("no traffic yet") && text.contains("nothing") && !text.contains("peer"), "{text}");
+}
+
+#[test]
+fn queues_are_shown_where_there_are_several() {
+    let queue = |bytes: u64| TunQueueReport {
+        packets_read: 2,
+        segments_read: 5,
+        bytes_read: bytes,
+        bytes_written: 3 * bytes,
+        rates: Some(Rates { tx_bytes_per_second: 125_000, rx_bytes_per_second: 250_000 }),
+        ..TunQueueReport::default()
+    };
+    let mut report = StatusReport { interface: "wg0".to_owned(), ..StatusReport::default() };
+    report.tun.queues = vec![queue(1 << 20)];
+    assert!(!plain(&report, &[]).contains("packets a write"));
+    report.tun.queues.push(queue(1 << 30));
+    let text = plain(&report, &[]);
+    for shown in ["packets a write", "1.0 MiB", "3.0 MiB", "1.0 GiB", "1.0 Mbit/s", "2.0 Mbit/s", "2.5"] {
+        assert!(text.contains(shown), "{shown:?} in:\n{text}");
+    }
+}
+
+#[test]
+fn thousands_of_peers_are_cut_with_a_word() {
+    let report = StatusReport {
+        peers: vec![PeerReport { public_key: "KEY".to_owned(), ..PeerReport::default() }; 150],
+        ..StatusReport::default()
+    };
+    let text = plain(&report, &[]);
+    assert_eq!(text.matches("KEY").count(), 100);
+    assert!(text.contains("and 50 more peers"), "{text}");
+}
+
+#[test]
+fn who_serves_the_queues_is_said() {
+    for (threads, queues, shown) in
+        [(0, 1, "inline, no"), (0, 4, "4 queues inline, no"), (1, 1, "1 queue, no"), (4, 4, "4 queues, no")]
+    {
+        let tun =
+            TunReport { threads, queues: vec![TunQueueReport::default(); queues], ..TunReport::default() };
+        let text = plain(&StatusReport { tun, ..StatusReport::default() }, &[]);
+        assert!(text.contains(shown), "{shown}: {text}");
+    }
+}

@@ -1,0 +1,217 @@
+//! `weft top`: a running interface, live in a terminal.
+//!
+//! One thread asks the daemon, one reads keys, and this one draws: neither a daemon that hangs nor a terminal
+//! that is gone keeps the view from its end.
+
+use std::io::{self, IsTerminal as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError, TryRecvError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use weft_config::InterfaceName;
+use weft_config::exit::{Code, Error};
+use weft_report::StatusReport;
+use weft_report::control_socket::{self as socket, Client, ClientError};
+
+use crate::args::TopArgs;
+use crate::hang_up::is_hung_up;
+use crate::signals;
+use crate::status::cannot_look;
+
+mod app;
+mod draw;
+mod history;
+mod key;
+mod peer_table;
+mod queue_table;
+
+use app::App;
+
+/// How long a key, a report or a signal may wait to be looked at.
+const TURN: Duration = Duration::from_millis(50);
+
+/// Why the view ended.
+#[derive(Debug, thiserror::Error)]
+enum TopError {
+    #[error("`weft top` needs a terminal; for scripts there is `weft status --json`")]
+    NoTerminal,
+    #[error("no interface is running under weft")]
+    NothingRuns,
+    #[error("cannot use the terminal: {0}")]
+    Terminal(#[source] io::Error),
+    #[error("cannot start watching: {0}")]
+    Start(#[source] io::Error),
+    #[error("a thread of the view has ended")]
+    ThreadEnded,
+}
+
+impl From<TopError> for Error {
+    fn from(error: TopError) -> Self {
+        let code = if matches!(error, TopError::NoTerminal) { Code::Usage } else { Code::Failure };
+        Self::new(code, error)
+    }
+}
+
+/// Shows an interface until a key or a signal ends it.
+///
+/// # Errors
+/// [`Code::Usage`] without a terminal; [`Code::Failure`] when the interface does not run.
+pub fn run(args: &TopArgs) -> Result<(), Error> {
+    if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
+        return Err(TopError::NoTerminal.into());
+    }
+    let client = connect(args.name.as_ref())?;
+    let name = client.name().clone();
+    let ended = Arc::new(AtomicBool::new(false));
+    let on_signal = Arc::clone(&ended);
+    signals::watch(move |_| on_signal.store(true, Ordering::Relaxed)).map_err(TopError::Start)?;
+    let is_coloured = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let mut app = App::new(name.as_str(), is_coloured);
+    let watcher = Watcher::start(client, name, args.interval).map_err(TopError::Start)?;
+    let shown = {
+        // Its panic hook gives the terminal back too, whichever thread panics.
+        let mut terminal = ratatui::try_init().map_err(TopError::Terminal)?;
+        let _restore = Restore;
+        let keys = read_keys().map_err(TopError::Start)?;
+        let shown = show(&mut terminal, &mut app, &watcher, &keys, &ended);
+        if terminal.show_cursor().is_err() {
+            // Dropping it would try again, report that to standard error, and panic where that is gone as
+            // well.
+            std::mem::forget(terminal);
+        }
+        shown
+    };
+    Ok(shown?)
+}
+
+/// Gives the terminal back as it was.
+struct Restore;
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        // There is nowhere left to tell it if this fails.
+        let _ = ratatui::try_restore();
+    }
+}
+
+fn connect(name: Option<&InterfaceName>) -> Result<Client, Error> {
+    if let Some(name) = name {
+        return Ok(Client::connect(name)?);
+    }
+    let mut refused = None;
+    for name in socket::running().map_err(|error| cannot_look(&error))? {
+        match Client::connect(&name) {
+            Ok(client) => return Ok(client),
+            Err(ClientError::NotRunning { .. }) => {}
+            Err(error) => refused = Some(error),
+        }
+    }
+    Err(refused.map_or_else(|| TopError::NothingRuns.into(), Error::from))
+}
+
+fn show(
+    terminal: &mut DefaultTerminal,
+    app: &mut App,
+    watcher: &Watcher,
+    keys: &mpsc::Receiver<io::Result<Event>>,
+    ended: &AtomicBool,
+) -> Result<(), TopError> {
+    let mut is_stale = true;
+    while !ended.load(Ordering::Relaxed) && !is_terminal_gone() {
+        loop {
+            match watcher.looks.try_recv() {
+                Ok(look) => {
+                    app.take(look);
+                    is_stale = true;
+                }
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => return Err(TopError::ThreadEnded),
+            }
+        }
+        if std::mem::take(&mut is_stale) {
+            match terminal.draw(|frame| draw::draw(frame, app)) {
+                Err(_) if is_terminal_gone() => return Ok(()),
+                drawn => drawn.map_err(TopError::Terminal)?,
+            };
+        }
+        let event = match keys.recv_timeout(TURN) {
+            Ok(event) => event.map_err(TopError::Terminal)?,
+            Err(RecvTimeoutError::Timeout) => continue,
+            Err(RecvTimeoutError::Disconnected) => return Err(TopError::ThreadEnded),
+        };
+        is_stale = true;
+        if let Event::Key(key) = event
+            && key.kind != KeyEventKind::Release
+            && key::is_end(app, key)
+        {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+fn is_terminal_gone() -> bool {
+    is_hung_up(io::stdin()) || is_hung_up(io::stdout())
+}
+
+/// Starts the thread that reads keys and changes of the terminal's size. It goes with the process: crossterm
+/// does not return from a terminal that is gone.
+fn read_keys() -> io::Result<mpsc::Receiver<io::Result<Event>>> {
+    let (report, keys) = mpsc::channel();
+    let read = move || {
+        loop {
+            let event = event::read();
+            let is_last = event.is_err();
+            if report.send(event).is_err() || is_last {
+                return;
+            }
+        }
+    };
+    std::thread::Builder::new().name("weft-keys".to_owned()).spawn(read)?;
+    Ok(keys)
+}
+
+/// What a look at the daemon gave.
+type Look = Result<Box<StatusReport>, ClientError>;
+
+/// The thread that asks the daemon, over and over. Dropping it lets the thread end after its request.
+struct Watcher {
+    looks: mpsc::Receiver<Look>,
+    _stop: mpsc::Sender<()>,
+    _thread: JoinHandle<()>,
+}
+
+impl Watcher {
+    fn start(client: Client, name: InterfaceName, interval: Duration) -> io::Result<Self> {
+        let (report, looks) = mpsc::channel();
+        let (stop, stopped) = mpsc::channel();
+        let watch = move || {
+            let mut client = Some(client);
+            loop {
+                let look = look(&mut client, &name);
+                if look.is_err() {
+                    // The daemon may be back with the next look.
+                    client = None;
+                }
+                let is_over = report.send(look).is_err();
+                if is_over || stopped.recv_timeout(interval) != Err(RecvTimeoutError::Timeout) {
+                    return;
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("weft-top".to_owned()).spawn(watch)?;
+        Ok(Self { looks, _stop: stop, _thread: thread })
+    }
+}
+
+fn look(client: &mut Option<Client>, name: &InterfaceName) -> Look {
+    let client = match client {
+        Some(client) => client,
+        None => client.insert(Client::connect(name)?),
+    };
+    client.status().map(Box::new)
+}

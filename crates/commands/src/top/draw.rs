@@ -1,0 +1,178 @@
+//! The screen. Every part has a height at which it appears, so that small terminals show what matters most.
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Paragraph, Sparkline};
+use weft_report::finding::{Finding, Level};
+use weft_report::{StatusReport, age, bucket_label, bytes, rate};
+
+use super::app::App;
+use super::history::History;
+use super::{peer_table, queue_table};
+
+/// From these heights of the screen on each part is there.
+const CHARTS_FROM: u16 = 24;
+const RATES_FROM: u16 = 8;
+const NUMBERS_FROM: u16 = 16;
+const KEYS_FROM: u16 = 5;
+/// A chart with its frame.
+const CHART_HEIGHT: u16 = 6;
+/// Findings that are shown.
+const FINDINGS: usize = 3;
+
+const KEYS: &str = "q end  jk choose  n h r t R T sort  i reverse  p pause";
+
+/// Draws everything.
+pub(super) fn draw(frame: &mut Frame<'_>, app: &mut App) {
+    let area = frame.area();
+    let height = area.height;
+    let findings: Vec<Line<'_>> = findings(app);
+    let rates = match height {
+        CHARTS_FROM.. => CHART_HEIGHT,
+        RATES_FROM.. => 2,
+        _ => 0,
+    };
+    let numbers = if height >= NUMBERS_FROM { 3 } else { 0 };
+    let said = if height >= NUMBERS_FROM { findings.len() as u16 } else { findings.len().min(1) as u16 };
+    let said = if height >= KEYS_FROM { said } else { 0 };
+    let keys = u16::from(height >= KEYS_FROM);
+    let rest = height.saturating_sub(1 + rates + numbers + said + keys);
+    let queues = queue_table::height(app, rest);
+    let [title_area, rates_area, numbers_area, queues_area, peers_area, findings_area, keys_area] =
+        Layout::vertical([
+            Constraint::Length(1),
+            Constraint::Length(rates),
+            Constraint::Length(numbers),
+            Constraint::Length(queues),
+            Constraint::Min(0),
+            Constraint::Length(said),
+            Constraint::Length(keys),
+        ])
+        .areas(area);
+    frame.render_widget(title(app), title_area);
+    draw_rates(frame, app, rates_area);
+    if let Some(report) = &app.report {
+        frame.render_widget(Paragraph::new(numbers_of(report, app)), numbers_area);
+        queue_table::draw(frame, app, queues_area);
+        peer_table::draw(frame, app, peers_area);
+    }
+    frame.render_widget(Paragraph::new(findings), findings_area);
+    frame.render_widget(Line::from(KEYS).style(Style::new().add_modifier(Modifier::DIM)), keys_area);
+}
+
+/// A colour, where there are any.
+pub(super) fn coloured(app: &App, colour: Color) -> Style {
+    if app.is_coloured { Style::new().fg(colour) } else { Style::new() }
+}
+
+fn title(app: &App) -> Line<'static> {
+    let mut text = String::new();
+    if let Some(report) = &app.report {
+        let peers = match report.peers.len() {
+            1 => "1 peer".to_owned(),
+            count => format!("{count} peers"),
+        };
+        text = format!(
+            "  up {}  port {}  MTU {}  {peers}  by {}{}",
+            age(report.uptime_ms),
+            report.listen_port,
+            report.mtu,
+            app.sort.label(),
+            if app.is_reversed { ", reversed" } else { "" },
+        );
+    }
+    let name = Span::from(app.name.clone()).style(Style::new().add_modifier(Modifier::BOLD));
+    let mut spans = vec![name];
+    if app.is_paused {
+        spans.push(Span::from("  paused").style(coloured(app, Color::Yellow)));
+    }
+    spans.push(Span::from(text));
+    Line::from(spans)
+}
+
+fn draw_rates(frame: &mut Frame<'_>, app: &App, area: Rect) {
+    let directions = [("in", &app.inbound, Color::Green), ("out", &app.outbound, Color::Blue)];
+    if area.height < CHART_HEIGHT {
+        let rows = Layout::vertical([Constraint::Length(1); 2]).split(area);
+        for ((name, history, colour), &row) in directions.into_iter().zip(rows.iter()) {
+            if row.height > 0 {
+                frame.render_widget(rate_line(app, name, history, colour, row.width), row);
+            }
+        }
+        return;
+    }
+    let columns = Layout::horizontal([Constraint::Fill(1); 2]).split(area);
+    for ((name, history, colour), &column) in directions.into_iter().zip(columns.iter()) {
+        let width = usize::from(column.width.saturating_sub(2));
+        let title = format!(" {name} {}, peak {} ", rate(history.last()), rate(history.peak(width)));
+        let data = history.padded(width);
+        let chart = Sparkline::default()
+            .block(Block::bordered().title(title))
+            .style(coloured(app, colour))
+            .max(history.peak(width).max(1))
+            .data(&data);
+        frame.render_widget(chart, column);
+    }
+}
+
+fn rate_line(app: &App, name: &str, history: &History, colour: Color, width: u16) -> Line<'static> {
+    let text = format!("{name:<3} {:>12} ", rate(history.last()));
+    let room = usize::from(width).saturating_sub(text.chars().count());
+    let line = history.line(room, history.peak(room));
+    Line::from(vec![Span::from(text), Span::from(line).style(coloured(app, colour))])
+}
+
+/// Batches, queues and drops.
+fn numbers_of(report: &StatusReport, app: &App) -> Vec<Line<'static>> {
+    let queues = &report.queues;
+    let recent = report.recent.clone().unwrap_or_default();
+    let sends: u64 = recent.batch_segments.iter().sum();
+    let mut batches = String::from("batches ");
+    for (bucket, &count) in recent.batch_segments.iter().enumerate().filter(|(_, count)| **count > 0) {
+        batches += &format!(" {}: {:.0} %", bucket_label(bucket), 100.0 * count as f64 / sends as f64);
+    }
+    if sends == 0 {
+        batches += " nothing is sent";
+    }
+    let waiting = format!(
+        "waiting  {} for sessions, {} to be encrypted, {} batches and {} handshakes for the socket",
+        bytes(queues.staged_bytes),
+        bytes(queues.read_ahead_bytes as u64),
+        queues.transmit_waiting,
+        queues.control_waiting,
+    );
+    let mut drops = format!("drops    {}, {}/s now", report.dropped(), app.drops.last());
+    for drop in &recent.drops {
+        drops += &format!("  {} +{}", drop.reason, drop.packets);
+    }
+    let drops = Line::from(drops);
+    let drops = if recent.drops.is_empty() { drops } else { drops.style(coloured(app, Color::Yellow)) };
+    vec![Line::from(batches), Line::from(waiting), drops]
+}
+
+fn findings(app: &App) -> Vec<Line<'static>> {
+    let line = |level: Level, text: String| {
+        let colour = match level {
+            Level::Problem => Color::Red,
+            Level::Warning => Color::Yellow,
+            _ => Color::Cyan,
+        };
+        Line::from(vec![
+            Span::from(format!("{}: ", level.label())).style(coloured(app, colour)),
+            Span::from(text),
+        ])
+    };
+    let mut lines: Vec<Line<'static>> =
+        app.trouble.iter().map(|trouble| line(Level::Problem, trouble.clone())).collect();
+    let serious = app.findings.iter().filter(|finding| finding.level >= Level::Warning);
+    lines.extend(serious.take(FINDINGS - lines.len()).map(|Finding { level, about, says, .. }| {
+        line(*level, about.as_ref().map_or_else(|| says.clone(), |about| format!("{about}: {says}")))
+    }));
+    lines
+}
+
+#[cfg(test)]
+#[path = "draw/tests.rs"]
+mod tests;

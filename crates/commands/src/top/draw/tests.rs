@@ -1,0 +1,250 @@
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use weft_report::control_socket::ClientError;
+use weft_report::{DropReport, LimitReport, TunQueueReport};
+
+use super::super::app::tests::{app, report};
+use super::*;
+
+/// The screen of that size, line by line, without the spaces at the ends.
+fn screen(app: &mut App, width: u16, height: u16) -> Vec<String> {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|frame| draw(frame, app)).unwrap();
+    let buffer = terminal.backend().buffer();
+    let cells = buffer.content().chunks(usize::from(width).max(1));
+    cells
+        .map(|line| line.iter().map(|cell| cell.symbol()).collect::<String>().trim_end().to_owned())
+        .collect()
+}
+
+/// Two peers, one of which moves a megabyte a second in a growing rate.
+fn busy() -> App {
+    let at = |second: u64| {
+        let bytes = 125_000 * second * second;
+        let mut report = report(1000 * second, &[("office", bytes, bytes / 10), ("phone", 0, 148)]);
+        report.listen_port = 51820;
+        report.peers[0].latest_handshake_ms = Some(65_000);
+        report.peers[0].endpoint = Some("192.0.2.1:51820".to_owned());
+        report.peers[1].latest_handshake_ms = None;
+        report.udp.batch_segments = [second, 0, 0, 0, 0, 0, 3 * second];
+        report.drops = vec![DropReport {
+            reason: "no_peer".to_owned(),
+            direction: "outbound".to_owned(),
+            stage: "routing".to_owned(),
+            packets: 5 * second,
+        }];
+        report.queues.control_waiting = 2;
+        report
+    };
+    app((1..=9).map(at))
+}
+
+#[test]
+fn a_large_screen_shows_everything() {
+    let screen = screen(&mut busy(), 130, 26);
+    let text = screen.join("\n");
+    assert_eq!(screen[0], "wg0  up 9 s  port 51820  MTU 1420  2 peers  by rate in", "{text}");
+    assert!(screen[1].starts_with("┌ in 17.0 Mbit/s, peak 17.0 Mbit/s ─"), "{text}");
+    assert!(screen[1].contains("┌ out 1.7 Mbit/s, peak 1.7 Mbit/s ─"), "{text}");
+    // The chart grows to the right, and its newest value is as high as it can be.
+    assert!(screen[5].contains("█│") && screen[2].contains("█│"), "{text}");
+    assert_eq!(screen[7], "batches  1: 25 % 33–64: 75 %", "{text}");
+    assert_eq!(
+        screen[8],
+        "waiting  0 B for sessions, 0 B to be encrypted, 0 batches and 2 handshakes for the socket",
+        "{text}"
+    );
+    assert_eq!(screen[9], "drops    45, 5/s now  no_peer +5", "{text}");
+    let peers = &screen[10..13];
+    for (line, words) in peers.iter().zip([
+        &["peer", "handshake", "in", "out", "total in", "total out", "endpoint"][..],
+        &["office", "1 min 5 s", "17.0 Mbit/s", "▇█", "1.7 Mbit/s", "9.7 MiB", "192.0.2.1:51820"],
+        &["phone", "none yet", "0 bit/s", "148 B", "not known"],
+    ]) {
+        let mut rest = line.as_str();
+        for word in words {
+            let at = rest.find(word).unwrap_or_else(|| panic!("{word:?} in {line:?} of:\n{text}"));
+            rest = &rest[at + word.len()..];
+        }
+    }
+    assert_eq!(screen[25], KEYS, "{text}");
+}
+
+#[test]
+fn a_small_screen_shows_rates_and_peers() {
+    let screen = screen(&mut busy(), 40, 9);
+    let text = screen.join("\n");
+    assert!(screen[1].starts_with("in   17.0 Mbit/s") && screen[1].ends_with("▁▂▃▄▅▆▇█"), "{text}");
+    assert!(screen[2].starts_with("out   1.7 Mbit/s"), "{text}");
+    assert!(screen.iter().any(|line| line.starts_with("office") && line.contains("17.0 Mbit/s")), "{text}");
+    assert!(screen[8].starts_with("q end"), "{text}");
+}
+
+/// `busy`, with so many queues, of which each moves one more share than the one before.
+fn with_queues(count: u64) -> App {
+    let at = |second: u64| {
+        let mut report = report(1000 * second, &[("office", 1000 * second, 100 * second), ("phone", 0, 148)]);
+        let queue = |number: u64| TunQueueReport {
+            bytes_read: 12_500 * number * second,
+            bytes_written: 125_000 * number * second,
+            ..TunQueueReport::default()
+        };
+        report.tun.queues = (0..count).map(queue).collect();
+        report
+    };
+    app((1..=20).map(at))
+}
+
+#[test]
+fn the_queues_stand_above_the_peers_where_there_are_several() {
+    for (width, height) in [(80, 24), (160, 50)] {
+        let screen = screen(&mut with_queues(3), width, height);
+        let text = screen.join("\n");
+        println!("{text}");
+        let header = screen.iter().position(|line| line.starts_with("queue ")).unwrap();
+        assert!(screen[header + 1].starts_with("queue 0      0 bit/s"), "{text}");
+        assert!(
+            screen[header + 2].starts_with("queue 1      1.0 Mbit/s   ") && screen[header + 2].contains('▄'),
+            "{text}"
+        );
+        assert!(screen[header + 3].starts_with("queue 2      2.0 Mbit/s   "), "{text}");
+        assert!(screen[header + 3].contains("200.0 kbit/s") && screen[header + 3].ends_with("██"), "{text}");
+        assert!(
+            screen[header + 4].starts_with("peer ") && screen[header + 5].starts_with("office"),
+            "{text}"
+        );
+        assert_eq!(screen.last().unwrap(), KEYS, "{text}");
+    }
+    for queues in [0, 1] {
+        let text = screen(&mut with_queues(queues), 80, 24).join("\n");
+        assert!(!text.contains("queue"), "{text}");
+    }
+}
+
+#[test]
+fn queues_leave_room_for_the_peers_and_say_how_many_are_out_of_sight() {
+    let lines = screen(&mut with_queues(40), 80, 24);
+    let text = lines.join("\n");
+    let last = lines.iter().position(|line| line.starts_with("and ")).unwrap();
+    let shown = lines.iter().filter(|line| line.starts_with("queue ") && !line.contains(" in ")).count();
+    assert_eq!(lines[last], format!("and {} more", 40 - shown), "{text}");
+    assert!(lines[last + 1].starts_with("peer ") && lines[last + 3].starts_with("phone"), "{text}");
+    // A small screen is for rates and peers.
+    let text = screen(&mut with_queues(40), 40, 12).join("\n");
+    assert!(!text.contains("queue") && text.contains("phone"), "{text}");
+}
+
+/// `busy`, where the office may send 20 Mbit/s, and the phone may be sent 2.5 Gbit/s.
+fn limited() -> App {
+    let mut app = busy();
+    let peers = &mut app.report.as_mut().unwrap().peers;
+    let limit = |bits_per_second| Some(LimitReport { bits_per_second, dropped_packets: 0 });
+    peers[0].limit_from_peer = limit(20_000_000);
+    peers[1].limit_to_peer = limit(2_500_000_000);
+    app
+}
+
+#[test]
+fn a_limit_stands_beside_its_rate_where_there_is_one() {
+    for (width, has_history, has_totals) in
+        [(80, false, false), (106, true, false), (130, true, true), (170, true, true)]
+    {
+        let screen = screen(&mut limited(), width, 26);
+        let text = screen.join("\n");
+        let header = screen[10].as_str();
+        assert_eq!(header.matches("limit").count(), 2, "{text}");
+        let (limit_in, limit_out) = (header.find("limit").unwrap(), header.rfind("limit").unwrap());
+        let (rate_in, rate_out) = (header.find(" in ").unwrap() + 1, header.find(" out ").unwrap() + 1);
+        assert!(rate_in < limit_in && limit_in < rate_out && rate_out < limit_out, "{text}");
+        let at = |line: usize, column: usize| -> String {
+            screen[line].chars().skip(column).take(12).collect::<String>().trim().to_owned()
+        };
+        for (line, expected) in [
+            (11, ["17.0 Mbit/s", "20.0 Mbit/s", "1.7 Mbit/s", ""]),
+            (12, ["0 bit/s", "", "0 bit/s", "2.5 Gbit/s"]),
+        ] {
+            assert_eq!(
+                [rate_in, limit_in, rate_out, limit_out].map(|column| at(line, column)),
+                expected,
+                "{text}"
+            );
+        }
+        assert_eq!(screen[11].contains('█'), has_history, "{text}");
+        assert_eq!(header.contains("total out"), has_totals, "{text}");
+    }
+    let narrow = screen(&mut limited(), 79, 26).join("\n");
+    assert!(narrow.contains("17.0 Mbit/s") && !narrow.contains("limit"), "{narrow}");
+    let unlimited = screen(&mut busy(), 200, 26).join("\n");
+    assert!(!unlimited.contains("limit"), "{unlimited}");
+}
+
+#[test]
+fn no_size_of_the_screen_is_too_small() {
+    let mut with_queues = with_queues(9);
+    for (width, height) in [(1, 60), (9, 50), (28, 40), (44, 31), (80, 21)] {
+        assert_eq!(screen(&mut with_queues, width, height).len(), usize::from(height));
+    }
+    let mut app = busy();
+    app.take(Err(ClientError::Timeout { name: "wg0".to_owned(), seconds: 60 }));
+    let mut limited = limited();
+    for width in [1, 2, 5, 19, 28, 54, 80, 106, 200] {
+        for height in 1..30 {
+            assert_eq!(screen(&mut limited, width, height).len(), usize::from(height));
+            let lines = screen(&mut app, width, height);
+            assert_eq!(lines.len(), usize::from(height));
+        }
+    }
+    assert_eq!(screen(&mut app, 10, 1), ["wg0  up 9"]);
+    assert_eq!(screen(&mut app, 30, 3)[1], "office            17.0 Mbit/s");
+}
+
+#[test]
+fn what_is_wrong_is_said_at_the_bottom() {
+    let mut app = busy();
+    app.take(Err(ClientError::Timeout { name: "wg0".to_owned(), seconds: 60 }));
+    let screen = screen(&mut app, 100, 26);
+    assert!(
+        screen[24].starts_with("problem: wg0 does not answer within 60 s")
+            || screen[23].starts_with("problem: "),
+        "{}",
+        screen.join("\n")
+    );
+    assert!(screen[10].starts_with("peer"), "{}", screen.join("\n"));
+}
+
+#[test]
+fn the_chosen_peer_is_always_in_sight() {
+    let names: Vec<String> = (0..50).map(|number| format!("peer-{number:02}")).collect();
+    let peers: Vec<(&str, u64, u64)> = names.iter().map(|name| (name.as_str(), 0, 0)).collect();
+    let mut app = app([report(1000, &peers)]);
+    for line in (0..50).chain((0..50).rev()) {
+        app.select_line(line);
+        let text = screen(&mut app, 40, 12).join("\n");
+        assert!(text.contains(&names[line]), "{line}:\n{text}");
+    }
+    // The screen became larger while the last ones were in sight: no empty lines at the end.
+    app.select_line(49);
+    screen(&mut app, 40, 6);
+    let large = screen(&mut app, 40, 15);
+    assert_eq!(large.iter().filter(|line| line.starts_with("peer-")).count(), 10, "{}", large.join("\n"));
+}
+
+#[test]
+fn colours_are_left_out_where_they_are_not_wanted() {
+    let colours = |is_coloured| {
+        let mut app = busy();
+        app.is_coloured = is_coloured;
+        let mut terminal = Terminal::new(TestBackend::new(100, 30)).unwrap();
+        terminal.draw(|frame| draw(frame, &mut app)).unwrap();
+        terminal.backend().buffer().content().iter().filter(|cell| cell.fg != Color::Reset).count()
+    };
+    assert_eq!(colours(false), 0);
+    assert!(colours(true) > 0);
+}
+
+#[test]
+fn before_the_first_report_there_is_a_name_and_the_keys() {
+    let mut app = App::new("wg0", false);
+    let screen = screen(&mut app, 60, 26);
+    assert_eq!((screen[0].as_str(), screen[25].as_str()), ("wg0", KEYS));
+}

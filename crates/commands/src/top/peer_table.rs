@@ -1,0 +1,142 @@
+//! The peers, a line each; as many columns as there is room for.
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::widgets::{Cell, Row, Table};
+use weft_report::{LimitReport, PeerReport, age, bytes, rate, should_have_session};
+
+use super::app::{App, Histories};
+use super::draw::coloured;
+
+/// A session that is used is younger.
+const FRESH_MS: u64 = 180_000;
+
+/// What a column shows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Column {
+    Peer,
+    Handshake,
+    RateIn,
+    LimitIn,
+    HistoryIn,
+    RateOut,
+    LimitOut,
+    HistoryOut,
+    Endpoint,
+    TotalIn,
+    TotalOut,
+    Staged,
+}
+
+use Column::*;
+
+/// From this width of the screen on there is room for the limits.
+const LIMITS_FROM: u16 = 80;
+/// What the two columns of the limits take from those that come with wider screens.
+const LIMITS_WIDTH: u16 = 26;
+
+/// The columns with the width of the screen from which each is there if no peer is limited, from left to right, and
+/// their own widths.
+const COLUMNS: [(Column, u16, u16, &str); 12] = [
+    (Peer, 0, 12, "peer"),
+    (Handshake, 54, 12, "handshake"),
+    (RateIn, 28, 12, "in"),
+    (LimitIn, LIMITS_FROM, 12, "limit"),
+    (HistoryIn, 80, 12, ""),
+    (RateOut, 41, 12, "out"),
+    (LimitOut, LIMITS_FROM, 12, "limit"),
+    (HistoryOut, 80, 12, ""),
+    (TotalIn, 104, 10, "total in"),
+    (TotalOut, 104, 10, "total out"),
+    (Endpoint, 127, 22, "endpoint"),
+    (Staged, 140, 10, "waiting"),
+];
+
+/// Draws the peers that fit, with the chosen one among them.
+pub(super) fn draw(frame: &mut Frame<'_>, app: &mut App, area: Rect) {
+    if area.height == 0 {
+        return;
+    }
+    // Without room for it the header goes, not the peers.
+    let has_header = area.height > 2;
+    let lines = usize::from(area.height) - usize::from(has_header);
+    let selected = app.selected_line();
+    app.offset = app.offset.min(selected).max((selected + 1).saturating_sub(lines));
+    app.offset = app.offset.min(app.order.len().saturating_sub(lines));
+    let Some(report) = &app.report else { return };
+    let are_limits = report.peers.iter().any(is_limited);
+    let columns: Vec<_> = COLUMNS
+        .iter()
+        .filter(|(column, from, ..)| match column {
+            LimitIn | LimitOut => are_limits && area.width >= *from,
+            _ if are_limits && *from >= LIMITS_FROM => area.width >= *from + LIMITS_WIDTH,
+            _ => area.width >= *from,
+        })
+        .collect();
+    let nothing = Histories::default();
+    let rows = app.order.iter().enumerate().skip(app.offset).take(lines).map(|(line, &place)| {
+        let peer = &report.peers[place];
+        let history = app.peers.get(&peer.public_key).unwrap_or(&nothing);
+        let cells = columns.iter().map(|(column, _, width, _)| cell(app, *column, *width, peer, history));
+        let style =
+            if line == selected { Style::new().add_modifier(Modifier::REVERSED) } else { Style::new() };
+        Row::new(cells).style(style)
+    });
+    let widths = columns.iter().map(|(column, _, width, _)| match column {
+        Peer => Constraint::Fill(1),
+        _ => Constraint::Length(*width),
+    });
+    let mut table = Table::new(rows, widths);
+    if has_header {
+        let header = columns.iter().map(|(_, _, _, name)| *name);
+        table = table.header(Row::new(header).style(Style::new().add_modifier(Modifier::BOLD)));
+    }
+    frame.render_widget(table, area);
+}
+
+fn cell(app: &App, column: Column, width: u16, peer: &PeerReport, history: &Histories) -> Cell<'static> {
+    let rates = peer.rates.unwrap_or_default();
+    let width = usize::from(width);
+    match column {
+        Peer => Cell::from(peer.label()),
+        Handshake => handshake(app, peer),
+        RateIn => Cell::from(rate(rates.rx_bytes_per_second)),
+        RateOut => Cell::from(rate(rates.tx_bytes_per_second)),
+        LimitIn => Cell::from(limit(&peer.limit_from_peer)),
+        LimitOut => Cell::from(limit(&peer.limit_to_peer)),
+        HistoryIn => {
+            let line = history.inbound.line(width, history.inbound.peak(width));
+            Cell::from(line).style(coloured(app, Color::Green))
+        }
+        HistoryOut => {
+            let line = history.outbound.line(width, history.outbound.peak(width));
+            Cell::from(line).style(coloured(app, Color::Blue))
+        }
+        Endpoint => Cell::from(peer.endpoint.clone().unwrap_or_else(|| "not known".to_owned())),
+        TotalIn => Cell::from(bytes(peer.rx_bytes)),
+        TotalOut => Cell::from(bytes(peer.tx_bytes)),
+        Staged => Cell::from(bytes(peer.staged_bytes)),
+    }
+}
+
+fn is_limited(peer: &PeerReport) -> bool {
+    peer.limit_to_peer.is_some() || peer.limit_from_peer.is_some()
+}
+
+/// In the unit of the rate beside it; nothing where there is none.
+fn limit(limit: &Option<LimitReport>) -> String {
+    limit.as_ref().map_or_else(String::new, |limit| rate(limit.bits_per_second / 8))
+}
+
+fn handshake(app: &App, peer: &PeerReport) -> Cell<'static> {
+    let trying = if should_have_session(peer) { Color::Red } else { Color::Yellow };
+    let (text, colour) = match peer.latest_handshake_ms {
+        Some(ms) if ms < FRESH_MS => (age(ms), Color::Green),
+        Some(ms) if peer.is_trying => (age(ms), trying),
+        Some(ms) => (age(ms), Color::Reset),
+        None if peer.is_trying => ("trying".to_owned(), trying),
+        None => ("none yet".to_owned(), Color::Yellow),
+    };
+    Cell::from(text).style(coloured(app, colour))
+}

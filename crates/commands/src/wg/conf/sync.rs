@@ -1,0 +1,132 @@
+//! The difference between a running interface and its file: the smallest change that makes the one the other.
+
+use std::collections::{HashMap, HashSet};
+
+use ipnet::IpNet;
+use weft_config::device::{AllowedIpChange, DeviceChange, PeerChange, PeerState};
+use weft_tunnel::{PrivateKey, PublicKey};
+use weft_uapi::client::Reported;
+
+/// What has to change; `None` if nothing.
+///
+/// A private key and a port that `wanted` leaves open stay: the key may come from elsewhere, and a port that was chosen
+/// by the system is as good as another one.
+pub(super) fn difference(current: &Reported, wanted: DeviceChange) -> Option<DeviceChange> {
+    let state = &current.state;
+    let new_key = wanted.private_key.flatten().filter(|key| Some(key.public_key()) != current.public_key);
+    let own_key = new_key.as_ref().map(PrivateKey::public_key).or(current.public_key);
+    let targets = Targets::new(wanted.peers, &state.peers, own_key);
+
+    let gone = state.peers.iter().filter(|peer| !targets.names.contains(&peer.public_key));
+    let mut peers: Vec<PeerChange> =
+        gone.map(|peer| PeerChange { remove: true, ..PeerChange::new(peer.public_key) }).collect();
+    let running: HashMap<PublicKey, &PeerState> =
+        state.peers.iter().map(|peer| (peer.public_key, peer)).collect();
+    for (change, prefixes) in targets.peers {
+        match running.get(&change.public_key) {
+            Some(peer) => peers.extend(change_of(peer, change, prefixes)),
+            None => peers.push(addition(change, prefixes)),
+        }
+    }
+    let fw_mark = wanted.fw_mark.unwrap_or(0);
+    let change = DeviceChange {
+        private_key: new_key.map(Some),
+        listen_port: wanted.listen_port.filter(|&port| port != 0 && port != state.listen_port),
+        fw_mark: Some(fw_mark).filter(|&mark| mark != state.fw_mark),
+        replace_peers: false,
+        peers,
+    };
+    let nothing = change.private_key.is_none()
+        && change.listen_port.is_none()
+        && change.fw_mark.is_none()
+        && change.peers.is_empty();
+    if nothing { None } else { Some(change) }
+}
+
+/// The peers that are wanted, each with its allowed-ips; no prefix belongs to two.
+struct Targets {
+    names: HashSet<PublicKey>,
+    peers: Vec<(PeerChange, Vec<IpNet>)>,
+}
+
+impl Targets {
+    fn new(wanted: Vec<PeerChange>, running: &[PeerState], own_key: Option<PublicKey>) -> Self {
+        let has: HashMap<PublicKey, &[IpNet]> =
+            running.iter().map(|peer| (peer.public_key, &peer.allowed_ips[..])).collect();
+        // A list of all nodes of a mesh has one's own key in it, which daemons pass over.
+        let peers: Vec<(PeerChange, Vec<IpNet>)> = wanted
+            .into_iter()
+            .filter(|change| Some(change.public_key) != own_key)
+            .map(|change| {
+                let has = has.get(&change.public_key).copied().unwrap_or_default();
+                let prefixes = prefixes_after(&change, has);
+                (change, prefixes)
+            })
+            .collect();
+        // The last peer that lists a prefix has it.
+        let mut owners: HashMap<IpNet, usize> = HashMap::new();
+        for (index, (_, prefixes)) in peers.iter().enumerate() {
+            owners.extend(prefixes.iter().map(|&prefix| (prefix, index)));
+        }
+        let names = peers.iter().map(|(change, _)| change.public_key).collect();
+        let peers = peers.into_iter().enumerate().map(|(index, (change, mut prefixes))| {
+            prefixes.retain(|prefix| owners.get(prefix) == Some(&index));
+            (change, prefixes)
+        });
+        Self { names, peers: peers.collect() }
+    }
+}
+
+/// The allowed-ips of a peer once its change is through, none twice.
+fn prefixes_after(change: &PeerChange, has: &[IpNet]) -> Vec<IpNet> {
+    let mut prefixes = if change.replace_allowed_ips { Vec::new() } else { has.to_vec() };
+    let mut known: HashSet<IpNet> = prefixes.iter().copied().collect();
+    for item in &change.allowed_ips {
+        match item {
+            AllowedIpChange::Add(prefix) if known.insert(*prefix) => prefixes.push(*prefix),
+            AllowedIpChange::Add(_) => {}
+            AllowedIpChange::Remove(prefix) => {
+                if known.remove(prefix) {
+                    prefixes.retain(|known| known != prefix);
+                }
+            }
+        }
+    }
+    prefixes
+}
+
+/// What makes a running peer the one that is wanted; nothing if it is.
+fn change_of(peer: &PeerState, wanted: PeerChange, prefixes: Vec<IpNet>) -> Option<PeerChange> {
+    // What the file does not say of a peer is not so.
+    let preshared_key = wanted.preshared_key.flatten();
+    let keepalive = wanted.persistent_keepalive.flatten();
+    let has: HashSet<&IpNet> = peer.allowed_ips.iter().collect();
+    let same_prefixes = has.len() == prefixes.len() && prefixes.iter().all(|prefix| has.contains(prefix));
+    let mut change = PeerChange::new(peer.public_key);
+    change.preshared_key = Some(preshared_key).filter(|key| *key != peer.preshared_key);
+    change.endpoint = wanted.endpoint.filter(|endpoint| Some(*endpoint) != peer.endpoint);
+    change.persistent_keepalive = Some(keepalive).filter(|interval| *interval != peer.persistent_keepalive);
+    let same = change.preshared_key.is_none()
+        && change.endpoint.is_none()
+        && change.persistent_keepalive.is_none()
+        && same_prefixes;
+    if same {
+        return None;
+    }
+    if !same_prefixes {
+        change.replace_allowed_ips = true;
+        change.allowed_ips = additions(prefixes);
+    }
+    Some(change)
+}
+
+fn addition(wanted: PeerChange, prefixes: Vec<IpNet>) -> PeerChange {
+    PeerChange { replace_allowed_ips: true, allowed_ips: additions(prefixes), ..wanted }
+}
+
+fn additions(prefixes: Vec<IpNet>) -> Vec<AllowedIpChange> {
+    prefixes.into_iter().map(AllowedIpChange::Add).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,105 @@
+//! `weft show`: running interfaces, for people, for scripts, or as JSON.
+
+use std::time::SystemTime;
+
+use weft_config::InterfaceName;
+use weft_config::exit::{Code, Error};
+use weft_uapi::client::{self, Reported, UapiError};
+use zeroize::Zeroizing;
+
+use crate::args::{Field, ShowArgs, Subject};
+use crate::output;
+
+mod fields;
+mod json;
+mod pretty;
+mod style;
+mod units;
+
+use style::Style;
+
+/// An interface and what its daemon told.
+struct Device {
+    name: InterfaceName,
+    reported: Reported,
+}
+
+/// Prints what the arguments ask for.
+pub fn run(args: &ShowArgs) -> Result<(), Error> {
+    match &args.what {
+        Subject::Interfaces => {
+            if args.field.is_some() {
+                return Err(Error::new(Code::Usage, "`weft show interfaces` takes no FIELD"));
+            }
+            let names = client::interfaces()?;
+            let text = if args.json { json::names(&names)? } else { fields::names(&names) };
+            output::print(text.as_bytes())
+        }
+        Subject::One(name) => {
+            let device = Device { name: name.clone(), reported: client::get(name)? };
+            print(args, &[device], false)
+        }
+        Subject::All => {
+            let (devices, failed) = ask_all()?;
+            print(args, &devices, true)?;
+            failed.map_or(Ok(()), |failed| Err(failed.into()))
+        }
+    }
+}
+
+/// All that answer, and the last one's reason if some do not; those before it are told of here.
+fn ask_all() -> Result<(Vec<Device>, Option<UapiError>), UapiError> {
+    let mut devices = Vec::new();
+    let mut failed: Option<UapiError> = None;
+    for name in client::interfaces()? {
+        match client::get(&name) {
+            Ok(reported) => devices.push(Device { name, reported }),
+            // It ended since it was listed.
+            Err(UapiError::NotRunning { .. } | UapiError::NotOurs { .. }) => {}
+            Err(error) => {
+                if let Some(earlier) = failed.replace(error) {
+                    output::error(&earlier);
+                }
+            }
+        }
+    }
+    Ok((devices, failed))
+}
+
+fn print(args: &ShowArgs, devices: &[Device], with_names: bool) -> Result<(), Error> {
+    let hide_keys = std::env::var_os("WG_HIDE_KEYS").is_none_or(|value| value != "never");
+    if args.json {
+        return output::print(json::devices(devices, hide_keys)?.as_bytes());
+    }
+    if let Some(field) = args.field {
+        return print_field(field, devices, with_names);
+    }
+    let style = Style::of_standard_output();
+    let mut text = Zeroizing::new(String::with_capacity(room(devices)));
+    let now = SystemTime::now();
+    for (index, device) in devices.iter().enumerate() {
+        if index > 0 {
+            text.push('\n');
+        }
+        pretty::write(&mut text, device, &pretty::View { style, hide_keys, now });
+    }
+    if style == Style::Coloured {
+        output::print_coloured(text.as_bytes())
+    } else {
+        output::print(text.as_bytes())
+    }
+}
+
+fn print_field(field: Field, devices: &[Device], with_names: bool) -> Result<(), Error> {
+    let mut text = Zeroizing::new(String::with_capacity(room(devices)));
+    for device in devices {
+        fields::write(&mut text, field, device, with_names);
+    }
+    output::print(text.as_bytes())
+}
+
+/// What the text of devices usually needs, so that it seldom grows: a string that grows leaves copies of keys behind.
+fn room(devices: &[Device]) -> usize {
+    let peers = devices.iter().flat_map(|device| &device.reported.state.peers);
+    devices.len() * 1024 + peers.map(|peer| 1024 + 80 * peer.allowed_ips.len()).sum::<usize>()
+}

@@ -1,4 +1,0 @@
-/// Not known here: the next read or write tells.
-pub(crate) fn is_hung_up<S>(_: S) -> bool {
-    false
-}

@@ -1,0 +1,329 @@
+//! The commands' end of the control socket. Blocks, and starts no thread.
+
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+use socket2::{Domain, SockAddr, Socket, Type};
+use weft_config::InterfaceName;
+use weft_ipc::runtime_dir::{self, control_socket, runtime_dir};
+use zeroize::Zeroizing;
+
+use super::line::{Answer, Done, Kind, LineBuffer, MAX_ANSWER, Request, encode, room_around, to_line};
+use super::{CaptureRequest, ClientError, Received, Reload, ReloadReport, VERSION};
+use crate::StatusReport;
+
+/// How long an answer is waited for: a reload resolves names and talks to the kernel.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Read at once.
+const READ_BYTES: usize = 64 << 10;
+
+/// The interfaces that have a socket in the runtime directory, answering or not, by name.
+pub fn running() -> io::Result<Vec<InterfaceName>> {
+    running_in(&runtime_dir())
+}
+
+/// The interfaces that have a socket in this runtime directory, answering or not, by name.
+pub fn running_in(directory: &Path) -> io::Result<Vec<InterfaceName>> {
+    let entries = match std::fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    // Another user's directory cannot be looked into: whether an interface runs there shows when it is asked.
+    let may_run = |name: &InterfaceName| {
+        let socket = std::fs::symlink_metadata(control_socket(directory, name));
+        !socket.is_err_and(|error| {
+            matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+        })
+    };
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let mut names: Vec<InterfaceName> = names.filter(may_run).collect();
+    names.sort_by(|a, b| a.as_str().cmp(b.as_str()));
+    Ok(names)
+}
+
+/// A connection to a running interface.
+#[derive(Debug)]
+pub struct Client {
+    name: InterfaceName,
+    path: PathBuf,
+    stream: UnixStream,
+    /// Whether an answer came over this connection.
+    is_used: bool,
+}
+
+impl Client {
+    /// The socket of an interface, in the runtime directory.
+    pub fn path_of(name: &InterfaceName) -> PathBuf {
+        control_socket(&runtime_dir(), name)
+    }
+
+    /// Connects to the socket of an interface in the runtime directory.
+    ///
+    /// # Errors
+    /// Those of [`ClientError`]: [`ClientError::NotRunning`] where nothing answers, [`ClientError::Stranger`] where another
+    /// user does than one that may run the interface.
+    pub fn connect(name: &InterfaceName) -> Result<Self, ClientError> {
+        Self::connect_to(name, Self::path_of(name))
+    }
+
+    /// The same in another runtime directory, as that of a daemon in another namespace.
+    ///
+    /// # Errors
+    /// Those of [`Self::connect`].
+    pub fn connect_in(directory: &Path, name: &InterfaceName) -> Result<Self, ClientError> {
+        Self::connect_to(name, control_socket(directory, name))
+    }
+
+    /// Connects to this socket.
+    ///
+    /// # Errors
+    /// Those of [`Self::connect`].
+    pub fn connect_to(name: &InterfaceName, path: PathBuf) -> Result<Self, ClientError> {
+        let connected = SockAddr::unix(&path).and_then(|address| {
+            let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+            // Bounds the connection too, where the queue of a daemon that hangs is full.
+            socket.set_write_timeout(Some(PATIENCE))?;
+            socket.connect(&address)?;
+            Ok(UnixStream::from(socket))
+        });
+        match connected {
+            Ok(stream) => {
+                check_server(name, &path, &stream)?;
+                Ok(Self { name: name.clone(), path, stream, is_used: false })
+            }
+            Err(source) => Err(match source.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                    ClientError::NotRunning { name: name.to_string(), path }
+                }
+                io::ErrorKind::PermissionDenied => ClientError::Forbidden { name: name.to_string(), path },
+                io::ErrorKind::WouldBlock => timed_out(name, PATIENCE),
+                _ => ClientError::Io { name: name.to_string(), path, source },
+            }),
+        }
+    }
+
+    /// The interface.
+    pub fn name(&self) -> &InterfaceName {
+        &self.name
+    }
+
+    /// Everything that is known of the interface now.
+    pub fn status(&mut self) -> Result<StatusReport, ClientError> {
+        let request = Request::of(Kind::Status);
+        let line = match self.ask(&request, 0, PATIENCE) {
+            // Where others needed its place, the daemon has hung up since the last answer.
+            Err(ClientError::Io { .. }) if self.is_used => {
+                *self = Self::connect_to(&self.name, self.path.clone())?;
+                self.ask(&request, 0, PATIENCE)?
+            }
+            asked => asked?,
+        };
+        self.is_used = true;
+        self.understand(&line)
+    }
+
+    /// Makes the interface what a configuration file says, or only says what that would do.
+    pub fn reload(&mut self, reload: &Reload) -> Result<ReloadReport, ClientError> {
+        let base64 = encode(&reload.text);
+        let request = Request {
+            file: Some(reload.file.to_string_lossy().into_owned()),
+            config_base64: Some(&base64),
+            dry_run: reload.dry_run,
+            ..Request::of(Kind::Reload)
+        };
+        let line = self.ask(&request, room_around(&base64), PATIENCE)?;
+        self.understand(&line)
+    }
+
+    /// Asks the interface to end, and waits until it has: everything is undone then.
+    pub fn stop(mut self, patience: Duration) -> Result<(), ClientError> {
+        let end = Instant::now() + patience;
+        let line = self.ask(&Request::of(Kind::Stop), 0, patience)?;
+        let Done {} = self.understand(&line)?;
+        loop {
+            match self.read(&mut [0; 64], end, patience) {
+                Ok(0) => return Ok(()),
+                Ok(_) => {}
+                Err(ClientError::Io { source, .. }) if source.kind() == io::ErrorKind::ConnectionReset => {
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Begins a capture.
+    pub fn capture(mut self, request: &CaptureRequest) -> Result<PacketStream, ClientError> {
+        let request = Request {
+            peer: request.peer.clone(),
+            stage: request.layer,
+            snap_bytes: request.snap_bytes,
+            ..Request::of(Kind::Capture)
+        };
+        let (line, rest) = self.ask_for_more(&request, 0, PATIENCE)?;
+        let Done {} = self.understand(&line)?;
+        Ok(PacketStream { rest: rest.into_rest().to_vec(), client: self })
+    }
+
+    /// Sends a request and gives the line that answers it.
+    fn ask(
+        &mut self,
+        request: &Request<'_>,
+        room: usize,
+        patience: Duration,
+    ) -> Result<Zeroizing<Vec<u8>>, ClientError> {
+        Ok(self.ask_for_more(request, room, patience)?.0)
+    }
+
+    /// The same, with what came behind that line.
+    fn ask_for_more(
+        &mut self,
+        request: &Request<'_>,
+        room: usize,
+        patience: Duration,
+    ) -> Result<(Zeroizing<Vec<u8>>, LineBuffer), ClientError> {
+        let end = Instant::now() + patience;
+        let line = to_line(request, room).map_err(|error| self.garbled(error))?;
+        self.stream.write_all(&line).map_err(|error| self.failed(error, patience))?;
+        let mut buffer = LineBuffer::default();
+        let mut bytes = Zeroizing::new(vec![0; READ_BYTES]);
+        loop {
+            let count = self.read(&mut bytes, end, patience)?;
+            if count == 0 {
+                let ended = io::Error::new(io::ErrorKind::UnexpectedEof, "the daemon has hung up");
+                return Err(self.failed(ended, patience));
+            }
+            let line = buffer.push(&bytes[..count], MAX_ANSWER);
+            if let Some(line) = line.map_err(|_| self.garbled("the line does not end"))? {
+                return Ok((line, buffer));
+            }
+        }
+    }
+
+    fn read(&mut self, bytes: &mut [u8], end: Instant, patience: Duration) -> Result<usize, ClientError> {
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(timed_out(&self.name, patience));
+            }
+            let read = self.stream.set_read_timeout(Some(left)).and_then(|()| self.stream.read(bytes));
+            match read {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => return result.map_err(|error| self.failed(error, patience)),
+            }
+        }
+    }
+
+    fn understand<'a, T: Deserialize<'a>>(&self, line: &'a [u8]) -> Result<T, ClientError> {
+        let answer: Answer<T> = serde_json::from_slice(line).map_err(|error| {
+            // Not the error's own text, which may repeat a part of the line.
+            self.garbled(format_args!("{:?} error in column {}", error.classify(), error.column()))
+        })?;
+        match answer {
+            Answer { error: Some(error), .. } => Err(ClientError::Refused(error.into())),
+            Answer { version: VERSION, ok: Some(content), .. } => Ok(content),
+            Answer { version, .. } => Err(self.garbled(format_args!("version {version} without content"))),
+        }
+    }
+
+    fn garbled(&self, reason: impl std::fmt::Display) -> ClientError {
+        ClientError::Garbled { name: self.name.to_string(), reason: reason.to_string() }
+    }
+
+    fn failed(&self, source: io::Error, patience: Duration) -> ClientError {
+        match source.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => timed_out(&self.name, patience),
+            _ => ClientError::Io { name: self.name.to_string(), path: self.path.clone(), source },
+        }
+    }
+}
+
+/// Nothing is sent to a user that may not run the interface: a configuration has its private key in it.
+fn check_server(name: &InterfaceName, path: &Path, stream: &UnixStream) -> Result<(), ClientError> {
+    let failed = |source| ClientError::Io { name: name.to_string(), path: path.to_owned(), source };
+    let user = runtime_dir::server_of(stream).map_err(failed)?;
+    let expected = runtime_dir::users(path.parent().unwrap_or(Path::new(".")))?;
+    if expected.trusts(user) {
+        return Ok(());
+    }
+    Err(ClientError::Stranger { name: name.to_string(), path: path.to_owned(), user, expected })
+}
+
+/// The packets of a capture, as blocks of a pcapng file. Dropping it ends the capture.
+#[derive(Debug)]
+pub struct PacketStream {
+    client: Client,
+    rest: Vec<u8>,
+}
+
+/// Ends a capture, from anywhere.
+#[derive(Debug)]
+pub struct Stopper {
+    stream: UnixStream,
+}
+
+impl PacketStream {
+    /// What came with the answer to the request.
+    pub fn take_rest(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.rest)
+    }
+
+    /// Adds what comes within `patience` to `bytes`.
+    ///
+    /// # Errors
+    /// When the connection breaks.
+    pub fn read(&mut self, bytes: &mut Vec<u8>, patience: Duration) -> Result<Received, ClientError> {
+        let mut chunk = [0; READ_BYTES];
+        let stream = &mut self.client.stream;
+        // No time at all would be for ever.
+        let patience = patience.max(Duration::from_millis(1));
+        let read = stream.set_read_timeout(Some(patience)).and_then(|()| stream.read(&mut chunk));
+        match read {
+            Ok(0) => Ok(Received::End),
+            Ok(count) => {
+                bytes.extend_from_slice(&chunk[..count]);
+                Ok(Received::Bytes)
+            }
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted => {
+                    Ok(Received::Nothing)
+                }
+                io::ErrorKind::ConnectionReset => Ok(Received::End),
+                _ => Err(self.client.failed(error, PATIENCE)),
+            },
+        }
+    }
+
+    /// Asks the daemon to end the capture; what was seen before still comes.
+    pub fn stop(&self) {
+        end_of_requests(&self.client.stream);
+    }
+
+    /// What does the same from another thread.
+    ///
+    /// # Errors
+    /// When the process has no descriptor left.
+    pub fn stopper(&self) -> io::Result<Stopper> {
+        Ok(Stopper { stream: self.client.stream.try_clone()? })
+    }
+}
+
+impl Stopper {
+    /// As [`PacketStream::stop`].
+    pub fn stop(&self) {
+        end_of_requests(&self.stream);
+    }
+}
+
+fn end_of_requests(stream: &UnixStream) {
+    // It fails where the daemon has ended the connection already.
+    let _ = stream.shutdown(std::net::Shutdown::Write);
+}
+
+fn timed_out(name: &InterfaceName, patience: Duration) -> ClientError {
+    ClientError::Timeout { name: name.to_string(), seconds: patience.as_secs() }
+}

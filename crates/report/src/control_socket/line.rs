@@ -1,0 +1,244 @@
+//! The lines of the control socket: JSON objects, bounded in length, wiped when they are done with.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
+use super::{Layer, ManageError, VERSION};
+
+/// A configuration file of 16 MiB in base64, and the rest of its line.
+pub const MAX_REQUEST: usize = 24 << 20;
+/// A status with 50,000 peers.
+pub const MAX_ANSWER: usize = 64 << 20;
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    Status,
+    Reload,
+    Capture,
+    Stop,
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct Request<'a> {
+    pub version: u32,
+    pub request: Kind,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub file: Option<String>,
+    #[serde(borrow, skip_serializing_if = "Option::is_none", default)]
+    pub config_base64: Option<&'a str>,
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub dry_run: bool,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub peer: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub stage: Option<Layer>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub snap_bytes: Option<u32>,
+}
+
+impl Request<'_> {
+    pub fn of(request: Kind) -> Self {
+        Self {
+            version: VERSION,
+            request,
+            file: None,
+            config_base64: None,
+            dry_run: false,
+            peer: None,
+            stage: None,
+            snap_bytes: None,
+        }
+    }
+}
+
+/// Just enough of a request of any version to answer it.
+#[derive(Deserialize)]
+pub struct RequestVersion {
+    pub version: u32,
+}
+
+/// One of `ok` and `error` is there.
+#[derive(Serialize, Deserialize)]
+pub struct Answer<T> {
+    pub version: u32,
+    #[serde(skip_serializing_if = "Option::is_none", default = "nothing")]
+    pub ok: Option<T>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub error: Option<WireError>,
+}
+
+fn nothing<T>() -> Option<T> {
+    None
+}
+
+/// An answer without content.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Done {}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct WireError {
+    kind: ErrorKind,
+    message: String,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum ErrorKind {
+    Configuration,
+    Permission,
+    Ended,
+    /// And whatever a later version may add.
+    #[serde(other)]
+    Failed,
+}
+
+impl From<&ManageError> for WireError {
+    fn from(error: &ManageError) -> Self {
+        let kind = match error {
+            ManageError::Configuration(_) => ErrorKind::Configuration,
+            ManageError::Permission(_) => ErrorKind::Permission,
+            ManageError::Failed(_) => ErrorKind::Failed,
+            ManageError::Ended => ErrorKind::Ended,
+        };
+        Self { kind, message: error.to_string() }
+    }
+}
+
+impl From<WireError> for ManageError {
+    fn from(error: WireError) -> Self {
+        match error.kind {
+            ErrorKind::Configuration => Self::Configuration(error.message),
+            ErrorKind::Permission => Self::Permission(error.message),
+            ErrorKind::Failed => Self::Failed(error.message),
+            ErrorKind::Ended => Self::Ended,
+        }
+    }
+}
+
+/// The answer as a line. `room` bytes are taken at once, so that a line with keys leaves no copies behind.
+pub fn to_line(value: &impl Serialize, room: usize) -> serde_json::Result<Zeroizing<Vec<u8>>> {
+    let mut line = Zeroizing::new(Vec::with_capacity(room));
+    serde_json::to_writer(&mut *line, value)?;
+    line.push(b'\n');
+    Ok(line)
+}
+
+/// Room for a line around a text in base64.
+pub fn room_around(base64: &str) -> usize {
+    base64.len() + 8192
+}
+
+pub fn encode(text: &str) -> Zeroizing<String> {
+    let mut base64 = Zeroizing::new(String::with_capacity(text.len().div_ceil(3) * 4));
+    STANDARD.encode_string(text, &mut base64);
+    base64
+}
+
+/// The text in `base64`, or what is wrong with it.
+pub fn decode(base64: &str) -> Result<Zeroizing<String>, &'static str> {
+    // The decoder gives back part of a group as zeros, and checks for room in whole ones.
+    let mut bytes = Zeroizing::new(vec![0; base64.len().div_ceil(4) * 3]);
+    let len = STANDARD.decode_slice(base64, &mut bytes).map_err(|_| "config_base64 is not base64")?;
+    let text = std::str::from_utf8(&bytes[..len]).map_err(|_| "the configuration is not UTF-8")?;
+    Ok(Zeroizing::new(text.to_owned()))
+}
+
+/// Takes bytes until a line is whole. Bytes behind it wait for the next one.
+#[derive(Default)]
+pub struct LineBuffer {
+    bytes: Zeroizing<Vec<u8>>,
+    /// Bytes that were looked through for the end of a line.
+    searched: usize,
+}
+
+/// The line has more bytes than it may have.
+#[derive(Debug)]
+pub struct TooLong;
+
+impl LineBuffer {
+    /// Adds bytes; gives a line without its end if there is one now.
+    pub fn push(&mut self, bytes: &[u8], max: usize) -> Result<Option<Zeroizing<Vec<u8>>>, TooLong> {
+        let needed = self.bytes.len() + bytes.len();
+        if needed > self.bytes.capacity() {
+            // Not left to `Vec`, which would move the bytes and leave the old ones behind.
+            let mut larger = Zeroizing::new(Vec::with_capacity(needed.next_power_of_two()));
+            larger.extend_from_slice(&self.bytes);
+            self.bytes = larger;
+        }
+        self.bytes.extend_from_slice(bytes);
+        let end = self.bytes[self.searched..].iter().position(|&byte| byte == b'\n');
+        let Some(end) = end.map(|end| self.searched + end) else {
+            self.searched = self.bytes.len();
+            return if self.bytes.len() > max { Err(TooLong) } else { Ok(None) };
+        };
+        if end > max {
+            return Err(TooLong);
+        }
+        let mut rest = Zeroizing::new(Vec::with_capacity(self.bytes.len() - end));
+        rest.extend_from_slice(&self.bytes[end + 1..]);
+        let mut line = std::mem::replace(&mut self.bytes, rest);
+        self.searched = 0;
+        line.truncate(end);
+        Ok(Some(line))
+    }
+
+    /// A further line among the bytes that came with the last one.
+    pub fn next(&mut self, max: usize) -> Result<Option<Zeroizing<Vec<u8>>>, TooLong> {
+        self.push(&[], max)
+    }
+
+    /// What was taken since the last line.
+    pub fn into_rest(self) -> Zeroizing<Vec<u8>> {
+        self.bytes
+    }
+
+    /// Whether nothing was taken since the last line.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_found_however_they_are_cut() {
+        let text = b"one\ntwo\n\nthree";
+        for size in 1..=text.len() {
+            let mut buffer = LineBuffer::default();
+            let mut lines = Vec::new();
+            for part in text.chunks(size) {
+                let mut line = buffer.push(part, 100).unwrap();
+                while let Some(found) = line {
+                    lines.push(String::from_utf8(found.to_vec()).unwrap());
+                    line = buffer.next(100).unwrap();
+                }
+            }
+            assert_eq!(lines, ["one", "two", ""], "{size}");
+            assert!(!buffer.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_refused_before_it_ends() {
+        let mut buffer = LineBuffer::default();
+        assert!(buffer.push(&[b'x'; 10], 10).unwrap().is_none());
+        assert!(buffer.push(b"x", 10).is_err());
+        assert!(LineBuffer::default().push(b"0123456789x\n", 10).is_err());
+        assert!(LineBuffer::default().push(b"0123456789\n", 10).unwrap().is_some());
+    }
+
+    #[test]
+    fn a_configuration_survives_base64() {
+        for text in ["", "[", "[I", "[In", "[Interface]\nPrivateKey = \u{e9}\"\\\n"] {
+            assert_eq!(*decode(&encode(text)).unwrap(), text);
+        }
+        assert!(decode("%").is_err());
+        assert!(decode("/w==").is_err());
+    }
+}

@@ -1,0 +1,420 @@
+//! What is wrong with an interface, told from its report alone.
+
+use std::cmp::Reverse;
+
+use weft_tunnel::DropReason;
+
+use crate::explain::explain;
+use crate::finding::{Finding, Level};
+use crate::format::{age, bytes};
+use crate::status::{PeerReport, StatusReport};
+
+/// Peers that are named one by one; more are counted.
+const NAMED_PEERS: usize = 5;
+/// Below this a burst of a fast link does not fit.
+const SMALL_BUFFER: u64 = 1 << 20;
+/// A first handshake takes a round trip; a peer that is silent for so long is not there.
+const FIRST_ANSWER_MS: u64 = 10_000;
+/// Handshakes are repeated every 5 s for 90 s: a failure that is older was not repeated.
+const SEND_FAILURE_MS: u64 = 60_000;
+/// A session that is used is renewed after 120 s and ends after 180 s (whitepaper, section 6.1).
+const SESSION_MS: u64 = 180_000;
+/// An allowance for the retries of a renewal.
+const RETRIES_MS: u64 = 15_000;
+/// A clock that was set by less does no harm to handshakes for long.
+const CLOCK_SHIFT_MS: i64 = 10_000;
+/// 2025-01-01: no clock that is right shows less.
+const BEFORE_WEFT_MS: u64 = 1_735_689_600_000;
+/// What every IPv6 link has to carry (RFC 8200, section 5).
+const MIN_MTU_IPV6: u16 = 1280;
+/// 1500 less IPv4 and UDP header and WireGuard's 32 bytes.
+const USUAL_LARGEST_MTU: u16 = 1440;
+
+/// What is odd or wrong, the worst first; the daemon's own findings are among them.
+pub fn diagnose(report: &StatusReport) -> Vec<Finding> {
+    let mut findings = report.findings.clone();
+    interface(report, &mut findings);
+    peers(report, &mut findings);
+    sending(report, &mut findings);
+    clock(report, &mut findings);
+    mtu(report, &mut findings);
+    buffers(report, &mut findings);
+    offload(report, &mut findings);
+    handshake_load(report, &mut findings);
+    overflows(report, &mut findings);
+    drops(report, &mut findings);
+    findings.sort_by_key(|finding| Reverse(finding.level));
+    findings
+}
+
+fn interface(report: &StatusReport, findings: &mut Vec<Finding>) {
+    if report.public_key.is_none() {
+        findings.push(
+            Finding::new(
+                "no_private_key",
+                Level::Problem,
+                "the interface has no private key and does nothing",
+            )
+            .advise(format!("wg set {} private-key FILE", report.interface)),
+        );
+    }
+    if report.peers.is_empty() {
+        findings.push(Finding::new("no_peers", Level::Note, "there are no peers"));
+    }
+}
+
+fn peers(report: &StatusReport, findings: &mut Vec<Finding>) {
+    let of_peers = report.peers.iter().filter_map(|peer| Some((about_peer(peer, report)?, peer)));
+    let mut of_peers: Vec<(Finding, &PeerReport)> = of_peers.collect();
+    of_peers.sort_by_key(|(finding, _)| Reverse(finding.level));
+    let more = of_peers.split_off(of_peers.len().min(NAMED_PEERS));
+    findings.extend(of_peers.into_iter().map(|(finding, peer)| finding.about(peer.label())));
+    if let Some((worst, _)) = more.first() {
+        findings.push(Finding::new(
+            "more_peers",
+            worst.level.min(Level::Warning),
+            format!("{} more peers do not answer or never did", more.len()),
+        ));
+    }
+}
+
+fn about_peer(peer: &PeerReport, report: &StatusReport) -> Option<Finding> {
+    match (&peer.endpoint, peer.latest_handshake_ms) {
+        (None, None) if report.recently_dropped_for(DropReason::NoEndpoint) > 0 => Some(
+            Finding::new(
+                "no_endpoint",
+                Level::Warning,
+                "has no endpoint and was never heard from; packets for it are dropped",
+            )
+            .advise("give it an Endpoint, or let it begin: it may need PersistentKeepalive on its side"),
+        ),
+        // It is its turn to begin.
+        (None, None) => None,
+        (Some(endpoint), None) if peer.tx_bytes > 0 && report.uptime_ms >= FIRST_ANSWER_MS => Some(
+            Finding::new(
+                "no_handshake",
+                level_of_silence(peer),
+                format!(
+                    "no handshake yet: {} were sent to {endpoint}, and nothing came back{}",
+                    bytes(peer.tx_bytes),
+                    waiting(peer),
+                ),
+            )
+            .advise(
+                "see that the peer runs and has this interface's public key, that its own key is right here, and \
+                 that no firewall stands before its UDP port",
+            ),
+        ),
+        (_, Some(ms)) if ms > SESSION_MS + RETRIES_MS && wants_session(peer) => Some(
+            Finding::new(
+                "stale_handshake",
+                level_of_silence(peer),
+                format!("the latest handshake was {} ago, and new ones get no answer{}", age(ms), waiting(peer)),
+            )
+            .advise(if is_to_be_reached(peer) {
+                "see that the peer still runs, that its address did not change (a name is resolved again by a \
+                 reload), and that the network is there"
+            } else {
+                "if it sleeps or is elsewhere it comes back by itself; one that has to be there always needs an \
+                 Endpoint or PersistentKeepalive here, to be missed"
+            }),
+        ),
+        _ => None,
+    }
+}
+
+/// A peer that nobody wants anything of may be silent for ever.
+fn wants_session(peer: &PeerReport) -> bool {
+    peer.is_trying || peer.staged_bytes > 0 || peer.persistent_keepalive.is_some()
+}
+
+/// Whether it is weft's part to reach a peer. One that comes from wherever it is, as a telephone does, may sleep where it
+/// was last heard from, and what is sent to it gets no answer until it comes again by itself.
+fn is_to_be_reached(peer: &PeerReport) -> bool {
+    peer.persistent_keepalive.is_some() || peer.has_configured_endpoint
+}
+
+/// How bad it is that a peer does not answer.
+fn level_of_silence(peer: &PeerReport) -> Level {
+    if is_to_be_reached(peer) { Level::Problem } else { Level::Note }
+}
+
+/// Whether a peer should have a session: it is to be reached, something is wanted of it, and it can be asked. One
+/// without an endpoint has to begin itself.
+pub fn should_have_session(peer: &PeerReport) -> bool {
+    is_to_be_reached(peer) && wants_session(peer) && peer.endpoint.is_some()
+}
+
+/// Whether the peer has a session, as far as the age of its handshake tells.
+pub fn has_session(peer: &PeerReport) -> bool {
+    peer.latest_handshake_ms.is_some_and(|ms| ms <= SESSION_MS + RETRIES_MS)
+}
+
+/// Why an interface is not ready, a sentence each, told from a report with its findings: problems, and peers that should
+/// have a session and have none. Nothing: it is ready.
+pub fn unready(report: &StatusReport) -> Vec<String> {
+    let problems: Vec<&Finding> =
+        report.findings.iter().filter(|finding| finding.level == Level::Problem).collect();
+    let mut sentences: Vec<String> = problems.iter().map(|problem| sentence(problem)).collect();
+    let told = |label: &str| problems.iter().any(|problem| problem.about.as_deref() == Some(label));
+    let lacking = report.peers.iter().filter(|peer| should_have_session(peer) && !has_session(peer));
+    let (mut named, mut more) = (0, 0);
+    for label in lacking.map(PeerReport::label).filter(|label| !told(label)) {
+        if named < NAMED_PEERS {
+            named += 1;
+            sentences.push(format!("{label}: a handshake is wanted, and none came through yet"));
+        } else {
+            more += 1;
+        }
+    }
+    if more > 0 {
+        sentences.push(format!("{more} more peers should have a session and have none"));
+    }
+    sentences
+}
+
+fn sentence(finding: &Finding) -> String {
+    let about = finding.about.as_ref().map(|about| format!("{about}: ")).unwrap_or_default();
+    format!("{about}{}", finding.says)
+}
+
+fn waiting(peer: &PeerReport) -> String {
+    match peer.staged_bytes {
+        0 => String::new(),
+        staged => format!("; {} wait for it", bytes(staged)),
+    }
+}
+
+fn sending(report: &StatusReport, findings: &mut Vec<Finding>) {
+    // What is too long is about the MTU.
+    let Some(failure) = &report.send_failure else { return };
+    if report.dropped_for(DropReason::UdpSendFailed) == 0 || failure.age_ms > SEND_FAILURE_MS {
+        return;
+    }
+    let peer = report.peers.iter().find(|peer| peer.endpoint.as_ref() == Some(&failure.endpoint));
+    // It came through since then, or is somewhere else by now.
+    if peer.is_none_or(|peer| peer.latest_handshake_ms.is_some_and(|ms| ms < failure.age_ms)) {
+        return;
+    }
+    let host = failure.endpoint.rsplit_once(':').map_or("", |(host, _)| host);
+    let host = host.trim_matches(['[', ']']);
+    let mark = if report.fw_mark == 0 { String::new() } else { format!(" mark {:#x}", report.fw_mark) };
+    let finding = Finding::new(
+        "no_route",
+        if peer.is_some_and(is_to_be_reached) { Level::Problem } else { Level::Warning },
+        format!(
+            "the kernel refused to send to {} {} ago: {}",
+            failure.endpoint,
+            age(failure.age_ms),
+            failure.error
+        ),
+    );
+    let finding = finding.advise(format!("ip route get {host}{mark}; nft list ruleset"));
+    findings.push(match peer {
+        Some(peer) => finding.about(peer.label()),
+        None => finding,
+    });
+}
+
+fn clock(report: &StatusReport, findings: &mut Vec<Finding>) {
+    if report.unix_time_ms != 0 && report.unix_time_ms < BEFORE_WEFT_MS {
+        findings.push(
+            Finding::new(
+                "clock_wrong",
+                Level::Problem,
+                "the clock shows a date before 2025: peers that met this machine with a right clock ignore its \
+                 handshakes",
+            )
+            .advise("timedatectl set-ntp true"),
+        );
+    } else if report.clock_shift_ms < -CLOCK_SHIFT_MS {
+        findings.push(
+            Finding::new(
+                "clock_set_back",
+                Level::Warning,
+                format!(
+                    "the clock was set back by {}: after a restart before it is past where it was, peers ignore \
+                     handshakes until then, and new peers do now",
+                    age(report.clock_shift_ms.unsigned_abs())
+                ),
+            )
+            .advise(
+                "keep the clock synchronised (timedatectl set-ntp true); restarting the peers helps at once",
+            ),
+        );
+    }
+    if report.recently_dropped_for(DropReason::ReplayedHandshake) > 0 {
+        findings.push(
+            Finding::new(
+                "peer_clock",
+                Level::Warning,
+                "a peer sends handshakes that are older than its last: its clock was set back, or somebody repeats \
+                 what it sent",
+            )
+            .advise("see that the peers' clocks are synchronised; bringing this interface up anew forgets the old ones"),
+        );
+    }
+}
+
+fn mtu(report: &StatusReport, findings: &mut Vec<Finding>) {
+    let is_ipv6 = |net: &String| net.contains(':');
+    let carries_ipv6 = report.addresses.iter().any(is_ipv6)
+        || report.peers.iter().any(|peer| peer.allowed_ips.iter().any(is_ipv6));
+    let mtu = report.mtu;
+    if carries_ipv6 && mtu < MIN_MTU_IPV6 && mtu > 0 {
+        findings.push(
+            Finding::new(
+                "mtu_small",
+                Level::Warning,
+                format!("MTU {mtu} is less than the {MIN_MTU_IPV6} that IPv6 needs"),
+            )
+            .advise("raise MTU to 1280 or more, or do without IPv6 in the tunnel"),
+        );
+    }
+    let too_long = report.dropped_for(DropReason::DatagramTooLong);
+    if too_long > 0 {
+        findings.push(
+            Finding::new(
+                "mtu_large",
+                Level::Warning,
+                format!("{too_long} datagrams were longer than the way to a peer carries, with MTU {mtu}"),
+            )
+            .advise(format!(
+                "lower MTU to that of the way less 80, as with `ip link set {} mtu 1280`",
+                report.interface
+            )),
+        );
+    } else if mtu > USUAL_LARGEST_MTU {
+        findings.push(Finding::new(
+            "mtu_large",
+            Level::Note,
+            format!("MTU {mtu} needs a network that carries more than 1500 bytes all the way to the peers"),
+        ));
+    }
+    let batches = report.udp.batches_sent;
+    if report.udp.gso_fallbacks > 100 && report.udp.gso_fallbacks > batches / 10 {
+        findings.push(
+            Finding::new(
+                "gso_fallbacks",
+                Level::Note,
+                format!(
+                    "{} of {batches} sends went as single datagrams: an MTU too large for the route, or a device \
+                     without checksum offload",
+                    report.udp.gso_fallbacks
+                ),
+            )
+            .advise(format!("lower MTU below {mtu}")),
+        );
+    }
+}
+
+fn buffers(report: &StatusReport, findings: &mut Vec<Finding>) {
+    let udp = &report.udp;
+    for (which, sysctl, size, wanted) in [
+        ("receive", "rmem_max", udp.receive_buffer_bytes, udp.wanted_receive_buffer_bytes),
+        ("send", "wmem_max", udp.send_buffer_bytes, udp.wanted_send_buffer_bytes),
+    ] {
+        let level = match size {
+            0 => continue,
+            size if size >= wanted => continue,
+            1..SMALL_BUFFER => Level::Warning,
+            _ => Level::Note,
+        };
+        findings.push(
+            Finding::new(
+                "udp_buffers",
+                level,
+                format!("the UDP {which} buffer has {}: bursts of a fast link get lost", bytes(size)),
+            )
+            .advise(format!("sysctl -w net.core.{sysctl}={wanted} and restart, or give weft CAP_NET_ADMIN")),
+        );
+    }
+}
+
+/// More handshakes than there is time for.
+fn handshake_load(report: &StatusReport, findings: &mut Vec<Finding>) {
+    let Some(ms) = report.tunnel.handshake_load_ms else { return };
+    let of = |reason| report.recently_dropped_for(reason);
+    let lately = match &report.recent {
+        Some(recent) => format!(
+            "; within {:.1} s {} were asked for a cookie and {} refused",
+            recent.window_ms as f64 / 1000.0,
+            of(DropReason::CookieRequired),
+            of(DropReason::HandshakeRateLimited),
+        ),
+        None => String::new(),
+    };
+    findings.push(
+        Finding::new(
+            "handshake_load",
+            Level::Warning,
+            format!(
+                "more handshakes arrive than a tenth of the packet thread can do, for {}{lately}",
+                age(ms)
+            ),
+        )
+        .advise("peers get in all the same, after a retry; a firewall can limit UDP to the port by source"),
+    );
+}
+
+/// What the kernel threw away before weft saw it.
+fn overflows(report: &StatusReport, findings: &mut Vec<Finding>) {
+    let Some(recent) = &report.recent else { return };
+    for (code, count, what) in [
+        ("tun_overflow", recent.queue_overflows, "packets did not fit the queue of the TUN"),
+        ("udp_overflow", recent.receive_overflows, "datagrams did not fit the UDP receive buffer"),
+    ] {
+        if count > 0 {
+            findings.push(
+                Finding::new(
+                    code,
+                    Level::Warning,
+                    format!("{count} {what} just now: weft did not get to them in time"),
+                )
+                .advise(
+                    "more of the processor for it (CPUWeight= of its unit, --realtime), or less for others",
+                ),
+            );
+        }
+    }
+}
+
+fn offload(report: &StatusReport, findings: &mut Vec<Finding>) {
+    if report.pid == 0 {
+        // A report that nobody filled in.
+        return;
+    }
+    if !report.udp.gso {
+        findings.push(
+            Finding::new("no_gso", Level::Note, "every datagram is sent by itself (no UDP GSO): slower")
+                .advise("a kernel from 4.18 on has it; --no-offload switches it off"),
+        );
+    }
+    if !report.tun.tcp_offload {
+        findings.push(
+            Finding::new(
+                "no_tun_offload",
+                Level::Note,
+                "every packet passes the TUN by itself (no TSO): slower",
+            )
+            .advise("--no-offload switches it off"),
+        );
+    }
+}
+
+fn drops(report: &StatusReport, findings: &mut Vec<Finding>) {
+    for reason in DropReason::ALL {
+        let packets = report.recently_dropped_for(reason);
+        if packets > 0
+            && let Some((level, what, advice)) = explain(reason)
+        {
+            let seconds = report.recent.as_ref().map_or(0, |recent| recent.window_ms) as f64 / 1000.0;
+            let says = format!("{packets} dropped within {seconds:.1} s: {what}");
+            findings.push(Finding::new(&format!("drops_{}", reason.label()), level, says).advise(advice));
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "diagnose/tests.rs"]
+mod tests;

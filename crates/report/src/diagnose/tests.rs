@@ -1,0 +1,290 @@
+use super::*;
+use crate::{DropReport, Recent, SendFailureReport};
+
+/// An interface that is well: a peer that was heard from a minute ago.
+fn well() -> StatusReport {
+    let mut report = StatusReport {
+        interface: "wg0".to_owned(),
+        pid: 1,
+        public_key: Some("OWN".to_owned()),
+        mtu: 1420,
+        uptime_ms: 600_000,
+        unix_time_ms: 1_800_000_000_000,
+        peers: vec![PeerReport {
+            public_key: "PEER".to_owned(),
+            endpoint: Some("192.0.2.1:51820".to_owned()),
+            has_configured_endpoint: true,
+            latest_handshake_ms: Some(60_000),
+            tx_bytes: 1000,
+            rx_bytes: 1000,
+            allowed_ips: vec!["10.0.0.0/24".to_owned(), "fd00::/64".to_owned()],
+            ..PeerReport::default()
+        }],
+        ..StatusReport::default()
+    };
+    report.tun.tcp_offload = true;
+    report.udp.gso = true;
+    report.udp.receive_buffer_bytes = 7 << 20;
+    report.udp.send_buffer_bytes = 7 << 20;
+    report.udp.datagrams_received = 10;
+    report
+}
+
+fn with(change: impl FnOnce(&mut StatusReport)) -> Vec<Finding> {
+    let mut report = well();
+    change(&mut report);
+    diagnose(&report)
+}
+
+fn dropped(report: &mut StatusReport, reason: DropReason, total: u64, recent: u64) {
+    let drop = |packets| DropReport { reason: reason.label().to_owned(), packets, ..DropReport::default() };
+    report.drops.push(drop(total));
+    let recent = if recent > 0 { vec![drop(recent)] } else { Vec::new() };
+    report.recent = Some(Recent { window_ms: 500, drops: recent, ..Recent::default() });
+}
+
+/// The one finding, its check and level.
+#[track_caller]
+fn only(findings: &[Finding], check: &str, level: Level) -> Finding {
+    let [finding] = findings else { panic!("not one finding: {findings:#?}") };
+    assert_eq!((finding.check.as_str(), finding.level), (check, level), "{finding:?}");
+    finding.clone()
+}
+
+#[test]
+fn nothing_is_said_of_an_interface_that_is_well() {
+    assert_eq!(with(|_| {}), []);
+}
+
+#[test]
+fn a_peer_that_never_answers_is_a_problem_once_it_had_the_time() {
+    let never = |report: &mut StatusReport| {
+        let peer = &mut report.peers[0];
+        (peer.latest_handshake_ms, peer.rx_bytes, peer.is_trying, peer.staged_bytes) = (None, 0, true, 2048);
+        report.udp.datagrams_received = 0;
+    };
+    let finding = only(&with(never), "no_handshake", Level::Problem);
+    assert!(finding.says.contains("192.0.2.1:51820") && finding.says.contains("2.0 KiB wait"), "{finding:?}");
+    assert_eq!(finding.about.as_deref(), Some("PEER"));
+    let early = with(|report| {
+        never(report);
+        report.uptime_ms = 2000;
+    });
+    assert_eq!(early, []);
+    // Nobody wanted anything of it.
+    let unused = with(|report| {
+        never(report);
+        let peer = &mut report.peers[0];
+        (peer.tx_bytes, peer.is_trying, peer.staged_bytes) = (0, false, 0);
+    });
+    assert_eq!(unused, []);
+}
+
+#[test]
+fn a_peer_that_went_silent_is_a_problem_only_while_something_is_wanted_of_it() {
+    let silent = |change: fn(&mut PeerReport)| {
+        with(|report| {
+            report.peers[0].latest_handshake_ms = Some(600_000);
+            change(&mut report.peers[0]);
+        })
+    };
+    assert_eq!(silent(|_| {}), []);
+    for change in [
+        (|peer| peer.is_trying = true) as fn(&mut PeerReport),
+        |peer| peer.staged_bytes = 1,
+        |peer| peer.persistent_keepalive = Some(25),
+    ] {
+        let finding = only(&silent(change), "stale_handshake", Level::Problem);
+        assert!(finding.says.contains("10 min ago"), "{finding:?}");
+    }
+}
+
+#[test]
+fn a_client_that_sleeps_where_it_was_last_heard_from_keeps_no_interface_from_being_ready() {
+    // It roams, and somebody sent it something.
+    let roaming = |change: &dyn Fn(&mut PeerReport)| {
+        let mut report = well();
+        let peer = &mut report.peers[0];
+        (peer.has_configured_endpoint, peer.latest_handshake_ms) = (false, Some(600_000));
+        (peer.is_trying, peer.staged_bytes) = (true, 1400);
+        change(peer);
+        report.findings = diagnose(&report);
+        report
+    };
+    let asleep = roaming(&|_| {});
+    let finding = only(&asleep.findings, "stale_handshake", Level::Note);
+    assert!(finding.says.contains("10 min ago") && finding.says.contains("1.4 KiB wait"), "{finding:?}");
+    assert!(finding.advice.unwrap().contains("PersistentKeepalive"));
+    assert_eq!(unready(&asleep), [""; 0]);
+    assert!(!should_have_session(&asleep.peers[0]));
+    // Also after a restart, of which it did not hear yet.
+    let never = roaming(&|peer| peer.latest_handshake_ms = None);
+    only(&never.findings, "no_handshake", Level::Note);
+    assert_eq!(unready(&never), [""; 0]);
+    // It should have a session once somebody says so.
+    let with_keepalive = roaming(&|peer| peer.persistent_keepalive = Some(25));
+    let with_endpoint = roaming(&|peer| peer.has_configured_endpoint = true);
+    for expected in [with_keepalive, with_endpoint] {
+        only(&expected.findings, "stale_handshake", Level::Problem);
+        assert_eq!(unready(&expected).len(), 1);
+        assert!(should_have_session(&expected.peers[0]));
+    }
+}
+
+#[test]
+fn among_many_that_sleep_the_peer_that_is_missing_is_named() {
+    let mut report = well();
+    let peer = &mut report.peers[0];
+    (peer.has_configured_endpoint, peer.latest_handshake_ms, peer.is_trying) = (false, Some(600_000), true);
+    report.peers = vec![report.peers[0].clone(); 200];
+    let office = &mut report.peers[150];
+    (office.has_configured_endpoint, office.friendly_name) = (true, Some("office".to_owned()));
+    report.findings = diagnose(&report);
+    assert_eq!(report.findings[0].about.as_deref(), Some("office"));
+    assert!(report.findings[1..].iter().all(|finding| finding.level == Level::Note), "{:?}", report.findings);
+    assert!(report.findings.iter().any(|finding| finding.says.starts_with("195 more peers")));
+    assert_eq!(unready(&report).len(), 1);
+}
+
+#[test]
+fn a_peer_without_endpoint_matters_when_packets_for_it_are_dropped() {
+    let waiting = |report: &mut StatusReport| {
+        (report.peers[0].endpoint, report.peers[0].latest_handshake_ms) = (None, None);
+    };
+    assert_eq!(with(waiting), []);
+    let findings = with(|report| {
+        waiting(report);
+        dropped(report, DropReason::NoEndpoint, 5, 5);
+    });
+    only(&findings, "no_endpoint", Level::Warning);
+}
+
+#[test]
+fn many_silent_peers_are_counted() {
+    let findings = with(|report| {
+        report.peers[0].latest_handshake_ms = None;
+        report.peers = vec![report.peers[0].clone(); 12];
+    });
+    assert_eq!(findings.len(), 6);
+    assert!(findings.iter().any(|finding| finding.says.starts_with("7 more peers")), "{findings:#?}");
+}
+
+#[test]
+fn sends_that_the_kernel_refuses_name_the_route_to_look_at() {
+    let refused = |age_ms, handshake_ms| {
+        with(|report| {
+            dropped(report, DropReason::UdpSendFailed, 9, 0);
+            report.fw_mark = 0xca6c;
+            report.peers[0].endpoint = Some("[2001:db8::1]:51820".to_owned());
+            report.peers[0].latest_handshake_ms = handshake_ms;
+            report.send_failure = Some(SendFailureReport {
+                endpoint: "[2001:db8::1]:51820".to_owned(),
+                error: "Network is unreachable".to_owned(),
+                age_ms,
+            });
+        })
+    };
+    let finding = only(&refused(5000, Some(60_000)), "no_route", Level::Problem);
+    assert!(finding.says.contains("5 s ago: Network is unreachable"), "{finding:?}");
+    assert!(finding.advice.unwrap().contains("ip route get 2001:db8::1 mark 0xca6c"));
+    let roaming = with(|report| {
+        dropped(report, DropReason::UdpSendFailed, 9, 0);
+        report.peers[0].has_configured_endpoint = false;
+        let endpoint = "192.0.2.1:51820".to_owned();
+        report.send_failure = Some(SendFailureReport { endpoint, ..SendFailureReport::default() });
+    });
+    only(&roaming, "no_route", Level::Warning);
+    // It came through since, or it is long ago, or the peer is somewhere else.
+    assert_eq!(refused(5000, Some(1000)), []);
+    assert_eq!(refused(90_000, Some(100_000)), []);
+    let moved = with(|report| {
+        dropped(report, DropReason::UdpSendFailed, 9, 0);
+        let endpoint = "198.51.100.1:1".to_owned();
+        report.send_failure = Some(SendFailureReport { endpoint, ..SendFailureReport::default() });
+    });
+    assert_eq!(moved, []);
+}
+
+#[test]
+fn a_clock_that_is_wrong_or_was_set_back_is_suspected() {
+    only(&with(|report| report.unix_time_ms = 1_000_000_000_000), "clock_wrong", Level::Problem);
+    let finding = only(&with(|report| report.clock_shift_ms = -3_600_000), "clock_set_back", Level::Warning);
+    assert!(finding.says.contains("1 h"), "{finding:?}");
+    assert_eq!(with(|report| report.clock_shift_ms = 3_600_000), []);
+    only(&with(|report| dropped(report, DropReason::ReplayedHandshake, 1, 1)), "peer_clock", Level::Warning);
+}
+
+#[test]
+fn an_mtu_that_does_not_fit_is_named() {
+    only(&with(|report| report.mtu = 1200), "mtu_small", Level::Warning);
+    let no_ipv6 = with(|report| {
+        report.mtu = 1200;
+        report.peers[0].allowed_ips.pop();
+    });
+    assert_eq!(no_ipv6, []);
+    only(&with(|report| report.mtu = 8920), "mtu_large", Level::Note);
+    only(&with(|report| dropped(report, DropReason::DatagramTooLong, 3, 0)), "mtu_large", Level::Warning);
+    let fallbacks = with(|report| (report.udp.gso_fallbacks, report.udp.batches_sent) = (500, 1000));
+    only(&fallbacks, "gso_fallbacks", Level::Note);
+}
+
+#[test]
+fn small_buffers_and_missing_offloads_are_named() {
+    let finding =
+        only(&with(|report| report.udp.receive_buffer_bytes = 212_992), "udp_buffers", Level::Warning);
+    assert!(finding.advice.unwrap().contains("net.core.rmem_max=7340032"));
+    let finding = only(&with(|report| report.udp.send_buffer_bytes = 4 << 20), "udp_buffers", Level::Note);
+    assert!(finding.advice.unwrap().contains("net.core.wmem_max"));
+    assert_eq!(with(|report| report.udp.receive_buffer_bytes = 0), []);
+    only(&with(|report| report.udp.gso = false), "no_gso", Level::Note);
+    only(&with(|report| report.tun.tcp_offload = false), "no_tun_offload", Level::Note);
+}
+
+#[test]
+fn every_reason_that_is_worth_a_word_has_one_while_it_grows() {
+    for reason in DropReason::ALL {
+        let findings = with(|report| dropped(report, reason, 10, 10));
+        let spoken = findings.iter().any(|finding| finding.check == format!("drops_{}", reason.label()));
+        assert_eq!(spoken, explain(reason).is_some(), "{reason:?}");
+        assert!(
+            findings.iter().all(|finding| finding.says.len() > 20 && finding.advice.is_some()),
+            "{reason:?}"
+        );
+        assert_eq!(with(|report| dropped(report, DropReason::NoPeer, 10, 0)), []);
+    }
+}
+
+#[test]
+fn the_daemons_own_findings_are_kept_and_the_worst_comes_first() {
+    let findings = with(|report| {
+        report.findings.push(Finding::new("dns", Level::Note, "no resolver was found"));
+        report.mtu = 1200;
+        report.public_key = None;
+    });
+    let checks: Vec<_> = findings.iter().map(|finding| finding.check.as_str()).collect();
+    assert_eq!(checks, ["no_private_key", "mtu_small", "dns"]);
+}
+
+#[test]
+fn what_the_kernel_threw_away_is_told_while_it_grows() {
+    let lately = |recent: Recent| with(move |report| report.recent = Some(recent));
+    let overflow = |tun, udp| Recent { queue_overflows: tun, receive_overflows: udp, ..Recent::default() };
+    assert!(only(&lately(overflow(3, 0)), "tun_overflow", Level::Warning).says.contains("3 packets"));
+    assert!(only(&lately(overflow(0, 4)), "udp_overflow", Level::Warning).says.contains("4 datagrams"));
+    assert_eq!(lately(overflow(0, 0)), []);
+}
+
+#[test]
+fn a_load_of_handshakes_is_told_with_its_time_and_what_was_refused() {
+    let finding = only(
+        &with(|report| {
+            report.tunnel.handshake_load_ms = Some(42_000);
+            dropped(report, DropReason::CookieRequired, 9000, 700);
+        }),
+        "handshake_load",
+        Level::Warning,
+    );
+    assert!(finding.says.contains("42 s") && finding.says.contains("700 were asked"), "{finding:?}");
+    // A burst that is over is nothing to tell of.
+    assert_eq!(with(|report| dropped(report, DropReason::CookieRequired, 9000, 700)), []);
+}

@@ -1,0 +1,25 @@
+//! What is known of a running interface: the [`StatusReport`], what follows from it ([`diagnose`]), and the client of the
+//! [`control_socket`] that asks a daemon for it.
+//!
+//! The daemon fills a report from a snapshot of the packet thread; rates, findings and tables are made by the command that
+//! asks.
+
+#![forbid(unsafe_code)]
+
+pub mod control_socket;
+mod diagnose;
+mod explain;
+pub mod finding;
+mod format;
+mod recent;
+mod stage;
+mod status;
+
+pub use diagnose::{diagnose, has_session, should_have_session, unready};
+pub use format::{age, bucket_label, bytes, rate, short_key};
+pub use recent::add_recent;
+pub use stage::stage_of;
+pub use status::{
+    DropReport, HistogramReport, LimitReport, PeerReport, QueueReport, Rates, Recent, SendFailureReport,
+    StageReport, StatusReport, TimesReport, TunQueueReport, TunReport, TunnelReport, UdpReport,
+};

@@ -1,0 +1,114 @@
+//! What happened between two reports of one interface.
+
+use std::collections::HashMap;
+
+use crate::status::{DropReport, Rates, Recent, StatusReport};
+
+/// Fills in what `now` says happened since `before`: rates, and drops that are growing. Nothing where the two cannot
+/// be compared, as when the interface was brought up anew in between.
+pub fn add_recent(now: &mut StatusReport, before: &StatusReport) {
+    let window_ms = now.uptime_ms.saturating_sub(before.uptime_ms);
+    if window_ms == 0 || now.pid != before.pid || now.interface != before.interface {
+        return;
+    }
+    let earlier: HashMap<&str, (u64, u64)> =
+        before.peers.iter().map(|peer| (peer.public_key.as_str(), (peer.tx_bytes, peer.rx_bytes))).collect();
+    for peer in &mut now.peers {
+        // A peer that was added meanwhile began at nothing.
+        let (tx, rx) = earlier.get(peer.public_key.as_str()).copied().unwrap_or_default();
+        peer.rates =
+            Some(rates(peer.tx_bytes.saturating_sub(tx), peer.rx_bytes.saturating_sub(rx), window_ms));
+    }
+    if now.tun.queues.len() == before.tun.queues.len() {
+        for (queue, earlier) in now.tun.queues.iter_mut().zip(&before.tun.queues) {
+            let read = queue.bytes_read.saturating_sub(earlier.bytes_read);
+            let written = queue.bytes_written.saturating_sub(earlier.bytes_written);
+            queue.rates = Some(rates(read, written, window_ms));
+        }
+    }
+    let grown = |drop: &DropReport| {
+        let earlier = before.drops.iter().find(|earlier| earlier.reason == drop.reason);
+        let packets = drop.packets.saturating_sub(earlier.map_or(0, |earlier| earlier.packets));
+        (packets > 0).then(|| DropReport { packets, ..drop.clone() })
+    };
+    now.recent = Some(Recent {
+        window_ms,
+        rates: rates(
+            now.udp.bytes_sent.saturating_sub(before.udp.bytes_sent),
+            now.udp.bytes_received.saturating_sub(before.udp.bytes_received),
+            window_ms,
+        ),
+        drops: now.drops.iter().filter_map(grown).collect(),
+        queue_overflows: now.tun.queue_overflows.saturating_sub(before.tun.queue_overflows),
+        receive_overflows: now.udp.receive_overflows.saturating_sub(before.udp.receive_overflows),
+        batch_segments: std::array::from_fn(|bucket| {
+            now.udp.batch_segments[bucket].saturating_sub(before.udp.batch_segments[bucket])
+        }),
+    });
+}
+
+fn rates(tx_bytes: u64, rx_bytes: u64, window_ms: u64) -> Rates {
+    let per_second = |bytes: u64| bytes.saturating_mul(1000) / window_ms;
+    Rates { tx_bytes_per_second: per_second(tx_bytes), rx_bytes_per_second: per_second(rx_bytes) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::PeerReport;
+    use crate::TunQueueReport;
+
+    fn report(uptime_ms: u64, tx: u64, rx: u64, drops: &[(&str, u64)]) -> StatusReport {
+        let mut report = StatusReport {
+            uptime_ms,
+            peers: vec![PeerReport {
+                public_key: "A".to_owned(),
+                tx_bytes: tx,
+                rx_bytes: rx,
+                ..PeerReport::default()
+            }],
+            drops: drops
+                .iter()
+                .map(|&(reason, packets)| DropReport {
+                    reason: reason.to_owned(),
+                    packets,
+                    ..DropReport::default()
+                })
+                .collect(),
+            ..StatusReport::default()
+        };
+        (report.udp.bytes_sent, report.udp.bytes_received) = (tx, rx);
+        report.tun.queues =
+            vec![TunQueueReport { bytes_read: 2 * tx, bytes_written: 2 * rx, ..TunQueueReport::default() }];
+        report
+    }
+
+    #[test]
+    fn rates_and_growing_drops_are_those_between_the_reports() {
+        let before = report(1000, 100, 1000, &[("no_peer", 5), ("replayed", 1)]);
+        let mut now = report(1500, 600, 3000, &[("no_peer", 9), ("replayed", 1), ("invalid_tag", 2)]);
+        now.peers.push(PeerReport { public_key: "B".to_owned(), rx_bytes: 10, ..PeerReport::default() });
+        add_recent(&mut now, &before);
+        let recent = now.recent.as_ref().unwrap();
+        assert_eq!(recent.window_ms, 500);
+        assert_eq!(recent.rates, Rates { tx_bytes_per_second: 1000, rx_bytes_per_second: 4000 });
+        assert_eq!(now.peers[0].rates, Some(recent.rates));
+        assert_eq!(now.peers[1].rates.unwrap().rx_bytes_per_second, 20);
+        assert_eq!(
+            now.tun.queues[0].rates,
+            Some(Rates { tx_bytes_per_second: 2000, rx_bytes_per_second: 8000 })
+        );
+        let drops: Vec<_> = recent.drops.iter().map(|drop| (drop.reason.as_str(), drop.packets)).collect();
+        assert_eq!(drops, [("no_peer", 4), ("invalid_tag", 2)]);
+    }
+
+    #[test]
+    fn reports_of_two_lives_of_an_interface_are_not_compared() {
+        let mut now = report(10, 5, 5, &[]);
+        add_recent(&mut now, &report(9000, 100, 100, &[]));
+        assert_eq!(now.recent, None);
+        let mut now = StatusReport { pid: 2, ..report(9001, 500, 500, &[]) };
+        add_recent(&mut now, &report(9000, 100, 100, &[]));
+        assert_eq!(now.recent, None);
+    }
+}

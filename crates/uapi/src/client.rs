@@ -1,0 +1,211 @@
+//! A client of the cross-platform UAPI: asks a running daemon, be it weft, wireguard-go or boringtun, for the state of
+//! its interface, and tells it changes.
+//!
+//! An exchange is one request and one answer over a connection of its own, bounded in time and size.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use weft_config::InterfaceName;
+use weft_config::device::{DeviceChange, DeviceState};
+use weft_config::exit::{Code, Error};
+use weft_ipc::runtime_dir::{self, Users};
+use weft_tunnel::PublicKey;
+
+mod answer;
+pub(crate) mod request;
+#[cfg(test)]
+mod tests;
+#[cfg_attr(unix, path = "client/unix.rs")]
+#[cfg_attr(windows, path = "client/windows.rs")]
+mod transport;
+
+pub use answer::AnswerProblem;
+
+/// How long an exchange may take. Ten thousand new peers cost a daemon on a small machine several seconds.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// A hundred thousand peers with some allowed-ips each; an answer beyond it is something else.
+const MAX_ANSWER_BYTES: usize = 64 << 20;
+
+/// What a daemon told of its interface.
+#[derive(Clone, Debug)]
+pub struct Reported {
+    /// The interface and its peers.
+    pub state: DeviceState,
+    /// Its public key, also where the daemon keeps the private key to itself, as boringtun does.
+    pub public_key: Option<PublicKey>,
+}
+
+/// Why a daemon was not asked, or what is wrong with its answer.
+#[derive(Debug, thiserror::Error)]
+pub enum UapiError {
+    #[error("cannot list the interfaces in {place}: {error}{}", permission_hint(error))]
+    List { place: String, error: io::Error },
+    #[error(
+        "{interface}: no daemon answers at {place}; is the interface up? `weft show interfaces` lists those that are"
+    )]
+    NotRunning { interface: InterfaceName, place: String },
+    #[error(
+        "{interface}: the interface is there, but no daemon answers for it at {place}; if it is the kernel's own \
+         WireGuard, use wg(8)"
+    )]
+    NotOurs { interface: InterfaceName, place: String },
+    #[error("{interface}: cannot reach its daemon at {place}: {error}{}", permission_hint(error))]
+    Connect { interface: InterfaceName, place: String, error: io::Error },
+    #[error(
+        "{interface}: user {user} listens at {place}, and not {expected}: nothing was sent; see which process it is \
+         (`ss -xlp`), end it, and remove the socket"
+    )]
+    Stranger { interface: InterfaceName, place: String, user: u32, expected: Users },
+    #[error("{interface}: its daemon gave no answer within {seconds} s; look at its log, or restart it")]
+    Timeout { interface: InterfaceName, seconds: u64 },
+    #[error("{interface}: the connection to its daemon broke: {error}; look at its log")]
+    Broken { interface: InterfaceName, error: io::Error },
+    #[error("{interface}: its daemon refused: {error}{}; its log may say more", meaning(*.errno))]
+    Refused { interface: InterfaceName, errno: i32, error: io::Error },
+    #[error("{interface}: its daemon's answer cannot be understood: {problem}")]
+    Answer { interface: InterfaceName, problem: AnswerProblem },
+}
+
+fn permission_hint(error: &io::Error) -> &'static str {
+    if error.kind() == io::ErrorKind::PermissionDenied { "; run weft as root" } else { "" }
+}
+
+/// What is usually behind an error of a `set`. The numbers are those of the platform.
+fn meaning(errno: i32) -> &'static str {
+    match io::Error::from_raw_os_error(errno).kind() {
+        io::ErrorKind::AddrInUse => " (another program has that UDP port; choose another one)",
+        io::ErrorKind::InvalidInput => " (it takes one of the values for invalid)",
+        _ => "",
+    }
+}
+
+impl UapiError {
+    /// The exit code that says so.
+    pub fn exit_code(&self) -> Code {
+        match self {
+            Self::List { error, .. } | Self::Connect { error, .. } | Self::Refused { error, .. }
+                if error.kind() == io::ErrorKind::PermissionDenied =>
+            {
+                Code::Permission
+            }
+            Self::Stranger { .. } => Code::Permission,
+            _ => Code::Failure,
+        }
+    }
+
+    fn during_exchange(interface: &InterfaceName, error: io::Error) -> Self {
+        let interface = interface.clone();
+        match error.kind() {
+            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
+                Self::Timeout { interface, seconds: PATIENCE.as_secs() }
+            }
+            _ => Self::Broken { interface, error },
+        }
+    }
+
+    fn on_connecting(interface: &InterfaceName, error: io::Error) -> Self {
+        let (interface, place) = (interface.clone(), transport::place(interface.as_str()));
+        match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                if transport::has_device(interface.as_str()) {
+                    Self::NotOurs { interface, place }
+                } else {
+                    Self::NotRunning { interface, place }
+                }
+            }
+            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
+                Self::Timeout { interface, seconds: PATIENCE.as_secs() }
+            }
+            _ => Self::Connect { interface, place, error },
+        }
+    }
+}
+
+impl From<UapiError> for Error {
+    fn from(error: UapiError) -> Self {
+        Self::new(error.exit_code(), error)
+    }
+}
+
+/// The interfaces that have a daemon, in the order of their names. A socket that a daemon left behind is passed over; one
+/// that this user may not open counts.
+pub fn interfaces() -> Result<Vec<InterfaceName>, UapiError> {
+    let names = transport::names()
+        .map_err(|error| UapiError::List { place: transport::DIRECTORY.to_owned(), error })?;
+    let mut found: Vec<InterfaceName> = names.iter().filter_map(|name| name.parse().ok()).collect();
+    found.retain(|name| transport::is_alive(name.as_str()));
+    found.sort_unstable_by(|a, b| a.as_str().cmp(b.as_str()));
+    found.dedup();
+    Ok(found)
+}
+
+/// The state of an interface.
+pub fn get(interface: &InterfaceName) -> Result<Reported, UapiError> {
+    let answer = exchange(interface, b"get=1\n\n")?;
+    let parsed = answer::parse_get(&answer);
+    let reported = parsed
+        .map_err(|problem| UapiError::Answer { interface: interface.clone(), problem })?
+        .map_err(|errno| refused(interface, errno))?;
+    Ok(reported)
+}
+
+/// Changes an interface.
+pub fn set(interface: &InterfaceName, change: &DeviceChange) -> Result<(), UapiError> {
+    let answer = exchange(interface, &request::set(change))?;
+    let errno = answer::parse_set(&answer);
+    match errno.map_err(|problem| UapiError::Answer { interface: interface.clone(), problem })? {
+        0 => Ok(()),
+        errno => Err(refused(interface, errno)),
+    }
+}
+
+/// wireguard-go answers with negative numbers, boringtun with positive ones.
+fn refused(interface: &InterfaceName, errno: i32) -> UapiError {
+    let errno = errno.saturating_abs();
+    UapiError::Refused { interface: interface.clone(), errno, error: io::Error::from_raw_os_error(errno) }
+}
+
+fn exchange(interface: &InterfaceName, request: &[u8]) -> Result<zeroize::Zeroizing<Vec<u8>>, UapiError> {
+    let deadline = Instant::now() + PATIENCE;
+    let connection = transport::connect(interface.as_str(), deadline)
+        .map_err(|error| UapiError::on_connecting(interface, error))?;
+    check_server(interface, &connection)?;
+    connection.exchange(request).map_err(|error| UapiError::during_exchange(interface, error))
+}
+
+/// Neither keys are sent to a user that may not run the interface, nor is its answer believed. The directory
+/// of the sockets is open to the services' user, whose own interfaces are those with a directory of that user
+/// in [`runtime_dir`].
+fn check_server(interface: &InterfaceName, connection: &transport::Connection) -> Result<(), UapiError> {
+    let (interface, place) = (interface.clone(), transport::place(interface.as_str()));
+    let user = match connection.server() {
+        Ok(Some(user)) => user,
+        Ok(None) => return Ok(()),
+        Err(error) => return Err(UapiError::Connect { interface, place, error }),
+    };
+    let instance = runtime_dir::instance(&runtime_dir::runtime_dir(), &interface);
+    // A runtime directory that others may change says nothing.
+    let expected = runtime_dir::users(&instance).unwrap_or_else(|_| Users::of_process());
+    if expected.trusts(user) { Ok(()) } else { Err(UapiError::Stranger { interface, place, user, expected }) }
+}
+
+/// Whether `answer` is whole: it ends with an empty line.
+fn is_whole(answer: &[u8]) -> bool {
+    answer.ends_with(b"\n\n")
+}
+
+/// Appends to what may hold keys: what grows leaves no copies behind.
+fn append(buffer: &mut zeroize::Zeroizing<Vec<u8>>, bytes: &[u8]) -> io::Result<()> {
+    let needed = buffer.len() + bytes.len();
+    if needed > MAX_ANSWER_BYTES {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "an answer of more than 64 MiB"));
+    }
+    if needed > buffer.capacity() {
+        let mut larger = zeroize::Zeroizing::new(Vec::with_capacity(needed.max(2 * buffer.capacity())));
+        larger.extend_from_slice(buffer);
+        *buffer = larger;
+    }
+    buffer.extend_from_slice(bytes);
+    Ok(())
+}

@@ -1,0 +1,168 @@
+//! Reads a daemon's answers. Keys that are not known are passed over, as wg(8) does.
+
+use std::num::NonZeroU16;
+use std::time::{Duration, SystemTime};
+
+use weft_config::device::{DeviceState, PeerState};
+use weft_config::endpoint;
+use weft_tunnel::{PeerLimits, PrivateKey, PublicKey};
+
+use super::Reported;
+use crate::values;
+
+/// Why an answer makes no sense. No value is in it, which could be a key.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AnswerProblem {
+    #[error("it is not text")]
+    NotText,
+    #[error("line {line} is no `key=value`")]
+    NotALine { line: usize },
+    #[error("the value of `{key}` in line {line} is not valid")]
+    Value { key: &'static str, line: usize },
+    #[error("`{key}` in line {line} belongs to a peer, but there is none before it")]
+    NoPeer { key: &'static str, line: usize },
+    #[error("it has no `errno`")]
+    NoErrno,
+}
+
+/// The `errno` of an answer to `set=1`.
+pub(super) fn parse_set(answer: &[u8]) -> Result<i32, AnswerProblem> {
+    lines(answer)?
+        .find_map(|line| line.strip_prefix("errno="))
+        .and_then(|errno| errno.parse().ok())
+        .ok_or(AnswerProblem::NoErrno)
+}
+
+/// What an answer to `get=1` tells, or its `errno` if that is not 0.
+pub(super) fn parse_get(answer: &[u8]) -> Result<Result<Reported, i32>, AnswerProblem> {
+    let mut reader = Reader::default();
+    for (index, text) in lines(answer)?.enumerate() {
+        let line = index + 1;
+        if text.is_empty() {
+            break;
+        }
+        let (key, value) = text.split_once('=').ok_or(AnswerProblem::NotALine { line })?;
+        if key == "errno" {
+            return match value.parse() {
+                Ok(0) => Ok(Ok(reader.finish())),
+                Ok(errno) => Ok(Err(errno)),
+                Err(_) => Err(AnswerProblem::NoErrno),
+            };
+        }
+        reader.line(key, value, line)?;
+    }
+    Err(AnswerProblem::NoErrno)
+}
+
+fn lines(answer: &[u8]) -> Result<impl Iterator<Item = &str>, AnswerProblem> {
+    Ok(std::str::from_utf8(answer).map_err(|_| AnswerProblem::NotText)?.split('\n'))
+}
+
+/// What was read so far.
+#[derive(Default)]
+struct Reader {
+    private_key: Option<PrivateKey>,
+    own_public_key: Option<PublicKey>,
+    listen_port: u16,
+    fw_mark: u32,
+    peers: Vec<PeerState>,
+    /// The parts of the newest peer's handshake time.
+    handshake: Duration,
+}
+
+impl Reader {
+    fn line(&mut self, key: &str, value: &str, line: usize) -> Result<(), AnswerProblem> {
+        match key {
+            "private_key" => {
+                self.private_key = values::private_key(value.as_bytes()).ok_or(wrong("private_key", line))?;
+            }
+            // boringtun tells this in place of the private key.
+            "own_public_key" => {
+                self.own_public_key =
+                    Some(values::public_key(value.as_bytes()).ok_or(wrong("own_public_key", line))?);
+            }
+            "listen_port" => self.listen_port = value.parse().map_err(|_| wrong("listen_port", line))?,
+            "fwmark" => self.fw_mark = value.parse().map_err(|_| wrong("fwmark", line))?,
+            "public_key" => {
+                let key = values::public_key(value.as_bytes()).ok_or(wrong("public_key", line))?;
+                self.handshake = Duration::ZERO;
+                self.peers.push(new_peer(key));
+            }
+            _ => return self.peer_line(key, value, line),
+        }
+        Ok(())
+    }
+
+    fn peer_line(&mut self, key: &str, value: &str, line: usize) -> Result<(), AnswerProblem> {
+        const KEYS: [&str; 8] = [
+            "preshared_key",
+            "endpoint",
+            "last_handshake_time_sec",
+            "last_handshake_time_nsec",
+            "tx_bytes",
+            "rx_bytes",
+            "persistent_keepalive_interval",
+            "allowed_ip",
+        ];
+        let Some(key) = KEYS.into_iter().find(|&known| known == key) else { return Ok(()) };
+        let peer = self.peers.last_mut().ok_or(AnswerProblem::NoPeer { key, line })?;
+        let number = || value.parse::<u64>().map_err(|_| wrong(key, line));
+        match key {
+            "preshared_key" => {
+                peer.preshared_key = values::preshared_key(value.as_bytes()).ok_or(wrong(key, line))?;
+            }
+            "endpoint" => peer.endpoint = Some(endpoint::parse(value).ok_or(wrong(key, line))?),
+            "last_handshake_time_sec" => {
+                self.handshake = self.handshake.saturating_add(Duration::from_secs(number()?));
+                peer.last_handshake = time(self.handshake);
+            }
+            "last_handshake_time_nsec" => {
+                let nanoseconds = number()?.min(999_999_999);
+                self.handshake = self.handshake.saturating_add(Duration::from_nanos(nanoseconds));
+                peer.last_handshake = time(self.handshake);
+            }
+            "tx_bytes" => peer.tx_bytes = number()?,
+            "rx_bytes" => peer.rx_bytes = number()?,
+            "persistent_keepalive_interval" => {
+                let seconds = value.parse().map_err(|_| wrong(key, line))?;
+                peer.persistent_keepalive = NonZeroU16::new(seconds);
+            }
+            _ => peer.allowed_ips.push(value.parse().map_err(|_| wrong(key, line))?),
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Reported {
+        let public_key = self.private_key.as_ref().map(PrivateKey::public_key).or(self.own_public_key);
+        let state = DeviceState {
+            private_key: self.private_key,
+            listen_port: self.listen_port,
+            fw_mark: self.fw_mark,
+            peers: self.peers,
+        };
+        Reported { state, public_key }
+    }
+}
+
+fn wrong(key: &'static str, line: usize) -> AnswerProblem {
+    AnswerProblem::Value { key, line }
+}
+
+fn new_peer(public_key: PublicKey) -> PeerState {
+    PeerState {
+        public_key,
+        preshared_key: None,
+        endpoint: None,
+        last_handshake: None,
+        tx_bytes: 0,
+        rx_bytes: 0,
+        persistent_keepalive: None,
+        limits: PeerLimits::default(),
+        allowed_ips: Vec::new(),
+    }
+}
+
+/// A moment in Unix time; 0 is none.
+fn time(since_epoch: Duration) -> Option<SystemTime> {
+    if since_epoch.is_zero() { None } else { SystemTime::UNIX_EPOCH.checked_add(since_epoch) }
+}

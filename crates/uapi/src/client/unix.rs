@@ -1,0 +1,177 @@
+//! The stream socket of an interface, `/var/run/wireguard/IF.sock`.
+
+use std::fs;
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, SockAddr, Socket, Type};
+use weft_ipc::runtime_dir;
+use zeroize::Zeroizing;
+
+use super::{append, is_whole};
+
+pub(super) use crate::SOCKET_DIRECTORY as DIRECTORY;
+
+fn path(interface: &str) -> PathBuf {
+    Path::new(DIRECTORY).join(format!("{interface}.sock"))
+}
+
+/// Where an interface's daemon listens.
+pub(super) fn place(interface: &str) -> String {
+    path(interface).display().to_string()
+}
+
+/// Whether the system has a device of this name. Only Linux can tell by a file.
+pub(super) fn has_device(interface: &str) -> bool {
+    Path::new("/sys/class/net").join(interface).exists()
+}
+
+/// The names that have a socket, alive or not.
+pub(super) fn names() -> io::Result<Vec<String>> {
+    let entries = match fs::read_dir(DIRECTORY) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        let name = entry.file_name();
+        // What goes away meanwhile is no interface any more.
+        let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
+        if let Some(name) = name.to_str().and_then(|name| name.strip_suffix(".sock"))
+            && is_socket
+        {
+            names.push(name.to_owned());
+        }
+    }
+    Ok(names)
+}
+
+/// Whether somebody listens, as far as this user can know.
+pub(super) fn is_alive(interface: &str) -> bool {
+    let gone =
+        |error: io::Error| matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused);
+    connect(interface, Instant::now() + Duration::from_secs(1)).map_or_else(|error| !gone(error), |_| true)
+}
+
+/// A connection, and when it has to be over.
+pub(super) struct Connection {
+    stream: UnixStream,
+    deadline: Instant,
+}
+
+/// Connects to the daemon of an interface.
+pub(super) fn connect(interface: &str, deadline: Instant) -> io::Result<Connection> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    // Connecting to a socket whose queue is full blocks as long as sending may.
+    socket.set_write_timeout(Some(left(deadline)?))?;
+    socket.connect(&SockAddr::unix(path(interface))?)?;
+    Ok(Connection { stream: socket.into(), deadline })
+}
+
+fn left(deadline: Instant) -> io::Result<Duration> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+}
+
+impl Connection {
+    /// The user that listens.
+    pub(super) fn server(&self) -> io::Result<Option<u32>> {
+        runtime_dir::server_of(&self.stream).map(Some)
+    }
+
+    /// Sends the request, and gives the whole answer.
+    pub(super) fn exchange(mut self, request: &[u8]) -> io::Result<Zeroizing<Vec<u8>>> {
+        match self.send(request) {
+            // A daemon that refuses a line answers and closes without reading the rest.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+            other => other?,
+        }
+        self.receive()
+    }
+
+    fn send(&mut self, mut request: &[u8]) -> io::Result<()> {
+        while !request.is_empty() {
+            self.stream.set_write_timeout(Some(left(self.deadline)?))?;
+            match self.stream.write(request) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(sent) => request = &request[sent..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self) -> io::Result<Zeroizing<Vec<u8>>> {
+        let mut answer = Zeroizing::new(Vec::new());
+        let mut chunk = Zeroizing::new([0; 16 << 10]);
+        while !is_whole(&answer) {
+            self.stream.set_read_timeout(Some(left(self.deadline)?))?;
+            match self.stream.read(&mut chunk[..]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(received) => append(&mut answer, &chunk[..received])?,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(answer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    fn connection(patience: Duration) -> (Connection, UnixStream) {
+        let (stream, other) = UnixStream::pair().unwrap();
+        (Connection { stream, deadline: Instant::now() + patience }, other)
+    }
+
+    #[test]
+    fn an_answer_in_pieces_is_put_together() {
+        let (connection, mut daemon) = connection(Duration::from_secs(60));
+        let daemon = thread::spawn(move || {
+            let mut request = [0; 7];
+            daemon.read_exact(&mut request).unwrap();
+            for piece in ["listen_", "port=1\n", "errno=0\n", "\n"] {
+                daemon.write_all(piece.as_bytes()).unwrap();
+            }
+            request
+        });
+        assert_eq!(connection.exchange(b"get=1\n\n").unwrap().as_slice(), b"listen_port=1\nerrno=0\n\n");
+        assert_eq!(&daemon.join().unwrap(), b"get=1\n\n");
+    }
+
+    #[test]
+    fn an_answer_counts_though_the_daemon_read_only_a_part() {
+        let (connection, mut daemon) = connection(Duration::from_secs(60));
+        let daemon = thread::spawn(move || {
+            daemon.read_exact(&mut [0; 6]).unwrap();
+            daemon.write_all(b"errno=-22\n\n").unwrap();
+            daemon.shutdown(std::net::Shutdown::Both).unwrap();
+        });
+        let request = vec![b'x'; 4 << 20];
+        assert_eq!(connection.exchange(&request).unwrap().as_slice(), b"errno=-22\n\n");
+        daemon.join().unwrap();
+    }
+
+    #[test]
+    fn silence_and_a_broken_connection_are_errors() {
+        let (silent, _daemon) = connection(Duration::from_millis(20));
+        let error = silent.exchange(b"get=1\n\n").unwrap_err();
+        assert!(matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut), "{error}");
+        let (stuffed, _daemon) = connection(Duration::from_millis(20));
+        let error = stuffed.exchange(&vec![0; 64 << 20]).unwrap_err();
+        assert!(matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut), "{error}");
+        let (connection, mut daemon) = connection(Duration::from_secs(60));
+        daemon.write_all(b"listen_port=1\n").unwrap();
+        drop(daemon);
+        assert!(connection.exchange(b"get=1\n\n").is_err());
+    }
+}

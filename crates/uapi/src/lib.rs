@@ -1,0 +1,31 @@
+//! The cross-platform configuration protocol (UAPI), with which wg(8) reads and changes a running interface.
+//!
+//! A client sends `get=1` or `set=1`, lines of `key=value` and an empty line, and is answered in the same form, over
+//! and over again on the same connection. [`RequestParser`] and [`Answer`] are pure; [`Listener`] and [`Server`] are
+//! the daemon's end of the socket, and [`client`] is the other end.
+
+pub mod client;
+mod control;
+mod errno;
+#[cfg(any(unix, test))]
+mod lines;
+mod request;
+mod response;
+#[cfg(unix)]
+mod server;
+#[cfg(not(unix))]
+#[path = "unsupported.rs"]
+mod server;
+mod values;
+
+pub use control::{Control, ControlError};
+pub use errno::Errno;
+pub use request::{Problem, Request, RequestParser, Step};
+pub use response::{Answer, write_errno};
+pub use server::{Descriptor, Listener, Server, SocketError, remove_dead};
+
+/// Where wg(8) looks for the socket of an interface, `NAME.sock`.
+pub const SOCKET_DIRECTORY: &str = "/var/run/wireguard";
+
+#[cfg(test)]
+mod properties;

@@ -1,0 +1,215 @@
+//! Answers, from checked types to lines, in wireguard-go's order.
+
+use std::io::{self, Write};
+use std::num::NonZeroU16;
+use std::time::{Duration, SystemTime};
+
+use weft_config::device::{DeviceState, PeerState};
+
+use super::Errno;
+use crate::values::write_key;
+
+/// The answer to `get=1`, written piece by piece: that of many peers is long, and its reader may be slow.
+pub struct Answer {
+    state: DeviceState,
+    next: Place,
+}
+
+/// What is to be written next.
+#[derive(Clone, Copy)]
+enum Place {
+    Interface,
+    Peer(usize),
+    AllowedIps { peer: usize, from: usize },
+    End,
+    Done,
+}
+
+/// Allowed-ips that are written at once.
+const ALLOWED_IPS: usize = 128;
+
+impl Answer {
+    /// Bytes that one piece has at most.
+    pub const MAX_PIECE: usize = 8 * 1024;
+
+    /// The answer that tells of this interface.
+    pub fn new(state: DeviceState) -> Self {
+        Self { state, next: Place::Interface }
+    }
+
+    /// Writes the next piece; false once there was none left. What is written holds keys.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn write_piece(&mut self, out: &mut impl Write) -> io::Result<bool> {
+        self.next = match self.next {
+            Place::Interface => {
+                self.write_interface(out)?;
+                self.peer_or_end(0)
+            }
+            Place::Peer(place) => {
+                if let Some(peer) = self.state.peers.get(place) {
+                    write_peer(peer, out)?;
+                }
+                Place::AllowedIps { peer: place, from: 0 }
+            }
+            Place::AllowedIps { peer, from } => {
+                let rest = self.state.peers.get(peer).and_then(|peer| peer.allowed_ips.get(from..));
+                let rest = rest.unwrap_or_default();
+                for prefix in rest.iter().take(ALLOWED_IPS) {
+                    writeln!(out, "allowed_ip={prefix}")?;
+                }
+                if rest.len() > ALLOWED_IPS {
+                    Place::AllowedIps { peer, from: from + ALLOWED_IPS }
+                } else {
+                    self.peer_or_end(peer + 1)
+                }
+            }
+            Place::End => {
+                write_errno(Errno::Success, out)?;
+                Place::Done
+            }
+            Place::Done => return Ok(false),
+        };
+        Ok(true)
+    }
+
+    fn peer_or_end(&self, place: usize) -> Place {
+        if place < self.state.peers.len() { Place::Peer(place) } else { Place::End }
+    }
+
+    fn write_interface(&self, out: &mut impl Write) -> io::Result<()> {
+        let state = &self.state;
+        if let Some(key) = &state.private_key {
+            write_key(out, "private_key", key.as_bytes())?;
+        }
+        if state.listen_port != 0 {
+            writeln!(out, "listen_port={}", state.listen_port)?;
+        }
+        if state.fw_mark != 0 {
+            writeln!(out, "fwmark={}", state.fw_mark)?;
+        }
+        Ok(())
+    }
+}
+
+fn write_peer(peer: &PeerState, out: &mut impl Write) -> io::Result<()> {
+    write_key(out, "public_key", peer.public_key.as_bytes())?;
+    let preshared_key = peer.preshared_key.as_ref();
+    write_key(out, "preshared_key", preshared_key.map_or(&[0; 32], |key| key.as_bytes()))?;
+    writeln!(out, "protocol_version=1")?;
+    if let Some(endpoint) = peer.endpoint {
+        writeln!(out, "endpoint={endpoint}")?;
+    }
+    // A clock before 1970 is no reason to say nothing of the peer.
+    let handshake = peer.last_handshake.and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok());
+    let handshake = handshake.unwrap_or(Duration::ZERO);
+    writeln!(out, "last_handshake_time_sec={}", handshake.as_secs())?;
+    writeln!(out, "last_handshake_time_nsec={}", handshake.subsec_nanos())?;
+    writeln!(out, "tx_bytes={}", peer.tx_bytes)?;
+    writeln!(out, "rx_bytes={}", peer.rx_bytes)?;
+    let keepalive = peer.persistent_keepalive.map_or(0, NonZeroU16::get);
+    writeln!(out, "persistent_keepalive_interval={keepalive}")
+}
+
+/// Writes the lines that end an answer.
+///
+/// # Errors
+/// Those of `out`.
+pub fn write_errno(errno: Errno, out: &mut impl Write) -> io::Result<()> {
+    write!(out, "errno={}\n\n", errno.number())
+}
+
+#[cfg(test)]
+mod tests {
+    use weft_tunnel::{PeerLimits, PresharedKey, PrivateKey, PublicKey};
+
+    use super::*;
+
+    fn text(state: DeviceState) -> String {
+        let (mut answer, mut text) = (Answer::new(state), Vec::new());
+        loop {
+            let before = text.len();
+            let more = answer.write_piece(&mut text).unwrap();
+            assert!(text.len() - before <= Answer::MAX_PIECE);
+            if !more {
+                return String::from_utf8(text).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn an_interface_without_anything_is_an_empty_answer() {
+        let state = DeviceState { private_key: None, listen_port: 0, fw_mark: 0, peers: Vec::new() };
+        assert_eq!(text(state), "errno=0\n\n");
+    }
+
+    #[test]
+    fn everything_is_told_in_the_order_of_wireguard_go() {
+        let bare = PeerState {
+            public_key: PublicKey::from_bytes([0xab; 32]),
+            preshared_key: None,
+            endpoint: None,
+            last_handshake: None,
+            tx_bytes: 0,
+            rx_bytes: 0,
+            persistent_keepalive: None,
+            limits: PeerLimits::default(),
+            allowed_ips: Vec::new(),
+        };
+        let full = PeerState {
+            public_key: PublicKey::from_bytes([1; 32]),
+            preshared_key: Some(PresharedKey::from_bytes([0xcd; 32])),
+            endpoint: Some("[2001:db8::1]:51820".parse().unwrap()),
+            last_handshake: Some(SystemTime::UNIX_EPOCH + Duration::new(1_700_000_000, 5)),
+            tx_bytes: 7,
+            rx_bytes: u64::MAX,
+            persistent_keepalive: NonZeroU16::new(25),
+            limits: PeerLimits::default(),
+            allowed_ips: vec!["10.0.0.0/8".parse().unwrap(), "fd00::1/128".parse().unwrap()],
+        };
+        let state = DeviceState {
+            private_key: Some(PrivateKey::from_bytes([0x48; 32])),
+            listen_port: 51820,
+            fw_mark: 0xca6c,
+            peers: vec![full, bare],
+        };
+        let (own, first, psk) = ("48".repeat(32), "01".repeat(32), "cd".repeat(32));
+        let (second, zero) = ("ab".repeat(32), "00".repeat(32));
+        assert_eq!(
+            text(state),
+            format!(
+                "private_key={own}\nlisten_port=51820\nfwmark=51820\npublic_key={first}\npreshared_key={psk}\n\
+                 protocol_version=1\nendpoint=[2001:db8::1]:51820\nlast_handshake_time_sec=1700000000\n\
+                 last_handshake_time_nsec=5\ntx_bytes=7\nrx_bytes=18446744073709551615\n\
+                 persistent_keepalive_interval=25\nallowed_ip=10.0.0.0/8\nallowed_ip=fd00::1/128\n\
+                 public_key={second}\npreshared_key={zero}\nprotocol_version=1\nlast_handshake_time_sec=0\n\
+                 last_handshake_time_nsec=0\ntx_bytes=0\nrx_bytes=0\npersistent_keepalive_interval=0\nerrno=0\n\n"
+            )
+        );
+    }
+
+    #[test]
+    fn many_allowed_ips_come_in_pieces_and_none_is_lost() {
+        for count in [0, 1, ALLOWED_IPS, ALLOWED_IPS + 1, 5 * ALLOWED_IPS] {
+            let allowed_ips: Vec<ipnet::IpNet> = (0..count)
+                .map(|number| format!("fd00:1111:2222:3333:4444:5555:6666:{number:x}/128").parse().unwrap())
+                .collect();
+            let peer = PeerState {
+                public_key: PublicKey::from_bytes([1; 32]),
+                preshared_key: None,
+                endpoint: None,
+                last_handshake: None,
+                tx_bytes: 0,
+                rx_bytes: 0,
+                persistent_keepalive: None,
+                limits: PeerLimits::default(),
+                allowed_ips,
+            };
+            let state = DeviceState { private_key: None, listen_port: 0, fw_mark: 0, peers: vec![peer] };
+            let text = text(state);
+            assert_eq!(text.matches("allowed_ip=fd00:").count(), count);
+            assert!(text.ends_with("errno=0\n\n"));
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! One connection: requests and their answers, one after the other.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout, timeout_at};
+use weft_ipc::Place;
+use zeroize::Zeroizing;
+
+use super::Limits;
+use crate::lines::{Line, LineBuffer};
+use crate::{Answer, Errno, Problem, Request, RequestParser, Step, write_errno};
+use crate::{Control, ControlError};
+
+/// Bytes of an answer that are written at once.
+const CHUNK: usize = 64 * 1024;
+/// Bytes that are read and left out at the end of a connection, so that the client still reads the answer.
+const LINGER: usize = 1 << 20;
+
+/// What serves one connection.
+pub(super) struct Client {
+    control: Arc<dyn Control>,
+    place: Arc<Place>,
+    /// Held by the one client whose large request is read.
+    large: Arc<Semaphore>,
+    limits: Limits,
+}
+
+/// Why a connection ends.
+enum End {
+    /// The client went away, was too slow, or is not of this protocol.
+    Close,
+    /// The same, but an answer is still on its way.
+    Linger,
+}
+
+impl From<io::Error> for End {
+    fn from(_: io::Error) -> Self {
+        Self::Close
+    }
+}
+
+/// A request that is being read.
+struct Reading {
+    lines: LineBuffer,
+    parser: RequestParser,
+    /// When the request has to be complete.
+    deadline: Option<Instant>,
+    large: Option<OwnedSemaphorePermit>,
+}
+
+impl Client {
+    pub(super) fn new(
+        control: Arc<dyn Control>,
+        place: Arc<Place>,
+        large: Arc<Semaphore>,
+        limits: Limits,
+    ) -> Self {
+        Self { control, place, large, limits }
+    }
+
+    pub(super) async fn serve(self, mut stream: UnixStream) {
+        match self.converse(&mut stream).await {
+            End::Close => {}
+            End::Linger => self.linger(&mut stream).await,
+        }
+    }
+
+    async fn converse(&self, stream: &mut UnixStream) -> End {
+        let mut reading = Reading {
+            lines: LineBuffer::new(),
+            parser: RequestParser::new(scope_of),
+            deadline: None,
+            large: None,
+        };
+        loop {
+            // Also where the next request is there already: a client that never stops asking keeps no other
+            // out.
+            self.place.expect_request();
+            let request = self.next_request(stream, &mut reading).await;
+            self.place.begin_serving();
+            let outcome = match request {
+                Ok(Ok(request)) => self.answer(request, stream).await,
+                Ok(Err(problem)) => self.refuse(&problem, stream).await,
+                Err(end) => Err(end),
+            };
+            reading.large = None;
+            if let Err(end) = outcome {
+                return end;
+            }
+        }
+    }
+
+    async fn next_request(
+        &self,
+        stream: &mut UnixStream,
+        reading: &mut Reading,
+    ) -> Result<Result<Request, Problem>, End> {
+        loop {
+            let step = match reading.lines.next_line() {
+                Line::Whole(line) => reading.parser.line(line),
+                Line::TooLong => reading.parser.line_too_long(),
+                Line::Unfinished => {
+                    if self.read_more(stream, reading).await? == 0 {
+                        return reading.parser.end().map_or(Err(End::Close), |problem| Ok(Err(problem)));
+                    }
+                    continue;
+                }
+            };
+            match step {
+                Step::More => {}
+                Step::Complete(request) => return Ok(Ok(request)),
+                Step::Rejected(problem) => return Ok(Err(problem)),
+                Step::Foreign => {
+                    tracing::debug!("a UAPI client sent what is no request");
+                    return Err(End::Close);
+                }
+            }
+        }
+    }
+
+    /// Reads once; 0 at the end.
+    async fn read_more(&self, stream: &mut UnixStream, reading: &mut Reading) -> Result<usize, End> {
+        let read = if reading.parser.is_idle() && reading.lines.is_empty() {
+            // Without a deadline: a silent client keeps its place until another one needs it.
+            reading.deadline = None;
+            let read = stream.read(reading.lines.spare_mut()).await?;
+            // Once a request: bytes alone keep no place for longer.
+            self.place.expect_progress();
+            read
+        } else {
+            if reading.large.is_none() && reading.parser.request_bytes() > self.limits.large {
+                reading.large = Arc::clone(&self.large).acquire_owned().await.ok();
+                reading.deadline = None;
+                // There is only one of these, and it may take more than a moment.
+                self.place.begin_serving();
+            }
+            let now = Instant::now();
+            let deadline = *reading.deadline.get_or_insert(now + self.limits.request);
+            let deadline = deadline.min(now + self.limits.read);
+            match timeout_at(deadline, stream.read(reading.lines.spare_mut())).await {
+                Ok(read) => read?,
+                Err(_) => {
+                    tracing::debug!("a UAPI client was too slow to send its request");
+                    return Err(End::Close);
+                }
+            }
+        };
+        reading.lines.commit(read);
+        // Others may have been waiting while the lines of a large request were gone through.
+        tokio::task::yield_now().await;
+        Ok(read)
+    }
+
+    async fn answer(&self, request: Request, stream: &mut UnixStream) -> Result<(), End> {
+        let outcome = match request {
+            Request::Get => match self.call(|control| control.get()).await {
+                Ok(state) => return self.write_state(Answer::new(state), stream).await,
+                Err(error) => Err(error),
+            },
+            Request::Set(change) => self.call(|control| control.set(change)).await,
+        };
+        let errno = match outcome {
+            Ok(()) => Errno::Success,
+            Err(error) => {
+                tracing::error!("a UAPI request failed: {error}");
+                Errno::from(&error)
+            }
+        };
+        self.write_outcome(errno, stream).await
+    }
+
+    async fn refuse(&self, problem: &Problem, stream: &mut UnixStream) -> Result<(), End> {
+        tracing::error!("a UAPI request is refused: {problem}");
+        self.write_outcome(problem.into(), stream).await?;
+        // Nobody knows where the next request begins.
+        if *problem == Problem::Trailing { Err(End::Linger) } else { Ok(()) }
+    }
+
+    async fn call<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&dyn Control) -> Result<T, ControlError> + Send + 'static,
+    ) -> Result<T, ControlError> {
+        let control = Arc::clone(&self.control);
+        match tokio::task::spawn_blocking(move || call(control.as_ref())).await {
+            Ok(result) => result,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(_cancelled) => Err(ControlError::Ended),
+            },
+        }
+    }
+
+    async fn write_outcome(&self, errno: Errno, stream: &mut UnixStream) -> Result<(), End> {
+        let mut text = Vec::new();
+        write_errno(errno, &mut text)?;
+        self.write(&text, stream).await
+    }
+
+    async fn write_state(&self, mut answer: Answer, stream: &mut UnixStream) -> Result<(), End> {
+        // Never more than its capacity: a buffer that grows leaves keys behind.
+        let mut chunk = Zeroizing::new(Vec::with_capacity(CHUNK + Answer::MAX_PIECE));
+        while answer.write_piece(&mut *chunk)? {
+            if chunk.len() >= CHUNK {
+                self.write(&chunk, stream).await?;
+                chunk.clear();
+                tokio::task::yield_now().await;
+            }
+        }
+        self.write(&chunk, stream).await
+    }
+
+    async fn write(&self, text: &[u8], stream: &mut UnixStream) -> Result<(), End> {
+        self.place.expect_progress();
+        match timeout(self.limits.write, stream.write_all(text)).await {
+            Ok(written) => Ok(written?),
+            Err(_) => {
+                tracing::debug!("a UAPI client was too slow to read its answer");
+                Err(End::Close)
+            }
+        }
+    }
+
+    /// A socket that is closed with something unread resets the connection, and the client loses the answer.
+    async fn linger(&self, stream: &mut UnixStream) {
+        let drain = async {
+            let _ = stream.shutdown().await;
+            let (mut left, mut waste) = (LINGER, Zeroizing::new([0; 4096]));
+            while let Ok(read @ 1..) = stream.read(&mut waste[..]).await {
+                left = left.saturating_sub(read);
+                if left == 0 {
+                    break;
+                }
+            }
+        };
+        let _ = timeout(self.limits.read.min(Duration::from_secs(1)), drain).await;
+    }
+}
+
+/// The system's number of a network interface.
+fn scope_of(name: &str) -> Option<u32> {
+    nix::net::if_::if_nametoindex(name).ok()
+}

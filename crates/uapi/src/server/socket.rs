@@ -1,0 +1,95 @@
+//! The listening socket: where wg(8) looks for it, or handed in.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use weft_config::InterfaceName;
+use weft_config::exit;
+use weft_ipc::listener::{self, ListenError, SocketFile};
+
+use crate::SOCKET_DIRECTORY;
+
+/// Why there is no socket to serve.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// The socket cannot be made.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The descriptor that was handed in cannot be used.
+    #[error("the descriptor that was handed in for the UAPI is not a listening Unix socket: {0}")]
+    Descriptor(#[source] io::Error),
+}
+
+impl SocketError {
+    /// The exit code that says so.
+    pub fn exit_code(&self) -> exit::Code {
+        match self {
+            Self::Listen(error) if error.kind() == io::ErrorKind::PermissionDenied => exit::Code::Permission,
+            Self::Descriptor(_) => exit::Code::Usage,
+            Self::Listen(_) => exit::Code::Failure,
+        }
+    }
+}
+
+/// A listening socket. Clients may connect from now on, and wait until it is served. Dropping it removes its file.
+#[derive(Debug)]
+pub struct Listener {
+    pub(super) socket: UnixListener,
+    pub(super) file: Option<SocketFile>,
+}
+
+impl Listener {
+    /// Makes the socket of an interface where wg(8) looks for it, for its owner only. A socket that a daemon left
+    /// behind is replaced.
+    ///
+    /// # Errors
+    /// Those of [`SocketError`]; a daemon that answers is never disturbed.
+    pub fn open(name: &InterfaceName) -> Result<Self, SocketError> {
+        Self::open_in(Path::new(SOCKET_DIRECTORY), name)
+    }
+
+    /// The same in another directory.
+    ///
+    /// # Errors
+    /// Those of [`Self::open`].
+    pub fn open_in(directory: &Path, name: &InterfaceName) -> Result<Self, SocketError> {
+        // Others than the owner may see which interfaces there are, as with wireguard-go.
+        let (socket, file) = listener::listen(&path_in(directory, name), 0o755)?;
+        Ok(Self { socket, file: Some(file) })
+    }
+
+    /// Takes over a listening socket that whoever started the daemon made. Its file is watched and removed like one
+    /// of its own, if it can be seen from here.
+    ///
+    /// # Errors
+    /// [`SocketError::Descriptor`] if it is none.
+    pub fn adopt(descriptor: OwnedFd) -> Result<Self, SocketError> {
+        let listens = nix::sys::socket::getsockopt(&descriptor, nix::sys::socket::sockopt::AcceptConn);
+        let socket = UnixListener::from(descriptor);
+        let address = socket.local_addr().map_err(SocketError::Descriptor)?;
+        if !listens.map_err(|errno| SocketError::Descriptor(errno.into()))? {
+            return Err(SocketError::Descriptor(io::Error::other("it does not listen")));
+        }
+        socket.set_nonblocking(true).map_err(SocketError::Descriptor)?;
+        let path = address.as_pathname().filter(|path| path.is_absolute());
+        let file = path.and_then(|path| SocketFile::at(path.to_owned()).ok());
+        if file.is_none() {
+            tracing::debug!("the socket that was handed in has no file here: nobody will notice its removal");
+        }
+        Ok(Self { socket, file })
+    }
+}
+
+/// Removes the socket that a daemon of this interface left behind; says whether there was one.
+///
+/// # Errors
+/// Those of [`SocketError`]: a daemon that answers is never disturbed.
+pub fn remove_dead(name: &InterfaceName) -> Result<bool, SocketError> {
+    Ok(listener::remove_dead(&path_in(Path::new(SOCKET_DIRECTORY), name))?)
+}
+
+fn path_in(directory: &Path, name: &InterfaceName) -> PathBuf {
+    directory.join(format!("{name}.sock"))
+}

@@ -1,0 +1,98 @@
+//! The values of single keys, from the bytes of a line.
+
+use std::io::{self, Write};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::str::FromStr;
+
+use ipnet::IpNet;
+use weft_config::device::AllowedIpChange;
+use weft_tunnel::{PresharedKey, PrivateKey, PublicKey};
+use zeroize::Zeroizing;
+
+// What is expected of a value, for messages like `line 2: fwmark is not …`.
+pub(crate) const KEY: &str = "64 hexadecimal digits";
+pub(crate) const PORT: &str = "a decimal number up to 65535";
+pub(crate) const MARK: &str = "a decimal number up to 4294967295";
+pub(crate) const KEEPALIVE: &str = "a decimal number of seconds up to 65535";
+pub(crate) const ENDPOINT: &str = "an address and a port, like 192.0.2.1:51820 or [2001:db8::1]:51820";
+pub(crate) const ALLOWED_IP: &str = "an address and a prefix length, like 10.0.0.0/8 or -10.0.0.0/8";
+
+fn key(value: &[u8]) -> Option<Zeroizing<[u8; 32]>> {
+    let mut bytes = Zeroizing::new([0; 32]);
+    hex::decode_to_slice(value, &mut bytes[..]).ok()?;
+    Some(bytes)
+}
+
+fn is_zero(key: &[u8; 32]) -> bool {
+    // Over all bytes: how long it takes tells nothing of a key.
+    key.iter().fold(0, |all, byte| all | byte) == 0
+}
+
+/// All zeros: none.
+pub(crate) fn private_key(value: &[u8]) -> Option<Option<PrivateKey>> {
+    let key = key(value)?;
+    Some((!is_zero(&key)).then(|| PrivateKey::from_bytes(*key)))
+}
+
+/// All zeros: none.
+pub(crate) fn preshared_key(value: &[u8]) -> Option<Option<PresharedKey>> {
+    let key = key(value)?;
+    Some((!is_zero(&key)).then(|| PresharedKey::from_bytes(*key)))
+}
+
+pub(crate) fn public_key(value: &[u8]) -> Option<PublicKey> {
+    key(value).map(|key| PublicKey::from_bytes(*key))
+}
+
+/// Decimal digits only.
+pub(crate) fn number<T: FromStr>(value: &[u8]) -> Option<T> {
+    // `parse` takes a sign.
+    if !value.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    std::str::from_utf8(value).ok()?.parse().ok()
+}
+
+/// Host bits are cut off: they never matter.
+pub(crate) fn allowed_ip(value: &[u8]) -> Option<AllowedIpChange> {
+    let text = std::str::from_utf8(value).ok()?;
+    let (text, change): (_, fn(IpNet) -> _) = match text.strip_prefix('-') {
+        Some(text) => (text, AllowedIpChange::Remove),
+        None => (text, AllowedIpChange::Add),
+    };
+    let (address, length) = text.split_once('/')?;
+    if length.len() > 1 && length.starts_with('0') {
+        return None;
+    }
+    let address: IpAddr = address.parse().ok()?;
+    let net = IpNet::new(address, number(length.as_bytes())?).ok()?;
+    Some(change(net.trunc()))
+}
+
+/// An address that is IPv4's within IPv6 means IPv4: no socket would send to it otherwise.
+pub(crate) fn endpoint(value: &[u8], scope_of: fn(&str) -> Option<u32>) -> Option<SocketAddr> {
+    let text = std::str::from_utf8(value).ok()?;
+    let endpoint = text.parse().ok().or_else(|| scoped(text, scope_of))?;
+    Some(SocketAddr::new(endpoint.ip().to_canonical(), endpoint.port())).map(|plain| match endpoint {
+        SocketAddr::V6(_) if plain.is_ipv6() => endpoint,
+        _ => plain,
+    })
+}
+
+/// `[fe80::1%eth0]:51820`, as getnameinfo(3) writes it.
+fn scoped(text: &str, scope_of: fn(&str) -> Option<u32>) -> Option<SocketAddr> {
+    let (host, port) = text.strip_prefix('[')?.split_once("]:")?;
+    let (address, scope) = host.split_once('%')?;
+    let scope = scope_of(scope)?;
+    Some(SocketAddrV6::new(address.parse().ok()?, number(port.as_bytes())?, 0, scope).into())
+}
+
+/// Writes `name=` and a key in lower-case hexadecimal digits.
+pub(crate) fn write_key(out: &mut impl Write, name: &str, key: &[u8; 32]) -> io::Result<()> {
+    let mut digits = Zeroizing::new([0; 64]);
+    hex::encode_to_slice(key, &mut digits[..]).map_err(io::Error::other)?;
+    out.write_all(name.as_bytes())?;
+    out.write_all(b"=")?;
+    out.write_all(&digits[..])?;
+    out.write_all(b"\n")
+}
