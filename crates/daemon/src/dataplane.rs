@@ -424,23 +424,12 @@ fn packet_thread(
         let _ = report.send(Ok(opened));
         let Ok(mtu) = started.recv() else { return Ok(()) };
         let mut tunnel = Tunnel::new(setup.private_key, TunnelConfig { mtu, ..setup.tunnel });
-        tunnel.calibrate(x25519_time());
+        tunnel.calibrate(timing::x25519_time());
         let tun_stats = std::sync::Arc::clone(tun.stats());
         let mut event_loop = EventLoop::new(tunnel, tun, udp, commands, move || tun_stats.queues());
         event_loop.report_events(setup.on_event);
         event_loop.run().await
     })
-}
-
-/// What one X25519 takes on this machine: the least of several, since anything else may run meanwhile.
-fn x25519_time() -> Duration {
-    const TRIALS: usize = 8;
-    let time = |_| {
-        let before = Instant::now();
-        weft_tunnel::exercise_x25519();
-        before.elapsed()
-    };
-    (0..TRIALS).map(time).min().unwrap_or_default()
 }
 
 fn open_io(

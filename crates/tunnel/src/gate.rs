@@ -99,15 +99,21 @@ impl Gate {
         }
         let refused = Refused::Drop(DropReason::HandshakeRateLimited);
         let is_known = endpoints.has_address(source.ip());
-        let has_proof = CookieChecker::has_mac2(datagram) && {
+        let has_mac2 = CookieChecker::has_mac2(datagram);
+        // Before the cookie is checked, which takes as long as everything else. The source proved its address
+        // with every message that was counted: others cannot use up its share.
+        if has_mac2 && proven.estimate(source.ip(), now) >= PER_SOURCE {
+            budget.note_load(now);
+            return Err(refused);
+        }
+        let has_proof = has_mac2 && {
             // Checking a cookie takes as long as receiving the message and checking mac1.
             budget.spend(Work::Check);
             checker.has_valid_mac2(datagram, source, now)
         };
         // The count comes before mac1, because counting is cheaper: most of a flood ends here.
         let requests = if has_proof { proven } else { unproven }.count(source.ip(), now);
-        let is_excessive = has_proof && requests > PER_SOURCE;
-        if is_excessive || !budget.admits(Standing::of(is_known, has_proof), requests, peers) {
+        if !budget.admits(Standing::of(is_known, has_proof), requests, peers) {
             budget.note_load(now);
             return Err(refused);
         }

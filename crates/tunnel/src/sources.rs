@@ -74,19 +74,28 @@ pub(crate) struct Sources {
 }
 
 impl Sources {
+    /// Returns the estimated number of messages from a source, and counts none.
+    pub(crate) fn estimate(&mut self, source: IpAddr, now: Instant) -> u8 {
+        self.look_up(source, now, false)
+    }
+
     /// Counts a message, and returns the estimated number of messages from its source, this one included.
     /// IPv6 sources count by /64, the smallest network that a host is assigned, and by /48, which may send as
     /// much as eight /64 networks.
     pub(crate) fn count(&mut self, source: IpAddr, now: Instant) -> u8 {
+        self.messages += 1;
+        self.look_up(source, now, true)
+    }
+
+    fn look_up(&mut self, source: IpAddr, now: Instant, counts: bool) -> u8 {
         let sketch = self.sketch.get_or_insert_with(|| Sketch::new(now));
         sketch.age(now);
-        self.messages += 1;
-        let counts_for_site = self.messages.is_multiple_of(PER_SITE);
+        let counts_for_site = counts && self.messages.is_multiple_of(PER_SITE);
         match source {
-            IpAddr::V4(address) => sketch.count((4, address.to_bits().into()), true),
+            IpAddr::V4(address) => sketch.count((4, address.to_bits().into()), counts),
             IpAddr::V6(address) => {
                 let network = (address.to_bits() >> 64) as u64;
-                sketch.count((64, network), true).max(sketch.count((48, network >> 16), counts_for_site))
+                sketch.count((64, network), counts).max(sketch.count((48, network >> 16), counts_for_site))
             }
         }
     }
@@ -109,6 +118,7 @@ mod tests {
         let (one, other) = (IpAddr::from([192, 0, 2, 1]), IpAddr::from([192, 0, 2, 2]));
         for count in 1..=5 {
             assert_eq!(sources.count(one, start), count);
+            assert_eq!(sources.estimate(one, start), count);
         }
         assert_eq!(sources.count(other, start), 1);
         assert_eq!(sources.count(one, start + HALF_LIFE), 2 + 1);

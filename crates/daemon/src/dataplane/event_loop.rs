@@ -21,7 +21,7 @@ use super::inbound::Inbound;
 use super::initiation_filter::InitiationFilter;
 use super::junk_filter::JunkFilter;
 use super::outbound::Outbound;
-use super::timing::{Stage, TurnClock};
+use super::timing::{Stage, TurnClock, x25519_time};
 use super::{Command, DataplaneError, OnEvent, QueueDepths, SendFailure, Snapshot};
 use crate::logging::LogLimit;
 
@@ -128,7 +128,9 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
             return Poll::Ready(Err(error));
         }
         self.junk_filter.turn(now, &self.tunnel, &mut self.udp);
-        self.initiation_filter.turn(now, self.tunnel.handshake_load(now).unread_at, &mut self.udp);
+        let Self { initiation_filter, tunnel, udp, .. } = self;
+        let unread_at = tunnel.handshake_load(now).unread_at;
+        initiation_filter.turn(now, unread_at, udp, || tunnel.calibrate(x25519_time()));
         // Packets without a session have asked for a handshake, and datagrams have answers.
         self.timers(now);
         self.send_control(cx, now);

@@ -1,53 +1,71 @@
-//! Floods of initiations: when more arrive than there is time to read, the kernel drops those without a cookie of one half of
-//! the sources, and of the other half in the next span. What does not fit the socket would be lost at random, and with it
-//! both messages that a peer needs to prove its address. A peer that retries after 5 s (Rekey-Timeout, whitepaper, section
-//! 6.1) is heard at its first or its second try, and with the cookie always.
+//! Floods of initiations: when more arrive than there is time to read, the kernel drops those without a cookie from one half
+//! of the sources, and from the other half in the next span. What does not fit the socket would be lost at random, and with
+//! it both messages that a peer needs to prove its address. A peer that retries is heard at its first or its second try, and
+//! with the cookie always.
 
 use std::time::{Duration, Instant};
 
 use weft_udp::{Half, Udp};
 
-/// How long one half is heard.
-const SPAN: Duration = Duration::from_secs(5);
+/// How long one half is heard: what a peer waits before it retries, 5 s (Rekey-Timeout, whitepaper, section 6.1) and a random
+/// part of a third of a second, in the mean. Few retries skip the span in which they would be heard.
+const SPAN: Duration = Duration::from_millis(5167);
 /// The kernel stops after so long without a message left unread.
 const QUIET: Duration = Duration::from_secs(10);
+/// How long messages may stay unread after a measurement: with a budget that has become larger they are caught up on.
+const CATCH_UP: Duration = Duration::from_secs(1);
 
 /// Which half of the sources is heard.
 #[derive(Debug, Default)]
-pub(super) struct InitiationFilter {
-    on: Option<On>,
-}
-
-#[derive(Debug)]
-struct On {
-    half: Half,
-    until: Instant,
+pub(super) enum InitiationFilter {
+    /// All of them.
+    #[default]
+    Off,
+    /// All of them; the budget was measured again at this time.
+    Measured(Instant),
+    On {
+        half: Half,
+        until: Instant,
+    },
 }
 
 impl InitiationFilter {
-    /// Once a turn. `unread_at`: when messages were last left unread for lack of time.
-    pub(super) fn turn(&mut self, now: Instant, unread_at: Option<Instant>, udp: &mut impl Udp) {
+    /// Once a turn. `unread_at`: when messages were last left unread for lack of time. `measure` measures the time budget of
+    /// handshakes again: when it was measured first, another program may have slowed the core down.
+    pub(super) fn turn(
+        &mut self,
+        now: Instant,
+        unread_at: Option<Instant>,
+        udp: &mut impl Udp,
+        measure: impl FnOnce(),
+    ) {
         let Some(unread_at) = unread_at else { return };
-        if self.on.as_ref().is_some_and(|on| now < on.until) {
-            return;
-        }
         let is_flooded = now.duration_since(unread_at) < QUIET;
-        let half = match (&self.on, is_flooded) {
-            (None, false) => return,
-            (None, true) => {
+        *self = match *self {
+            Self::Off if is_flooded => {
+                measure();
+                Self::Measured(now)
+            }
+            Self::Measured(at) if unread_at > at + CATCH_UP => {
                 tracing::info!(
                     "more handshake messages arrive than can be read: half of the sources are heard at a time"
                 );
-                Some(Half::Lower)
+                Self::switch_on(Half::Lower, now, udp)
             }
-            (Some(on), true) => Some(on.half.other()),
-            (Some(_), false) => {
+            Self::Measured(_) if !is_flooded => Self::Off,
+            Self::On { half, until } if now >= until && is_flooded => Self::switch_on(half.other(), now, udp),
+            Self::On { until, .. } if now >= until => {
                 tracing::info!("fewer handshake messages arrive: all sources are heard again");
-                None
+                udp.let_half_ask(None);
+                Self::Off
             }
+            Self::Off | Self::Measured(_) | Self::On { .. } => return,
         };
-        udp.let_half_ask(half);
-        self.on = half.map(|half| On { half, until: now + SPAN });
+    }
+
+    fn switch_on(half: Half, now: Instant, udp: &mut impl Udp) -> Self {
+        udp.let_half_ask(Some(half));
+        Self::On { half, until: now + SPAN }
     }
 }
 
@@ -56,22 +74,47 @@ mod tests {
     use super::super::fake_kernel::FakeKernel;
     use super::*;
 
+    const LOWER: Option<Half> = Some(Half::Lower);
+    const UPPER: Option<Half> = Some(Half::Upper);
+
+    /// Runs the turns of so many seconds, in each of which `unread_at` tells when messages were last left unread.
+    fn run(
+        filter: &mut InitiationFilter,
+        kernel: &mut FakeKernel,
+        start: Instant,
+        seconds: std::ops::Range<u64>,
+        unread_at: impl Fn(Instant) -> Option<Instant>,
+    ) -> usize {
+        let mut measurements = 0;
+        for tenth in 10 * seconds.start..10 * seconds.end {
+            let now = start + Duration::from_millis(100 * tenth);
+            filter.turn(now, unread_at(now), kernel, || measurements += 1);
+        }
+        measurements
+    }
+
     #[test]
-    fn each_half_is_heard_for_five_seconds_until_ten_without_unread_messages() {
+    fn each_half_is_heard_for_a_span_until_ten_seconds_without_unread_messages() {
         let (mut filter, mut kernel, start) =
             (InitiationFilter::default(), FakeKernel::default(), Instant::now());
-        let at = |seconds: f64| start + Duration::from_secs_f64(seconds);
-        filter.turn(at(0.0), None, &mut kernel);
-        assert!(kernel.halves.is_empty());
-        for tenth in 0..120 {
-            let now = at(f64::from(tenth) / 10.0);
-            filter.turn(now, Some(now), &mut kernel);
-        }
-        let (lower, upper) = (Some(Half::Lower), Some(Half::Upper));
-        assert_eq!(std::mem::take(&mut kernel.halves), [lower, upper, lower]);
-        for tenth in 120..500 {
-            filter.turn(at(f64::from(tenth) / 10.0), Some(at(11.9)), &mut kernel);
-        }
-        assert_eq!(kernel.halves, [upper, lower, None]);
+        assert_eq!(run(&mut filter, &mut kernel, start, 0..1, |_| None), 0);
+        assert_eq!(run(&mut filter, &mut kernel, start, 1..15, Some), 1);
+        assert_eq!(std::mem::take(&mut kernel.halves), [LOWER, UPPER, LOWER]);
+        let last = start + Duration::from_millis(14_900);
+        assert_eq!(run(&mut filter, &mut kernel, start, 15..50, |_| Some(last)), 0);
+        assert_eq!(kernel.halves, [UPPER, LOWER, None]);
+    }
+
+    #[test]
+    fn all_sources_are_heard_if_another_measurement_gives_enough_time() {
+        let (mut filter, mut kernel, start) =
+            (InitiationFilter::default(), FakeKernel::default(), Instant::now());
+        let caught_up = start + Duration::from_millis(900);
+        let unread_at = |now: Instant| Some(now.min(caught_up));
+        assert_eq!(run(&mut filter, &mut kernel, start, 0..30, unread_at), 1);
+        assert_eq!(kernel.halves, []);
+        // The next flood is another one.
+        assert_eq!(run(&mut filter, &mut kernel, start, 30..35, Some), 1);
+        assert_eq!(kernel.halves, [LOWER]);
     }
 }

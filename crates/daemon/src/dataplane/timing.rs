@@ -199,6 +199,17 @@ fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
+/// Measures how long one X25519 takes on this machine: the shortest of several, because other programs may run meanwhile.
+pub(super) fn x25519_time() -> Duration {
+    const TRIALS: usize = 8;
+    let time = |_| {
+        let before = Instant::now();
+        weft_tunnel::exercise_x25519();
+        before.elapsed()
+    };
+    (0..TRIALS).map(time).min().unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -355,6 +355,32 @@ fn many_proven_networks_that_flood_leave_a_stranger_its_turn() {
 }
 
 #[test]
+fn a_flood_with_cookies_is_refused_without_a_look_at_them() {
+    let (mut world, unknown) = loaded_world();
+    let network = |number: u32| {
+        SocketAddr::from((
+            Ipv6Addr::from_bits((0x2001_0db8_u128 << 96) + (u128::from(number) << 64) + 1),
+            1000,
+        ))
+    };
+    let proven = proven_strangers(&mut world, (0..64).map(network));
+    keep_loaded(&mut world, &unknown);
+    // A slow machine, on which to check each cookie would take more time than there is.
+    world.nodes[B].tunnel.calibrate(us(150));
+    world.run_for(secs(1));
+    let unread_at = |world: &World| world.nodes[B].tunnel.handshake_load(world.now).unread_at;
+    let before = unread_at(&world);
+    let mut flood = proven.iter().cycle();
+    for _ in 0..10_000 {
+        for _ in 0..20 {
+            world.deliver(B, flood.next().unwrap()).unwrap_err();
+        }
+        world.run_for(ms(1));
+    }
+    assert_eq!(unread_at(&world), before, "20,000 messages a second were not all read");
+}
+
+#[test]
 fn thousands_of_addresses_without_cookies_leave_a_stranger_its_turn() {
     let (mut world, unknown) = loaded_world();
     let mut next = 0_u32;
