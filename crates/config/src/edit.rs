@@ -10,7 +10,8 @@ use ipnet::IpNet;
 use weft_tunnel::PublicKey;
 use zeroize::Zeroizing;
 
-use super::{Endpoint, key_file, values, wg_quick};
+use super::lexer::{self, Header};
+use super::{Endpoint, key_file, values};
 use crate::device::{DeviceState, PeerState};
 use crate::endpoint;
 
@@ -92,20 +93,20 @@ impl Line<'_> {
 
     /// Reports whether it is a plain comment: neither a setting of weft nor a friendly name.
     fn is_comment(&self) -> bool {
+        let line = lexer::Line::new(0, self.text());
         self.text().trim_start().starts_with('#')
-            && wg_quick::setting_of(self.text()).is_none()
-            && wg_quick::friendly_name_of(self.text()).is_none()
+            && line.weft_setting().is_none()
+            && line.friendly_name().is_none()
     }
 
-    /// Returns the part before the comment.
-    fn setting(&self) -> &str {
-        self.text().split('#').next().unwrap_or_default()
+    fn header(&self) -> Option<Header<'_>> {
+        lexer::Line::new(0, self.text()).header()
     }
 
     /// Returns the value, if the line has this key.
     fn value_of(&self, key: &str) -> Option<&str> {
-        let (written, value) = self.setting().split_once('=')?;
-        written.trim().eq_ignore_ascii_case(key).then(|| value.trim())
+        let (written, value) = lexer::Line::new(0, self.text()).key_value()?;
+        written.eq_ignore_ascii_case(key).then_some(value)
     }
 }
 
@@ -119,14 +120,11 @@ fn split(text: &str) -> Vec<Section<'_>> {
     let mut sections = vec![Section { kind: Kind::Other, lines: Vec::new() }];
     for line in text.lines() {
         let line = Line::Kept(line);
-        let kind = match line.setting().trim() {
-            header if !header.starts_with('[') => None,
-            header => match header.trim_matches(['[', ']']).trim() {
-                name if name.eq_ignore_ascii_case("peer") => Some(Kind::Peer),
-                name if name.eq_ignore_ascii_case("interface") => Some(Kind::Interface),
-                _ => Some(Kind::Other),
-            },
-        };
+        let kind = line.header().map(|header| match header {
+            Header::Known(lexer::Section::Interface) => Kind::Interface,
+            Header::Known(lexer::Section::Peer) => Kind::Peer,
+            Header::Unknown(_) | Header::Unclosed => Kind::Other,
+        });
         let (Some(kind), Some(above)) = (kind, sections.last_mut()) else {
             if let Some(section) = sections.last_mut() {
                 section.lines.push(line);
@@ -167,8 +165,7 @@ fn merge_interfaces(sections: &mut Vec<Section<'_>>) {
     let rest = sections.split_off(first + 1);
     for section in rest {
         if section.kind == Kind::Interface {
-            let lines =
-                section.lines.into_iter().filter(|line| !line.setting().trim_start().starts_with('['));
+            let lines = section.lines.into_iter().filter(|line| line.header().is_none());
             sections[first].lines.extend(lines);
         } else {
             sections.push(section);
@@ -224,7 +221,7 @@ impl Section<'_> {
         }
         if let Some(addresses) = saved.addresses {
             let written = self.lines.iter().filter_map(|line| line.value_of("Address"));
-            let written = written.flat_map(wg_quick::words_of).filter_map(|item| values::address(item).ok());
+            let written = written.flat_map(lexer::items).filter_map(|item| values::address(item).ok());
             let written: BTreeSet<IpNet> = written.collect();
             let mut kept = addresses.to_vec();
             // Link-local addresses of the file cannot be told from those of the kernel, so the file's are

@@ -110,13 +110,6 @@ impl Stage {
             Self::PostDown => "PostDown",
         }
     }
-
-    /// Returns the stage of a key in its documented spelling.
-    pub(super) fn of_key(key: &str) -> Option<Self> {
-        [Self::PreUp, Self::PostUp, Self::PreDown, Self::PostDown]
-            .into_iter()
-            .find(|stage| stage.key() == key)
-    }
 }
 
 /// A command of PreUp, PostUp, PreDown or PostDown. Its `Debug` output hides text that looks like a key.

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 use zeroize::Zeroizing;
 
+use super::keys::{InterfaceKey, PeerKey};
+use super::lexer::Line;
 use super::problem::{ConfigError, ConfigErrors, Location, Problem, may_hold_a_key};
 
 /// The environment variable in which systemd passes the directory of a unit's credentials.
@@ -16,7 +18,10 @@ const CREDENTIALS_VARIABLE: &str = "CREDENTIALS_DIRECTORY";
 const MAX_BYTES: usize = 256;
 
 /// The configuration keys that name a key file, each with the key that it replaces.
-const KEYS: [(&str, &str); 2] = [("PrivateKeyFile", "PrivateKey"), ("PresharedKeyFile", "PresharedKey")];
+const KEYS: [(&str, &str); 2] = [
+    (InterfaceKey::PrivateKeyFile.text(), InterfaceKey::PrivateKey.text()),
+    (PeerKey::PresharedKeyFile.text(), PeerKey::PresharedKey.text()),
+];
 
 /// A key that was read from a file.
 pub(super) struct FileKey {
@@ -138,9 +143,9 @@ fn put_in_place(text: &str, source: &Path) -> (Zeroizing<String>, Vec<ConfigErro
 
 /// Returns the key of a line that names a key file, the key that it replaces, and the path of the file.
 fn named_in(line: &str) -> Option<((&'static str, &'static str), &str)> {
-    let (written, path) = line.split('#').next().unwrap_or_default().split_once('=')?;
-    let names = KEYS.into_iter().find(|(name, _)| name.eq_ignore_ascii_case(written.trim()))?;
-    Some((names, path.trim()))
+    let (written, path) = Line::new(0, line).key_value()?;
+    let names = KEYS.into_iter().find(|(name, _)| name.eq_ignore_ascii_case(written))?;
+    Some((names, path))
 }
 
 #[cfg(test)]

@@ -21,6 +21,8 @@ pub mod exit;
 mod finish;
 mod host;
 mod key_file;
+pub mod keys;
+pub mod lexer;
 mod load;
 pub mod metrics;
 #[cfg_attr(unix, path = "permissions/unix.rs")]
@@ -31,9 +33,8 @@ mod problem;
 mod properties;
 mod suggest;
 mod tun_threads;
-mod values;
+pub mod values;
 mod wg_quick;
-pub mod words;
 
 pub use domain::{Domain, InvalidDomain};
 pub use edit::{Saved, edit};
@@ -43,6 +44,7 @@ pub use host::{Dns, Hook, HostConfig, KillSwitch, Stage};
 pub use key_file::{with_all_keys_in_place, with_keys_in_place};
 pub use load::{LoadError, load, load_as_service, name_of, path_of, read_text};
 pub use problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warning};
+pub use suggest::shown_key;
 pub use tun_threads::{InvalidTunThreads, TunThreads};
 
 /// The most bytes that the tunnel adds to a packet: IPv6 header (40), UDP header (8), and WireGuard's header

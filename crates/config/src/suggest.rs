@@ -2,7 +2,7 @@
 
 /// Returns the name of a key if it is safe to print: too short to be a WireGuard key that was pasted in its
 /// place.
-pub(super) fn shown_key(written: &str) -> Option<&str> {
+pub fn shown_key(written: &str) -> Option<&str> {
     let valid = (1..=32).contains(&written.len()) && written.bytes().all(|byte| byte.is_ascii_alphanumeric());
     valid.then_some(written)
 }

@@ -1,4 +1,4 @@
-//! Parsers for the values of single keys.
+//! Parsers for the values of single keys. Commands that take values one by one use them, too.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU16;
@@ -21,15 +21,18 @@ fn value(text: &str, expected: &'static str) -> Problem {
     }
 }
 
-pub(super) fn private_key(text: &str) -> Result<PrivateKey, Problem> {
+/// Parses the value of PrivateKey.
+pub fn private_key(text: &str) -> Result<PrivateKey, Problem> {
     if text == ZERO_KEY { Err(Problem::ZeroKey) } else { Ok(text.parse()?) }
 }
 
-pub(super) fn public_key(text: &str) -> Result<PublicKey, Problem> {
+/// Parses the value of PublicKey.
+pub fn public_key(text: &str) -> Result<PublicKey, Problem> {
     if text == ZERO_KEY { Err(Problem::ZeroKey) } else { Ok(text.parse()?) }
 }
 
-pub(super) fn preshared_key(text: &str) -> Result<Option<PresharedKey>, Problem> {
+/// Parses the value of PresharedKey; `None` if all of the key is zero.
+pub fn preshared_key(text: &str) -> Result<Option<PresharedKey>, Problem> {
     if text == ZERO_KEY { Ok(None) } else { Ok(Some(text.parse()?)) }
 }
 
@@ -47,11 +50,13 @@ fn decimal_u16(text: &str) -> Option<u16> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
 
-pub(super) fn listen_port(text: &str) -> Result<u16, Problem> {
+/// Parses the value of ListenPort; 0: the system chooses it.
+pub fn listen_port(text: &str) -> Result<u16, Problem> {
     decimal_u16(text).ok_or_else(|| value(text, "write a UDP port from 1 to 65535, or 0 for a random one"))
 }
 
-pub(super) fn fw_mark(text: &str) -> Result<u32, Problem> {
+/// Parses the value of FwMark; 0: none.
+pub fn fw_mark(text: &str) -> Result<u32, Problem> {
     if text.eq_ignore_ascii_case("off") {
         return Ok(0);
     }
@@ -83,7 +88,8 @@ pub(super) fn table(text: &str) -> Result<Table, Problem> {
     number(text).filter(|&number| number > 0).map(Table::Number).ok_or_else(|| value(text, expected))
 }
 
-pub(super) fn persistent_keepalive(text: &str) -> Result<Option<NonZeroU16>, Problem> {
+/// Parses the value of PersistentKeepalive, in seconds; `None`: off.
+pub fn persistent_keepalive(text: &str) -> Result<Option<NonZeroU16>, Problem> {
     if text.eq_ignore_ascii_case("off") {
         return Ok(None);
     }
@@ -126,7 +132,7 @@ fn net(text: &str) -> Option<IpNet> {
 }
 
 /// Parses one item of AllowedIPs; host bits are kept, so that the caller can warn about them.
-pub(super) fn allowed_ip(text: &str) -> Result<IpNet, Problem> {
+pub fn allowed_ip(text: &str) -> Result<IpNet, Problem> {
     net(text)
         .ok_or_else(|| value(text, "write a list like 10.0.0.0/8, fd00::/64, 192.0.2.1, separated by commas"))
 }
@@ -231,7 +237,7 @@ fn domain_name(text: &str) -> Option<String> {
 }
 
 /// Parses an endpoint. As in wg(8), an IPv6 address may be without brackets: the port follows the last colon.
-pub(super) fn endpoint(text: &str) -> Result<Endpoint, Problem> {
+pub fn endpoint(text: &str) -> Result<Endpoint, Problem> {
     const EXPECTED: &str = "write host:port, 192.0.2.1:51820 or [2001:db8::1]:51820";
     let wrong = |expected| Err(value(text, expected));
 
@@ -273,7 +279,7 @@ pub(super) fn endpoint(text: &str) -> Result<Endpoint, Problem> {
 }
 
 /// Returns a warning if the endpoint was written as an IPv6 address without brackets.
-pub(super) fn unbracketed(text: &str, endpoint: &Endpoint) -> Option<Notice> {
+pub fn unbracketed(text: &str, endpoint: &Endpoint) -> Option<Notice> {
     let is_unbracketed = !text.starts_with('[') && endpoint.to_string().starts_with('[');
     is_unbracketed.then(|| Notice::Unbracketed { endpoint: endpoint.clone() })
 }

@@ -8,6 +8,8 @@ use weft_tunnel::{PresharedKey, PrivateKey, PublicKey, Rate};
 use zeroize::Zeroizing;
 
 use super::key_file::{self, FileKey};
+use super::keys::{InterfaceKey, InterfaceSetting, PeerKey, PeerSetting};
+use super::lexer::{self, Header, Line, Section};
 use super::problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warning};
 use super::suggest::{closest, shown_key};
 use super::{Dns, Endpoint, Hook, HostConfig, KillSwitch, Parsed, Stage, Table, values};
@@ -16,91 +18,37 @@ use crate::metrics::{Address, HostName, MetricsConfig};
 /// Reads all lines. Errors are collected in `reports`; none ends the reading.
 pub(super) fn read(text: &str, reports: &mut Reports) -> Drafts {
     let mut drafts = Drafts::default();
-    let mut section = Section::None;
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    for (index, line) in text.lines().enumerate() {
-        let text = line.split('#').next().unwrap_or_default().trim();
-        let line = Line { number: index + 1, text, with_comment: line };
-        if let Some(setting) = setting_of(line.with_comment) {
-            drafts.read_setting(section, line.number, setting, reports);
-        } else if let Some(name) = friendly_name_of(line.with_comment) {
-            drafts.name_peer(section, name);
-        } else if line.text.starts_with('[') {
-            section = drafts.open_section(&line, reports);
-        } else if !line.text.is_empty() {
-            drafts.read_key(section, &line, reports);
+    let mut place = Place::Above;
+    for line in lexer::lines(text) {
+        if let Some(setting) = line.weft_setting() {
+            drafts.read_setting(place, line.number, setting, reports);
+        } else if let Some(name) = line.friendly_name() {
+            drafts.name_peer(place, name);
+        } else if let Some(header) = line.header() {
+            place = drafts.open_section(line, header, reports);
+        } else if !line.text().is_empty() {
+            drafts.read_key(place, line, reports);
         }
     }
     drafts
 }
 
-/// A line of the file.
-struct Line<'a> {
-    number: usize,
-    /// The line without its comment.
-    text: &'a str,
-    with_comment: &'a str,
-}
-
-/// Returns the text behind `# weft:` if the line is such a comment.
-pub(super) fn setting_of(line: &str) -> Option<&str> {
-    const MARK: &str = "weft:";
-    let comment = line.trim_start().strip_prefix('#')?.trim_start();
-    let is_setting = comment.get(..MARK.len()).is_some_and(|start| start.eq_ignore_ascii_case(MARK));
-    is_setting.then(|| comment[MARK.len()..].trim())
-}
-
-/// Returns the text behind `# friendly_name =` if the line is such a comment. The text is only displayed:
-/// control characters are removed, and at most 64 characters are kept.
-pub(super) fn friendly_name_of(line: &str) -> Option<String> {
-    const LONGEST: usize = 64;
-    let (key, name) = line.trim_start().strip_prefix('#')?.split_once('=')?;
-    let shown: String = name.trim().chars().filter(|c| !c.is_control()).take(LONGEST).collect();
-    (key.trim().eq_ignore_ascii_case("friendly_name") && !shown.is_empty()).then_some(shown)
-}
-
-/// Returns the items of a list that wg-quick itself reads: it treats commas as white space.
-pub(super) fn words_of(list: &str) -> impl Iterator<Item = &str> {
-    list.split([',', ' ', '\t']).filter(|item| !item.is_empty())
-}
-
+/// Where a line stands.
 #[derive(Clone, Copy, PartialEq)]
-enum Section {
-    None,
-    Interface,
-    Peer,
-    /// A section that was rejected as a whole: its keys are skipped without further errors.
-    Refused,
+enum Place {
+    /// Above the first section.
+    Above,
+    In(Section),
+    /// In a section that was rejected as a whole: its keys are skipped without further errors.
+    Rejected,
 }
 
-impl Section {
-    fn name(self) -> &'static str {
-        if self == Self::Peer { "Peer" } else { "Interface" }
+fn title(section: Section) -> &'static str {
+    match section {
+        Section::Interface => "Interface",
+        Section::Peer => "Peer",
     }
 }
-
-const INTERFACE_KEYS: [&str; 13] = [
-    "PrivateKey",
-    "PrivateKeyFile",
-    "ListenPort",
-    "FwMark",
-    "Address",
-    "MTU",
-    "Table",
-    "DNS",
-    "SaveConfig",
-    "PreUp",
-    "PostUp",
-    "PreDown",
-    "PostDown",
-];
-const PEER_KEYS: [&str; 6] =
-    ["PublicKey", "PresharedKey", "PresharedKeyFile", "AllowedIPs", "Endpoint", "PersistentKeepalive"];
-/// weft's settings, in comments of [Interface].
-const INTERFACE_SETTINGS: [&str; 5] =
-    ["KillSwitch", "PathMtuDiscovery", "MssClamp", "Metrics", "MetricsHost"];
-/// weft's settings, in comments of [Peer].
-const PEER_SETTINGS: [&str; 2] = ["RateToPeer", "RateFromPeer"];
 
 /// A single-valued key: the last line with it is in effect.
 pub(super) struct Slot<T> {
@@ -193,116 +141,105 @@ pub(super) struct Drafts {
 }
 
 impl Drafts {
-    fn open_section(&mut self, line: &Line<'_>, reports: &mut Reports) -> Section {
-        let name = line.text.trim_start_matches('[');
-        let name = name.strip_suffix(']').map(|name| name.trim().to_ascii_lowercase());
-        match (name.as_deref(), &self.interface) {
-            (Some("interface"), None) => {
-                self.interface = Some(InterfaceDraft { line: line.number, ..Default::default() });
-                Section::Interface
+    fn open_section(&mut self, line: Line<'_>, header: Header<'_>, reports: &mut Reports) -> Place {
+        let number = line.number;
+        match header {
+            Header::Known(section) => {
+                match (section, &self.interface) {
+                    (Section::Interface, None) => {
+                        self.interface = Some(InterfaceDraft { line: number, ..Default::default() });
+                    }
+                    // wg-quick and wg(8) accept a second section too.
+                    (Section::Interface, Some(first)) => {
+                        let notice = Notice::SecondInterface { first: first.line };
+                        reports.warning(number, "[Interface]", notice);
+                    }
+                    (Section::Peer, _) => {
+                        self.peers.push(PeerDraft { line: number, ..Default::default() });
+                    }
+                }
+                Place::In(section)
             }
-            // wg-quick and wg(8) accept a second section too.
-            (Some("interface"), Some(first)) => {
-                let notice = Notice::SecondInterface { first: first.line };
-                reports.warning(line.number, "[Interface]", notice);
-                Section::Interface
+            Header::Unknown(name) => {
+                let shown = shown_key(name).map(|_| line.text());
+                reports.error(number, shown, Problem::UnknownSection);
+                Place::Rejected
             }
-            (Some("peer"), _) => {
-                self.peers.push(PeerDraft { line: line.number, ..Default::default() });
-                Section::Peer
-            }
-            (Some(name), _) => {
-                let shown = shown_key(name).map(|_| line.text);
-                reports.error(line.number, shown, Problem::UnknownSection);
-                Section::Refused
-            }
-            (None, _) => {
-                reports.error(line.number, None, Problem::NotALine);
-                Section::Refused
+            Header::Unclosed => {
+                reports.error(number, None, Problem::NotALine);
+                Place::Rejected
             }
         }
     }
 
-    fn name_peer(&mut self, section: Section, name: String) {
-        if let Some(peer) = self.peers.last_mut().filter(|_| section == Section::Peer) {
+    fn name_peer(&mut self, place: Place, name: String) {
+        if let Some(peer) = self.peers.last_mut().filter(|_| place == Place::In(Section::Peer)) {
             peer.friendly_name = Some(name);
         }
     }
 
-    fn read_key(&mut self, section: Section, line: &Line<'_>, reports: &mut Reports) {
+    fn read_key(&mut self, place: Place, line: Line<'_>, reports: &mut Reports) {
         let number = line.number;
-        let Some((written, value)) = line.text.split_once('=') else {
+        let Some((written, value)) = line.key_value() else {
             return reports.error(number, None, Problem::NotALine);
         };
-        let (written, value) = (written.trim(), value.trim());
-        // A `#` in a command is left to the shell.
-        let whole = line.with_comment.split_once('=').map_or(value, |(_, whole)| whole.trim());
-        let known =
-            |keys: &[&'static str]| keys.iter().copied().find(|key| key.eq_ignore_ascii_case(written));
-        let key = match section {
-            Section::Refused => return,
-            Section::None => return reports.error(number, shown_key(written), Problem::OutsideSection),
-            Section::Interface => known(&INTERFACE_KEYS),
-            Section::Peer => known(&PEER_KEYS),
-        };
-        let Some(key) = key else {
-            let (key, problem) = unknown_key(section, written);
-            return reports.error(number, key, problem);
+        let section = match place {
+            Place::Rejected => return,
+            Place::Above => return reports.error(number, shown_key(written), Problem::OutsideSection),
+            Place::In(section) => section,
         };
         match (section, &mut self.interface, self.peers.last_mut()) {
-            (Section::Interface, Some(interface), _) => match Stage::of_key(key) {
-                Some(stage) => interface.add_hook(stage, whole, number, reports),
-                None => interface.set(key, value, number, reports),
-            },
-            (Section::Peer, _, Some(peer)) => peer.set(key, value, number, reports),
-            _ => {}
+            (Section::Interface, Some(interface), _) if let Some(key) = InterfaceKey::find(written) => {
+                interface.set(key, value, line, reports);
+            }
+            (Section::Peer, _, Some(peer)) if let Some(key) = PeerKey::find(written) => {
+                peer.set(key, value, number, reports);
+            }
+            _ => {
+                let (key, problem) = unknown_key(section, written);
+                reports.error(number, key, problem);
+            }
         }
     }
 
-    fn read_setting(&mut self, section: Section, line: usize, text: &str, reports: &mut Reports) {
+    fn read_setting(&mut self, place: Place, line: usize, text: &str, reports: &mut Reports) {
         let Some((written, value)) = text.split_once('=') else {
             return reports.error(line, None, Problem::NotASetting);
         };
         let (written, value) = (written.trim(), value.trim());
-        let known = |settings: &[&'static str]| {
-            settings.iter().copied().find(|setting| setting.eq_ignore_ascii_case(written))
+        let section = match place {
+            Place::Rejected => return,
+            Place::Above => return reports.error(line, shown_key(written), Problem::OutsideSection),
+            Place::In(section) => section,
         };
-        let (own, other, belongs) = match section {
-            Section::Refused => return,
-            Section::None => (None, None, ""),
-            Section::Interface => (known(&INTERFACE_SETTINGS), known(&PEER_SETTINGS), "Peer"),
-            Section::Peer => (known(&PEER_SETTINGS), known(&INTERFACE_SETTINGS), "Interface"),
-        };
-        match (own, section, &mut self.interface, self.peers.last_mut()) {
-            (Some(key), Section::Interface, Some(interface), _) => {
+        match (section, &mut self.interface, self.peers.last_mut()) {
+            (Section::Interface, Some(interface), _) if let Some(key) = InterfaceSetting::find(written) => {
                 interface.host.set(key, value, line, reports);
             }
-            (Some(key), Section::Peer, _, Some(peer)) => peer.set_own(key, value, line, reports),
-            (None, Section::None, ..) => {
-                reports.error(line, shown_key(written), Problem::OutsideSection);
-            }
-            _ if let Some(key) = other => {
-                let problem = Problem::WrongSection { section: section.name(), belongs };
-                reports.error(line, Some(key), problem);
+            (Section::Peer, _, Some(peer)) if let Some(key) = PeerSetting::find(written) => {
+                peer.set_own(key, value, line, reports);
             }
             _ => {
-                let shown = shown_key(written);
-                let settings = INTERFACE_SETTINGS.into_iter().chain(PEER_SETTINGS);
-                let suggestion = shown.and_then(|written| closest(written, settings));
-                reports.error(line, shown, Problem::UnknownSetting { suggestion });
+                let (key, problem) = unknown_setting(section, written);
+                reports.error(line, key, problem);
             }
         }
     }
 }
 
 impl HostDraft {
-    fn set(&mut self, key: &'static str, text: &str, line: usize, reports: &mut Reports) {
-        match key {
-            "KillSwitch" => self.kill_switch.set(values::kill_switch(text), line, key, reports),
-            "PathMtuDiscovery" => self.path_mtu_discovery.set(values::on_off(text), line, key, reports),
-            "MssClamp" => self.mss_clamp.set(values::on_off(text), line, key, reports),
-            "Metrics" => self.metrics.set(values::metrics(text), line, key, reports),
-            _ => {
+    fn set(&mut self, setting: InterfaceSetting, text: &str, line: usize, reports: &mut Reports) {
+        let key = setting.text();
+        match setting {
+            InterfaceSetting::KillSwitch => {
+                self.kill_switch.set(values::kill_switch(text), line, key, reports);
+            }
+            InterfaceSetting::PathMtuDiscovery => {
+                self.path_mtu_discovery.set(values::on_off(text), line, key, reports);
+            }
+            InterfaceSetting::MssClamp => self.mss_clamp.set(values::on_off(text), line, key, reports),
+            InterfaceSetting::Metrics => self.metrics.set(values::metrics(text), line, key, reports),
+            InterfaceSetting::MetricsHost => {
                 for name in text.split(',') {
                     self.metrics_hosts.extend(reports.ok(line, key, values::metrics_host(name.trim())));
                 }
@@ -312,98 +249,140 @@ impl HostDraft {
 }
 
 impl InterfaceDraft {
-    fn add_hook(&mut self, stage: Stage, command: &str, line: usize, reports: &mut Reports) {
-        if let Some(command) = reports.ok(line, stage.key(), values::command(command)).flatten() {
-            self.host.hooks.push(Hook::new(stage, command, &reports.file, line));
+    fn add_hook(&mut self, stage: Stage, line: Line<'_>, reports: &mut Reports) {
+        let command = values::command(line.command().unwrap_or_default());
+        if let Some(command) = reports.ok(line.number, stage.key(), command).flatten() {
+            self.host.hooks.push(Hook::new(stage, command, &reports.file, line.number));
         }
     }
 
-    fn set(&mut self, key: &'static str, text: &str, line: usize, reports: &mut Reports) {
+    fn set(&mut self, key: InterfaceKey, text: &str, line: Line<'_>, reports: &mut Reports) {
+        let (number, name) = (line.number, key.text());
         match key {
-            "PrivateKey" => self.private_key.set(values::private_key(text), line, key, reports),
-            "PrivateKeyFile" => {
-                let read = reports.key_in_file(text, line, key);
+            InterfaceKey::PrivateKey => {
+                self.private_key.set(values::private_key(text), number, name, reports);
+            }
+            InterfaceKey::PrivateKeyFile => {
+                let read = reports.key_in_file(text, number, name);
                 let value = read.and_then(|text| values::private_key(&text));
-                self.private_key.set(value, line, key, reports);
+                self.private_key.set(value, number, name, reports);
             }
-            "ListenPort" => self.listen_port.set(values::listen_port(text), line, key, reports),
-            "FwMark" => self.fw_mark.set(values::fw_mark(text), line, key, reports),
-            "MTU" => self.mtu.set(values::mtu(text), line, key, reports),
-            "Table" => self.table.set(values::table(text), line, key, reports),
-            "SaveConfig" => self.host.save_config.set(values::true_false(text), line, key, reports),
-            "DNS" => {
-                for item in words_of(text) {
+            InterfaceKey::ListenPort => {
+                self.listen_port.set(values::listen_port(text), number, name, reports);
+            }
+            InterfaceKey::FwMark => self.fw_mark.set(values::fw_mark(text), number, name, reports),
+            InterfaceKey::Mtu => self.mtu.set(values::mtu(text), number, name, reports),
+            InterfaceKey::Table => self.table.set(values::table(text), number, name, reports),
+            InterfaceKey::SaveConfig => {
+                self.host.save_config.set(values::true_false(text), number, name, reports);
+            }
+            InterfaceKey::Dns => {
+                for item in lexer::items(text) {
                     let added = values::add_dns(item, &mut self.host.dns);
-                    reports.ok(line, key, added);
+                    reports.ok(number, name, added);
                 }
             }
-            _ => {
-                for item in words_of(text) {
-                    let address = reports.ok(line, key, values::address(item));
-                    self.addresses.extend(address.map(|address| (line, address)));
+            InterfaceKey::Address => {
+                for item in lexer::items(text) {
+                    let address = reports.ok(number, name, values::address(item));
+                    self.addresses.extend(address.map(|address| (number, address)));
                 }
             }
+            InterfaceKey::PreUp => self.add_hook(Stage::PreUp, line, reports),
+            InterfaceKey::PostUp => self.add_hook(Stage::PostUp, line, reports),
+            InterfaceKey::PreDown => self.add_hook(Stage::PreDown, line, reports),
+            InterfaceKey::PostDown => self.add_hook(Stage::PostDown, line, reports),
         }
     }
 }
 
 impl PeerDraft {
-    fn set(&mut self, key: &'static str, text: &str, line: usize, reports: &mut Reports) {
+    fn set(&mut self, key: PeerKey, text: &str, line: usize, reports: &mut Reports) {
+        let name = key.text();
         match key {
-            "PublicKey" => self.public_key.set(values::public_key(text), line, key, reports),
-            "PresharedKey" => self.preshared_key.set(values::preshared_key(text), line, key, reports),
-            "PresharedKeyFile" => {
-                let read = reports.key_in_file(text, line, key);
+            PeerKey::PublicKey => self.public_key.set(values::public_key(text), line, name, reports),
+            PeerKey::PresharedKey => self.preshared_key.set(values::preshared_key(text), line, name, reports),
+            PeerKey::PresharedKeyFile => {
+                let read = reports.key_in_file(text, line, name);
                 let value = read.and_then(|text| values::preshared_key(&text));
-                self.preshared_key.set(value, line, key, reports);
+                self.preshared_key.set(value, line, name, reports);
             }
-            "Endpoint" => {
+            PeerKey::Endpoint => {
                 let value = values::endpoint(text);
                 let notice = value.as_ref().ok().and_then(|endpoint| values::unbracketed(text, endpoint));
-                self.endpoint.set(value, line, key, reports);
+                self.endpoint.set(value, line, name, reports);
                 if let Some(notice) = notice {
-                    reports.warning(line, key, notice);
+                    reports.warning(line, name, notice);
                 }
             }
-            "PersistentKeepalive" => {
-                self.persistent_keepalive.set(values::persistent_keepalive(text), line, key, reports);
+            PeerKey::PersistentKeepalive => {
+                self.persistent_keepalive.set(values::persistent_keepalive(text), line, name, reports);
             }
             // As in wg(8), an empty value means no prefixes.
-            _ if text.is_empty() => {}
-            _ => {
+            PeerKey::AllowedIps if text.is_empty() => {}
+            PeerKey::AllowedIps => {
                 for item in text.split(',') {
-                    let Some(given) = reports.ok(line, key, values::allowed_ip(item.trim())) else {
+                    let Some(given) = reports.ok(line, name, values::allowed_ip(item.trim())) else {
                         continue;
                     };
                     if given.addr() != given.network() {
-                        reports.warning(line, key, Notice::HostBits { given });
+                        reports.warning(line, name, Notice::HostBits { given });
                     }
                     self.allowed_ips.push((line, given.trunc()));
                 }
             }
         }
     }
-}
 
-impl PeerDraft {
-    fn set_own(&mut self, key: &'static str, text: &str, line: usize, reports: &mut Reports) {
-        let slot = if key == "RateToPeer" { &mut self.rate_to_peer } else { &mut self.rate_from_peer };
-        slot.set(values::rate(text), line, key, reports);
+    fn set_own(&mut self, setting: PeerSetting, text: &str, line: usize, reports: &mut Reports) {
+        let slot = match setting {
+            PeerSetting::RateToPeer => &mut self.rate_to_peer,
+            PeerSetting::RateFromPeer => &mut self.rate_from_peer,
+        };
+        slot.set(values::rate(text), line, setting.text(), reports);
     }
 }
 
 fn unknown_key(section: Section, written: &str) -> (Option<&str>, Problem) {
-    let same = |key: &&str| key.eq_ignore_ascii_case(written);
-    let (own, others, belongs) = match section {
-        Section::Peer => (&PEER_KEYS[..], &INTERFACE_KEYS[..], "Interface"),
-        _ => (&INTERFACE_KEYS[..], &PEER_KEYS[..], "Peer"),
+    let (interface, peer) = (InterfaceKey::find(written), PeerKey::find(written));
+    let elsewhere = match section {
+        Section::Interface => peer.map(PeerKey::text),
+        Section::Peer => interface.map(InterfaceKey::text),
     };
-    if let Some(key) = others.iter().copied().find(same) {
-        return (Some(key), Problem::WrongSection { section: section.name(), belongs });
+    if let Some(key) = elsewhere {
+        return (Some(key), wrong_section(section));
     }
     let shown = shown_key(written);
-    let suggestion = shown.and_then(|written| closest(written, own.iter().chain(others).copied()));
-    (shown, Problem::UnknownKey { section: section.name(), suggestion })
+    let keys =
+        InterfaceKey::ALL.iter().map(|key| key.text()).chain(PeerKey::ALL.iter().map(|key| key.text()));
+    let suggestion = shown.and_then(|written| closest(written, keys));
+    (shown, Problem::UnknownKey { section: title(section), suggestion })
+}
+
+fn unknown_setting(section: Section, written: &str) -> (Option<&str>, Problem) {
+    let elsewhere = match section {
+        Section::Interface => PeerSetting::find(written).map(PeerSetting::text),
+        Section::Peer => InterfaceSetting::find(written).map(InterfaceSetting::text),
+    };
+    if let Some(key) = elsewhere {
+        return (Some(key), wrong_section(section));
+    }
+    let shown = shown_key(written);
+    let settings = InterfaceSetting::ALL
+        .iter()
+        .map(|key| key.text())
+        .chain(PeerSetting::ALL.iter().map(|key| key.text()));
+    let suggestion = shown.and_then(|written| closest(written, settings));
+    (shown, Problem::UnknownSetting { suggestion })
+}
+
+/// The key belongs to the other section.
+fn wrong_section(section: Section) -> Problem {
+    let belongs = match section {
+        Section::Interface => Section::Peer,
+        Section::Peer => Section::Interface,
+    };
+    Problem::WrongSection { section: title(section), belongs: title(belongs) }
 }
 
 /// Collects errors and warnings.

@@ -1,4 +1,4 @@
-//! `weft setconf`, `weft addconf`, `weft syncconf`: give a running interface the configuration in a file.
+//! `weft setconf`, `weft addconf`, `weft syncconf`: apply the configuration in a file to a running interface.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ pub(super) mod text;
 
 use text::WgQuickKeys;
 
-/// The interface becomes what the file says: what is not in it goes.
+/// Replaces the configuration of the interface: settings and peers that are not in the file are removed.
 pub fn setconf(args: &ConfArgs) -> Result<(), Error> {
     let mut draft = read(&args.file, WgQuickKeys::Refuse)?;
     draft.private_key.get_or_insert(None);
@@ -27,18 +27,18 @@ pub fn setconf(args: &ConfArgs) -> Result<(), Error> {
     Ok(client::set(&args.interface, &change)?)
 }
 
-/// What the file says is added to what there is.
+/// Adds the configuration in the file to that of the interface.
 pub fn addconf(args: &ConfArgs) -> Result<(), Error> {
     let draft = read(&args.file, WgQuickKeys::Refuse)?;
     let change = draft.resolve()?;
     Ok(client::set(&args.interface, &change)?)
 }
 
-/// What differs from the file is changed; peers that do not are left alone, with their sessions. A file of wg-quick will
-/// do as well.
+/// Changes what differs from the file. Peers that do not differ keep their sessions. Also accepts a file of
+/// wg-quick.
 pub fn syncconf(args: &ConfArgs) -> Result<(), Error> {
     let draft = read(&args.file, WgQuickKeys::PassOver)?;
-    // Names are looked up first: it may take a while, in which the interface may change.
+    // Names are resolved first, because the interface may change while that takes time.
     let wanted = draft.resolve()?;
     let current = client::get(&args.interface)?;
     match sync::difference(&current, wanted) {

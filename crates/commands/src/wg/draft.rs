@@ -1,9 +1,9 @@
-//! A change as somebody wrote it, before the names of its endpoints are looked up.
+//! A change as the user wrote it, before the names of its endpoints are resolved.
 
 use ipnet::IpNet;
 use weft_config::device::{AllowedIpChange, DeviceChange, PeerChange};
 use weft_config::exit::{Code, Error};
-use weft_config::{Endpoint, Problem, words};
+use weft_config::{Endpoint, Problem, values};
 use weft_host::resolve::{self, Cancel, ResolveError, Retries};
 use weft_tunnel::PrivateKey;
 
@@ -11,7 +11,7 @@ use weft_tunnel::PrivateKey;
 #[cfg_attr(not(target_os = "linux"), path = "names/other.rs")]
 mod names;
 
-/// Why an endpoint has no address.
+/// Why an endpoint could not be resolved.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DraftError {
     #[error("there is no such name as that of the endpoint {0}; check it, or write an address")]
@@ -26,7 +26,7 @@ impl From<DraftError> for Error {
     }
 }
 
-/// A change whose endpoints may be names; what is `None` was not written.
+/// A change with endpoints that may be names. `None` means that the setting was not given.
 #[derive(Debug, Default)]
 pub(super) struct Draft {
     pub(super) private_key: Option<Option<PrivateKey>>,
@@ -35,7 +35,7 @@ pub(super) struct Draft {
     pub(super) peers: Vec<PeerDraft>,
 }
 
-/// A change of a peer whose endpoint may be a name.
+/// A change of a peer with an endpoint that may be a name.
 #[derive(Debug)]
 pub(super) struct PeerDraft {
     /// Everything but the endpoint.
@@ -44,8 +44,8 @@ pub(super) struct PeerDraft {
 }
 
 impl Draft {
-    /// The change with addresses for names. Tries again while name servers cannot be asked, and not when they know no such
-    /// name, as wg(8) does.
+    /// Resolves the names of endpoints. As wg(8) does, retries while name servers cannot be reached, but not
+    /// if the name does not exist.
     pub(super) fn resolve(self) -> Result<DeviceChange, DraftError> {
         let (retries, cancel) = (Retries::from_environment(), Cancel::default());
         let address = |endpoint: Endpoint| match &endpoint {
@@ -69,8 +69,9 @@ impl Draft {
     }
 }
 
-/// Takes a list of allowed-ips over into `change`. A list without signs replaces what the peer has; as soon as one
-/// item has a sign, all of them are changes to that. Calls `host_bits` with what had some.
+/// Adds a list of allowed-ips to `change`. A list without signs replaces the allowed-ips of the peer; if at
+/// least one item has a sign, all items are changes to them. Calls `host_bits` with each prefix that has host
+/// bits.
 pub(super) fn add_allowed_ips(
     change: &mut PeerChange,
     list: &str,
@@ -87,7 +88,7 @@ pub(super) fn add_allowed_ips(
             _ => (None, item),
         };
         signs |= sign.is_some();
-        let given = words::allowed_ip(text)?;
+        let given = values::allowed_ip(text)?;
         if given.addr() != given.network() {
             host_bits(given);
         }

@@ -1,4 +1,4 @@
-//! Reads a configuration's text, from a file or standard input, into memory that is wiped.
+//! Reads the text of a configuration from a file or standard input, into memory that is wiped.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use weft_config::exit::{Code, Error};
 use zeroize::Zeroizing;
 
-/// More than 50,000 peers; a file beyond it is something else.
+/// The maximum bytes of a configuration: more than 50,000 peers.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// Why there is no text.
+/// Why the text could not be read.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FileError {
     #[error("{}: cannot read the configuration: {error}; {}", file.display(), advice(error))]
@@ -34,7 +34,7 @@ impl From<FileError> for Error {
     }
 }
 
-/// The text of a file; of standard input if it is called `-`.
+/// Reads the text of a file; `-` is standard input.
 pub(super) fn read(file: &Path) -> Result<Zeroizing<String>, FileError> {
     let bytes = if file == Path::new("-") {
         read_all(io::stdin().lock(), 0)
@@ -56,9 +56,9 @@ pub(super) fn read(file: &Path) -> Result<Zeroizing<String>, FileError> {
     }
 }
 
-/// All of `input`, which has probably `expected` bytes.
+/// Reads all of `input`. `expected` is its probable size in bytes.
 fn read_all(input: impl Read, expected: u64) -> io::Result<Zeroizing<Vec<u8>>> {
-    // Room for all of it at once where its size is known: a vector that grows leaves copies of keys behind.
+    // Allocated at once if the size is known: a vector that grows leaves copies of keys behind.
     const PIPE: u64 = 1 << 20;
     let room = expected.clamp(PIPE, MAX_BYTES) as usize + 1;
     let mut bytes = Zeroizing::new(Vec::with_capacity(room));

@@ -1,4 +1,4 @@
-//! Keys in files: the command line is no place for secrets, since everybody can read it.
+//! Reads keys from files. Secrets do not belong on the command line, which all users can read.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -8,7 +8,7 @@ use std::str::FromStr;
 use weft_tunnel::InvalidKey;
 use zeroize::Zeroizing;
 
-/// Why a file gave no key.
+/// Why no key could be read from a file.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum KeyFileError {
     #[error("{}: cannot read the key: {error}; give the path of a file that holds it", file.display())]
@@ -20,9 +20,9 @@ pub(super) enum KeyFileError {
     Invalid { file: PathBuf, reason: InvalidKey },
 }
 
-/// The key in a file; none if the file is empty, as /dev/null is.
+/// Reads the key in a file; `None` if the file is empty, such as /dev/null.
 pub(super) fn read<K: FromStr<Err = InvalidKey>>(file: &Path) -> Result<Option<K>, KeyFileError> {
-    // A key has 44 characters; some white space around it does no harm, more is not a key.
+    // A key has 44 characters. White space around it is allowed; a longer text is not a key.
     const MAX_BYTES: usize = 256;
     let mut bytes = Zeroizing::new(Vec::with_capacity(MAX_BYTES + 1));
     File::open(file)

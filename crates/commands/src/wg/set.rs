@@ -1,4 +1,4 @@
-//! `weft set`: changes a running interface as its words say.
+//! `weft set`: changes a running interface as the words on the command line say.
 
 use weft_config::exit::Error;
 use weft_uapi::client;
@@ -8,7 +8,7 @@ use crate::output;
 
 mod words;
 
-/// Applies what the words say, all of it or nothing.
+/// Applies the words completely or not at all.
 pub fn run(args: &SetArgs) -> Result<(), Error> {
     let parsed = words::parse(&args.settings)?;
     for warning in &parsed.warnings {

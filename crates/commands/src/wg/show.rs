@@ -1,4 +1,4 @@
-//! `weft show`: running interfaces, for people, for scripts, or as JSON.
+//! `weft show`: prints running interfaces for people, for scripts, or as JSON.
 
 use std::time::SystemTime;
 
@@ -18,13 +18,13 @@ mod units;
 
 use style::Style;
 
-/// An interface and what its daemon told.
+/// An interface, as its daemon reports it.
 struct Device {
     name: InterfaceName,
     reported: Reported,
 }
 
-/// Prints what the arguments ask for.
+/// Prints the interfaces or fields that the arguments select.
 pub fn run(args: &ShowArgs) -> Result<(), Error> {
     match &args.what {
         Subject::Interfaces => {
@@ -47,14 +47,14 @@ pub fn run(args: &ShowArgs) -> Result<(), Error> {
     }
 }
 
-/// All that answer, and the last one's reason if some do not; those before it are told of here.
+/// Returns all interfaces that answer, and the error of the last one that does not. Prints earlier errors.
 fn ask_all() -> Result<(Vec<Device>, Option<UapiError>), UapiError> {
     let mut devices = Vec::new();
     let mut failed: Option<UapiError> = None;
     for name in client::interfaces()? {
         match client::get(&name) {
             Ok(reported) => devices.push(Device { name, reported }),
-            // It ended since it was listed.
+            // The daemon ended after it was listed.
             Err(UapiError::NotRunning { .. } | UapiError::NotOurs { .. }) => {}
             Err(error) => {
                 if let Some(earlier) = failed.replace(error) {
@@ -98,7 +98,8 @@ fn print_field(field: Field, devices: &[Device], with_names: bool) -> Result<(),
     output::print(text.as_bytes())
 }
 
-/// What the text of devices usually needs, so that it seldom grows: a string that grows leaves copies of keys behind.
+/// Estimates the size of the text of devices, so that the string seldom grows: a string that grows leaves
+/// copies of keys behind.
 fn room(devices: &[Device]) -> usize {
     let peers = devices.iter().flat_map(|device| &device.reported.state.peers);
     devices.len() * 1024 + peers.map(|peer| 1024 + 80 * peer.allowed_ips.len()).sum::<usize>()

@@ -1,4 +1,4 @@
-//! `weft showconf`: the configuration of a running interface, as `weft setconf` reads it.
+//! `weft showconf`: prints the configuration of a running interface, in the format that `weft setconf` reads.
 
 use std::fmt::Write as _;
 
@@ -19,7 +19,7 @@ pub fn run(args: &ShowconfArgs) -> Result<(), Error> {
 }
 
 fn text(state: &DeviceState) -> Zeroizing<String> {
-    // Room for all of it at once: a string that grows leaves copies of keys behind.
+    // Allocated at once: a string that grows leaves copies of keys behind.
     let peers: usize = state.peers.iter().map(|peer| 384 + 64 * peer.allowed_ips.len()).sum();
     let mut text = Zeroizing::new(String::with_capacity(512 + peers));
     text.push_str("[Interface]\n");

@@ -1,36 +1,36 @@
-//! `weft strip`: a wg-quick file without what only wg-quick and `weft up` know.
+//! `weft strip`: prints a wg-quick file without the settings that only wg-quick and `weft up` support.
 
 use weft_config as config;
 use weft_config::exit::Error;
+use weft_config::keys::{InterfaceKey, Origin};
+use weft_config::lexer::{self, Header, Section};
 use zeroize::Zeroizing;
 
-use super::conf::text::{Section, is_wg_quick_key};
 use super::file;
 use crate::args::StripArgs;
 use crate::output;
 
-/// Prints what is left.
+/// Prints the rest of the file.
 pub fn run(args: &StripArgs) -> Result<(), Error> {
     let file = config::path_of(&args.target);
-    // wg(8) knows no files of keys.
+    // wg(8) does not support key files.
     let text = config::with_all_keys_in_place(&file::read(&file)?, &file)?;
     output::print(strip(&text).as_bytes())
 }
 
-/// As `wg-quick strip` does: comments and what nobody knows stay, indentation and the keys of wg-quick go, and an empty
-/// line ends it.
+/// Strips a file as `wg-quick strip` does: keeps comments and unknown lines, removes indentation and the keys
+/// of wg-quick, and appends an empty line.
 fn strip(text: &str) -> Zeroizing<String> {
     let mut stripped = Zeroizing::new(String::with_capacity(text.len() + 2));
-    let mut section = Section::None;
-    for line in text.strip_prefix('\u{feff}').unwrap_or(text).lines() {
-        let line = line.trim();
-        let meaning = line.split('#').next().unwrap_or_default().trim();
-        if let Some(opened) = Section::opened_by(meaning) {
-            section = opened;
+    let mut is_interface = false;
+    for line in lexer::lines(text) {
+        if let Some(header) = line.header() {
+            is_interface = header == Header::Known(Section::Interface);
         }
-        let key = meaning.split('=').next().unwrap_or_default().trim();
-        if section != Section::Interface || !is_wg_quick_key(key) {
-            stripped.push_str(line);
+        let key = line.text().split('=').next().unwrap_or_default().trim();
+        let is_wg_quick = InterfaceKey::find(key).is_some_and(|key| key.origin() == Origin::WgQuick);
+        if !(is_interface && is_wg_quick) {
+            stripped.push_str(line.whole().trim());
             stripped.push('\n');
         }
     }

@@ -1,4 +1,4 @@
-//! The difference between a running interface and its file: the smallest change that makes the one the other.
+//! Computes the smallest change that turns a running interface into the interface of a file.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,10 +7,10 @@ use weft_config::device::{AllowedIpChange, DeviceChange, PeerChange, PeerState};
 use weft_tunnel::{PrivateKey, PublicKey};
 use weft_uapi::client::Reported;
 
-/// What has to change; `None` if nothing.
+/// Returns the necessary change; `None` if nothing differs.
 ///
-/// A private key and a port that `wanted` leaves open stay: the key may come from elsewhere, and a port that was chosen
-/// by the system is as good as another one.
+/// If `wanted` has no private key or no port, the current key and port are kept: the key may come from
+/// elsewhere, and a port that the system chose is as good as any other.
 pub(super) fn difference(current: &Reported, wanted: DeviceChange) -> Option<DeviceChange> {
     let state = &current.state;
     let new_key = wanted.private_key.flatten().filter(|key| Some(key.public_key()) != current.public_key);
@@ -43,7 +43,7 @@ pub(super) fn difference(current: &Reported, wanted: DeviceChange) -> Option<Dev
     if nothing { None } else { Some(change) }
 }
 
-/// The peers that are wanted, each with its allowed-ips; no prefix belongs to two.
+/// The wanted peers, each with its allowed-ips. No prefix belongs to two peers.
 struct Targets {
     names: HashSet<PublicKey>,
     peers: Vec<(PeerChange, Vec<IpNet>)>,
@@ -53,7 +53,7 @@ impl Targets {
     fn new(wanted: Vec<PeerChange>, running: &[PeerState], own_key: Option<PublicKey>) -> Self {
         let has: HashMap<PublicKey, &[IpNet]> =
             running.iter().map(|peer| (peer.public_key, &peer.allowed_ips[..])).collect();
-        // A list of all nodes of a mesh has one's own key in it, which daemons pass over.
+        // A list of all nodes of a mesh includes the interface's own key, which daemons ignore.
         let peers: Vec<(PeerChange, Vec<IpNet>)> = wanted
             .into_iter()
             .filter(|change| Some(change.public_key) != own_key)
@@ -63,7 +63,7 @@ impl Targets {
                 (change, prefixes)
             })
             .collect();
-        // The last peer that lists a prefix has it.
+        // A prefix belongs to the last peer that lists it.
         let mut owners: HashMap<IpNet, usize> = HashMap::new();
         for (index, (_, prefixes)) in peers.iter().enumerate() {
             owners.extend(prefixes.iter().map(|&prefix| (prefix, index)));
@@ -77,7 +77,7 @@ impl Targets {
     }
 }
 
-/// The allowed-ips of a peer once its change is through, none twice.
+/// Returns the allowed-ips of a peer after its change, without duplicates.
 fn prefixes_after(change: &PeerChange, has: &[IpNet]) -> Vec<IpNet> {
     let mut prefixes = if change.replace_allowed_ips { Vec::new() } else { has.to_vec() };
     let mut known: HashSet<IpNet> = prefixes.iter().copied().collect();
@@ -95,9 +95,9 @@ fn prefixes_after(change: &PeerChange, has: &[IpNet]) -> Vec<IpNet> {
     prefixes
 }
 
-/// What makes a running peer the one that is wanted; nothing if it is.
+/// Returns the change that turns a running peer into the wanted peer; `None` if nothing differs.
 fn change_of(peer: &PeerState, wanted: PeerChange, prefixes: Vec<IpNet>) -> Option<PeerChange> {
-    // What the file does not say of a peer is not so.
+    // A preshared key or keepalive that the file does not set is removed.
     let preshared_key = wanted.preshared_key.flatten();
     let keepalive = wanted.persistent_keepalive.flatten();
     let has: HashSet<&IpNet> = peer.allowed_ips.iter().collect();

@@ -8,33 +8,35 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use weft_config::device::{AllowedIpChange, PeerChange};
-use weft_config::{Location, Notice, Problem, Warning, words};
+use weft_config::keys::{InterfaceKey, Origin, PeerKey};
+use weft_config::lexer::{self, Header, Line, Section};
+use weft_config::{Location, Notice, Problem, Warning, shown_key, values};
 use weft_tunnel::PublicKey;
 
 use crate::wg::draft::{Draft, PeerDraft, add_allowed_ips};
 
-/// What is done with keys that wg-quick knows and wg(8) does not.
+/// How keys that wg-quick defines and wg(8) rejects are handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WgQuickKeys {
     Refuse,
     PassOver,
 }
 
-/// What the file means, and what is odd about it.
+/// A parsed file with its warnings.
 #[derive(Debug)]
 pub(super) struct Parsed {
     pub(super) draft: Draft,
     pub(super) warnings: Vec<Warning>,
 }
 
-/// All that is wrong with a file, in the order of its lines.
+/// All errors of a file, in the order of its lines.
 #[derive(Debug, Default)]
 pub(super) struct ConfErrors {
     errors: Vec<(Location, ConfProblem)>,
     more: usize,
 }
 
-/// What is wrong.
+/// An error of one line.
 #[derive(Debug, thiserror::Error)]
 enum ConfProblem {
     #[error(transparent)]
@@ -63,50 +65,21 @@ impl fmt::Display for ConfErrors {
 
 impl std::error::Error for ConfErrors {}
 
-const WG_QUICK_KEYS: [&str; 9] =
-    ["Address", "DNS", "MTU", "Table", "PreUp", "PostUp", "PreDown", "PostDown", "SaveConfig"];
-const INTERFACE_KEYS: [&str; 3] = ["PrivateKey", "ListenPort", "FwMark"];
-const PEER_KEYS: [&str; 5] = ["PublicKey", "PresharedKey", "AllowedIPs", "Endpoint", "PersistentKeepalive"];
-
-/// Whether a key of [Interface] is wg-quick's and not wg's.
-pub(in crate::wg) fn is_wg_quick_key(key: &str) -> bool {
-    known(&WG_QUICK_KEYS, key).is_some()
-}
-
-fn known(keys: &[&'static str], written: &str) -> Option<&'static str> {
-    keys.iter().copied().find(|key| key.eq_ignore_ascii_case(written))
-}
-
-/// Which section a line belongs to.
+/// Where a line stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::wg) enum Section {
-    None,
-    Interface,
-    Peer,
-    /// One that nobody knows: its keys are not worth more errors.
+enum Place {
+    /// Above the first section.
+    Above,
+    In(Section),
+    /// In an unknown section: its keys are skipped without further errors.
     Unknown,
-}
-
-impl Section {
-    /// The section that a line without its comment begins, if it does.
-    pub(in crate::wg) fn opened_by(line: &str) -> Option<Self> {
-        let name = line.strip_prefix('[')?;
-        Some(match name.strip_suffix(']').map(|name| name.trim().to_ascii_lowercase()).as_deref() {
-            Some("interface") => Self::Interface,
-            Some("peer") => Self::Peer,
-            _ => Self::Unknown,
-        })
-    }
 }
 
 /// Reads the text of a file that messages call `file`.
 pub(super) fn parse(text: &str, file: &Path, wg_quick_keys: WgQuickKeys) -> Result<Parsed, ConfErrors> {
     let mut reader = Reader::new(file, wg_quick_keys);
-    for (index, line) in text.strip_prefix('\u{feff}').unwrap_or(text).lines().enumerate() {
-        let line = line.split('#').next().unwrap_or_default().trim();
-        if !line.is_empty() {
-            reader.line(index + 1, line);
-        }
+    for line in lexer::lines(text).filter(|line| !line.text().is_empty()) {
+        reader.line(line);
     }
     reader.finish()
 }
@@ -114,37 +87,37 @@ pub(super) fn parse(text: &str, file: &Path, wg_quick_keys: WgQuickKeys) -> Resu
 struct Reader {
     file: Arc<Path>,
     wg_quick_keys: WgQuickKeys,
-    section: Section,
-    /// In which line each single-valued key of the section stood.
+    place: Place,
+    /// Line number of each single-valued key of the present section.
     seen: HashMap<&'static str, usize>,
     draft: Draft,
-    /// The peer whose section it is, with the line where that begins.
+    /// The peer of the present section, with the line of its header.
     peer: Option<(usize, OpenPeer)>,
-    /// In which line each peer stood.
+    /// Line number of each peer's public key.
     peers: HashMap<PublicKey, usize>,
-    /// Which peer each prefix belongs to, and in which line.
+    /// Peer and line number of each prefix.
     owners: HashMap<IpNet, (usize, usize)>,
     errors: ConfErrors,
     warnings: Vec<Warning>,
 }
 
-/// A peer whose public key may come further down.
+/// A peer whose section is being read. Its public key may follow other keys.
 struct OpenPeer {
     has_key: bool,
-    /// Whether the key was refused.
+    /// Whether the public key was rejected.
     wrong_key: bool,
     draft: PeerDraft,
 }
 
 impl Reader {
-    /// Enough to work through; a file that is no configuration at all must not fill the memory.
+    /// Limits the errors that are kept: a file that is not a configuration must not fill the memory.
     const MAX_ERRORS: usize = 100;
 
     fn new(file: &Path, wg_quick_keys: WgQuickKeys) -> Self {
         Self {
             file: file.into(),
             wg_quick_keys,
-            section: Section::None,
+            place: Place::Above,
             seen: HashMap::new(),
             draft: Draft::default(),
             peer: None,
@@ -173,45 +146,49 @@ impl Reader {
         self.warnings.push(Warning { at, notice });
     }
 
-    fn line(&mut self, number: usize, text: &str) {
-        if let Some(section) = Section::opened_by(text) {
-            return self.open(section, number, text);
+    fn line(&mut self, line: Line<'_>) {
+        let number = line.number;
+        if let Some(header) = line.header() {
+            return self.open(header, line);
         }
-        let Some((written, value)) = text.split_once('=') else {
+        let Some((written, value)) = line.key_value() else {
             return self.error(number, None, Problem::NotALine);
         };
-        let (written, value) = (written.trim(), value.trim());
-        let key = match self.section {
-            Section::Unknown => return,
-            Section::None => return self.error(number, shown_key(written), Problem::OutsideSection),
-            Section::Interface => known(&INTERFACE_KEYS, written),
-            Section::Peer => known(&PEER_KEYS, written),
-        };
-        match key {
-            Some("AllowedIPs") => self.allowed_ips(number, value),
-            Some(key) => self.single(number, key, value),
-            None => self.unknown(number, written),
+        match self.place {
+            Place::Unknown => {}
+            Place::Above => self.error(number, shown_key(written), Problem::OutsideSection),
+            Place::In(Section::Interface) => match InterfaceKey::find(written) {
+                Some(key) if key.origin() == Origin::Wg => self.interface_key(number, key, value),
+                key => self.unknown(number, Section::Interface, written, key),
+            },
+            Place::In(Section::Peer) => match PeerKey::find(written) {
+                Some(key) if key.origin() == Origin::Wg => self.peer_key(number, key, value),
+                _ => self.unknown(number, Section::Peer, written, InterfaceKey::find(written)),
+            },
         }
     }
 
-    fn open(&mut self, section: Section, number: usize, text: &str) {
+    fn open(&mut self, header: Header<'_>, line: Line<'_>) {
+        let number = line.number;
         self.close_peer();
-        self.section = section;
         self.seen.clear();
-        match section {
-            Section::Peer => {
-                // Filled in once the key was read.
-                let nobody = PublicKey::from_bytes([0; 32]);
-                let change = PeerChange { replace_allowed_ips: true, ..PeerChange::new(nobody) };
+        self.place = match header {
+            Header::Known(section) => Place::In(section),
+            Header::Unknown(_) | Header::Unclosed => Place::Unknown,
+        };
+        match header {
+            Header::Known(Section::Peer) => {
+                // The public key is set when it is read.
+                let no_key = PublicKey::from_bytes([0; 32]);
+                let change = PeerChange { replace_allowed_ips: true, ..PeerChange::new(no_key) };
                 let draft = PeerDraft { change, endpoint: None };
                 self.peer = Some((number, OpenPeer { has_key: false, wrong_key: false, draft }));
             }
-            Section::Unknown if text.ends_with(']') => {
-                let name = text.trim_matches(['[', ']']).trim();
-                self.error(number, shown_key(name).map(|_| text), Problem::UnknownSection);
+            Header::Known(Section::Interface) => {}
+            Header::Unknown(name) => {
+                self.error(number, shown_key(name).map(|_| line.text()), Problem::UnknownSection);
             }
-            Section::Unknown => self.error(number, None, Problem::NotALine),
-            Section::Interface | Section::None => {}
+            Header::Unclosed => self.error(number, None, Problem::NotALine),
         }
     }
 
@@ -224,35 +201,67 @@ impl Reader {
         }
     }
 
-    /// A key of which one value counts, the last.
-    fn single(&mut self, number: usize, key: &'static str, value: &str) {
+    /// Warns if a single-valued key is repeated: the last value is in effect.
+    fn note(&mut self, number: usize, key: &'static str) {
         if let Some(first) = self.seen.insert(key, number) {
             self.warning(number, key, Notice::Repeated { first });
         }
-        let result = match (&mut self.peer, key) {
-            (None, "PrivateKey") => {
-                words::private_key(value).map(|key| self.draft.private_key = Some(Some(key)))
+    }
+
+    fn interface_key(&mut self, number: usize, key: InterfaceKey, value: &str) {
+        self.note(number, key.text());
+        let draft = &mut self.draft;
+        let result = match key {
+            InterfaceKey::PrivateKey => {
+                values::private_key(value).map(|key| draft.private_key = Some(Some(key)))
             }
-            (None, "ListenPort") => words::listen_port(value).map(|port| self.draft.listen_port = Some(port)),
-            (None, _) => words::fw_mark(value).map(|mark| self.draft.fw_mark = Some(mark)),
-            (Some(_), "PublicKey") => return self.public_key(number, value),
-            (Some((_, peer)), _) => peer.set(key, value),
+            InterfaceKey::ListenPort => values::listen_port(value).map(|port| draft.listen_port = Some(port)),
+            InterfaceKey::FwMark => values::fw_mark(value).map(|mark| draft.fw_mark = Some(mark)),
+            // wg(8) does not define these.
+            InterfaceKey::PrivateKeyFile
+            | InterfaceKey::Address
+            | InterfaceKey::Mtu
+            | InterfaceKey::Table
+            | InterfaceKey::Dns
+            | InterfaceKey::SaveConfig
+            | InterfaceKey::PreUp
+            | InterfaceKey::PostUp
+            | InterfaceKey::PreDown
+            | InterfaceKey::PostDown => Ok(()),
         };
-        if key == "Endpoint"
-            && let Some(endpoint) = self.peer.as_ref().and_then(|(_, peer)| peer.draft.endpoint.as_ref())
-            && let Some(notice) = words::unbracketed(value, endpoint)
-            && result.is_ok()
-        {
-            self.warning(number, key, notice);
-        }
         if let Err(problem) = result {
-            self.error(number, Some(key), problem);
+            self.error(number, Some(key.text()), problem);
+        }
+    }
+
+    fn peer_key(&mut self, number: usize, key: PeerKey, value: &str) {
+        if key != PeerKey::AllowedIps {
+            self.note(number, key.text());
+        }
+        let Some((_, peer)) = &mut self.peer else { return };
+        let PeerDraft { change, endpoint } = &mut peer.draft;
+        let result = match key {
+            PeerKey::PublicKey => return self.public_key(number, value),
+            PeerKey::AllowedIps => return self.allowed_ips(number, value),
+            PeerKey::PresharedKey => values::preshared_key(value).map(|key| change.preshared_key = Some(key)),
+            PeerKey::Endpoint => values::endpoint(value).map(|written| *endpoint = Some(written)),
+            PeerKey::PersistentKeepalive => values::persistent_keepalive(value)
+                .map(|interval| change.persistent_keepalive = Some(interval)),
+            // wg(8) does not define this.
+            PeerKey::PresharedKeyFile => Ok(()),
+        };
+        if let Err(problem) = result {
+            return self.error(number, Some(key.text()), problem);
+        }
+        let notice = endpoint.as_ref().filter(|_| key == PeerKey::Endpoint);
+        if let Some(notice) = notice.and_then(|endpoint| values::unbracketed(value, endpoint)) {
+            self.warning(number, key.text(), notice);
         }
     }
 
     fn public_key(&mut self, number: usize, value: &str) {
         let Some((_, peer)) = &mut self.peer else { return };
-        let problem = match words::public_key(value) {
+        let problem = match values::public_key(value) {
             Err(problem) => problem,
             Ok(key) => {
                 (peer.has_key, peer.draft.change.public_key) = (true, key);
@@ -270,7 +279,7 @@ impl Reader {
         const KEY: &str = "AllowedIPs";
         let Some((_, peer)) = &mut self.peer else { return };
         let change = &mut peer.draft.change;
-        // A list of changes stays one, whatever lines follow.
+        // A list of changes remains one, whatever lines follow.
         let replaces = change.replace_allowed_ips;
         let known = change.allowed_ips.len();
         let mut odd = Vec::new();
@@ -295,20 +304,31 @@ impl Reader {
         }
     }
 
-    fn unknown(&mut self, number: usize, written: &str) {
-        let in_peer = self.section == Section::Peer;
-        let wg_quick = known(&WG_QUICK_KEYS, written);
-        match (in_peer, wg_quick) {
-            (false, Some(_)) if self.wg_quick_keys == WgQuickKeys::PassOver => return,
-            (false, Some(key)) => return self.error(number, Some(key), ConfProblem::WgQuick),
-            _ => {}
-        }
-        let (others, section, belongs) = if in_peer {
-            (&INTERFACE_KEYS[..], "Peer", "Interface")
-        } else {
-            (&PEER_KEYS[..], "Interface", "Peer")
+    /// Reports a key that wg(8) does not define in this section. `interface_key` is the key of [Interface]
+    /// with the same spelling.
+    fn unknown(
+        &mut self,
+        number: usize,
+        section: Section,
+        written: &str,
+        interface_key: Option<InterfaceKey>,
+    ) {
+        let wg_quick = interface_key.filter(|key| key.origin() == Origin::WgQuick).map(InterfaceKey::text);
+        let wg = |key: InterfaceKey| Some(key.text()).filter(|_| key.origin() == Origin::Wg);
+        let (elsewhere, names) = match section {
+            Section::Interface => {
+                match wg_quick {
+                    Some(_) if self.wg_quick_keys == WgQuickKeys::PassOver => return,
+                    Some(key) => return self.error(number, Some(key), ConfProblem::WgQuick),
+                    None => {}
+                }
+                let peer_key = PeerKey::find(written).filter(|key| key.origin() == Origin::Wg);
+                (peer_key.map(PeerKey::text), ("Interface", "Peer"))
+            }
+            Section::Peer => (interface_key.and_then(wg).or(wg_quick), ("Peer", "Interface")),
         };
-        match known(others, written).or(wg_quick) {
+        let (section, belongs) = names;
+        match elsewhere {
             Some(key) => self.error(number, Some(key), Problem::WrongSection { section, belongs }),
             None => {
                 self.error(number, shown_key(written), Problem::UnknownKey { section, suggestion: None });
@@ -324,24 +344,6 @@ impl Reader {
         self.errors.errors.sort_by_key(|(at, _)| at.line);
         Err(self.errors)
     }
-}
-
-impl OpenPeer {
-    fn set(&mut self, key: &str, value: &str) -> Result<(), Problem> {
-        let PeerDraft { change, endpoint } = &mut self.draft;
-        match key {
-            "PresharedKey" => change.preshared_key = Some(words::preshared_key(value)?),
-            "Endpoint" => *endpoint = Some(words::endpoint(value)?),
-            _ => change.persistent_keepalive = Some(words::persistent_keepalive(value)?),
-        }
-        Ok(())
-    }
-}
-
-/// The name of a key if it may be repeated: shorter than a WireGuard key that was pasted in its place.
-fn shown_key(written: &str) -> Option<&str> {
-    let valid = (1..=32).contains(&written.len()) && written.bytes().all(|byte| byte.is_ascii_alphanumeric());
-    valid.then_some(written)
 }
 
 #[cfg(test)]

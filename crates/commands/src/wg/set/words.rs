@@ -1,22 +1,23 @@
-//! The words of `weft set`, which are those of wg(8): settings of the interface, then peers with theirs.
+//! The words of `weft set`, which are those of wg(8): settings of the interface, then peers with their
+//! settings.
 
 use std::path::Path;
 
 use weft_config::device::PeerChange;
 use weft_config::exit::{Code, Error};
-use weft_config::{Notice, Problem, words};
+use weft_config::{Notice, Problem, values};
 
 use crate::wg::draft::{Draft, PeerDraft, add_allowed_ips};
 use crate::wg::key_file::{self, KeyFileError};
 
-/// What the words mean, and what is odd about them.
+/// The parsed words, and warnings about them.
 #[derive(Debug)]
 pub(super) struct Parsed {
     pub(super) draft: Draft,
     pub(super) warnings: Vec<String>,
 }
 
-/// Why the words mean nothing.
+/// Why the words are invalid.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum WordsError {
     #[error(
@@ -61,7 +62,7 @@ fn known(words: &[&'static str], word: &str) -> Option<&'static str> {
     words.iter().copied().find(|&known| known == word)
 }
 
-/// Reads the words, and the key files that they name.
+/// Parses the words, and reads the key files that they name.
 pub(super) fn parse(given: &[String]) -> Result<Parsed, WordsError> {
     let mut draft = Draft::default();
     let mut warnings = Vec::new();
@@ -70,7 +71,7 @@ pub(super) fn parse(given: &[String]) -> Result<Parsed, WordsError> {
         let mut value = |word| given.next().ok_or(WordsError::NoValue(word));
         if word == "peer" {
             let key =
-                words::public_key(value("peer")?).map_err(|problem| WordsError::Value("peer", problem))?;
+                values::public_key(value("peer")?).map_err(|problem| WordsError::Value("peer", problem))?;
             draft.peers.push(PeerDraft { change: PeerChange::new(key), endpoint: None });
             continue;
         }
@@ -93,7 +94,7 @@ fn unknown(word: &str, in_peer: bool) -> WordsError {
     match (in_peer, known(&INTERFACE_WORDS, word), known(&PEER_WORDS, word)) {
         (true, Some(word), _) => WordsError::TooLate(word),
         (false, _, Some(word)) => WordsError::NoPeer(word),
-        // Somebody may have forgotten the word before a key.
+        // The word may be a key, if the user forgot the word before it.
         (true, ..) => WordsError::Peer(shown(word)),
         (false, ..) => WordsError::Interface(shown(word)),
     }
@@ -108,8 +109,8 @@ fn shown(word: &str) -> String {
 fn set_interface(draft: &mut Draft, word: &'static str, value: &str) -> Result<(), WordsError> {
     let wrong = |problem| WordsError::Value(word, problem);
     match word {
-        "listen-port" => draft.listen_port = Some(words::listen_port(value).map_err(wrong)?),
-        "fwmark" => draft.fw_mark = Some(words::fw_mark(value).map_err(wrong)?),
+        "listen-port" => draft.listen_port = Some(values::listen_port(value).map_err(wrong)?),
+        "fwmark" => draft.fw_mark = Some(values::fw_mark(value).map_err(wrong)?),
         _ => draft.private_key = Some(read_key(word, value)?),
     }
     Ok(())
@@ -127,13 +128,13 @@ fn set_peer(
         "remove" => change.remove = true,
         "preshared-key" => change.preshared_key = Some(read_key(word, value)?),
         "endpoint" => {
-            let endpoint = words::endpoint(value).map_err(wrong)?;
-            let notice = words::unbracketed(value, &endpoint);
+            let endpoint = values::endpoint(value).map_err(wrong)?;
+            let notice = values::unbracketed(value, &endpoint);
             warnings.extend(notice.map(|notice| format!("{word}: {notice}")));
             peer.endpoint = Some(endpoint);
         }
         "persistent-keepalive" => {
-            change.persistent_keepalive = Some(words::persistent_keepalive(value).map_err(wrong)?);
+            change.persistent_keepalive = Some(values::persistent_keepalive(value).map_err(wrong)?);
         }
         _ => {
             let warn = |given| warnings.push(format!("{word}: {}", Notice::HostBits { given }));

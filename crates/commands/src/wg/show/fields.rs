@@ -1,4 +1,4 @@
-//! What scripts read: one property a line, tab-separated, to the byte as wg(8) prints it.
+//! The output for scripts: one property per line, tab-separated, byte for byte as wg(8) prints it.
 
 use std::fmt::Write as _;
 use std::time::SystemTime;
@@ -15,7 +15,7 @@ use crate::args::Field;
 
 const NONE: &str = "(none)";
 
-/// The names of interfaces, in one line.
+/// Formats the names of interfaces in one line.
 pub(super) fn names(names: &[InterfaceName]) -> String {
     if names.is_empty() {
         return String::new();
@@ -54,7 +54,7 @@ pub(super) fn write(text: &mut String, field: Field, device: &Device, with_name:
     }
 }
 
-/// The rest of a peer's line, behind its public key.
+/// Appends the rest of a peer's line, after its public key.
 fn write_of_peer(text: &mut String, field: Field, peer: &PeerState) {
     let preshared_key = || peer.preshared_key.as_ref().map(PresharedKey::to_base64);
     let endpoint = || peer.endpoint.as_ref().map_or(NONE.to_owned(), endpoint::text);
@@ -103,7 +103,7 @@ fn allowed_ips(peer: &PeerState, separator: &str) -> String {
     prefixes.join(separator)
 }
 
-/// In seconds of Unix time; 0: there was none.
+/// Returns the time of the last handshake in seconds of Unix time; 0 if there was none.
 pub(super) fn handshake(peer: &PeerState) -> u64 {
     let since_epoch = peer.last_handshake.and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok());
     since_epoch.map_or(0, |since_epoch| since_epoch.as_secs())

@@ -1,4 +1,4 @@
-//! What programs read. Keys are in it only if somebody asked for them.
+//! The JSON output. It contains keys only if the caller requested them.
 
 use serde::{Serialize, Serializer};
 use weft_config::InterfaceName;
@@ -30,14 +30,14 @@ struct PeerReport {
     preshared_key: Option<Secret>,
     endpoint: Option<String>,
     allowed_ips: Vec<String>,
-    /// Unix time; `null`: there was none.
+    /// In seconds of Unix time; `null` if there was none.
     latest_handshake: Option<u64>,
     received_bytes: u64,
     sent_bytes: u64,
     persistent_keepalive: Option<u16>,
 }
 
-/// A key as base64.
+/// A secret key in base64.
 struct Secret(Zeroizing<String>);
 
 impl Serialize for Secret {
@@ -46,13 +46,13 @@ impl Serialize for Secret {
     }
 }
 
-/// An array of the interfaces.
+/// Formats the interfaces as an array.
 pub(super) fn devices(devices: &[Device], hide_keys: bool) -> Result<Zeroizing<String>, Error> {
     let reports: Vec<_> = devices.iter().map(|device| DeviceReport::new(device, hide_keys)).collect();
     to_text(&reports)
 }
 
-/// An array of names.
+/// Formats the names as an array.
 pub(super) fn names(names: &[InterfaceName]) -> Result<String, Error> {
     let names: Vec<&str> = names.iter().map(InterfaceName::as_str).collect();
     Ok(std::mem::take(&mut *to_text(&names)?))

@@ -1,4 +1,4 @@
-//! What people read, as wg(8) lays it out: the peer heard from last comes first.
+//! The output for people, in the layout of wg(8): the peer with the latest handshake comes first.
 
 use std::cmp::Reverse;
 use std::fmt::{Display, Write as _};
@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 use super::style::{Colour, Style};
 use super::{Device, units};
 
-/// How it is shown.
+/// The options of the output.
 pub(super) struct View {
     pub(super) style: Style,
     pub(super) hide_keys: bool,
@@ -96,7 +96,7 @@ fn allowed_ips(peer: &PeerState, style: Style) -> String {
     prefixes.join(", ")
 }
 
-/// In whole seconds of both clocks' time, as wg(8) counts.
+/// Formats the age of `time` as wg(8) does: the difference of the whole seconds of both times.
 fn ago(time: SystemTime, view: &View) -> String {
     let seconds = |time: SystemTime| {
         time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since_epoch| since_epoch.as_secs())

@@ -1,4 +1,4 @@
-//! Colours of a terminal, where they are wanted.
+//! Terminal colours.
 
 use std::fmt::{self, Display};
 use std::io::IsTerminal as _;
@@ -11,7 +11,8 @@ pub(super) enum Style {
 }
 
 impl Style {
-    /// As WG_COLOR_MODE says, else as NO_COLOR and the terminal do.
+    /// Chooses the style by WG_COLOR_MODE. If that is neither `always` nor `never`: coloured on a terminal
+    /// unless NO_COLOR is set.
     pub(super) fn of_standard_output() -> Self {
         let mode = std::env::var("WG_COLOR_MODE").unwrap_or_default();
         let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
@@ -27,7 +28,7 @@ impl Style {
         }
     }
 
-    /// What begins the text of an interface: the terminal is set back.
+    /// Returns the beginning of the text of an interface, which resets the terminal's attributes.
     pub(super) fn start(self) -> &'static str {
         if self == Self::Coloured { RESET } else { "" }
     }
@@ -36,7 +37,7 @@ impl Style {
         self.codes("\x1b[1m", text)
     }
 
-    /// A heading in a colour.
+    /// Formats a heading in a colour, in bold.
     pub(super) fn heading<T: Display>(self, colour: Colour, text: T) -> Styled<T> {
         let codes = match colour {
             Colour::Red => "\x1b[31m\x1b[1m",
@@ -73,7 +74,7 @@ pub(super) enum Colour {
 
 const RESET: &str = "\x1b[0m";
 
-/// Text in a colour.
+/// Text with escape codes.
 pub(super) struct Styled<T> {
     codes: Option<&'static str>,
     text: T,

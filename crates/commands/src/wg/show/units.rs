@@ -1,8 +1,8 @@
-//! Durations and amounts as wg(8) words them.
+//! Formats durations and amounts as wg(8) does.
 
 use super::style::{Colour, Style};
 
-/// `1 hour, 2 minutes, 3 seconds`; nothing for 0.
+/// Formats a duration, such as `1 hour, 2 minutes, 3 seconds`; empty for 0.
 pub(super) fn duration(seconds: u64, style: Style) -> String {
     const UNITS: [(&str, u64); 5] =
         [("year", 365 * 86_400), ("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1)];
@@ -19,7 +19,7 @@ pub(super) fn duration(seconds: u64, style: Style) -> String {
     parts.join(", ")
 }
 
-/// `1.50 KiB`
+/// Formats an amount of bytes, such as `1.50 KiB`.
 pub(super) fn bytes(bytes: u64, style: Style) -> String {
     const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
     for (unit, bits) in UNITS {

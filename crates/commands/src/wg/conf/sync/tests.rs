@@ -24,7 +24,7 @@ fn peer(key: &str, lines: &str) -> String {
     format!("[Peer]\nPublicKey = {key}\n{lines}\n")
 }
 
-/// A running interface that is as the text says.
+/// Returns a running interface with the configuration in `text`.
 fn running(text: &str) -> Reported {
     let wanted = wanted(text);
     let private_key = wanted.private_key.flatten();
@@ -57,7 +57,8 @@ fn two_peers(a: &str, b: &str) -> String {
 fn nothing_changes_if_all_is_as_the_file_says() {
     let text = two_peers("AllowedIPs=10.0.0.0/8,fd00::/64\nEndpoint=192.0.2.1:1", "PersistentKeepalive=5");
     assert!(difference(&running(&text), wanted(&text)).is_none());
-    // In another order, with a prefix that a later peer takes away, and with one's own key among the peers.
+    // In another order, with a prefix that a later peer takes over, and with the interface's own key among
+    // the peers.
     let odd = format!(
         "{INTERFACE}{}{}{}",
         peer(B, "PersistentKeepalive=5\nAllowedIPs=fd00::/64"),

@@ -1,0 +1,148 @@
+//! Lines of a configuration file, as wg(8), wg-quick(8) and weft read them: headers of sections, keys with values, and the
+//! comments that are settings of weft.
+
+/// A section that the format knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Section {
+    /// `[Interface]`
+    Interface,
+    /// `[Peer]`
+    Peer,
+}
+
+/// The header of a section.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Header<'a> {
+    /// A known section.
+    Known(Section),
+    /// Another name in brackets.
+    Unknown(&'a str),
+    /// The closing bracket is missing.
+    Unclosed,
+}
+
+/// A line of a file.
+#[derive(Clone, Copy, Debug)]
+pub struct Line<'a> {
+    /// The number of the line, from 1.
+    pub number: usize,
+    whole: &'a str,
+}
+
+/// Iterates over the lines of a file. A byte order mark is ignored.
+pub fn lines(text: &str) -> impl Iterator<Item = Line<'_>> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    text.lines().enumerate().map(|(index, line)| Line::new(index + 1, line))
+}
+
+/// Iterates over the items of a list that wg-quick(8) reads: it treats commas as white space.
+pub fn items(list: &str) -> impl Iterator<Item = &str> {
+    list.split([',', ' ', '\t']).filter(|item| !item.is_empty())
+}
+
+impl<'a> Line<'a> {
+    /// Wraps the text of a line.
+    pub fn new(number: usize, whole: &'a str) -> Self {
+        Self { number, whole }
+    }
+
+    /// Returns the whole line, comment included.
+    pub fn whole(self) -> &'a str {
+        self.whole
+    }
+
+    /// Returns the line without its comment and without the white space around it.
+    pub fn text(self) -> &'a str {
+        self.whole.split('#').next().unwrap_or_default().trim()
+    }
+
+    /// Returns the header, if the line is one.
+    pub fn header(self) -> Option<Header<'a>> {
+        let name = self.text().strip_prefix('[')?;
+        Some(match name.strip_suffix(']').map(str::trim) {
+            Some(name) if name.eq_ignore_ascii_case("interface") => Header::Known(Section::Interface),
+            Some(name) if name.eq_ignore_ascii_case("peer") => Header::Known(Section::Peer),
+            Some(name) => Header::Unknown(name),
+            None => Header::Unclosed,
+        })
+    }
+
+    /// Returns key and value. A `#` ends the value.
+    pub fn key_value(self) -> Option<(&'a str, &'a str)> {
+        let (key, value) = self.text().split_once('=')?;
+        Some((key.trim(), value.trim()))
+    }
+
+    /// Returns the value with its comment: a `#` in a command is left to the shell.
+    pub fn command(self) -> Option<&'a str> {
+        self.whole.split_once('=').map(|(_, command)| command.trim())
+    }
+
+    /// Returns the text behind `# weft:` if the line is such a comment.
+    pub fn weft_setting(self) -> Option<&'a str> {
+        const MARK: &str = "weft:";
+        let comment = self.comment()?;
+        let is_setting = comment.get(..MARK.len()).is_some_and(|start| start.eq_ignore_ascii_case(MARK));
+        is_setting.then(|| comment[MARK.len()..].trim())
+    }
+
+    /// Returns the text behind `# friendly_name =` if the line is such a comment. The text is only displayed:
+    /// control characters are removed, and at most 64 characters are kept.
+    pub fn friendly_name(self) -> Option<String> {
+        const LONGEST: usize = 64;
+        let (key, name) = self.comment()?.split_once('=')?;
+        let shown: String = name.trim().chars().filter(|c| !c.is_control()).take(LONGEST).collect();
+        (key.trim().eq_ignore_ascii_case("friendly_name") && !shown.is_empty()).then_some(shown)
+    }
+
+    /// Returns the comment, if there is nothing else in the line.
+    fn comment(self) -> Option<&'a str> {
+        self.whole.trim_start().strip_prefix('#').map(str::trim_start)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(whole: &str) -> Line<'_> {
+        Line::new(1, whole)
+    }
+
+    #[test]
+    fn headers_are_known_whatever_their_case() {
+        for (text, header) in [
+            ("[Interface]", Some(Header::Known(Section::Interface))),
+            (" [ PEER ] # office", Some(Header::Known(Section::Peer))),
+            ("[Bogus]", Some(Header::Unknown("Bogus"))),
+            ("[Peer", Some(Header::Unclosed)),
+            ("# [Peer]", None),
+            ("Address = [Peer]", None),
+        ] {
+            assert_eq!(line(text).header(), header, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_comment_ends_a_value_and_is_a_part_of_a_command() {
+        let line = line("\tPostUp = echo = 1 # two\r");
+        assert_eq!(line.key_value(), Some(("PostUp", "echo = 1")));
+        assert_eq!(line.command(), Some("echo = 1 # two"));
+        assert_eq!((line.weft_setting(), line.friendly_name()), (None, None));
+    }
+
+    #[test]
+    fn some_comments_are_settings() {
+        assert_eq!(line(" #WEFT:  MssClamp = on ").weft_setting(), Some("MssClamp = on"));
+        assert_eq!(line("# friendly_name = of\u{7}fice ").friendly_name().as_deref(), Some("office"));
+        assert_eq!(line("MTU = 1 # weft: MssClamp = on").weft_setting(), None);
+    }
+
+    #[test]
+    fn lines_are_numbered_from_one_behind_a_byte_order_mark() {
+        let all: Vec<_> =
+            lines("\u{feff}[Peer]\r\n\nMTU = 1").map(|line| (line.number, line.text())).collect();
+        assert_eq!(all, [(1, "[Peer]"), (2, ""), (3, "MTU = 1")]);
+        assert_eq!(items("a, b\tc,,").collect::<Vec<_>>(), ["a", "b", "c"]);
+    }
+}
