@@ -1,4 +1,4 @@
-//! Counts the instructions that each piece of the packet path takes for one packet, and compares them with those in
+//! Counts the instructions per packet of each piece of the packet path, and compares them with those in
 //! `instructions.toml`: unlike times, they are the same on a busy machine and on an idle one.
 //!
 //! ```text
@@ -6,10 +6,10 @@
 //! cargo bench -p weft-bench --bench instructions -- --write   write what was counted to the file
 //! ```
 //!
-//! The program runs itself under callgrind. What depends on the machine is left out: the functions of other
-//! objects (the C library chooses its `memcpy` by processor) and those of ring (likewise). The code of weft that
-//! looks at the processor finds AVX2 and, since valgrind does not have it, never AVX-512; where AVX2 is missing
-//! nothing is compared.
+//! The program runs itself under callgrind. Code that depends on the machine is excluded: the functions of
+//! other objects, since the C library chooses its `memcpy` by processor, and those of ring, which does the
+//! same. weft's processor detection finds AVX2 and never AVX-512, which valgrind lacks; without AVX2 nothing
+//! is compared.
 
 use std::process::ExitCode;
 

@@ -1,5 +1,5 @@
-//! What is measured, shared by the instruction counts and the micro-benchmarks: each piece of work repeats
-//! exactly, and says how many packets it is.
+//! The measured work, shared by the instruction counts and the micro-benchmarks. Each piece of work repeats
+//! exactly and has a fixed number of packets.
 
 mod packets;
 mod queues;
@@ -9,19 +9,19 @@ mod split;
 mod tun;
 mod tunnel;
 
-/// A piece of work that can be repeated for ever.
+/// A piece of work that can be repeated indefinitely.
 pub(crate) trait Work {
-    /// Brings everything back to where the next [`Self::run`] begins. Not measured.
+    /// Restores the state in which the next [`Self::run`] begins. Not measured.
     fn prepare(&mut self) {}
 
-    /// What is measured.
+    /// Runs the measured work.
     fn run(&mut self);
 }
 
-/// Packets of a run where nothing else decides: a look at the clock must not be what is measured.
+/// Packets per run unless the work determines it: enough that reading the clock does not dominate.
 const PACKETS: usize = 44;
 
-/// A piece of work that leaves everything as it was.
+/// A piece of work that does not need to restore state.
 impl<F: FnMut()> Work for F {
     fn run(&mut self) {
         self();
@@ -32,12 +32,11 @@ impl<F: FnMut()> Work for F {
 pub(crate) struct Workload {
     /// Its name: lower-case words and digits with hyphens between them.
     pub(crate) name: &'static str,
-    /// Packets, as the wire sees them, that one run handles.
+    /// Packets on the wire that one run handles.
     pub(crate) packets: u64,
-    /// Whether the same instructions are run on every processor, outside of the parts that are left out.
+    /// Whether every processor executes the same instructions, outside of the excluded parts.
     #[allow(dead_code, reason = "the micro-benchmarks measure everything")]
     pub(crate) countable: bool,
-    /// The work.
     pub(crate) work: Box<dyn Work>,
 }
 
@@ -46,13 +45,13 @@ impl Workload {
         Self { name, packets, countable: true, work: Box::new(work) }
     }
 
-    /// For what is little more than the cipher, which is another one on each processor.
+    /// Marks work that is mostly the cipher, which differs by processor.
     fn uncountable(self) -> Self {
         Self { countable: false, ..self }
     }
 }
 
-/// Everything.
+/// Returns all workloads.
 pub(crate) fn all() -> Vec<Workload> {
     let mut all = Vec::new();
     all.extend(routes::workloads());

@@ -1,23 +1,22 @@
-//! How large the batches are that a weft gives to the kernel.
+//! Sizes of the batches that weft passes to the kernel.
 
 use std::iter::Sum;
 
 use serde::Serialize;
 use weft_report::bucket_label;
 
-/// Messages that were sent, by how many datagrams each had: at most 1, 2, 4, 8, 16, 32 and 64.
+/// Sends, counted by the number of datagrams in each: at most 1, 2, 4, 8, 16, 32 and 64.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub(crate) struct Batches(pub(crate) [u64; 7]);
 
 impl Batches {
-    /// What was sent after `before`.
+    /// Returns the difference to `before`.
     pub(crate) fn since(self, before: Self) -> Self {
         self.with(before, u64::saturating_sub)
     }
 
-    /// How much of what was sent had so many datagrams: a label and a share of all messages for each size. Nothing if
-    /// nothing was sent.
+    /// Returns for each size a label and its share of all sends; `None` if nothing was sent.
     pub(crate) fn shares(self) -> Option<[(String, f64); 7]> {
         let all: u64 = self.0.iter().sum();
         let share = |bucket: usize| (bucket_label(bucket), self.0[bucket] as f64 / all as f64);

@@ -1,4 +1,5 @@
-//! The cases: what is sent through a tunnel, and what is looked at meanwhile. How each is measured is in `measure/`.
+//! The cases: the traffic that is sent through a tunnel, and the figures that are measured. The measurements
+//! are in `measure/`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -22,27 +23,27 @@ pub(crate) enum Direction {
 /// One thing to measure. Its name on the command line is its [`fmt::Display`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Case {
-    /// TCP with so many streams, each way.
+    /// TCP with this number of streams in each direction.
     Tcp { streams: u32, direction: Direction },
-    /// Datagrams of so many bytes, as fast as one sender can.
+    /// Datagrams with `bytes` bytes of payload, as fast as one sender can send.
     UdpFlood { bytes: u32 },
     /// The highest rate of datagrams with less than 1 % loss.
     UdpRate,
     /// Pings through an idle tunnel.
     Ping,
-    /// Pings beside a TCP stream that takes all it can get.
+    /// Pings beside a TCP stream that runs as fast as possible.
     PingLoaded,
     /// The daemons' memory after TCP both ways.
     Memory,
     /// The daemons' CPU time and wake-ups without traffic.
     Idle,
-    /// So many TCP connections at once, every byte checked.
+    /// This number of concurrent TCP connections, with every byte checked.
     Connections { count: u32 },
-    /// New connections that carry so many megabytes each.
+    /// Transfers of `megabytes` MB, each over a new connection.
     ColdStart { megabytes: u32 },
 }
 
-/// Everything that has a name in the help.
+/// All cases that the help lists.
 pub(crate) const ALL: [Case; 15] = [
     Case::Tcp { streams: 1, direction: Direction::Forward },
     Case::Tcp { streams: 4, direction: Direction::Forward },
@@ -57,23 +58,23 @@ pub(crate) const ALL: [Case; 15] = [
     Case::ColdStart { megabytes: 30 },
     Case::Connections { count: 256 },
     Case::Connections { count: 512 },
-    // Last: these look at what the others left behind.
+    // Last: these measure what the other cases left behind.
     Case::Memory,
     Case::Idle,
 ];
 
-/// The payload of a datagram that fills a packet of an MTU of 1400: with an MTU of 1420 none is fragmented.
+/// The payload of a datagram that fills an IPv4 packet of 1400 bytes: with an MTU of 1420 none is fragmented.
 pub(crate) const LARGE: u32 = 1372;
-/// iperf3 has no more streams in one process.
+/// Upper bound of the streams in one iperf3 process.
 const MAX_STREAMS: u32 = 128;
 
 impl Case {
-    /// What is measured unless cases are named: everything but the many connections, which take a while.
+    /// Returns the cases measured by default: all but those with many connections, which take a while.
     pub(crate) fn default_set() -> Vec<Self> {
         ALL.into_iter().filter(|case| !matches!(case, Self::Connections { .. })).collect()
     }
 
-    /// How tables call it.
+    /// Returns the name used in tables.
     pub(crate) fn title(self) -> String {
         match self {
             Self::Tcp { streams, direction } => {
@@ -96,7 +97,7 @@ impl Case {
         }
     }
 
-    /// The figures in the table, in this order. The first is the one that the case is about.
+    /// Returns the figures in the table, in this order. The first one is the main figure of the case.
     pub(crate) fn columns(self) -> &'static [Metric] {
         match self {
             Self::Tcp { .. } => &[
@@ -140,7 +141,7 @@ impl Case {
         }
     }
 
-    /// The figures that are compared as ratios.
+    /// Returns the figures that are compared as ratios.
     pub(crate) fn compared(self) -> &'static [Metric] {
         match self {
             Self::Tcp { .. } | Self::Connections { .. } => {
@@ -153,12 +154,13 @@ impl Case {
         }
     }
 
-    /// Whether once a run is enough: what is looked at adds up over the run, or changes little.
+    /// Reports whether the case is measured only once per run, because its figure accumulates over the run or
+    /// changes little.
     pub(crate) fn once(self) -> bool {
         matches!(self, Self::Memory | Self::Idle)
     }
 
-    /// Whether there is nothing to see without a daemon.
+    /// Reports whether the case needs a daemon to measure.
     pub(crate) fn needs_daemon(self) -> bool {
         matches!(self, Self::Memory | Self::Idle)
     }
@@ -196,7 +198,7 @@ impl Serialize for Case {
     }
 }
 
-/// Not a case.
+/// The error for an unknown case name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UnknownCase;
 
@@ -234,7 +236,7 @@ impl FromStr for Case {
                 Ok(Self::Tcp { streams: number(streams, MAX_STREAMS)?, direction })
             }
             ("udp", "rate") => Ok(Self::UdpRate),
-            // What iperf3 needs for its own header, and what fits into a datagram.
+            // At least iperf3's header, at most the payload of a UDP datagram.
             ("udp", bytes) => number(bytes, 65_507)
                 .and_then(|bytes| if bytes < 16 { Err(UnknownCase) } else { Ok(Self::UdpFlood { bytes }) }),
             ("ping", "") => Ok(Self::Ping),

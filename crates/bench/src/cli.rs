@@ -142,7 +142,7 @@ pub(crate) struct CaseArgs {
 }
 
 impl CaseArgs {
-    /// The cases, each once.
+    /// Returns the selected cases without duplicates.
     pub(crate) fn cases(&self) -> Vec<Case> {
         if self.streams.is_some() || self.direction.is_some() {
             let direction = self.direction.unwrap_or_default();
@@ -158,7 +158,7 @@ impl CaseArgs {
     }
 }
 
-/// What one word after `--case` stands for.
+/// The cases that one value of `--case` selects.
 #[derive(Clone, Debug)]
 struct Cases(Vec<Case>);
 
@@ -239,12 +239,12 @@ pub(crate) enum Offload {
 }
 
 impl MeasureArgs {
-    /// The wefts to measure, each under a name of its own.
+    /// Returns the wefts to measure, each with its name; without `--weft` the default one.
     pub(crate) fn wefts(&self) -> Vec<WeftCommand> {
         if self.wefts.is_empty() { vec![WeftCommand::default()] } else { self.wefts.clone() }
     }
 
-    /// Where the weft is that is built together with this program.
+    /// Returns the path of the weft built together with this program.
     pub(crate) fn weft_beside_this() -> std::io::Result<PathBuf> {
         Ok(std::env::current_exe()?.with_file_name("weft"))
     }

@@ -1,4 +1,4 @@
-//! The commands.
+//! Dispatch of the commands, and what they share.
 
 use std::collections::BTreeSet;
 
@@ -14,10 +14,9 @@ mod compare;
 mod sweep;
 mod tunnel;
 
-/// What the tables call the link itself.
+/// The name of the bare link in tables.
 const BARE: &str = "no tunnel";
 
-/// Runs a command.
 pub(crate) fn run(command: &Command) -> Result<()> {
     match command {
         Command::Tunnel(args) => tunnel::run(args),
@@ -31,7 +30,7 @@ pub(crate) fn run(command: &Command) -> Result<()> {
     }
 }
 
-/// The wefts of the command line.
+/// Creates a subject for each weft of the command line.
 fn wefts(setting: &SettingArgs, args: &MeasureArgs) -> Result<Vec<Subject>> {
     let subject = |command| {
         let implementation = Implementation::weft(command, setting.tun_threads, args.offload)?;
@@ -44,7 +43,7 @@ fn bare(setting: &SettingArgs) -> Subject {
     Subject { name: BARE.to_owned(), implementation: Implementation::Bare, mtu: setting.mtu }
 }
 
-/// An error if two have the same name: their figures would be mixed.
+/// Returns an error if two names are equal: their figures would be mixed.
 pub(crate) fn check_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<()> {
     let mut seen = BTreeSet::new();
     for name in names {
@@ -53,7 +52,7 @@ pub(crate) fn check_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Resul
     Ok(())
 }
 
-/// Measures.
+/// Checks the names, measures and creates the report.
 fn measure(plan: &Plan) -> Result<Report> {
     check_names(plan.subjects.iter().map(|subject| subject.name.as_str()))?;
     Ok(report::new(plan, rounds::run(plan)?))

@@ -1,21 +1,21 @@
-//! TCP's congestion controls that the kernel has, and the one that a namespace uses.
+//! The TCP congestion controls of the kernel, and the one that a namespace uses.
 
 use anyhow::{Context as _, Result, bail};
 use weft_lab::Namespace;
 
 const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
-/// Each namespace has its own; a new one begins with that of the initial namespace (ip-sysctl in the kernel's
-/// documentation).
+/// The sysctl of the congestion control. It is set per namespace; a new namespace inherits the value of the
+/// initial namespace (ip-sysctl in the kernel's documentation).
 const IN_USE: &str = "net/ipv4/tcp_congestion_control";
 
-/// What the kernel has.
+/// Returns the congestion controls that the kernel provides.
 pub(crate) fn available() -> Result<Vec<String>> {
     let text =
         std::fs::read_to_string(AVAILABLE).context("cannot tell which congestion controls there are")?;
     Ok(text.split_whitespace().map(str::to_owned).collect())
 }
 
-/// An error that names the first one that is not available.
+/// Returns an error that names the first unavailable one.
 pub(crate) fn check(asked: &[String], available: &[String]) -> Result<()> {
     match asked.iter().find(|control| !available.contains(control)) {
         Some(control) => {
@@ -25,14 +25,14 @@ pub(crate) fn check(asked: &[String], available: &[String]) -> Result<()> {
     }
 }
 
-/// What TCP connections of a namespace use from now on; no other namespace changes.
+/// Sets the congestion control for new TCP connections of this namespace alone.
 pub(crate) fn choose(namespace: &Namespace, control: &str) -> Result<()> {
     namespace.set_sysctl(IN_USE, control).context(
         "the congestion control has to be among net.ipv4.tcp_allowed_congestion_control of the host, too",
     )
 }
 
-/// What TCP connections of a namespace use.
+/// Returns the congestion control of new TCP connections of a namespace.
 pub(crate) fn in_use(namespace: &Namespace) -> Result<String> {
     namespace.sysctl(IN_USE).context("cannot tell which congestion control a namespace uses")
 }

@@ -1,4 +1,4 @@
-//! `weft-bench floods`: what a gateway's peers have left while a stranger, or one of them, floods it.
+//! `weft-bench floods`: the service that a gateway's peers get while a stranger, or one of them, floods it.
 //!
 //! ```text
 //!   client  eth0 ─── to-client   gateway   to-attacker ─── eth0  attacker
@@ -6,8 +6,8 @@
 //!     strangers with right keys  all peers                a peer that scans
 //! ```
 //!
-//! Every measurement starts its daemons: what a flood leaves behind, used-up credit above all, is not the
-//! next one's.
+//! Every measurement starts its daemons, so that the aftermath of a flood, above all used-up credit, does not
+//! affect the next one.
 
 mod args;
 mod attack;
@@ -36,10 +36,10 @@ use crate::machine::{self, Machine};
 use crate::peers::priority;
 use crate::{commands, tools, topology};
 
-/// How long the machine is watched before the first measurement.
+/// How long the machine's load is observed before the first measurement.
 const WATCH: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// For the help of the command.
+/// Returns the attacks and examples for the command's help.
 pub(crate) fn help() -> String {
     format!(
         "{}\n\nExamples:\n  weft-bench floods\n  weft-bench floods --alone --weft old=/tmp/weft --weft new=target/release/weft \\\n    \
@@ -64,7 +64,7 @@ pub(crate) fn run(args: &FloodsArgs) -> Result<()> {
     }
     commands::check_names(sides.iter().map(|(name, _)| name.as_str()))?;
     tools::check(&[], sides.iter().map(|(_, implementation)| implementation))?;
-    // All gateways have the same client, or a slow one would seem to be a slow gateway.
+    // All gateways have the same client: a slow client would make its gateway look slow.
     let client = match MeasureArgs::weft_beside_this()? {
         path if path.is_file() => Implementation::Weft { path, arguments: Vec::new() },
         _ => sides[0].1.clone(),
@@ -89,7 +89,7 @@ pub(crate) fn run(args: &FloodsArgs) -> Result<()> {
     }
 }
 
-/// Every side has its turn with every attack of every round, and another one begins each round.
+/// Measures every attack with every side in each round. The side that begins changes from round to round.
 fn rounds(
     args: &FloodsArgs,
     sides: &[(String, Implementation)],
@@ -120,7 +120,7 @@ fn rounds(
     Ok(())
 }
 
-/// Threads that take all the time of a core that they get, for as long as this is there.
+/// Busy loops, each on a thread; dropping this ends them.
 struct Busy(Arc<AtomicBool>);
 
 impl Busy {

@@ -19,23 +19,23 @@ use crate::cli::{MeasureArgs, Offload, PeerCommand, WeftCommand};
 use crate::interrupt::Interrupt;
 use crate::process::Process;
 
-/// What a weft's interface is called, at both ends.
+/// Name of weft's interface, at both ends.
 const INTERFACE: &str = "weft0";
-/// How long a daemon may take to make its interface.
+/// Timeout for a daemon to create its interface.
 const START: Duration = Duration::from_secs(20);
 
-/// What carries the packets.
+/// An implementation under test.
 #[derive(Clone, Debug)]
 pub(crate) enum Implementation {
-    /// A weft: the program, and what `weft up` is told beyond the file.
+    /// A weft: the program, and the arguments of `weft up` beyond the file.
     Weft { path: PathBuf, arguments: Vec<String> },
     /// A program that makes an interface which wg(8) configures.
     Other(PeerCommand),
-    /// Nothing: the link itself.
+    /// The bare link, without a tunnel.
     Bare,
 }
 
-/// Whose figures they are.
+/// The kind of implementation that figures belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Kind {
@@ -45,7 +45,7 @@ pub(crate) enum Kind {
 }
 
 impl Implementation {
-    /// A weft of the command line.
+    /// Creates a weft from the command line.
     ///
     /// # Errors
     /// When there is no such program.
@@ -65,7 +65,7 @@ impl Implementation {
         Ok(Self::Weft { path, arguments })
     }
 
-    /// Whose figures they are.
+    /// Returns the kind of this implementation.
     pub(crate) fn kind(&self) -> Kind {
         match self {
             Self::Weft { .. } => Kind::Weft,
@@ -74,7 +74,7 @@ impl Implementation {
         }
     }
 
-    /// Brings an end up: interface, addresses, key and peer. Nothing for the link itself.
+    /// Brings an end up with interface, addresses, key and peer. Returns `None` for the bare link.
     pub(crate) fn start(
         &self,
         namespace: &Namespace,
@@ -82,7 +82,7 @@ impl Implementation {
         directory: &Path,
         interrupt: &Interrupt,
     ) -> Result<Option<Daemon>> {
-        // wg(8) finds a daemon by a socket in a directory that all namespaces share.
+        // wg(8) finds a daemon by a socket in a directory that all namespaces share, so the name is unique.
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let interface = match self {
             Self::Weft { .. } => INTERFACE.to_owned(),
@@ -101,7 +101,7 @@ impl Implementation {
     }
 
     /// Starts the program in the namespace, with its files in `directory`, and waits until its interface is
-    /// what `setup` says.
+    /// configured as `setup` says.
     pub(crate) fn bring_up(
         &self,
         namespace: &Namespace,
@@ -124,7 +124,8 @@ impl Implementation {
                 process.wait_until(interrupt, "weft's interface", limit, |process| {
                     process.output().contains("interface is up")
                 })?;
-                // Both ends of a tunnel have an interface of one name.
+                // Both ends of a tunnel have an interface named `INTERFACE`: the socket's path is not unique
+                // to this daemon.
                 let socket = (interface != INTERFACE).then(|| uapi_socket(interface));
                 Ok(Daemon { process, interface: interface.to_owned(), socket })
             }
@@ -151,7 +152,7 @@ impl Implementation {
     }
 }
 
-/// An interface to make.
+/// An interface to create.
 #[derive(Clone, Copy)]
 pub(crate) struct Setup<'a> {
     pub(crate) interface: &'a str,
@@ -159,9 +160,9 @@ pub(crate) struct Setup<'a> {
     pub(crate) mtu: u16,
     /// Lines for the first section of a file for `weft up`, beyond addresses and MTU.
     pub(crate) lines: &'a str,
-    /// The configuration, with lines in its first section.
+    /// Returns the configuration file, with the given lines in its first section.
     pub(crate) config: &'a dyn Fn(&str) -> String,
-    /// How long it may take.
+    /// Timeout for the start.
     pub(crate) limit: Duration,
 }
 
@@ -178,7 +179,7 @@ pub(crate) struct End {
 }
 
 impl End {
-    /// For `wg setconf`, or with lines of its own in the first section for `weft up`.
+    /// Returns the configuration for `wg setconf`, or for `weft up` with more lines in the first section.
     fn text(&self, interface_lines: &str) -> String {
         format!(
             "[Interface]\nPrivateKey = {}\nListenPort = {}\n{interface_lines}\
@@ -192,17 +193,17 @@ impl End {
     }
 }
 
-/// A running daemon. It ends when it is dropped.
+/// A running daemon. Dropping it ends the daemon.
 #[derive(Debug)]
 pub(crate) struct Daemon {
     process: Process,
     interface: String,
-    /// What a daemon that is killed leaves behind.
+    /// The UAPI socket, which a killed daemon leaves behind.
     socket: Option<PathBuf>,
 }
 
 impl Daemon {
-    /// Waits until `condition`; an error when the daemon ends before.
+    /// Waits until `condition` holds; an error when the daemon ends before.
     fn wait_until(
         &mut self,
         interrupt: &Interrupt,
@@ -213,28 +214,28 @@ impl Daemon {
         self.process.wait_until(interrupt, what, limit, |_| condition())
     }
 
-    /// An error if it has ended.
+    /// Returns an error if the daemon has ended.
     pub(crate) fn check(&mut self) -> Result<()> {
         self.process.check()
     }
 
-    /// How many messages of each size it has sent; nothing if it is no weft, or one that cannot be asked.
+    /// Returns the number of sends of each batch size; `None` if it is no weft, or does not answer.
     pub(crate) fn batches(&self) -> Option<Batches> {
         Some(Batches(self.status()?.udp.batch_segments))
     }
 
-    /// What it says of itself; nothing if it is no weft, or one that cannot be asked.
+    /// Returns weft's status report; `None` if it is no weft, or does not answer.
     pub(crate) fn status(&self) -> Option<StatusReport> {
         let name = self.interface.parse().ok()?;
         Client::connect_in(&self.process.runtime_directory(), &name).ok()?.status().ok()
     }
 
-    /// What its interface is called.
+    /// Returns the name of its interface.
     pub(crate) fn interface(&self) -> &str {
         &self.interface
     }
 
-    /// Its process.
+    /// Returns its process ID.
     pub(crate) fn id(&self) -> u32 {
         self.process.id()
     }
@@ -248,12 +249,12 @@ impl Drop for Daemon {
     }
 }
 
-/// Where a daemon listens for wg(8), in all namespaces.
+/// Returns the path of the socket where a daemon listens for wg(8). All namespaces share it.
 pub(crate) fn uapi_socket(interface: &str) -> PathBuf {
     PathBuf::from(format!("/var/run/wireguard/{interface}.sock"))
 }
 
-/// A file that nobody else can read: it has a key in it.
+/// Creates a file with mode 0600, since it contains a key. Fails if it exists.
 pub(crate) fn write_private(path: &Path, text: &str) -> Result<()> {
     use std::io::Write as _;
     use std::os::unix::fs::OpenOptionsExt as _;

@@ -1,4 +1,4 @@
-//! Ctrl-C: whatever waits ends soon, and everything is taken down on the way out.
+//! Handling of signals: waits end soon, and everything is cleaned up on exit.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
-/// How often something that is waited for is looked at.
+/// Poll interval of waits.
 const TICK: Duration = Duration::from_millis(20);
 
-/// The error of whatever was cut short by a signal.
+/// The error of work that a signal interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Interrupted;
 
@@ -22,12 +22,12 @@ impl fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// Whether SIGINT, SIGTERM or SIGHUP has come.
+/// A flag that SIGINT, SIGTERM or SIGHUP sets.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// Looks out for the signals from now on.
+    /// Installs the signal handlers.
     pub(crate) fn watch() -> Result<Self> {
         let this = Self::default();
         let flag = this.0.clone();
@@ -35,7 +35,7 @@ impl Interrupt {
         Ok(this)
     }
 
-    /// Asks until there is an answer; an error if a signal or the limit comes first.
+    /// Polls `condition` until it returns a value; an error if a signal or the limit comes first.
     pub(crate) fn wait_for<T>(
         &self,
         what: &str,
@@ -55,12 +55,12 @@ impl Interrupt {
         }
     }
 
-    /// An error if a signal has come.
+    /// Returns an error if a signal has arrived.
     pub(crate) fn check(&self) -> Result<(), Interrupted> {
         if self.0.load(Relaxed) { Err(Interrupted) } else { Ok(()) }
     }
 
-    /// Lets time pass; an error if a signal comes, or has come.
+    /// Sleeps for `span`; an error if a signal arrives or has arrived.
     pub(crate) fn sleep(&self, span: Duration) -> Result<()> {
         let end = Instant::now() + span;
         loop {

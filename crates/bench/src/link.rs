@@ -1,4 +1,4 @@
-//! `weft-bench link`: an emulated link by itself, and whether it is what it was asked to be.
+//! `weft-bench link`: measures an emulated link and compares it with its specification.
 
 mod measure;
 mod report;
@@ -32,22 +32,22 @@ pub(crate) struct LinkArgs {
     pub(crate) json: bool,
 }
 
-/// The addresses of the two ends.
+/// The address of the near end.
 pub(crate) const NEAR: &str = "192.0.2.1";
-/// The far end.
+/// The address of the far end.
 pub(crate) const FAR: &str = "192.0.2.2";
 
 /// Two namespaces with an emulated link between them.
 #[derive(Debug)]
 pub(crate) struct Lab {
-    // In the order of the clean-up.
+    // Fields drop in this order.
     pub(crate) emulator: Emulator,
     pub(crate) near: Namespace,
     pub(crate) far: Namespace,
 }
 
 impl Lab {
-    /// Makes both, with TCP buffers that are no limit to what is measured.
+    /// Creates both namespaces and the link, with TCP buffers large enough not to limit a measurement.
     pub(crate) fn new(spec: &LinkSpec) -> Result<Self> {
         let (near, far) = (topology::namespace("near")?, topology::namespace("far")?);
         for namespace in [&near, &far] {
@@ -63,10 +63,11 @@ impl Lab {
     }
 }
 
-/// Sockets may keep several bandwidth-delay products, and a connection knows nothing of those before it.
+/// Raises the TCP buffer limits to several bandwidth-delay products, and disables the metrics cache, so that
+/// a connection is independent of earlier ones.
 pub(crate) fn lift_tcp_limits(namespace: &Namespace) -> Result<()> {
-    /// Four times what is on its way and in the queue at 500 Mbit/s and 100 ms; a receiver counts the memory of its
-    /// buffers, about twice what they hold.
+    /// Four times the bytes in flight and queued at 500 Mbit/s and 100 ms; a receiver counts the memory of
+    /// its buffers, about twice their contents.
     const MOST: &str = "67108864";
     for name in ["net/ipv4/tcp_rmem", "net/ipv4/tcp_wmem"] {
         let sizes = namespace.sysctl(name)?;

@@ -1,17 +1,17 @@
-//! The machine: what it is, and the CPU time that all of it has used.
+//! The machine: its description, and its total CPU time.
 
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 
-/// What was measured on.
+/// The machine of a measurement.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Machine {
     pub(crate) cores: usize,
     pub(crate) processor: String,
     pub(crate) kernel: String,
-    /// What was measured with: the machine's own, unless another one was asked for.
+    /// The congestion control of the measurement: the machine's default, unless another one was requested.
     pub(crate) tcp_congestion_control: String,
 }
 
@@ -29,7 +29,7 @@ impl Machine {
     }
 }
 
-/// CPU time that the whole machine has spent since its start, waiting and idleness left out.
+/// Returns the CPU time of the whole machine since boot, without idle, I/O wait and stolen time.
 pub(crate) fn busy_time() -> Result<Duration> {
     let stat = std::fs::read_to_string("/proc/stat").context("cannot read /proc/stat")?;
     parse_stat(&stat).map(|times| times.busy).context("cannot understand /proc/stat")
@@ -42,7 +42,7 @@ struct Times {
 }
 
 fn parse_stat(stat: &str) -> Option<Times> {
-    /// USER_HZ: the kernel shows hundredths of a second on every architecture that weft runs on.
+    /// USER_HZ: `/proc/stat` counts hundredths of a second on every architecture that weft runs on.
     const TICK_MILLIS: u64 = 10;
     let words: Vec<u64> =
         stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace().flat_map(str::parse).collect();
@@ -51,13 +51,13 @@ fn parse_stat(stat: &str) -> Option<Times> {
     Some(Times { busy: time(user + nice + system + irq + softirq), stolen: time(stolen) })
 }
 
-/// CPU time that this virtual machine wanted and its host gave to others, since the start.
+/// Returns the CPU time that this virtual machine wanted and its host gave to others, since boot.
 pub(crate) fn stolen_time() -> Result<Duration> {
     let stat = std::fs::read_to_string("/proc/stat").context("cannot read /proc/stat")?;
     parse_stat(&stat).map(|times| times.stolen).context("cannot understand /proc/stat")
 }
 
-/// How many cores are busy with something else, measured for as long as this.
+/// Measures for `span` how many cores are busy.
 pub(crate) fn busy_cores(span: Duration) -> Result<f64> {
     let before = busy_time()?;
     std::thread::sleep(span);

@@ -1,4 +1,4 @@
-//! One measurement of one case: the figures of the case itself, and what the machine and the daemons spent on it.
+//! One measurement of one case: its figures, and the resources that the machine and the daemons spent.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ mod window;
 
 use window::{Spent, Window};
 
-/// Where it is measured, for how long, and what can end it early.
+/// The tunnel, the duration and the means to interrupt a measurement.
 #[derive(Debug)]
 pub(crate) struct Bench<'a> {
     pub(crate) tunnel: &'a mut Tunnel,
@@ -41,13 +41,13 @@ impl Bench<'_> {
     }
 }
 
-/// What came of a case.
+/// The result of a case.
 #[derive(Clone, Debug)]
 struct Outcome {
     sample: Sample,
-    /// What was carried meanwhile, by which the cost is divided; zero where nothing is carried on purpose.
+    /// Gigabits carried, by which the cost is divided; zero for a case without cost figures.
     gbit: f64,
-    /// What figures do not say.
+    /// A remark for the report.
     note: Option<String>,
 }
 
@@ -57,19 +57,18 @@ impl Outcome {
     }
 }
 
-/// What a measurement gave.
+/// The result of a measurement.
 #[derive(Clone, Debug)]
 pub(crate) struct Measured {
     pub(crate) sample: Sample,
-    /// What was carried meanwhile.
+    /// Gigabits carried.
     pub(crate) gbit: f64,
-    /// What was sent meanwhile, where the daemons can be asked.
+    /// Sends of both daemons by batch size, where the daemons report it.
     pub(crate) batches: Option<Batches>,
-    /// What figures do not say.
+    /// A remark for the report.
     pub(crate) note: Option<String>,
 }
 
-/// Measures a case.
 pub(crate) fn measure(bench: &mut Bench<'_>, case: Case) -> Result<Measured> {
     let window = bench.window()?;
     let Outcome { sample, gbit, note } = match case {
@@ -88,7 +87,7 @@ pub(crate) fn measure(bench: &mut Bench<'_>, case: Case) -> Result<Measured> {
     Ok(Measured { sample, gbit, batches: spent.batches, note })
 }
 
-/// Adds what the Gbits cost, and what the kernel's TCP noticed.
+/// Adds the cost per Gbit, and what the kernel's TCP counted.
 fn with_cost(sample: Sample, spent: &Spent, gbit: f64) -> Sample {
     let mut sample = sample.with(Metric::CpuSecondsPerGbit, spent.machine.as_secs_f64() / gbit);
     if sample.get(Metric::Retransmits).is_some() {

@@ -1,62 +1,63 @@
-//! What a measurement says: named figures, each with its unit and the direction that is better.
+//! The result of a measurement: named figures, each with its unit and the direction that is better.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// One kind of figure. JSON calls it by its name in snake case, which has the unit in it.
+/// One kind of figure. Its JSON name is the variant in snake case, which includes the unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Metric {
-    /// Payload that arrived, a second.
+    /// Payload received per second.
     GbitPerSecond,
-    /// Datagrams that arrived, a second.
+    /// Datagrams received per second.
     PacketsPerSecond,
-    /// Datagrams that were sent and did not arrive.
+    /// Share of datagrams sent that did not arrive.
     LossPercent,
     /// CPU time of the whole machine, sender, receiver and kernel included.
     CpuSecondsPerGbit,
-    /// Segments that TCP sent again.
+    /// Segments that TCP retransmitted.
     Retransmits,
-    /// Segments that arrived ahead of their turn at either end: after a loss, or reordered.
+    /// Segments that arrived out of order at either end: after a loss, or reordered.
     OutOfOrder,
-    /// Times that a sending TCP found its segments reordered rather than lost.
+    /// How often a sending TCP found its segments reordered rather than lost.
     Reorderings,
-    /// Half of the pings came back within this time.
+    /// Round-trip time of a ping, median.
     PingP50Ms,
-    /// 99 of 100 pings came back within this time.
+    /// Round-trip time of a ping, 99th percentile.
     PingP99Ms,
-    /// The slowest ping that came back.
+    /// Round-trip time of the slowest answered ping.
     PingMaxMs,
-    /// Pings without an answer.
+    /// Unanswered pings.
     PingsLost,
-    /// The largest part of memory that a daemon ever had in use; of both, the larger.
+    /// Peak resident memory of a daemon; the larger of both ends.
     PeakRssMib,
-    /// CPU time of a daemon without traffic, of one core; of both, the larger.
+    /// CPU time of a daemon without traffic, in per cent of one core; the larger of both ends.
     IdleCpuPercent,
-    /// Times that a daemon went to sleep and was woken, a second; of both, the larger.
+    /// Voluntary context switches of a daemon per second; the larger of both ends.
     WakeUpsPerSecond,
-    /// What the slowest of many connections got by what the fastest got.
+    /// Bytes of the slowest of many connections divided by those of the fastest.
     Fairness,
-    /// Connections that failed, or brought something wrong.
+    /// Connections that failed.
     FailedConnections,
-    /// From the first packet of a connection to the confirmation of its last byte.
+    /// Duration of a transfer from connecting to the confirmation of its last byte.
     TransferMs,
-    /// Times that a slow start ended because of delay and not because of loss (HyStart of cubic).
+    /// How often HyStart (of cubic) ended a slow start, rather than a loss.
     HystartExits,
-    /// CPU time of the daemon at the end where the client is.
+    /// CPU time of the daemon at the client's end.
     NearCpuSecondsPerGbit,
     /// CPU time of the daemon at the other end.
     FarCpuSecondsPerGbit,
-    /// Times that a thread of either daemon went to sleep.
+    /// Voluntary context switches of both daemons' threads.
     VoluntarySwitchesPerGbit,
-    /// Times that the kernel took the processor from a thread of either daemon.
+    /// Involuntary context switches of both daemons' threads.
     InvoluntarySwitchesPerGbit,
     /// System calls of both daemons.
     SystemCallsPerGbit,
-    /// Packets that the kernel threw away because the queue of a TUN was full.
+    /// Packets that the kernel dropped because a TUN's queue was full.
     QueueOverflowsPerGbit,
-    /// Datagrams that the kernel threw away because a receive buffer was full: of the daemons, and of what is measured.
+    /// Datagrams that the kernel dropped because a receive buffer was full: of the daemons, and of the
+    /// measured programs.
     ReceiveOverflowsPerGbit,
 }
 
@@ -67,7 +68,7 @@ pub(crate) enum Better {
     Lower,
 }
 
-/// What a program that reads JSON and people who read tables call one thing.
+/// How a metric is presented.
 struct Description {
     title: &'static str,
     decimals: usize,
@@ -75,7 +76,7 @@ struct Description {
 }
 
 impl Metric {
-    /// What tells how the daemons worked, and not how well: shown in a table of its own.
+    /// Figures that explain how the daemons worked rather than how well; shown in a separate table.
     pub(crate) const CONTEXT: [Self; 7] = [
         Self::NearCpuSecondsPerGbit,
         Self::FarCpuSecondsPerGbit,
@@ -117,17 +118,17 @@ impl Metric {
         }
     }
 
-    /// How tables and plots call it, with the unit.
+    /// Returns the title in tables and plots, with the unit.
     pub(crate) fn title(self) -> &'static str {
         self.describe().title
     }
 
-    /// Which direction is better.
+    /// Returns which direction is better.
     pub(crate) fn better(self) -> Better {
         self.describe().better
     }
 
-    /// A value of it for people.
+    /// Formats a value for tables.
     pub(crate) fn format(self, value: f64) -> String {
         format!("{value:.*}", self.describe().decimals)
     }
@@ -139,7 +140,7 @@ impl Metric {
 pub(crate) struct Sample(BTreeMap<Metric, f64>);
 
 impl Sample {
-    /// With this figure too. One that is no number (nothing by nothing) is left out.
+    /// Adds a figure. A value that is not finite, such as 0/0, is left out.
     pub(crate) fn with(mut self, metric: Metric, value: f64) -> Self {
         if value.is_finite() {
             self.0.insert(metric, value);
@@ -147,12 +148,12 @@ impl Sample {
         self
     }
 
-    /// A figure; nothing if it was not measured.
+    /// Returns a figure; `None` if it was not measured.
     pub(crate) fn get(&self, metric: Metric) -> Option<f64> {
         self.0.get(&metric).copied()
     }
 
-    /// The kinds of figures in it.
+    /// Returns the kinds of figures in the sample.
     pub(crate) fn metrics(&self) -> impl Iterator<Item = Metric> {
         self.0.keys().copied()
     }

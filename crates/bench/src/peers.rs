@@ -1,13 +1,14 @@
-//! `weft-bench peers`: a gateway with thousands of peers, many of which are there at once.
+//! `weft-bench peers`: a gateway with thousands of peers, many of which are active at once.
 //!
 //! ```text
 //!   gateway                                              clients
 //!   sink, echo, sender ── 10.0.0.1 ── daemon ── veth ── 250 addresses ── a tunnel and a socket each, few threads
 //! ```
 //!
-//! The daemon is a real process; its peers are weft's own state machine, driven by epoll (`swarm.rs`), so that a
-//! thousand need no thousand processes. Packets are numbered, and both ends are in this process: a sender knows what
-//! has arrived and keeps a window, as TCP does, so that what is lost is the gateway's doing.
+//! The daemon is a real process; its peers are weft's own state machine, driven by epoll (`swarm.rs`), so
+//! that a thousand peers need no thousand processes. Packets are numbered, and both ends are in this process:
+//! a sender knows which packets have arrived and keeps a window, as TCP does, so that losses are caused by
+//! the gateway.
 
 pub(crate) mod client;
 mod fairness;
@@ -75,7 +76,7 @@ pub(crate) fn run(args: &PeersArgs) -> Result<()> {
     measured
 }
 
-/// Keys for all peers, and for those that only show what no peers cost.
+/// Creates the roster of all peers, and one with a single peer to measure the memory without peers.
 fn rosters(args: &PeersArgs) -> Result<(Roster, Roster)> {
     let active = args.active as usize + Stand::EXTRAS;
     Ok((Roster::new(args.configured as usize, active)?, Roster::new(1, 0)?))

@@ -1,8 +1,8 @@
-//! The one error that has an exit code of its own.
+//! The error with a dedicated exit code.
 
 use std::fmt;
 
-/// A permission is missing: what the system answered.
+/// A permission is missing; contains the system's error.
 #[derive(Debug)]
 pub(crate) struct Missing(pub(crate) std::io::Error);
 

@@ -1,4 +1,4 @@
-//! SVG plots. Text stays text in them, so no font is needed here, and whoever looks at one uses their own.
+//! SVG plots. Text stays text, so no font is needed here, and the viewer's fonts are used.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ const TEXT_SIZE: u32 = 13;
 const INK: RGBColor = RGBColor(40, 40, 40);
 const GRID: RGBColor = RGBColor(215, 215, 215);
 
-/// Colours that also differ for those who do not see all of them (Okabe and Ito's).
+/// Colours that remain distinct with colour blindness (Okabe and Ito).
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(230, 159, 0),
@@ -33,7 +33,7 @@ fn colour(place: usize) -> RGBColor {
     COLOURS[place % COLOURS.len()]
 }
 
-/// Writes a plot, with the directories above it.
+/// Writes a plot, and creates the directories above it.
 pub(crate) fn write(path: &Path, svg: &str) -> Result<()> {
     let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
     directory
@@ -42,12 +42,12 @@ pub(crate) fn write(path: &Path, svg: &str) -> Result<()> {
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// What the drawing library says went wrong.
+/// Converts an error of the drawing library.
 fn failed(error: impl std::fmt::Display) -> anyhow::Error {
     anyhow::anyhow!("cannot draw: {error}")
 }
 
-/// Round numbers from zero to a little above this one, and the last of them.
+/// Returns round numbers from zero to `most` or a little above it, and the last of them.
 fn ticks(most: f64) -> (Vec<f64>, f64) {
     const COUNT: f64 = 5.0;
     if most <= 0.0 {
@@ -62,7 +62,7 @@ fn ticks(most: f64) -> (Vec<f64>, f64) {
     (ticks, f64::from(count) * step)
 }
 
-/// A tick as short as it can be said.
+/// Formats a tick without trailing zeros.
 fn tick_text(value: f64) -> String {
     let text = format!("{value:.3}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()

@@ -1,4 +1,4 @@
-//! A program that runs in a namespace and ends with its owner, and what it printed.
+//! A program that runs in a namespace and ends with its owner, and its output.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -12,13 +12,14 @@ use weft_lab::Namespace;
 
 use crate::interrupt::Interrupt;
 
-/// Lines of a program's output that an error shows.
+/// Number of output lines that an error shows.
 const SHOWN_LINES: usize = 8;
 
-/// How long a program may take to put away what it made, a socket in a directory that all namespaces share for one.
+/// Timeout for a program to clean up after SIGTERM, for example its socket in a directory that all namespaces
+/// share.
 const LEAVE: Duration = Duration::from_secs(2);
 
-/// A running program. It is told to end when it is dropped, and killed if it does not.
+/// A running program. Dropping it sends SIGTERM, and kills it if it does not end in time.
 #[derive(Debug)]
 pub(crate) struct Process {
     name: String,
@@ -32,7 +33,7 @@ impl Process {
         let (program, arguments) = words.split_first().context("there is no program to start")?;
         let file = File::create(&output).context("cannot make a file for a program's output")?;
         let mut command = namespace.command(program);
-        // Both ends have an interface of the same name.
+        // Both ends have an interface of the same name, so each needs its runtime directory.
         command.env(weft_ipc::runtime_dir::VARIABLE, runtime_directory(&output));
         command.args(arguments).stdin(Stdio::null()).stderr(file.try_clone()?).stdout(file);
         let child =
@@ -40,28 +41,28 @@ impl Process {
         Ok(Self { name: program.clone(), child, output })
     }
 
-    /// Its process ID.
+    /// Returns its process ID.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Where it has its control socket, if it is a weft.
+    /// Returns the runtime directory with the control socket, if it is a weft.
     pub(crate) fn runtime_directory(&self) -> PathBuf {
         runtime_directory(&self.output)
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the program.
     pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
         let id = Pid::from_raw(i32::try_from(self.child.id())?);
         kill(id, signal).with_context(|| format!("cannot send {signal} to {}", self.name))
     }
 
-    /// What it has printed so far.
+    /// Returns the output so far.
     pub(crate) fn output(&self) -> String {
         std::fs::read_to_string(&self.output).unwrap_or_default()
     }
 
-    /// Waits until `condition`; an error when the program ends before.
+    /// Waits until `condition` holds; an error when the program ends before.
     pub(crate) fn wait_until(
         &mut self,
         interrupt: &Interrupt,
@@ -75,7 +76,7 @@ impl Process {
         })
     }
 
-    /// An error if it has ended.
+    /// Returns an error if the program has ended, with its last lines of output.
     pub(crate) fn check(&mut self) -> Result<()> {
         match self.child.try_wait()? {
             Some(status) => Err(anyhow!("{} ended: {status}", self.name).context(self.last_lines())),
@@ -83,7 +84,7 @@ impl Process {
         }
     }
 
-    /// Whether it has ended by itself.
+    /// Reports whether the program has ended.
     pub(crate) fn has_ended(&mut self) -> Result<bool> {
         Ok(self.child.try_wait()?.is_some())
     }
@@ -95,7 +96,7 @@ impl Process {
     }
 }
 
-/// Where a weft that prints to this file has its control socket.
+/// Returns the runtime directory of a weft with this output file.
 fn runtime_directory(output: &Path) -> PathBuf {
     output.with_extension("run")
 }

@@ -1,11 +1,11 @@
-//! Lines on standard error that say how far it is.
+//! Progress messages on standard error.
 
 use std::time::Instant;
 
 use crate::case::Case;
 use crate::metric::Sample;
 
-/// Counts the measurements.
+/// Counts the measurements and estimates the remaining time.
 #[derive(Debug)]
 pub(crate) struct Progress {
     began: Option<Instant>,
@@ -18,17 +18,17 @@ impl Progress {
         Self { began: None, done: 0, total }
     }
 
-    /// Something that takes a moment begins.
+    /// Prints a message.
     pub(crate) fn say(&self, text: &str) {
         eprintln!("{text}");
     }
 
-    /// The first measurement begins.
+    /// Starts the clock for the estimate, at the first measurement.
     pub(crate) fn begin(&mut self) {
         self.began = Some(Instant::now());
     }
 
-    /// A measurement is through.
+    /// Prints the result of a measurement.
     pub(crate) fn measured(&mut self, case: Case, name: &str, result: Result<&Sample, &str>) {
         self.done += 1;
         let figures = match result {
@@ -47,7 +47,7 @@ impl Progress {
     }
 }
 
-/// What a line has room for: what the case is about.
+/// Formats the first three figures of the case, which fit a line.
 fn figures(case: Case, sample: &Sample) -> String {
     let figures = case.columns().iter().filter_map(|metric| {
         let value = sample.get(*metric)?;

@@ -1,5 +1,5 @@
-//! The result: medians of every subject in every case, and how weft compares, as JSON for programs and as tables
-//! (`report/tables.rs`) for people.
+//! The result: medians of every subject in every case, and the comparisons, as JSON for programs and as
+//! tables (`report/tables.rs`) for people.
 
 use std::collections::BTreeMap;
 
@@ -18,33 +18,33 @@ use crate::targets::{self, Wanted};
 pub(crate) mod plots;
 pub(crate) mod tables;
 
-/// Everything that was measured, and under which conditions.
+/// All results, and their conditions.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Report {
     pub(crate) machine: Machine,
     pub(crate) seconds: u32,
     pub(crate) rounds: u32,
-    /// The emulated link; nothing where the ends are joined by a veth.
+    /// The emulated link; `None` where the ends are joined by a veth.
     pub(crate) link: Option<String>,
     pub(crate) subjects: Vec<SubjectReport>,
-    /// Cores that were busy with something else before the first measurement.
+    /// Cores that were busy with other work before the first measurement.
     pub(crate) busy_cores_before: f64,
-    /// Cores that the host of this virtual machine gave to others meanwhile.
+    /// Cores that the host of this virtual machine gave to others during the measurements.
     pub(crate) stolen_cores: f64,
     pub(crate) cases: Vec<CaseReport>,
     pub(crate) comparisons: Vec<Comparison>,
-    /// Measurements that failed, or were not made any more.
+    /// Measurements that failed or were skipped.
     pub(crate) failed: usize,
-    /// What failed, and what could not be counted.
+    /// Failures, and figures that could not be counted.
     pub(crate) notes: Vec<String>,
 }
 
-/// What was measured.
+/// A subject of the report.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct SubjectReport {
     pub(crate) name: String,
     pub(crate) kind: Kind,
-    /// Of the tunnel, in bytes.
+    /// MTU of the tunnel in bytes.
     pub(crate) mtu: u16,
 }
 
@@ -60,31 +60,32 @@ pub(crate) struct CaseReport {
 pub(crate) struct Figures {
     pub(crate) name: String,
     pub(crate) metrics: BTreeMap<Metric, Summary>,
-    /// Messages that both ends of a weft sent in all rounds, by the datagrams in each: at most 1, 2, 4, 8, 16, 32, 64.
+    /// Sends of both ends of a weft in all rounds, by the number of datagrams in each: at most 1, 2, 4, 8,
+    /// 16, 32, 64.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) batches: Option<Batches>,
-    /// What was measured, in the order of the rounds; nothing where it failed.
+    /// Samples in the order of the rounds; `None` where the measurement failed.
     pub(crate) samples: Vec<Option<Sample>>,
 }
 
-/// How a figure of a weft is beside that of another subject, or beside what is wanted of it alone.
+/// A figure of a weft compared with that of another subject, or with a target for weft alone.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Comparison {
     pub(crate) case: Case,
     pub(crate) metric: Metric,
     pub(crate) ours: String,
-    /// Nothing where the figure is judged alone.
+    /// `None` where the figure has an absolute target.
     pub(crate) theirs: Option<String>,
-    /// Ours by theirs, round by round.
+    /// Ours divided by theirs, round by round.
     pub(crate) ratio: Option<Summary>,
-    /// Our figure; nothing where it could not be measured.
+    /// Our figure; `None` where it could not be measured.
     pub(crate) value: Option<Summary>,
     pub(crate) wanted: Option<Wanted>,
-    /// Whether what is wanted holds: not without a figure of ours, and nothing without one of theirs.
+    /// Whether the target holds: false without our figure, `None` without theirs.
     pub(crate) holds: Option<bool>,
 }
 
-/// What was measured, made ready.
+/// Creates the report from the results.
 pub(crate) fn new(plan: &Plan, results: Results) -> Report {
     let subjects: Vec<SubjectReport> = plan
         .subjects
@@ -119,7 +120,7 @@ pub(crate) fn new(plan: &Plan, results: Results) -> Report {
     }
 }
 
-/// Prints it on standard output.
+/// Prints the report on standard output.
 pub(crate) fn print(report: &Report, json: bool) -> Result<()> {
     if json {
         println!("{}", serde_json::to_string_pretty(report)?);
@@ -129,7 +130,7 @@ pub(crate) fn print(report: &Report, json: bool) -> Result<()> {
     Ok(())
 }
 
-/// An error if not everything was measured.
+/// Returns an error if a measurement failed.
 pub(crate) fn check(report: &Report) -> Result<()> {
     match report.failed {
         0 => Ok(()),
@@ -152,8 +153,8 @@ fn figures(subject: &SubjectReport, cell: Cell) -> Figures {
     Figures { name: subject.name.clone(), metrics, batches: cell.batches, samples: cell.samples }
 }
 
-/// Every weft beside every other subject, the first weft beside further ones, and every weft beside what is wanted.
-/// What is wanted as a ratio is wanted beside the first other implementation.
+/// Compares every weft with every other implementation and the bare link, the first weft with further ones,
+/// and every weft with its absolute targets. Ratio targets apply to the first other implementation.
 fn compare(subjects: &[SubjectReport], case: &CaseReport) -> Vec<Comparison> {
     let of = |kind: Kind| {
         let numbered = subjects.iter().zip(&case.subjects);
@@ -168,7 +169,7 @@ fn compare(subjects: &[SubjectReport], case: &CaseReport) -> Vec<Comparison> {
         let is_first = first_weft.is_some_and(|first| first.name == ours.name);
         let later_wefts = of(Kind::Weft).skip(1).filter(|_| is_first);
         for theirs in later_wefts.chain(of(Kind::Other)).chain(of(Kind::Bare)) {
-            // Beside the link alone it is the main figure that says something.
+            // Against the bare link only the main figure is meaningful.
             let figures = if bare(theirs) { 1 } else { usize::MAX };
             for &metric in case.case.compared().iter().take(figures) {
                 let wanted = wanted.iter().find(|(of, wanted)| *of == metric && !wanted.is_absolute());
@@ -218,7 +219,7 @@ fn beside(
     })
 }
 
-/// A figure of two subjects, round by round.
+/// Returns the pairs of a figure of two subjects, round by round.
 pub(crate) fn pairs(metric: Metric, ours: &Figures, theirs: &Figures) -> impl Iterator<Item = (f64, f64)> {
     ours.samples
         .iter()
@@ -247,7 +248,7 @@ pub(crate) mod tests {
         SubjectReport { name: name.to_owned(), kind, mtu: 1420 }
     }
 
-    /// Two wefts, another implementation and the bare link, with TCP and memory.
+    /// Two wefts, another implementation and the bare link, in the cases TCP and memory.
     pub(crate) fn report() -> Report {
         let subjects = vec![
             subject("no tunnel", Kind::Bare),

@@ -1,6 +1,7 @@
-//! Every subject has its turn in every case of every round, so that a machine whose speed drifts is as slow for one
-//! as for the others. Each round has daemons of its own: two processes of the same program differ by up to a tenth,
-//! by where their memory lies, so that rounds of one process would agree on a figure that its next start disowns.
+//! Every subject has a turn in every case of every round, so that drift in the machine's speed affects all
+//! alike. Each round starts new daemons: two processes of the same program differ by up to a tenth, depending
+//! on their memory layout, so rounds of one process would agree on a figure that its next start does not
+//! reproduce.
 
 use std::time::Duration;
 
@@ -18,16 +19,16 @@ use crate::progress::Progress;
 use crate::tools;
 use crate::topology::{self, Tunnel, Wire};
 
-/// How long the machine is watched before the first measurement.
+/// How long the machine's load is observed before the first measurement.
 const WATCH: Duration = Duration::from_secs(1);
 
 /// An implementation in one setting.
 #[derive(Clone, Debug)]
 pub(crate) struct Subject {
-    /// How tables call it.
+    /// Name in tables.
     pub(crate) name: String,
     pub(crate) implementation: Implementation,
-    /// Of the tunnel, in bytes.
+    /// MTU of the tunnel in bytes.
     pub(crate) mtu: u16,
 }
 
@@ -37,46 +38,46 @@ pub(crate) struct Plan {
     pub(crate) subjects: Vec<Subject>,
     pub(crate) cases: Vec<Case>,
     pub(crate) wire: Wire,
-    /// TCP's; nothing for that of the machine.
+    /// TCP's congestion control; `None` for the machine's default.
     pub(crate) congestion: Option<String>,
     pub(crate) secs: u32,
     pub(crate) rounds: u32,
-    /// Whether to count system calls afterwards.
+    /// Whether to count system calls after the rounds.
     pub(crate) system_calls: bool,
 }
 
-/// What one subject gave in one case.
+/// The results of one subject in one case.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cell {
-    /// By round; nothing where the measurement failed.
+    /// By round; `None` where the measurement failed.
     pub(crate) samples: Vec<Option<Sample>>,
-    /// What weft sent in all rounds; nothing where nobody can be asked.
+    /// weft's sends in all rounds, by batch size; `None` where no daemon reports them.
     pub(crate) batches: Option<Batches>,
-    /// System calls for each Gbit; nothing where they were not counted.
+    /// System calls per Gbit; `None` where they were not counted.
     pub(crate) system_calls_per_gbit: Option<f64>,
 }
 
-/// Everything that was measured.
+/// All results.
 #[derive(Clone, Debug)]
 pub(crate) struct Results {
     /// By case, then by subject.
     pub(crate) cells: Vec<Vec<Cell>>,
     /// TCP's congestion control in all the namespaces.
     pub(crate) congestion: String,
-    /// Cores that were busy with something else before the first measurement.
+    /// Cores that were busy with other work before the first measurement.
     pub(crate) busy_cores_before: f64,
-    /// Cores that the host of this virtual machine gave to others meanwhile.
+    /// Cores that the host of this virtual machine gave to others during the measurements.
     pub(crate) stolen_cores: f64,
-    /// Measurements that failed, or were not made any more.
+    /// Measurements that failed or were skipped.
     pub(crate) failed: usize,
-    /// What failed, and what could not be counted.
+    /// Failures, and figures that could not be counted.
     pub(crate) notes: Vec<String>,
 }
 
 /// Measures everything.
 ///
 /// # Errors
-/// When the tunnels cannot be brought up, or a signal comes. A measurement that fails is a note.
+/// When the tunnels cannot be brought up, or a signal arrives. A measurement that fails only adds a note.
 pub(crate) fn run(plan: &Plan) -> Result<Results> {
     if let Some(control) = &plan.congestion {
         congestion::check(std::slice::from_ref(control), &congestion::available()?)?;
@@ -100,7 +101,7 @@ pub(crate) fn run(plan: &Plan) -> Result<Results> {
     for turn in schedule {
         if turn.round != round {
             round = turn.round;
-            // First the old ones go: daemons beside those that are measured take memory, and wake up.
+            // Drop the old daemons first: daemons beside the measured ones use memory and wake up.
             tunnels.clear();
             match kept(bring_up(plan, &progress, &interrupt), "the rounds end here", &mut notes)? {
                 Some(fresh) => tunnels = fresh,
@@ -134,7 +135,7 @@ pub(crate) fn run(plan: &Plan) -> Result<Results> {
     Ok(Results { cells, congestion, busy_cores_before, stolen_cores, failed, notes })
 }
 
-/// A tunnel for each subject.
+/// Brings up a tunnel for each subject.
 fn bring_up(plan: &Plan, progress: &Progress, interrupt: &Interrupt) -> Result<Vec<Tunnel>> {
     let start = |Subject { name, implementation, mtu }: &Subject| {
         progress.say(&format!("bringing up {name}"));
@@ -144,7 +145,8 @@ fn bring_up(plan: &Plan, progress: &Progress, interrupt: &Interrupt) -> Result<V
     plan.subjects.iter().map(start).collect()
 }
 
-/// A signal ends everything; what else fails is noted, and the others go on.
+/// Passes on an interruption; turns any other error into a note and returns `None`, so that the measurements
+/// continue.
 fn kept<T>(result: Result<T>, what: &str, notes: &mut Vec<String>) -> Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
@@ -173,7 +175,7 @@ fn count_system_calls(
             let mut bench = Bench { tunnel, secs: plan.secs, interrupt };
             match kept(system_calls::per_gbit(&mut bench, *case), "system calls are not counted", notes)? {
                 Some(calls) => cell.system_calls_per_gbit = calls,
-                // What fails for one fails for all.
+                // It fails for all if it fails for one.
                 None => return Ok(()),
             }
         }
@@ -181,7 +183,7 @@ fn count_system_calls(
     Ok(())
 }
 
-/// One measurement: its round, and the places of a case and of a subject in the plan.
+/// One measurement: its round, and the indices of its case and its subject in the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Turn {
     round: usize,
@@ -189,13 +191,13 @@ struct Turn {
     subject: usize,
 }
 
-/// Round by round, case by case; another subject begins each round, so that none is always first.
+/// Orders the measurements by round and case; the subject that begins changes from round to round.
 fn schedule(plan: &Plan) -> Vec<Turn> {
     let mut turns = Vec::new();
     let count = plan.subjects.len();
     for round in 0..plan.rounds as usize {
         for (place, case) in plan.cases.iter().enumerate() {
-            // Once is at the end: what it looks at has then seen all the others.
+            // A case measured once comes in the last round, after the load of all others.
             if case.once() && round + 1 < plan.rounds as usize {
                 continue;
             }

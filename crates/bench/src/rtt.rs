@@ -1,5 +1,5 @@
-//! `weft-bench rtt`: TCP over links with a real round trip, bare and through tunnels, and what the tunnel takes away
-//! from it: speed beyond its headers, more retransmits, reordering.
+//! `weft-bench rtt`: TCP over links with a real round trip, bare and through tunnels, and the cost of the
+//! tunnel: lost speed beyond its headers, more retransmits, reordering.
 
 mod datagrams;
 mod path;
@@ -91,7 +91,7 @@ pub(crate) fn run(args: &RttArgs) -> Result<()> {
     let interrupt = Interrupt::watch()?;
     let mut report = Report::new(args, Machine::this());
     let measured = measure_all(args, &congestion, &tunnels, &mut report, &interrupt);
-    // Hours of it may be there when something fails.
+    // Print partial results: they may represent hours of measurements.
     if measured.is_ok() || !report.is_empty() {
         if args.json {
             println!("{}", serde_json::to_string_pretty(&report)?);
@@ -119,7 +119,7 @@ fn measure_all(
         }
         for control in congestion {
             for round in 0..args.rounds as usize {
-                // Another one begins each time.
+                // The path that begins changes from round to round.
                 let first = round % paths.len();
                 for place in (first..paths.len()).chain(0..first) {
                     let path = &mut paths[place];
@@ -166,7 +166,7 @@ fn measure(
     Ok(())
 }
 
-/// Those that were asked for, if the kernel has them.
+/// Returns the requested congestion controls, or by default those of cubic and bbr that the kernel has.
 fn congestion_controls(asked: &[String]) -> Result<Vec<String>> {
     let available = congestion::available()?;
     congestion::check(asked, &available)?;

@@ -1,7 +1,7 @@
-//! `weft-bench stages`: what each stage of the packet path costs by itself, and what this machine could do at best.
+//! `weft-bench stages`: the cost of each stage of the packet path by itself, and the limit of this machine.
 //!
-//! The limit is the path without a cipher (`null_path.rs`) plus the cipher alone (`cipher.rs`): weft cannot do with
-//! less, so the ratio to it says how much there is left to gain.
+//! The limit is the path without a cipher (`null_path.rs`) plus the cipher alone (`cipher.rs`): weft cannot
+//! cost less, so the ratio to the limit shows how much can still be gained.
 
 use anyhow::Result;
 
@@ -24,7 +24,7 @@ mod times;
 mod transfer;
 mod weft_path;
 
-/// How long the machine is watched before the first measurement.
+/// How long the machine's load is observed before the first measurement.
 const WATCH: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// Measures and prints the report.

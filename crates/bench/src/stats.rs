@@ -1,8 +1,8 @@
-//! What several measurements of the same thing say together.
+//! Statistics over several measurements of the same figure.
 
 use serde::Serialize;
 
-/// The middle of several values, and how far they lie apart.
+/// Median and range of several values.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Summary {
     pub(crate) median: f64,
@@ -11,7 +11,7 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
-    /// `None` without values.
+    /// Summarizes values; `None` without values.
     pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
@@ -21,14 +21,15 @@ impl Summary {
     }
 }
 
-/// The smallest value that is not exceeded by `part` of them (nearest rank); `None` without values.
+/// Returns the smallest value that at least `part` of the values do not exceed (nearest rank); `None` without
+/// values.
 pub(crate) fn percentile(sorted: &[f64], part: f64) -> Option<f64> {
     let rank = (part * sorted.len() as f64).ceil() as usize;
     sorted.get(rank.clamp(1, sorted.len().max(1)) - 1).copied()
 }
 
-/// `ours / theirs`, pair by pair: the two of a pair were measured one after the other, so that what changes on the
-/// machine in the course of a run concerns both.
+/// Summarizes `ours / theirs`, pair by pair: the two values of a pair were measured one after the other, so
+/// that changes of the machine during a run affect both.
 pub(crate) fn ratios(pairs: impl IntoIterator<Item = (f64, f64)>) -> Option<Summary> {
     let pairs = pairs.into_iter().filter(|(_, theirs)| *theirs > 0.0);
     Summary::of(pairs.map(|(ours, theirs)| ours / theirs))
@@ -49,7 +50,7 @@ mod tests {
 
     #[test]
     fn ratios_are_taken_pair_by_pair() {
-        // A machine that becomes twice as fast half-way changes no ratio.
+        // A machine that becomes twice as fast midway changes no ratio.
         let ratio = ratios([(2.0, 1.0), (4.0, 2.0), (4.0, 2.0)]);
         assert_eq!(ratio, Some(Summary { median: 2.0, lowest: 2.0, highest: 2.0 }));
         assert_eq!(ratios([(1.0, 0.0)]), None);

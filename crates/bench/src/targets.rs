@@ -1,4 +1,5 @@
-//! What weft wants to reach, case by case: as ratios to the newest wireguard-go in the same run, or for itself.
+//! weft's performance targets, case by case: ratios to the newest wireguard-go in the same run, or absolute
+//! values.
 
 use serde::Serialize;
 
@@ -6,20 +7,20 @@ use crate::case::{Case, Direction, LARGE};
 use crate::metric::Metric;
 use crate::stats::Summary;
 
-/// What is wanted of a figure.
+/// The target of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Wanted {
-    /// weft's median by the other's, at least.
+    /// Lower bound of the median ratio of weft's figure to the other's.
     RatioAtLeast(f64),
-    /// weft's median by the other's, at most.
+    /// Upper bound of the median ratio of weft's figure to the other's.
     RatioAtMost(f64),
-    /// The figure itself, in every round.
+    /// Upper bound of the figure itself, in every round.
     AtMost(f64),
 }
 
 impl Wanted {
-    /// For people.
+    /// Formats the target for tables.
     pub(crate) fn text(self, metric: Metric) -> String {
         match self {
             Self::RatioAtLeast(ratio) => format!("≥ {ratio:.2}×"),
@@ -28,7 +29,8 @@ impl Wanted {
         }
     }
 
-    /// Whether ratios hold it, or the figure itself does; nothing if that is not what it is about.
+    /// Reports whether the ratio or the figure meets the target; `None` if it needs a ratio and there is
+    /// none.
     pub(crate) fn held_by(self, ratio: Option<Summary>, value: Summary) -> Option<bool> {
         match self {
             Self::RatioAtLeast(least) => ratio.map(|ratio| ratio.median >= least),
@@ -37,13 +39,13 @@ impl Wanted {
         }
     }
 
-    /// Whether it is about weft alone.
+    /// Reports whether the target is absolute: about weft alone.
     pub(crate) fn is_absolute(self) -> bool {
         matches!(self, Self::AtMost(_))
     }
 }
 
-/// What is wanted in a case, figure by figure.
+/// Returns the targets of a case, by figure.
 pub(crate) fn of(case: Case) -> Vec<(Metric, Wanted)> {
     use Wanted::{AtMost, RatioAtLeast, RatioAtMost};
     match case {

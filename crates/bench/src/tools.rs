@@ -1,4 +1,4 @@
-//! The installed programs that measuring needs.
+//! The programs that the measurements need.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt as _;
@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use crate::case::Case;
 use crate::implementation::Implementation;
 
-/// A program, and the Debian package that has it.
+/// A program, and the Debian package that contains it.
 type Tool = (&'static str, &'static str);
 
 const IPERF3: Tool = ("iperf3", "iperf3");
@@ -18,7 +18,10 @@ const WG: Tool = ("wg", "wireguard-tools");
 /// Without it system calls are not counted; nothing else needs it.
 pub(crate) const PERF: Tool = ("perf", "linux-perf");
 
-/// An error that names every program that is missing, and what to install.
+/// Checks that the needed programs are installed.
+///
+/// # Errors
+/// Names the missing tools and their packages, or the first missing implementation.
 pub(crate) fn check<'a>(
     cases: &[Case],
     implementations: impl IntoIterator<Item = &'a Implementation>,
@@ -58,7 +61,7 @@ pub(crate) fn check<'a>(
     }
 }
 
-/// Whether a program of this name can be started.
+/// Reports whether a program of this name can be started.
 pub(crate) fn is_installed(program: &str) -> bool {
     let is_program = |path: &Path| {
         path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)

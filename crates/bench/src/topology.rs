@@ -6,8 +6,8 @@
 //!     tunnel 10.99.0.1 ══ MTU 1420 ══ 10.99.0.2 tunnel
 //! ```
 //!
-//! Every implementation has namespaces of its own and stays up while the others have their turn: an idle tunnel
-//! costs nothing. Without a tunnel the same traffic goes to the addresses of the link itself.
+//! Every implementation has separate namespaces and stays up during the others' turns: an idle tunnel costs
+//! nothing. Without a tunnel the same traffic goes to the addresses of the link itself.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
@@ -34,18 +34,18 @@ const FAR_LINK: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
 const NEAR: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
 const FAR: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 2);
 const PORT: u16 = 51820;
-/// What WireGuard adds to a packet, over IPv6: 40 + 8 + 16 + 16 bytes.
+/// WireGuard's overhead over IPv6: 40 + 8 + 16 + 16 bytes.
 const OVERHEAD: u32 = 80;
-/// How long a first connection through a new tunnel may take.
+/// Timeout for the first connection through a new tunnel.
 const CONNECT: Duration = Duration::from_secs(30);
 
-/// What joins the two namespaces.
+/// The connection between the two namespaces.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) enum Wire {
-    /// A pair of virtual Ethernet devices: as fast as the machine, without delay, loss or a queue.
+    /// A veth pair: as fast as the machine, without delay, loss or a queue.
     #[default]
     Veth,
-    /// A link with a rate, a delay, a queue, losses and reordering of its own.
+    /// A link with rate, delay, queue, losses and reordering.
     Emulated(LinkSpec),
 }
 
@@ -56,8 +56,8 @@ impl From<Option<LinkSpec>> for Wire {
 }
 
 impl Wire {
-    /// Joins the namespaces; both ends have their addresses and packets of up to `mtu` bytes pass.
-    /// Gives what has to be kept as long as they are joined.
+    /// Joins the namespaces; both ends have their addresses and pass packets of up to `mtu` bytes. Returns
+    /// the emulator, which has to be kept as long as they are to be joined.
     fn join(&self, near: &Namespace, far: &Namespace, mtu: u32) -> Result<Option<Emulator>> {
         let options = LinkOptions {
             mtu,
@@ -80,7 +80,7 @@ impl Wire {
         }
     }
 
-    /// The emulated link, if it is one.
+    /// Returns the specification of an emulated link.
     pub(crate) fn spec(&self) -> Option<&LinkSpec> {
         match self {
             Self::Veth => None,
@@ -89,23 +89,23 @@ impl Wire {
     }
 }
 
-/// A tunnel that carries packets, or the link without one.
+/// A tunnel that carries packets, or the bare link.
 #[derive(Debug)]
 pub(crate) struct Tunnel {
-    /// The near one first; none without a tunnel. They end before the namespaces.
+    /// The near daemon first; empty without a tunnel. Dropped before the namespaces.
     daemons: Vec<Daemon>,
-    /// It ends before the namespaces, too.
+    /// Dropped before the namespaces.
     _emulator: Option<Emulator>,
     pub(crate) near: Namespace,
     pub(crate) far: Namespace,
-    /// Where the far end is reached.
+    /// Address of the far end, in the tunnel or on the bare link.
     pub(crate) target: IpAddr,
     files: TempDir,
 }
 
 impl Tunnel {
-    /// Brings both ends up and waits until a connection has passed. `congestion` is TCP's congestion control at both
-    /// ends, if it is not to be that of the machine.
+    /// Brings both ends up and waits until a connection has passed. `congestion` is TCP's congestion control
+    /// at both ends; `None` keeps the machine's default.
     pub(crate) fn start(
         implementation: &Implementation,
         wire: &Wire,
@@ -116,7 +116,7 @@ impl Tunnel {
         let (near, far) = (namespace("near")?, namespace("far")?);
         let emulator = wire.join(&near, &far, (u32::from(mtu) + OVERHEAD).max(1500))?;
         for namespace in [&near, &far] {
-            // What a connection has learnt about the path must not help the next one: runs do not depend on order.
+            // Disable the metrics cache: results must not depend on the order of the runs.
             namespace.set_sysctl("net/ipv4/tcp_no_metrics_save", "1")?;
             if let Some(control) = congestion {
                 congestion::choose(namespace, control)?;
@@ -159,29 +159,29 @@ impl Tunnel {
         Ok(tunnel)
     }
 
-    /// An error if one of its daemons has ended.
+    /// Returns an error if one of its daemons has ended.
     pub(crate) fn check(&mut self) -> Result<()> {
         self.daemons.iter_mut().try_for_each(Daemon::check)
     }
 
-    /// The processes of its daemons, the near one first; none without a tunnel.
+    /// Returns the process IDs of its daemons, the near one first; empty without a tunnel.
     pub(crate) fn processes(&self) -> Vec<u32> {
         self.daemons.iter().map(Daemon::id).collect()
     }
 
-    /// How many messages of each size its daemons have sent, together; nothing where they cannot be asked.
+    /// Returns the sends of both daemons together, by batch size; `None` where a daemon does not report them.
     pub(crate) fn batches(&self) -> Option<Batches> {
         let all: Option<Vec<Batches>> = self.daemons.iter().map(Daemon::batches).collect();
         all.filter(|all| !all.is_empty()).map(|all| all.into_iter().sum())
     }
 
-    /// A file that goes with the tunnel.
+    /// Returns the path of a file that is removed with the tunnel.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.files.path().join(name)
     }
 }
 
-/// An error if tunnels cannot be brought up for lack of a permission.
+/// Returns an error if the permission to bring up tunnels is missing.
 pub(crate) fn check_permission() -> Result<()> {
     namespace("probe").map(drop)
 }
@@ -209,7 +209,7 @@ mod tests {
         let (before, interrupt) = (host(), Interrupt::default());
         let start =
             |congestion| Tunnel::start(&Implementation::Bare, &Wire::Veth, 1420, congestion, &interrupt);
-        // Every kernel has this one, and lets every namespace have it.
+        // Every kernel has reno, and permits it in every namespace.
         let tunnel = start(Some("reno")).unwrap();
         for end in [&tunnel.near, &tunnel.far] {
             assert_eq!(congestion::in_use(end).unwrap(), "reno");

@@ -1,4 +1,4 @@
-//! What a process has used so far: CPU time, changes of threads on the processors, memory.
+//! Resource usage of a process: CPU time, context switches, memory.
 
 use std::time::Duration;
 
@@ -6,24 +6,24 @@ use anyhow::{Context as _, Result, anyhow};
 use nix::time::{clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
 
-/// The figures of one process at one moment, or what they grew by.
+/// The usage of one process at one moment, or a difference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
     /// CPU time of all its threads, in user and in kernel mode.
     pub(crate) cpu: Duration,
-    /// Times that a thread went to sleep.
+    /// Voluntary context switches.
     pub(crate) voluntary_switches: u64,
-    /// Times that the kernel took the processor from a thread.
+    /// Involuntary context switches.
     pub(crate) involuntary_switches: u64,
 }
 
 impl Usage {
-    /// Of this process now.
+    /// Reads the usage of a process.
     pub(crate) fn of(process: u32) -> Result<Self> {
         let mut usage = Self { cpu: cpu(process)?, ..Self::default() };
         let tasks = std::fs::read_dir(format!("/proc/{process}/task")).context("cannot list threads")?;
         for task in tasks.flatten() {
-            // A thread may end meanwhile.
+            // A thread may have ended meanwhile.
             if let Ok(status) = std::fs::read_to_string(task.path().join("status")) {
                 usage.voluntary_switches += number(&status, "voluntary_ctxt_switches").unwrap_or(0);
                 usage.involuntary_switches += number(&status, "nonvoluntary_ctxt_switches").unwrap_or(0);
@@ -32,7 +32,7 @@ impl Usage {
         Ok(usage)
     }
 
-    /// What was used since `earlier`.
+    /// Returns the difference to `earlier`.
     pub(crate) fn since(self, earlier: Self) -> Self {
         Self {
             cpu: self.cpu.saturating_sub(earlier.cpu),
@@ -42,7 +42,8 @@ impl Usage {
     }
 }
 
-/// The process's CPU clock: it counts nanoseconds, where the figures in `/proc` count hundredths of a second.
+/// Reads the process's CPU clock, which counts nanoseconds, whereas the figures in `/proc` count hundredths
+/// of a second.
 fn cpu(process: u32) -> Result<Duration> {
     let id = Pid::from_raw(i32::try_from(process)?);
     let clock =
@@ -51,21 +52,21 @@ fn cpu(process: u32) -> Result<Duration> {
     Ok(Duration::from(time))
 }
 
-/// The largest part of memory that the process ever had in use, in bytes.
+/// Returns the peak resident memory of the process in bytes.
 pub(crate) fn peak_rss(process: u32) -> Result<u64> {
     let status =
         std::fs::read_to_string(format!("/proc/{process}/status")).context("cannot read a status")?;
     Ok(number(&status, "VmHWM").context("the kernel does not say how much memory a process used")? * 1024)
 }
 
-/// The part of memory that the process has in use, in bytes.
+/// Returns the resident memory of the process in bytes.
 pub(crate) fn rss(process: u32) -> Result<u64> {
     let status =
         std::fs::read_to_string(format!("/proc/{process}/status")).context("cannot read a status")?;
     Ok(number(&status, "VmRSS").context("the kernel does not say how much memory a process uses")? * 1024)
 }
 
-/// A number of a `/proc/PID/status`.
+/// Returns a number from the text of `/proc/PID/status`.
 fn number(status: &str, name: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     line.split_whitespace().next()?.parse().ok()

@@ -1,4 +1,4 @@
-//! A congestion control that the kernel does not have is refused before anything is brought up, by name.
+//! An unavailable congestion control is refused by name, before any tunnel is brought up.
 #![cfg(target_os = "linux")]
 
 use std::process::Command;
@@ -8,7 +8,7 @@ const BENCH: &str = env!("CARGO_BIN_EXE_weft-bench");
 #[test]
 fn a_congestion_control_that_the_kernel_does_not_have_is_refused_by_name() {
     for command in ["compare", "tunnel", "sweep", "rtt"] {
-        // What would be measured need not be there: it is a file, and never runs.
+        // `--weft` only has to name a file: it never runs.
         let output = Command::new(BENCH)
             .args([command, "--congestion", "none-such", "--weft", BENCH])
             .output()

@@ -1,4 +1,5 @@
-//! `weft-bench floods` with a slow flood, without looking at a clock: everything is measured, and the flood arrives.
+//! `weft-bench floods` with a slow flood, without timing assertions: everything is measured, and the flood
+//! arrives.
 #![cfg(target_os = "linux")]
 
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! `weft-bench peers` with a few peers, without looking at a clock: every handshake comes through, and at a modest
+//! `weft-bench peers` with a few peers, without timing assertions: every handshake completes, and at a modest
 //! rate no packet of any peer is lost or displaced.
 #![cfg(target_os = "linux")]
 

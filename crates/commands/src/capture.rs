@@ -1,7 +1,7 @@
-//! `weft capture`: packets of a running interface, into a file that Wireshark and tshark open.
+//! `weft capture`: writes packets of a running interface to a file that Wireshark and tshark can open.
 //!
-//! The daemon sends blocks of the file over its control socket; this end writes whole blocks only, so that the file is
-//! good whenever it ends.
+//! The daemon sends blocks of the file over its control socket. The client writes complete blocks only, so
+//! that the file is valid wherever it ends.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal as _, Write};
@@ -22,14 +22,14 @@ use crate::status::cannot_look;
 
 pub mod pcapng;
 
-/// How long a signal may wait to be looked at, and the daemon's silence at the end.
+/// The maximum time of one read or write, after which signals and deadlines are checked.
 const TURN: Duration = Duration::from_millis(500);
-/// How long the daemon may take to send what was seen before the end.
+/// How long the daemon may take to send the remaining packets after it was asked to end the capture.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a reader that takes nothing is waited for once the capture is to end.
+/// How long the capture waits for a reader of the output that reads nothing, once it has to end.
 const UNREAD: Duration = Duration::from_secs(3);
 
-/// Why there is no capture.
+/// Why the capture failed.
 #[derive(Debug, thiserror::Error)]
 enum CaptureError {
     #[error(
@@ -64,7 +64,7 @@ impl From<CaptureError> for Error {
 /// Captures until a signal, a limit or the end of the interface.
 ///
 /// # Errors
-/// When nothing can be captured or written; the file is good up to there.
+/// When nothing can be captured or written. The file is valid up to that point.
 pub fn run(args: &CaptureArgs) -> Result<(), Error> {
     let is_stdout = args.write.as_os_str() == "-";
     if is_stdout && io::stdout().is_terminal() {
@@ -80,7 +80,7 @@ pub fn run(args: &CaptureArgs) -> Result<(), Error> {
         snap_bytes: Some(args.snaplen),
     };
     let packets = Client::connect(&name)?.capture(&request)?;
-    // Not before the daemon agreed: a file that is there may be wanted.
+    // The file is created only after the daemon has agreed: an existing file would be truncated.
     let out = if is_stdout { Output::stdout() } else { create(&args.write).and_then(Output::of) };
     let out = out.map_err(|source| CaptureError::Write { path: args.write.clone(), source })?;
     let signals = Arc::new(AtomicU32::new(0));
@@ -101,7 +101,8 @@ pub fn run(args: &CaptureArgs) -> Result<(), Error> {
         End::Unread => "; who reads them does not go on, and got not all of them",
     };
     let slow = if dropped > 0 { " (they were read too slowly)" } else { "" };
-    // Where the output is, a line of ours must not be; there is nowhere left to tell it if this fails.
+    // On standard error, because standard output may be the capture. If this fails, there is no place to
+    // report it.
     let _ = writeln!(
         io::stderr(),
         "{name}: {written} packets captured, {dropped} dropped by the capture{slow}{why}"
@@ -132,7 +133,8 @@ fn the_one_that_runs() -> Result<InterfaceName, Error> {
     }
 }
 
-/// What passes through a tunnel is nobody else's business.
+/// Creates or truncates the file. On Unix a new file is accessible to its owner only: captured packets are
+/// private.
 fn create(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true);
@@ -146,23 +148,23 @@ mod platform;
 
 use platform::Output;
 
-/// Why it ended.
+/// Why the capture ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// A signal or a limit, or nobody reads what is written.
+    /// A signal or a limit, or the reader of the output is gone.
     Asked,
-    /// The daemon ended it.
+    /// The daemon ended the capture.
     Daemon,
-    /// The daemon did not answer to the wish to end.
+    /// The daemon was asked to end the capture and did not in time, or a second signal ended the wait.
     Silent,
-    /// Whoever reads what is written did not take all of it.
+    /// The reader of the output did not read all of it.
     Unread,
 }
 
-/// Who wishes it to end.
+/// The conditions that end the capture.
 struct Wish<'a> {
     until: Option<Instant>,
-    /// How many came; the first has told the daemon already.
+    /// The number of signals received. The signal handler has asked the daemon to end the capture.
     signals: &'a AtomicU32,
 }
 
@@ -176,18 +178,18 @@ impl Wish<'_> {
     }
 }
 
-/// How writing went.
+/// The result of writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Written {
-    /// So many bytes were whole blocks, and they are written.
+    /// The number of bytes that were complete blocks; all of them were processed.
     All(usize),
-    /// Nobody reads any more.
+    /// The reader of the output is gone.
     Abandoned,
-    /// A reader stands still, and the capture is to end.
+    /// The reader of the output has stopped reading, and the capture has to end.
     Stuck,
 }
 
-/// The file, and what went into it.
+/// The output, and the counters of what was written to it.
 struct Writer<'a> {
     out: Output,
     path: &'a Path,
@@ -197,7 +199,7 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Writes the whole blocks in `bytes`.
+    /// Writes the complete blocks in `bytes`, without packets beyond the limit.
     fn write_blocks(&mut self, bytes: &[u8], wish: &Wish<'_>) -> Result<Written, CaptureError> {
         let mut done = 0;
         let mut chosen = Vec::with_capacity(bytes.len());
@@ -219,7 +221,8 @@ impl Writer<'_> {
         }
     }
 
-    /// Gives whether all of it was taken. A reader is waited for as long as nobody wishes the end.
+    /// Writes `bytes`, and reports whether all of them were written. Waits for a slow reader until the
+    /// capture has to end, then at most [`UNREAD`], and not at all after a second signal.
     fn write_all(&mut self, mut bytes: &[u8], wish: &Wish<'_>) -> io::Result<bool> {
         let mut stuck_since = None;
         while !bytes.is_empty() {
@@ -243,7 +246,8 @@ impl Writer<'_> {
     }
 }
 
-/// Copies until the daemon sends no more, which it is asked for at a limit; a signal has asked already.
+/// Copies until the daemon ends the capture. Asks the daemon to end it at a limit; the signal handler does so
+/// for a signal.
 fn copy(mut packets: PacketStream, writer: &mut Writer<'_>, wish: &Wish<'_>) -> Result<End, Error> {
     let mut given_up_at = None;
     let mut pending = packets.take_rest();
@@ -269,7 +273,7 @@ fn copy(mut packets: PacketStream, writer: &mut Writer<'_>, wish: &Wish<'_>) -> 
         let wait = wish.until.filter(|_| given_up_at.is_none()).map_or(TURN, |until| TURN.min(until - now));
         match packets.read(&mut pending, wait)? {
             Received::Bytes => {}
-            // A write would tell, but there is nothing to write.
+            // A write would fail, but there is nothing to write.
             Received::Nothing if writer.out.is_abandoned() => return Ok(End::Asked),
             Received::Nothing => {}
             Received::End => has_ended = true,

@@ -1,4 +1,4 @@
-//! `weft check`: reads a configuration and shows what it means.
+//! `weft check`: parses a configuration and shows its meaning.
 
 use std::fmt::Display;
 
@@ -16,8 +16,8 @@ use weft_tunnel::{PeerLimits, Rate};
 use crate::args::CheckArgs;
 use crate::output;
 
-/// Checks the file, prints what is odd to standard error, and what it means to standard output. What is wrong is
-/// the error; with `--json` it is printed to standard output as well.
+/// Checks the file. Prints warnings to standard error, and the meaning of the file to standard output.
+/// Returns the errors; `--json` prints them to standard output as well.
 pub fn run(args: &CheckArgs) -> Result<(), Error> {
     let loaded = config::load(&args.target);
     let warnings = match &loaded {
@@ -42,7 +42,7 @@ pub fn run(args: &CheckArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// The tables for people.
+/// Formats the tables for people.
 fn summary(config: &Config) -> String {
     let interface = &config.interface;
     let mut own = new_table();
@@ -76,7 +76,7 @@ fn summary(config: &Config) -> String {
     text
 }
 
-/// What is asked of the system around the tunnel, as far as anything is.
+/// Adds a row for each setting of the system around the tunnel that the configuration has.
 fn add_host_rows(table: &mut Table, config: &Config) {
     let host = &config.interface.host;
     if !host.dns.is_empty() {
@@ -160,7 +160,7 @@ fn routes_of(config: &Config) -> String {
     }
 }
 
-/// What `--json` prints. No secret is in it.
+/// The output of `--json`. It contains no secrets.
 #[derive(Serialize)]
 struct Report<'a> {
     target: &'a str,
@@ -206,7 +206,7 @@ struct DnsReport {
     routing: Vec<String>,
 }
 
-/// A command, without what looks like a key.
+/// A command, with anything that looks like a key removed.
 #[derive(Serialize)]
 struct HookReport {
     stage: &'static str,

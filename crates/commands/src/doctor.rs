@@ -1,7 +1,7 @@
-//! `weft doctor`: looks at what weft needs of a machine, and at what a configuration asks of it, and says what to
-//! change.
+//! `weft doctor`: checks that a machine has what weft and a configuration need, and gives advice.
 //!
-//! Looking (`probe`) and judging (`evaluate`) are apart: what is wrong follows from the [`MachineState`] alone.
+//! Observation (`probe`) and judgement (`evaluate`) are separate: the findings follow from the
+//! [`MachineState`] and the [`DoctorTarget`] alone.
 
 use std::io;
 
@@ -22,7 +22,7 @@ pub use evaluate::evaluate;
 pub use machine::{Clock, Kernel, Link, LinkKind, MachineState, Module, Resolver, TunDevice, UdpFacts, Way};
 pub use target::DoctorTarget;
 
-/// Checks the machine, and prints what was found.
+/// Checks the machine, and prints the findings.
 ///
 /// # Errors
 /// [`Code::Failure`] when there is a problem; those of [`config::load`].
@@ -53,7 +53,7 @@ struct Report<'a> {
     findings: &'a [Finding],
 }
 
-/// What the configuration asks for, and what was found about the configuration itself.
+/// Returns the requirements of the configuration, and the findings about the configuration itself.
 fn target_of(target: Option<&str>) -> Result<(DoctorTarget, Vec<Finding>), Error> {
     let Some(target) = target else { return Ok((DoctorTarget::default(), Vec::new())) };
     match config::load(target) {
@@ -65,7 +65,7 @@ fn target_of(target: Option<&str>) -> Result<(DoctorTarget, Vec<Finding>), Error
             Ok((DoctorTarget::of(&parsed.config), warnings.collect()))
         }
         Err(LoadError::Read { file, error }) if error.kind() == io::ErrorKind::NotFound => {
-            // An interface that is configured over a socket alone has no file.
+            // An interface that is configured through its socket only has no file.
             let Ok(name) = target.parse::<InterfaceName>() else {
                 return Err(LoadError::Read { file, error }.into());
             };

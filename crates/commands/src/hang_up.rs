@@ -1,4 +1,4 @@
-//! Notices that the other end of a terminal or a pipe is gone, also where SIGHUP is ignored.
+//! Detects that the other end of a terminal or pipe is gone, also if SIGHUP is ignored.
 
 #[cfg_attr(unix, path = "hang_up/unix.rs")]
 #[cfg_attr(not(unix), path = "hang_up/other.rs")]

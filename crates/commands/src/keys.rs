@@ -1,4 +1,4 @@
-//! The commands that make keys: `weft genkey`, `weft genpsk`, `weft pubkey`.
+//! The commands for keys: `weft genkey`, `weft genpsk`, `weft pubkey`.
 
 use std::io::{self, Read as _};
 
@@ -12,7 +12,7 @@ use crate::output;
 #[cfg_attr(not(unix), path = "keys/stdout/other.rs")]
 mod stdout;
 
-/// Why there is no key.
+/// Why a command for keys failed.
 #[derive(Debug, thiserror::Error)]
 enum KeyError {
     #[error("cannot get random numbers from the system: {0}")]
@@ -43,7 +43,7 @@ pub fn genpsk() -> Result<(), Error> {
     print_line(&key.to_base64())
 }
 
-/// A key that is written into a file which everybody can read is no secret.
+/// Warns if standard output is a file that every user can read or change: a key in it is not secret.
 fn warn_of_readers() {
     if let Some(mode) = stdout::open_to_all() {
         output::warning(&format!(
@@ -60,7 +60,7 @@ pub fn pubkey() -> Result<(), Error> {
 }
 
 fn read_private_key(input: impl io::Read) -> Result<PrivateKey, KeyError> {
-    // A key has 44 characters; some white space around it does no harm, more is not a key.
+    // A key has 44 characters. White space around it is allowed; a longer text is not a key.
     const MAX_BYTES: usize = 256;
     let mut text = Zeroizing::new(Vec::with_capacity(MAX_BYTES + 1));
     input.take(MAX_BYTES as u64 + 1).read_to_end(&mut text).map_err(KeyError::Read)?;

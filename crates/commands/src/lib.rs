@@ -1,5 +1,5 @@
-//! The commands that look at an interface or change it, and run none: wg(8)'s, `status`, `top`, `doctor`, `check`, `capture`,
-//! `reload`, `save`, and those that make keys.
+//! The commands that inspect or change an interface, but do not run one: those of wg(8), `status`, `top`,
+//! `doctor`, `check`, `capture`, `reload`, `save`, and those that generate keys.
 
 pub mod args;
 pub mod capture;

@@ -1,11 +1,11 @@
-//! Printing that survives a reader who went away.
+//! Printing that tolerates a closed pipe.
 
 use std::fmt::Display;
 use std::io::{self, Write as _};
 
 use weft_config::exit::{Code, Error};
 
-/// Prints to standard output, all of it, or says why not. A closed pipe is no error: nobody reads on.
+/// Prints all of `text` to standard output. A closed pipe is not an error: its reader wants no more.
 pub fn print(text: &[u8]) -> Result<(), Error> {
     write(text, io::stdout().lock())
 }
@@ -18,31 +18,33 @@ fn write(text: &[u8], mut stdout: impl io::Write) -> Result<(), Error> {
     }
 }
 
-/// Prints text with terminal colours in it to standard output, also where a terminal has to be told first.
+/// Prints text with terminal colours to standard output, also if it is not a terminal. Enables colours on a
+/// terminal that needs it.
 pub fn print_coloured(text: &[u8]) -> Result<(), Error> {
     write(text, anstream::AutoStream::always(io::stdout().lock()))
 }
 
-/// Prints text with colours to standard output, without them where that is no terminal or NO_COLOR is set.
+/// Prints text with colours to standard output. Removes the colours if it is not a terminal, or if NO_COLOR
+/// is set.
 pub fn print_styled(text: &str) -> Result<(), Error> {
     write(text.as_bytes(), anstream::AutoStream::auto(io::stdout().lock()))
 }
 
-/// Prints `error: …` to standard error, each line of `error` as one.
+/// Prints each line of `error` to standard error, as `error: …`.
 pub fn error(error: &impl Display) {
     labelled("\x1b[1;31merror:\x1b[0m", error);
 }
 
-/// Prints `warning: …` to standard error, each line of `warning` as one.
+/// Prints each line of `warning` to standard error, as `warning: …`.
 pub fn warning(warning: &impl Display) {
     labelled("\x1b[1;33mwarning:\x1b[0m", warning);
 }
 
-/// anstream takes the colours away where there is no terminal, or where NO_COLOR is set.
+/// anstream removes the colours if standard error is not a terminal, or if NO_COLOR is set.
 fn labelled(label: &str, text: &impl Display) {
     let mut stderr = anstream::stderr().lock();
     for line in text.to_string().lines() {
-        // There is nowhere left to tell it if this fails.
+        // If this fails, there is no other place to report it.
         let _ = writeln!(stderr, "{label} {line}");
     }
 }

@@ -1,6 +1,6 @@
-//! `weft reload`: hands the file of an interface to the daemon that runs it.
+//! `weft reload`: sends the file of an interface to the daemon that runs it.
 //!
-//! The file is read here, and the files of its keys: a daemon without privileges may not be able to.
+//! This process reads the file and its key files, because an unprivileged daemon may not be able to.
 
 use weft_config::exit::{Code, Error};
 use weft_config::{self as config, LoadError};
@@ -9,15 +9,16 @@ use weft_report::control_socket::{Client, Reload, ReloadReport};
 use crate::args::ReloadArgs;
 use crate::output;
 
-/// Checks the file, and has the daemon make the interface what it says.
+/// Checks the file, and asks the daemon to apply it.
 ///
 /// # Errors
-/// What is wrong with the file, and what the daemon answers: nothing has changed then.
+/// Errors in the file, and errors of the daemon, after which nothing has changed. [`Code::Permission`] if the
+/// daemon refused some of the changes.
 pub fn run(args: &ReloadArgs) -> Result<(), Error> {
-    // What is wrong is said here, before anybody is asked.
+    // Errors in the file are reported here, before the daemon is contacted.
     let name = match config::load(&args.target) {
         Ok(parsed) => parsed.config.interface.name,
-        // The daemon may have it as a credential.
+        // The daemon may have the key as a credential.
         Err(LoadError::Config(errors)) if errors.lacks_only_keys() => {
             config::name_of(&config::path_of(&args.target))?
         }

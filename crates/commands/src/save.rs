@@ -1,4 +1,4 @@
-//! `weft save`: the state of a running interface, in its file.
+//! `weft save`: writes the state of a running interface into its file.
 
 use weft_config::exit::{Code, Error};
 use weft_config::{name_of, path_of};
@@ -8,10 +8,11 @@ use weft_uapi::client;
 
 use crate::args::SaveArgs;
 
-/// Asks the daemon for its state, and writes that into the file that the interface was brought up from.
+/// Reads the state from the daemon, and writes it into the file that the interface was brought up from.
 ///
 /// # Errors
-/// When no daemon of `weft up` answers, or the file cannot be replaced.
+/// When no daemon of `weft up` answers, when it does not report the private key, or when the file cannot be
+/// replaced.
 pub fn run(args: &SaveArgs) -> Result<(), Error> {
     let interface = name_of(&path_of(&args.target))?;
     let reported = client::get(&interface).map_err(|error| Error::new(error.exit_code(), error))?;

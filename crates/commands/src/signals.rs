@@ -1,14 +1,15 @@
-//! The signals that end the daemon in good order.
+//! The signals that end a program in good order.
 
 use std::io;
 use std::sync::mpsc;
 
-/// Calls `on_signal` with the signal's name when SIGINT, SIGTERM or SIGHUP (a terminal that closes) arrives (Ctrl-C on
-/// platforms without signals), on a thread of its own. A signal during the clean-up that follows is ignored, and so is
-/// SIGHUP where it was ignored when the program began.
+/// Calls `on_signal` with the name of each SIGINT, SIGTERM and SIGHUP (a terminal that closes) that arrives,
+/// on a dedicated thread. On platforms without signals it is called for Ctrl-C. Further signals call it again
+/// and do not kill the process; further SIGHUPs are ignored. SIGHUP is always ignored if it was ignored when
+/// the program started.
 ///
 /// # Errors
-/// When the operating system refuses the handler or the thread.
+/// When the operating system cannot install a handler or create the thread.
 pub fn watch(on_signal: impl Fn(&'static str) + Send + 'static) -> io::Result<()> {
     let (report, reported) = mpsc::sync_channel(1);
     std::thread::Builder::new().name("weft-signals".into()).spawn(move || {

@@ -1,4 +1,4 @@
-//! `weft status`: asks the running interfaces, and shows what they say.
+//! `weft status`: requests the state of the running interfaces, and prints it.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -15,10 +15,10 @@ use crate::output;
 
 mod table;
 
-/// Prints the state of one interface, or of all that run.
+/// Prints the state of one interface, or of all running interfaces.
 ///
 /// # Errors
-/// [`Code::Failure`] when none runs; what keeps an interface from answering.
+/// [`Code::Failure`] when no interface runs; the error of an interface that does not answer.
 pub fn run(args: &StatusArgs) -> Result<(), Error> {
     let (reports, errors) = match &args.name {
         Some(name) => (vec![ask_one(name, args.sample)?], Vec::new()),
@@ -54,7 +54,7 @@ fn ask_one(name: &InterfaceName, sample: Duration) -> Result<StatusReport, Clien
     complete(&mut client, first, sample)
 }
 
-/// The second look at an interface, and what follows from both.
+/// Requests a second report, unless `sample` is zero, and adds the rates and findings.
 fn complete(client: &mut Client, first: StatusReport, sample: Duration) -> Result<StatusReport, ClientError> {
     let mut report = if sample.is_zero() {
         first
@@ -67,7 +67,7 @@ fn complete(client: &mut Client, first: StatusReport, sample: Duration) -> Resul
     Ok(report)
 }
 
-/// The reports of all that run, and why others did not answer.
+/// Returns the reports of all running interfaces, and the errors of those that did not answer.
 fn ask_all(sample: Duration) -> Result<(Vec<StatusReport>, Vec<ClientError>), Error> {
     let names = socket::running().map_err(|error| cannot_look(&error))?;
     let mut errors = Vec::new();
@@ -76,7 +76,7 @@ fn ask_all(sample: Duration) -> Result<(Vec<StatusReport>, Vec<ClientError>), Er
     for name in &names {
         match Client::connect(name).and_then(|mut client| client.status().map(|first| (client, first))) {
             Ok(answer) => asked.push(answer),
-            // What a dead daemon left.
+            // The socket of a dead daemon.
             Err(ClientError::NotRunning { .. }) => {}
             Err(error) => errors.push(error),
         }
@@ -88,7 +88,7 @@ fn ask_all(sample: Duration) -> Result<(Vec<StatusReport>, Vec<ClientError>), Er
             format!("no interface is running under weft (nobody answers in {})", directory.display()),
         ));
     }
-    // One pause for all of them.
+    // One pause for all interfaces.
     std::thread::sleep(sample.saturating_sub(begin.elapsed()));
     let mut reports = Vec::new();
     for (mut client, first) in asked {
@@ -100,7 +100,7 @@ fn ask_all(sample: Duration) -> Result<(Vec<StatusReport>, Vec<ClientError>), Er
     Ok((reports, errors))
 }
 
-/// Why the directory of the sockets cannot be looked into.
+/// Builds the error for a runtime directory that cannot be read.
 pub fn cannot_look(error: &io::Error) -> Error {
     let permission = error.kind() == io::ErrorKind::PermissionDenied;
     let advice = if permission { "; run as root, or as the user who runs the interfaces" } else { "" };

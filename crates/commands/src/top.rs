@@ -1,7 +1,7 @@
-//! `weft top`: a running interface, live in a terminal.
+//! `weft top`: shows a running interface in a terminal, updated live.
 //!
-//! One thread asks the daemon, one reads keys, and this one draws: neither a daemon that hangs nor a terminal
-//! that is gone keeps the view from its end.
+//! One thread polls the daemon, one reads keys, and this thread draws: the view can end although the daemon
+//! hangs or the terminal is gone.
 
 use std::io::{self, IsTerminal as _};
 use std::sync::Arc;
@@ -31,7 +31,7 @@ mod queue_table;
 
 use app::App;
 
-/// How long a key, a report or a signal may wait to be looked at.
+/// How long a key, a report or a signal may wait until it is handled.
 const TURN: Duration = Duration::from_millis(50);
 
 /// Why the view ended.
@@ -73,14 +73,14 @@ pub fn run(args: &TopArgs) -> Result<(), Error> {
     let mut app = App::new(name.as_str(), is_coloured);
     let watcher = Watcher::start(client, name, args.interval).map_err(TopError::Start)?;
     let shown = {
-        // Its panic hook gives the terminal back too, whichever thread panics.
+        // Installs a panic hook that restores the terminal too, whichever thread panics.
         let mut terminal = ratatui::try_init().map_err(TopError::Terminal)?;
         let _restore = Restore;
         let keys = read_keys().map_err(TopError::Start)?;
         let shown = show(&mut terminal, &mut app, &watcher, &keys, &ended);
         if terminal.show_cursor().is_err() {
-            // Dropping it would try again, report that to standard error, and panic where that is gone as
-            // well.
+            // Dropping the terminal would try again, print the failure to standard error, and panic if that
+            // is closed, too.
             std::mem::forget(terminal);
         }
         shown
@@ -88,12 +88,12 @@ pub fn run(args: &TopArgs) -> Result<(), Error> {
     Ok(shown?)
 }
 
-/// Gives the terminal back as it was.
+/// Restores the terminal when dropped.
 struct Restore;
 
 impl Drop for Restore {
     fn drop(&mut self) {
-        // There is nowhere left to tell it if this fails.
+        // If this fails, there is no place to report it.
         let _ = ratatui::try_restore();
     }
 }
@@ -158,8 +158,8 @@ fn is_terminal_gone() -> bool {
     is_hung_up(io::stdin()) || is_hung_up(io::stdout())
 }
 
-/// Starts the thread that reads keys and changes of the terminal's size. It goes with the process: crossterm
-/// does not return from a terminal that is gone.
+/// Starts the thread that reads keys and changes of the terminal size. The thread is never joined and ends
+/// with the process, because crossterm does not return if the terminal is gone.
 fn read_keys() -> io::Result<mpsc::Receiver<io::Result<Event>>> {
     let (report, keys) = mpsc::channel();
     let read = move || {
@@ -175,10 +175,10 @@ fn read_keys() -> io::Result<mpsc::Receiver<io::Result<Event>>> {
     Ok(keys)
 }
 
-/// What a look at the daemon gave.
+/// The result of one poll of the daemon.
 type Look = Result<Box<StatusReport>, ClientError>;
 
-/// The thread that asks the daemon, over and over. Dropping it lets the thread end after its request.
+/// The thread that polls the daemon. Dropping it ends the thread after its current request.
 struct Watcher {
     looks: mpsc::Receiver<Look>,
     _stop: mpsc::Sender<()>,
@@ -194,7 +194,7 @@ impl Watcher {
             loop {
                 let look = look(&mut client, &name);
                 if look.is_err() {
-                    // The daemon may be back with the next look.
+                    // The next poll connects again: the daemon may be back.
                     client = None;
                 }
                 let is_over = report.send(look).is_err();

@@ -1,5 +1,5 @@
-//! What wg(8) does, as commands of weft: they ask and tell the daemon of an interface over its UAPI socket, whichever
-//! implementation that is.
+//! The commands of wg(8). They talk to the daemon of an interface over its UAPI socket, whichever
+//! implementation the daemon is.
 
 pub mod conf;
 mod draft;

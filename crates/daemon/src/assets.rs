@@ -1,5 +1,5 @@
-//! What a package brings beside the program: completions for shells, and manual pages. Both are made from the command line
-//! itself, so that they never say anything else.
+//! Generates shell completions and manual pages for packages. Both come from the definition of the command
+//! line, so that they always agree with it.
 
 use std::fs;
 use std::io;
@@ -37,7 +37,7 @@ pub fn completions(args: &CompletionsArgs) -> Result<(), Error> {
     output::print(&script)
 }
 
-/// Prints the manual page, or writes it and those of the commands into a directory.
+/// Prints the manual page of `weft`, or writes it and a page for each command into a directory.
 pub fn man(args: &ManArgs) -> Result<(), Error> {
     let mut root = Cli::command().disable_help_subcommand(true);
     root.build();
@@ -52,7 +52,7 @@ pub fn man(args: &ManArgs) -> Result<(), Error> {
         .map_err(|error| AssetError::Write { directory: directory.clone(), error }.into())
 }
 
-/// `weft` or `weft-COMMAND`
+/// Returns `weft` or `weft-COMMAND`.
 fn name_of(command: &clap::Command) -> &str {
     command.get_display_name().unwrap_or_else(|| command.get_name())
 }
@@ -72,7 +72,7 @@ fn page(command: &clap::Command) -> io::Result<Vec<u8>> {
     if command.get_subcommands().any(|command| !command.is_hide_set()) {
         man.render_subcommands_section(&mut page)?;
     }
-    // The lines are laid out already: examples and tables.
+    // Examples and tables are formatted already.
     let mut rest = Roff::new();
     if let Some(help) = command.get_after_help() {
         rest.control("SH", ["DETAILS"]).control("nf", []);

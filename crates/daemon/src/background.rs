@@ -1,4 +1,4 @@
-//! Going to the background once all is well: the command returns when the daemon can be used, and says why if it
+//! Going to the background: the command returns when the daemon can be used, and otherwise reports why it
 //! cannot.
 
 use std::io;
@@ -9,30 +9,29 @@ mod platform;
 
 pub use platform::{Notifier, begin};
 
-/// What becomes of standard output and standard error in the background.
+/// Where standard output and standard error go in the background.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// They stay where they were: somebody wants to see the log there.
+    /// They stay as they are, to show the log.
     Kept,
-    /// Nothing is to be seen.
+    /// They go to /dev/null.
     Discarded,
 }
 
 /// Why the process cannot go to the background.
 #[derive(Debug, thiserror::Error)]
 pub enum BackgroundError {
-    /// A copy of the process would have only one of its threads.
+    /// fork(2) copies only one of the threads.
     #[error("cannot go to the background: the process has {0} threads already")]
     Threads(usize),
     /// The system refused.
     #[error("cannot go to the background: cannot {action}: {source}; stay in the foreground with -f")]
     System {
-        /// What was tried.
         action: &'static str,
-        /// What the system said.
+        /// The system's reason.
         source: io::Error,
     },
-    /// This platform has no such thing.
+    /// This platform has no fork(2).
     #[error("cannot go to the background on this platform; stay in the foreground with -f")]
     Unsupported,
 }

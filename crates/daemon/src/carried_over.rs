@@ -1,8 +1,8 @@
-//! What a daemon leaves to the one that takes its place, and that a configuration file does not say: changes that were
-//! made while it ran, where peers have roamed to, when they last shook hands.
+//! State that a daemon leaves to its successor and that the configuration file does not contain: changes made
+//! at run time, addresses of roaming peers, times of the latest handshakes.
 //!
-//! `state.rs` is what is written, `text.rs` how keys are written, and `merge.rs` the rule for a file that was edited
-//! meanwhile. No I/O here.
+//! `state.rs` defines what is written, `text.rs` how keys are written, and `merge.rs` how the state is merged
+//! with a file that was edited in the meantime. No I/O here.
 
 mod merge;
 mod state;

@@ -1,7 +1,7 @@
-//! The control side of a running interface: what is asked of it over sockets and on the command line.
+//! The control side of a running interface: handles requests over sockets and from the command line.
 //!
-//! Everything here runs on the control thread or beside it, never on the packet thread: peers are built here (each
-//! costs an X25519), reach the event loop in slices, and its counters come back as snapshots.
+//! Everything here runs on the control thread or beside it, never on the packet thread: peers are built here
+//! (each costs an X25519), reach the event loop in slices, and counters come back as snapshots.
 
 mod controller;
 mod managed;

@@ -1,7 +1,7 @@
-//! The packet thread: one single-threaded runtime that only moves packets.
+//! The packet thread: a single-threaded runtime that only moves packets.
 //!
-//! The thread plan lives here and nowhere else: whatever is slow happens on the control thread, reaches the
-//! event loop as a [`Command`], and leaves it as a snapshot.
+//! The split of work between threads is defined here and nowhere else. Slow work runs on the control thread,
+//! reaches the event loop as a [`Command`], and its results return as a snapshot.
 
 use std::io;
 use std::net::SocketAddr;
@@ -37,29 +37,30 @@ pub use commands::Command;
 pub use event_loop::EventLoop;
 pub use timing::{Histogram, SAMPLED_TURNS, Stage, Times};
 
-/// Commands that may wait for the event loop.
+/// Capacity of the channel of commands to the event loop.
 const COMMANDS: usize = 64;
 
-/// The queues of a TUN and who serves them.
+/// The queues of a TUN, and the threads that serve them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TunQueues {
-    /// How many there are.
     pub count: usize,
-    /// Whether each has a reader and a writer thread; without, the packet thread serves them all (inline).
+    /// Whether each queue has a reader and a writer thread; otherwise the packet thread serves all queues
+    /// (inline).
     pub threads: bool,
 }
 
 impl TunQueues {
-    /// Queues with threads of their own.
+    /// Returns the number of queues with reader and writer threads.
     pub fn with_threads(self) -> usize {
         if self.threads { self.count } else { 0 }
     }
 }
 
-/// The TUN queues on this machine; `inline` of them where no threads serve them.
+/// Returns the TUN queues to use on this machine; `inline` is the number of queues if no threads serve them.
 ///
-/// On two cores every hand-over between threads costs more than it brings: the packet thread does it all. With
-/// cores to spare one reader and one writer take their share off it; more only help where one is not enough.
+/// On fewer than four cores a hand-over between threads costs more than it saves, so the packet thread does
+/// all the work. From four cores on, one reader and one writer relieve the packet thread; more pairs help
+/// only where one pair is not enough.
 pub fn tun_queues(threads: TunThreads, inline: u16) -> TunQueues {
     let with_threads = match threads {
         TunThreads::Fixed(queues) => queues,
@@ -75,12 +76,13 @@ pub fn tun_queues(threads: TunThreads, inline: u16) -> TunQueues {
     }
 }
 
-/// How many queues the packet thread serves itself. More than one cost a hash and a table look-up a packet, no more than
-/// can be measured, and keep packets from waiting behind a flood in another queue: one in eight shares its queue.
+/// Returns the number of queues that the packet thread serves itself. More than one costs a hash and a table
+/// look-up per packet, which is too little to measure, and keeps packets from waiting behind a flood in
+/// another queue: with eight queues, one flow in eight shares the flooded queue.
 pub fn inline_queues() -> u16 {
-    /// Where nobody says otherwise.
+    /// The default.
     const INLINE_QUEUES: u16 = 8;
-    /// For measurements.
+    /// Overrides the default, for measurements.
     const VARIABLE: &str = "WEFT_INLINE_QUEUES";
     let Some(value) = std::env::var_os(VARIABLE) else { return INLINE_QUEUES };
     let number = value.to_str().and_then(|text| text.parse().ok()).filter(|number| (1..=64).contains(number));
@@ -93,44 +95,39 @@ pub fn inline_queues() -> u16 {
     })
 }
 
-/// Every counter and peer. With many peers it takes a few turns of the event loop to go through them; the counters
-/// are those at the end.
+/// Every counter and peer. With many peers the event loop needs several turns to visit all of them; the
+/// counters are read in the last of these turns.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// The sockets' counters.
     pub udp: UdpStats,
-    /// What the system does for the sockets.
+    /// Offloads and buffer sizes of the sockets.
     pub udp_features: UdpFeatures,
-    /// The tunnel's counters.
     pub tunnel: TunnelStats,
-    /// Packets dropped on the packet thread, by reason; those of the TUN's threads are in its own counters.
+    /// Packets dropped on the packet thread, and reads and writes that failed on the threads of the TUN, by
+    /// reason.
     pub drops: DropCounters,
-    /// Every peer.
     pub peers: Vec<PeerSnapshot>,
-    /// The TUN's counters.
+    /// The TUN's counters, summed over all queues.
     pub tun: TunStatsSnapshot,
-    /// The same for each queue of the TUN.
+    /// The TUN's counters by queue.
     pub tun_queues: Vec<TunStatsSnapshot>,
-    /// What waits on the packet thread.
     pub queues: QueueDepths,
-    /// How long turns of the event loop took.
+    /// Durations of turns of the event loop and of their stages.
     pub times: Times,
-    /// The newest datagram that could not be sent.
     pub send_failure: Option<SendFailure>,
-    /// How busy the tunnel is with handshakes.
+    /// The load of handshakes on the tunnel.
     pub handshakes: HandshakeLoad,
 }
 
 /// A datagram that could not be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendFailure {
-    /// Where it should have gone.
     pub destination: SocketAddr,
     /// The reason that it was counted under.
     pub reason: DropReason,
-    /// The system's error number, if there was one.
+    /// The operating system's error number. `None` for a datagram that is too long, or an error without a
+    /// number.
     pub os_error: Option<i32>,
-    /// When that was.
     pub at: Instant,
 }
 
@@ -144,18 +141,18 @@ impl SendFailure {
     }
 }
 
-/// What waits on the packet thread at one moment.
+/// Items waiting on the packet thread at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueDepths {
-    /// Handshake messages and keepalives that wait for the socket.
+    /// Handshake messages and keepalives waiting for the socket.
     pub control: usize,
-    /// Encrypted batches that wait for the socket.
+    /// Encrypted batches waiting for the socket.
     pub transmit: usize,
     /// Bytes that were read from the TUN and are not encrypted yet.
     pub read_ahead_bytes: usize,
 }
 
-/// Why the packet thread could not begin.
+/// Why the packet thread could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The TUN device could not be opened.
@@ -176,7 +173,7 @@ pub enum StartError {
 }
 
 impl StartError {
-    /// What kind of error the operating system gave.
+    /// Returns the kind of the underlying I/O error; [`io::ErrorKind::Other`] if there is none.
     pub fn kind(&self) -> io::ErrorKind {
         match self {
             Self::Tun(error) => error.kind(),
@@ -190,7 +187,7 @@ impl StartError {
 /// Why the event loop ended.
 #[derive(Debug, thiserror::Error)]
 pub enum DataplaneError {
-    /// The TUN device is gone: somebody deleted it.
+    /// The TUN device is gone: it was deleted.
     #[error("the TUN device is gone: was the interface deleted?")]
     DeviceGone,
     /// The TUN device cannot be read or written any more.
@@ -204,39 +201,35 @@ pub enum DataplaneError {
     Ended,
 }
 
-/// Is told what happens to peers. Called on the packet thread: it must not wait.
+/// Receives events of peers. Called on the packet thread: it must not block.
 pub type OnEvent = Box<dyn FnMut(Event) + Send>;
 
-/// What the packet thread is made of.
+/// Everything that the packet thread is built from.
 pub struct Setup {
-    /// The TUN device.
     pub tun: TunConfig,
-    /// The UDP sockets.
     pub udp: UdpConfig,
-    /// Sockets that are to be taken over, of the port in `udp`; none: they are opened.
+    /// Sockets to adopt, bound to the port in `udp`. If empty, sockets are opened.
     pub sockets: Vec<udp::Descriptor>,
-    /// The key of the interface, until it is given another one.
+    /// The private key of the interface, until a command replaces it.
     pub private_key: PrivateKey,
-    /// The tunnel's bounds.
+    /// Limits of the tunnel. [`Dataplane::run`] replaces the MTU.
     pub tunnel: TunnelConfig,
-    /// Name of the thread, at most 15 bytes.
+    /// The thread's name, at most 15 bytes.
     pub thread_name: String,
-    /// How the thread competes for a core.
     pub priority: Priority,
-    /// Told what happens to peers, on the packet thread.
+    /// Receives events of peers, on the packet thread.
     pub on_event: Option<OnEvent>,
 }
 
-/// What the packet thread says once device and sockets are open.
+/// Reported by the packet thread once the device and the sockets are open.
 #[derive(Clone, Debug)]
 pub struct Opened {
-    /// Name of the interface.
     pub interface: String,
     /// The UDP port in use.
     pub port: u16,
-    /// Which super-packets the TUN takes part in.
+    /// The super-packets that the TUN reads and writes.
     pub offload: TunOffload,
-    /// Asks the threads of the TUN whether they work.
+    /// Checks whether the threads of the TUN still respond.
     pub pulse: Pulse,
 }
 
@@ -249,9 +242,9 @@ pub struct Dataplane {
 }
 
 impl Dataplane {
-    /// Opens device and sockets on a new packet thread, in the network namespace of the calling thread. No
-    /// packet moves before [`Self::run`]. `on_end` is called on the packet thread when the event loop has ended,
-    /// for whatever reason.
+    /// Opens the device and the sockets on a new packet thread, in the network namespace of the calling
+    /// thread. No packet moves before [`Self::run`]. `on_end` is called on the packet thread when that thread
+    /// ends, for any reason.
     pub fn open(setup: Setup, on_end: impl FnOnce() + Send + 'static) -> Result<Self, StartError> {
         let (commands, command_queue) = async_mpsc::channel(COMMANDS);
         let (start, started) = mpsc::sync_channel(1);
@@ -276,36 +269,35 @@ impl Dataplane {
         }
     }
 
-    /// What was opened.
     pub fn opened(&self) -> &Opened {
         &self.opened
     }
 
-    /// Lets packets move, with inner packets of at most `mtu` bytes. There are no peers yet.
+    /// Starts moving packets, with inner packets of at most `mtu` bytes. The tunnel starts without peers.
     pub fn run(&mut self, mtu: u16) -> Result<(), DataplaneError> {
         let start = self.start.take().ok_or(DataplaneError::Ended)?;
         start.send(mtu).map_err(|_| DataplaneError::Ended)
     }
 
-    /// Every counter and peer, as the event loop has them. Waits for the event loop.
+    /// Returns every counter and peer. Waits for the event loop.
     pub fn snapshot(&self) -> Result<Snapshot, DataplaneError> {
         self.handle().snapshot(0)
     }
 
-    /// What others can ask the packet thread with. It does not keep the thread alive.
+    /// Returns a handle for sending commands to the packet thread. It does not keep the thread alive.
     pub fn handle(&self) -> Handle {
         Handle { commands: self.commands.clone() }
     }
 
-    /// Ends the packet thread, and with it the TUN's threads and all descriptors; gives the reason if it had
-    /// ended by itself.
+    /// Ends the packet thread, and with it the TUN's threads and all descriptors. Returns the error if the
+    /// thread ended before this call.
     pub fn stop(mut self) -> Result<(), DataplaneError> {
         self.end()
     }
 
     fn end(&mut self) -> Result<(), DataplaneError> {
         drop(self.start.take());
-        // A full or closed queue: the loop is about to end, or has ended already.
+        // This fails if the channel is closed: then the loop has ended already.
         let _ = self.commands.blocking_send(Command::Stop);
         match self.thread.take().map(JoinHandle::join) {
             Some(Ok(result)) => result,
@@ -315,20 +307,20 @@ impl Dataplane {
     }
 }
 
-/// A way to ask the packet thread for something. Its calls wait for the event loop, for a fraction of a millisecond as
-/// a rule; they must not be made from within a tokio runtime.
+/// A handle for sending commands to the packet thread. Its calls wait for the event loop, usually a fraction
+/// of a millisecond; they must not be made from within a tokio runtime.
 #[derive(Clone, Debug)]
 pub struct Handle {
     commands: async_mpsc::Sender<Command>,
 }
 
 impl Handle {
-    /// Every counter and peer, of which there are about `peers`.
+    /// Returns every counter and peer. Memory for `peers` peers is allocated here, not on the packet thread.
     pub fn snapshot(&self, peers: usize) -> Result<Snapshot, DataplaneError> {
         self.ask(|answer| Command::Snapshot { peers: Vec::with_capacity(peers), answer })
     }
 
-    /// Changes the tunnel, and returns once all of it is done.
+    /// Applies changes to the tunnel, and returns when all are applied.
     pub fn change(&self, changes: Vec<Change>) -> Result<(), DataplaneError> {
         if changes.is_empty() {
             return Ok(());
@@ -336,7 +328,7 @@ impl Handle {
         self.ask(|answer| Command::Change { changes, answer })
     }
 
-    /// Moves to another UDP port and to another mark, both or neither; gives the port in use.
+    /// Changes the UDP port and the mark, both or neither. Returns the port in use.
     pub fn rebind(
         &self,
         port: Option<u16>,
@@ -345,12 +337,12 @@ impl Handle {
         self.ask(|answer| Command::Rebind { port, fwmark, answer })
     }
 
-    /// Further descriptors of the UDP sockets.
+    /// Returns duplicates of the descriptors of the UDP sockets.
     pub fn sockets(&self) -> Result<io::Result<Vec<udp::Descriptor>>, DataplaneError> {
         self.ask(|answer| Command::Sockets { answer })
     }
 
-    /// Begins a capture; `None` if there are too many already.
+    /// Begins a capture. Returns `None` if too many captures are running.
     pub fn capture(
         &self,
         filter: capture::CaptureFilter,
@@ -360,17 +352,18 @@ impl Handle {
         Ok(taken.then_some(capture))
     }
 
-    /// One whose commands nobody takes but who gets them here.
+    /// Returns a handle that is not connected to an event loop, and the queue of its commands.
     #[cfg(test)]
     pub(crate) fn to_nobody() -> (Self, async_mpsc::Receiver<Command>) {
         let (commands, queue) = async_mpsc::channel(COMMANDS);
         (Self { commands }, queue)
     }
 
-    /// Whether the event loop takes a turn within so long. Never waits longer, whatever became of it.
+    /// Reports whether the event loop takes a turn within `patience`. Never waits longer, even if the event
+    /// loop hangs.
     pub fn takes_a_turn(&self, patience: Duration) -> bool {
         let (answer, answered) = mpsc::sync_channel(1);
-        // A full queue is one that nobody takes anything from: others wait for their answers, too.
+        // A full queue means that the event loop takes no commands: other callers wait for answers too.
         self.commands.try_send(Command::Ping { answer }).is_ok() && answered.recv_timeout(patience).is_ok()
     }
 
@@ -395,13 +388,13 @@ fn packet_thread(
     started: &mpsc::Receiver<u16>,
     report: &mpsc::SyncSender<Result<Opened, StartError>>,
 ) -> Result<(), DataplaneError> {
-    // Before the TUN is opened: its threads inherit it.
+    // Before the TUN is opened: its threads inherit the scheduling policy.
     if let Err(error) = scheduling::begin(setup.priority) {
         let _ = report.send(Err(StartError::Realtime(error)));
         return Err(DataplaneError::Ended);
     }
-    // Every turn of the event loop is one task poll: ask the kernel for readiness after each, or the direction
-    // that is not busy waits for up to 61 turns of the one that is.
+    // Every turn of the event loop is one task poll. Ask the kernel for readiness after each turn
+    // (`event_interval`); otherwise an idle direction waits for up to 61 turns of the busy one.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().event_interval(1).build();
     let runtime = match runtime {
         Ok(runtime) => runtime,

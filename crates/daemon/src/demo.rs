@@ -1,6 +1,6 @@
 //! `weft demo`: two daemons in two network namespaces of this process, and real traffic through their tunnel.
 //!
-//! It needs no configuration, and nothing of it outlives the process.
+//! It needs no configuration, and leaves nothing behind when the process ends.
 
 #[cfg(target_os = "linux")]
 mod account;

@@ -13,10 +13,10 @@ use weft_report::control_socket::{Client, ClientError};
 use crate::cli::DownArgs;
 use crate::service_manager;
 
-/// Commands of the configuration may take long; systemd gives a service as much time.
+/// Commands of the configuration may take long; systemd allows a service the same time.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Ends the daemon that runs the interface, or takes back what one left behind.
+/// Ends the daemon that runs the interface, or cleans up what a daemon left behind.
 ///
 /// # Errors
 /// Those of [`HostError`].
@@ -43,21 +43,22 @@ pub fn run(args: &DownArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// What there was to take down.
+/// The outcome of taking an interface down.
 enum Down {
     /// A daemon, which has ended.
     Ended,
-    /// What a daemon had left behind when it crashed.
+    /// What a crashed daemon left behind was cleaned up.
     CleanedUp,
-    /// Nothing: this process runs the interface, and cleans up after itself.
+    /// Nothing was done: this process runs the interface, and cleans up itself.
     LeftAlone(u32),
-    /// Nothing at all.
+    /// Nothing to take down.
     NotUp,
 }
 
-/// Takes an interface down: a daemon that runs it, with a configuration or as `weft NAME`, is told to end, and does the
-/// rest; what a daemon left behind is taken back here. With [`Keep::KillSwitch`] only the latter: that is for what runs
-/// when the main process of a service is gone, and a process that is there is another user's.
+/// Takes an interface down. A daemon that runs it, with a configuration or as `weft NAME`, is asked to end
+/// and cleans up itself; what a daemon left behind is cleaned up here. With [`Keep::KillSwitch`] only the
+/// latter: that is for commands that run when the main process of a service is gone, so a running daemon was
+/// started by other means.
 fn down(directory: &Path, interface: &InterfaceName, keep: Keep) -> Result<Down, Error> {
     let mut has_ended = false;
     if let Some(process) = Owner::running(directory, interface)? {
@@ -74,7 +75,7 @@ fn down(directory: &Path, interface: &InterfaceName, keep: Keep) -> Result<Down,
     } else if keep == Keep::Nothing {
         has_ended = end_over_socket(directory, interface)?;
     }
-    // A daemon that crashed while it ended leaves the rest to us.
+    // If the daemon crashed while it ended, the rest is cleaned up here.
     if Record::read(directory, interface)?.is_some() {
         let result = weft_host::clean_up(directory, interface, keep);
         remove_sockets(interface);
@@ -83,14 +84,15 @@ fn down(directory: &Path, interface: &InterfaceName, keep: Keep) -> Result<Down,
     if has_ended {
         return Ok(Down::Ended);
     }
-    // A daemon that `weft up` did not start is not on record, and leaves no more than a socket. Records go with a power
-    // cut, and /etc/resolv.conf stays.
+    // A daemon that `weft up` did not start has no record, and leaves no more than a socket. Records are lost
+    // in a power cut, while /etc/resolv.conf stays.
     let had_socket = remove_sockets(interface);
     let had_dns = weft_host::repair_dns().iter().any(|name| name == interface.as_str());
     Ok(if had_socket || had_dns { Down::CleanedUp } else { Down::NotUp })
 }
 
-/// Ends what `weft NAME` runs: it has a control socket, but no record and no lock. Returns whether there was anything.
+/// Ends the daemon that `weft NAME` started: it has a control socket, but no record and no lock. Returns
+/// whether there was one.
 fn end_over_socket(directory: &Path, interface: &InterfaceName) -> Result<bool, ClientError> {
     match Client::connect_in(directory, interface).and_then(|client| client.stop(PATIENCE)) {
         Ok(()) => Ok(true),
@@ -99,7 +101,7 @@ fn end_over_socket(directory: &Path, interface: &InterfaceName) -> Result<bool, 
     }
 }
 
-/// Removes the sockets that no process answers on. Returns whether there was one for wg(8).
+/// Removes sockets that no process serves. Returns whether there was one for wg(8).
 fn remove_sockets(interface: &InterfaceName) -> bool {
     let _gone = std::fs::remove_file(Client::path_of(interface));
     weft_uapi::remove_dead(interface).unwrap_or_else(|error| {
@@ -108,7 +110,7 @@ fn remove_sockets(interface: &InterfaceName) -> bool {
     })
 }
 
-/// The lines of `weft down --dry-run`.
+/// Returns the lines of `weft down --dry-run`.
 fn told(directory: &Path, interface: &InterfaceName) -> Result<String, HostError> {
     match Record::read(directory, interface)? {
         Some(record) => Ok(told_backwards(interface, &record.steps, &record.down)),
@@ -122,13 +124,14 @@ fn not_up(directory: &Path, interface: &InterfaceName) -> HostError {
     HostError::NotUp { interface: interface.to_string(), file: record_path(directory, interface) }
 }
 
-/// Whether the daemon of this very run of the service has left the interface to the next one, which is about to start.
+/// Reports whether the daemon of this same run of the service has left the interface to the next run, which
+/// is about to start.
 fn is_left_for_a_restart(directory: &Path, interface: &InterfaceName) -> bool {
     let left = Record::read(directory, interface).ok().flatten().and_then(|record| record.handed_over);
     if left.is_none() || left != service_manager::invocation() {
         return false;
     }
-    // The daemon has asked as well, but a restart can become a stop in between.
+    // The daemon asked systemd too, but since then the restart may have become a stop.
     service_manager::job().map_or_else(
         |error| {
             tracing::warn!("{error}; believing what the daemon was told");
@@ -138,7 +141,7 @@ fn is_left_for_a_restart(directory: &Path, interface: &InterfaceName) -> bool {
     )
 }
 
-/// The file need not be there any more.
+/// Returns the interface that the target names. The file need not exist any more.
 fn interface_of(target: &str) -> Result<InterfaceName, LoadError> {
     name_of(&path_of(target))
 }

@@ -1,7 +1,9 @@
-//! `weft NAME`, in place of `wireguard-go NAME`: an interface that wg(8) gives its keys and peers.
+//! `weft NAME`, a replacement for `wireguard-go NAME`: an interface that wg(8) configures with keys and
+//! peers.
 //!
-//! Addresses, routes and the link are left to others. It ends on SIGINT, SIGTERM or SIGHUP, when its device is
-//! deleted, and when the file of its socket is removed, which is how wg-quick(8) ends it.
+//! Addresses, routes and the link state are set by other programs. The daemon ends on SIGINT, SIGTERM or
+//! SIGHUP, when its device is deleted, and when the file of its UAPI socket is removed, which is how
+//! wg-quick(8) ends it.
 
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
@@ -36,13 +38,14 @@ mod environment;
 pub use environment::log_level;
 use environment::{Environment, InvalidVariable};
 
-/// The MTU of a new device, as wireguard-go sets it: an Ethernet's, less what WireGuard over IPv6 adds.
+/// The MTU of a new device, the same as wireguard-go's: Ethernet's 1500 bytes less the overhead of WireGuard
+/// over IPv6.
 const MTU: u16 = 1500 - weft_config::OVERHEAD;
 
 /// Why an interface could not be started.
 #[derive(Debug, thiserror::Error)]
 enum RunError {
-    /// The name is not one that an interface may have.
+    /// The name is not valid for an interface.
     #[error(
         "{0:?} is not the name of an interface: write up to 15 letters, digits, `_`, `=`, `+`, `.` and `-`"
     )]
@@ -50,33 +53,32 @@ enum RunError {
     /// An environment variable cannot be understood.
     #[error(transparent)]
     Variable(#[from] InvalidVariable),
-    /// It cannot go to the background.
+    /// The process cannot go to the background.
     #[error(transparent)]
     Background(#[from] BackgroundError),
     /// The signals that end the daemon cannot be handled.
     #[error("cannot handle signals: {0}")]
     Signals(#[source] std::io::Error),
-    /// There is no socket for wg(8).
+    /// The UAPI socket for wg(8) could not be opened.
     #[error(transparent)]
     Socket(#[from] SocketError),
-    /// The socket cannot be served.
+    /// The UAPI socket cannot be served.
     #[error("cannot serve the UAPI socket: {0}")]
     Server(#[source] std::io::Error),
-    /// Device, sockets or thread could not be had.
+    /// The device, the sockets or the packet thread could not be set up.
     #[error(transparent)]
     Start(#[from] StartError),
     /// The packet thread ended by itself.
     #[error(transparent)]
     Dataplane(#[from] DataplaneError),
-    /// Metrics cannot be served where they should be.
+    /// Metrics cannot be served at the requested address.
     #[error(transparent)]
     Metrics(#[from] metrics::ListenError),
-    /// The interface's name cannot be told.
+    /// The interface's name cannot be written to the file.
     #[error("cannot write the interface's name to {} (WG_TUN_NAME_FILE): {source}", path.display())]
     NameFile {
-        /// The file.
+        /// The path in WG_TUN_NAME_FILE.
         path: PathBuf,
-        /// What the system said.
         source: std::io::Error,
     },
 }
@@ -96,20 +98,21 @@ impl From<RunError> for exit::Error {
     }
 }
 
-/// What ends the daemon.
+/// Messages to the main thread of the daemon; most of them end it.
 enum End {
     Signal(&'static str),
     Device,
     SocketRemoved,
-    /// No end, but a change of the network on the way there.
+    /// The network changed. Does not end the daemon.
     Network(Change),
-    /// No end either, but something that the service manager may want to know.
+    /// Something happened to a peer, which may change the line for the service manager. Does not end the
+    /// daemon.
     Peer,
     Asked,
 }
 
-/// `weft NAME`: runs an interface until it is ended, in the background if it may go there. The process must have no
-/// other thread.
+/// Runs `weft NAME` until it is ended, in the background unless asked to stay in the foreground. The process
+/// must have no other thread.
 ///
 /// # Errors
 /// When it cannot be started; nothing is left behind.
@@ -166,7 +169,7 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
     };
     let stop = move || drop(asked.send(End::Asked));
     let managed = Managed::new(Arc::clone(interface.controller()), running, stop);
-    // Goes last: who waits for its end knows that everything is undone.
+    // Dropped last: a client that waits for the end of its connection then knows that everything is undone.
     let _socket = managed.serve(&name);
     let metrics = metrics.map(|listener| metrics::Server::start(listener, &watched.hosts, managed.clone()));
     let metrics = metrics.transpose()?;
@@ -190,7 +193,8 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
     }
 }
 
-/// Watches the network for what concerns the interface; without that it works as long as the network stays as it is.
+/// Watches the network for changes that concern the interface. On an error the interface works without it, as
+/// long as the network stays as it is.
 fn follow_network(
     name: &InterfaceName,
     controller: &Arc<Controller>,
@@ -203,7 +207,7 @@ fn follow_network(
         let link = netlink.link(name).map_err(|error| error.to_string())?;
         let watch = Watch::start(Some(&link), on_change).map_err(|error| error.to_string())?;
         let mtu = u16::try_from(link.mtu).unwrap_or(u16::MAX);
-        // Whoever configures the interface chooses its MTU.
+        // The program that configures the interface chooses its MTU.
         let keeper = Keeper::new(Arc::clone(controller), link, mtu, MtuChoice::Configured, false);
         Ok((watch, keeper.map_err(|error| error.to_string())?, netlink))
     };
@@ -227,7 +231,7 @@ fn wait_for_end(
                 if let Some((_, keeper, netlink)) = &mut following
                     && let Err(error) = keeper.react(&change, netlink)
                 {
-                    // Packets have stopped, and that is told next.
+                    // Packets have stopped: the message that ends the daemon follows.
                     tracing::debug!(%error, "cannot follow the network");
                 }
                 continue;
@@ -243,7 +247,8 @@ fn wait_for_end(
     }
 }
 
-/// Gives a new device its MTU; one that was handed in keeps its own. A device that is out of reach works all the same.
+/// Sets the MTU of a new device and the queue limits; a device that was handed in keeps its MTU. Returns the
+/// MTU. A failure is only logged: the device works without these settings.
 fn set_up_link(name: &InterfaceName, is_new: bool, queues: TunQueues) -> u16 {
     let set_up = || -> Result<u16, RouteError> {
         let netlink = Netlink::open()?;

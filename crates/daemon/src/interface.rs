@@ -1,5 +1,5 @@
-//! An interface that runs: its device, its sockets, its packet thread and what controls them. Addresses, routes and
-//! the like are not its business: they are the host's.
+//! A running interface: its device, sockets, packet thread and controller. Addresses, routes and the like
+//! belong to the host (`weft_host`).
 
 use std::sync::Arc;
 
@@ -20,22 +20,20 @@ use crate::scheduling::Priority;
 /// How to run an interface.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Queues of the TUN, each with its threads.
+    /// Number of TUN queues with a reader and a writer thread each.
     pub tun_threads: TunThreads,
-    /// Queues of the TUN where they have no threads.
+    /// Number of TUN queues if no threads serve them.
     pub inline_queues: u16,
-    /// Whether the TUN and the sockets take super-packets and batches.
+    /// Whether the TUN uses super-packets and the sockets use GSO batches.
     pub offload: bool,
-    /// Whether datagrams may be fragmented on their way.
+    /// Path MTU discovery: whether outgoing datagrams may be fragmented.
     pub path_mtu: PathMtu,
-    /// Name of the packet thread, at most 15 bytes.
+    /// The packet thread's name, at most 15 bytes.
     pub thread_name: String,
-    /// How the packet thread competes for a core.
     pub priority: Priority,
 }
 
 impl Options {
-    /// The queues of the TUN.
     pub fn tun_queues(&self) -> TunQueues {
         tun_queues(self.tun_threads, self.inline_queues)
     }
@@ -54,26 +52,29 @@ impl Default for Options {
     }
 }
 
-/// Descriptors that somebody held before, to be used instead of new ones.
+/// Descriptors from another process, used instead of new ones.
 #[derive(Debug, Default)]
 pub struct Inherited {
-    /// Attached queues of the device, as many as [`Options::tun_queues`] asks for; none: it is created.
+    /// Attached queues of the device, as many as [`Options::tun_queues`] asks for. If empty, the device is
+    /// created.
     pub queues: Vec<Descriptor>,
-    /// Sockets of the port that is asked for; none: they are opened.
+    /// Sockets bound to the requested port. If empty, sockets are opened.
     pub sockets: Vec<udp::Descriptor>,
 }
 
-/// A running interface, without a key and without peers until its controller is told of some. Dropping it ends it.
+/// A running interface. It has no key and no peers until its controller sets them. Dropping it ends the
+/// interface.
 pub struct Interface {
     dataplane: Dataplane,
     controller: Arc<Controller>,
 }
 
 impl Interface {
-    /// Opens device and sockets in the network namespace of this thread. No packet moves before [`Self::run`].
+    /// Opens the device and the sockets in the network namespace of this thread. No packet moves before
+    /// [`Self::run`].
     ///
-    /// What is `inherited` is taken over. `on_event` is told what happens to peers. `on_end` is called when packets
-    /// have stopped, whatever the reason.
+    /// The descriptors in `inherited` are used instead of new ones. `on_event` receives events of peers.
+    /// `on_end` is called when packets have stopped, for any reason.
     pub fn open(
         name: &str,
         inherited: Inherited,
@@ -98,7 +99,7 @@ impl Interface {
                 ..udp
             },
             sockets: inherited.sockets,
-            // Nobody knows this key, so nothing that arrives is for it.
+            // No peer knows this random key, so nothing that arrives can be authentic.
             private_key: PrivateKey::generate()
                 .map_err(|error| StartError::Thread(std::io::Error::other(error.to_string())))?,
             tunnel: TunnelConfig { mtu: 0, staging_bytes: staging_bytes(memory::available_bytes()) },
@@ -111,54 +112,56 @@ impl Interface {
         Ok(Self { dataplane, controller })
     }
 
-    /// Lets packets move, with inner packets of at most `mtu` bytes.
+    /// Starts moving packets, with inner packets of at most `mtu` bytes.
     pub fn run(&mut self, mtu: u16) -> Result<(), DataplaneError> {
         self.dataplane.run(mtu)
     }
 
-    /// What was opened; the port is the one of the beginning.
+    /// Returns what was opened; the port is the initial one.
     pub fn opened(&self) -> &Opened {
         self.dataplane.opened()
     }
 
-    /// What changes the interface and tells what it is.
+    /// Returns the controller, which changes the interface and reports its state.
     pub fn controller(&self) -> &Arc<Controller> {
         &self.controller
     }
 
-    /// What asks the packet thread.
+    /// Returns a handle for sending commands to the packet thread.
     pub fn dataplane_handle(&self) -> Handle {
         self.dataplane.handle()
     }
 
-    /// Ends threads, device and sockets. Gives the reason if packets had stopped by themselves.
+    /// Ends the threads, and closes the device and the sockets. Returns the error if packets had stopped
+    /// before this call.
     pub fn stop(self) -> Result<(), DataplaneError> {
         self.dataplane.stop()
     }
 }
 
-/// The limits of a TUN with these queues and this MTU.
+/// Returns the limits to set on a new TUN with these queues and this MTU.
 pub fn limits_at_start(queues: TunQueues, mtu: u16) -> QueueLimits {
     QueueLimits { tx_queue_len: Some(ring_packets(queues)), ..queue_limits(mtu) }
 }
 
-/// The packets that may wait for weft in each queue.
+/// Returns the number of packets that may wait for weft in each queue.
 fn ring_packets(queues: TunQueues) -> u32 {
-    /// Four times the kernel's usual number. The driver throws away what is more, and no sender learns that the queue is
-    /// full: with hundreds of connections that have a few packets each there, the same ones lose theirs again and again.
+    /// Four times the kernel's default. The driver drops packets beyond it, and no sender learns that the
+    /// queue is full: with hundreds of connections that have a few packets each in the queue, the same
+    /// connections lose packets again and again.
     const PACKETS: u32 = 4000;
-    /// The kernel's usual number.
+    /// The kernel's default.
     const AT_LEAST: u32 = 1000;
     match queues {
-        // Between them they have what one has, or the usual number each: what fills them all waits for the same thread,
-        // the longer the more there is.
+        // All inline queues together get the capacity of one queue, but at least the kernel's default each:
+        // one thread serves all of them, so more waiting packets only wait longer.
         TunQueues { count, threads: false } => (PACKETS / count.max(1) as u32).max(AT_LEAST),
         TunQueues { threads: true, .. } => PACKETS,
     }
 }
 
-/// The limits of a TUN's queues with this MTU: super-packets that usually fit one GSO send once they are sealed, headers
-/// as long as TCP over IPv6 with timestamps makes them.
+/// Returns the limits of a TUN's queues with this MTU. A super-packet within them usually fits one GSO send
+/// when it is sealed; headers are counted as for TCP over IPv6 with timestamps.
 pub fn queue_limits(mtu: u16) -> QueueLimits {
     const HEADERS: usize = 40 + 32;
     const SEALED: usize = 32;
@@ -172,13 +175,13 @@ pub fn queue_limits(mtu: u16) -> QueueLimits {
     }
 }
 
-/// The share of the available memory that packets without a session may take.
+/// The divisor of the available memory that gives the bytes of packets that may wait for sessions.
 const STAGING_SHARE: u64 = 64;
 const MIN_STAGING_BYTES: u64 = 2 << 20;
 const MAX_STAGING_BYTES: u64 = 128 << 20;
 
-/// Returns the bytes that may wait for sessions, those of all peers together: a sixty-fourth of the available memory,
-/// between 2 and 128 MiB.
+/// Returns the number of bytes that may wait for sessions, all peers together: a sixty-fourth of the
+/// available memory, between 2 and 128 MiB. 2 MiB if the available memory is unknown.
 fn staging_bytes(available: Option<u64>) -> usize {
     let bytes = available.map_or(MIN_STAGING_BYTES, |bytes| bytes / STAGING_SHARE);
     usize::try_from(bytes.clamp(MIN_STAGING_BYTES, MAX_STAGING_BYTES)).unwrap_or(usize::MAX)

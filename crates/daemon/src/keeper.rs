@@ -1,4 +1,4 @@
-//! Keeps a running interface in step with the network around it.
+//! Adapts a running interface to changes of the network.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,29 +11,30 @@ use weft_uapi::ControlError;
 use crate::control::Controller;
 use crate::interface::queue_limits;
 
-/// What has to be done about changes of the network, for one interface. Of the control thread.
+/// Reacts to changes of the network, for one interface. Used by the control thread.
 pub(crate) struct Keeper {
     follower: Follower,
     controller: Arc<Controller>,
     link: Link,
-    /// The MTU that the device was given.
+    /// The MTU of the device, as last set or read.
     mtu: u16,
     chosen: MtuChoice,
 }
 
-/// Who has chosen the MTU of a device.
+/// Who chose the MTU of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MtuChoice {
-    /// The configuration: it stays.
+    /// The configuration: the MTU stays.
     Configured,
-    /// Somebody, beside weft: it stays.
+    /// Another program, or an operator: the MTU stays.
     ByHand,
-    /// weft: it follows the ways to the peers.
+    /// weft: the MTU follows the paths to the peers.
     Automatic,
 }
 
 impl Keeper {
-    /// For an interface that is up with this MTU; `ipv6` if it has such an address. Looks at the ways to its peers.
+    /// Creates a keeper for an interface that is up with this MTU; `ipv6` tells whether it has an IPv6
+    /// address. Records the paths to its peers.
     pub(crate) fn new(
         controller: Arc<Controller>,
         link: Link,
@@ -46,19 +47,19 @@ impl Keeper {
             MtuChoice::Automatic => MtuPolicy::Automatic { current: mtu, ipv6 },
         };
         let mut follower = Follower::new(controller.fw_mark(), policy);
-        // What the ways were before is what they are now; an MTU that is better already waits for the next change.
+        // The current paths are the baseline; a better MTU that is known already waits for the next change.
         let _ = follower.look(&endpoints(&controller)?);
         Ok(Self { follower, controller, link, mtu, chosen })
     }
 
-    /// Does what a change asks for: peers that are reached another way hear from us, and the device gets the MTU that
-    /// the ways have. To be called in the network namespace of the sockets.
+    /// Reacts to a change: peers on changed paths are sent a packet, and the device gets the MTU of the
+    /// paths. Call it in the network namespace of the sockets.
     ///
     /// # Errors
-    /// The interface is being taken down. An MTU that is refused is only logged.
+    /// When the interface is being taken down. An MTU that the kernel refuses is only logged.
     pub(crate) fn react(&mut self, change: &Change, netlink: &Netlink) -> Result<(), ControlError> {
         if change.device_left || change.device_gone {
-            // Its number in this namespace may be another's from now on.
+            // Another device may have its index in this namespace from now on.
             self.follower.fix_mtu();
         } else if change.device_mtu.is_some() || change.missed {
             self.see_mtu(netlink)?;
@@ -90,18 +91,18 @@ impl Keeper {
         Ok(())
     }
 
-    /// The device's MTU in bytes, as far as is known.
+    /// Returns the device's MTU in bytes, as far as it is known.
     pub(crate) fn mtu(&self) -> u16 {
         self.mtu
     }
 
-    /// Who has chosen it.
+    /// Returns who chose the MTU.
     pub(crate) fn mtu_choice(&self) -> MtuChoice {
         self.chosen
     }
 
-    /// The device has another MTU, and so its super-packets another size. Finds out whether somebody else chose it: what
-    /// was told may be older than what weft did since.
+    /// Reads the device's MTU, sets the size of super-packets to match, and detects whether another program
+    /// set the MTU. It reads the current value because the notification may be older than weft's last change.
     pub(crate) fn see_mtu(&mut self, netlink: &Netlink) -> Result<(), ControlError> {
         let Ok(link) = self.link.name.parse().map(|name| netlink.link(&name)) else { return Ok(()) };
         let Some(mtu) = link.ok().and_then(|link| u16::try_from(link.mtu).ok()) else { return Ok(()) };
@@ -117,7 +118,7 @@ impl Keeper {
     }
 
     fn set_mtu(&mut self, mtu: u16, netlink: &Netlink) -> Result<(), ControlError> {
-        // Inner packets may not be padded beyond what the device says, so a smaller MTU comes to the tunnel first.
+        // Inner packets must not be padded beyond the device's MTU, so the tunnel gets a smaller MTU first.
         self.controller.set_mtu(mtu.min(self.mtu))?;
         match netlink.set_mtu(&self.link, mtu) {
             Ok(()) => {
@@ -135,7 +136,7 @@ impl Keeper {
     }
 }
 
-/// Where the peers are, those of whom that is known.
+/// Returns the endpoints of the peers that have one.
 fn endpoints(controller: &Controller) -> Result<Vec<(PublicKey, SocketAddr)>, ControlError> {
     let peers = controller.snapshot()?.peers;
     Ok(peers.iter().filter_map(|peer| Some((peer.public_key, peer.endpoint?))).collect())

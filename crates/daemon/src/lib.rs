@@ -1,6 +1,7 @@
 //! weft, a WireGuard VPN daemon: everything around the packet path of `weft_tun` and `weft_tunnel`.
 //!
-//! The binary `weft` is a thin shell around this library; `weft demo`, the tests and the bench use it too.
+//! The binary `weft` only parses the command line and calls this library; `weft demo`, the tests and the
+//! bench use it too.
 
 pub mod assets;
 pub mod background;
@@ -22,5 +23,5 @@ pub mod service_manager;
 pub mod status;
 pub mod up;
 
-// A daemon with the clock of the tests would never end a session.
+// The mock clock of the tests stands still: with it a session would never expire.
 const _: () = assert!(!weft_tunnel::MOCK_CLOCK, "weft is built with the feature `mock-instant`");

@@ -36,8 +36,8 @@ pub struct InvalidFilter {
     reason: String,
 }
 
-/// Starts the log: what `filter` lets through, else what RUST_LOG does, else `default`. In the journal every entry has
-/// the name of the `interface`.
+/// Starts the log. It logs what `filter` selects, else what RUST_LOG selects, else what `default` selects.
+/// Journal entries carry the name of the `interface`.
 ///
 /// A second call changes nothing.
 pub fn init(
@@ -60,11 +60,11 @@ pub fn init(
     if format == Format::Human
         && let Some(journal) = journal::connect(interface)
     {
-        // Somebody who embeds this may have set a subscriber of his own.
+        // A program that embeds this library may have set its own subscriber.
         let _already_set = tracing_subscriber::registry().with(filter).with(journal).try_init();
         return Ok(());
     }
-    // Its report of a standard error that is closed would go there, and panic.
+    // Otherwise tracing reports a closed standard error to standard error, and panics.
     let builder =
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).log_internal_errors(false);
     let _already_set = match format {
@@ -74,15 +74,16 @@ pub fn init(
     Ok(())
 }
 
-/// What `filter` lets through. Of boringtun that is nothing unless it is named: it warns of each handshake that is tried
-/// again and calls it an error when a peer has gone, without a word of which peer, and weft tells what matters of that
+/// Parses a filter. boringtun is silent unless the filter names it: it warns of every repeated handshake and
+/// reports an error when a peer is gone, in both cases without naming the peer. weft logs the relevant cases
 /// itself.
 fn parse(filter: &str) -> Result<EnvFilter, ParseError> {
     // Later directives win.
     EnvFilter::builder().parse(format!("boringtun=off,{filter}"))
 }
 
-/// Colours are for a terminal, unless NO_COLOR is set to anything (no-color.org).
+/// Reports whether to use colours: only on a terminal, and not if NO_COLOR is set to a non-empty value
+/// (no-color.org).
 fn is_coloured() -> bool {
     io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
@@ -107,7 +108,7 @@ mod tests {
         }
     }
 
-    /// Which of three lines come through.
+    /// Returns which of three lines are logged.
     fn logged(filter: &str) -> [bool; 3] {
         let lines = Lines::default();
         let writer = lines.clone();

@@ -1,6 +1,7 @@
 //! The `weft` binary: reads the command line, starts the log, and runs one command.
 //!
-//! No thread is started here: `weft demo` may need a user namespace, which only a process with one thread can enter.
+//! No thread is started here: `weft demo` may need a user namespace, and only a single-threaded process can
+//! enter a user namespace.
 
 use std::process::ExitCode;
 
@@ -21,7 +22,8 @@ fn main() -> ExitCode {
     code.into()
 }
 
-/// The interface that a command runs, for the log; a wrong name is told later.
+/// Returns the interface that a command runs, for the log. An invalid name returns `None`: the command itself
+/// reports it later.
 fn interface_of(command: &Command) -> Option<String> {
     match command {
         Command::Up(args) => weft_config::name_of(&weft_config::path_of(&args.target)).ok().map(String::from),
@@ -31,7 +33,7 @@ fn interface_of(command: &Command) -> Option<String> {
 }
 
 fn run(cli: Cli) -> Result<(), Error> {
-    // These show tables of their own, which warnings about socket buffers and the like would tear.
+    // These commands draw tables, which warnings about socket buffers and the like would break up.
     let level = match cli.command {
         Command::Demo(_) | Command::Top(_) | Command::Doctor(_) => "error",
         Command::Run(_) => drop_in::log_level(),

@@ -1,15 +1,15 @@
-//! What an interface tells about itself over HTTP: metrics for Prometheus, health checks, a status page.
+//! The HTTP server of an interface: metrics for Prometheus, health checks, a status page.
 //!
 //! | Path | Answer |
 //! |---|---|
-//! | `/metrics` | metrics, as OpenMetrics for who asks for it, else in Prometheus' own text format |
+//! | `/metrics` | metrics, as OpenMetrics if the client accepts it, else in Prometheus' own text format |
 //! | `/healthz` | 200 if the event loop takes turns |
 //! | `/readyz` | 200 if every peer that should have a session has one, else 503 and why |
 //! | `/status.json` | the [`StatusReport`](weft_report::StatusReport), with rates and findings |
-//! | `/` | a page that shows it, live |
+//! | `/` | a page that shows the status, live |
 //!
-//! It runs on a thread of its own (`weft-metrics`). Whatever is asked costs the packet thread one snapshot, taken in
-//! slices as for `weft status`, and requests that come together share it (`sampler.rs`).
+//! It runs on a dedicated thread (`weft-metrics`). A request costs the packet thread one snapshot, taken in
+//! slices as for `weft status`; concurrent requests share a snapshot (`sampler.rs`).
 
 mod answer;
 mod exposition;

@@ -1,4 +1,4 @@
-//! The daemon's end of a capture: what the packet thread saw, as blocks of a pcapng file.
+//! The daemon's end of a capture: writes the captured packets as blocks of a pcapng file.
 
 use std::collections::HashMap;
 use std::time::SystemTime;
@@ -13,10 +13,10 @@ mod outer;
 
 use outer::Headers;
 
-/// Comments that are kept to be used again.
+/// Maximum number of cached comments.
 const COMMENTS: usize = 1024;
 
-/// A capture that is under way.
+/// A running capture.
 pub struct Recording {
     capture: Capture,
     layers: Vec<Layer>,
@@ -28,7 +28,7 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Of this layer of an interface, or of both; `names` are those that its peers are called by.
+    /// Records one layer of an interface, or both; `names` are the names of its peers.
     pub fn new(
         capture: Capture,
         interface: &str,
@@ -42,7 +42,7 @@ impl Recording {
         Self { capture, layers, interface, snap_bytes, names, since, comments: HashMap::new() }
     }
 
-    /// The blocks that a file begins with.
+    /// Appends the blocks at the beginning of a file.
     pub fn head(&self, out: &mut Vec<u8>) {
         pcapng::section(out, concat!("weft ", env!("CARGO_PKG_VERSION")));
         for layer in &self.layers {
@@ -57,7 +57,8 @@ impl Recording {
         }
     }
 
-    /// Adds the next packets; false once there are no more. Nothing is lost if it is not waited for to the end.
+    /// Appends the next packets. Returns false when there are no more. Cancel safe: dropping the future loses
+    /// no packets.
     pub async fn next(&mut self, out: &mut Vec<u8>) -> bool {
         let Some(chunk) = self.capture.next().await else { return false };
         self.add(&chunk, out);
@@ -65,12 +66,12 @@ impl Recording {
         true
     }
 
-    /// Ends the capture: what was seen until now still comes, then nothing.
+    /// Ends the capture. Packets seen so far are still delivered.
     pub fn stop(&mut self) {
         self.capture.stop();
     }
 
-    /// The blocks that a file ends with.
+    /// Appends the blocks at the end of a file.
     pub fn tail(&self, out: &mut Vec<u8>) {
         let until = SystemTime::now();
         for (interface, layer) in (0..).zip(&self.layers) {
@@ -113,7 +114,7 @@ fn comment(seen: &Seen, name: Option<&String>) -> String {
     match (seen.peer, name, seen.layer(), seen.direction) {
         (Some(peer), Some(name), ..) => format!("{direction}, peer {peer} ({name})"),
         (Some(peer), None, ..) => format!("{direction}, peer {peer}"),
-        // What comes from nowhere is weft's own answer to what could not go on.
+        // An inbound packet of no peer is an ICMP error by weft, about a packet that could not be forwarded.
         (None, _, Layer::Inner, Direction::Inbound) => format!("{direction}, made by weft"),
         (None, _, Layer::Inner, Direction::Outbound) => format!("{direction}, to no peer"),
         (None, _, Layer::Outer, _) => format!("{direction}, peer not known"),

@@ -1,5 +1,4 @@
-//! When the packet thread gets a core: what it asks of the operating system's scheduler for itself and for the TUN
-//! threads, which inherit it.
+//! The scheduling policy of the packet thread and of the TUN threads, which inherit it.
 
 use std::io;
 
@@ -7,20 +6,19 @@ use std::io;
 #[cfg_attr(not(target_os = "linux"), path = "scheduling/other.rs")]
 mod platform;
 
-/// How the packet thread competes for a core.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Priority {
-    /// As every other thread, in short slices.
+    /// The same priority as other threads, with short time slices.
     #[default]
     Ordinary,
-    /// Before every ordinary thread.
+    /// Runs before every thread of ordinary priority.
     Realtime,
 }
 
-/// Sets the calling thread up to move packets; threads that it starts inherit it.
+/// Applies the policy to the calling thread; threads that it starts inherit it.
 ///
 /// # Errors
-/// Of [`Priority::Realtime`] only: it may not be had, or it would not be safe.
+/// Only for [`Priority::Realtime`]: it is not permitted, or it would not be safe.
 pub fn begin(priority: Priority) -> io::Result<()> {
     match priority {
         Priority::Ordinary => platform::take_short_slices(),

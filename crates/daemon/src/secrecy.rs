@@ -4,8 +4,8 @@
 #[cfg_attr(not(target_os = "linux"), path = "secrecy/other.rs")]
 mod platform;
 
-/// Keeps the memory of this process out of core dumps, also those that the kernel pipes to a program, and out of
-/// reach of other processes of the same user. A failure is logged: it is no reason not to run.
+/// Excludes the memory of this process from core dumps, including those that the kernel pipes to a program,
+/// and from access by other processes of the same user. A failure is only logged.
 pub(crate) fn forbid_core_dumps() {
     platform::forbid_core_dumps();
 }

@@ -1,10 +1,11 @@
-//! What weft and the service manager that started it tell each other: sd_notify(3). Without one every call does
-//! nothing.
+//! Communication with the service manager that started weft: sd_notify(3). Without a service manager every
+//! call does nothing.
 //!
-//! `notify.rs` are the messages themselves, `starting.rs` asks for patience while a start waits, `status_line.rs` is what
-//! an operator reads in `systemctl status`, and `watchdog.rs` proves that packets can still move. `fd_store.rs` is what
-//! the service manager keeps while weft is started again, `inherited.rs` what it hands to the next process, and `job.rs`
-//! whether a stop is the first half of a restart.
+//! `notify.rs` sends the messages, `starting.rs` extends the start timeout while a start waits,
+//! `status_line.rs` makes the line in `systemctl status`, and `watchdog.rs` proves that packets can still
+//! move. `fd_store.rs` is the store that the service manager keeps across a restart, `inherited.rs` takes the
+//! descriptors that it passes to the next process, and `job.rs` tells whether a stop is the first half of a
+//! restart.
 
 #[cfg_attr(target_os = "linux", path = "service_manager/fd_store.rs")]
 #[cfg_attr(not(target_os = "linux"), path = "service_manager/no_fd_store.rs")]

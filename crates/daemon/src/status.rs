@@ -1,4 +1,4 @@
-//! Makes a [`StatusReport`] from a snapshot of the packet thread and from what the control thread knows.
+//! Builds a [`StatusReport`] from a snapshot of the packet thread and from the state of the control thread.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -19,22 +19,20 @@ use crate::dataplane::{Histogram, SendFailure, Snapshot, Stage, Times};
 #[cfg_attr(not(target_os = "linux"), path = "status/device/other.rs")]
 mod device;
 
-/// What is known of an interface and does not concern the tunnel: who set it up keeps it true.
+/// What is known of an interface outside the tunnel. The code that sets the interface up keeps it up to date.
 #[derive(Clone, Debug)]
 pub struct Running {
-    /// Its name.
     pub interface: String,
-    /// Bytes of the largest inner packet.
+    /// Size of the largest inner packet, in bytes.
     pub mtu: u16,
-    /// When it came up.
+    /// When the interface came up.
     pub since: Instant,
-    /// The same by the wall clock.
+    /// When the interface came up, by the wall clock.
     pub since_wall_clock: SystemTime,
-    /// Queues of the TUN with threads of their own.
+    /// Number of TUN queues with reader and writer threads.
     pub tun_threads: usize,
-    /// Which super-packets the TUN takes part in.
+    /// The super-packets that the TUN reads and writes.
     pub tun_offload: TunOffload,
-    /// The addresses of the device.
     pub addresses: Vec<String>,
     /// The routes in force.
     pub routes: Vec<String>,
@@ -42,46 +40,42 @@ pub struct Running {
     pub dns: Vec<String>,
     /// Firewall rules in force.
     pub firewall: Vec<String>,
-    /// What the configuration calls its peers.
+    /// Names of peers in the configuration.
     pub friendly_names: HashMap<PublicKey, String>,
-    /// Peers to which its file gives no endpoint: where they are is known from them alone, also after a restart.
+    /// Peers without an endpoint in the configuration file: only the peers themselves tell where they are,
+    /// also after a restart.
     pub without_endpoint: HashSet<PublicKey>,
-    /// What the daemon itself has to say, as of steps that failed and were not worth ending for.
+    /// Findings of the daemon itself, such as steps that failed without ending it.
     pub findings: Vec<weft_report::finding::Finding>,
 }
 
-/// What an interface is configured to be, as it may be changed while it runs.
+/// The configuration of an interface, which may change at run time.
 #[derive(Clone, Debug, Default)]
 pub struct Configured {
-    /// Its identity.
     pub public_key: Option<PublicKey>,
-    /// The UDP port in use.
     pub listen_port: u16,
-    /// The mark of outgoing packets; 0: none.
+    /// The mark of outgoing packets; 0 means none.
     pub fw_mark: u32,
-    /// Its peers, in the order in which they are shown.
+    /// The peers, in the order in which they are shown.
     pub peers: Vec<ConfiguredPeer>,
 }
 
-/// What a peer is configured to be.
+/// The configuration of a peer.
 #[derive(Clone, Debug)]
 pub struct ConfiguredPeer {
-    /// Its identity.
     pub public_key: PublicKey,
-    /// Where it was said to be.
+    /// The configured endpoint.
     pub endpoint: Option<SocketAddr>,
-    /// Whether it has a preshared key.
     pub has_preshared_key: bool,
-    /// Seconds between its keepalives.
+    /// Seconds between persistent keepalives.
     pub persistent_keepalive: Option<u16>,
-    /// How fast packets may go to it and come from it.
+    /// Rate limits to and from the peer.
     pub limits: PeerLimits,
-    /// Its allowed-ips.
     pub allowed_ips: Vec<String>,
 }
 
 impl Running {
-    /// The interface of this name, which came up now.
+    /// Creates the state of an interface which comes up now.
     pub fn new(interface: &str) -> Self {
         Self {
             interface: interface.to_owned(),
@@ -100,7 +94,7 @@ impl Running {
         }
     }
 
-    /// The report at this moment.
+    /// Returns the report of this moment.
     pub fn report(&self, configured: &Configured, snapshot: &Snapshot) -> StatusReport {
         self.report_at(Instant::now(), SystemTime::now(), configured, snapshot)
     }
@@ -158,7 +152,7 @@ fn milliseconds(now: Instant, since: Instant) -> u64 {
     u64::try_from(now.saturating_duration_since(since).as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Milliseconds since 1970, negative before.
+/// Returns milliseconds since 1970, negative before.
 fn unix_ms(time: SystemTime) -> i64 {
     let saturated = |duration: std::time::Duration| i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
     match time.duration_since(UNIX_EPOCH) {
@@ -292,7 +286,8 @@ fn send_failure(failure: SendFailure, now: Instant) -> SendFailureReport {
     }
 }
 
-/// A peer that does not take part, as while the interface has no key, is where it was said to be and did nothing.
+/// Reports a peer. A peer that is not in the tunnel, as while the interface has no key, has its configured
+/// endpoint and no traffic.
 fn report_of(peer: &ConfiguredPeer, live: Option<&PeerSnapshot>, now: Instant) -> PeerReport {
     let endpoint = live.map_or(peer.endpoint, |live| live.endpoint);
     let at_rest = PeerReport {
@@ -331,7 +326,7 @@ mod tests {
     use super::*;
     use crate::dataplane::QueueDepths;
 
-    /// A packet thread that did nothing yet.
+    /// Returns the snapshot of a packet thread that has done nothing yet.
     fn nothing_yet() -> Snapshot {
         Snapshot {
             udp: UdpStats::default(),
@@ -400,7 +395,7 @@ mod tests {
             }),
             ..nothing_yet()
         };
-        // A minute and a half later, by a clock that was set back half a minute meanwhile.
+        // 90 s later, by a clock that was set back by 30 s meanwhile.
         let report = running.report_at(
             since + Duration::from_secs(90),
             since_wall_clock + Duration::from_secs(60),
@@ -415,7 +410,7 @@ mod tests {
         assert_eq!(busy.friendly_name.as_deref(), Some("office"));
         assert_eq!(busy.limit_to_peer, None);
         assert_eq!(busy.limit_from_peer, Some(LimitReport { bits_per_second: 8000, dropped_packets: 3 }));
-        // Not in the tunnel: where it was said to be, and at rest.
+        // Not in the tunnel: it has its configured endpoint and no traffic.
         assert_eq!((idle.endpoint.as_deref(), idle.latest_handshake_ms), (Some("192.0.2.1:1"), None));
         assert_eq!((report.queues.staged_bytes, report.queues.control_waiting), (9, 4));
         assert_eq!(report.tun.queues.iter().map(|queue| queue.bytes_read).collect::<Vec<_>>(), [6]);
@@ -443,7 +438,7 @@ mod tests {
             limits: PeerLimits::default(),
             allowed_ips: Vec::new(),
         };
-        // A daemon goes on where the one before it left off: it knows where roaming peers were.
+        // A daemon that continues after another daemon knows the addresses of roaming peers.
         let address = Some("192.0.2.1:1");
         let configured = Configured {
             peers: vec![peer(said, address), peer(heard, None), peer(carried_over, address)],
@@ -473,7 +468,7 @@ mod tests {
             let start = start_after(elapsed, since_wall_clock + elapsed);
             assert_eq!(start, 2_000_000_000_000, "{microseconds} us later");
         }
-        // The clock was set forward by years, as at the first answer of a time server, or back.
+        // The clock was set forward by years, as at the first answer of a time server, or set back.
         let later = Duration::from_micros(90_000_050);
         let set_forward = since_wall_clock + Duration::from_secs(300_000_000) + later;
         assert_eq!(start_after(later, set_forward), 2_000_000_000_000);

@@ -1,6 +1,7 @@
-//! `weft up`: one interface from its configuration to its end, with everything undone.
+//! `weft up`: brings an interface up from its configuration, runs it, and undoes everything at its end.
 //!
-//! `daemon.rs` is the interface with the system around it, `supervisor.rs` the control thread that keeps it up.
+//! `daemon.rs` is the interface with the system around it, `supervisor.rs` the control thread that keeps it
+//! running.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -37,8 +38,8 @@ pub use daemon::{Beginning, Daemon, Resumed};
 
 pub use crate::interface::Options;
 
-/// How long names are looked up before an interface goes on: its packets wait, and a resolver that has lost its first
-/// question asks again after 5 s (resolv.conf(5), `timeout`).
+/// How long names are looked up before an adopted interface continues: its packets wait meanwhile. A resolver
+/// that got no answer to its first query asks again after 5 s (resolv.conf(5), `timeout`).
 const PATIENCE_WHILE_PACKETS_WAIT: Duration = Duration::from_secs(10);
 
 /// Why an interface could not be brought up, or ended.
@@ -50,10 +51,10 @@ pub enum UpError {
     /// An endpoint's name has no address.
     #[error(transparent)]
     Resolve(#[from] ResolveError),
-    /// Device, sockets or thread could not be had.
+    /// The device, the sockets or the packet thread could not be set up.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// The system could not be set up for it.
+    /// The system could not be set up for the interface.
     #[error(transparent)]
     Host(#[from] HostError),
     /// The packet thread ended by itself.
@@ -62,10 +63,10 @@ pub enum UpError {
     /// The peers could not be set up.
     #[error(transparent)]
     Control(#[from] ControlError),
-    /// It cannot go to the background.
+    /// The process cannot go to the background.
     #[error(transparent)]
     Background(#[from] BackgroundError),
-    /// Metrics cannot be served where they should be.
+    /// Metrics cannot be served at the configured address.
     #[error(transparent)]
     Metrics(#[from] metrics::ListenError),
     /// The signals that end the daemon cannot be handled.
@@ -74,7 +75,7 @@ pub enum UpError {
 }
 
 impl UpError {
-    /// The exit code that says so.
+    /// Returns the exit code for the error.
     pub fn exit_code(&self) -> exit::Code {
         match self {
             Self::Config(error) => exit::Code::of_configuration(error.is_permission_denied()),
@@ -94,7 +95,7 @@ impl From<UpError> for exit::Error {
     }
 }
 
-/// `weft up`: runs the interface that the arguments name until SIGINT, SIGTERM or SIGHUP.
+/// Runs `weft up`: runs the interface that the arguments name until SIGINT, SIGTERM or SIGHUP.
 ///
 /// # Errors
 /// Those of [`UpError`]; nothing is left behind.
@@ -112,15 +113,15 @@ pub fn run(args: &UpArgs) -> Result<(), exit::Error> {
     if args.host.dry_run {
         return dry_run(&config);
     }
-    // A relative path means another file once somebody has changed the directory.
+    // A relative path names another file after a change of the working directory.
     let file = config::path_of(&args.target);
     let file = std::path::absolute(&file).unwrap_or(file);
-    // Before the first thread.
+    // Forks, so it has to come before the first thread.
     let notifier = if args.host.daemon { Some(background::begin().map_err(UpError::from)?) } else { None };
     Ok(supervisor::run(config, overrides, &file, &options, notifier)?)
 }
 
-/// What the command line says instead of the file, also after the file was loaded again.
+/// Settings from the command line, which override the file, also after a reload of the file.
 #[derive(Clone, Debug, Default)]
 struct Overrides {
     kill_switch: Option<config::KillSwitch>,
@@ -136,7 +137,7 @@ impl Overrides {
     }
 }
 
-/// The configuration with what the command line says instead; what is odd is warned of.
+/// Loads the configuration, applies the overrides of the command line, and logs warnings.
 fn load(args: &UpArgs, overrides: &Overrides) -> Result<Config, LoadError> {
     secrecy::forbid_core_dumps();
     let parsed = config::load_as_service(&args.target)?;
@@ -150,16 +151,17 @@ fn load(args: &UpArgs, overrides: &Overrides) -> Result<Config, LoadError> {
 
 /// Prints what would be done.
 fn dry_run(config: &Config) -> Result<(), exit::Error> {
-    // A name that cannot be resolved now is none that the plan could not do without.
+    // The plan works without the addresses of names that cannot be resolved now.
     let resolve = |endpoint| resolve::resolve(endpoint, Retries::Limited(0), &Cancel::default()).ok();
     let endpoints: Vec<SocketAddr> =
         config.peers.iter().filter_map(|peer| peer.endpoint.as_ref().and_then(resolve)).collect();
     output::print(host::plan(config, &endpoints)?.to_string().as_bytes())
 }
 
-/// Where the peers of an interface are that goes on, as far as is known: what has to be looked up is looked up once
-/// here, and again in the background. Where the name servers are reached through the tunnel alone, which nobody serves
-/// now, the peers are spoken to where they were, and the tunnel that comes up thereby leads to the name servers.
+/// Returns the endpoints of the peers of an adopted interface, as far as they are known. Names are looked up
+/// once here, and again in the background. If the name servers are only reachable through this tunnel, which
+/// forwards nothing at this point, the peers keep their last addresses; the tunnel that comes up with these
+/// leads to the name servers.
 fn known_endpoints(config: &Config, places: &[Place]) -> Found {
     let found = Found::of(config, places, PATIENCE_WHILE_PACKETS_WAIT);
     for InVain { peer, last, error } in &found.in_vain {
@@ -177,8 +179,9 @@ fn known_endpoints(config: &Config, places: &[Place]) -> Found {
     found
 }
 
-/// Where the peers are at the start, by the name servers from before any that a daemon left behind. Where a kill switch
-/// is in force that one left, the addresses that it had do as well: it lets nobody ask.
+/// Returns the endpoints of the peers at the start. Names are looked up with the name servers from before any
+/// DNS setup that a crashed daemon left behind. If such a daemon left a kill switch in force, which blocks
+/// look-ups, the last addresses of names whose look-up fails are used.
 fn resolve_endpoints(config: &Config) -> Result<Found, ResolveError> {
     let endpoints = config.peers.iter().map(|peer| peer.endpoint.as_ref());
     let (directory, interface) = (runtime_dir(), &config.interface.name);

@@ -1,7 +1,8 @@
-//! Serves the clients of a listening socket, a bounded number at once, in one way for UAPI, the control
-//! socket and HTTP.
+//! Serves the clients of a listening socket, a bounded number at a time. UAPI, the control socket and HTTP
+//! share this code.
 //!
-//! A client never waits for clients that are slow or silent: one of these is hung up on ([`Places`]).
+//! Slow or silent clients do not keep a new client out: if all places are taken, one of them is disconnected
+//! ([`Places`]).
 
 use std::convert::Infallible;
 use std::io;
@@ -17,13 +18,13 @@ mod source;
 pub use places::{Place, Places};
 pub use source::Source;
 
-/// After an accept that failed, as when the process has no descriptor left.
+/// The pause after a failed accept, such as when the process has no descriptor left.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves each client that `next` accepts, at most `count` at once. Never returns: drop it to end.
 ///
-/// `serve` tells the [`Place`] what the client is waited for. A client that is asked for its place is hung up
-/// on.
+/// `serve` reports to the [`Place`] whether the server waits for the client or serves its request. A client
+/// that is asked for its place is disconnected.
 pub async fn serve_each<S, F>(
     count: usize,
     mut next: impl AsyncFnMut() -> io::Result<(S, Source)>,
@@ -58,7 +59,8 @@ where
                         () = place.wanted() => tracing::debug!(?source, "hung up on a client for another one"),
                     }
                 });
-                // A request that came with the connection is read before the next client may need the place.
+                // Lets the client read a request that is already there, before the next client may need the
+                // place.
                 yield_now().await;
             }
             Err(error) => {

@@ -1,8 +1,8 @@
 //! Sockets between processes of one machine: UAPI, the control socket, HTTP.
 //!
-//! [`runtime_dir`] holds one directory for each running interface and says which users a client may believe; [`listener`]
-//! makes the file of a Unix socket for its owner alone; [`serve_each`] serves a bounded number of clients, and those that
-//! are slow or silent give way to others.
+//! [`runtime_dir`] holds one directory for each running interface and defines which users a client trusts.
+//! [`listener`] creates the file of a Unix socket, accessible to its owner only. [`serve_each`] serves a
+//! bounded number of clients; slow or silent clients give way to new ones.
 
 mod clients;
 #[cfg(unix)]

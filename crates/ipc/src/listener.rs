@@ -1,5 +1,5 @@
-//! A Unix socket that a daemon listens on: made for its owner alone, over what a dead daemon left, and removed at the
-//! end if it is still ours.
+//! A Unix socket that a daemon listens on. Only its owner may connect. It replaces the socket of a dead
+//! daemon, and its file is removed at the end, unless another daemon has replaced it.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, TryLockError};
@@ -16,13 +16,13 @@ use crate::runtime_dir::{self, UntrustedError};
 
 /// Only the owner may connect.
 const MODE: u32 = 0o600;
-/// Clients that may wait to be accepted.
+/// The number of clients that may wait to be accepted.
 const BACKLOG: i32 = 128;
-/// How long others may take to make their sockets in the same directory.
+/// How long other daemons may hold the lock on the directory while they create their sockets.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 const LOCK_TICK: Duration = Duration::from_millis(5);
 
-/// Why nobody can listen there.
+/// Why the socket cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     /// A daemon answers on the socket.
@@ -30,26 +30,24 @@ pub enum ListenError {
         "another daemon serves interface {} on {}; end it first, or choose another name", interface(path), path.display()
     )]
     Served {
-        /// The socket.
+        /// The path of the socket.
         path: PathBuf,
     },
-    /// Something else has the socket's name.
+    /// A file that is not a socket has the socket's name.
     #[error("{} is in the way: it is not a socket; remove it", path.display())]
     InTheWay {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
     },
-    /// Others may change what is in the runtime directory.
+    /// Other users may change the contents of the runtime directory.
     #[error(transparent)]
     Untrusted(#[from] UntrustedError),
     /// The system refused.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         action: &'static str,
-        /// With which file.
         path: PathBuf,
-        /// What the system said.
         source: io::Error,
     },
 }
@@ -59,7 +57,7 @@ impl ListenError {
         move |source| Self::Io { action, path: path.to_owned(), source }
     }
 
-    /// What kind of error the operating system gave.
+    /// Returns the kind of the operating system's error, or the closest kind for the other errors.
     pub fn kind(&self) -> io::ErrorKind {
         match self {
             Self::Served { .. } => io::ErrorKind::AddrInUse,
@@ -71,14 +69,15 @@ impl ListenError {
     }
 }
 
-/// The interface that a socket is for: what its directory is called, or its file in a directory that several share.
+/// Returns the interface that a socket belongs to: the name of its directory for a control socket, else the
+/// stem of its file name.
 fn interface(path: &Path) -> std::borrow::Cow<'_, str> {
     let is_control = path.file_name() == Some(OsStr::new(runtime_dir::CONTROL_SOCKET));
     let name = if is_control { path.parent().and_then(Path::file_name) } else { path.file_stem() };
     name.unwrap_or(OsStr::new("?")).to_string_lossy()
 }
 
-/// The file of a socket. Dropping it removes the file, if it is still the same one.
+/// The file of a socket. Dropping it removes the file, unless it was replaced.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
@@ -87,21 +86,20 @@ pub struct SocketFile {
 }
 
 impl SocketFile {
-    /// The file that is there now.
+    /// Refers to the file that exists at `path` now.
     ///
     /// # Errors
-    /// When there is none.
+    /// When there is no such file.
     pub fn at(path: PathBuf) -> io::Result<Self> {
         let file = fs::symlink_metadata(&path)?;
         Ok(Self { path, identity: (file.dev(), file.ino()) })
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether the path still leads to the file. A file that cannot be looked at is taken for the same.
+    /// Reports whether the path still leads to this file. True also if the file cannot be examined.
     pub fn is_own(&self) -> bool {
         match fs::symlink_metadata(&self.path) {
             Ok(file) => (file.dev(), file.ino()) == self.identity,
@@ -121,19 +119,19 @@ impl Drop for SocketFile {
     }
 }
 
-/// Listens on `path`, which only its owner may connect to. The directory is made if it is missing, with the rights
-/// `directory_mode`; a socket that nobody answers on is replaced. The socket does not block.
+/// Listens on `path`; only its owner may connect. Creates the directory with mode `directory_mode` if it is
+/// missing, and replaces a socket that refuses connections. The socket is non-blocking.
 ///
 /// # Errors
-/// Those of [`ListenError`]; a daemon that answers is never disturbed.
+/// Those of [`ListenError`]. The socket of a daemon that answers is left as it is.
 pub fn listen(path: &Path, directory_mode: u32) -> Result<(UnixListener, SocketFile), ListenError> {
     let failed = |action| ListenError::io(action, path);
     let directory = directory_of(path);
     make_directory(directory, directory_mode).map_err(ListenError::io("make the directory", directory))?;
     let _lock = lock(directory)?;
     remove_stale(path)?;
-    // wg(8) removes a socket that refuses it, and one that is bound refuses until it listens: it gets its name when it
-    // does.
+    // wg(8) removes a socket that refuses a connection, and a bound socket refuses connections until it
+    // listens. So the socket is bound under another name, and renamed once it listens.
     let unfinished = unfinished(path);
     match fs::remove_file(&unfinished) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -152,7 +150,8 @@ pub fn listen(path: &Path, directory_mode: u32) -> Result<(UnixListener, SocketF
     Ok((socket.into(), file))
 }
 
-/// The directories above are for others to pass through.
+/// Creates a directory with this mode. Parents are created with mode 0755, so that other users can pass
+/// through.
 fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
     if let Some(parent) = path.parent() {
         fs::DirBuilder::new().recursive(true).mode(0o755).create(parent)?;
@@ -160,9 +159,9 @@ fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(mode).create(path)
 }
 
-/// A socket whose file has the rights of [`MODE`] from its first moment on, whatever the umask is: Linux
-/// gives it those of the socket. Elsewhere it gets them before anything can connect, which is when the socket
-/// listens.
+/// Binds a socket. On Linux its file has mode [`MODE`] from the moment it exists, whatever the umask is,
+/// because the file inherits the mode of the socket. Elsewhere the mode is set before the socket listens, and
+/// so before a client can connect.
 fn bind(path: &Path) -> io::Result<Socket> {
     let address = SockAddr::unix(path)?;
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
@@ -177,16 +176,16 @@ fn bind(path: &Path) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Gives a socket that is not bound yet the rights that its file is to have.
+/// Sets the mode of an unbound socket, which its file inherits.
 fn protect(socket: &Socket) {
-    // Not every system lets them be changed.
+    // Not every system can change the mode of a socket.
     let _ = fchmod(socket, Mode::S_IRUSR | Mode::S_IWUSR);
 }
 
-/// Removes a socket that no process listens on; says whether there was one.
+/// Removes a socket that no process listens on. Reports whether there was one.
 ///
 /// # Errors
-/// Those of [`ListenError`]: [`ListenError::Served`] where a process does.
+/// Those of [`ListenError`]: [`ListenError::Served`] if a process listens.
 pub fn remove_dead(path: &Path) -> Result<bool, ListenError> {
     if fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
         return Ok(false);
@@ -195,7 +194,7 @@ pub fn remove_dead(path: &Path) -> Result<bool, ListenError> {
     remove_stale(path)
 }
 
-/// What a socket is called until it listens; nobody looks for a name that does not end in `.sock`.
+/// Returns the name of a socket until it listens. Clients ignore names that do not end in `.sock`.
 fn unfinished(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");
@@ -206,7 +205,7 @@ fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Two daemons that both find a socket left behind must not replace each other's.
+/// Locks the directory: two daemons that both find a dead daemon's socket must not replace each other's.
 fn lock(directory: &Path) -> Result<File, ListenError> {
     let failed = || ListenError::io("lock the directory", directory);
     let file = File::open(directory).map_err(failed())?;
@@ -220,7 +219,7 @@ fn lock(directory: &Path) -> Result<File, ListenError> {
     }
 }
 
-/// Removes a socket that nobody answers on. With the directory locked.
+/// Removes a socket that no process listens on. The caller holds the lock on the directory.
 fn remove_stale(path: &Path) -> Result<bool, ListenError> {
     let failed = |action| ListenError::io(action, path);
     let gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
@@ -235,7 +234,7 @@ fn remove_stale(path: &Path) -> Result<bool, ListenError> {
     match connect(path) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
         Err(error) if gone(&error) => return Ok(false),
-        // A daemon whose queue of connections is full does not answer at once, and is there all the same.
+        // Connecting to a live daemon with a full backlog fails with EAGAIN.
         Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(failed("connect to")(error)),
         _ => return Err(ListenError::Served { path: path.to_owned() }),
     }

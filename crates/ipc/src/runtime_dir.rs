@@ -1,7 +1,7 @@
 //! The runtime directory: it has a directory for each running interface, with its control socket, its lock,
 //! and the record that `weft down` needs.
 //!
-//! Only root, or the user who runs the commands, may change the runtime directory itself. So root, or the
+//! Only root or the user who runs the commands may change the runtime directory itself. So root, or the
 //! service manager on its behalf, decides which user an interface belongs to: the owner of the interface's
 //! directory.
 
@@ -57,8 +57,9 @@ pub fn make(instance: &Path) -> io::Result<()> {
     platform::make(instance)
 }
 
-/// Makes this user the owner of an interface's directory, if the service manager left it to another user: its
-/// owner shows who may serve the interface. To be called by the daemon that runs the interface.
+/// Makes this user the owner of an interface's directory, if it belongs to another user, such as the user for
+/// whom the service manager created it. The owner of the directory is the user that may serve the interface.
+/// The daemon that runs the interface calls this.
 ///
 /// # Errors
 /// Those of [`UntrustedError`].

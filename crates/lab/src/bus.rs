@@ -1,16 +1,16 @@
-//! A D-Bus daemon of a test's own.
+//! A private D-Bus daemon for one test.
 
 use std::io::{self, BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// A private dbus-daemon(1), on which everybody may do everything. Ends with its owner.
+/// A private dbus-daemon(1) whose policy allows everything to every client. It ends when this is dropped.
 #[derive(Debug)]
 pub struct Bus(Child);
 
 impl Bus {
-    /// Starts it at this address (`unix:path=…`) with its configuration in `directory`, and waits until it listens. What
-    /// is in `directory/services` may be started by it.
+    /// Starts the daemon at this address (`unix:path=…`) with its configuration in `directory`, and waits
+    /// until it listens. The daemon may activate the services described in `directory/services`.
     ///
     /// # Errors
     /// dbus-daemon is not installed, or does not start.
@@ -35,7 +35,7 @@ impl Bus {
             .spawn()
             .map_err(|error| io::Error::new(error.kind(), format!("dbus-daemon: {error}")))?;
         let mut bus = Self(daemon);
-        // It prints its address once it listens.
+        // The daemon prints its address once it listens.
         let mut line = String::new();
         if let Some(output) = bus.0.stdout.take() {
             BufReader::new(output).read_line(&mut line)?;

@@ -1,14 +1,15 @@
-//! Content that knows its place: any byte that is lost, displaced or changed no longer matches.
+//! Test content that depends on its position: a lost, displaced or changed byte no longer matches.
 //!
-//! A stream is cut into blocks; each block is a window into one fixed random pattern, and where the window
-//! lies depends on the seed and on the number of the block. So sending costs no computation, checking costs one
-//! comparison of memory, and the pattern stays in the processor's cache however many streams there are.
+//! A stream is cut into blocks. Each block is a window into one fixed random pattern; the seed and the block
+//! number determine where the window begins. So sending costs no computation, checking costs one memory
+//! comparison, and the pattern stays in the processor's cache regardless of the number of streams.
 
 use std::sync::OnceLock;
 
-/// The bytes that one window covers.
+/// Bytes in one window.
 pub const BLOCK: usize = 64 * 1024;
-/// Places where a window can begin. Few enough that the pattern fits into a second-level cache.
+/// Number of positions where a window can begin. Small enough that the pattern fits into a second-level
+/// cache.
 const PLACES: usize = 256 * 1024;
 
 /// The content of one stream.
@@ -18,19 +19,20 @@ pub struct Content {
 }
 
 impl Content {
-    /// The stream that belongs to this seed.
+    /// Creates the content that belongs to this seed.
     pub fn new(seed: u64) -> Self {
         Self { seed }
     }
 
-    /// The bytes from `position` up to the end of its block: at least one.
+    /// Returns the bytes from `position` up to the end of its block: at least one.
     pub fn at(self, position: u64) -> &'static [u8] {
         let within = (position % BLOCK as u64) as usize;
         let place = mix(self.seed ^ mix(position / BLOCK as u64)) as usize % PLACES;
         &pattern()[place + within..place + BLOCK]
     }
 
-    /// The position of the first of these bytes that is not what belongs at `position` and behind it.
+    /// Compares `bytes` with the content at `position` and returns the position of the first byte that
+    /// differs.
     pub fn first_mismatch(self, position: u64, mut bytes: &[u8]) -> Option<u64> {
         let mut position = position;
         while !bytes.is_empty() {
@@ -47,7 +49,7 @@ impl Content {
     }
 }
 
-/// Spreads every bit of a number over all others (the finalizer of MurmurHash3).
+/// Mixes every bit of a number into all others (the finalizer of MurmurHash3).
 pub(super) fn mix(mut x: u64) -> u64 {
     x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);

@@ -1,4 +1,4 @@
-//! The kernel's own counters of a namespace: what was dropped outside of weft, and where.
+//! The kernel's counters of a namespace: what was dropped outside of weft, and where.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,7 +8,6 @@ use super::Namespace;
 /// The counters of one interface, from the kernel's point of view: on a TUN, `tx` is what weft reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InterfaceCounters {
-    /// Bytes received.
     pub rx_bytes: u64,
     /// Packets received; a super-packet counts once.
     pub rx_packets: u64,
@@ -16,7 +15,6 @@ pub struct InterfaceCounters {
     pub rx_errors: u64,
     /// Packets received and dropped.
     pub rx_dropped: u64,
-    /// Bytes transmitted.
     pub tx_bytes: u64,
     /// Packets transmitted; a super-packet counts once.
     pub tx_packets: u64,
@@ -26,20 +24,20 @@ pub struct InterfaceCounters {
     pub tx_dropped: u64,
 }
 
-/// The counters of a namespace at one moment.
+/// A snapshot of the counters of a namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// By interface name.
     pub interfaces: BTreeMap<String, InterfaceCounters>,
-    /// Counters of the protocols as the kernel names them: `UdpRcvbufErrors`, `TcpRetransSegs`, `Udp6InErrors`,
+    /// Protocol counters under the kernel's names: `UdpRcvbufErrors`, `TcpRetransSegs`, `Udp6InErrors`,
     /// `TcpExtTCPOFOQueue`, …
     protocols: BTreeMap<String, u64>,
 }
 
 impl Counters {
-    /// Reads them.
+    /// Reads the counters of a namespace.
     pub fn read(namespace: &Namespace) -> io::Result<Self> {
-        // Below /proc/net they are those of the process's first thread, whatever namespace the caller is in.
+        // `/proc/net` shows the namespace of the process's main thread, not that of the calling thread.
         let read = |name: &str| std::fs::read_to_string(format!("/proc/thread-self/net/{name}"));
         let (dev, snmp, snmp6, netstat) = namespace
             .run(|| io::Result::Ok((read("dev")?, read("snmp")?, read("snmp6"), read("netstat")?)))?;
@@ -50,7 +48,7 @@ impl Counters {
         Ok(Self { interfaces: parse_interfaces(&dev), protocols })
     }
 
-    /// What was counted since `earlier`.
+    /// Returns the difference to `earlier`.
     pub fn since(&self, earlier: &Self) -> Self {
         let interface = |(name, now): (&String, &InterfaceCounters)| {
             let then = earlier.interface(name);
@@ -76,38 +74,40 @@ impl Counters {
         }
     }
 
-    /// The counters of an interface; zeros if there is none of this name.
+    /// Returns the counters of an interface; zeros if there is no interface of this name.
     pub fn interface(&self, name: &str) -> InterfaceCounters {
         self.interfaces.get(name).copied().unwrap_or_default()
     }
 
-    /// A counter of a protocol, `UdpRcvbufErrors` for instance; zero if the kernel has none of this name.
+    /// Returns a protocol counter, for example `UdpRcvbufErrors`; zero if the kernel has no counter of this
+    /// name.
     pub fn protocol(&self, name: &str) -> u64 {
         self.protocols.get(name).copied().unwrap_or(0)
     }
 
-    /// Datagrams dropped because the receiving socket's buffer was full, IPv4 and IPv6.
+    /// Returns the number of datagrams dropped because the receiving socket's buffer was full, IPv4 and IPv6.
     pub fn udp_receive_buffer_full(&self) -> u64 {
         self.protocol("UdpRcvbufErrors") + self.protocol("Udp6RcvbufErrors")
     }
 
-    /// Datagrams dropped because the sending socket's buffer or the interface's queue was full, IPv4 and IPv6.
+    /// Returns the number of datagrams dropped because the sending socket's buffer or the interface's queue
+    /// was full, IPv4 and IPv6.
     pub fn udp_send_buffer_full(&self) -> u64 {
         self.protocol("UdpSndbufErrors") + self.protocol("Udp6SndbufErrors")
     }
 
-    /// TCP segments sent again, IPv4 and IPv6.
+    /// Returns the number of retransmitted TCP segments, IPv4 and IPv6.
     pub fn tcp_retransmits(&self) -> u64 {
         self.protocol("TcpRetransSegs")
     }
 
-    /// TCP segments that arrived ahead of their turn: after a loss, or reordered.
+    /// Returns the number of TCP segments that arrived out of order: after a loss, or reordered.
     pub fn tcp_out_of_order(&self) -> u64 {
         self.protocol("TcpExtTCPOFOQueue")
     }
 }
 
-/// `/proc/net/dev`: two lines of headings, then `name: 8 receive counters, 8 transmit counters`.
+/// Parses `/proc/net/dev`: two lines of headings, then `name: 8 receive counters, 8 transmit counters`.
 fn parse_interfaces(text: &str) -> BTreeMap<String, InterfaceCounters> {
     text.lines()
         .filter_map(|line| {
@@ -146,7 +146,7 @@ fn parse_interfaces(text: &str) -> BTreeMap<String, InterfaceCounters> {
         .collect()
 }
 
-/// `/proc/net/snmp` and `netstat`: pairs of lines, `Udp: names` and `Udp: values`.
+/// Parses `/proc/net/snmp` or `/proc/net/netstat`: pairs of lines, `Udp: names` and `Udp: values`.
 fn parse_tables(text: &str) -> BTreeMap<String, u64> {
     let mut counters = BTreeMap::new();
     let mut lines = text.lines();
@@ -156,7 +156,7 @@ fn parse_tables(text: &str) -> BTreeMap<String, u64> {
             continue;
         };
         for (name, value) in names.split_whitespace().zip(values.split_whitespace()) {
-            // TcpMaxConn is -1 where there is no limit.
+            // `TcpMaxConn` is -1 where there is no limit, and does not parse as `u64`.
             if let Ok(value) = value.parse() {
                 counters.insert(format!("{protocol}{name}"), value);
             }
@@ -165,7 +165,7 @@ fn parse_tables(text: &str) -> BTreeMap<String, u64> {
     counters
 }
 
-/// `/proc/net/snmp6`: a name and a value a line.
+/// Parses `/proc/net/snmp6`: one name and value per line.
 fn parse_lines(text: &str) -> BTreeMap<String, u64> {
     text.lines()
         .filter_map(|line| {

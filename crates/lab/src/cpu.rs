@@ -1,24 +1,25 @@
-//! CPU time by thread: what each part of the process cost.
+//! CPU time by thread.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::Duration;
 
-/// The threads of this process at one moment.
+/// Returns the IDs of the threads that this process has now.
 pub fn threads() -> io::Result<BTreeSet<i32>> {
     let ids = std::fs::read_dir("/proc/self/task")?;
     Ok(ids.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
 }
 
-/// CPU time of the whole process so far, ended threads included.
+/// Returns the CPU time that the whole process has used so far, ended threads included.
 pub fn process_time() -> Duration {
     clock(libc::CLOCK_PROCESS_CPUTIME_ID).unwrap_or_default()
 }
 
-/// CPU time that a thread of this process used so far, in user and in kernel mode; `None` if it has ended.
+/// Returns the CPU time that a thread of this process has used so far, in user and kernel mode; `None` if it
+/// has ended.
 pub fn thread_time(thread: i32) -> Option<Duration> {
-    // The number of a thread's CPU clock, as pthread_getcpuclockid(3) makes it: the inverted thread ID, a bit for
-    // "one thread", and the kind of clock that the scheduler keeps.
+    // The ID of a thread's CPU clock, composed as pthread_getcpuclockid(3) does: the inverted thread ID, a
+    // bit for "one thread", and the clock type that the scheduler keeps.
     const PER_THREAD: i32 = 4;
     const SCHEDULED: i32 = 2;
     clock(!thread << 3 | PER_THREAD | SCHEDULED)
@@ -32,19 +33,20 @@ fn clock(id: libc::clockid_t) -> Option<Duration> {
     (result == 0).then(|| Duration::from_secs(seconds) + Duration::from_nanos(time.tv_nsec.unsigned_abs()))
 }
 
-/// Follows the CPU time of a set of threads. A thread that ends keeps what it had at the last [`Self::sample`].
+/// Tracks the CPU time of a set of threads. A thread that has ended keeps the value of the last
+/// [`Self::sample`].
 #[derive(Clone, Debug, Default)]
 pub struct Meter(BTreeMap<i32, Duration>);
 
 impl Meter {
-    /// Follows these threads.
+    /// Starts to track these threads and takes the first sample.
     pub fn new(threads: impl IntoIterator<Item = i32>) -> Self {
         let mut meter = Self(threads.into_iter().map(|thread| (thread, Duration::ZERO)).collect());
         meter.sample();
         meter
     }
 
-    /// Takes a reading of every thread that still runs.
+    /// Samples the CPU time of every thread that still runs.
     pub fn sample(&mut self) {
         for (thread, time) in &mut self.0 {
             if let Some(now) = thread_time(*thread) {
@@ -53,7 +55,7 @@ impl Meter {
         }
     }
 
-    /// The threads' CPU time at the last reading.
+    /// Returns the threads' total CPU time at the last sample.
     pub fn total(&self) -> Duration {
         self.0.values().sum()
     }

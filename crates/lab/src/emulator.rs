@@ -7,14 +7,15 @@
 //!                    └──── one thread: pump ────┘
 //! ```
 //!
-//! The interfaces take no segmentation offload: what a sender gives away as a super-packet is cut by its kernel, and
-//! every frame goes over the link by itself. Checksums are not computed, as on a veth. A receiver gets frames one by
-//! one, as from a network card without GRO.
+//! The interfaces have no segmentation offload: the sender's kernel segments a super-packet, and each frame
+//! crosses the link by itself. Checksums are not computed, as on a veth. A receiver gets single frames, as
+//! from a network card without GRO.
 //!
-//! How exact it is: a frame is never early. It is late by up to 0.1 ms where it is taken and as much where it is given,
-//! because the thread rests that long between two wake-ups, and by what else has the processor; as root the thread
-//! runs with a real-time priority and waits for nobody. [`PipeCounters::greatest_lateness`] tells the worst of a run.
-//! The rate does not suffer from it, since the transmitter has a clock of its own.
+//! Accuracy: a frame is never early. It can be up to 0.1 ms late when it is read and again when it is
+//! written, because the thread sleeps that long between two wake-ups, and later still when other work has the
+//! processor; as root the thread runs with a real-time priority and is not delayed that way.
+//! [`PipeCounters::greatest_lateness`] is the maximum over a run. Lateness does not change the rate, since
+//! the transmitter has a virtual clock.
 
 mod pipe;
 mod pump;
@@ -35,7 +36,7 @@ use super::{Namespace, cpu};
 use pump::{Pump, Shared};
 use tap::Tap;
 
-/// A running link. Both interfaces go when it is dropped, and what is on its way is lost.
+/// A running link. Dropping it removes both interfaces and loses the frames in flight.
 #[derive(Debug)]
 pub struct Emulator {
     shared: Arc<Shared>,
@@ -43,8 +44,8 @@ pub struct Emulator {
 }
 
 impl Emulator {
-    /// Joins two namespaces by a link like `spec`, both ends up and with their addresses: what [`link::join`] does
-    /// with a veth.
+    /// Joins two namespaces by a link with the properties of `spec`, both ends up and with their addresses,
+    /// as [`link::join`] does with a veth.
     pub fn between(a: &Namespace, b: &Namespace, options: &LinkOptions, spec: &LinkSpec) -> io::Result<Self> {
         let ends = [Tap::open(a, &options.name_a, options.mtu)?, Tap::open(b, &options.name_b, options.mtu)?];
         let pipes = [Pipe::new(spec, 0), Pipe::new(spec, 1)];
@@ -56,17 +57,18 @@ impl Emulator {
         Ok(emulator)
     }
 
-    /// What has happened so far, from the first namespace to the second and back.
+    /// Returns the counters so far: from the first namespace to the second, and back.
     pub fn counters(&self) -> [PipeCounters; 2] {
         self.shared.counters()
     }
 
-    /// CPU time that its thread has used so far, what the kernel does in it for the receivers included.
+    /// Returns the CPU time that the link's thread has used so far. It includes the receivers' kernel work
+    /// that runs in this thread.
     pub fn cpu_time(&self) -> Option<Duration> {
         cpu::thread_time(self.shared.thread.load(Relaxed))
     }
 
-    /// Whether its thread still runs. It ends by itself when an interface is removed.
+    /// Reports whether the link's thread still runs. It ends by itself when an interface is removed.
     pub fn is_running(&self) -> bool {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
@@ -76,7 +78,7 @@ impl Drop for Emulator {
     fn drop(&mut self) {
         self.shared.stop();
         if let Some(thread) = self.thread.take() {
-            // A panic has been printed by then.
+            // The thread's panic message is printed already.
             let _ = thread.join();
         }
     }

@@ -1,9 +1,10 @@
-//! Floods: what a stranger can send to a WireGuard port, many times a second and from any address.
+//! Floods: the traffic that an attacker without a key can send to a WireGuard port, at a high rate and from
+//! any address.
 //!
-//! A flood sends whole frames through a packet socket (packet(7)) on a link of the laboratory, so that each
-//! can have any source. Messages are made before it begins. Answers to its sources come back where the target
-//! routes those sources over the same link; a flood with cookies reads them, as a stranger with real
-//! addresses does. It ends by itself.
+//! A flood sends complete frames through a packet socket (packet(7)) on a link of the test network, so that
+//! each frame can have any source address. Messages are created before it begins. Replies to the sources come
+//! back if the target routes those addresses over the same link; a flood with cookies reads them, as an
+//! attacker with real addresses does. It ends by itself.
 
 use std::io;
 use std::net::SocketAddr;
@@ -34,44 +35,44 @@ use frame::Frame;
 use proof::Proofs;
 use socket::{Batch, FrameSocket};
 
-/// Messages that are made before the flood begins; they are sent in turn.
+/// Messages created before the flood begins; they are sent cyclically.
 const POOL: usize = 4096;
-/// Frames of one system call at most.
+/// Upper bound of the frames sent with one system call.
 const MAX_BATCH: usize = 64;
-/// Calls a second, if a batch holds what is due meanwhile.
+/// System calls a second, if a batch can hold the frames due in between.
 const CALLS_PER_SECOND: u32 = 2000;
 
-/// What a flood consists of.
+/// The messages of a flood.
 #[derive(Clone, Debug)]
 pub enum Kind {
     /// Handshake initiations with a wrong first MAC.
     WithoutMac1,
-    /// Handshake initiations that only a look at the key tells from those of a peer.
+    /// Handshake initiations with a valid first MAC: the target has to inspect the key to tell them from a
+    /// peer's.
     WithMac1(Contents),
-    /// The same with the proof of their source: the flood opens the cookie replies that it gets.
+    /// Handshake initiations with a valid first MAC and, once the flood has opened a cookie reply to their
+    /// source, the second MAC.
     WithCookie(Contents),
-    /// Anything else.
+    /// Datagrams that are no handshake.
     Junk(Junk),
 }
 
-/// A flood.
 #[derive(Clone, Debug)]
 pub struct Flood {
-    /// What it consists of.
     pub kind: Kind,
-    /// The WireGuard port that it goes to.
+    /// The WireGuard port under attack.
     pub target: SocketAddr,
-    /// The public key behind that port.
+    /// The public key of the target.
     pub key: PublicKey,
-    /// Where it seems to come from.
+    /// The spoofed source addresses and ports.
     pub sources: Sources,
     /// Datagrams a second.
     pub per_second: u32,
-    /// How long it lasts at most.
+    /// Maximum duration.
     pub time: Duration,
 }
 
-/// What a flood has done so far.
+/// Counters of a running flood.
 #[derive(Debug, Default)]
 struct Progress {
     sent: AtomicU64,
@@ -81,20 +82,20 @@ struct Progress {
     stop: AtomicBool,
 }
 
-/// What a flood did.
+/// Counters of a flood.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
-    /// Datagrams that were put on the link.
+    /// Datagrams sent on the link.
     pub datagrams: u64,
-    /// Datagrams that the link did not take.
+    /// Datagrams that the link refused.
     pub refused: u64,
-    /// Cookie replies that were opened.
+    /// Cookie replies that the flood accepted.
     pub cookies: u64,
-    /// Datagrams among those sent that had a cookie.
+    /// Datagrams with a cookie (a second MAC), counted whether the link accepted them or not.
     pub proven: u64,
 }
 
-/// A flood under way. It ends with this, too.
+/// A running flood. Dropping it ends the flood.
 #[derive(Debug)]
 pub struct Running {
     progress: Arc<Progress>,
@@ -102,7 +103,7 @@ pub struct Running {
 }
 
 impl Flood {
-    /// Begins to send from `link` in the attacker's namespace to the target's namespace, in which the other
+    /// Starts to send from `link` in the attacker's namespace to the target's namespace, in which the other
     /// end of the link is `target_link`.
     ///
     /// # Errors
@@ -147,7 +148,7 @@ impl Flood {
             }
             Kind::WithMac1(contents) => Messages::Initiations(initiations(*contents)?, None),
             Kind::WithCookie(contents) => {
-                // Each source has a message at least: a cookie is for one source, and the proof for one
+                // At least one message per source: a cookie is valid for one source, and a second MAC for one
                 // message.
                 let count = POOL.next_multiple_of(self.sources.len());
                 let all = Initiation::several(&self.key, count, *contents)?;
@@ -185,7 +186,7 @@ impl Flood {
             progress.refused.fetch_add((size - sent) as u64, Relaxed);
             progress.proven.fetch_add(proven, Relaxed);
             if let Messages::Initiations(all, Some(proofs)) = &mut messages {
-                // A few more than can come for a batch: to open all that wait would interrupt the flood.
+                // Twice as many as a batch can cause: to drain the whole socket could interrupt the flood.
                 for _ in 0..2 * size {
                     let Some(datagram) = socket.receive()? else { break };
                     progress.cookies.fetch_add(proofs.take(&datagram, all), Relaxed);
@@ -197,7 +198,7 @@ impl Flood {
     }
 }
 
-/// What is sent in turn.
+/// The messages, which are sent cyclically.
 #[derive(Debug)]
 enum Messages {
     Initiations(Vec<Initiation>, Option<Proofs>),
@@ -212,7 +213,7 @@ impl Messages {
         }
     }
 
-    /// The next message, and whether it proves its source.
+    /// Returns message `number` (cyclically), and whether it carries a cookie.
     fn get(&self, number: usize) -> (&[u8], bool) {
         match self {
             Self::Initiations(all, proofs) => {
@@ -225,31 +226,31 @@ impl Messages {
 }
 
 impl Running {
-    /// What it has done so far.
+    /// Returns the counters so far.
     pub fn so_far(&self) -> Sent {
         let of = |counter: &AtomicU64| counter.load(Relaxed);
         let Progress { sent, refused, cookies, proven, .. } = &*self.progress;
         Sent { datagrams: of(sent), refused: of(refused), cookies: of(cookies), proven: of(proven) }
     }
 
-    /// Whether it has ended by itself.
+    /// Reports whether the flood has ended.
     pub fn has_ended(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Ends it.
+    /// Stops the flood and waits for its thread.
     ///
     /// # Errors
-    /// When the link was taken away meanwhile.
+    /// When the link was removed meanwhile.
     pub fn end(mut self) -> io::Result<Sent> {
         self.progress.stop.store(true, Relaxed);
         self.wait()
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until the flood has ended by itself.
     ///
     /// # Errors
-    /// When the link was taken away meanwhile.
+    /// When the link was removed meanwhile.
     pub fn wait(&mut self) -> io::Result<Sent> {
         if let Some(thread) = self.thread.take() {
             thread.join().map_err(|_| io::Error::other("the flood's thread panicked"))??;

@@ -1,7 +1,7 @@
-//! A laboratory of network namespaces inside one process, for `weft demo`, the tests and the benchmarks.
+//! Test networks of namespaces inside one process, for `weft demo`, the tests and the benchmarks.
 //!
-//! Nothing here but the [`bus`] needs an installed tool, and nothing outlives the process: a namespace is a file
-//! descriptor and a few threads, and the kernel removes it with them, also after SIGKILL.
+//! Only the [`bus`] needs an installed program, and nothing outlives the process: a namespace is a file
+//! descriptor and a few threads, and the kernel removes it with them, even after SIGKILL.
 
 #![cfg(target_os = "linux")]
 
@@ -39,10 +39,12 @@ pub use waiting::{PATIENCE, wait_until, wait_until_ok};
 /// The environment variable that names the file to which [`not_run`] appends.
 pub const NOT_RUN_LOG: &str = "WEFT_NOT_RUN_LOG";
 
-/// Says that a test could not be run here, on stderr and, if [`NOT_RUN_LOG`] names a file, in that file too.
+/// Reports on stderr, and in the file that [`NOT_RUN_LOG`] names if it is set, that a test could not run
+/// here.
 pub fn not_run(test: &str, reason: &str) {
     let line = format!("NOT RUN: {test}: {reason}\n");
-    // One write a line, past the capture of the test harness, so that lines of several tests do not mix.
+    // One write per line, bypassing the test harness's output capture, so that lines of several tests do not
+    // mix.
     let _ = std::io::stderr().write_all(line.as_bytes());
     if let Some(path) = std::env::var_os(NOT_RUN_LOG) {
         let _ = append(Path::new(&path), &line);
@@ -53,7 +55,7 @@ fn append(path: &Path, line: &str) -> std::io::Result<()> {
     OpenOptions::new().create(true).append(true).open(path)?.write_all(line.as_bytes())
 }
 
-/// Whether this process may make network namespaces; where it may not, says so for `test`.
+/// Reports whether this process may create network namespaces; if not, calls [`not_run`] for `test`.
 pub fn namespaces_permitted(test: &str) -> bool {
     match Namespace::new("probe") {
         Ok(_) => true,
@@ -64,7 +66,8 @@ pub fn namespaces_permitted(test: &str) -> bool {
     }
 }
 
-/// Whether this process may make network namespaces and TUN devices; where it may not, says so for `test`.
+/// Reports whether this process may create network namespaces and TUN devices; if not, calls [`not_run`] for
+/// `test`.
 pub fn tun_permitted(test: &str) -> bool {
     match check_tun_device() {
         Ok(()) => namespaces_permitted(test),
@@ -75,7 +78,8 @@ pub fn tun_permitted(test: &str) -> bool {
     }
 }
 
-/// Whether these programs are installed; where one is not, says so for `test`.
+/// Reports whether all these programs are in `PATH`; calls [`not_run`] for `test` with the first one that is
+/// missing.
 pub fn installed(test: &str, programs: &[&str]) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     programs.iter().all(|program| {
@@ -87,7 +91,7 @@ pub fn installed(test: &str, programs: &[&str]) -> bool {
     })
 }
 
-/// Writes a file that only its owner may read, as configurations and keys are.
+/// Writes a file with mode 0600, for configurations and keys.
 pub fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
     let mut options = OpenOptions::new();
     let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;

@@ -16,10 +16,10 @@ use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBu
 
 use super::Namespace;
 
-/// A new veth is running within milliseconds.
+/// Timeout for a new link; a veth is running within milliseconds.
 const LINK_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How to join two namespaces.
+/// Options for joining two namespaces.
 #[derive(Clone, Debug)]
 pub struct LinkOptions {
     /// The interface's name in the first namespace.
@@ -46,7 +46,8 @@ impl Default for LinkOptions {
     }
 }
 
-/// Joins two namespaces by a veth pair, both ends up and with their addresses. It goes with either namespace.
+/// Joins two namespaces by a veth pair, both ends up and with their addresses. It is removed with either
+/// namespace.
 pub fn join(a: &Namespace, b: &Namespace, options: &LinkOptions) -> io::Result<()> {
     let peer_namespace = b.as_raw_fd();
     let create = async |handle: Handle| {
@@ -66,7 +67,7 @@ pub fn join(a: &Namespace, b: &Namespace, options: &LinkOptions) -> io::Result<(
     bring_up(a, b, options)
 }
 
-/// Takes both ends of a link up and gives them their addresses.
+/// Brings both ends of a link up and adds their addresses.
 pub(super) fn bring_up(a: &Namespace, b: &Namespace, options: &LinkOptions) -> io::Result<()> {
     let ends = [(a, &options.name_a, &options.addresses_a), (b, &options.name_b, &options.addresses_b)];
     for (namespace, name, _) in ends {
@@ -81,7 +82,8 @@ pub(super) fn bring_up(a: &Namespace, b: &Namespace, options: &LinkOptions) -> i
     Ok(())
 }
 
-/// Until then the interface swallows what is sent through it: the kernel gets a new link going in its own time.
+/// Waits until an interface is running. The kernel activates a new link asynchronously, and drops packets
+/// sent through it until then.
 fn wait_until_running(namespace: &Namespace, name: &str) -> io::Result<()> {
     let start = Instant::now();
     while start.elapsed() < LINK_PATIENCE {
@@ -97,11 +99,13 @@ fn wait_until_running(namespace: &Namespace, name: &str) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::TimedOut, format!("the link {name} does not come up")))
 }
 
-/// Makes the receiving end of a veth one that keeps the order. Without it a packet waits for the processor that sent
-/// it, and a sender that was moved to another one meanwhile overtakes itself.
+/// Makes the receiving end of a veth keep the order of packets, by steering all of them to CPU 0 (RPS).
+/// Without it each packet is queued on the CPU that sent it, and packets of a sender that migrates to another
+/// CPU can overtake its earlier ones.
 pub fn receive_on_one_cpu(namespace: &Namespace, name: &str) -> io::Result<()> {
     namespace.run(|| {
-        // Only a sysfs that was mounted in the namespace shows its interfaces: for this thread alone.
+        // Only a sysfs mounted in the network namespace shows its interfaces. The mount is private to this
+        // thread.
         unshare(CloneFlags::CLONE_NEWNS)?;
         let none = None::<&Path>;
         mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
@@ -110,12 +114,12 @@ pub fn receive_on_one_cpu(namespace: &Namespace, name: &str) -> io::Result<()> {
     })
 }
 
-/// Takes an interface up.
+/// Brings an interface up.
 pub fn set_up(namespace: &Namespace, name: &str) -> io::Result<()> {
     change(namespace, name, LinkMessageBuilder::up)
 }
 
-/// Takes an interface down. Its IPv6 addresses and its routes go with that.
+/// Brings an interface down. The kernel removes its IPv6 addresses and its routes.
 pub fn set_down(namespace: &Namespace, name: &str) -> io::Result<()> {
     change(namespace, name, LinkMessageBuilder::down)
 }
@@ -138,7 +142,7 @@ pub fn remove(namespace: &Namespace, name: &str) -> io::Result<()> {
     })
 }
 
-/// Gives an interface an address, usable at once (no duplicate address detection).
+/// Adds an address to an interface, usable at once (no duplicate address detection).
 pub fn add_address(namespace: &Namespace, name: &str, address: IpNet) -> io::Result<()> {
     let has_neighbours = netlink(namespace, async |handle: Handle| {
         let mut links = handle.link().get().match_name(name).execute();
@@ -146,7 +150,7 @@ pub fn add_address(namespace: &Namespace, name: &str, address: IpNet) -> io::Res
         let mut request = handle.address().add(link.index, address.addr(), address.prefix_len());
         request.message_mut().attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
         request.execute().await?;
-        // On the loopback and on a TUN nobody asks for neighbours, and the kernel joins no group.
+        // On the loopback and on a TUN there is no neighbour discovery, and the kernel joins no group.
         Ok(!link.flags.intersects(LinkFlags::Loopback | LinkFlags::Noarp))
     })?;
     match address.addr() {
@@ -155,8 +159,8 @@ pub fn add_address(namespace: &Namespace, name: &str, address: IpNet) -> io::Res
     }
 }
 
-/// A kernel worker joins the group of neighbours that ask for an IPv6 address, and until it has done so their
-/// first question is lost and with it a second.
+/// Waits until the interface has joined the solicited-node group of an IPv6 address. A kernel worker joins
+/// it; until then a neighbour's first solicitation is lost, which delays it until the retry a second later.
 fn wait_until_found(namespace: &Namespace, name: &str, address: Ipv6Addr) -> io::Result<()> {
     let [.., a, b, c] = address.octets();
     // The solicited-node address (RFC 4291, section 2.7.1) as /proc/net/igmp6 writes it.
@@ -176,7 +180,7 @@ fn wait_until_found(namespace: &Namespace, name: &str, address: Ipv6Addr) -> io:
     Err(io::Error::new(io::ErrorKind::TimedOut, format!("{address} does not become usable on {name}")))
 }
 
-/// Takes an address from an interface.
+/// Removes an address from an interface.
 pub fn remove_address(namespace: &Namespace, name: &str, address: IpNet) -> io::Result<()> {
     netlink(namespace, async |handle: Handle| {
         let index = index_of(&handle, name).await?;
@@ -234,7 +238,7 @@ async fn index_of(handle: &Handle, name: &str) -> Result<u32, rtnetlink::Error> 
     }
 }
 
-/// Runs `request` against the netlink of the namespace.
+/// Runs `request` on a netlink connection inside the namespace.
 pub(super) fn netlink<T: Send>(
     namespace: &Namespace,
     request: impl AsyncFnOnce(Handle) -> Result<T, rtnetlink::Error> + Send,

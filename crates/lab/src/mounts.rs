@@ -1,4 +1,4 @@
-//! Mounts of a test's own, which nobody else sees and which go with it.
+//! Private mounts for tests, removed when the test ends.
 
 use std::fs::File;
 use std::io;
@@ -13,23 +13,23 @@ use nix::sched::{CloneFlags, setns, unshare};
 
 use super::not_run;
 
-/// Gives the calling thread mounts of its own, which its threads and children share: what is mounted from now on nobody
-/// else sees. Makes system calls only, so it may stand between fork and exec.
+/// Moves the calling thread into a new mount namespace, which threads and children it starts inherit: mounts
+/// made from now on are invisible elsewhere. Makes system calls only, so it is safe between fork and exec.
 ///
-/// Needs CAP_SYS_ADMIN: root, or [`super::enter_user_namespace`] before.
+/// Needs CAP_SYS_ADMIN: root, or an earlier [`super::enter_user_namespace`].
 pub fn separate() -> io::Result<()> {
     let none = None::<&Path>;
     unshare(CloneFlags::CLONE_NEWNS)?;
     Ok(mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?)
 }
 
-/// Mounts an empty directory in memory over this one. Makes a system call only.
+/// Mounts an empty tmpfs over this directory. Makes a system call only.
 pub fn empty(directory: &str) -> io::Result<()> {
     Ok(mount(Some("tmpfs"), directory, Some("tmpfs"), MsFlags::empty(), Some("mode=755"))?)
 }
 
-/// Runs `work` on a thread with mounts of its own, after `prepare` has mounted what it needs; says so for `test` where
-/// that is not permitted. A panic in there goes on here.
+/// Runs `work` on a thread with private mounts, after `prepare` has made them; calls [`not_run`] for `test`
+/// where that is not permitted. A panic in `work` is resumed in the caller.
 pub fn run_separate(test: &str, prepare: impl FnOnce() -> io::Result<()> + Send, work: impl FnOnce() + Send) {
     let run = || match separate().and_then(|()| prepare()) {
         Ok(()) => work(),
@@ -40,12 +40,13 @@ pub fn run_separate(test: &str, prepare: impl FnOnce() -> io::Result<()> + Send,
     }
 }
 
-/// The mounts of a machine that a test makes up. They go with the last process and thread in them.
+/// A mount namespace that simulates another machine's file system. It is removed with the last process and
+/// thread in it.
 #[derive(Debug)]
 pub struct Mounts(OwnedFd);
 
 impl Mounts {
-    /// The mounts of this process with these directories empty.
+    /// Creates a copy of this process's mounts in which these directories are empty.
     pub fn with_empty(directories: &[&str]) -> io::Result<Self> {
         let make = || {
             separate()?;
@@ -56,7 +57,7 @@ impl Mounts {
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
-    /// Has a command run in them.
+    /// Makes a command run in these mounts.
     pub fn apply(&self, command: &mut Command) -> io::Result<()> {
         let mounts = self.0.try_clone()?;
         // SAFETY: between fork and exec the closure makes a system call only.
@@ -64,9 +65,9 @@ impl Mounts {
         Ok(())
     }
 
-    /// Moves the calling thread into them, for as long as it lives.
+    /// Moves the calling thread into these mounts, for the rest of its life.
     pub fn enter(&self) -> io::Result<()> {
-        // A thread that shares its root and directory with others may not change its mounts.
+        // A thread that shares its root and working directory with others may not change its mount namespace.
         unshare(CloneFlags::CLONE_FS)?;
         enter(self.0.as_fd())
     }

@@ -1,4 +1,4 @@
-//! A network namespace that lives as long as its owner, and ways to run code and programs in it.
+//! A network namespace with an owner in this process, and ways to run code and programs in it.
 
 use std::ffi::OsStr;
 use std::io;
@@ -18,7 +18,8 @@ use super::waiting::wait_until_ok;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A network namespace of this process. Clones share it; it goes with the last clone, thread and socket in it.
+/// A network namespace of this process. Clones share it; it is removed with the last clone, thread and socket
+/// in it.
 #[derive(Clone, Debug)]
 pub struct Namespace(Arc<Inner>);
 
@@ -26,14 +27,15 @@ pub struct Namespace(Arc<Inner>);
 struct Inner {
     name: String,
     fd: OwnedFd,
-    /// Runs what has to outlive the caller's thread, which is what a child's death signal is bound to.
+    /// The namespace's thread, which spawns children: a child's parent-death signal is bound to the thread
+    /// that spawned it, and the caller's thread may end earlier.
     keeper: Mutex<Sender<Job>>,
 }
 
 impl Namespace {
-    /// Makes a namespace with its loopback interface up. The name shows in thread names and errors only.
+    /// Creates a namespace with its loopback interface up. The name appears in thread names and errors only.
     ///
-    /// Needs CAP_SYS_ADMIN: root, or [`super::enter_user_namespace`] before.
+    /// Needs CAP_SYS_ADMIN: root, or an earlier [`super::enter_user_namespace`].
     pub fn new(name: &str) -> io::Result<Self> {
         let (keeper, jobs) = channel();
         let (made, answer) = channel();
@@ -48,26 +50,27 @@ impl Namespace {
         let fd = answer.recv().map_err(|_| io::Error::other("the namespace's thread ended"))??;
         let namespace = Self(Arc::new(Inner { name: name.to_owned(), fd, keeper: Mutex::new(keeper) }));
         link::set_up(&namespace, "lo")?;
-        // Link-local addresses too are usable at once. Without it they are a second or two late, nothing worse.
+        // Makes link-local addresses usable at once, too. If this fails they are only a second or two late.
         let _ = namespace.set_sysctl("net/ipv6/conf/default/accept_dad", "0");
         Ok(namespace)
     }
 
-    /// The name it was made with.
+    /// Returns the name given to [`Self::new`].
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// Moves the calling thread into the namespace, and with it every thread that it starts from now on.
+    /// Moves the calling thread into the namespace; threads that it starts from now on inherit it.
     pub fn enter(&self) -> io::Result<()> {
         enter(self.0.fd.as_fd())
     }
 
-    /// Runs `work` on a fresh thread inside the namespace and waits for it. A panic in there goes on here.
+    /// Runs `work` on a new thread inside the namespace and waits for it. A panic in `work` is resumed in the
+    /// caller.
     ///
     /// # Panics
     ///
-    /// When the system has no thread for it, or refuses the way into a namespace that it made.
+    /// When the system cannot start a thread, or does not let it enter the namespace.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let run = || {
             self.enter().expect("a namespace that was made can be entered");
@@ -79,7 +82,7 @@ impl Namespace {
         })
     }
 
-    /// Starts a thread of this name inside the namespace.
+    /// Starts a thread with this name inside the namespace.
     pub fn spawn<T: Send + 'static>(
         &self,
         thread_name: &str,
@@ -88,14 +91,15 @@ impl Namespace {
         let namespace = self.clone();
         thread::Builder::new().name(thread_name.to_owned()).spawn(move || {
             namespace.enter()?;
-            // What runs must not keep the namespace's keeper alive: it has its own hold on the namespace.
+            // The handle would keep the namespace's own thread alive; the kernel keeps the namespace as long
+            // as this thread is in it.
             drop(namespace);
             Ok(work())
         })
     }
 
-    /// A command whose child runs in the namespace and is killed when the thread that spawned it ends. Spawn it
-    /// from a thread that lasts, or with [`Self::start`].
+    /// Returns a command whose child runs in the namespace and is killed when the thread that spawned it
+    /// ends. Spawn it from a thread that outlives the child, or with [`Self::start`].
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         let namespace = self.clone();
@@ -103,7 +107,7 @@ impl Namespace {
         let prepare = move || {
             enter(namespace.0.fd.as_fd())?;
             nix::sys::prctl::set_pdeathsig(Some(nix::sys::signal::Signal::SIGKILL))?;
-            // The parent may have died before the signal was asked for.
+            // The parent may have died before the signal was set.
             if nix::unistd::getppid() == parent { Ok(()) } else { Err(Errno::ESRCH.into()) }
         };
         // SAFETY: between fork and exec the closure only makes system calls: no allocation, no lock.
@@ -111,7 +115,7 @@ impl Namespace {
         command
     }
 
-    /// Spawns a command from the namespace's own thread, so that its child dies with the namespace's last
+    /// Spawns a command from the namespace's own thread, so that the child dies with the namespace's last
     /// clone or with this process, whichever ends first.
     pub fn start(&self, mut command: Command) -> io::Result<Child> {
         let (sender, answer) = channel();
@@ -123,12 +127,13 @@ impl Namespace {
         answer.recv().map_err(|_| gone())?
     }
 
-    /// Binds a UDP socket in the namespace. A port that this process has just let go of is waited for: it stays taken
-    /// while a child that another thread forked has not yet executed its program, which closes the descriptor.
+    /// Binds a UDP socket in the namespace. Retries while the port is in use: a port that this process has
+    /// just closed stays in use while a child forked by another thread has not yet executed its program,
+    /// which closes the descriptor.
     ///
     /// # Panics
     ///
-    /// When somebody keeps the port (see [`wait_until_ok`]), and for any other error, at once.
+    /// When the port stays in use (see [`wait_until_ok`]), and at once for any other error.
     #[track_caller]
     pub fn bind_udp(&self, address: impl ToSocketAddrs) -> UdpSocket {
         let addresses: Vec<SocketAddr> = address.to_socket_addrs().expect("an address").collect();

@@ -1,7 +1,8 @@
-//! Numbered UDP flows: each datagram says which one of which flow it is and has content that follows from that,
-//! so that every loss, displacement, repetition and corruption is noticed and counted.
+//! Numbered UDP flows: each datagram carries its flow and sequence number and content derived from both, so
+//! that every loss, reordering, duplicate and corruption is detected and counted.
 //!
-//! One thread sends all flows in turn at an even pace, one receives them and replies, one receives the replies.
+//! One thread sends all flows in turn at an even rate, a second one receives them and replies, a third one
+//! receives the replies.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -24,42 +25,42 @@ pub use datagram::MIN_DATAGRAM;
 use datagram::{Header, Kind, MAX_DATAGRAM};
 use sockets::{Sockets, grid};
 
-/// What was sent is over when nothing has arrived for so long.
+/// The flows have ended when nothing has arrived for this long.
 const QUIET: Duration = Duration::from_millis(300);
-/// The longest wait for what is still on its way.
+/// The longest wait for datagrams in flight.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a receiver sleeps at most before it looks whether it should end.
+/// How long a receiver sleeps at most before it checks whether it should end.
 const TICK: Duration = Duration::from_millis(50);
 
-/// When the receiver of a flow answers it.
+/// When the receiver of a flow replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replies {
-    /// Never: one-way flows.
+    /// Never.
     Never,
-    /// After every so many datagrams of the flow.
+    /// After each group of this many datagrams of the flow.
     EveryPackets(u64),
-    /// When a datagram arrives and the last reply, or the flow's first datagram, is so long ago.
+    /// When a datagram arrives at least this long after the last reply, or after the flow's first datagram.
     Every(Duration),
-    /// For the first time after so many datagrams of the flow, and to every datagram from then on.
+    /// To every datagram of the flow from this number of received datagrams on.
     From(u64),
 }
 
 /// What to send, and how fast.
 #[derive(Clone, Copy, Debug)]
 pub struct NumberedOptions {
-    /// Flows, each with source and destination ports of its own.
+    /// Number of flows; each has a distinct pair of source and destination ports.
     pub flows: u32,
-    /// Bytes of UDP payload a datagram, between [`MIN_DATAGRAM`] and 64 KiB less headers.
+    /// UDP payload of a datagram in bytes, between [`MIN_DATAGRAM`] and 64 KiB less headers.
     pub datagram_bytes: usize,
     /// Datagrams a second over all flows together.
     pub datagrams_per_second: u32,
-    /// Datagrams of one flow that are sent back to back before the next flow has its turn.
+    /// Datagrams of one flow that are sent back to back before the next flow's turn.
     pub burst: u16,
-    /// Give each burst to the kernel as one super-packet (UDP_SEGMENT).
+    /// Whether to pass each burst to the kernel as one super-packet (UDP_SEGMENT).
     pub segmentation_offload: bool,
-    /// How many datagrams over all flows, or until when.
+    /// When to end: after a number of datagrams over all flows, or at a time.
     pub amount: Amount,
-    /// When to answer.
+    /// When the receiver replies.
     pub replies: Replies,
 }
 
@@ -77,31 +78,31 @@ impl Default for NumberedOptions {
     }
 }
 
-/// What became of the datagrams of one direction.
+/// Counts of the datagrams of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Tally {
-    /// Datagrams that the kernel took for sending.
+    /// Datagrams that the kernel accepted for sending.
     pub sent: u64,
     /// Datagrams that the kernel refused to send.
     pub refused: u64,
-    /// Different datagrams that arrived.
+    /// Distinct datagrams that arrived.
     pub received: u64,
     /// Datagrams that did not arrive.
     pub lost: u64,
     /// Datagrams that arrived behind a later one of their flow.
     pub out_of_order: u64,
-    /// Datagrams that arrived again.
+    /// Duplicates.
     pub duplicates: u64,
-    /// Datagrams whose content was not what their number says, or that belong to no flow.
+    /// Datagrams with content that does not match their number, or of no known flow.
     pub corrupt: u64,
 }
 
-/// What became of all flows.
+/// Result of all flows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct NumberedReport {
-    /// Flows that were sent.
+    /// Number of flows.
     pub flows: u32,
-    /// Flows of which nothing arrived although something was sent.
+    /// Flows with datagrams sent but none received.
     pub silent_flows: u32,
     /// From the sender to the receiver.
     pub forward: Tally,
@@ -139,10 +140,10 @@ struct ReceiverEnd {
 }
 
 impl Numbered {
-    /// Starts flows from `source` in one namespace to `destination` in another.
+    /// Starts flows from `source` in one namespace to `destination` in another one.
     ///
     /// Flows share sockets on both sides (every pair of a source and a destination port is a flow), so that
-    /// 10,000 of them need about 200 descriptors.
+    /// 10,000 flows need about 200 descriptors.
     pub fn start(
         from: &Namespace,
         source: IpAddr,
@@ -174,22 +175,22 @@ impl Numbered {
         Ok(Self { shared, sender, receiver, reply_receiver })
     }
 
-    /// Datagrams sent and received so far, without replies.
+    /// Returns the numbers of datagrams sent and received so far, without replies.
     pub fn progress(&self) -> (u64, u64) {
         (self.shared.sent.load(Relaxed), self.shared.received.load(Relaxed))
     }
 
-    /// Whether everything was sent.
+    /// Reports whether all datagrams have been sent.
     pub fn is_sent(&self) -> bool {
         self.sender.is_finished()
     }
 
-    /// Ends the sending at the next burst.
+    /// Stops sending at the next burst.
     pub fn stop(&self) {
         self.shared.stop.store(true, Relaxed);
     }
 
-    /// Waits until everything is sent and nothing more arrives, and gives the tally.
+    /// Waits until all datagrams are sent and no more arrive, and returns the counts.
     pub fn finish(self) -> NumberedReport {
         let sent = self.sender.join().unwrap_or_default();
         self.shared.wait_for_quiet();
@@ -242,7 +243,7 @@ impl Shared {
     }
 }
 
-/// Sends every flow in turn and gives how many datagrams of each flow the kernel took.
+/// Sends the flows in turn and returns how many datagrams of each flow the kernel accepted.
 fn send(
     sources: &Sockets,
     destinations: &[SocketAddr],
@@ -358,7 +359,7 @@ fn receive_replies(sockets: &Sockets, flows: u32, shared: &Shared) -> Vec<FlowCh
     checks
 }
 
-/// Hands on what arrives at any of the sockets until it is told to end.
+/// Passes datagrams from all sockets to `on_datagram` until `shared.end` is set.
 fn drain(sockets: &Sockets, shared: &Shared, mut on_datagram: impl FnMut(&UdpSocket, SocketAddr, &[u8])) {
     let mut buffer = vec![0; MAX_DATAGRAM + 1];
     while !shared.end.load(Relaxed) {

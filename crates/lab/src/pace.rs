@@ -1,13 +1,14 @@
-//! An even pace: so many datagrams a second, however long the sleeps take in truth.
+//! An even rate of items a second, independent of how long the sleeps really take.
 
 use std::time::{Duration, Instant};
 
-/// Sleeps shorter than this are put off until more is due: a timer is no more exact than that.
+/// Shorter sleeps are skipped until more time has accumulated: a timer is not more exact than this.
 const SHORTEST_SLEEP: Duration = Duration::from_micros(200);
-/// Arrears beyond this are forgotten: after a pause the pace is kept, not the sum.
+/// A backlog beyond this is discarded: after a pause the rate is restored, but the missed items are not
+/// caught up.
 const LONGEST_ARREARS: Duration = Duration::from_millis(20);
 
-/// When the next of many items is due.
+/// Computes when the next item is due.
 #[derive(Debug)]
 pub struct Pace {
     nanos_per_item: u64,
@@ -15,12 +16,12 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// So many items a second, from `now` on.
+    /// Paces `items_per_second`, starting at `now`.
     pub fn new(items_per_second: u32, now: Instant) -> Self {
         Self { nanos_per_item: 1_000_000_000 / u64::from(items_per_second.max(1)), due: now }
     }
 
-    /// So many items were sent.
+    /// Records that `items` items were sent.
     pub fn spent(&mut self, items: u64) {
         self.due += Duration::from_nanos(self.nanos_per_item * items);
     }
@@ -52,7 +53,7 @@ mod tests {
         pace.spent(10);
         assert_eq!(pace.sleep(start), Duration::from_millis(10));
         assert_eq!(pace.sleep(start + Duration::from_millis(10)), Duration::ZERO);
-        // A second's pause leaves 20 ms of arrears, not a second's worth of datagrams at once.
+        // A pause of a second leaves a backlog of 20 ms, not a second's worth of datagrams at once.
         let later = start + Duration::from_secs(1);
         assert_eq!(pace.sleep(later), Duration::ZERO);
         pace.spent(30);

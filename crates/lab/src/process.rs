@@ -1,4 +1,4 @@
-//! A program that runs in a namespace, and what it has said.
+//! A program that runs in a namespace, and its output.
 
 use std::fs::File;
 use std::io;
@@ -13,7 +13,8 @@ use nix::unistd::Pid;
 
 use super::{Namespace, wait_until};
 
-/// A process whose output is kept in memory. Dropping it kills it; a test that fails shows what it has said.
+/// A process with its output kept in memory. Dropping it kills the process; in a failing test that also
+/// prints the output.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
@@ -21,19 +22,20 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a command, with nothing to read, so that it ends with its namespace.
+    /// Starts a command in the namespace, with an empty standard input. The process ends with the namespace
+    /// at the latest.
     pub fn start(namespace: &Namespace, mut command: Command) -> io::Result<Self> {
-        // A file, for which no writer has to wait, as it might for a pipe that nobody empties.
+        // A memory file rather than a pipe: writing to it never blocks, even if nothing reads it.
         let log = File::from(memfd_create(c"log", MFdFlags::MFD_CLOEXEC)?);
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log.try_clone()?);
         Ok(Self { child: namespace.start(command)?, log })
     }
 
-    /// What it has said so far, on standard output and standard error.
+    /// Returns the output so far, standard output and standard error together.
     ///
     /// # Panics
     ///
-    /// When the memory that has it cannot be read.
+    /// When the memory file cannot be read.
     pub fn log(&self) -> String {
         let read = || {
             let len = usize::try_from(self.log.metadata()?.len()).unwrap_or(usize::MAX);
@@ -44,15 +46,15 @@ impl Process {
         String::from_utf8_lossy(&read().expect("what is in memory can be read")).into_owned()
     }
 
-    /// Waits until it says this, and gives the whole line.
+    /// Waits until a line of the output contains `text`, and returns that line.
     ///
     /// # Panics
     ///
-    /// When it ends before, or does not say it within [`super::PATIENCE`].
+    /// When the process ends without such a line, or does not print one within [`super::PATIENCE`].
     #[track_caller]
     pub fn wait_for_line(&self, text: &str) -> String {
         wait_until(text, || {
-            // What it says last is still looked for after it has ended.
+            // Checked before the log is read, so that the last output before the end is still searched.
             let is_running = self.is_running();
             let log = self.log();
             let line = log.lines().find(|line| line.contains(text)).map(ToOwned::to_owned);
@@ -61,49 +63,49 @@ impl Process {
         })
     }
 
-    /// Its number.
     pub fn pid(&self) -> Pid {
         Pid::from_raw(self.child.id().cast_signed())
     }
 
-    /// Whether it has not ended yet.
+    /// Reports whether the process still runs. Does not reap it.
     pub fn is_running(&self) -> bool {
         let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
         waitid(Id::Pid(self.pid()), flags) == Ok(WaitStatus::StillAlive)
     }
 
-    /// The most memory that it has had, in KiB (`VmHWM` of proc_pid_status(5)); `None` once it has ended.
+    /// Returns the peak of resident memory in KiB (`VmHWM` of proc_pid_status(5)); `None` once the process
+    /// has ended.
     pub fn peak_memory_kib(&self) -> Option<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).ok()?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
         line.trim().strip_suffix("kB")?.trim().parse().ok()
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the process.
     ///
     /// # Panics
     ///
-    /// When it has ended and was waited for.
+    /// When the process has ended and was reaped.
     #[track_caller]
     pub fn signal(&self, signal: Signal) {
         kill(self.pid(), signal).expect("it is there to be told");
     }
 
-    /// Waits until it ends.
+    /// Waits until the process ends.
     ///
     /// # Panics
     ///
-    /// When it does not within [`super::PATIENCE`].
+    /// When it does not end within [`super::PATIENCE`].
     #[track_caller]
     pub fn wait(&mut self) -> ExitStatus {
         wait_until("the process ends", || self.child.try_wait().expect("a child can be waited for"))
     }
 
-    /// Ends it with SIGTERM, and gives what it has said.
+    /// Ends the process with SIGTERM, and returns its output.
     ///
     /// # Panics
     ///
-    /// When it does not end well.
+    /// When its exit status is not success, or it does not end within [`super::PATIENCE`].
     #[track_caller]
     pub fn stop(mut self) -> String {
         self.signal(Signal::SIGTERM);
@@ -115,7 +117,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It has been waited for already if these fail.
+        // These fail only if the process was reaped already.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if thread::panicking() {

@@ -1,4 +1,5 @@
-//! A client and a server with a router between them, so that an end can move without its network noticing.
+//! A client and a server with a router between them, so that one end can change its addresses while the link
+//! of the other end stays unchanged.
 //!
 //! ```text
 //!   client  wan ───── to-client  router  to-server ───── wan  server
@@ -15,15 +16,13 @@ use super::Namespace;
 use super::emulator::{Emulator, LinkSpec};
 use super::link::{self, LinkOptions};
 
-/// The name of the outer interface of client and server.
+/// Name of the interface towards the router, at the client and at the server.
 pub const OUTER: &str = "wan";
 
-/// Which end.
+/// One end of the topology.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum End {
-    /// The client.
     Client,
-    /// The server.
     Server,
 }
 
@@ -43,26 +42,25 @@ impl End {
     }
 }
 
-/// Three namespaces in a row, the middle one forwarding.
+/// Three namespaces in a row, of which the middle one forwards packets.
 #[derive(Debug)]
 pub struct Routed {
-    /// The links, where they are emulated. They end before the namespaces that they join.
+    /// The links, if they are emulated. Declared first so that they are dropped before the namespaces they
+    /// join.
     emulators: Vec<Emulator>,
-    /// One end.
     pub client: Namespace,
-    /// The middle.
     pub router: Namespace,
-    /// The other end.
     pub server: Namespace,
 }
 
 impl Routed {
-    /// Makes the namespaces, joins them by veth pairs and lets the router forward.
+    /// Creates the namespaces, joins them by veth pairs and enables forwarding on the router.
     pub fn new(mtu: u32) -> io::Result<Self> {
         Self::joined(mtu, None)
     }
 
-    /// The same over two emulated links, each like `spec`: a packet from one end to the other is delayed twice.
+    /// Creates the same topology over two emulated links, each with the properties of `spec`: a packet from
+    /// one end to the other is delayed twice.
     pub fn over(mtu: u32, spec: &LinkSpec) -> io::Result<Self> {
         Self::joined(mtu, Some(spec))
     }
@@ -97,7 +95,7 @@ impl Routed {
         Ok(routed)
     }
 
-    /// The namespace of an end.
+    /// Returns the namespace of an end.
     pub fn namespace(&self, end: End) -> &Namespace {
         match end {
             End::Client => &self.client,
@@ -105,32 +103,35 @@ impl Routed {
         }
     }
 
-    /// The IPv4 address with this host number in the end's network; 1 is the router, 2 what the end starts with.
+    /// Returns the IPv4 address with this host number in the end's network; 1 is the router, 2 is the end's
+    /// initial address.
     pub fn v4(end: End, host: u8) -> IpAddr {
         Self::net_v4(end, host).addr()
     }
 
-    /// The IPv6 address with this host number in the end's network; 1 is the router, 2 what the end starts with.
+    /// Returns the IPv6 address with this host number in the end's network; 1 is the router, 2 is the end's
+    /// initial address.
     pub fn v6(end: End, host: u8) -> IpAddr {
         Self::net_v6(end, host).addr()
     }
 
-    /// Gives an end the addresses with the host number `to` instead of those with `from`. Packets in flight to
-    /// the old ones are lost.
+    /// Replaces an end's addresses with host number `from` by those with host number `to`. Packets in flight
+    /// to the old addresses are lost.
     pub fn move_end(&self, end: End, from: u8, to: u8) -> io::Result<()> {
         let namespace = self.namespace(end);
         for (old, new) in [
             (Self::net_v4(end, from), Self::net_v4(end, to)),
             (Self::net_v6(end, from), Self::net_v6(end, to)),
         ] {
-            // In this order: an address added first would go as the secondary one of the old.
+            // Remove first: an address added before would be secondary to the old one and be removed with it.
             link::remove_address(namespace, OUTER, old)?;
             link::add_address(namespace, OUTER, new)?;
         }
         self.add_default_routes(end)
     }
 
-    /// Adds those that are missing: the kernel drops an interface's routes with its last address.
+    /// Adds the default routes that are missing: the kernel removes an interface's routes with its last
+    /// address.
     fn add_default_routes(&self, end: End) -> io::Result<()> {
         let routes = [
             (IpNet::V4(Ipv4Net::default()), Self::v4(end, 1)),
@@ -196,7 +197,7 @@ mod tests {
         if !crate::tun_permitted(name) {
             return;
         }
-        // Four times in a round trip, twice in one way.
+        // The link delay applies four times in a round trip, twice in one direction.
         let spec = LinkSpec { delay: Duration::from_millis(10), ..LinkSpec::default() };
         let lab = match Routed::over(1500, &spec) {
             Ok(lab) => lab,

@@ -1,4 +1,4 @@
-//! A TCP connection that goes on for as long as a test wants, and has to arrive whole.
+//! A long-running TCP connection whose content is verified on arrival.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -6,11 +6,11 @@ use std::net::{IpAddr, SocketAddr};
 use super::traffic::{Amount, TcpReceiver, TcpSenders};
 use super::{Namespace, wait_until};
 
-/// What has to arrive for a stream to go on.
+/// Bytes that have to arrive for [`Stream::goes_on`] to succeed.
 const SOME_MORE: u64 = 1 << 20;
 const SEED: u64 = 7;
 
-/// A connection with a sender that does not end, whose content is checked.
+/// A connection with an endless sender and a receiver that checks the content.
 #[derive(Debug)]
 pub struct Stream {
     receiver: TcpReceiver,
@@ -18,11 +18,11 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Connects one namespace to an address of another one, and waits until a part has arrived.
+    /// Connects `from` to an address in `to`, and waits until some data has arrived.
     ///
     /// # Panics
     ///
-    /// When nothing arrives.
+    /// When no data arrives within [`super::PATIENCE`].
     #[track_caller]
     pub fn start(from: &Namespace, to: &Namespace, address: IpAddr) -> io::Result<Self> {
         let receiver = to.run(|| TcpReceiver::listen(SocketAddr::new(address, 0)))?;
@@ -32,27 +32,28 @@ impl Stream {
         Ok(stream)
     }
 
-    /// How many bytes have arrived.
+    /// Returns the number of bytes received so far.
     pub fn bytes(&self) -> u64 {
         self.receiver.bytes()
     }
 
-    /// Waits until some more of it has arrived.
+    /// Waits until another 1 MiB has arrived.
     ///
     /// # Panics
     ///
-    /// When it does not.
+    /// When it does not arrive within [`super::PATIENCE`].
     #[track_caller]
     pub fn goes_on(&self) {
         let wanted = self.bytes() + SOME_MORE;
         wait_until("the stream goes on", || (self.bytes() >= wanted).then_some(()));
     }
 
-    /// Ends it.
+    /// Ends the stream after more data has arrived, and checks the whole transfer.
     ///
     /// # Panics
     ///
-    /// When it does not go on before, or not all of it has arrived unharmed over one connection.
+    /// When no more data arrives before the end, when the connection failed, or when not all of it arrived
+    /// unchanged.
     #[track_caller]
     pub fn end(self) {
         self.goes_on();

@@ -1,7 +1,7 @@
-//! Real TCP of the kernel whose every byte is checked where it arrives.
+//! TCP traffic of the kernel's stack, with every byte checked on arrival.
 //!
-//! A flow opens with its seed; what follows is the [`Content`] of that seed. When the sender is through it closes
-//! its direction, and the receiver answers with the number of bytes that it took and found right.
+//! A flow begins with its seed, followed by the [`Content`] of that seed. When the sender has sent everything
+//! it closes its direction, and the receiver replies with the number of bytes that it received and verified.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -13,36 +13,35 @@ use std::time::{Duration, Instant};
 use super::Namespace;
 use super::content::{Content, mix};
 
-/// A flow on which nothing moves for so long is given up as stalled.
+/// A flow without progress for this long fails as stalled.
 pub const STALL: Duration = Duration::from_secs(20);
-/// How often the receiver looks whether it should end.
+/// Interval at which the acceptor checks whether it should end.
 const ACCEPT_TICK: Duration = Duration::from_millis(100);
 const BACKLOG: i32 = 1024;
 const READ_BUFFER: usize = 256 * 1024;
 
-/// How much to send.
 #[derive(Clone, Copy, Debug)]
 pub enum Amount {
-    /// So many bytes (streams) or datagrams (numbered flows).
+    /// This number of bytes (streams) or datagrams (numbered flows).
     Count(u64),
-    /// As much as goes until then.
+    /// As much as possible until this time.
     Until(Instant),
 }
 
-/// What a receiver found in one flow.
+/// A receiver's result for one flow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReceivedFlow {
-    /// The seed that the flow named.
+    /// The seed that the sender announced.
     pub seed: u64,
-    /// Bytes of content that arrived.
+    /// Bytes of content received.
     pub bytes: u64,
-    /// The position of the first byte that was wrong.
+    /// Position of the first wrong byte.
     pub first_mismatch: Option<u64>,
-    /// Why the flow ended, if not because its sender was through.
+    /// Why the flow ended, unless its sender completed it.
     pub error: Option<String>,
 }
 
-/// Accepts flows and checks them, a thread a flow.
+/// Accepts flows and checks them, with one thread per flow.
 #[derive(Debug)]
 pub struct TcpReceiver {
     address: SocketAddr,
@@ -50,7 +49,7 @@ pub struct TcpReceiver {
     acceptor: Option<JoinHandle<()>>,
 }
 
-/// Takes no more flows, and does not wait.
+/// Stops accepting flows, without waiting for the running ones.
 impl Drop for TcpReceiver {
     fn drop(&mut self) {
         self.shared.ending.store(true, Relaxed);
@@ -65,11 +64,12 @@ struct Shared {
 }
 
 impl TcpReceiver {
-    /// Listens in the calling thread's namespace. Port 0 takes a free one.
+    /// Listens in the calling thread's namespace. Port 0 selects a free port.
     pub fn listen(address: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         let socket = socket2::SockRef::from(&listener);
-        // Room for hundreds of flows that are opened at once: what finds none comes back a second later.
+        // Room for hundreds of flows opened at once: a SYN that finds the backlog full is retried a second
+        // later.
         socket.listen(BACKLOG)?;
         // A receive timeout bounds accept(2) too (socket(7)).
         socket.set_read_timeout(Some(ACCEPT_TICK))?;
@@ -82,18 +82,17 @@ impl TcpReceiver {
         Ok(Self { address, shared, acceptor: Some(acceptor) })
     }
 
-    /// The address that it listens on.
+    /// Returns the address that the receiver listens on.
     pub fn local_addr(&self) -> SocketAddr {
         self.address
     }
 
-    /// Bytes that arrived so far, over all flows.
+    /// Returns the number of bytes received so far, over all flows.
     pub fn bytes(&self) -> u64 {
         self.shared.bytes.load(Relaxed)
     }
 
-    /// Takes no more flows, waits for those that are there and gives what each of them brought, in the order of
-    /// their seeds.
+    /// Stops accepting flows, waits for the running ones and returns their results, ordered by seed.
     pub fn finish(mut self) -> Vec<ReceivedFlow> {
         self.shared.ending.store(true, Relaxed);
         let _ = self.acceptor.take().map(JoinHandle::join);
@@ -154,27 +153,26 @@ fn stalled(error: io::Error) -> io::Error {
     }
 }
 
-/// What came of one flow, from its sender's side.
+/// A sender's result for one flow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SentFlow {
-    /// The seed of its content.
     pub seed: u64,
-    /// Bytes of content given to the kernel.
+    /// Bytes of content written to the socket.
     pub bytes: u64,
-    /// Bytes that the receiver says it took and found right.
+    /// Bytes that the receiver reported as received and verified.
     pub confirmed: u64,
-    /// Segments that the kernel sent again.
+    /// Segments that the kernel retransmitted.
     pub retransmits: u64,
-    /// Why the flow ended early.
+    /// Why the flow failed.
     pub error: Option<String>,
 }
 
-/// Figures of running senders, and the way to end them.
+/// Counters of running senders, and the means to stop them.
 #[derive(Debug, Default)]
 pub struct Progress {
-    /// Bytes given to the kernel.
+    /// Bytes written to the sockets.
     pub bytes: AtomicU64,
-    /// Segments that the kernel sent again, of flows that ended.
+    /// Segments that the kernel retransmitted, over the flows that have ended.
     pub retransmits: AtomicU64,
     /// Set to end every sender at its next chunk.
     pub stop: AtomicBool,
@@ -189,7 +187,7 @@ pub fn send_stream(address: SocketAddr, amount: Amount, seed: u64, progress: &Pr
     flow
 }
 
-/// Sends one flow over a connection that is there, and waits until the receiver has confirmed it.
+/// Sends one flow over an existing connection, and waits until the receiver has confirmed it.
 pub fn send_stream_over(stream: TcpStream, amount: Amount, seed: u64, progress: &Progress) -> SentFlow {
     let mut flow = SentFlow { seed, ..SentFlow::default() };
     if let Err(error) = send_over(stream, amount, &mut flow, progress) {
@@ -252,19 +250,19 @@ fn send_content(
     Ok(())
 }
 
-/// Segments that the kernel has sent again on this connection.
+/// Returns the number of segments that the kernel has retransmitted on this connection.
 pub fn retransmits(stream: &TcpStream) -> io::Result<u64> {
     Ok(u64::from(tcp_info(stream)?.tcpi_total_retrans))
 }
 
-/// The round trip that the kernel sees on this connection, smoothed.
+/// Returns the kernel's smoothed round-trip time of this connection.
 pub fn round_trip(stream: &TcpStream) -> io::Result<Duration> {
     Ok(Duration::from_micros(tcp_info(stream)?.tcpi_rtt.into()))
 }
 
 fn tcp_info(stream: &TcpStream) -> io::Result<libc::tcp_info> {
     use std::os::fd::AsRawFd as _;
-    // SAFETY: tcp_info is plain integers, for which zero is a value.
+    // SAFETY: tcp_info is plain integers, for which zero is a valid value.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
     let mut len = size_of_val(&info) as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` bytes, which is the size of `info`; both outlive the call.
@@ -280,7 +278,7 @@ fn tcp_info(stream: &TcpStream) -> io::Result<libc::tcp_info> {
     if result == 0 { Ok(info) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Several flows that run at once, a thread a flow.
+/// Several concurrent flows, with one thread per flow.
 #[derive(Debug)]
 pub struct TcpSenders {
     progress: Arc<Progress>,
@@ -288,7 +286,7 @@ pub struct TcpSenders {
 }
 
 impl TcpSenders {
-    /// Starts `flows` flows from `namespace` to `address`, each with a seed of its own derived from `seed`.
+    /// Starts `flows` flows from `namespace` to `address`, each with a distinct seed derived from `seed`.
     pub fn start(
         namespace: &Namespace,
         address: SocketAddr,
@@ -309,22 +307,22 @@ impl TcpSenders {
         Ok(Self { progress, threads })
     }
 
-    /// Figures of the flows so far.
+    /// Returns the counters of the flows.
     pub fn progress(&self) -> &Progress {
         &self.progress
     }
 
-    /// Whether every flow is through.
+    /// Reports whether every flow has ended.
     pub fn is_finished(&self) -> bool {
         self.threads.iter().all(JoinHandle::is_finished)
     }
 
-    /// Ends every flow at its next chunk. Their confirmation is still waited for.
+    /// Ends every flow at its next chunk. The flows still wait for their confirmation.
     pub fn stop(&self) {
         self.progress.stop.store(true, Relaxed);
     }
 
-    /// Waits for every flow.
+    /// Waits for every flow and returns the results.
     pub fn finish(self) -> Vec<SentFlow> {
         let panicked = |_| SentFlow { error: Some("the sender panicked".into()), ..Default::default() };
         self.threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect()

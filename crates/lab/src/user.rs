@@ -1,15 +1,15 @@
-//! Another user for a moment.
+//! Runs code as another user.
 
 use std::io;
 use std::thread;
 
 use nix::errno::Errno;
 
-/// Runs `work` on a thread that acts for this user, as every process of that user may. Needs root.
+/// Runs `work` on a thread with this user's IDs and permissions. Needs root.
 pub fn run_as<T: Send>(user: u32, work: impl FnOnce() -> T + Send) -> io::Result<T> {
     let run = || {
-        // SAFETY: the call takes three numbers. It is the system's own, which changes this thread alone; the
-        // one of the C library would change all threads of the process.
+        // SAFETY: the call takes three numbers. The raw system call changes this thread alone; the C
+        // library's wrapper would change all threads of the process.
         let changed = unsafe { libc::syscall(libc::SYS_setresuid, user, user, user) };
         Errno::result(changed)?;
         Ok(work())

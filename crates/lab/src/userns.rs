@@ -1,4 +1,5 @@
-//! The user namespace that lets an ordinary user make network namespaces, and what to do where it is refused.
+//! The user namespace that lets an unprivileged user create network namespaces, and hints where it is
+//! refused.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -10,23 +11,23 @@ use nix::unistd::{getegid, geteuid};
 
 const TUN_DEVICE: &str = "/dev/net/tun";
 
-/// Why the laboratory cannot be set up, and what would help.
+/// Why the test network cannot be set up, with a hint.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
-    /// The kernel or a security module does not let this user make user namespaces.
+    /// The kernel or a security module does not let this user create user namespaces.
     #[error("this user may not make user namespaces ({source}): {hint}")]
     UserNamespaceRefused {
-        /// What to do about it.
+        /// How to resolve it.
         hint: String,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// A user namespace was made, but gives no rights over network namespaces.
+    /// A user namespace was created, but has no rights over network namespaces.
     #[error("the user namespace has no rights over its network ({source}): {hint}")]
     UserNamespacePowerless {
-        /// What to do about it.
+        /// How to resolve it.
         hint: String,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
     /// Only a process with a single thread can enter a user namespace.
@@ -35,26 +36,26 @@ pub enum LabError {
     /// The TUN device cannot be opened.
     #[error("{TUN_DEVICE} cannot be opened ({source}): {hint}")]
     TunDevice {
-        /// What to do about it.
+        /// How to resolve it.
         hint: &'static str,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
-/// What lets the process make network namespaces.
+/// What lets the process create network namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Privilege {
-    /// It was root already.
+    /// The process was root already.
     Root,
-    /// It entered a user namespace in which it is root.
+    /// The process entered a user namespace in which it is root.
     UserNamespace,
 }
 
-/// Makes an ordinary user root in a user namespace of its own, so that it may make network namespaces. Does
+/// Makes an unprivileged user root in a new user namespace, so that it may create network namespaces. Does
 /// nothing for root.
 ///
-/// To be called while the process has one thread; there is no way back.
+/// Call it while the process has one thread; it cannot be undone.
 pub fn enter_user_namespace() -> Result<Privilege, LabError> {
     if geteuid().is_root() {
         return Ok(Privilege::Root);
@@ -68,14 +69,15 @@ pub fn enter_user_namespace() -> Result<Privilege, LabError> {
         std::fs::write(Path::new("/proc/self").join(file), text)
             .map_err(|source| LabError::UserNamespacePowerless { hint: powerless_hint(), source })
     };
-    // The kernel takes a gid map from an ordinary user only after setgroups was given up (user_namespaces(7)).
+    // The kernel accepts a gid map from an unprivileged user only after setgroups was denied
+    // (user_namespaces(7)).
     map("setgroups", "deny")?;
     map("uid_map", &format!("0 {uid} 1"))?;
     map("gid_map", &format!("0 {gid} 1"))?;
     Ok(Privilege::UserNamespace)
 }
 
-/// Whether TUN devices can be made: opens the device and closes it again.
+/// Checks that TUN devices can be created, by opening and closing the device.
 pub fn check_tun_device() -> Result<(), LabError> {
     match OpenOptions::new().read(true).write(true).open(TUN_DEVICE) {
         Ok(_) => Ok(()),

@@ -1,28 +1,28 @@
-//! Waiting for what happens soon on an idle machine, and may take long on a busy one.
+//! Waits for events that come soon on an idle machine but may take long on a busy one.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long an event is waited for before a test gives up: far beyond what anything takes by WireGuard's own timers, and
-/// beyond what ten thousand peers take without optimisation where other work keeps every core busy.
+/// Timeout after which a test fails: far beyond WireGuard's own timers, and beyond the time that ten thousand
+/// peers take in a debug build while other work keeps every core busy.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 const TICK: Duration = Duration::from_millis(5);
 
-/// Asks again and again until there is an answer.
+/// Polls `condition` until it returns a value.
 ///
 /// # Panics
 ///
-/// When there is none within [`PATIENCE`]; `what` says what was waited for.
+/// When it returns none within [`PATIENCE`]; the message contains `what`.
 #[track_caller]
 pub fn wait_until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
     wait_until_ok(|| condition().ok_or_else(|| what.to_owned()))
 }
 
-/// Tries again and again until it goes well.
+/// Retries `attempt` until it succeeds.
 ///
 /// # Panics
 ///
-/// When it does not within [`PATIENCE`], with what the last attempt said.
+/// When it does not succeed within [`PATIENCE`]; the message contains the last error.
 #[track_caller]
 pub fn wait_until_ok<T>(mut attempt: impl FnMut() -> Result<T, String>) -> T {
     let start = Instant::now();

@@ -1,8 +1,10 @@
-//! weft's own control socket: what `weft status`, `top`, `reload` and `down` ask of a running interface.
+//! weft's control socket, through which `weft status`, `top`, `capture`, `reload` and `down` talk to a
+//! running interface.
 //!
-//! It is `NAME/control.sock` in the [runtime directory](weft_ipc::runtime_dir), for its owner alone. A client
-//! makes sure that root or the user that the interface belongs to listens there. It writes requests, each a
-//! JSON object in a line, and gets a line for each, in order:
+//! It is `NAME/control.sock` in the [runtime directory](weft_ipc::runtime_dir), accessible to its owner only.
+//! A client verifies that the process that listens belongs to root, to the client's user or to the owner of
+//! the interface. It writes requests, each a JSON object on one line, and receives one line for each, in
+//! order:
 //!
 //! ```json
 //! {"version":1,"request":"status"}
@@ -15,9 +17,10 @@
 //! {"version":1,"ok":{}}
 //! ```
 //!
-//! After the answer to `capture` come blocks of a pcapng file, until the client closes its direction of the connection.
-//! After `stop` the connection ends when the interface is gone. Configurations have keys in them: in base64 they need
-//! no escapes, so that no parser makes a copy that nobody wipes.
+//! After the answer to `capture` the daemon sends blocks of a pcapng file, until the client shuts down its
+//! side of the connection. After `stop` the connection ends when the interface is gone. A configuration
+//! contains keys. It is sent in base64, which needs no JSON escapes, so that the parser does not make a copy
+//! that is never wiped.
 
 use std::path::PathBuf;
 
@@ -35,73 +38,74 @@ pub mod line;
 
 pub use client::{Client, PacketStream, Stopper, running, running_in};
 
-/// The version of the requests and answers. Fields may come without a new one; a meaning may not change.
+/// The version of the requests and answers. New fields do not change it; a change in the meaning of a field
+/// does.
 pub const VERSION: u32 = 1;
 
-/// Where a packet is captured.
+/// The layer at which packets are captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Layer {
-    /// Inside the tunnel: IP packets, as the device reads and writes them.
+    /// Inside the tunnel: IP packets, as they are read from and written to the TUN.
     Inner,
-    /// Outside: WireGuard's datagrams.
+    /// Outside the tunnel: WireGuard's datagrams.
     Outer,
 }
 
 /// A new configuration for a running interface.
 pub struct Reload {
-    /// The text of the file.
+    /// The text of the configuration file.
     pub text: Zeroizing<String>,
-    /// The file that it was read from, for errors.
+    /// The file that the text was read from, for error messages.
     pub file: PathBuf,
-    /// Change nothing, only say what would be changed.
+    /// Report the changes without making them.
     pub dry_run: bool,
 }
 
-/// What to capture.
+/// Which packets to capture.
 #[derive(Clone, Debug, Default)]
 pub struct CaptureRequest {
-    /// Only packets of this peer: its public key, or what the configuration calls it.
+    /// Only packets of this peer, given by its public key or its friendly name; `None`: all peers.
     pub peer: Option<String>,
-    /// Only packets of this layer.
+    /// Only packets of this layer; `None`: both layers.
     pub layer: Option<Layer>,
-    /// Bytes to keep of each packet; `None`: all.
+    /// The number of bytes to keep of each packet; `None`: all.
     pub snap_bytes: Option<u32>,
 }
 
-/// What reading from a [`PacketStream`] brought.
+/// The result of reading from a [`PacketStream`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
-    /// More of it.
+    /// Bytes were appended.
     Bytes,
-    /// Nothing in the time that it was waited for.
+    /// Nothing arrived in time.
     Nothing,
-    /// The end.
+    /// The capture has ended.
     End,
 }
 
-/// What a reload did, or would do.
+/// The changes of a reload, made or, for a dry run, planned.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ReloadReport {
-    /// The changes in their order, a sentence each; none if everything was so already.
+    /// The changes in order, one sentence each; empty if nothing differs.
     pub steps: Vec<String>,
-    /// Changes that the daemon may not make itself, with what to do about each.
+    /// Changes that the daemon has no permission to make, each with advice.
     pub refused: Vec<String>,
-    /// What is odd in the file.
+    /// Warnings about the file.
     pub warnings: Vec<String>,
 }
 
-/// Why a request failed. A change that failed changed nothing.
+/// Why a request failed. A failed change has no effect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ManageError {
-    /// The configuration is wrong.
+    /// The configuration is invalid.
     #[error("{0}")]
     Configuration(String),
-    /// The daemon may not do it.
+    /// The daemon lacks a permission.
     #[error("{0}")]
     Permission(String),
-    /// It cannot be done.
+    /// The request failed for another reason.
     #[error("{0}")]
     Failed(String),
     /// The interface is being taken down.
@@ -109,82 +113,74 @@ pub enum ManageError {
     Ended,
 }
 
-/// Why a client got no answer, or not the one it wanted.
+/// Why a client got no answer, or an error.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody listens.
+    /// No process listens on the socket.
     #[error("{name} is not running under weft: there is no {}; see `weft status` for what is", path.display())]
     NotRunning {
-        /// The interface.
         name: String,
-        /// Where its socket would be.
+        /// The path at which the socket would be.
         path: PathBuf,
     },
-    /// The socket belongs to somebody else.
+    /// The user may not connect to the socket.
     #[error("not allowed to talk to {name} over {}: run as root, or as the user who runs it", path.display())]
     Forbidden {
-        /// The interface.
         name: String,
-        /// Its socket.
+        /// The path of the socket.
         path: PathBuf,
     },
-    /// Another user listens than one that may run the interface.
+    /// The process that listens belongs to a user that may not run the interface.
     #[error(
         "user {user} listens on {}, and not {expected}: nothing was sent; see which process it is (`ss -xlp`), end it, \
          and remove the socket",
         path.display()
     )]
     Stranger {
-        /// The interface.
         name: String,
-        /// Its socket.
         path: PathBuf,
-        /// Who listens.
+        /// The user that listens.
         user: u32,
-        /// Who may.
+        /// The users that may run the interface.
         expected: Users,
     },
-    /// Others may change what is in the runtime directory.
+    /// Other users may change the contents of the runtime directory.
     #[error(transparent)]
     Untrusted(#[from] UntrustedError),
-    /// The daemon took too long.
+    /// The daemon did not answer in time.
     #[error("{name} does not answer within {seconds} s: its daemon hangs, or the machine is overloaded")]
     Timeout {
-        /// The interface.
         name: String,
-        /// How long was waited.
+        /// The time limit, in seconds.
         seconds: u64,
     },
-    /// The daemon answered something else than what was asked for.
+    /// The answer is invalid, or of another version.
     #[error(
         "{name} answered in a way that this weft does not understand ({reason}): is it of another version?"
     )]
     Garbled {
-        /// The interface.
         name: String,
         /// What is wrong with the answer.
         reason: String,
     },
-    /// The daemon refused.
+    /// The daemon answered with an error.
     #[error(transparent)]
     Refused(#[from] ManageError),
-    /// Anything else.
+    /// Another error of the socket.
     #[error("cannot talk to {name} over {}: {source}", path.display())]
     Io {
-        /// The interface.
         name: String,
-        /// Its socket.
+        /// The path of the socket.
         path: PathBuf,
-        /// The system's reason.
         source: std::io::Error,
     },
-    /// This platform has no such socket yet.
+    /// weft has no control socket on this platform yet.
     #[error("weft has no control socket on {} yet", std::env::consts::OS)]
     Unsupported,
 }
 
 impl ClientError {
-    /// The exit code that says so.
+    /// Returns the exit code of a command that fails with this error.
     pub fn exit_code(&self) -> exit::Code {
         match self {
             Self::Forbidden { .. } | Self::Stranger { .. } | Self::Refused(ManageError::Permission(_)) => {

@@ -1,4 +1,4 @@
-//! What is wrong with an interface, told from its report alone.
+//! Finds problems of an interface, from its report alone.
 
 use std::cmp::Reverse;
 
@@ -9,28 +9,29 @@ use crate::finding::{Finding, Level};
 use crate::format::{age, bytes};
 use crate::status::{PeerReport, StatusReport};
 
-/// Peers that are named one by one; more are counted.
+/// The number of peers that are named; the rest are counted.
 const NAMED_PEERS: usize = 5;
-/// Below this a burst of a fast link does not fit.
+/// A smaller UDP buffer, in bytes, does not hold a burst of a fast link.
 const SMALL_BUFFER: u64 = 1 << 20;
-/// A first handshake takes a round trip; a peer that is silent for so long is not there.
+/// How long a peer may take for the first handshake, which needs one round trip.
 const FIRST_ANSWER_MS: u64 = 10_000;
-/// Handshakes are repeated every 5 s for 90 s: a failure that is older was not repeated.
+/// The maximum age of a send failure that is reported. Handshakes are retried every 5 s for 90 s: an older
+/// failure did not recur.
 const SEND_FAILURE_MS: u64 = 60_000;
-/// A session that is used is renewed after 120 s and ends after 180 s (whitepaper, section 6.1).
+/// A session in use is renewed after 120 s and expires after 180 s (whitepaper, section 6.1).
 const SESSION_MS: u64 = 180_000;
 /// An allowance for the retries of a renewal.
 const RETRIES_MS: u64 = 15_000;
-/// A clock that was set by less does no harm to handshakes for long.
+/// A clock that was set back by less harms handshakes for a short time only.
 const CLOCK_SHIFT_MS: i64 = 10_000;
-/// 2025-01-01: no clock that is right shows less.
+/// 2025-01-01: an earlier time is wrong.
 const BEFORE_WEFT_MS: u64 = 1_735_689_600_000;
-/// What every IPv6 link has to carry (RFC 8200, section 5).
+/// The minimum MTU of an IPv6 link (RFC 8200, section 5).
 const MIN_MTU_IPV6: u16 = 1280;
-/// 1500 less IPv4 and UDP header and WireGuard's 32 bytes.
+/// 1500 minus the IPv4 header, the UDP header and WireGuard's 32 bytes.
 const USUAL_LARGEST_MTU: u16 = 1440;
 
-/// What is odd or wrong, the worst first; the daemon's own findings are among them.
+/// Returns the findings about an interface, worst first, including those of the daemon.
 pub fn diagnose(report: &StatusReport) -> Vec<Finding> {
     let mut findings = report.findings.clone();
     interface(report, &mut findings);
@@ -88,7 +89,7 @@ fn about_peer(peer: &PeerReport, report: &StatusReport) -> Option<Finding> {
             )
             .advise("give it an Endpoint, or let it begin: it may need PersistentKeepalive on its side"),
         ),
-        // It is its turn to begin.
+        // The peer has to begin.
         (None, None) => None,
         (Some(endpoint), None) if peer.tx_bytes > 0 && report.uptime_ms >= FIRST_ANSWER_MS => Some(
             Finding::new(
@@ -123,35 +124,35 @@ fn about_peer(peer: &PeerReport, report: &StatusReport) -> Option<Finding> {
     }
 }
 
-/// A peer that nobody wants anything of may be silent for ever.
+/// Reports whether weft wants a session with the peer. Otherwise the peer may stay silent.
 fn wants_session(peer: &PeerReport) -> bool {
     peer.is_trying || peer.staged_bytes > 0 || peer.persistent_keepalive.is_some()
 }
 
-/// Whether it is weft's part to reach a peer. One that comes from wherever it is, as a telephone does, may sleep where it
-/// was last heard from, and what is sent to it gets no answer until it comes again by itself.
+/// Reports whether weft is expected to reach the peer. A roaming peer, such as a phone, may sleep at its last
+/// endpoint, and does not answer until it sends again.
 fn is_to_be_reached(peer: &PeerReport) -> bool {
     peer.persistent_keepalive.is_some() || peer.has_configured_endpoint
 }
 
-/// How bad it is that a peer does not answer.
+/// Returns the level of a finding about a peer that does not answer.
 fn level_of_silence(peer: &PeerReport) -> Level {
     if is_to_be_reached(peer) { Level::Problem } else { Level::Note }
 }
 
-/// Whether a peer should have a session: it is to be reached, something is wanted of it, and it can be asked. One
-/// without an endpoint has to begin itself.
+/// Reports whether a peer should have a session: weft is expected to reach it, wants a session, and knows its
+/// endpoint. A peer without an endpoint has to begin.
 pub fn should_have_session(peer: &PeerReport) -> bool {
     is_to_be_reached(peer) && wants_session(peer) && peer.endpoint.is_some()
 }
 
-/// Whether the peer has a session, as far as the age of its handshake tells.
+/// Reports whether the peer has a session, judged by the age of its last handshake.
 pub fn has_session(peer: &PeerReport) -> bool {
     peer.latest_handshake_ms.is_some_and(|ms| ms <= SESSION_MS + RETRIES_MS)
 }
 
-/// Why an interface is not ready, a sentence each, told from a report with its findings: problems, and peers that should
-/// have a session and have none. Nothing: it is ready.
+/// Returns why an interface is not ready, one sentence per reason: problems among the findings of the report,
+/// and peers that should have a session but do not. Empty if it is ready.
 pub fn unready(report: &StatusReport) -> Vec<String> {
     let problems: Vec<&Finding> =
         report.findings.iter().filter(|finding| finding.level == Level::Problem).collect();
@@ -186,13 +187,13 @@ fn waiting(peer: &PeerReport) -> String {
 }
 
 fn sending(report: &StatusReport, findings: &mut Vec<Finding>) {
-    // What is too long is about the MTU.
+    // `mtu` reports datagrams that are too long.
     let Some(failure) = &report.send_failure else { return };
     if report.dropped_for(DropReason::UdpSendFailed) == 0 || failure.age_ms > SEND_FAILURE_MS {
         return;
     }
     let peer = report.peers.iter().find(|peer| peer.endpoint.as_ref() == Some(&failure.endpoint));
-    // It came through since then, or is somewhere else by now.
+    // The peer completed a handshake since then, or has another endpoint now.
     if peer.is_none_or(|peer| peer.latest_handshake_ms.is_some_and(|ms| ms < failure.age_ms)) {
         return;
     }
@@ -331,7 +332,7 @@ fn buffers(report: &StatusReport, findings: &mut Vec<Finding>) {
     }
 }
 
-/// More handshakes than there is time for.
+/// Reports a handshake load that exceeds the time for handshakes.
 fn handshake_load(report: &StatusReport, findings: &mut Vec<Finding>) {
     let Some(ms) = report.tunnel.handshake_load_ms else { return };
     let of = |reason| report.recently_dropped_for(reason);
@@ -357,7 +358,7 @@ fn handshake_load(report: &StatusReport, findings: &mut Vec<Finding>) {
     );
 }
 
-/// What the kernel threw away before weft saw it.
+/// Reports packets and datagrams that the kernel dropped before weft read them.
 fn overflows(report: &StatusReport, findings: &mut Vec<Finding>) {
     let Some(recent) = &report.recent else { return };
     for (code, count, what) in [
@@ -381,7 +382,7 @@ fn overflows(report: &StatusReport, findings: &mut Vec<Finding>) {
 
 fn offload(report: &StatusReport, findings: &mut Vec<Finding>) {
     if report.pid == 0 {
-        // A report that nobody filled in.
+        // The report was not filled in.
         return;
     }
     if !report.udp.gso {

@@ -1,21 +1,22 @@
-//! What it means when packets are being dropped for a reason, and what to do.
+//! Explains the drop reasons: what it means when packets are dropped, and what to do.
 
 use weft_tunnel::DropReason;
 
 use crate::finding::Level;
 
-/// How bad it is that packets are dropped for this reason now, what happens to them, and what to do. `None` where it
-/// is the ordinary course of things, or where a check of its own says more.
+/// Returns the level of a finding about packets that are dropped for this reason now, which packets are
+/// dropped, and what to do. `None` if such drops are normal, or if a separate check says more.
 pub(super) fn explain(reason: DropReason) -> Option<(Level, &'static str, &'static str)> {
     use DropReason::*;
     use Level::{Note, Warning};
     Some(match reason {
-        // These have checks of their own, with the numbers around them.
+        // Separate checks report these, with more figures.
         UdpSendFailed | DatagramTooLong | NoEndpoint | ReplayedHandshake => return None,
         CookieRequired | HandshakeRateLimited => return None,
-        // What the operator asked for; the table of the peers tells whose they were.
+        // The operator set these limits; the table of peers shows the drops per peer.
         OverRateToPeer | OverRateFromPeer => return None,
-        // Strays and duplicates of any network, and what belongs to the start of a session.
+        // Stray and duplicate datagrams, which every network has, and drops that are normal at the start of a
+        // session.
         MalformedDatagram | UnknownReceiverIndex | NoSession | UnexpectedHandshake | PeerRemoved => {
             return None;
         }

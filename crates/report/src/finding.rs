@@ -1,25 +1,25 @@
-//! What a check found: how bad it is, one sentence about it, and what to do.
+//! The result of a check: its level, one sentence, and advice.
 
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
-/// How bad something is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// As it should be.
+    /// Nothing is wrong.
     Ok,
     /// Worth knowing; nothing has to be done.
     Note,
-    /// It works, but worse than it could, or not for long.
+    /// It works, but not as well as it could, or not for long.
     Warning,
     /// It does not work.
     Problem,
 }
 
 impl Level {
-    /// The level as it is printed.
+    /// Returns the printed name of the level.
     pub fn label(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -29,7 +29,7 @@ impl Level {
         }
     }
 
-    /// The sequence that begins its colour on a terminal.
+    /// Returns the escape sequence that starts the colour of the level.
     fn colour(self) -> &'static str {
         match self {
             Self::Ok => "\x1b[32m",
@@ -40,14 +40,13 @@ impl Level {
     }
 }
 
-/// What a check found.
+/// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// The name of the check, which stays the same from release to release: `no_handshake`, `udp_buffers`, …
+    /// The name of the check, such as `no_handshake` or `udp_buffers`. It is stable across releases.
     pub check: String,
-    /// How bad it is.
     pub level: Level,
-    /// What it is about, if not the interface or machine as a whole: a peer, an endpoint.
+    /// The subject: a peer or an endpoint; `None` for the interface or machine as a whole.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub about: Option<String>,
     /// One sentence.
@@ -58,19 +57,19 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// A finding about the interface or the machine as a whole.
+    /// Creates a finding about the interface or the machine as a whole.
     pub fn new(check: &str, level: Level, says: impl Into<String>) -> Self {
         Self { check: check.to_owned(), level, about: None, says: says.into(), advice: None }
     }
 
-    /// The same about a peer or an endpoint.
+    /// Sets the subject: a peer or an endpoint.
     #[must_use]
     pub fn about(mut self, about: impl Into<String>) -> Self {
         self.about = Some(about.into());
         self
     }
 
-    /// The same with something to do.
+    /// Sets the advice.
     #[must_use]
     pub fn advise(mut self, advice: impl Into<String>) -> Self {
         self.advice = Some(advice.into());
@@ -78,12 +77,13 @@ impl Finding {
     }
 }
 
-/// The worst level of some findings.
+/// Returns the worst level of the findings; [`Level::Ok`] if there are none.
 pub fn worst(findings: &[Finding]) -> Level {
     findings.iter().map(|finding| finding.level).max().unwrap_or(Level::Ok)
 }
 
-/// The findings as lines for people, the advice below each. The colours go where `anstream` does not see a terminal.
+/// Formats the findings for people, one per line, the advice below each. The text has colours; print it with
+/// `anstream`, which removes them if the output is not a terminal.
 pub fn lines(findings: &[Finding]) -> String {
     let mut text = String::new();
     for Finding { level, about, says, advice, .. } in findings {

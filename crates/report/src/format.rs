@@ -1,6 +1,6 @@
-//! Numbers as people read them.
+//! Formats numbers for people.
 
-/// `1.5 MiB`.
+/// Formats a number of bytes, such as `1.5 MiB`.
 pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if count < 1024 {
@@ -15,7 +15,7 @@ pub fn bytes(count: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
-/// Bytes a second as `12.5 Mbit/s`.
+/// Formats bytes per second in bits, such as `12.5 Mbit/s`.
 pub fn rate(bytes_per_second: u64) -> String {
     const UNITS: [&str; 4] = ["kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"];
     let bits = bytes_per_second.saturating_mul(8);
@@ -31,7 +31,7 @@ pub fn rate(bytes_per_second: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
-/// Milliseconds as `2 min 5 s`: the two largest units.
+/// Formats milliseconds as at most two units, such as `2 min 5 s`.
 pub fn age(milliseconds: u64) -> String {
     const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3600, "h"), (60, "min"), (1, "s")];
     let seconds = milliseconds / 1000;
@@ -46,7 +46,7 @@ pub fn age(milliseconds: u64) -> String {
     text
 }
 
-/// The beginning of a key, enough to tell peers apart.
+/// Returns the first 10 characters of a key, enough to tell peers apart.
 pub fn short_key(key: &str) -> String {
     match key.char_indices().nth(10) {
         Some((end, _)) => format!("{}…", &key[..end]),
@@ -54,7 +54,7 @@ pub fn short_key(key: &str) -> String {
     }
 }
 
-/// The sizes that a bucket of `batch_segments` counts.
+/// Returns the range of sizes that a bucket of `batch_segments` counts, such as `3–4`.
 pub fn bucket_label(bucket: usize) -> String {
     match bucket {
         0 => "1".to_owned(),

@@ -1,8 +1,8 @@
-//! What is known of a running interface: the [`StatusReport`], what follows from it ([`diagnose`]), and the client of the
-//! [`control_socket`] that asks a daemon for it.
+//! The state of a running interface: the [`StatusReport`], the findings that follow from it ([`diagnose`]),
+//! and the client of the [`control_socket`] that requests it from a daemon.
 //!
-//! The daemon fills a report from a snapshot of the packet thread; rates, findings and tables are made by the command that
-//! asks.
+//! The daemon fills the report from a snapshot of the packet thread. The command that requested it computes
+//! rates, findings and tables.
 
 #![forbid(unsafe_code)]
 

@@ -1,11 +1,11 @@
-//! What happened between two reports of one interface.
+//! Rates and drops between two reports of one interface.
 
 use std::collections::HashMap;
 
 use crate::status::{DropReport, Rates, Recent, StatusReport};
 
-/// Fills in what `now` says happened since `before`: rates, and drops that are growing. Nothing where the two cannot
-/// be compared, as when the interface was brought up anew in between.
+/// Adds the rates and drops since `before` to `now`. Does nothing if the two reports cannot be compared, for
+/// example because the interface was restarted in between.
 pub fn add_recent(now: &mut StatusReport, before: &StatusReport) {
     let window_ms = now.uptime_ms.saturating_sub(before.uptime_ms);
     if window_ms == 0 || now.pid != before.pid || now.interface != before.interface {
@@ -14,7 +14,7 @@ pub fn add_recent(now: &mut StatusReport, before: &StatusReport) {
     let earlier: HashMap<&str, (u64, u64)> =
         before.peers.iter().map(|peer| (peer.public_key.as_str(), (peer.tx_bytes, peer.rx_bytes))).collect();
     for peer in &mut now.peers {
-        // A peer that was added meanwhile began at nothing.
+        // The counters of a peer that was added in between began at 0.
         let (tx, rx) = earlier.get(peer.public_key.as_str()).copied().unwrap_or_default();
         peer.rates =
             Some(rates(peer.tx_bytes.saturating_sub(tx), peer.rx_bytes.saturating_sub(rx), window_ms));

@@ -1,8 +1,8 @@
-//! Where on its way a packet was dropped.
+//! The stage of the packet path at which a packet was dropped.
 
 use weft_tunnel::DropReason;
 
-/// The direction and the stage in it of a reason: `("outbound", "routing")`.
+/// Returns the direction and the stage of a drop reason, such as `("outbound", "routing")`.
 pub fn stage_of(reason: DropReason) -> (&'static str, &'static str) {
     use DropReason::*;
     match reason {

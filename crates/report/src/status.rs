@@ -1,71 +1,66 @@
-//! The report itself: every field with its unit, as `weft status --json` prints it.
+//! The report that `weft status --json` prints: every field with its unit.
 //!
-//! A reader fills fields that it does not get with their default, and leaves out those that it does not know, so that
-//! a command and a daemon of different releases understand each other.
+//! A reader sets missing fields to their default and ignores unknown fields, so that a command and a daemon
+//! of different releases understand each other.
 
 use serde::{Deserialize, Serialize};
 
 use crate::finding::Finding;
 
-/// Everything that is known of an interface at one moment. Counters begin at 0 when the interface comes up.
+/// The state of an interface at one moment. Counters start at 0 when the interface comes up.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StatusReport {
-    /// Its name.
     pub interface: String,
-    /// The version of the weft that runs it.
+    /// The version of the daemon.
     pub weft_version: String,
-    /// The process that runs it.
+    /// The process id of the daemon.
     pub pid: u32,
-    /// Its identity, in base64; without a key it does nothing.
+    /// The public key of the interface, in base64. Without a key the interface does nothing.
     pub public_key: Option<String>,
     /// The UDP port in use.
     pub listen_port: u16,
-    /// The mark of outgoing packets (SO_MARK); 0: none.
+    /// The mark of sent datagrams (SO_MARK); 0: none.
     pub fw_mark: u32,
-    /// Bytes of the largest inner packet.
+    /// The maximum size of an inner packet, in bytes.
     pub mtu: u16,
-    /// Milliseconds since it came up.
+    /// Milliseconds since the interface came up.
     pub uptime_ms: u64,
-    /// The daemon's wall clock: milliseconds since 1970.
+    /// The wall clock of the daemon, in milliseconds since 1970.
     pub unix_time_ms: u64,
-    /// By how many milliseconds the wall clock was set since the interface came up; negative: back.
+    /// Milliseconds by which the wall clock was set since the interface came up; negative if it was set back.
     pub clock_shift_ms: i64,
-    /// The addresses of the device.
+    /// The addresses of the TUN device.
     pub addresses: Vec<String>,
-    /// The routes in force, and policy rules where there are any.
+    /// The routes in force, and the policy rules, if there are any.
     pub routes: Vec<String>,
-    /// Name servers and search domains in force, and how they were set.
+    /// The name servers and search domains in force, and how they were set.
     pub dns: Vec<String>,
-    /// Firewall rules in force: the kill switch, what protects a full tunnel.
+    /// The firewall rules in force: the kill switch, and the protection of a full tunnel.
     pub firewall: Vec<String>,
-    /// The device.
     pub tun: TunReport,
-    /// The sockets.
     pub udp: UdpReport,
-    /// What was encrypted and decrypted.
     pub tunnel: TunnelReport,
-    /// What waits inside weft.
+    /// Packets and messages that wait inside weft.
     pub queues: QueueReport,
-    /// Packets dropped, by reason; reasons that never occurred are left out.
+    /// Dropped packets by reason. Reasons that never occurred are left out.
     pub drops: Vec<DropReport>,
-    /// The newest datagram that the kernel refused to send.
+    /// The last datagram that the kernel refused to send.
     pub send_failure: Option<SendFailureReport>,
-    /// The peers.
     pub peers: Vec<PeerReport>,
-    /// How busy the packet thread is.
+    /// How long the packet thread takes.
     pub times: TimesReport,
-    /// What happened lately, where two reports could be compared.
+    /// Changes since an earlier report, if two reports could be compared.
     pub recent: Option<Recent>,
-    /// What is odd or wrong.
+    /// Warnings and problems.
     pub findings: Vec<Finding>,
 }
 
-/// The TUN device. Outbound is what was read from it, inbound what was written to it.
+/// The TUN device. Reads are outbound, writes inbound.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TunReport {
-    /// Queues with a reader and a writer thread each; 0: the packet thread does it.
+    /// The number of queues with a reader and a writer thread each; 0: the packet thread reads and writes.
     pub threads: usize,
     /// Whether TCP passes as super-packets (TSO).
     pub tcp_offload: bool,
@@ -77,7 +72,7 @@ pub struct TunReport {
     pub segments_read: u64,
     /// Bytes read.
     pub bytes_read: u64,
-    /// System calls that read, those that found nothing included.
+    /// Read system calls, including those that found nothing.
     pub read_calls: u64,
     /// Batches handed to the packet thread.
     pub batches_read: u64,
@@ -87,10 +82,10 @@ pub struct TunReport {
     pub segments_written: u64,
     /// Bytes written.
     pub bytes_written: u64,
-    /// Packets that the kernel threw away since the device is there, because weft did not read them in time; a
-    /// super-packet counts once.
+    /// Packets that the kernel dropped since the device was created, because weft did not read them in time;
+    /// a super-packet counts once.
     pub queue_overflows: u64,
-    /// The same queue by queue, in the order of their numbers.
+    /// The counters of each queue, ordered by queue number.
     pub queues: Vec<TunQueueReport>,
 }
 
@@ -110,7 +105,8 @@ pub struct TunQueueReport {
     pub segments_written: u64,
     /// Bytes written.
     pub bytes_written: u64,
-    /// How fast it is read (sent to peers) and written (received from them), where two reports could be compared.
+    /// The rates at which the queue is read (sent to peers) and written (received from peers), if two reports
+    /// could be compared.
     pub rates: Option<Rates>,
 }
 
@@ -120,49 +116,51 @@ pub struct TunQueueReport {
 pub struct UdpReport {
     /// Whether one system call sends many datagrams (UDP GSO).
     pub gso: bool,
-    /// Whether the kernel joins what arrives (UDP GRO).
+    /// Whether the kernel joins received datagrams (UDP GRO).
     pub gro: bool,
     /// Bytes of the smallest receive buffer, without the kernel's own bookkeeping; 0: unknown.
     pub receive_buffer_bytes: u64,
     /// Bytes of the smallest send buffer; 0: unknown.
     pub send_buffer_bytes: u64,
-    /// Bytes of a receive buffer that weft asked for; 0: unknown.
+    /// Bytes of the receive buffer that weft requested; 0: unknown.
     pub wanted_receive_buffer_bytes: u64,
-    /// Bytes of a send buffer that weft asked for; 0: unknown.
+    /// Bytes of the send buffer that weft requested; 0: unknown.
     pub wanted_send_buffer_bytes: u64,
     /// Datagrams that the kernel accepted.
     pub datagrams_sent: u64,
-    /// Bytes of these.
+    /// Bytes of the datagrams sent.
     pub bytes_sent: u64,
     /// System calls that sent at least one datagram.
     pub batches_sent: u64,
-    /// Messages that the kernel got, by the datagrams in each: at most 1, 2, 4, 8, 16, 32 and 64.
+    /// Histogram of the messages passed to the kernel, by the number of datagrams in each. The upper limits
+    /// of the buckets are 1, 2, 4, 8, 16, 32 and 64 datagrams.
     pub batch_segments: [u64; 7],
-    /// Batches that had to be sent as single datagrams.
+    /// Batches sent as single datagrams, because the kernel or the path does not accept them as a batch.
     pub gso_fallbacks: u64,
-    /// Datagrams that arrived and that the kernel threw away, because weft did not take them in time.
+    /// Received datagrams that the kernel dropped, because weft did not read them in time.
     pub receive_overflows: u64,
-    /// Datagrams that the kernel threw away because they cannot be messages for this interface.
+    /// Datagrams that the kernel dropped because they cannot be messages for this interface.
     pub junk_dropped: u64,
-    /// Datagrams that arrived.
+    /// Datagrams received.
     pub datagrams_received: u64,
-    /// Bytes of these.
+    /// Bytes of the datagrams received.
     pub bytes_received: u64,
     /// System calls that received at least one datagram.
     pub recv_calls: u64,
 }
 
-/// The WireGuard state machine, in packets as the wire sees them.
+/// Counters of the WireGuard state machine, in packets as the wire sees them: a super-packet counts its
+/// segments.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TunnelReport {
     /// Packets encrypted.
     pub sealed: u64,
-    /// Packets decrypted and handed on.
+    /// Packets decrypted and accepted.
     pub opened: u64,
-    /// Handshakes that came through.
+    /// Handshakes completed.
     pub handshakes: u64,
-    /// Times that handshakes were given up: for 90 s none came through, and there was nothing new to send.
+    /// Handshake attempts abandoned after 90 s without completion. A new packet to send restarts the 90 s.
     pub handshakes_timed_out: u64,
     /// Handshake initiations sent.
     pub initiations_sent: u64,
@@ -170,49 +168,50 @@ pub struct TunnelReport {
     pub responses_sent: u64,
     /// Keepalives received.
     pub keepalives_received: u64,
-    /// Cookie replies sent: the interface was under a load of handshakes.
+    /// Cookie replies sent, because of a high handshake load.
     pub cookies_sent: u64,
-    /// Milliseconds since when there are more handshakes than there is time for; nothing: there is time for all.
+    /// Milliseconds since handshakes began to exceed the time for them; `None` if there is time for all.
     pub handshake_load_ms: Option<u64>,
-    /// Time of the packet thread that handshakes took, counted by what they cost.
+    /// Handshake work, as nominal milliseconds of the packet thread: each operation counts with a fixed cost.
     pub handshake_work_ms: u64,
-    /// Peers that a handshake initiation is due to, and waits for time.
+    /// Handshake initiations that are due, but wait for time.
     pub initiations_waiting: usize,
-    /// ICMP errors given to senders of packets that could not go on.
+    /// ICMP errors sent to the senders of packets that were refused.
     pub icmp_sent: u64,
-    /// ICMP errors that were due and not given, because there were too many.
+    /// ICMP errors that were due but not sent, because there were too many.
     pub icmp_suppressed: u64,
 }
 
-/// What waits at this moment.
+/// Packets and messages that wait inside weft now.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct QueueReport {
-    /// Bytes of packets that wait for a session, all peers together.
+    /// Bytes of packets that wait for a session, over all peers.
     pub staged_bytes: u64,
-    /// These packets, as the wire would see them.
+    /// Packets that wait for a session; a super-packet counts its segments.
     pub staged_packets: u64,
-    /// Bytes that may wait for a session, all peers together.
+    /// Maximum bytes that may wait for a session, over all peers.
     pub staging_budget_bytes: u64,
     /// Handshake messages and keepalives that wait for the socket.
     pub control_waiting: usize,
     /// Encrypted batches that wait for the socket.
     pub transmit_waiting: usize,
-    /// Bytes that were read from the TUN and are not encrypted yet.
+    /// Bytes read from the TUN and not encrypted yet.
     pub read_ahead_bytes: usize,
 }
 
-/// How long the packet thread takes for what it does.
+/// How long the packet thread takes for its turns and their stages.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TimesReport {
-    /// The turns of the event loop, all of them: what waits elsewhere waits no longer than that.
+    /// All turns of the event loop. An event waits no longer than one turn before it is handled.
     pub turns: HistogramReport,
-    /// The stages of one turn in 64, each time with a batch.
+    /// The stages of sampled turns: one turn in 64, or one per second if there are fewer. A time is that of
+    /// one batch.
     pub stages: Vec<StageReport>,
 }
 
-/// How long a stage takes with a batch.
+/// How long a stage takes for one batch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StageReport {
@@ -220,19 +219,19 @@ pub struct StageReport {
     pub direction: String,
     /// The stage of that direction: `read`, `encrypt`, `send`, `receive`, `decrypt`, `write`, `handshakes`, `commands`.
     pub stage: String,
-    /// How long it took.
     pub times: HistogramReport,
 }
 
-/// How often something took how long.
+/// A histogram of durations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HistogramReport {
-    /// How often.
+    /// The number of durations.
     pub count: u64,
-    /// Nanoseconds, all together.
+    /// The sum of the durations, in nanoseconds.
     pub sum_ns: u64,
-    /// The buckets that are not empty: nanoseconds at most (nothing: more than a second), and how often.
+    /// The buckets that are not empty: the upper bound in nanoseconds (`None`: longer than the last bound,
+    /// 1.05 s), and the number of durations.
     pub buckets: Vec<(Option<u64>, u64)>,
 }
 
@@ -240,11 +239,11 @@ pub struct HistogramReport {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SendFailureReport {
-    /// Where it should have gone, as address and port.
+    /// The destination, as address and port.
     pub endpoint: String,
-    /// Why it did not.
+    /// The error of the kernel.
     pub error: String,
-    /// Milliseconds since then.
+    /// Milliseconds since the failure.
     pub age_ms: u64,
 }
 
@@ -252,119 +251,119 @@ pub struct SendFailureReport {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DropReport {
-    /// The reason, as metrics and logs name it.
+    /// The reason, named as in metrics and logs.
     pub reason: String,
     /// `outbound` or `inbound`.
     pub direction: String,
     /// The stage of that direction: `tun`, `routing`, `session`, `handshake`, `decryption`, `udp`.
     pub stage: String,
-    /// Packets as the wire would see them.
+    /// Packets as the wire would see them: a super-packet counts its segments.
     pub packets: u64,
 }
 
-/// A peer.
+/// The state of a peer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PeerReport {
-    /// Its identity, in base64.
+    /// The public key of the peer, in base64.
     pub public_key: String,
-    /// What the configuration calls it (`# friendly_name = …`).
+    /// The name from the configuration (`# friendly_name = …`).
     pub friendly_name: Option<String>,
-    /// Whether a preshared key is mixed into its handshakes.
+    /// Whether the peer has a preshared key.
     pub has_preshared_key: bool,
-    /// Where it is, as address and port.
+    /// The endpoint of the peer, as address and port, if it is known.
     pub endpoint: Option<String>,
-    /// Whether the configuration says where it is, and not the peer alone by what it sent.
+    /// Whether the configuration has an endpoint. Otherwise the endpoint is only learnt from received
+    /// datagrams.
     pub has_configured_endpoint: bool,
-    /// Milliseconds since the last handshake came through.
+    /// Milliseconds since the last completed handshake.
     pub latest_handshake_ms: Option<u64>,
-    /// Whether a handshake is wanted, and did not come through yet.
+    /// Whether a handshake is being attempted and has not completed yet.
     pub is_trying: bool,
-    /// UDP payload bytes sent to it.
+    /// UDP payload bytes sent to the peer, including handshakes.
     pub tx_bytes: u64,
-    /// UDP payload bytes received from it and authenticated.
+    /// UDP payload bytes received from the peer and authenticated, including handshakes.
     pub rx_bytes: u64,
     /// Bytes of packets that wait for a session.
     pub staged_bytes: u64,
-    /// Seconds between keepalives that are sent whatever else is sent.
+    /// The interval of persistent keepalives, in seconds; `None`: off.
     pub persistent_keepalive: Option<u16>,
-    /// Its allowed-ips.
+    /// The allowed-ips of the peer.
     pub allowed_ips: Vec<String>,
-    /// How fast packets may go to it, if that is limited.
+    /// The rate limit of packets to the peer, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_to_peer: Option<LimitReport>,
-    /// How fast packets may come from it, if that is limited.
+    /// The rate limit of packets from the peer, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_from_peer: Option<LimitReport>,
-    /// How fast it sends and receives, where two reports could be compared.
+    /// The rates to and from the peer, if two reports could be compared.
     pub rates: Option<Rates>,
 }
 
-/// A limit of a peer, in one direction.
+/// The rate limit of a peer in one direction.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LimitReport {
-    /// Bits of inner IP packets that may pass in a second.
+    /// The maximum rate of inner IP packets, in bits per second.
     pub bits_per_second: u64,
-    /// Packets that were more and so were dropped, as the wire would see them.
+    /// Packets dropped by the limit; a super-packet counts its segments.
     pub dropped_packets: u64,
 }
 
-/// Bytes a second: of the UDP payload, or for a queue of the TUN of its IP packets.
+/// Rates in bytes per second: of UDP payloads, or of IP packets for a queue of the TUN.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Rates {
-    /// Sent.
     pub tx_bytes_per_second: u64,
-    /// Received.
     pub rx_bytes_per_second: u64,
 }
 
-/// What happened between two reports.
+/// Changes between two reports.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Recent {
-    /// Milliseconds between them.
+    /// Milliseconds between the two reports.
     pub window_ms: u64,
-    /// Of the whole interface.
+    /// The rates of the whole interface.
     pub rates: Rates,
-    /// Packets dropped meanwhile, by reason.
+    /// Packets dropped in this time, by reason.
     pub drops: Vec<DropReport>,
-    /// What the kernel threw away meanwhile, as [`TunReport::queue_overflows`].
+    /// The increase of [`TunReport::queue_overflows`].
     pub queue_overflows: u64,
-    /// What the kernel threw away meanwhile, as [`UdpReport::receive_overflows`].
+    /// The increase of [`UdpReport::receive_overflows`].
     pub receive_overflows: u64,
-    /// Messages that the kernel got meanwhile, as [`UdpReport::batch_segments`].
+    /// The increase of each bucket of [`UdpReport::batch_segments`].
     pub batch_segments: [u64; 7],
 }
 
 impl PeerReport {
-    /// Its friendly name, else the beginning of its key.
+    /// Returns the friendly name, or else the beginning of the public key.
     pub fn label(&self) -> String {
         self.friendly_name.clone().unwrap_or_else(|| crate::format::short_key(&self.public_key))
     }
 }
 
 impl StatusReport {
-    /// When the interface came up: milliseconds since 1970, by the wall clock of then. It is the same in every report,
-    /// to the millisecond, however the clock was set meanwhile: by that the two others differ from it.
+    /// Returns when the interface came up, in milliseconds since 1970, by the wall clock at that time. The
+    /// value is the same in every report, to the millisecond, even if the clock was set since:
+    /// [`Self::clock_shift_ms`] corrects for that.
     pub fn start_unix_ms(&self) -> u64 {
         let now = i128::from(self.unix_time_ms);
         let start = now - i128::from(self.uptime_ms) - i128::from(self.clock_shift_ms);
         u64::try_from(start).unwrap_or(0)
     }
 
-    /// Packets dropped for any reason.
+    /// Returns the packets dropped for any reason.
     pub fn dropped(&self) -> u64 {
         self.drops.iter().map(|drop| drop.packets).sum()
     }
 
-    /// Packets dropped for this reason.
+    /// Returns the packets dropped for this reason.
     pub fn dropped_for(&self, reason: weft_tunnel::DropReason) -> u64 {
         packets_of(&self.drops, reason)
     }
 
-    /// Packets dropped for this reason lately.
+    /// Returns the packets dropped for this reason since the earlier report; 0 if there is none.
     pub fn recently_dropped_for(&self, reason: weft_tunnel::DropReason) -> u64 {
         self.recent.as_ref().map_or(0, |recent| packets_of(&recent.drops, reason))
     }

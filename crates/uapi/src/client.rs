@@ -1,7 +1,7 @@
-//! A client of the cross-platform UAPI: asks a running daemon, be it weft, wireguard-go or boringtun, for the state of
-//! its interface, and tells it changes.
+//! A client of the cross-platform UAPI: reads and changes the state of an interface that weft, wireguard-go
+//! or boringtun runs.
 //!
-//! An exchange is one request and one answer over a connection of its own, bounded in time and size.
+//! An exchange is one request and one answer over a new connection, bounded in time and size.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -22,21 +22,23 @@ mod transport;
 
 pub use answer::AnswerProblem;
 
-/// How long an exchange may take. Ten thousand new peers cost a daemon on a small machine several seconds.
+/// The time limit of an exchange. A daemon on a small machine needs several seconds for ten thousand new
+/// peers.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// A hundred thousand peers with some allowed-ips each; an answer beyond it is something else.
+/// The maximum bytes of an answer: a hundred thousand peers with some allowed-ips each.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
 
-/// What a daemon told of its interface.
+/// The state of an interface, as its daemon reports it.
 #[derive(Clone, Debug)]
 pub struct Reported {
     /// The interface and its peers.
     pub state: DeviceState,
-    /// Its public key, also where the daemon keeps the private key to itself, as boringtun does.
+    /// The public key of the interface, also if the daemon does not report the private key, as with
+    /// boringtun.
     pub public_key: Option<PublicKey>,
 }
 
-/// Why a daemon was not asked, or what is wrong with its answer.
+/// Why an exchange with a daemon failed.
 #[derive(Debug, thiserror::Error)]
 pub enum UapiError {
     #[error("cannot list the interfaces in {place}: {error}{}", permission_hint(error))]
@@ -71,7 +73,7 @@ fn permission_hint(error: &io::Error) -> &'static str {
     if error.kind() == io::ErrorKind::PermissionDenied { "; run weft as root" } else { "" }
 }
 
-/// What is usually behind an error of a `set`. The numbers are those of the platform.
+/// Returns the usual cause of an error of `set`. The numbers are those of the platform.
 fn meaning(errno: i32) -> &'static str {
     match io::Error::from_raw_os_error(errno).kind() {
         io::ErrorKind::AddrInUse => " (another program has that UDP port; choose another one)",
@@ -81,7 +83,7 @@ fn meaning(errno: i32) -> &'static str {
 }
 
 impl UapiError {
-    /// The exit code that says so.
+    /// Returns the exit code of a command that fails with this error.
     pub fn exit_code(&self) -> Code {
         match self {
             Self::List { error, .. } | Self::Connect { error, .. } | Self::Refused { error, .. }
@@ -128,8 +130,8 @@ impl From<UapiError> for Error {
     }
 }
 
-/// The interfaces that have a daemon, in the order of their names. A socket that a daemon left behind is passed over; one
-/// that this user may not open counts.
+/// Returns the interfaces that have a daemon, sorted by name. A socket that a dead daemon left behind is
+/// skipped; a socket that this user may not open counts.
 pub fn interfaces() -> Result<Vec<InterfaceName>, UapiError> {
     let names = transport::names()
         .map_err(|error| UapiError::List { place: transport::DIRECTORY.to_owned(), error })?;
@@ -140,7 +142,7 @@ pub fn interfaces() -> Result<Vec<InterfaceName>, UapiError> {
     Ok(found)
 }
 
-/// The state of an interface.
+/// Reads the state of an interface.
 pub fn get(interface: &InterfaceName) -> Result<Reported, UapiError> {
     let answer = exchange(interface, b"get=1\n\n")?;
     let parsed = answer::parse_get(&answer);
@@ -150,7 +152,7 @@ pub fn get(interface: &InterfaceName) -> Result<Reported, UapiError> {
     Ok(reported)
 }
 
-/// Changes an interface.
+/// Applies a change to an interface.
 pub fn set(interface: &InterfaceName, change: &DeviceChange) -> Result<(), UapiError> {
     let answer = exchange(interface, &request::set(change))?;
     let errno = answer::parse_set(&answer);
@@ -160,7 +162,8 @@ pub fn set(interface: &InterfaceName, change: &DeviceChange) -> Result<(), UapiE
     }
 }
 
-/// wireguard-go answers with negative numbers, boringtun with positive ones.
+/// Builds the error for an `errno`. wireguard-go answers with negative numbers, boringtun with positive
+/// numbers.
 fn refused(interface: &InterfaceName, errno: i32) -> UapiError {
     let errno = errno.saturating_abs();
     UapiError::Refused { interface: interface.clone(), errno, error: io::Error::from_raw_os_error(errno) }
@@ -174,9 +177,9 @@ fn exchange(interface: &InterfaceName, request: &[u8]) -> Result<zeroize::Zeroiz
     connection.exchange(request).map_err(|error| UapiError::during_exchange(interface, error))
 }
 
-/// Neither keys are sent to a user that may not run the interface, nor is its answer believed. The directory
-/// of the sockets is open to the services' user, whose own interfaces are those with a directory of that user
-/// in [`runtime_dir`].
+/// Verifies that the user that listens may run the interface. Otherwise no keys are sent, and no answer is
+/// trusted. The user of the services can create sockets in the socket directory; it may run an interface if
+/// it owns the directory of that interface in [`runtime_dir`].
 fn check_server(interface: &InterfaceName, connection: &transport::Connection) -> Result<(), UapiError> {
     let (interface, place) = (interface.clone(), transport::place(interface.as_str()));
     let user = match connection.server() {
@@ -185,17 +188,17 @@ fn check_server(interface: &InterfaceName, connection: &transport::Connection) -
         Err(error) => return Err(UapiError::Connect { interface, place, error }),
     };
     let instance = runtime_dir::instance(&runtime_dir::runtime_dir(), &interface);
-    // A runtime directory that others may change says nothing.
+    // A runtime directory that other users may change does not count.
     let expected = runtime_dir::users(&instance).unwrap_or_else(|_| Users::of_process());
     if expected.trusts(user) { Ok(()) } else { Err(UapiError::Stranger { interface, place, user, expected }) }
 }
 
-/// Whether `answer` is whole: it ends with an empty line.
+/// Reports whether `answer` is complete: it ends with an empty line.
 fn is_whole(answer: &[u8]) -> bool {
     answer.ends_with(b"\n\n")
 }
 
-/// Appends to what may hold keys: what grows leaves no copies behind.
+/// Appends to a buffer that may hold keys. When the buffer grows, no copy is left behind.
 fn append(buffer: &mut zeroize::Zeroizing<Vec<u8>>, bytes: &[u8]) -> io::Result<()> {
     let needed = buffer.len() + bytes.len();
     if needed > MAX_ANSWER_BYTES {

@@ -1,11 +1,11 @@
-//! What a server asks of the interface that it serves.
+//! The calls that a server makes to the interface that it serves.
 
 use weft_config::device::{DeviceChange, DeviceState};
 
-/// Why a request to the control thread failed. A change that failed changed nothing.
+/// Why a request to the control thread failed. A failed change has no effect.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// The new UDP port belongs to another program.
+    /// Another program uses the new UDP port.
     #[error("{0}")]
     PortInUse(String),
     /// The system refused a part of the change.
@@ -16,11 +16,11 @@ pub enum ControlError {
     Ended,
 }
 
-/// What sockets and commands ask of the interface. Calls wait for the control thread's answer.
+/// Reads and changes the interface. Calls block until the control thread answers.
 pub trait Control: Send + Sync + 'static {
-    /// The interface and its peers as they are now.
+    /// Returns the current state of the interface and its peers.
     fn get(&self) -> Result<DeviceState, ControlError>;
 
-    /// Applies a change, all of it or nothing.
+    /// Applies a change completely or not at all.
     fn set(&self, change: DeviceChange) -> Result<(), ControlError>;
 }

@@ -1,4 +1,4 @@
-//! How an answer says what went wrong: wireguard-go's numbers, which are those of the system, negative.
+//! The error numbers in answers: those of wireguard-go, which are the system's numbers, negated.
 
 #[cfg_attr(unix, path = "errno/unix.rs")]
 #[cfg_attr(not(unix), path = "errno/windows.rs")]
@@ -10,20 +10,21 @@ use crate::ControlError;
 /// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Errno {
-    /// It was done.
+    /// The request succeeded.
     Success,
-    /// A key or a value is not known.
+    /// A key is unknown, or a value is invalid.
     Invalid,
-    /// A line is not of the protocol.
+    /// A line does not follow the protocol.
     Protocol,
-    /// The UDP port belongs to another program.
+    /// Another program uses the UDP port.
     PortInUse,
-    /// The request could not be read, or the system did not do it.
+    /// The request could not be read, or the system refused the change.
     Io,
 }
 
 impl Errno {
-    /// The number behind `errno=`. wg(8) shows the text of its negative, and takes a positive one for unknown.
+    /// Returns the number after `errno=`. wg(8) negates it and prints the text of that error; it reports a
+    /// positive number as unknown.
     pub fn number(self) -> i32 {
         match self {
             Self::Success => 0,

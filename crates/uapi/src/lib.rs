@@ -1,8 +1,9 @@
-//! The cross-platform configuration protocol (UAPI), with which wg(8) reads and changes a running interface.
+//! The cross-platform configuration protocol (UAPI), through which wg(8) reads and changes a running
+//! interface.
 //!
-//! A client sends `get=1` or `set=1`, lines of `key=value` and an empty line, and is answered in the same form, over
-//! and over again on the same connection. [`RequestParser`] and [`Answer`] are pure; [`Listener`] and [`Server`] are
-//! the daemon's end of the socket, and [`client`] is the other end.
+//! A client sends `get=1` or `set=1`, lines of `key=value` and an empty line, and receives an answer in the
+//! same form. A connection may carry many requests. [`RequestParser`] and [`Answer`] do no I/O; [`Listener`]
+//! and [`Server`] are the daemon's end of the socket, and [`client`] is the other end.
 
 pub mod client;
 mod control;
@@ -24,7 +25,7 @@ pub use request::{Problem, Request, RequestParser, Step};
 pub use response::{Answer, write_errno};
 pub use server::{Descriptor, Listener, Server, SocketError, remove_dead};
 
-/// Where wg(8) looks for the socket of an interface, `NAME.sock`.
+/// The directory in which wg(8) looks for the socket of an interface, `NAME.sock`.
 pub const SOCKET_DIRECTORY: &str = "/var/run/wireguard";
 
 #[cfg(test)]

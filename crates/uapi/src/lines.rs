@@ -1,31 +1,32 @@
-//! Lines out of a stream, in one buffer of fixed size that is wiped: some of them are keys.
+//! Splits a stream into lines, in one buffer of fixed size. The buffer is wiped, because lines may contain
+//! keys.
 
 use std::ops::Range;
 
 use zeroize::Zeroizing;
 
-/// Bytes of a line at most, as in wireguard-go. The longest that means anything has about a hundred.
+/// The maximum bytes of a line, as in wireguard-go. The longest valid line has about a hundred bytes.
 pub(super) const MAX_LINE: usize = 64 * 1024;
 
-/// What is next in a [`LineBuffer`].
+/// The next item in a [`LineBuffer`].
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Line<'a> {
-    /// A line, without its end.
+    /// A line, without its line break.
     Whole(&'a [u8]),
-    /// A line of more than [`MAX_LINE`] bytes; it is left out.
+    /// A line of more than [`MAX_LINE`] bytes, which is discarded.
     TooLong,
-    /// Its end has not come yet.
+    /// No complete line was received yet.
     Unfinished,
 }
 
-/// Collects what is read, and gives it line by line.
+/// Collects received bytes, and returns them line by line.
 pub(super) struct LineBuffer {
     bytes: Zeroizing<Box<[u8]>>,
-    /// What was read and not given yet.
+    /// The bytes that were received and not returned yet.
     filled: Range<usize>,
-    /// Bytes at the start of `filled` that are known to have no line's end.
+    /// The number of bytes at the start of `filled` that are known to contain no line break.
     searched: usize,
-    /// The rest of a line that was too long is still to come.
+    /// Whether the rest of a line that is too long is being discarded.
     skips: bool,
 }
 
@@ -35,12 +36,13 @@ impl LineBuffer {
         Self { bytes, filled: 0..0, searched: 0, skips: false }
     }
 
-    /// Whether everything that was read has been given.
+    /// Reports whether everything that was received was returned.
     pub(super) fn is_empty(&self) -> bool {
         self.filled.is_empty() && !self.skips
     }
 
-    /// Room to read into; never empty once [`Self::next_line`] said [`Line::Unfinished`].
+    /// Returns the room to read into. It is never empty after [`Self::next_line`] returned
+    /// [`Line::Unfinished`].
     pub(super) fn spare_mut(&mut self) -> &mut [u8] {
         if self.filled.start > 0 {
             self.bytes.copy_within(self.filled.clone(), 0);
@@ -49,12 +51,11 @@ impl LineBuffer {
         &mut self.bytes[self.filled.end..]
     }
 
-    /// So many bytes of [`Self::spare_mut`] were read.
+    /// Records that `read` bytes were read into [`Self::spare_mut`].
     pub(super) fn commit(&mut self, read: usize) {
         self.filled.end = self.filled.end.saturating_add(read).min(self.bytes.len());
     }
 
-    /// The next line.
     pub(super) fn next_line(&mut self) -> Line<'_> {
         loop {
             let (start, end) = (self.filled.start, self.filled.end);

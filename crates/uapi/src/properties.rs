@@ -1,4 +1,5 @@
-//! What holds for all requests: whatever is sent, the parser answers; whatever is asked for, it understands.
+//! Properties of all requests: the parser answers any input, and understands every change that a client can
+//! write.
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
@@ -18,7 +19,8 @@ fn no_scope(_: &str) -> Option<u32> {
     None
 }
 
-/// Everything that a connection would do with `bytes`, read in pieces of these sizes: requests and refusals.
+/// Processes `bytes` as a connection does, in pieces of these sizes. Returns the requests, and the number of
+/// refusals.
 fn feed(bytes: &[u8], pieces: &[usize]) -> (Vec<Request>, usize) {
     let (mut buffer, mut parser) = (LineBuffer::new(), RequestParser::new(no_scope));
     let (mut requests, mut refused, mut rest) = (Vec::new(), 0, bytes);
@@ -156,7 +158,7 @@ proptest! {
         assert_same(parsed, &change);
     }
 
-    /// The parser's fuzzing: requests that are nearly right. What is left of a change is a change, an error, or both.
+    /// Fuzzes the parser with almost valid requests. A damaged change results in a change, an error, or both.
     #[test]
     fn a_request_with_some_bytes_changed_is_answered(
         change in change(),
@@ -177,7 +179,7 @@ proptest! {
         bytes.extend(b"\n\n");
         let (requests, refused) = feed(&bytes, &pieces);
         prop_assert!(requests.len() + refused > 0);
-        // What was understood can be said again and is understood as the same.
+        // A parsed change survives another round trip through its text.
         for request in &requests {
             if let Request::Set(change) = request {
                 let (again, refused) = feed(&text(change), &pieces);

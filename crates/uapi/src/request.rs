@@ -1,5 +1,5 @@
-//! Requests, from lines to checked types. The rules are those of wireguard-go, which is stricter than wg(8)
-//! needs it: numbers are decimal without a sign, and an allowed-ip has a prefix length.
+//! Parses requests from lines into checked types. The rules are those of wireguard-go, which is stricter than
+//! wg(8) requires: numbers are decimal without a sign, and an allowed-ip has a prefix length.
 
 use std::num::NonZeroU16;
 
@@ -7,86 +7,85 @@ use weft_config::device::{DeviceChange, PeerChange};
 
 use crate::values;
 
-/// Bytes of a request at most: hundreds of thousands of peers with several allowed-ips each.
+/// The maximum bytes of a request: hundreds of thousands of peers with several allowed-ips each.
 const MAX_REQUEST: usize = 64 << 20;
-/// Letters of an unknown key that an error shows.
+/// The maximum length of an unknown key that an error shows.
 const SHOWN: usize = 32;
 
-/// What a client asks for.
+/// A request of a client.
 #[derive(Debug)]
 pub enum Request {
-    /// The interface and its peers.
+    /// Read the state of the interface and its peers.
     Get,
-    /// A change.
+    /// Apply a change.
     Set(DeviceChange),
 }
 
-/// What a line led to.
+/// The result of a line.
 #[derive(Debug)]
 pub enum Step {
-    /// The request goes on.
+    /// The request continues.
     More,
     /// The request is complete.
     Complete(Request),
-    /// The request is at its end, and nothing of it counts.
+    /// The request has ended, and is rejected as a whole.
     Rejected(Problem),
-    /// The line begins no request; whoever sent it speaks another protocol.
+    /// The line does not begin a request: the client speaks another protocol.
     Foreign,
 }
 
-/// Why a request is refused.
+/// Why a request is rejected.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
     /// A line has no `=`.
     #[error("line {line} has no `=`")]
     NoEquals {
-        /// Its number within the request.
+        /// The line number within the request.
         line: usize,
     },
-    /// A key is not known where it stands.
+    /// A key is unknown, or unknown in this place.
     #[error("line {line}: {place} has no key {key}")]
     UnknownKey {
-        /// Its number within the request.
+        /// The line number within the request.
         line: usize,
         /// `an interface` or `a peer`.
         place: &'static str,
         /// The key, unless it may be a secret.
         key: String,
     },
-    /// A value cannot be understood. It is not shown: it may be a secret.
+    /// A value is invalid. It is not shown, because it may be a secret.
     #[error("line {line}: {key} is not {expected}")]
     Value {
-        /// Its number within the request.
+        /// The line number within the request.
         line: usize,
-        /// The key.
         key: &'static str,
-        /// What it should be.
+        /// The expected form of the value.
         expected: &'static str,
     },
-    /// `get=1` has to be followed by an empty line.
+    /// `get=1` is not followed by an empty line.
     #[error("`get=1` is not followed by an empty line")]
     Trailing,
-    /// A line is longer than any that means something.
+    /// A line is longer than any valid line.
     #[error("line {line} has more than 65536 bytes")]
     LineTooLong {
-        /// Its number within the request.
+        /// The line number within the request.
         line: usize,
     },
-    /// The request is longer than any that makes sense.
+    /// The request is longer than any sensible request.
     #[error("the request has more than {} MiB", MAX_REQUEST >> 20)]
     TooLong,
-    /// The client hung up before the empty line that ends a request.
+    /// The client closed the connection before the empty line that ends the request.
     #[error("the request breaks off before the empty line that ends it")]
     Unfinished,
 }
 
-/// Reads requests, one line after the other. Nothing in it waits or reads.
+/// Parses requests line by line, without I/O.
 pub struct RequestParser {
     state: State,
-    /// Number of the last line of the request, and bytes of it so far.
+    /// The number of the last line of the request; `bytes` is the size of the request so far.
     line: usize,
     bytes: usize,
-    /// The system's number of a network interface, for addresses like `fe80::1%eth0`.
+    /// Returns the index of a network interface, for addresses like `fe80::1%eth0`.
     scope_of: fn(&str) -> Option<u32>,
 }
 
@@ -97,34 +96,34 @@ enum State {
     Get,
     /// `set=1` was read.
     Set(Box<SetState>),
-    /// The rest of the request is read and left out.
+    /// The rest of the request is read and ignored.
     Refused(Problem),
 }
 
 #[derive(Default)]
 struct SetState {
     change: DeviceChange,
-    /// Whether `change.peers` has the peer that lines are about; else they are about the interface.
+    /// Whether lines apply to the last of `change.peers`; otherwise they apply to the interface.
     in_peer: bool,
 }
 
 impl RequestParser {
-    /// A parser between two requests.
+    /// Creates a parser that expects the first line of a request.
     pub fn new(scope_of: fn(&str) -> Option<u32>) -> Self {
         Self { state: State::Idle, line: 0, bytes: 0, scope_of }
     }
 
-    /// Whether no request has begun.
+    /// Reports whether the parser is between two requests.
     pub fn is_idle(&self) -> bool {
         matches!(self.state, State::Idle)
     }
 
-    /// Bytes of the request so far.
+    /// Returns the bytes of the request so far.
     pub fn request_bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Takes a line, without its end.
+    /// Processes a line, without its line break.
     pub fn line(&mut self, line: &[u8]) -> Step {
         self.line = self.line.saturating_add(1);
         self.bytes = self.bytes.saturating_add(line.len()).saturating_add(1);
@@ -139,7 +138,7 @@ impl RequestParser {
                 Step::More
             }
             State::Get if line.is_empty() => Step::Complete(Request::Get),
-            // At once: nobody says when a request that should have ended ends.
+            // Rejected at once: this request should have ended, so its end is not known.
             State::Get => Step::Rejected(Problem::Trailing),
             State::Refused(problem) if line.is_empty() || line == b"\r" => Step::Rejected(problem),
             refused @ State::Refused(_) => {
@@ -150,7 +149,7 @@ impl RequestParser {
         }
     }
 
-    /// Takes note of a line that is longer than [`Self::line`] may be given.
+    /// Processes a line that is too long for [`Self::line`].
     pub fn line_too_long(&mut self) -> Step {
         self.line = self.line.saturating_add(1);
         match std::mem::replace(&mut self.state, State::Idle) {
@@ -164,7 +163,8 @@ impl RequestParser {
         }
     }
 
-    /// The client has nothing more to say: what is wrong with the request that it left, if there is one.
+    /// Processes the end of the connection. Returns what is wrong with the unfinished request, if there is
+    /// one.
     pub fn end(&mut self) -> Option<Problem> {
         match std::mem::replace(&mut self.state, State::Idle) {
             State::Idle => None,
@@ -222,7 +222,8 @@ impl SetState {
     }
 }
 
-/// A key as an error may show it: one that looks like a word, and not like a secret in the wrong place.
+/// Formats a key for an error. It is shown only if it looks like a word, and not like a secret in the wrong
+/// place.
 fn shown(key: &[u8]) -> String {
     let is_word = |byte: &u8| byte.is_ascii_lowercase() || *byte == b'_';
     match std::str::from_utf8(key) {
@@ -257,7 +258,8 @@ fn device_line(change: &mut DeviceChange, key: &[u8], value: &[u8]) -> Result<()
     Ok(())
 }
 
-/// A line about a peer that is taken away is checked and left out, as is what was said of it before.
+/// Applies a line to a peer. For a peer that is removed, the line is only checked, and earlier settings are
+/// discarded.
 fn peer_line(
     peer: &mut PeerChange,
     key: &[u8],

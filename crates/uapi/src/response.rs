@@ -1,4 +1,4 @@
-//! Answers, from checked types to lines, in wireguard-go's order.
+//! Writes answers as lines, in the order of wireguard-go.
 
 use std::io::{self, Write};
 use std::num::NonZeroU16;
@@ -9,13 +9,14 @@ use weft_config::device::{DeviceState, PeerState};
 use super::Errno;
 use crate::values::write_key;
 
-/// The answer to `get=1`, written piece by piece: that of many peers is long, and its reader may be slow.
+/// The answer to `get=1`. It is written in pieces: with many peers it is long, and the client may read
+/// slowly.
 pub struct Answer {
     state: DeviceState,
     next: Place,
 }
 
-/// What is to be written next.
+/// The part that is written next.
 #[derive(Clone, Copy)]
 enum Place {
     Interface,
@@ -25,19 +26,19 @@ enum Place {
     Done,
 }
 
-/// Allowed-ips that are written at once.
+/// The maximum number of allowed-ips in one piece.
 const ALLOWED_IPS: usize = 128;
 
 impl Answer {
-    /// Bytes that one piece has at most.
+    /// The maximum bytes of one piece.
     pub const MAX_PIECE: usize = 8 * 1024;
 
-    /// The answer that tells of this interface.
+    /// Creates the answer that reports this state.
     pub fn new(state: DeviceState) -> Self {
         Self { state, next: Place::Interface }
     }
 
-    /// Writes the next piece; false once there was none left. What is written holds keys.
+    /// Writes the next piece, which may contain keys. Returns false if there was none left.
     ///
     /// # Errors
     /// Those of `out`.
@@ -101,7 +102,7 @@ fn write_peer(peer: &PeerState, out: &mut impl Write) -> io::Result<()> {
     if let Some(endpoint) = peer.endpoint {
         writeln!(out, "endpoint={endpoint}")?;
     }
-    // A clock before 1970 is no reason to say nothing of the peer.
+    // With a clock before 1970 the peer is reported without a handshake.
     let handshake = peer.last_handshake.and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok());
     let handshake = handshake.unwrap_or(Duration::ZERO);
     writeln!(out, "last_handshake_time_sec={}", handshake.as_secs())?;

@@ -1,7 +1,7 @@
-//! Serves the UAPI on a Unix socket, on one thread of its own.
+//! Serves the UAPI on a Unix socket, on a dedicated thread.
 //!
-//! Calls of [`Control`] wait for the control thread, so they are made on another thread, and clients that read or
-//! write slowly hold up nobody.
+//! Calls of [`Control`] block until the control thread answers, so other threads make them. Slow clients do
+//! not delay other clients.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -24,29 +24,29 @@ mod watch;
 use client::Client;
 pub use socket::{Listener, SocketError, remove_dead};
 
-/// A descriptor that can be handed in.
+/// A descriptor that can be passed in.
 pub type Descriptor = OwnedFd;
 
-/// Threads that calls of [`Control`] wait on: a long change does not hold up the reading.
+/// The number of threads for calls of [`Control`]: a long change does not delay requests that read the state.
 const CALLS: usize = 2;
 
-/// What clients may take.
+/// Limits on clients.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
-    /// Clients at a time.
+    /// The maximum number of clients at a time.
     clients: usize,
-    /// How long the next piece of a request that has begun may take.
+    /// The maximum time until the next piece of a request that has begun.
     read: Duration,
-    /// How long a request may take from its first line to its last.
+    /// The maximum time from the first line of a request to its last.
     request: Duration,
-    /// How long a piece of an answer may take to be read.
+    /// The maximum time until the client has read a piece of an answer.
     write: Duration,
-    /// Bytes of a request from which on only one client at a time has its request read.
+    /// A request of more bytes is large. Only one large request is read at a time.
     large: usize,
 }
 
 impl Default for Limits {
-    /// wg(8) writes and reads in milliseconds.
+    /// wg(8) writes a request and reads the answer in milliseconds.
     fn default() -> Self {
         Self {
             clients: 32,
@@ -58,7 +58,7 @@ impl Default for Limits {
     }
 }
 
-/// A socket that is served. Dropping it is [`Self::stop`].
+/// A socket that is served. Dropping it stops it, as [`Self::stop`].
 #[derive(Debug)]
 pub struct Server {
     stop: Option<oneshot::Sender<()>>,
@@ -66,11 +66,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves `listener` on a new thread. `on_gone` is called there once the socket's file was removed or replaced:
-    /// nobody finds the interface any more, and wireguard-go ends then. Clients that are connected are still served.
+    /// Serves `listener` on a new thread, which calls `on_gone` when the socket's file was removed or
+    /// replaced: no client can find the interface any more, and wireguard-go exits in this case. Connected
+    /// clients are still served.
     ///
     /// # Errors
-    /// When the system refuses the thread or a runtime.
+    /// When the system cannot create the thread or the runtime.
     pub fn start(
         listener: Listener,
         control: Arc<dyn Control>,
@@ -107,14 +108,14 @@ impl Server {
                 }
             });
             drop((socket, file));
-            // Not waited for: a call may be waiting for the very thread that stops this server.
+            // Calls in progress are not awaited: a call may wait for the same thread that stops this server.
             runtime.shutdown_background();
         })?;
         Ok(Self { stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Ends the server: connections are closed, the socket's file is removed if it is still its own. A change that
-    /// has begun goes on to its end.
+    /// Stops the server: closes connections, and removes the socket's file unless it was replaced. A change
+    /// that has begun continues to its end.
     pub fn stop(mut self) {
         self.end();
     }
@@ -122,7 +123,7 @@ impl Server {
     fn end(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // The guard ends the process on a panic, so this cannot fail.
+            // Cannot fail: the guard ends the process on a panic.
             let _ = thread.join();
         }
     }
@@ -134,7 +135,7 @@ impl Drop for Server {
     }
 }
 
-/// Never ends.
+/// Calls `on_gone` when the socket's file is gone. Never returns.
 async fn tell_when_gone(file: Option<&SocketFile>, on_gone: impl FnOnce()) {
     if let Some(file) = file {
         watch::until_gone(file).await;
@@ -144,7 +145,7 @@ async fn tell_when_gone(file: Option<&SocketFile>, on_gone: impl FnOnce()) {
     std::future::pending::<()>().await;
 }
 
-/// Never ends.
+/// Serves clients. Never returns.
 async fn serve(socket: &UnixListener, control: &Arc<dyn Control>, limits: Limits) {
     let large = Arc::new(Semaphore::new(1));
     let next = async || {

@@ -1,4 +1,4 @@
-//! The twin for platforms without Unix sockets: opening the socket says so.
+//! Platforms without Unix sockets: opening the socket fails with [`SocketError::Unsupported`].
 
 use std::convert::Infallible;
 use std::io;
@@ -9,7 +9,7 @@ use weft_config::exit;
 
 use crate::Control;
 
-/// A descriptor that could be handed in: there is none.
+/// A descriptor that could be passed in: there is none.
 pub type Descriptor = Infallible;
 
 /// Why there is no socket to serve.
@@ -18,13 +18,13 @@ pub enum SocketError {
     /// The platform has no implementation.
     #[error("weft does not serve wg(8) on this platform yet: interface {name} cannot be configured with it")]
     Unsupported {
-        /// The interface.
+        /// The name of the interface.
         name: InterfaceName,
     },
 }
 
 impl SocketError {
-    /// The exit code that says so.
+    /// Returns the exit code of a command that fails with this error.
     pub fn exit_code(&self) -> exit::Code {
         exit::Code::Failure
     }
@@ -35,18 +35,18 @@ impl SocketError {
 pub struct Listener(Infallible);
 
 impl Listener {
-    /// Always an error.
+    /// Fails with [`SocketError::Unsupported`].
     pub fn open(name: &InterfaceName) -> Result<Self, SocketError> {
         Err(SocketError::Unsupported { name: name.clone() })
     }
 
-    /// Takes over a listening socket.
+    /// Adopts a listening socket.
     pub fn adopt(descriptor: Descriptor) -> Result<Self, SocketError> {
         match descriptor {}
     }
 }
 
-/// Nothing is left behind where there is no socket.
+/// Does nothing and returns false: there are no sockets.
 pub fn remove_dead(_: &InterfaceName) -> Result<bool, SocketError> {
     Ok(false)
 }

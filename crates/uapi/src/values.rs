@@ -1,4 +1,4 @@
-//! The values of single keys, from the bytes of a line.
+//! Parses the values of single keys, from the bytes of a line.
 
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
@@ -9,7 +9,7 @@ use weft_config::device::AllowedIpChange;
 use weft_tunnel::{PresharedKey, PrivateKey, PublicKey};
 use zeroize::Zeroizing;
 
-// What is expected of a value, for messages like `line 2: fwmark is not …`.
+// The expected form of a value, for messages like `line 2: fwmark is not …`.
 pub(crate) const KEY: &str = "64 hexadecimal digits";
 pub(crate) const PORT: &str = "a decimal number up to 65535";
 pub(crate) const MARK: &str = "a decimal number up to 4294967295";
@@ -24,17 +24,17 @@ fn key(value: &[u8]) -> Option<Zeroizing<[u8; 32]>> {
 }
 
 fn is_zero(key: &[u8; 32]) -> bool {
-    // Over all bytes: how long it takes tells nothing of a key.
+    // In constant time, over all bytes: the time tells nothing about a key.
     key.iter().fold(0, |all, byte| all | byte) == 0
 }
 
-/// All zeros: none.
+/// Parses a private key; all zeros mean none.
 pub(crate) fn private_key(value: &[u8]) -> Option<Option<PrivateKey>> {
     let key = key(value)?;
     Some((!is_zero(&key)).then(|| PrivateKey::from_bytes(*key)))
 }
 
-/// All zeros: none.
+/// Parses a preshared key; all zeros mean none.
 pub(crate) fn preshared_key(value: &[u8]) -> Option<Option<PresharedKey>> {
     let key = key(value)?;
     Some((!is_zero(&key)).then(|| PresharedKey::from_bytes(*key)))
@@ -44,16 +44,16 @@ pub(crate) fn public_key(value: &[u8]) -> Option<PublicKey> {
     key(value).map(|key| PublicKey::from_bytes(*key))
 }
 
-/// Decimal digits only.
+/// Parses a number of decimal digits only.
 pub(crate) fn number<T: FromStr>(value: &[u8]) -> Option<T> {
-    // `parse` takes a sign.
+    // `parse` accepts a sign.
     if !value.iter().all(u8::is_ascii_digit) {
         return None;
     }
     std::str::from_utf8(value).ok()?.parse().ok()
 }
 
-/// Host bits are cut off: they never matter.
+/// Parses an allowed-ip. Host bits are cleared: they have no meaning.
 pub(crate) fn allowed_ip(value: &[u8]) -> Option<AllowedIpChange> {
     let text = std::str::from_utf8(value).ok()?;
     let (text, change): (_, fn(IpNet) -> _) = match text.strip_prefix('-') {
@@ -69,7 +69,7 @@ pub(crate) fn allowed_ip(value: &[u8]) -> Option<AllowedIpChange> {
     Some(change(net.trunc()))
 }
 
-/// An address that is IPv4's within IPv6 means IPv4: no socket would send to it otherwise.
+/// Parses an endpoint. An IPv4-mapped IPv6 address becomes IPv4: no socket could send to it otherwise.
 pub(crate) fn endpoint(value: &[u8], scope_of: fn(&str) -> Option<u32>) -> Option<SocketAddr> {
     let text = std::str::from_utf8(value).ok()?;
     let endpoint = text.parse().ok().or_else(|| scoped(text, scope_of))?;
@@ -79,7 +79,7 @@ pub(crate) fn endpoint(value: &[u8], scope_of: fn(&str) -> Option<u32>) -> Optio
     })
 }
 
-/// `[fe80::1%eth0]:51820`, as getnameinfo(3) writes it.
+/// Parses an endpoint with a scope, such as `[fe80::1%eth0]:51820`, as getnameinfo(3) writes it.
 fn scoped(text: &str, scope_of: fn(&str) -> Option<u32>) -> Option<SocketAddr> {
     let (host, port) = text.strip_prefix('[')?.split_once("]:")?;
     let (address, scope) = host.split_once('%')?;

@@ -1,4 +1,4 @@
-//! callgrind: this program again under it, and what it wrote.
+//! Runs this program under callgrind, and parses the output.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -7,12 +7,12 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::work::Work;
 
-/// The argument that says: you are the one under callgrind.
+/// The argument that selects the mode under callgrind.
 pub(crate) const MEASURE: &str = "--measure-under-callgrind";
-/// What callgrind collects, and after which it writes a file.
+/// The function in which callgrind collects, and after which it writes a file.
 const COUNTED: &str = "weft_bench_counted";
 
-/// The work that is counted.
+/// Runs the counted work.
 // SAFETY: no other symbol of the program has this name.
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -25,7 +25,7 @@ pub(crate) fn counted(work: &mut dyn Work) {
     weft_bench_counted(work);
 }
 
-/// Why nothing can be counted here.
+/// Returns why nothing can be counted here.
 pub(crate) fn missing() -> Option<String> {
     if !std::arch::is_x86_feature_detected!("avx2") {
         return Some("the committed counts are those of a processor with AVX2".into());
@@ -38,7 +38,7 @@ pub(crate) fn missing() -> Option<String> {
     }
 }
 
-/// Instructions of each of the `workloads` pieces of work, in their order.
+/// Returns the instructions of each of the `workloads` pieces of work, in order.
 pub(crate) fn run(workloads: usize) -> Result<Vec<u64>> {
     let directory = tempfile::tempdir()?;
     let program = std::env::current_exe().context("cannot tell where this program is")?;
@@ -71,17 +71,17 @@ pub(crate) fn run(workloads: usize) -> Result<Vec<u64>> {
     totals.collect()
 }
 
-/// Whether a function takes the same way on every processor: not if it is ring's, or assembly, whose symbols have no
-/// paths like those of Rust.
+/// Reports whether a function executes the same instructions on every processor. That excludes ring, and
+/// assembly, whose symbols have no Rust paths.
 fn is_portable(function: &str) -> bool {
     let is_ring = function.trim_start_matches('<').starts_with("ring::");
     function == COUNTED || (function.contains("::") && !is_ring)
 }
 
-/// The instructions that the portable functions of `program` itself took.
+/// Returns the instructions of the portable functions of `program` itself.
 ///
-/// In callgrind's format a cost line is a position and a count; the one behind a `calls=` line counts what was
-/// called, which is counted where it stands as well.
+/// In callgrind's format a cost line is a position and a count. The line after `calls=` is the inclusive cost
+/// of a call, which the called function's lines count already.
 fn total(text: &str, program: &str) -> u64 {
     let (mut is_ours, mut is_counted, mut is_call) = (false, false, false);
     let mut total = 0;

@@ -1,4 +1,4 @@
-//! The command: counts, compares, says what to do.
+//! The command: counts, compares, and reports what to do.
 
 use std::process::ExitCode;
 
@@ -8,9 +8,9 @@ use crate::callgrind;
 use crate::counts::{self, Change, Counts};
 use crate::work;
 
-/// How the command has to be called to write the file.
+/// The command that writes the file.
 const WRITE: &str = "cargo bench -p weft-bench --bench instructions -- --write";
-/// Runs before the one that is counted, after which every buffer is there.
+/// Runs before the counted one, which allocate all buffers.
 const WARM_UP: usize = 2;
 
 pub(crate) fn main() -> ExitCode {
@@ -28,7 +28,7 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
-/// What runs under callgrind.
+/// Runs all countable work, under callgrind.
 fn measure() {
     for mut workload in work::all() {
         if workload.countable {

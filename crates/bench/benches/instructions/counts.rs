@@ -1,4 +1,4 @@
-//! The committed file: a name and instructions per packet a line, sorted.
+//! The committed file: a name and the instructions per packet on each line, sorted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -9,17 +9,17 @@ use anyhow::{Context as _, Result};
 /// Instructions per packet by name.
 pub(crate) type Counts = BTreeMap<String, f64>;
 
-/// By how many per cent a count may grow.
+/// Tolerance of a count in per cent.
 pub(crate) const TOLERANCE: f64 = 3.0;
 
 const HEADING: &str = "# Instructions per packet, without the C library's and ring's; see docs/BENCHMARKS.md. Written by\n#   cargo bench -p weft-bench --bench instructions -- --write\n\n";
 
-/// Where the file is.
+/// Returns the path of the file.
 pub(crate) fn path() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("instructions.toml")
 }
 
-/// To a tenth of an instruction, as in the file.
+/// Rounds to a tenth of an instruction, as in the file.
 pub(crate) fn per_packet(instructions: u64, packets: u64) -> f64 {
     (instructions as f64 / packets as f64 * 10.0).round() / 10.0
 }
@@ -45,16 +45,16 @@ pub(crate) fn parse(text: &str) -> Result<Counts> {
         .collect()
 }
 
-/// What differs between the file and what was counted.
+/// A difference between the file and a measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Change {
-    /// More than the tolerance allows.
+    /// More instructions than the tolerance allows.
     More { committed: f64, counted: f64 },
-    /// Fewer by as much.
+    /// Fewer instructions by more than the tolerance.
     Fewer { committed: f64, counted: f64 },
     /// Not in the file.
     New { counted: f64 },
-    /// In the file alone.
+    /// Only in the file.
     Gone { committed: f64 },
 }
 

@@ -1,18 +1,19 @@
-//! Packets to measure with: those of one TCP or UDP flow, as a TUN gives them and takes them.
+//! Packets of one TCP or UDP flow, as read from or written to a TUN.
 
 use weft_tunnel::ip;
 use weft_tunnel::{Offload, PacketMut, TAILROOM};
 
 /// The MTU of the tunnel in bytes.
 pub(super) const MTU: usize = 1420;
-/// Bytes of an IPv4 and a TCP header without options.
+/// Length of an IPv4 and a TCP header without options.
 const TCP_HEADERS: usize = 40;
 /// TCP payload of a full packet in bytes.
 pub(super) const MSS: u16 = (MTU - TCP_HEADERS) as u16;
 /// Segments of a super-packet: as many as fit 65,535 bytes.
 pub(super) const SEGMENTS: usize = 47;
 
-/// IPv4 and TCP of a packet with `payload` bytes of data from 10.0.0.1 to 10.0.0.2, with complete checksums.
+/// Creates a TCP packet over IPv4 with `payload` bytes of data from 10.0.0.1 to 10.0.0.2, with complete
+/// checksums.
 pub(super) fn tcp(port: u16, sequence: u32, payload: usize) -> Vec<u8> {
     let mut packet = headers(ip::TCP, port, TCP_HEADERS + payload);
     packet[24..28].copy_from_slice(&sequence.to_be_bytes());
@@ -21,7 +22,7 @@ pub(super) fn tcp(port: u16, sequence: u32, payload: usize) -> Vec<u8> {
     complete(packet, 36)
 }
 
-/// IPv4 and UDP of a packet of `len` bytes, likewise.
+/// Creates a UDP packet over IPv4 of `len` bytes, with complete checksums.
 pub(super) fn udp(port: u16, len: usize) -> Vec<u8> {
     let mut packet = headers(ip::UDP, port, len);
     packet[24..26].copy_from_slice(&((len - 20) as u16).to_be_bytes());
@@ -53,7 +54,7 @@ fn complete(mut packet: Vec<u8>, checksum: usize) -> Vec<u8> {
     packet
 }
 
-/// A packet as it lies in a reader's slab. Splitting consumes it, [`Self::restore`] brings its headers back.
+/// A packet as in a reader's slab. Splitting overwrites its headers; [`Self::restore`] restores them.
 pub(super) struct Outbound {
     buffer: Vec<u8>,
     headers: Vec<u8>,
@@ -68,7 +69,7 @@ impl Outbound {
         Self { buffer, headers, offload }
     }
 
-    /// A TCP super-packet of as many full segments as there can be.
+    /// Creates a TCP super-packet of the maximum number of full segments.
     pub(super) fn tcp_super_packet() -> Self {
         let payload = usize::from(MSS) * SEGMENTS;
         Self::new(tcp(40_000, 1, payload), Offload::TcpSegmentation { segment_size: MSS })
@@ -78,7 +79,7 @@ impl Outbound {
         self.buffer[..self.headers.len()].copy_from_slice(&self.headers);
     }
 
-    /// The packet; `None` never.
+    /// Returns the packet, never `None`.
     pub(super) fn packet(&mut self) -> Option<PacketMut<'_>> {
         let len = self.buffer.len() - TAILROOM;
         PacketMut::new(&mut self.buffer, len, self.offload)

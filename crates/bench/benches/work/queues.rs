@@ -1,4 +1,4 @@
-//! What keeps packets: the transmit queue, staging, the table of flows.
+//! Queues and tables: the transmit queue, staging, the flow table.
 
 use std::hint::black_box;
 use std::net::SocketAddr;
@@ -9,10 +9,10 @@ use weft_tunnel::{MAX_BATCH_BYTES, MAX_BATCH_SEGMENTS, Offload, TransmitQueue, b
 use super::packets::{MSS, Outbound, tcp};
 use super::{PACKETS, Work, Workload};
 
-/// Bytes of the data message of a full packet.
+/// Length of the data message of a full packet.
 const DATAGRAM: usize = 1420 + 32;
 
-/// Fills a queue with datagrams of peers in turn and takes the batches out.
+/// Fills a queue with datagrams of peers in turn, and removes the batches.
 fn transmit(name: &'static str, peers: usize) -> Workload {
     let destination = SocketAddr::from(([192, 0, 2, 1], 51820));
     let paths: Vec<_> = (0..peers).map(|peer| bench::path(peer, destination)).collect();
@@ -39,7 +39,7 @@ impl Work for Staging {
     }
 }
 
-/// A flow of which every bit looks random, as those of a hasher do.
+/// Returns a flow hash with pseudo-random bits, as a hasher's.
 fn flow(number: u64) -> FlowHash {
     let value = (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     FlowHash { value: (value ^ value >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9).max(1), has_ports: true }
@@ -64,7 +64,7 @@ fn flow_table(
     })
 }
 
-/// Flows that were never seen, in a table that is full.
+/// Reads packets of new flows, with a full table.
 fn new_flows() -> Workload {
     let mut table = FlowTable::new(4);
     let mut next = 0;

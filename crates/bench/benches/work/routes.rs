@@ -1,4 +1,4 @@
-//! Allowed-ips: the single peer of a client, and the many of a server.
+//! Allowed IPs: the single peer of a client, and the many peers of a server.
 
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -22,7 +22,7 @@ fn v6(peer: u32) -> IpAddr {
 
 fn workload(name: &'static str, networks: Vec<IpNet>, address: impl Fn(u32) -> IpAddr) -> Workload {
     let mut routes = Routes::new(networks);
-    // Strides over the peers, so that one look-up says nothing about the next.
+    // Strides over the peers, so that consecutive look-ups are unrelated.
     let addresses: Vec<_> = (0..LOOK_UPS as u32).map(|number| address(number * 379 % PEERS)).collect();
     Workload::new(name, LOOK_UPS as u64, move || {
         for address in &addresses {

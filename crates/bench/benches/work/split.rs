@@ -1,4 +1,4 @@
-//! Splitting, with a session that takes the segments and does nothing, and the checksum by itself.
+//! Splitting, with a session that discards the segments, and the checksum by itself.
 
 use std::hint::black_box;
 
@@ -7,7 +7,7 @@ use weft_tunnel::{Offload, bench, ip};
 use super::packets::{MSS, MTU, Outbound, SEGMENTS, tcp, udp};
 use super::{PACKETS, Work, Workload};
 
-/// So many packets alike, one after the other.
+/// A number of equal packets, one after the other.
 struct Split(Outbound, usize);
 
 impl Work for Split {

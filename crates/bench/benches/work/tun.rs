@@ -1,4 +1,4 @@
-//! What the writer of a queue does before it writes.
+//! Coalescing, the work of a queue's writer before it writes.
 
 use std::hint::black_box;
 

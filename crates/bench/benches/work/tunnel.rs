@@ -13,7 +13,7 @@ use weft_tunnel::{
 use super::packets::{MSS, MTU, Outbound, SEGMENTS, tcp, udp};
 use super::{PACKETS, Work, Workload};
 
-/// One end, with what its caller owns.
+/// One end, with the buffers that its caller owns.
 struct End {
     tunnel: Tunnel,
     address: SocketAddr,
@@ -45,13 +45,13 @@ impl End {
     }
 }
 
-/// Two ends with a session, and a packet that goes so many times from the first to the second.
+/// Two ends with a session, and a packet that goes `times` times from the first to the second.
 struct Pair {
     ends: [End; 2],
     packet: Outbound,
     times: usize,
     queue: TransmitQueue,
-    /// What has arrived at the other end: each buffer with the bytes of its datagrams.
+    /// Buffers received at the other end, each with the length of its datagrams.
     received: Vec<(Vec<u8>, usize)>,
     now: Instant,
 }
@@ -59,7 +59,7 @@ struct Pair {
 impl Pair {
     fn new(packet: Outbound, times: usize) -> Self {
         let now = Instant::now();
-        // Fixed keys: the tables of two runs are filled alike.
+        // Fixed keys, so that the tables of two runs have the same contents.
         let [a, b] = [[1; 32], [2; 32]].map(PrivateKey::from_bytes);
         let public = [a.public_key(), b.public_key()];
         let ends = [End::new(a, public[1], 1, 2, now), End::new(b, public[0], 2, 1, now)];
@@ -95,7 +95,7 @@ impl Pair {
         }
     }
 
-    /// Takes what was sealed to the other end.
+    /// Moves the sealed datagrams to the other end.
     fn carry(&mut self) {
         self.received.clear();
         while let Some(batch) = self.queue.pop() {

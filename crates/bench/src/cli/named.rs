@@ -1,4 +1,4 @@
-//! Implementations, as the command line names them.
+//! Implementations as named on the command line.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,9 +7,9 @@ use std::str::FromStr;
 /// A weft to measure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WeftCommand {
-    /// How tables call it.
+    /// Name in tables.
     pub(crate) name: String,
-    /// The program; without it the one beside this program.
+    /// The program; `None` for the weft beside this program.
     pub(crate) path: Option<PathBuf>,
     /// More arguments for `weft up`.
     pub(crate) arguments: Vec<String>,
@@ -21,7 +21,7 @@ impl Default for WeftCommand {
     }
 }
 
-/// Not a weft.
+/// The error for an invalid `--weft` value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct InvalidWeft;
 
@@ -36,7 +36,7 @@ impl std::error::Error for InvalidWeft {}
 impl FromStr for WeftCommand {
     type Err = InvalidWeft;
     fn from_str(text: &str) -> Result<Self, InvalidWeft> {
-        // An argument may have a `=` in it, a name has no space and no slash.
+        // An argument may contain `=`; a name contains no space and no slash.
         let is_name = |name: &str| !name.is_empty() && !name.contains(['/', ' ']) && !name.starts_with('-');
         let (name, rest) = match text.split_once('=') {
             Some((name, rest)) if is_name(name) => (name, rest),
@@ -55,28 +55,27 @@ impl FromStr for WeftCommand {
 /// Another implementation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PeerCommand {
-    /// How tables call it.
+    /// Name in tables.
     pub(crate) name: String,
     /// The program and its arguments.
     words: Vec<String>,
 }
 
-/// What stands for the name of the interface.
+/// Placeholder for the name of the interface.
 const INTERFACE: &str = "{interface}";
 
 impl PeerCommand {
-    /// The program and its arguments for this interface.
+    /// Returns the program and its arguments for this interface.
     pub(crate) fn words(&self, interface: &str) -> Vec<String> {
         self.words.iter().map(|word| word.replace(INTERFACE, interface)).collect()
     }
 
-    /// The program.
     pub(crate) fn program(&self) -> &str {
         self.words.first().map_or("", String::as_str)
     }
 }
 
-/// Not a peer.
+/// The error for an invalid implementation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct InvalidPeer;
 

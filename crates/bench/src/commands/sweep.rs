@@ -73,19 +73,20 @@ fn case(args: &SweepArgs, streams: u32) -> Case {
     Case::Tcp { streams, direction: args.direction }
 }
 
-/// One setting of the three.
+/// One combination of the three settings.
 #[derive(Clone, Debug, Serialize)]
 struct Point {
     mtu: u16,
     streams: u32,
     tun_threads: String,
-    /// In the order of the columns; nothing where it failed.
+    /// In the order of the columns; `None` where the measurement failed.
     figures: [Option<Summary>; COLUMNS.len()],
-    /// The speed by that with the first number of threads, round by round; nothing for that one itself.
+    /// Speed divided by that with the first number of threads, round by round; `None` for the first number
+    /// itself.
     by_first: Option<Summary>,
 }
 
-/// Grouped by MTU, then by streams.
+/// Collects the points, grouped by MTU, then by streams.
 fn points(args: &SweepArgs, report: &Report) -> Vec<Point> {
     let mut points = Vec::new();
     for &mtu in &args.mtu {
@@ -141,7 +142,7 @@ fn table(points: &[Point]) -> String {
     format!("{table}\n")
 }
 
-/// A line for each MTU and number of streams, over the TUN threads.
+/// Creates a plot with a line for each MTU and number of streams, over the TUN threads.
 fn lines(args: &SweepArgs, points: &[Point]) -> Lines {
     let groups = || points.chunk_by(|a, b| (a.mtu, a.streams) == (b.mtu, b.streams));
     let panel = |column: usize| Panel {
@@ -152,7 +153,7 @@ fn lines(args: &SweepArgs, points: &[Point]) -> Lines {
             })
             .collect(),
     };
-    // A panel of zeros says no more than a line of text.
+    // A panel of zeros is replaced by a line of text.
     let is_zero = |column: &usize| {
         points.iter().filter_map(|point| point.figures[*column]).all(|figure| figure.highest <= 0.0)
     };

@@ -1,10 +1,10 @@
-//! Where there are no network namespaces.
+//! The commands on systems without network namespaces.
 
 use anyhow::bail;
 
 use crate::cli::Command;
 
-/// Measures nothing.
+/// Returns an error: nothing can be measured.
 pub(crate) fn run(_: &Command) -> anyhow::Result<()> {
     bail!("weft-bench needs the network namespaces of Linux")
 }

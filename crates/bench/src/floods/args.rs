@@ -40,7 +40,7 @@ pub(crate) struct FloodsArgs {
 }
 
 impl FloodsArgs {
-    /// The attacks, in their order.
+    /// Returns the attacks in order, by default the list of the help.
     pub(crate) fn attacks(&self) -> Vec<Attack> {
         if self.attacks.is_empty() { defaults() } else { self.attacks.clone() }
     }

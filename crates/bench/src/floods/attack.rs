@@ -1,40 +1,41 @@
-//! The attacks. The name of one on the command line is its [`fmt::Display`].
+//! The attacks. [`fmt::Display`] is the name on the command line.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
 
-/// Addresses that an attacker's sources are taken from, in each family.
+/// Upper bound of an attacker's source addresses, per family.
 const MOST_SOURCES: u32 = 65_536;
-/// Ports of one address.
+/// Upper bound of the source ports of one address.
 const MOST_PORTS: u32 = 60_000;
 const MOST_ABSENT: u32 = 60_000;
 
-/// Which datagrams.
+/// The datagrams of an attack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Initiations with a wrong first MAC.
     NoMac1,
     /// Initiations with a valid first MAC and no cookie.
     Mac1,
-    /// The same, made with a key that the gateway does not know.
+    /// Complete initiations with a valid first MAC, made with a key that the gateway does not know.
     UnknownKey,
     /// Initiations with a valid first MAC and the cookie of their source.
     Proven,
-    /// No handshakes: unknown receiver indices, wrong types, short ones.
+    /// No handshakes: data for unknown receiver indices, unknown message types, messages that are too short.
     Junk,
-    /// Data messages for unknown receivers: what aimed ones are compared with.
+    /// Data messages for unknown receivers: the baseline for aimed ones.
     Data,
-    /// The same from ports that share a queue with the client where the hash has no key.
+    /// Data messages for unknown receivers, from ports that share a queue with the client where the hash has
+    /// no key.
     AimedHash,
-    /// Data messages with the client's receiver index, in the name of its address.
+    /// Data messages with the client's receiver index, spoofing its address.
     AimedAddress,
     /// Data messages with the client's receiver index.
     AimedIndex,
-    /// Data messages with the client's receiver index, in the name of its address and port.
+    /// Data messages with the client's receiver index, spoofing its address and port.
     AimedName,
-    /// A peer that sends packets to peers that are away.
+    /// A peer that sends packets to absent peers.
     Scan,
 }
 
@@ -64,14 +65,14 @@ const KINDS: [(Kind, &str, &str); 11] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Attack {
     pub(crate) kind: Kind,
-    /// Sources, of junk ports, of a scan peers that are away.
+    /// Number of sources: addresses, ports (data and junk), or absent peers (scan).
     pub(crate) count: u32,
     pub(crate) is_v6: bool,
-    /// Datagrams a second, of a scan packets.
+    /// Datagrams a second; for a scan inner packets a second.
     pub(crate) per_second: u32,
 }
 
-/// What is measured unless attacks are named.
+/// Returns the attacks that are measured by default.
 pub(super) fn defaults() -> Vec<Attack> {
     let attack = |kind, count, per_second| Attack { kind, count, is_v6: false, per_second };
     vec![
@@ -88,7 +89,7 @@ pub(super) fn defaults() -> Vec<Attack> {
     ]
 }
 
-/// For the help.
+/// Returns the list of attacks for the help.
 pub(crate) fn help() -> String {
     let mut text = "Attacks, as KIND[-COUNT][-v6][@PER_SECOND]:\n".to_owned();
     for (_, name, title) in KINDS {
@@ -103,12 +104,12 @@ impl Kind {
         KINDS.iter().find(|(kind, ..)| *kind == self).map_or("", |(_, name, _)| name)
     }
 
-    /// Whether it is aimed at the queue of one peer.
+    /// Reports whether the attack is aimed at the queue of one peer.
     pub(crate) fn is_aimed(self) -> bool {
         matches!(self, Self::AimedHash | Self::AimedAddress | Self::AimedIndex | Self::AimedName)
     }
 
-    /// Count and rate unless they are named, and the highest count.
+    /// Returns the default count, the default rate and the highest count.
     fn usual(self) -> (u32, u32, u32) {
         match self {
             Self::NoMac1 => (MOST_SOURCES, 200_000, MOST_SOURCES),
@@ -128,7 +129,7 @@ impl fmt::Display for Attack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, count, is_v6, per_second } = self;
         let v6 = if *is_v6 { "-v6" } else { "" };
-        // Padding is of the whole.
+        // `pad` applies to the whole text.
         f.pad(&format!("{}-{count}{v6}@{per_second}", kind.name()))
     }
 }
@@ -139,7 +140,7 @@ impl Serialize for Attack {
     }
 }
 
-/// Not an attack.
+/// The error for an unknown attack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UnknownAttack;
 

@@ -16,23 +16,23 @@ use crate::interrupt::Interrupt;
 use crate::peers::client::{Client, Workbench};
 use crate::peers::packet::{Flow, HEADERS, STAMP, Stamp};
 
-/// How long the client's data is looked out for.
+/// Timeout for observing a data message of the client.
 const LOOK: Duration = Duration::from_secs(10);
 const HANDSHAKE: Duration = Duration::from_secs(20);
 const MANY: usize = 4096;
-/// Ports of the scan.
+/// Source and destination port of the scan's packets.
 const FROM: u16 = 4004;
 const TO: u16 = 9;
-/// Packets between two looks at the clock.
+/// Packets between two clock reads.
 const SCAN_BURST: u32 = 8;
 
-/// An attacker with everything it needs, which has not begun.
+/// A prepared attack that has not begun.
 pub(super) enum Prepared {
     Flood(Flood),
     Scan(Box<Client>, u32),
 }
 
-/// An attack under way.
+/// A running attack.
 pub(super) enum Attacking {
     Flood(Running),
     Scan(Scan),
@@ -45,7 +45,7 @@ pub(super) struct Scan {
 }
 
 impl Prepared {
-    /// Looks at what can be known, while the client sends.
+    /// Prepares the attack; an aimed attack observes the client, which has to be sending.
     pub(super) fn new(attack: Attack, site: &Site, time: Duration, interrupt: &Interrupt) -> Result<Self> {
         let Attack { kind, count, per_second, .. } = attack;
         let count = count as usize;
@@ -63,7 +63,7 @@ impl Prepared {
             (Kind::Mac1, _) => (flood::Kind::WithMac1(Contents::Random), addresses()),
             (Kind::UnknownKey, _) => (flood::Kind::WithMac1(Contents::UnknownKey), addresses()),
             (Kind::Proven, _) => {
-                // Whole ones take a while to make, and a message is needed for each source.
+                // Complete initiations take a while to make, and each source needs a message.
                 let contents = if count <= MANY { Contents::UnknownKey } else { Contents::Random };
                 (flood::Kind::WithCookie(contents), addresses())
             }
@@ -90,7 +90,7 @@ impl Prepared {
         Ok(Self::Flood(Flood { kind, target: site.target(), key: site.key(), sources, per_second, time }))
     }
 
-    /// The peer that scans has a session.
+    /// Creates the scanning peer and waits until it has a session.
     fn scan(site: &Site, per_second: u32, interrupt: &Interrupt) -> Result<Self> {
         let (mut client, mut bench) = (site.scanner()?, Workbench::new());
         let stamp = Stamp { run: 0, lane: 0, number: 0 };
@@ -103,7 +103,7 @@ impl Prepared {
         Ok(Self::Scan(Box::new(client), per_second))
     }
 
-    /// Begins.
+    /// Starts the attack.
     pub(super) fn start(self, site: &Site) -> Result<Attacking> {
         match self {
             Self::Flood(flood) => {
@@ -122,7 +122,7 @@ impl Prepared {
 }
 
 impl Attacking {
-    /// What it has done so far.
+    /// Returns the counters so far.
     pub(super) fn so_far(&self) -> Sent {
         match self {
             Self::Flood(running) => running.so_far(),
@@ -137,7 +137,7 @@ impl Drop for Scan {
     }
 }
 
-/// A packet to each peer that is away, again and again.
+/// Sends packets to the absent peers in turn until `stop` is set.
 fn scan(
     mut client: Client,
     per_second: u32,

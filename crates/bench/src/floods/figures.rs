@@ -1,4 +1,4 @@
-//! What came of one measurement.
+//! The result of one measurement.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use super::pinger::{LOST, Ping};
 use super::visitors::Visits;
 use crate::stats::percentile;
 
-/// What is known of the gateway at one moment.
+/// The gateway's counters at one moment.
 pub(super) struct Moment {
     pub(super) at: Instant,
     pub(super) sent: Sent,
@@ -19,10 +19,10 @@ pub(super) struct Moment {
     pub(super) status: Option<StatusReport>,
 }
 
-/// Of one gateway, beside one attack.
+/// Figures of one gateway beside one attack.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Figures {
-    /// TCP's payload before the attack and beside it.
+    /// TCP payload before the attack and beside it.
     pub(super) rest_mbit: f64,
     pub(super) mbit: f64,
     pub(super) ratio: f64,
@@ -30,9 +30,9 @@ pub(super) struct Figures {
     pub(super) p50_ms: f64,
     pub(super) p99_ms: f64,
     pub(super) pings_lost: usize,
-    /// CPU time of the gateway's process.
+    /// CPU time of the gateway's process, in per cent of one core.
     pub(super) cpu_percent: f64,
-    /// What a weft says of itself.
+    /// Figures that a weft reports about itself.
     pub(super) weft: Option<Inner>,
     pub(super) sent_per_second: f64,
     pub(super) proven_per_second: f64,
@@ -41,10 +41,10 @@ pub(super) struct Figures {
     pub(super) visits: Visits,
 }
 
-/// What only the gateway can know.
+/// Figures that only the gateway can report.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Inner {
-    /// The stage "handshakes" of the packet thread, of all time.
+    /// Time of the stage "handshakes" of the packet thread, in per cent of all time.
     pub(super) handshakes_percent: f64,
     pub(super) turn_p999_ms: f64,
     pub(super) staging_full: u64,
@@ -93,18 +93,18 @@ impl Figures {
         }
     }
 
-    /// The most initiations that a stranger needed; nothing if one did not get in.
+    /// Returns the most initiations that a stranger needed; `None` if a stranger did not get a session.
     pub(super) fn tries(&self) -> Option<u64> {
         self.visits.strangers.iter().copied().collect::<Option<Vec<u64>>>()?.into_iter().max()
     }
 
-    /// Of the first packets to awaited peers: how many arrived, and of how many.
+    /// Returns how many first packets to awaited peers arrived, and how many there were.
     pub(super) fn first_packets(&self) -> (usize, usize) {
         let all = &self.visits.first_packets;
         (all.iter().flatten().count(), all.len())
     }
 
-    /// For the terminal, as it goes.
+    /// Formats the figures as one line for the terminal.
     pub(super) fn line(&self) -> String {
         let tries = self.tries().map_or("not all in".to_owned(), |tries| format!("in with {tries}"));
         let inner = self.weft.map_or(String::new(), |inner| {
@@ -133,7 +133,7 @@ impl Inner {
             stages.map(|stage| stage.times.sum_ns).sum()
         };
         let grown = |wanted: &dyn Fn(&str) -> bool| sum(now, wanted).saturating_sub(sum(then, wanted)) as f64;
-        // A part of the turns is looked at stage by stage; all of them are timed.
+        // The stages are sampled in a part of the turns; all turns are timed.
         let all = grown(&|_| true);
         let part = if all > 0.0 { grown(&|stage| stage == "handshakes") / all } else { 0.0 };
         let turns = now.times.turns.sum_ns.saturating_sub(then.times.turns.sum_ns) as f64 * 1e-9;
@@ -147,9 +147,10 @@ impl Inner {
     }
 }
 
-/// The bound in nanoseconds under which `part` of what was added to a histogram meanwhile lies.
+/// Returns the upper bound in nanoseconds of the bucket that contains the percentile `part` of the values
+/// added to the histogram between `then` and `now`.
 fn percentile_of(then: &HistogramReport, now: &HistogramReport, part: f64) -> f64 {
-    /// What is beyond the last bound.
+    /// Value for the last bucket, which has no bound.
     const ENDLESS: f64 = 2e9;
     let before =
         |bound: Option<u64>| then.buckets.iter().find(|(of, _)| *of == bound).map_or(0, |(_, count)| *count);

@@ -1,4 +1,4 @@
-//! TCP from the client to the gateway's side of the tunnel, at a pace.
+//! Paced TCP from the client to the gateway's side of the tunnel.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -15,13 +15,13 @@ use weft_lab::traffic::{Amount, Progress, TcpReceiver, send_stream_over};
 
 use crate::peers::roster::GATEWAY;
 
-/// What TCP sends at most, of which a part are headers.
+/// The pacing rate of TCP, headers included.
 pub(super) const MBIT_PER_SECOND: u32 = 300;
 const CONNECT: Duration = Duration::from_secs(10);
 const SEED: u64 = 7;
 
 sockopt_impl!(
-    /// The pace of a connection in bytes a second (SO_MAX_PACING_RATE, socket(7)).
+    /// The pacing rate of a connection in bytes a second (SO_MAX_PACING_RATE, socket(7)).
     MaxPacingRate,
     SetOnly,
     libc::SOL_SOCKET,
@@ -29,7 +29,7 @@ sockopt_impl!(
     u32
 );
 
-/// A connection that sends as long as it is there.
+/// A connection that sends until this is dropped.
 pub(super) struct PacedStream {
     receiver: TcpReceiver,
     progress: Arc<Progress>,
@@ -37,7 +37,7 @@ pub(super) struct PacedStream {
 }
 
 impl PacedStream {
-    /// Connects, and begins to send.
+    /// Connects, and starts sending.
     pub(super) fn start(client: &Namespace, gateway: &Namespace) -> Result<Self> {
         let receiver = gateway.run(|| TcpReceiver::listen(SocketAddr::from((GATEWAY, 0))))?;
         let address = receiver.local_addr();
@@ -51,14 +51,14 @@ impl PacedStream {
         let sender = {
             let progress = Arc::clone(&progress);
             std::thread::Builder::new().name("tcp-paced".to_owned()).spawn(move || {
-                // What arrives is counted where it does; how it ends says nothing.
+                // The receiver counts the bytes; the sender's result is not needed.
                 send_stream_over(stream, Amount::Count(u64::MAX), SEED, &progress);
             })?
         };
         Ok(Self { receiver, progress, _sender: sender })
     }
 
-    /// What arrives, from now on.
+    /// Starts counting the bytes that arrive.
     pub(super) fn window(&self) -> Window<'_> {
         Window { stream: self, bytes: self.receiver.bytes(), since: Instant::now() }
     }
@@ -70,7 +70,7 @@ impl Drop for PacedStream {
     }
 }
 
-/// A span of time in which what arrives is counted.
+/// A span of time in which received bytes are counted.
 pub(super) struct Window<'a> {
     stream: &'a PacedStream,
     bytes: u64,
@@ -78,7 +78,7 @@ pub(super) struct Window<'a> {
 }
 
 impl Window<'_> {
-    /// Mbit/s of TCP's payload until now.
+    /// Returns the Mbit/s of TCP payload received since the window was opened.
     pub(super) fn close(self) -> f64 {
         let bytes = self.stream.receiver.bytes() - self.bytes;
         bytes as f64 * 8e-6 / self.since.elapsed().as_secs_f64()

@@ -1,4 +1,4 @@
-//! One measurement: a gateway at rest, and the same under an attack.
+//! One measurement: a gateway at rest, and then under an attack.
 
 use std::time::{Duration, Instant};
 
@@ -16,11 +16,10 @@ use crate::implementation::Implementation;
 use crate::interrupt::Interrupt;
 use crate::usage::Usage;
 
-/// What a beginning brings about does not count: slow start, and what a flood may use up at once.
+/// Excluded start-up time: slow start, and credit that a flood uses up at once.
 const WARM_UP: Duration = Duration::from_secs(1);
 const REST: Duration = Duration::from_secs(2);
 
-/// What to measure.
 pub(super) struct Plan<'a> {
     pub(super) attack: Attack,
     pub(super) secs: u32,
@@ -28,18 +27,18 @@ pub(super) struct Plan<'a> {
     pub(super) implementation: &'a Implementation,
 }
 
-/// Measures.
+/// Measures one gateway beside one attack.
 pub(super) fn measure(plan: &Plan<'_>, interrupt: &Interrupt) -> Result<Figures> {
     let mut site = Site::start(plan.attack, plan.implementation, plan.client, interrupt)?;
     let span = Duration::from_secs(plan.secs.into());
     let warm_up = match plan.attack.kind {
-        // Each source begins without a cookie.
+        // Each source sends its first message without a cookie.
         Kind::Proven => WARM_UP + Duration::from_secs(plan.attack.count.into()) / plan.attack.per_second,
         _ => WARM_UP,
     };
     let stream = PacedStream::start(&site.client, &site.inside)?;
     let pinger = Pinger::start(&site.client)?;
-    // Longer than anything that waits for it.
+    // The flood lasts longer than everything measured beside it.
     let prepared = Prepared::new(plan.attack, &site, warm_up + span + LIMIT + WARM_UP, interrupt)?;
     interrupt.sleep(WARM_UP)?;
     let (rest, rest_from) = (stream.window(), Instant::now());
@@ -57,7 +56,7 @@ pub(super) fn measure(plan: &Plan<'_>, interrupt: &Interrupt) -> Result<Figures>
     let visitors = Visitors::start(&site)?;
     interrupt.sleep(span)?;
     let (beside, until) = (window.close(), Instant::now());
-    // The gateway answers when it gets to it: the window is closed already.
+    // The gateway may report its status late; the window is closed already.
     let after = moment(&site)?;
     let visits = visitors.finish()?;
     site.check()?;

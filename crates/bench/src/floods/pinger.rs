@@ -1,5 +1,5 @@
-//! Pings from the client to the gateway's address in the tunnel, at a pace: none waits for the answer to the
-//! one before.
+//! Paced pings from the client to the gateway's address in the tunnel: no ping waits for the answer to an
+//! earlier one.
 
 use std::io::{self, Read as _};
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use crate::peers::roster::GATEWAY;
 
 /// 200 a second: enough for a 99th percentile in a few seconds, too few to matter beside the stream.
 const INTERVAL: Duration = Duration::from_millis(5);
-/// A ping that has no answer by then counts as one that took so long.
+/// A ping unanswered for this long is lost, and counts with this time.
 pub(super) const LOST: Duration = Duration::from_secs(2);
 /// ICMP (RFC 792): echo request and reply, each with a checksum, an identifier and a number.
 const ECHO: u8 = 8;
@@ -25,25 +25,24 @@ const ECHO_REPLY: u8 = 0;
 const HEADER: usize = 8;
 const PACKET: usize = 64;
 const IDENTIFIER: u16 = 0x7765;
-/// The kernel gives answers with their IPv4 header, which has no options.
+/// A raw socket receives replies with their IPv4 header, which has no options.
 const IPV4_HEADER: usize = 20;
 
-/// A ping that was sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ping {
     pub(super) sent: Instant,
-    /// How long its answer took.
+    /// Time to the answer; `None` without an answer.
     pub(super) took: Option<Duration>,
 }
 
-/// Pings under way.
+/// A running thread that pings.
 pub(super) struct Pinger {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<io::Result<Vec<Ping>>>,
 }
 
 impl Pinger {
-    /// Begins.
+    /// Starts pinging.
     pub(super) fn start(client: &Namespace) -> Result<Self> {
         let open = || -> io::Result<Socket> {
             let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4))?;
@@ -60,7 +59,7 @@ impl Pinger {
         Ok(Self { stop, thread })
     }
 
-    /// Ends, once no answer is waited for any more.
+    /// Stops pinging, and returns the pings once all are answered or lost.
     pub(super) fn finish(self) -> Result<Vec<Ping>> {
         self.stop.store(true, Relaxed);
         Ok(self.thread.join().map_err(|_| anyhow!("the pinging thread panicked"))??)
@@ -84,7 +83,7 @@ fn ping(mut socket: Socket, stop: &AtomicBool) -> io::Result<Vec<Ping>> {
             None if now >= due => {
                 let number = pings.len() as u16;
                 pings.push(Ping { sent: now, took: None });
-                // What the tunnel's queue does not take is lost.
+                // A request that the socket does not accept counts as lost.
                 let _ = socket.send(&request(number));
                 due = (due + INTERVAL).max(now);
                 continue;
@@ -96,7 +95,7 @@ fn ping(mut socket: Socket, stop: &AtomicBool) -> io::Result<Vec<Ping>> {
         let mut buffer = [0; 256];
         let Ok(len) = socket.read(&mut buffer) else { continue };
         let Some(number) = reply(&buffer[..len]) else { continue };
-        // The last with this number: the numbers begin again after five minutes.
+        // The newest ping with this number: the 16-bit numbers wrap after five minutes.
         let last = pings.len().wrapping_sub(1);
         let place = last.wrapping_sub(usize::from((last as u16).wrapping_sub(number)));
         if let Some(ping) = pings.get_mut(place).filter(|ping| ping.took.is_none()) {
@@ -111,14 +110,14 @@ fn request(number: u16) -> [u8; PACKET] {
     packet[0] = ECHO;
     packet[4..6].copy_from_slice(&IDENTIFIER.to_be_bytes());
     packet[6..8].copy_from_slice(&number.to_be_bytes());
-    // Everything else is zero: three words make the sum, which then has at most one carry (RFC 1071).
+    // All other bytes are zero: the sum has three words, and at most one carry (RFC 1071).
     let sum = u32::from(ECHO) * 256 + u32::from(IDENTIFIER) + u32::from(number);
     let checksum = !((sum & 0xffff) + (sum >> 16)) as u16;
     packet[2..4].copy_from_slice(&checksum.to_be_bytes());
     packet
 }
 
-/// The number of the ping that a packet answers.
+/// Returns the number of the ping that a packet answers.
 fn reply(packet: &[u8]) -> Option<u16> {
     let message = packet.get(IPV4_HEADER..)?;
     let word = |at: usize| Some(u16::from_be_bytes(*message.get(at..)?.first_chunk()?));

@@ -1,4 +1,4 @@
-//! What was found, as JSON and as text.
+//! The report, as JSON and as text.
 
 use std::fmt::Write as _;
 
@@ -11,25 +11,25 @@ use super::load::MBIT_PER_SECOND;
 use crate::machine::Machine;
 use crate::stats::{Summary, ratios};
 
-/// Wanted beside an attack: of what TCP has at rest, at least.
+/// Target: TCP keeps at least this share of its speed at rest beside an attack.
 const KEPT: f64 = 0.95;
-/// What is as much as the other's: paced TCP differs by less from one run to the next.
+/// Ratio from which two speeds count as equal: paced TCP differs by less from run to run.
 const AS_MUCH: f64 = 0.99;
 const PING_P99_MS: f64 = 5.0;
 const HANDSHAKES_PERCENT: f64 = 10.0;
 const TURN_P999_MS: f64 = 3.0;
-/// Beside what is aimed, at least: of what TCP has beside what is not.
+/// Target: beside an aimed attack TCP keeps at least this share of its speed beside one that is not aimed.
 const ALIKE: f64 = 0.8;
-/// A stranger gets in with the first initiation and two more.
+/// Target: a stranger gets a session with the first initiation and two retries at most.
 const TRIES: u64 = 3;
-/// A flood that is this much slower than asked for is noted.
+/// A flood below this share of its requested rate is noted.
 const FULL_RATE: f64 = 0.9;
 
-/// Everything.
+/// The report of all measurements.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     machine: Machine,
-    /// Cores that were busy with something else before the first measurement.
+    /// Cores that were busy with other work before the first measurement.
     busy_cores_before: f64,
     busy_loops: u32,
     seconds: u32,
@@ -37,7 +37,7 @@ pub(super) struct Report {
     sides: Vec<Side>,
     attacks: Vec<Part>,
     pub(super) failed: usize,
-    /// What was not as it should be.
+    /// Failures and deviations.
     pub(super) notes: Vec<String>,
 }
 
@@ -47,7 +47,7 @@ struct Side {
     is_weft: bool,
 }
 
-/// One attack.
+/// The figures of one attack.
 #[derive(Debug, Serialize)]
 struct Part {
     attack: Attack,
@@ -94,7 +94,7 @@ impl Report {
         self.notes.push(what);
     }
 
-    /// For people.
+    /// Formats the report as text.
     pub(super) fn text(&self) -> String {
         let mut text = format!(
             "TCP at {MBIT_PER_SECOND} Mbit/s, {} s beside each attack, medians of {} rounds; {} busy loops\n\
@@ -124,7 +124,7 @@ impl Report {
         text
     }
 
-    /// What is wanted of each weft beside an attack, and whether it holds.
+    /// Formats each weft's targets beside an attack, and whether they hold.
     fn wanted(&self, part: &Part) -> Vec<String> {
         let mut lines = Vec::new();
         for (place, side) in self.sides.iter().enumerate().filter(|(_, side)| side.is_weft) {
@@ -173,7 +173,8 @@ impl Report {
         lines
     }
 
-    /// What a side had beside data for unknown receivers that is not aimed, as fast as this.
+    /// Returns a side's figures beside unaimed data for unknown receivers at the same rate and of the same
+    /// family.
     fn not_aimed(&self, attack: Attack, side: usize) -> Option<&[Figures]> {
         let same = |other: &&Part| {
             other.attack.kind == Kind::Data

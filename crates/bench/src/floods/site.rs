@@ -19,26 +19,27 @@ use crate::peers::roster::{GATEWAY, INNER_PREFIX};
 use crate::peers::socket;
 use crate::topology;
 
-/// How long a daemon may take to know all its peers.
+/// Timeout for a daemon to be configured with all its peers.
 const START: Duration = Duration::from_secs(120);
 const CONNECT: Duration = Duration::from_secs(30);
 const PORT: u16 = 51_820;
-/// Links of the gateway. The other ends are called `eth0`.
+/// The gateway's interfaces, and the name of the interface at the other ends.
 pub(super) const TO_CLIENT: &str = "to-client";
 pub(super) const TO_ATTACKER: &str = "to-attacker";
 pub(super) const OUTER: &str = "eth0";
-/// The gateway is host 1 on each link, what is beyond it host 2, and visitors are beside the client.
+/// Networks of the links: the gateway is host 1 on each, the namespace at the other end host 2. Visitors
+/// share the client's namespace.
 const CLIENT_V4: [u8; 3] = [198, 18, 1];
 const ATTACKER_V4: [u8; 3] = [198, 18, 2];
 const CLIENT_LINK_V6: u16 = 1;
 const ATTACKER_LINK_V6: u16 = 2;
-/// What is routed to the attacker: its sources, and where peers that are away are said to be.
+/// Networks routed to the attacker: its source addresses, and the endpoints of absent peers.
 const BEHIND_V4: Ipv4Addr = Ipv4Addr::new(198, 19, 0, 0);
 const BEHIND_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0xf, 0, 0, 0, 0, 1);
 
-/// Peers that have no session yet and want one during a flood.
+/// Strangers: peers without a session that want one during a flood.
 pub(super) const STRANGERS: usize = 4;
-/// Peers that the gateway has something for, and no session yet.
+/// Awaited peers: without a session, but the gateway has a packet for them.
 pub(super) const AWAITED: usize = 16;
 const STRANGERS_PORT: u16 = 40_000;
 const AWAITED_PORT: u16 = 41_000;
@@ -50,9 +51,9 @@ const FIRST_STRANGER: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 0);
 const FIRST_AWAITED: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 0);
 const FIRST_ABSENT: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 0);
 
-/// Everything around a gateway.
+/// A gateway, the client and the attacker, with their namespaces.
 pub(super) struct Site {
-    /// It ends before the namespaces.
+    /// Dropped before the namespaces.
     pub(super) gateway: Daemon,
     client_daemon: Daemon,
     pub(super) inside: Namespace,
@@ -86,7 +87,7 @@ impl Keys {
 }
 
 impl Site {
-    /// Brings everything up, and waits until a connection has passed the tunnel.
+    /// Brings up the namespaces, links and daemons, and waits until a connection has passed the tunnel.
     pub(super) fn start(
         attack: Attack,
         implementation: &Implementation,
@@ -101,11 +102,11 @@ impl Site {
         let behind: IpNet = IpNet::new(BEHIND_V6.into(), 48)?.trunc();
         link::add_route(&inside, behind, v6(ATTACKER_LINK_V6, 2).into())?;
         for name in ["all", "default", TO_CLIENT, TO_ATTACKER] {
-            // As on most networks: nothing tells the gateway that a source is spoofed.
+            // No reverse-path filter, as on most networks: the gateway cannot tell that a source is spoofed.
             inside.set_sysctl(&format!("net/ipv4/conf/{name}/rp_filter"), "0")?;
             inside.set_sysctl(&format!("net/ipv4/conf/{name}/send_redirects"), "0")?;
         }
-        // Peers reach each other through the gateway.
+        // Forwarding lets peers reach each other through the gateway.
         inside.set_sysctl("net/ipv4/ip_forward", "1")?;
         let files = tempfile::tempdir()?;
         let keys = Keys::new()?;
@@ -147,33 +148,33 @@ impl Site {
         Ok(site)
     }
 
-    /// An error if a daemon has ended.
+    /// Returns an error if a daemon has ended.
     pub(super) fn check(&mut self) -> Result<()> {
         self.gateway.check()?;
         self.client_daemon.check()
     }
 
-    /// Where the gateway listens.
+    /// Returns the address and port where the gateway listens.
     pub(super) fn target(&self) -> SocketAddr {
         outer_gateway(self.is_v6)
     }
 
-    /// The public key of the gateway.
+    /// Returns the public key of the gateway.
     pub(super) fn key(&self) -> PublicKey {
         self.keys.gateway.public_key()
     }
 
-    /// The first of the addresses that are routed to the attacker.
+    /// Returns the first of the addresses that are routed to the attacker.
     pub(super) fn behind_attacker(&self) -> IpAddr {
         if self.is_v6 { BEHIND_V6.into() } else { Ipv4Addr::from_bits(BEHIND_V4.to_bits() + 1).into() }
     }
 
-    /// How many peers are away.
+    /// Returns the number of absent peers.
     pub(super) fn absent(&self) -> usize {
         self.absent
     }
 
-    /// The peer that scans.
+    /// Creates the scanning peer.
     pub(super) fn scanner(&self) -> Result<Client> {
         let bind = || {
             socket::bind(
@@ -184,12 +185,12 @@ impl Site {
         Client::over(self.attacker.run(bind)?, self.target(), SCANNER, &self.keys.scanner, self.key())
     }
 
-    /// Peers without a session.
+    /// Creates the strangers.
     pub(super) fn strangers(&self) -> Result<Vec<Client>> {
         self.visitors(&self.keys.strangers, FIRST_STRANGER, STRANGERS_PORT)
     }
 
-    /// Peers that the gateway knows the place of, without a session.
+    /// Creates the awaited peers, of which the gateway knows the endpoints.
     pub(super) fn awaited(&self) -> Result<Vec<Client>> {
         self.visitors(&self.keys.awaited, FIRST_AWAITED, AWAITED_PORT)
     }
@@ -224,7 +225,7 @@ impl Keys {
             peer(key.public_key(), nth(FIRST_AWAITED, number), Some(endpoint));
         }
         for number in 0..absent {
-            // No private key is needed: any bytes are a public key.
+            // No private key is needed: any 32 bytes are a public key.
             let mut key = *self.client.public_key().as_bytes();
             key[..4].copy_from_slice(&(number as u32).to_le_bytes());
             let behind = if is_v6 {
@@ -248,12 +249,12 @@ impl Keys {
     }
 }
 
-/// The address in the tunnel of a peer that is away.
+/// Returns the address in the tunnel of an absent peer.
 pub(super) fn absent_peer(number: usize) -> Ipv4Addr {
     nth(FIRST_ABSENT, number)
 }
 
-/// The address in the tunnel of a peer that is awaited.
+/// Returns the address in the tunnel of an awaited peer.
 pub(super) fn awaited_peer(number: usize) -> Ipv4Addr {
     nth(FIRST_AWAITED, number)
 }
@@ -279,8 +280,7 @@ fn outer_client(is_v6: bool) -> IpAddr {
     if is_v6 { v6(CLIENT_LINK_V6, 2).into() } else { v4(CLIENT_V4, 2).into() }
 }
 
-/// Joins the gateway, as host 1, with another namespace, as host 2, and lets that reach all of the gateway's
-/// addresses.
+/// Joins the gateway, as host 1, with another namespace, as host 2, whose default routes lead to the gateway.
 fn join(gateway: &Namespace, name: &str, other: &Namespace, net_v4: [u8; 3], net_v6: u16) -> Result<()> {
     let addresses = |host: u8| -> Result<Vec<IpNet>> {
         Ok(vec![

@@ -1,5 +1,5 @@
-//! `weft-bench floods` where there are no network namespaces: its arguments. `commands/unsupported.rs`
-//! answers.
+//! `weft-bench floods` on systems without network namespaces: only its arguments. `commands/unsupported.rs`
+//! reports the error.
 
 use clap::Args;
 
@@ -10,7 +10,7 @@ pub(crate) struct FloodsArgs {
     arguments: Vec<String>,
 }
 
-/// Nothing to say.
+/// Returns an empty help text.
 pub(crate) fn help() -> String {
     String::new()
 }

@@ -1,4 +1,4 @@
-//! Peers that have no session when the flood comes: strangers with a right key that want to get in, and peers
+//! Peers without a session when the flood comes: strangers with a valid key that want a session, and peers
 //! that the gateway has a first packet for.
 
 use std::io;
@@ -14,27 +14,26 @@ use crate::peers::client::{Client, Workbench};
 use crate::peers::packet::{HEADERS, STAMP, Stamp};
 use crate::peers::roster::GATEWAY;
 
-/// A handshake is tried again after 5 s and up to a third of a second (whitepaper, section 6.4): time for
-/// three retries.
+/// Time for three retries: a handshake is retried after 5 s and up to a third of a second (whitepaper,
+/// section 6.4).
 pub(super) const LIMIT: Duration = Duration::from_secs(17);
-/// Between the first packets to two peers.
+/// Interval between the first packets to two peers.
 const AWAITED_EVERY: Duration = Duration::from_millis(100);
 const TICK: Duration = Duration::from_millis(1);
-/// Where visitors listen in the tunnel, and what listens to them.
+/// Ports in the tunnel: of the visitors, and of the gateway's sink.
 const VISITOR: u16 = 4002;
 const SINK: u16 = 4000;
 
-/// What became of them.
+/// The results of all visitors.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Visits {
-    /// Initiations that each stranger needed; nothing for one that did not get in.
+    /// Initiations that each stranger needed; `None` for one without a session.
     pub(super) strangers: Vec<Option<u64>>,
-    /// How long the first packet to each awaited peer took, in milliseconds; nothing for one that did not
-    /// arrive.
+    /// Time of the first packet to each awaited peer, in milliseconds; `None` if it did not arrive.
     pub(super) first_packets: Vec<Option<f64>>,
 }
 
-/// Visitors under way.
+/// A running thread with all visitors.
 pub(super) struct Visitors(JoinHandle<io::Result<Visits>>);
 
 struct Awaited {
@@ -44,7 +43,7 @@ struct Awaited {
 }
 
 impl Visitors {
-    /// All strangers try at once; if there are peers that are away, the others are awaited too.
+    /// Starts all strangers at once; with absent peers (in a scan) it also starts the awaited peers.
     pub(super) fn start(site: &Site) -> Result<Self> {
         let strangers = site.strangers()?;
         let awaited = if site.absent() > 0 { site.awaited()? } else { Vec::new() };
@@ -54,7 +53,7 @@ impl Visitors {
         Ok(Self(std::thread::Builder::new().name("visitors".to_owned()).spawn(visit)?))
     }
 
-    /// Waits until all of them had what they wanted, or [`LIMIT`].
+    /// Waits until all visitors have succeeded, at most [`LIMIT`].
     pub(super) fn finish(self) -> Result<Visits> {
         Ok(self.0.join().map_err(|_| anyhow!("the visitors' thread panicked"))??)
     }
@@ -73,7 +72,7 @@ fn visit(mut strangers: Vec<Client>, mut awaited: Vec<Awaited>, sender: &UdpSock
         let now = Instant::now();
         if next < awaited.len() && now >= start + AWAITED_EVERY * next as u32 {
             awaited[next].sent = Some(now);
-            // What the tunnel's queue does not take is lost.
+            // A packet that the socket does not accept is lost.
             let _ = sender.send_to(&[0; STAMP], (awaited_peer(next), VISITOR));
             next += 1;
         }

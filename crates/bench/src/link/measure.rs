@@ -1,4 +1,4 @@
-//! What a link does, measured from its two ends.
+//! Measurements of a link between its two ends.
 
 use std::time::{Duration, Instant};
 
@@ -13,20 +13,20 @@ use super::{FAR, Lab, LinkArgs, NEAR};
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 
-/// The payload of a datagram that fills a frame, and the bytes of this frame.
+/// Payload of a datagram that fills a frame, and the length of that frame.
 const DATAGRAM: usize = 1472;
 const FRAME: f64 = 1514.0;
 const PINGS: u32 = 100;
-/// What a stream or a flood needs until it is as it stays.
+/// Excluded start-up time of a stream or a flood.
 const WARM_UP: Duration = Duration::from_secs(1);
-/// The rate of datagrams on a link without a rate.
+/// Rate of full frames, in frames a second, on a link without a rate.
 const ANY_RATE: f64 = 10_000.0;
 const GRACE: Duration = Duration::from_secs(60);
 
-/// What was asked for, and what there is.
+/// The requested properties, and the measured ones.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Report {
-    /// The link, as on the command line.
+    /// The link as specified on the command line.
     pub(crate) link: String,
     pub(crate) asked: Asked,
     pub(crate) ping: Ping,
@@ -35,9 +35,9 @@ pub(crate) struct Report {
     /// Datagrams at 1.2 times the rate. `None` without a rate.
     pub(crate) flood: Option<Datagrams>,
     pub(crate) tcp: Tcp,
-    /// Of the whole run, from the near end and back.
+    /// Counters of the whole run: from the near end to the far one, and back.
     pub(crate) counters: [PipeCounters; 2],
-    /// Frames that never came to the link, because its thread was too late to take them.
+    /// Frames lost before the link, because its thread read them too late.
     pub(crate) missed: u64,
 }
 
@@ -45,11 +45,11 @@ pub(crate) struct Report {
 pub(crate) struct Asked {
     /// Bits a second.
     pub(crate) rate: Option<u64>,
-    /// Both ways.
+    /// Sum of both directions' delays.
     pub(crate) round_trip_ms: f64,
-    /// A share.
+    /// From 0 to 1.
     pub(crate) loss: f64,
-    /// A share.
+    /// From 0 to 1.
     pub(crate) reorder: f64,
 }
 
@@ -65,24 +65,24 @@ pub(crate) struct Ping {
 /// Numbered datagrams of one flow.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Datagrams {
-    /// Bits of frames a second that were sent.
+    /// Rate of frames sent, in bits a second.
     pub(crate) sent_rate: f64,
-    /// Bits of frames a second that arrived, after the first second.
+    /// Rate of frames received, in bits a second, after the first second.
     pub(crate) received_rate: f64,
-    /// The share that did not arrive.
+    /// Share of those sent that did not arrive.
     pub(crate) lost: f64,
-    /// The share of those that arrived behind a later one.
+    /// Share of those received that arrived behind a later one.
     pub(crate) out_of_order: f64,
-    /// The share that the receiving socket had no room for: lost, but not by the link.
+    /// Share of those sent that were dropped in the receiving socket: lost, but not by the link.
     pub(crate) socket_full: f64,
-    /// The share of a core that the link's thread used.
+    /// CPU time of the link's thread, in cores.
     pub(crate) link_cores: f64,
 }
 
 /// One TCP stream.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Tcp {
-    /// Bits of payload a second after the first second.
+    /// Bits of payload a second, after the first second.
     pub(crate) rate: f64,
     pub(crate) retransmits: u64,
     pub(crate) link_cores: f64,

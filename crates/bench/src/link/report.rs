@@ -4,7 +4,7 @@ use comfy_table::{CellAlignment, Table, presets};
 
 use super::measure::{Datagrams, Report};
 
-/// What was asked for beside what there is.
+/// Formats the requested properties beside the measured ones.
 pub(super) fn text(report: &Report) -> String {
     let Report { asked, ping, half, flood, tcp, counters, .. } = report;
     let mut table = Table::new();
@@ -29,7 +29,7 @@ pub(super) fn text(report: &Report) -> String {
     let datagrams = format!("datagrams sent at {}: ", mbit(half.sent_rate));
     table.add_row([format!("{datagrams}lost"), percent(asked.loss), percent(half.lost)]);
     table.add_row([format!("{datagrams}out of order"), percent(asked.reorder), percent(half.out_of_order)]);
-    // What the headers of full frames leave of the rate: 1448 of 1514 bytes.
+    // Payload share of full frames: 1448 of 1514 bytes.
     let payload =
         asked.rate.map_or_else(String::new, |rate| format!("up to {}", mbit(rate as f64 * 1448.0 / 1514.0)));
     table.add_row(["one TCP stream: payload".to_owned(), payload, mbit(tcp.rate)]);

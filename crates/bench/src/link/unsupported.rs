@@ -1,8 +1,9 @@
-//! `weft-bench link` where there are no network namespaces: its arguments. `commands/unsupported.rs` answers.
+//! `weft-bench link` on systems without network namespaces: only its arguments. `commands/unsupported.rs`
+//! reports the error.
 
 use clap::Args;
 
-/// An emulated link, which nobody reads here.
+/// An emulated link, which is not parsed here.
 pub(crate) type Spec = String;
 
 /// The arguments of `weft-bench link`: any, so that the answer is why there is none.

@@ -1,4 +1,4 @@
-//! Short transfers over new connections: they show a slow start that ended too early.
+//! Short transfers over new connections, to detect a slow start that ends too early.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use super::{Bench, Outcome};
 use crate::metric::{Metric, Sample};
 use crate::stats;
 
-/// Transfers a measurement, one after the other; the median counts.
+/// Transfers per measurement, one after the other; the median counts.
 const TRANSFERS: u64 = 5;
 
 pub(super) fn measure(bench: &mut Bench<'_>, megabytes: u32) -> Result<Outcome> {

@@ -1,4 +1,4 @@
-//! Many TCP connections at once, from threads of this process: every byte is checked where it arrives.
+//! Many concurrent TCP connections, from threads of this process, with every byte checked on arrival.
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -9,7 +9,7 @@ use weft_lab::traffic::{Amount, ReceivedFlow, STALL, SentFlow, TcpReceiver, TcpS
 use super::{Bench, Outcome};
 use crate::metric::{Metric, Sample};
 
-/// The connections' contents differ from each other, and are the same in every run.
+/// Connections differ in their contents, which are the same in every run.
 const SEED: u64 = 0x5eed;
 
 pub(super) fn measure(bench: &mut Bench<'_>, count: u32) -> Result<Outcome> {
@@ -29,12 +29,12 @@ pub(super) fn measure(bench: &mut Bench<'_>, count: u32) -> Result<Outcome> {
     outcome(&senders.finish(), &receiver.finish(), speed)
 }
 
-/// Waits for all senders, and gives how many Gbit/s arrived while they sent: what is still in their buffers then may
-/// take any time.
+/// Waits for all senders, and returns how many Gbit/s arrived while they sent: data that is still buffered at
+/// the end may take any time.
 fn wait(bench: &mut Bench<'_>, receiver: &TcpReceiver, senders: &TcpSenders, start: Instant) -> Result<f64> {
     bench.interrupt.sleep(bench.span().saturating_sub(start.elapsed()))?;
     let speed = receiver.bytes() as f64 * 8e-9 / start.elapsed().as_secs_f64();
-    // Each ends by itself within a STALL or two.
+    // Each connection ends by itself within one or two `STALL`s.
     bench.interrupt.wait_for("the end of the connections", STALL * 3, || {
         bench.tunnel.check()?;
         Ok(senders.is_finished().then_some(()))

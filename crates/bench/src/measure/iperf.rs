@@ -1,4 +1,4 @@
-//! iperf3 through a tunnel: a server for every run, so that none waits for the one before.
+//! iperf3 through a tunnel. Each run has a new server, so that none waits for an earlier run.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use serde::Deserialize;
 use super::Bench;
 use crate::process::Process;
 
-/// How long iperf3 may take beyond the time that it sends.
+/// Timeout of iperf3 beyond its sending time.
 const GRACE: Duration = Duration::from_secs(30);
-/// How long a server may take to listen.
+/// Timeout for the server to listen.
 const LISTEN: Duration = Duration::from_secs(10);
 
-/// A client and its server at work.
+/// A running client with its server.
 #[derive(Debug)]
 pub(super) struct Run {
     client: Process,
@@ -36,7 +36,7 @@ impl Run {
         Ok(Self { client, _server: server, limit: Duration::from_secs(secs.into()) + GRACE })
     }
 
-    /// Waits for the end.
+    /// Waits until the client has ended, and returns its totals.
     pub(super) fn finish(mut self, bench: &mut Bench<'_>) -> Result<Totals> {
         bench.interrupt.wait_for("the end of iperf3", self.limit, || {
             bench.tunnel.check()?;
@@ -46,7 +46,7 @@ impl Run {
     }
 }
 
-/// Sends for as long as the measurement takes.
+/// Runs iperf3 for the duration of the measurement.
 pub(super) fn run(bench: &mut Bench<'_>, arguments: &[&str]) -> Result<Totals> {
     Run::start(bench, bench.secs, arguments)?.finish(bench)
 }
@@ -56,7 +56,7 @@ pub(super) fn run(bench: &mut Bench<'_>, arguments: &[&str]) -> Result<Totals> {
 pub(super) struct Totals {
     pub(super) sum_sent: Option<Sum>,
     pub(super) sum_received: Option<Sum>,
-    /// What went the other way with `--bidir`.
+    /// The reverse direction, with `--bidir`.
     pub(super) sum_sent_bidir_reverse: Option<Sum>,
     pub(super) sum_received_bidir_reverse: Option<Sum>,
 }
@@ -66,13 +66,13 @@ pub(super) struct Totals {
 pub(super) struct Sum {
     pub(super) bytes: u64,
     pub(super) seconds: f64,
-    /// Of TCP.
+    /// Only for TCP.
     #[serde(default)]
     pub(super) retransmits: u64,
-    /// Of UDP: on the receiver's side, up to the last one that arrived.
+    /// Only for UDP; at the receiver, up to the last datagram that arrived.
     #[serde(default)]
     pub(super) packets: u64,
-    /// Of UDP, on the receiver's side. Below zero when datagrams came twice.
+    /// Only for UDP, at the receiver. Negative when datagrams were duplicated.
     #[serde(default)]
     pub(super) lost_packets: i64,
 }
@@ -85,7 +85,7 @@ struct Output {
 }
 
 fn parse(printed: &str) -> Result<Totals> {
-    // Warnings come first, and the report begins a line.
+    // Warnings precede the report, which begins on a new line.
     let json = printed.find("{\n").map_or(printed, |start| &printed[start..]);
     let first_line = || printed.lines().next().unwrap_or("nothing").to_owned();
     let output: Output =

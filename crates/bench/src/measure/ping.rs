@@ -1,4 +1,4 @@
-//! Pings, through an idle tunnel and beside a TCP stream that takes all it can get.
+//! Pings through an idle tunnel, and beside a TCP stream as fast as possible.
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ use crate::stats;
 /// Pings a second: enough for a 99th percentile in a few seconds, too few to matter beside the stream.
 const PER_SECOND: u32 = 200;
 const INTERVAL: &str = "0.005";
-/// How long an answer is waited for, in seconds.
+/// Timeout for an answer, in seconds.
 const ANSWER: u32 = 2;
-/// The stream is given this time to fill the tunnel before the first ping, and sends on after the last.
+/// The stream fills the tunnel for this time before the first ping, and continues after the last ping.
 const SETTLE: Duration = Duration::from_secs(1);
 const STREAM_BESIDE: u32 = 2 + ANSWER;
-/// How long ping may take beyond the time that it sends.
+/// Timeout of ping beyond its sending time.
 const GRACE: Duration = Duration::from_secs(10);
 
 pub(super) fn idle(bench: &mut Bench<'_>) -> Result<Outcome> {
@@ -38,7 +38,7 @@ pub(super) fn loaded(bench: &mut Bench<'_>) -> Result<Outcome> {
     Ok(Outcome::new(sample, carried.gbit))
 }
 
-/// The round trips that were measured, in milliseconds, shortest first.
+/// The measured round trips in milliseconds, in ascending order.
 #[derive(Debug)]
 struct Pings {
     sent: u32,
@@ -76,7 +76,7 @@ impl Pings {
     }
 }
 
-/// The times of the answers, each once.
+/// Returns the sorted times of the answers, without duplicates.
 fn parse(output: &str) -> Vec<f64> {
     let answers = output.lines().filter(|line| !line.contains("(DUP!)"));
     let mut millis: Vec<f64> = answers

@@ -1,4 +1,4 @@
-//! What a daemon takes: memory at full rate, CPU time and wake-ups at rest.
+//! Resources of a daemon: memory at full rate, CPU time and wake-ups when idle.
 
 use std::time::Duration;
 
@@ -9,12 +9,13 @@ use crate::case::Direction;
 use crate::metric::{Metric, Sample};
 use crate::usage;
 
-/// Rest is looked at for at least this long: timers of WireGuard are seconds apart.
+/// Shortest idle measurement: WireGuard's timers are seconds apart.
 const REST: Duration = Duration::from_secs(5);
-/// After traffic WireGuard still has a keepalive to send within 10 s (whitepaper, section 6.5): that is not rest.
+/// Wait before an idle measurement: after traffic WireGuard may still send a keepalive within 10 s
+/// (whitepaper, section 6.5).
 const KEEPALIVE: Duration = Duration::from_secs(11);
 
-/// The most memory that either daemon had since it was started, full rate both ways included.
+/// Measures the peak memory of either daemon since its start, including TCP at full rate both ways.
 pub(super) fn memory(bench: &mut Bench<'_>) -> Result<Outcome> {
     tcp::measure(bench, 1, Direction::BothWays)?;
     let mut most = 0;
@@ -25,7 +26,7 @@ pub(super) fn memory(bench: &mut Bench<'_>) -> Result<Outcome> {
     Ok(Outcome::new(Sample::default().with(Metric::PeakRssMib, mebibytes), 0.0))
 }
 
-/// CPU time and wake-ups of either daemon, the larger of each, while nothing is sent.
+/// Measures CPU time and wake-ups of either daemon without traffic; the larger of each counts.
 pub(super) fn idle(bench: &mut Bench<'_>) -> Result<Outcome> {
     bench.interrupt.sleep(KEEPALIVE)?;
     let window = bench.window()?;

@@ -1,5 +1,5 @@
-//! System calls of the daemons, counted by perf in a run of its own: while they are counted, every system call on
-//! the machine takes a little longer.
+//! System calls of the daemons, counted by perf in a separate run: counting slows every system call on the
+//! machine.
 
 use std::time::Duration;
 
@@ -10,18 +10,19 @@ use super::{Bench, measure};
 use crate::case::Case;
 use crate::process::Process;
 
-/// How long such a run takes at most, in seconds.
+/// Longest run with perf, in seconds.
 const SECONDS: u32 = 2;
-/// How long perf is given to attach itself.
+/// Time for perf to attach.
 const ATTACH: Duration = Duration::from_millis(300);
-/// How long perf may take to print its count.
+/// Timeout for perf to print its count.
 const PERF: Duration = Duration::from_secs(10);
 const EVENT: &str = "raw_syscalls:sys_enter";
 
-/// What both daemons call for each Gbit carried; nothing for a case that carries nothing, or without daemons.
+/// Returns the system calls of both daemons per Gbit carried; `None` for a case that carries nothing, or
+/// without daemons.
 ///
 /// # Errors
-/// When perf cannot count them here.
+/// When perf cannot count them here, or the measurement fails.
 pub(crate) fn per_gbit(bench: &mut Bench<'_>, case: Case) -> Result<Option<f64>> {
     let processes = bench.tunnel.processes().iter().map(u32::to_string).collect::<Vec<_>>().join(",");
     if processes.is_empty() || !carries(case) {
@@ -29,7 +30,7 @@ pub(crate) fn per_gbit(bench: &mut Bench<'_>, case: Case) -> Result<Option<f64>>
     }
     let words = ["perf", "stat", "-x", ",", "-e", EVENT, "-p", &processes].map(str::to_owned);
     let mut perf = Process::start(&bench.tunnel.near, &words, bench.tunnel.file("perf.log"))?;
-    // It does not say when it is attached; what it misses of the first moment is a small part.
+    // perf does not report when it is attached; the calls that it misses at the start are few.
     bench.interrupt.sleep(ATTACH)?;
     perf.check()?;
     let mut short =
@@ -46,7 +47,7 @@ fn carries(case: Case) -> bool {
     matches!(case, Case::Tcp { .. } | Case::UdpFlood { .. } | Case::Connections { .. })
 }
 
-/// `value,unit,event,…`
+/// Parses perf's output: `value,unit,event,…`
 fn parse(output: &str) -> Option<f64> {
     let line = output.lines().find(|line| line.contains(EVENT))?;
     line.split(',').next()?.parse().ok()

@@ -1,4 +1,4 @@
-//! TCP that takes all it can get, one way or both ways at once.
+//! TCP as fast as possible, one way or both ways at once.
 
 use anyhow::{Context as _, Result, ensure};
 

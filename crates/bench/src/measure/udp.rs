@@ -1,4 +1,4 @@
-//! Datagrams as fast as one sender can: what arrives, and what does not.
+//! Datagrams as fast as one sender can send, and their loss.
 
 use anyhow::{Context as _, Result};
 
@@ -6,18 +6,18 @@ use super::iperf::{self, Totals};
 use super::{Bench, Outcome};
 use crate::metric::{Metric, Sample};
 
-/// A flood.
+/// Measures a UDP flood of datagrams of `bytes` bytes.
 pub(super) fn measure(bench: &mut Bench<'_>, bytes: u32) -> Result<Outcome> {
     let size = bytes.to_string();
     let arrived = Arrived::of(&iperf::run(bench, &["-u", "-b", "0", "-l", &size])?, bytes)?;
     Ok(Outcome::new(arrived.sample(), arrived.gbit_per_second * arrived.seconds))
 }
 
-/// What came of datagrams of one size.
+/// The result for datagrams of one size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Arrived {
     pub(super) gbit_per_second: f64,
-    /// Payload that was sent.
+    /// Payload sent.
     pub(super) sent_gbit_per_second: f64,
     pub(super) packets_per_second: f64,
     /// From 0 to 1.
@@ -29,7 +29,8 @@ impl Arrived {
     pub(super) fn of(totals: &Totals, bytes: u32) -> Result<Self> {
         let sent = totals.sum_sent.context("iperf3 does not say what it sent")?;
         let received = totals.sum_received.context("iperf3 does not say what it received")?;
-        // The receiver knows of none behind the last one that arrived: it is the sender who knows how many there were.
+        // The receiver does not know of datagrams lost behind the last one that arrived: use the sender's
+        // count.
         let packets = received.packets.saturating_add_signed(-received.lost_packets) as f64;
         let gbit_per_packet = f64::from(bytes) * 8e-9;
         Ok(Self {
@@ -56,7 +57,7 @@ mod tests {
 
     #[test]
     fn what_arrives_is_counted_against_what_was_sent() {
-        // 100 were lost on the way and 100 more behind the last one that arrived.
+        // 100 are lost within the sequence, and 100 more behind the last one that arrived.
         let totals = Totals {
             sum_sent: Some(Sum { packets: 1000, seconds: 2.0, ..Sum::default() }),
             sum_received: Some(Sum { packets: 900, lost_packets: 100, seconds: 2.1, ..Sum::default() }),

@@ -1,7 +1,8 @@
-//! The highest rate of datagrams with next to no loss, found by halving.
+//! The highest datagram rate with almost no loss, found by bisection.
 //!
-//! Loss need not grow evenly with the rate, so the answer is the most that arrived in any step that lost little
-//! enough, not the place where the search ended. Receive buffers are large: it is not the application that drops.
+//! Loss need not grow monotonically with the rate, so the result is the highest received rate of all steps
+//! with little enough loss, not the end point of the search. Receive buffers are large, so that the
+//! application is not what drops.
 
 use anyhow::{Context as _, Result};
 
@@ -10,14 +11,14 @@ use super::udp::Arrived;
 use super::{Bench, Outcome};
 use crate::case::LARGE;
 
-/// The rates between which is searched, in Gbit/s.
+/// Search range in Gbit/s.
 const LOWEST: f64 = 0.03;
 const HIGHEST: f64 = 16.0;
-/// Each step halves the ratio of the bounds: eight of them find the rate to 2.5 %.
+/// Each step halves the ratio of the bounds on a logarithmic scale: eight steps find the rate to 2.5 %.
 const STEPS: u32 = 8;
 const SECONDS_PER_STEP: u32 = 1;
 const MOST_LOSS: f64 = 0.01;
-/// A sender that stays this far below the rate asked for can do no more, and a higher rate is not worth asking for.
+/// A sender below this share of the requested rate is at its limit, and higher rates are not tried.
 const REACHED: f64 = 0.8;
 
 pub(super) fn measure(bench: &mut Bench<'_>) -> Result<Outcome> {
@@ -30,7 +31,7 @@ pub(super) fn measure(bench: &mut Bench<'_>) -> Result<Outcome> {
     Ok(Outcome::new(best.sample(), 0.0))
 }
 
-/// The step that brought the most with little enough loss.
+/// Returns the step with the highest received rate among those with little enough loss.
 fn search(mut step: impl FnMut(f64) -> Result<Arrived>) -> Result<Arrived> {
     let (mut low, mut high) = (LOWEST, HIGHEST);
     let mut best = None::<Arrived>;

@@ -1,4 +1,4 @@
-//! What is spent between two moments, by the machine and by the daemons.
+//! Resources spent between two moments, by the machine and by the daemons.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::machine;
 use crate::topology::Tunnel;
 use crate::usage::Usage;
 
-/// The figures at the first moment.
+/// The readings at the first moment.
 #[derive(Debug)]
 pub(super) struct Window {
     opened: Instant,
@@ -21,23 +21,23 @@ pub(super) struct Window {
     batches: Option<Batches>,
 }
 
-/// What came in between.
+/// The differences between the two moments.
 #[derive(Clone, Debug)]
 pub(super) struct Spent {
     pub(super) elapsed: Duration,
     /// CPU time of the whole machine.
     pub(super) machine: Duration,
-    /// Of each daemon, the near one first; none without a tunnel.
+    /// Usage of each daemon, the near one first; empty without a tunnel.
     pub(super) daemons: Vec<Usage>,
-    /// Segments that arrived ahead of their turn, both ends together.
+    /// Segments that arrived out of order, both ends together.
     pub(super) tcp_out_of_order: u64,
-    /// Times that a sending TCP saw reordering, both ends together.
+    /// How often a sending TCP detected reordering, both ends together.
     pub(super) tcp_reorderings: u64,
     /// Packets that did not fit the queue of a TUN, both ends together.
     pub(super) queue_overflows: u64,
     /// Datagrams that did not fit a socket's receive buffer, both ends together.
     pub(super) receive_overflows: u64,
-    /// What the daemons sent, where they can be asked.
+    /// Sends of both daemons by batch size, where they report them.
     pub(super) batches: Option<Batches>,
 }
 

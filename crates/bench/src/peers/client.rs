@@ -1,4 +1,4 @@
-//! One peer of the gateway: a tunnel with a socket, and no thread of its own.
+//! One peer of the gateway: a tunnel with a socket. Many peers share a thread.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -16,12 +16,12 @@ use super::socket;
 
 /// The MTU of the tunnels.
 pub(crate) const MTU: u16 = 1420;
-/// Packets without a session are the one that asks for it, or a few.
+/// Capacity for packets that wait for a session: the first one and a few more.
 const STAGING_BYTES: usize = 1 << 16;
-/// Receive calls for one client before the next has its turn.
+/// Receive calls for one client before the next client's turn.
 const CALLS: usize = 4;
 
-/// What clients of one thread use in turn.
+/// Buffers that the clients of one thread share.
 pub(crate) struct Workbench {
     queue: TransmitQueue,
     control: ControlQueue,
@@ -53,14 +53,14 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// The peer of this number. Has to be called in the clients' namespace.
+    /// Creates the peer with this number. Call it in the clients' namespace.
     pub(crate) fn new(number: usize, key: &PrivateKey, gateway: PublicKey) -> Result<Self> {
         let address = roster::source(number);
         let socket = socket::bind(address, 0).with_context(|| format!("no socket on {address}"))?;
         Self::over(socket, GATEWAY_LINK.into(), roster::inner(number), key, gateway)
     }
 
-    /// A peer with this address in the tunnel, over a socket that has only the gateway to talk to.
+    /// Creates a peer with this address in the tunnel, over a socket that is connected to the gateway.
     pub(crate) fn over(
         socket: UdpSocket,
         gateway: SocketAddr,
@@ -82,23 +82,23 @@ impl Client {
         Ok(Self { tunnel, socket, gateway, inner })
     }
 
-    /// Its socket, to wait for.
+    /// Returns the socket, for polling.
     pub(crate) fn socket(&self) -> &UdpSocket {
         &self.socket
     }
 
-    /// Whether a handshake came through.
+    /// Reports whether a handshake has completed.
     pub(crate) fn has_session(&self) -> bool {
         self.tunnel.stats().handshakes > 0
     }
 
-    /// Handshake initiations that it has sent.
+    /// Returns the number of handshake initiations sent.
     pub(crate) fn initiations(&self) -> u64 {
         self.tunnel.stats().initiations_sent
     }
 
-    /// Sends `count` packets of `bytes` bytes each to a port of the gateway, numbered from `stamp` on. Without a
-    /// session they wait for it, and a handshake begins.
+    /// Sends `count` packets of `bytes` bytes each to a port of the gateway, numbered from `stamp` on.
+    /// Without a session they are staged, and a handshake begins.
     pub(crate) fn send(
         &mut self,
         ports: (u16, u16),
@@ -112,7 +112,7 @@ impl Client {
         self.send_flow(flow, bytes, stamp, count, now, bench)
     }
 
-    /// The same to any address in the tunnel.
+    /// Sends packets as [`Self::send`] does, to any address in the tunnel.
     pub(crate) fn send_flow(
         &mut self,
         flow: Flow,
@@ -127,7 +127,7 @@ impl Client {
             if !bench.queue.has_room_for_super_packet() {
                 self.flush(bench)?;
             }
-            // What a packet before it was padded or split to does not stay.
+            // Clear what splitting or padding the previous packet left behind.
             bench.packet[packet::HEADERS..].fill(0);
             packet::write(&mut bench.packet[..bytes], flow, Stamp { number, ..stamp });
             let Some(mut packet) = PacketMut::new(&mut bench.packet, bytes, Offload::None) else { break };
@@ -140,7 +140,7 @@ impl Client {
         self.flush(bench)
     }
 
-    /// Does what is due.
+    /// Handles expired timers.
     pub(crate) fn timers(&mut self, now: Instant, bench: &mut Workbench) -> io::Result<()> {
         if self.tunnel.poll_timeout().is_some_and(|(at, _)| at <= now) {
             let _ = self.tunnel.handle_timeout(now, &mut bench.control);
@@ -149,7 +149,8 @@ impl Client {
         Ok(())
     }
 
-    /// Takes what has arrived, and shows each packet from the tunnel: its destination port and its payload.
+    /// Receives the pending datagrams, and calls `show` with the destination port and payload of each packet
+    /// from the tunnel.
     pub(crate) fn receive(
         &mut self,
         now: Instant,
@@ -165,7 +166,7 @@ impl Client {
                 bench.plain.clear();
                 let opened =
                     self.tunnel.handle_datagram(&meta, datagram, now, &mut bench.plain, &mut bench.control);
-                // What it drops shows as lost.
+                // A packet that the tunnel drops is counted as lost.
                 if let Ok(Some(plaintext)) = opened
                     && let Some((port, payload)) = packet::parse(bench.plain.get(plaintext))
                 {
@@ -194,7 +195,8 @@ impl Client {
         Ok(())
     }
 
-    /// What the socket does not take is lost: its buffer is larger than all that is ever on its way.
+    /// Sends a batch. If the socket's buffer is full the batch is lost, which does not happen: the buffer
+    /// holds more than is ever in flight.
     fn transmit(&self, contents: &[u8], segment: usize) -> io::Result<()> {
         match socket::send(&self.socket, contents, segment, None) {
             Err(error)

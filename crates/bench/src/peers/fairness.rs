@@ -1,4 +1,5 @@
-//! What a peer has beside another one that sends, or is sent, as much as gets through or as the machine makes.
+//! The service that a peer gets beside another peer that sends or receives a bulk load, or a flood at the
+//! highest rate of the machine.
 
 use serde::Serialize;
 
@@ -6,31 +7,32 @@ use super::measure::{Direction, Load, Throughput};
 use super::swarm::Pings;
 use crate::stats::{Summary, percentile, ratios};
 
-/// Wanted beside a flood: a ping's p99 by that of one alone, at most.
+/// Target beside a flood: upper bound of a ping's p99 divided by the p99 without a load.
 const PING_RATIO: f64 = 2.0;
-/// Wanted beside a flood: of what a peer gets alone, or of its fair share if that is less, at least.
+/// Target beside a flood: lower bound of a peer's speed divided by its speed alone, or by its fair share if
+/// that is less.
 const KEPT: f64 = 0.9;
 
-/// What a peer has beside another one.
+/// Figures of peers beside the load of another peer.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Fairness {
     pub(super) pings: Vec<PingFigures>,
     pub(super) shares: Vec<Share>,
 }
 
-/// Pings of several peers beside the load of another one.
+/// Pings of several peers, beside the load of another peer.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct PingFigures {
     load: Option<(Direction, Load)>,
     #[serde(flatten)]
     all: Percentiles,
-    /// The highest p50 that one of them had.
+    /// The highest p50 of a single peer.
     slowest_p50_ms: f64,
-    /// Of each of them.
+    /// The percentiles of each peer.
     pingers: Vec<Percentiles>,
 }
 
-/// Of the pings that were answered; without one they took forever.
+/// Percentiles of the answered pings; infinite without any answer.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Percentiles {
     p50_ms: f64,
@@ -54,7 +56,7 @@ impl Percentiles {
 
 impl PingFigures {
     pub(super) fn new(load: Option<(Direction, Load)>, pings: &[Pings]) -> Self {
-        // Where many are lost some peers may have had no turn.
+        // If many pings are lost, some peers may have sent none.
         let had_a_turn = pings.iter().filter(|pings| pings.lost > 0 || !pings.millis.is_empty());
         let pingers: Vec<Percentiles> = had_a_turn.map(|pings| Percentiles::new([pings])).collect();
         let slowest = pingers.iter().map(|pinger| pinger.p50_ms).max_by(f64::total_cmp);
@@ -72,7 +74,7 @@ impl PingFigures {
     }
 }
 
-/// What equal peers got, and another one beside them.
+/// The speed of equal peers, and of the loading peer beside them.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Share {
     direction: Direction,
@@ -84,7 +86,7 @@ pub(super) struct Share {
     lost: u64,
     displaced: u64,
     other_gbit_per_second: Option<f64>,
-    /// What an equal peer got of an equal part of everything: 1 is fair, unless it wants less.
+    /// An equal peer's speed divided by an equal part of the total: 1 is fair, unless the peer wants less.
     of_fair_share: f64,
 }
 
@@ -117,7 +119,7 @@ impl Share {
         (self.direction, self.equals, self.beside)
     }
 
-    /// Of what it got alone, or of its fair share if that is less: 1 is all.
+    /// Returns the speed divided by the speed alone, or by the fair share if that is less: 1 is full service.
     fn kept(&self, alone: &Self) -> f64 {
         let all = self.gbit_per_second + self.other_gbit_per_second.unwrap_or(0.0);
         let fair = all * self.equals as f64 / (self.equals + 1) as f64;
@@ -140,7 +142,7 @@ impl Share {
 }
 
 impl Fairness {
-    /// For people: medians of all rounds.
+    /// Formats the figures as text: medians of all rounds.
     pub(super) fn text(&self) -> String {
         let mut text = String::new();
         let alone: Vec<_> = self.pings.iter().filter(|pings| pings.load.is_none()).collect();
@@ -201,7 +203,7 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     Summary::of(values).map_or(0.0, |summary| summary.median)
 }
 
-/// Each once, in the order in which they came.
+/// Removes duplicates and keeps the order.
 fn distinct<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
     values.fold(Vec::new(), |mut all, value| {
         if !all.contains(&value) {
@@ -242,7 +244,7 @@ mod tests {
         let share = |beside, other| Share::new(Direction::Upload, beside, 4, &figures, other).of_fair_share;
         assert_eq!(share(None, None), 1.0);
         assert_eq!(share(Some(Load::Flood), Some(0.5)), 1.0);
-        // Half of everything for one, the rest for four.
+        // Half of the total for the loading peer, the rest for four.
         assert_eq!(share(Some(Load::Flood), Some(2.0)), 0.625);
     }
 
@@ -252,9 +254,9 @@ mod tests {
             let figures = Throughput { gbit_per_second: gbit, ..nothing() };
             Share::new(Direction::Upload, other.map(|_| Load::Flood), 1, &figures, other)
         };
-        // It wants less than half of everything, and gets half of what it wants.
+        // The peer wants less than half of the total, and gets half of what it wants.
         assert_eq!(share(1.0, Some(6.0)).kept(&share(2.0, None)), 0.5);
-        // It wants everything, and gets half of that.
+        // The peer wants the total, and gets half of it.
         assert_eq!(share(3.0, Some(3.0)).kept(&share(6.0, None)), 1.0);
         let mut fairness = Fairness::default();
         fairness.shares.extend([share(2.0, None), share(1.0, Some(6.0))]);

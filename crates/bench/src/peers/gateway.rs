@@ -1,4 +1,4 @@
-//! The gateway: a real process with all its peers, in a namespace that a link joins to that of the clients.
+//! The gateway: a real process with all its peers, in a namespace that is linked to the clients' namespace.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -19,21 +19,21 @@ use crate::interrupt::Interrupt;
 use crate::usage::{Usage, peak_rss, rss};
 use crate::{permission, topology};
 
-/// How long a daemon may take to know all its peers.
+/// Timeout for a daemon to be configured with all its peers.
 const START: Duration = Duration::from_secs(120);
 
-/// A running gateway, and the namespaces.
+/// A running gateway, with its and the clients' namespaces.
 pub(super) struct Gateway {
     daemon: Daemon,
     pub(super) inside: Namespace,
     pub(super) clients: Namespace,
-    /// From its start until it knew all peers.
+    /// Time from its start until it was configured with all peers.
     pub(super) configured_in: Duration,
     _files: TempDir,
 }
 
 impl Gateway {
-    /// Brings it up with all peers of the roster.
+    /// Brings the gateway up with all peers of the roster.
     pub(super) fn start(
         implementation: &Implementation,
         roster: &Roster,
@@ -65,37 +65,37 @@ impl Gateway {
         Ok(Self { daemon, inside, clients, configured_in, _files: files })
     }
 
-    /// An error if it has ended.
+    /// Returns an error if the daemon has ended.
     pub(super) fn check(&mut self) -> Result<()> {
         self.daemon.check()
     }
 
-    /// What it has used so far.
+    /// Returns the daemon's CPU time and context switches so far.
     pub(super) fn usage(&self) -> Result<Usage> {
         Usage::of(self.daemon.id())
     }
 
-    /// Its memory now and the most that it ever had, in bytes.
+    /// Returns its resident memory and the peak of it, in bytes.
     pub(super) fn memory(&self) -> Result<(u64, u64)> {
         Ok((rss(self.daemon.id())?, peak_rss(self.daemon.id())?))
     }
 
-    /// The kernel's counters in its namespace.
+    /// Reads the kernel's counters in its namespace.
     pub(super) fn counters(&self) -> Result<Counters> {
         Ok(Counters::read(&self.inside)?)
     }
 
-    /// Its interface's name.
+    /// Returns the name of its interface.
     pub(super) fn interface(&self) -> &str {
         self.daemon.interface()
     }
 
-    /// Asks for everything that `wg show` shows, and gives how many peers that were.
+    /// Requests the data of `wg show` over UAPI, and returns the number of peers.
     pub(super) fn dump(&self) -> Result<usize> {
         Ok(self.ask()?.lines().filter(|line| line.starts_with("public_key=")).count())
     }
 
-    /// How much it has received from a peer and sent to it so far.
+    /// Returns the bytes received from a peer and sent to it so far.
     pub(super) fn carried(&self, peer: &PublicKey) -> Result<Carried> {
         Carried::parse(&self.ask()?, peer).context("the daemon does not tell what it carried of a peer")
     }
@@ -115,7 +115,7 @@ impl Gateway {
     }
 }
 
-/// Bytes of WireGuard's messages with one peer.
+/// Bytes of WireGuard messages exchanged with one peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Carried {
     pub(super) received: u64,
@@ -123,7 +123,7 @@ pub(super) struct Carried {
 }
 
 impl Carried {
-    /// Out of an answer over UAPI, in which a peer's lines stand behind its key.
+    /// Parses a UAPI answer, in which a peer's lines follow its key.
     fn parse(answer: &str, peer: &PublicKey) -> Option<Self> {
         let key: String = peer.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
         let (_, behind) = answer.split_once(&format!("public_key={key}\n"))?;
@@ -133,7 +133,7 @@ impl Carried {
     }
 }
 
-/// Lets this process have a socket for each client.
+/// Raises the limit of file descriptors to `count` sockets and some more.
 pub(super) fn allow_sockets(count: usize) -> Result<()> {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     let wanted = count as u64 + 512;

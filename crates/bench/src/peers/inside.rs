@@ -1,4 +1,5 @@
-//! What is behind the gateway, in its namespace: who takes what the clients send, who answers, and who sends to them.
+//! The hosts behind the gateway, in its namespace: they receive from the clients, answer pings and send to
+//! the clients.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
@@ -12,26 +13,26 @@ use super::socket;
 use super::swarm::{CLIENT, ECHO, HEAVY_SINK, SINK, Shape};
 use super::turns::{PAUSE, Turns};
 
-/// How often somebody who waits looks whether to stop.
+/// How long a receive call blocks at most before it checks whether to stop.
 const TICK: Duration = Duration::from_millis(20);
 
 /// The sockets behind the gateway.
 pub(super) struct Inside {
-    /// For the many.
+    /// For all peers but the flooding one.
     pub(super) ordinary: Host,
-    /// For the one that floods: it has sockets of its own, as it would have a machine of its own.
+    /// For the flooding peer, which has separate sockets to stand for a separate machine.
     pub(super) heavy: Host,
     echo: UdpSocket,
 }
 
-/// Who takes what clients send, and sends to them.
+/// A host that receives from clients and sends to them.
 pub(super) struct Host {
     sink: UdpSocket,
     sender: UdpSocket,
 }
 
 impl Inside {
-    /// Has to be called in the gateway's namespace, once it has its address.
+    /// Opens the sockets. Call it in the gateway's namespace, once the gateway has its address.
     pub(super) fn new() -> io::Result<Self> {
         let listen = |port| {
             let socket = socket::bind(GATEWAY, port)?;
@@ -42,7 +43,7 @@ impl Inside {
         Ok(Self { ordinary: host(SINK)?, heavy: host(HEAVY_SINK)?, echo: listen(ECHO)? })
     }
 
-    /// Answers until it has to stop.
+    /// Echoes datagrams until `stop` is set.
     pub(super) fn answer(&self, stop: &AtomicBool) -> io::Result<()> {
         let mut buffer = vec![0; socket::BUFFER];
         while !stop.load(Relaxed) {
@@ -60,7 +61,7 @@ impl Inside {
 }
 
 impl Host {
-    /// Takes what the clients send until it has to stop.
+    /// Receives from the clients until `stop` is set.
     pub(super) fn take(&self, ledger: &Ledger, stop: &AtomicBool) -> io::Result<()> {
         let (mut buffer, mut control) = (vec![0; socket::BUFFER], socket::control_buffer());
         while !stop.load(Relaxed) {
@@ -75,8 +76,8 @@ impl Host {
         Ok(())
     }
 
-    /// Sends to these clients until it has to stop: each a burst in turn, as long as less than the window is on its
-    /// way; or whatever the socket takes.
+    /// Sends to these clients until `stop` is set: to each client one burst in turn, while less than the
+    /// window is in flight; a flood sends without a window.
     pub(super) fn download(
         &self,
         clients: &[Ipv4Addr],
@@ -99,7 +100,8 @@ impl Host {
             }
             let to = SocketAddrV4::new(clients[lane], CLIENT);
             match socket::send(&self.sender, &contents, len, Some(to)) {
-                // The device's queue is full, or the socket's buffer: lost, and counted as such.
+                // The device's queue or the socket's buffer is full: the packets are lost and counted as
+                // lost.
                 Err(error) if is_transient(&error) => {}
                 result => result?,
             }

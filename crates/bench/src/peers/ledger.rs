@@ -1,8 +1,8 @@
-//! What arrived of numbered packets, lane by lane. Each lane has one writer; everybody may read.
+//! Counts numbered packets by lane. Each lane has one sending and one receiving thread; any thread may read.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The packets of one measurement.
+/// The packet counts of one measurement.
 #[derive(Debug)]
 pub(super) struct Ledger {
     run: u32,
@@ -16,39 +16,39 @@ pub(super) struct Ledger {
 struct Lane {
     sent: AtomicU64,
     arrived: AtomicU64,
-    /// The number after the highest that arrived.
+    /// The highest number received, plus one.
     next: AtomicU64,
     displaced: AtomicU64,
 }
 
-/// Totals at one moment.
+/// Totals over all lanes at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Totals {
     pub(super) sent: u64,
     pub(super) arrived: u64,
-    /// Arrived after a packet with a higher number of the same lane.
+    /// Packets that arrived after a higher number of the same lane.
     pub(super) displaced: u64,
 }
 
 impl Ledger {
-    /// For so many lanes. What is left over from another run does not count.
+    /// Creates a ledger for `lanes` lanes. Packets of another run are ignored.
     pub(super) fn new(run: u32, lanes: usize) -> Self {
         let lanes = std::iter::repeat_with(Lane::default).take(lanes).collect();
         Self { run, lanes, sent: AtomicU64::new(0), passed: AtomicU64::new(0), arrived: AtomicU64::new(0) }
     }
 
-    /// The number that packets of this run carry.
+    /// Returns the run number that packets of this run carry.
     pub(super) fn run(&self) -> u32 {
         self.run
     }
 
-    /// The numbers of the next `count` packets of a lane begin here: they count as sent.
+    /// Counts the next `count` packets of a lane as sent, and returns the number of the first one.
     pub(super) fn send(&self, lane: usize, count: u64) -> u64 {
         self.sent.fetch_add(count, Relaxed);
         self.lanes.get(lane).map_or(0, |lane| lane.sent.fetch_add(count, Relaxed))
     }
 
-    /// A packet arrived.
+    /// Records the arrival of a packet.
     pub(super) fn arrived(&self, run: u32, lane: usize, number: u64) {
         let Some(lane) = self.lanes.get(lane).filter(|_| run == self.run) else { return };
         lane.arrived.fetch_add(1, Relaxed);
@@ -62,29 +62,29 @@ impl Ledger {
         }
     }
 
-    /// Packets that are on their way, as far as those behind them tell: what is lost is not, once another of its lane
-    /// has arrived.
+    /// Estimates the packets in flight over all lanes: a lost packet is no longer in flight once a later one
+    /// of its lane has arrived.
     pub(super) fn in_flight(&self) -> u64 {
         self.sent.load(Relaxed).saturating_sub(self.passed.load(Relaxed))
     }
 
-    /// The same of one lane.
+    /// Estimates the packets in flight of one lane.
     pub(super) fn in_flight_of(&self, lane: usize) -> u64 {
         let Some(lane) = self.lanes.get(lane) else { return 0 };
         lane.sent.load(Relaxed).saturating_sub(lane.next.load(Relaxed))
     }
 
-    /// How many packets of a lane arrived so far.
+    /// Returns how many packets of a lane have arrived so far.
     pub(super) fn arrived_of(&self, lane: usize) -> u64 {
         self.lanes.get(lane).map_or(0, |lane| lane.arrived.load(Relaxed))
     }
 
-    /// How many packets arrived so far.
+    /// Returns how many packets have arrived so far.
     pub(super) fn arrived_so_far(&self) -> u64 {
         self.arrived.load(Relaxed)
     }
 
-    /// What became of all lanes together so far.
+    /// Returns the totals over all lanes so far.
     pub(super) fn totals(&self) -> Totals {
         let sum = |of: fn(&Lane) -> &AtomicU64| self.lanes.iter().map(|lane| of(lane).load(Relaxed)).sum();
         Totals {
@@ -94,7 +94,7 @@ impl Ledger {
         }
     }
 
-    /// What arrived so far, lane by lane.
+    /// Returns the packets received so far, by lane.
     pub(super) fn arrived_by_lane(&self) -> Vec<u64> {
         self.lanes.iter().map(|lane| lane.arrived.load(Relaxed)).collect()
     }
@@ -115,7 +115,7 @@ mod tests {
         ledger.arrived(7, 2, 0);
         assert_eq!(ledger.totals(), Totals { sent: 6, arrived: 3, displaced: 1 });
         assert_eq!((ledger.in_flight(), ledger.in_flight_of(0), ledger.in_flight_of(1)), (3, 2, 1));
-        // The one before it is lost: it is not on its way any more.
+        // The one before it is lost, and thus no longer in flight.
         ledger.arrived(7, 0, 4);
         assert_eq!((ledger.in_flight(), ledger.arrived_by_lane()), (1, vec![4, 0]));
     }

@@ -1,4 +1,4 @@
-//! The measurements: who sends to whom, for how long, and what came of it.
+//! The measurements: which peers send or receive, for how long, and the results.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -18,11 +18,11 @@ use super::swarm::{HEAVY_SINK, Pings, Shape, Swarm, drain};
 use crate::implementation::Implementation;
 use crate::interrupt::Interrupt;
 
-/// What the first packets bring about does not count.
+/// Excluded start-up time.
 const WARM_UP: Duration = Duration::from_millis(500);
-/// The slowest handshake: several tries, 5 s apart.
+/// Timeout for all handshakes: several tries, 5 s apart.
 const HANDSHAKES: Duration = Duration::from_secs(60);
-/// What a peer that floods sends at once.
+/// Packets in a burst of the flooding peer.
 const FLOOD_BURST: u64 = 32;
 
 /// Which way the packets go, as the peers see it.
@@ -33,17 +33,17 @@ pub(super) enum Direction {
     Download,
 }
 
-/// How much one peer sends, or is sent, beside the others.
+/// The load that one peer sends or receives beside the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Load {
-    /// As much as gets through, with a window as TCP has one.
+    /// As fast as packets arrive, with a window like TCP's.
     Bulk,
-    /// As much as the machine can make, whatever gets through.
+    /// As fast as the machine can send, whatever arrives.
     Flood,
 }
 
-/// What got through in one measurement.
+/// The throughput of one measurement.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Throughput {
     pub(super) gbit_per_second: f64,
@@ -51,17 +51,17 @@ pub(super) struct Throughput {
     pub(super) cpu_seconds_per_gbit: f64,
     pub(super) sent: u64,
     pub(super) lost: u64,
-    /// Arrived after a later packet of the same peer.
+    /// Packets that arrived after a later one of the same peer.
     pub(super) displaced: u64,
-    /// What the kernel threw away: datagrams for the gateway's socket, packets for its TUN.
+    /// Packets that the kernel dropped: datagrams for the gateway's socket, packets for its TUN.
     pub(super) socket_overflows: u64,
     pub(super) tun_overflows: u64,
     pub(super) jain: f64,
-    /// What the slowest peer got of what the fastest did.
+    /// Packets of the slowest peer divided by those of the fastest.
     pub(super) slowest_to_fastest: f64,
 }
 
-/// A gateway with everybody around it.
+/// A gateway with its peers and the hosts behind it.
 pub(super) struct Stand {
     pub(super) gateway: Gateway,
     inside: Inside,
@@ -72,7 +72,7 @@ pub(super) struct Stand {
     runs: u32,
 }
 
-/// Ends threads, also when something fails meanwhile.
+/// Stops threads when dropped, also if an error occurs meanwhile.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -82,9 +82,10 @@ impl Drop for Stop<'_> {
 }
 
 impl Stand {
-    /// Peers that ping. Which queue or socket a peer shares with the flood is decided by a hash, for each of them anew.
+    /// Number of pinging peers. A hash decides separately for each of them which queue or socket it shares
+    /// with the flood.
     const PINGERS: usize = 8;
-    /// Peers beyond the active ones that have somebody behind them: one that floods, and those that ping.
+    /// Peers with a client beyond the active ones: one that floods, and the pinging ones.
     pub(super) const EXTRAS: usize = 1 + Self::PINGERS;
 
     pub(super) fn new(
@@ -102,7 +103,8 @@ impl Stand {
         Ok(Self { gateway, inside, swarm, flooder, pinger, flooder_key, runs: 0 })
     }
 
-    /// Begins all handshakes at once: how long half of them took, and all.
+    /// Performs all handshakes at once. Returns how long the fastest half of the active peers took, and all
+    /// of them.
     pub(super) fn shake_hands(&mut self, interrupt: &Interrupt) -> Result<(Duration, Duration)> {
         let times = self.swarm.shake_hands(HANDSHAKES, interrupt)?;
         self.flooder.shake_hands(HANDSHAKES, interrupt)?;
@@ -110,7 +112,7 @@ impl Stand {
         Ok(times)
     }
 
-    /// Lets `work` happen while nobody sends.
+    /// Runs `work` while no peer sends data.
     pub(super) fn rest<T>(&mut self, work: impl FnOnce(&mut Gateway) -> Result<T>) -> Result<T> {
         let (nobody, stop) = (Ledger::new(0, 0), AtomicBool::new(false));
         let (gateway, swarms) = (&mut self.gateway, [&mut self.swarm, &mut self.flooder, &mut self.pinger]);
@@ -125,8 +127,10 @@ impl Stand {
         })
     }
 
-    /// The first `count` peers send or are sent, as much as gets through. `meanwhile` happens for as long as they do. Of the
-    /// one beside them it is given what the gateway carried, in Gbit/s: what takes a flood need not keep up with it.
+    /// Lets the first `count` peers send or receive with a window, and runs `meanwhile` during the
+    /// measurement. Returns the throughput, the Gbit/s that the gateway carried for the peer `beside` them,
+    /// and the result of `meanwhile`. The gateway's counters are used for that peer because the receiver of a
+    /// flood need not keep up with it.
     pub(super) fn throughput<T>(
         &mut self,
         direction: Direction,
@@ -199,7 +203,8 @@ impl Stand {
         })
     }
 
-    /// Some peers ping in turn for so long, while another one sends or is sent. What each of them saw.
+    /// Lets the pinging peers ping in turn for `span`, while another peer sends or receives `load`. Returns
+    /// the results by peer.
     pub(super) fn pings(
         &mut self,
         load: Option<(Direction, Load)>,
@@ -207,7 +212,7 @@ impl Stand {
         span: Duration,
         interrupt: &Interrupt,
     ) -> Result<Vec<Pings>> {
-        // A session that has expired since the last time is made anew before pings count.
+        // Renew a session that has expired since the last time before pings count.
         self.pinger.shake_hands(HANDSHAKES, interrupt)?;
         self.runs += 2;
         let (run, flood) = (self.runs, &Ledger::new(self.runs - 1, 1));
@@ -256,9 +261,9 @@ fn gbit(packets: u64, shape: Shape, elapsed: Duration) -> f64 {
     packets as f64 * shape.bytes as f64 * 8e-9 / elapsed.as_secs_f64()
 }
 
-/// Packets of one peer that the gateway has carried meanwhile.
+/// Computes the number of one peer's packets that the gateway has carried between two readings.
 fn packets(direction: Direction, shape: Shape, before: Carried, after: Carried) -> u64 {
-    // Padding to 16 bytes, a header and a tag (whitepaper, section 5.4.6).
+    // Padding to 16 bytes, a header and a tag of 16 bytes each (whitepaper, section 5.4.6).
     let message = shape.bytes.next_multiple_of(16) + 16 + 16;
     let bytes = match direction {
         Direction::Upload => after.received.saturating_sub(before.received),
@@ -267,7 +272,7 @@ fn packets(direction: Direction, shape: Shape, before: Carried, after: Carried) 
     bytes / message as u64
 }
 
-/// A span of time in which what arrives is counted.
+/// A span of time in which received packets are counted.
 struct Window {
     start: Instant,
     lanes: Vec<u64>,
@@ -307,14 +312,14 @@ impl Window {
 }
 
 impl Throughput {
-    /// With what became of every packet, once none is on its way any more.
+    /// Adds the final counts of sent, lost and displaced packets, once none is in flight.
     fn end(self, totals: Totals) -> Self {
         let Totals { sent, arrived, displaced } = totals;
         Self { sent, lost: sent.saturating_sub(arrived), displaced, ..self }
     }
 }
 
-/// Jain's index of fairness: 1 when all got the same, 1/n when one got everything.
+/// Computes Jain's index of fairness: 1 when all shares are equal, 1/n when one has everything.
 fn jain(shares: &[u64]) -> f64 {
     let (sum, squares) = shares.iter().fold((0.0, 0.0), |(sum, squares), &share| {
         let share = share as f64;

@@ -1,13 +1,13 @@
-//! Numbered UDP packets over IPv4, as they go through the tunnel.
+//! Numbered UDP packets over IPv4, as inner packets of the tunnel.
 
 use std::net::Ipv4Addr;
 
-/// IPv4 and UDP header.
+/// Length of the IPv4 and UDP headers.
 pub(crate) const HEADERS: usize = 28;
-/// What the payload begins with: run, lane, number.
+/// Length of the stamp, with which the payload begins: run, lane, number.
 pub(crate) const STAMP: usize = 16;
 
-/// What a packet says of itself.
+/// The identification of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp {
     pub(crate) run: u32,
@@ -16,14 +16,14 @@ pub(crate) struct Stamp {
 }
 
 impl Stamp {
-    /// Writes it to the begin of a payload of at least [`STAMP`] bytes.
+    /// Writes the stamp to the start of a payload of at least [`STAMP`] bytes.
     pub(crate) fn write(self, payload: &mut [u8]) {
         payload[..4].copy_from_slice(&self.run.to_be_bytes());
         payload[4..8].copy_from_slice(&self.lane.to_be_bytes());
         payload[8..STAMP].copy_from_slice(&self.number.to_be_bytes());
     }
 
-    /// Reads it from a payload.
+    /// Reads the stamp of a payload; `None` if it is too short.
     pub(crate) fn read(payload: &[u8]) -> Option<Self> {
         let word = |at: usize| payload.get(at..)?.first_chunk().copied().map(u32::from_be_bytes);
         let number = u64::from_be_bytes(*payload.get(8..)?.first_chunk()?);
@@ -31,15 +31,15 @@ impl Stamp {
     }
 }
 
-/// Where an inner packet comes from and goes to.
+/// Source and destination of an inner packet, addresses and ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Flow {
     pub(crate) source: (Ipv4Addr, u16),
     pub(crate) destination: (Ipv4Addr, u16),
 }
 
-/// Writes a packet of `packet.len()` bytes, which has room for headers and stamp. Beyond them it stays zero, so that
-/// the checksum is that of a few words.
+/// Writes a packet of `packet.len()` bytes, which has room for headers and stamp. The rest has to be zero, so
+/// that the checksum covers a few words only.
 pub(crate) fn write(packet: &mut [u8], flow: Flow, stamp: Stamp) {
     let total = packet.len() as u16;
     let udp_len = total - 20;
@@ -62,7 +62,7 @@ pub(crate) fn write(packet: &mut [u8], flow: Flow, stamp: Stamp) {
     packet[26..28].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// The destination port and payload of a UDP packet without IP options.
+/// Returns the destination port and payload of a UDP packet without IP options.
 pub(crate) fn parse(packet: &[u8]) -> Option<(u16, &[u8])> {
     let is_udp = packet.first() == Some(&0x45) && packet.get(9) == Some(&17);
     let port = u16::from_be_bytes(*packet.get(22..)?.first_chunk()?);
@@ -70,7 +70,7 @@ pub(crate) fn parse(packet: &[u8]) -> Option<(u16, &[u8])> {
     Some((port, packet.get(HEADERS..)?))
 }
 
-/// The sum of 16-bit words (RFC 1071); `bytes` has an even length.
+/// Returns the sum of 16-bit words (RFC 1071); `bytes` has an even length.
 fn sum_of(bytes: &[u8]) -> u64 {
     bytes.chunks_exact(2).map(|word| u64::from(u16::from_be_bytes([word[0], word[1]]))).sum()
 }
@@ -94,7 +94,7 @@ mod tests {
         write(&mut packet, flow, stamp);
         let (port, payload) = parse(&packet).unwrap();
         assert_eq!((port, payload.len(), Stamp::read(payload)), (4001, 73, Some(stamp)));
-        // Summed up with its checksum, correct data gives all ones.
+        // The sum over correct data with its checksum is all ones.
         assert_eq!(checksum(sum_of(&packet[..20])), 0);
         let udp = sum_of(&packet[20..100]) + u64::from(packet[100]) * 256;
         assert_eq!(checksum(udp + sum_of(&packet[12..20]) + 17 + 81), 0);

@@ -1,12 +1,12 @@
-//! Threads that stand for other machines do not compete for the cores with the gateway as equals: each is for one
-//! measurement, and ends with it.
+//! Scheduling of threads that stand for other machines, so that they do not compete with the gateway for the
+//! cores as equals. Each thread serves one measurement.
 
 use std::io;
 
 use weft::scheduling::{self, Priority};
 
-/// The work of a thread that leaves the cores to whoever else wants them if it floods, or takes what floods: neither is to
-/// keep the gateway and its other clients waiting for a core of this machine.
+/// Wraps the work of a thread: if it floods, or receives a flood, it runs with the lowest priority, so that
+/// it does not keep the gateway and its other clients waiting for a core of this machine.
 pub(crate) fn stepping_back<T>(
     is_flood: bool,
     work: impl FnOnce() -> io::Result<T>,
@@ -14,26 +14,26 @@ pub(crate) fn stepping_back<T>(
     const LAST: i32 = 19;
     move || {
         if is_flood {
-            // Of Linux: this thread alone (setpriority(2)).
+            // On Linux this changes the calling thread alone (setpriority(2)).
             rustix::process::setpriority_process(None, LAST)?;
         }
         work()
     }
 }
 
-/// The work of a thread that has a core as soon as it wants one, as far as the system allows that: how long it waits for one
-/// says nothing about the gateway.
+/// Wraps the work of a thread that runs with a real-time priority, as far as the system permits: its time
+/// waiting for a core says nothing about the gateway.
 pub(crate) fn stepping_forward<T>(work: impl FnOnce() -> T) -> impl FnOnce() -> T {
     move || {
-        // Who may not have it waits like everybody else: `refusal` says so.
+        // Without the permission it runs with normal priority, which `refusal` reports.
         let _ = scheduling::begin(Priority::Realtime);
         work()
     }
 }
 
-/// What the report says if the system does not let threads step forward.
+/// Returns a note for the report if the system does not permit a real-time priority.
 pub(crate) fn refusal() -> Option<String> {
-    // On a thread of its own: it keeps the priority.
+    // On a new thread, because a thread keeps the priority.
     let tried = std::thread::scope(|scope| scope.spawn(|| scheduling::begin(Priority::Realtime)).join());
     let error = tried.ok()?.err()?;
     Some(format!("pings wait for a core as everybody else does, without a real-time priority: {error}"))
@@ -43,7 +43,7 @@ pub(crate) fn refusal() -> Option<String> {
 mod tests {
     use super::*;
 
-    /// The nice value and the scheduling policy of this thread (proc_pid_stat(5), fields 19 and 41).
+    /// Returns the nice value and the scheduling policy of this thread (proc_pid_stat(5), fields 19 and 41).
     fn nice_and_policy() -> (i32, i32) {
         let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
         let (_, behind_the_name) = stat.rsplit_once(") ").unwrap();

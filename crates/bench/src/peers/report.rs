@@ -1,4 +1,4 @@
-//! What was found, as JSON and as text.
+//! The report, as JSON and as text.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ use super::work::mib;
 use crate::machine::Machine;
 use crate::stats::{Summary, ratios};
 
-/// Everything.
+/// The report of all gateways.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     machine: Machine,
@@ -21,11 +21,11 @@ pub(super) struct Report {
     window: u32,
     seconds: u32,
     pub(super) subjects: Vec<Subject>,
-    /// What was not as it should be.
+    /// Failures and deviations.
     pub(super) notes: Vec<String>,
 }
 
-/// One gateway.
+/// The figures of one gateway.
 #[derive(Debug, Serialize)]
 pub(super) struct Subject {
     pub(super) name: String,
@@ -39,16 +39,16 @@ pub(super) struct Subject {
     pub(super) peak_rss_bytes: u64,
 }
 
-/// Until it knew its peers.
+/// Figures once all peers are configured.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Start {
     pub(super) seconds: f64,
     pub(super) rss_bytes: u64,
-    /// More than the same daemon with one peer has, for each.
+    /// Resident memory beyond that of the same daemon with one peer, divided by the number of further peers.
     pub(super) bytes_per_idle_peer: f64,
 }
 
-/// All handshakes at once.
+/// Figures of all handshakes at once.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Handshakes {
     pub(super) complete: u32,
@@ -59,17 +59,17 @@ pub(super) struct Handshakes {
     pub(super) rss_bytes: u64,
 }
 
-/// While nobody sends.
+/// Figures without traffic.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Idle {
     pub(super) cpu_percent: f64,
     pub(super) wake_ups_per_second: f64,
 }
 
-/// What is wanted of the throughput of all active peers, by that of one.
+/// Target: lower bound of the throughput of all active peers divided by that of one peer.
 const LEAST: f64 = 0.7;
 
-/// One peer and all active ones, measured one after the other.
+/// Throughput of one peer and of all active ones, measured one after the other.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Pairs {
     upload: Vec<(Throughput, Throughput)>,
@@ -126,7 +126,7 @@ impl Pairs {
     }
 }
 
-/// Questions for all peers while the active ones send.
+/// UAPI dumps of all peers while the active peers send.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Dump {
     peers: usize,
@@ -162,7 +162,7 @@ impl Report {
         }
     }
 
-    /// Begins the part of another gateway, and gives its place.
+    /// Adds a gateway, and returns its index.
     pub(super) fn subject(&mut self, name: &str, start: Start) -> usize {
         self.subjects.push(Subject {
             name: name.to_owned(),
@@ -178,7 +178,7 @@ impl Report {
         self.subjects.len() - 1
     }
 
-    /// For people.
+    /// Formats the report as text.
     pub(super) fn text(&self) -> String {
         let mut text = format!(
             "{} peers configured, {} active, {} packets of 1400 bytes a turn, {} on their way at most\n{} cores, {}, Linux {}\n",

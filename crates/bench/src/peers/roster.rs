@@ -1,4 +1,4 @@
-//! Who there is: the keys and addresses of the gateway and of all its peers.
+//! The keys and addresses of the gateway and of all its peers.
 
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -6,18 +6,18 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use anyhow::{Result, anyhow};
 use weft_tunnel::{PrivateKey, PublicKey};
 
-/// The gateway's address in the tunnels, and their network.
+/// The gateway's address in the tunnels, and the prefix length of their network.
 pub(crate) const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 pub(crate) const INNER_PREFIX: u8 = 8;
-/// The gateway on the link, and the link's network (RFC 2544: for benchmarks).
+/// The gateway's endpoint on the link, and the link's network (RFC 2544: for benchmarks).
 pub(super) const GATEWAY_LINK: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(198, 18, 0, 1), 51_820);
 pub(super) const LINK_PREFIX: u8 = 15;
-/// Addresses that the clients share on their side of the link.
+/// Number of addresses that the clients share on their side of the link.
 pub(super) const SOURCES: u32 = 250;
 const FIRST_SOURCE: u32 = u32::from_be_bytes([198, 18, 1, 1]);
 const FIRST_INNER: u32 = u32::from_be_bytes([10, 1, 0, 0]);
 
-/// The gateway's key and its peers, of which the first ones have somebody behind them.
+/// The gateway's key and its peers. The first ones have a client.
 pub(super) struct Roster {
     pub(super) gateway: PrivateKey,
     pub(super) active: Vec<PrivateKey>,
@@ -25,17 +25,17 @@ pub(super) struct Roster {
 }
 
 impl Roster {
-    /// Fresh keys for `configured` peers, `active` of which speak.
+    /// Generates keys for `configured` peers, of which the first `active` have a client.
     pub(super) fn new(configured: usize, active: usize) -> Result<Self> {
         let key = || PrivateKey::generate().map_err(|error| anyhow!("cannot make a key: {error}"));
         let active = (0..active).map(|_| key()).collect::<Result<Vec<_>>>()?;
-        // Nobody has the keys of the others: any bytes are a public key.
+        // No client needs the other private keys: any 32 bytes are a public key.
         let silent = (active.len()..configured).map(|_| Ok(PublicKey::from_bytes(*key()?.as_bytes())));
         let silent = silent.collect::<Result<Vec<_>>>()?;
         Ok(Self { gateway: key()?, active, silent })
     }
 
-    /// The configuration file of the gateway, with lines of its own in the first section.
+    /// Returns the gateway's configuration, with more lines in the first section.
     pub(super) fn config(&self, interface_lines: &str) -> String {
         let mut text = format!(
             "[Interface]\nPrivateKey = {}\nListenPort = {}\n{interface_lines}",
@@ -51,12 +51,12 @@ impl Roster {
     }
 }
 
-/// The address of a peer in its tunnel.
+/// Returns the address of a peer in the tunnel.
 pub(crate) fn inner(peer: usize) -> Ipv4Addr {
     Ipv4Addr::from_bits(FIRST_INNER + peer as u32)
 }
 
-/// The address on the link that a peer sends from.
+/// Returns a peer's source address on the link.
 pub(super) fn source(peer: usize) -> Ipv4Addr {
     Ipv4Addr::from_bits(FIRST_SOURCE + peer as u32 % SOURCES)
 }

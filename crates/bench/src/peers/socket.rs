@@ -1,4 +1,4 @@
-//! UDP sockets that send and receive several datagrams a call, as one super-packet.
+//! UDP sockets that send and receive several datagrams per call, as one super-packet (GSO, GRO).
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddrV4, UdpSocket};
@@ -9,16 +9,16 @@ use nix::sys::socket::{
     ControlMessage, ControlMessageOwned, MsgFlags, SockaddrIn, recvmsg, sendmsg, setsockopt, sockopt,
 };
 
-/// What one call receives at most.
+/// Upper bound of the bytes received with one call.
 pub(crate) const BUFFER: usize = 65_536;
-/// So that what is lost is not lost at the ends.
+/// Large enough that losses are not caused by the ends.
 const SOCKET_BUFFER: usize = 32 << 20;
 
-/// A socket that takes super-packets.
+/// Opens a socket that receives super-packets.
 pub(crate) fn bind(address: impl Into<IpAddr>, port: u16) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind((address.into(), port))?;
     setsockopt(&socket, sockopt::UdpGroSegment, &true)?;
-    // Root may have more than the limit of the system.
+    // Root may exceed the system's limit.
     setsockopt(&socket, sockopt::RcvBufForce, &SOCKET_BUFFER)?;
     setsockopt(&socket, sockopt::SndBufForce, &SOCKET_BUFFER)?;
     Ok(socket)
@@ -39,8 +39,8 @@ pub(crate) fn send(
     Ok(())
 }
 
-/// Receives into `buffer`: how many bytes, and how many each datagram has but the last. `None` when there is nothing,
-/// or nobody at the other end of a connected socket.
+/// Receives into `buffer`. Returns the number of bytes, and the length of each datagram but the last; `None`
+/// if nothing is pending, or the peer of a connected socket refuses.
 pub(crate) fn receive(
     socket: &UdpSocket,
     buffer: &mut [u8],
@@ -62,7 +62,7 @@ pub(crate) fn receive(
     Ok(Some((message.bytes, stride.max(1))))
 }
 
-/// Room for what [`receive`] is told beside the bytes.
+/// Creates a buffer for the ancillary data that [`receive`] gets.
 pub(crate) fn control_buffer() -> Vec<u8> {
     vec![0; 64]
 }

@@ -1,4 +1,4 @@
-//! Many clients on one thread, by epoll.
+//! Many clients on one thread, with epoll.
 
 use std::io;
 use std::ops::Range;
@@ -16,42 +16,42 @@ use super::roster::Roster;
 use super::turns::{LOST, PAUSE, Turns};
 use crate::interrupt::Interrupt;
 
-/// Ports of the gateway: two that only listen, the second one to whoever floods, and one that answers.
+/// Ports of the gateway: two sinks, of which the second one is for the flooding peer, and an echo.
 pub(super) const SINK: u16 = 4000;
 pub(super) const HEAVY_SINK: u16 = 4003;
 pub(super) const ECHO: u16 = 4001;
-/// Where the clients listen.
+/// Port of the clients.
 pub(super) const CLIENT: u16 = 4002;
-/// How often the timers of all clients are looked at.
+/// Interval at which the timers of all clients are checked.
 const TIMERS: Duration = Duration::from_millis(20);
-/// Bursts between two looks at what has arrived.
+/// Bursts between two checks for received packets.
 const BURSTS: u32 = 32;
-/// A ping without an answer.
+/// Timeout after which a ping is lost.
 const PING_LOST: Duration = Duration::from_millis(500);
-/// Between an answer and the next ping.
+/// Pause between an answer, or a timeout, and the next ping.
 const PING_PAUSE: Duration = Duration::from_millis(1);
 const EVENTS: usize = 256;
 
-/// What is sent.
+/// The packets that are sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     /// Bytes of an inner packet.
     pub(super) bytes: usize,
-    /// Packets that a peer sends, or is sent, one behind the other.
+    /// Packets of a peer, sent or received, that follow each other.
     pub(super) burst: u64,
-    /// Packets that may be on their way, all peers together.
+    /// Upper bound of the packets in flight, all peers together.
     pub(super) window: u64,
-    /// Where clients send to.
+    /// Destination port of the clients' packets.
     pub(super) port: u16,
 }
 
 impl Shape {
-    /// Bytes of a packet of 1,400: what a full TCP segment has.
+    /// Creates a shape with packets of 1,400 bytes, the size of a full TCP segment.
     pub(super) fn full(burst: u64, window: u64) -> Self {
         Self { bytes: 1400, burst, window, port: SINK }
     }
 
-    /// UDP payload of a packet.
+    /// Returns the UDP payload of a packet in bytes.
     pub(super) fn payload(self) -> usize {
         self.bytes.clamp(HEADERS + STAMP, MTU.into()) - HEADERS
     }
@@ -65,7 +65,7 @@ pub(super) struct Swarm {
     timers_at: Instant,
 }
 
-/// How long the pings of one client took, and how many had no answer.
+/// Round-trip times of one client's pings, and the number of unanswered ones.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pings {
     pub(super) millis: Vec<f64>,
@@ -73,8 +73,8 @@ pub(super) struct Pings {
 }
 
 impl Swarm {
-    /// These peers of the roster. Has to be called in the clients' namespace; what the swarm does later can be done
-    /// anywhere.
+    /// Creates clients for these peers of the roster. Call it in the clients' namespace; the other methods
+    /// work in any namespace.
     pub(super) fn new(roster: &Roster, peers: Range<usize>) -> Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let gateway: PublicKey = roster.gateway.public_key();
@@ -88,13 +88,13 @@ impl Swarm {
         Ok(Self { clients, epoll, bench: Workbench::new(), timers_at: Instant::now() })
     }
 
-    /// How many clients there are.
+    /// Returns the number of clients.
     pub(super) fn len(&self) -> usize {
         self.clients.len()
     }
 
-    /// Begins a handshake with each client at once, and gives how long the slowest took, and the half of them. An
-    /// error if some took longer than `limit`.
+    /// Starts the handshakes of all clients at once. Returns how long the fastest half took, and all of them;
+    /// an error if some took longer than `limit`.
     pub(super) fn shake_hands(
         &mut self,
         limit: Duration,
@@ -127,8 +127,8 @@ impl Swarm {
         }
     }
 
-    /// Sends to the gateway until it has to stop: each of the first `count` clients a burst in turn, as long as less
-    /// than the window is on its way; or whatever the socket takes.
+    /// Sends to the gateway until `stop` is set: each of the first `count` clients one burst in turn, while
+    /// less than the window is in flight; a flood sends without a window.
     pub(super) fn upload(
         &mut self,
         count: usize,
@@ -159,7 +159,7 @@ impl Swarm {
         Ok(())
     }
 
-    /// Takes what arrives until it has to stop.
+    /// Receives until `stop` is set.
     pub(super) fn listen(&mut self, ledger: &Ledger, stop: &AtomicBool) -> io::Result<()> {
         while !stop.load(Relaxed) {
             self.serve(Duration::from_millis(5), ledger, |_| {})?;
@@ -167,8 +167,8 @@ impl Swarm {
         Ok(())
     }
 
-    /// The clients ping the gateway in turn, one ping after the other. Those that are sent before `counts_from` do not count:
-    /// what a load does when it begins is not what it does as it stays.
+    /// Lets the clients ping the gateway in turn, one ping at a time. Pings sent before `counts_from` do not
+    /// count, to exclude the start of a load.
     pub(super) fn ping(
         &mut self,
         run: u32,
@@ -202,7 +202,8 @@ impl Swarm {
         Ok(pings)
     }
 
-    /// Waits for at most so long, takes what has arrived and does what is due. Answers to pings are shown to `echo`.
+    /// Waits at most `wait` for readable sockets, receives, and handles timers. Calls `echo` with the stamp
+    /// of each received packet.
     fn serve(&mut self, wait: Duration, ledger: &Ledger, mut echo: impl FnMut(Stamp)) -> io::Result<()> {
         let mut events = [EpollEvent::empty(); EVENTS];
         let wait = EpollTimeout::try_from(wait).unwrap_or(EpollTimeout::ZERO);
@@ -215,7 +216,7 @@ impl Swarm {
             let lane = event.data() as usize;
             let Some(client) = self.clients.get_mut(lane) else { continue };
             client.receive(now, &mut self.bench, |port, payload| {
-                // An answer comes to the port that asked; what is sent to a client carries its lane.
+                // An answer arrives at the port of the request; a packet to a client carries its lane.
                 if let (CLIENT, Some(stamp)) = (port, Stamp::read(payload)) {
                     ledger.arrived(stamp.run, stamp.lane as usize, stamp.number);
                     echo(stamp);
@@ -231,13 +232,13 @@ impl Swarm {
         Ok(())
     }
 
-    /// Where the clients are reached in the tunnel.
+    /// Returns the clients' addresses in the tunnel.
     pub(super) fn inner(&self) -> Vec<std::net::Ipv4Addr> {
         self.clients.iter().map(|client| client.inner).collect()
     }
 }
 
-/// Waits until nothing arrives any more, or everything has.
+/// Waits until all packets have arrived, or none arrives for [`LOST`].
 pub(super) fn drain(ledger: &Ledger) {
     let (mut arrived, mut since) = (ledger.arrived_so_far(), Instant::now());
     while ledger.arrived_so_far() < ledger.totals().sent && since.elapsed() < LOST {

@@ -1,23 +1,23 @@
-//! Whose turn it is to send.
+//! Order of sending: round-robin with windows.
 
 use std::time::{Duration, Instant};
 
 use super::ledger::Ledger;
 use super::swarm::Shape;
 
-/// What is on its way and does not arrive for so long is lost.
+/// Time without an arrival after which packets in flight count as lost.
 pub(super) const LOST: Duration = Duration::from_millis(300);
-/// How long a sender pauses when enough is on its way.
+/// Pause of a sender while the windows are full.
 pub(super) const PAUSE: Duration = Duration::from_micros(50);
 
-/// Lanes in turn, with a window for all together, and one for each: whose packets are lost does not keep the others
-/// waiting. What floods has none.
+/// Lanes in turn, with one window for all lanes together and one for each lane, so that a lane with losses
+/// does not block the others. A flood has no windows.
 pub(super) struct Turns {
     is_flood: bool,
     all: u64,
     each: u64,
     lanes: Vec<Lane>,
-    /// What was given up of all lanes.
+    /// Packets given up as lost, all lanes together.
     forgotten: u64,
     next: usize,
 }
@@ -25,7 +25,7 @@ pub(super) struct Turns {
 struct Lane {
     arrived: u64,
     since: Instant,
-    /// On their way for so long that they are lost.
+    /// Packets in flight that were given up as lost.
     forgotten: u64,
 }
 
@@ -37,7 +37,8 @@ impl Turns {
         Self { is_flood, all: shape.window, each, lanes, forgotten: 0, next: 0 }
     }
 
-    /// The next lane that may send a burst; nothing if enough is on its way: then is the time to pause.
+    /// Returns the next lane that may send a burst; `None` if the windows are full, and the sender should
+    /// pause.
     pub(super) fn next(&mut self, ledger: &Ledger) -> Option<usize> {
         for _ in 0..self.lanes.len() {
             let lane = self.next;
@@ -87,7 +88,7 @@ mod tests {
             ledger.send(lane, 4);
         }
         assert_eq!(turns.next(&ledger), None);
-        // All packets of the last lane arrive, or those before the last are lost.
+        // All packets of the last lane count as arrived, or as lost before its last one.
         ledger.arrived(1, 2, 3);
         assert_eq!(turns.next(&ledger), Some(2));
         let mut flood = Turns::new(shape, 3, true);

@@ -1,4 +1,4 @@
-//! The course of the whole: every gateway comes up, and what is compared is measured in turns.
+//! The overall sequence: all gateways come up, then each round measures them in turn.
 
 use std::time::{Duration, Instant};
 
@@ -15,17 +15,17 @@ use crate::implementation::Implementation;
 use crate::interrupt::Interrupt;
 use crate::usage::Usage;
 
-/// Rest is looked at for at least this long: timers of WireGuard are seconds apart.
+/// Shortest idle measurement: WireGuard's timers are seconds apart.
 const REST: Duration = Duration::from_secs(5);
-/// After traffic WireGuard still has a keepalive to send within 10 s (whitepaper, section 6.5), and a handshake of the
-/// other end 15 s after its last answer.
+/// Wait before an idle measurement: after traffic WireGuard may still send a keepalive within 10 s
+/// (whitepaper, section 6.5), and the other end may start a handshake 15 s after its last answer.
 const KEEPALIVE: Duration = Duration::from_secs(17);
-/// Peers that share the gateway with one that floods.
+/// Peers that share the gateway with a flooding one.
 const EQUALS: usize = 16;
-/// How often all peers are asked for.
+/// Number of UAPI dumps.
 const DUMPS: usize = 5;
 
-/// Measures, and notes everything in the report.
+/// Measures everything, and adds the results to the report.
 pub(super) fn measure(
     args: &PeersArgs,
     implementations: &[(String, Implementation)],
@@ -69,7 +69,7 @@ pub(super) fn measure(
         stands.push((place, stand));
     }
     for round in 0..args.rounds as usize {
-        // Another one begins each time.
+        // The gateway that begins changes from round to round.
         let first = round % stands.len();
         for place in (first..stands.len()).chain(0..first) {
             let (subject, stand) = &mut stands[place];
@@ -88,7 +88,7 @@ pub(super) fn measure(
     Ok(())
 }
 
-/// One round with one gateway.
+/// Measures one round with one gateway.
 fn turn(
     args: &PeersArgs,
     subject: usize,
@@ -141,7 +141,7 @@ fn turn(
     Ok(())
 }
 
-/// What the daemon takes while nobody sends.
+/// Measures the daemon's CPU time and wake-ups without traffic.
 fn idle(stand: &mut Stand, span: Duration, interrupt: &Interrupt) -> Result<Idle> {
     stand.rest(|gateway| {
         let (start, before): (_, Usage) = (Instant::now(), gateway.usage()?);
@@ -155,7 +155,7 @@ fn idle(stand: &mut Stand, span: Duration, interrupt: &Interrupt) -> Result<Idle
     })
 }
 
-/// Asks for all peers, one time after the other, while all active ones send.
+/// Dumps all peers over UAPI several times, while all active peers send.
 fn dump(args: &PeersArgs, stand: &mut Stand) -> Result<Dump> {
     let shape = Shape::full(args.burst.into(), args.window.into());
     let count = args.active as usize;
@@ -177,7 +177,7 @@ fn say(name: &str, text: &str) {
     eprintln!("{name:<14} {text}");
 }
 
-/// Bytes as mebibytes.
+/// Converts bytes to mebibytes.
 pub(super) fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }

@@ -1,10 +1,10 @@
-//! An axis whose ticks are where they are wanted.
+//! An axis with ticks at given values.
 
 use std::ops::Range;
 
 use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint, Ranged};
 
-/// An axis with its ticks. It may run backwards.
+/// An axis with its ticks. The range may be descending.
 #[derive(Clone, Debug)]
 pub(super) struct Axis {
     pub(super) range: Range<f64>,

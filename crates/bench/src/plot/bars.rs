@@ -1,4 +1,4 @@
-//! Bars that lie: a row for each thing, in it a bar for each series.
+//! Horizontal bars: a row for each label, with a bar for each series.
 
 use anyhow::Result;
 use plotters::prelude::*;
@@ -11,7 +11,7 @@ use super::{COLOURS, FONT, GRID, INK, TEXT_SIZE, TITLE_SIZE, colour, failed, tic
 #[derive(Clone, Debug)]
 pub(crate) struct Bars {
     pub(crate) title: String,
-    /// What the axis below says, with its unit.
+    /// Label of the horizontal axis, with its unit.
     pub(crate) axis: String,
     pub(crate) scale: Scale,
     /// The names of the series, for the legend.
@@ -19,12 +19,12 @@ pub(crate) struct Bars {
     pub(crate) rows: Vec<Row>,
 }
 
-/// How long a bar is for its value.
+/// Mapping of a value to the length of its bar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scale {
     /// From zero.
     Linear,
-    /// From 1, twice as much always the same step: for ratios.
+    /// Logarithmic, starting at 1, for ratios: each doubling is one step.
     Ratio,
 }
 
@@ -32,13 +32,13 @@ pub(crate) enum Scale {
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     pub(crate) label: String,
-    /// A bar for each series; nothing where it was not measured.
+    /// A bar for each series; `None` where it was not measured.
     pub(crate) bars: Vec<Option<Bar>>,
-    /// Where the bars should reach.
+    /// The target value.
     pub(crate) target: Option<f64>,
 }
 
-/// A bar: its length, and how far the rounds lie apart.
+/// A bar: its value, and the range over the rounds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bar {
     pub(crate) value: f64,
@@ -56,12 +56,12 @@ impl Scale {
     fn place(self, value: f64) -> f64 {
         match self {
             Self::Linear => value,
-            // A ratio of nothing would lie infinitely far to the left.
+            // A ratio of zero would be infinitely far to the left.
             Self::Ratio => value.max(1e-6).log2(),
         }
     }
 
-    /// The axis: its ends and the places of its ticks.
+    /// Returns the ends of the axis and the positions of its ticks.
     fn axis(self, values: &[f64]) -> (std::ops::Range<f64>, Vec<f64>) {
         let most = values.iter().copied().fold(0.0, f64::max);
         match self {
@@ -87,7 +87,7 @@ impl Scale {
 }
 
 impl Bars {
-    /// The plot, as the text of an SVG file.
+    /// Draws the plot and returns it as SVG text.
     pub(crate) fn svg(&self) -> Result<String> {
         let bars = u32::try_from(self.series.len().max(1))?;
         let row_height = bars * BAR_HEIGHT + ROW_GAP;
@@ -148,7 +148,7 @@ impl Bars {
         let thickness =
             (1.0 - f64::from(ROW_GAP) / (series * f64::from(BAR_HEIGHT) + f64::from(ROW_GAP))) / series;
         let base = self.scale.place(if self.scale == Scale::Ratio { 1.0 } else { 0.0 });
-        // What a value's text takes of the axis, about: a target in there would cross it.
+        // Approximate width of a value's text on the axis: a target inside would cross the text.
         let room = (range.end - range.start) * 0.08;
         let behind = text.pos(Pos::new(HPos::Left, VPos::Center));
         for (place, row) in self.rows.iter().enumerate() {
@@ -208,7 +208,7 @@ impl Bars {
     }
 }
 
-/// Targets have a colour of their own.
+/// The colour of targets.
 const TARGET: RGBColor = COLOURS[5];
 
 #[cfg(test)]

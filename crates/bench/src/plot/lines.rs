@@ -1,4 +1,4 @@
-//! Lines over an axis of a few settings, in panels above each other.
+//! Lines over an axis of discrete settings, in panels above each other.
 
 use anyhow::Result;
 use plotters::prelude::*;
@@ -11,9 +11,9 @@ use super::{FONT, GRID, INK, TEXT_SIZE, TITLE_SIZE, colour, failed, tick_text, t
 #[derive(Clone, Debug)]
 pub(crate) struct Lines {
     pub(crate) title: String,
-    /// What the axis below says.
+    /// Label of the horizontal axis.
     pub(crate) axis: String,
-    /// The settings, evenly spaced.
+    /// Labels of the settings, evenly spaced.
     pub(crate) settings: Vec<String>,
     /// The names of the lines, for the legend.
     pub(crate) names: Vec<String>,
@@ -25,13 +25,13 @@ pub(crate) struct Lines {
 /// One figure of all lines.
 #[derive(Clone, Debug)]
 pub(crate) struct Panel {
-    /// What the axis beside it says, with its unit.
+    /// Label of the vertical axis, with its unit.
     pub(crate) axis: String,
     /// In the order of the names.
     pub(crate) lines: Vec<Line>,
 }
 
-/// A line: a value for each setting, nothing where it was not measured.
+/// A line: a value for each setting, `None` where it was not measured.
 pub(crate) type Line = Vec<Option<f64>>;
 
 const WIDTH: u32 = 900;
@@ -41,7 +41,7 @@ const LEGEND_WIDTH: u32 = 190;
 const LEGEND_LINE: i32 = 22;
 
 impl Lines {
-    /// The plot, as the text of an SVG file.
+    /// Draws the plot and returns it as SVG text.
     pub(crate) fn svg(&self) -> Result<String> {
         let height = TITLE_HEIGHT + PANEL_HEIGHT * u32::try_from(self.panels.len().max(1))?;
         let mut svg = String::new();

@@ -6,13 +6,15 @@ use crate::metric::{Better, Metric};
 use crate::plot::{Bar, Bars, Row, Scale};
 use crate::targets::Wanted;
 
-/// How many times better weft is than the others, figure by figure: what is better when it is lower counts upside down.
+/// Creates a plot of how many times better weft is than the others, by figure. Where lower is better, the
+/// ratio is inverted.
 pub(crate) fn ratios(report: &Report) -> Bars {
     let is_bare =
         |name: &str| report.subjects.iter().any(|subject| subject.kind == Kind::Bare && subject.name == name);
     let mut pairs: Vec<(&str, &str)> = Vec::new();
     let mut figures = Vec::new();
-    // A hundredth of the memory would squeeze all the others, as would what the link itself does better.
+    // Leave out cases measured once (a hundredth of the memory would squeeze all other bars) and the bare
+    // link, which is better by far.
     let shown = report.comparisons.iter().filter(|comparison| !comparison.case.once());
     for Comparison { case, metric, ours, theirs, .. } in shown {
         let Some(theirs) = theirs.as_deref().filter(|theirs| !is_bare(theirs)) else { continue };
@@ -67,7 +69,7 @@ fn times_better(metric: Metric, ratio: f64) -> f64 {
     }
 }
 
-/// What arrived a second, case by case.
+/// Creates a plot of the received Gbit/s, by case.
 pub(crate) fn speeds(report: &Report) -> Bars {
     let rows = report.cases.iter().filter_map(|case| {
         let bar = |figures: &super::Figures| {

@@ -1,4 +1,4 @@
-//! The report for people: a table for each kind of case, one of the ratios and one of what stands behind them.
+//! The report as text: a table for each kind of case, one of the ratios and one of the context figures.
 
 use std::fmt::Write as _;
 
@@ -8,13 +8,13 @@ use super::{CaseReport, Comparison, Figures, Report};
 use crate::batches::Batches;
 use crate::metric::Metric;
 
-/// More cores than that on other work make figures doubtful.
+/// Cores busy with other work above which figures are doubtful.
 const BUSY: f64 = 0.2;
 
-/// Everything, with what has to be known beside it.
+/// Formats all tables, and the conditions of the measurements.
 pub(super) fn text(report: &Report) -> String {
     let mut text = String::new();
-    // Cases with the same figures stand in one table.
+    // Cases with the same columns share a table.
     for cases in report.cases.chunk_by(|a, b| a.case.columns() == b.case.columns()) {
         let columns = cases.first().map_or(&[][..], |case| case.case.columns());
         text += &figures(cases, columns);
@@ -31,7 +31,7 @@ pub(super) fn text(report: &Report) -> String {
     text + &conditions(report)
 }
 
-/// An empty table; the columns after the first few have numbers in them.
+/// Creates an empty table. The columns after the first `left_aligned` are right-aligned, for numbers.
 pub(crate) fn table(header: &[&str], left_aligned: usize) -> Table {
     let mut table = Table::new();
     table.force_no_tty().load_style(presets::UTF8_FULL_CONDENSED.with_rounded_corners());
@@ -71,7 +71,7 @@ fn with_context(case: &CaseReport) -> Option<CaseReport> {
     (!subjects.is_empty()).then_some(CaseReport { case: case.case, subjects })
 }
 
-/// What weft gave to the kernel at once, both ends together.
+/// Formats the table of weft's batch sizes, both ends together.
 fn batches(cases: &[CaseReport]) -> String {
     let mut table: Option<Table> = None;
     for case in cases {
@@ -131,7 +131,7 @@ fn ratios(comparisons: &[Comparison]) -> String {
     text
 }
 
-/// What has to be known beside the figures.
+/// Formats the conditions of the measurements.
 pub(crate) fn conditions(report: &Report) -> String {
     let Report { machine, seconds, rounds, busy_cores_before, stolen_cores, .. } = report;
     let mut mtus: Vec<String> = report.subjects.iter().map(|subject| subject.mtu.to_string()).collect();

@@ -1,5 +1,5 @@
-//! Numbered datagrams, each of which knows its place: what is lost or out of order without a full queue is the
-//! path's own doing.
+//! Numbered datagrams below the link's capacity: without a full queue, loss and reordering are caused by the
+//! path.
 
 use std::time::{Duration, Instant};
 
@@ -12,28 +12,28 @@ use weft_lab::traffic::Amount;
 use super::path::{Path, payload_shares};
 use crate::interrupt::Interrupt;
 
-/// Fits into every tunnel.
+/// Payload that fits into every tunnel.
 const DATAGRAM: usize = 1372;
 const FLOWS: u32 = 4;
 const BURST: u16 = 8;
 const SPAN: Duration = Duration::from_secs(4);
 const GRACE: Duration = Duration::from_secs(60);
-/// The part of what the link has left for payload.
+/// Rate, as a share of the link's capacity for payload.
 const PART: f64 = 0.8;
-/// The rate on a link without one, in bits a second.
+/// Assumed rate of a link without one, in bits a second.
 const ANY_RATE: u64 = 200_000_000;
 
-/// What became of the datagrams.
+/// Counts of the datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Sample {
     pub(super) sent: u64,
     pub(super) lost: u64,
     pub(super) out_of_order: u64,
-    /// Lost in the receiving socket, which is not the path's doing.
+    /// Lost in the receiving socket, not on the path.
     pub(super) socket_full: u64,
 }
 
-/// Sends over the path.
+/// Sends datagrams over the path and counts them.
 pub(super) fn measure(path: &mut Path, link: &LinkSpec, interrupt: &Interrupt) -> Result<Sample> {
     let rate = link.rate.unwrap_or(ANY_RATE) as f64 * payload_shares()[1] * PART;
     let options = NumberedOptions {

@@ -1,4 +1,4 @@
-//! A way from one namespace to another over an emulated link: bare, or through a tunnel.
+//! A path from one namespace to another over an emulated link: bare, or through a tunnel.
 //!
 //! ```text
 //!   near  eth0 ══ emulated link, MTU 1500 ══ eth0  far
@@ -21,30 +21,30 @@ use crate::implementation::{Daemon, End, Implementation};
 use crate::interrupt::Interrupt;
 use crate::link::{self, Lab};
 
-/// How the bare link is called.
+/// Name of the bare link.
 pub(super) const BARE: &str = "no tunnel";
 const INNER: [&str; 2] = ["10.99.0.1", "10.99.0.2"];
 const PORT: u16 = 51820;
 /// The MTU of every tunnel.
 const MTU: u16 = 1420;
-/// How long a first connection through a new path may take.
+/// Timeout for the first connection through a new path.
 const CONNECT: Duration = Duration::from_secs(30);
 
 /// A path that carries packets.
 #[derive(Debug)]
 pub(super) struct Path {
     pub(super) name: String,
-    /// The addresses that its ends have for what goes over it.
+    /// The addresses of its ends for traffic over it.
     pub(super) near_address: IpAddr,
     pub(super) far_address: IpAddr,
-    // In the order of the clean-up.
+    // Fields drop in this order.
     daemons: Vec<Daemon>,
     pub(super) lab: Lab,
     _files: TempDir,
 }
 
 impl Path {
-    /// The link itself.
+    /// Creates a path over the bare link.
     pub(super) fn bare(spec: &LinkSpec, interrupt: &Interrupt) -> Result<Self> {
         let lab = Lab::new(spec)?;
         Self::finish(
@@ -57,7 +57,7 @@ impl Path {
         )
     }
 
-    /// A tunnel over such a link.
+    /// Creates a path through a tunnel over the link.
     pub(super) fn through(
         name: &str,
         implementation: &Implementation,
@@ -69,7 +69,7 @@ impl Path {
         let key = || PrivateKey::generate().map_err(|error| anyhow!("cannot make a key: {error}"));
         let keys = [key()?, key()?];
         let mut daemons = Vec::new();
-        // The far end first: the near one may greet it at once.
+        // The far end first: the near end may start a handshake at once.
         for (place, namespace, outer) in [(1, &lab.far, link::NEAR), (0, &lab.near, link::FAR)] {
             let end = End {
                 private_key: keys[place].clone(),
@@ -108,12 +108,12 @@ impl Path {
         Ok(Self { name, near_address, far_address, daemons, lab, _files: files })
     }
 
-    /// An error if one of its daemons has ended.
+    /// Returns an error if one of its daemons has ended.
     pub(super) fn check(&mut self) -> Result<()> {
         self.daemons.iter_mut().try_for_each(Daemon::check)
     }
 
-    /// A new connection from the near end to the far one.
+    /// Opens a connection from the near end to the far one.
     pub(super) fn connect(&self, to: SocketAddr, congestion_control: &str) -> Result<TcpStream> {
         let connect = || {
             let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
@@ -124,19 +124,19 @@ impl Path {
         self.lab.near.run(connect).with_context(|| format!("cannot connect by {congestion_control}"))
     }
 
-    /// Takes connections at the far end.
+    /// Starts a receiver at the far end.
     pub(super) fn listen(&self) -> Result<TcpReceiver> {
         let address = SocketAddr::new(self.far_address, 0);
         self.lab.far.run(|| TcpReceiver::listen(address)).context("cannot listen")
     }
 
-    /// The kernel's counters of the near end and of the far one.
+    /// Reads the kernel's counters of the near end and of the far end.
     pub(super) fn counters(&self) -> Result<[Counters; 2]> {
         Ok([Counters::read(&self.lab.near)?, Counters::read(&self.lab.far)?])
     }
 }
 
-/// The share of frames that is payload of TCP with timestamps, of full ones over IPv4: bare, and through a tunnel.
+/// Returns the payload share of full TCP frames over IPv4 with timestamps: bare, and through a tunnel.
 ///
 /// Bare, 1,514 bytes of Ethernet carry 1,500 of IP, of which 20 are IP's header, 20 TCP's and 12 the timestamps':
 /// 1448/1514. In the tunnel 1,420 bytes of IP carry 1,368; WireGuard adds a header of 16 and a tag of 16 bytes, then
@@ -153,7 +153,7 @@ pub(super) fn payload_shares() -> [f64; 2] {
     ]
 }
 
-/// What the headers of a tunnel leave of the speed without one.
+/// Returns the share of the bare speed that a tunnel's headers leave.
 pub(super) fn headers_leave() -> f64 {
     let [bare, tunnel] = payload_shares();
     tunnel / bare

@@ -8,7 +8,7 @@ use super::{RttArgs, datagrams, stream, transfer};
 use crate::machine::Machine;
 use crate::stats::{self, Summary};
 
-/// Everything that was measured, and under which conditions.
+/// All results, and their conditions.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Report {
     machine: Machine,
@@ -18,14 +18,14 @@ pub(super) struct Report {
     omitted_seconds: u32,
     rounds: u32,
     tun_threads: String,
-    /// What the headers of a tunnel leave of the speed without one.
+    /// Share of the bare speed that a tunnel's headers leave.
     headers_leave: f64,
     streams: Vec<Row<stream::Sample>>,
     transfers: Vec<Row<transfer::Sample>>,
     datagrams: Vec<Row<datagrams::Sample>>,
 }
 
-/// What was measured of one path in one situation, in the order of the rounds.
+/// The samples of one path in one situation, in the order of the rounds.
 #[derive(Clone, Debug, Serialize)]
 struct Row<T> {
     round_trip_ms: u32,
@@ -38,7 +38,7 @@ struct Row<T> {
 }
 
 impl<T> Row<T> {
-    /// The situation, whatever the path.
+    /// Returns the situation, without the path.
     fn case(&self) -> (u32, Option<&str>, Option<u32>) {
         (self.round_trip_ms, self.congestion_control.as_deref(), self.megabytes)
     }
@@ -47,7 +47,7 @@ impl<T> Row<T> {
         self.samples.iter().map(value).collect()
     }
 
-    /// The median; a row has at least one sample.
+    /// Returns the median; a row has at least one sample.
     fn median(&self, value: impl Fn(&T) -> f64) -> f64 {
         Summary::of(self.values(value)).map_or(f64::NAN, |summary| summary.median)
     }
@@ -69,7 +69,7 @@ fn add<T>(rows: &mut Vec<Row<T>>, case: (u32, Option<&str>, Option<u32>), path: 
     rows[place].samples.push(sample);
 }
 
-/// Rows of a situation together, the bare link first.
+/// Returns the rows grouped by situation, the bare link first.
 fn sorted<T>(rows: &[Row<T>]) -> Vec<&Row<T>> {
     let mut rows: Vec<_> = rows.iter().collect();
     rows.sort_by_key(|row| row.path != BARE);
@@ -83,7 +83,7 @@ fn sorted<T>(rows: &[Row<T>]) -> Vec<&Row<T>> {
     rows
 }
 
-/// The row of the bare link in the same situation; none for this row itself.
+/// Returns the row of the bare link in the same situation; `None` if `row` is that row.
 fn bare<'a, T>(rows: &'a [Row<T>], row: &Row<T>) -> Option<&'a Row<T>> {
     rows.iter().find(|other| other.path == BARE && row.path != BARE && other.case() == row.case())
 }
@@ -104,7 +104,7 @@ impl Report {
         }
     }
 
-    /// Whether there is nothing in it yet.
+    /// Reports whether the report has no results yet.
     pub(super) fn is_empty(&self) -> bool {
         self.streams.is_empty() && self.transfers.is_empty() && self.datagrams.is_empty()
     }
@@ -128,7 +128,7 @@ impl Report {
         add(&mut self.datagrams, (rtt, None, None), path, sample);
     }
 
-    /// The tables of what was measured, with what has to be known beside them.
+    /// Formats the tables and the conditions of the measurements.
     pub(super) fn text(&self) -> String {
         let mut text = String::new();
         if !self.streams.is_empty() {
@@ -275,7 +275,7 @@ fn new_table(header: &[&str]) -> Table {
     table
 }
 
-/// A ratio by another one, with its spread over the rounds.
+/// Formats a ratio divided by `by`, with its range over the rounds.
 fn spread(ratio: Summary, by: f64) -> String {
     format!("{:.3} ({:.3}–{:.3})", ratio.median / by, ratio.lowest / by, ratio.highest / by)
 }

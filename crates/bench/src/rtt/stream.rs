@@ -1,4 +1,4 @@
-//! One TCP stream for a while, and what both kernels and the link counted meanwhile.
+//! One TCP stream of limited duration, with the counters of both kernels and the link.
 
 use std::net::TcpStream;
 use std::sync::atomic::Ordering::Relaxed;
@@ -15,17 +15,18 @@ use super::transfer::SlowStart;
 use crate::interrupt::Interrupt;
 use crate::machine;
 
-/// How long a stream may take beyond the time that it sends.
+/// Timeout of a stream beyond its sending time.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// What one stream gave.
+/// The result of one stream.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Sample {
-    /// Payload that arrived in the time that counts.
+    /// Payload received in the measured time.
     pub(super) mbit_per_second: f64,
-    /// In the time that counts.
+    /// Retransmits in the measured time.
     pub(super) retransmits: u64,
-    /// From the first packet to the last one, slow start included, as is everything below.
+    /// Retransmits from the first packet to the last, slow start included. The fields below also cover that
+    /// span unless they name the measured time.
     pub(super) retransmits_in_all: u64,
     #[serde(flatten)]
     pub(super) order: Order,
@@ -35,27 +36,27 @@ pub(super) struct Sample {
     pub(super) dropped_by_link: u64,
     /// Packets that an interface dropped because its ring was full.
     pub(super) dropped_by_interfaces: u64,
-    /// The mean of the smoothed round trips that the sender saw in the time that counts, in milliseconds.
+    /// Mean of the sender's smoothed round-trip times in the measured time, in milliseconds.
     pub(super) round_trip_ms: f64,
-    /// CPU time of the whole machine in the time that counts, the emulation of the link included.
+    /// CPU time of the whole machine in the measured time, the emulation of the link included.
     pub(super) cpu_seconds_per_gbit: f64,
-    /// The share of a core that the link's thread used in that time.
+    /// CPU time of the link's thread in the measured time, in cores.
     pub(super) link_cores: f64,
 }
 
-/// What TCP takes for reordering.
+/// Signs of reordering that TCP counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Order {
-    /// Times that the sender found its segments reordered: by SACK, by timestamps, without either.
+    /// How often the sender found its segments reordered: by SACK, by timestamps, without either.
     pub(super) reordering_seen: u64,
     /// Segments that arrived behind a gap, by loss or by reordering.
     pub(super) out_of_order: u64,
-    /// Segments that the receiver had already: sent again without need.
+    /// Segments that the receiver got twice: unnecessary retransmits.
     pub(super) duplicates: u64,
 }
 
 impl Order {
-    /// From the counters of the sender's kernel and of the receiver's.
+    /// Extracts the figures from the counters of the sender's and the receiver's kernel.
     pub(super) fn of(sender: &Counters, receiver: &Counters) -> Self {
         let seen = ["TcpExtTCPSACKReorder", "TcpExtTCPTSReorder", "TcpExtTCPRenoReorder"];
         Self {
@@ -66,7 +67,7 @@ impl Order {
     }
 }
 
-/// Everything that grows while a stream runs, at one moment.
+/// The growing counters of a running stream, at one moment.
 struct Reading {
     at: Instant,
     bytes: u64,
@@ -87,14 +88,14 @@ impl Reading {
     }
 }
 
-/// What was read during the time that counts.
+/// The readings of the measured time.
 struct Readings {
     first: Reading,
     last: Reading,
     round_trips: Vec<Duration>,
 }
 
-/// Sends over the path: for `omit` seconds, which do not count, and then for `secs`.
+/// Sends over the path for `omit` seconds, which do not count, and then for `secs` measured seconds.
 pub(super) fn measure(
     path: &mut Path,
     control: &str,
@@ -143,7 +144,7 @@ fn run(
     let watched = stream.try_clone()?;
     let progress = Progress::default();
     let start = Instant::now();
-    // The end is what stops it, early if there is an error.
+    // `progress.stop` ends the stream, early if there is an error.
     let amount = Amount::Until(start + omit + span + GRACE);
     thread::scope(|scope| {
         let sender = scope.spawn(|| send_stream_over(stream, amount, 1, &progress));

@@ -1,4 +1,4 @@
-//! A short transfer on a new connection: how soon it is through shows how slow start fares.
+//! A short transfer on a new connection: its duration depends on slow start.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -12,10 +12,10 @@ use super::path::Path;
 use super::stream::Order;
 use crate::interrupt::Interrupt;
 
-/// What one transfer gave.
+/// The result of one transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Sample {
-    /// From the call that connects to the receiver's word that it has every byte.
+    /// From connecting to the receiver's confirmation of every byte.
     pub(super) seconds: f64,
     pub(super) retransmits: u64,
     #[serde(flatten)]
@@ -24,16 +24,16 @@ pub(super) struct Sample {
     pub(super) slow_start: SlowStart,
 }
 
-/// How slow start ended, as far as HyStart ended it (cubic).
+/// How HyStart (of cubic) ended slow start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct SlowStart {
-    /// Exits because acknowledgements came as a train as long as the round trip.
+    /// Exits because an acknowledgement train was as long as the round trip.
     pub(super) hystart_train: u64,
-    /// The congestion windows at these, in segments.
+    /// Sum of the congestion windows at these exits, in segments.
     pub(super) hystart_train_cwnd: u64,
     /// Exits because the round trip grew.
     pub(super) hystart_delay: u64,
-    /// The congestion windows at these, in segments.
+    /// Sum of the congestion windows at these exits, in segments.
     pub(super) hystart_delay_cwnd: u64,
 }
 
@@ -48,7 +48,7 @@ impl SlowStart {
     }
 }
 
-/// Sends so many bytes, each of which is checked.
+/// Transfers `bytes` bytes, all of which are checked.
 pub(super) fn measure(path: &mut Path, control: &str, bytes: u64, interrupt: &Interrupt) -> Result<Sample> {
     path.check()?;
     let receiver = path.listen()?;
@@ -61,7 +61,7 @@ pub(super) fn measure(path: &mut Path, control: &str, bytes: u64, interrupt: &In
             let sent = send_stream_over(stream, Amount::Count(bytes), 1, &progress);
             anyhow::Ok((sent, start.elapsed().as_secs_f64()))
         });
-        // A transfer that stands still ends itself.
+        // A stalled transfer ends by itself.
         let waited = interrupt
             .wait_for("the end of the transfer", Duration::MAX, || Ok(sender.is_finished().then_some(())));
         progress.stop.store(true, Relaxed);

@@ -1,4 +1,5 @@
-//! `weft-bench rtt` where there are no network namespaces: its arguments. `commands/unsupported.rs` answers.
+//! `weft-bench rtt` on systems without network namespaces: only its arguments. `commands/unsupported.rs`
+//! reports the error.
 
 use clap::Args;
 

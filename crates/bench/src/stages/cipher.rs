@@ -1,4 +1,4 @@
-//! ChaCha20-Poly1305 alone, as ring does it on this processor.
+//! ChaCha20-Poly1305 alone, in ring's implementation for this processor.
 
 use std::time::Instant;
 
@@ -9,9 +9,9 @@ use serde::Serialize;
 use super::times;
 use crate::stats::Summary;
 
-/// Bytes of the packet that is sealed and opened.
+/// Length of the packet that is sealed and opened.
 const PACKET: usize = 1420;
-/// Packets between two looks at the clock, and how often that is done.
+/// Packets between two clock reads, and the number of such rounds.
 const PACKETS: u64 = 512;
 const ROUNDS: u64 = 41;
 
@@ -23,14 +23,15 @@ pub(crate) struct CipherCosts {
 }
 
 impl CipherCosts {
-    /// CPU seconds for sealing and opening packets that carry one Gbit, with so many bytes of it in each.
+    /// Returns the CPU seconds for sealing and opening the packets of one Gbit, with `payload` bytes of it in
+    /// each.
     pub(super) fn seconds_per_gbit(&self, payload: usize) -> f64 {
-        // Nanoseconds a bit are seconds a Gbit.
+        // Nanoseconds per bit equal seconds per Gbit.
         (self.seal.median + self.open.median) / (8.0 * payload as f64)
     }
 }
 
-/// Seals and opens for a moment.
+/// Measures sealing and opening.
 pub(super) fn measure() -> Result<CipherCosts> {
     let refused = |_| anyhow!("ring refuses to seal or open");
     let key = LessSafeKey::new(UnboundKey::new(&CHACHA20_POLY1305, &[7; 32]).map_err(refused)?);
@@ -51,7 +52,7 @@ pub(super) fn measure() -> Result<CipherCosts> {
             packet[PACKET..].copy_from_slice(tag.as_ref());
         }
         seal.push(start.elapsed().as_nanos() as f64 / PACKETS as f64);
-        // What is opened has to be authentic: seal once for each, and take that off again.
+        // Opening needs an authentic message: seal one for each, and subtract the time of sealing.
         let start = Instant::now();
         for number in numbers {
             let tag = key

@@ -1,4 +1,4 @@
-//! Two ends in namespaces of their own, joined by a veth, with weft's own devices, sockets and tunnels.
+//! Two ends, each in a namespace, joined by a veth, with weft's devices, sockets and tunnels.
 //!
 //! ```text
 //!   near  eth0 192.0.2.1 ─────── veth, MTU 1500 ─────── 192.0.2.2 eth0  far
@@ -29,12 +29,12 @@ pub(super) const TUN: &str = "tun0";
 pub(super) const PORT: u16 = 51820;
 const OUTER: &str = "eth0";
 
-/// Which of the two.
+/// One of the two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// Where packets come from.
+    /// The sending end.
     Near,
-    /// Where they go.
+    /// The receiving end.
     Far,
 }
 
@@ -46,7 +46,7 @@ impl Place {
         }
     }
 
-    /// The address inside the tunnel.
+    /// Returns the address inside the tunnel.
     pub(super) fn inner(self) -> IpAddr {
         IpAddr::from([10, 99, 0, self.host()])
     }
@@ -59,7 +59,7 @@ impl Place {
         IpNet::V4(Ipv4Net::new_assert([192, 0, 2, self.host()].into(), 24))
     }
 
-    /// Where its socket is.
+    /// Returns the endpoint of its socket.
     pub(super) fn endpoint(self) -> SocketAddr {
         SocketAddr::new(self.outer_net().addr(), PORT)
     }
@@ -72,11 +72,11 @@ impl Place {
     }
 }
 
-/// Two namespaces with a link between them.
+/// Creates two namespaces with a link between them.
 pub(super) fn namespaces() -> Result<[Namespace; 2]> {
     let (near, far) = (topology::namespace("near")?, topology::namespace("far")?);
     for namespace in [&near, &far] {
-        // The kernel's own IPv6 chatter would be counted. Where there is no IPv6 there is none.
+        // The kernel's IPv6 control traffic would be counted. This fails only where there is no IPv6.
         let _ = namespace.set_sysctl("net/ipv6/conf/default/disable_ipv6", "1");
     }
     let options = LinkOptions {
@@ -90,7 +90,7 @@ pub(super) fn namespaces() -> Result<[Namespace; 2]> {
     Ok([near, far])
 }
 
-/// Gives the TUN its MTU and address, and sets it up.
+/// Sets the TUN's MTU, queue length and address, and brings it up.
 pub(super) fn bring_up_tun(namespace: &Namespace, place: Place) -> Result<()> {
     link::set_mtu(namespace, TUN, MTU.into())?;
     link::set_tx_queue_len(namespace, TUN, 1000)?;
@@ -98,7 +98,7 @@ pub(super) fn bring_up_tun(namespace: &Namespace, place: Place) -> Result<()> {
     Ok(link::add_address(namespace, TUN, place.inner_net())?)
 }
 
-/// One end: what the packet thread of a daemon has.
+/// One end, with what a daemon's packet thread has.
 pub(super) struct End {
     pub(super) namespace: Namespace,
     pub(super) device: Device,
@@ -108,7 +108,8 @@ pub(super) struct End {
 }
 
 impl End {
-    /// Has to be called on the thread, and in the runtime, that uses it. The thread ends up in the namespace.
+    /// Opens an end. Call it on the thread, and in the runtime, that uses it. The thread stays in the
+    /// namespace.
     pub(super) fn open(namespace: Namespace, place: Place, key: PrivateKey, peer: PublicKey) -> Result<Self> {
         namespace.enter()?;
         let device = weft_tun::open(TunConfig::new(TUN))?;
@@ -127,7 +128,8 @@ impl End {
     }
 }
 
-/// The lab's netlink calls have a runtime of their own, which must not run inside another one.
+/// Calls [`bring_up_tun`] on another thread: the lab's netlink calls use a runtime that must not run inside
+/// another one.
 fn bring_up_tun_from_runtime(namespace: &Namespace, place: Place) -> Result<()> {
     std::thread::scope(|scope| match scope.spawn(|| bring_up_tun(namespace, place)).join() {
         Ok(result) => result,
@@ -135,7 +137,7 @@ fn bring_up_tun_from_runtime(namespace: &Namespace, place: Place) -> Result<()> 
     })
 }
 
-/// Lets two ends shake hands, past the network, and gives the time that they live at from then on.
+/// Performs the handshake of two ends without the network, and returns the time to use for them from then on.
 pub(super) fn shake_hands(near: &mut End, far: &mut End) -> Result<Instant> {
     let now = Instant::now();
     let mut queue = TransmitQueue::new(8);
@@ -147,7 +149,7 @@ pub(super) fn shake_hands(near: &mut End, far: &mut End) -> Result<Instant> {
     bytes[12..16].copy_from_slice(&[10, 99, 0, 1]);
     bytes[16..20].copy_from_slice(&[10, 99, 0, 2]);
     let mut packet = PacketMut::new(&mut bytes, len, Offload::None).context("a packet without room")?;
-    // It waits for the session, and the handshake is due.
+    // The packet is staged, and the handshake is due.
     near.tunnel
         .handle_tun_packet(&mut packet, now, &mut queue)
         .map_err(|reason| anyhow::anyhow!("the first packet was dropped: {reason:?}"))?;

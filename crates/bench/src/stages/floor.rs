@@ -1,4 +1,4 @@
-//! The limit of this machine: the path without a cipher plus the cipher; and weft beside it.
+//! The limit of this machine: the path without a cipher plus the cipher, and weft in comparison.
 
 use anyhow::{Context as _, Result};
 use serde::Serialize;
@@ -14,39 +14,39 @@ use crate::stats::Summary;
 
 /// TCP payload of a full packet: the MTU less IPv4 and TCP headers with timestamps.
 const PAYLOAD: usize = ends::MTU as usize - 20 - 32;
-/// Cores that the limit is for: those of one end and the other.
+/// Cores that the limit assumes: one for each end.
 const CORES: usize = 2;
 
-/// What the machine could do, in TCP payload.
+/// The limit of the machine, in TCP payload.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Floor {
     pub(crate) null_gbit_per_second: Summary,
     pub(crate) null_cpu_seconds_per_gbit: Summary,
-    /// Sealing and opening.
+    /// Cost of sealing and opening.
     pub(crate) cipher_seconds_per_gbit: f64,
-    /// Path and cipher.
+    /// Cost of path and cipher.
     pub(crate) limit_cpu_seconds_per_gbit: f64,
-    /// With two cores that do nothing else; fewer where the machine has fewer.
+    /// With two otherwise idle cores; with fewer if the machine has fewer.
     pub(crate) limit_gbit_per_second: f64,
     pub(crate) weft: Option<WeftReport>,
 }
 
-/// weft on the same machine.
+/// weft's figures on the same machine.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct WeftReport {
     pub(crate) gbit_per_second: Summary,
-    /// Nothing if it was measured elsewhere.
+    /// `None` if weft was measured elsewhere.
     pub(crate) cpu_seconds_per_gbit: Option<Summary>,
-    /// Its speed by the limit.
+    /// weft's speed divided by the limit.
     pub(crate) speed_by_limit: f64,
-    /// The limit's CPU time by its.
+    /// The limit's CPU time divided by weft's.
     pub(crate) limit_by_cpu: Option<f64>,
-    /// Its speed by that of the path without a cipher, round by round.
+    /// weft's speed divided by that of the path without a cipher, round by round.
     pub(crate) speed_by_null: Option<Summary>,
 }
 
 impl Floor {
-    /// Lets iperf3 run, in turns through both.
+    /// Runs iperf3 through both paths in turn.
     pub(super) fn measure(args: &StagesArgs, cipher: &CipherCosts, interrupt: &Interrupt) -> Result<Self> {
         transfer::check()?;
         let null_ends = ends::namespaces()?;

@@ -1,13 +1,13 @@
-//! The path without a cipher and without splitting: what a super-packet costs on its way from TUN to TUN when nothing
-//! is done to it.
+//! The path without a cipher and without splitting: the cost of an unprocessed super-packet from TUN to TUN.
 //!
 //! ```text
 //!   iperf3 ─► near tun0 ─► read ─► one GSO send ─► veth ─► one GRO receive ─► one write ─► far tun0 ─► iperf3
 //! ```
 //!
-//! One thread an end, as the daemon inline; reading, sending and receiving are weft's own code. A packet travels as
-//! it was read, cut into datagrams as long as the MTU. Its virtio header does not travel: every TCP packet of a
-//! program leaves the kernel with a partial checksum, and its segments are as long as the MTU allows.
+//! One thread per end, as in the daemon with inline I/O; reading, sending and receiving use weft's code. A
+//! packet is sent as it was read, in datagrams as long as the MTU. Its virtio header is not sent but rebuilt:
+//! every TCP packet of a program leaves the kernel with a partial checksum, and its segments are as long as
+//! the MTU allows.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -31,19 +31,19 @@ use super::ends::{self, MTU, PORT, Place, TUN};
 /// As in the daemon.
 const READ_BYTES: usize = 256 * 1024;
 const RECEIVE_CALLS: usize = 8;
-/// Bytes of a super-packet that fit one GSO send.
+/// Longest super-packet that fits one GSO send, in bytes.
 const GSO_BYTES: u32 = 64_000;
-/// Bytes of the header in front of a packet, its bit for "the checksum is partial", and its kind for TCP over IPv4
-/// (Virtual I/O Device 1.2, section 5.1.6).
+/// Length of the virtio header, its flag for a partial checksum, and its GSO type for TCP over IPv4 (Virtual
+/// I/O Device 1.2, section 5.1.6).
 const VNET_HDR: usize = 10;
 const NEEDS_CSUM: u8 = 1;
 const GSO_TCPV4: u8 = 1;
-/// Bytes of a TCP header up to its checksum.
+/// Offset of the checksum in a TCP header.
 const TCP_CHECKSUM: u16 = 16;
 
-/// Two ends that carry packets. They end when they are dropped.
+/// Two ends that carry packets. Dropping this ends them.
 pub(super) struct NullPath(
-    /// For as long as it lives.
+    /// Held until drop.
     #[expect(dead_code, reason = "dropping them ends them")]
     [Running; 2],
 );
@@ -91,7 +91,8 @@ fn start(namespace: &Namespace, place: Place) -> Result<Running> {
     Ok(Running { stop: Some(stop), thread: Some(thread) })
 }
 
-/// A TUN twice: to read with weft's device, and to write whole super-packets, which that does not take.
+/// Opens a TUN twice: as weft's device for reading, and as a file for writing whole super-packets, which
+/// weft's device does not accept.
 fn open(name: &str) -> Result<(Device, File)> {
     let tun = tun_rs::DeviceBuilder::new()
         .name(name)
@@ -113,7 +114,7 @@ struct End {
     place: Place,
     batches: VecDeque<TunBatch>,
     buffers: RecvBuffers,
-    /// What the socket did not take: the rest of a packet.
+    /// The rest of a packet that the socket did not accept.
     unsent: Vec<u8>,
 }
 
@@ -139,7 +140,7 @@ impl End {
         tokio::task::unconstrained(turns).await
     }
 
-    /// Whether there is more to do.
+    /// Receives and writes packets, and reports whether there is more to do.
     fn inbound(&mut self, cx: &mut Context<'_>) -> Result<bool> {
         for _ in 0..RECEIVE_CALLS {
             match self.udp.poll_recv(cx, &mut self.buffers) {
@@ -148,7 +149,7 @@ impl End {
             };
             while let Some(mut received) = self.buffers.next() {
                 let mut rest = &*received.whole();
-                // The kernel may join what was sent apart.
+                // The kernel's GRO may join packets that were sent separately.
                 while let Some(header) = IpHeader::parse(rest) {
                     let (packet, behind) = rest.split_at(header.total_len);
                     let virtio = virtio_header(packet, &header);
@@ -161,7 +162,7 @@ impl End {
         Ok(true)
     }
 
-    /// Likewise.
+    /// Reads and sends packets, and reports whether there is more to do.
     fn outbound(&mut self, cx: &mut Context<'_>) -> Result<bool> {
         let mut budget = READ_BYTES;
         loop {
@@ -195,7 +196,8 @@ impl End {
     }
 }
 
-/// Sends a packet in datagrams of at most the MTU; where the socket takes no more, from which byte on it did not.
+/// Sends a packet in datagrams of at most the MTU. Returns the offset of the unsent rest if the socket
+/// accepts no more.
 fn send(udp: &mut UdpSockets, cx: &mut Context<'_>, place: Place, packet: &[u8]) -> Result<Option<usize>> {
     let mut from = 0;
     while from < packet.len() {
@@ -214,7 +216,7 @@ fn send(udp: &mut UdpSockets, cx: &mut Context<'_>, place: Place, packet: &[u8])
     Ok(None)
 }
 
-/// What the kernel has to know of a packet, most of which it said itself when it was read.
+/// Returns the virtio header of a packet, rebuilt because the one read with the packet is not sent.
 fn virtio_header(packet: &[u8], ip: &IpHeader) -> [u8; VNET_HDR] {
     let mut header = [0; VNET_HDR];
     let data_offset = packet.get(ip.header_len + 12).map_or(0, |byte| usize::from(byte >> 4) * 4);

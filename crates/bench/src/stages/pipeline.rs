@@ -1,12 +1,13 @@
-//! Bursts of packets through every stage, one after the other on one thread, each stage by its own clock.
+//! Bursts of packets through every stage, one after the other on one thread, with a separate time for each
+//! stage.
 //!
 //! ```text
 //!   socket ─► near tun0 ─► read ─► seal ─► send ─► veth ─► receive ─► open ─► coalesce, write ─► far tun0 ─► socket
 //! ```
 //!
-//! It is the daemon's own code on the same batches, without its event loop: nothing waits, and nothing runs
-//! beside a stage. What the kernel does during a system call belongs to it: sending goes on through the veth
-//! into the other socket, writing through the receive path into the program's socket.
+//! It uses the daemon's code on the same batches, without its event loop: nothing waits, and nothing runs
+//! beside a stage. A system call's kernel work counts for the stage: sending includes the veth up to the
+//! other socket, writing includes the receive path up to the program's socket.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -33,21 +34,20 @@ const SEND_AT: usize = 2;
 const READ_BYTES: usize = 256 * 1024;
 /// How long a burst may take before it counts as lost.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Every so manieth burst measures the coalescing alone.
+/// The interval, in bursts, at which coalescing is measured by itself.
 const COALESCE_EACH: u64 = 4;
-/// Bursts before the first that counts.
+/// Bursts that do not count.
 const WARM_UP: u64 = 8;
 const DISCARD: u16 = 9;
 /// Bytes of an IPv4 and a UDP header.
 const HEADERS: usize = 28;
 
-/// A kind of packets.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     name: &'static str,
     /// Bytes of each IP packet.
     packet: usize,
-    /// Packets in each send of the program: more than one is a super-packet.
+    /// Packets in each send of the program: a number above 1 makes a super-packet.
     segments: usize,
     /// Sends in a burst: fewer than the TUN's queue holds.
     sends: usize,
@@ -68,18 +68,18 @@ impl Shape {
     }
 }
 
-/// What a kind of packets costs.
+/// The costs of one kind of packets.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct ShapeReport {
     pub(crate) name: &'static str,
     pub(crate) packet_bytes: usize,
     pub(crate) nanoseconds_per_packet: StageCosts,
-    /// Packets in each write to the TUN, and in each buffer that was received, on average.
+    /// Average number of packets per write to the TUN, and per received buffer.
     pub(crate) packets_per_write: f64,
     pub(crate) packets_per_receive: f64,
 }
 
-/// Everything that a burst goes through.
+/// The state of the stages.
 pub(super) struct Pipeline {
     near: End,
     far: End,
@@ -90,14 +90,14 @@ pub(super) struct Pipeline {
     queue: TransmitQueue,
     buffers: RecvBuffers,
     staged: Vec<Plaintext>,
-    /// A device that takes everything and does nothing with it.
+    /// A device that discards all writes.
     nowhere: Device,
     payload: Vec<u8>,
     received_buffers: u64,
 }
 
 impl Pipeline {
-    /// Sends bursts for so many seconds.
+    /// Sends bursts for `secs` seconds and measures the stages.
     pub(super) fn measure(shape: Shape, secs: u32, interrupt: &Interrupt) -> Result<ShapeReport> {
         let interrupt = interrupt.clone();
         let measure = move || {
@@ -107,7 +107,7 @@ impl Pipeline {
                 pipeline.bursts(shape, Duration::from_secs(secs.into()), &interrupt).await
             })
         };
-        // A thread of its own, since it moves into the namespaces.
+        // On a new thread, since it moves into the namespaces.
         let thread = std::thread::Builder::new().name("stages".into()).spawn(measure)?;
         match thread.join() {
             Ok(result) => result.with_context(|| format!("packets of {}", shape.name)),
@@ -206,14 +206,15 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Seals until it is worth a send, as the event loop does, and sends; gives the number of datagrams.
+    /// Seals until the queue is worth a send, as the event loop does, and sends. Returns the number of
+    /// datagrams.
     async fn seal_and_send(&mut self, times: &mut Times) -> Result<usize> {
         let Self { near, batches, queue, now, .. } = self;
         times.time(Stage::Seal, || {
             while let Some(batch) = batches.front_mut() {
                 while queue.len() < SEND_AT && queue.has_room_for_super_packet() {
                     let Some(mut packet) = batch.next_packet() else { break };
-                    // Counted by the tunnel, and missed at the end.
+                    // The tunnel counts a drop, and the burst then misses bytes at the end.
                     let _ = near.tunnel.handle_tun_packet(&mut packet, *now, queue);
                 }
                 if !batch.is_done() {
@@ -238,7 +239,7 @@ impl Pipeline {
         Ok(datagrams)
     }
 
-    /// Receives so many datagrams, opens them and writes them, as the event loop does.
+    /// Receives `datagrams` datagrams, opens them and writes them, as the event loop does.
     async fn receive(&mut self, datagrams: usize, coalesce_alone: bool, times: &mut Times) -> Result<()> {
         let mut left = datagrams;
         while left > 0 {
@@ -263,7 +264,7 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Opens what was received as far as the slab has room; gives the number of packets.
+    /// Opens received datagrams while the slab has room. Returns the number of packets.
     fn open(&mut self) -> Result<usize> {
         let Self { far, buffers, now, staged, .. } = self;
         staged.clear();
@@ -287,7 +288,7 @@ impl Pipeline {
         Ok(datagrams)
     }
 
-    /// The same batch to a device where a write costs next to nothing.
+    /// Coalesces the same batch into a device where a write costs almost nothing.
     fn coalesce(&mut self, times: &mut Times) -> Result<()> {
         let Self { far, nowhere, staged, .. } = self;
         for packet in staged {
@@ -297,7 +298,7 @@ impl Pipeline {
         Ok(times.time(Stage::Coalesce, || nowhere.flush())?)
     }
 
-    /// Takes everything out of the socket that the packets go to; gives its bytes.
+    /// Drains the receiving socket and returns the number of bytes.
     fn drain_sink(&mut self) -> Result<usize> {
         let mut buffer = [0; MAX_PACKET];
         let mut bytes = 0;
@@ -311,7 +312,7 @@ impl Pipeline {
     }
 }
 
-/// Counts the polls that gave something; the others wait.
+/// Times a poll if it is ready; pending polls are waiting time.
 fn poll_timed<T>(times: &mut Times, stage: Stage, poll: impl FnOnce() -> Poll<T>) -> Poll<T> {
     let before = *times;
     let result = times.time(stage, poll);

@@ -10,20 +10,20 @@ use super::times::StageCosts;
 use crate::machine::Machine;
 use crate::stats::Summary;
 
-/// Everything that was measured, and under which conditions.
+/// All results, and their conditions.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Report {
     pub(crate) machine: Machine,
-    /// Cores that were busy with something else before the first measurement.
+    /// Cores that were busy with other work before the first measurement.
     pub(crate) busy_cores_before: f64,
     pub(crate) seconds: u32,
     pub(crate) shapes: Vec<ShapeReport>,
-    /// Of 1420 bytes.
+    /// Costs of a packet of 1420 bytes.
     pub(crate) cipher: CipherCosts,
     pub(crate) floor: Option<Floor>,
 }
 
-/// More than that on other work makes figures doubtful.
+/// Cores busy with other work above which figures are doubtful.
 const BUSY: f64 = 0.2;
 
 impl StageCosts {
@@ -40,7 +40,7 @@ impl StageCosts {
     }
 }
 
-/// The tables, with what has to be known beside them.
+/// Formats the tables and the conditions of the measurements.
 pub(super) fn text(report: &Report) -> String {
     let Report { machine, busy_cores_before, seconds, shapes, cipher, floor } = report;
     let mut text = String::new();

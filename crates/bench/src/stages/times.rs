@@ -1,4 +1,4 @@
-//! The stages, and the time that each took.
+//! The stages, and their times.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::stats::Summary;
 
-/// A stage of the packet path, in the order in which a packet passes them.
+/// A stage of the packet path, in the order of processing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     TunRead,
@@ -14,9 +14,9 @@ pub(super) enum Stage {
     Send,
     Receive,
     Open,
-    /// Planning the writes of a batch, and as many system calls that do nothing.
+    /// Planning the writes of a batch, and the same number of system calls that do nothing.
     Coalesce,
-    /// Coalescing and the write to the TUN, which cannot be told apart from outside.
+    /// Coalescing and the write to the TUN, which cannot be separated from outside.
     CoalesceAndWrite,
 }
 
@@ -46,12 +46,12 @@ pub(crate) struct StageCosts {
     pub(crate) tun_write: Summary,
 }
 
-/// What the stages of one burst have taken so far.
+/// The times of the stages of one burst.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Times([Duration; STAGES]);
 
 impl Times {
-    /// Runs a piece of a stage.
+    /// Runs `work` and adds its time to the stage.
     pub(super) fn time<T>(&mut self, stage: Stage, work: impl FnOnce() -> T) -> T {
         let start = Instant::now();
         let result = work();
@@ -60,12 +60,12 @@ impl Times {
     }
 }
 
-/// Bursts of one kind of packet.
+/// The times per packet of all bursts of one kind.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Bursts([Vec<f64>; STAGES]);
 
 impl Bursts {
-    /// Adds a burst of so many packets. A stage that took no time was not passed.
+    /// Adds a burst of `packets` packets. A stage without time was not run.
     pub(super) fn add(&mut self, times: &Times, packets: u64) {
         for (all, time) in self.0.iter_mut().zip(times.0) {
             if !time.is_zero() {
@@ -74,7 +74,7 @@ impl Bursts {
         }
     }
 
-    /// Medians over the bursts; `None` if a stage was never passed.
+    /// Returns medians over the bursts; `None` if a stage was never run.
     pub(super) fn costs(&self) -> Option<StageCosts> {
         let [tun_read, split_and_encrypt, udp_send, udp_receive, decrypt, coalesce, both] =
             Stage::ALL.map(|stage| middle(&self.0[stage as usize]));
@@ -91,7 +91,8 @@ impl Bursts {
     }
 }
 
-/// The median, and the quarters beside it: a burst during which something else ran says nothing.
+/// Summarizes the middle half of the values: the median, and the quartiles as range. Bursts disturbed by
+/// other work are excluded.
 pub(super) fn middle(values: &[f64]) -> Option<Summary> {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);

@@ -1,4 +1,4 @@
-//! One TCP stream of iperf3 between two namespaces, and the CPU time of the whole machine meanwhile.
+//! One TCP stream of iperf3 between two namespaces, with the CPU time of the whole machine.
 
 use std::net::{IpAddr, TcpStream};
 use std::path::Path;
@@ -14,19 +14,19 @@ use crate::interrupt::Interrupt;
 use crate::machine;
 use crate::process::Process;
 
-/// How long a program may take beyond the time that it sends.
+/// Timeout of a program beyond its sending time.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// What one transfer gave.
+/// The result of one transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Transfer {
-    /// TCP payload that arrived.
+    /// TCP payload received.
     pub(crate) gbit_per_second: f64,
     /// CPU time of the whole machine, iperf3 included.
     pub(crate) cpu_seconds_per_gbit: f64,
 }
 
-/// Sends from near to far for so many seconds.
+/// Sends from near to far for `secs` seconds.
 pub(super) fn run(namespaces: &[Namespace; 2], secs: u32, interrupt: &Interrupt) -> Result<Transfer> {
     let files = tempfile::tempdir()?;
     let start = |namespace: &Namespace, line: String, name: &str| {
@@ -48,7 +48,7 @@ pub(super) fn run(namespaces: &[Namespace; 2], secs: u32, interrupt: &Interrupt)
     parse(&output, cpu).with_context(|| format!("iperf3 printed: {output}"))
 }
 
-/// Waits until a connection to the other side of the tunnel goes through.
+/// Waits until a connection to the other end of the tunnel succeeds.
 pub(super) fn wait_for_tunnel(namespaces: &[Namespace; 2], interrupt: &Interrupt) -> Result<()> {
     let [near, far] = namespaces;
     let address: IpAddr = Place::Far.inner();
@@ -69,7 +69,7 @@ fn parse(json: &str, cpu: Duration) -> Result<Transfer> {
     Ok(Transfer { gbit_per_second: gbit / seconds, cpu_seconds_per_gbit: cpu.as_secs_f64() / gbit })
 }
 
-/// Whether iperf3 is there.
+/// Returns an error if iperf3 is not installed.
 pub(super) fn check() -> Result<()> {
     let found = std::env::var_os("PATH")
         .is_some_and(|path| std::env::split_paths(&path).any(|directory| is_in(&directory)));

@@ -1,3 +1,4 @@
-//! `weft-bench stages` where there are no network namespaces: its arguments. `commands/unsupported.rs` answers.
+//! `weft-bench stages` on systems without network namespaces: only its arguments. `commands/unsupported.rs`
+//! reports the error.
 
 pub(crate) mod args;

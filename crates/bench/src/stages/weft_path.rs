@@ -1,4 +1,4 @@
-//! weft itself between two namespaces, in this process.
+//! weft between two namespaces, in this process.
 
 use std::net::SocketAddr;
 
@@ -12,9 +12,9 @@ use weft_tunnel::{PeerLimits, PrivateKey};
 
 use super::ends::{MTU, PORT, Place, TUN};
 
-/// Two daemons. They end when they are dropped.
+/// Two daemons. Dropping this ends them.
 pub(super) struct Weft(
-    /// For as long as it lives.
+    /// Held until drop.
     #[expect(dead_code, reason = "dropping them ends them")]
     [Daemon; 2],
 );

@@ -1,13 +1,13 @@
-//! Where a capture goes; the rights of a new file are those that its folder gives.
+//! The output of a capture. A new file inherits the access rights of its folder.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::time::Duration;
 
-/// Nothing to say.
+/// Does nothing.
 pub(super) fn for_the_owner(_: &mut OpenOptions) {}
 
-/// A file or standard output, which is waited for.
+/// A file or standard output. Writes block.
 pub(super) struct Output(Box<dyn Write>);
 
 #[expect(clippy::unnecessary_wraps, reason = "the other platform's can fail")]
@@ -20,13 +20,13 @@ impl Output {
         Ok(Self(Box::new(file)))
     }
 
-    /// Writes it all.
+    /// Writes all bytes.
     pub(super) fn write(&mut self, bytes: &[u8], _: Duration) -> io::Result<usize> {
         self.0.write_all(bytes).and_then(|()| self.0.flush())?;
         Ok(bytes.len())
     }
 
-    /// That shows when something is written.
+    /// Always false: a write fails instead.
     pub(super) fn is_abandoned(&self) -> bool {
         false
     }

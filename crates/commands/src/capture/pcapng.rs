@@ -1,19 +1,19 @@
-//! Blocks of a pcapng file (draft-ietf-opsawg-pcapng), as far as a capture needs them: little-endian, with times in
-//! nanoseconds.
+//! The blocks of a pcapng file (draft-ietf-opsawg-pcapng) that a capture needs: little-endian, with
+//! timestamps in nanoseconds.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Types of blocks.
+/// Block types.
 const SECTION: u32 = 0x0a0d_0d0a;
 const INTERFACE: u32 = 1;
-/// A statistics block: what an interface saw and lost.
+/// The type of an interface statistics block, with the packets seen and dropped.
 pub const STATISTICS: u32 = 5;
-/// A packet.
+/// The type of an enhanced packet block.
 pub const PACKET: u32 = 6;
 
 /// Raw IP, version 4 or 6 by its first byte (LINKTYPE_RAW).
 const LINK_TYPE_RAW: u16 = 101;
-/// Options.
+/// Option codes.
 const COMMENT: u16 = 1;
 const SECTION_APPLICATION: u16 = 4;
 const INTERFACE_NAME: u16 = 2;
@@ -25,23 +25,23 @@ const STATISTICS_END: u16 = 3;
 const STATISTICS_SEEN: u16 = 4;
 const STATISTICS_DROPPED: u16 = 5;
 
-/// Bytes of a block: no smaller one is a block, no larger one is ours.
+/// The size of a block in bytes: a smaller block is invalid, and the daemon sends no larger block.
 const BLOCK_BYTES: std::ops::RangeInclusive<usize> = 12..=1 << 20;
 
 /// A packet of an interface.
 pub struct Packet<'a> {
-    /// Number of the interface block, from 0.
+    /// The number of the interface block, from 0.
     pub interface: u32,
     pub at: SystemTime,
-    /// What was kept, in two pieces.
+    /// The captured bytes, in two pieces.
     pub bytes: [&'a [u8]; 2],
-    /// Bytes that it had.
+    /// The original length of the packet, in bytes.
     pub len: usize,
     pub is_inbound: bool,
     pub comment: &'a str,
 }
 
-/// What an interface saw between two moments, in packets.
+/// The packets that an interface saw and dropped between two moments.
 pub struct Statistics {
     pub interface: u32,
     pub from: SystemTime,
@@ -50,20 +50,20 @@ pub struct Statistics {
     pub dropped: u64,
 }
 
-/// Begins a file.
+/// Writes the section header block, which begins a file.
 pub fn section(out: &mut Vec<u8>, application: &str) {
     block(out, SECTION, |out| {
         out.extend(0x1a2b_3c4d_u32.to_le_bytes());
         out.extend(1_u16.to_le_bytes());
         out.extend(0_u16.to_le_bytes());
-        // Its length is not known.
+        // The section length is unknown.
         out.extend((-1_i64).to_le_bytes());
         option(out, SECTION_APPLICATION, application.as_bytes());
         end_of_options(out);
     });
 }
 
-/// Describes an interface; they are numbered in their order.
+/// Writes an interface description block. Interfaces are numbered in the order of these blocks.
 pub fn interface(out: &mut Vec<u8>, name: &str, description: &str, snap_bytes: u32) {
     block(out, INTERFACE, |out| {
         out.extend(LINK_TYPE_RAW.to_le_bytes());
@@ -76,7 +76,7 @@ pub fn interface(out: &mut Vec<u8>, name: &str, description: &str, snap_bytes: u
     });
 }
 
-/// Adds a packet.
+/// Writes a packet block.
 pub fn packet(out: &mut Vec<u8>, packet: &Packet<'_>) {
     block(out, PACKET, |out| {
         let kept: usize = packet.bytes.iter().map(|bytes| bytes.len()).sum();
@@ -93,7 +93,7 @@ pub fn packet(out: &mut Vec<u8>, packet: &Packet<'_>) {
     });
 }
 
-/// Says how an interface fared.
+/// Writes an interface statistics block.
 pub fn statistics(out: &mut Vec<u8>, statistics: &Statistics) {
     block(out, STATISTICS, |out| {
         out.extend(statistics.interface.to_le_bytes());
@@ -106,7 +106,7 @@ pub fn statistics(out: &mut Vec<u8>, statistics: &Statistics) {
     });
 }
 
-/// A block of this type around what `body` writes.
+/// Writes a block of this type around the output of `body`.
 fn block(out: &mut Vec<u8>, kind: u32, body: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.extend(kind.to_le_bytes());
@@ -118,7 +118,7 @@ fn block(out: &mut Vec<u8>, kind: u32, body: impl FnOnce(&mut Vec<u8>)) {
 }
 
 fn option(out: &mut Vec<u8>, code: u16, value: &[u8]) {
-    // Values are ours, and short.
+    // The values come from weft and fit the 16-bit length.
     out.extend(code.to_le_bytes());
     out.extend((value.len() as u16).to_le_bytes());
     out.extend_from_slice(value);
@@ -129,12 +129,12 @@ fn end_of_options(out: &mut Vec<u8>) {
     out.extend([0; 4]);
 }
 
-/// What `len` bytes lack to a multiple of four.
+/// Pads `len` bytes with zeros to a multiple of four.
 fn pad(out: &mut Vec<u8>, len: usize) {
     out.extend(std::iter::repeat_n(0, len.next_multiple_of(4) - len));
 }
 
-/// Nanoseconds since 1970: the high 32 bits, then the low ones.
+/// Encodes nanoseconds since 1970: the high 32 bits, then the low 32 bits.
 fn timestamp(at: SystemTime) -> [u8; 8] {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
     let nanoseconds = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
@@ -144,25 +144,25 @@ fn timestamp(at: SystemTime) -> [u8; 8] {
     bytes
 }
 
-/// What comes in is no pcapng.
+/// Error: the received bytes are not a pcapng block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("what it sent is not a pcapng block")]
 pub struct NotABlock;
 
-/// A whole block.
+/// A complete block.
 #[derive(Clone, Copy, Debug)]
 pub struct Block<'a> {
-    /// All of it.
+    /// All bytes of the block, including its type and lengths.
     pub bytes: &'a [u8],
 }
 
 impl Block<'_> {
-    /// Its type.
+    /// Returns the type of the block.
     pub fn kind(&self) -> u32 {
         word(self.bytes, 0)
     }
 
-    /// What a statistics block says of packets that were lost.
+    /// Returns the number of dropped packets in a statistics block; 0 if it has none.
     pub fn dropped(&self) -> u64 {
         let mut rest = self.bytes.get(20..).unwrap_or_default();
         while let Some((&[code_low, code_high, len_low, len_high], value)) = rest.split_first_chunk() {
@@ -178,7 +178,7 @@ impl Block<'_> {
     }
 }
 
-/// The block at the beginning of `bytes`; `None`: there is more to come.
+/// Returns the block at the beginning of `bytes`; `None` if it is not complete yet.
 pub fn first_block(bytes: &[u8]) -> Result<Option<Block<'_>>, NotABlock> {
     if bytes.len() < 8 {
         return Ok(None);

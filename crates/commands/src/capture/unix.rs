@@ -1,4 +1,4 @@
-//! Where a capture goes, with a reader that may stand still or be gone, and the rights of a new file.
+//! The output of a capture, with a reader that may stop reading or be gone, and the mode of a new file.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -10,15 +10,15 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::hang_up::is_hung_up;
 
-/// What a pipe takes without waiting once it takes anything.
+/// The number of bytes that a pipe accepts without blocking, if it is writable.
 const PART: usize = libc::PIPE_BUF;
 
-/// Nobody but the owner may read or write a file that is made.
+/// Makes a new file accessible to its owner only.
 pub(super) fn for_the_owner(options: &mut OpenOptions) {
     options.mode(0o600);
 }
 
-/// A file, or something with a reader at its other end.
+/// A regular file, or a pipe, terminal or other file with a reader at its other end.
 pub(super) struct Output {
     file: File,
     has_reader: bool,
@@ -34,7 +34,8 @@ impl Output {
         Ok(Self { file, has_reader })
     }
 
-    /// Writes as much as is taken at once, and gives how much it was; nothing if nothing was within `wait`.
+    /// Writes as much as possible without blocking, and returns the number of bytes; 0 if the output did not
+    /// become writable within `wait`.
     pub(super) fn write(&mut self, bytes: &[u8], wait: Duration) -> io::Result<usize> {
         let part = if self.has_reader { &bytes[..bytes.len().min(PART)] } else { bytes };
         if self.has_reader && self.poll(PollFlags::POLLOUT, wait)?.is_empty() {
@@ -48,7 +49,7 @@ impl Output {
         }
     }
 
-    /// Whether the reader is gone.
+    /// Reports whether the reader is gone.
     pub(super) fn is_abandoned(&self) -> bool {
         self.has_reader && is_hung_up(&self.file)
     }

@@ -1,4 +1,4 @@
-//! Findings that follow from the state of a machine.
+//! Derives findings from the state of a machine.
 
 use Level::{Note, Ok, Problem, Warning};
 use weft_config::OVERHEAD;
@@ -8,14 +8,15 @@ use weft_report::finding::{Finding, Level};
 use super::machine::{LinkKind, MachineState, Module, Resolver, TunDevice, UdpFacts, Way};
 use super::target::DoctorTarget;
 
-/// Below this a burst of a fast link does not fit.
+/// A smaller UDP buffer, in bytes, does not hold a burst of a fast link.
 const SMALL_BUFFER: u64 = 1 << 20;
-/// 2025-01-01: no clock that is right shows less.
+/// 2025-01-01: an earlier time is wrong.
 const BEFORE_WEFT_MS: u64 = 1_735_689_600_000;
-/// What every IPv6 link has to carry (RFC 8200, section 5).
+/// The minimum MTU of an IPv6 link (RFC 8200, section 5).
 const MIN_MTU_IPV6: u32 = 1280;
 
-/// What is well and what is not, for what is wished; a finding a check, in the order of a start.
+/// Returns the findings about a machine for this target: at most one for each check, in the order in which a
+/// start needs them, then one for each endpoint.
 pub fn evaluate(facts: &MachineState, target: &DoctorTarget) -> Vec<Finding> {
     let checks = [
         tun_device,

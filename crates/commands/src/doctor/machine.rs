@@ -1,146 +1,143 @@
-//! What was seen of a machine. `None`: this platform does not have it, or it could not be seen.
+//! The observed state of a machine. `None`: not available on this platform, or not observable.
 
 use weft_tun::TunOffload;
 
-/// What was seen of a machine.
+/// The observed state of a machine.
 #[derive(Clone, Debug, Default)]
 pub struct MachineState {
-    /// Whether the interface of the configuration answers as a running weft.
+    /// Whether a running weft answers for the interface of the configuration.
     pub is_running: bool,
-    /// The TUN driver.
+    /// The state of the TUN driver.
     pub tun_device: Option<TunDevice>,
-    /// Whether this process may change networks (CAP_NET_ADMIN).
+    /// Whether this process has CAP_NET_ADMIN, to configure networks.
     pub net_admin: Option<bool>,
-    /// Whether this process may use every UDP port (CAP_NET_BIND_SERVICE).
+    /// Whether this process has CAP_NET_BIND_SERVICE, to bind every UDP port.
     pub net_bind_service: Option<bool>,
-    /// The first port that needs no permission (net.ipv4.ip_unprivileged_port_start).
+    /// The first port that needs no capability (net.ipv4.ip_unprivileged_port_start).
     pub unprivileged_ports_from: Option<u16>,
-    /// What a UDP socket of this process gets.
+    /// The features of a UDP socket of this process.
     pub udp: Option<UdpFacts>,
-    /// The offloads that a TUN of this process takes, or why none could be made to try it.
+    /// The offloads of a TUN of this process, or why no TUN could be created to find out.
     pub tun_offload: Option<Result<TunOffload, String>>,
-    /// The kernel.
     pub kernel: Option<Kernel>,
     /// Whether IPv4 packets are forwarded.
     pub forwards_v4: Option<bool>,
     /// Whether IPv6 packets are forwarded.
     pub forwards_v6: Option<bool>,
-    /// Whether the mark of a packet counts when the way back to its source is looked up.
+    /// Whether the reverse path check looks up the route with the mark of the packet (src_valid_mark).
     pub src_valid_mark: Option<bool>,
-    /// Whether sources are checked strictly against the routes (rp_filter is 1 somewhere).
+    /// Whether the reverse path check is strict (the larger of rp_filter in `all` and `default` is 1).
     pub strict_rp_filter: Option<bool>,
-    /// Whether such settings can be written.
+    /// Whether these sysctls can be written.
     pub sysctls_writable: Option<bool>,
-    /// What manages the name servers.
+    /// The program or file that manages the name servers.
     pub resolver: Option<Resolver>,
-    /// The interface that has the wished name already.
+    /// The existing interface with the configured name.
     pub existing_link: Option<Link>,
-    /// Whether somebody has the wished UDP port.
+    /// Whether another socket uses the configured UDP port.
     pub port_in_use: Option<bool>,
-    /// The kernel's own WireGuard.
+    /// The state of the kernel's WireGuard module.
     pub wireguard_module: Option<Module>,
-    /// Whether nft(8) is there.
+    /// Whether nft(8) is installed.
     pub nft: Option<bool>,
-    /// The clock.
     pub clock: Clock,
-    /// The ways to the endpoints.
+    /// The paths to the endpoints.
     pub ways: Vec<Way>,
 }
 
-/// The TUN driver.
+/// The state of the TUN driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TunDevice {
-    /// It can be opened.
+    /// /dev/net/tun can be opened.
     Usable,
-    /// There is none.
+    /// The system has no TUN driver.
     Missing,
-    /// This process may not open it.
+    /// This process may not open the device.
     Forbidden,
-    /// Something else keeps it from being opened.
+    /// The device cannot be opened for another reason.
     Failed(String),
 }
 
-/// What a UDP socket gets.
+/// The features of a UDP socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UdpFacts {
-    /// These features.
+    /// The features of the sockets of weft.
     Features(weft_udp::UdpFeatures),
-    /// It could not be opened.
+    /// The sockets could not be opened.
     Failed(String),
 }
 
 /// The running kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kernel {
-    /// Its release.
+    /// The release, from /proc/sys/kernel/osrelease.
     pub release: String,
-    /// Whether it sends GSO batches of equal segments wrongly (Linux 7.0 to 7.1.4).
+    /// Whether the kernel writes wrong UDP headers in GSO batches of equal segments (Linux 7.0 to 7.1.4).
     pub mangles_equal_segments: bool,
-    /// Whether what it joined on receipt can be taken apart again (Linux 5.12).
+    /// Whether the kernel reports a reliable segment size for joined datagrams (since Linux 5.12), so that
+    /// they can be split again.
     pub reports_gro_stride: bool,
 }
 
-/// What manages the name servers.
+/// The program or file that manages the name servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resolver {
     /// systemd-resolved.
     Resolved,
     /// resolvconf(8).
     Resolvconf,
-    /// The file /etc/resolv.conf, and whether it can be written.
+    /// The file /etc/resolv.conf.
     File {
-        /// Whether this process can write it.
+        /// Whether this process can write the file.
         is_writable: bool,
     },
 }
 
-/// An interface.
+/// A network interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Its name.
     pub name: String,
-    /// What it is.
     pub kind: LinkKind,
 }
 
-/// What an interface is.
+/// The kind of a network interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkKind {
     /// The kernel's own WireGuard.
     KernelWireGuard,
     /// A TUN or TAP.
     Tun,
-    /// Something else.
+    /// Another kind, or an unknown kind.
     Other,
 }
 
-/// A module of the kernel.
+/// The state of a kernel module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Module {
-    /// It is at work, or built in.
+    /// The module is loaded or built in.
     Loaded,
-    /// It can be loaded.
+    /// The module can be loaded.
     Loadable,
-    /// It is not there.
+    /// The module is not installed.
     Absent,
 }
 
-/// The clock.
+/// The system clock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Clock {
-    /// Whether something keeps it right.
+    /// Whether the clock is synchronised.
     pub is_synchronised: Option<bool>,
-    /// Milliseconds since 1970; 0 before.
+    /// Milliseconds since 1970; 0 if the clock is before 1970.
     pub unix_ms: u64,
 }
 
-/// The way to an endpoint.
+/// The path to an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Way {
-    /// The endpoint, as it is written.
+    /// The endpoint as written in the configuration.
     pub endpoint: String,
-    /// Its address, or why it has none.
+    /// The address of the endpoint, or why it could not be resolved.
     pub address: Result<std::net::SocketAddr, String>,
-    /// Bytes of a packet on the way there, or why there is none; `None`: it was not looked up.
+    /// The MTU of the path in bytes, or why there is no route; `None` if it was not looked up.
     pub mtu: Option<Result<u32, String>>,
 }

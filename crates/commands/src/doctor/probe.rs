@@ -1,5 +1,5 @@
-//! Looks at the machine. Nothing is changed: a socket and a TUN device in a network namespace of its own are made to
-//! see what they get, and are gone at once.
+//! Observes the machine without changing it. To find out the available features, it creates sockets, and a
+//! TUN device in a separate network namespace, and closes them at once.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
@@ -17,12 +17,12 @@ use super::target::DoctorTarget;
 #[cfg_attr(not(target_os = "linux"), path = "probe/other.rs")]
 mod platform;
 
-/// Endpoints that are looked at.
+/// The maximum number of endpoints that are checked.
 const ENDPOINTS: usize = 16;
-/// How long names are waited for, all together.
+/// The time limit for resolving all names.
 const NAMES: Duration = Duration::from_secs(5);
 
-/// What can be seen of the machine, as far as it matters for what is wished.
+/// Observes the state of the machine that matters for this target.
 pub(super) fn machine_state(target: &DoctorTarget) -> MachineState {
     let is_running = target.interface.as_ref().is_some_and(|name| Client::connect(name).is_ok());
     let mut facts = MachineState {
@@ -41,7 +41,7 @@ pub(super) fn machine_state(target: &DoctorTarget) -> MachineState {
     facts
 }
 
-/// Whether a socket of another program has the port, in one family or the other. `None`: it cannot be known.
+/// Reports whether another socket uses the port, in IPv4 or IPv6. `None` if that cannot be determined.
 fn port_in_use(port: u16) -> Option<bool> {
     let mut known = None;
     for address in
@@ -64,7 +64,8 @@ fn bind(address: SocketAddr) -> io::Result<()> {
     socket.bind(&address.into())
 }
 
-/// The endpoints with their addresses. Names are looked up all at once, and those that take too long are left.
+/// Resolves the endpoints. Names are resolved in parallel; those that take longer than [`NAMES`] get an
+/// error.
 fn addresses(endpoints: &[Endpoint]) -> Vec<Way> {
     let (found, answers) = mpsc::channel();
     let mut ways: Vec<Way> = endpoints
@@ -84,7 +85,7 @@ fn addresses(endpoints: &[Endpoint]) -> Vec<Way> {
         .collect();
     drop(found);
     let end = std::time::Instant::now() + NAMES;
-    // Ends when every thread has answered, too.
+    // Ends early when every thread has answered, because the channel is closed.
     while let Ok((place, address)) =
         answers.recv_timeout(end.saturating_duration_since(std::time::Instant::now()))
     {
@@ -95,7 +96,8 @@ fn addresses(endpoints: &[Endpoint]) -> Vec<Way> {
 
 type Found = (usize, Result<SocketAddr, String>);
 
-/// The system's resolver cannot be interrupted: it gets a thread, which ends with the process if need be.
+/// Resolves a name on another thread: the system's resolver cannot be interrupted. If it takes too long, the
+/// thread ends with the process.
 fn look_up(place: usize, host: String, port: u16, found: mpsc::Sender<Found>) {
     let failed = found.clone();
     let look = move || {
@@ -103,7 +105,7 @@ fn look_up(place: usize, host: String, port: u16, found: mpsc::Sender<Found>) {
             Ok(mut addresses) => addresses.next().ok_or_else(|| "no address".to_owned()),
             Err(error) => Err(error.to_string()),
         };
-        // Nobody waits any more.
+        // Fails if the time limit has passed.
         let _ = found.send((place, address));
     };
     if let Err(error) = std::thread::Builder::new().name("weft-lookup".to_owned()).spawn(look) {
@@ -111,7 +113,7 @@ fn look_up(place: usize, host: String, port: u16, found: mpsc::Sender<Found>) {
     }
 }
 
-/// The name of the interface that is looked for.
+/// Returns the name of the configured interface.
 #[cfg_attr(not(target_os = "linux"), expect(dead_code))]
 fn name_of(target: &DoctorTarget) -> Option<&str> {
     target.interface.as_ref().map(InterfaceName::as_str)

@@ -1,37 +1,36 @@
-//! What a configuration asks of the machine.
+//! The requirements of a configuration.
 
 use ipnet::IpNet;
 use weft_config::{Config, Endpoint, InterfaceName, KillSwitch, Peer, Table};
 
-/// What a configuration asks of the machine; the default asks for nothing in particular.
+/// The requirements of a configuration on the machine. The default has none.
 #[derive(Clone, Debug, Default)]
 pub struct DoctorTarget {
-    /// The name of the interface.
     pub interface: Option<InterfaceName>,
     /// The UDP port; 0: any.
     pub listen_port: u16,
-    /// The mark of outgoing packets; 0: none.
+    /// The mark of sent datagrams; 0: none.
     pub fw_mark: u32,
-    /// The MTU, if the configuration has one.
+    /// The MTU, if it is configured.
     pub mtu: Option<u16>,
-    /// Whether all IPv4 goes into the tunnel by weft's own policy routing.
+    /// Whether weft routes all IPv4 traffic into the tunnel by policy routing.
     pub full_tunnel_v4: bool,
-    /// The same for IPv6.
+    /// Whether weft routes all IPv6 traffic into the tunnel by policy routing.
     pub full_tunnel_v6: bool,
-    /// Whether nothing may leave beside the tunnel.
+    /// Whether the kill switch blocks traffic outside the tunnel.
     pub kill_switch: bool,
-    /// Whether TCP connections through the interface are to be told how long their segments may be.
+    /// Whether the MSS of TCP connections through the interface is clamped.
     pub mss_clamp: bool,
-    /// Whether name servers or search domains are to be set.
+    /// Whether name servers or search domains are configured.
     pub dns: bool,
-    /// Whether the peers look like clients that reach others through this machine.
+    /// Whether the peers look like clients that reach each other through this machine.
     pub is_hub: bool,
-    /// Where the peers are reached.
+    /// The endpoints of the peers, without duplicates.
     pub endpoints: Vec<Endpoint>,
 }
 
 impl DoctorTarget {
-    /// What this configuration asks for.
+    /// Returns the requirements of this configuration.
     pub fn of(config: &Config) -> Self {
         let interface = &config.interface;
         let routes_all = |is_v4: bool| {
@@ -60,13 +59,13 @@ impl DoctorTarget {
         }
     }
 
-    /// Whether there are firewall rules to set.
+    /// Reports whether weft has to set firewall rules.
     pub fn needs_nft(&self) -> bool {
         self.full_tunnel_v4 || self.full_tunnel_v6 || self.kill_switch || self.mss_clamp
     }
 }
 
-/// A peer with single addresses that comes from wherever it is.
+/// Reports whether a peer is a roaming client: it has no configured endpoint, and single addresses only.
 fn is_client(peer: &Peer) -> bool {
     let is_address = |net: &IpNet| net.prefix_len() == net.max_prefix_len();
     peer.endpoint.is_none() && !peer.allowed_ips.is_empty() && peer.allowed_ips.iter().all(is_address)
@@ -94,7 +93,7 @@ mod tests {
 
     #[test]
     fn a_default_route_is_a_full_tunnel_only_where_weft_routes_by_policy() {
-        // A table of the user's own is the user's own business.
+        // With a table that the user chose, the user is responsible for the routing.
         let own = target("Table = 1234", &["AllowedIPs = 0.0.0.0/0"]);
         assert!(!own.full_tunnel_v4 && !own.needs_nft());
         let split = target("", &["AllowedIPs = 10.0.0.0/8, ::/1"]);

@@ -1,4 +1,4 @@
-/// Not known here: the next read or write tells.
+/// Always false: it is not known here. The next read or write fails instead.
 pub fn is_hung_up<S>(_: S) -> bool {
     false
 }

@@ -2,12 +2,12 @@ use std::os::fd::AsFd;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-/// Whether the other end is gone: nothing is read there, and nothing comes from there.
+/// Reports whether the other end is gone, so that it neither reads nor writes.
 pub fn is_hung_up(stream: impl AsFd) -> bool {
-    // These are told without being asked for.
+    // POLLERR and POLLHUP are reported without being requested.
     let mut asked = [PollFd::new(stream.as_fd(), PollFlags::empty())];
     let gone = PollFlags::POLLERR | PollFlags::POLLHUP;
-    // One that cannot be asked tells at the next read or write.
+    // If poll fails, the next read or write reports the error.
     poll(&mut asked, PollTimeout::ZERO).is_ok()
         && asked[0].revents().is_some_and(|events| events.intersects(gone))
 }

@@ -7,7 +7,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 pub(super) struct Signals {
     interrupt: Signal,
     terminate: Signal,
-    /// `None` where it was ignored when the program began, as with nohup(1).
+    /// `None` if SIGHUP was ignored when the program started, as with nohup(1).
     hang_up: Option<Signal>,
 }
 
@@ -41,18 +41,20 @@ impl Signals {
 }
 
 fn hang_up_is_ignored() -> io::Result<bool> {
-    // SAFETY: a sigaction of zeros is a valid one.
+    // SAFETY: a zeroed sigaction is valid.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: nothing is changed without a new action; the old one is written to, and lives until after the call.
+    // SAFETY: the call changes nothing without a new action; it writes the old action, which outlives the
+    // call.
     match unsafe { libc::sigaction(libc::SIGHUP, std::ptr::null(), &raw mut action) } {
         0 => Ok(action.sa_sigaction == libc::SIG_IGN),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// A session that ends sends it twice: the shell at first, and the kernel when the shell is gone, also to commands that run for
-/// the end of an interface. They begin with what is ignored here.
+/// Ignores SIGHUP from now on. At the end of a terminal session SIGHUP arrives twice: first from the shell,
+/// then from the kernel when the shell is gone. It also reaches the commands that run while an interface goes
+/// down; they inherit that the signal is ignored.
 fn ignore_hang_up() {
-    // SAFETY: no handler is put in place; whoever still waits for the old one's word waits for ever.
+    // SAFETY: SIG_IGN installs no handler. A task that still waits for the previous handler waits forever.
     unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
 }

@@ -1,4 +1,4 @@
-//! A report as tables for people. The colours go where `anstream` sees no terminal.
+//! Formats a report as tables for people. `anstream` removes the colours if the output is not a terminal.
 
 use std::fmt::Write as _;
 
@@ -8,14 +8,15 @@ use weft_report::should_have_session;
 use weft_report::{LimitReport, PeerReport, StatusReport};
 use weft_report::{age, bucket_label, bytes, rate};
 
-/// Entries of a list that are shown; the others are counted. `--json` has them all.
+/// The maximum number of entries of a list that are shown; the rest are counted. `--json` has all of them.
 const SHOWN: usize = 6;
-/// Peers that are shown.
+/// The maximum number of peers that are shown.
 const SHOWN_PEERS: usize = 100;
-/// A session that is used is renewed after 120 s; one that was not for so long is not in use, or in trouble.
+/// A session in use is renewed after 120 s. If the last handshake is older than this, the session is idle or
+/// has a problem.
 const FRESH_MS: u64 = 180_000;
 
-/// The tables of an interface and what was found about it.
+/// Formats the tables of an interface, and the findings.
 pub(super) fn render(report: &StatusReport, findings: &[Finding]) -> String {
     let mut text = format!(
         "\x1b[1m{}\x1b[0m  up {}, weft {}, process {}\n",
@@ -132,7 +133,7 @@ fn traffic(total: u64, datagrams: u64, bytes_per_second: Option<u64>) -> String 
     format!("{} in {datagrams} datagrams{now}", bytes(total))
 }
 
-/// Datagrams a call, and packets a super-packet: how well the batches work.
+/// Formats datagrams per call and packets per super-packet: how effective batching is.
 fn batches(report: &StatusReport) -> String {
     let (udp, tun) = (&report.udp, &report.tun);
     let mut parts = Vec::new();
@@ -186,7 +187,8 @@ fn waiting(report: &StatusReport) -> String {
     if parts.is_empty() { "nothing".to_owned() } else { parts.join(", ") }
 }
 
-/// What each queue of the device moves: from the peers to the machine, and from the machine to the peers.
+/// Builds the table of TUN queues: traffic from the peers to this machine, and from this machine to the
+/// peers.
 fn tun_queues(report: &StatusReport) -> Table {
     let mut table = new_table();
     table.set_header(["queue", "received", "packets a write", "sent", "packets a read"]);
@@ -206,12 +208,12 @@ fn tun_queues(report: &StatusReport) -> Table {
     table
 }
 
-/// A total, and below it the rate if it is known.
+/// Formats a total, and below it the rate, if it is known.
 fn amount(total: u64, speed: Option<u64>) -> Cell {
     limited(total, speed, &None)
 }
 
-/// A total, and below it the rate if it is known, and the limit if there is one.
+/// Formats a total, and below it the rate, if it is known, and the limit, if there is one.
 fn limited(total: u64, speed: Option<u64>, limit: &Option<LimitReport>) -> Cell {
     let mut lines = vec![bytes(total)];
     lines.extend(speed.map(rate));

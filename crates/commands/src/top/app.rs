@@ -1,4 +1,4 @@
-//! What the view shows: the last report, what came before it, and what the user chose.
+//! The state of the view: the last report, the history before it, and the choices of the user.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -9,7 +9,7 @@ use weft_report::{PeerReport, StatusReport, add_recent, diagnose};
 use super::Look;
 use super::history::History;
 
-/// By what the peers are ordered.
+/// The sort key of the peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sort {
     Name,
@@ -33,7 +33,7 @@ impl Sort {
     }
 }
 
-/// The rates of a peer or a queue.
+/// The history of the rates of a peer or a queue, in bytes per second.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Histories {
     pub(super) inbound: History,
@@ -47,22 +47,22 @@ pub(super) struct App {
     pub(super) is_coloured: bool,
     pub(super) report: Option<StatusReport>,
     pub(super) findings: Vec<Finding>,
-    /// Why the last look gave nothing.
+    /// Why the last poll of the daemon failed.
     pub(super) trouble: Option<String>,
-    /// Bytes a second.
+    /// Bytes per second.
     pub(super) inbound: History,
-    /// Bytes a second.
+    /// Bytes per second.
     pub(super) outbound: History,
-    /// Packets a second.
+    /// Packets per second.
     pub(super) drops: History,
     pub(super) peers: HashMap<String, Histories>,
-    /// Those of the TUN's queues, in their order.
+    /// The histories of the TUN queues, by queue number.
     pub(super) queues: Vec<Histories>,
-    /// Places in the report's list of peers, as they are shown.
+    /// Indices into the peers of the report, in the order in which they are shown.
     pub(super) order: Vec<usize>,
-    /// The key of the chosen peer.
+    /// The public key of the selected peer.
     selected: Option<String>,
-    /// The first line that is shown; kept by the drawing.
+    /// The first line that is shown; updated when the table is drawn.
     pub(super) offset: usize,
     pub(super) sort: Sort,
     pub(super) is_reversed: bool,
@@ -91,7 +91,7 @@ impl App {
         }
     }
 
-    /// Takes what a look at the daemon gave.
+    /// Processes the result of a poll of the daemon, unless the view is paused.
     pub(super) fn take(&mut self, look: Look) {
         if self.is_paused {
             return;
@@ -115,7 +115,7 @@ impl App {
         }
         let mut before = std::mem::take(&mut self.peers);
         for peer in &report.peers {
-            // Those that were taken away are forgotten.
+            // The histories of removed peers are dropped.
             let mut history = before.remove(&peer.public_key).unwrap_or_default();
             if let Some(rates) = peer.rates {
                 history.inbound.push(rates.rx_bytes_per_second);
@@ -135,12 +135,12 @@ impl App {
         self.arrange();
     }
 
-    /// Orders the peers anew.
+    /// Sorts the peers.
     fn arrange(&mut self) {
         let Some(report) = &self.report else { return };
         let compare = |a: &PeerReport, b: &PeerReport| -> Ordering {
             let rates = |peer: &PeerReport| peer.rates.unwrap_or_default();
-            // The most first, as one wants to see it.
+            // Largest rates and totals first.
             match self.sort {
                 Sort::Name => a.label().cmp(&b.label()),
                 Sort::Handshake => {
@@ -158,13 +158,13 @@ impl App {
             let (a, b) = (&report.peers[a], &report.peers[b]);
             let by_choice = compare(a, b);
             let by_choice = if self.is_reversed { by_choice.reverse() } else { by_choice };
-            // Peers that are level stay where they are.
+            // Ties are broken by the key, so that equal peers keep their places.
             by_choice.then_with(|| a.public_key.cmp(&b.public_key))
         });
         self.order = order;
     }
 
-    /// Orders by something else; by the same again: the other way round.
+    /// Sorts by this key. If the peers are sorted by it already, reverses the order.
     pub(super) fn sort_by(&mut self, sort: Sort) {
         self.is_reversed = self.sort == sort && !self.is_reversed;
         self.sort = sort;
@@ -176,14 +176,14 @@ impl App {
         self.arrange();
     }
 
-    /// The line of the chosen peer, the first if none is chosen or it went away.
+    /// Returns the line of the selected peer; 0 if no peer is selected or the peer was removed.
     pub(super) fn selected_line(&self) -> usize {
         let Some((report, selected)) = self.report.as_ref().zip(self.selected.as_ref()) else { return 0 };
         let is_selected = |&place: &usize| report.peers[place].public_key == *selected;
         self.order.iter().position(is_selected).unwrap_or_default()
     }
 
-    /// Chooses a peer by its line, the last one if there are fewer.
+    /// Selects the peer in this line, or the last peer if there are fewer lines.
     pub(super) fn select_line(&mut self, line: usize) {
         let Some(report) = &self.report else { return };
         let place = self.order.get(line).or(self.order.last());

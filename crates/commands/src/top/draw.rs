@@ -1,4 +1,5 @@
-//! The screen. Every part has a height at which it appears, so that small terminals show what matters most.
+//! Draws the screen. Each part appears from a certain height on, so that small terminals show the most
+//! important parts.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -12,19 +13,18 @@ use super::app::App;
 use super::history::History;
 use super::{peer_table, queue_table};
 
-/// From these heights of the screen on each part is there.
+/// The screen heights from which each part is shown.
 const CHARTS_FROM: u16 = 24;
 const RATES_FROM: u16 = 8;
 const NUMBERS_FROM: u16 = 16;
 const KEYS_FROM: u16 = 5;
-/// A chart with its frame.
+/// The height of a chart with its frame.
 const CHART_HEIGHT: u16 = 6;
-/// Findings that are shown.
+/// The maximum number of findings that are shown.
 const FINDINGS: usize = 3;
 
 const KEYS: &str = "q end  jk choose  n h r t R T sort  i reverse  p pause";
 
-/// Draws everything.
 pub(super) fn draw(frame: &mut Frame<'_>, app: &mut App) {
     let area = frame.area();
     let height = area.height;
@@ -62,7 +62,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &mut App) {
     frame.render_widget(Line::from(KEYS).style(Style::new().add_modifier(Modifier::DIM)), keys_area);
 }
 
-/// A colour, where there are any.
+/// Returns a style with this colour, or without colour if colours are off.
 pub(super) fn coloured(app: &App, colour: Color) -> Style {
     if app.is_coloured { Style::new().fg(colour) } else { Style::new() }
 }
@@ -124,7 +124,7 @@ fn rate_line(app: &App, name: &str, history: &History, colour: Color, width: u16
     Line::from(vec![Span::from(text), Span::from(line).style(coloured(app, colour))])
 }
 
-/// Batches, queues and drops.
+/// Formats the lines about batches, queues and drops.
 fn numbers_of(report: &StatusReport, app: &App) -> Vec<Line<'static>> {
     let queues = &report.queues;
     let recent = report.recent.clone().unwrap_or_default();

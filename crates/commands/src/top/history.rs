@@ -1,10 +1,10 @@
-//! The last values of something that is measured again and again.
+//! The last values of a repeated measurement.
 
 use std::collections::VecDeque;
 
 const GLYPHS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// The newest values, bounded in number.
+/// A bounded number of the newest values.
 #[derive(Clone, Debug, Default)]
 pub(super) struct History {
     values: VecDeque<u64>,
@@ -21,23 +21,23 @@ impl History {
         self.values.push_back(value);
     }
 
-    /// The newest one.
+    /// Returns the newest value; 0 if there is none.
     pub(super) fn last(&self) -> u64 {
         self.values.back().copied().unwrap_or_default()
     }
 
-    /// The largest of the newest `count`.
+    /// Returns the maximum of the newest `count` values; 0 if there are none.
     pub(super) fn peak(&self, count: usize) -> u64 {
         self.newest(count).max().unwrap_or_default()
     }
 
-    /// The newest `count`, oldest first, with zeros before them where there are fewer.
+    /// Returns the newest `count` values, oldest first, padded with zeros at the front.
     pub(super) fn padded(&self, count: usize) -> Vec<u64> {
         let missing = count.saturating_sub(self.values.len());
         std::iter::repeat_n(0, missing).chain(self.newest(count)).collect()
     }
 
-    /// A line of `width` characters, as high as the values are in `peak`; nothing is a space.
+    /// Draws the newest values as `width` characters, scaled to `peak`; 0 is a space.
     pub(super) fn line(&self, width: usize, peak: u64) -> String {
         let glyph = |value: u64| match value {
             0 => ' ',

@@ -1,16 +1,16 @@
-//! What the keys do.
+//! Handles keys.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::app::{App, Sort};
 
-/// Lines of Page Up and Page Down.
+/// The number of lines that Page Up and Page Down move.
 const PAGE: usize = 10;
 
-/// Does what the key asks for; true: end.
+/// Handles a key. Returns true if it ends the view.
 pub(super) fn is_end(app: &mut App, key: KeyEvent) -> bool {
     let line = app.selected_line();
-    // In raw mode Ctrl-C is a key like others.
+    // In raw mode Ctrl-C is an ordinary key.
     if key.modifiers.contains(KeyModifiers::CONTROL) {
         return matches!(key.code, KeyCode::Char('c' | 'd'));
     }

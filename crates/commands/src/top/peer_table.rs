@@ -1,4 +1,4 @@
-//! The peers, a line each; as many columns as there is room for.
+//! The table of peers, one line each, with as many columns as fit.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Rect};
@@ -9,10 +9,9 @@ use weft_report::{LimitReport, PeerReport, age, bytes, rate, should_have_session
 use super::app::{App, Histories};
 use super::draw::coloured;
 
-/// A session that is used is younger.
+/// The maximum age of the last handshake of a session in use, in milliseconds.
 const FRESH_MS: u64 = 180_000;
 
-/// What a column shows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Column {
     Peer,
@@ -31,13 +30,14 @@ enum Column {
 
 use Column::*;
 
-/// From this width of the screen on there is room for the limits.
+/// The screen width from which the limits are shown.
 const LIMITS_FROM: u16 = 80;
-/// What the two columns of the limits take from those that come with wider screens.
+/// The width of the two columns with limits. If they are shown, the columns of wider screens need this much
+/// more width.
 const LIMITS_WIDTH: u16 = 26;
 
-/// The columns with the width of the screen from which each is there if no peer is limited, from left to right, and
-/// their own widths.
+/// The columns from left to right: the screen width from which the column is shown if no peer is limited, the
+/// width of the column, and its heading.
 const COLUMNS: [(Column, u16, u16, &str); 12] = [
     (Peer, 0, 12, "peer"),
     (Handshake, 54, 12, "handshake"),
@@ -53,12 +53,12 @@ const COLUMNS: [(Column, u16, u16, &str); 12] = [
     (Staged, 140, 10, "waiting"),
 ];
 
-/// Draws the peers that fit, with the chosen one among them.
+/// Draws the peers that fit, including the selected peer.
 pub(super) fn draw(frame: &mut Frame<'_>, app: &mut App, area: Rect) {
     if area.height == 0 {
         return;
     }
-    // Without room for it the header goes, not the peers.
+    // If there is little room, the header is left out, not the peers.
     let has_header = area.height > 2;
     let lines = usize::from(area.height) - usize::from(has_header);
     let selected = app.selected_line();
@@ -124,7 +124,7 @@ fn is_limited(peer: &PeerReport) -> bool {
     peer.limit_to_peer.is_some() || peer.limit_from_peer.is_some()
 }
 
-/// In the unit of the rate beside it; nothing where there is none.
+/// Formats a limit in the unit of the rates; empty if there is none.
 fn limit(limit: &Option<LimitReport>) -> String {
     limit.as_ref().map_or_else(String::new, |limit| rate(limit.bits_per_second / 8))
 }

@@ -1,4 +1,4 @@
-//! What each queue of the device moves, where there are several: whether they share the work.
+//! The table of TUN queues, if there are several: it shows how they share the work.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Rect};
@@ -10,17 +10,17 @@ use super::app::{App, Histories};
 use super::draw::coloured;
 use super::history::History;
 
-/// Lines that the peers keep.
+/// The number of lines reserved for the peers.
 const PEER_LINES: u16 = 6;
-/// The header and two queues: fewer say nothing.
+/// The minimum height: the header and two queues.
 const LEAST: u16 = 3;
 /// Widths of the columns.
 const NAME: u16 = 12;
 const RATE: u16 = 12;
-/// A history that is shorter is left out.
+/// The minimum width of a history. A narrower history is left out.
 const SHORTEST: u16 = 6;
 
-/// Lines of the table, where the queues and the peers have `room` lines together.
+/// Returns the height of the table, if queues and peers have `room` lines together.
 pub(super) fn height(app: &App, room: u16) -> u16 {
     let wanted = match u16::try_from(app.queues.len()) {
         Ok(0 | 1) => return 0,
@@ -31,7 +31,7 @@ pub(super) fn height(app: &App, room: u16) -> u16 {
     if height < LEAST { 0 } else { height }
 }
 
-/// Draws the queues; those without room are counted in the last line.
+/// Draws the queues. The last line counts those that do not fit.
 pub(super) fn draw(frame: &mut Frame<'_>, app: &App, area: Rect) {
     if area.height < LEAST {
         return;
@@ -41,7 +41,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &App, area: Rect) {
     // Four gaps of one column.
     let history = area.width.saturating_sub(NAME + 2 * RATE + 4) / 2;
     let history = if history < SHORTEST { 0 } else { history };
-    // One scale for all: how they share the work is what there is to see.
+    // All queues have the same scale, so that their shares of the work can be compared.
     let peak = |direction: fn(&Histories) -> &History| {
         app.queues.iter().map(|queue| direction(queue).peak(history.into())).max().unwrap_or_default()
     };

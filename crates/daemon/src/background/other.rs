@@ -2,17 +2,17 @@
 
 use super::{BackgroundError, Output};
 
-/// Nothing: it cannot be made.
+/// Cannot be created.
 #[derive(Debug)]
 pub struct Notifier(std::convert::Infallible);
 
-/// Always an error.
+/// Always returns an error.
 pub fn begin() -> Result<Notifier, BackgroundError> {
     Err(BackgroundError::Unsupported)
 }
 
 impl Notifier {
-    /// Leaves the terminal.
+    /// Never called.
     pub fn ready(self, _: Output) -> Result<(), BackgroundError> {
         match self.0 {}
     }

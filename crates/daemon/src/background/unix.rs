@@ -1,4 +1,4 @@
-//! fork(2): the child goes on, the parent waits for its word.
+//! fork(2): the child continues, the parent waits for its report.
 
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _};
@@ -9,30 +9,33 @@ use nix::unistd::{ForkResult, Pid, dup2_stderr, dup2_stdin, dup2_stdout, fork, s
 
 use super::{BackgroundError, Output};
 
-/// Tells the waiting parent how it went. If it is dropped, or the process ends, it did not go well.
+/// Reports to the waiting parent that the daemon is ready. Dropping it, or the end of the process, reports a
+/// failure.
 #[derive(Debug)]
 pub struct Notifier {
     parent: PipeWriter,
 }
 
-/// Splits the process in two, before its first thread. Returns in the child only: the parent waits, and ends with
-/// exit code 0 once the child is [`Notifier::ready`], or with the child's own when the child ends before that.
+/// Forks the process, before its first thread. Returns only in the child: the parent waits, and ends with
+/// exit code 0 when the child is [`Notifier::ready`], or with the child's exit code when the child ends
+/// before that.
 ///
-/// Until then the child has the terminal: it prints its errors itself, and Ctrl-C ends both.
+/// Until then the child keeps the terminal: it prints its errors itself, and Ctrl-C ends both.
 ///
 /// # Errors
 /// When there are threads already, or the system refuses.
 pub fn begin() -> Result<Notifier, BackgroundError> {
-    // Only where /proc tells.
+    // Checked only where /proc exists.
     let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
     if threads > 1 {
         return Err(BackgroundError::Threads(threads));
     }
     let failed = |action| move |errno: Errno| BackgroundError::System { action, source: errno.into() };
-    // Closed in commands of the configuration: one that stays would keep the parent waiting.
+    // Close-on-exec: a pipe that stays open in a command of the configuration would keep the parent waiting.
     let (reader, writer) =
         io::pipe().map_err(|source| BackgroundError::System { action: "make a pipe", source })?;
-    // SAFETY: the process has this one thread, so the child is a whole copy, in which everything may be called.
+    // SAFETY: the process has a single thread, so the child is a complete copy, in which every function may
+    // be called.
     match unsafe { fork() }.map_err(failed("fork"))? {
         ForkResult::Parent { child } => {
             drop(writer);
@@ -47,7 +50,7 @@ pub fn begin() -> Result<Notifier, BackgroundError> {
 
 fn wait(mut word: PipeReader, child: Pid) -> i32 {
     const FAILURE: i32 = 1;
-    // What is interrupted is read again.
+    // `read_exact` retries when it is interrupted.
     if matches!(word.read_exact(&mut [0]), Ok(())) {
         return 0;
     }
@@ -68,7 +71,7 @@ impl Notifier {
     /// Leaves the terminal and its session, and lets the parent end.
     ///
     /// # Errors
-    /// When the system refuses a part of it.
+    /// When the system refuses one of these steps.
     pub fn ready(mut self, output: Output) -> Result<(), BackgroundError> {
         let failed = |action| move |errno: Errno| BackgroundError::System { action, source: errno.into() };
         setsid().map_err(failed("leave the session"))?;
@@ -79,7 +82,7 @@ impl Notifier {
             dup2_stdout(&null).map_err(failed("leave standard output"))?;
             dup2_stderr(&null).map_err(failed("leave standard error"))?;
         }
-        // A parent that was killed meanwhile waits for nothing.
+        // The write fails if the parent was killed meanwhile, which does not matter.
         let _gone: io::Result<()> = self.parent.write_all(&[1]);
         Ok(())
     }

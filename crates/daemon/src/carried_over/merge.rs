@@ -1,5 +1,5 @@
-//! The rule for a file that was edited since it was last read: what the edit changed is as the file says now, everything
-//! else is as it was, changes that were made while the interface ran included.
+//! The rule for a file that was edited since it was last read: the settings that the edit changed are taken
+//! from the file; all others stay, including changes made at run time.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -11,29 +11,29 @@ use weft_tunnel::{PrivateKey, PublicKey};
 
 use super::state::{BasePeer, OwnKey, State, StatePeer};
 
-/// Where a peer of the file is.
+/// The address of a peer in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Where it was last.
+    /// The last known address.
     Here(SocketAddr),
-    /// Where the file says, which has to be looked up.
+    /// The endpoint in the file, which has to be looked up.
     LookUp {
-        /// Where it was, or another peer of that endpoint, if that is known.
+        /// The last known address of the peer, or of another peer with the same endpoint.
         last: Option<SocketAddr>,
     },
-    /// Nobody knows, or it does not take part.
+    /// Unknown, or the peer does not take part.
     Nowhere,
 }
 
 impl State {
-    /// Where the peers of the file are, in its order: where each was last heard from or sent to, unless its endpoint is
-    /// another one in the file than it was.
+    /// Returns where the peers of the file are, in the order of the file: at the last known address, unless
+    /// the endpoint in the file was edited.
     pub fn places(&self, config: &Config) -> Vec<Place> {
         let base: HashMap<PublicKey, &BasePeer> =
             self.base.peers.iter().map(|peer| (peer.public_key, peer)).collect();
         let was: HashMap<PublicKey, Option<SocketAddr>> =
             self.peers.iter().map(|peer| (peer.public_key, peer.endpoint)).collect();
-        // A peer with another key may be the one that was there.
+        // The edit may have given the peer at this endpoint another key.
         let by_endpoint: HashMap<&str, SocketAddr> = (self.base.peers.iter())
             .filter_map(|peer| Some((peer.endpoint.as_deref()?, was.get(&peer.public_key).copied()??)))
             .collect();
@@ -46,7 +46,7 @@ impl State {
             let base = base.get(&peer.public_key).copied();
             let is_edited = base.is_none_or(|base| base.endpoint != file.endpoint);
             match was.get(&peer.public_key).copied() {
-                // It was removed, and stays so.
+                // It was removed at run time, and stays removed.
                 None if base == Some(&file) => Place::Nowhere,
                 Some(Some(address)) if !is_edited || file.endpoint.is_none() => Place::Here(address),
                 _ => match &file.endpoint {
@@ -58,20 +58,22 @@ impl State {
         config.peers.iter().map(place).collect()
     }
 
-    /// The port that the interface has to have, if the file leaves it as it was; `None`: the file says another one.
+    /// Returns the port to use if the file's port is unchanged; `None` if the file was edited to another
+    /// port.
     pub fn port(&self, config: &Config) -> Option<u16> {
         (config.interface.listen_port == self.base.listen_port).then_some(self.listen_port)
     }
 
-    /// The mark that the interface has to have, when `planned` is the one that is chosen for it.
+    /// Returns the mark to use: a mark that was set at run time if the file's mark is unchanged, else
+    /// `planned`, which was chosen for the interface.
     pub fn mark(&self, config: &Config, planned: u32) -> u32 {
         let was_changed = self.fw_mark != self.base.mark;
         let is_edited = config.interface.fw_mark != self.base.fw_mark;
         if was_changed && !is_edited { self.fw_mark } else { planned }
     }
 
-    /// What makes an interface without a key and without peers what it has to be. `endpoints` are the addresses of the
-    /// peers of the file.
+    /// Returns the change that configures an interface without a key and without peers. `endpoints` are the
+    /// addresses of the peers of the file.
     pub fn change(&self, config: &Config, endpoints: &[Option<SocketAddr>]) -> DeviceChange {
         let base: HashMap<PublicKey, &BasePeer> =
             self.base.peers.iter().map(|peer| (peer.public_key, peer)).collect();
@@ -95,20 +97,21 @@ impl State {
                     }
                     peers.push(merged.change);
                 }
-                // Taken out of the file.
+                // Removed from the file.
                 (None, Some(_)) => {}
-                // Added while the interface ran.
+                // Added at run time.
                 (None, None) => peers.push(as_it_was(was)),
             }
         }
         for peer in config.peers.iter().filter(|peer| !was.contains(&peer.public_key)) {
-            // One that was removed while the interface ran comes back when its part of the file is another one.
+            // A peer that was removed at run time returns if its part of the file was edited.
             if base.get(&peer.public_key).is_none_or(|base| **base != BasePeer::of(peer)) {
                 let endpoint = file.get(&peer.public_key).and_then(|(_, endpoint)| *endpoint);
                 peers.push(as_the_file_says(peer, endpoint));
             }
         }
-        // What the file gives a peer is its own, whoever had it.
+        // Allowed-ips in an edited part of the file belong to that peer, also if another peer in the list
+        // above claimed them.
         peers.extend(edited);
         DeviceChange { private_key: self.key(config).map(Some), peers, ..DeviceChange::default() }
     }
@@ -125,11 +128,11 @@ impl State {
 
 struct Merged {
     change: PeerChange,
-    /// Whether its allowed-ips are those of the file, and not those that it had.
+    /// Whether the allowed-ips come from the file, and not from the state.
     is_edited: bool,
 }
 
-/// A peer that was there and is in the file.
+/// Merges a peer of the state with the same peer in the file.
 fn merge(was: &StatePeer, base: Option<&BasePeer>, peer: &Peer, endpoint: Option<SocketAddr>) -> Merged {
     let file = BasePeer::of(peer);
     let is_as_it_was = |same: fn(&BasePeer, &BasePeer) -> bool| base.is_some_and(|base| same(base, &file));
@@ -144,7 +147,7 @@ fn merge(was: &StatePeer, base: Option<&BasePeer>, peer: &Peer, endpoint: Option
         } else {
             file.persistent_keepalive
         }),
-        // They come from the file alone.
+        // Limits come from the file only.
         limits: Some(peer.limits),
         allowed_ips: add(if keeps_ips { &was.allowed_ips } else { &peer.allowed_ips }),
         ..PeerChange::new(was.public_key)
@@ -173,7 +176,8 @@ fn as_the_file_says(peer: &Peer, endpoint: Option<SocketAddr>) -> PeerChange {
     }
 }
 
-/// The same prefixes once more, from whoever was given them since.
+/// Returns a change that adds the same prefixes again, which takes them from peers that claimed them in
+/// between.
 fn again(change: &PeerChange) -> PeerChange {
     PeerChange {
         update_only: true,

@@ -1,4 +1,4 @@
-//! An operator edits the file, runs `wg set`, and starts the service again.
+//! An operator edits the file, runs `wg set`, and restarts the service.
 
 use std::collections::HashMap as Map;
 use std::path::Path;
@@ -39,7 +39,7 @@ fn address(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
-/// A peer as it runs.
+/// Returns the state of a running peer.
 fn runs(seed: u8, endpoint: Option<&str>, allowed_ips: &[&str]) -> PeerState {
     PeerState {
         public_key: public(seed),
@@ -60,7 +60,8 @@ fn left(base: &Config, mark: u32, own: Option<u8>, peers: Vec<PeerState>) -> Sta
     State::of("wg0".parse().unwrap(), Base::of(base, mark), device, &rest)
 }
 
-/// What becomes of it: the peers of the interface. Names that are looked up are at 203.0.113.1:1.
+/// Returns the merged configuration of the interface. Endpoints that have to be looked up resolve to
+/// 203.0.113.1:1.
 fn merged(left: &State, config: &Config) -> Model {
     let endpoints: Vec<_> = left
         .places(config)
@@ -94,7 +95,7 @@ fn an_untouched_file_brings_back_what_was_changed_while_it_ran() {
     let mut changed = runs(2, Some("192.0.2.77:7"), &["10.2.0.0/16", "10.22.0.0/16"]);
     changed.preshared_key = Some(psk(5));
     changed.persistent_keepalive = std::num::NonZeroU16::new(25);
-    // Peer 3 was removed by `wg set`, peer 4 added.
+    // Peer 3 was removed by `wg set`, and peer 4 added.
     let left = left(&file, 0, Some(9), vec![changed, runs(4, None, &["10.4.0.0/16"])]);
     let model = merged(&left, &file);
     assert_eq!(model.private_key(), Some(&key(9)), "given by `wg set`");
@@ -120,7 +121,7 @@ fn what_has_to_be_looked_up_was_somewhere() {
     let at = |last: &str| Place::LookUp { last: Some(address(last)) };
     let edited = config(&own(1), &[(2, "Endpoint = other.example:1"), (3, "Endpoint = 192.0.2.3:1")]);
     assert_eq!(left.places(&edited), [at("192.0.2.77:7"), Place::LookUp { last: None }]);
-    // The same server with another key, and one that nobody knows of.
+    // The same server with another key, and an unknown server.
     let edited = config(&own(1), &[(4, "Endpoint = vpn.example:1"), (5, "Endpoint = vpn.example:2")]);
     assert_eq!(left.places(&edited), [at("192.0.2.77:7"), Place::LookUp { last: None }]);
 }
@@ -175,7 +176,8 @@ fn what_was_edited_is_as_the_file_says_and_nothing_else() {
 #[test]
 fn peers_come_and_go_with_the_file() {
     let base = config(&own(1), &[(2, "AllowedIPs = 10.2.0.0/16"), (3, "AllowedIPs = 10.3.0.0/16")]);
-    // Peer 3 was removed by `wg set`; peer 4 was added, with a prefix that the file gives another one now.
+    // Peer 3 was removed by `wg set`. Peer 4 was added, with a prefix that the edited file gives to another
+    // peer.
     let left = left(
         &base,
         0,
@@ -213,7 +215,7 @@ fn keys_ports_and_marks_follow_the_file_only_where_it_was_edited() {
     let edited = config(&format!("{}\nListenPort = 51821\nFwMark = 7", own(2)), &[]);
     assert_eq!(merged(&given, &edited).private_key(), Some(&key(2)));
     assert_eq!(given.port(&edited), None);
-    // A command of the configuration gives the key: there is nothing in the file.
+    // A command of the configuration sets the key: the file contains none.
     let keyless = config("ListenPort = 51820\nPostUp = wg set %i private-key /etc/key", &[]);
     let given = left(&keyless, 0, Some(9), Vec::new());
     assert_eq!(merged(&given, &keyless).private_key(), Some(&key(9)));

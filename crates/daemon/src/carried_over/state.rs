@@ -1,4 +1,4 @@
-//! What is left to the next daemon, and how it is written: JSON with a version.
+//! The state for the next daemon, and its format: JSON with a version.
 
 use std::collections::HashMap;
 use std::io;
@@ -15,26 +15,24 @@ use zeroize::Zeroizing;
 
 use super::text;
 
-/// Another one is not understood.
+/// The format's version. State of any other version is rejected.
 const VERSION: u32 = 1;
-/// A session ends after so long (whitepaper, section 6.1, Reject-After-Time).
+/// A session ends after this time (whitepaper, section 6.1, Reject-After-Time).
 const SESSION: Duration = Duration::from_secs(180);
 
-/// An interface at the end of a daemon.
+/// The state of an interface at the end of a daemon.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct State {
     version: u32,
-    /// Its name.
     pub interface: InterfaceName,
-    /// No handshake of this daemon has a later timestamp. A peer takes none of another daemon that has an earlier one.
+    /// No handshake of this daemon has a later timestamp. A peer ignores handshakes of the next daemon with
+    /// earlier ones.
     pub latest_stamp: SystemTime,
-    /// What the file said.
+    /// The contents of the configuration file.
     pub base: Base,
-    /// The key of the interface.
     pub private_key: OwnKey,
-    /// The UDP port.
     pub listen_port: u16,
-    /// The mark of outgoing packets; 0: none.
+    /// The mark of outgoing packets; 0 means none.
     pub fw_mark: u32,
     /// The peers, in the order in which they were added.
     pub peers: Vec<StatePeer>,
@@ -44,54 +42,53 @@ pub struct State {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OwnKey {
-    /// That of the file, and therefore not written down here.
+    /// The key in the file; therefore it is not written here.
     OfTheFile,
-    /// Another one, or none, given while it ran.
+    /// A key set at run time, or none.
     Given(#[serde(with = "text::option")] Option<PrivateKey>),
 }
 
-/// A peer at the end of a daemon.
+/// The state of a peer at the end of a daemon.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct StatePeer {
-    /// Its identity.
+    /// Identity of the peer.
     #[serde(with = "text")]
     pub public_key: PublicKey,
-    /// Mixed into its handshakes if there is one.
+    /// Mixed into the peer's handshakes, if set.
     #[serde(with = "text::option", skip_serializing_if = "Option::is_none", default)]
     pub preshared_key: Option<PresharedKey>,
-    /// Where it was last heard from, or said to be.
+    /// The address that the peer was last heard from, or the configured endpoint.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub endpoint: Option<SocketAddr>,
-    /// The local address that it sent to.
+    /// The local address that the peer sent to.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub source: Option<IpAddr>,
     /// Seconds between keepalives.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub persistent_keepalive: Option<NonZeroU16>,
-    /// Its allowed-ips, in the order in which they were added.
+    /// In the order in which they were added.
     pub allowed_ips: Vec<IpNet>,
-    /// When the last handshake came through.
+    /// Time of the latest completed handshake.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub last_handshake: Option<SystemTime>,
-    /// UDP payload bytes sent to it.
+    /// UDP payload bytes sent to the peer.
     pub sent_bytes: u64,
-    /// UDP payload bytes received from it.
+    /// UDP payload bytes received from the peer.
     pub received_bytes: u64,
 }
 
-/// What the file said when it was last read: what a later file is compared with.
+/// The contents of the configuration file when it was last read; a later file is compared with it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Base {
-    /// That of the file's private key.
+    /// The public key of the file's private key.
     #[serde(with = "text::option")]
     pub public_key: Option<PublicKey>,
-    /// ListenPort; 0: none.
+    /// ListenPort; 0 means none.
     pub listen_port: u16,
-    /// FwMark; 0: none.
+    /// FwMark; 0 means none.
     pub fw_mark: u32,
-    /// The mark that was chosen for the interface, whether the file says one or not.
+    /// The mark that was chosen for the interface, whether the file sets one or not.
     pub mark: u32,
-    /// The peers.
     pub peers: Vec<BasePeer>,
 }
 
@@ -104,7 +101,7 @@ pub struct BasePeer {
     /// PresharedKey.
     #[serde(with = "text::option", skip_serializing_if = "Option::is_none", default)]
     pub preshared_key: Option<PresharedKey>,
-    /// Endpoint, as it is written.
+    /// Endpoint, as written in the file.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub endpoint: Option<String>,
     /// PersistentKeepalive.
@@ -115,7 +112,7 @@ pub struct BasePeer {
 }
 
 impl Base {
-    /// What a file says for which this mark was chosen.
+    /// Returns the contents of a file, and the mark that was chosen for it.
     pub fn of(config: &Config, mark: u32) -> Self {
         let interface = &config.interface;
         Self {
@@ -142,18 +139,18 @@ impl BasePeer {
     }
 }
 
-/// Why what was left cannot be used.
+/// Why the state cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FormatError {
     /// Another version of weft wrote it.
     #[error("it is of version {0}, and this weft knows version {VERSION}")]
     Version(u32),
-    /// It is not what weft writes. What stands there is not told: it may be a key.
+    /// The text is not what weft writes. The error does not quote it: it may contain a key.
     #[error("it is not what weft writes ({kind} in column {column})")]
     Malformed {
-        /// What kind of error it is.
+        /// The kind of syntax error.
         kind: String,
-        /// Where it is.
+        /// The column of the error.
         column: usize,
     },
 }
@@ -167,7 +164,7 @@ impl From<serde_json::Error> for FormatError {
     }
 }
 
-/// What else is known at the end of a daemon.
+/// Further state at the end of a daemon.
 #[derive(Debug)]
 pub struct AtHandover {
     /// See [`State::latest_stamp`].
@@ -177,7 +174,7 @@ pub struct AtHandover {
 }
 
 impl State {
-    /// An interface that was last configured by the file of `base`.
+    /// Creates the state of an interface; `base` is the file that it was last configured with.
     pub fn of(interface: InterfaceName, base: Base, device: DeviceState, rest: &AtHandover) -> Self {
         let public_key = device.private_key.as_ref().map(PrivateKey::public_key);
         let is_of_file = public_key.is_some() && public_key == base.public_key;
@@ -205,9 +202,9 @@ impl State {
         }
     }
 
-    /// The text that is kept.
+    /// Returns the state as text.
     pub fn to_bytes(&self) -> serde_json::Result<Zeroizing<Vec<u8>>> {
-        // A vector that grows would leave copies of keys behind.
+        // A vector that grows would leave copies of keys in memory.
         let mut length = Length(0);
         serde_json::to_writer(&mut length, self)?;
         let mut text = Zeroizing::new(Vec::with_capacity(length.0));
@@ -215,12 +212,12 @@ impl State {
         Ok(text)
     }
 
-    /// Reads what [`Self::to_bytes`] wrote.
+    /// Parses the output of [`Self::to_bytes`].
     ///
     /// # Errors
     /// Those of [`FormatError`].
     pub fn from_bytes(text: &[u8]) -> Result<Self, FormatError> {
-        /// Just enough of any version.
+        /// The part that all versions have in common.
         #[derive(Deserialize)]
         struct Versioned {
             version: u32,
@@ -232,10 +229,11 @@ impl State {
         Ok(serde_json::from_slice(text)?)
     }
 
-    /// What the tunnel of the next daemon has to know of peers, by its clocks.
+    /// Returns what the tunnel of the next daemon needs to know of the peers, converted to this process's
+    /// clocks.
     pub fn remembered(&self, now: Instant, wall_clock: SystemTime) -> Vec<(PublicKey, Remembered)> {
         let of = |peer: &StatePeer| {
-            // By a clock that was set back it is yet to come.
+            // If the clock was set back, the handshake lies in the future.
             let age = peer.last_handshake.map(|at| wall_clock.duration_since(at).unwrap_or_default());
             let remembered = Remembered {
                 last_handshake: age.and_then(|age| now.checked_sub(age)),
@@ -249,7 +247,8 @@ impl State {
         self.peers.iter().map(of).collect()
     }
 
-    /// How far the wall clock was set back since, if it was: for so long peers may take our handshakes for old ones.
+    /// Returns how far the wall clock was set back since the state was written, if it was. For this long
+    /// peers may reject our handshakes as old.
     pub fn clock_set_back(&self, wall_clock: SystemTime) -> Option<Duration> {
         self.latest_stamp.duration_since(wall_clock).ok().filter(|back| !back.is_zero())
     }

@@ -86,7 +86,7 @@ fn another_version_is_named_and_what_is_malformed_is_never_shown() {
 fn a_session_is_remembered_for_as_long_as_the_peer_has_it() {
     let left = state(&key(1));
     let shook = left.peers[0].last_handshake.unwrap();
-    // The clock of the machine began long before.
+    // An instant long after the machine's start, so that the handshake's instant can be computed.
     let now = Instant::now() + Duration::from_secs(10_000);
     let remembered = |wall_clock| left.remembered(now, wall_clock)[0].1;
     let second = Duration::from_secs(1);

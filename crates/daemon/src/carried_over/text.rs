@@ -1,4 +1,4 @@
-//! Keys as text. A secret one is copied into the output and out of the input, and nowhere else.
+//! Keys as text. A secret key is copied only into the output and out of the input.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use weft_tunnel::{PresharedKey, PrivateKey, PublicKey};
 use zeroize::Zeroizing;
 
-/// What is written as text in base64.
+/// A key that is written as base64 text.
 pub(super) trait Key: FromStr {
     fn text(&self) -> Zeroizing<String>;
 }
@@ -32,7 +32,7 @@ impl Key for PresharedKey {
     }
 }
 
-/// With `#[serde(with = "text")]`.
+/// For `#[serde(with = "text")]`.
 pub(super) fn serialize<K: Key, S: Serializer>(key: &K, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&key.text())
 }
@@ -55,7 +55,7 @@ impl<K: Key> Visitor<'_> for Text<K> {
     }
 }
 
-/// With `#[serde(with = "text::option")]`.
+/// For `#[serde(with = "text::option")]`.
 pub(super) mod option {
     use super::{Deserialize, Deserializer, Key, Serialize, Serializer};
 

@@ -43,9 +43,11 @@ pub struct RunArgs {
     pub tun: TunArgs,
 }
 
-/// The command line with `run` in the place where wireguard-go's has none: `weft NAME …` and `weft -f NAME`.
+/// Returns the command line with `run` inserted where wireguard-go's has no subcommand: `weft NAME …` and
+/// `weft -f NAME`.
 ///
-/// A word that looks like a slip of the pen for a command is left for an error: it would make an interface.
+/// A word that looks like a misspelled command is left for clap to reject: otherwise the typo would create an
+/// interface.
 pub fn command_line(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = arguments.into_iter().collect();
     let is_foreground = |word: &OsString| word == "-f" || word == "--foreground";
@@ -67,8 +69,9 @@ fn names_an_interface(word: &OsStr) -> bool {
     !word.starts_with('-') && word != "help" && !commands.any(|command| is_or_was_meant(word, command))
 }
 
-/// Whether `word` is the command, or it with one letter too many or too few, or two letters swapped. Short commands
-/// have no such neighbours: too many names of interfaces would be among them.
+/// Reports whether `word` is the command, or the command with one letter too many or too few, or with two
+/// adjacent letters swapped. Commands of fewer than four letters match exactly: too many interface names
+/// differ from them by one letter.
 fn is_or_was_meant(word: &str, command: &str) -> bool {
     const SHORT: usize = 4;
     if word == command {
@@ -89,7 +92,7 @@ fn is_or_was_meant(word: &str, command: &str) -> bool {
     }
 }
 
-/// `show1` is an interface.
+/// Exempts names such as `show1`, which is an interface and not a misspelled `show`.
 fn ends_in_digit(word: &str) -> bool {
     word.ends_with(|last: char| last.is_ascii_digit())
 }

@@ -1,4 +1,5 @@
-//! The arguments of what sets the system up around an interface, and takes that back.
+//! The arguments of the commands that set the system up around an interface (`up`) and undo that setup
+//! (`down`).
 
 use clap::{Args, ValueEnum};
 use weft_commands::args::EXIT_CODES;

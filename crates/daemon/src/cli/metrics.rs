@@ -1,4 +1,4 @@
-//! The arguments that let an interface be watched.
+//! The arguments for metrics and health checks.
 
 use std::str::FromStr;
 
@@ -22,7 +22,8 @@ pub struct MetricsArgs {
 }
 
 impl MetricsArgs {
-    /// What the file says, with what the command line says instead.
+    /// Applies the command line to the file's settings: the address replaces the file's, host names are added
+    /// to it.
     pub fn apply(&self, config: &mut MetricsConfig) {
         if let Some(wish) = &self.metrics {
             config.address = wish.0.clone();
@@ -33,7 +34,7 @@ impl MetricsArgs {
     }
 }
 
-/// Where to serve; nowhere.
+/// The value of `--metrics`: an address, or `None` for `off`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MetricsWish(Option<Address>);
 

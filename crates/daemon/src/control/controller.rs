@@ -1,4 +1,4 @@
-//! A running interface, as everybody but the packet thread sees it.
+//! A running interface, as all threads except the packet thread see it.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,8 @@ use crate::dataplane::capture::{Capture, CaptureFilter};
 use crate::dataplane::{DataplaneError, Handle, Snapshot};
 use crate::status::{Configured, ConfiguredPeer, Running};
 
-/// Changes a running interface and tells what it is. One change is made after the other; packets go on meanwhile.
+/// Changes a running interface and reports its state. Changes are applied one at a time; packets continue
+/// meanwhile.
 pub struct Controller {
     dataplane: Handle,
     inner: Mutex<Inner>,
@@ -28,62 +29,63 @@ struct Inner {
 }
 
 impl Controller {
-    /// Controls a packet thread that runs without any peer, with this port and mark.
+    /// Creates a controller for a packet thread that runs without peers, with this port and mark.
     pub fn new(dataplane: Handle, listen_port: u16, fw_mark: u32) -> Self {
         Self { dataplane, inner: Mutex::new(Inner { model: Model::default(), listen_port, fw_mark }) }
     }
 
-    /// Every counter, and every peer that takes part.
+    /// Returns every counter, and every peer of the tunnel.
     pub fn snapshot(&self) -> Result<Snapshot, DataplaneError> {
         let peers = self.lock().model.peer_count();
         self.dataplane.snapshot(peers)
     }
 
-    /// The mark of outgoing packets; 0: none.
+    /// Returns the mark of outgoing packets; 0 means none.
     pub fn fw_mark(&self) -> u32 {
         self.lock().fw_mark
     }
 
-    /// Changes the MTU that inner packets are padded within, in bytes.
+    /// Changes the MTU in bytes, beyond which inner packets are not padded.
     pub fn set_mtu(&self, mtu: u16) -> Result<(), ControlError> {
         Ok(self.dataplane.change(vec![Change::Mtu(mtu)])?)
     }
 
-    /// This machine reaches these peers another way now.
+    /// Reports to the tunnel that the paths to these peers changed.
     pub fn paths_changed(&self, peers: Vec<PublicKey>) -> Result<(), ControlError> {
         Ok(self.dataplane.change(peers.into_iter().map(Change::PathChanged).collect())?)
     }
 
-    /// Tells the tunnel what one before it knew of peers that were just added.
+    /// Restores what a previous tunnel knew of peers that were just added.
     pub fn restore(&self, remembered: Vec<(PublicKey, Remembered)>) -> Result<(), ControlError> {
         let change = |(peer, remembered)| Change::Restore { peer, remembered };
         Ok(self.dataplane.change(remembered.into_iter().map(change).collect())?)
     }
 
-    /// Further descriptors of the UDP sockets, for whoever keeps them open when this process ends.
+    /// Returns duplicates of the descriptors of the UDP sockets, to be kept open after this process ends.
     pub fn sockets(&self) -> Result<Vec<udp::Descriptor>, ControlError> {
         self.dataplane.sockets()?.map_err(|error| ControlError::Refused(error.to_string()))
     }
 
-    /// This machine slept for so long, and these are the peers that may not know that it is back.
+    /// Reports to the tunnel that this machine slept, and that these peers may not know that it is back.
     pub fn resumed(&self, peers: Vec<PublicKey>, slept: Duration) -> Result<(), ControlError> {
         let change = |peer| Change::Resumed { peer, slept };
         Ok(self.dataplane.change(peers.into_iter().map(change).collect())?)
     }
 
-    /// The wall clock was set forward: handshakes have its time from now on.
+    /// Renews all sessions after the wall clock was set forward, so that handshakes are stamped with its
+    /// present time.
     pub fn clock_set_forward(&self) -> Result<(), ControlError> {
         let inner = self.lock();
         let changes = inner.model.renew_sessions();
         Ok(self.dataplane.change(changes)?)
     }
 
-    /// Begins a capture; `None` if there are too many already.
+    /// Begins a capture. Returns `None` if too many captures are running.
     pub fn capture(&self, filter: CaptureFilter) -> Result<Option<Capture>, DataplaneError> {
         self.dataplane.capture(filter)
     }
 
-    /// Everything that is known of the interface: what `running` says, and what the tunnel does.
+    /// Returns a report on the interface: `running`, and the state of the tunnel.
     pub fn status(&self, running: &Running) -> Result<StatusReport, ControlError> {
         let (configured, snapshot) = {
             let inner = self.lock();
@@ -149,7 +151,7 @@ impl Control for Controller {
         let mut inner = self.lock();
         let port = change.listen_port.filter(|port| *port != inner.listen_port);
         let fwmark = change.fw_mark.filter(|mark| *mark != inner.fw_mark);
-        // The only part that can be refused goes first, so that a refusal leaves all as it was.
+        // Only this part can be refused. It comes first, so that a refusal leaves everything as it was.
         if port.is_some() || fwmark.is_some() {
             inner.listen_port = self.dataplane.rebind(port, fwmark)?.map_err(|error| refused(&error))?;
             inner.fw_mark = fwmark.unwrap_or(inner.fw_mark);

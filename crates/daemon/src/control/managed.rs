@@ -1,4 +1,4 @@
-//! What a running interface answers on its control socket.
+//! The requests that a running interface serves on its control socket.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -14,7 +14,7 @@ use crate::dataplane::capture::CaptureFilter;
 use crate::recording::Recording;
 use crate::status::Running;
 
-/// A running interface, as its control socket shows it.
+/// A running interface, as seen through its control socket.
 pub struct Managed {
     controller: Arc<Controller>,
     running: Mutex<Running>,
@@ -22,7 +22,7 @@ pub struct Managed {
 }
 
 impl Managed {
-    /// The interface of this controller. `stop` asks it to end, and returns at once.
+    /// Creates the view of an interface. `stop` must ask the interface to end, and return at once.
     pub fn new(
         controller: Arc<Controller>,
         running: Running,
@@ -31,13 +31,13 @@ impl Managed {
         Arc::new(Self { controller, running: Mutex::new(running), stop: Box::new(stop) })
     }
 
-    /// What the tunnel does not know of the interface, to be kept true.
+    /// Returns the state outside the tunnel, which the caller has to keep up to date.
     pub fn running(&self) -> MutexGuard<'_, Running> {
         // A thread that panics ends the process.
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens the control socket. Without one the interface works all the same, so that is only warned of.
+    /// Opens the control socket. A failure is only logged: the interface works without the socket.
     pub fn serve(self: &Arc<Self>, name: &InterfaceName) -> Option<Server> {
         let path = Client::path_of(name);
         match Server::start(&path, Arc::clone(self) as Arc<dyn Manage>) {
@@ -50,11 +50,11 @@ impl Managed {
     }
 }
 
-/// Packets of less have nothing to say; those of more there are none.
+/// Limits of the bytes to keep of a packet: fewer are of no use, and no packet has more.
 const SNAP_BYTES: std::ops::RangeInclusive<u32> = 64..=65_535;
 
 impl Managed {
-    /// The peer that this is the key or the name of.
+    /// Returns the peer with this key or name.
     fn peer(&self, wanted: &str) -> Result<PublicKey, ManageError> {
         let peers = self.controller.get().map_err(|_| ManageError::Ended)?.peers;
         let running = self.running();

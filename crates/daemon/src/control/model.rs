@@ -1,6 +1,7 @@
-//! What an interface is configured to be, and what a change to it means for the tunnel.
+//! The configuration of an interface, and the changes of the tunnel that follow from a change of it.
 //!
-//! No I/O and no waiting: peers and sessions are built here, each with an X25519, and handed on as [`Change`]s.
+//! No I/O, and no call blocks. Peers and sessions are built here, each with an X25519, and passed on as
+//! [`Change`]s.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
@@ -11,69 +12,68 @@ use weft_tunnel::{Change, PeerConfig, PeerLimits, PresharedKey, PrivateKey, Publ
 
 use weft_config::device::{AllowedIpChange, DeviceChange, PeerChange};
 
-/// Prefixes of one [`Change`]: a peer with very many is changed in several steps, so that none of them is long.
+/// Maximum number of prefixes of one [`Change`]: a peer with very many prefixes is changed in several short
+/// steps.
 const PREFIXES_PER_CHANGE: usize = 256;
 
-/// The configuration of a running interface, as far as the tunnel is concerned.
+/// The configuration of a running interface, as far as it concerns the tunnel.
 #[derive(Debug, Default)]
 pub struct Model {
     private_key: Option<PrivateKey>,
-    /// By age.
+    /// By age, the oldest first.
     peers: BTreeMap<u64, ModelPeer>,
     by_key: HashMap<PublicKey, u64>,
     next_age: u64,
     owners: HashMap<IpNet, PublicKey>,
 }
 
-/// A peer as it is configured.
+/// The configuration of a peer.
 #[derive(Clone, Debug)]
 pub struct ModelPeer {
-    /// Its identity.
+    /// Identity of the peer.
     pub public_key: PublicKey,
-    /// Mixed into its handshakes if there is one.
+    /// Mixed into the peer's handshakes, if set.
     pub preshared_key: Option<PresharedKey>,
-    /// Where it was said to be; it may have moved since.
+    /// The configured endpoint; the peer may have moved since.
     pub endpoint: Option<SocketAddr>,
-    /// Seconds between keepalives that are sent whatever else is sent.
+    /// Seconds between keepalives, which are sent regardless of other traffic.
     pub persistent_keepalive: Option<NonZeroU16>,
-    /// How fast packets may go to it and come from it.
+    /// Rate limits to and from the peer.
     pub limits: PeerLimits,
-    /// Its own prefixes, the oldest first.
+    /// The peer's prefixes, the oldest first.
     pub allowed_ips: Vec<IpNet>,
 }
 
-/// What the tunnel has to do.
+/// Changes for the tunnel.
 #[derive(Default)]
 struct Changes {
     list: Vec<Change>,
-    /// Prefixes that peers lost. Taken away last, so that one that moves to another peer is never nobody's.
+    /// Prefixes that peers lost. Removed last, so that a prefix that moves to another peer has an owner at
+    /// all times.
     withdrawn: Vec<(PublicKey, IpNet)>,
 }
 
 impl Model {
-    /// The key of the interface.
     pub fn private_key(&self) -> Option<&PrivateKey> {
         self.private_key.as_ref()
     }
 
-    /// Every peer, the oldest first.
+    /// Returns every peer, the oldest first.
     pub fn peers(&self) -> impl Iterator<Item = &ModelPeer> {
         self.peers.values()
     }
 
-    /// How many peers there are.
     pub fn peer_count(&self) -> usize {
         self.peers.len()
     }
 
-    /// A peer.
     pub fn peer(&self, key: &PublicKey) -> Option<&ModelPeer> {
         self.peers.get(self.by_key.get(key)?)
     }
 
-    /// Takes a change in, and gives what the tunnel has to do about it: nothing about what is as it was.
+    /// Applies a change, and returns the changes for the tunnel. Settings that stay the same cause none.
     ///
-    /// The UDP port and the mark are not the tunnel's, and are left out.
+    /// The UDP port and the mark are not part of the tunnel, and are ignored here.
     pub fn change(&mut self, change: &DeviceChange) -> Vec<Change> {
         let mut out = Changes::default();
         if let Some(key) = &change.private_key
@@ -96,17 +96,18 @@ impl Model {
             if Some(peer.public_key) == own_key {
                 continue;
             }
-            // A peer that replaces itself has nothing but what is said of it now. Where it was last heard from stays:
-            // its sessions go on.
+            // A peer that is replaced keeps only the settings that the change gives. The address that it was
+            // last heard from stays, because its sessions continue.
             let anew = change.replace_peers && replaced.insert(peer.public_key);
             self.change_peer(peer, anew, &mut out);
         }
         self.conclude(out)
     }
 
-    /// New sessions for all peers, whose handshakes have the wall clock's time as it is now: boringtun reads that clock
-    /// when it makes a session, and counts from there. A peer leaves out handshakes that are older than the last that it
-    /// had (whitepaper, section 5.1), so those of a clock that was behind would come to nothing for as long.
+    /// Returns changes that give all peers new sessions. Their handshakes are stamped with the present wall
+    /// clock: boringtun reads that clock when it creates a session, and counts from there. A peer ignores
+    /// handshakes older than the latest that it received (whitepaper, section 5.1). So handshakes of a clock
+    /// that was behind would be ignored until it caught up.
     pub fn renew_sessions(&self) -> Vec<Change> {
         if self.private_key.is_none() {
             return Vec::new();
@@ -116,7 +117,7 @@ impl Model {
 
     fn conclude(&self, out: Changes) -> Vec<Change> {
         let Changes { mut list, mut withdrawn } = out;
-        // What is another peer's now was taken over by it, and what came back was never gone.
+        // A prefix that has an owner was taken over by that peer, or given back to the same peer.
         withdrawn.retain(|(_, prefix)| !self.owners.contains_key(prefix));
         if self.private_key.is_some() {
             for of_peer in withdrawn.chunk_by(|(a, _), (b, _)| a == b) {
@@ -134,8 +135,8 @@ impl Model {
             self.remove_peer(&own, out);
         }
         let Some(key) = &self.private_key else {
-            // Nobody knows the key that takes its place, so nothing that arrives is for it. It cannot be had? Then the
-            // old one stays, without a peer that could use it.
+            // No peer knows the random key that takes its place, so nothing that arrives can be authentic. If
+            // no key can be generated, the old key stays, but no peer remains that could use it.
             for peer in self.peers.values() {
                 remove_from_tunnel(peer, &mut out.list);
             }
@@ -232,7 +233,7 @@ impl Model {
         }
     }
 
-    /// Gives what the peer got and what it lost.
+    /// Returns the prefixes that the peer gained and those that it lost.
     fn update_allowed_ips(&mut self, age: u64, change: &PeerChange, anew: bool) -> (Vec<IpNet>, Vec<IpNet>) {
         let Some(peer) = self.peers.get_mut(&age) else { return Default::default() };
         let key = peer.public_key;
@@ -277,7 +278,8 @@ impl Model {
     }
 }
 
-/// A session with the keys that the peer has now, which takes the place of the one before once a handshake came through.
+/// Returns a change to a session with the peer's present keys. It replaces the old session when a handshake
+/// completes.
 fn renewed_session(peer: &ModelPeer) -> Change {
     Change::PresharedKey { peer: peer.public_key, key: peer.preshared_key.clone() }
 }
@@ -298,7 +300,8 @@ fn add_peer(peer: &ModelPeer, out: &mut Vec<Change>) {
     change_allowed_ips(peer.public_key, rest, &[], out);
 }
 
-/// Its prefixes go first: the tunnel removes a peer without any at once, and looks through its whole table for others'.
+/// Removes a peer. Its prefixes go first: the tunnel removes a peer without prefixes at once, and otherwise
+/// searches its whole table for them.
 fn remove_from_tunnel(peer: &ModelPeer, out: &mut Vec<Change>) {
     change_allowed_ips(peer.public_key, &[], &peer.allowed_ips, out);
     out.push(Change::RemovePeer(peer.public_key));

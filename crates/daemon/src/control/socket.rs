@@ -19,13 +19,13 @@ pub use unsupported::{ListenError, Server};
 #[cfg(unix)]
 pub use weft_ipc::listener::ListenError;
 
-/// What a running interface does for the clients of its socket. Calls may wait for the control thread; they come from
-/// threads of the socket.
+/// The requests that a running interface serves on its control socket. Calls come from threads of the socket,
+/// and may wait for the control thread.
 pub trait Manage: Send + Sync + 'static {
-    /// Everything that is known of the interface now.
+    /// Returns a full report on the interface.
     fn status(&self) -> Result<StatusReport, ManageError>;
 
-    /// Makes the interface what a configuration file says, or only says what that would do.
+    /// Makes the interface what a configuration file says, or with `dry_run` only reports what that would do.
     fn reload(&self, _reload: &Reload) -> Result<ReloadReport, ManageError> {
         Err(ManageError::Failed(
             "this interface is not run from a configuration file: use `wg syncconf`".to_owned(),
@@ -37,8 +37,8 @@ pub trait Manage: Send + Sync + 'static {
         Err(ManageError::Failed("this interface cannot be captured".to_owned()))
     }
 
-    /// Asks the interface to end, and returns at once. The [`Server`] should be dropped last: its clients then know
-    /// that everything is undone.
+    /// Asks the interface to end, and returns at once. Drop the [`Server`] last: the end of the connection
+    /// tells its clients that everything is undone.
     fn stop(&self);
 }
 

@@ -1,4 +1,4 @@
-//! ICMP errors on their way back to the TUN, in answer to packets that came from there and found no way.
+//! Writes ICMP errors to the TUN: they answer packets from the TUN that could not be forwarded.
 //!
 //! Before: `weft_tunnel` refused a packet in `outbound.rs`. After: `weft_tun`'s writers.
 
@@ -10,7 +10,7 @@ use weft_tunnel::Tunnel;
 use super::DataplaneError;
 use super::capture::Captures;
 
-/// Writes what waits, as far as the TUN takes it; otherwise its waker is registered.
+/// Writes the waiting ICMP errors as far as the TUN accepts them; otherwise registers the waker with the TUN.
 pub(super) fn write(
     cx: &mut Context<'_>,
     tunnel: &mut Tunnel,
@@ -25,7 +25,7 @@ pub(super) fn write(
         Poll::Ready(Err(error)) => return Err(DataplaneError::Tun(error)),
         Poll::Pending => return Ok(()),
     }
-    // A slab that is free takes them all.
+    // A free slab holds all of them.
     while let Some(answer) = tunnel.pop_answer() {
         let Some(packet) = tun.plain_slab().push(&answer) else { break };
         if captures.is_on() {

@@ -1,8 +1,9 @@
-//! Copies of packets for `weft capture`, while somebody captures; otherwise the packet thread asks once a batch
-//! whether anybody does.
+//! Copies packets for `weft capture`. While no capture runs, the packet thread only checks for captures once
+//! per batch.
 //!
-//! A [`Tap`] on the packet thread fills chunks of memory that its [`Capture`] hands back when they are read. Where
-//! none is free, packets are not copied, and counted: a reader that is slow loses packets, and nobody else does.
+//! A [`Tap`] on the packet thread fills chunks of memory, which its [`Capture`] returns after reading them.
+//! If no chunk is free, packets are not copied but counted: a slow reader loses packets of its capture, and
+//! delays no other traffic.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -15,14 +16,13 @@ use tokio::sync::{mpsc, oneshot};
 use weft_report::control_socket::Layer;
 use weft_tunnel::{Ecn, MAX_PACKET, PacketMut, PeerId, PublicKey, RecvMeta, Transmit, Tunnel, each_segment};
 
-/// Captures at the same time.
+/// Maximum number of concurrent captures.
 pub(super) const MAX_TAPS: usize = 4;
-/// Chunks of a capture. With the descriptions of their packets they are about 6 MiB.
+/// Number of chunks of a capture. With the descriptions of their packets they take about 6 MiB.
 const CHUNKS: usize = 16;
 const CHUNK_BYTES: usize = 256 << 10;
 const CHUNK_PACKETS: usize = 1024;
 
-/// Which way a packet goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// From this machine to a peer.
@@ -34,57 +34,54 @@ pub enum Direction {
 /// What to capture.
 #[derive(Clone, Copy, Debug)]
 pub struct CaptureFilter {
-    /// Only there.
+    /// Captures this layer only.
     pub layer: Option<Layer>,
-    /// Only packets of this peer.
+    /// Captures packets of this peer only.
     pub peer: Option<PublicKey>,
-    /// Bytes to keep of each packet, headers included, at most 65,535.
+    /// Maximum bytes to keep of each packet, headers included; at most 65,535.
     pub snap_bytes: usize,
 }
 
-/// The headers around a datagram, which the system writes and takes away.
+/// The headers around a datagram. The kernel adds and removes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OuterHeader {
-    /// Who sent it; the address is unspecified where the routing table chooses it.
+    /// Sender. Its address is unspecified if the routing table chooses it.
     pub source: SocketAddr,
-    /// Whom it is for.
     pub destination: SocketAddr,
-    /// Its congestion mark.
+    /// ECN codepoint.
     pub ecn: Ecn,
 }
 
 impl OuterHeader {
-    /// Bytes of the IP and the UDP header.
+    /// Returns the bytes of the IP and the UDP header.
     pub fn bytes(&self) -> usize {
         if self.source.is_ipv4() && self.destination.is_ipv4() { 20 + 8 } else { 40 + 8 }
     }
 }
 
-/// A packet that was seen.
+/// The description of a packet that a capture saw.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen {
-    /// When.
     pub at: SystemTime,
-    /// Which way it goes.
     pub direction: Direction,
-    /// Whose it is, if that is known.
+    /// The peer that the packet comes from or goes to, if known.
     pub peer: Option<PublicKey>,
-    /// What is around a datagram; `None`: an inner packet.
+    /// Headers of a datagram; `None` for an inner packet.
     pub outer: Option<OuterHeader>,
-    /// Bytes that were kept.
+    /// Bytes of the packet that the capture holds, without outer headers.
     pub kept: usize,
-    /// Bytes that it had.
+    /// Bytes of the packet, without outer headers.
     pub len: usize,
 }
 
 impl Seen {
-    /// Where it was seen.
+    /// Returns the layer of the packet.
     pub fn layer(&self) -> Layer {
         if self.outer.is_some() { Layer::Outer } else { Layer::Inner }
     }
 }
 
-/// Packets one after the other.
+/// A block of memory with captured packets.
 #[derive(Debug)]
 pub struct Chunk {
     bytes: Vec<u8>,
@@ -104,7 +101,7 @@ impl Chunk {
         self.packets.len() > CHUNK_PACKETS / 2 || self.bytes.len() > CHUNK_BYTES / 2
     }
 
-    /// Each packet with the bytes that were kept of it.
+    /// Returns each packet with its captured bytes.
     pub fn packets(&self) -> impl Iterator<Item = (&Seen, &[u8])> {
         let mut rest = self.bytes.as_slice();
         self.packets.iter().map(move |seen| {
@@ -115,7 +112,7 @@ impl Chunk {
     }
 }
 
-/// What a capture counts, in packets.
+/// Packets seen and dropped by a capture, by layer.
 #[derive(Debug, Default)]
 struct Counts {
     seen: [AtomicU64; 2],
@@ -128,14 +125,14 @@ impl Counts {
     }
 }
 
-/// What the packet thread fills.
+/// The writing end of a capture, on the packet thread.
 pub struct Tap {
     filter: CaptureFilter,
     current: Chunk,
     free: mpsc::UnboundedReceiver<Chunk>,
     full: mpsc::UnboundedSender<Chunk>,
     counts: Arc<Counts>,
-    /// Closed once nobody captures any more.
+    /// Closed when the capture has ended.
     wanted: oneshot::Sender<()>,
 }
 
@@ -145,7 +142,7 @@ impl fmt::Debug for Tap {
     }
 }
 
-/// What reads what a tap was filled with. Dropping it ends the capture.
+/// The reading end of a capture. Dropping it ends the capture.
 #[derive(Debug)]
 pub struct Capture {
     free: mpsc::UnboundedSender<Chunk>,
@@ -155,12 +152,12 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// A capture, and the tap for the packet thread.
+    /// Creates a capture, and the tap for the packet thread.
     pub fn new(filter: CaptureFilter) -> (Self, Tap) {
         let (free, free_chunks) = mpsc::unbounded_channel();
         let (full, full_chunks) = mpsc::unbounded_channel();
         for _ in 1..CHUNKS {
-            // The receiver is right here.
+            // The receiver is in this function, so this cannot fail.
             let _ = free.send(Chunk::new());
         }
         let counts = Arc::<Counts>::default();
@@ -176,12 +173,13 @@ impl Capture {
         (Self { free, full: full_chunks, counts, wanted: Some(wanted) }, tap)
     }
 
-    /// The next packets; `None` once the capture is over. Give the chunk back when it is read.
+    /// Returns the next packets, or `None` when the capture is over. Return the chunk with
+    /// [`Self::give_back`] after reading it.
     pub async fn next(&mut self) -> Option<Chunk> {
         self.full.recv().await
     }
 
-    /// A chunk that was read.
+    /// Returns a chunk to the packet thread for reuse.
     pub fn give_back(&self, mut chunk: Chunk) {
         chunk.bytes.clear();
         chunk.packets.clear();
@@ -189,17 +187,17 @@ impl Capture {
         let _ = self.free.send(chunk);
     }
 
-    /// Ends the capture: what was seen until now still comes, then nothing.
+    /// Ends the capture. Packets seen so far are still delivered.
     pub fn stop(&mut self) {
         self.wanted = None;
     }
 
-    /// Packets seen at a layer, copied or not.
+    /// Returns the number of packets seen at a layer, copied or not.
     pub fn seen(&self, layer: Layer) -> u64 {
         self.counts.seen[layer as usize].load(Ordering::Relaxed)
     }
 
-    /// Packets that were not copied, because all chunks waited to be read.
+    /// Returns the number of packets that were not copied because all chunks were waiting to be read.
     pub fn dropped(&self, layer: Layer) -> u64 {
         self.counts.dropped[layer as usize].load(Ordering::Relaxed)
     }
@@ -223,7 +221,8 @@ impl Tap {
         self.current.packets.push(Seen { kept, ..*seen });
     }
 
-    /// False where there is no other chunk to go on with.
+    /// Hands the current chunk to the reader and continues with a free chunk. Returns false if no chunk is
+    /// free.
     fn hand_over(&mut self) -> bool {
         let Ok(next) = self.free.try_recv() else { return false };
         self.send(next);
@@ -231,11 +230,12 @@ impl Tap {
     }
 
     fn send(&mut self, next: Chunk) {
-        // Nobody reads any more if this fails, which is noticed with the next turn.
+        // This fails if the reader is gone; the next turn notices that.
         let _ = self.full.send(std::mem::replace(&mut self.current, next));
     }
 
-    /// Hands over what there is, now or as soon as a chunk comes home. False once nobody captures any more.
+    /// Hands the current chunk to the reader if it is due, now or when a chunk is returned. Returns false
+    /// when the capture has ended.
     fn turn(&mut self, cx: &mut Context<'_>, is_idle: bool) -> bool {
         if self.wanted.poll_closed(cx).is_ready() {
             if !self.current.packets.is_empty() {
@@ -256,23 +256,23 @@ impl Tap {
 pub(super) struct Captures {
     taps: Vec<Tap>,
     scratch: Vec<u8>,
-    /// The UDP port of this end.
+    /// The local UDP port.
     port: u16,
 }
 
 impl Captures {
-    /// Whether anybody captures.
+    /// Reports whether any capture runs.
     #[inline]
     pub(super) fn is_on(&self) -> bool {
         !self.taps.is_empty()
     }
 
-    /// The UDP port of this end from now on.
+    /// Sets the local UDP port.
     pub(super) fn set_port(&mut self, port: u16) {
         self.port = port;
     }
 
-    /// False if there are too many.
+    /// Adds a tap. Returns false if too many captures are running.
     pub(super) fn add(&mut self, tap: Tap) -> bool {
         let has_room = self.taps.len() < MAX_TAPS;
         if has_room {
@@ -281,17 +281,17 @@ impl Captures {
         has_room
     }
 
-    /// At the end of each turn: hands over what was seen, at once if the loop is about to sleep.
+    /// Runs at the end of each turn: hands packets to the readers, at once if the loop is about to sleep.
     pub(super) fn turn(&mut self, cx: &mut Context<'_>, is_idle: bool) {
         self.taps.retain_mut(|tap| tap.turn(cx, is_idle));
     }
 
-    /// Whether anybody captures there: whose a packet is has to be looked up.
+    /// Reports whether any capture includes this layer. Only then is the peer of a packet looked up.
     fn want(&self, layer: Layer) -> bool {
         self.taps.iter().any(|tap| tap.filter.layer.is_none_or(|wanted| wanted == layer))
     }
 
-    /// A packet from the device, before it is sealed or refused.
+    /// Captures a packet from the device, before it is sealed or refused.
     pub(super) fn read(&mut self, tunnel: &mut Tunnel, packet: &PacketMut<'_>) {
         if !self.want(Layer::Inner) {
             return;
@@ -306,7 +306,7 @@ impl Captures {
         });
     }
 
-    /// A packet for the device: from a peer, or an answer of our own.
+    /// Captures a packet for the device: from a peer, or an ICMP error made by weft (`is_own`).
     pub(super) fn written(&mut self, tunnel: &mut Tunnel, packet: &[u8], is_own: bool) {
         if !self.want(Layer::Inner) {
             return;
@@ -315,7 +315,7 @@ impl Captures {
         put(&mut self.taps, &inner(Direction::Inbound, peer, packet), packet);
     }
 
-    /// Datagrams that the socket took: the first `bytes` of `transmit`.
+    /// Captures the datagrams that the socket accepted: the first `bytes` of `transmit`.
     pub(super) fn sent(
         &mut self,
         tunnel: &Tunnel,
@@ -339,7 +339,7 @@ impl Captures {
         }
     }
 
-    /// A datagram that came in, after the tunnel took it.
+    /// Captures a received datagram, after the tunnel handled it.
     pub(super) fn received(&mut self, tunnel: &Tunnel, meta: &RecvMeta, datagram: &[u8]) {
         if !self.want(Layer::Outer) {
             return;

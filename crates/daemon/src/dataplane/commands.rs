@@ -1,4 +1,4 @@
-//! What the control thread asks of the event loop, done in slices between packets.
+//! Commands of the control thread to the event loop, executed in slices between packets.
 
 use std::io;
 use std::sync::mpsc;
@@ -11,66 +11,66 @@ use super::Snapshot;
 use super::capture::Tap;
 use super::event_loop::Turn;
 
-/// What the control thread asks of the event loop. An answer that nobody waits for any more is thrown away.
+/// A command of the control thread to the event loop. If the caller no longer waits for an answer, the answer
+/// is discarded.
 #[derive(Debug)]
 pub enum Command {
     /// Send a snapshot of every counter and peer.
     Snapshot {
-        /// Empty, with room for the peers, so that the packet thread does not have to make it.
+        /// Empty, with capacity for the peers, so that the packet thread does not allocate it.
         peers: Vec<PeerSnapshot>,
-        /// Gets the snapshot.
         answer: mpsc::SyncSender<Snapshot>,
     },
     /// Change the tunnel, in this order.
     Change {
-        /// What to change.
         changes: Vec<Change>,
-        /// Told once all of it is done.
+        /// Notified when all changes are applied.
         answer: mpsc::SyncSender<()>,
     },
-    /// Change the UDP sockets, both settings or none.
+    /// Change the UDP sockets, both settings or neither.
     Rebind {
-        /// Another port; 0: one that the system chooses.
+        /// The new port; 0 lets the system choose.
         port: Option<u16>,
-        /// Another mark; 0: none.
+        /// The new mark; 0 means none.
         fwmark: Option<u32>,
-        /// Gets the port in use.
+        /// Receives the port in use.
         answer: mpsc::SyncSender<Result<u16, BindError>>,
     },
-    /// Send further descriptors of the UDP sockets.
+    /// Return duplicates of the descriptors of the UDP sockets.
     Sockets {
-        /// Gets them.
+        /// Receives the descriptors.
         answer: mpsc::SyncSender<io::Result<Vec<Descriptor>>>,
     },
-    /// Copy packets for somebody.
+    /// Copy packets for a capture.
     Capture {
-        /// What is filled.
+        /// Receives the copies.
         tap: Box<Tap>,
-        /// Told whether that is done: there may be too many.
+        /// Receives whether the capture began: false if too many are running.
         answer: mpsc::SyncSender<bool>,
     },
-    /// Say that the event loop takes turns.
+    /// Confirm that the event loop takes turns.
     Ping {
-        /// Told in the next turn that takes a command.
+        /// Notified in the next turn that takes a command.
         answer: mpsc::SyncSender<()>,
     },
-    /// End.
+    /// End the event loop.
     Stop,
 }
 
-/// Weight of the changes of one turn: about a tenth of a millisecond, what a batch of packets takes.
+/// Weight of the changes in one turn: about 0.1 ms, as long as a batch of packets takes.
 const CHANGES: usize = 128;
-/// Peers that one turn reads, for the same reason.
+/// Number of peers that one turn copies into a snapshot, for the same reason.
 const PEERS: usize = 512;
 
-/// Work that takes more than one turn.
+/// Work that spans several turns.
 pub(super) enum Job {
     Snapshot { place: usize, peers: Vec<PeerSnapshot>, answer: mpsc::SyncSender<Snapshot> },
     Change { rest: std::vec::IntoIter<Change>, answer: mpsc::SyncSender<()> },
 }
 
 impl Job {
-    /// Does a slice of the work, and says what is left. `counters` makes a snapshot with these peers.
+    /// Does one slice of the work, and returns the rest, if any. `counters` builds the snapshot with these
+    /// peers.
     pub(super) fn turn(
         self,
         tunnel: &mut Tunnel,
@@ -103,7 +103,7 @@ impl Job {
     }
 }
 
-/// Whether a direction has to be called again because of what is left of a job.
+/// Returns [`Turn::Busy`] while a job is unfinished: the event loop has to run again at once.
 pub(super) fn turn_of(job: Option<&Job>) -> Turn {
     if job.is_some() { Turn::Busy } else { Turn::Idle }
 }

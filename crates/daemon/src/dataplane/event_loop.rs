@@ -1,7 +1,7 @@
-//! The event loop: two independent directions, timers and commands, each with a budget a turn.
+//! The event loop: two independent directions, timers and commands, each with a budget per turn.
 //!
-//! A turn never waits. What cannot go on has registered its waker; what used up its budget lets the others go
-//! first and is called again at once.
+//! A turn never blocks. A direction that cannot continue has registered its waker; a direction that used up
+//! its budget yields to the others and is called again at once.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -25,15 +25,15 @@ use super::timing::{Stage, TurnClock, x25519_time};
 use super::{Command, DataplaneError, OnEvent, QueueDepths, SendFailure, Snapshot};
 use crate::logging::LogLimit;
 
-/// Handshake messages and keepalives that may wait for the socket.
+/// Maximum number of handshake messages and keepalives that wait for the socket.
 const CONTROL_SLOTS: usize = 256;
 
 /// How a direction ended its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// There is nothing to do, or no room to do it: a waker is registered.
+    /// Nothing to do, or no room to do it: a waker is registered.
     Idle,
-    /// Its budget is used up: call again.
+    /// The budget is used up: call again.
     Busy,
 }
 
@@ -48,12 +48,12 @@ pub struct EventLoop<T, U, S> {
     junk_filter: JunkFilter,
     initiation_filter: InitiationFilter,
     commands: mpsc::Receiver<Command>,
-    /// What a command left to do. Until it is done no other is taken.
+    /// The unfinished part of a command. No other command is taken until it is done.
     job: Option<Job>,
     on_event: Option<OnEvent>,
     timer: Pin<Box<Sleep>>,
     armed_for: Option<Instant>,
-    /// Of handshakes and keepalives.
+    /// The newest handshake message or keepalive that could not be sent.
     send_failure: Option<SendFailure>,
     tun_stats: S,
     clock: TurnClock,
@@ -63,8 +63,8 @@ pub struct EventLoop<T, U, S> {
 }
 
 impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
-    /// An event loop over `tun` and `udp`; `tun_stats` reads the counters of each queue of the TUN. Has to be made
-    /// inside a runtime with time enabled.
+    /// Creates an event loop over `tun` and `udp`; `tun_stats` reads the counters of each queue of the TUN.
+    /// Must be called inside a runtime with time enabled.
     pub fn new(tunnel: Tunnel, tun: T, udp: U, commands: mpsc::Receiver<Command>, tun_stats: S) -> Self {
         Self {
             tunnel,
@@ -89,14 +89,14 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
         }
     }
 
-    /// Tells `on_event` what happens to peers.
+    /// Reports events of peers to `on_event`.
     pub fn report_events(&mut self, on_event: Option<OnEvent>) {
         self.on_event = on_event;
     }
 
     /// Runs until a command ends it or the device is gone.
     pub async fn run(mut self) -> Result<(), DataplaneError> {
-        // A turn has budgets of its own, and the runtime has no other task that could starve.
+        // A turn has its own budgets, and the runtime has no other task that could starve.
         tokio::task::unconstrained(poll_fn(|cx| self.poll_turn(cx))).await
     }
 
@@ -131,7 +131,7 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
         let Self { initiation_filter, tunnel, udp, .. } = self;
         let unread_at = tunnel.handshake_load(now).unread_at;
         initiation_filter.turn(now, unread_at, udp, || tunnel.calibrate(x25519_time()));
-        // Packets without a session have asked for a handshake, and datagrams have answers.
+        // In this turn, packets without a session requested handshakes, and datagrams caused answers.
         self.timers(now);
         self.send_control(cx, now);
         self.log_events(now);
@@ -148,14 +148,16 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
         }
         if is_busy {
             cx.waker().wake_by_ref();
-            // Whoever else needs this core goes on now, and not when the scheduler's clock ticks (every 1 to 10 ms):
-            // under load the other end of a connection waits for this core, and everything else behind it.
+            // Lets other threads run on this core now instead of at the next scheduler tick (every 1 to
+            // 10 ms): under load the other end of a connection waits for this core, and everything else
+            // behind it.
             std::thread::yield_now();
         }
         Poll::Pending
     }
 
-    /// Does what was asked for, a slice a turn. Ready: to end was asked for, or there is nobody left to ask.
+    /// Executes commands, a slice per turn. Returns `Ready` on [`Command::Stop`], or if no sender of commands
+    /// is left.
     fn commands(&mut self, cx: &mut Context<'_>, now: Instant) -> Poll<()> {
         loop {
             if let Some(job) = self.job.take() {
@@ -215,7 +217,7 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
         }
     }
 
-    /// Takes the handshake messages that arrived apart from data, whether the TUN has room or not.
+    /// Handles messages from the handshake socket, whether the TUN has room or not.
     fn handshakes(&mut self, cx: &mut Context<'_>) -> Result<Turn, DataplaneError> {
         let Self { inbound, tunnel, udp, control, clock, captures, .. } = self;
         inbound.handshakes(cx, clock, tunnel, udp, control, captures)
@@ -224,14 +226,14 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
     fn timers(&mut self, now: Instant) {
         if self.has_timers_due(now) {
             self.clock.begin_stage();
-            // Blocked: the control queue is full, and sending it comes back here.
+            // It stops if the control queue is full; once the queue is sent, the loop comes back here.
             let _ = self.tunnel.handle_timeout(now, &mut self.control);
             self.clock.end_stage(Stage::Handshakes);
         }
     }
 
-    /// Whether more timers are due than the control queue had room for, and nothing else brings the loop back: the
-    /// socket does while messages wait for it.
+    /// Reports whether timers are still due that did not fit into the control queue, and nothing else wakes
+    /// the loop. While messages wait in the control queue, the socket wakes the loop.
     fn has_timers_left(&self, now: Instant) -> bool {
         self.control.is_empty() && self.has_timers_due(now)
     }
@@ -240,7 +242,7 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
         self.tunnel.poll_timeout().is_some_and(|(at, _)| at <= now)
     }
 
-    /// Sends handshakes and keepalives: they wait for the socket alone, never for data.
+    /// Sends handshakes and keepalives. They wait only for the socket, never behind data.
     fn send_control(&mut self, cx: &mut Context<'_>, now: Instant) {
         if !self.control.is_empty() {
             self.junk_filter.refresh(&self.tunnel, &mut self.udp);
@@ -266,7 +268,8 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
 
     fn arm_timer(&mut self, cx: &mut Context<'_>, now: Instant) {
         let deadline = self.tunnel.poll_timeout().map(|(at, _)| at);
-        // Timers that are due and not done wait for the control queue: the socket wakes us, or the loop is busy.
+        // Timers that are due and not handled wait for the control queue: either the socket wakes the loop,
+        // or the loop is busy.
         let deadline = deadline.filter(|at| *at > now);
         let deadline = [deadline, self.inbound.deadline()].into_iter().flatten().min();
         let Some(deadline) = deadline else {

@@ -1,4 +1,4 @@
-//! Sockets that carry nothing and remember what the kernel was told to drop.
+//! Fake sockets, which carry nothing and record the filters that the kernel is told to apply.
 
 use std::io;
 use std::task::{Context, Poll};
@@ -8,11 +8,11 @@ use weft_udp::{BindError, Half, RecvBuffers, SendError, Sent, Udp, UdpStats};
 
 #[derive(Default)]
 pub(super) struct FakeKernel {
-    /// Whether receiver indices can be told apart.
+    /// Whether the kernel can filter by receiver index.
     pub(super) can_filter: bool,
-    /// Each call of [`Udp::let_pass`].
+    /// The argument of each call of [`Udp::let_pass`].
     pub(super) passing: Vec<Option<Vec<u32>>>,
-    /// Each call of [`Udp::let_half_ask`].
+    /// The argument of each call of [`Udp::let_half_ask`].
     pub(super) halves: Vec<Option<Half>>,
     pub(super) junk_dropped: u64,
 }

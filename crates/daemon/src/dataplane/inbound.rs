@@ -1,6 +1,6 @@
-//! Inbound, UDP → TUN: what the sockets received is opened into the TUN's slab and handed to its writers.
+//! Inbound, UDP → TUN: received datagrams are opened into the TUN's slab and handed to its writers.
 //!
-//! Before: `udp.rs`. In the middle: `weft_tunnel`. After: `weft_tun`'s writers.
+//! Before: `weft_udp`. In the middle: `weft_tunnel`. After: `weft_tun`'s writers.
 
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -14,32 +14,32 @@ use super::capture::Captures;
 use super::event_loop::Turn;
 use super::timing::{Stage, TurnClock};
 
-/// Bytes that one turn opens, with what each datagram costs beside its own: what waits for the other direction waits no
-/// longer than that, or than one slab takes.
+/// Cost in bytes of the datagrams that one turn opens, with a fixed cost per datagram. The other direction
+/// waits no longer than this takes, or than one slab takes.
 const BUDGET: usize = 96 * 1024;
-/// Receive calls that may fail one after the other: an error usually belongs to one datagram, and the socket lives
-/// on.
+/// Maximum number of receive errors without a successful receive of data in between: an error usually
+/// concerns one datagram, and the socket keeps working.
 const MAX_FAILED_CALLS: u32 = 1000;
-/// How long a TUN may take nothing before data for it is dropped, so that handshakes go on.
+/// How long a TUN may accept nothing before data for it is dropped, so that handshakes continue.
 const STALL: Duration = Duration::from_secs(1);
 
-/// Handshake messages of one turn; most of a flood are refused within a microsecond.
+/// Maximum number of handshake messages per turn; most messages of a flood are refused within a microsecond.
 const HANDSHAKES: usize = 256;
-/// How long they stay in their socket under load.
+/// How long handshake messages stay in their socket under load.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_millis(1);
 
 /// The inbound direction.
 pub(super) struct Inbound {
     buffers: RecvBuffers,
-    /// What arrived apart from data.
+    /// Messages from the handshake socket.
     handshakes: RecvBuffers,
-    /// When there may be time for handshakes again.
+    /// Time of the next check whether there is time for handshakes.
     handshakes_at: Option<Instant>,
-    /// Since when the TUN has taken nothing.
+    /// Since when the TUN has accepted nothing.
     waiting_since: Option<Instant>,
     stalled: bool,
     failed_calls: u32,
-    /// Takes no data: only what handshakes need while the TUN is stalled.
+    /// A slab without room for data: it only serves handshakes while the TUN is stalled.
     no_plain: PlainSlab,
 }
 
@@ -56,15 +56,15 @@ impl Inbound {
         }
     }
 
-    /// When the loop has to come back though nothing happened: to find that the TUN is stalled, or that there is time for
-    /// handshakes again.
+    /// Returns when the loop has to run again without other events: to detect that the TUN is stalled, or
+    /// because there may be time for handshakes again.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let stall = self.waiting_since.filter(|_| !self.stalled).map(|since| since + STALL);
         [stall, self.handshakes_at].into_iter().flatten().min()
     }
 
-    /// Takes handshake messages that arrived apart from data: neither data nor a TUN without room holds them up. While
-    /// there is no time for them they stay in their socket, which overflows alone.
+    /// Handles messages from the handshake socket: neither data nor a TUN without room delays them. While
+    /// there is no time for them they stay in that socket; only that socket overflows.
     pub(super) fn handshakes(
         &mut self,
         cx: &mut Context<'_>,
@@ -99,7 +99,7 @@ impl Inbound {
             let meta = received.meta;
             tunnel.count_drop(DropReason::TruncatedDatagram, u64::from(received.truncated));
             let datagram = received.whole();
-            // The kernel may have joined data to a message before it, and data waits for the TUN.
+            // The kernel may have joined data to a handshake message (GRO); data has to wait for the TUN.
             if Tunnel::is_data(datagram) && buffers.push_copy(&meta, datagram) {
                 continue;
             }
@@ -110,13 +110,14 @@ impl Inbound {
         }
         clock.end_stage(Stage::Handshakes);
         if tunnel.handshake_load(now).since.is_some() {
-            // Many at once take less time than each when it arrives.
+            // Many messages at once take less time in total than each message on arrival.
             self.handshakes_at = Some(now + HANDSHAKE_PATIENCE);
         }
         Ok(Turn::Busy)
     }
 
-    /// An error usually belongs to one datagram, but not if there is no end of them.
+    /// Counts a receive error. An error usually concerns one datagram; more than [`MAX_FAILED_CALLS`] without
+    /// a successful receive of data end the loop.
     fn count_failure(&mut self, error: std::io::Error) -> Result<(), DataplaneError> {
         tracing::debug!(%error, "cannot receive");
         self.failed_calls += 1;
@@ -158,7 +159,8 @@ impl Inbound {
                 }
             }
             clock.begin_stage();
-            // What waits in the socket behind a source that fills it is let past that source in here.
+            // Receives once per turn even if buffers are left: [`RecvBuffers`] lets datagrams of sparse
+            // sources pass a source that fills the socket.
             if self.buffers.is_done() || !has_received && self.buffers.has_room() {
                 has_received = true;
                 match udp.poll_recv(cx, &mut self.buffers) {
@@ -190,8 +192,9 @@ impl Inbound {
         Ok(Turn::Busy)
     }
 
-    /// Opens what was received, as far as budget and slab go, and hands it to the writers. Gives what it cost.
-    /// `CAPTURED`: somebody captures; without, no packet pays for the question.
+    /// Opens received datagrams, as far as budget and slab allow, and hands the packets to the writers.
+    /// Returns the cost. `CAPTURED` is true while a capture runs; without a capture, packets do not pay for
+    /// the check.
     #[expect(clippy::too_many_arguments, reason = "disjoint parts of the event loop, borrowed apart")]
     fn open<const CAPTURED: bool>(
         &mut self,
@@ -211,7 +214,7 @@ impl Inbound {
             let mut authentic = 0;
             for datagram in received.whole().chunks_mut(meta.stride) {
                 cost += cost_of(datagram.len(), 1);
-                // Drops are counted by the tunnel.
+                // The tunnel counts drops.
                 let opened = tunnel.handle_datagram(&meta, datagram, now, tun.plain_slab(), control);
                 if CAPTURED {
                     captures.received(tunnel, &meta, datagram);
@@ -223,7 +226,8 @@ impl Inbound {
                     }
                     tun.send(packet).map_err(DataplaneError::Tun)?;
                 } else if !Tunnel::is_data(datagram) && !tunnel.has_time_for_handshakes(now) {
-                    // Without a handshake socket they arrive here, and a handshake costs as much as hundreds of datagrams.
+                    // Without a handshake socket, handshakes arrive here, and one costs as much as hundreds
+                    // of datagrams.
                     cost = budget;
                 }
             }

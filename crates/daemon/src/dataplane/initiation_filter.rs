@@ -1,27 +1,30 @@
-//! Floods of initiations: when more arrive than there is time to read, the kernel drops those without a cookie from one half
-//! of the sources, and from the other half in the next span. What does not fit the socket would be lost at random, and with
-//! it both messages that a peer needs to prove its address. A peer that retries is heard at its first or its second try, and
-//! with the cookie always.
+//! Protection from floods of initiations. When more arrive than there is time to read, the kernel drops
+//! initiations without a cookie from one half of the sources, and in the next span from the other half.
+//! Otherwise the socket overflows and drops messages at random, among them both messages that a peer needs to
+//! prove its address. With the filter a retrying peer gets through at its first or second attempt, and always
+//! if it has a cookie.
 
 use std::time::{Duration, Instant};
 
 use weft_udp::{Half, Udp};
 
-/// How long one half is heard: what a peer waits before it retries, 5 s (Rekey-Timeout, whitepaper, section 6.1) and a random
-/// part of a third of a second, in the mean. Few retries skip the span in which they would be heard.
+/// How long one half of the sources is admitted. It equals the mean interval between the retries of a peer:
+/// 5 s (Rekey-Timeout, whitepaper, section 6.1) plus a random part of a third of a second. So few retries
+/// miss the span of their half.
 const SPAN: Duration = Duration::from_millis(5167);
-/// The kernel stops after so long without a message left unread.
+/// The filter is switched off after this time without a message left unread.
 const QUIET: Duration = Duration::from_secs(10);
-/// How long messages may stay unread after a measurement: with a budget that has become larger they are caught up on.
+/// How long messages may stay unread after a measurement: with a larger budget the loop catches up within
+/// this time.
 const CATCH_UP: Duration = Duration::from_secs(1);
 
-/// Which half of the sources is heard.
+/// The half of the sources that is admitted.
 #[derive(Debug, Default)]
 pub(super) enum InitiationFilter {
-    /// All of them.
+    /// All sources are admitted.
     #[default]
     Off,
-    /// All of them; the budget was measured again at this time.
+    /// All sources are admitted; the time budget of handshakes was measured at this time.
     Measured(Instant),
     On {
         half: Half,
@@ -30,8 +33,9 @@ pub(super) enum InitiationFilter {
 }
 
 impl InitiationFilter {
-    /// Once a turn. `unread_at`: when messages were last left unread for lack of time. `measure` measures the time budget of
-    /// handshakes again: when it was measured first, another program may have slowed the core down.
+    /// Runs once a turn. `unread_at` is the time at which messages were last left unread for lack of time.
+    /// `measure` measures the time budget of handshakes again: during the first measurement another program
+    /// may have slowed the core down.
     pub(super) fn turn(
         &mut self,
         now: Instant,
@@ -77,7 +81,8 @@ mod tests {
     const LOWER: Option<Half> = Some(Half::Lower);
     const UPPER: Option<Half> = Some(Half::Upper);
 
-    /// Runs the turns of so many seconds, in each of which `unread_at` tells when messages were last left unread.
+    /// Runs ten turns a second for a range of seconds. `unread_at` returns the time at which messages were
+    /// last left unread.
     fn run(
         filter: &mut InitiationFilter,
         kernel: &mut FakeKernel,
@@ -113,7 +118,7 @@ mod tests {
         let unread_at = |now: Instant| Some(now.min(caught_up));
         assert_eq!(run(&mut filter, &mut kernel, start, 0..30, unread_at), 1);
         assert_eq!(kernel.halves, []);
-        // The next flood is another one.
+        // A later flood starts over with a measurement.
         assert_eq!(run(&mut filter, &mut kernel, start, 30..35, Some), 1);
         assert_eq!(kernel.halves, [LOWER]);
     }

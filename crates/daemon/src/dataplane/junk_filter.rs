@@ -1,26 +1,26 @@
-//! Junk: while much of it arrives, the kernel is told which receiver indices there are, so that what carries others costs it
-//! and not the packet thread.
+//! Protection from junk. While much of it arrives, the kernel drops messages with unknown receiver indices:
+//! these cost time in the kernel instead of time of the packet thread.
 
 use std::time::{Duration, Instant};
 
 use weft_tunnel::{DropReason, Tunnel};
 use weft_udp::Udp;
 
-/// Messages for no session within a window, from which on the kernel drops them.
+/// Number of messages for no session within a window from which on the kernel drops such messages.
 const MUCH: u64 = 1000;
 const WINDOW: Duration = Duration::from_secs(1);
-/// The kernel goes on for so long after the last window with much junk.
+/// The kernel filter stays on for this time after the last window with much junk.
 const QUIET: Duration = Duration::from_secs(10);
-/// Indices beyond which the kernel cannot tell them apart anyway: no more are gathered.
+/// Maximum number of indices to collect: beyond it the kernel cannot filter by index anyway.
 const MOST: usize = 4096;
 
-/// What is known of the messages that may arrive.
+/// The receiver indices in use, and a count of messages that carry others.
 pub(super) trait Receivers {
-    /// Messages that the kernel could have dropped, so far.
+    /// Returns the number of messages so far that the kernel could have dropped.
     fn junk(&self) -> u64;
-    /// Changes whenever [`Self::indices`] does.
+    /// Changes whenever [`Self::indices`] changes.
     fn version(&self) -> u64;
-    /// Receiver indices that messages may carry.
+    /// Returns the receiver indices that messages may carry.
     fn indices(&self) -> impl Iterator<Item = u32>;
 }
 
@@ -39,32 +39,32 @@ impl Receivers for Tunnel {
     }
 }
 
-/// Whether the kernel drops messages for no session.
+/// Switches the kernel's filter for messages of no session.
 #[derive(Debug, Default)]
 pub(super) struct JunkFilter {
     window_began: Option<Instant>,
-    /// What had been dropped when the window began.
+    /// The junk counter at the beginning of the window.
     dropped_before: u64,
     on: Option<On>,
 }
 
 #[derive(Debug)]
 struct On {
-    /// Of the indices that the kernel knows.
+    /// The version of the indices in the kernel's filter.
     version: u64,
     indices: Vec<u32>,
-    /// What the kernel had dropped when the window began.
+    /// The kernel's drop counter at the beginning of the window.
     dropped_before: u64,
     last_much: Instant,
 }
 
 impl JunkFilter {
-    /// Once a turn.
+    /// Runs once a turn.
     pub(super) fn turn(&mut self, now: Instant, receivers: &impl Receivers, udp: &mut impl Udp) {
         let dropped = receivers.junk();
         if self.on.is_none() && dropped.saturating_sub(self.dropped_before) > MUCH {
             self.switch_on(now, receivers, udp);
-            // Where nothing can be dropped, not before the next window.
+            // If the kernel cannot filter, the next attempt is in the next window.
             self.dropped_before = u64::MAX;
         }
         if self.window_began.is_some_and(|began| now.duration_since(began) < WINDOW) {
@@ -85,7 +85,7 @@ impl JunkFilter {
         }
     }
 
-    /// Tells the kernel of new indices; before messages that carry them leave.
+    /// Updates the kernel's filter if the indices changed. Call it before messages with new indices are sent.
     pub(super) fn refresh(&mut self, receivers: &impl Receivers, udp: &mut impl Udp) {
         let Some(on) = &mut self.on else { return };
         let version = receivers.version();
@@ -143,7 +143,7 @@ mod tests {
         }
     }
 
-    /// A filter, what is known, a kernel, and a function of how many seconds have passed.
+    /// Returns a filter, the known indices, a fake kernel, and a function from seconds to instants.
     fn scene(can_filter: bool) -> (JunkFilter, Known, FakeKernel, impl Fn(f64) -> Instant) {
         let start = Instant::now();
         let known = Known { indices: vec![1, 2], ..Known::default() };
@@ -197,7 +197,7 @@ mod tests {
         add(&mut known, 4);
         filter.refresh(&known, &mut kernel);
         assert_eq!(std::mem::take(&mut kernel.passing), [Some(vec![1, 2, 3, 4])]);
-        // What is gone may wait for the next window.
+        // The removal of an index may wait for the next window.
         known.version += 1;
         known.indices.clear();
         filter.turn(at(0.2), &known, &mut kernel);

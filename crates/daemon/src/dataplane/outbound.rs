@@ -1,6 +1,7 @@
 //! Outbound, TUN → UDP: batches from the TUN are sealed into the transmit queue and sent.
 //!
-//! Before: the readers of `weft_tun` and the [`FlowQueue`] of `weft_sched`. In the middle: `weft_tunnel`. After: `udp.rs`.
+//! Before: the readers of `weft_tun` and the [`FlowQueue`] of `weft_sched`. In the middle: `weft_tunnel`.
+//! After: `weft_udp`.
 
 use std::collections::VecDeque;
 use std::task::{Context, Poll};
@@ -15,19 +16,19 @@ use super::event_loop::Turn;
 use super::timing::{Stage, TurnClock};
 use super::{DataplaneError, QueueDepths, SendFailure};
 
-/// Sealed batches that may wait for the socket: 512 KiB, about a millisecond at 4 Gbit/s.
+/// Maximum number of sealed batches that wait for the socket: 512 KiB, about a millisecond at 4 Gbit/s.
 const TRANSMIT_BATCHES: usize = 8;
-/// What one turn seals, in bytes: a full GSO batch and what goes before it. After it the TUN is asked again, so that
-/// a sparse flow waits no longer than that.
+/// Bytes that one turn seals: a full GSO batch and the packets ahead of it. Then the TUN is polled again, so
+/// that a sparse flow waits no longer than one turn.
 const BUDGET: usize = 96 * 1024;
-/// What a packet costs beside its bytes: as much time as encrypting so many.
+/// The fixed cost of a packet, in bytes: encrypting this many bytes takes as long.
 const PACKET_COST: usize = 512;
-/// Sealed batches at which sending goes first: the older one grows no more.
+/// Number of sealed batches at which sending goes first: the older batch grows no more.
 const SEND_AT: usize = 2;
 
 /// The outbound direction.
 pub(super) struct Outbound {
-    /// What the last read gave; empty between turns.
+    /// The batches of the last read; empty between turns.
     batches: VecDeque<TunBatch>,
     ahead: FlowQueue<TunBatch>,
     queue: TransmitQueue,
@@ -46,17 +47,17 @@ impl Outbound {
         }
     }
 
-    /// Whether the socket took nothing more at the last turn.
+    /// Reports whether the socket accepted nothing more in the last turn.
     pub(super) fn is_blocked(&self) -> bool {
         self.blocked
     }
 
-    /// The newest datagram that could not be sent.
+    /// Returns the newest datagram that could not be sent.
     pub(super) fn send_failure(&self) -> Option<SendFailure> {
         self.send_failure
     }
 
-    /// What waits in this direction.
+    /// Returns the queue depths of this direction.
     pub(super) fn depths(&self) -> QueueDepths {
         QueueDepths {
             transmit: self.queue.len(),
@@ -80,8 +81,8 @@ impl Outbound {
         loop {
             clock.begin_stage();
             if self.send(cx, clock, tunnel, udp, captures).is_pending() {
-                // Nothing is read from the TUN while the socket takes nothing: the kernel's queue fills, and
-                // senders feel it.
+                // Nothing is read from the TUN while the socket is full: the kernel's queue of the TUN fills
+                // and pushes back on the senders.
                 self.blocked = true;
                 return Ok(Turn::Idle);
             }
@@ -116,8 +117,8 @@ impl Outbound {
         }
     }
 
-    /// Seals what was read, until it is worth a send. `CAPTURED`: somebody captures; without, no packet pays for the
-    /// question.
+    /// Seals packets that were read, until there is enough to send. `CAPTURED` is true while a capture runs;
+    /// without a capture, packets do not pay for the check.
     fn seal<const CAPTURED: bool>(
         &mut self,
         clock: &mut TurnClock,
@@ -132,7 +133,7 @@ impl Outbound {
             if CAPTURED {
                 captures.read(tunnel, &packet);
             }
-            // Counted by the tunnel.
+            // The tunnel counts drops.
             let _ = tunnel.handle_tun_packet(&mut packet, now, &mut self.queue);
         }
         if *budget < before {
@@ -140,7 +141,7 @@ impl Outbound {
         }
     }
 
-    /// Sends everything that is sealed, in order; `Pending` when the socket takes no more.
+    /// Sends all sealed batches in order. Returns `Pending` when the socket is full.
     fn send(
         &mut self,
         cx: &mut Context<'_>,

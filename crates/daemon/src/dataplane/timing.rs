@@ -1,23 +1,23 @@
-//! How long the turns of the event loop take, and now and then each of their stages.
+//! Measures the duration of every turn of the event loop, and of a sample of its stages.
 //!
-//! A turn costs one reading of the clock beside the one that it begins with. One turn in [`SAMPLED_TURNS`], and one a
-//! second where there are fewer, is looked at stage by stage: that costs one for each batch in each stage, and never one
-//! for each packet.
+//! Beside the clock reading at its beginning, a turn costs one more. One turn in [`SAMPLED_TURNS`] is
+//! measured stage by stage, and at least one per second: that costs about one reading per batch and stage,
+//! never one per packet.
 
 use std::time::{Duration, Instant};
 
-/// One turn in so many is measured stage by stage. A power of two.
+/// One turn in this many is measured stage by stage. A power of two.
 pub const SAMPLED_TURNS: u32 = 64;
-/// And one that comes so long after the last that was.
+/// A turn is also measured stage by stage this long after the last sample.
 const SAMPLED_AFTER: Duration = Duration::from_secs(1);
 
-/// Upper bounds of a histogram: 1 µs, 1.5 µs, 2 µs, 3 µs, 4 µs, … 1.05 s.
+/// Number of upper bounds of a histogram: 1 µs, 1.5 µs, 2 µs, 3 µs, 4 µs, … 1.05 s.
 const BOUNDS: usize = 41;
 
-/// How often something took how long, in buckets that are at most half as wide again as what they begin with.
+/// A histogram of durations. The upper bound of a bucket is at most 1.5 times its lower bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histogram {
-    /// One more than there are bounds: what took longer than the last.
+    /// The bucket after the last bound counts everything longer.
     counts: [u64; BOUNDS + 1],
     sum_ns: u64,
 }
@@ -29,17 +29,18 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// How many bounds there are.
+    /// Number of bounds.
     pub const BOUNDS: usize = BOUNDS;
 
-    /// The upper bound of a bucket in nanoseconds, itself included; `None`: the last bucket has none.
+    /// Returns the upper bound of a bucket in nanoseconds, inclusive; `None` for the last bucket, which is
+    /// unbounded.
     pub fn bound_ns(bucket: usize) -> Option<u64> {
-        // Powers of two of half a microsecond, and what is half-way between two of them.
+        // Powers of two of half a microsecond, and the midpoints between them.
         let halves = if bucket.is_multiple_of(2) { 2_u64 << (bucket / 2) } else { 3_u64 << (bucket / 2) };
         (bucket < BOUNDS).then_some(halves * 500)
     }
 
-    /// Counts something that took so long.
+    /// Counts a duration.
     #[inline]
     pub(super) fn add(&mut self, duration: Duration) {
         let nanoseconds = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
@@ -47,12 +48,12 @@ impl Histogram {
         self.sum_ns = self.sum_ns.saturating_add(nanoseconds);
     }
 
-    /// How many were in each bucket.
+    /// Returns the count of each bucket.
     pub fn counts(&self) -> &[u64] {
         &self.counts
     }
 
-    /// All of them together, in nanoseconds.
+    /// Returns the sum of all durations, in nanoseconds.
     pub fn sum_ns(&self) -> u64 {
         self.sum_ns
     }
@@ -60,7 +61,8 @@ impl Histogram {
 
 #[inline]
 fn bucket_of(nanoseconds: u64) -> usize {
-    // The halves of a microsecond that are needed, less one: then a bound belongs to the bucket that it ends.
+    // Half-microseconds, rounded up, minus one: a duration equal to a bound belongs to the bucket that ends
+    // there.
     let below = nanoseconds.div_ceil(500).saturating_sub(1);
     if below < 2 {
         return 0;
@@ -73,16 +75,15 @@ fn bucket_of(nanoseconds: u64) -> usize {
 
 macro_rules! stages {
     ($($(#[$doc:meta])* $name:ident => ($direction:literal, $label:literal),)+) => {
-        /// What the packet thread does with a batch.
+        /// A stage of the packet path on the packet thread.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
         pub enum Stage { $($(#[$doc])* $name,)+ }
 
         impl Stage {
-            /// Every stage.
             pub const ALL: [Self; [$($label),+].len()] = [$(Self::$name),+];
 
-            /// The direction, and the name of the stage in it: `("outbound", "encrypt")`.
+            /// Returns the direction, and the name of the stage within it: `("outbound", "encrypt")`.
             pub const fn label(self) -> (&'static str, &'static str) {
                 match self { $(Self::$name => ($direction, $label),)+ }
             }
@@ -91,25 +92,25 @@ macro_rules! stages {
 }
 
 stages! {
-    /// Packets are taken from the TUN or its readers.
+    /// Takes packets from the TUN or its readers.
     Read => ("outbound", "read"),
-    /// They are encrypted, about a GSO batch.
+    /// Encrypts packets, about one GSO batch.
     Encrypt => ("outbound", "encrypt"),
-    /// The sockets are given what was encrypted.
+    /// Passes encrypted batches to the sockets.
     Send => ("outbound", "send"),
-    /// The sockets are asked what arrived.
+    /// Receives datagrams from the sockets.
     Receive => ("inbound", "receive"),
-    /// What arrived is decrypted, handshakes included.
+    /// Decrypts datagrams, handshakes included.
     Decrypt => ("inbound", "decrypt"),
-    /// It is handed to the TUN's writers, or written.
+    /// Hands packets to the TUN's writers, or writes them.
     Write => ("inbound", "write"),
-    /// Handshakes and keepalives that are due are made.
+    /// Creates handshakes and keepalives that are due, and handles messages from the handshake socket.
     Handshakes => ("both", "handshakes"),
-    /// Changes and snapshots, a slice of them.
+    /// Executes a slice of a change or a snapshot.
     Commands => ("both", "commands"),
 }
 
-/// What was measured since the event loop began.
+/// Durations since the event loop started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Times {
     turns: Histogram,
@@ -117,12 +118,12 @@ pub struct Times {
 }
 
 impl Times {
-    /// How long turns took, each of them.
+    /// Returns the durations of all turns.
     pub fn turns(&self) -> &Histogram {
         &self.turns
     }
 
-    /// How long a stage took with a batch, in the turns that were looked at.
+    /// Returns the durations of a stage with one batch, in sampled turns.
     pub fn stage(&self, stage: Stage) -> &Histogram {
         &self.stages[stage as usize]
     }
@@ -133,7 +134,7 @@ impl Times {
 pub(super) struct TurnClock {
     times: Times,
     began: Instant,
-    /// When the stage that is under way began.
+    /// When the current stage began.
     lap: Instant,
     turn: u32,
     is_sampled: bool,
@@ -146,7 +147,7 @@ impl TurnClock {
         Self { times: Times::default(), began: now, lap: now, turn: 0, is_sampled: false, last_sample: now }
     }
 
-    /// Begins a turn, and gives the time that is the turn's.
+    /// Begins a turn, and returns its time, which stays the same throughout the turn.
     pub(super) fn begin(&mut self) -> Instant {
         self.began = now();
         self.lap = self.began;
@@ -159,13 +160,13 @@ impl TurnClock {
         self.began
     }
 
-    /// When the turn began.
+    /// Returns the time at which the turn began.
     #[inline]
     pub(super) fn now(&self) -> Instant {
         self.began
     }
 
-    /// A stage begins: what was done before belongs to none.
+    /// Begins a stage. Time since the previous stage is attributed to no stage.
     #[inline]
     pub(super) fn begin_stage(&mut self) {
         if self.is_sampled {
@@ -173,7 +174,7 @@ impl TurnClock {
         }
     }
 
-    /// A stage did its work with a batch, and another one begins.
+    /// Ends a stage that handled one batch, and begins the next.
     #[inline]
     pub(super) fn end_stage(&mut self, stage: Stage) {
         if self.is_sampled {
@@ -183,7 +184,6 @@ impl TurnClock {
         }
     }
 
-    /// Ends a turn.
     pub(super) fn end(&mut self) {
         self.times.turns.add(now().saturating_duration_since(self.began));
     }
@@ -193,13 +193,14 @@ impl TurnClock {
     }
 }
 
-/// The runtime's clock, so that a test can stand still.
+/// Reads the runtime's clock, which tests can pause.
 #[inline]
 fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-/// Measures how long one X25519 takes on this machine: the shortest of several, because other programs may run meanwhile.
+/// Measures the duration of an X25519 operation on this machine: the shortest of several, because other
+/// programs may run meanwhile.
 pub(super) fn x25519_time() -> Duration {
     const TRIALS: usize = 8;
     let time = |_| {

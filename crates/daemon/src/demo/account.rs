@@ -1,18 +1,20 @@
-//! What one daemon did, and whether its books balance: whatever went in came out, waits, or was counted as dropped.
+//! The counters of one daemon, and whether they balance: each packet that went in came out, waits, or was
+//! counted as dropped.
 
 use weft_tunnel::DropReason;
 
 use crate::dataplane::Snapshot;
 
-/// Datagrams beside data that a healthy tunnel sends in a run: handshakes, keepalives and their answers.
+/// Maximum number of datagrams other than data that a healthy tunnel sends in a run: handshakes, keepalives
+/// and their answers.
 const MOST_CONTROL: u64 = 1000;
 
-/// The figures of one daemon.
+/// The counters of one daemon.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub(super) struct Account {
     /// IP packets read from the TUN; a super-packet counts once.
     pub(super) packets_read: u64,
-    /// The same as the wire would see them.
+    /// IP packets read from the TUN, counted after segmentation.
     pub(super) segments_read: u64,
     pub(super) bytes_read: u64,
     /// IP packets written to the TUN; a super-packet counts once.
@@ -21,19 +23,19 @@ pub(super) struct Account {
     pub(super) bytes_written: u64,
     /// Segments encrypted.
     pub(super) sealed: u64,
-    /// Segments decrypted and found to be the peer's.
+    /// Segments decrypted and found to be from the peer.
     pub(super) opened: u64,
-    /// Segments that still wait for a session.
+    /// Segments waiting for a session.
     pub(super) staged: u64,
     pub(super) keepalives_received: u64,
     pub(super) handshakes: u64,
     pub(super) datagrams_sent: u64,
-    /// Messages given to the kernel by datagrams in each: at most 1, 2, 4, 8, 16, 32, 64.
+    /// Number of messages passed to the kernel, by datagrams in each: at most 1, 2, 4, 8, 16, 32, 64.
     pub(super) batch_segments: [u64; 7],
     pub(super) gso_fallbacks: u64,
     pub(super) datagrams_received: u64,
     pub(super) receive_calls: u64,
-    /// Packets dropped by reason, those that never happened left out.
+    /// Packets dropped by reason, without reasons that did not occur.
     pub(super) drops: Vec<(&'static str, u64)>,
     #[serde(skip)]
     pub(super) reasons: Reasons,
@@ -49,7 +51,7 @@ pub(super) struct Reasons {
     before_opening: u64,
     /// Between decryption and the TUN.
     after_opening: u64,
-    /// Of the kernel's own packets for nobody in particular (IPv6 multicast), which no peer is to have.
+    /// Packets of the kernel that no peer is meant to receive (IPv6 multicast).
     for_nobody: u64,
 }
 
@@ -105,14 +107,15 @@ impl Reasons {
 }
 
 impl Account {
-    /// Packets that weft dropped although somebody was to have them.
+    /// Returns the number of packets that weft dropped although a peer or this machine should have received
+    /// them.
     pub(super) fn dropped(&self) -> u64 {
         let Reasons { before_sealing, after_sealing, before_opening, after_opening, for_nobody } =
             self.reasons;
         before_sealing + after_sealing + before_opening + after_opening - for_nobody
     }
 
-    /// Sentences about what does not add up; none while packets are on their way would be luck.
+    /// Returns a sentence for each imbalance. While packets are in flight, imbalances are to be expected.
     pub(super) fn imbalances(&self) -> Vec<String> {
         let mut found = Vec::new();
         let mut equal = |what: &str, went_in: u64, came_out: u64| {
@@ -138,7 +141,7 @@ impl Account {
         found
     }
 
-    /// Messages given to the kernel.
+    /// Returns the number of messages passed to the kernel.
     pub(super) fn messages_sent(&self) -> u64 {
         self.batch_segments.iter().sum()
     }

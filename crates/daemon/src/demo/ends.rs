@@ -27,10 +27,10 @@ use crate::up::{Daemon, Options, UpError};
 
 const OUTER: &str = "veth";
 const PORT: u16 = 51820;
-/// How long packets on their way may take to arrive once the traffic has ended.
+/// How long packets in flight may take to arrive after the traffic has ended.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// One end.
+/// One end of the tunnel.
 pub(super) struct End {
     pub(super) namespace: Namespace,
     pub(super) inner: [IpAddr; 2],
@@ -40,7 +40,7 @@ pub(super) struct End {
     before: Counters,
 }
 
-/// Makes both ends, the first one called a, the second one b. No packet has moved yet.
+/// Creates both ends, first a, then b. No traffic is sent yet.
 pub(super) fn start(tun: TunArgs) -> Result<[End; 2], Error> {
     lab::enter_user_namespace().map_err(permission)?;
     lab::check_tun_device().map_err(permission)?;
@@ -55,7 +55,8 @@ pub(super) fn start(tun: TunArgs) -> Result<[End; 2], Error> {
     };
     link::join(&a, &b, &options)?;
     for namespace in [&a, &b] {
-        // What the link reorders would look like weft's doing. Where it cannot be had, it is only likelier.
+        // Reordering by the link would look like reordering by weft. If this fails, reordering is only more
+        // likely.
         if let Err(error) = link::receive_on_one_cpu(namespace, OUTER) {
             tracing::debug!(%error, "the link may reorder under load");
         }
@@ -134,14 +135,14 @@ fn inner(place: usize) -> [IpNet; 2] {
     ]
 }
 
-/// What the kernel dropped at one end since the start.
+/// Packets that the kernel dropped at one end since the start.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 pub(super) struct KernelDrops {
-    /// On its way into the TUN, whose queue was full.
+    /// Packets into the TUN while its queue was full.
     pub(super) tun_queue_full: u64,
-    /// Datagrams for a socket whose buffer was full, weft's or the traffic's.
+    /// Datagrams to a socket with a full buffer, of weft or of the traffic.
     pub(super) receive_buffer_full: u64,
-    /// On the link between the daemons.
+    /// Packets on the link between the daemons.
     pub(super) link: u64,
 }
 
@@ -152,17 +153,17 @@ impl KernelDrops {
 }
 
 impl End {
-    /// Takes a reading of the threads' CPU time.
+    /// Samples the threads' CPU time.
     pub(super) fn sample_cpu(&mut self) {
         self.cpu.sample();
     }
 
-    /// The CPU time of the daemon's threads at the last reading.
+    /// Returns the CPU time of the daemon's threads at the last sample.
     pub(super) fn cpu_time(&self) -> Duration {
         self.cpu.total()
     }
 
-    /// The daemon's figures, once the last packets have arrived and the books balance, or after a while anyway.
+    /// Returns the daemon's counters when they balance, or after [`SETTLE`] as they are.
     pub(super) fn settled_account(&self) -> Result<Account, DataplaneError> {
         let start = Instant::now();
         loop {
@@ -174,7 +175,7 @@ impl End {
         }
     }
 
-    /// What the kernel dropped at this end.
+    /// Returns the packets that the kernel dropped at this end.
     pub(super) fn kernel_drops(&self) -> io::Result<KernelDrops> {
         let counters = Counters::read(&self.namespace)?.since(&self.before);
         let outer = counters.interface(OUTER);

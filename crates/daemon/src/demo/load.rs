@@ -10,7 +10,7 @@ use weft_lab::traffic::{Amount, TcpReceiver, TcpSenders};
 
 use super::ends::End;
 
-/// TCP flows, and which end sends on which family: the order of all tables.
+/// The TCP flows: sending end and address family. All tables use this order.
 pub(super) const LANES: [Lane; 4] = [
     Lane { from: 0, family: 0 },
     Lane { from: 0, family: 1 },
@@ -35,7 +35,7 @@ impl Lane {
     }
 }
 
-/// What came of a TCP flow.
+/// The result of a TCP flow.
 #[derive(Clone, Debug, serde::Serialize)]
 pub(super) struct LaneResult {
     pub(super) direction: &'static str,
@@ -48,7 +48,7 @@ pub(super) struct LaneResult {
     pub(super) error: Option<String>,
 }
 
-/// Everything that runs through the tunnel.
+/// All traffic through the tunnel.
 pub(super) struct Load {
     receivers: Vec<TcpReceiver>,
     senders: Vec<TcpSenders>,
@@ -56,7 +56,7 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// Starts it all, to go on until `end`.
+    /// Starts all traffic, which lasts until `end`.
     pub(super) fn start(ends: &[End; 2], end: Instant) -> io::Result<Self> {
         let amount = Amount::Until(end);
         let mut load = Self { receivers: Vec::new(), senders: Vec::new(), numbered: Vec::new() };
@@ -76,24 +76,25 @@ impl Load {
         Ok(load)
     }
 
-    /// Bytes that have arrived on each lane.
+    /// Returns the bytes received on each lane.
     pub(super) fn received_bytes(&self) -> [u64; LANES.len()] {
         std::array::from_fn(|lane| self.receivers[lane].bytes())
     }
 
-    /// Datagrams of the numbered flows that were sent and have arrived.
+    /// Returns the number of datagrams of the numbered flows that were sent, and that have arrived.
     pub(super) fn numbered_progress(&self) -> (u64, u64) {
         let progress = self.numbered.iter().map(Numbered::progress);
         progress.fold((0, 0), |(sent, received), (s, r)| (sent + s, received + r))
     }
 
-    /// Ends it early.
+    /// Stops all traffic early.
     pub(super) fn stop(&self) {
         self.senders.iter().for_each(TcpSenders::stop);
         self.numbered.iter().for_each(Numbered::stop);
     }
 
-    /// Waits for the last byte and gives the results of every lane and of the numbered flows from a and from b.
+    /// Waits for the last byte. Returns the results of every lane, and of the numbered flows from a and from
+    /// b.
     pub(super) fn finish(self) -> (Vec<LaneResult>, Vec<NumberedReport>) {
         let numbered = self.numbered.into_iter().map(Numbered::finish).collect();
         let flows = LANES.iter().zip(self.senders.into_iter().zip(self.receivers));

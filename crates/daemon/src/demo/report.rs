@@ -8,7 +8,7 @@ use super::account::Account;
 use super::ends::KernelDrops;
 use super::load::LaneResult;
 
-/// Everything that a run brought.
+/// The results of a run.
 #[derive(Clone, Debug, serde::Serialize)]
 pub(super) struct Report {
     /// How long traffic was sent.
@@ -17,15 +17,15 @@ pub(super) struct Report {
     pub(super) interrupted: bool,
     /// TCP by direction and family.
     pub(super) tcp: Vec<LaneResult>,
-    /// The numbered UDP flows, from a and from b.
+    /// The numbered UDP flows: from a, then from b.
     pub(super) udp: Vec<NumberedReport>,
-    /// The daemons a and b.
+    /// The daemons: a, then b.
     pub(super) daemons: Vec<DaemonReport>,
-    /// CPU time of everything else in the process: sending, receiving and checking the traffic.
+    /// CPU time of the rest of the process: sending, receiving and checking the traffic.
     pub(super) traffic_cpu_seconds: f64,
-    /// What went wrong inside weft.
+    /// Errors within weft.
     pub(super) problems: Vec<String>,
-    /// What is worth knowing but no fault of weft's.
+    /// Remarks that are not weft's fault.
     pub(super) notes: Vec<String>,
 }
 
@@ -61,12 +61,12 @@ impl Report {
         report
     }
 
-    /// Gbit/s of content on one lane.
+    /// Returns the Gbit/s of payload for `bytes` over the run.
     pub(super) fn gbit_per_second(&self, bytes: u64) -> f64 {
         bytes as f64 * 8.0 / self.seconds.max(0.001) / 1e9
     }
 
-    /// Gbit/s of content over all TCP lanes.
+    /// Returns the Gbit/s of payload over all TCP lanes.
     pub(super) fn total_gbit_per_second(&self) -> f64 {
         self.gbit_per_second(self.tcp.iter().map(|lane| lane.received_bytes).sum())
     }

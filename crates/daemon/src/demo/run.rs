@@ -1,4 +1,4 @@
-//! The course of the demo.
+//! The sequence of the demo.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
@@ -15,10 +15,11 @@ use super::report::{DaemonReport, Report};
 use super::table;
 use crate::cli::DemoArgs;
 
-/// Runs two tunnel ends on this machine and sends traffic between them. To be called before any thread is
-/// started: an ordinary user gets the rights for it from a user namespace.
+/// Runs two tunnel ends on this machine and sends traffic between them. Call it before any thread is started:
+/// an unprivileged user gets the necessary rights from a user namespace.
 ///
-/// Ctrl-C ends it early with the report of what was done, and exit code 1; a second Ctrl-C ends it at once.
+/// Ctrl-C ends the demo early with a report of what was done, and exit code 1; a second Ctrl-C ends it at
+/// once.
 ///
 /// # Errors
 /// [`Code::Permission`] where namespaces or TUN devices are not allowed, [`Code::Failure`] if anything was lost,
@@ -65,7 +66,7 @@ fn failure(error: impl std::error::Error + Send + Sync + 'static) -> Error {
     Error::new(Code::Failure, error)
 }
 
-/// Shows the rates of every second until time is up, and says whether a signal came first.
+/// Prints the rates of every second until the time is up. Returns whether a signal came first.
 fn watch(
     load: &Load,
     start: Instant,
@@ -93,7 +94,8 @@ fn watch(
     Ok(false)
 }
 
-/// Where the demo speaks: people read standard output, unless a program does; then they read standard error.
+/// Where the demo prints: progress and report go to standard output; with `--json` progress goes to standard
+/// error.
 struct Output {
     json: bool,
     /// Whether standard output was a terminal at the start.
@@ -103,7 +105,7 @@ struct Output {
 impl Output {
     fn progress(&self, text: &str) -> Result<(), Error> {
         if self.json {
-            // There is nowhere left to tell it if this fails.
+            // If standard error cannot be written, there is nowhere left to report that.
             let _ = anstream::stderr().write_all(text.as_bytes());
             // The report would go to a terminal that is gone.
             if self.is_terminal && is_hung_up(io::stdout()) {
@@ -124,7 +126,7 @@ impl Output {
         }
     }
 
-    /// Colour only on a terminal, and only without NO_COLOR.
+    /// Prints to standard output, with colour only on a terminal and without NO_COLOR.
     fn print(text: &str) -> Result<(), Error> {
         match anstream::AutoStream::choice(&io::stdout()) {
             anstream::ColorChoice::Never => {

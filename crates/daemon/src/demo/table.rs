@@ -14,7 +14,7 @@ const RED: &str = "\x1b[1;31m";
 const BOLD: &str = "\x1b[1m";
 const PLAIN: &str = "\x1b[0m";
 
-/// The headings of the lines that [`progress`] makes.
+/// Returns the headings of the lines of [`progress`].
 pub(super) fn progress_heading() -> String {
     let mut line = format!("{BOLD}{:>5}", "time");
     for lane in LANES {
@@ -24,7 +24,8 @@ pub(super) fn progress_heading() -> String {
     line
 }
 
-/// One line for the time up to `seconds`: Gbit/s by lane and in all, datagrams that have arrived of those sent.
+/// Returns one line for the time up to `seconds`: Gbit/s by lane and in total, and datagrams received of
+/// those sent.
 pub(super) fn progress(seconds: u64, rates: [f64; LANES.len()], (sent, received): (u64, u64)) -> String {
     let mut line = format!("{:>4}s", seconds);
     for rate in rates {
@@ -35,7 +36,7 @@ pub(super) fn progress(seconds: u64, rates: [f64; LANES.len()], (sent, received)
     line
 }
 
-/// The whole report, coloured.
+/// Returns the whole report, with colours.
 pub(super) fn report(report: &Report) -> String {
     let mut text = String::new();
     let _ = writeln!(text, "\n{}\n{}\n{}", tcp(report), daemons(report), cpu(report));
@@ -58,7 +59,7 @@ pub(super) fn report(report: &Report) -> String {
 
 fn table<const N: usize>(headings: [&str; N]) -> Table {
     let mut table = Table::new();
-    // Colour is ours to decide, and stays out of the cells.
+    // Colours are added outside the cells.
     table.force_no_tty().load_style(presets::UTF8_FULL_CONDENSED.with_rounded_corners());
     table.set_header(headings.iter().enumerate().map(|(column, heading)| aligned(column, heading)));
     table
@@ -166,7 +167,7 @@ fn bytes(count: u64) -> String {
     }
 }
 
-/// A number with its digits in groups of three.
+/// Formats a number with its digits in groups of three.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();

@@ -1,10 +1,10 @@
-//! `weft demo` where there are no network namespaces.
+//! `weft demo` on platforms without network namespaces.
 
 use weft_config::exit::{Code, Error};
 
 use crate::cli::DemoArgs;
 
-/// Says that the demo needs Linux.
+/// Reports that the demo needs Linux.
 ///
 /// # Errors
 /// Always.

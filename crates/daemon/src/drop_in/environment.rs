@@ -22,9 +22,9 @@ pub(super) struct InvalidVariable {
     reason: String,
 }
 
-/// What the environment says.
+/// The settings from the environment.
 pub(super) struct Environment {
-    /// The interface's real name: that of the device that was handed in, if there is one.
+    /// The interface's real name: that of the device that was handed in, if any.
     pub(super) name: InterfaceName,
     pub(super) foreground: bool,
     pub(super) queues: Vec<Queue>,
@@ -34,7 +34,7 @@ pub(super) struct Environment {
 }
 
 impl Environment {
-    /// To be called once: descriptors that are handed in are taken over.
+    /// Reads the environment. Call it once: it takes ownership of the descriptors that the environment names.
     pub(super) fn read(name: &InterfaceName) -> Result<Self, InvalidVariable> {
         let tun = handed_in("WG_TUN_FD", descriptors::take_queue)?;
         let (name, queues) = match tun {
@@ -71,7 +71,7 @@ fn handed_in<T>(
     taken.map(Some).map_err(|reason| InvalidVariable { variable, value, reason })
 }
 
-/// What LOG_LEVEL lets through; errors without it, as with wireguard-go.
+/// Returns the log level that LOG_LEVEL asks for; errors only by default, as wireguard-go does.
 pub fn log_level() -> &'static str {
     match std::env::var("LOG_LEVEL").as_deref() {
         Ok("verbose" | "debug") => "debug",

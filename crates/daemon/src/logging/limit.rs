@@ -1,10 +1,11 @@
-//! Keeps what a remote can trigger from filling the disk.
+//! Keeps log lines that a remote can trigger from filling the disk.
 
 use std::time::{Duration, Instant};
 
-/// A rate limit for one cause of log lines: one line an interval, which tells how many were left out since.
+/// A rate limit for one cause of log lines: one line per interval, with the number of lines suppressed since
+/// the last one.
 ///
-/// Keep one for each cause. It holds no list of remotes, so that nobody can make it grow.
+/// Use one limit for each cause. It keeps no list of remotes, so that remotes cannot make it grow.
 #[derive(Clone, Debug)]
 pub struct LogLimit {
     interval: Duration,
@@ -20,12 +21,12 @@ impl Default for LogLimit {
 }
 
 impl LogLimit {
-    /// One line an interval.
+    /// Allows one line per interval.
     pub const fn new(interval: Duration) -> Self {
         Self { interval, last: None, suppressed: 0 }
     }
 
-    /// Whether to log now: `Some` with the number of lines that were left out since the last one, or `None`.
+    /// Returns the number of lines suppressed since the last one if a line may be logged now, else `None`.
     pub fn allow(&mut self, now: Instant) -> Option<u64> {
         let too_soon = self.last.is_some_and(|last| now.saturating_duration_since(last) < self.interval);
         if too_soon {

@@ -1,4 +1,4 @@
-//! A request and its answer. Nothing that is asked for changes anything.
+//! Requests and their answers. No request changes anything.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -19,27 +19,28 @@ use super::sampler::{NoSample, Sample, Sampler};
 use crate::control::socket::Manage;
 
 const PAGE: &str = include_str!("page.html");
-/// Where the page has the word that allows its own script and style, and nobody else's.
+/// The placeholder in the page for the nonce, which permits the page's own script and style and no others.
 const NONCE: &str = "{{nonce}}";
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
 const HTML: &str = "text/html; charset=utf-8";
 
-/// Answers about more peers than [`MANY_PEERS`] that are made or taken at once. Of the report a client shares what others
-/// have only if they ask at the same moment, so that each of them may have a text of its own, 7.7 MB with 10,000 peers.
+/// Maximum number of answers about more than [`MANY_PEERS`] peers that are made or sent at once. Clients
+/// share a report only if they ask at the same moment, so each of these answers may be a separate text,
+/// 7.7 MB with 10,000 peers.
 const LARGE_ANSWERS: usize = 4;
-/// About these an answer has 256 KiB.
+/// An answer about this many peers has about 256 KiB.
 const MANY_PEERS: usize = 200;
 
-/// What a server serves.
+/// Everything that a server serves.
 pub(super) struct Site {
     sampler: Arc<Sampler>,
     hosts: Hosts,
     large: Arc<Semaphore>,
 }
 
-/// Bytes of a large answer, until the last of them is sent.
+/// The bytes of a large answer. They hold the permit until the last byte is sent.
 struct Held {
     bytes: Bytes,
     _permit: OwnedSemaphorePermit,
@@ -60,16 +61,16 @@ fn held(bytes: Bytes, permit: Option<OwnedSemaphorePermit>) -> Bytes {
 
 type Answer = Response<Full<Bytes>>;
 
-/// The report, and how many peers there are beside those in it.
+/// The report, and counts over all peers, also those that the report leaves out.
 #[derive(Serialize)]
 struct Status<'a> {
     #[serde(flatten)]
     report: &'a StatusReport,
-    /// All of them.
+    /// Number of all peers.
     peers_total: usize,
-    /// Those that the filter lets through.
+    /// Number of peers that match the filter.
     peers_matching: usize,
-    /// Those with a session.
+    /// Number of peers with a session.
     peers_with_session: usize,
     /// Why the interface is not ready, a sentence each.
     unready: &'a [String],
@@ -80,12 +81,12 @@ impl Site {
         Self { sampler: Sampler::new(manage), hosts, large: Arc::new(Semaphore::new(LARGE_ANSWERS)) }
     }
 
-    /// Changes which names requests may be for.
+    /// Replaces the names that requests may use.
     pub(super) fn allow(&self, hosts: &[HostName]) {
         self.hosts.change(hosts);
     }
 
-    /// The answer to a request, whatever its body is.
+    /// Answers a request; its body is ignored.
     pub(super) async fn answer<B>(&self, request: &Request<B>) -> Answer {
         if let Err(host) = self.check_host(request) {
             return text(
@@ -116,13 +117,13 @@ impl Site {
         outcome.unwrap_or_else(|error| text(StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")))
     }
 
-    /// Gives the name that is not ours.
+    /// Checks the name that the request is for. The error is a name that this machine does not answer to.
     fn check_host<B>(&self, request: &Request<B>) -> Result<(), String> {
         let asked = match request.uri().authority() {
             Some(authority) => authority.as_str(),
             None => match request.headers().get(header::HOST) {
                 Some(host) => host.to_str().map_err(|_| "that host".to_owned())?,
-                // Every browser says it; health checks of old may not.
+                // Every browser sends it; old health checks may not.
                 None => return Ok(()),
             },
         };
@@ -130,15 +131,15 @@ impl Site {
         if self.hosts.allow(asked) { Ok(()) } else { Err(shown()) }
     }
 
-    /// The interface for an answer about at most so many peers, and what to [hold](held) such an answer with. Who waits
-    /// for that keeps nothing meanwhile.
+    /// Returns a sample for an answer about at most `most` peers, and the permit to [hold](held) if the
+    /// answer is large. A request that waits for the permit keeps no sample in memory.
     async fn sample(&self, most: usize) -> Result<(Arc<Sample>, Option<OwnedSemaphorePermit>), NoSample> {
         let sample = self.sampler.sample().await?;
         if sample.report.peers.len().min(most) <= MANY_PEERS {
             return Ok((sample, None));
         }
         drop(sample);
-        // It is never closed.
+        // The semaphore is never closed, so this always succeeds.
         let permit = Arc::clone(&self.large).acquire_owned().await.ok();
         Ok((self.sampler.sample().await?, permit))
     }
@@ -173,16 +174,16 @@ impl Site {
                 let (peers, matching) = query.choose(&whole.peers);
                 status(&StatusReport { peers, ..sample.head.clone() }, matching)
             };
-            // Nothing of these types can fail to be formatted.
+            // Serialization of these types cannot fail.
             held(json.unwrap_or_default().into(), permit)
         });
         Ok(respond(StatusCode::OK, JSON, body.await?))
     }
 }
 
-/// Makes what may be a text about 10,000 peers beside the thread of the connections.
+/// Runs `make` off the thread of the connections: it may format 10,000 peers.
 async fn aside(make: impl FnOnce() -> Bytes + Send + 'static) -> Result<Bytes, NoSample> {
-    // It ends early only with the runtime.
+    // The task fails only when the runtime ends.
     tokio::task::spawn_blocking(make).await.map_err(|_| NoSample::Stuck)
 }
 
@@ -199,7 +200,7 @@ fn ready(sample: &Sample) -> Answer {
     text(StatusCode::SERVICE_UNAVAILABLE, body)
 }
 
-/// The page. Its script and style are allowed by a word that nobody can know before.
+/// Returns the page. An unpredictable nonce permits its script and style.
 fn page() -> Answer {
     let nonce = format!("{:032x}", rand::random::<u128>());
     let mut answer = respond(StatusCode::OK, HTML, PAGE.replace(NONCE, &nonce).into());

@@ -8,7 +8,7 @@ use weft_report::control_socket::ManageError;
 
 use super::*;
 
-/// An interface that answers once it may.
+/// An interface that delays its answers while `is_stuck` is set.
 #[derive(Default)]
 struct Fake {
     report: Mutex<StatusReport>,
@@ -31,7 +31,7 @@ impl Fake {
 impl Manage for Fake {
     fn status(&self) -> Result<StatusReport, ManageError> {
         self.asked.fetch_add(1, Ordering::Relaxed);
-        // Not for ever: a test that fails has to end.
+        // Limited, so that a failing test ends.
         let limit = Duration::from_secs(20);
         let guard = self.is_stuck.lock().unwrap();
         drop(self.changed.wait_timeout_while(guard, limit, |is_stuck| *is_stuck).unwrap());
@@ -144,7 +144,8 @@ async fn an_interface_is_ready_when_the_peers_that_should_have_sessions_have_the
     report.peers.push(PeerReport { public_key: "client".to_owned(), ..PeerReport::default() });
     let fake = Fake::new(report.clone());
     assert_eq!(get(&site(&fake), "/readyz").await, (StatusCode::OK, "ready\n".to_owned()));
-    // So are they with a client that went to sleep where it was last heard from, and that is sent something.
+    // The interface stays ready with a client that went to sleep at its last known address and that packets
+    // wait for.
     report.peers.push(PeerReport {
         public_key: "phone".to_owned(),
         endpoint: Some("198.51.100.7:40000".to_owned()),
@@ -164,13 +165,13 @@ async fn an_interface_is_ready_when_the_peers_that_should_have_sessions_have_the
     let (_, body) = get(&asleep, "/status.json").await;
     let status: serde_json::Value = serde_json::from_str(&body).unwrap();
     assert_eq!(status["unready"].as_array().map(Vec::len), Some(0), "{body}");
-    // One that has to begin itself may be silent; one with a keepalive may not.
+    // A peer that has to start handshakes itself may be silent; a peer with a keepalive may not.
     report.peers[0].latest_handshake_ms = Some(600_000);
     *fake.report.lock().unwrap() = report.clone();
     let (status, body) = get(&site(&fake), "/readyz").await;
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(body, "not ready\n- Büro: the latest handshake was 10 min ago, and new ones get no answer\n");
-    // So long as it could not have answered yet that is no problem, but not ready either.
+    // A handshake that cannot have been answered yet is not a problem, but the interface is not ready either.
     report.peers[0].latest_handshake_ms = None;
     report.uptime_ms = 100;
     *fake.report.lock().unwrap() = report.clone();
@@ -180,7 +181,7 @@ async fn an_interface_is_ready_when_the_peers_that_should_have_sessions_have_the
     let (status, body) = get(&site(&fake), "/metrics").await;
     assert_eq!(status, StatusCode::OK);
     assert!(body.contains("weft_ready{interface=\"wg0\"} 0\n"));
-    // Without a key nothing is.
+    // Without a key no interface is ready.
     *fake.report.lock().unwrap() = StatusReport { public_key: None, ..healthy() };
     assert_eq!(get(&site(&fake), "/readyz").await.0, StatusCode::SERVICE_UNAVAILABLE);
 }
@@ -222,7 +223,7 @@ async fn an_event_loop_that_hangs_is_told_and_asked_once() {
         assert_eq!(body, "the event loop did not take a turn within 2 s\n");
     }
     assert_eq!(fake.asked.load(Ordering::Relaxed), 1);
-    // The page itself says so.
+    // The page is served, and reports the problem itself.
     assert_eq!(get(&site, "/").await.0, StatusCode::OK);
     fake.stick(false);
     let deadline = std::time::Instant::now() + Duration::from_secs(30);

@@ -1,4 +1,4 @@
-//! A report as metrics: OpenMetrics, or the text format that Prometheus had before.
+//! A report as metrics: in OpenMetrics, or in Prometheus' older text format.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,17 +20,16 @@ mod interface;
 mod peers;
 mod process;
 
-/// How metrics are written down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
-    /// Prometheus' own, which everybody reads.
+    /// Prometheus' own text format, which every tool reads.
     Classic,
     /// <https://prometheus.io/docs/specs/om/open_metrics_spec/>
     OpenMetrics,
 }
 
 impl Format {
-    /// OpenMetrics for who can read it.
+    /// Returns OpenMetrics if the client accepts it.
     pub(super) fn accepted(headers: &HeaderMap) -> Self {
         let mut accepted = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
         let is_open = accepted.any(|value| value.contains("application/openmetrics-text"));
@@ -45,13 +44,13 @@ impl Format {
     }
 }
 
-/// A report as metrics of the interface, with or without metrics for each peer.
+/// Returns a report as metrics of the interface, with or without metrics for each peer.
 pub(super) fn encode(report: Arc<StatusReport>, with_peers: bool, format: Format) -> String {
     let labels = [("interface".into(), report.interface.clone().into())];
     let mut registry = Registry::with_labels(labels.into_iter());
     registry.register_collector(Box::new(Families { report, with_peers }));
     let mut encoded = String::new();
-    // Writing to a string cannot fail, and no metric has a value that cannot be written.
+    // Writing to a string cannot fail, and every metric has a value that can be formatted.
     if let Err(error) = text::encode(&mut encoded, &registry) {
         tracing::debug!(%error, "cannot write the metrics down");
     }
@@ -76,14 +75,14 @@ impl Collector for Families {
     }
 }
 
-/// The labels of a sample, beside that of the interface.
+/// The labels of a sample, besides that of the interface.
 type Labels<'l, const N: usize> = [(&'static str, &'l str); N];
 
 /// Writes families of metrics.
 struct Writer<'e>(DescriptorEncoder<'e>);
 
 impl Writer<'_> {
-    /// Counters, whose names get the suffix `_total`.
+    /// Writes counters; their names get the suffix `_total`.
     fn counters<'l, const N: usize, V: EncodeCounterValue>(
         &mut self,
         name: &str,
@@ -118,12 +117,12 @@ impl Writer<'_> {
         self.gauges(name, help, [([], value)])
     }
 
-    /// Something that is always 1, for its labels; its name gets the suffix `_info`.
+    /// Writes a metric that is always 1 and carries labels; its name gets the suffix `_info`.
     fn info<const N: usize>(&mut self, name: &str, help: &str, labels: &Labels<'_, N>) -> fmt::Result {
         self.0.encode_descriptor(name, help, None, MetricType::Info)?.encode_info(labels)
     }
 
-    /// Histograms of seconds.
+    /// Writes histograms of seconds.
     fn histograms<'l, const N: usize>(
         &mut self,
         name: &str,
@@ -140,7 +139,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// A histogram of whole numbers: upper bounds, and how many were in each bucket.
+    /// Writes a histogram of whole numbers: upper bounds, and the count of each bucket.
     fn histogram(&mut self, name: &str, help: &str, buckets: &[(f64, u64)], sum: u64) -> fmt::Result {
         let count = buckets.iter().map(|(_, count)| count).sum();
         let mut family = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
@@ -148,7 +147,7 @@ impl Writer<'_> {
     }
 }
 
-/// Every bucket, also those that are empty: the bounds of a histogram may not change from scrape to scrape.
+/// Returns every bucket, including empty ones: the bounds of a histogram must not change between scrapes.
 fn buckets_of(histogram: &HistogramReport) -> Vec<(f64, u64)> {
     let mut filled = histogram.buckets.iter().peekable();
     let mut bucket = |bound: Option<u64>| {

@@ -1,8 +1,8 @@
-//! Which names a request may be for.
+//! The host names that a request may use.
 //!
-//! A web page may let a name of its own lead to this machine (DNS rebinding): to a browser the answers would belong to
-//! that page. So a name has to be one that nobody else can have: an address, `localhost`, the machine's own, or one that
-//! was allowed.
+//! A web page may make a name under its control resolve to this machine (DNS rebinding): the browser would
+//! treat the answers as that page's. So the name has to be one that no other site can have: an address,
+//! `localhost`, the machine's own name, or an allowed name.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{PoisonError, RwLock};
@@ -13,12 +13,12 @@ use weft_config::metrics::HostName;
 #[cfg_attr(not(unix), path = "hosts/other.rs")]
 mod platform;
 
-/// Which names a request may be for. They may change while requests are answered.
+/// The host names that a request may use. They may change while requests are answered.
 #[derive(Debug)]
 pub(super) enum Hosts {
-    /// Any: no browser reaches a socket in the file system.
+    /// Any name: browsers cannot reach a Unix socket.
     Any,
-    /// Addresses, `localhost`, and these.
+    /// Addresses, `localhost`, and these names.
     Named(RwLock<Vec<HostName>>),
 }
 
@@ -27,19 +27,19 @@ impl Hosts {
         Self::Any
     }
 
-    /// These and the machine's own.
+    /// Allows these names and the machine's own.
     pub(super) fn named(names: &[HostName]) -> Self {
         Self::Named(RwLock::new(with_own(names)))
     }
 
-    /// The same from now on, unless any name is allowed.
+    /// Replaces the allowed names, unless any name is allowed.
     pub(super) fn change(&self, names: &[HostName]) {
         if let Self::Named(allowed) = self {
             *allowed.write().unwrap_or_else(PoisonError::into_inner) = with_own(names);
         }
     }
 
-    /// Whether a request may be for `authority`, which is a name or an address, maybe with a port.
+    /// Reports whether a request may be for `authority`, a name or an address with an optional port.
     pub(super) fn allow(&self, authority: &str) -> bool {
         let Self::Named(names) = self else { return true };
         if let Some(rest) = authority.strip_prefix('[') {
@@ -68,7 +68,7 @@ fn with_own(names: &[HostName]) -> Vec<HostName> {
     names.iter().cloned().chain(own).collect()
 }
 
-/// Nothing, or a colon and a number.
+/// Reports whether the text is empty, or a colon and a number.
 fn is_port(text: &str) -> bool {
     text.is_empty()
         || text

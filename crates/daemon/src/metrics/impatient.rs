@@ -1,5 +1,5 @@
-//! A connection that ends once its client takes nothing, so that the answer is not kept in memory for it, and
-//! that tells its place what the client is waited for.
+//! A connection that ends when its client stops reading, so that the answer is not kept in memory for it, and
+//! that reports to its place what the client is expected to do next.
 
 use std::io;
 use std::pin::Pin;
@@ -11,16 +11,16 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 use weft_ipc::Place;
 
-/// How long a client may take nothing of what is sent to it.
+/// How long a client may read nothing of what is sent to it.
 const STUCK: Duration = Duration::from_secs(5);
 
-/// A stream whose writes fail once they were stuck for too long.
+/// A stream with a time limit for blocked writes.
 pub(super) struct Impatient<S> {
     stream: S,
-    /// While a write waits.
+    /// The timer of a blocked write.
     stuck: Option<Pin<Box<Sleep>>>,
     place: Arc<Place>,
-    /// Something was written since the last flush.
+    /// Whether something was written since the last flush.
     is_writing: bool,
 }
 
@@ -73,14 +73,14 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Impatient<S> {
         self.wrote(cx, outcome)
     }
 
-    /// As the stream itself: a long answer is not copied where that can be avoided.
+    /// Like the inner stream: avoids copying a long answer.
     fn is_write_vectored(&self) -> bool {
         self.stream.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let outcome = Pin::new(&mut self.stream).poll_flush(cx);
-        // hyper flushes what it writes to when it has written all of an answer, and in between without need.
+        // hyper flushes a connection when it has written a whole answer, and in between without need.
         if outcome.is_ready() && std::mem::take(&mut self.is_writing) {
             self.place.expect_request();
         }

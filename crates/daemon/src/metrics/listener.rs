@@ -1,4 +1,5 @@
-//! The listening socket: opened before anything else is set up, so that an address that cannot be had is told at once.
+//! The listening socket. It is opened before anything else is set up, so that an unusable address is reported
+//! at once.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -20,50 +21,46 @@ mod platform;
 
 pub(super) use local::LocalListener;
 
-/// Clients that may wait to be accepted: one that finds no room tries again after a second (RFC 6298).
+/// Length of the accept queue. A client that finds it full retries after a second (RFC 6298).
 const BACKLOG: i32 = 1024;
 
 /// Why metrics cannot be served at an address.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// Somebody else has it.
+    /// Another program listens there.
     #[error(
         "cannot serve metrics on {0}: another program listens there; choose another port with --metrics or \
          `# weft: Metrics = …` (`ss -ltnp` tells who it is)"
     )]
     InUse(SocketAddr),
-    /// It may not be used.
+    /// Not permitted.
     #[error(
         "cannot serve metrics on {0}: not permitted; ports below 1024 need CAP_NET_BIND_SERVICE, choose a higher \
          one, as 9586"
     )]
     Forbidden(SocketAddr),
-    /// It is none of this machine's.
+    /// The machine does not have this address.
     #[error("cannot serve metrics on {0}: this machine has no such address; see `ip address`")]
     NotOurs(SocketAddr),
-    /// The socket in the file system cannot be had.
+    /// The Unix socket cannot be opened.
     #[error("cannot serve metrics on a Unix socket: {0}")]
     Local(Box<dyn std::error::Error + Send + Sync>, io::ErrorKind),
-    /// The path is longer than the name of a socket may be.
+    /// The path is longer than a Unix socket's may be.
     #[error(
         "cannot serve metrics on unix:{path}: the path has {length} bytes, and a socket's may have at most {most}; \
          choose a shorter one, as /run/weft/NAME/metrics.sock"
     )]
     TooLong {
-        /// The path.
         path: String,
-        /// Its length in bytes.
         length: usize,
-        /// What the system takes.
+        /// Maximum length in bytes.
         most: usize,
     },
-    /// This platform has none.
+    /// This platform has no Unix sockets.
     #[error("cannot serve metrics on {0}: there are no Unix sockets here; give an address and port")]
     NoLocal(Address),
-    /// Anything else.
     #[error("cannot serve metrics on {address}: {source}")]
     Io {
-        /// Where.
         address: Address,
         /// The system's reason.
         source: io::Error,
@@ -71,7 +68,7 @@ pub enum ListenError {
 }
 
 impl ListenError {
-    /// The exit code that says so.
+    /// Returns the exit code for the error.
     pub fn exit_code(&self) -> exit::Code {
         match self {
             Self::Forbidden(_) | Self::Local(_, io::ErrorKind::PermissionDenied) => exit::Code::Permission,
@@ -85,7 +82,7 @@ impl ListenError {
 #[derive(Debug)]
 pub struct Listener {
     pub(super) address: Address,
-    /// Whether the service manager made it.
+    /// Whether the service manager opened the socket.
     pub(super) is_inherited: bool,
     pub(super) socket: ListenerSocket,
 }
@@ -97,7 +94,8 @@ pub(super) enum ListenerSocket {
 }
 
 impl Listener {
-    /// Listens at an address. It may be one that the machine does not have yet, as that of the interface itself (Linux).
+    /// Listens at an address. On Linux the machine need not have the address yet, such as that of the
+    /// interface itself.
     ///
     /// # Errors
     /// Those of [`ListenError`].
@@ -109,7 +107,6 @@ impl Listener {
         Ok(Self { address: address.clone(), is_inherited: false, socket })
     }
 
-    /// Where it listens.
     pub fn address(&self) -> &Address {
         &self.address
     }
@@ -120,7 +117,7 @@ fn open_tcp(address: SocketAddr) -> Result<TcpListener, ListenError> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         platform::prepare(&socket, address)?;
         if address.is_ipv6() {
-            // `[::]` is every address that there is.
+            // `[::]` accepts IPv4 too.
             socket.set_only_v6(!address.ip().is_unspecified())?;
         }
         socket.bind(&address.into())?;

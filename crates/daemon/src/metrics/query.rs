@@ -1,23 +1,22 @@
-//! What a request says behind its `?`, and the peers that it wants.
+//! The query string of a request, and the peers that it selects.
 
 use std::cmp::Reverse;
 
 use weft_report::PeerReport;
 
-/// Peers that a browser is given at most.
+/// Maximum number of peers that a query may ask for.
 const MOST_NAMED: usize = 1000;
 
-/// What a request asks for.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Query {
-    /// How many peers, the busiest; without it all.
+    /// Number of the busiest peers to return; `None` means all.
     pub(super) peers: Option<usize>,
-    /// Only those that have this in name, key, endpoint or allowed-ips; in lower case.
+    /// Selects peers with this text in name, key, endpoint or allowed-ips; in lower case.
     pub(super) filter: String,
 }
 
 impl Query {
-    /// Reads `peers=100&filter=text` or `peers=off`. What is not known is passed over.
+    /// Parses `peers=100&filter=text` or `peers=off`. Unknown parts are ignored.
     pub(super) fn parse(text: Option<&str>) -> Self {
         let mut query = Self::default();
         for part in text.unwrap_or_default().split('&') {
@@ -33,12 +32,12 @@ impl Query {
         query
     }
 
-    /// Whether it wants everything.
+    /// Reports whether the query selects all peers.
     pub(super) fn is_whole(&self) -> bool {
         self.peers.is_none() && self.filter.is_empty()
     }
 
-    /// The peers that it wants, and how many match its filter.
+    /// Returns the selected peers, and the number of peers that match the filter.
     pub(super) fn choose(&self, peers: &[PeerReport]) -> (Vec<PeerReport>, usize) {
         let all = peers.iter().enumerate();
         let mut chosen: Vec<(usize, &PeerReport)> = all.filter(|(_, peer)| self.matches(peer)).collect();
@@ -63,14 +62,14 @@ impl Query {
     }
 }
 
-/// First who moves most now, then who moved most so far; peers at rest keep their places.
+/// Sorts by current rate, then by total bytes; idle peers keep their order.
 fn rank((place, peer): &(usize, &PeerReport)) -> (Reverse<u64>, Reverse<u64>, usize) {
     let rates = peer.rates.unwrap_or_default();
     let now = rates.tx_bytes_per_second.saturating_add(rates.rx_bytes_per_second);
     (Reverse(now), Reverse(peer.tx_bytes.saturating_add(peer.rx_bytes)), *place)
 }
 
-/// `%2B` and `+` as what they stand for (application/x-www-form-urlencoded).
+/// Decodes `%2B` and `+` (application/x-www-form-urlencoded).
 fn decode(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

@@ -1,7 +1,7 @@
-//! One look at the interface for all who ask at once.
+//! Snapshots that concurrent requests share.
 //!
-//! However many clients there are, there is one snapshot under way at most, and one that is a moment old is given to
-//! those who come after it. So the packet thread has at most a few a second to make.
+//! However many clients there are, at most one snapshot is in progress, and later requests reuse a snapshot
+//! for 250 ms. So the packet thread takes at most a few per second.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -14,30 +14,31 @@ use weft_report::{PeerReport, StatusReport, add_recent, diagnose};
 
 use crate::control::socket::Manage;
 
-/// How old a snapshot may be that is given again.
+/// Maximum age of a snapshot that is reused.
 const FRESH: Duration = Duration::from_millis(250);
-/// Rates and growing drops are told over at least so long.
+/// Minimum interval over which rates and growing drops are reported.
 const WINDOW: Duration = Duration::from_millis(900);
-/// How long the packet thread is waited for; a turn takes less than a millisecond, and a snapshot of many peers some.
+/// Time limit for a snapshot. A turn of the event loop takes less than a millisecond, and a snapshot of many
+/// peers takes several turns.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Why there is no snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NoSample {
-    /// The event loop hangs, or the machine is overloaded beyond use.
+    /// The event loop hangs, or the machine is badly overloaded.
     #[error("the event loop did not take a turn within {} s", PATIENCE.as_secs())]
     Stuck,
-    /// What the interface said.
+    /// The interface's error.
     #[error(transparent)]
     Refused(#[from] ManageError),
 }
 
-/// The interface at one moment, and what was made of it so far.
+/// The interface at one moment, and the texts made from it so far.
 #[derive(Debug)]
 pub(super) struct Sample {
-    /// With what happened lately, and with findings.
+    /// With recent changes and findings.
     pub(super) report: Arc<StatusReport>,
-    /// The same without peers.
+    /// The report without peers.
     pub(super) head: StatusReport,
     taken: Instant,
     texts: [OnceLock<Bytes>; 4],
@@ -51,7 +52,7 @@ impl Sample {
         Self { report: Arc::new(report), head, taken, texts: Default::default() }
     }
 
-    /// A text that is made of it once, whoever asks.
+    /// Returns the text number `which`, which is made once for all requests.
     pub(super) fn text(&self, which: usize, make: impl FnOnce(Arc<StatusReport>) -> String) -> Bytes {
         match self.texts.get(which) {
             Some(text) => text.get_or_init(|| make(Arc::clone(&self.report)).into()).clone(),
@@ -62,7 +63,7 @@ impl Sample {
 
 type Answer = Result<Arc<Sample>, NoSample>;
 
-/// Asks the interface, one question at a time.
+/// Takes snapshots of the interface, one at a time.
 pub(super) struct Sampler {
     manage: Arc<dyn Manage>,
     state: Mutex<State>,
@@ -70,7 +71,7 @@ pub(super) struct Sampler {
 
 #[derive(Default)]
 struct State {
-    /// Lives as long as somebody reads it, or as it is fresh: with many peers it is large.
+    /// Weak, because it is large with many peers: it lives while a request uses it, and while it is fresh.
     latest: Weak<Sample>,
     earlier: Earlier,
     under_way: Option<watch::Receiver<Option<Answer>>>,
@@ -81,7 +82,7 @@ impl Sampler {
         Arc::new(Self { manage, state: Mutex::default() })
     }
 
-    /// The interface as it is, or was a moment ago.
+    /// Returns the state of the interface, at most [`FRESH`] old.
     pub(super) async fn sample(self: &Arc<Self>) -> Answer {
         let mut answered = {
             let mut state = self.lock();
@@ -92,7 +93,7 @@ impl Sampler {
         };
         match timeout(PATIENCE, answered.wait_for(Option::is_some)).await {
             Ok(Ok(answer)) => answer.clone().unwrap_or(Err(NoSample::Stuck)),
-            // Whoever asks has gone, as the server is going.
+            // The task ended without an answer, because the server is ending.
             Ok(Err(_)) => Err(NoSample::Refused(ManageError::Ended)),
             Err(_) => Err(NoSample::Stuck),
         }
@@ -101,7 +102,7 @@ impl Sampler {
     fn ask(sampler: &Arc<Self>) -> watch::Receiver<Option<Answer>> {
         let (answer, answered) = watch::channel(None);
         let sampler = Arc::clone(sampler);
-        // Waits for the packet thread, and goes through all peers: not on the thread of the connections.
+        // Blocks on the packet thread and visits all peers, so it runs off the thread of the connections.
         tokio::task::spawn_blocking(move || {
             let outcome = sampler.take();
             sampler.lock().under_way = None;
@@ -133,7 +134,8 @@ impl Sampler {
     }
 }
 
-/// Reports that later ones are compared with, and when they were taken: the newer one may be too new for that.
+/// Earlier reports for comparison, and when they were taken. The newer report may be too recent to compare
+/// with.
 #[derive(Default)]
 struct Earlier {
     older: Option<(Instant, StatusReport)>,
@@ -141,7 +143,8 @@ struct Earlier {
 }
 
 impl Earlier {
-    /// Fills in what happened since the newest report that is old enough, and keeps this one for those that come.
+    /// Fills in the changes since the newest report that is old enough, and keeps this report for later
+    /// comparisons.
     fn compare(&mut self, report: &mut StatusReport, taken: Instant) {
         let is_old_enough = |(at, _): &&(Instant, StatusReport)| taken.duration_since(*at) >= WINDOW;
         let newer = self.newer.as_ref().filter(is_old_enough);
@@ -154,7 +157,7 @@ impl Earlier {
     }
 }
 
-/// What is needed of a report to compare another one with it.
+/// Returns the part of a report that a comparison needs.
 fn thinned(report: &StatusReport) -> StatusReport {
     let peer = |peer: &PeerReport| PeerReport {
         public_key: peer.public_key.clone(),
@@ -187,7 +190,7 @@ mod tests {
             earlier.compare(&mut report, begin + Duration::from_millis(at));
             report.recent.map(|recent| recent.window_ms)
         };
-        // Somebody asks as often as there is a new one.
+        // A client that asks as often as there is a new snapshot.
         assert_eq!([0, 250, 500, 750].map(&mut window_at), [None; 4]);
         let windows: Vec<u64> = (4..40).map(|step| window_at(250 * step).unwrap()).collect();
         let range = 900..=2 * 1000;

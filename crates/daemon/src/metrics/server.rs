@@ -1,4 +1,4 @@
-//! The HTTP server: a thread for few clients at once, with little time for each.
+//! The HTTP server: one thread, few concurrent clients, and short time limits.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -26,18 +26,18 @@ use super::listener::ListenerSocket;
 use super::{ListenError, Listener};
 use crate::control::socket::Manage;
 
-/// Clients at once.
+/// Maximum number of concurrent clients.
 const CLIENTS: usize = 32;
-/// How long a client may take for the head of a request, and be silent before its next one: longer than a usual scrape
-/// interval of 15 s.
+/// Time limit for the head of a request, and for the silence before the next request: longer than a usual
+/// scrape interval of 15 s.
 const IDLE: Duration = Duration::from_secs(20);
-/// How old a connection gets before it is closed behind the answer that is under way.
+/// Age at which a connection is closed after the current answer.
 const AGE: Duration = Duration::from_secs(120);
-/// How long that last answer may take to be taken.
+/// Time limit for sending that last answer.
 const LAST_ANSWER: Duration = Duration::from_secs(15);
-/// Bytes of the head of a request.
+/// Maximum bytes of the head of a request.
 const MAX_HEAD: usize = 16 << 10;
-/// One for the snapshot that is under way, one for what is made of the last.
+/// One thread for the snapshot in progress, one for formatting the last snapshot.
 const WORKERS: usize = 2;
 
 /// Serves the metrics of an interface. Dropping it ends the connections and the thread.
@@ -50,11 +50,11 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves what `manage` tells, in a thread of its own. `hosts` are names that requests may be for, beside those that
-    /// every machine has.
+    /// Serves the answers of `manage`, in a dedicated thread. `hosts` are names that requests may use,
+    /// besides those that every machine has.
     ///
     /// # Errors
-    /// When the system has no thread or no runtime.
+    /// When no thread or no runtime can be started.
     pub fn start(
         listener: Listener,
         hosts: &[HostName],
@@ -85,7 +85,8 @@ impl Server {
                         () = accept(socket, served) => {}
                     }
                 });
-                // A snapshot may wait for the packet thread, whose end may wait for this thread.
+                // Does not wait for blocking tasks: a snapshot may wait for the packet thread, which may wait
+                // for this thread to end.
                 runtime.shutdown_background();
             })
             .map_err(failed)?;
@@ -93,12 +94,13 @@ impl Server {
         Ok(Self { address, is_inherited, site, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Whether it serves where `config` says, or at a socket that the service manager made, which comes before.
+    /// Reports whether it serves at the address in `config`, or at a socket from the service manager, which
+    /// takes precedence.
     pub fn is_at_place(&self, config: &MetricsConfig) -> bool {
         self.is_inherited || config.address.as_ref() == Some(&self.address)
     }
 
-    /// Changes which names requests may be for, from the next request on.
+    /// Replaces the names that requests may use, from the next request on.
     pub fn allow(&self, hosts: &[HostName]) {
         self.site.allow(hosts);
     }
@@ -115,13 +117,13 @@ impl Drop for Server {
 }
 
 async fn accept(socket: ListenerSocket, site: Arc<Site>) {
-    // Only a runtime without I/O refuses a socket.
+    // Adopting a socket fails only in a runtime without I/O.
     match socket {
         ListenerSocket::Tcp(socket) => {
             let Ok(socket) = TcpListener::from_std(socket) else { return };
             let next = async || {
                 let (stream, client) = socket.accept().await?;
-                // With a delay an answer may wait for an acknowledgement.
+                // Otherwise an answer may wait for an acknowledgement (Nagle's algorithm).
                 let _ = stream.set_nodelay(true);
                 Ok((stream, Source::from(client.ip())))
             };
@@ -157,7 +159,7 @@ where
             .serve_connection(TokioIo::new(stream), answer);
         let mut connection = pin!(connection);
         tokio::select! {
-            // What went wrong is the client's to notice.
+            // Errors are left for the client to notice.
             _ = &mut connection => return,
             () = sleep(AGE) => {}
         }
@@ -187,7 +189,7 @@ mod tests {
         fn stop(&self) {}
     }
 
-    /// Somebody who asked, and the end of the connection with him.
+    /// A client that sent a request, and the server's end of its connection.
     struct Client {
         stream: DuplexStream,
         served: tokio::task::JoinHandle<()>,
@@ -227,7 +229,7 @@ mod tests {
         let mut next = Client::ask(&site, "/metrics").await;
         let soon = Duration::from_secs(4);
         assert!(timeout(soon, next.is_answered()).await.is_err(), "a fifth large answer was made");
-        // Small ones are made meanwhile.
+        // Small answers are still served.
         for path in ["/metrics?peers=off", "/status.json?peers=100", "/healthz", "/"] {
             let client = Client::ask(&site, path).await;
             assert!(timeout(soon, client.rest()).await.is_ok(), "{path}");

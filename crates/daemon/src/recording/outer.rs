@@ -1,8 +1,7 @@
-//! The IP and UDP headers around a datagram, which the system writes and takes away without showing them: rebuilt from
-//! what is known of them.
+//! Rebuilds the IP and UDP headers around a datagram, which the kernel adds and removes without showing them.
 //!
-//! Addresses, ports, length and congestion mark are true. Time to live, identification and the DF bit are not known,
-//! and neither is fragmentation: a datagram is shown whole, as the sockets see it.
+//! Addresses, ports, length and ECN are real. Time to live, identification and the DF bit are not known, and
+//! neither is fragmentation: a datagram is shown whole, as the sockets see it.
 
 use std::net::IpAddr;
 
@@ -11,19 +10,18 @@ use weft_tunnel::ip;
 use crate::dataplane::capture::OuterHeader;
 
 const UDP_HEADER: usize = 8;
-/// The longest headers there are.
 const LONGEST: usize = ip::IPV6_HEADER + UDP_HEADER;
-/// What most systems send with.
+/// The value that most systems send.
 const TIME_TO_LIVE: u8 = 64;
 
-/// The headers of a datagram.
 pub(super) struct Headers {
     bytes: [u8; LONGEST],
     len: usize,
 }
 
 impl Headers {
-    /// Around a datagram of `len` bytes, of which these were kept. Its checksum is right if that is all of them.
+    /// Builds headers for a datagram of `len` bytes, of which `kept` are available. The checksum is right
+    /// only if `kept` is the whole datagram.
     pub(super) fn around(outer: &OuterHeader, kept: &[u8], len: usize) -> Self {
         let mut bytes = [0; LONGEST];
         let udp_len = (UDP_HEADER + len) as u16;
@@ -57,7 +55,7 @@ impl Headers {
         let sum = ip::pseudo_header_sum(&bytes[addresses], ip::UDP, usize::from(udp_len));
         let sum = ip::checksum_add(ip::checksum_add(sum, &bytes[header_len..end]), kept);
         let sum = match !ip::fold(sum) {
-            // Zero would say that there is none (RFC 768).
+            // Zero would mean that there is no checksum (RFC 768).
             0 => 0xffff,
             sum => sum,
         };
@@ -65,7 +63,7 @@ impl Headers {
         Self { bytes, len: end }
     }
 
-    /// The IP header and the UDP header behind it.
+    /// Returns the IP header, followed by the UDP header.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }

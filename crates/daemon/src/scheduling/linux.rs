@@ -1,25 +1,25 @@
-//! sched_setattr(2): short slices of EEVDF for everybody, SCHED_RR for who asks for it.
+//! sched_setattr(2): short EEVDF slices by default, SCHED_RR on request.
 
 use std::io;
 
-/// How long the thread runs before another one's turn, where the kernel lets a thread choose (Linux 6.12): the
-/// shortest that it allows. A yield gives up the rest of a slice, and with a slice of milliseconds so many yields
-/// would give up the thread's share.
+/// The time slice, on kernels that let a thread choose it (Linux 6.12): the shortest that they allow. A yield
+/// gives up the rest of the slice; with slices of milliseconds, frequent yields would give up the thread's
+/// share of the core.
 const SLICE_NS: u64 = 100_000;
-/// The lowest real-time priority: before ordinary threads, after whatever else is real-time.
+/// The lowest real-time priority: before ordinary threads, after all other real-time threads.
 const REALTIME_PRIORITY: u32 = 1;
-/// Real-time threads may have so many microseconds of each period; -1: all of them.
+/// Microseconds of each period that real-time threads may use; -1 means all of them.
 const RT_RUNTIME: &str = "/proc/sys/kernel/sched_rt_runtime_us";
 
 pub(super) fn take_short_slices() {
-    // Older kernels ignore the slice. Where seccomp forbids the call, packets move all the same.
+    // Older kernels ignore the slice. If seccomp forbids the call, packets move all the same.
     if let Err(error) = set(&attributes(libc::SCHED_OTHER, SLICE_NS, 0)) {
         tracing::debug!(%error, "cannot ask for short time slices");
     }
 }
 
 pub(super) fn take_precedence() -> io::Result<()> {
-    // The kernel keeps a share for everybody else, so that a flood of packets cannot lock the machine up.
+    // The kernel reserves a share for other threads, so that a flood of packets cannot lock the machine up.
     if std::fs::read_to_string(RT_RUNTIME).is_ok_and(|runtime| runtime.trim() == "-1") {
         return Err(io::Error::other(format!(
             "{RT_RUNTIME} is -1: under a flood of packets nothing else would ever run; set it to 950000"
@@ -42,7 +42,8 @@ fn attributes(policy: libc::c_int, slice_ns: u64, priority: u32) -> libc::sched_
 }
 
 fn set(attributes: &libc::sched_attr) -> io::Result<()> {
-    // SAFETY: the kernel reads `size` bytes of a sched_attr that lives until the call returns; 0 is this thread.
+    // SAFETY: the kernel reads `size` bytes of a sched_attr that lives until the call returns; 0 means this
+    // thread.
     let result = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const *attributes, 0) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -69,7 +70,7 @@ mod tests {
         });
         let (policy, own, inherited) = elsewhere.join().unwrap();
         assert_eq!(policy, libc::SCHED_OTHER as u32);
-        // 0 on kernels where a thread cannot choose.
+        // 0 on kernels that do not let a thread choose.
         assert!([0, SLICE_NS].contains(&own), "{own}");
         assert_eq!(inherited, own);
         assert_ne!(get().sched_runtime, SLICE_NS);

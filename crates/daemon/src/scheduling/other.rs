@@ -1,4 +1,4 @@
-//! Platforms where weft does not do it yet.
+//! Platforms where weft does not set a policy yet.
 
 use std::io;
 

@@ -15,7 +15,7 @@ mod tests {
         let before = prctl::get_dumpable().unwrap();
         super::forbid_core_dumps();
         let after = prctl::get_dumpable().unwrap();
-        // The other tests of this process expect to be what they were.
+        // Restored for the other tests of this process.
         prctl::set_dumpable(before).unwrap();
         assert!(!after);
     }

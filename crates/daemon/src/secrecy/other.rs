@@ -1,3 +1,3 @@
-//! Platforms where weft does not do it yet.
+//! Platforms where weft does not forbid core dumps yet.
 
 pub(super) fn forbid_core_dumps() {}

@@ -1,5 +1,5 @@
-//! The file-descriptor store of the service (systemd.service(5), FileDescriptorStoreMax=): what the service manager keeps
-//! open when this process ends, and hands to the next one.
+//! The file-descriptor store of the service (systemd.service(5), FileDescriptorStoreMax=): descriptors that
+//! the service manager keeps open when this process ends, and passes to the next process.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -14,25 +14,26 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use sd_notify::NotifyState;
 use zeroize::Zeroizing;
 
-/// How long the service manager may take for all that it was sent.
+/// Time limit for the service manager to process all messages.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Bytes that are read from what was kept: more than 50,000 peers take.
+/// Maximum bytes of a sealed file: more than 50,000 peers need.
 const MAX_SEALED: u64 = 64 << 20;
-/// Nobody changes what has these.
+/// Seals that make a file immutable.
 const SEALS: SealFlag = SealFlag::F_SEAL_WRITE.union(SealFlag::F_SEAL_SHRINK).union(SealFlag::F_SEAL_GROW);
-/// Of memfd_create(2), since Linux 6.3.
+/// A flag of memfd_create(2), since Linux 6.3.
 const MFD_NOEXEC_SEAL: u32 = 8;
 
-/// The service's store. What has the same name is told apart by nobody: every name is used once.
+/// The service's store. The service manager does not distinguish entries of the same name: every name is used
+/// once.
 #[derive(Debug)]
 pub struct FdStore {
-    // Made by `of_this_process` alone.
+    // Only `of_this_process` creates it.
     _private: (),
 }
 
 impl FdStore {
-    /// The store of the service that this process is. `None`: nobody has one for us, as far as can be known: before
-    /// version 254 systemd does not say whether it takes anything.
+    /// Returns the store of the service that this process belongs to. `None` if there is none, as far as can
+    /// be known: before version 254 systemd does not say whether it accepts descriptors.
     pub fn of_this_process() -> Option<Self> {
         let is_set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
         let room = is_set("FDSTORE");
@@ -40,30 +41,32 @@ impl FdStore {
         (is_set("NOTIFY_SOCKET").is_some() && has_room).then_some(Self { _private: () })
     }
 
-    /// Has a descriptor kept under a name. One that is kept already stays as it is.
+    /// Puts a descriptor into the store under a name. A descriptor that is in the store already stays as it
+    /// is.
     ///
-    /// The service manager does not watch it (FDPOLL): an error of a socket is no reason to close it.
+    /// The service manager does not watch it (FDPOLL=0): an error of a socket is no reason to close it.
     pub fn keep(&self, name: &str, descriptor: &OwnedFd) -> io::Result<()> {
         self.send(&format!("FDSTORE=1\nFDNAME={name}\nFDPOLL=0"), &[descriptor.as_fd()])
     }
 
-    /// Has `content` kept under a name, in place of what had that name: in memory alone, where nobody can change it.
+    /// Puts `content` into the store under a name, and removes earlier entries of that name. The content is
+    /// in a sealed memfd, which cannot be changed.
     pub fn keep_sealed(&self, name: &str, content: &[u8]) -> io::Result<()> {
         let sealed = seal(content)?;
         self.forget(name)?;
         self.keep(name, &sealed)
     }
 
-    /// Has what is kept under a name closed.
+    /// Removes and closes the entries of a name.
     pub fn forget(&self, name: &str) -> io::Result<()> {
         self.send(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), &[])
     }
 
-    /// Waits until the service manager has done all of the above (sd_notify_barrier(3)).
+    /// Waits until the service manager has processed all earlier messages (sd_notify_barrier(3)).
     pub fn settle(&self) -> io::Result<()> {
         let (reader, writer) = nix::unistd::pipe()?;
         self.send("BARRIER=1", &[writer.as_fd()])?;
-        // The other end is closed when it is the message's turn.
+        // The service manager closes its copy when it processes the message; that ends the pipe.
         drop(writer);
         let timeout = PollTimeout::try_from(PATIENCE).unwrap_or(PollTimeout::MAX);
         let mut wait = [PollFd::new(reader.as_fd(), PollFlags::POLLIN)];
@@ -100,10 +103,10 @@ fn seal(content: &[u8]) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// What [`FdStore::keep_sealed`] had kept.
+/// Returns the content that [`FdStore::keep_sealed`] stored.
 ///
 /// # Errors
-/// When it is something else, or may still be changed by somebody.
+/// When the descriptor is something else, or its content could still be changed.
 pub fn read_sealed(descriptor: &OwnedFd) -> io::Result<Zeroizing<Vec<u8>>> {
     let seals = fcntl(descriptor, FcntlArg::F_GET_SEALS).map_err(|_| io::Error::other("it is not sealed"))?;
     if !SealFlag::from_bits_retain(seals).contains(SEALS) {
@@ -115,12 +118,12 @@ pub fn read_sealed(descriptor: &OwnedFd) -> io::Result<Zeroizing<Vec<u8>>> {
         return Err(io::Error::other("it is too large"));
     }
     let mut content = Zeroizing::new(vec![0; usize::try_from(len).map_err(io::Error::other)?]);
-    // Not from where the one who wrote it stopped.
+    // From the start, not from the writer's file offset.
     file.read_exact_at(&mut content, 0)?;
     Ok(content)
 }
 
-/// Another descriptor of the same thing.
+/// Duplicates a descriptor.
 pub fn try_clone(descriptor: &OwnedFd) -> io::Result<OwnedFd> {
     descriptor.try_clone()
 }

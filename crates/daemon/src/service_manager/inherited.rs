@@ -1,19 +1,18 @@
-//! Descriptors that the service manager hands to this process (sd_listen_fds(3)): of sockets that it listens on for us,
-//! and what it kept of the process before.
+//! Descriptors that the service manager passes to this process (sd_listen_fds(3)): sockets that it listens on
+//! for weft, and the store of the previous process.
 
 use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 
-/// A descriptor and its name.
 #[derive(Debug)]
 pub struct Inherited {
-    /// What it was given as.
+    /// The name that the service manager gave.
     pub name: String,
-    /// The descriptor, for nobody else.
+    /// The descriptor, owned by this process.
     pub descriptor: OwnedFd,
 }
 
-/// Takes the descriptors whose names are wanted. What was taken once is not there any more.
+/// Takes the descriptors with the wanted names. Each descriptor can be taken once.
 pub fn take(is_wanted: impl Fn(&str) -> bool) -> Vec<Inherited> {
     static REST: Mutex<Option<Vec<Inherited>>> = Mutex::new(None);
     let mut rest = REST.lock().unwrap_or_else(PoisonError::into_inner);
@@ -21,7 +20,7 @@ pub fn take(is_wanted: impl Fn(&str) -> bool) -> Vec<Inherited> {
     rest.extract_if(.., |inherited| is_wanted(&inherited.name)).collect()
 }
 
-/// All of them, closed on exec from now on. Called once.
+/// Returns all descriptors, and sets them close-on-exec. Called once.
 fn all() -> Vec<Inherited> {
     let descriptors = match sd_notify::listen_fds_with_names() {
         Ok(descriptors) => descriptors,
@@ -33,8 +32,8 @@ fn all() -> Vec<Inherited> {
     descriptors
         .map(|(number, name)| Inherited {
             name,
-            // SAFETY: the environment gives the descriptor to this process, which was found open right now, and this
-            // is the only place that takes it.
+            // SAFETY: the environment passes the descriptor to this process, it was found open just now, and
+            // no other code takes it.
             descriptor: unsafe { OwnedFd::from_raw_fd(number) },
         })
         .collect()

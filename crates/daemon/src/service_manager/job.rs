@@ -1,5 +1,5 @@
-//! Whether this process is stopped in order to be started again: systemd knows, and tells over D-Bus
-//! (org.freedesktop.systemd1(5)).
+//! Asks systemd over D-Bus (org.freedesktop.systemd1(5)) whether this process is being stopped as part of a
+//! restart.
 
 use std::time::Duration;
 
@@ -10,27 +10,28 @@ const SERVICE: &str = "org.freedesktop.systemd1";
 const MANAGER_OBJECT: &str = "/org/freedesktop/systemd1";
 const MANAGER: &str = "org.freedesktop.systemd1.Manager";
 const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
-/// For all questions together. Nothing waits for longer while an interface goes down.
+/// Time limit for all queries together: nothing else delays the end of an interface for longer.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What systemd is about to do with the service of this process.
+/// The pending job of systemd for the service of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Job {
-    /// It is stopped, and started right after that.
+    /// Whether the service is started again right after the stop.
     pub is_restart: bool,
-    /// Descriptors in its store.
+    /// Number of descriptors in the service's store.
     pub kept: u32,
 }
 
-/// Tells this run of the service from others; the commands that run before and after the process have the same.
+/// Returns the ID of this run of the service; the commands that run before and after the process have the
+/// same ID.
 pub fn invocation() -> Option<String> {
     std::env::var("INVOCATION_ID").ok().filter(|id| !id.is_empty())
 }
 
-/// Asks systemd. Must not be called from within a tokio runtime.
+/// Asks systemd for the job. Must not be called from within a tokio runtime.
 ///
 /// # Errors
-/// Why it cannot be asked.
+/// Why systemd cannot be asked.
 pub fn job() -> Result<Job, String> {
     let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
     let asked = runtime.block_on(async { tokio::time::timeout(TIMEOUT, ask()).await });

@@ -1,49 +1,49 @@
-//! A platform without systemd: nobody keeps anything.
+//! A platform without systemd: there is no file-descriptor store.
 
 use std::convert::Infallible;
 use std::io;
 
 use zeroize::Zeroizing;
 
-/// There is none.
+/// The store, which cannot exist on this platform.
 #[derive(Debug)]
 pub struct FdStore {
     never: Infallible,
 }
 
 impl FdStore {
-    /// There is none.
+    /// Always returns `None`.
     pub fn of_this_process() -> Option<Self> {
         None
     }
 
-    /// Has a descriptor kept.
+    /// Never called.
     pub fn keep(&self, _: &str, _: &Infallible) -> io::Result<()> {
         match self.never {}
     }
 
-    /// Has a content kept.
+    /// Never called.
     pub fn keep_sealed(&self, _: &str, _: &[u8]) -> io::Result<()> {
         match self.never {}
     }
 
-    /// Has what is kept closed.
+    /// Never called.
     pub fn forget(&self, _: &str) -> io::Result<()> {
         match self.never {}
     }
 
-    /// Waits.
+    /// Never called.
     pub fn settle(&self) -> io::Result<()> {
         match self.never {}
     }
 }
 
-/// What was kept.
+/// Never called.
 pub fn read_sealed(descriptor: &Infallible) -> io::Result<Zeroizing<Vec<u8>>> {
     match *descriptor {}
 }
 
-/// Another descriptor of the same thing.
+/// Never called.
 pub fn try_clone(descriptor: &Infallible) -> io::Result<Infallible> {
     match *descriptor {}
 }

@@ -1,20 +1,20 @@
-//! A platform without systemd: nobody stops a service in order to start it again.
+//! A platform without systemd: a stop is never known to be part of a restart.
 
-/// What a service manager is about to do with the service of this process.
+/// The pending job of a service manager for the service of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Job {
-    /// It is stopped, and started right after that.
+    /// Whether the service is started again right after the stop.
     pub is_restart: bool,
-    /// Descriptors in its store.
+    /// Number of descriptors in the service's store.
     pub kept: u32,
 }
 
-/// Nothing.
+/// Always returns `None`.
 pub fn invocation() -> Option<String> {
     None
 }
 
-/// Nobody can be asked.
+/// Always returns an error.
 pub fn job() -> Result<Job, String> {
     Err("there is no systemd on this platform".to_owned())
 }

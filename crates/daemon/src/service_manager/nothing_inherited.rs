@@ -1,17 +1,15 @@
-//! A platform without systemd: nothing is handed over.
+//! A platform without systemd: no descriptors are passed.
 
 use std::convert::Infallible;
 
-/// A descriptor and its name: there is none.
+/// A descriptor and its name, which cannot exist on this platform.
 #[derive(Debug)]
 pub struct Inherited {
-    /// What it was given as.
     pub name: String,
-    /// The descriptor.
     pub descriptor: Infallible,
 }
 
-/// Nothing.
+/// Always returns an empty list.
 pub fn take(_: impl Fn(&str) -> bool) -> Vec<Inherited> {
     Vec::new()
 }

@@ -1,20 +1,20 @@
-//! The messages, as systemd understands them.
+//! The messages to systemd.
 
 use std::time::Duration;
 
 use sd_notify::NotifyState;
 
-/// Whether there is a service manager that listens.
+/// Reports whether a service manager listens.
 pub fn is_present() -> bool {
     std::env::var_os("NOTIFY_SOCKET").is_some_and(|socket| !socket.is_empty())
 }
 
-/// The interface can be used, at first or again; `text` is a line about it.
+/// Reports that the interface can be used, at first or after a reload; `text` is a line about it.
 pub(super) fn ready(text: &str) {
     send(&[NotifyState::Ready, NotifyState::Status(text)]);
 }
 
-/// Another configuration is being loaded, until it is ready again.
+/// Reports that a configuration is being loaded. The load ends with `ready`.
 pub fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => send(&[NotifyState::Reloading, now]),
@@ -22,27 +22,27 @@ pub fn reloading() {
     }
 }
 
-/// The interface is being taken down.
+/// Reports that the interface is being taken down.
 pub fn stopping() {
     send(&[NotifyState::Stopping]);
 }
 
-/// A line for whoever looks at the service.
+/// Sets the line that `systemctl status` shows.
 pub(super) fn status(text: &str) {
     send(&[NotifyState::Status(text)]);
 }
 
-/// The start, the stop or the reload takes so much longer from now on.
+/// Extends the timeout of the start, the stop or the reload: it is `by` from now on.
 pub(super) fn extend_timeout(by: Duration) {
     send(&[NotifyState::ExtendTimeoutUsec(u32::try_from(by.as_micros()).unwrap_or(u32::MAX))]);
 }
 
-/// All works.
+/// Resets the watchdog.
 pub(super) fn alive() {
     send(&[NotifyState::Watchdog]);
 }
 
-/// Within which time the service manager wants to hear that all works, if it wants that of this process.
+/// Returns the watchdog's timeout, if the service manager expects notifications from this process.
 pub(super) fn watchdog_timeout() -> Option<Duration> {
     sd_notify::watchdog_enabled().filter(|timeout| !timeout.is_zero())
 }

@@ -1,29 +1,25 @@
-//! A platform without systemd: there is nobody to tell.
+//! A platform without systemd: all calls do nothing.
 
 use std::time::Duration;
 
-/// There is none.
+/// Always returns false.
 pub fn is_present() -> bool {
     false
 }
 
-/// Nothing.
 pub(super) fn ready(_: &str) {}
 
-/// Nothing.
 pub fn reloading() {}
 
-/// Nothing.
 pub fn stopping() {}
 
-/// Nothing.
 pub(super) fn status(_: &str) {}
 
 pub(super) fn extend_timeout(_: Duration) {}
 
 pub(super) fn alive() {}
 
-/// Nobody wants to hear anything.
+/// Always returns `None`.
 pub(super) fn watchdog_timeout() -> Option<Duration> {
     None
 }

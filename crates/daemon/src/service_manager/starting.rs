@@ -1,4 +1,4 @@
-//! A start that waits for names is no start that hangs.
+//! Extends the start timeout while a start waits for names: such a start does not hang.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
@@ -8,19 +8,20 @@ use weft_tun::thread_guard::EndProcessOnPanic;
 
 use super::notify;
 
-/// What is asked for each time.
+/// The extension that each message requests.
 const EXTENSION: Duration = Duration::from_secs(30);
-/// Well before the last extension is over.
+/// Well before the last extension ends.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// Asks the service manager for patience until it is dropped. Whoever holds it has bounds of his own.
+/// Extends the start timeout until it is dropped. The holder has to limit its own waiting.
 #[derive(Debug)]
 pub struct Starting {
     _end: mpsc::Sender<()>,
 }
 
 impl Starting {
-    /// Begins, and shows what the start waits for. A start that is through within a few seconds asks for nothing.
+    /// Shows what the start waits for, and starts the thread that extends the timeout. A start that completes
+    /// within 10 s requests no extension.
     pub fn waiting_for(what: &str) -> Option<Self> {
         if !notify::is_present() {
             return None;

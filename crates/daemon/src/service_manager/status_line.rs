@@ -1,4 +1,4 @@
-//! What an operator reads in `systemctl status`: how many peers are there, and what is wrong.
+//! The line in `systemctl status`: how many peers had a recent handshake, and what is wrong.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -8,19 +8,19 @@ use weft_report::{StatusReport, diagnose};
 
 use super::notify;
 
-/// The line changes at most so often.
+/// Minimum interval between changes of the line.
 const PAUSE: Duration = Duration::from_secs(10);
 /// With more peers than this a report takes a while, and is made less often.
 const MANY_PEERS: usize = 1000;
-/// The pause for so many.
+/// Minimum interval with that many peers.
 const LONG_PAUSE: Duration = Duration::from_secs(60);
-/// A session that is used is renewed after 120 s and ends after 180 s (whitepaper, section 6.1).
+/// A session in use is renewed after 120 s and ends after 180 s (whitepaper, section 6.1).
 const SESSION_MS: u64 = 180_000;
-/// Enough for a sentence; `systemctl` prints it in one line.
+/// Maximum characters of the line. `systemctl` prints it in one line.
 const LONGEST: usize = 300;
 
-/// Decides when the line is to be made anew, and shows it when it is another one. An interface at rest is left alone:
-/// the line is looked at when something happened to a peer, and when a session that it counts has ended.
+/// Decides when the line is updated, and sends it if it changed. An idle interface causes no work: the line
+/// is checked after events of peers, and when a session that it counts has ended.
 #[derive(Debug)]
 pub struct StatusLine {
     is_wanted: bool,
@@ -31,7 +31,7 @@ pub struct StatusLine {
 }
 
 impl StatusLine {
-    /// A line that nobody has seen.
+    /// Creates a line that was not sent yet.
     pub fn new(now: Instant) -> Self {
         Self::wanted(notify::is_present(), now)
     }
@@ -40,12 +40,12 @@ impl StatusLine {
         Self { is_wanted, shown: String::new(), pause: PAUSE, looked: now, due: None }
     }
 
-    /// Something happened: the line may be another one.
+    /// Notes that something happened that may change the line.
     pub fn touch(&mut self, now: Instant) {
         self.look_at(now);
     }
 
-    /// The line for this report, to be told to the service manager.
+    /// Returns the line for this report, and schedules the next check.
     fn line(&mut self, report: &StatusReport, now: Instant) -> &str {
         self.shown = line(report);
         self.looked = now;
@@ -54,14 +54,15 @@ impl StatusLine {
         if let Some(next) = next_end(report) {
             self.look_at(now + next);
         }
-        // Whether a first handshake is answered shows within a few seconds, and nothing else says that it is not.
+        // A first handshake is answered within a few seconds or not at all, and no event reports the missing
+        // answer.
         if report.uptime_ms < PAUSE.as_millis() as u64 {
             self.look_at(now + PAUSE);
         }
         &self.shown
     }
 
-    /// Tells the service manager that all is in place, at first or after a reload.
+    /// Reports to the service manager that everything is in place, at first or after a reload.
     pub fn ready(&mut self, report: impl FnOnce() -> Option<StatusReport>) {
         if notify::is_present()
             && let Some(report) = report()
@@ -70,8 +71,8 @@ impl StatusLine {
         }
     }
 
-    /// The next message, or nothing when there will be none. Meanwhile the line is kept true by what `report` gives,
-    /// which is nothing when packets have stopped.
+    /// Returns the next message, or `None` when all senders are gone. Meanwhile it keeps the line up to date
+    /// with `report`, which returns `None` when packets have stopped.
     pub fn next<M>(
         &mut self,
         messages: &Receiver<M>,
@@ -115,14 +116,14 @@ fn is_recent(age_ms: u64) -> bool {
     age_ms < SESSION_MS
 }
 
-/// How long until the first of the sessions that are counted is not recent any more.
+/// Returns the time until the first of the counted handshakes is no longer recent.
 fn next_end(report: &StatusReport) -> Option<Duration> {
     let ages = report.peers.iter().filter_map(|peer| peer.latest_handshake_ms);
     let oldest = ages.filter(|age| is_recent(*age)).max()?;
     Some(Duration::from_millis(SESSION_MS - oldest))
 }
 
-/// `2 of 10 peers had a handshake within 3 min`, and the worst problem if there is one.
+/// Returns `2 of 10 peers had a handshake within 3 min`, and the worst problem, if any.
 fn line(report: &StatusReport) -> String {
     let peers = report.peers.len();
     let recent = report.peers.iter().filter(|peer| peer.latest_handshake_ms.is_some_and(is_recent)).count();

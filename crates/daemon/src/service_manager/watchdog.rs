@@ -1,5 +1,5 @@
-//! Tells the service manager that packets can still move, for as long as they can: the event loop has taken a turn, and
-//! every thread of the TUN has answered since.
+//! Notifies the service manager's watchdog as long as packets can move: the event loop took a turn, and then
+//! every thread of the TUN answered.
 
 use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
 use std::thread::{self, JoinHandle};
@@ -12,8 +12,8 @@ use super::notify;
 use crate::dataplane::Handle;
 use crate::interface::Interface;
 
-/// Asks twice within the time in which the service manager wants an answer (sd_watchdog_enabled(3)), and is idle
-/// otherwise. Dropping it ends it.
+/// Checks twice per watchdog timeout of the service manager (sd_watchdog_enabled(3)), and is idle otherwise.
+/// Dropping it ends it.
 #[derive(Debug)]
 pub struct Watchdog {
     end: Option<SyncSender<()>>,
@@ -21,8 +21,8 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Begins, if the service manager wants to hear of this process. Where no thread can be had the service manager
-    /// hears nothing, and starts the interface anew.
+    /// Starts the watchdog, if the service manager expects notifications from this process. If no thread can
+    /// be started, the service manager receives none, and restarts the service.
     pub fn start(interface: &Interface) -> Option<Self> {
         let timeout = notify::watchdog_timeout()?;
         let (handle, pulse) = (interface.dataplane_handle(), interface.opened().pulse.clone());
@@ -39,7 +39,7 @@ impl Watchdog {
         let (end, ended) = mpsc::sync_channel(0);
         let body = move || {
             let _guard = EndProcessOnPanic;
-            // The other half is for answers that come late, on a machine that is busy.
+            // The other half leaves time for late answers on a busy machine.
             while matches!(ended.recv_timeout(timeout / 2), Err(RecvTimeoutError::Timeout)) {
                 let silent = silent(timeout / 4);
                 if silent.is_empty() {
@@ -61,13 +61,15 @@ impl Drop for Watchdog {
     fn drop(&mut self) {
         drop(self.end.take());
         if let Some(thread) = self.thread.take() {
-            // The guard ends the process on a panic, so this always succeeds; a question under way has its bounds.
+            // The guard ends the process on a panic, so this always succeeds; a check in progress has time
+            // limits.
             let _ = thread.join();
         }
     }
 }
 
-/// Who does not answer, within so long for the event loop and as long again for the threads of the TUN.
+/// Returns the names of threads that do not answer, within `patience` for the event loop and as long again
+/// for the threads of the TUN.
 fn silent(handle: &Handle, pulse: &Pulse, patience: Duration) -> Vec<String> {
     if handle.takes_a_turn(patience) { pulse.silent(patience) } else { vec!["the event loop".to_owned()] }
 }
@@ -80,7 +82,7 @@ mod tests {
     use super::*;
     use crate::dataplane::Command;
 
-    /// An answer comes at once; a machine under load may take its time.
+    /// Answers come at once; the limit allows for a loaded machine.
     const PATIENCE: Duration = Duration::from_secs(30);
 
     #[test]
@@ -98,7 +100,7 @@ mod tests {
             Watchdog::start_with(Duration::from_millis(10), silent, move || told.send(()).unwrap()).unwrap();
         alive.recv_timeout(PATIENCE).unwrap();
         is_stuck.store(true, Ordering::SeqCst);
-        // The questions before the one that shows it may have been answered well.
+        // Checks before the thread got stuck may have succeeded.
         while !questions.recv_timeout(PATIENCE).unwrap() {}
         while alive.try_recv().is_ok() {}
         for _ in 0..5 {
@@ -123,7 +125,7 @@ mod tests {
         });
         assert_eq!(silent(&handle, &pulse, PATIENCE), Vec::<String>::new());
         let commands = turning.join().unwrap();
-        // From here on nobody takes a command, however long the queue becomes.
+        // From here on no command is taken, however long the queue becomes.
         for _ in 0..100 {
             assert_eq!(silent(&handle, &pulse, Duration::from_millis(1)), ["the event loop"]);
         }

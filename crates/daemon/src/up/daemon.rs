@@ -1,4 +1,4 @@
-//! A running interface and the system set up for it, from beginning to end.
+//! A running interface and the system set up for it, from start to stop.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -20,36 +20,35 @@ use crate::interface::{self, Inherited, Interface, Options};
 use crate::keeper::{Keeper, MtuChoice};
 use crate::service_manager::Watchdog;
 
-/// What an interface begins with, beside its configuration.
+/// What an interface starts with, beside its configuration.
 #[derive(Debug, Default)]
 pub struct Beginning {
-    /// The addresses of the endpoints of its peers.
+    /// The endpoints of the peers, in the order of the configuration.
     pub endpoints: Vec<Option<SocketAddr>>,
-    /// Descriptors that were there before.
+    /// Descriptors of a device or sockets that exist already.
     pub inherited: Inherited,
-    /// The UDP port to listen on.
     pub port: u16,
-    /// What it is to be, if not what the configuration says.
+    /// Key, mark and peers, if they differ from the configuration.
     pub state: Option<Resumed>,
-    /// Whether others hold the device as well: it does not go with this process alone.
+    /// Whether another process holds the device too: then the device outlives this process unless it is
+    /// removed.
     pub is_held_by_others: bool,
 }
 
-/// An interface of which a daemon before this one left more than the configuration says.
+/// State of an interface that the previous daemon left and the configuration does not contain.
 #[derive(Debug)]
 pub struct Resumed {
-    /// Key and peers.
     pub change: DeviceChange,
-    /// The mark of outgoing packets; 0: none.
+    /// The mark of outgoing packets; 0 means none.
     pub mark: u32,
-    /// What was known of the peers.
+    /// What the previous daemon knew of the peers.
     pub remembered: Vec<(PublicKey, Remembered)>,
 }
 
-/// A running interface, and the system set up for it. Dropping it takes everything down, but a kill switch that was
-/// there before, and in a panic any kill switch.
+/// A running interface, and the system set up for it. Dropping it takes everything down, except a kill switch
+/// that existed before, or any kill switch in a panic.
 pub struct Daemon {
-    // In the order of the clean-up: routes and the like first, then the device goes with its descriptors.
+    // In the order of the clean-up: routes and the like first; the device goes last, with its descriptors.
     host: Option<Host>,
     keeper: Option<Keeper>,
     interface: Option<Interface>,
@@ -57,9 +56,10 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Brings the interface up in the network namespace of this thread, and returns once device, sockets and
-    /// everything around them are in place. A failure leaves nothing behind. `on_end` is called when packets have
-    /// stopped, whatever the reason. Nothing is written down: a crash leaves rules and the like behind.
+    /// Brings the interface up in the network namespace of this thread, and returns when the device, the
+    /// sockets and everything around them are in place. A failure leaves nothing behind. `on_end` is called
+    /// when packets have stopped, for any reason. No record is written: a crash leaves firewall rules and the
+    /// like behind.
     pub fn start(
         config: &Config,
         endpoints: &[Option<SocketAddr>],
@@ -75,8 +75,9 @@ impl Daemon {
         Self::start_on(host, config, beginning, options, None, |_| {}, on_end)
     }
 
-    /// The same on a system that was prepared for it. `on_event` is told what happens to peers, on the packet thread.
-    /// `on_open` is called when the interface can be asked, before any command of the configuration runs.
+    /// Brings the interface up as [`Self::start`] does, on a system that was prepared for it. `on_event`
+    /// receives events of peers, on the packet thread. `on_open` is called when the interface answers
+    /// requests, before any command of the configuration runs.
     pub fn start_on(
         mut host: Host,
         config: &Config,
@@ -92,7 +93,7 @@ impl Daemon {
         let udp = UdpConfig { port, fwmark, ..UdpConfig::default() };
         let mut interface = Interface::open(own.name.as_str(), inherited, udp, options, on_event, on_end)?;
         let mtu = host.mtu();
-        // Packets may move from here on: the first that the routes bring finds the event loop running.
+        // Packets may move from here on: when the routes bring the first packet, the event loop is running.
         interface.run(mtu)?;
         on_open(interface.controller());
         host.before()?;
@@ -103,7 +104,7 @@ impl Daemon {
             None => interface.controller().set(device_change(config, &endpoints))?,
             Some(Resumed { change, remembered, .. }) => {
                 interface.controller().set(change)?;
-                // Handshakes begin now: what the host still has to do is no reason to be silent.
+                // Handshakes begin now: they do not have to wait for the rest of the host's setup.
                 interface.controller().restore(remembered)?;
             }
         }
@@ -127,8 +128,8 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// Looks at the ways to the peers, so that a change of them is noticed: at the start, and after the configuration
-    /// changed.
+    /// Records the paths to the peers, so that later changes are noticed. Called at the start and after the
+    /// configuration changed.
     pub fn keep_in_step(&mut self, config: &Config) -> Result<(), ControlError> {
         let own = &config.interface;
         let (Some(host), Some(controller)) = (&self.host, self.controller()) else { return Ok(()) };
@@ -143,8 +144,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Looks at the device's MTU, for what is decided next. One that somebody set stays, unless this configuration, which
-    /// is in force, has one.
+    /// Reads the device's MTU, which the next decisions depend on. An MTU that was set by another program
+    /// stays, unless the configuration in force sets one.
     pub fn see_mtu(&mut self, config: &Config) -> Result<(), ControlError> {
         let (Some(keeper), Some(host)) = (&mut self.keeper, &mut self.host) else { return Ok(()) };
         keeper.see_mtu(host.netlink())?;
@@ -153,61 +154,62 @@ impl Daemon {
         Ok(())
     }
 
-    /// Watches the network of this thread's namespace for what concerns the interface. What is told is to be given to
-    /// [`Self::network_changed`].
+    /// Watches the network of this thread's namespace for changes that concern the interface. Pass each
+    /// change to [`Self::network_changed`].
     pub fn watch_network(&self, on_change: impl FnMut(Change) + Send + 'static) -> Result<Watch, WatchError> {
         Watch::start(self.host.as_ref().and_then(Host::link), on_change)
     }
 
-    /// Does what a change of the network asks for, in the namespace that the interface was started in.
+    /// Reacts to a change of the network. Call it in the namespace that the interface was started in.
     pub fn network_changed(&mut self, change: &Change) -> Result<(), ControlError> {
         let (Some(keeper), Some(host)) = (&mut self.keeper, &self.host) else { return Ok(()) };
         keeper.react(change, host.netlink())
     }
 
-    /// The MTU of the device in bytes, as far as is known.
+    /// Returns the MTU of the device in bytes, or 0 if it is not known.
     pub fn mtu(&self) -> u16 {
         self.keeper.as_ref().map_or(0, Keeper::mtu)
     }
 
-    /// What changes the interface and tells what it is.
+    /// Returns the controller, which changes the interface and reports its state.
     pub fn controller(&self) -> Option<&Arc<Controller>> {
         self.interface.as_ref().map(Interface::controller)
     }
 
-    /// What was opened, as it was in the beginning.
+    /// Returns what was opened, as it was at the start.
     pub fn opened(&self) -> Option<&Opened> {
         self.interface.as_ref().map(Interface::opened)
     }
 
-    /// The UDP port that was opened.
+    /// Returns the UDP port that was opened at the start.
     pub fn port(&self) -> u16 {
         self.interface.as_ref().map_or(0, |interface| interface.opened().port)
     }
 
-    /// Proves to the service manager that packets can move, if it wants that.
+    /// Starts the watchdog, which proves to the service manager that packets can move, if the service manager
+    /// wants that.
     pub fn watchdog(&self) -> Option<Watchdog> {
         self.interface.as_ref().and_then(Watchdog::start)
     }
 
-    /// Every counter and peer at this moment.
+    /// Returns every counter and peer at this moment.
     pub fn snapshot(&self) -> Result<Snapshot, DataplaneError> {
         self.controller().ok_or(DataplaneError::Ended)?.snapshot()
     }
 
-    /// The system around the interface.
+    /// Returns the system around the interface.
     pub fn host(&self) -> Option<&Host> {
         self.host.as_ref()
     }
 
-    /// The system around the interface, to be changed.
+    /// Returns the system around the interface, for changes.
     pub fn host_mut(&mut self) -> Option<&mut Host> {
         self.host.as_mut()
     }
 
-    /// Takes the interface down, with the commands of PreDown and PostDown: routes and the like, device, sockets,
-    /// threads; not what is to be kept. `save` is called after PreDown, when all is still there. Gives the reason if
-    /// packets had stopped by themselves.
+    /// Takes the interface down, with the commands of PreDown and PostDown: routes and the like, device,
+    /// sockets and threads, except what `keep` names. `save` is called after PreDown, before anything is
+    /// removed. Returns the error if packets had stopped before this call.
     pub fn stop_after(mut self, keep: Keep, save: impl FnOnce(&Self)) -> Result<(), DataplaneError> {
         if let Some(host) = &self.host {
             host.before_down();
@@ -216,7 +218,7 @@ impl Daemon {
         self.take_down(keep)
     }
 
-    /// Writes the state of the interface into its file. What fails is warned of.
+    /// Writes the state of the interface into its file. Failures are logged.
     pub fn save(&self, config: &Config, file: &Path) {
         let (Some(host), Some(controller)) = (&self.host, self.controller()) else { return };
         let interface = &config.interface.name;
@@ -230,18 +232,19 @@ impl Daemon {
         }
     }
 
-    /// Leaves the system as it is to the daemon of the run after this one (`INVOCATION_ID`); [`Self::leave`] is next. An
-    /// error says that it cannot be written down, and that all is as it was.
+    /// Records that everything stays in force for the daemon of the service's next run; `invocation` is this
+    /// run (`INVOCATION_ID`). Call [`Self::leave`] next. On an error nothing was recorded and nothing
+    /// changed.
     pub fn hand_over(&mut self, invocation: &str) -> Result<(), HostError> {
         self.host.as_mut().map_or(Ok(()), |host| host.hand_over(invocation))
     }
 
-    /// Ends, and leaves the device to whoever holds it as well.
+    /// Ends, and leaves the device to the other processes that hold it.
     pub fn leave(mut self) -> Result<(), DataplaneError> {
         self.interface.take().map_or(Ok(()), Interface::stop)
     }
 
-    /// Takes the interface down as [`Self::stop_after`] does, with nothing to keep or to save.
+    /// Takes the interface down as [`Self::stop_after`] does, and keeps and saves nothing.
     pub fn stop(self) -> Result<(), DataplaneError> {
         self.stop_after(Keep::Nothing, |_| {})
     }
@@ -267,7 +270,7 @@ impl Drop for Daemon {
             return;
         }
         let has_outlived_another = self.host.as_ref().is_some_and(Host::found_kill_switch);
-        // A panic is a crash like any other.
+        // A panic counts as a crash.
         let is_kept = has_outlived_another || std::thread::panicking();
         let _ = self.take_down(if is_kept { Keep::KillSwitch } else { Keep::Nothing });
     }
@@ -277,7 +280,8 @@ pub(super) fn known(endpoints: &[Option<SocketAddr>]) -> Vec<SocketAddr> {
     endpoints.iter().flatten().copied().collect()
 }
 
-/// All that the tunnel has to know of a configuration, whose endpoints are at these addresses.
+/// Returns the change that configures the tunnel; `endpoints` are the addresses of the peers, in the order of
+/// the configuration.
 pub(super) fn device_change(config: &Config, endpoints: &[Option<SocketAddr>]) -> DeviceChange {
     let peers = config.peers.iter().enumerate().map(|(place, peer)| PeerChange {
         preshared_key: Some(peer.preshared_key.clone()),
@@ -289,7 +293,7 @@ pub(super) fn device_change(config: &Config, endpoints: &[Option<SocketAddr>]) -
         ..PeerChange::new(peer.public_key)
     });
     DeviceChange {
-        // Without one it stays as it is: a command gives it.
+        // Without a key in the configuration the present key stays: a command sets it.
         private_key: config.interface.private_key.clone().map(Some),
         replace_peers: true,
         peers: peers.collect(),

@@ -1,5 +1,5 @@
-//! What the daemon before this one left with the service manager: the queues of the device, the UDP sockets, and what
-//! the configuration file does not say.
+//! What the previous daemon left with the service manager: the queues of the device, the UDP sockets, and the
+//! state that the configuration file does not contain.
 
 use std::net::SocketAddr;
 use std::time::{Instant, SystemTime};
@@ -15,17 +15,18 @@ use crate::dataplane::StartError;
 use crate::interface::Inherited;
 use crate::service_manager::{self, FdStore, read_sealed, try_clone};
 
-/// The names of what is kept: of one interface, since a service may have run another one before.
+/// The names of descriptors in the store. They contain the interface, since the service may have run another
+/// one before.
 #[derive(Clone, Debug)]
 pub(super) struct Names {
     interface: InterfaceName,
 }
 
-/// What a name stands for.
+/// The meaning of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Queue(u16),
-    /// With its number among those of its family.
+    /// `number` counts the sockets of one family.
     Socket {
         is_v6: bool,
         number: u16,
@@ -40,12 +41,13 @@ impl Names {
         Self { interface: interface.clone() }
     }
 
-    /// That of a queue; each has its own, so that it can be given up alone.
+    /// Returns the name of a queue. Each queue has its own name, so that it can be removed from the store
+    /// alone.
     pub(super) fn queue(&self, number: u16) -> String {
         format!("tun-{}-{number}", self.interface)
     }
 
-    /// That of a socket. The first one of its family has no number.
+    /// Returns the name of a socket. The first socket of its family has no number.
     pub(super) fn socket(&self, is_v6: bool, number: u16) -> String {
         let family = if is_v6 { 6 } else { 4 };
         match number {
@@ -54,10 +56,10 @@ impl Names {
         }
     }
 
-    /// Those of sockets that came in this order: those of each family count from 0.
+    /// Returns the sockets with their names, which number each family from 0 in the order of `sockets`.
     ///
     /// # Errors
-    /// For what is no socket of an interface.
+    /// If a descriptor is not a socket of an interface.
     pub(super) fn of_sockets(
         &self,
         sockets: Vec<udp::Descriptor>,
@@ -72,7 +74,7 @@ impl Names {
         sockets.into_iter().map(name).collect()
     }
 
-    /// Whether it is that of a socket.
+    /// Reports whether `name` is the name of a socket.
     pub(super) fn is_socket(&self, name: &str) -> bool {
         matches!(self.kind(name), Some(Kind::Socket { .. }))
     }
@@ -99,7 +101,7 @@ impl Names {
     }
 }
 
-/// A queue that is kept under a number.
+/// A queue from the store, with its number.
 #[derive(Debug)]
 struct KeptQueue {
     number: u16,
@@ -114,7 +116,7 @@ struct KeptSocket {
     descriptor: Descriptor,
 }
 
-/// What was left, as far as it can be used.
+/// The usable part of what the previous daemon left.
 #[derive(Debug)]
 pub(super) struct Handover {
     pub(super) names: Names,
@@ -124,30 +126,29 @@ pub(super) struct Handover {
     left: Option<State>,
 }
 
-/// What an interface begins with.
+/// What an interface starts with.
 #[derive(Debug)]
 pub(super) struct Opened {
-    /// For the interface.
     pub(super) inherited: Inherited,
-    /// The port to listen on.
     pub(super) port: u16,
-    /// The store, and what is in it from now on, if there is one.
+    /// The store and its contents, if there is a store.
     pub(super) kept: Option<Kept>,
 }
 
-/// What is in the store, and what is to get there.
+/// What is in the store, and what is to be added.
 #[derive(Debug)]
 pub(super) struct Kept {
     pub(super) store: FdStore,
     pub(super) names: Names,
-    /// What was there and is used.
+    /// Names of descriptors that are in the store and in use.
     pub(super) stored: Vec<String>,
-    /// Queues that were made now.
+    /// Queues that were created now.
     pub(super) new: Vec<(String, Descriptor)>,
 }
 
 impl Handover {
-    /// Takes what the service manager hands over. What is of no use is given up, and warned of.
+    /// Takes the descriptors from the service manager. Unusable descriptors are logged and removed from the
+    /// store.
     pub(super) fn take(interface: &InterfaceName) -> Self {
         let mut this = Self {
             names: Names::of(interface),
@@ -214,40 +215,43 @@ impl Handover {
         }
     }
 
-    /// Whether the device is there.
+    /// Reports whether the device exists.
     pub(super) fn has_device(&self) -> bool {
         !self.queues.is_empty()
     }
 
-    /// What the file does not say.
+    /// Returns the state that the configuration file does not contain.
     pub(super) fn left(&self) -> Option<&State> {
         self.left.as_ref()
     }
 
-    /// Where the peers of the file are, as far as is known; `None` for what has to be looked up, as if nothing was left.
+    /// Returns where the peers of the file are, as far as that is known. `None` if no state was left: then
+    /// all endpoints have to be looked up.
     pub(super) fn places(&self, config: &Config) -> Option<Vec<Place>> {
         self.left.as_ref().map(|left| left.places(config))
     }
 
-    /// What the tunnel has to become, if anything was left. `endpoints` are the addresses of the peers of the file.
+    /// Returns the change that configures the tunnel, if state was left. `endpoints` are the addresses of the
+    /// peers of the file.
     pub(super) fn change(&self, config: &Config, endpoints: &[Option<SocketAddr>]) -> Option<DeviceChange> {
         self.left.as_ref().map(|left| left.change(config, endpoints))
     }
 
-    /// What the tunnel has to know of its peers.
+    /// Returns what the previous daemon knew of the peers.
     pub(super) fn remembered(&self) -> Vec<(PublicKey, Remembered)> {
         let left = self.left.as_ref();
         left.map(|left| left.remembered(Instant::now(), SystemTime::now())).unwrap_or_default()
     }
 
-    /// Makes the descriptors as many as are wanted. Without a store, and with nothing left, there are none: the interface
-    /// opens them.
+    /// Opens or closes queues until there are `queues` of them. Without a store and without existing queues
+    /// it returns no queues: the interface opens them.
     ///
     /// # Errors
-    /// When a queue cannot be made or given up.
+    /// When a queue cannot be created, detached or duplicated.
     pub(super) fn open(mut self, config: &Config, queues: usize) -> Result<Opened, StartError> {
         let port = self.port(config);
-        // Numbered as they will be by those who come next: what was refused before leaves a gap.
+        // Only sockets with the numbers that the next daemon will give them are kept: a refused socket leaves
+        // a gap.
         let mut next = [0; 2];
         let (sockets, others): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.sockets).into_iter().partition(|socket| {
@@ -286,7 +290,7 @@ impl Handover {
         Ok(Opened { inherited: Inherited { queues: all, sockets }, port, kept })
     }
 
-    /// The port of the file if it says another one than it did, else the one that there was.
+    /// Returns the port of the file if the file was edited to another port, else the port in use.
     fn port(&self, config: &Config) -> u16 {
         let there = self.sockets.first().map(|socket| socket.port);
         let configured = config.interface.listen_port;

@@ -1,5 +1,5 @@
-//! What this daemon leaves with the service manager for the next one, kept up to date on a thread of its own: what a
-//! crash leaves is a second old, or a little more with very many peers.
+//! What this daemon leaves with the service manager for the next one, kept up to date by a dedicated thread:
+//! after a crash it is a second old, or a little more with very many peers.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -17,23 +17,20 @@ use crate::carried_over::{AtHandover, Base, State};
 use crate::control::Controller;
 use crate::service_manager::{self, FdStore};
 
-/// What happens within this time is written down together.
+/// Changes within this time are written together.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// With very many peers writing takes a while, and takes at most one part of so many of a core.
+/// With very many peers a write takes a while. Writing takes at most one part in this many of a core.
 const SHARE: u32 = 100;
-/// What may wait to be told: one of a kind says as much as many.
+/// Capacity of the channel to the thread. One waiting notice of a change says as much as many.
 const TOLD: usize = 16;
 
-/// Why nothing can be left.
+/// Why nothing can be left for the next daemon.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LeaveError {
-    /// The service manager cannot be told.
     #[error("the service manager cannot be told: {0}")]
     Store(#[from] io::Error),
-    /// The interface does not answer.
     #[error(transparent)]
     Control(#[from] ControlError),
-    /// The state cannot be written.
     #[error("what is known of the peers cannot be written: {0}")]
     State(#[from] serde_json::Error),
 }
@@ -43,42 +40,42 @@ enum Told {
     Base(Box<Base>),
 }
 
-/// Keeps what is left up to date.
+/// Keeps the state in the store up to date.
 pub(super) struct Leaving {
     tell: SyncSender<Told>,
     thread: JoinHandle<Writer>,
 }
 
-/// What is left, and how it is made.
+/// The store, and the source of what is written to it.
 pub(super) struct Writer {
     store: FdStore,
     names: Names,
     interface: InterfaceName,
     controller: Arc<Controller>,
     base: Base,
-    /// When this process began: no key pair of ours counts from an earlier clock.
+    /// When this process started: none of its key pairs counts from an earlier clock.
     began: (Instant, SystemTime),
-    /// The port of the sockets that are in the store.
+    /// The port of the sockets in the store.
     port: u16,
     /// Every name in the store.
     stored: BTreeSet<String>,
     room: Room,
 }
 
-/// Whether the store keeps all that is given to it.
+/// Whether the store has room for everything.
 enum Room {
-    /// The service manager has not said so yet.
+    /// The service manager has not answered yet.
     Unknown,
     Enough,
-    /// It is of no use, for this reason.
+    /// The store cannot be used, for this reason.
     TooLittle(String),
 }
 
 impl Leaving {
-    /// Has the descriptors of an interface that runs kept, and begins to write down what changes.
+    /// Puts the descriptors of a running interface into the store, and starts the thread that writes changes.
     ///
     /// # Errors
-    /// When the service manager cannot be told, or there is no thread to be had.
+    /// When the service manager cannot be reached, or no thread can be started.
     pub(super) fn start(
         kept: Kept,
         interface: InterfaceName,
@@ -106,18 +103,18 @@ impl Leaving {
         Ok(Self { tell, thread })
     }
 
-    /// Somebody changed the interface, or something happened to a peer.
+    /// Notes that the interface was changed, or that something happened to a peer.
     pub(super) fn changed(&self) {
-        // Full: what waits there says as much.
+        // If the channel is full, the waiting messages cause a write anyway.
         let _full = self.tell.try_send(Told::Changed);
     }
 
-    /// The file was read again.
+    /// Notes that the file was loaded again.
     pub(super) fn loaded(&self, base: Base) {
         let _ended = self.tell.send(Told::Base(Box::new(base)));
     }
 
-    /// Ends the thread.
+    /// Ends the thread and returns its writer.
     pub(super) fn finish(self) -> Option<Writer> {
         drop(self.tell);
         // The guard ends the process on a panic, so this always succeeds.
@@ -126,7 +123,7 @@ impl Leaving {
 }
 
 impl Writer {
-    /// Ends when nobody is left who could tell anything.
+    /// Runs until all senders are gone.
     fn run(mut self, told: &Receiver<Told>) -> Self {
         self.look_for_room();
         let mut due: Option<Instant> = None;
@@ -140,7 +137,7 @@ impl Writer {
                 Ok(Told::Changed) => {}
                 Ok(Told::Base(base)) => self.base = *base,
                 Err(RecvTimeoutError::Timeout) => {
-                    // Waiting for its answer takes no core.
+                    // Waiting for its answer does not count as work.
                     self.look_for_room();
                     let start = Instant::now();
                     match self.write() {
@@ -157,13 +154,14 @@ impl Writer {
         }
     }
 
-    /// A store that takes nothing, or not all, is not tried again and again: systemd writes a line about each time. One
-    /// that is slow to answer, as on a machine that starts, is asked again when there is more to be kept.
+    /// Checks whether the store has room. A store that accepts nothing, or not everything, is not tried
+    /// again: systemd logs a line each time. A store that is slow to answer, as while the machine boots, is
+    /// asked again before the next write.
     fn look_for_room(&mut self) {
         if !matches!(self.room, Room::Unknown) {
             return;
         }
-        // The state is yet to come.
+        // The state is added later.
         let needed = self.stored.len() + usize::from(!self.stored.contains(&self.names.state()));
         let room = std::env::var("FDSTORE").ok().and_then(|room| room.parse().ok());
         let has_room = room.is_none_or(|room: usize| room >= needed);
@@ -193,7 +191,7 @@ impl Writer {
         }
     }
 
-    /// Brings what is left up to date.
+    /// Writes the current state into the store, and the sockets if the port changed.
     fn write(&mut self) -> Result<(), LeaveError> {
         if matches!(self.room, Room::TooLittle(_)) {
             return Ok(());
@@ -220,7 +218,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Has the sockets kept that are not.
+    /// Puts those sockets into the store that are not in it.
     fn keep_sockets(&mut self) -> Result<(), LeaveError> {
         for (name, socket) in self.names.of_sockets(self.controller.sockets()?).map_err(io::Error::other)? {
             if !self.stored.contains(&name) {
@@ -231,8 +229,11 @@ impl Writer {
         Ok(())
     }
 
-    /// Leaves everything to the next daemon, if the service is to be started again and all of it is kept. Says whether
-    /// it is so; an error says why it cannot be known.
+    /// Writes the final state. Returns true if the service is being restarted and everything is in the store;
+    /// false if it is not being restarted.
+    ///
+    /// # Errors
+    /// When that is not known, or not everything is in the store.
     pub(super) fn leave(&mut self) -> Result<bool, String> {
         if let Room::TooLittle(reason) = &self.room {
             return Err(reason.clone());
@@ -250,7 +251,7 @@ impl Writer {
         Ok(job.is_restart)
     }
 
-    /// Has everything given up. What fails is of no use to anybody, and goes with the service.
+    /// Removes everything from the store. Failures are harmless: the store's contents go with the service.
     pub(super) fn withdraw(self) {
         if self.stored.is_empty() {
             return;

@@ -1,6 +1,7 @@
-//! Looks names of endpoints up with a bound, for an interface that runs or goes on: its packets wait, or its operator.
+//! Looks up names of endpoints within a time limit, for an interface that runs or is adopted: its packets, or
+//! its operator, wait meanwhile.
 //!
-//! What is not found in time is found in the background (`resolve/service.rs`).
+//! Names that are not resolved in time are resolved in the background (`resolve/service.rs`).
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,36 +17,36 @@ use weft_tunnel::PublicKey;
 
 use crate::carried_over::Place;
 
-/// Names that are looked up at the same time.
+/// Maximum number of concurrent look-ups.
 const AT_ONCE: usize = 8;
 
 type Answer = Result<SocketAddr, ResolveError>;
 
-/// What asks the system for the address of an endpoint.
+/// Asks the system for the address of an endpoint.
 trait LookUp: Fn(&Endpoint) -> Answer + Clone + Send + 'static {}
 
 impl<T: Fn(&Endpoint) -> Answer + Clone + Send + 'static> LookUp for T {}
 
-/// Where the peers of a configuration are.
+/// Endpoints of the peers of a configuration.
 #[derive(Debug, Default)]
 pub(super) struct Found {
-    /// Their addresses in its order, as far as they are known.
+    /// Addresses of the peers in the order of the configuration, as far as they are known.
     pub(super) endpoints: Vec<Option<SocketAddr>>,
-    /// Those whose names were looked up in vain, in its order. They are where they were, if that is known.
+    /// Peers whose look-up failed, in the order of the configuration. They keep their last address, if known.
     pub(super) in_vain: Vec<InVain>,
 }
 
-/// A peer whose name was looked up in vain.
+/// A peer whose look-up failed.
 #[derive(Debug)]
 pub(super) struct InVain {
     pub(super) peer: PublicKey,
-    /// Where it was.
+    /// The last known address.
     pub(super) last: Option<SocketAddr>,
     pub(super) error: ResolveError,
 }
 
 impl Found {
-    /// Looks up what has to be, each name once and all of them within `patience`.
+    /// Looks up the names that `places` asks for, with one attempt each and all within `patience`.
     pub(super) fn of(config: &Config, places: &[Place], patience: Duration) -> Self {
         let once = |endpoint: &Endpoint| resolve::resolve(endpoint, Retries::Limited(0), &Cancel::default());
         Self::with(config, places, patience, once)
@@ -74,7 +75,8 @@ impl Found {
     }
 }
 
-/// The answers to what is asked, in its order. What is still under way after `patience` ends later, with no effect.
+/// Returns the answers in the order of `endpoints`. Look-ups that run longer than `patience` end later, with
+/// no effect.
 fn look_up(endpoints: Vec<Option<Endpoint>>, patience: Duration, by: impl LookUp) -> Vec<Option<Answer>> {
     let end = Instant::now() + patience;
     let mut answers: Vec<Option<Answer>> = endpoints.iter().map(|_| None).collect();
@@ -96,7 +98,7 @@ fn look_up(endpoints: Vec<Option<Endpoint>>, patience: Duration, by: impl LookUp
             let _guard = EndProcessOnPanic;
             while let Some((place, name)) = next() {
                 if answer.send((place, by(&name))).is_err() {
-                    // Nobody waits any more.
+                    // The caller no longer waits.
                     return;
                 }
             }

@@ -1,4 +1,4 @@
-//! A declarative reload: a running interface becomes what a file says, and only what differs is touched.
+//! A declarative reload: a running interface becomes what a file says, and only differences are applied.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -18,11 +18,13 @@ use super::look_up::{Found, InVain};
 use crate::carried_over::Place;
 use crate::control::Controller;
 
-/// How long names are looked up: well within what the command waits for its answer (`control/socket/client.rs`).
+/// Time limit for looking up names: well within the time that the command waits for its answer
+/// (`control_socket/client.rs` of `weft_report`).
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Makes the interface what the text says, or only tells what that would do; also gives the peers whose names were looked
-/// up in vain. Sessions of peers that stay go on. A failure leaves everything as it was.
+/// Makes the interface what the text says, or with `dry_run` only reports what that would do. Also returns
+/// the peers whose look-up failed. Peers that stay keep their sessions. A failure leaves everything as it
+/// was.
 pub(super) fn reload(
     daemon: &mut Daemon,
     config: &mut Config,
@@ -79,7 +81,8 @@ pub(super) fn reload(
     Ok((report, in_vain))
 }
 
-/// Where the peers are: a peer whose endpoint is written as it was stays where it was last heard from.
+/// Returns where the peers are: a peer whose endpoint is unchanged in the file stays where it was last heard
+/// from.
 fn places(old: &Config, new: &Config, state: &DeviceState) -> Vec<Place> {
     let configured: HashMap<PublicKey, Option<&Endpoint>> =
         old.peers.iter().map(|peer| (peer.public_key, peer.endpoint.as_ref())).collect();
@@ -103,7 +106,7 @@ fn current(config: &Config, state: &DeviceState) -> Vec<Option<SocketAddr>> {
     config.peers.iter().map(|peer| heard.get(&peer.public_key).copied().flatten()).collect()
 }
 
-/// The change of the tunnel, without the endpoints that stay.
+/// Returns the change of the tunnel, without endpoints that stay the same.
 fn difference(
     old: &Config,
     new: &Config,
@@ -118,14 +121,14 @@ fn difference(
             peer.endpoint = None;
         }
     }
-    // A random port stays the one that it is.
+    // If neither configuration sets a port, the random port stays.
     let port = new.interface.listen_port;
     let is_given = port != 0 || old.interface.listen_port != 0;
     change.listen_port = Some(port).filter(|_| is_given);
     change
 }
 
-/// What is done about keys, port and peers, a sentence each. No key but public ones is in them.
+/// Returns a sentence for each change of keys, port, metrics and peers. Contains no keys except public ones.
 fn told(old: &Config, new: &Config, state: &DeviceState) -> Vec<String> {
     let mut told = Vec::new();
     if let Some(key) = &new.interface.private_key

@@ -1,4 +1,4 @@
-//! What the sockets of an interface reach: its controller at once, the control thread for everything else.
+//! What the sockets of an interface call: the controller directly, the control thread for everything else.
 
 use std::sync::{Arc, mpsc};
 
@@ -13,7 +13,7 @@ use crate::control::socket::Manage;
 use crate::control::{Controller, Managed};
 use crate::recording::Recording;
 
-/// The controller for UAPI, whose changes the control thread learns of.
+/// The controller for UAPI, which reports each change to the control thread.
 pub(super) struct Announced {
     controller: Arc<Controller>,
     inbox: Inbox,
@@ -32,7 +32,7 @@ impl Control for Announced {
 
     fn set(&self, change: DeviceChange) -> Result<(), ControlError> {
         self.controller.set(change)?;
-        // Full: what waits there will look at everything as well.
+        // Dropped if the inbox is full.
         let _full = self.inbox.try_send(Message::Configured);
         Ok(())
     }

@@ -1,6 +1,7 @@
-//! The control thread of an interface that is up: one thing after the other, whoever asks for it.
+//! The control thread of a running interface: handles one message after the other.
 //!
-//! Whatever waits for the system (netlink, commands, name servers) waits here; packets go on meanwhile.
+//! Everything that waits for the system (netlink, commands, name servers) waits here; packets continue
+//! meanwhile.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -35,14 +36,15 @@ use crate::metrics;
 use crate::service_manager::{self, StatusLine, Watchdog};
 use crate::status::Running;
 
-/// What may wait for the control thread. Events of peers beyond it are left out: a later one says more.
+/// Capacity of the inbox of the control thread. Events of peers that do not fit are dropped: a later event
+/// says more.
 const MESSAGES: usize = 1024;
 
-/// What the control thread is told.
+/// A message to the control thread.
 pub(super) enum Message {
     /// A signal ends the interface.
     Signal(&'static str),
-    /// Somebody asked for the end over the control socket.
+    /// A client of the control socket asked for the end.
     Stop,
     /// The file of the UAPI socket was removed, which is how scripts end an interface.
     SocketRemoved,
@@ -52,7 +54,7 @@ pub(super) enum Message {
     Network(Change),
     /// Something happened to a peer.
     Peer(Event),
-    /// The name of a peer's endpoint has another address now.
+    /// The name of a peer's endpoint has a new address.
     Resolved(PublicKey, SocketAddr),
     /// The interface was changed over UAPI.
     Configured,
@@ -60,7 +62,7 @@ pub(super) enum Message {
     Reload(Reload, SyncSender<Result<ReloadReport, ManageError>>),
 }
 
-/// Tells the control thread something. No call waits for it to be done.
+/// Sends messages to the control thread. Sending does not wait for the message to be handled.
 pub(super) type Inbox = SyncSender<Message>;
 
 /// Runs an interface until something ends it.
@@ -72,13 +74,13 @@ pub(super) fn run(
     notifier: Option<Notifier>,
 ) -> Result<(), UpError> {
     let began = (Instant::now(), SystemTime::now());
-    // First of all: an address that cannot be had is the only thing that is told, and nothing has to be undone.
+    // First of all: an unusable address is then the only error to report, and nothing has to be undone.
     let metrics = match metrics::Listener::inherited() {
         Some(inherited) => Some(inherited),
         None => config.interface.host.metrics.address.as_ref().map(metrics::Listener::open).transpose()?,
     };
     let handover = Handover::take(&config.interface.name);
-    // Nothing is set up yet, so a signal during the look-ups may simply end the process.
+    // Nothing is set up yet, so a signal during the look-ups may end the process directly.
     let found = match handover.places(&config) {
         Some(places) => known_endpoints(&config, &places),
         None => resolve_endpoints(&config)?,
@@ -90,7 +92,7 @@ pub(super) fn run(
     let prepare = if handover.has_device() {
         Host::take_over
     } else {
-        // A start that fails later leaves no socket of a daemon that crashed.
+        // Removes the socket of a crashed daemon before anything can fail: a start that fails leaves none.
         if let Err(error) = uapi::remove_dead(&config.interface.name) {
             tracing::debug!("the socket for wg(8) stays: {error}");
         }
@@ -112,7 +114,7 @@ pub(super) fn run(
         supervisor.keep_for_the_next(kept, began);
     }
     if let Some(notifier) = notifier {
-        // In a file somebody may look for it later; a pipe would keep whoever reads it waiting.
+        // In a file the log may be read later; an open pipe would keep its reader waiting.
         let is_file = std::fs::metadata("/dev/stderr").is_ok_and(|stderr| stderr.is_file());
         notifier.ready(if is_file { Output::Kept } else { Output::Discarded })?;
     }
@@ -120,7 +122,7 @@ pub(super) fn run(
     supervisor.work(messages, file)
 }
 
-/// What the interface begins with, and what is kept of it while it runs.
+/// Returns what the interface starts with, and what stays in the store while it runs.
 fn begin(
     handover: Handover,
     config: &Config,
@@ -145,7 +147,7 @@ fn begin(
     Ok((beginning, kept))
 }
 
-/// Lets wg(8) ask the interface, before the commands of its configuration run: they may want to.
+/// Serves UAPI before the commands of the configuration run: they may use wg(8).
 fn serve_uapi(name: &InterfaceName, controller: &Arc<Controller>, inbox: &Inbox) -> Option<uapi::Server> {
     let control: Arc<dyn Control> = Arc::new(Announced::new(Arc::clone(controller), inbox.clone()));
     let removed = inbox.clone();
@@ -159,9 +161,9 @@ fn serve_uapi(name: &InterfaceName, controller: &Arc<Controller>, inbox: &Inbox)
 /// Why an interface ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// By SIGTERM, perhaps to be started again.
+    /// SIGTERM, perhaps followed by a restart.
     Terminated,
-    /// Somebody wants it to end.
+    /// A user or a program asked for the end.
     Asked,
     /// Packets have stopped.
     Failed,
@@ -184,7 +186,7 @@ struct Supervisor {
 }
 
 impl Supervisor {
-    /// Starts everything beside the interface. What an interface can do without is only warned of.
+    /// Starts everything around the interface. Failures of optional parts are only logged.
     fn start(
         daemon: Daemon,
         config: Config,
@@ -224,7 +226,7 @@ impl Supervisor {
         Ok(supervisor)
     }
 
-    /// Has the service manager keep what the next daemon needs.
+    /// Puts what the next daemon needs into the service manager's store.
     fn keep_for_the_next(&mut self, kept: Kept, began: (Instant, SystemTime)) {
         let name = self.config.interface.name.clone();
         match Leaving::start(kept, name, Arc::clone(&self.controller), self.base(), began) {
@@ -237,7 +239,7 @@ impl Supervisor {
         Base::of(&self.config, self.daemon.host().map_or(0, Host::mark))
     }
 
-    /// Tells the control socket what is in force.
+    /// Updates what the control socket reports as in force.
     fn show(&self) {
         let Some(host) = self.daemon.host() else { return };
         let name = &self.config.interface.name;
@@ -268,7 +270,7 @@ impl Supervisor {
         }
     }
 
-    /// Writes down where endpoints are that have names, for a start behind a kill switch.
+    /// Writes down the addresses of endpoints that are given by name, for a start behind a kill switch.
     fn remember(&mut self) {
         let Ok(state) = self.controller.get() else { return };
         let current: HashMap<PublicKey, Option<SocketAddr>> =
@@ -290,7 +292,7 @@ impl Supervisor {
             Ok(watch) => self.watch = Some(watch),
             Err(error) => tracing::warn!("{error}"),
         }
-        // What changed before the watch began. Names were looked up a moment ago.
+        // Catches changes from before the watch began. Names were looked up a moment ago.
         self.react(&Change { missed: true, ..Change::default() });
     }
 
@@ -305,8 +307,8 @@ impl Supervisor {
         self.watch_names(&found.in_vain, |place, _| found.endpoints.get(place).copied().flatten());
     }
 
-    /// Follows the names of peers that are somewhere now. Those that were looked up in vain are looked up until they lead
-    /// somewhere, wherever their peers are.
+    /// Watches the names of peers with their current addresses. A name whose look-up failed is looked up
+    /// until it resolves, whatever the peer's current address.
     fn watch_names(&self, in_vain: &[InVain], current: impl Fn(usize, &PublicKey) -> Option<SocketAddr>) {
         let Some(resolver) = &self.resolver else { return };
         let in_vain: HashSet<PublicKey> = in_vain.iter().map(|name| name.peer).collect();
@@ -334,8 +336,8 @@ impl Supervisor {
         metrics::Server::start(listener, hosts, Arc::<Managed>::clone(&self.managed))
     }
 
-    /// Serves metrics where the configuration says now. Where that cannot be, they stay where they were, and the next
-    /// reload tries again.
+    /// Serves metrics at the address of the configuration. If that fails, they stay at the previous address,
+    /// and the next reload tries again.
     fn move_metrics(&mut self) -> Result<(), metrics::ListenError> {
         let wanted = &self.config.interface.host.metrics;
         if let Some(server) = &self.metrics {
@@ -349,7 +351,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Tells the service manager that everything is in place, at first or after a reload.
+    /// Reports to the service manager that everything is in place, at first or after a reload.
     fn ready(&mut self) {
         if self.watchdog.is_none() {
             self.watchdog = self.daemon.watchdog();
@@ -396,7 +398,7 @@ impl Supervisor {
                 }
             }
         }
-        // Whoever still wants to tell something finds nobody, and does not wait.
+        // From here on senders fail at once instead of waiting.
         drop(messages);
         self.end(end, file)
     }
@@ -422,13 +424,14 @@ impl Supervisor {
                     Err(error) => tracing::warn!("the interface cannot be left to the next daemon: {error}"),
                 }
             }
-            // After a failure the service is started again, with what is left to be used.
+            // After a failure the service is started again, and uses what is in the store.
             if end != End::Failed {
                 writer.withdraw();
             }
         }
         tracing::info!(interface = %config.interface.name, "taking the interface down");
-        // Nobody asked for this end: what must not leave past the tunnel does not because of it.
+        // This end was not requested: the kill switch stays, so that no packet leaves past the tunnel because
+        // of it.
         let keep = if end == End::Failed { Keep::KillSwitch } else { Keep::Nothing };
         daemon.stop_after(keep, |daemon| {
             if config.interface.host.save_config {
@@ -436,7 +439,7 @@ impl Supervisor {
             }
         })?;
         tracing::info!(interface = %config.interface.name, "interface is down");
-        // Last: whoever waits for its end knows that everything is undone.
+        // Last: a client that waits for the end of its connection then knows that everything is undone.
         drop(socket);
         Ok(())
     }
@@ -448,10 +451,10 @@ impl Supervisor {
         self.react(change);
     }
 
-    /// Has the interface do what a change asks for; names of peers are not looked up.
+    /// Has the interface react to a change of the network. Does not look up names of peers.
     fn react(&mut self, change: &Change) {
         if let Err(error) = self.daemon.network_changed(change) {
-            // Packets have stopped, and that is told next.
+            // Packets have stopped: the message that ends the daemon follows.
             tracing::debug!(%error, "cannot follow the network");
         }
         self.managed.running().mtu = self.daemon.mtu();
@@ -482,7 +485,7 @@ impl Supervisor {
         self.remember();
     }
 
-    /// Ways to peers that are new are looked at, so that a later change of them is noticed.
+    /// Records the paths to new peers, so that later changes of these paths are noticed.
     fn configured(&mut self) {
         if let Some(leaving) = &self.leaving {
             leaving.changed();
@@ -496,7 +499,7 @@ impl Supervisor {
         }
         service_manager::reloading();
         let outcome = self.load(reload);
-        // What failed changed nothing, and the interface goes on.
+        // A failed reload changed nothing, and the interface continues.
         self.ready();
         outcome
     }
@@ -522,7 +525,8 @@ impl Supervisor {
     }
 }
 
-/// The run of the service that is to leave its interface to the next one: it is stopped in order to be started again.
+/// Returns the invocation ID of this run of the service, if the service is being restarted and the interface
+/// can be left to the next run.
 fn invocation_to_leave_for(daemon: &Daemon, writer: &mut Writer) -> Option<String> {
     let invocation = service_manager::invocation()?;
     daemon.host().filter(|host| host.can_be_handed_over())?;

@@ -1,4 +1,4 @@
-//! Places for clients, and which client gives way when there is none left.
+//! Places for clients, and the choice of the client that gives way when all are taken.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -10,19 +10,20 @@ use tokio::time::{Instant, timeout_at};
 
 use super::Source;
 
-/// How long a client that sends a request or takes an answer keeps its place without progress. What a client
-/// sends or takes at once is through in milliseconds.
+/// How long a client keeps its place without progress while it sends a request or receives an answer. A
+/// client that does not pause is done in milliseconds.
 const GRACE: Duration = Duration::from_millis(250);
 
-/// As many places as there may be clients.
+/// A fixed number of places for clients.
 ///
-/// When all are taken and another client comes, one gives way: of the source that has most places, the client
-/// that the server has waited for longest. A client whose request is being served keeps its place.
+/// When all are taken and another client connects, one client gives way: the client that the server has
+/// waited for longest, among those of the source with the most places. A client keeps its place while its
+/// request is served.
 #[derive(Debug)]
 pub struct Places {
     count: usize,
     taken: Mutex<Taken>,
-    /// A place is free, or may be asked for.
+    /// Signals that a place is free, or may be asked for.
     changed: Notify,
 }
 
@@ -30,7 +31,7 @@ pub struct Places {
 struct Taken {
     next: u64,
     clients: BTreeMap<u64, Client>,
-    /// The first client that may be asked for its place is to be asked at once.
+    /// A new client waits: the first client that may be asked for its place is asked at once.
     is_awaited: bool,
 }
 
@@ -41,19 +42,19 @@ struct Client {
     wanted: Arc<Notify>,
 }
 
-/// What happens next with a client.
+/// What a client or the server does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
     /// The server serves its request.
     Server,
-    /// The client sends or takes something. It is waited for since then, and may be asked for its place after
-    /// `grace`.
+    /// The server has waited since `since` for the client to send or receive. The client may be asked for its
+    /// place after `grace`.
     Client { since: Instant, grace: Duration },
-    /// It gives way.
+    /// The client was asked for its place.
     Asked,
 }
 
-/// A client's place, until it is dropped.
+/// A client's place. Dropping it frees the place.
 #[derive(Debug)]
 pub struct Place {
     places: Arc<Places>,
@@ -62,13 +63,13 @@ pub struct Place {
 }
 
 impl Places {
-    /// Places for `count` clients, all free.
+    /// Creates `count` places, all free.
     pub fn new(count: usize) -> Arc<Self> {
         Arc::new(Self { count, taken: Mutex::default(), changed: Notify::new() })
     }
 
-    /// A place for a client that has sent nothing yet. If there is none, another client is asked for its
-    /// place, now or as soon as one may be asked. To be called by one task only.
+    /// Returns a place for a client that has sent nothing yet. If none is free, asks another client for its
+    /// place, now or as soon as one may be asked. Only one task may call this.
     pub async fn take(self: &Arc<Self>, source: Source) -> Place {
         loop {
             let earliest = match self.try_take(source) {
@@ -83,7 +84,8 @@ impl Places {
         }
     }
 
-    /// A place, or when the next client may be asked for its place, if time alone brings that.
+    /// Returns a place if one is free. Else asks a client for its place, or returns the time from which a
+    /// client may be asked; `None` if that depends on a change first.
     fn try_take(self: &Arc<Self>, source: Source) -> Result<Place, Option<Instant>> {
         let mut taken = self.lock();
         if taken.clients.len() < self.count {
@@ -116,7 +118,7 @@ impl Places {
 }
 
 impl Taken {
-    /// The client that gives way, and when the next one may be asked.
+    /// Returns the client that gives way at `now`, and the earliest time at which any client may be asked.
     fn longest_awaited(&self, now: Instant) -> (Option<u64>, Option<Instant>) {
         let places_of = |source| self.clients.values().filter(|client| client.source == source).count();
         let awaited = self.clients.iter().filter_map(|(number, client)| match client.turn {
@@ -139,17 +141,19 @@ impl Client {
 }
 
 impl Place {
-    /// The client has not begun its next request: its place may be asked for at once.
+    /// Records that the client has not begun its next request: its place may be asked for at once.
     pub fn expect_request(&self) {
         self.turn(Turn::Client { since: Instant::now(), grace: Duration::ZERO });
     }
 
-    /// The client has begun its request, or has taken a part of its answer: it has a moment for the rest.
+    /// Records that the client has begun its request or received a part of its answer: it keeps its place for
+    /// `GRACE`.
     pub fn expect_progress(&self) {
         self.turn(Turn::Client { since: Instant::now(), grace: GRACE });
     }
 
-    /// The request is complete. The place is not asked for until the client is to send or take something.
+    /// Records that the request is complete. The place is not asked for until the client has to send or
+    /// receive.
     pub fn begin_serving(&self) {
         self.turn(Turn::Server);
     }
@@ -164,7 +168,7 @@ impl Place {
         let is_awaited = taken.is_awaited;
         let Some(client) = taken.clients.get_mut(&self.number) else { return };
         match turn {
-            // One that was asked has no second request: others wait.
+            // A client that was asked for its place gets no second request: another client waits.
             _ if client.turn == Turn::Asked => {}
             Turn::Client { grace: Duration::ZERO, .. } if is_awaited => {
                 client.ask();

@@ -1,20 +1,20 @@
-//! What clients are counted by.
+//! The sources by which clients are counted.
 
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Where a client comes from. Clients of one source share its places.
+/// The origin of a client. A client of the source with the most places gives way first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// An IPv4 address, or the first half of an IPv6 address: a host may have all addresses of a /64.
     Address(IpAddr),
     /// A process on this machine.
     Process {
-        /// The user.
+        /// The user id.
         user: u32,
-        /// The process, where the system tells.
+        /// The process id, if the system reports it.
         id: Option<i32>,
     },
-    /// The system does not tell.
+    /// The system reports no credentials.
     Unknown,
 }
 

@@ -20,7 +20,7 @@ fn only_the_owner_may_connect_and_the_file_goes_at_the_end() {
     assert!(!path.exists());
     let shared = directory.path().join("shared/wg0.sock");
     let _listener = listen(&shared, 0o755).unwrap();
-    // As far as the mask of this process lets it.
+    // The umask of this process may clear bits for other users.
     assert_eq!(mode(shared.parent().unwrap()) | 0o055, 0o755);
 }
 
@@ -44,7 +44,8 @@ fn directories_above_that_of_the_socket_are_for_others_to_pass_through() {
     assert_ne!(mode(&directory.path().join("weft")), 0o700);
 }
 
-/// Ends a listener for sure: a child that another test has just forked may hold its descriptor for a moment.
+/// Shuts a listener down instead of closing it: a child that another test has just forked may still hold its
+/// descriptor.
 fn end(listener: UnixListener) {
     Socket::from(listener).shutdown(std::net::Shutdown::Both).unwrap();
 }
@@ -62,7 +63,7 @@ fn a_dead_daemons_socket_is_replaced_and_a_living_ones_is_not() {
     UnixStream::connect(&path).unwrap();
 }
 
-/// A socket whose process accepts nobody, with as many clients waiting as it takes.
+/// Returns a listening socket that accepts no client, and the clients that fill its backlog.
 fn busy(path: &Path) -> (Socket, Vec<Socket>) {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
     socket.bind(&SockAddr::unix(path).unwrap()).unwrap();
@@ -143,7 +144,7 @@ fn two_that_start_at_once_do_not_take_each_others_socket() {
     }
 }
 
-/// What wg(8) does with a socket that nobody listens on.
+/// Removes a socket that refuses a connection, as wg(8) does.
 fn ask_like_wg(path: &Path) {
     if UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
         let _ = fs::remove_file(path);

@@ -1,5 +1,5 @@
-//! The runtime directory where there are no owners and permission bits: the directory above decides who may
-//! write there.
+//! The runtime directory on platforms without owners and permission bits: the access rights of its parent
+//! apply.
 
 use std::fs::File;
 use std::io;
@@ -28,7 +28,7 @@ pub fn is_anothers(_: &Path) -> bool {
     false
 }
 
-/// Returns the trusted users: all users who may write there.
+/// Returns the trusted users: every user who may write to the directory.
 pub fn users(_: &Path) -> Result<Users, UntrustedError> {
     Ok(Users::of_process())
 }

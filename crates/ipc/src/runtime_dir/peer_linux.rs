@@ -1,4 +1,4 @@
-//! SO_PEERCRED (unix(7)): for a server, the user that it had when it called listen(2).
+//! SO_PEERCRED (unix(7)). For a server, this is its user at the time of listen(2).
 
 use std::io;
 use std::os::unix::net::UnixStream;

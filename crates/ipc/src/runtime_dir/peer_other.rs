@@ -1,4 +1,4 @@
-//! getpeereid(3): for a server, the user that it had when it called listen(2).
+//! getpeereid(3). For a server, this is its user at the time of listen(2).
 
 use std::io;
 use std::os::unix::net::UnixStream;

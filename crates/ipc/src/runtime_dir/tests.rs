@@ -148,7 +148,7 @@ fn a_file_is_roots_or_this_users_or_the_owners_of_the_directory() {
     chown(&path, Some(ANOTHER - 1), None).unwrap();
     let error = refused(&path);
     assert!(error.to_string().contains("and not to root or user 65534: "), "{error}");
-    // The daemon that runs the interface from here on is this user's.
+    // From here on, a daemon of this user runs the interface.
     adopt(&instance).unwrap();
     chown(&path, Some(ANOTHER), None).unwrap();
     assert!(matches!(refused(&path), UntrustedError::Owner { .. }));

@@ -16,9 +16,9 @@ use super::untrusted::{Access, UntrustedError, Users};
 #[cfg_attr(not(target_os = "linux"), path = "peer_other.rs")]
 mod peer;
 
-/// The mode of the runtime directory: all users see which interfaces there are.
+/// The mode of the runtime directory: all users can list the interfaces.
 const MODE: u32 = 0o755;
-/// The mode of an interface's directory: other users see nothing of the interface.
+/// The mode of an interface's directory: other users can see nothing in it.
 const INSTANCE_MODE: u32 = 0o700;
 /// Permission bits that the runtime directory must not have.
 const WRITABLE_BY_OTHERS: u32 = 0o022;

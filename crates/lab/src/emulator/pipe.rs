@@ -1,8 +1,8 @@
-//! One direction of a link without any input or output: what is sent, when it arrives, and what never does.
+//! One direction of a link, without I/O: which frames are sent, when they arrive, and which are lost.
 //!
 //! A frame waits in a drop-tail queue for its transmission, is transmitted bit by bit, and arrives after the
-//! propagation delay. All of that is known when it is taken: the transmitter has a virtual clock that says when it is
-//! free again.
+//! propagation delay. All times are computed when the frame is enqueued: a virtual clock holds the time when
+//! the transmitter is idle again.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use super::spec::{Limit, LinkSpec};
 use crate::content::mix;
 
-/// What may be between both ends of a link at most, so that no link takes all memory.
+/// Upper bound of the bytes in flight in one direction, so that no link uses up the memory.
 const MAX_IN_FLIGHT: u64 = 256 << 20;
 
-/// One direction of a link. `T` is a frame, whatever its owner stores it as.
+/// One direction of a link. `T` is the caller's representation of a frame.
 #[derive(Debug)]
 pub struct Pipe<T> {
     rate: Option<u64>,
@@ -23,43 +23,44 @@ pub struct Pipe<T> {
     reorder: u64,
     reorder_by: Duration,
     random: Random,
-    /// When the transmitter has sent the last bit of what it has taken.
+    /// When the transmitter finishes the last bit of all frames enqueued so far.
     free_at: Option<Instant>,
-    /// What the transmission of the last frame took beyond whole nanoseconds, in bits × 1e9 of the rate.
+    /// Remainder of the last transmission time below one nanosecond, in units of 1/`rate` ns.
     remainder: u64,
-    /// The end of the transmission and the length of each frame that waits or is being transmitted.
+    /// End of transmission and length of each frame that waits or is being transmitted.
     queue: VecDeque<(Instant, u64)>,
     queued: u64,
-    /// Arrival, length and frame, by arrival: those in order, and those that come late.
+    /// Arrival, length and frame, ordered by arrival: `on_time` in sending order, `late` for the delayed
+    /// ones.
     on_time: VecDeque<(Instant, u64, T)>,
     late: VecDeque<(Instant, u64, T)>,
     in_flight: u64,
     counters: PipeCounters,
 }
 
-/// What has happened in one direction.
+/// Counters of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct PipeCounters {
-    /// Frames that came to the link.
+    /// Frames that were offered to the link.
     pub frames: u64,
-    /// Bytes of these.
+    /// Bytes of the offered frames.
     pub bytes: u64,
     /// Frames dropped because the queue was full.
     pub dropped: u64,
-    /// Frames lost on purpose.
+    /// Frames that the link lost by its configured loss.
     pub lost: u64,
-    /// Frames that were made to come late.
+    /// Frames that were delayed to reorder them.
     pub reordered: u64,
-    /// The most bytes that waited at once, what was being transmitted included.
+    /// The most bytes that were queued at once, the frame in transmission included.
     pub greatest_queue_bytes: u64,
-    /// The longest time from taking a frame to the last bit of its transmission.
+    /// The longest time from enqueueing a frame to the last bit of its transmission.
     pub greatest_queue_time: Duration,
-    /// The longest time from when a frame should have arrived to when it was asked for.
+    /// The longest time from a frame's arrival deadline to the call of [`Pipe::due`] that returned it.
     pub greatest_lateness: Duration,
 }
 
 impl PipeCounters {
-    /// What was counted since `earlier`. Of the greatest values those of the whole time are kept.
+    /// Returns the difference to `earlier`. The maxima are not differences: they stay those of the whole run.
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
             frames: self.frames.saturating_sub(earlier.frames),
@@ -77,12 +78,12 @@ impl PipeCounters {
 pub enum Fate {
     /// The queue is full.
     Dropped,
-    /// The link loses it.
+    /// The link loses the frame by its configured loss.
     Lost,
 }
 
 impl<T> Pipe<T> {
-    /// An idle link. `direction` makes the two directions lose different frames.
+    /// Creates an idle link. `direction` makes the two directions lose different frames.
     pub fn new(spec: &LinkSpec, direction: u64) -> Self {
         Self {
             rate: spec.rate,
@@ -103,7 +104,10 @@ impl<T> Pipe<T> {
         }
     }
 
-    /// Takes a frame of `len` bytes that is sent at `now`, or gives it back. `now` must not go backwards.
+    /// Enqueues a frame of `len` bytes that is sent at `now`. `now` must not go backwards.
+    ///
+    /// # Errors
+    /// Returns the frame and its [`Fate`] if the link does not deliver it.
     pub fn enqueue(&mut self, now: Instant, len: usize, frame: T) -> Result<(), (Fate, T)> {
         let len = len as u64;
         self.counters.frames += 1;
@@ -130,7 +134,7 @@ impl<T> Pipe<T> {
         Ok(())
     }
 
-    /// The next frame that has arrived by `now`.
+    /// Removes and returns the next frame that has arrived by `now`.
     pub fn due(&mut self, now: Instant) -> Option<T> {
         let from = if self.late_is_next() { &mut self.late } else { &mut self.on_time };
         let (arrival, len, frame) = from.pop_front_if(|(arrival, ..)| *arrival <= now)?;
@@ -139,18 +143,19 @@ impl<T> Pipe<T> {
         Some(frame)
     }
 
-    /// When the next frame arrives.
+    /// Returns when the next frame arrives.
     pub fn next_deadline(&self) -> Option<Instant> {
         let next = if self.late_is_next() { &self.late } else { &self.on_time };
         next.front().map(|(arrival, ..)| *arrival)
     }
 
-    /// What has happened so far.
+    /// Returns the counters so far.
     pub fn counters(&self) -> PipeCounters {
         self.counters
     }
 
-    /// A link that transmits nothing takes any frame: its queue is for what waits behind.
+    /// Reports whether a frame of `len` bytes fits. An idle transmitter accepts a frame of any length: the
+    /// queue limit is for the frames that wait behind it.
     fn has_room(&self, len: u64) -> bool {
         let fits = match self.limit {
             _ if self.queue.is_empty() => true,
@@ -161,7 +166,7 @@ impl<T> Pipe<T> {
         fits && self.in_flight + len <= MAX_IN_FLIGHT
     }
 
-    /// Gives the end of the transmission of a frame that is taken now.
+    /// Enqueues the transmission of a frame that is sent at `now` and returns the time of its last bit.
     fn transmit(&mut self, now: Instant, len: u64) -> Instant {
         let Some(rate) = self.rate else { return now };
         let start = match self.free_at {
@@ -171,7 +176,7 @@ impl<T> Pipe<T> {
                 now
             }
         };
-        // Of a gigabyte this fits into 64 bits.
+        // The product fits into 64 bits for a gigabyte.
         let work = len * 8 * 1_000_000_000 + self.remainder;
         self.remainder = work % rate;
         let end = start + Duration::from_nanos(work / rate);
@@ -193,7 +198,7 @@ impl<T> Pipe<T> {
     }
 }
 
-/// Numbers that look random, the same for the same seed.
+/// A pseudo-random generator that depends on the seed alone.
 #[derive(Debug)]
 struct Random(u64);
 
@@ -204,9 +209,9 @@ impl Random {
     }
 }
 
-/// A share of all 64-bit numbers.
+/// Converts a share (0 to 1) into the threshold below which that share of all 64-bit numbers lies.
 fn threshold(share: f64) -> u64 {
-    // A conversion of floats saturates: all is every number but the greatest.
+    // The conversion of floats saturates: a share of 1 covers every number but the greatest.
     (share * 2f64.powi(64)) as u64
 }
 
@@ -220,7 +225,8 @@ mod tests {
         Pipe::new(&spec.parse().unwrap(), 0)
     }
 
-    /// Everything that arrives, with its arrival since `start`, asked for at its deadline and never before.
+    /// Drains the pipe: each frame with its arrival since `start`. Asserts that no frame is due before its
+    /// deadline.
     fn arrivals(pipe: &mut Pipe<u32>, start: Instant) -> Vec<(Duration, u32)> {
         let mut arrivals = Vec::new();
         while let Some(deadline) = pipe.next_deadline() {
@@ -239,7 +245,7 @@ mod tests {
         assert_eq!(pipe.due(now + 10 * MS), None);
         assert_eq!(pipe.next_deadline(), Some(now + 11 * MS));
         assert_eq!(pipe.due(now + 11 * MS), Some(0));
-        // The transmitter has been idle since.
+        // The transmitter is idle by then.
         pipe.enqueue(now + 20 * MS, 750, 1).unwrap();
         assert_eq!(pipe.next_deadline(), Some(now + 30 * MS + MS / 2));
     }
@@ -265,7 +271,7 @@ mod tests {
         pipe.enqueue(now, 1500, 0).unwrap();
         pipe.enqueue(now, 1500, 1).unwrap();
         assert_eq!(pipe.enqueue(now, 1, 2), Err((Fate::Dropped, 2)));
-        // What is sent makes room when its last bit is out.
+        // A frame frees its room when its last bit is sent.
         assert_eq!(pipe.enqueue(now + MS - Duration::from_nanos(1), 1500, 3), Err((Fate::Dropped, 3)));
         pipe.enqueue(now + MS, 1500, 4).unwrap();
         let counters = pipe.counters();

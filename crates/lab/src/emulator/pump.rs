@@ -1,5 +1,5 @@
-//! The thread of an emulated link: reads frames from one end, keeps them as long as the link does, and writes them to
-//! the other.
+//! The thread of an emulated link: reads frames from one end, holds each for the link's delay, and writes it
+//! to the other end.
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -15,12 +15,12 @@ use nix::sys::time::TimeSpec;
 use super::pipe::{Pipe, PipeCounters};
 use super::tap::{HEADER, Tap};
 
-/// The shortest time between two wake-ups, so that at high rates each of them moves several frames.
+/// The shortest time between two wake-ups, so that at high rates each wake-up moves several frames.
 const REST: Duration = Duration::from_micros(100);
-/// So many frames of one direction are read before anything else has its turn.
+/// Frames that are read of one direction before the other direction and the writes get a turn.
 const BATCH: usize = 256;
 
-/// Figures of a running pump, and the way to end it.
+/// Counters of a running pump, and the means to stop it.
 #[derive(Debug)]
 pub(super) struct Shared {
     /// By direction.
@@ -41,10 +41,10 @@ impl Shared {
         })
     }
 
-    /// Ends the pump.
+    /// Stops the pump.
     pub(super) fn stop(&self) {
         self.stop.store(true, Relaxed);
-        // It can only fail when the pump was woken 2^64 times.
+        // The write fails only after 2^64 wake-ups.
         let _ = self.wake.write(1);
     }
 
@@ -57,31 +57,31 @@ impl Shared {
     }
 }
 
-/// A frame with the kernel's header before it.
+/// A frame, preceded by the kernel's virtio header.
 #[derive(Debug)]
 pub(super) struct Frame {
     buffer: Box<[u8]>,
     len: usize,
 }
 
-/// Both directions: what is read from one end goes through the pipe of the same place to the other end.
+/// Both directions: frames read from `ends[i]` pass through `pipes[i]` to the other end.
 #[derive(Debug)]
 pub(super) struct Pump {
     ends: [Tap; 2],
     pipes: [Pipe<Frame>; 2],
-    /// Buffers that no frame uses.
+    /// Unused buffers.
     free: Vec<Box<[u8]>>,
     room: usize,
     shared: Arc<Shared>,
 }
 
 impl Pump {
-    /// `room`: what the longest frame takes with its header.
+    /// Creates a pump. `room` is the length of the longest frame with its virtio header.
     pub(super) fn new(ends: [Tap; 2], pipes: [Pipe<Frame>; 2], room: usize, shared: Arc<Shared>) -> Self {
         Self { ends, pipes, free: Vec::new(), room, shared }
     }
 
-    /// Pumps until it is stopped, or until an end is gone.
+    /// Moves frames until [`Shared::stop`] is called or an end is removed.
     pub(super) fn run(mut self) {
         self.shared.thread.store(nix::unistd::gettid().as_raw(), Relaxed);
         be_punctual();
@@ -96,7 +96,7 @@ impl Pump {
         }
     }
 
-    /// Reads what the ends send, and says whether there may be more.
+    /// Reads frames from both ends, and reports whether more may be pending.
     fn take(&mut self) -> io::Result<bool> {
         let mut more = false;
         for (end, pipe) in self.ends.iter_mut().zip(&mut self.pipes) {
@@ -118,20 +118,21 @@ impl Pump {
         Ok(more)
     }
 
-    /// Writes what has arrived.
+    /// Writes the frames that have arrived.
     fn give(&mut self) {
         for (place, pipe) in self.pipes.iter_mut().enumerate() {
-            // Only what has arrived by one moment: writing takes time, in which more arrives.
+            // Only frames that arrived by one instant: further ones arrive while these are written.
             let now = Instant::now();
             while let Some(frame) = pipe.due(now) {
-                // An interface that is down takes nothing, as a cable that is pulled out.
+                // An interface that is down refuses the frame, as if its cable were unplugged.
                 let _ = self.ends[1 - place].write(&frame.buffer[..frame.len]);
                 self.free.push(frame.buffer);
             }
         }
     }
 
-    /// Waits until there is something to do, but not less than [`REST`] after the last time.
+    /// Sleeps at least until [`REST`] after `woken`, then until a frame is due, an end is readable or the
+    /// pump is stopped.
     fn rest(&self, woken: Instant) -> io::Result<()> {
         std::thread::sleep(REST.saturating_sub(woken.elapsed()));
         let deadline = self.pipes.iter().filter_map(Pipe::next_deadline).min();
@@ -149,16 +150,16 @@ impl Pump {
     }
 }
 
-/// A link does not wait for a processor: as far as this is allowed, the calling thread comes before all others that are
-/// not as urgent, and its timers are exact.
+/// Raises the calling thread to real-time priority, as far as this is permitted, and makes its timers exact:
+/// a link must not wait for a processor.
 fn be_punctual() {
-    // SAFETY: it has nothing but numbers, more of them with musl, and zero is one.
+    // SAFETY: `sched_param` holds only integers (more of them with musl), for which zero is a valid value.
     let mut parameters: libc::sched_param = unsafe { std::mem::zeroed() };
     parameters.sched_priority = 1;
     // SAFETY: the kernel reads one sched_param, which lives until the call returns; 0 is the calling thread.
     unsafe {
         libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &raw const parameters)
     };
-    // Without privileges the thread is an ordinary one: then this brings most.
+    // Without privileges the thread keeps its normal priority; then the timer slack is the main improvement.
     let _ = nix::sys::prctl::set_timerslack(1);
 }

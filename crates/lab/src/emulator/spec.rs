@@ -1,36 +1,36 @@
-//! What a link is like: `rate=500mbit,delay=10ms,queue=bdp,loss=0.1%`.
+//! The properties of a link, as text: `rate=500mbit,delay=10ms,queue=bdp,loss=0.1%`.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Errors show it.
+/// Shown in error messages.
 const EXAMPLE: &str = "rate=500mbit,delay=10ms,queue=bdp,loss=0.1%,reorder=0.5%";
-/// What a queue that nobody chose holds at least: one super-packet of a sender.
+/// Minimum of the default queue, in bytes: one super-packet of a sender.
 const SMALLEST_DEFAULT_QUEUE: u64 = 64 * 1024;
-/// By how much a reordered frame comes late unless the link says otherwise.
+/// Default extra delay of a reordered frame.
 const REORDER_BY: Duration = Duration::from_millis(1);
 const MAX_RATE: f64 = 100e9;
 const MAX_TIME: Duration = Duration::from_secs(60);
 const MAX_QUEUE: f64 = 1e9;
 
-/// A link, the same in both directions.
+/// The properties of a link, identical in both directions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkSpec {
     /// Bits a second, of whole Ethernet frames as the kernel counts them (no preamble, no frame check sequence).
     /// `None`: no limit, and no queue either.
     pub rate: Option<u64>,
-    /// The propagation delay, one way.
+    /// One-way propagation delay.
     pub delay: Duration,
-    /// What may wait for its transmission, in each direction.
+    /// Capacity of the transmission queue in each direction.
     pub queue: Queue,
-    /// The share of frames that is lost on the way, after it was transmitted: 0 to 1.
+    /// Share of frames that are lost after their transmission: 0 to 1.
     pub loss: f64,
-    /// The share of frames that comes late, behind those that were sent after it: 0 to 1.
+    /// Share of frames that arrive late, behind frames sent after them: 0 to 1.
     pub reorder: f64,
-    /// By how much these come late.
+    /// Extra delay of a late frame.
     pub reorder_by: Duration,
-    /// What decides which frames are lost and which come late: the same seed, the same ones.
+    /// Seed of the random choice of lost and late frames: the same seed chooses the same frames.
     pub seed: u64,
 }
 
@@ -48,22 +48,22 @@ impl Default for LinkSpec {
     }
 }
 
-/// How much a drop-tail queue holds, the frame that is being transmitted included.
+/// Capacity of a drop-tail queue, the frame in transmission included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queue {
-    /// One bandwidth-delay product, and 64 KiB where that is less.
+    /// One bandwidth-delay product, at least 64 KiB.
     Default,
     /// One bandwidth-delay product: rate × 2 × delay.
     BandwidthDelayProduct,
     /// Bytes.
     Bytes(u64),
-    /// Frames, whatever their length.
+    /// Frames of any length.
     Packets(u32),
-    /// What the link transmits in this time.
+    /// The bytes that the link transmits in this time.
     Time(Duration),
 }
 
-/// A queue of a link whose rate is known.
+/// Queue capacity of a link with a known rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
     /// Bytes of frames.
@@ -72,32 +72,31 @@ pub enum Limit {
     Packets(u32),
 }
 
-/// Not a link.
+/// Why a text does not describe a link.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidLink {
     /// A part without an equals sign.
     #[error("`{0}` is not KEY=VALUE; write for example {EXAMPLE}")]
     NotAPair(String),
-    /// A key that a link does not have.
+    /// An unknown key.
     #[error("a link has no `{0}`, only rate, delay, queue, loss, reorder, reorder-by and seed")]
     UnknownKey(String),
-    /// A key that is there already.
+    /// A key that occurs twice.
     #[error("`{0}` is given twice")]
     Twice(String),
-    /// A value that its key does not take.
+    /// A value that the key does not accept.
     #[error("{key}={value}: {expected}")]
     Value {
-        /// The key.
         key: &'static str,
-        /// What was written.
+        /// The rejected value.
         value: String,
-        /// What can be written.
+        /// Description of the accepted values.
         expected: &'static str,
     },
 }
 
 impl LinkSpec {
-    /// What a queue holds; `None` without a rate, because then nothing waits.
+    /// Returns the capacity of the queue; `None` without a rate, because then no frame waits.
     pub fn limit(&self) -> Option<Limit> {
         let rate = self.rate?;
         let during = |time: Duration| {
@@ -113,7 +112,7 @@ impl LinkSpec {
         })
     }
 
-    /// A delay and a queue that need a rate have one.
+    /// Checks that the queue is possible: it needs a rate, and a bandwidth-delay product needs a delay.
     fn check(&self) -> Result<(), InvalidLink> {
         let needs = |value: &str, expected| {
             Err(InvalidLink::Value { key: "queue", value: value.to_owned(), expected })
@@ -164,7 +163,8 @@ fn invalid(key: &'static str, value: &str, expected: &'static str) -> InvalidLin
     InvalidLink::Value { key, value: value.to_owned(), expected }
 }
 
-/// A number and what stands behind it. `None` if there is no number, or one below zero or beyond all bounds.
+/// Splits a value into its number and its unit. Returns `None` if it does not begin with a valid number; a
+/// sign is not part of a number.
 fn number(value: &str) -> Option<(f64, &str)> {
     let end = value.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(value.len());
     let (number, unit) = value.split_at(end);
@@ -248,7 +248,7 @@ impl fmt::Display for Queue {
     }
 }
 
-/// As `FromStr` takes it, what is not there left out.
+/// Formats the link as [`FromStr`] parses it, without defaults.
 impl fmt::Display for LinkSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = Vec::new();
@@ -263,7 +263,7 @@ impl fmt::Display for LinkSpec {
         }
         for (key, share) in [("loss", self.loss), ("reorder", self.reorder)] {
             if share > 0.0 {
-                // Fewer digits than a binary fraction has to show, more than anybody writes.
+                // Rounded to hide the error of the binary fraction, with more digits than a user writes.
                 parts.push(format!("{key}={}%", (share * 1e8).round() / 1e6));
             }
         }

@@ -8,13 +8,13 @@ use super::*;
 use crate::traffic::{Amount, TcpReceiver, TcpSenders};
 
 struct Lab {
-    // In the order of the clean-up.
+    // Fields drop in this order.
     emulator: Emulator,
     a: Namespace,
     b: Namespace,
 }
 
-/// `None` where it cannot be made, which is said.
+/// Returns `None`, after reporting it, where the lab cannot be created.
 fn lab(test: &str, spec: &str) -> Option<Lab> {
     if !crate::tun_permitted(test) {
         return None;

@@ -1,4 +1,4 @@
-//! What an attacker knows that helps to hit the queue in which the datagrams of one peer wait.
+//! Knowledge that lets an attacker hit the queue of one peer's datagrams.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -9,16 +9,16 @@ use super::junk::seen;
 use super::socket::FrameSocket;
 use crate::Namespace;
 
-/// Queues that a hash chooses from, in builds of weft that hash without a key.
+/// Number of queues that a hash chooses from, in builds of weft that hash without a key.
 const QUEUES: u32 = 8;
 const TICK: Duration = Duration::from_millis(1);
 
-/// A data message on its way to the target.
+/// A data message observed on the path to the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// Where the peer is.
+    /// The peer's address and port.
     pub source: SocketAddr,
-    /// What tells the target which session it belongs to.
+    /// The receiver index, by which the target finds the session.
     pub receiver_index: u32,
 }
 
@@ -26,7 +26,7 @@ impl Seen {
     /// Waits for a data message that arrives on `link` for `target`.
     ///
     /// # Errors
-    /// When none comes in time.
+    /// When none arrives within `limit`.
     pub fn on_path(
         namespace: &Namespace,
         link: &str,
@@ -57,8 +57,8 @@ impl Seen {
     }
 }
 
-/// Whether two sources share a queue of a weft that hashes sources without a key. For one with a key this
-/// is a guess like any other.
+/// Reports whether two sources share a queue of a weft that hashes sources without a key. For a weft with a
+/// keyed hash the result carries no information.
 pub fn same_queue(one: SocketAddr, other: SocketAddr) -> bool {
     queue(one) == queue(other)
 }

@@ -11,10 +11,9 @@ const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
 const PROTOCOL_UDP: u8 = 17;
 const HOP_LIMIT: u8 = 64;
 
-/// A hardware address.
 pub(super) type Mac = [u8; 6];
 
-/// What all frames of a flood have in common.
+/// The fields that all frames of a flood share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frame {
     from: Mac,
@@ -27,12 +26,12 @@ impl Frame {
         Self { from, to, target }
     }
 
-    /// Bytes in front of a datagram.
+    /// Returns the length of the headers before the datagram.
     pub(super) fn headers(&self) -> usize {
         ETHERNET + UDP + if self.target.is_ipv6() { IPV6 } else { IPV4 }
     }
 
-    /// Writes a frame that seems to come from `source`, and returns its length. `buffer` has room for it.
+    /// Writes a frame with the source address `source`, and returns its length. `buffer` has room for it.
     pub(super) fn write(&self, source: SocketAddr, datagram: &[u8], buffer: &mut [u8]) -> usize {
         let end = self.headers() + datagram.len();
         let (ethernet, ip) = buffer[..end].split_at_mut(ETHERNET);
@@ -56,7 +55,7 @@ impl Frame {
                 header.fill(0);
                 header[0] = 0x45;
                 header[2..4].copy_from_slice(&((IPV4 + UDP + datagram.len()) as u16).to_be_bytes());
-                // Not to be fragmented: an identification is not needed then (RFC 6864).
+                // Don't Fragment is set, so that no identification is needed (RFC 6864).
                 header[6..10].copy_from_slice(&[0x40, 0, HOP_LIMIT, PROTOCOL_UDP]);
                 header[12..16].copy_from_slice(&v4(from).octets());
                 header[16..].copy_from_slice(&v4(to).octets());
@@ -68,7 +67,7 @@ impl Frame {
         udp[..2].copy_from_slice(&source.port().to_be_bytes());
         udp[2..4].copy_from_slice(&self.target.port().to_be_bytes());
         udp[4..6].copy_from_slice(&udp_len);
-        // Over IPv4 there may be none; over IPv6 there has to be one (RFC 8200, section 8.1).
+        // The checksum is optional over IPv4 and mandatory over IPv6 (RFC 8200, section 8.1).
         udp[6..8].fill(0);
         udp[UDP..].copy_from_slice(datagram);
         if header.len() == IPV6 {
@@ -83,7 +82,7 @@ impl Frame {
     }
 }
 
-/// Source, destination and contents of a frame that has a UDP datagram without IP options in it.
+/// Returns source, destination and payload of a frame that carries a UDP datagram without IP options.
 pub(super) fn parse(frame: &[u8]) -> Option<(SocketAddr, SocketAddr, &[u8])> {
     let ip = frame.get(ETHERNET..)?;
     let (header, from, to) = match ip.first()? {
@@ -104,7 +103,7 @@ pub(super) fn parse(frame: &[u8]) -> Option<(SocketAddr, SocketAddr, &[u8])> {
     let protocol = *ip.get(if header == IPV4 { 9 } else { 6 })?;
     let udp = ip.get(header..).filter(|_| protocol == PROTOCOL_UDP)?;
     let word = |at: usize| Some(u16::from_be_bytes(*udp.get(at..)?.first_chunk()?));
-    // A socket may have kept the beginning alone.
+    // A socket may have truncated the frame.
     let contents = udp.get(UDP..usize::from(word(4)?).min(udp.len()))?;
     Some((SocketAddr::new(from, word(0)?), SocketAddr::new(to, word(2)?), contents))
 }
@@ -112,12 +111,12 @@ pub(super) fn parse(frame: &[u8]) -> Option<(SocketAddr, SocketAddr, &[u8])> {
 fn v4(address: IpAddr) -> Ipv4Addr {
     match address {
         IpAddr::V4(address) => address,
-        // Sources and target of a flood are of one family.
+        // Sources and target of a flood are of one family, so this does not occur.
         IpAddr::V6(_) => Ipv4Addr::UNSPECIFIED,
     }
 }
 
-/// The ones' complement sum of the 16-bit words (RFC 1071), not yet folded.
+/// Returns the ones' complement sum of the 16-bit words (RFC 1071), not yet folded.
 fn sum(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<4>();
     let sum: u64 = words.iter().map(|word| u64::from(u32::from_be_bytes(*word))).sum();

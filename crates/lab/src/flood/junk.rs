@@ -1,28 +1,30 @@
-//! Datagrams that are no handshake: of the wrong type, too short, or with data for no session.
+//! Datagrams that are no handshake messages: of an unknown type, too short, or data for no session.
 
 use std::net::SocketAddr;
 
-/// A data message has 32 bytes at least, and its contents are padded to 16 (whitepaper, 5.4.6).
+/// The shortest data message: 32 bytes; its payload is padded to 16 (whitepaper, 5.4.6).
 const SHORTEST: usize = 32;
-/// The most that an inner packet of 1,420 bytes makes.
+/// The data message of an inner packet of 1,420 bytes.
 const LONGEST: usize = 32 + 1424;
 const DATA: [u8; 4] = [4, 0, 0, 0];
-/// Counters of forged messages: beyond those that a session has used, so that only the tag tells.
+/// First counter of forged messages: beyond the counters that a session has used, so that only the tag
+/// exposes them.
 const COUNTER: u64 = 1 << 40;
 
-/// Which datagrams.
+/// Kinds of datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Junk {
-    /// In turn: data with random receiver indices, messages of unknown types, and short ones.
+    /// In turn: data with random receiver indices, messages of unknown types, and messages that are too
+    /// short.
     Mixed,
-    /// Data messages of any size with random receiver indices.
+    /// Data messages of various sizes with random receiver indices.
     Data,
-    /// Data messages of any size that carry this receiver index, seen on the path to the target.
+    /// Data messages of various sizes with this receiver index, which was seen on the path to the target.
     ForIndex(u32),
 }
 
 impl Junk {
-    /// So many different datagrams.
+    /// Creates `count` different datagrams.
     pub(super) fn several(self, count: usize) -> Vec<Vec<u8>> {
         (0..count).map(|number| self.datagram(number)).collect()
     }
@@ -32,7 +34,7 @@ impl Junk {
         match (self, number % 3) {
             (Self::ForIndex(index), _) => data(various, index, number),
             (Self::Data, _) | (Self::Mixed, 0) => data(various, rand::random(), number),
-            // None of the four types.
+            // A type beyond the four of WireGuard.
             (Self::Mixed, 1) => begin_with(5 + (number % 250) as u8, 1 + number % 200),
             (Self::Mixed, _) => begin_with(DATA[0], 1 + number % (SHORTEST - 1)),
         }
@@ -54,14 +56,14 @@ fn begin_with(first: u8, len: usize) -> Vec<u8> {
     datagram
 }
 
-/// The receiver index in a data message.
+/// Returns the receiver index of a data message.
 pub(super) fn receiver_index(datagram: &[u8]) -> Option<u32> {
     let is_data = datagram.len() >= SHORTEST && datagram.starts_with(&DATA);
     let index = u32::from_le_bytes(*datagram.get(4..)?.first_chunk()?);
     is_data.then_some(index)
 }
 
-/// A data message between two ends, as its observer sees it.
+/// Returns what an observer learns from a data message.
 pub(super) fn seen(source: SocketAddr, datagram: &[u8]) -> Option<super::Seen> {
     Some(super::Seen { source, receiver_index: receiver_index(datagram)? })
 }

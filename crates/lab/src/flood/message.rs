@@ -1,5 +1,5 @@
-//! Handshake initiations of strangers, and the proofs in them: the two MACs and the cookie (whitepaper, 5.4.4
-//! and 5.4.7).
+//! Handshake initiations without a known key, and their proofs: the two MACs and the cookie (whitepaper,
+//! 5.4.4 and 5.4.7).
 
 use std::io;
 
@@ -12,38 +12,37 @@ use chacha20poly1305::aead::{Aead as _, Payload};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
 use weft_tunnel::{PrivateKey, PublicKey};
 
-/// Bytes of an initiation.
+/// Length of an initiation in bytes.
 pub const INITIATION_LEN: usize = 148;
-/// Bytes of a cookie reply.
+/// Length of a cookie reply in bytes.
 pub const COOKIE_REPLY_LEN: usize = 64;
-/// Where the MACs of an initiation begin.
+/// Offsets of the MACs in an initiation.
 const MAC1: usize = 116;
 const MAC2: usize = 132;
 const COOKIE_REPLY: [u8; 4] = [3, 0, 0, 0];
 
-/// What a source proves its address with.
+/// The cookie by which a source proves its address.
 pub type Cookie = [u8; 16];
 
-/// What is behind the first MAC of an initiation.
+/// The contents of an initiation, under a valid first MAC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Contents {
     /// Random bytes, which cost the target a key agreement and then fail to decrypt.
     #[default]
     Random,
-    /// A whole initiation, made with a key that the target does not know.
+    /// A complete initiation, made with a key that the target does not know.
     UnknownKey,
 }
 
-/// A handshake initiation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Initiation([u8; INITIATION_LEN]);
 
 impl Initiation {
-    /// So many different initiations for the owner of `key`, each with its number as sender index and a valid
-    /// first MAC.
+    /// Creates `count` different initiations to the owner of `key`, each with its number as sender index and
+    /// a valid first MAC.
     ///
     /// # Errors
-    /// When the system gives no random key.
+    /// When the system provides no random key, or boringtun cannot make an initiation.
     pub fn several(key: &PublicKey, count: usize, contents: Contents) -> io::Result<Vec<Self>> {
         let mac1_key = hash(b"mac1----", key);
         let mut maker = match contents {
@@ -62,7 +61,7 @@ impl Initiation {
                 }
             }
             bytes[..4].copy_from_slice(&[1, 0, 0, 0]);
-            // The index is no part of what the handshake authenticates, but of what the MAC covers.
+            // The handshake does not authenticate the index, but the MAC covers it.
             bytes[4..8].copy_from_slice(&(number as u32).to_le_bytes());
             let tag = mac(&mac1_key, &bytes[..MAC1]);
             bytes[MAC1..MAC2].copy_from_slice(&tag);
@@ -71,37 +70,37 @@ impl Initiation {
         (0..count).map(make).collect()
     }
 
-    /// The message.
+    /// Returns the message as sent.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// The first MAC, which a cookie reply refers to.
+    /// Returns the first MAC, which a cookie reply authenticates.
     pub fn mac1(&self) -> &[u8] {
         &self.0[MAC1..MAC2]
     }
 
-    /// Adds the proof of its source.
+    /// Sets the second MAC with the cookie of its source.
     pub fn prove(&mut self, cookie: &Cookie) {
         let tag = mac(cookie, &self.0[..MAC2]);
         self.0[MAC2..].copy_from_slice(&tag);
     }
 
-    /// Makes its first MAC wrong.
+    /// Makes the first MAC invalid.
     pub fn spoil(&mut self) {
         self.0[MAC1] ^= 1;
     }
 }
 
-/// The number of the initiation that a cookie reply is for.
+/// Returns the number of the initiation that a cookie reply answers; `None` for other datagrams.
 pub(super) fn answered(reply: &[u8]) -> Option<usize> {
     let is_reply = reply.len() == COOKIE_REPLY_LEN && reply.starts_with(&COOKIE_REPLY);
     let index = u32::from_le_bytes(*reply.get(4..)?.first_chunk()?);
     is_reply.then_some(index as usize)
 }
 
-/// The cookie out of a reply of the owner of `key` to the message with this first MAC; `None` if it is
-/// something else.
+/// Decrypts the cookie in a reply from the owner of `key` to the message with this first MAC; `None` if it is
+/// no such reply.
 pub fn open_cookie_reply(key: &PublicKey, reply: &[u8], mac1: &[u8]) -> Option<Cookie> {
     answered(reply)?;
     let cipher = XChaCha20Poly1305::new(&hash(b"cookie--", key).into());
@@ -115,13 +114,13 @@ fn hash(label: &[u8; 8], key: &PublicKey) -> [u8; 32] {
 }
 
 fn mac(key: &[u8], bytes: &[u8]) -> [u8; 16] {
-    // Keys of 16 and of 32 bytes are what BLAKE2s takes.
+    // BLAKE2s accepts keys of 16 and of 32 bytes, so this does not fail.
     let Ok(mut mac) = Blake2sMac::<U16>::new_from_slice(key) else { return [0; 16] };
     mac.update(bytes);
     mac.finalize_fixed().into()
 }
 
-/// One end of a tunnel with a fresh key.
+/// Creates one end of a tunnel with a new key.
 fn stranger(key: &PublicKey) -> io::Result<Tunn> {
     let own = PrivateKey::generate().map_err(io::Error::other)?;
     let own = x25519::StaticSecret::from(*own.as_bytes());

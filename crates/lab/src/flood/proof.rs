@@ -1,4 +1,4 @@
-//! The cookies that the sources of a flood were given, and the messages that carry them.
+//! The cookies of a flood's sources, and the messages that carry them.
 
 use std::time::{Duration, Instant};
 
@@ -6,11 +6,11 @@ use weft_tunnel::PublicKey;
 
 use super::message::{Initiation, answered, open_cookie_reply};
 
-/// A cookie this young is not replaced: replies to messages that were sent before it came are still on their
-/// way.
+/// A cookie younger than this is not replaced: replies to messages sent before it arrived are still in
+/// flight.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// Which sources have a cookie. Message `n` belongs to source `n % sources`, as they are sent.
+/// Which sources have a cookie. Message `n` belongs to source `n % sources`, as in the order of sending.
 #[derive(Debug)]
 pub(super) struct Proofs {
     key: PublicKey,
@@ -19,18 +19,18 @@ pub(super) struct Proofs {
 }
 
 impl Proofs {
-    /// None yet. `messages` is a multiple of `sources`.
+    /// Creates the state without cookies. `messages` is a multiple of `sources`.
     pub(super) fn new(key: &PublicKey, sources: usize, messages: usize) -> Self {
         Self { key: *key, since: vec![None; sources], messages }
     }
 
-    /// Whether this message has the cookie of its source.
+    /// Reports whether this message carries the cookie of its source.
     pub(super) fn has(&self, message: usize) -> bool {
         self.since[message % self.since.len()].is_some()
     }
 
-    /// Takes a datagram that came back; if it is a cookie for a source, all messages of the source get it.
-    /// Returns how many cookies that were.
+    /// Handles a received datagram: a cookie reply sets the second MAC of all messages of its source. Returns
+    /// the number of cookies accepted, 0 or 1.
     pub(super) fn take(&mut self, datagram: &[u8], all: &mut [Initiation]) -> u64 {
         let Some(number) = answered(datagram).filter(|number| *number < self.messages) else { return 0 };
         let source = number % self.since.len();

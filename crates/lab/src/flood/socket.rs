@@ -1,4 +1,4 @@
-//! A packet socket that sends many frames with one call, and gives what came back.
+//! A packet socket that sends several frames per call, and receives replies.
 
 use std::cell::RefCell;
 use std::io;
@@ -11,11 +11,11 @@ use nix::sys::socket::{MsgFlags, recv, setsockopt, sockopt};
 
 use super::frame::{self, Mac};
 
-/// Room for the answers to what was sent in a moment.
+/// Receive buffer, for the replies to a burst.
 const BUFFER_BYTES: usize = 8 << 20;
 const LONGEST: usize = 2048;
 
-/// The hardware address of a link in the calling thread's namespace.
+/// Returns the hardware address of a link in the calling thread's namespace.
 pub(super) fn hardware_address(link: &str) -> io::Result<Mac> {
     let missing = || io::Error::new(io::ErrorKind::NotFound, format!("{link}: no hardware address"));
     getifaddrs()?
@@ -24,7 +24,7 @@ pub(super) fn hardware_address(link: &str) -> io::Result<Mac> {
         .ok_or_else(missing)
 }
 
-/// A packet socket on one link, for frames of one family.
+/// A packet socket on one link, for frames of one IP family.
 #[derive(Debug)]
 pub(super) struct FrameSocket {
     fd: OwnedFd,
@@ -32,7 +32,7 @@ pub(super) struct FrameSocket {
 }
 
 impl FrameSocket {
-    /// Opens one in the calling thread's namespace. Only one that `reads` gets what arrives.
+    /// Opens a packet socket in the calling thread's namespace. It receives frames only if `reads` is set.
     pub(super) fn open(link: &str, is_v6: bool, reads: bool) -> io::Result<Self> {
         let ethertype = if is_v6 { libc::ETH_P_IPV6 } else { libc::ETH_P_IP };
         let protocol = if reads { (ethertype as u16).to_be() } else { 0 };
@@ -40,9 +40,9 @@ impl FrameSocket {
         // SAFETY: no pointer is handed over; the descriptor is owned from here on.
         let fd = unsafe { libc::socket(libc::AF_PACKET, kind, libc::c_int::from(protocol)) };
         let fd = Errno::result(fd)?;
-        // SAFETY: it was just opened and belongs to nothing else.
+        // SAFETY: the descriptor was just opened and has no other owner.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        // SAFETY: plain integers, for which zero is a value.
+        // SAFETY: sockaddr_ll is plain integers, for which zero is a valid value.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         address.sll_family = libc::AF_PACKET as u16;
         address.sll_protocol = protocol;
@@ -50,14 +50,14 @@ impl FrameSocket {
         let len = size_of_val(&address) as libc::socklen_t;
         // SAFETY: pointer and length describe `address`, which outlives the call.
         Errno::result(unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len) })?;
-        // The first needs CAP_NET_ADMIN in the first user namespace; with less room, answers are lost
-        // earlier.
+        // The FORCE variant needs CAP_NET_ADMIN in the initial user namespace; with a smaller buffer, replies
+        // are lost earlier.
         let _ = setsockopt(&fd, sockopt::RcvBufForce, &BUFFER_BYTES)
             .or_else(|_| setsockopt(&fd, sockopt::RcvBuf, &BUFFER_BYTES));
         Ok(Self { fd, received: RefCell::new(vec![0; LONGEST]) })
     }
 
-    /// Sends the frames of a batch, and returns how many the link took.
+    /// Sends the frames of a batch, and returns how many the link accepted.
     pub(super) fn send(&self, batch: &mut Batch) -> io::Result<usize> {
         let Batch { buffers, lens, .. } = batch;
         let mut vectors: Vec<libc::iovec> = buffers
@@ -66,7 +66,7 @@ impl FrameSocket {
             .map(|(buffer, len)| libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: *len })
             .collect();
         let header = |vector: &mut libc::iovec| {
-            // SAFETY: pointers and integers, for which zero is a value.
+            // SAFETY: mmsghdr is pointers and integers, for which zero is a valid value.
             let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };
             message.msg_hdr.msg_iov = vector;
             message.msg_hdr.msg_iovlen = 1;
@@ -85,7 +85,7 @@ impl FrameSocket {
         }
     }
 
-    /// The next frame that came in, if there is one.
+    /// Returns the next received frame, if one is pending.
     pub(super) fn receive_frame(&self) -> io::Result<Option<Vec<u8>>> {
         let mut buffer = self.received.borrow_mut();
         match recv(self.fd.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
@@ -95,7 +95,7 @@ impl FrameSocket {
         }
     }
 
-    /// The contents of the next UDP datagram that came in, if there is one.
+    /// Returns the payload of the next received UDP datagram, if one is pending.
     pub(super) fn receive(&self) -> io::Result<Option<Vec<u8>>> {
         while let Some(bytes) = self.receive_frame()? {
             if let Some((_, _, datagram)) = frame::parse(&bytes) {
@@ -106,7 +106,7 @@ impl FrameSocket {
     }
 }
 
-/// Frames that are sent together.
+/// Frames that are sent with one call.
 #[derive(Debug)]
 pub(super) struct Batch {
     buffers: Vec<Vec<u8>>,
@@ -114,12 +114,12 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// So many of at most `longest` bytes.
+    /// Creates `count` frames of at most `longest` bytes.
     pub(super) fn new(count: usize, longest: usize) -> Self {
         Self { buffers: vec![vec![0; longest]; count], lens: vec![0; count] }
     }
 
-    /// Writes one of them; `write` returns its length.
+    /// Fills one frame; `write` returns its length.
     pub(super) fn fill(&mut self, slot: usize, write: impl FnOnce(&mut [u8]) -> usize) {
         self.lens[slot] = write(&mut self.buffers[slot]);
     }

@@ -1,22 +1,22 @@
-//! Where the datagrams of a flood seem to come from.
+//! The source addresses of a flood.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Ports from here on are given to sources.
+/// The lowest source port.
 const FIRST_PORT: u16 = 1024;
 
-/// A list of sources that is gone through in turn, again and again.
+/// A non-empty list of sources, used cyclically.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sources(Vec<SocketAddr>);
 
 impl Sources {
-    /// One address and port.
+    /// Creates a list of one source.
     pub fn one(source: SocketAddr) -> Self {
         Self(vec![source])
     }
 
-    /// So many addresses, from `first` on: IPv4 addresses one behind the other, of IPv6 one in each /64,
-    /// which is what a limit for one source counts. Each has one port.
+    /// Creates `count` sources, from the address `first` on: consecutive IPv4 addresses, or IPv6 addresses in
+    /// consecutive /64 networks, since the limit per source counts by /64. Each has one port.
     pub fn addresses(first: IpAddr, count: usize) -> Self {
         let address = |number: usize| match first {
             IpAddr::V4(first) => IpAddr::V4(Ipv4Addr::from_bits(first.to_bits() + number as u32)),
@@ -25,36 +25,36 @@ impl Sources {
         Self((0..count.max(1)).map(|number| SocketAddr::new(address(number), port(number))).collect())
     }
 
-    /// So many ports of one address.
+    /// Creates `count` sources on different ports of one address.
     pub fn ports(address: IpAddr, count: usize) -> Self {
         Self((0..count.max(1)).map(|number| SocketAddr::new(address, port(number))).collect())
     }
 
-    /// Of these sources those that `keep` keeps; all of them if it keeps none.
+    /// Keeps the sources for which `keep` returns true; all of them if it does for none.
     pub fn filter(self, keep: impl Fn(SocketAddr) -> bool) -> Self {
         let kept: Vec<_> = self.0.iter().copied().filter(|source| keep(*source)).collect();
         if kept.is_empty() { self } else { Self(kept) }
     }
 
-    /// The first `count` of them.
+    /// Keeps the first `count` sources, at least one.
     pub fn first(mut self, count: usize) -> Self {
         self.0.truncate(count.max(1));
         self
     }
 
-    /// How many there are, at least one.
+    /// Returns the number of sources, at least one.
     #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// The source of a datagram.
+    /// Returns the source of datagram `number`.
     pub fn get(&self, number: usize) -> SocketAddr {
         self.0[number % self.0.len()]
     }
 }
 
-/// A port, each once in 60,000 numbers and in no order.
+/// Returns a port for a number: each port once in 60,000 numbers, in a scattered order.
 fn port(number: usize) -> u16 {
     const COUNT: usize = 60_000;
     // 7,919 is a prime that does not divide the count.

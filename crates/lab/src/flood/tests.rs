@@ -8,7 +8,7 @@ use super::*;
 use crate::link::{self, LinkOptions};
 use crate::{Namespace, namespaces_permitted};
 
-/// A tunnel without peers, and what it answers.
+/// A tunnel without peers, and its replies.
 struct Target {
     tunnel: Tunnel,
     control: ControlQueue,
@@ -34,12 +34,12 @@ impl Target {
         self.tunnel.handle_datagram(&meta, &mut datagram, self.now, &mut plain, &mut self.control).err()
     }
 
-    /// The answer to what it took last.
+    /// Returns the reply to the last datagram.
     fn answer(&mut self) -> Option<Vec<u8>> {
         Some(self.control.pop()?.transmit().contents.to_vec())
     }
 
-    /// Sends initiations until one is asked for a cookie, and returns that one with the reply.
+    /// Sends initiations until the target demands a cookie, and returns that initiation with the reply.
     fn put_under_load(&mut self, source: &str, all: &[Initiation]) -> (Initiation, Vec<u8>) {
         for message in all {
             if self.take(source, message.bytes()) == Some(DropReason::CookieRequired) {
@@ -149,13 +149,13 @@ fn a_frame_is_read_as_it_was_written() {
     }
 }
 
-/// Two namespaces, and a socket in the second one that a flood goes to.
+/// Two namespaces, and a socket in the second one as the target of a flood.
 fn target(address: &str) -> (Namespace, Namespace, UdpSocket) {
     let (attacker, target) = (Namespace::new("attacker").unwrap(), Namespace::new("target").unwrap());
     let address = address.parse::<ipnet::IpNet>().unwrap();
     let options = LinkOptions { addresses_b: vec![address], ..LinkOptions::default() };
     link::join(&attacker, &target, &options).unwrap();
-    // What comes from anywhere is taken, although nothing is routed back.
+    // Accept packets from any source, although nothing is routed back.
     for name in ["all", "eth0"] {
         target.set_sysctl(&format!("net/ipv4/conf/{name}/rp_filter"), "0").unwrap();
     }
@@ -185,7 +185,7 @@ fn a_flood_arrives_from_all_its_sources_and_ends_by_itself() {
         while seen.len() < sources.len() {
             let mut buffer = [0; 2048];
             let (len, from) = socket.recv_from(&mut buffer).unwrap();
-            // IPv6's own neighbour discovery is no UDP: nothing else comes here.
+            // Neighbour discovery is not UDP: nothing else arrives here.
             assert_eq!((len, sources.contains(&from)), (INITIATION_LEN, true), "{from}");
             seen.insert(from);
         }
@@ -201,7 +201,7 @@ fn a_flood_with_cookies_opens_the_replies_that_come_back() {
     }
     let (attacker, namespace, socket) = target("198.18.0.1/24");
     link::add_address(&attacker, "eth0", "198.18.0.2/24".parse().unwrap()).unwrap();
-    // The sources are the attacker's, as far as the target's network knows.
+    // The target's network routes the sources to the attacker.
     let behind = "198.19.0.0/16".parse().unwrap();
     link::add_route(&namespace, behind, "198.18.0.2".parse().unwrap()).unwrap();
     let key = PrivateKey::generate().unwrap();
@@ -216,7 +216,7 @@ fn a_flood_with_cookies_opens_the_replies_that_come_back() {
     let running = flood.start(&attacker, "eth0", &namespace, "eth0").unwrap();
     let mut target = Target::new(&key);
     let mut buffer = [0; 2048];
-    // More than are let in without a cookie, so that what is let in then has one.
+    // Four sources with a cookie: more than pass without one.
     let mut proven = BTreeSet::new();
     while proven.len() < 4 {
         let (len, from) = socket.recv_from(&mut buffer).unwrap();

@@ -1,12 +1,12 @@
-//! What arrived of one flow, by its numbers.
+//! Checks the sequence numbers of one flow.
 
 const WORDS: usize = 16;
 const WINDOW: u64 = 64 * WORDS as u64;
 
-/// Checks the numbers of one flow, which start at 0, against their order.
+/// Checks the sequence numbers of one flow, which start at 0, for loss, order and duplicates.
 #[derive(Clone, Debug, Default)]
 pub struct FlowCheck {
-    /// One more than the highest number that arrived.
+    /// The highest sequence number received, plus one.
     next: u64,
     received: u64,
     out_of_order: u64,
@@ -16,13 +16,14 @@ pub struct FlowCheck {
 }
 
 impl FlowCheck {
-    /// Takes note of a datagram. One that comes later than a window's width counts as new and out of order.
+    /// Records a datagram. If its number is more than the window below the highest one, it counts as new and
+    /// out of order.
     pub fn see(&mut self, sequence: u64) {
         if sequence >= self.next {
             for skipped in self.next..sequence.min(self.next + WINDOW) {
                 self.mark(skipped, false);
             }
-            // A leap over more than the window leaves nothing of it.
+            // A jump beyond the window leaves no old bit valid.
             if sequence - self.next >= WINDOW {
                 self.seen = [0; WORDS];
             }
@@ -41,22 +42,22 @@ impl FlowCheck {
         self.received += 1;
     }
 
-    /// Different datagrams that arrived.
+    /// Returns the number of distinct datagrams received.
     pub fn received(&self) -> u64 {
         self.received
     }
 
-    /// Datagrams that arrived behind a later one.
+    /// Returns the number of datagrams that arrived behind a later one.
     pub fn out_of_order(&self) -> u64 {
         self.out_of_order
     }
 
-    /// Datagrams that arrived again.
+    /// Returns the number of duplicates.
     pub fn duplicates(&self) -> u64 {
         self.duplicates
     }
 
-    /// Numbers below the highest one that have not arrived.
+    /// Returns how many numbers below the highest one have not arrived.
     pub fn gaps(&self) -> u64 {
         self.next.saturating_sub(self.received)
     }

@@ -1,8 +1,8 @@
-//! One numbered datagram: magic, kind, length, flow, number, then content that follows from all of these.
+//! One numbered datagram: magic, kind, length, flow, sequence number, then content derived from all of these.
 
 use crate::content::{Content, mix};
 
-/// Bytes of the header, and so of the shortest datagram: a header and one word of content.
+/// The shortest datagram in bytes: the header and one word of content.
 pub const MIN_DATAGRAM: usize = HEADER + 8;
 /// The longest payload of a UDP datagram over IPv4.
 pub(super) const MAX_DATAGRAM: usize = 65_507;
@@ -10,7 +10,7 @@ pub(super) const MAX_DATAGRAM: usize = 65_507;
 const HEADER: usize = 20;
 const MAGIC: u16 = 0x77ef;
 
-/// Which way a datagram goes.
+/// Direction of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub(super) enum Kind {
@@ -26,7 +26,7 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// Appends the datagram, `len` bytes in all.
+    /// Appends the datagram to `out`, `len` bytes in total.
     pub(super) fn write_datagram(self, len: usize, out: &mut Vec<u8>) {
         let start = out.len();
         out.extend_from_slice(&MAGIC.to_be_bytes());
@@ -44,7 +44,7 @@ impl Header {
         }
     }
 
-    /// What the datagram says it is, if it is of this kind and its content says the same.
+    /// Returns the header of a datagram of this kind if its length and content are correct.
     pub(super) fn check(datagram: &[u8], kind: Kind) -> Option<Self> {
         let (header, content) = datagram.split_first_chunk::<HEADER>()?;
         let (magic, rest) = header.split_first_chunk::<2>()?;

@@ -1,4 +1,4 @@
-//! A set of UDP sockets with large buffers, and waiting for any of them.
+//! UDP sockets with large buffers, and polling for any of them.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -9,12 +9,13 @@ use nix::sys::socket::{MsgFlags, SockaddrStorage, recvmsg};
 
 use crate::Namespace;
 
-/// So much that the receiver's buffer is not what drops.
+/// Large enough that datagrams are not dropped in the receiver's buffer.
 const BUFFER_BYTES: i32 = 8 << 20;
-/// More ports than that on one side use up descriptors for nothing.
+/// Upper bound of source sockets: more would use up descriptors without benefit.
 const MOST_SOURCES: u32 = 128;
 
-/// How many sockets to use for so many flows: sources and destinations, whose product is at least `flows`.
+/// Returns the numbers of source and destination sockets for `flows` flows. Their product is at least
+/// `flows`.
 pub(super) fn grid(flows: u32) -> (usize, usize) {
     let sources = flows.isqrt().clamp(1, MOST_SOURCES);
     (sources as usize, flows.div_ceil(sources) as usize)
@@ -24,7 +25,7 @@ pub(super) fn grid(flows: u32) -> (usize, usize) {
 pub(super) struct Sockets(Vec<UdpSocket>);
 
 impl Sockets {
-    /// Sockets on so many free ports of an address in a namespace.
+    /// Opens `count` sockets on free ports of an address in a namespace.
     pub(super) fn open(namespace: &Namespace, address: IpAddr, count: usize) -> io::Result<Self> {
         let open = || (0..count).map(|_| Self::open_one(address)).collect::<io::Result<Vec<_>>>();
         Ok(Self(namespace.run(open)?))
@@ -35,7 +36,7 @@ impl Sockets {
         for (force, plain) in
             [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]
         {
-            // The forced one needs CAP_NET_ADMIN in the first user namespace.
+            // The FORCE variant needs CAP_NET_ADMIN in the initial user namespace.
             if set_option(&socket, libc::SOL_SOCKET, force, BUFFER_BYTES).is_err() {
                 set_option(&socket, libc::SOL_SOCKET, plain, BUFFER_BYTES)?;
             }
@@ -43,7 +44,7 @@ impl Sockets {
         Ok(socket)
     }
 
-    /// Lets the kernel cut what is sent into datagrams of this size.
+    /// Makes the kernel segment sent data into datagrams of this size (UDP_SEGMENT).
     pub(super) fn set_segment_size(&self, bytes: usize) -> io::Result<()> {
         let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
         self.0.iter().try_for_each(|socket| set_option(socket, libc::SOL_UDP, libc::UDP_SEGMENT, bytes))
@@ -65,7 +66,7 @@ impl Sockets {
         &self.0[index]
     }
 
-    /// Waits until something can be read, at most `timeout`, and hands on the sockets that have it.
+    /// Waits at most `timeout` until a socket is readable, and calls `work` for each readable socket.
     pub(super) fn for_each_readable(&self, timeout: Duration, mut work: impl FnMut(&UdpSocket)) {
         let mut polled: Vec<libc::pollfd> = self
             .0
@@ -82,7 +83,7 @@ impl Sockets {
     }
 }
 
-/// Takes a datagram if there is one, whatever mode the socket is in.
+/// Receives a datagram if one is pending. Does not block, whatever mode the socket is in.
 pub(super) fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
     let mut buffers = [io::IoSliceMut::new(buffer)];
     let message = recvmsg::<SockaddrStorage>(socket.as_raw_fd(), &mut buffers, None, MsgFlags::MSG_DONTWAIT)?;

@@ -2,7 +2,7 @@ use super::*;
 use crate::link::{self, LinkOptions};
 use crate::{PATIENCE, wait_until};
 
-/// Two namespaces, 10.90.0.1 and fd90::1 in the first one, .2 and ::2 in the second one.
+/// Two joined namespaces: 10.90.0.1 and fd90::1 in the first one, .2 and ::2 in the second one.
 fn pair(test: &str) -> Option<(Namespace, Namespace)> {
     if !crate::namespaces_permitted(test) {
         return None;

@@ -1,4 +1,4 @@
-//! The commands' end of the control socket. Blocks, and starts no thread.
+//! The client of the control socket. Its calls block; it starts no thread.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -15,24 +15,26 @@ use super::line::{Answer, Done, Kind, LineBuffer, MAX_ANSWER, Request, encode, r
 use super::{CaptureRequest, ClientError, Received, Reload, ReloadReport, VERSION};
 use crate::StatusReport;
 
-/// How long an answer is waited for: a reload resolves names and talks to the kernel.
+/// How long the client waits for an answer: a reload resolves names and configures the kernel.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Read at once.
+/// The size of a read buffer, in bytes.
 const READ_BYTES: usize = 64 << 10;
 
-/// The interfaces that have a socket in the runtime directory, answering or not, by name.
+/// Returns the interfaces that have a socket in the runtime directory, sorted by name. A daemon may not
+/// answer.
 pub fn running() -> io::Result<Vec<InterfaceName>> {
     running_in(&runtime_dir())
 }
 
-/// The interfaces that have a socket in this runtime directory, answering or not, by name.
+/// Returns the interfaces that have a socket in this runtime directory, sorted by name. A daemon may not
+/// answer.
 pub fn running_in(directory: &Path) -> io::Result<Vec<InterfaceName>> {
     let entries = match std::fs::read_dir(directory) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
-    // Another user's directory cannot be looked into: whether an interface runs there shows when it is asked.
+    // The directory of another user cannot be read. It counts: connecting shows whether its interface runs.
     let may_run = |name: &InterfaceName| {
         let socket = std::fs::symlink_metadata(control_socket(directory, name));
         !socket.is_err_and(|error| {
@@ -51,12 +53,12 @@ pub struct Client {
     name: InterfaceName,
     path: PathBuf,
     stream: UnixStream,
-    /// Whether an answer came over this connection.
+    /// Whether an answer was received over this connection.
     is_used: bool,
 }
 
 impl Client {
-    /// The socket of an interface, in the runtime directory.
+    /// Returns the path of an interface's socket in the runtime directory.
     pub fn path_of(name: &InterfaceName) -> PathBuf {
         control_socket(&runtime_dir(), name)
     }
@@ -64,13 +66,14 @@ impl Client {
     /// Connects to the socket of an interface in the runtime directory.
     ///
     /// # Errors
-    /// Those of [`ClientError`]: [`ClientError::NotRunning`] where nothing answers, [`ClientError::Stranger`] where another
-    /// user does than one that may run the interface.
+    /// Those of [`ClientError`]: [`ClientError::NotRunning`] if no process listens, [`ClientError::Stranger`]
+    /// if the process that listens belongs to a user that may not run the interface.
     pub fn connect(name: &InterfaceName) -> Result<Self, ClientError> {
         Self::connect_to(name, Self::path_of(name))
     }
 
-    /// The same in another runtime directory, as that of a daemon in another namespace.
+    /// Connects to the socket of an interface in another runtime directory, such as that of a daemon in
+    /// another namespace.
     ///
     /// # Errors
     /// Those of [`Self::connect`].
@@ -85,7 +88,7 @@ impl Client {
     pub fn connect_to(name: &InterfaceName, path: PathBuf) -> Result<Self, ClientError> {
         let connected = SockAddr::unix(&path).and_then(|address| {
             let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-            // Bounds the connection too, where the queue of a daemon that hangs is full.
+            // Also bounds connect(2), which blocks if a daemon hangs and its backlog is full.
             socket.set_write_timeout(Some(PATIENCE))?;
             socket.connect(&address)?;
             Ok(UnixStream::from(socket))
@@ -106,16 +109,16 @@ impl Client {
         }
     }
 
-    /// The interface.
     pub fn name(&self) -> &InterfaceName {
         &self.name
     }
 
-    /// Everything that is known of the interface now.
+    /// Requests the state of the interface. Reconnects once if the daemon closed an idle connection.
     pub fn status(&mut self) -> Result<StatusReport, ClientError> {
         let request = Request::of(Kind::Status);
         let line = match self.ask(&request, 0, PATIENCE) {
-            // Where others needed its place, the daemon has hung up since the last answer.
+            // The daemon may have closed the connection since the last answer, to free its place for another
+            // client.
             Err(ClientError::Io { .. }) if self.is_used => {
                 *self = Self::connect_to(&self.name, self.path.clone())?;
                 self.ask(&request, 0, PATIENCE)?
@@ -126,7 +129,7 @@ impl Client {
         self.understand(&line)
     }
 
-    /// Makes the interface what a configuration file says, or only says what that would do.
+    /// Applies a configuration file to the interface, or for a dry run reports the changes only.
     pub fn reload(&mut self, reload: &Reload) -> Result<ReloadReport, ClientError> {
         let base64 = encode(&reload.text);
         let request = Request {
@@ -139,7 +142,7 @@ impl Client {
         self.understand(&line)
     }
 
-    /// Asks the interface to end, and waits until it has: everything is undone then.
+    /// Takes the interface down, and waits until the daemon has undone everything and closes the connection.
     pub fn stop(mut self, patience: Duration) -> Result<(), ClientError> {
         let end = Instant::now() + patience;
         let line = self.ask(&Request::of(Kind::Stop), 0, patience)?;
@@ -156,7 +159,7 @@ impl Client {
         }
     }
 
-    /// Begins a capture.
+    /// Starts a capture.
     pub fn capture(mut self, request: &CaptureRequest) -> Result<PacketStream, ClientError> {
         let request = Request {
             peer: request.peer.clone(),
@@ -169,7 +172,7 @@ impl Client {
         Ok(PacketStream { rest: rest.into_rest().to_vec(), client: self })
     }
 
-    /// Sends a request and gives the line that answers it.
+    /// Sends a request and returns the line that answers it.
     fn ask(
         &mut self,
         request: &Request<'_>,
@@ -179,7 +182,8 @@ impl Client {
         Ok(self.ask_for_more(request, room, patience)?.0)
     }
 
-    /// The same, with what came behind that line.
+    /// Sends a request and returns the line that answers it, and a buffer with the bytes that came after that
+    /// line.
     fn ask_for_more(
         &mut self,
         request: &Request<'_>,
@@ -220,7 +224,7 @@ impl Client {
 
     fn understand<'a, T: Deserialize<'a>>(&self, line: &'a [u8]) -> Result<T, ClientError> {
         let answer: Answer<T> = serde_json::from_slice(line).map_err(|error| {
-            // Not the error's own text, which may repeat a part of the line.
+            // The text of the error is left out: it may quote a part of the line.
             self.garbled(format_args!("{:?} error in column {}", error.classify(), error.column()))
         })?;
         match answer {
@@ -242,7 +246,8 @@ impl Client {
     }
 }
 
-/// Nothing is sent to a user that may not run the interface: a configuration has its private key in it.
+/// Verifies that the user that listens may run the interface. Otherwise nothing is sent: a configuration
+/// contains the private key.
 fn check_server(name: &InterfaceName, path: &Path, stream: &UnixStream) -> Result<(), ClientError> {
     let failed = |source| ClientError::Io { name: name.to_string(), path: path.to_owned(), source };
     let user = runtime_dir::server_of(stream).map_err(failed)?;
@@ -260,26 +265,26 @@ pub struct PacketStream {
     rest: Vec<u8>,
 }
 
-/// Ends a capture, from anywhere.
+/// Ends a capture from another thread.
 #[derive(Debug)]
 pub struct Stopper {
     stream: UnixStream,
 }
 
 impl PacketStream {
-    /// What came with the answer to the request.
+    /// Returns the bytes that came with the answer to the request.
     pub fn take_rest(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.rest)
     }
 
-    /// Adds what comes within `patience` to `bytes`.
+    /// Appends the bytes that arrive within `patience` to `bytes`.
     ///
     /// # Errors
     /// When the connection breaks.
     pub fn read(&mut self, bytes: &mut Vec<u8>, patience: Duration) -> Result<Received, ClientError> {
         let mut chunk = [0; READ_BYTES];
         let stream = &mut self.client.stream;
-        // No time at all would be for ever.
+        // A read timeout of 0 is an error.
         let patience = patience.max(Duration::from_millis(1));
         let read = stream.set_read_timeout(Some(patience)).and_then(|()| stream.read(&mut chunk));
         match read {
@@ -298,12 +303,12 @@ impl PacketStream {
         }
     }
 
-    /// Asks the daemon to end the capture; what was seen before still comes.
+    /// Asks the daemon to end the capture. Packets captured before still arrive.
     pub fn stop(&self) {
         end_of_requests(&self.client.stream);
     }
 
-    /// What does the same from another thread.
+    /// Returns a handle that ends the capture from another thread.
     ///
     /// # Errors
     /// When the process has no descriptor left.
@@ -313,14 +318,14 @@ impl PacketStream {
 }
 
 impl Stopper {
-    /// As [`PacketStream::stop`].
+    /// Ends the capture, as [`PacketStream::stop`].
     pub fn stop(&self) {
         end_of_requests(&self.stream);
     }
 }
 
 fn end_of_requests(stream: &UnixStream) {
-    // It fails where the daemon has ended the connection already.
+    // Fails if the daemon has closed the connection already.
     let _ = stream.shutdown(std::net::Shutdown::Write);
 }
 

@@ -1,4 +1,4 @@
-//! The lines of the control socket: JSON objects, bounded in length, wiped when they are done with.
+//! The lines of the control socket: JSON objects, bounded in length, wiped after use.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -7,12 +7,12 @@ use zeroize::Zeroizing;
 
 use super::{Layer, ManageError, VERSION};
 
-/// A configuration file of 16 MiB in base64, and the rest of its line.
+/// The maximum bytes of a request: a configuration file of 16 MiB in base64, and the rest of its line.
 pub const MAX_REQUEST: usize = 24 << 20;
-/// A status with 50,000 peers.
+/// The maximum bytes of an answer: a status with 50,000 peers.
 pub const MAX_ANSWER: usize = 64 << 20;
 
-/// What is asked for.
+/// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -55,13 +55,13 @@ impl Request<'_> {
     }
 }
 
-/// Just enough of a request of any version to answer it.
+/// The part of a request that every version has, so that another version can be answered.
 #[derive(Deserialize)]
 pub struct RequestVersion {
     pub version: u32,
 }
 
-/// One of `ok` and `error` is there.
+/// An answer has either `ok` or `error`.
 #[derive(Serialize, Deserialize)]
 pub struct Answer<T> {
     pub version: u32,
@@ -91,7 +91,7 @@ enum ErrorKind {
     Configuration,
     Permission,
     Ended,
-    /// And whatever a later version may add.
+    /// Also any kind that a later version adds.
     #[serde(other)]
     Failed,
 }
@@ -119,7 +119,8 @@ impl From<WireError> for ManageError {
     }
 }
 
-/// The answer as a line. `room` bytes are taken at once, so that a line with keys leaves no copies behind.
+/// Serializes a request or an answer as a line. Allocates `room` bytes first, so that a line with keys is not
+/// reallocated, which would leave copies behind.
 pub fn to_line(value: &impl Serialize, room: usize) -> serde_json::Result<Zeroizing<Vec<u8>>> {
     let mut line = Zeroizing::new(Vec::with_capacity(room));
     serde_json::to_writer(&mut *line, value)?;
@@ -127,7 +128,7 @@ pub fn to_line(value: &impl Serialize, room: usize) -> serde_json::Result<Zeroiz
     Ok(line)
 }
 
-/// Room for a line around a text in base64.
+/// Returns the room for a line that contains this base64 text.
 pub fn room_around(base64: &str) -> usize {
     base64.len() + 8192
 }
@@ -138,33 +139,33 @@ pub fn encode(text: &str) -> Zeroizing<String> {
     base64
 }
 
-/// The text in `base64`, or what is wrong with it.
+/// Decodes a text in base64, or returns what is wrong with it.
 pub fn decode(base64: &str) -> Result<Zeroizing<String>, &'static str> {
-    // The decoder gives back part of a group as zeros, and checks for room in whole ones.
+    // The decoder requires room for whole groups of 3 bytes, although it writes a partial last group.
     let mut bytes = Zeroizing::new(vec![0; base64.len().div_ceil(4) * 3]);
     let len = STANDARD.decode_slice(base64, &mut bytes).map_err(|_| "config_base64 is not base64")?;
     let text = std::str::from_utf8(&bytes[..len]).map_err(|_| "the configuration is not UTF-8")?;
     Ok(Zeroizing::new(text.to_owned()))
 }
 
-/// Takes bytes until a line is whole. Bytes behind it wait for the next one.
+/// Collects bytes until a line is complete. Bytes after it are kept for the next line.
 #[derive(Default)]
 pub struct LineBuffer {
     bytes: Zeroizing<Vec<u8>>,
-    /// Bytes that were looked through for the end of a line.
+    /// The number of bytes that were searched for the end of a line.
     searched: usize,
 }
 
-/// The line has more bytes than it may have.
+/// Error: a line exceeds its maximum length.
 #[derive(Debug)]
 pub struct TooLong;
 
 impl LineBuffer {
-    /// Adds bytes; gives a line without its end if there is one now.
+    /// Appends bytes. Returns a line without its line break, if one is complete.
     pub fn push(&mut self, bytes: &[u8], max: usize) -> Result<Option<Zeroizing<Vec<u8>>>, TooLong> {
         let needed = self.bytes.len() + bytes.len();
         if needed > self.bytes.capacity() {
-            // Not left to `Vec`, which would move the bytes and leave the old ones behind.
+            // `Vec` would move the bytes when it grows, and not wipe the old allocation.
             let mut larger = Zeroizing::new(Vec::with_capacity(needed.next_power_of_two()));
             larger.extend_from_slice(&self.bytes);
             self.bytes = larger;
@@ -186,17 +187,17 @@ impl LineBuffer {
         Ok(Some(line))
     }
 
-    /// A further line among the bytes that came with the last one.
+    /// Returns the next complete line among the bytes that came with the last one.
     pub fn next(&mut self, max: usize) -> Result<Option<Zeroizing<Vec<u8>>>, TooLong> {
         self.push(&[], max)
     }
 
-    /// What was taken since the last line.
+    /// Returns the bytes after the last line.
     pub fn into_rest(self) -> Zeroizing<Vec<u8>> {
         self.bytes
     }
 
-    /// Whether nothing was taken since the last line.
+    /// Reports whether there are no bytes after the last line.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }

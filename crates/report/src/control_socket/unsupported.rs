@@ -1,4 +1,4 @@
-//! Platforms without Unix sockets: there is nobody to talk to yet, and that is what they say.
+//! Platforms without Unix sockets: no interface runs, and connecting fails with [`ClientError::Unsupported`].
 
 use std::convert::Infallible;
 use std::io;
@@ -10,12 +10,12 @@ use weft_config::InterfaceName;
 use super::{CaptureRequest, ClientError, Received, Reload, ReloadReport};
 use crate::StatusReport;
 
-/// No interface.
+/// Returns no interfaces.
 pub fn running() -> io::Result<Vec<InterfaceName>> {
     Ok(Vec::new())
 }
 
-/// No interface.
+/// Returns no interfaces.
 pub fn running_in(_directory: &Path) -> io::Result<Vec<InterfaceName>> {
     running()
 }
@@ -27,7 +27,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Where the socket would be.
+    /// Returns the path at which the socket would be.
     pub fn path_of(name: &InterfaceName) -> PathBuf {
         weft_ipc::runtime_dir::control_socket(&weft_ipc::runtime_dir::runtime_dir(), name)
     }
@@ -42,27 +42,26 @@ impl Client {
         Err(ClientError::Unsupported)
     }
 
-    /// The interface.
     pub fn name(&self) -> &InterfaceName {
         match self.never {}
     }
 
-    /// Everything that is known of the interface now.
+    /// Requests the state of the interface.
     pub fn status(&mut self) -> Result<StatusReport, ClientError> {
         match self.never {}
     }
 
-    /// Makes the interface what a configuration file says.
+    /// Applies a configuration file to the interface.
     pub fn reload(&mut self, _reload: &Reload) -> Result<ReloadReport, ClientError> {
         match self.never {}
     }
 
-    /// Begins a capture.
+    /// Starts a capture.
     pub fn capture(self, _request: &CaptureRequest) -> Result<PacketStream, ClientError> {
         match self.never {}
     }
 
-    /// Asks the interface to end.
+    /// Takes the interface down.
     pub fn stop(self, _patience: Duration) -> Result<(), ClientError> {
         match self.never {}
     }
@@ -81,12 +80,12 @@ pub struct Stopper {
 }
 
 impl PacketStream {
-    /// What came with the answer to the request.
+    /// Returns the bytes that came with the answer to the request.
     pub fn take_rest(&mut self) -> Vec<u8> {
         match self.never {}
     }
 
-    /// Adds what comes.
+    /// Appends received bytes.
     pub fn read(&mut self, _bytes: &mut Vec<u8>, _patience: Duration) -> Result<Received, ClientError> {
         match self.never {}
     }
@@ -96,14 +95,14 @@ impl PacketStream {
         match self.never {}
     }
 
-    /// What does the same from another thread.
+    /// Returns a handle that ends the capture from another thread.
     pub fn stopper(&self) -> io::Result<Stopper> {
         match self.never {}
     }
 }
 
 impl Stopper {
-    /// As [`PacketStream::stop`].
+    /// Ends the capture, as [`PacketStream::stop`].
     pub fn stop(&self) {
         match self.never {}
     }

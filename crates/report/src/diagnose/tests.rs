@@ -1,7 +1,7 @@
 use super::*;
 use crate::{DropReport, Recent, SendFailureReport};
 
-/// An interface that is well: a peer that was heard from a minute ago.
+/// A healthy interface, with a peer whose last handshake was a minute ago.
 fn well() -> StatusReport {
     let mut report = StatusReport {
         interface: "wg0".to_owned(),
@@ -26,6 +26,8 @@ fn well() -> StatusReport {
     report.udp.gso = true;
     report.udp.receive_buffer_bytes = 7 << 20;
     report.udp.send_buffer_bytes = 7 << 20;
+    report.udp.wanted_receive_buffer_bytes = 7 << 20;
+    report.udp.wanted_send_buffer_bytes = 7 << 20;
     report.udp.datagrams_received = 10;
     report
 }
@@ -43,7 +45,7 @@ fn dropped(report: &mut StatusReport, reason: DropReason, total: u64, recent: u6
     report.recent = Some(Recent { window_ms: 500, drops: recent, ..Recent::default() });
 }
 
-/// The one finding, its check and level.
+/// Returns the only finding, after comparing its check and level.
 #[track_caller]
 fn only(findings: &[Finding], check: &str, level: Level) -> Finding {
     let [finding] = findings else { panic!("not one finding: {findings:#?}") };
@@ -71,7 +73,7 @@ fn a_peer_that_never_answers_is_a_problem_once_it_had_the_time() {
         report.uptime_ms = 2000;
     });
     assert_eq!(early, []);
-    // Nobody wanted anything of it.
+    // Nothing was sent to it.
     let unused = with(|report| {
         never(report);
         let peer = &mut report.peers[0];
@@ -101,7 +103,7 @@ fn a_peer_that_went_silent_is_a_problem_only_while_something_is_wanted_of_it() {
 
 #[test]
 fn a_client_that_sleeps_where_it_was_last_heard_from_keeps_no_interface_from_being_ready() {
-    // It roams, and somebody sent it something.
+    // The peer roams, and packets for it wait.
     let roaming = |change: &dyn Fn(&mut PeerReport)| {
         let mut report = well();
         let peer = &mut report.peers[0];
@@ -117,11 +119,11 @@ fn a_client_that_sleeps_where_it_was_last_heard_from_keeps_no_interface_from_bei
     assert!(finding.advice.unwrap().contains("PersistentKeepalive"));
     assert_eq!(unready(&asleep), [""; 0]);
     assert!(!should_have_session(&asleep.peers[0]));
-    // Also after a restart, of which it did not hear yet.
+    // Also after a restart of this interface, which the peer has not noticed yet.
     let never = roaming(&|peer| peer.latest_handshake_ms = None);
     only(&never.findings, "no_handshake", Level::Note);
     assert_eq!(unready(&never), [""; 0]);
-    // It should have a session once somebody says so.
+    // It should have a session once it has a keepalive or a configured endpoint.
     let with_keepalive = roaming(&|peer| peer.persistent_keepalive = Some(25));
     let with_endpoint = roaming(&|peer| peer.has_configured_endpoint = true);
     for expected in [with_keepalive, with_endpoint] {
@@ -194,7 +196,7 @@ fn sends_that_the_kernel_refuses_name_the_route_to_look_at() {
         report.send_failure = Some(SendFailureReport { endpoint, ..SendFailureReport::default() });
     });
     only(&roaming, "no_route", Level::Warning);
-    // It came through since, or it is long ago, or the peer is somewhere else.
+    // A handshake completed since, or the failure is old, or the peer has another endpoint.
     assert_eq!(refused(5000, Some(1000)), []);
     assert_eq!(refused(90_000, Some(100_000)), []);
     let moved = with(|report| {
@@ -285,6 +287,6 @@ fn a_load_of_handshakes_is_told_with_its_time_and_what_was_refused() {
         Level::Warning,
     );
     assert!(finding.says.contains("42 s") && finding.says.contains("700 were asked"), "{finding:?}");
-    // A burst that is over is nothing to tell of.
+    // A burst that is over is not reported.
     assert_eq!(with(|report| dropped(report, DropReason::CookieRequired, 9000, 700)), []);
 }

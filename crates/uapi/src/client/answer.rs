@@ -1,4 +1,4 @@
-//! Reads a daemon's answers. Keys that are not known are passed over, as wg(8) does.
+//! Parses a daemon's answers. Unknown keys are ignored, as wg(8) does.
 
 use std::num::NonZeroU16;
 use std::time::{Duration, SystemTime};
@@ -10,7 +10,7 @@ use weft_tunnel::{PeerLimits, PrivateKey, PublicKey};
 use super::Reported;
 use crate::values;
 
-/// Why an answer makes no sense. No value is in it, which could be a key.
+/// Why an answer is invalid. The error contains no value, because a value may be a key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AnswerProblem {
     #[error("it is not text")]
@@ -25,7 +25,7 @@ pub enum AnswerProblem {
     NoErrno,
 }
 
-/// The `errno` of an answer to `set=1`.
+/// Returns the `errno` of an answer to `set=1`.
 pub(super) fn parse_set(answer: &[u8]) -> Result<i32, AnswerProblem> {
     lines(answer)?
         .find_map(|line| line.strip_prefix("errno="))
@@ -33,7 +33,7 @@ pub(super) fn parse_set(answer: &[u8]) -> Result<i32, AnswerProblem> {
         .ok_or(AnswerProblem::NoErrno)
 }
 
-/// What an answer to `get=1` tells, or its `errno` if that is not 0.
+/// Returns the state in an answer to `get=1`, or its `errno` if that is not 0.
 pub(super) fn parse_get(answer: &[u8]) -> Result<Result<Reported, i32>, AnswerProblem> {
     let mut reader = Reader::default();
     for (index, text) in lines(answer)?.enumerate() {
@@ -58,7 +58,7 @@ fn lines(answer: &[u8]) -> Result<impl Iterator<Item = &str>, AnswerProblem> {
     Ok(std::str::from_utf8(answer).map_err(|_| AnswerProblem::NotText)?.split('\n'))
 }
 
-/// What was read so far.
+/// The lines parsed so far.
 #[derive(Default)]
 struct Reader {
     private_key: Option<PrivateKey>,
@@ -66,7 +66,7 @@ struct Reader {
     listen_port: u16,
     fw_mark: u32,
     peers: Vec<PeerState>,
-    /// The parts of the newest peer's handshake time.
+    /// The sum of the parts of the last peer's handshake time.
     handshake: Duration,
 }
 
@@ -76,7 +76,7 @@ impl Reader {
             "private_key" => {
                 self.private_key = values::private_key(value.as_bytes()).ok_or(wrong("private_key", line))?;
             }
-            // boringtun tells this in place of the private key.
+            // boringtun sends this in place of the private key.
             "own_public_key" => {
                 self.own_public_key =
                     Some(values::public_key(value.as_bytes()).ok_or(wrong("own_public_key", line))?);
@@ -162,7 +162,7 @@ fn new_peer(public_key: PublicKey) -> PeerState {
     }
 }
 
-/// A moment in Unix time; 0 is none.
+/// Converts Unix time; 0 means none.
 fn time(since_epoch: Duration) -> Option<SystemTime> {
     if since_epoch.is_zero() { None } else { SystemTime::UNIX_EPOCH.checked_add(since_epoch) }
 }

@@ -1,4 +1,4 @@
-//! Writes a change as UAPI takes it, in the order in which wg(8) does.
+//! Writes a change as a UAPI request, in the order of wg(8).
 
 use std::fmt::Write as _;
 
@@ -7,9 +7,9 @@ use weft_config::endpoint;
 use weft_tunnel::{PresharedKey, PrivateKey};
 use zeroize::Zeroizing;
 
-/// The request, with the empty line at its end.
+/// Returns the request, with the empty line at its end.
 pub(crate) fn set(change: &DeviceChange) -> Zeroizing<Vec<u8>> {
-    // Room for all of it at once: a string that grows leaves copies of keys behind.
+    // Allocated at once: a string that grows leaves copies of keys behind.
     let peers: usize = change.peers.iter().map(|peer| 512 + 64 * peer.allowed_ips.len()).sum();
     let mut text = Request(Zeroizing::new(String::with_capacity(512 + peers)));
     text.line("set", "1");
@@ -40,7 +40,7 @@ impl Request {
         let _ = writeln!(self.0, "{key}={value}");
     }
 
-    /// A key; all of it is zero for none.
+    /// Writes a key; all zeros mean none.
     fn secret(&mut self, key: &str, bytes: Option<&[u8; 32]>) {
         self.line(key, hex(bytes.unwrap_or(&[0; 32])).as_str());
     }

@@ -19,17 +19,17 @@ fn path(interface: &str) -> PathBuf {
     Path::new(DIRECTORY).join(format!("{interface}.sock"))
 }
 
-/// Where an interface's daemon listens.
+/// Returns the path at which an interface's daemon listens.
 pub(super) fn place(interface: &str) -> String {
     path(interface).display().to_string()
 }
 
-/// Whether the system has a device of this name. Only Linux can tell by a file.
+/// Reports whether the system has a device of this name. Only Linux has a file that shows it.
 pub(super) fn has_device(interface: &str) -> bool {
     Path::new("/sys/class/net").join(interface).exists()
 }
 
-/// The names that have a socket, alive or not.
+/// Returns the names that have a socket, whether a daemon listens or not.
 pub(super) fn names() -> io::Result<Vec<String>> {
     let entries = match fs::read_dir(DIRECTORY) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -39,7 +39,7 @@ pub(super) fn names() -> io::Result<Vec<String>> {
     for entry in entries {
         let entry = entry?;
         let name = entry.file_name();
-        // What goes away meanwhile is no interface any more.
+        // A file that disappears meanwhile does not count.
         let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
         if let Some(name) = name.to_str().and_then(|name| name.strip_suffix(".sock"))
             && is_socket
@@ -50,14 +50,14 @@ pub(super) fn names() -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Whether somebody listens, as far as this user can know.
+/// Reports whether a daemon listens, or may listen, if this user cannot find out.
 pub(super) fn is_alive(interface: &str) -> bool {
     let gone =
         |error: io::Error| matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused);
     connect(interface, Instant::now() + Duration::from_secs(1)).map_or_else(|error| !gone(error), |_| true)
 }
 
-/// A connection, and when it has to be over.
+/// A connection, and the deadline of the exchange.
 pub(super) struct Connection {
     stream: UnixStream,
     deadline: Instant,
@@ -66,7 +66,7 @@ pub(super) struct Connection {
 /// Connects to the daemon of an interface.
 pub(super) fn connect(interface: &str, deadline: Instant) -> io::Result<Connection> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    // Connecting to a socket whose queue is full blocks as long as sending may.
+    // The send timeout also bounds connect(2), which blocks if the backlog is full.
     socket.set_write_timeout(Some(left(deadline)?))?;
     socket.connect(&SockAddr::unix(path(interface))?)?;
     Ok(Connection { stream: socket.into(), deadline })
@@ -78,12 +78,12 @@ fn left(deadline: Instant) -> io::Result<Duration> {
 }
 
 impl Connection {
-    /// The user that listens.
+    /// Returns the user that listens.
     pub(super) fn server(&self) -> io::Result<Option<u32>> {
         runtime_dir::server_of(&self.stream).map(Some)
     }
 
-    /// Sends the request, and gives the whole answer.
+    /// Sends the request, and returns the complete answer.
     pub(super) fn exchange(mut self, request: &[u8]) -> io::Result<Zeroizing<Vec<u8>>> {
         match self.send(request) {
             // A daemon that refuses a line answers and closes without reading the rest.

@@ -1,4 +1,4 @@
-//! The named pipe of an interface, below a prefix in which only administrators can make pipes.
+//! The named pipe of an interface, below a prefix where only administrators can create pipes.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -10,23 +10,23 @@ use zeroize::Zeroizing;
 
 use super::{append, is_whole};
 
-/// Where every implementation of the UAPI has its pipes.
+/// The prefix of the pipes of every UAPI implementation.
 pub(super) const DIRECTORY: &str = r"\\.\pipe\ProtectedPrefix\Administrators\WireGuard";
 
 /// ERROR_PIPE_BUSY: every instance of the pipe has a client.
 const PIPE_BUSY: i32 = 231;
 
-/// Where an interface's daemon listens.
+/// Returns the pipe on which an interface's daemon listens.
 pub(super) fn place(interface: &str) -> String {
     format!(r"{DIRECTORY}\{interface}")
 }
 
-/// Devices without a daemon cannot be told from here.
+/// Always false: devices without a daemon cannot be detected here.
 pub(super) fn has_device(_: &str) -> bool {
     false
 }
 
-/// The names that have a pipe: the system lists all pipes with their prefixes.
+/// Returns the names that have a pipe. The system lists all pipes with their prefixes.
 pub(super) fn names() -> io::Result<Vec<String>> {
     let prefix = DIRECTORY.trim_start_matches(r"\\.\pipe\").to_owned() + r"\";
     let mut names = Vec::new();
@@ -39,12 +39,12 @@ pub(super) fn names() -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// A pipe goes with its daemon.
+/// Always true: a pipe disappears with its daemon.
 pub(super) fn is_alive(_: &str) -> bool {
     true
 }
 
-/// A connection, and when it has to be over.
+/// A connection, and the deadline of the exchange.
 pub(super) struct Connection {
     pipe: File,
     deadline: Instant,
@@ -65,14 +65,14 @@ pub(super) fn connect(interface: &str, deadline: Instant) -> io::Result<Connecti
 }
 
 impl Connection {
-    /// Only administrators listen below the prefix.
+    /// Returns no user: only administrators can listen below the prefix.
     #[expect(clippy::unnecessary_wraps, reason = "the other platform's can fail")]
     pub(super) fn server(&self) -> io::Result<Option<u32>> {
         Ok(None)
     }
 
-    /// Sends the request, and gives the whole answer. A pipe opened this way knows no time limit, so another thread waits
-    /// for it, and is left behind when it takes too long.
+    /// Sends the request, and returns the complete answer. A pipe opened this way has no timeouts, so another
+    /// thread does the I/O. That thread is abandoned at the deadline.
     pub(super) fn exchange(self, request: &[u8]) -> io::Result<Zeroizing<Vec<u8>>> {
         let (sender, answer) = mpsc::channel();
         let request = Zeroizing::new(request.to_vec());

@@ -11,7 +11,7 @@ fn scope_of(name: &str) -> Option<u32> {
     (name == "eth0").then_some(3)
 }
 
-/// What the lines of `text` lead to, the last of which ends a request.
+/// Parses the lines of `text`; the last line ends the request.
 fn parse(text: &str) -> Result<Request, Problem> {
     let mut parser = RequestParser::new(scope_of);
     for line in text.strip_suffix('\n').unwrap().split('\n') {
@@ -132,7 +132,7 @@ fn a_peer_that_is_taken_away_has_nothing_else() {
     .unwrap();
     let peer = &change.peers[0];
     assert!(peer.remove && peer.allowed_ips.is_empty() && peer.preshared_key.is_none());
-    // What is left out is checked all the same.
+    // Ignored lines are checked, too.
     assert_eq!(errno(&format!("public_key={}\nremove=true\nallowed_ip=x\n", hex_of(1))), -libc::EINVAL);
 }
 
@@ -155,7 +155,7 @@ fn host_bits_of_allowed_ips_are_cut_off() {
     assert_eq!(change, AllowedIpChange::Add("10.0.0.0/8".parse().unwrap()));
 }
 
-/// As wireguard-go answers each of these.
+/// The numbers are those that wireguard-go answers with.
 #[test]
 fn what_is_wrong_has_the_errno_of_wireguard_go() {
     let key = hex_of(1);
@@ -227,7 +227,7 @@ fn the_first_error_counts_and_the_request_is_read_to_its_end() {
     }
     let Step::Rejected(problem) = parser.line(b"") else { panic!("not rejected") };
     assert_eq!(problem, Problem::NoEquals { line: 3 });
-    // And the next request is read as if nothing had been.
+    // The next request is parsed as usual.
     assert!(matches!(parser.line(b"get=1"), Step::More));
     assert!(matches!(parser.line(b""), Step::Complete(Request::Get)));
 }

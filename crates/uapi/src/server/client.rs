@@ -1,4 +1,4 @@
-//! One connection: requests and their answers, one after the other.
+//! One connection: reads requests and answers them in order.
 
 use std::io;
 use std::sync::Arc;
@@ -16,25 +16,26 @@ use crate::lines::{Line, LineBuffer};
 use crate::{Answer, Errno, Problem, Request, RequestParser, Step, write_errno};
 use crate::{Control, ControlError};
 
-/// Bytes of an answer that are written at once.
+/// The bytes of an answer that are collected before they are written.
 const CHUNK: usize = 64 * 1024;
-/// Bytes that are read and left out at the end of a connection, so that the client still reads the answer.
+/// The maximum bytes that are read and discarded at the end of a connection, so that the client can still
+/// read the answer.
 const LINGER: usize = 1 << 20;
 
-/// What serves one connection.
+/// Serves one connection.
 pub(super) struct Client {
     control: Arc<dyn Control>,
     place: Arc<Place>,
-    /// Held by the one client whose large request is read.
+    /// Held while a large request is read: one at a time.
     large: Arc<Semaphore>,
     limits: Limits,
 }
 
 /// Why a connection ends.
 enum End {
-    /// The client went away, was too slow, or is not of this protocol.
+    /// The client closed the connection, was too slow, or speaks another protocol.
     Close,
-    /// The same, but an answer is still on its way.
+    /// The server ends the connection, and the client may not have read the answer yet.
     Linger,
 }
 
@@ -48,7 +49,7 @@ impl From<io::Error> for End {
 struct Reading {
     lines: LineBuffer,
     parser: RequestParser,
-    /// When the request has to be complete.
+    /// The time by which the request has to be complete.
     deadline: Option<Instant>,
     large: Option<OwnedSemaphorePermit>,
 }
@@ -78,8 +79,8 @@ impl Client {
             large: None,
         };
         loop {
-            // Also where the next request is there already: a client that never stops asking keeps no other
-            // out.
+            // Even if the next request has arrived already: a client that sends requests without a pause
+            // keeps no other client out.
             self.place.expect_request();
             let request = self.next_request(stream, &mut reading).await;
             self.place.begin_serving();
@@ -123,20 +124,20 @@ impl Client {
         }
     }
 
-    /// Reads once; 0 at the end.
+    /// Reads once. Returns the number of bytes; 0 at the end of the connection.
     async fn read_more(&self, stream: &mut UnixStream, reading: &mut Reading) -> Result<usize, End> {
         let read = if reading.parser.is_idle() && reading.lines.is_empty() {
-            // Without a deadline: a silent client keeps its place until another one needs it.
+            // Without a deadline: a silent client keeps its place until another client needs it.
             reading.deadline = None;
             let read = stream.read(reading.lines.spare_mut()).await?;
-            // Once a request: bytes alone keep no place for longer.
+            // Once per request: further bytes do not extend the time.
             self.place.expect_progress();
             read
         } else {
             if reading.large.is_none() && reading.parser.request_bytes() > self.limits.large {
                 reading.large = Arc::clone(&self.large).acquire_owned().await.ok();
                 reading.deadline = None;
-                // There is only one of these, and it may take more than a moment.
+                // Only one large request is read at a time, and it may take longer than the grace period.
                 self.place.begin_serving();
             }
             let now = Instant::now();
@@ -151,7 +152,7 @@ impl Client {
             }
         };
         reading.lines.commit(read);
-        // Others may have been waiting while the lines of a large request were gone through.
+        // Other clients may have waited while the lines of a large request were parsed.
         tokio::task::yield_now().await;
         Ok(read)
     }
@@ -177,7 +178,7 @@ impl Client {
     async fn refuse(&self, problem: &Problem, stream: &mut UnixStream) -> Result<(), End> {
         tracing::error!("a UAPI request is refused: {problem}");
         self.write_outcome(problem.into(), stream).await?;
-        // Nobody knows where the next request begins.
+        // It is not known where the next request begins.
         if *problem == Problem::Trailing { Err(End::Linger) } else { Ok(()) }
     }
 
@@ -202,7 +203,7 @@ impl Client {
     }
 
     async fn write_state(&self, mut answer: Answer, stream: &mut UnixStream) -> Result<(), End> {
-        // Never more than its capacity: a buffer that grows leaves keys behind.
+        // Never exceeds its capacity: a buffer that grows leaves copies of keys behind.
         let mut chunk = Zeroizing::new(Vec::with_capacity(CHUNK + Answer::MAX_PIECE));
         while answer.write_piece(&mut *chunk)? {
             if chunk.len() >= CHUNK {
@@ -225,7 +226,8 @@ impl Client {
         }
     }
 
-    /// A socket that is closed with something unread resets the connection, and the client loses the answer.
+    /// Discards unread bytes before the socket is closed. Closing a socket with unread bytes resets the
+    /// connection, and the client loses the answer.
     async fn linger(&self, stream: &mut UnixStream) {
         let drain = async {
             let _ = stream.shutdown().await;
@@ -241,7 +243,7 @@ impl Client {
     }
 }
 
-/// The system's number of a network interface.
+/// Returns the index of a network interface.
 fn scope_of(name: &str) -> Option<u32> {
     nix::net::if_::if_nametoindex(name).ok()
 }

@@ -1,4 +1,4 @@
-//! The listening socket: where wg(8) looks for it, or handed in.
+//! The listening socket: created where wg(8) looks for it, or passed in.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,16 +14,16 @@ use crate::SOCKET_DIRECTORY;
 /// Why there is no socket to serve.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// The socket cannot be made.
+    /// The socket cannot be created.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// The descriptor that was handed in cannot be used.
+    /// The descriptor that was passed in cannot be used.
     #[error("the descriptor that was handed in for the UAPI is not a listening Unix socket: {0}")]
     Descriptor(#[source] io::Error),
 }
 
 impl SocketError {
-    /// The exit code that says so.
+    /// Returns the exit code of a command that fails with this error.
     pub fn exit_code(&self) -> exit::Code {
         match self {
             Self::Listen(error) if error.kind() == io::ErrorKind::PermissionDenied => exit::Code::Permission,
@@ -33,7 +33,7 @@ impl SocketError {
     }
 }
 
-/// A listening socket. Clients may connect from now on, and wait until it is served. Dropping it removes its file.
+/// A listening socket. Clients may connect, and wait until it is served. Dropping it removes its file.
 #[derive(Debug)]
 pub struct Listener {
     pub(super) socket: UnixListener,
@@ -41,30 +41,30 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Makes the socket of an interface where wg(8) looks for it, for its owner only. A socket that a daemon left
-    /// behind is replaced.
+    /// Creates the socket of an interface where wg(8) looks for it, accessible to its owner only. Replaces
+    /// the socket of a dead daemon.
     ///
     /// # Errors
-    /// Those of [`SocketError`]; a daemon that answers is never disturbed.
+    /// Those of [`SocketError`]. The socket of a daemon that answers is left as it is.
     pub fn open(name: &InterfaceName) -> Result<Self, SocketError> {
         Self::open_in(Path::new(SOCKET_DIRECTORY), name)
     }
 
-    /// The same in another directory.
+    /// Creates the socket of an interface in another directory.
     ///
     /// # Errors
     /// Those of [`Self::open`].
     pub fn open_in(directory: &Path, name: &InterfaceName) -> Result<Self, SocketError> {
-        // Others than the owner may see which interfaces there are, as with wireguard-go.
+        // Other users can list the interfaces, as with wireguard-go.
         let (socket, file) = listener::listen(&path_in(directory, name), 0o755)?;
         Ok(Self { socket, file: Some(file) })
     }
 
-    /// Takes over a listening socket that whoever started the daemon made. Its file is watched and removed like one
-    /// of its own, if it can be seen from here.
+    /// Adopts a listening socket that the parent of the daemon created. Its file is watched and removed like
+    /// that of [`Self::open`], if this process can see it.
     ///
     /// # Errors
-    /// [`SocketError::Descriptor`] if it is none.
+    /// [`SocketError::Descriptor`] if it is not a listening Unix socket.
     pub fn adopt(descriptor: OwnedFd) -> Result<Self, SocketError> {
         let listens = nix::sys::socket::getsockopt(&descriptor, nix::sys::socket::sockopt::AcceptConn);
         let socket = UnixListener::from(descriptor);
@@ -82,10 +82,10 @@ impl Listener {
     }
 }
 
-/// Removes the socket that a daemon of this interface left behind; says whether there was one.
+/// Removes the socket that a dead daemon of this interface left behind. Reports whether there was one.
 ///
 /// # Errors
-/// Those of [`SocketError`]: a daemon that answers is never disturbed.
+/// Those of [`SocketError`]. The socket of a daemon that answers is left as it is.
 pub fn remove_dead(name: &InterfaceName) -> Result<bool, SocketError> {
     Ok(listener::remove_dead(&path_in(Path::new(SOCKET_DIRECTORY), name))?)
 }

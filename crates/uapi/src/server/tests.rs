@@ -20,13 +20,13 @@ mod wg;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// An interface that keeps what it is told, and answers as it is told.
+/// An interface that records changes, and returns the state and errors that a test sets.
 #[derive(Default)]
 struct Fake {
     changes: Mutex<Vec<DeviceChange>>,
     peers: Mutex<Vec<PeerState>>,
     errors: Mutex<VecDeque<ControlError>>,
-    /// Whether changes wait, and how many do.
+    /// Whether changes block, and how many are blocked.
     held: Mutex<(bool, usize)>,
     moved: Condvar,
 }
@@ -68,7 +68,7 @@ impl Control for Fake {
     }
 }
 
-/// A server on a socket in a directory of its own.
+/// A server on a socket in a temporary directory.
 struct Served {
     directory: TempDir,
     path: PathBuf,
@@ -123,7 +123,7 @@ impl Connection {
         self.0.get_mut().write_all(text.as_bytes()).unwrap();
     }
 
-    /// An answer, without the empty line at its end.
+    /// Reads an answer, and returns it without the empty line at its end.
     fn answer(&mut self) -> String {
         let mut answer = String::new();
         while !answer.ends_with("\n\n") {
@@ -137,12 +137,12 @@ impl Connection {
         self.answer()
     }
 
-    /// Whether the other end closes without another word.
+    /// Reports whether the other end closes without sending more.
     fn is_closed(&mut self) -> bool {
         let mut rest = Vec::new();
         match self.0.read_to_end(&mut rest) {
             Ok(_) => rest.is_empty(),
-            // Something was still on its way to it.
+            // The other end had not read everything.
             Err(error) => error.kind() == io::ErrorKind::ConnectionReset,
         }
     }
@@ -183,7 +183,7 @@ fn a_connection_takes_several_commands() {
     assert_eq!(connection.ask("set=1\nlisten_port=7\n\n"), "errno=0");
     assert_eq!(connection.ask("set=1\n\n"), "errno=0");
     assert_eq!(connection.ask(GET), GOT);
-    // Also when they come at once, or letter by letter.
+    // Also when requests arrive together, or in small pieces.
     connection.send("get=1\n\nset=1\nfwmark=1\n\n");
     assert_eq!((connection.answer().as_str(), connection.answer().as_str()), (GOT, "errno=0"));
     for letter in ["g", "e", "t=", "1\n"] {
@@ -248,7 +248,7 @@ fn a_client_that_stops_in_the_middle_is_hung_up_on() {
         connection.send(text);
         assert!(connection.is_closed(), "{text:?}");
     }
-    // One that asks for nothing may stay.
+    // A client without a request may stay.
     let mut idle = served.connect();
     assert_eq!(idle.ask(GET), GOT);
     let mut slow = served.connect();
@@ -269,7 +269,7 @@ fn a_client_that_does_not_read_holds_up_nobody() {
     let answer = served.connect().ask(GET);
     assert_eq!(answer.matches("public_key=").count(), 20_000);
     assert!(answer.ends_with("\nerrno=0"));
-    // They are let go before all of it was written.
+    // The server disconnects them before the answer is complete.
     for connection in &mut deaf {
         wait_until("the deaf client is hung up on", || {
             connection.0.get_mut().write_all(b"get=1\n\n").is_err().then_some(())
@@ -314,7 +314,7 @@ fn whoever_has_been_idle_for_longest_gives_way() {
         assert_eq!(served.connect().ask(GET), GOT);
     }
     assert!(connections[1].is_closed());
-    // With every place busy the next one waits, and is served in the end.
+    // While every place is busy, the next client waits, and is served in the end.
     served.fake.hold(true);
     let mut busy: Vec<Connection> = (0..3).map(|_| served.connect()).collect();
     for connection in &mut busy {
@@ -411,7 +411,7 @@ fn a_socket_that_is_served_is_not_taken_over() {
     let error = Listener::open_in(directory.path(), &name()).unwrap_err();
     assert!(error.to_string().contains("another daemon serves interface test0"), "{error}");
     assert_eq!(error.exit_code(), weft_config::exit::Code::Failure);
-    // One that was refused took nothing with it.
+    // The refused listener did not remove the first one's socket.
     assert_eq!(Connection::to(&path).ask(GET), GOT);
 }
 
@@ -431,7 +431,7 @@ fn the_end_of_the_file_is_noticed() {
             }
         }
         served.gone.recv_timeout(PATIENCE).unwrap();
-        // Who is connected is still served, and what is somebody else's stays.
+        // Connected clients are still served, and a file that replaced the socket stays.
         assert_eq!(connected.ask(GET), GOT);
         served.server.stop();
         assert_eq!(served.path.exists(), end == "replaced");

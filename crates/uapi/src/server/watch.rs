@@ -1,4 +1,4 @@
-//! Notices that the socket's file is gone.
+//! Detects that the socket's file is gone.
 
 use weft_ipc::listener::SocketFile;
 
@@ -6,7 +6,7 @@ use weft_ipc::listener::SocketFile;
 #[cfg_attr(not(target_os = "linux"), path = "watch/other.rs")]
 mod platform;
 
-/// Ends once the file was removed, renamed or replaced.
+/// Returns once the file was removed, renamed or replaced.
 pub(super) async fn until_gone(file: &SocketFile) {
     let mut changes = platform::Changes::of(file.path());
     while file.is_own() {

@@ -4,7 +4,7 @@ use weft_udp::{SEND_BUFFER_BYTES, UdpFeatures};
 use super::*;
 use crate::doctor::{Clock, Kernel, Link};
 
-/// A machine on which everything is as weft likes it.
+/// Returns a machine without problems.
 fn well() -> MachineState {
     MachineState {
         is_running: false,
@@ -45,7 +45,7 @@ fn way(address: Result<std::net::SocketAddr, String>, mtu: Option<Result<u32, St
     Way { endpoint: "vpn.example:51820".to_owned(), address, mtu }
 }
 
-/// A client that sends everything through the tunnel.
+/// Returns the target of a client that sends everything through the tunnel.
 fn full_tunnel() -> DoctorTarget {
     DoctorTarget {
         interface: Some("wg0".parse().unwrap()),
@@ -57,7 +57,7 @@ fn full_tunnel() -> DoctorTarget {
     }
 }
 
-/// The only finding that is not `ok` once the facts are changed.
+/// Returns the only finding that is not `ok` after `change`, and compares its check and level.
 #[track_caller]
 fn only(change: impl FnOnce(&mut MachineState, &mut DoctorTarget), check: &str, level: Level) -> Finding {
     let (mut facts, mut target) = (well(), full_tunnel());

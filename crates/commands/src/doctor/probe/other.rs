@@ -1,4 +1,5 @@
-//! Platforms on which weft does not run yet: what is the same everywhere was looked at already.
+//! Platforms on which weft does not run yet. The caller has made the checks that are independent of the
+//! platform.
 
 use super::super::machine::MachineState;
 use super::super::target::DoctorTarget;

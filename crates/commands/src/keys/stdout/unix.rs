@@ -1,11 +1,11 @@
-//! Who else has what is written to standard output.
+//! Which other users can access the file behind standard output.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::PermissionsExt as _;
 
-/// The permission bits of standard output, if it is a file that is open to everybody.
+/// Returns the permission bits of standard output, if it is a regular file with any permission for all users.
 pub(super) fn open_to_all() -> Option<u32> {
     let stdout = File::from(io::stdout().as_fd().try_clone_to_owned().ok()?);
     let metadata = stdout.metadata().ok()?;

@@ -4,7 +4,7 @@ use weft_report::control_socket::ClientError;
 use super::super::key;
 use super::*;
 
-/// An interface with peers of these names, received and sent bytes.
+/// Returns the report of an interface with these peers: name, received bytes, sent bytes.
 pub(in super::super) fn report(uptime_ms: u64, peers: &[(&str, u64, u64)]) -> StatusReport {
     let peers = peers.iter().map(|&(name, rx_bytes, tx_bytes)| PeerReport {
         public_key: format!("KEY-OF-{name}"),
@@ -23,7 +23,7 @@ pub(in super::super) fn report(uptime_ms: u64, peers: &[(&str, u64, u64)]) -> St
     report
 }
 
-/// A view after these reports.
+/// Returns a view that has processed these reports.
 pub(in super::super) fn app(reports: impl IntoIterator<Item = StatusReport>) -> App {
     let mut app = App::new("wg0", false);
     reports.into_iter().for_each(|report| app.take(Ok(Box::new(report))));
@@ -91,7 +91,7 @@ fn the_chosen_peer_stays_chosen_when_the_order_changes() {
     assert_eq!(app.selected_line(), 0);
     press(&mut app, "G↑");
     assert_eq!(app.selected_line(), 1);
-    // It was taken away.
+    // The peer was removed.
     app.take(Ok(Box::new(report(4000, &[]))));
     assert_eq!(app.selected_line(), 0);
     press(&mut app, "jkG");
@@ -113,7 +113,7 @@ fn a_daemon_that_went_away_leaves_its_last_report_until_it_is_back() {
     app.take(Err(ClientError::Timeout { name: "wg0".to_owned(), seconds: 60 }));
     assert!(app.trouble.as_ref().unwrap().contains("does not answer"));
     assert_eq!(shown(&app).len(), 3);
-    // Brought up anew: nothing can be compared with what was before.
+    // The interface was restarted: its report cannot be compared with the last.
     app.take(Ok(Box::new(report(10, &[("ada", 1, 1)]))));
     assert_eq!(app.trouble, None);
     assert_eq!(app.report.as_ref().unwrap().recent, None);

@@ -6,7 +6,7 @@ use weft_report::{DropReport, LimitReport, TunQueueReport};
 use super::super::app::tests::{app, report};
 use super::*;
 
-/// The screen of that size, line by line, without the spaces at the ends.
+/// Draws a screen of this size, and returns its lines without trailing spaces.
 fn screen(app: &mut App, width: u16, height: u16) -> Vec<String> {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     terminal.draw(|frame| draw(frame, app)).unwrap();
@@ -17,7 +17,7 @@ fn screen(app: &mut App, width: u16, height: u16) -> Vec<String> {
         .collect()
 }
 
-/// Two peers, one of which moves a megabyte a second in a growing rate.
+/// Returns a view with two peers; the first has a growing rate of about a megabyte per second.
 fn busy() -> App {
     let at = |second: u64| {
         let bytes = 125_000 * second * second;
@@ -46,7 +46,7 @@ fn a_large_screen_shows_everything() {
     assert_eq!(screen[0], "wg0  up 9 s  port 51820  MTU 1420  2 peers  by rate in", "{text}");
     assert!(screen[1].starts_with("┌ in 17.0 Mbit/s, peak 17.0 Mbit/s ─"), "{text}");
     assert!(screen[1].contains("┌ out 1.7 Mbit/s, peak 1.7 Mbit/s ─"), "{text}");
-    // The chart grows to the right, and its newest value is as high as it can be.
+    // The newest value is at the right, at full height.
     assert!(screen[5].contains("█│") && screen[2].contains("█│"), "{text}");
     assert_eq!(screen[7], "batches  1: 25 % 33–64: 75 %", "{text}");
     assert_eq!(
@@ -80,7 +80,7 @@ fn a_small_screen_shows_rates_and_peers() {
     assert!(screen[8].starts_with("q end"), "{text}");
 }
 
-/// `busy`, with so many queues, of which each moves one more share than the one before.
+/// Returns a view with two peers and `count` queues; each queue moves one share more than the previous queue.
 fn with_queues(count: u64) -> App {
     let at = |second: u64| {
         let mut report = report(1000 * second, &[("office", 1000 * second, 100 * second), ("phone", 0, 148)]);
@@ -129,12 +129,12 @@ fn queues_leave_room_for_the_peers_and_say_how_many_are_out_of_sight() {
     let shown = lines.iter().filter(|line| line.starts_with("queue ") && !line.contains(" in ")).count();
     assert_eq!(lines[last], format!("and {} more", 40 - shown), "{text}");
     assert!(lines[last + 1].starts_with("peer ") && lines[last + 3].starts_with("phone"), "{text}");
-    // A small screen is for rates and peers.
+    // A small screen shows rates and peers only.
     let text = screen(&mut with_queues(40), 40, 12).join("\n");
     assert!(!text.contains("queue") && text.contains("phone"), "{text}");
 }
 
-/// `busy`, where the office may send 20 Mbit/s, and the phone may be sent 2.5 Gbit/s.
+/// Returns the view of `busy` with a limit of 20 Mbit/s from the office, and of 2.5 Gbit/s to the phone.
 fn limited() -> App {
     let mut app = busy();
     let peers = &mut app.report.as_mut().unwrap().peers;
@@ -222,7 +222,7 @@ fn the_chosen_peer_is_always_in_sight() {
         let text = screen(&mut app, 40, 12).join("\n");
         assert!(text.contains(&names[line]), "{line}:\n{text}");
     }
-    // The screen became larger while the last ones were in sight: no empty lines at the end.
+    // If the screen grows while the last peers are visible, there are no empty lines at the end.
     app.select_line(49);
     screen(&mut app, 40, 6);
     let large = screen(&mut app, 40, 15);

@@ -33,7 +33,7 @@ fn with(number: u8, prefixes: &[&str]) -> PeerChange {
     PeerChange { replace_allowed_ips: true, allowed_ips, ..PeerChange::new(key(number)) }
 }
 
-/// What a tunnel that got these changes has.
+/// The state of a tunnel that applied the changes.
 #[derive(Debug, Default, PartialEq)]
 struct Tunnel {
     peers: BTreeMap<PublicKey, Option<NonZeroU16>>,
@@ -54,7 +54,7 @@ impl Tunnel {
         }
     }
 
-    /// As the tunnel does it; panics where a change would be void.
+    /// Applies a change as the tunnel does; panics if the change has no effect.
     fn apply(&mut self, change: &Change) {
         match change {
             Change::AddPeer(new) => {
@@ -104,7 +104,7 @@ fn what_is_as_it_was_changes_nothing() {
     assert!(model.change(&change).is_empty(), "wg syncconf says everything again");
     change.replace_peers = true;
     assert!(model.change(&change).is_empty());
-    // An endpoint is one that the peer may have left: it is set again.
+    // An endpoint is always set, because the peer may have left it.
     change.peers[0].endpoint = Some(endpoint);
     assert!(matches!(model.change(&change)[..], [Change::Endpoint { .. }]));
 }
@@ -116,7 +116,7 @@ fn a_prefix_that_moves_is_never_nobodys() {
     let changes = model.change(&peers(vec![with(1, &["10.1.0.0/16"]), with(2, &["10.0.0.0/8"])]));
     let [Change::AllowedIps { peer, add, remove }] = &changes[..] else { panic!("{changes:?}") };
     assert_eq!((*peer, &add[..], remove.len()), (key(2), &[net("10.0.0.0/8")][..], 0));
-    // One that is nobody's afterwards is taken away, behind all that is given.
+    // A prefix that no peer has afterwards is removed last, after all additions.
     let changes = model.change(&peers(vec![with(2, &[]), with(1, &["10.1.0.0/16", "10.2.0.0/16"])]));
     let [Change::AllowedIps { add, .. }, Change::AllowedIps { remove, .. }] = &changes[..] else {
         panic!("{changes:?}")
@@ -167,7 +167,7 @@ fn limits_are_changed_by_who_knows_them_and_kept_by_everybody_else() {
     };
     assert_eq!((*peer, *told), (key(1), limits(1000)));
 
-    // As `wg setconf` does.
+    // As in `wg setconf`.
     let all = DeviceChange { replace_peers: true, ..peers(vec![with(1, &["10.0.0.0/8"])]) };
     assert!(model.change(&all).is_empty());
     assert_eq!(model.peer(&key(1)).unwrap().limits, limits(1000));

@@ -1,5 +1,5 @@
-//! A capture over the control socket: after the line that answers the request, blocks of a pcapng file come until the
-//! client closes its direction of the connection, or the interface ends.
+//! A capture over the control socket: the line that answers the request is followed by blocks of a pcapng
+//! file, until the client closes its direction of the connection or the interface ends.
 
 use std::io;
 use std::pin::pin;
@@ -15,12 +15,12 @@ use super::server::{error_line, ok, parse, write_all};
 use super::{CaptureRequest, Manage, ManageError};
 use crate::recording::Recording;
 
-/// How long a client may take to read why there is no capture.
+/// Time limit for a client to read the error line if a capture cannot begin.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Serves a client whose line asks for a capture, to the end of its connection.
+/// Serves a client that requested a capture, until the end of its connection.
 pub(super) async fn serve(stream: &UnixStream, line: Zeroizing<Vec<u8>>, manage: Arc<dyn Manage>) {
-    // Waits for the control thread and the packet thread.
+    // Blocks on the control thread and the packet thread.
     let begun = tokio::task::spawn_blocking(move || begin(&line, &*manage)).await;
     match begun {
         Ok(Ok(recording)) => {
@@ -41,7 +41,7 @@ fn begin(line: &[u8], manage: &dyn Manage) -> Result<Recording, ManageError> {
     manage.capture(&CaptureRequest { peer, layer, snap_bytes })
 }
 
-/// Nobody waits for a client that reads slowly, so it has all the time it wants.
+/// Sends the capture. A client that reads slowly has no time limit, because it blocks nothing.
 async fn send(stream: &UnixStream, mut recording: Recording) -> io::Result<()> {
     let mut out = ok(&Done {}).map(|line| line.to_vec()).unwrap_or_default();
     recording.head(&mut out);
@@ -67,7 +67,7 @@ async fn send(stream: &UnixStream, mut recording: Recording) -> io::Result<()> {
     write_all(stream, &out).await
 }
 
-/// Ends when the client says nothing more, which is how it asks for the end.
+/// Waits until the client closes its direction, which is how it asks for the end.
 async fn until_closed(stream: &UnixStream) {
     let mut bytes = [0; 64];
     while stream.readable().await.is_ok() {

@@ -1,4 +1,5 @@
-//! The daemon's end of the control socket: a thread of its own, beside packets and control thread.
+//! The daemon's end of the control socket: a dedicated thread, beside the packet thread and the control
+//! thread.
 
 use std::io;
 use std::path::Path;
@@ -22,18 +23,18 @@ use zeroize::Zeroizing;
 
 use super::{Manage, capture};
 
-/// Clients at once.
+/// Maximum number of concurrent clients.
 const CLIENTS: usize = 8;
-/// How long a client may take for a request that it began, and for taking its answer.
+/// Time limit for a client to complete a request that it began, and to read its answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a client may be silent between requests, where no other one needs its place. `weft top` is silent
-/// for less.
+/// How long a client may be silent between requests, unless another client needs its place. `weft top` is
+/// silent for less.
 const IDLE: Duration = Duration::from_secs(120);
-/// Read at once.
+/// Bytes per read.
 const READ_BYTES: usize = 16 << 10;
-/// Written at once.
+/// Bytes per write.
 const WRITE_BYTES: usize = 64 << 10;
-/// Room for a line, at first; a status of many peers grows.
+/// Initial capacity for a line; a status with many peers grows beyond it.
 const LINE_ROOM: usize = 4096;
 
 /// A control socket. Dropping it ends the connections and removes the socket.
@@ -44,7 +45,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens on `path`, in a thread of its own.
+    /// Listens on `path`, in a dedicated thread.
     ///
     /// # Errors
     /// Those of [`ListenError`].
@@ -67,7 +68,7 @@ impl Server {
             .spawn(move || {
                 let _guard = EndProcessOnPanic;
                 runtime.block_on(async {
-                    // Only a runtime without I/O refuses it.
+                    // This fails only in a runtime without I/O.
                     let Ok(listener) = tokio::net::UnixListener::from_std(listener) else { return };
                     let next = async || {
                         let (stream, _) = listener.accept().await?;
@@ -80,10 +81,12 @@ impl Server {
                         _ = serve_each(CLIENTS, next, serve) => {}
                     }
                 });
-                // Before the connections end: then nothing is left.
+                // Before the connections end: a client that sees the end of its connection finds nothing
+                // left.
                 drop(file);
                 runtime_dir::leave(&directory);
-                // A request may wait for the control thread, which waits for this thread.
+                // Does not wait for blocking tasks: a request may wait for the control thread, which waits
+                // for this thread.
                 runtime.shutdown_background();
             })
             .map_err(failed("start a thread for"))?;
@@ -101,7 +104,7 @@ impl Drop for Server {
     }
 }
 
-/// Answers a client until it leaves, takes too long, or asks for what is no request.
+/// Answers a client until it disconnects, exceeds a time limit, or sends an oversized line.
 async fn serve(stream: UnixStream, manage: Arc<dyn Manage>, place: Arc<Place>) {
     let mut buffer = LineBuffer::default();
     let mut stops;
@@ -112,14 +115,17 @@ async fn serve(stream: UnixStream, manage: Arc<dyn Manage>, place: Arc<Place>) {
             kind => stops = kind == Some(Kind::Stop),
         }
         let asked = Arc::clone(&manage);
-        // Waits for the control thread, and formats what may be 10,000 peers: not on the thread of the others.
+        // Blocks on the control thread and may format 10,000 peers, so it runs off the thread that serves the
+        // other clients.
         let Ok(answer) = tokio::task::spawn_blocking(move || answer(&line, &*asked)).await else { return };
         let written = timeout(PATIENCE, write_answer(&stream, &answer, &place)).await;
         if stops {
             place.begin_serving();
-            // Answered first: the interface may be gone before anything can be written.
+            // The answer is sent before the stop: the interface may be gone before anything else can be
+            // written.
             manage.stop();
-            // The end of the connection says that everything is undone; the server's end is what ends it.
+            // The connection stays open until the server is dropped; its end tells the client that everything
+            // is undone.
             let _ = timeout(IDLE, std::future::pending::<()>()).await;
             return;
         }
@@ -129,13 +135,14 @@ async fn serve(stream: UnixStream, manage: Arc<dyn Manage>, place: Arc<Place>) {
     }
 }
 
-/// The next line; `None` ends the connection.
+/// Reads the next line. Returns `None` if the connection is to be closed.
 async fn read_line(
     stream: &UnixStream,
     buffer: &mut LineBuffer,
     place: &Place,
 ) -> Option<Zeroizing<Vec<u8>>> {
-    // Also where the next line is there already: a client that never stops asking keeps no other out.
+    // Also if the next line has arrived already: otherwise a client that sends requests without pause would
+    // keep its place forever.
     place.expect_request();
     match buffer.next(MAX_REQUEST) {
         Ok(None) => {}
@@ -148,7 +155,7 @@ async fn read_line(
     loop {
         let count = timeout_at(deadline, read(stream, &mut bytes)).await.ok()??;
         if std::mem::take(&mut is_idle) {
-            // Once a request: bytes alone keep no place for longer.
+            // Once per request: the deadline is not extended by each byte.
             place.expect_progress();
             deadline = Instant::now() + PATIENCE;
         }
@@ -160,7 +167,7 @@ async fn read_line(
     }
 }
 
-/// Reads once; `None` at the end of the connection.
+/// Reads once. Returns `None` at the end of the connection or on an error.
 async fn read(stream: &UnixStream, bytes: &mut [u8]) -> Option<usize> {
     loop {
         stream.readable().await.ok()?;
@@ -211,19 +218,20 @@ pub(super) fn parse(line: &[u8]) -> Result<Request<'_>, ManageError> {
     serde_json::from_slice(line).map_err(|error| not_a_request(&error))
 }
 
-/// Says what kind of error it was, and where; never what stood there, which may be a key.
+/// Returns an error with the kind and the column of the syntax error, without the text, which may contain a
+/// key.
 fn not_a_request(error: &serde_json::Error) -> ManageError {
     ManageError::Failed(format!("not a request: {:?} error in column {}", error.classify(), error.column()))
 }
 
-/// The line that answers a line.
+/// Returns the line that answers a request.
 fn answer(line: &[u8], manage: &dyn Manage) -> Zeroizing<Vec<u8>> {
     let answer = parse(line).and_then(|request| answer_to(&request, manage));
-    // Nothing of these types can fail to be formatted.
+    // Serialization of these types cannot fail.
     answer.map_or_else(|error| error_line(&error), Result::unwrap_or_default)
 }
 
-/// The line that says why there is no answer.
+/// Returns the line that reports an error.
 pub(super) fn error_line(error: &ManageError) -> Zeroizing<Vec<u8>> {
     let error: Answer<Done> = Answer { version: VERSION, ok: None, error: Some(WireError::from(error)) };
     to_line(&error, LINE_ROOM).unwrap_or_default()
@@ -244,7 +252,7 @@ fn answer_to(request: &Request<'_>, manage: &dyn Manage) -> Result<Line, ManageE
             };
             Ok(ok(&manage.reload(&reload)?))
         }
-        // A capture is served before this.
+        // `serve` handles captures before this.
         Kind::Capture | Kind::Stop => Ok(ok(&Done {})),
     }
 }

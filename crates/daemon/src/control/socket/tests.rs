@@ -1,4 +1,4 @@
-//! Client and server together, over a real socket, with an interface that only pretends.
+//! Client and server together, over a real socket, with a fake interface.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -18,14 +18,14 @@ use super::*;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// An interface whose every answer the test chooses.
+/// A fake interface with answers chosen by the test.
 #[derive(Default)]
 struct Pretended {
     report: StatusReport,
     reloaded: Mutex<Vec<(String, PathBuf, bool)>>,
     stopped: AtomicBool,
     fails: Option<ManageError>,
-    /// Answers wait for it.
+    /// If set, each answer waits for a message.
     hold: Option<Mutex<mpsc::Receiver<()>>>,
     on_stop: Option<Mutex<mpsc::Sender<()>>>,
 }
@@ -87,10 +87,10 @@ impl Socket {
     }
 }
 
-/// What comes until the connection ends.
+/// Reads until the connection ends.
 fn all_of(mut stream: &UnixStream) -> String {
     let mut text = String::new();
-    // A server that ends while it is being written to resets the connection.
+    // A server that ends during a write by the client resets the connection.
     let _ = stream.read_to_string(&mut text);
     text
 }
@@ -151,7 +151,7 @@ fn what_the_daemon_refuses_reaches_the_client_with_its_exit_code() {
         let mut client = socket.client();
         let refused = client.status().unwrap_err();
         assert_eq!((refused.to_string(), refused.exit_code()), (error.to_string(), code));
-        // The connection goes on.
+        // The connection stays open.
         assert!(matches!(client.status().unwrap_err(), ClientError::Refused(again) if again == error));
     }
 }
@@ -187,7 +187,7 @@ fn a_line_without_end_ends_the_connection_and_no_other() {
     let socket = Socket::of(Arc::default());
     let hostile = socket.raw();
     let chunk = vec![b'x'; 1 << 20];
-    // More than a request may have; at some point the server has had enough.
+    // More than a request may have: at some point the server closes the connection.
     let refused = (0..64).any(|_| (&hostile).write_all(&chunk).is_err());
     assert!(refused);
     socket.client().status().unwrap();
@@ -200,7 +200,7 @@ fn silent_and_slow_clients_keep_no_other_out() {
     let slow: Vec<UnixStream> = (0..100)
         .map(|number| {
             let mut stream = socket.raw();
-            // Some have lost their places already.
+            // Fails for clients that lost their places already.
             let _ = match number % 5 {
                 0 => stream.write_all(&request[..20]),
                 1 => stream.write_all(request),
@@ -211,7 +211,7 @@ fn silent_and_slow_clients_keep_no_other_out() {
         .collect();
     let mut client = socket.client();
     client.status().unwrap();
-    // Where the daemon has hung up since then, it is asked again.
+    // If the daemon closed the connection since then, the client connects again.
     let more: Vec<UnixStream> = (0..100).map(|_| socket.raw()).collect();
     client.status().unwrap();
     drop((slow, more));
@@ -243,7 +243,7 @@ fn the_answer_to_a_stop_comes_first_and_the_end_when_everything_is_undone() {
     let (done, ended) = mpsc::channel();
     let waiting = std::thread::spawn(move || done.send(client.stop(PATIENCE)).unwrap());
     stopped.recv_timeout(PATIENCE).unwrap();
-    // Not everything is undone yet.
+    // Cleaning up is not complete yet.
     assert!(ended.recv_timeout(Duration::from_millis(50)).is_err());
     drop(socket.server.take());
     ended.recv_timeout(PATIENCE).unwrap().unwrap();
@@ -271,7 +271,8 @@ fn an_interface_that_does_not_run_is_told_from_one_that_may_not_be_asked() {
     let none = Client::connect_to(&name, path.clone()).unwrap_err();
     assert!(matches!(none, ClientError::NotRunning { .. }), "{none}");
     let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
-    // Ends it for sure: a child that another test has just forked may hold its descriptor for a moment.
+    // A shutdown closes it for certain: a child just forked by another test may hold the descriptor for a
+    // moment.
     socket2::Socket::from(listener).shutdown(std::net::Shutdown::Both).unwrap();
     let dead = Client::connect_to(&name, path).unwrap_err();
     assert!(matches!(dead, ClientError::NotRunning { .. }), "{dead}");
@@ -293,7 +294,7 @@ fn the_sockets_in_the_directory_are_the_interfaces_that_run() {
     assert!(running_in(&directory.path().join("missing")).unwrap().is_empty());
 }
 
-/// What clients say first, until the listener is shut down; they get no answer.
+/// Returns the first bytes of all clients until the listener is shut down; the clients get no answer.
 #[cfg(target_os = "linux")]
 fn hear(listener: &socket2::Socket) -> Vec<u8> {
     let mut heard = Vec::new();
@@ -316,7 +317,7 @@ fn another_user_that_listens_gets_nothing_unless_the_interface_is_that_users() {
     weft_ipc::runtime_dir::make(path.parent().unwrap()).unwrap();
     let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
     socket.bind(&socket2::SockAddr::unix(&path).unwrap()).unwrap();
-    // Who listens is who the system says that it is: the file may be anybody's.
+    // The client trusts the listening user as the kernel reports it, and not the owner of the file.
     if !weft_lab::run_as(ANOTHER, || socket.listen(8)).is_ok_and(|listens| listens.is_ok()) {
         return weft_lab::not_run(test, "needs root");
     }
@@ -337,14 +338,14 @@ fn another_user_that_listens_gets_nothing_unless_the_interface_is_that_users() {
         assert!(told.starts_with(&begin) && told.contains("ss -xlp"), "{told}");
         assert_eq!(error.exit_code(), exit::Code::Permission);
     });
-    // A service that runs as that user has the directory from root.
+    // root gave the directory to this user, as for a service that runs as that user.
     chown(path.parent().unwrap(), Some(ANOTHER), None).unwrap();
     std::fs::remove_file(&path).unwrap();
     let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
     socket.bind(&socket2::SockAddr::unix(&path).unwrap()).unwrap();
     weft_lab::run_as(ANOTHER, || socket.listen(8)).unwrap().unwrap();
     Client::connect_to(&name, path.clone()).unwrap();
-    // Had that user made the directory itself, it would mean nothing.
+    // A directory that the user could have created itself proves nothing.
     chown(directory.path(), Some(ANOTHER), None).unwrap();
     let error = Client::connect_to(&name, path).unwrap_err();
     assert!(matches!(error, ClientError::Untrusted(_)), "{error}");

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::Manage;
 
-/// Why nobody can listen there.
+/// Why the control socket cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     /// This platform has no such socket yet.
@@ -16,13 +16,13 @@ pub enum ListenError {
 }
 
 impl ListenError {
-    /// [`io::ErrorKind::Unsupported`].
+    /// Returns [`io::ErrorKind::Unsupported`].
     pub fn kind(&self) -> io::ErrorKind {
         io::ErrorKind::Unsupported
     }
 }
 
-/// A control socket. There is none on this platform.
+/// A control socket, which cannot exist on this platform.
 #[derive(Debug)]
 pub struct Server {
     never: Infallible,

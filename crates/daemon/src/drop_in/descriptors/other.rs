@@ -1,4 +1,4 @@
-//! Platforms where weft takes over no descriptors.
+//! Platforms where weft adopts no descriptors.
 
 use weft_config::InterfaceName;
 use weft_tun::Descriptor as Queue;

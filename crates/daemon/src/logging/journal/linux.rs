@@ -1,14 +1,16 @@
-//! The systemd journal, spoken to in its own protocol: fields stay fields, which `journalctl INTERFACE=wg0 PEER=…` finds.
+//! The systemd journal, through its native protocol: fields stay fields, so that `journalctl INTERFACE=wg0
+//! PEER=…` finds them.
 
 use std::io;
 
 use nix::sys::stat::fstat;
 use tracing_journald::Layer;
 
-/// Set by systemd for who writes to the journal: device and inode of the stream (systemd.exec(5)).
+/// Set by systemd for processes that write to the journal: device and inode of the stream (systemd.exec(5)).
 const STREAM: &str = "JOURNAL_STREAM";
 
-/// What logs into the journal; nothing where standard error is something else, or nobody listens.
+/// Returns a layer that logs into the journal. `None` if standard error is not the journal, or the journal
+/// cannot be reached.
 pub(super) fn connect(interface: Option<&str>) -> Option<Layer> {
     if !is_stderr(&std::env::var(STREAM).ok()?) {
         return None;
@@ -17,8 +19,8 @@ pub(super) fn connect(interface: Option<&str>) -> Option<Layer> {
     Some(layer.with_custom_fields(interface.map(|name| ("INTERFACE", name))))
 }
 
-/// Whether standard error is the stream that the variable names: it may have been inherited by somebody whose output goes
-/// elsewhere.
+/// Reports whether standard error is the stream that the variable names: a process may inherit the variable
+/// while its output goes elsewhere.
 fn is_stderr(stream: &str) -> bool {
     fstat(io::stderr()).is_ok_and(|stat| stream == format!("{}:{}", stat.st_dev, stat.st_ino))
 }

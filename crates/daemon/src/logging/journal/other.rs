@@ -1,8 +1,8 @@
-//! No journal.
+//! Platforms without the systemd journal.
 
 use tracing_subscriber::layer::Identity;
 
-/// Nothing.
+/// Always returns `None`.
 pub(super) fn connect(_interface: Option<&str>) -> Option<Identity> {
     None
 }

@@ -1,6 +1,7 @@
-//! The text format that Prometheus had before OpenMetrics, which every tool reads.
+//! The text format of Prometheus before OpenMetrics, which every tool reads.
 
-/// The same metrics: in OpenMetrics a family of counters is named without the suffix of its samples, here with it.
+/// Converts OpenMetrics to the older format: OpenMetrics names a family of counters without the suffix of its
+/// samples, the older format names it with the suffix.
 pub(super) fn from_openmetrics(text: &str) -> String {
     let mut classic = String::with_capacity(text.len());
     let mut help = None;
@@ -11,7 +12,7 @@ pub(super) fn from_openmetrics(text: &str) -> String {
             continue;
         };
         match comment.split_once(' ') {
-            // What kind it is stands in the next line.
+            // The type, which decides the suffix, follows in the next line.
             Some(("HELP", rest)) => help = rest.split_once(' '),
             Some(("TYPE", rest)) => {
                 let Some((name, kind)) = rest.split_once(' ') else { continue };
@@ -25,7 +26,7 @@ pub(super) fn from_openmetrics(text: &str) -> String {
                 }
                 classic.push_str(&format!("# TYPE {name}{suffix} {kind}\n"));
             }
-            // Units, and the mark of the end.
+            // `# UNIT` and `# EOF` are dropped.
             _ => {}
         }
     }

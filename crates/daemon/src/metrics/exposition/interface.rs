@@ -9,7 +9,7 @@ use weft_tunnel::DropReason;
 use super::{Labels, Writer};
 use crate::dataplane::SAMPLED_TURNS;
 
-/// Upper bounds of the sizes of UDP batches, as [`weft_report::UdpReport::batch_segments`] has them.
+/// Upper bounds of the sizes of UDP batches, the same as in [`weft_report::UdpReport::batch_segments`].
 const BATCH_BOUNDS: [f64; 7] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0];
 
 pub(super) fn write(report: &StatusReport, writer: &mut Writer<'_>) -> fmt::Result {

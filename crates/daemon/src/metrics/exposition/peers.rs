@@ -1,5 +1,5 @@
-//! Metrics for each peer: those that WireGuard's dashboards know from prometheus_wireguard_exporter, under the same
-//! names and labels, and some of weft's own.
+//! Metrics for each peer: those of prometheus_wireguard_exporter under the same names and labels, which
+//! WireGuard dashboards use, and some specific to weft.
 
 use std::fmt;
 
@@ -50,7 +50,7 @@ pub(super) fn write(report: &StatusReport, writer: &mut Writer<'_>) -> fmt::Resu
     )
 }
 
-/// The directions in which a peer is limited.
+/// Returns the limits of a peer, with their directions.
 fn limits(peer: &PeerReport) -> impl Iterator<Item = (&'static str, &LimitReport)> {
     let limits = [("outbound", &peer.limit_to_peer), ("inbound", &peer.limit_from_peer)];
     limits.into_iter().filter_map(|(direction, limit)| Some((direction, limit.as_ref()?)))
@@ -68,7 +68,7 @@ fn labels<'l>((peer, nets): (&'l PeerReport, &'l String)) -> Labels<'l, 3> {
     ]
 }
 
-/// In whole seconds, as the exporter has it.
+/// Returns the time of the latest handshake in whole seconds, like the exporter.
 fn handshake_time(peer: &PeerReport, unix_time_ms: u64) -> u64 {
     peer.latest_handshake_ms.map_or(0, |ago| unix_time_ms.saturating_sub(ago) / 1000)
 }

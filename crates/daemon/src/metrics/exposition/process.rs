@@ -1,4 +1,4 @@
-//! Metrics of the process, under the names that every Prometheus client gives them.
+//! Metrics of the process, under the standard names of Prometheus clients.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use super::Writer;
 #[cfg_attr(not(target_os = "linux"), path = "process/other.rs")]
 mod platform;
 
-/// What the system says of the process.
+/// Resource usage of the process, as reported by the system.
 struct Process {
     cpu_seconds: f64,
     resident_bytes: u64,

@@ -67,7 +67,8 @@ fn the_start_is_the_same_at_every_scrape() {
         line.rsplit(' ').next().unwrap().to_owned()
     };
     assert_eq!(start(2_000_000_060_500, 60_000, 0), "2000000000.5");
-    // The two clocks begin a millisecond at different moments, and one of them was set.
+    // The two clocks change to the next millisecond at different moments, and the wall clock may have been
+    // set.
     assert_eq!(start(2_000_000_060_501, 60_000, 1), "2000000000.5");
     assert_eq!(start(2_300_000_060_500, 60_000, 300_000_000_000), "2000000000.5");
     assert_eq!(start(30_500, 60_000, -2_000_000_030_000), "2000000000.5");

@@ -1,6 +1,6 @@
 //! Everything but Unix.
 
-/// Names are given on the command line.
+/// Always returns `None`: names have to be given on the command line.
 pub(super) fn own_name() -> Option<String> {
     None
 }

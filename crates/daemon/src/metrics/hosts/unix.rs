@@ -1,6 +1,6 @@
 //! Unix.
 
-/// The name that this machine gives itself.
+/// Returns the host name of this machine.
 pub(super) fn own_name() -> Option<String> {
     nix::unistd::gethostname().ok()?.into_string().ok()
 }

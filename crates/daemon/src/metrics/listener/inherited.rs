@@ -1,4 +1,4 @@
-//! A listening socket that the service manager made (systemd.socket(5)).
+//! A listening socket that the service manager opened (systemd.socket(5)).
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,11 +10,11 @@ use weft_config::metrics::Address;
 use super::{Listener, ListenerSocket, LocalListener};
 use crate::service_manager;
 
-/// What a socket unit calls it (`FileDescriptorName=metrics`).
+/// The socket's name in a socket unit (`FileDescriptorName=metrics`).
 const NAME: &str = "metrics";
 
 impl Listener {
-    /// The socket that the service manager handed over for metrics, if it did. One that cannot be used is warned of.
+    /// Returns the socket that the service manager passed for metrics, if any. An unusable socket is logged.
     pub fn inherited() -> Option<Self> {
         let inherited = service_manager::take(|name| name == NAME).into_iter().next()?;
         let adopted = Self::adopt(inherited.descriptor);
@@ -23,7 +23,7 @@ impl Listener {
             .ok()
     }
 
-    /// A socket that listens already, TCP or Unix.
+    /// Adopts a listening socket, TCP or Unix.
     fn adopt(descriptor: OwnedFd) -> io::Result<Self> {
         let socket = Socket::from(descriptor);
         if socket.r#type()? != Type::STREAM || !socket.is_listener()? {

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use socket2::Socket;
 
-/// Lets the socket be bound while connections of a daemon before still linger, and before the address is there.
+/// Allows binding while connections of a previous daemon linger, and before the machine has the address.
 pub(super) fn prepare(socket: &Socket, address: SocketAddr) -> io::Result<()> {
     socket.set_reuse_address(true)?;
     match address {

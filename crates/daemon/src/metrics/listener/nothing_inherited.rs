@@ -1,9 +1,9 @@
-//! A platform without systemd: nobody hands a socket over.
+//! A platform without systemd: no sockets are passed.
 
 use super::Listener;
 
 impl Listener {
-    /// Nothing.
+    /// Always returns `None`.
     pub fn inherited() -> Option<Self> {
         None
     }

@@ -1,4 +1,4 @@
-//! No sockets in the file system.
+//! Platforms without Unix sockets.
 
 use std::convert::Infallible;
 use std::io;

@@ -1,4 +1,4 @@
-//! A socket in the file system.
+//! A Unix socket in the file system.
 
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
@@ -11,18 +11,18 @@ use weft_ipc::listener::{self, SocketFile};
 
 use super::ListenError;
 
-/// The longest path of a socket (unix(7): 108 bytes with the one that ends it; 104 elsewhere).
+/// The longest path of a Unix socket (unix(7): 108 bytes including the terminating NUL; 104 elsewhere).
 const LONGEST: usize = if cfg!(target_os = "linux") { 107 } else { 103 };
 
-/// A socket in the file system, for its owner alone. Dropping it removes its file.
+/// A Unix socket that only its owner may use. Dropping it removes its file.
 #[derive(Debug)]
 pub(in super::super) struct LocalListener {
     pub(super) socket: UnixListener,
-    /// One that was handed in is removed by who made it.
+    /// `None` for an inherited socket: its creator removes the file.
     pub(super) file: Option<SocketFile>,
 }
 
-/// The same within a runtime.
+/// A [`LocalListener`] within a runtime.
 pub(in super::super) struct LocalAcceptor {
     socket: tokio::net::UnixListener,
     _file: Option<SocketFile>,

@@ -1,13 +1,14 @@
 //! What the kernel counts for a device, in the network namespace of the calling thread.
 
-/// In proc_net(5): the bytes, packets, errors and drops of what came in, four more counters, and the same of what went
-/// out.
+/// The column in proc_net(5): eight columns of received traffic (bytes, packets, errors, drops and four
+/// more), then the same columns of sent traffic, of which drops is the fourth.
 const TRANSMIT_DROPS: usize = 8 + 3;
 
-/// Packets that the kernel threw away because the queue of the TUN was full; a super-packet counts once. 0 if there is
-/// no such device here, as after it moved to another namespace.
+/// Returns the number of packets that the kernel dropped because a queue of the TUN was full; a super-packet
+/// counts once. Returns 0 if this namespace has no such device, as after the device moved to another
+/// namespace.
 pub(super) fn queue_overflows(interface: &str) -> u64 {
-    // Below /proc/self they are those of the process's first thread.
+    // /proc/self shows the namespace of the process's first thread instead.
     let text = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap_or_default();
     transmit_drops(&text, interface).unwrap_or_default()
 }

@@ -6,7 +6,7 @@ fn process(id: i32) -> Source {
     Source::Process { user: 0, id: Some(id) }
 }
 
-/// Places that clients have taken, each of this source, a moment after each other.
+/// Returns places that clients of these sources have taken, 1 ms apart.
 async fn taken(sources: &[i32]) -> (Arc<Places>, Vec<Option<Place>>) {
     let places = Places::new(sources.len());
     let mut held = Vec::new();
@@ -17,8 +17,8 @@ async fn taken(sources: &[i32]) -> (Arc<Places>, Vec<Option<Place>>) {
     (places, held)
 }
 
-/// Which client is asked for its place when another one comes, which has it then and stands last. `None`:
-/// none within a second.
+/// Connects another client, and returns the index of the client that is asked for its place. The new client
+/// takes that place, and is appended to `held`. `None` if no client is asked within a second.
 async fn asked(places: &Arc<Places>, held: &mut Vec<Option<Place>>) -> Option<usize> {
     let mut next = std::pin::pin!(places.take(process(100 + i32::try_from(held.len()).unwrap())));
     for _ in 0..1000 {
@@ -40,9 +40,9 @@ async fn asked(places: &Arc<Places>, held: &mut Vec<Option<Place>>) -> Option<us
 async fn the_longest_awaited_client_of_the_largest_source_gives_way() {
     let (places, mut held) = taken(&[1, 2, 2, 2, 3]).await;
     assert_eq!(asked(&places, &mut held).await, Some(1));
-    // Source 2 has most places still.
+    // Source 2 still has the most places.
     assert_eq!(asked(&places, &mut held).await, Some(2));
-    // All have one, and the client 0 has been waited for longest.
+    // Every source has one place, and the server has waited for client 0 longest.
     assert_eq!(asked(&places, &mut held).await, Some(0));
 }
 
@@ -74,7 +74,7 @@ async fn a_client_that_is_served_keeps_its_place_until_it_is_waited_for() {
     }
     assert_eq!(asked(&places, &mut held).await, None);
     held[1].as_ref().unwrap().expect_progress();
-    // Not at once, but without another word from the client.
+    // Not at once, but without any progress of the client.
     assert_eq!(asked(&places, &mut held).await, Some(1));
 }
 
@@ -88,7 +88,7 @@ async fn the_first_that_is_ready_for_another_request_gives_way_to_the_client_tha
     assert!(timeout(Duration::from_secs(9), &mut next).await.is_err());
     let second = held[1].as_ref().unwrap();
     second.expect_request();
-    // Its next request was there already.
+    // Its next request had arrived already.
     second.begin_serving();
     assert!(timeout(Duration::ZERO, second.wanted()).await.is_ok());
 }

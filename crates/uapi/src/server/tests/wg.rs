@@ -13,7 +13,7 @@ use weft_tunnel::{PresharedKey, PrivateKey};
 use super::*;
 use crate::SOCKET_DIRECTORY;
 
-/// Runs `test` where the directory of the sockets is this thread's own.
+/// Runs `test` with a private socket directory for this thread.
 fn with_own_sockets(name: &str, test: impl FnOnce() + Send) {
     if Command::new("wg").arg("--version").output().is_err() {
         return lab::not_run(name, "wg is not installed");

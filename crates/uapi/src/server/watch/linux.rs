@@ -1,5 +1,5 @@
-//! inotify(7). The file of a bound socket keeps its inode while it is removed, so it is a change of attributes (the
-//! number of links) that tells of it.
+//! inotify(7). A bound socket keeps the inode of its file alive when the file is removed, so the removal is
+//! reported as a change of attributes (the number of links).
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
@@ -9,10 +9,10 @@ use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use tokio::io::unix::AsyncFd;
 
-/// How often to look where there is no inotify.
+/// The polling interval without inotify.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Changes of a file.
+/// Waits for changes of a file.
 pub(super) struct Changes(Option<AsyncFd<OwnedFd>>);
 
 impl Changes {
@@ -41,10 +41,10 @@ fn watch(path: &Path) -> std::io::Result<AsyncFd<OwnedFd>> {
         | AddWatchFlags::IN_MOVE_SELF
         | AddWatchFlags::IN_DONT_FOLLOW;
     match inotify.add_watch(path, changes) {
-        // It is gone already, which is seen at once.
+        // The file is gone already; the caller notices at once.
         Ok(_) | Err(Errno::ENOENT) => {}
         Err(errno) => return Err(errno.into()),
     }
-    // SAFETY: an owned descriptor stays open, and the same, for as long as it is registered.
+    // SAFETY: an owned descriptor stays open and unchanged for as long as it is registered.
     unsafe { AsyncFd::register(OwnedFd::from(inotify)) }.map_err(Into::into)
 }

@@ -1,11 +1,11 @@
-//! A look every second.
+//! Polls the file every second.
 
 use std::path::Path;
 use std::time::Duration;
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Changes of a file.
+/// Waits for changes of a file.
 pub(super) struct Changes;
 
 impl Changes {

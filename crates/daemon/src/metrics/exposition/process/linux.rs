@@ -1,4 +1,4 @@
-//! Linux: what /proc says of ourselves, which is there also with `ProcSubset=pid`.
+//! Linux: values from /proc/self and getrusage(2). /proc/self exists also with `ProcSubset=pid`.
 
 use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage};
 use nix::sys::time::TimeValLike as _;
@@ -17,9 +17,9 @@ pub(super) fn read() -> Option<Process> {
         cpu_seconds: microseconds as f64 / 1e6,
         resident_bytes: number("VmRSS")? << 10,
         virtual_bytes: number("VmSize")? << 10,
-        // Less the one that reads the directory.
+        // Without the descriptor that reads the directory.
         open_fds: (std::fs::read_dir("/proc/self/fd").ok()?.count() as u64).saturating_sub(1),
-        // No limit is one that a metric cannot have.
+        // RLIM_INFINITY is too large for the metric.
         max_fds: getrlimit(Resource::RLIMIT_NOFILE).ok()?.0.min(u64::MAX >> 1),
         threads: number("Threads")?,
     })

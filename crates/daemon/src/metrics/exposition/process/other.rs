@@ -2,7 +2,7 @@
 
 use super::Process;
 
-/// Nothing is known.
+/// Always returns `None`: the values are not known.
 pub(super) fn read() -> Option<Process> {
     None
 }
