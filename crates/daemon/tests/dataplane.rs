@@ -44,6 +44,9 @@ struct Socket {
     refuses: bool,
     inbox: VecDeque<(SocketAddr, Vec<u8>)>,
     handshakes: VecDeque<(SocketAddr, Vec<u8>)>,
+    /// Whether an error comes before each handshake message, and whether the next call is to fail.
+    handshakes_fail: bool,
+    is_to_fail: bool,
     /// The receiver indices that pass, while there is a list.
     passing: Option<Vec<u32>>,
     reader: Option<Waker>,
@@ -126,6 +129,10 @@ impl Udp for FakeUdp {
     ) -> Poll<io::Result<usize>> {
         let mut network = self.network.borrow_mut();
         let own = network.sockets.get_mut(&self.address).unwrap();
+        own.is_to_fail = own.handshakes_fail && !own.is_to_fail && !own.handshakes.is_empty();
+        if own.is_to_fail {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionRefused.into()));
+        }
         let Some((source, bytes)) = own.handshakes.pop_front() else {
             own.reader = Some(cx.waker().clone());
             return Poll::Pending;
@@ -386,6 +393,21 @@ fn handshakes_go_on_while_the_tun_takes_nothing_and_data_waits_for_it() {
         numbers.sort_unstable();
         assert_eq!(numbers, (0..501).collect::<Vec<_>>());
         assert_eq!(nodes[1].snapshot().await.drops.total(), 0);
+    });
+}
+
+#[test]
+fn receive_errors_between_handshake_messages_do_not_end_the_event_loop() {
+    with_nodes(2, SMALL, async |nodes| {
+        {
+            let mut network = nodes[1].network.borrow_mut();
+            network.apart = Apart::Handshakes;
+            let socket = network.sockets.get_mut(&nodes[1].address).unwrap();
+            socket.handshakes_fail = true;
+            // More errors than may come one after the other.
+            socket.handshakes.extend((0..1100).map(|_| (nodes[0].address, vec![1, 0, 0, 0])));
+        }
+        shake_hands(&nodes, 0, 1).await;
     });
 }
 

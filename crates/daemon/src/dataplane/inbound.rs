@@ -17,8 +17,8 @@ use super::timing::{Stage, TurnClock};
 /// Cost in bytes of the datagrams that one turn opens, with a fixed cost per datagram. The other direction
 /// waits no longer than this takes, or than one slab takes.
 const BUDGET: usize = 96 * 1024;
-/// Maximum number of receive errors without a successful receive of data in between: an error usually
-/// concerns one datagram, and the socket keeps working.
+/// Maximum number of receive errors without a successful receive in between: an error usually concerns one
+/// datagram, and the socket keeps working.
 const MAX_FAILED_CALLS: u32 = 1000;
 /// How long a TUN may accept nothing before data for it is dropped, so that handshakes continue.
 const STALL: Duration = Duration::from_secs(1);
@@ -84,12 +84,15 @@ impl Inbound {
             return Ok(Turn::Idle);
         }
         clock.begin_stage();
-        let Self { handshakes, buffers, no_plain, .. } = self;
+        let Self { handshakes, buffers, no_plain, failed_calls, .. } = self;
         let mut messages = 0;
         while messages < HANDSHAKES && tunnel.has_time_for_handshakes(now) {
             let Some(mut received) = handshakes.next_datagram() else {
                 match udp.poll_recv_handshakes(cx, handshakes) {
-                    Poll::Ready(Ok(_)) => continue,
+                    Poll::Ready(Ok(_)) => {
+                        *failed_calls = 0;
+                        continue;
+                    }
                     Poll::Ready(Err(error)) => return self.count_failure(error).map(|()| Turn::Busy),
                     Poll::Pending if messages == 0 => return Ok(Turn::Idle),
                     Poll::Pending => break,
@@ -116,8 +119,7 @@ impl Inbound {
         Ok(Turn::Busy)
     }
 
-    /// Counts a receive error. An error usually concerns one datagram; more than [`MAX_FAILED_CALLS`] without
-    /// a successful receive of data end the loop.
+    /// Counts a receive error. More than [`MAX_FAILED_CALLS`] without a successful receive end the loop.
     fn count_failure(&mut self, error: std::io::Error) -> Result<(), DataplaneError> {
         tracing::debug!(%error, "cannot receive");
         self.failed_calls += 1;

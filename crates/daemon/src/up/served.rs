@@ -32,8 +32,8 @@ impl Control for Announced {
 
     fn set(&self, change: DeviceChange) -> Result<(), ControlError> {
         self.controller.set(change)?;
-        // Dropped if the inbox is full.
-        let _full = self.inbox.try_send(Message::Configured);
+        // Waits for room: without the message nothing watches the paths to new peers. It fails only at the end.
+        let _ended = self.inbox.send(Message::Configured);
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! /proc, /sys, netlink, and a few objects that are made to see what the kernel gives.
+//! Observes the machine through /proc, /sys and netlink, and by creating a few sockets and devices.
 
 use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
@@ -14,10 +14,10 @@ use super::super::machine::{Kernel, Link, LinkKind, MachineState, Module, Resolv
 use super::super::target::DoctorTarget;
 use super::name_of;
 
-/// Numbers of capabilities (linux/capability.h).
+/// Capability numbers (linux/capability.h).
 const CAP_NET_BIND_SERVICE: u32 = 10;
 const CAP_NET_ADMIN: u32 = 12;
-/// Where programs are that root alone uses, whatever PATH says.
+/// Directories of programs for root, searched in addition to PATH.
 const SYSTEM_DIRECTORIES: [&str; 3] = ["/usr/sbin", "/sbin", "/usr/local/sbin"];
 
 pub(super) fn look(facts: &mut MachineState, target: &DoctorTarget) {
@@ -56,18 +56,18 @@ fn tun_device() -> TunDevice {
     }
 }
 
-/// The capabilities in force, a bit each (proc_pid_status(5)).
+/// Returns the effective capabilities as a bit mask (proc_pid_status(5)).
 fn capabilities() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
     u64::from_str_radix(line.trim(), 16).ok()
 }
 
-/// What the sockets of weft get, by opening them.
+/// Opens the sockets of weft to find out their features.
 fn udp(fwmark: u32) -> UdpFacts {
     let opened = tokio::runtime::Builder::new_current_thread().enable_io().build().map(|runtime| {
         let _context = runtime.enter();
-        // The mark needs a permission, which has a check of its own.
+        // The mark needs a capability, which a separate check covers.
         let receive_buffer_bytes = weft_udp::receive_buffer_bytes(weft_host::memory::total_bytes());
         let plain = UdpConfig { receive_buffer_bytes, ..UdpConfig::default() };
         let marked = UdpSockets::bind(&UdpConfig { fwmark, ..plain });
@@ -80,7 +80,7 @@ fn udp(fwmark: u32) -> UdpFacts {
     }
 }
 
-/// What a TUN takes, by making one where nobody sees it.
+/// Creates a TUN in a separate network namespace to find out its offloads.
 fn tun_offload() -> Result<TunOffload, String> {
     let namespace = Namespace::new("doctor").map_err(|error| error.to_string())?;
     namespace.run(|| {
@@ -109,18 +109,16 @@ fn is_set(name: &str) -> Option<bool> {
     sysctl(name).map(|value| value != "0")
 }
 
-/// Of an interface and of `all`, the larger value counts; 1 is strict (ip-sysctl).
+/// Reports whether the reverse path check is strict (1). For each interface the kernel uses the larger value
+/// of `all` and of the interface, which is initialised from `default` (ip-sysctl); 2 is loose.
 fn strict_rp_filter() -> Option<bool> {
     let all = sysctl("net/ipv4/conf/all/rp_filter")?;
-    if all == "2" {
-        return Some(false);
-    }
     let default = sysctl("net/ipv4/conf/default/rp_filter")?;
-    Some(all == "1" || default == "1")
+    Some(all.max(default) == "1")
 }
 
 fn is_writable(path: &Path) -> bool {
-    // Opening changes nothing.
+    // Opening the file does not change it.
     OpenOptions::new().write(true).open(path).is_ok()
 }
 
@@ -148,7 +146,7 @@ fn is_executable(path: &Path) -> bool {
 
 fn link(name: &str) -> Option<Link> {
     nix::net::if_::if_nametoindex(name).ok()?;
-    // /sys may be that of another network namespace: then the kind is not known.
+    // /sys may belong to another network namespace; then the kind is unknown.
     let directory = Path::new("/sys/class/net").join(name);
     let uevent = fs::read_to_string(directory.join("uevent")).unwrap_or_default();
     let kind = if uevent.lines().any(|line| line == "DEVTYPE=wireguard") {
@@ -180,7 +178,8 @@ fn wireguard_module() -> Option<Module> {
     })
 }
 
-/// Whether a line of modules.dep or modules.builtin is about this module: `kernel/drivers/net/wireguard.ko.zst: …`.
+/// Reports whether a line of modules.dep or modules.builtin describes this module, such as
+/// `kernel/drivers/net/wireguard.ko.zst: …`.
 fn is_module(line: &str, name: &str) -> bool {
     let path = line.split(':').next().unwrap_or_default();
     let file = Path::new(path).file_name().and_then(OsStr::to_str).unwrap_or_default();
@@ -188,9 +187,9 @@ fn is_module(line: &str, name: &str) -> bool {
 }
 
 fn is_clock_synchronised() -> Option<bool> {
-    // SAFETY: a timex of zeros is a valid one, and asks for no change.
+    // SAFETY: a zeroed timex is valid, and requests no change.
     let mut timex: libc::timex = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel writes a timex, which lives until after the call.
+    // SAFETY: the kernel writes the timex, which outlives the call.
     let state = unsafe { libc::adjtimex(&raw mut timex) };
     (state >= 0).then_some(timex.status & libc::STA_UNSYNC == 0)
 }
@@ -204,7 +203,7 @@ fn ways(facts: &mut MachineState, target: &DoctorTarget) {
         let Ok(address) = way.address else { continue };
         way.mtu = Some(match &netlink {
             Ok(netlink) => netlink.mtu_towards(address.ip(), target.fw_mark).map_err(|error| match error {
-                // What was asked and what to do is said by the finding.
+                // The finding adds the request and the advice.
                 RouteError::Refused { error, .. } => error.to_string(),
                 other => other.to_string(),
             }),
