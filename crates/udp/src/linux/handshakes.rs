@@ -21,19 +21,5 @@ pub(super) fn poll_recv(
     stats: &mut UdpStats,
 ) -> Poll<io::Result<usize>> {
     let limit = RecvBuffers::COUNT - buffers.filled();
-    while let Poll::Ready(guard) = socket.io.poll_read_ready(cx) {
-        let mut guard = guard?;
-        match recv::recv(socket.io.get_ref().as_fd(), buffers, limit, stats, |_, _| {}) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
-            Ok(filled) => {
-                // A short count means that the socket is empty.
-                if filled < limit {
-                    guard.clear_ready();
-                }
-                return Poll::Ready(Ok(filled));
-            }
-            Err(error) => return Poll::Ready(Err(error)),
-        }
-    }
-    Poll::Pending
+    socket.poll_recv(cx, limit, || recv::recv(socket.io.get_ref().as_fd(), buffers, limit, stats, |_, _| {}))
 }

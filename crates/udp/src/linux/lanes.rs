@@ -162,21 +162,8 @@ impl Lanes {
             }
             waiting[lane].older &= !(1 << older);
         }
-        while let Poll::Ready(guard) = sockets[lane].io.poll_read_ready(cx) {
-            let mut guard = guard?;
-            match recv_some(&sockets[lane], &mut waiting[lane], buffers, limit, stats) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
-                Ok(filled) => {
-                    // A short count means that the socket is empty, so another call is not needed.
-                    if filled < limit {
-                        guard.clear_ready();
-                    }
-                    return Poll::Ready(Ok(filled));
-                }
-                Err(error) => return Poll::Ready(Err(error)),
-            }
-        }
-        Poll::Pending
+        let socket = &sockets[lane];
+        socket.poll_recv(cx, limit, || recv_some(socket, &mut waiting[lane], buffers, limit, stats))
     }
 
     /// Records that authentic datagrams of `source` cost `cost` bytes.

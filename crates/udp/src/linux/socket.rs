@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::task::{Context, Poll};
 
 use libc::c_int;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -53,6 +54,30 @@ impl UdpSocket {
         let io = unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE | Interest::WRITABLE) }
             .map_err(|error| failed("register the UDP socket with the runtime", error.into()))?;
         Ok(Self { io })
+    }
+
+    /// Calls `recv`, which fills at most `limit` buffers, once the socket is readable.
+    pub(super) fn poll_recv(
+        &self,
+        cx: &mut Context<'_>,
+        limit: usize,
+        mut recv: impl FnMut() -> io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        while let Poll::Ready(guard) = self.io.poll_read_ready(cx) {
+            let mut guard = guard?;
+            match recv() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
+                Ok(filled) => {
+                    // A short count means that the socket is empty, so another call is not needed.
+                    if filled < limit {
+                        guard.clear_ready();
+                    }
+                    return Poll::Ready(Ok(filled));
+                }
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+        Poll::Pending
     }
 
     /// Reports whether the kernel knows UDP_SEGMENT (Linux 4.18). A kernel that does not know it ignores it,
