@@ -1,7 +1,28 @@
 //! The signals that end a program in good order.
 
+use std::fmt;
 use std::io;
 use std::sync::mpsc;
+
+/// A request to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// SIGINT, or Ctrl-C where there are no signals.
+    Interrupt,
+    Terminate,
+    HangUp,
+}
+
+impl fmt::Display for Signal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Interrupt if cfg!(unix) => "SIGINT",
+            Self::Interrupt => "Ctrl-C",
+            Self::Terminate => "SIGTERM",
+            Self::HangUp => "SIGHUP",
+        })
+    }
+}
 
 /// Calls `on_signal` with the name of each SIGINT, SIGTERM and SIGHUP (a terminal that closes) that arrives,
 /// on a dedicated thread. On platforms without signals it is called for Ctrl-C. Further signals call it again
@@ -10,7 +31,7 @@ use std::sync::mpsc;
 ///
 /// # Errors
 /// When the operating system cannot install a handler or create the thread.
-pub fn watch(on_signal: impl Fn(&'static str) + Send + 'static) -> io::Result<()> {
+pub fn watch(on_signal: impl Fn(Signal) + Send + 'static) -> io::Result<()> {
     let (report, reported) = mpsc::sync_channel(1);
     std::thread::Builder::new().name("weft-signals".into()).spawn(move || {
         let _guard = weft_tun::thread_guard::EndProcessOnPanic;
@@ -32,8 +53,8 @@ pub fn watch(on_signal: impl Fn(&'static str) + Send + 'static) -> io::Result<()
                     return;
                 }
             };
-            while let Some(name) = next.next().await {
-                on_signal(name);
+            while let Some(signal) = next.next().await {
+                on_signal(signal);
             }
         });
     })?;

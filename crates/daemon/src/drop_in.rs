@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
-use weft_commands::signals;
+use weft_commands::signals::{self, Signal};
 use weft_config::InterfaceName;
 use weft_config::TunThreads;
 use weft_config::exit::{self, Code};
@@ -26,8 +26,8 @@ use crate::control::socket::Manage as _;
 use crate::control::{Controller, Managed};
 use crate::dataplane::{DataplaneError, OnEvent, StartError, TunQueues};
 use crate::interface::{self, Inherited, Interface, Options};
-use crate::keeper::{Keeper, MtuChoice};
 use crate::metrics;
+use crate::network::{MtuChoice, NetworkKeeper};
 use crate::scheduling::Priority;
 use crate::secrecy;
 use crate::service_manager::{self, StatusLine, Watchdog};
@@ -100,7 +100,7 @@ impl From<RunError> for exit::Error {
 
 /// Messages to the main thread of the daemon; most of them end it.
 enum End {
-    Signal(&'static str),
+    Signal(Signal),
     Device,
     SocketRemoved,
     /// The network changed. Does not end the daemon.
@@ -127,7 +127,7 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
     secrecy::forbid_core_dumps();
     let (end, ended) = mpsc::channel();
     let (signal, network) = (end.clone(), end.clone());
-    signals::watch(move |name| drop(signal.send(End::Signal(name)))).map_err(RunError::Signals)?;
+    signals::watch(move |received| drop(signal.send(End::Signal(received)))).map_err(RunError::Signals)?;
 
     let mut watched = MetricsConfig::default();
     args.metrics.apply(&mut watched);
@@ -199,7 +199,7 @@ fn follow_network(
     name: &InterfaceName,
     controller: &Arc<Controller>,
     changes: &mpsc::Sender<End>,
-) -> Option<(Watch, Keeper, Netlink)> {
+) -> Option<(Watch, NetworkKeeper, Netlink)> {
     let changes = changes.clone();
     let on_change = move |change| drop(changes.send(End::Network(change)));
     let begin = || -> Result<_, String> {
@@ -208,7 +208,7 @@ fn follow_network(
         let watch = Watch::start(Some(&link), on_change).map_err(|error| error.to_string())?;
         let mtu = u16::try_from(link.mtu).unwrap_or(u16::MAX);
         // The program that configures the interface chooses its MTU.
-        let keeper = Keeper::new(Arc::clone(controller), link, mtu, MtuChoice::Configured, false);
+        let keeper = NetworkKeeper::new(Arc::clone(controller), link, mtu, MtuChoice::Configured, false);
         Ok((watch, keeper.map_err(|error| error.to_string())?, netlink))
     };
     begin().inspect_err(|error| tracing::warn!("{error}")).ok()
@@ -216,7 +216,7 @@ fn follow_network(
 
 fn wait_for_end(
     ended: &mpsc::Receiver<End>,
-    mut following: Option<(Watch, Keeper, Netlink)>,
+    mut following: Option<(Watch, NetworkKeeper, Netlink)>,
     managed: &Managed,
 ) {
     let mut status_line = StatusLine::new(Instant::now());
@@ -236,7 +236,7 @@ fn wait_for_end(
                 }
                 continue;
             }
-            Some(End::Signal(name)) => tracing::info!(signal = name, "taking the interface down"),
+            Some(End::Signal(signal)) => tracing::info!(%signal, "taking the interface down"),
             Some(End::SocketRemoved) => {
                 tracing::info!("the UAPI socket was removed; taking the interface down");
             }

@@ -12,7 +12,7 @@ use crate::control::Controller;
 use crate::interface::queue_limits;
 
 /// Reacts to changes of the network, for one interface. Used by the control thread.
-pub(crate) struct Keeper {
+pub(crate) struct NetworkKeeper {
     follower: Follower,
     controller: Arc<Controller>,
     link: Link,
@@ -32,7 +32,7 @@ pub(crate) enum MtuChoice {
     Automatic,
 }
 
-impl Keeper {
+impl NetworkKeeper {
     /// Creates a keeper for an interface that is up with this MTU; `ipv6` tells whether it has an IPv6
     /// address. Records the paths to its peers.
     pub(crate) fn new(

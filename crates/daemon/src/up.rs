@@ -1,7 +1,7 @@
 //! `weft up`: brings an interface up from its configuration, runs it, and undoes everything at its end.
 //!
-//! `daemon.rs` is the interface with the system around it, `supervisor.rs` the control thread that keeps it
-//! running.
+//! `start.rs` brings it up, `daemon.rs` is the interface with the system around it, `supervisor.rs` the control
+//! thread that keeps it running.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -30,6 +30,7 @@ mod leaving;
 mod look_up;
 mod reload;
 mod served;
+mod start;
 mod supervisor;
 
 use look_up::{Found, InVain};
@@ -118,7 +119,7 @@ pub fn run(args: &UpArgs) -> Result<(), exit::Error> {
     let file = std::path::absolute(&file).unwrap_or(file);
     // Forks, so it has to come before the first thread.
     let notifier = if args.host.daemon { Some(background::begin().map_err(UpError::from)?) } else { None };
-    Ok(supervisor::run(config, overrides, &file, &options, notifier)?)
+    Ok(start::run(config, overrides, &file, &options, notifier)?)
 }
 
 /// Settings from the command line, which override the file, also after a reload of the file.

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use super::Signal;
+
 pub(super) struct Signals;
 
 impl Signals {
@@ -10,7 +12,7 @@ impl Signals {
         Ok(Self)
     }
 
-    pub(super) async fn next(&mut self) -> Option<&'static str> {
-        tokio::signal::ctrl_c().await.ok().map(|()| "Ctrl-C")
+    pub(super) async fn next(&mut self) -> Option<Signal> {
+        tokio::signal::ctrl_c().await.ok().map(|()| Signal::Interrupt)
     }
 }

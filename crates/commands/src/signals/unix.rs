@@ -4,6 +4,8 @@ use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use super::Signal as Caught;
+
 pub(super) struct Signals {
     interrupt: Signal,
     terminate: Signal,
@@ -21,7 +23,7 @@ impl Signals {
         })
     }
 
-    pub(super) async fn next(&mut self) -> Option<&'static str> {
+    pub(super) async fn next(&mut self) -> Option<Caught> {
         let Self { interrupt, terminate, hang_up } = self;
         let hung_up = async {
             match hang_up {
@@ -30,11 +32,11 @@ impl Signals {
             }
         };
         tokio::select! {
-            signal = interrupt.recv() => signal.map(|()| "SIGINT"),
-            signal = terminate.recv() => signal.map(|()| "SIGTERM"),
+            signal = interrupt.recv() => signal.map(|()| Caught::Interrupt),
+            signal = terminate.recv() => signal.map(|()| Caught::Terminate),
             signal = hung_up => signal.map(|()| {
                 ignore_hang_up();
-                "SIGHUP"
+                Caught::HangUp
             }),
         }
     }

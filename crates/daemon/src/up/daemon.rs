@@ -17,7 +17,7 @@ use super::UpError;
 use crate::control::Controller;
 use crate::dataplane::{DataplaneError, OnEvent, Opened, Snapshot};
 use crate::interface::{self, Inherited, Interface, Options};
-use crate::keeper::{Keeper, MtuChoice};
+use crate::network::{MtuChoice, NetworkKeeper};
 use crate::service_manager::Watchdog;
 
 /// What an interface starts with, beside its configuration.
@@ -50,7 +50,7 @@ pub struct Resumed {
 pub struct Daemon {
     // In the order of the clean-up: routes and the like first; the device goes last, with its descriptors.
     host: Option<Host>,
-    keeper: Option<Keeper>,
+    keeper: Option<NetworkKeeper>,
     interface: Option<Interface>,
     is_held_by_others: bool,
 }
@@ -140,7 +140,8 @@ impl Daemon {
             None if host.mtu_by_hand() == Some(host.mtu()) => MtuChoice::ByHand,
             None => MtuChoice::Automatic,
         };
-        self.keeper = Some(Keeper::new(Arc::clone(controller), link.clone(), host.mtu(), chosen, ipv6)?);
+        self.keeper =
+            Some(NetworkKeeper::new(Arc::clone(controller), link.clone(), host.mtu(), chosen, ipv6)?);
         Ok(())
     }
 
@@ -168,7 +169,7 @@ impl Daemon {
 
     /// Returns the MTU of the device in bytes, or 0 if it is not known.
     pub fn mtu(&self) -> u16 {
-        self.keeper.as_ref().map_or(0, Keeper::mtu)
+        self.keeper.as_ref().map_or(0, NetworkKeeper::mtu)
     }
 
     /// Returns the controller, which changes the interface and reports its state.

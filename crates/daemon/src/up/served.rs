@@ -1,5 +1,6 @@
 //! What the sockets of an interface call: the controller directly, the control thread for everything else.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 
 use weft_config::device::{DeviceChange, DeviceState};
@@ -9,19 +10,21 @@ use weft_uapi::{Control, ControlError};
 use zeroize::Zeroizing;
 
 use super::supervisor::{Inbox, Message};
+use crate::control::Managed;
 use crate::control::socket::Manage;
-use crate::control::{Controller, Managed};
 use crate::recording::Recording;
 
 /// The controller for UAPI, which reports each change to the control thread.
 pub(super) struct Announced {
-    controller: Arc<Controller>,
+    controller: Arc<dyn Control>,
     inbox: Inbox,
+    is_configured: Arc<AtomicBool>,
 }
 
 impl Announced {
-    pub(super) fn new(controller: Arc<Controller>, inbox: Inbox) -> Self {
-        Self { controller, inbox }
+    /// `is_configured` becomes true with each change.
+    pub(super) fn new(controller: Arc<dyn Control>, inbox: Inbox, is_configured: Arc<AtomicBool>) -> Self {
+        Self { controller, inbox, is_configured }
     }
 }
 
@@ -32,8 +35,9 @@ impl Control for Announced {
 
     fn set(&self, change: DeviceChange) -> Result<(), ControlError> {
         self.controller.set(change)?;
-        // Waits for room: without the message nothing watches the paths to new peers. It fails only at the end.
-        let _ended = self.inbox.send(Message::Configured);
+        self.is_configured.store(true, Ordering::Relaxed);
+        // Does not wait for room, because the control thread may wait for the command that asked for the change.
+        let _full = self.inbox.try_send(Message::Configured);
         Ok(())
     }
 }
@@ -72,5 +76,32 @@ impl Manage for Managing {
 
     fn stop(&self) {
         self.managed.stop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An interface that accepts every change.
+    struct Accepting;
+
+    impl Control for Accepting {
+        fn get(&self) -> Result<DeviceState, ControlError> {
+            Err(ControlError::Ended)
+        }
+
+        fn set(&self, _change: DeviceChange) -> Result<(), ControlError> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_change_is_noted_also_when_the_inbox_has_no_room() {
+        let (inbox, _messages) = mpsc::sync_channel(0);
+        let is_configured = Arc::<AtomicBool>::default();
+        let announced = Announced::new(Arc::new(Accepting), inbox, Arc::clone(&is_configured));
+        announced.set(DeviceChange::default()).unwrap();
+        assert!(is_configured.load(Ordering::Relaxed));
     }
 }

@@ -7,28 +7,27 @@ use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::{Instant, SystemTime};
 
-use weft_commands::signals;
+use weft_commands::signals::Signal;
 use weft_config::device::{DeviceChange, PeerChange};
-use weft_config::{Config, Endpoint, InterfaceName};
+use weft_config::{Config, Endpoint};
 use weft_host::network::{Change, Watch};
 use weft_host::resolve::{Resolver, Watched};
-use weft_host::{Host, Keep, Recording, Step};
-use weft_ipc::runtime_dir::runtime_dir;
+use weft_host::{Host, Keep, Step};
 use weft_report::control_socket::{Client, ManageError, Reload, ReloadReport};
 use weft_tunnel::{Event, PublicKey};
-use weft_uapi::{self as uapi, Control, ControlError};
+use weft_uapi::{self as uapi, Control as _, ControlError};
 
-use super::daemon::{Beginning, Daemon, Resumed, known};
-use super::handover::{Handover, Kept, Opened};
+use super::daemon::Daemon;
+use super::handover::Kept;
 use super::leaving::{Leaving, Writer};
 use super::look_up::{Found, InVain};
 use super::reload;
-use super::served::{Announced, Managing};
-use super::{Options, Overrides, UpError, known_endpoints, resolve_endpoints};
-use crate::background::{Notifier, Output};
+use super::served::Managing;
+use super::{Options, Overrides, UpError};
 use crate::carried_over::Base;
 use crate::control::socket::Manage as _;
 use crate::control::{Controller, Managed, socket};
@@ -38,12 +37,12 @@ use crate::status::Running;
 
 /// Capacity of the inbox of the control thread. Events of peers that do not fit are dropped: a later event
 /// says more.
-const MESSAGES: usize = 1024;
+pub(super) const MESSAGES: usize = 1024;
 
 /// A message to the control thread.
 pub(super) enum Message {
     /// A signal ends the interface.
-    Signal(&'static str),
+    Signal(Signal),
     /// A client of the control socket asked for the end.
     Stop,
     /// The file of the UAPI socket was removed, which is how scripts end an interface.
@@ -56,7 +55,7 @@ pub(super) enum Message {
     Peer(Event),
     /// The name of a peer's endpoint has a new address.
     Resolved(PublicKey, SocketAddr),
-    /// The interface was changed over UAPI.
+    /// The interface was changed over UAPI. A flag tells the same, in case that there is no room for the message.
     Configured,
     /// A new configuration.
     Reload(Reload, SyncSender<Result<ReloadReport, ManageError>>),
@@ -64,99 +63,6 @@ pub(super) enum Message {
 
 /// Sends messages to the control thread. Sending does not wait for the message to be handled.
 pub(super) type Inbox = SyncSender<Message>;
-
-/// Runs an interface until something ends it.
-pub(super) fn run(
-    config: Config,
-    overrides: Overrides,
-    file: &Path,
-    options: &Options,
-    notifier: Option<Notifier>,
-) -> Result<(), UpError> {
-    let began = (Instant::now(), SystemTime::now());
-    // First of all: an unusable address is then the only error to report, and nothing has to be undone.
-    let metrics = match metrics::Listener::inherited() {
-        Some(inherited) => Some(inherited),
-        None => config.interface.host.metrics.address.as_ref().map(metrics::Listener::open).transpose()?,
-    };
-    let handover = Handover::take(&config.interface.name);
-    // Nothing is set up yet, so a signal during the look-ups may end the process directly.
-    let found = match handover.places(&config) {
-        Some(places) => known_endpoints(&config, &places),
-        None => resolve_endpoints(&config)?,
-    };
-    let (inbox, messages) = mpsc::sync_channel(MESSAGES);
-    let signal = inbox.clone();
-    signals::watch(move |name| drop(signal.send(Message::Signal(name)))).map_err(UpError::Signals)?;
-    let recording = Recording::In(runtime_dir());
-    let prepare = if handover.has_device() {
-        Host::take_over
-    } else {
-        // Removes the socket of a crashed daemon before anything can fail: a start that fails leaves none.
-        if let Err(error) = uapi::remove_dead(&config.interface.name) {
-            tracing::debug!("the socket for wg(8) stays: {error}");
-        }
-        Host::prepare
-    };
-    let host = prepare(&config, Some(file), &known(&found.endpoints), &recording)?;
-    let (beginning, kept) = begin(handover, &config, found.endpoints.clone(), host.mark(), options)?;
-    let (ended, happened) = (inbox.clone(), inbox.clone());
-    let on_event = Box::new(move |event| drop(happened.try_send(Message::Peer(event))));
-    let on_end = move || drop(ended.send(Message::Ended));
-    let mut uapi = None;
-    let name = config.interface.name.clone();
-    let on_open = |controller: &Arc<Controller>| uapi = serve_uapi(&name, controller, &inbox);
-    let daemon = Daemon::start_on(host, &config, beginning, options, Some(on_event), on_open, on_end)?;
-    let mut supervisor = Supervisor::start(daemon, config, overrides, &found, options, &inbox)?;
-    supervisor.uapi = uapi;
-    supervisor.metrics = metrics.map(|listener| supervisor.serve_metrics(listener)).transpose()?;
-    if let Some(kept) = kept {
-        supervisor.keep_for_the_next(kept, began);
-    }
-    if let Some(notifier) = notifier {
-        // In a file the log may be read later; an open pipe would keep its reader waiting.
-        let is_file = std::fs::metadata("/dev/stderr").is_ok_and(|stderr| stderr.is_file());
-        notifier.ready(if is_file { Output::Kept } else { Output::Discarded })?;
-    }
-    supervisor.ready();
-    supervisor.work(messages, file)
-}
-
-/// Returns what the interface starts with, and what stays in the store while it runs.
-fn begin(
-    handover: Handover,
-    config: &Config,
-    endpoints: Vec<Option<SocketAddr>>,
-    mark: u32,
-    options: &Options,
-) -> Result<(Beginning, Option<Kept>), UpError> {
-    let state = handover.change(config, &endpoints).map(|change| Resumed {
-        change,
-        mark: handover.left().map_or(mark, |left| left.mark(config, mark)),
-        remembered: handover.remembered(),
-    });
-    if handover.has_device() {
-        tracing::info!(
-            interface = %config.interface.name,
-            peers = state.as_ref().map(|state| state.change.peers.len()),
-            "going on with the interface that was left"
-        );
-    }
-    let Opened { inherited, port, kept } = handover.open(config, options.tun_queues().count)?;
-    let beginning = Beginning { endpoints, inherited, port, state, is_held_by_others: kept.is_some() };
-    Ok((beginning, kept))
-}
-
-/// Serves UAPI before the commands of the configuration run: they may use wg(8).
-fn serve_uapi(name: &InterfaceName, controller: &Arc<Controller>, inbox: &Inbox) -> Option<uapi::Server> {
-    let control: Arc<dyn Control> = Arc::new(Announced::new(Arc::clone(controller), inbox.clone()));
-    let removed = inbox.clone();
-    let on_gone = move || drop(removed.send(Message::SocketRemoved));
-    let server = uapi::Listener::open(name).map_err(|error| error.to_string()).and_then(|listener| {
-        uapi::Server::start(listener, control, on_gone).map_err(|error| error.to_string())
-    });
-    server.inspect_err(|error| tracing::warn!("wg(8) cannot ask this interface: {error}")).ok()
-}
 
 /// Why an interface ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,7 +75,7 @@ enum End {
     Failed,
 }
 
-struct Supervisor {
+pub(super) struct Supervisor {
     daemon: Daemon,
     config: Config,
     overrides: Overrides,
@@ -177,23 +83,26 @@ struct Supervisor {
     managed: Arc<Managed>,
     resolver: Option<Resolver>,
     watch: Option<Watch>,
-    uapi: Option<uapi::Server>,
+    pub(super) uapi: Option<uapi::Server>,
     socket: Option<socket::Server>,
-    metrics: Option<metrics::Server>,
+    pub(super) metrics: Option<metrics::Server>,
     leaving: Option<Leaving>,
     status_line: StatusLine,
     watchdog: Option<Watchdog>,
+    /// Whether the interface was changed over UAPI since this was last looked at.
+    is_configured: Arc<AtomicBool>,
 }
 
 impl Supervisor {
     /// Starts everything around the interface. Failures of optional parts are only logged.
-    fn start(
+    pub(super) fn start(
         daemon: Daemon,
         config: Config,
         overrides: Overrides,
         found: &Found,
         options: &Options,
         inbox: &Inbox,
+        is_configured: Arc<AtomicBool>,
     ) -> Result<Self, UpError> {
         let controller = Arc::clone(daemon.controller().ok_or(ControlError::Ended)?);
         let stop = inbox.clone();
@@ -217,6 +126,7 @@ impl Supervisor {
             leaving: None,
             status_line: StatusLine::new(Instant::now()),
             watchdog: None,
+            is_configured,
         };
         supervisor.remember();
         supervisor.show();
@@ -227,7 +137,7 @@ impl Supervisor {
     }
 
     /// Puts what the next daemon needs into the service manager's store.
-    fn keep_for_the_next(&mut self, kept: Kept, began: (Instant, SystemTime)) {
+    pub(super) fn keep_for_the_next(&mut self, kept: Kept, began: (Instant, SystemTime)) {
         let name = self.config.interface.name.clone();
         match Leaving::start(kept, name, Arc::clone(&self.controller), self.base(), began) {
             Ok(leaving) => self.leaving = Some(leaving),
@@ -331,7 +241,10 @@ impl Supervisor {
         }
     }
 
-    fn serve_metrics(&self, listener: metrics::Listener) -> Result<metrics::Server, metrics::ListenError> {
+    pub(super) fn serve_metrics(
+        &self,
+        listener: metrics::Listener,
+    ) -> Result<metrics::Server, metrics::ListenError> {
         let hosts = &self.config.interface.host.metrics.hosts;
         metrics::Server::start(listener, hosts, Arc::<Managed>::clone(&self.managed))
     }
@@ -352,7 +265,7 @@ impl Supervisor {
     }
 
     /// Reports to the service manager that everything is in place, at first or after a reload.
-    fn ready(&mut self) {
+    pub(super) fn ready(&mut self) {
         if self.watchdog.is_none() {
             self.watchdog = self.daemon.watchdog();
         }
@@ -365,13 +278,13 @@ impl Supervisor {
         status_line.next(messages, || managed.status().ok())
     }
 
-    fn work(mut self, messages: Receiver<Message>, file: &Path) -> Result<(), UpError> {
+    pub(super) fn work(mut self, messages: Receiver<Message>, file: &Path) -> Result<(), UpError> {
         let mut end = End::Asked;
         while let Some(message) = self.next(&messages) {
             match message {
-                Message::Signal(name) => {
-                    tracing::info!(signal = name, "ending");
-                    end = if name == "SIGTERM" { End::Terminated } else { End::Asked };
+                Message::Signal(signal) => {
+                    tracing::info!(%signal, "ending");
+                    end = if signal == Signal::Terminate { End::Terminated } else { End::Asked };
                     break;
                 }
                 Message::Stop => {
@@ -392,10 +305,14 @@ impl Supervisor {
                     self.happened(event);
                 }
                 Message::Resolved(peer, address) => self.resolved(peer, address),
-                Message::Configured => self.configured(),
+                // What it reports is handled below, as when there was no room for the message.
+                Message::Configured => {}
                 Message::Reload(reload, answer) => {
                     let _gone = answer.try_send(self.reload(&reload));
                 }
+            }
+            if self.is_configured.swap(false, Ordering::Relaxed) {
+                self.configured();
             }
         }
         // From here on senders fail at once instead of waiting.

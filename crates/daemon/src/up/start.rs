@@ -1,0 +1,127 @@
+//! The start of an interface: what a previous daemon left, the names of endpoints, the host, the sockets that serve it. Then
+//! the control thread works (`supervisor.rs`).
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::{self};
+use std::time::{Instant, SystemTime};
+
+use weft_commands::signals;
+use weft_config::{Config, InterfaceName};
+use weft_host::{Host, Recording};
+use weft_ipc::runtime_dir::runtime_dir;
+use weft_uapi::{self as uapi, Control};
+
+use super::daemon::{Beginning, Daemon, Resumed, known};
+use super::handover::{Handover, Kept, Opened};
+use super::served::Announced;
+use super::supervisor::{Inbox, MESSAGES, Message, Supervisor};
+use super::{Options, Overrides, UpError, known_endpoints, resolve_endpoints};
+use crate::background::{Notifier, Output};
+use crate::control::Controller;
+use crate::metrics;
+
+/// Runs an interface until something ends it.
+pub(super) fn run(
+    config: Config,
+    overrides: Overrides,
+    file: &Path,
+    options: &Options,
+    notifier: Option<Notifier>,
+) -> Result<(), UpError> {
+    let began = (Instant::now(), SystemTime::now());
+    // First of all: an unusable address is then the only error to report, and nothing has to be undone.
+    let metrics = match metrics::Listener::inherited() {
+        Some(inherited) => Some(inherited),
+        None => config.interface.host.metrics.address.as_ref().map(metrics::Listener::open).transpose()?,
+    };
+    let handover = Handover::take(&config.interface.name);
+    // Nothing is set up yet, so a signal during the look-ups may end the process directly.
+    let found = match handover.places(&config) {
+        Some(places) => known_endpoints(&config, &places),
+        None => resolve_endpoints(&config)?,
+    };
+    let (inbox, messages) = mpsc::sync_channel(MESSAGES);
+    let signal = inbox.clone();
+    signals::watch(move |received| drop(signal.send(Message::Signal(received)))).map_err(UpError::Signals)?;
+    let recording = Recording::In(runtime_dir());
+    let prepare = if handover.has_device() {
+        Host::take_over
+    } else {
+        // Removes the socket of a crashed daemon before anything can fail: a start that fails leaves none.
+        if let Err(error) = uapi::remove_dead(&config.interface.name) {
+            tracing::debug!("the socket for wg(8) stays: {error}");
+        }
+        Host::prepare
+    };
+    let host = prepare(&config, Some(file), &known(&found.endpoints), &recording)?;
+    let (beginning, kept) = begin(handover, &config, found.endpoints.clone(), host.mark(), options)?;
+    let (ended, happened) = (inbox.clone(), inbox.clone());
+    let on_event = Box::new(move |event| drop(happened.try_send(Message::Peer(event))));
+    let on_end = move || drop(ended.send(Message::Ended));
+    let mut uapi = None;
+    let name = config.interface.name.clone();
+    let is_configured = Arc::<AtomicBool>::default();
+    let on_open = |controller: &Arc<Controller>| {
+        uapi = serve_uapi(&name, controller, &inbox, &is_configured);
+    };
+    let daemon = Daemon::start_on(host, &config, beginning, options, Some(on_event), on_open, on_end)?;
+    let mut supervisor =
+        Supervisor::start(daemon, config, overrides, &found, options, &inbox, Arc::clone(&is_configured))?;
+    supervisor.uapi = uapi;
+    supervisor.metrics = metrics.map(|listener| supervisor.serve_metrics(listener)).transpose()?;
+    if let Some(kept) = kept {
+        supervisor.keep_for_the_next(kept, began);
+    }
+    if let Some(notifier) = notifier {
+        // In a file the log may be read later; an open pipe would keep its reader waiting.
+        let is_file = std::fs::metadata("/dev/stderr").is_ok_and(|stderr| stderr.is_file());
+        notifier.ready(if is_file { Output::Kept } else { Output::Discarded })?;
+    }
+    supervisor.ready();
+    supervisor.work(messages, file)
+}
+
+/// Returns what the interface starts with, and what stays in the store while it runs.
+fn begin(
+    handover: Handover,
+    config: &Config,
+    endpoints: Vec<Option<SocketAddr>>,
+    mark: u32,
+    options: &Options,
+) -> Result<(Beginning, Option<Kept>), UpError> {
+    let state = handover.change(config, &endpoints).map(|change| Resumed {
+        change,
+        mark: handover.left().map_or(mark, |left| left.mark(config, mark)),
+        remembered: handover.remembered(),
+    });
+    if handover.has_device() {
+        tracing::info!(
+            interface = %config.interface.name,
+            peers = state.as_ref().map(|state| state.change.peers.len()),
+            "going on with the interface that was left"
+        );
+    }
+    let Opened { inherited, port, kept } = handover.open(config, options.tun_queues().count)?;
+    let beginning = Beginning { endpoints, inherited, port, state, is_held_by_others: kept.is_some() };
+    Ok((beginning, kept))
+}
+
+/// Serves UAPI before the commands of the configuration run: they may use wg(8).
+fn serve_uapi(
+    name: &InterfaceName,
+    controller: &Arc<Controller>,
+    inbox: &Inbox,
+    is_configured: &Arc<AtomicBool>,
+) -> Option<uapi::Server> {
+    let controller: Arc<dyn Control> = controller.clone();
+    let control = Arc::new(Announced::new(controller, inbox.clone(), Arc::clone(is_configured)));
+    let removed = inbox.clone();
+    let on_gone = move || drop(removed.send(Message::SocketRemoved));
+    let server = uapi::Listener::open(name).map_err(|error| error.to_string()).and_then(|listener| {
+        uapi::Server::start(listener, control, on_gone).map_err(|error| error.to_string())
+    });
+    server.inspect_err(|error| tracing::warn!("wg(8) cannot ask this interface: {error}")).ok()
+}
