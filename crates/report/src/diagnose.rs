@@ -2,17 +2,17 @@
 
 use std::cmp::Reverse;
 
+use weft_config::MIN_MTU_IPV6;
 use weft_tunnel::DropReason;
 
 use crate::explain::explain;
 use crate::finding::{Finding, Level};
 use crate::format::{age, bytes};
+use crate::rules;
 use crate::status::{PeerReport, StatusReport};
 
 /// The number of peers that are named; the rest are counted.
 const NAMED_PEERS: usize = 5;
-/// A smaller UDP buffer, in bytes, does not hold a burst of a fast link.
-const SMALL_BUFFER: u64 = 1 << 20;
 /// How long a peer may take for the first handshake, which needs one round trip.
 const FIRST_ANSWER_MS: u64 = 10_000;
 /// The maximum age of a send failure that is reported. Handshakes are retried every 5 s for 90 s: an older
@@ -24,10 +24,6 @@ const SESSION_MS: u64 = 180_000;
 const RETRIES_MS: u64 = 15_000;
 /// A clock that was set back by less harms handshakes for a short time only.
 const CLOCK_SHIFT_MS: i64 = 10_000;
-/// 2025-01-01: an earlier time is wrong.
-const BEFORE_WEFT_MS: u64 = 1_735_689_600_000;
-/// The minimum MTU of an IPv6 link (RFC 8200, section 5).
-const MIN_MTU_IPV6: u16 = 1280;
 /// 1500 minus the IPv4 header, the UDP header and WireGuard's 32 bytes.
 const USUAL_LARGEST_MTU: u16 = 1440;
 
@@ -218,13 +214,12 @@ fn sending(report: &StatusReport, findings: &mut Vec<Finding>) {
 }
 
 fn clock(report: &StatusReport, findings: &mut Vec<Finding>) {
-    if report.unix_time_ms != 0 && report.unix_time_ms < BEFORE_WEFT_MS {
+    if report.unix_time_ms != 0 && rules::is_clock_wrong(report.unix_time_ms) {
         findings.push(
             Finding::new(
                 "clock_wrong",
                 Level::Problem,
-                "the clock shows a date before 2025: peers that met this machine with a right clock ignore its \
-                 handshakes",
+                "the clock shows a date before 2025: peers reject handshakes that are older than the last they received",
             )
             .advise("timedatectl set-ntp true"),
         );
@@ -234,8 +229,8 @@ fn clock(report: &StatusReport, findings: &mut Vec<Finding>) {
                 "clock_set_back",
                 Level::Warning,
                 format!(
-                    "the clock was set back by {}: after a restart before it is past where it was, peers ignore \
-                     handshakes until then, and new peers do now",
+                    "the clock was set back by {}: new peers reject handshakes now; if weft restarts, all peers reject \
+                     them until the clock catches up",
                     age(report.clock_shift_ms.unsigned_abs())
                 ),
             )
@@ -249,10 +244,10 @@ fn clock(report: &StatusReport, findings: &mut Vec<Finding>) {
             Finding::new(
                 "peer_clock",
                 Level::Warning,
-                "a peer sends handshakes that are older than its last: its clock was set back, or somebody repeats \
-                 what it sent",
+                "a peer sends handshakes that are older than its last: its clock was set back, or its messages are \
+                 replayed",
             )
-            .advise("see that the peers' clocks are synchronised; bringing this interface up anew forgets the old ones"),
+            .advise("synchronise the clocks of the peers; bringing this interface down and up forgets their last handshakes"),
         );
     }
 }
@@ -315,11 +310,8 @@ fn buffers(report: &StatusReport, findings: &mut Vec<Finding>) {
         ("receive", "rmem_max", udp.receive_buffer_bytes, udp.wanted_receive_buffer_bytes),
         ("send", "wmem_max", udp.send_buffer_bytes, udp.wanted_send_buffer_bytes),
     ] {
-        let level = match size {
-            0 => continue,
-            size if size >= wanted => continue,
-            1..SMALL_BUFFER => Level::Warning,
-            _ => Level::Note,
+        let Some(level) = rules::buffer_level(size, wanted).filter(|level| *level > Level::Ok) else {
+            continue;
         };
         findings.push(
             Finding::new(

@@ -12,6 +12,7 @@ mod explain;
 pub mod finding;
 mod format;
 mod recent;
+pub mod rules;
 mod stage;
 mod status;
 

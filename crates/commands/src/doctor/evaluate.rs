@@ -4,16 +4,10 @@ use Level::{Note, Ok, Problem, Warning};
 use weft_config::OVERHEAD;
 use weft_report::bytes;
 use weft_report::finding::{Finding, Level};
+use weft_report::rules;
 
 use super::machine::{LinkKind, MachineState, Module, Resolver, TunDevice, UdpFacts, Way};
 use super::target::DoctorTarget;
-
-/// A smaller UDP buffer, in bytes, does not hold a burst of a fast link.
-const SMALL_BUFFER: u64 = 1 << 20;
-/// 2025-01-01: an earlier time is wrong.
-const BEFORE_WEFT_MS: u64 = 1_735_689_600_000;
-/// The minimum MTU of an IPv6 link (RFC 8200, section 5).
-const MIN_MTU_IPV6: u32 = 1280;
 
 /// Returns the findings about a machine for this target: at most one for each check, in the order in which a
 /// start needs them, then one for each endpoint.
@@ -106,15 +100,11 @@ fn udp_buffers(facts: &MachineState, _: &DoctorTarget) -> Option<Finding> {
     let (receive, send) = (features.receive_buffer_bytes, features.send_buffer_bytes);
     let (wanted_receive, wanted_send) =
         (features.wanted_receive_buffer_bytes, features.wanted_send_buffer_bytes);
-    let smallest = receive.min(send);
-    let level = match smallest {
-        0 => return None,
-        _ if receive >= wanted_receive && send >= wanted_send => {
-            return Some(Finding::new("udp_buffers", Ok, format!("UDP buffers have {}", bytes(smallest))));
-        }
-        1..SMALL_BUFFER => Warning,
-        _ => Note,
-    };
+    let level = rules::buffer_level(receive, wanted_receive)?.max(rules::buffer_level(send, wanted_send)?);
+    if level == Ok {
+        let says = format!("UDP buffers have {}", bytes(receive.min(send)));
+        return Some(Finding::new("udp_buffers", level, says));
+    }
     let says = format!(
         "UDP buffers get {} in and {} out, not {} and {}: bursts get lost",
         bytes(receive),
@@ -306,9 +296,8 @@ fn resolver(facts: &MachineState, target: &DoctorTarget) -> Option<Finding> {
 
 fn clock(facts: &MachineState, _: &DoctorTarget) -> Option<Finding> {
     let advice = "timedatectl set-ntp true";
-    if facts.clock.unix_ms < BEFORE_WEFT_MS {
-        let says =
-            "the clock shows a date before 2025: peers ignore handshakes that are older than one they had";
+    if rules::is_clock_wrong(facts.clock.unix_ms) {
+        let says = "the clock shows a date before 2025: peers reject handshakes that are older than the last they received";
         return Some(Finding::new("clock", Problem, says).advise(advice));
     }
     Some(if facts.clock.is_synchronised? {
@@ -317,7 +306,7 @@ fn clock(facts: &MachineState, _: &DoctorTarget) -> Option<Finding> {
         Finding::new(
             "clock",
             Warning,
-            "the clock is not synchronised: when it jumps back, peers ignore handshakes until it is where it was",
+            "the clock is not synchronised: if it jumps back, peers reject handshakes until it catches up",
         )
         .advise(advice)
     })
@@ -350,7 +339,7 @@ fn route(way: &Way, target: &DoctorTarget) -> Finding {
             ),
         )
         .advise(format!("set MTU = {room}, or leave it out: it is chosen by the way then")),
-        _ if room < MIN_MTU_IPV6 => found(
+        _ if room < u32::from(weft_config::MIN_MTU_IPV6) => found(
             Note,
             format!(
                 "the way to {address} carries only {mtu} bytes: with IPv6 in the tunnel, packets are sent in pieces"
