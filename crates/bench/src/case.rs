@@ -204,7 +204,7 @@ pub(crate) struct UnknownCase;
 
 impl fmt::Display for UnknownCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("there is no such case; --help lists them")
+        f.write_str("unknown case; --help lists the cases")
     }
 }
 

@@ -47,7 +47,7 @@ fn bare(setting: &SettingArgs) -> Subject {
 pub(crate) fn check_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<()> {
     let mut seen = BTreeSet::new();
     for name in names {
-        ensure!(seen.insert(name), "{name} is there twice: give each a name of its own");
+        ensure!(seen.insert(name), "{name} occurs twice: give each a different name");
     }
     Ok(())
 }

@@ -43,5 +43,5 @@ fn a_slow_flood_and_a_small_scan_are_measured_beside_tcp_and_pings() {
 fn an_attack_that_there_is_not_is_a_usage_error() {
     let output = Command::new(BENCH).args(["floods", "--attack", "nonsense"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8(output.stderr).unwrap().contains("there is no such attack"));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("unknown attack"));
 }

@@ -98,7 +98,7 @@ pub fn run(args: &CaptureArgs) -> Result<(), Error> {
         End::Asked => "",
         End::Daemon => "; the interface went down",
         End::Silent => "; the daemon does not answer any more",
-        End::Unread => "; who reads them does not go on, and got not all of them",
+        End::Unread => "; the reader stopped, and did not receive all of them",
     };
     let slow = if dropped > 0 { " (they were read too slowly)" } else { "" };
     // On standard error, because standard output may be the capture. If this fails, there is no place to

@@ -151,7 +151,7 @@ fn routes_of(config: &Config) -> String {
             match prefixes.iter().filter(|net| net.prefix_len() == 0).count() {
                 0 => format!("{} in the main table", prefixes.len()),
                 defaults => format!(
-                    "{} in the main table\n{defaults} default in a table of its own, by the mark of packets",
+                    "{} in the main table\n{defaults} default in a separate table, by the mark of packets",
                     prefixes.len() - defaults
                 ),
             }

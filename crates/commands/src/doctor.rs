@@ -72,7 +72,7 @@ fn target_of(target: Option<&str>) -> Result<(DoctorTarget, Vec<Finding>), Error
             let note = Finding::new(
                 "configuration",
                 Level::Note,
-                format!("there is no {}: only the name is looked at", file.display()),
+                format!("{} does not exist: only the name is checked", file.display()),
             );
             Ok((DoctorTarget { interface: Some(name), ..DoctorTarget::default() }, vec![note]))
         }

@@ -17,8 +17,7 @@ pub fn run(args: &SaveArgs) -> Result<(), Error> {
     let interface = name_of(&path_of(&args.target))?;
     let reported = client::get(&interface).map_err(|error| Error::new(error.exit_code(), error))?;
     if reported.state.private_key.is_none() {
-        let reason =
-            format!("{interface}: its daemon does not tell the private key, without which there is no file");
+        let reason = format!("{interface}: its daemon does not reveal the private key, which the file needs");
         return Err(Error::new(Code::Failure, reason));
     }
     let file = host::save_running(&runtime_dir(), &interface, &reported.state)?;

@@ -85,7 +85,7 @@ fn ask_all(sample: Duration) -> Result<(Vec<StatusReport>, Vec<ClientError>), Er
         let directory = runtime_dir();
         return Err(Error::new(
             Code::Failure,
-            format!("no interface is running under weft (nobody answers in {})", directory.display()),
+            format!("no interface is running under weft (no daemon answers in {})", directory.display()),
         ));
     }
     // One pause for all interfaces.

@@ -86,13 +86,13 @@ pub struct ConfigError {
 pub enum Problem {
     #[error("this line is neither `[Section]` nor `Key = Value`; a comment begins with #")]
     NotALine,
-    #[error("there is no such section; the sections are [Interface] and [Peer]")]
+    #[error("unknown section; the sections are [Interface] and [Peer]")]
     UnknownSection,
     #[error("there is no [Interface] section; add one with at least `PrivateKey = …`")]
     NoInterface,
     #[error("a key before the first section; put [Interface] or [Peer] above it")]
     OutsideSection,
-    #[error("there is no such key in [{section}]{}", did_you_mean(*.suggestion))]
+    #[error("unknown key in [{section}]{}", did_you_mean(*.suggestion))]
     UnknownKey { section: &'static str, suggestion: Option<&'static str> },
     #[error("this key belongs into [{belongs}], not into [{section}]; move the line there")]
     WrongSection { section: &'static str, belongs: &'static str },
@@ -100,11 +100,11 @@ pub enum Problem {
         "a comment that begins with `weft:` is a setting; write `# weft: KEY = VALUE`, or begin it otherwise"
     )]
     NotASetting,
-    #[error("there is no such setting of weft{}", did_you_mean_setting(*.suggestion))]
+    #[error("unknown setting of weft{}", did_you_mean_setting(*.suggestion))]
     UnknownSetting { suggestion: Option<&'static str> },
     #[error("is missing; add `PrivateKey = …` to this section (`weft genkey` makes one)")]
     MissingPrivateKey,
-    #[error("is missing; add `PublicKey = …` to this section (`weft pubkey` tells it on the other end)")]
+    #[error("is missing; add `PublicKey = …` to this section (`weft pubkey` prints it on the other end)")]
     MissingPublicKey,
     #[error("{0}; copy the whole of it, with the `=` at its end")]
     Key(#[from] InvalidKey),

@@ -49,7 +49,7 @@ pub enum Command {
     Down(DownArgs),
     /// Write the state of a running interface into the file that it was brought up from.
     Save(args::SaveArgs),
-    /// Make a running interface what its file says, and touch only what differs: sessions go on.
+    /// Make a running interface match its file, and change only what differs: sessions continue.
     Reload(args::ReloadArgs),
     /// Check a configuration file and show what it means; nothing is changed.
     Check(args::CheckArgs),
@@ -76,9 +76,9 @@ pub enum Command {
     Showconf(args::ShowconfArgs),
     /// Change a running interface, and add, change or remove its peers.
     Set(args::SetArgs),
-    /// Give a running interface the configuration in a file, in place of its own.
+    /// Replace the configuration of a running interface by that in a file.
     ///
-    /// What is not in the file goes, and so do all sessions with daemons that begin anew; `weft syncconf` spares them.
+    /// What is not in the file is removed. Daemons that restart all peers end all sessions; `weft syncconf` keeps them.
     Setconf(args::ConfArgs),
     /// Add the configuration in a file to that of a running interface.
     Addconf(args::ConfArgs),

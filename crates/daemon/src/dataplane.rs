@@ -88,7 +88,7 @@ pub fn inline_queues() -> u16 {
     let number = value.to_str().and_then(|text| text.parse().ok()).filter(|number| (1..=64).contains(number));
     number.unwrap_or_else(|| {
         tracing::warn!(
-            "{VARIABLE}={} is left aside, it takes a number from 1 to 64: using {INLINE_QUEUES}",
+            "{VARIABLE}={} is ignored: it takes a number from 1 to 64: using {INLINE_QUEUES}",
             value.display()
         );
         INLINE_QUEUES

@@ -110,7 +110,7 @@ impl NetworkKeeper {
         if mtu == self.mtu {
             return Ok(());
         }
-        tracing::info!(mtu, interface = self.link.name, "somebody set the MTU: from now on it stays");
+        tracing::info!(mtu, interface = self.link.name, "the MTU was set by hand: it stays from now on");
         self.follower.fix_mtu();
         self.chosen = MtuChoice::ByHand;
         self.mtu = mtu;

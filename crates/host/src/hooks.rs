@@ -28,9 +28,7 @@ pub(super) fn run(hook: &Hook, interface: &InterfaceName) -> Result<(), HostErro
 fn ended(status: ExitStatus) -> String {
     match status.code() {
         // The exit code of a shell for a command that it cannot find.
-        Some(127) => {
-            "failed with exit code 127: there is no such command; check its name and PATH".to_owned()
-        }
+        Some(127) => "failed with exit code 127: no such command; check its name and PATH".to_owned(),
         Some(code) => format!("failed with exit code {code}; try it by hand"),
         None => format!("was ended ({status}); try it by hand"),
     }

@@ -117,7 +117,7 @@ pub enum ManageError {
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// No process listens on the socket.
-    #[error("{name} is not running under weft: there is no {}; see `weft status` for what is", path.display())]
+    #[error("{name} is not running under weft: there is no {}; `weft status` lists the interfaces that are", path.display())]
     NotRunning {
         name: String,
         /// The path at which the socket would be.

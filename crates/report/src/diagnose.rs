@@ -273,7 +273,7 @@ fn mtu(report: &StatusReport, findings: &mut Vec<Finding>) {
             Finding::new(
                 "mtu_large",
                 Level::Warning,
-                format!("{too_long} datagrams were longer than the way to a peer carries, with MTU {mtu}"),
+                format!("{too_long} datagrams were longer than the path to a peer carries, with MTU {mtu}"),
             )
             .advise(format!(
                 "lower MTU to that of the way less 80, as with `ip link set {} mtu 1280`",

@@ -30,7 +30,7 @@ pub(super) fn explain(reason: DropReason) -> Option<(Level, &'static str, &'stat
         ),
         PacketTooBig => (
             Note,
-            "packets longer than the path to their peer carries; their senders were told",
+            "packets longer than the path to their peer carries; their senders were informed by ICMP",
             "if connections hang, look for a firewall that drops ICMP behind the interface, or lower its MTU",
         ),
         StagingFull => (
@@ -56,7 +56,7 @@ pub(super) fn explain(reason: DropReason) -> Option<(Level, &'static str, &'stat
         ),
         UnknownPeer => (
             Warning,
-            "handshakes of somebody whose key is no peer's",
+            "handshakes with a key that no peer has",
             "add the peer, or correct its PublicKey or PresharedKey here",
         ),
         InvalidTag => (

@@ -45,7 +45,7 @@ pub struct TunnelConfig {
 
 /// Error of [`Tunnel::insert_peer`]: the tunnel already has a peer with this public key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is a peer with this public key already")]
+#[error("a peer with this public key exists already")]
 pub struct KeyTaken;
 
 /// Handshake load of a tunnel.

@@ -146,7 +146,7 @@ pub(crate) struct UnknownAttack;
 
 impl fmt::Display for UnknownAttack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("there is no such attack, or not with so many sources; --help lists them")
+        f.write_str("unknown attack, or too many sources; --help lists the attacks")
     }
 }
 

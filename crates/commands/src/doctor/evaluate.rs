@@ -50,12 +50,14 @@ fn tun_device(facts: &MachineState, _: &DoctorTarget) -> Option<Finding> {
 
 fn permission(facts: &MachineState, _: &DoctorTarget) -> Option<Finding> {
     Some(if facts.net_admin? {
-        Finding::new("net_admin", Ok, "CAP_NET_ADMIN is there: interfaces and routes can be made")
+        Finding::new("net_admin", Ok, "CAP_NET_ADMIN is present: interfaces and routes can be created")
     } else {
-        Finding::new("net_admin", Problem, "CAP_NET_ADMIN is missing: no interface and no route can be made")
-            .advise(
-                "run as root, or as a service (systemd/weft@.service); in a container: --cap-add NET_ADMIN",
-            )
+        Finding::new(
+            "net_admin",
+            Problem,
+            "CAP_NET_ADMIN is missing: no interface and no route can be created",
+        )
+        .advise("run as root, or as a service (systemd/weft@.service); in a container: --cap-add NET_ADMIN")
     })
 }
 
@@ -160,13 +162,13 @@ fn interface(facts: &MachineState, target: &DoctorTarget) -> Option<Finding> {
     }
     Some(match link.kind {
         LinkKind::KernelWireGuard => {
-            found(Problem, format!("{name} is there already, by the kernel's WireGuard"))
+            found(Problem, format!("{name} exists already, by the kernel's WireGuard"))
                 .advise(format!("wg-quick down {name}, or ip link del {name}"))
         }
-        LinkKind::Tun => found(Problem, format!("{name} is there already, a TUN device of another program"))
+        LinkKind::Tun => found(Problem, format!("{name} exists already, as a TUN device of another program"))
             .advise(format!("end that program (ip -d link show {name}), or choose another name")),
         LinkKind::Other => {
-            found(Problem, format!("{name} is there already, and is no tunnel")).advise("choose another name")
+            found(Problem, format!("{name} exists already, and is no tunnel")).advise("choose another name")
         }
     })
 }
@@ -189,14 +191,14 @@ fn module(facts: &MachineState, _: &DoctorTarget) -> Option<Finding> {
         Module::Absent => Finding::new(
             "wireguard_module",
             Ok,
-            "the kernel has no WireGuard of its own: wg-quick takes WG_QUICK_USERSPACE_IMPLEMENTATION=weft",
+            "the kernel has no WireGuard: wg-quick uses WG_QUICK_USERSPACE_IMPLEMENTATION=weft",
         ),
         present => {
             let how = if present == Module::Loaded { "has" } else { "can load" };
             Finding::new(
                 "wireguard_module",
                 Note,
-                format!("the kernel {how} a WireGuard of its own, which wg-quick prefers to weft"),
+                format!("the kernel {how} WireGuard, which wg-quick prefers to weft"),
             )
             .advise(
                 "use `weft up`, or keep the module away: echo blacklist wireguard >/etc/modprobe.d/weft.conf",
@@ -324,7 +326,7 @@ fn route(way: &Way, target: &DoctorTarget) -> Finding {
     let mtu = match &way.mtu {
         None => return found(Ok, format!("is at {address}")),
         Some(Err(reason)) => {
-            return found(Problem, format!("there is no way to {address}: {reason}"))
+            return found(Problem, format!("there is no route to {address}: {reason}"))
                 .advise(format!("ip route get {}", address.ip()));
         }
         Some(Result::Ok(mtu)) => *mtu,
@@ -334,7 +336,7 @@ fn route(way: &Way, target: &DoctorTarget) -> Finding {
         Some(wished) if u32::from(wished) > room => found(
             Warning,
             format!(
-                "the way to {address} carries {mtu} bytes, and MTU = {wished} needs {}",
+                "the route to {address} carries {mtu} bytes, and MTU = {wished} needs {}",
                 wished + OVERHEAD
             ),
         )
@@ -342,10 +344,10 @@ fn route(way: &Way, target: &DoctorTarget) -> Finding {
         _ if room < u32::from(weft_config::MIN_MTU_IPV6) => found(
             Note,
             format!(
-                "the way to {address} carries only {mtu} bytes: with IPv6 in the tunnel, packets are sent in pieces"
+                "the route to {address} carries only {mtu} bytes: with IPv6 in the tunnel, packets are sent in pieces"
             ),
         ),
-        _ => found(Ok, format!("the way to {address} carries {mtu} bytes")),
+        _ => found(Ok, format!("the route to {address} carries {mtu} bytes")),
     }
 }
 

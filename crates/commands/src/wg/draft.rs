@@ -14,7 +14,7 @@ mod names;
 /// Why an endpoint could not be resolved.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DraftError {
-    #[error("there is no such name as that of the endpoint {0}; check it, or write an address")]
+    #[error("the name of the endpoint {0} does not exist; check it, or write an address")]
     UnknownName(Endpoint),
     #[error(transparent)]
     Resolve(#[from] ResolveError),

@@ -46,7 +46,7 @@ impl Watchdog {
                     alive();
                 } else {
                     tracing::error!(
-                        "no answer from {}: packets do not move, and the service manager is not told that all is well",
+                        "no answer from {}: packets do not move, and the service manager's watchdog is not notified",
                         silent.join(", ")
                     );
                 }

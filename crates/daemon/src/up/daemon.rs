@@ -228,7 +228,7 @@ impl Daemon {
             Ok(true) => {
                 tracing::info!(%interface, file = %file.display(), "saved the state of the interface");
             }
-            Ok(false) => tracing::debug!(%interface, "nothing to save: the file says it all"),
+            Ok(false) => tracing::debug!(%interface, "nothing to save: the file is up to date"),
             Err(error) => tracing::warn!("{error}"),
         }
     }

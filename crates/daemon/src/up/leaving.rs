@@ -27,7 +27,7 @@ const TOLD: usize = 16;
 /// Why nothing can be left for the next daemon.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LeaveError {
-    #[error("the service manager cannot be told: {0}")]
+    #[error("cannot notify the service manager: {0}")]
     Store(#[from] io::Error),
     #[error(transparent)]
     Control(#[from] ControlError),

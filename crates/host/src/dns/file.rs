@@ -74,7 +74,7 @@ fn update(places: &Places, change: impl FnOnce(&mut Layers) -> bool) -> Result<V
     }
     if present.is_marked() && is_lost {
         tracing::warn!(
-            "{} is weft's, but what was there before is not in {}: keeping its DNS servers",
+            "{} is weft's, but the content before it is not in {}: keeping its DNS servers",
             places.resolv_conf.display(),
             places.state.display()
         );

@@ -61,7 +61,7 @@ impl Session {
         if settings.servers.is_empty() {
             tracing::warn!(
                 interface,
-                "systemd-resolved asks nobody for the domains of an interface without DNS servers"
+                "systemd-resolved does not look up the domains of an interface without DNS servers"
             );
         }
         let index = index.cast_signed();

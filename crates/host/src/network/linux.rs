@@ -203,7 +203,7 @@ impl Watching {
                 }
                 // The kernel may be newer than the library.
                 Err(error) => {
-                    tracing::debug!(%error, "netlink said something unknown");
+                    tracing::debug!(%error, "unknown message from netlink");
                     change.missed = true;
                 }
             }

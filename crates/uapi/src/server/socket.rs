@@ -76,7 +76,7 @@ impl Listener {
         let path = address.as_pathname().filter(|path| path.is_absolute());
         let file = path.and_then(|path| SocketFile::at(path.to_owned()).ok());
         if file.is_none() {
-            tracing::debug!("the socket that was handed in has no file here: nobody will notice its removal");
+            tracing::debug!("the socket that was handed in has no file here: its removal cannot be noticed");
         }
         Ok(Self { socket, file })
     }

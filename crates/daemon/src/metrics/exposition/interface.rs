@@ -45,7 +45,7 @@ fn state(report: &StatusReport, writer: &mut Writer<'_>) -> fmt::Result {
     let levels = [Level::Note, Level::Warning, Level::Problem];
     writer.gauges(
         "weft_findings",
-        "What is odd or wrong now, by how bad it is; as `weft status` tells it.",
+        "Findings by level, as in `weft status`.",
         levels.map(|level| {
             let count = report.findings.iter().filter(|finding| finding.level == level).count();
             (one("level", level.label()), count as u64)
@@ -114,7 +114,7 @@ fn tunnel(report: &StatusReport, writer: &mut Writer<'_>) -> fmt::Result {
     )?;
     writer.gauge(
         "weft_handshake_load",
-        "Whether there are more handshakes than there is time for, so that senders have to prove their address.",
+        "Whether handshakes exceed their budget, so that senders have to prove their address.",
         u32::from(tunnel.handshake_load_ms.is_some()),
     )?;
     writer.counter(
@@ -132,7 +132,7 @@ fn tunnel(report: &StatusReport, writer: &mut Writer<'_>) -> fmt::Result {
     writer.counter("weft_keepalives_received", "Keepalives received.", tunnel.keepalives_received)?;
     writer.counters(
         "weft_icmp_errors",
-        "ICMP errors about packets that could not go on: sent, or suppressed because there were too many.",
+        "ICMP errors about packets that were not forwarded: sent, or suppressed by the rate limit.",
         [("sent", tunnel.icmp_sent), ("suppressed", tunnel.icmp_suppressed)]
             .map(|(result, count)| (one("result", result), count)),
     )
