@@ -55,7 +55,7 @@ impl Work {
     /// needs.
     const fn hundredths(self) -> u64 {
         match self {
-            Self::Check => 2,
+            Self::Check => 3,
             Self::CookieReply => 20,
             Self::Identify => 120,
             Self::Build => 100,
@@ -131,8 +131,8 @@ impl HandshakeBudget {
     }
 
     /// Takes a measured duration of one X25519, within 10 µs and 10 ms. The shortest of all measurements counts:
-    /// other programs only make it longer.
-    pub(crate) fn calibrate(&mut self, x25519: Duration) {
+    /// other programs only make it longer. Returns whether the budget grew by a tenth or more.
+    pub(crate) fn calibrate(&mut self, x25519: Duration) -> bool {
         let measured = u64::try_from(x25519.as_nanos()).unwrap_or(u64::MAX).clamp(10_000, 10_000_000);
         let before = self.x25519_nanos;
         self.x25519_nanos = if self.is_calibrated { measured.min(before) } else { measured };
@@ -141,6 +141,7 @@ impl HandshakeBudget {
         for taken in [&mut self.checks, &mut self.answers, &mut self.initiations] {
             *taken = (u128::from(*taken) * u128::from(self.x25519_nanos) / u128::from(before)) as u64;
         }
+        self.x25519_nanos * 10 <= before * 9
     }
 
     fn cost(&self, work: Work) -> u64 {

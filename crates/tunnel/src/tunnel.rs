@@ -178,8 +178,10 @@ impl Tunnel {
 
     /// Takes a measurement of how long one X25519 takes on this machine, which is the unit of the handshake budget.
     /// The shortest measurement counts; before the first it is 100 µs.
-    pub fn calibrate(&mut self, x25519: Duration) {
-        self.gate.budget.calibrate(x25519);
+    ///
+    /// Returns whether the budget grew by a tenth or more.
+    pub fn calibrate(&mut self, x25519: Duration) -> bool {
+        self.gate.budget.calibrate(x25519)
     }
 
     /// Sets or clears the endpoint of a peer, and keeps the count of addresses in step.

@@ -8,68 +8,69 @@ use std::time::{Duration, Instant};
 
 use weft_udp::{Half, Udp};
 
-/// How long one half of the sources is admitted. It equals the mean interval between the retries of a peer:
-/// 5 s (Rekey-Timeout, whitepaper, section 6.1) plus a random part of a third of a second. So few retries
-/// miss the span of their half.
+/// How long one half is heard: the mean time to a retry of a peer, 5 s (Rekey-Timeout, whitepaper, section 6.1)
+/// and up to a third of a second. Few retries skip the span in which they would be heard.
 const SPAN: Duration = Duration::from_millis(5167);
-/// The filter is switched off after this time without a message left unread.
+/// The kernel filter stays on for this time after the last message that stayed unread.
 const QUIET: Duration = Duration::from_secs(10);
-/// How long messages may stay unread after a measurement: with a larger budget the loop catches up within
-/// this time.
-const CATCH_UP: Duration = Duration::from_secs(1);
+/// The first span, if a new measurement has enlarged the budget: the filter may not be needed any more.
+const TRIAL: Duration = Duration::from_secs(1);
 
-/// The half of the sources that is admitted.
+/// The sources that are heard.
 #[derive(Debug, Default)]
-pub(super) enum InitiationFilter {
-    /// All sources are admitted.
-    #[default]
-    Off,
-    /// All sources are admitted; the time budget of handshakes was measured at this time.
-    Measured(Instant),
-    On {
-        half: Half,
-        until: Instant,
-    },
+pub(super) struct InitiationFilter {
+    on: Option<On>,
+    measured_at: Option<Instant>,
+    /// When the filter was switched off last: messages left unread before are no flood.
+    off_at: Option<Instant>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct On {
+    half: Half,
+    until: Instant,
+    /// How long no message may have stayed unread for the filter to be switched off.
+    quiet: Duration,
 }
 
 impl InitiationFilter {
-    /// Runs once a turn. `unread_at` is the time at which messages were last left unread for lack of time.
-    /// `measure` measures the time budget of handshakes again: during the first measurement another program
-    /// may have slowed the core down.
+    /// Runs once per turn. `unread_at` is the time at which messages were last left unread for lack of time.
+    /// `measure` measures the time budget of handshakes again and returns whether it grew: during the first
+    /// measurement another program may have slowed the core down.
     pub(super) fn turn(
         &mut self,
         now: Instant,
         unread_at: Option<Instant>,
         udp: &mut impl Udp,
-        measure: impl FnOnce(),
+        measure: impl FnOnce() -> bool,
     ) {
         let Some(unread_at) = unread_at else { return };
-        let is_flooded = now.duration_since(unread_at) < QUIET;
-        *self = match *self {
-            Self::Off if is_flooded => {
-                measure();
-                Self::Measured(now)
-            }
-            Self::Measured(at) if unread_at > at + CATCH_UP => {
+        let unread_for = now.duration_since(unread_at);
+        let on = match self.on {
+            None if unread_for >= QUIET || self.off_at.is_some_and(|off_at| unread_at <= off_at) => return,
+            None => {
                 tracing::info!(
                     "more handshake messages arrive than can be read: half of the sources are heard at a time"
                 );
-                Self::switch_on(Half::Lower, now, udp)
+                let is_due = self.measured_at.is_none_or(|at| now.duration_since(at) >= QUIET);
+                if is_due {
+                    self.measured_at = Some(now);
+                }
+                let (span, quiet) = if is_due && measure() { (TRIAL, TRIAL / 2) } else { (SPAN, QUIET) };
+                Some(On { half: Half::Lower, until: now + span, quiet })
             }
-            Self::Measured(_) if !is_flooded => Self::Off,
-            Self::On { half, until } if now >= until && is_flooded => Self::switch_on(half.other(), now, udp),
-            Self::On { until, .. } if now >= until => {
+            Some(on) if now < on.until => return,
+            Some(on) if unread_for < on.quiet => {
+                Some(On { half: on.half.other(), until: now + SPAN, quiet: QUIET })
+            }
+            Some(_) => {
                 tracing::info!("fewer handshake messages arrive: all sources are heard again");
-                udp.let_half_ask(None);
-                Self::Off
+                self.off_at = Some(now);
+                None
             }
-            Self::Off | Self::Measured(_) | Self::On { .. } => return,
         };
-    }
-
-    fn switch_on(half: Half, now: Instant, udp: &mut impl Udp) -> Self {
-        udp.let_half_ask(Some(half));
-        Self::On { half, until: now + SPAN }
+        udp.let_half_ask(on.map(|on| on.half));
+        self.on = on;
     }
 }
 
@@ -88,12 +89,16 @@ mod tests {
         kernel: &mut FakeKernel,
         start: Instant,
         seconds: std::ops::Range<u64>,
+        grows: bool,
         unread_at: impl Fn(Instant) -> Option<Instant>,
     ) -> usize {
         let mut measurements = 0;
         for tenth in 10 * seconds.start..10 * seconds.end {
             let now = start + Duration::from_millis(100 * tenth);
-            filter.turn(now, unread_at(now), kernel, || measurements += 1);
+            filter.turn(now, unread_at(now), kernel, || {
+                measurements += 1;
+                grows
+            });
         }
         measurements
     }
@@ -102,24 +107,29 @@ mod tests {
     fn each_half_is_heard_for_a_span_until_ten_seconds_without_unread_messages() {
         let (mut filter, mut kernel, start) =
             (InitiationFilter::default(), FakeKernel::default(), Instant::now());
-        assert_eq!(run(&mut filter, &mut kernel, start, 0..1, |_| None), 0);
-        assert_eq!(run(&mut filter, &mut kernel, start, 1..15, Some), 1);
+        assert_eq!(run(&mut filter, &mut kernel, start, 0..1, false, |_| None), 0);
+        assert_eq!(run(&mut filter, &mut kernel, start, 1..15, false, Some), 1);
         assert_eq!(std::mem::take(&mut kernel.halves), [LOWER, UPPER, LOWER]);
         let last = start + Duration::from_millis(14_900);
-        assert_eq!(run(&mut filter, &mut kernel, start, 15..50, |_| Some(last)), 0);
+        assert_eq!(run(&mut filter, &mut kernel, start, 15..50, false, |_| Some(last)), 0);
         assert_eq!(kernel.halves, [UPPER, LOWER, None]);
     }
 
     #[test]
-    fn all_sources_are_heard_if_another_measurement_gives_enough_time() {
+    fn all_sources_are_heard_again_if_another_measurement_gives_enough_time() {
         let (mut filter, mut kernel, start) =
             (InitiationFilter::default(), FakeKernel::default(), Instant::now());
-        let caught_up = start + Duration::from_millis(900);
+        let caught_up = start + Duration::from_millis(300);
         let unread_at = |now: Instant| Some(now.min(caught_up));
-        assert_eq!(run(&mut filter, &mut kernel, start, 0..30, unread_at), 1);
-        assert_eq!(kernel.halves, []);
-        // A later flood starts over with a measurement.
-        assert_eq!(run(&mut filter, &mut kernel, start, 30..35, Some), 1);
-        assert_eq!(kernel.halves, [LOWER]);
+        assert_eq!(run(&mut filter, &mut kernel, start, 0..9, true, unread_at), 1);
+        assert_eq!(kernel.halves, [LOWER, None]);
+    }
+
+    #[test]
+    fn a_flood_that_the_larger_budget_cannot_read_goes_on_with_the_other_half() {
+        let (mut filter, mut kernel, start) =
+            (InitiationFilter::default(), FakeKernel::default(), Instant::now());
+        assert_eq!(run(&mut filter, &mut kernel, start, 0..7, true, Some), 1);
+        assert_eq!(kernel.halves, [LOWER, UPPER, LOWER]);
     }
 }
