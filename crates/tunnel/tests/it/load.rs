@@ -366,7 +366,7 @@ fn a_flood_with_cookies_is_refused_without_a_look_at_them() {
     let proven = proven_strangers(&mut world, (0..64).map(network));
     keep_loaded(&mut world, &unknown);
     // A slow machine, on which to check each cookie would take more time than there is.
-    world.nodes[B].tunnel.calibrate(us(100));
+    world.nodes[B].tunnel.calibrate(us(150));
     world.run_for(secs(1));
     let unread_at = |world: &World| world.nodes[B].tunnel.handshake_load(world.now).unread_at;
     let before = unread_at(&world);
