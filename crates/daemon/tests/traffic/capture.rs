@@ -289,11 +289,11 @@ fn a_capture_whose_reader_stands_still_ends_when_it_is_told_to() {
     let (interrupted, _reader) = stuck(&world, &[]);
     interrupted.interrupt();
     let said = interrupted.end();
-    assert!(said.contains(" packets captured") && said.contains("got not all of them"), "{said}");
+    assert!(said.contains(" packets captured") && said.contains("did not receive all of them"), "{said}");
     // By itself.
     let (timed, _reader) = stuck(&world, &["--seconds", "5"]);
     let said = timed.end();
-    assert!(said.contains("got not all of them"), "{said}");
+    assert!(said.contains("did not receive all of them"), "{said}");
     world.stop();
 }
 
