@@ -66,11 +66,11 @@ fn summary(config: &Config) -> String {
     }
     let mut peers = new_table();
     let mut header = vec!["peer", "endpoint", "allowed IPs", "keepalive", "preshared key"];
-    let has_limits = config.peers.iter().any(|peer| peer.limits != PeerLimits::default());
+    let has_limits = config.peers.iter().any(|peer| peer.settings.limits != PeerLimits::default());
     header.extend(has_limits.then_some("limits"));
     peers.set_header(header);
     for peer in &config.peers {
-        peers.add_row(peer_row(peer).into_iter().chain(has_limits.then(|| limits(&peer.limits))));
+        peers.add_row(peer_row(peer).into_iter().chain(has_limits.then(|| limits(&peer.settings.limits))));
     }
     text += &format!("{peers}\n");
     text
@@ -117,8 +117,8 @@ fn peer_row(peer: &Peer) -> [String; 5] {
         peer.public_key.to_string(),
         peer.endpoint.as_ref().map_or("none: it has to begin".to_owned(), ToString::to_string),
         list(&peer.allowed_ips),
-        peer.persistent_keepalive.map_or("off".to_owned(), |seconds| format!("{seconds} s")),
-        if peer.preshared_key.is_some() { "yes" } else { "no" }.to_owned(),
+        peer.settings.persistent_keepalive.map_or("off".to_owned(), |seconds| format!("{seconds} s")),
+        if peer.settings.preshared_key.is_some() { "yes" } else { "no" }.to_owned(),
     ]
 }
 
@@ -309,12 +309,12 @@ impl PeerReport {
     fn new(peer: &Peer) -> Self {
         Self {
             public_key: peer.public_key.to_string(),
-            has_preshared_key: peer.preshared_key.is_some(),
+            has_preshared_key: peer.settings.preshared_key.is_some(),
             endpoint: peer.endpoint.as_ref().map(ToString::to_string),
             allowed_ips: texts(&peer.allowed_ips),
-            persistent_keepalive: peer.persistent_keepalive.map(Into::into),
-            limit_to_peer_bits_per_second: peer.limits.to_peer.map(Rate::bits_per_second),
-            limit_from_peer_bits_per_second: peer.limits.from_peer.map(Rate::bits_per_second),
+            persistent_keepalive: peer.settings.persistent_keepalive.map(Into::into),
+            limit_to_peer_bits_per_second: peer.settings.limits.to_peer.map(Rate::bits_per_second),
+            limit_from_peer_bits_per_second: peer.settings.limits.from_peer.map(Rate::bits_per_second),
         }
     }
 }

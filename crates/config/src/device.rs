@@ -5,10 +5,10 @@ use std::num::NonZeroU16;
 use std::time::SystemTime;
 
 use ipnet::IpNet;
-use weft_tunnel::{PeerLimits, PresharedKey, PrivateKey, PublicKey};
+use weft_tunnel::{PeerLimits, PeerSettings, PresharedKey, PrivateKey, PublicKey};
 
 /// A snapshot of an interface and its peers.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct DeviceState {
     /// The private key of the interface; without one, the interface does nothing.
     pub private_key: Option<PrivateKey>,
@@ -25,28 +25,38 @@ pub struct DeviceState {
 pub struct PeerState {
     /// The public key, which identifies the peer.
     pub public_key: PublicKey,
-    /// The preshared key mixed into the peer's handshakes, if any.
-    pub preshared_key: Option<PresharedKey>,
     /// The current endpoint; `None`: not known yet.
     pub endpoint: Option<SocketAddr>,
+    /// Its allowed-ips, in the order in which they were added.
+    pub allowed_ips: Vec<IpNet>,
+    /// The other settings.
+    pub settings: PeerSettings,
     /// The wall-clock time of the last completed handshake; `None`: there was none.
     pub last_handshake: Option<SystemTime>,
     /// UDP payload bytes sent to it.
     pub tx_bytes: u64,
     /// UDP payload bytes received from it and authenticated.
     pub rx_bytes: u64,
-    /// Seconds without authenticated packets in either direction after which a keepalive is sent; `None`:
-    /// off.
-    pub persistent_keepalive: Option<NonZeroU16>,
-    /// The rate limits for packets to and from the peer. wg(8) has no such setting.
-    pub limits: PeerLimits,
-    /// Its allowed-ips, in the order in which they were added.
-    pub allowed_ips: Vec<IpNet>,
+}
+
+impl PeerState {
+    /// Returns the state of a peer without any settings, which was never heard from.
+    pub fn new(public_key: PublicKey) -> Self {
+        Self {
+            public_key,
+            endpoint: None,
+            allowed_ips: Vec::new(),
+            settings: PeerSettings::default(),
+            last_handshake: None,
+            tx_bytes: 0,
+            rx_bytes: 0,
+        }
+    }
 }
 
 /// A change to an interface. A field that is `None` changes nothing. The fields are applied from top to
 /// bottom.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceChange {
     /// The new private key; `Some(None)` removes the key.
     pub private_key: Option<Option<PrivateKey>>,
@@ -61,7 +71,7 @@ pub struct DeviceChange {
 }
 
 /// A change to one peer. A peer that does not exist is added. A field that is `None` changes nothing.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerChange {
     /// The public key, which identifies the peer. A change for the interface's own public key is ignored.
     pub public_key: PublicKey,
@@ -69,15 +79,10 @@ pub struct PeerChange {
     pub remove: bool,
     /// Whether to ignore the change if the peer does not exist.
     pub update_only: bool,
-    /// The new preshared key; `Some(None)` removes the key.
-    pub preshared_key: Option<Option<PresharedKey>>,
     /// The new endpoint.
     pub endpoint: Option<SocketAddr>,
-    /// The new interval of persistent keepalives, in seconds; `Some(None)` switches them off.
-    pub persistent_keepalive: Option<Option<NonZeroU16>>,
-    /// The new rate limits. A client that cannot express limits leaves this `None`: a peer that stays then
-    /// keeps its limits, even if all peers are replaced.
-    pub limits: Option<PeerLimits>,
+    /// The changes of the other settings.
+    pub settings: PeerSettingsChange,
     /// Whether to remove all allowed-ips of the peer before `allowed_ips` is applied.
     pub replace_allowed_ips: bool,
     /// The changes to the peer's allowed-ips, applied in order.
@@ -91,12 +96,71 @@ impl PeerChange {
             public_key,
             remove: false,
             update_only: false,
-            preshared_key: None,
             endpoint: None,
-            persistent_keepalive: None,
-            limits: None,
+            settings: PeerSettingsChange::default(),
             replace_allowed_ips: false,
             allowed_ips: Vec::new(),
+        }
+    }
+}
+
+/// Declares the change of a struct of settings, a line a setting, with the name of the setting for people. A
+/// setting without a line does not compile.
+macro_rules! change {
+    ($(#[$doc:meta])* $change:ident of $settings:ident { $($setting:ident: $value:ty = $name:literal,)+ }) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        pub struct $change {
+            $(#[doc = concat!("The new ", $name, ".")] pub $setting: Option<$value>,)+
+        }
+
+        impl From<$settings> for $change {
+            /// Returns the change that sets every setting.
+            fn from($settings { $($setting,)+ }: $settings) -> Self {
+                Self { $($setting: Some($setting),)+ }
+            }
+        }
+
+        impl $change {
+            /// Returns the change without the settings that have the new value already.
+            #[must_use]
+            pub fn without(self, present: &$settings) -> Self {
+                Self { $($setting: self.$setting.filter(|new| *new != present.$setting),)+ }
+            }
+
+            /// Changes the settings.
+            pub fn apply(&self, settings: &mut $settings) {
+                $(if let Some(new) = &self.$setting {
+                    settings.$setting.clone_from(new);
+                })+
+            }
+
+            /// Returns the names of the settings that change.
+            pub fn names(&self) -> impl Iterator<Item = &'static str> {
+                [$(self.$setting.as_ref().map(|_| $name),)+].into_iter().flatten()
+            }
+        }
+    };
+}
+
+change! {
+    /// A change of the settings of a peer. A field that is `None` changes nothing.
+    PeerSettingsChange of PeerSettings {
+        preshared_key: Option<PresharedKey> = "preshared key",
+        persistent_keepalive: Option<NonZeroU16> = "keepalive",
+        limits: PeerLimits = "rate limits",
+    }
+}
+
+impl PeerSettingsChange {
+    /// Returns the change that a client of wg(8)'s means when it replaces a peer: settings that it does not
+    /// give are removed, except those that it cannot express.
+    #[must_use]
+    pub fn replacing(self) -> Self {
+        Self {
+            preshared_key: Some(self.preshared_key.flatten()),
+            persistent_keepalive: Some(self.persistent_keepalive.flatten()),
+            limits: self.limits,
         }
     }
 }

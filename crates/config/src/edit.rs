@@ -240,7 +240,7 @@ impl Section<'_> {
     }
 
     fn update_peer(&mut self, peer: &PeerState, file: &Path) {
-        let key = peer.preshared_key.as_ref().map(|key| key.to_base64());
+        let key = peer.settings.preshared_key.as_ref().map(|key| key.to_base64());
         self.set_key("PresharedKey", "PresharedKeyFile", key.as_ref().map(|key| key.as_str()), file);
         if self.allowed_ips() != peer.allowed_ips.iter().copied().collect() {
             self.set_list("AllowedIPs", &peer.allowed_ips);
@@ -262,8 +262,8 @@ impl Section<'_> {
         }
         let keepalive = self.value("PersistentKeepalive");
         let keepalive = keepalive.and_then(|text| values::persistent_keepalive(text).ok()).flatten();
-        if keepalive != peer.persistent_keepalive {
-            self.set("PersistentKeepalive", peer.persistent_keepalive);
+        if keepalive != peer.settings.persistent_keepalive {
+            self.set("PersistentKeepalive", peer.settings.persistent_keepalive);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU16;
 
-use weft_tunnel::{PeerLimits, PrivateKey};
+use weft_tunnel::{PeerSettings, PrivateKey};
 
 use super::*;
 use crate::{Config, parse};
@@ -45,19 +45,14 @@ fn parsed(text: &str) -> Config {
 /// The state of an interface that was just brought up by this configuration.
 fn state_of(config: &Config) -> DeviceState {
     let peers = config.peers.iter().map(|peer| PeerState {
-        public_key: peer.public_key,
-        preshared_key: peer.preshared_key.clone(),
         endpoint: match peer.endpoint {
             Some(Endpoint::Address(address)) => Some(address),
             Some(Endpoint::Name { port, .. }) => Some(([203, 0, 113, 9], port).into()),
             None => None,
         },
-        last_handshake: None,
-        tx_bytes: 0,
-        rx_bytes: 0,
-        persistent_keepalive: peer.persistent_keepalive,
-        limits: peer.limits,
         allowed_ips: peer.allowed_ips.clone(),
+        settings: peer.settings.clone(),
+        ..PeerState::new(peer.public_key)
     });
     DeviceState {
         private_key: config.interface.private_key.clone(),
@@ -89,9 +84,9 @@ fn what_changed_is_written_where_it_stood() {
     device.listen_port = 1234;
     device.fw_mark = 7;
     device.peers[0].allowed_ips = vec!["10.9.0.0/16".parse().unwrap()];
-    device.peers[0].preshared_key = Some(OTHER.parse().unwrap());
+    device.peers[0].settings.preshared_key = Some(OTHER.parse().unwrap());
     device.peers[1].endpoint = Some("198.51.100.7:9".parse().unwrap());
-    device.peers[1].persistent_keepalive = None;
+    device.peers[1].settings.persistent_keepalive = None;
     let addresses = ["10.0.0.9/24".parse().unwrap()];
     let edited = edit(TEXT, &saved(&device, &addresses));
     let expected = TEXT
@@ -113,8 +108,7 @@ fn peers_come_and_go_with_their_comments() {
     device.peers.remove(0);
     device.peers.push(PeerState {
         public_key: PrivateKey::from_bytes([9; 32]).public_key(),
-        persistent_keepalive: NonZeroU16::new(5),
-        limits: PeerLimits::default(),
+        settings: PeerSettings { persistent_keepalive: NonZeroU16::new(5), ..PeerSettings::default() },
         allowed_ips: vec!["10.3.0.0/16".parse().unwrap(), "fd03::/64".parse().unwrap()],
         ..device.peers[0].clone()
     });
@@ -253,7 +247,7 @@ fn a_key_in_a_file_of_its_own_stays_there_until_it_is_another_one() {
         edit(&text, &Saved { file: &file, device, addresses: None, mtu: None, chosen_mark: 0 })
     };
     assert_eq!(*edited(&device), text);
-    device.peers[0].preshared_key = Some(KEY.parse().unwrap());
+    device.peers[0].settings.preshared_key = Some(KEY.parse().unwrap());
     let changed = text.replace("PresharedKeyFile = peer.psk # ours", &format!("PresharedKey = {KEY} # ours"));
     assert_eq!(*edited(&device), changed);
     std::fs::remove_file(directory.path().join("peer.psk")).unwrap();

@@ -5,12 +5,12 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use ipnet::IpNet;
-use weft_tunnel::{PeerLimits, PublicKey};
+use weft_tunnel::{PeerLimits, PeerSettings, PublicKey};
 
 use super::Stage;
 use super::problem::{ConfigErrors, Notice, Problem};
 use super::wg_quick::{self, Drafts, InterfaceDraft, PeerDraft, Reports};
-use super::{Config, Endpoint, Interface, InterfaceName, MIN_MTU_IPV6, Parsed, Peer, Table};
+use super::{Config, Endpoint, Interface, InterfaceName, MIN_MTU_IPV6, Parsed, Peer, ReportSettings, Table};
 
 /// Parses the text of a wg-quick file. `source` is the name of the file in messages.
 ///
@@ -171,14 +171,16 @@ fn finish_peer(index: usize, draft: PeerDraft, owners: &mut Owners) -> Option<Pe
     }
     Some(Peer {
         public_key: draft.public_key.value?,
-        preshared_key: draft.preshared_key.value.flatten(),
         endpoint: draft.endpoint.value,
         allowed_ips,
-        persistent_keepalive: draft.persistent_keepalive.value.flatten(),
-        limits: PeerLimits {
-            to_peer: draft.rate_to_peer.value.flatten(),
-            from_peer: draft.rate_from_peer.value.flatten(),
+        settings: PeerSettings {
+            preshared_key: draft.preshared_key.value.flatten(),
+            persistent_keepalive: draft.persistent_keepalive.value.flatten(),
+            limits: PeerLimits {
+                to_peer: draft.rate_to_peer.value.flatten(),
+                from_peer: draft.rate_from_peer.value.flatten(),
+            },
         },
-        friendly_name: draft.friendly_name,
+        report: ReportSettings { friendly_name: draft.friendly_name },
     })
 }

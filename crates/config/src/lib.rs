@@ -6,12 +6,11 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::num::NonZeroU16;
 use std::str::FromStr;
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
-use weft_tunnel::{PeerLimits, PresharedKey, PrivateKey, PublicKey};
+use weft_tunnel::{PeerSettings, PrivateKey, PublicKey};
 
 pub mod device;
 mod domain;
@@ -117,17 +116,20 @@ pub struct Interface {
 pub struct Peer {
     /// The public key, which identifies the peer.
     pub public_key: PublicKey,
-    /// The preshared key mixed into the peer's handshakes, if any.
-    pub preshared_key: Option<PresharedKey>,
     /// The initial endpoint: used until the peer is heard from.
     pub endpoint: Option<Endpoint>,
     /// The inner prefixes that belong to the peer: host bits cleared, no duplicates.
     pub allowed_ips: Vec<IpNet>,
-    /// Seconds without authenticated packets in either direction after which a keepalive is sent; `None`:
-    /// off.
-    pub persistent_keepalive: Option<NonZeroU16>,
-    /// The rate limits for packets to and from the peer.
-    pub limits: PeerLimits,
+    /// The settings that the tunnel has as well.
+    pub settings: PeerSettings,
+    /// The settings that only reports need.
+    pub report: ReportSettings,
+}
+
+/// The settings of a peer that matter to reports, and not to the tunnel. No client can change them at run
+/// time: they are those of the file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReportSettings {
     /// The display name, from the comment `# friendly_name = …`, which dashboards read.
     pub friendly_name: Option<String>,
 }

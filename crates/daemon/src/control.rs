@@ -10,4 +10,4 @@ pub mod socket;
 
 pub use controller::Controller;
 pub use managed::Managed;
-pub use model::{Model, ModelPeer};
+pub use model::Model;

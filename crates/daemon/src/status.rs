@@ -1,16 +1,18 @@
 //! Builds a [`StatusReport`] from a snapshot of the packet thread and from the state of the control thread.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use weft_config::ReportSettings;
 use weft_report::{
     DropReport, HistogramReport, LimitReport, PeerReport, QueueReport, SendFailureReport, StageReport,
     StatusReport, TimesReport, TunQueueReport, TunReport, TunnelReport, UdpReport, stage_of,
 };
 use weft_tun::{TunOffload, TunStatsSnapshot};
-use weft_tunnel::{DropCounters, HandshakeLoad, PeerLimits, PeerSnapshot, PublicKey, Rate, TunnelStats};
+use weft_tunnel::{
+    DropCounters, HandshakeLoad, PeerConfig, PeerSettings, PeerSnapshot, PublicKey, Rate, TunnelStats,
+};
 use weft_udp::{UdpFeatures, UdpStats};
 
 use crate::dataplane::{Histogram, SendFailure, Snapshot, Stage, Times};
@@ -40,38 +42,29 @@ pub struct Running {
     pub dns: Vec<String>,
     /// Firewall rules in force.
     pub firewall: Vec<String>,
-    /// Names of peers in the configuration.
-    pub friendly_names: HashMap<PublicKey, String>,
-    /// Peers without an endpoint in the configuration file: only the peers themselves tell where they are,
-    /// also after a restart.
-    pub without_endpoint: HashSet<PublicKey>,
+    /// The peers in the configuration file.
+    pub file: HashMap<PublicKey, FilePeer>,
     /// Findings of the daemon itself, such as steps that failed without ending it.
     pub findings: Vec<weft_report::finding::Finding>,
 }
 
+/// A peer in the configuration file, as far as reports need the file.
+#[derive(Clone, Debug, Default)]
+pub struct FilePeer {
+    pub settings: ReportSettings,
+    /// Without an endpoint in the file only the peer itself tells where it is, also after a restart.
+    pub has_endpoint: bool,
+}
+
 /// The configuration of an interface, which may change at run time.
 #[derive(Clone, Debug, Default)]
-pub struct Configured {
+pub struct Configured<'a> {
     pub public_key: Option<PublicKey>,
     pub listen_port: u16,
     /// The mark of outgoing packets; 0 means none.
     pub fw_mark: u32,
     /// The peers, in the order in which they are shown.
-    pub peers: Vec<ConfiguredPeer>,
-}
-
-/// The configuration of a peer.
-#[derive(Clone, Debug)]
-pub struct ConfiguredPeer {
-    pub public_key: PublicKey,
-    /// The configured endpoint.
-    pub endpoint: Option<SocketAddr>,
-    pub has_preshared_key: bool,
-    /// Seconds between persistent keepalives.
-    pub persistent_keepalive: Option<u16>,
-    /// Rate limits to and from the peer.
-    pub limits: PeerLimits,
-    pub allowed_ips: Vec<String>,
+    pub peers: Vec<&'a PeerConfig>,
 }
 
 impl Running {
@@ -88,14 +81,18 @@ impl Running {
             routes: Vec::new(),
             dns: Vec::new(),
             firewall: Vec::new(),
-            friendly_names: HashMap::new(),
-            without_endpoint: HashSet::new(),
+            file: HashMap::new(),
             findings: Vec::new(),
         }
     }
 
+    /// Returns the name of a peer in the configuration file.
+    pub fn friendly_name(&self, peer: &PublicKey) -> Option<&str> {
+        self.file.get(peer)?.settings.friendly_name.as_deref()
+    }
+
     /// Returns the report of this moment.
-    pub fn report(&self, configured: &Configured, snapshot: &Snapshot) -> StatusReport {
+    pub fn report(&self, configured: &Configured<'_>, snapshot: &Snapshot) -> StatusReport {
         self.report_at(Instant::now(), SystemTime::now(), configured, snapshot)
     }
 
@@ -103,17 +100,17 @@ impl Running {
         &self,
         now: Instant,
         wall_clock: SystemTime,
-        configured: &Configured,
+        configured: &Configured<'_>,
         snapshot: &Snapshot,
     ) -> StatusReport {
         let live: HashMap<PublicKey, &PeerSnapshot> =
             snapshot.peers.iter().map(|peer| (peer.public_key, peer)).collect();
-        let peer = |peer: &ConfiguredPeer| {
-            let key = &peer.public_key;
+        let peer = |peer: &&PeerConfig| {
+            let file = self.file.get(&peer.public_key);
             PeerReport {
-                friendly_name: self.friendly_names.get(key).cloned(),
-                has_configured_endpoint: peer.endpoint.is_some() && !self.without_endpoint.contains(key),
-                ..report_of(peer, live.get(key).copied(), now)
+                friendly_name: self.friendly_name(&peer.public_key).map(str::to_owned),
+                has_configured_endpoint: peer.endpoint.is_some() && file.is_none_or(|file| file.has_endpoint),
+                ..report_of(peer, live.get(&peer.public_key).copied(), now)
             }
         };
         let uptime_ms = milliseconds(now, self.since);
@@ -288,16 +285,17 @@ fn send_failure(failure: SendFailure, now: Instant) -> SendFailureReport {
 
 /// Reports a peer. A peer that is not in the tunnel, as while the interface has no key, has its configured
 /// endpoint and no traffic.
-fn report_of(peer: &ConfiguredPeer, live: Option<&PeerSnapshot>, now: Instant) -> PeerReport {
+fn report_of(peer: &PeerConfig, live: Option<&PeerSnapshot>, now: Instant) -> PeerReport {
+    let PeerSettings { preshared_key, persistent_keepalive, limits } = &peer.settings;
     let endpoint = live.map_or(peer.endpoint, |live| live.endpoint);
     let at_rest = PeerReport {
         public_key: peer.public_key.to_string(),
-        has_preshared_key: peer.has_preshared_key,
+        has_preshared_key: preshared_key.is_some(),
         endpoint: endpoint.map(|endpoint| endpoint.to_string()),
-        persistent_keepalive: peer.persistent_keepalive,
-        allowed_ips: peer.allowed_ips.clone(),
-        limit_to_peer: limit(peer.limits.to_peer, live.map(|live| live.over_rate_to_peer)),
-        limit_from_peer: limit(peer.limits.from_peer, live.map(|live| live.over_rate_from_peer)),
+        persistent_keepalive: persistent_keepalive.map(Into::into),
+        allowed_ips: peer.allowed_ips.iter().map(ToString::to_string).collect(),
+        limit_to_peer: limit(limits.to_peer, live.map(|live| live.over_rate_to_peer)),
+        limit_from_peer: limit(limits.from_peer, live.map(|live| live.over_rate_from_peer)),
         ..PeerReport::default()
     };
     live.map_or(at_rest.clone(), |live| PeerReport {
@@ -319,9 +317,10 @@ fn limit(rate: Option<Rate>, dropped: Option<u64>) -> Option<LimitReport> {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU16;
     use std::time::Duration;
 
-    use weft_tunnel::DropReason;
+    use weft_tunnel::{DropReason, PeerLimits, PresharedKey};
 
     use super::*;
     use crate::dataplane::QueueDepths;
@@ -347,24 +346,27 @@ mod tests {
     fn a_report_has_what_the_threads_know_and_no_clock_of_its_own() {
         let (since, since_wall_clock) = (Instant::now(), UNIX_EPOCH + Duration::from_secs(2_000_000_000));
         let key = PublicKey::from_bytes([7; 32]);
+        let office = ReportSettings { friendly_name: Some("office".to_owned()) };
         let running = Running {
             mtu: 1420,
             since,
             since_wall_clock,
-            friendly_names: HashMap::from([(key, "office".to_owned())]),
+            file: HashMap::from([(key, FilePeer { settings: office, has_endpoint: true })]),
             ..Running::new("wg0")
         };
-        let peer = |public_key| ConfiguredPeer {
+        let peer = |public_key| PeerConfig {
             public_key,
             endpoint: Some("192.0.2.1:1".parse().unwrap()),
-            has_preshared_key: true,
-            persistent_keepalive: Some(25),
-            limits: PeerLimits { to_peer: None, from_peer: Rate::from_bits_per_second(8000) },
-            allowed_ips: vec!["10.0.0.0/8".to_owned()],
+            allowed_ips: vec!["10.0.0.0/8".parse().unwrap()],
+            settings: PeerSettings {
+                preshared_key: Some(PresharedKey::from_bytes([1; 32])),
+                persistent_keepalive: NonZeroU16::new(25),
+                limits: PeerLimits { to_peer: None, from_peer: Rate::from_bits_per_second(8000) },
+            },
         };
-        let idle = PublicKey::from_bytes([8; 32]);
+        let peers = [peer(PublicKey::from_bytes([8; 32])), peer(key)];
         let configured =
-            Configured { listen_port: 51820, peers: vec![peer(idle), peer(key)], ..Configured::default() };
+            Configured { listen_port: 51820, peers: peers.iter().collect(), ..Configured::default() };
         let mut drops = DropCounters::default();
         drops.add(DropReason::NoPeer, 3);
         let snapshot = Snapshot {
@@ -430,22 +432,18 @@ mod tests {
     #[test]
     fn an_endpoint_that_a_peer_was_only_heard_from_is_not_a_configured_one() {
         let [said, heard, carried_over] = [1, 2, 3].map(|byte| PublicKey::from_bytes([byte; 32]));
-        let peer = |public_key, endpoint: Option<&str>| ConfiguredPeer {
+        let peer = |public_key, endpoint: Option<&str>| PeerConfig {
             public_key,
             endpoint: endpoint.map(|endpoint| endpoint.parse().unwrap()),
-            has_preshared_key: false,
-            persistent_keepalive: None,
-            limits: PeerLimits::default(),
             allowed_ips: Vec::new(),
+            settings: PeerSettings::default(),
         };
         // A daemon that continues after another daemon knows the addresses of roaming peers.
         let address = Some("192.0.2.1:1");
-        let configured = Configured {
-            peers: vec![peer(said, address), peer(heard, None), peer(carried_over, address)],
-            ..Configured::default()
-        };
-        let running =
-            Running { without_endpoint: HashSet::from([heard, carried_over]), ..Running::new("wg0") };
+        let peers = [peer(said, address), peer(heard, None), peer(carried_over, address)];
+        let configured = Configured { peers: peers.iter().collect(), ..Configured::default() };
+        let file = HashMap::from([heard, carried_over].map(|key| (key, FilePeer::default())));
+        let running = Running { file, ..Running::new("wg0") };
         let report = running.report(&configured, &nothing_yet());
         let are_configured: Vec<bool> =
             report.peers.iter().map(|peer| peer.has_configured_endpoint).collect();

@@ -17,8 +17,8 @@ use tokio::sync::mpsc as async_mpsc;
 use weft::dataplane::{Command, EventLoop, Snapshot};
 use weft_tun::memory::{self, Limits, MemoryPeer};
 use weft_tunnel::{
-    Change, DropReason, Ecn, Offload, PeerConfig, PrivateKey, PublicKey, RecvMeta, Transmit, Tunnel,
-    TunnelConfig,
+    Change, DropReason, Ecn, Offload, PeerConfig, PeerSettings, PrivateKey, PublicKey, RecvMeta, Transmit,
+    Tunnel, TunnelConfig,
 };
 use weft_udp::{BindError, RecvBuffers, SendError, Sent, Udp, UdpStats};
 
@@ -226,10 +226,9 @@ fn with_nodes<F: Future<Output = ()> + 'static>(
                 for peer in (0..count).filter(|peer| *peer != node) {
                     let peer = PeerConfig {
                         public_key: public[usize::from(peer)],
-                        preshared_key: None,
                         endpoint: Some(address(peer)),
                         allowed_ips: vec![format!("10.0.0.{peer}/32").parse().unwrap()],
-                        persistent_keepalive: None,
+                        settings: PeerSettings::default(),
                     };
                     assert!(tunnel.insert_peer(peer, Instant::now()).is_ok());
                 }
@@ -479,13 +478,15 @@ fn many_peers(count: u32, endpoint: Option<SocketAddr>) -> Vec<Change> {
             let [_, a, b, c] = n.to_be_bytes();
             let config = PeerConfig {
                 public_key: PublicKey::from_bytes(key),
-                preshared_key: None,
                 endpoint,
                 allowed_ips: vec![
                     format!("11.{a}.{b}.{c}/32").parse().unwrap(),
                     format!("fd00::{n:x}/128").parse().unwrap(),
                 ],
-                persistent_keepalive: endpoint.and(NonZero::new(25)),
+                settings: PeerSettings {
+                    persistent_keepalive: endpoint.and(NonZero::new(25)),
+                    ..PeerSettings::default()
+                },
             };
             Change::AddPeer(Box::new(config))
         })

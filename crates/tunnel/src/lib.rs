@@ -48,7 +48,7 @@ mod transmit;
 mod tunnel;
 
 pub use change::Change;
-pub use config::PeerConfig;
+pub use config::{PeerConfig, PeerSettings};
 pub use drop_reason::{DropCounters, DropReason};
 pub use event::Event;
 pub use inspect::each_segment;

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
 use std::time::{Duration, Instant};
 
-use crate::config::PeerConfig;
+use crate::config::{PeerConfig, PeerSettings};
 use crate::endpoints::Endpoint;
 use crate::initiations::Cause;
 use crate::key::PublicKey;
@@ -47,10 +47,11 @@ pub(crate) struct Peer {
 
 impl Peer {
     pub(crate) fn new(config: PeerConfig, now: Instant) -> Self {
-        let keepalive = config.persistent_keepalive.map(NonZeroU16::get).map(u64::from);
-        Self {
+        let PeerSettings { preshared_key, persistent_keepalive, limits } = config.settings;
+        let keepalive = persistent_keepalive.map(NonZeroU16::get).map(u64::from);
+        let mut peer = Self {
             public_key: config.public_key,
-            session: Session::new(config.preshared_key),
+            session: Session::new(preshared_key),
             previous: None,
             endpoint: None,
             path_limit: PathLimit::default(),
@@ -66,7 +67,9 @@ impl Peer {
             last_handshake: None,
             sent_bytes: 0,
             received_bytes: 0,
-        }
+        };
+        Limits::change(&mut peer.limits, limits, now);
+        peer
     }
 
     /// Returns the session that seals packets to the peer, or a session that cannot seal if there is none.

@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use weft_tunnel::{
-    Change, ControlQueue, Ecn, Offload, PacketMut, PeerConfig, PeerLimits, PlainSlab, PrivateKey, PublicKey,
-    Rate, RecvMeta, TAILROOM, TransmitQueue, Tunnel, TunnelConfig,
+    Change, ControlQueue, Ecn, Offload, PacketMut, PeerConfig, PeerLimits, PeerSettings, PlainSlab,
+    PrivateKey, PublicKey, Rate, RecvMeta, TAILROOM, TransmitQueue, Tunnel, TunnelConfig,
 };
 
 thread_local! {
@@ -50,10 +50,9 @@ fn end(key: PrivateKey, peer: PublicKey, own: u8, other: u8) -> End {
     let address = |end: u8| SocketAddr::from(([192, 0, 2, end], 51820));
     let config = PeerConfig {
         public_key: peer,
-        preshared_key: None,
         endpoint: Some(address(other)),
         allowed_ips: vec![format!("10.0.0.{other}/32").parse().unwrap()],
-        persistent_keepalive: None,
+        settings: PeerSettings::default(),
     };
     let mut tunnel = Tunnel::new(key, TunnelConfig { mtu: 1420, staging_bytes: 1 << 20 });
     assert!(tunnel.insert_peer(config, Instant::now()).is_ok());
@@ -238,10 +237,9 @@ fn an_idle_peer_takes_little_memory() {
     let mut tunnel = Tunnel::new(key, TunnelConfig { mtu: 1420, staging_bytes: 1 << 20 });
     let config = |number: u16| PeerConfig {
         public_key: PrivateKey::generate().unwrap().public_key(),
-        preshared_key: None,
         endpoint: Some(SocketAddr::from(([192, 0, 2, 1], number))),
         allowed_ips: vec![format!("10.1.{}.{}/32", number >> 8, number & 0xff).parse().unwrap()],
-        persistent_keepalive: None,
+        settings: PeerSettings::default(),
     };
     let before = live();
     for peer in (0..PEERS).map(config) {

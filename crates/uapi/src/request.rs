@@ -274,7 +274,7 @@ fn peer_line(
         b"update_only" => peer.update_only = truth("update_only", value)?,
         b"preshared_key" => {
             let key = values::preshared_key(value).ok_or(Wrong::Value("preshared_key", values::KEY))?;
-            set(peer, |peer| peer.preshared_key = Some(key));
+            set(peer, |peer| peer.settings.preshared_key = Some(key));
         }
         b"endpoint" => {
             let endpoint =
@@ -284,7 +284,7 @@ fn peer_line(
         b"persistent_keepalive_interval" => {
             let seconds: u16 = values::number(value)
                 .ok_or(Wrong::Value("persistent_keepalive_interval", values::KEEPALIVE))?;
-            set(peer, |peer| peer.persistent_keepalive = Some(NonZeroU16::new(seconds)));
+            set(peer, |peer| peer.settings.persistent_keepalive = Some(NonZeroU16::new(seconds)));
         }
         b"replace_allowed_ips" => {
             truth("replace_allowed_ips", value)?;

@@ -96,7 +96,7 @@ impl Answer {
 
 fn write_peer(peer: &PeerState, out: &mut impl Write) -> io::Result<()> {
     write_key(out, "public_key", peer.public_key.as_bytes())?;
-    let preshared_key = peer.preshared_key.as_ref();
+    let preshared_key = peer.settings.preshared_key.as_ref();
     write_key(out, "preshared_key", preshared_key.map_or(&[0; 32], |key| key.as_bytes()))?;
     writeln!(out, "protocol_version=1")?;
     if let Some(endpoint) = peer.endpoint {
@@ -109,7 +109,7 @@ fn write_peer(peer: &PeerState, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "last_handshake_time_nsec={}", handshake.subsec_nanos())?;
     writeln!(out, "tx_bytes={}", peer.tx_bytes)?;
     writeln!(out, "rx_bytes={}", peer.rx_bytes)?;
-    let keepalive = peer.persistent_keepalive.map_or(0, NonZeroU16::get);
+    let keepalive = peer.settings.persistent_keepalive.map_or(0, NonZeroU16::get);
     writeln!(out, "persistent_keepalive_interval={keepalive}")
 }
 
@@ -123,7 +123,7 @@ pub fn write_errno(errno: Errno, out: &mut impl Write) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use weft_tunnel::{PeerLimits, PresharedKey, PrivateKey, PublicKey};
+    use weft_tunnel::{PeerSettings, PresharedKey, PrivateKey, PublicKey};
 
     use super::*;
 
@@ -141,32 +141,23 @@ mod tests {
 
     #[test]
     fn an_interface_without_anything_is_an_empty_answer() {
-        let state = DeviceState { private_key: None, listen_port: 0, fw_mark: 0, peers: Vec::new() };
-        assert_eq!(text(state), "errno=0\n\n");
+        assert_eq!(text(DeviceState::default()), "errno=0\n\n");
     }
 
     #[test]
     fn everything_is_told_in_the_order_of_wireguard_go() {
-        let bare = PeerState {
-            public_key: PublicKey::from_bytes([0xab; 32]),
-            preshared_key: None,
-            endpoint: None,
-            last_handshake: None,
-            tx_bytes: 0,
-            rx_bytes: 0,
-            persistent_keepalive: None,
-            limits: PeerLimits::default(),
-            allowed_ips: Vec::new(),
-        };
+        let bare = PeerState::new(PublicKey::from_bytes([0xab; 32]));
         let full = PeerState {
             public_key: PublicKey::from_bytes([1; 32]),
-            preshared_key: Some(PresharedKey::from_bytes([0xcd; 32])),
             endpoint: Some("[2001:db8::1]:51820".parse().unwrap()),
             last_handshake: Some(SystemTime::UNIX_EPOCH + Duration::new(1_700_000_000, 5)),
             tx_bytes: 7,
             rx_bytes: u64::MAX,
-            persistent_keepalive: NonZeroU16::new(25),
-            limits: PeerLimits::default(),
+            settings: PeerSettings {
+                preshared_key: Some(PresharedKey::from_bytes([0xcd; 32])),
+                persistent_keepalive: NonZeroU16::new(25),
+                ..PeerSettings::default()
+            },
             allowed_ips: vec!["10.0.0.0/8".parse().unwrap(), "fd00::1/128".parse().unwrap()],
         };
         let state = DeviceState {
@@ -196,18 +187,8 @@ mod tests {
             let allowed_ips: Vec<ipnet::IpNet> = (0..count)
                 .map(|number| format!("fd00:1111:2222:3333:4444:5555:6666:{number:x}/128").parse().unwrap())
                 .collect();
-            let peer = PeerState {
-                public_key: PublicKey::from_bytes([1; 32]),
-                preshared_key: None,
-                endpoint: None,
-                last_handshake: None,
-                tx_bytes: 0,
-                rx_bytes: 0,
-                persistent_keepalive: None,
-                limits: PeerLimits::default(),
-                allowed_ips,
-            };
-            let state = DeviceState { private_key: None, listen_port: 0, fw_mark: 0, peers: vec![peer] };
+            let peer = PeerState { allowed_ips, ..PeerState::new(PublicKey::from_bytes([1; 32])) };
+            let state = DeviceState { peers: vec![peer], ..DeviceState::default() };
             let text = text(state);
             assert_eq!(text.matches("allowed_ip=fd00:").count(), count);
             assert!(text.ends_with("errno=0\n\n"));

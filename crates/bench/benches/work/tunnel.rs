@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use weft_tunnel::bench::SessionPair;
 use weft_tunnel::{
-    ControlQueue, Ecn, Offload, PeerConfig, PlainSlab, PrivateKey, PublicKey, RecvMeta, TransmitQueue,
-    Tunnel, TunnelConfig,
+    ControlQueue, Ecn, Offload, PeerConfig, PeerSettings, PlainSlab, PrivateKey, PublicKey, RecvMeta,
+    TransmitQueue, Tunnel, TunnelConfig,
 };
 
 use super::packets::{MSS, MTU, Outbound, SEGMENTS, tcp, udp};
@@ -26,10 +26,9 @@ impl End {
         let address = |end: u8| SocketAddr::from(([192, 0, 2, end], 51820));
         let config = PeerConfig {
             public_key: peer,
-            preshared_key: None,
             endpoint: Some(address(other)),
             allowed_ips: vec![ipnet::Ipv4Net::new_assert([10, 0, 0, other].into(), 32).into()],
-            persistent_keepalive: None,
+            settings: PeerSettings::default(),
         };
         let mut tunnel = Tunnel::new(key, TunnelConfig { mtu: MTU as u16, staging_bytes: 1 << 20 });
         assert!(tunnel.insert_peer(config, now).is_ok(), "the only peer finds a place");

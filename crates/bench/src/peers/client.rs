@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use weft_tunnel::{
-    ControlQueue, Ecn, Offload, Outbound, PacketMut, PeerConfig, PlainSlab, PrivateKey, PublicKey, RecvMeta,
-    TAILROOM, TransmitQueue, Tunnel, TunnelConfig,
+    ControlQueue, Ecn, Offload, Outbound, PacketMut, PeerConfig, PeerSettings, PlainSlab, PrivateKey,
+    PublicKey, RecvMeta, TAILROOM, TransmitQueue, Tunnel, TunnelConfig,
 };
 
 use super::packet::{self, Flow, Stamp};
@@ -72,10 +72,9 @@ impl Client {
         socket.set_nonblocking(true)?;
         let config = PeerConfig {
             public_key: gateway_key,
-            preshared_key: None,
             endpoint: Some(gateway),
             allowed_ips: vec![format!("10.0.0.0/{INNER_PREFIX}").parse()?],
-            persistent_keepalive: None,
+            settings: PeerSettings::default(),
         };
         let mut tunnel = Tunnel::new(key.clone(), TunnelConfig { mtu: MTU, staging_bytes: STAGING_BYTES });
         ensure!(tunnel.insert_peer(config, Instant::now()).is_ok(), "a tunnel does not take its only peer");

@@ -14,8 +14,8 @@ use weft_lab::Namespace;
 use weft_lab::link::{self, LinkOptions};
 use weft_tun::{Device, TunConfig};
 use weft_tunnel::{
-    ControlQueue, Ecn, Offload, PacketMut, PeerConfig, PlainSlab, PrivateKey, PublicKey, RecvMeta, TAILROOM,
-    TransmitQueue, Tunnel, TunnelConfig,
+    ControlQueue, Ecn, Offload, PacketMut, PeerConfig, PeerSettings, PlainSlab, PrivateKey, PublicKey,
+    RecvMeta, TAILROOM, TransmitQueue, Tunnel, TunnelConfig,
 };
 use weft_udp::{UdpConfig, UdpSockets};
 
@@ -117,10 +117,9 @@ impl End {
         let udp = UdpSockets::bind(&UdpConfig { port: PORT, ..UdpConfig::default() })?;
         let config = PeerConfig {
             public_key: peer,
-            preshared_key: None,
             endpoint: Some(place.other().endpoint()),
             allowed_ips: vec![IpNet::from(place.other().inner())],
-            persistent_keepalive: None,
+            settings: PeerSettings::default(),
         };
         let mut tunnel = Tunnel::new(key, TunnelConfig { mtu: MTU, staging_bytes: 1 << 20 });
         ensure!(tunnel.insert_peer(config, Instant::now()).is_ok(), "the tunnel does not take its only peer");

@@ -6,9 +6,9 @@ use anyhow::{Context as _, Result};
 use ipnet::IpNet;
 use weft::up::{Daemon, Options};
 use weft_config::TunThreads;
-use weft_config::{Config, Endpoint, HostConfig, Interface, Peer, Table};
+use weft_config::{Config, Endpoint, HostConfig, Interface, Peer, ReportSettings, Table};
 use weft_lab::Namespace;
-use weft_tunnel::{PeerLimits, PrivateKey};
+use weft_tunnel::{PeerSettings, PrivateKey};
 
 use super::ends::{MTU, PORT, Place, TUN};
 
@@ -39,12 +39,10 @@ impl Weft {
                 },
                 peers: vec![Peer {
                     public_key: peer,
-                    preshared_key: None,
                     endpoint: Some(Endpoint::Address(endpoint)),
                     allowed_ips: vec![IpNet::from(place.other().inner())],
-                    persistent_keepalive: None,
-                    limits: PeerLimits::default(),
-                    friendly_name: None,
+                    settings: PeerSettings::default(),
+                    report: ReportSettings::default(),
                 }],
             };
             let options = Options { tun_threads, ..Options::default() };

@@ -45,7 +45,7 @@ fn text(state: &DeviceState) -> Zeroizing<String> {
 
 fn write_peer(text: &mut String, peer: &PeerState) {
     let _ = writeln!(text, "[Peer]\nPublicKey = {}", peer.public_key);
-    if let Some(key) = &peer.preshared_key {
+    if let Some(key) = &peer.settings.preshared_key {
         let _ = writeln!(text, "PresharedKey = {}", *key.to_base64());
     }
     if !peer.allowed_ips.is_empty() {
@@ -55,7 +55,7 @@ fn write_peer(text: &mut String, peer: &PeerState) {
     if let Some(endpoint) = &peer.endpoint {
         let _ = writeln!(text, "Endpoint = {}", endpoint::text(endpoint));
     }
-    if let Some(seconds) = peer.persistent_keepalive {
+    if let Some(seconds) = peer.settings.persistent_keepalive {
         let _ = writeln!(text, "PersistentKeepalive = {seconds}");
     }
 }

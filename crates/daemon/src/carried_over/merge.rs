@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 
 use ipnet::IpNet;
-use weft_config::device::{AllowedIpChange, DeviceChange, PeerChange};
+use weft_config::device::{AllowedIpChange, DeviceChange, PeerChange, PeerSettingsChange};
 use weft_config::{Config, Peer};
 use weft_tunnel::{PrivateKey, PublicKey};
 
@@ -135,20 +135,17 @@ struct Merged {
 /// Merges a peer of the state with the same peer in the file.
 fn merge(was: &StatePeer, base: Option<&BasePeer>, peer: &Peer, endpoint: Option<SocketAddr>) -> Merged {
     let file = BasePeer::of(peer);
-    let is_as_it_was = |same: fn(&BasePeer, &BasePeer) -> bool| base.is_some_and(|base| same(base, &file));
-    let keeps_key = is_as_it_was(|base, file| base.preshared_key == file.preshared_key);
-    let keeps_interval = is_as_it_was(|base, file| base.persistent_keepalive == file.persistent_keepalive);
-    let keeps_ips = is_as_it_was(|base, file| base.allowed_ips == file.allowed_ips);
+    let keeps_ips = base.is_some_and(|base| base.allowed_ips == file.allowed_ips);
+    let of_file = PeerSettingsChange::from(peer.settings.clone());
+    let edited = match base {
+        Some(base) => of_file.without(&base.settings()),
+        None => of_file,
+    };
+    let mut settings = was.settings();
+    edited.apply(&mut settings);
     let change = PeerChange {
-        preshared_key: Some(if keeps_key { was.preshared_key.clone() } else { file.preshared_key.clone() }),
         endpoint,
-        persistent_keepalive: Some(if keeps_interval {
-            was.persistent_keepalive
-        } else {
-            file.persistent_keepalive
-        }),
-        // Limits come from the file only.
-        limits: Some(peer.limits),
+        settings: settings.into(),
         allowed_ips: add(if keeps_ips { &was.allowed_ips } else { &peer.allowed_ips }),
         ..PeerChange::new(was.public_key)
     };
@@ -157,9 +154,8 @@ fn merge(was: &StatePeer, base: Option<&BasePeer>, peer: &Peer, endpoint: Option
 
 fn as_it_was(was: &StatePeer) -> PeerChange {
     PeerChange {
-        preshared_key: Some(was.preshared_key.clone()),
         endpoint: was.endpoint,
-        persistent_keepalive: Some(was.persistent_keepalive),
+        settings: was.settings().into(),
         allowed_ips: add(&was.allowed_ips),
         ..PeerChange::new(was.public_key)
     }
@@ -167,10 +163,8 @@ fn as_it_was(was: &StatePeer) -> PeerChange {
 
 fn as_the_file_says(peer: &Peer, endpoint: Option<SocketAddr>) -> PeerChange {
     PeerChange {
-        preshared_key: Some(peer.preshared_key.clone()),
         endpoint,
-        persistent_keepalive: Some(peer.persistent_keepalive),
-        limits: Some(peer.limits),
+        settings: peer.settings.clone().into(),
         allowed_ips: add(&peer.allowed_ips),
         ..PeerChange::new(peer.public_key)
     }

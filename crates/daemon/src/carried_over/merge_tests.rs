@@ -42,15 +42,9 @@ fn address(text: &str) -> SocketAddr {
 /// Returns the state of a running peer.
 fn runs(seed: u8, endpoint: Option<&str>, allowed_ips: &[&str]) -> PeerState {
     PeerState {
-        public_key: public(seed),
-        preshared_key: None,
         endpoint: endpoint.map(address),
-        last_handshake: None,
-        tx_bytes: 0,
-        rx_bytes: 0,
-        persistent_keepalive: None,
-        limits: PeerLimits::default(),
         allowed_ips: allowed_ips.iter().map(|prefix| prefix.parse().unwrap()).collect(),
+        ..PeerState::new(public(seed))
     }
 }
 
@@ -93,8 +87,8 @@ fn an_untouched_file_brings_back_what_was_changed_while_it_ran() {
         &[(2, "Endpoint = vpn.example:1\nAllowedIPs = 10.2.0.0/16"), (3, "AllowedIPs = 10.3.0.0/16")],
     );
     let mut changed = runs(2, Some("192.0.2.77:7"), &["10.2.0.0/16", "10.22.0.0/16"]);
-    changed.preshared_key = Some(psk(5));
-    changed.persistent_keepalive = std::num::NonZeroU16::new(25);
+    changed.settings.preshared_key = Some(psk(5));
+    changed.settings.persistent_keepalive = std::num::NonZeroU16::new(25);
     // Peer 3 was removed by `wg set`, and peer 4 added.
     let left = left(&file, 0, Some(9), vec![changed, runs(4, None, &["10.4.0.0/16"])]);
     let model = merged(&left, &file);
@@ -105,8 +99,8 @@ fn an_untouched_file_brings_back_what_was_changed_while_it_ran() {
     assert_eq!(prefixes(&model, 2), ["10.2.0.0/16", "10.22.0.0/16"]);
     assert_eq!(prefixes(&model, 4), ["10.4.0.0/16"]);
     let peer = model.peer(&public(2)).unwrap();
-    assert_eq!(peer.preshared_key, Some(psk(5)));
-    assert_eq!(peer.persistent_keepalive.map(u16::from), Some(25));
+    assert_eq!(peer.settings.preshared_key, Some(psk(5)));
+    assert_eq!(peer.settings.persistent_keepalive.map(u16::from), Some(25));
     assert_eq!(left.port(&file), Some(4242));
     let file = config(&own(1), &[(2, "Endpoint = vpn.example:1"), (3, "Endpoint = other.example:1")]);
     let left = self::left(&file, 0, Some(1), vec![runs(2, None, &[])]);
@@ -131,7 +125,7 @@ fn limits_are_those_of_the_file() {
     let file = |limit: &str| config(&own(1), &[(2, limit), (3, "# weft: RateFromPeer = 2Mbit")]);
     let base = file("# weft: RateToPeer = 5Mbit\nAllowedIPs = 10.2.0.0/16");
     let left = left(&base, 0, Some(1), vec![runs(2, None, &["10.2.0.0/16"]), runs(4, None, &[])]);
-    let limits = |model: &Model, seed| model.peer(&public(seed)).map(|peer| peer.limits);
+    let limits = |model: &Model, seed| model.peer(&public(seed)).map(|peer| peer.settings.limits);
     let rate = |bits| PeerLimits { to_peer: weft_tunnel::Rate::from_bits_per_second(bits), from_peer: None };
     let model = merged(&left, &base);
     assert_eq!(limits(&model, 2), Some(rate(5_000_000)));
@@ -146,16 +140,16 @@ fn what_was_edited_is_as_the_file_says_and_nothing_else() {
     let base =
         config(&own(1), &[(2, "Endpoint = 192.0.2.1:1\nAllowedIPs = 10.2.0.0/16\nPersistentKeepalive = 10")]);
     let mut changed = runs(2, Some("192.0.2.77:7"), &["10.2.0.0/16", "10.22.0.0/16"]);
-    changed.preshared_key = Some(psk(5));
-    changed.persistent_keepalive = std::num::NonZeroU16::new(10);
+    changed.settings.preshared_key = Some(psk(5));
+    changed.settings.persistent_keepalive = std::num::NonZeroU16::new(10);
     let left = left(&base, 0, Some(1), vec![changed]);
 
     let edited =
         config(&own(1), &[(2, "Endpoint = 192.0.2.1:1\nAllowedIPs = 10.2.0.0/16\nPersistentKeepalive = 30")]);
     let model = merged(&left, &edited);
     let peer = model.peer(&public(2)).unwrap();
-    assert_eq!(peer.persistent_keepalive.map(u16::from), Some(30));
-    assert_eq!(peer.preshared_key, Some(psk(5)), "given by `wg set`");
+    assert_eq!(peer.settings.persistent_keepalive.map(u16::from), Some(30));
+    assert_eq!(peer.settings.preshared_key, Some(psk(5)), "given by `wg set`");
     assert_eq!(prefixes(&model, 2), ["10.2.0.0/16", "10.22.0.0/16"]);
     assert_eq!(endpoint(&model, 2), Some(address("192.0.2.77:7")));
 

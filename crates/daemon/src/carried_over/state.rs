@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use weft_config::device::DeviceState;
 use weft_config::{Config, InterfaceName, Peer};
-use weft_tunnel::{PresharedKey, PrivateKey, PublicKey, Remembered};
+use weft_tunnel::{PeerLimits, PeerSettings, PresharedKey, PrivateKey, PublicKey, Remembered};
 use zeroize::Zeroizing;
 
 use super::text;
@@ -131,12 +131,28 @@ impl BasePeer {
         allowed_ips.sort_unstable();
         Self {
             public_key: peer.public_key,
-            preshared_key: peer.preshared_key.clone(),
+            preshared_key: peer.settings.preshared_key.clone(),
             endpoint: peer.endpoint.as_ref().map(ToString::to_string),
-            persistent_keepalive: peer.persistent_keepalive,
+            persistent_keepalive: peer.settings.persistent_keepalive,
             allowed_ips,
         }
     }
+
+    pub(super) fn settings(&self) -> PeerSettings {
+        settings(&self.preshared_key, self.persistent_keepalive)
+    }
+}
+
+impl StatePeer {
+    pub(super) fn settings(&self) -> PeerSettings {
+        settings(&self.preshared_key, self.persistent_keepalive)
+    }
+}
+
+/// Returns the settings that were written. Limits are not: no client can change them, so they are always
+/// those of the file.
+fn settings(preshared_key: &Option<PresharedKey>, persistent_keepalive: Option<NonZeroU16>) -> PeerSettings {
+    PeerSettings { preshared_key: preshared_key.clone(), persistent_keepalive, limits: PeerLimits::default() }
 }
 
 /// Why the state cannot be used.
@@ -181,10 +197,10 @@ impl State {
         let private_key = if is_of_file { OwnKey::OfTheFile } else { OwnKey::Given(device.private_key) };
         let peers = device.peers.into_iter().map(|peer| StatePeer {
             public_key: peer.public_key,
-            preshared_key: peer.preshared_key,
+            preshared_key: peer.settings.preshared_key,
             endpoint: peer.endpoint,
             source: rest.sources.get(&peer.public_key).copied(),
-            persistent_keepalive: peer.persistent_keepalive,
+            persistent_keepalive: peer.settings.persistent_keepalive,
             allowed_ips: peer.allowed_ips,
             last_handshake: peer.last_handshake,
             sent_bytes: peer.tx_bytes,

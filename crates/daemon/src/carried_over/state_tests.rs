@@ -1,5 +1,4 @@
 use weft_config::device::PeerState;
-use weft_tunnel::PeerLimits;
 
 use super::*;
 
@@ -21,13 +20,15 @@ fn state(given: &PrivateKey) -> State {
     );
     let peer = PeerState {
         public_key: key(2).public_key(),
-        preshared_key: Some(PresharedKey::from_bytes([9; 32])),
         endpoint: Some("[2001:db8::1]:5".parse().unwrap()),
         last_handshake: Some(SystemTime::UNIX_EPOCH + Duration::from_millis(2_000_000_000_250)),
         tx_bytes: 7,
         rx_bytes: u64::MAX,
-        persistent_keepalive: NonZeroU16::new(25),
-        limits: PeerLimits::default(),
+        settings: PeerSettings {
+            preshared_key: Some(PresharedKey::from_bytes([9; 32])),
+            persistent_keepalive: NonZeroU16::new(25),
+            ..PeerSettings::default()
+        },
         allowed_ips: vec!["10.0.0.0/16".parse().unwrap()],
     };
     let device =

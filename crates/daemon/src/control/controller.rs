@@ -13,7 +13,7 @@ use weft_udp::{self as udp, BindError};
 use super::model::Model;
 use crate::dataplane::capture::{Capture, CaptureFilter};
 use crate::dataplane::{DataplaneError, Handle, Snapshot};
-use crate::status::{Configured, ConfiguredPeer, Running};
+use crate::status::{Configured, Running};
 
 /// Changes a running interface and reports its state. Changes are applied one at a time; packets continue
 /// meanwhile.
@@ -87,24 +87,13 @@ impl Controller {
 
     /// Returns a report on the interface: `running`, and the state of the tunnel.
     pub fn status(&self, running: &Running) -> Result<StatusReport, ControlError> {
-        let (configured, snapshot) = {
-            let inner = self.lock();
-            let snapshot = self.dataplane.snapshot(inner.model.peer_count())?;
-            let peers = inner.model.peers().map(|peer| ConfiguredPeer {
-                public_key: peer.public_key,
-                endpoint: peer.endpoint,
-                has_preshared_key: peer.preshared_key.is_some(),
-                persistent_keepalive: peer.persistent_keepalive.map(Into::into),
-                limits: peer.limits,
-                allowed_ips: peer.allowed_ips.iter().map(ToString::to_string).collect(),
-            });
-            let configured = Configured {
-                public_key: inner.model.private_key().map(PrivateKey::public_key),
-                listen_port: inner.listen_port,
-                fw_mark: inner.fw_mark,
-                peers: peers.collect(),
-            };
-            (configured, snapshot)
+        let inner = self.lock();
+        let snapshot = self.dataplane.snapshot(inner.model.peer_count())?;
+        let configured = Configured {
+            public_key: inner.model.private_key().map(PrivateKey::public_key),
+            listen_port: inner.listen_port,
+            fw_mark: inner.fw_mark,
+            peers: inner.model.peers().collect(),
         };
         Ok(running.report(&configured, &snapshot))
     }
@@ -129,14 +118,12 @@ impl Control for Controller {
                 .and_then(|at| wall_clock.checked_sub(now.saturating_duration_since(at)));
             PeerState {
                 public_key: peer.public_key,
-                preshared_key: peer.preshared_key.clone(),
                 endpoint: live.map_or(peer.endpoint, |live| live.endpoint),
+                allowed_ips: peer.allowed_ips.clone(),
+                settings: peer.settings.clone(),
                 last_handshake,
                 tx_bytes: live.map_or(0, |live| live.sent_bytes),
                 rx_bytes: live.map_or(0, |live| live.received_bytes),
-                persistent_keepalive: peer.persistent_keepalive,
-                limits: peer.limits,
-                allowed_ips: peer.allowed_ips.clone(),
             }
         });
         Ok(DeviceState {

@@ -58,7 +58,7 @@ impl Managed {
     fn peer(&self, wanted: &str) -> Result<PublicKey, ManageError> {
         let peers = self.controller.get().map_err(|_| ManageError::Ended)?.peers;
         let running = self.running();
-        let is_called = |key: &PublicKey| running.friendly_names.get(key).is_some_and(|name| name == wanted);
+        let is_called = |key: &PublicKey| running.friendly_name(key) == Some(wanted);
         let key: Option<PublicKey> = wanted.parse().ok();
         let mut found =
             peers.iter().map(|peer| peer.public_key).filter(|peer| key == Some(*peer) || is_called(peer));
@@ -92,7 +92,9 @@ impl Manage for Managed {
             ManageError::Failed("too many captures are running already; end one of them".to_owned())
         })?;
         let running = self.running();
-        Ok(Recording::new(capture, &running.interface, layer, snap_bytes, running.friendly_names.clone()))
+        let name = |key: &PublicKey| Some((*key, running.friendly_name(key)?.to_owned()));
+        let names = running.file.keys().filter_map(name).collect();
+        Ok(Recording::new(capture, &running.interface, layer, snap_bytes, names))
     }
 
     fn stop(&self) {

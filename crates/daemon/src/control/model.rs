@@ -4,11 +4,9 @@
 //! [`Change`]s.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::net::SocketAddr;
-use std::num::NonZeroU16;
 
 use ipnet::IpNet;
-use weft_tunnel::{Change, PeerConfig, PeerLimits, PresharedKey, PrivateKey, PublicKey};
+use weft_tunnel::{Change, PeerConfig, PeerSettings, PrivateKey, PublicKey};
 
 use weft_config::device::{AllowedIpChange, DeviceChange, PeerChange};
 
@@ -21,27 +19,10 @@ const PREFIXES_PER_CHANGE: usize = 256;
 pub struct Model {
     private_key: Option<PrivateKey>,
     /// By age, the oldest first.
-    peers: BTreeMap<u64, ModelPeer>,
+    peers: BTreeMap<u64, PeerConfig>,
     by_key: HashMap<PublicKey, u64>,
     next_age: u64,
     owners: HashMap<IpNet, PublicKey>,
-}
-
-/// The configuration of a peer.
-#[derive(Clone, Debug)]
-pub struct ModelPeer {
-    /// Identity of the peer.
-    pub public_key: PublicKey,
-    /// Mixed into the peer's handshakes, if set.
-    pub preshared_key: Option<PresharedKey>,
-    /// The configured endpoint; the peer may have moved since.
-    pub endpoint: Option<SocketAddr>,
-    /// Seconds between keepalives, which are sent regardless of other traffic.
-    pub persistent_keepalive: Option<NonZeroU16>,
-    /// Rate limits to and from the peer.
-    pub limits: PeerLimits,
-    /// The peer's prefixes, the oldest first.
-    pub allowed_ips: Vec<IpNet>,
 }
 
 /// Changes for the tunnel.
@@ -59,7 +40,7 @@ impl Model {
     }
 
     /// Returns every peer, the oldest first.
-    pub fn peers(&self) -> impl Iterator<Item = &ModelPeer> {
+    pub fn peers(&self) -> impl Iterator<Item = &PeerConfig> {
         self.peers.values()
     }
 
@@ -67,7 +48,7 @@ impl Model {
         self.peers.len()
     }
 
-    pub fn peer(&self, key: &PublicKey) -> Option<&ModelPeer> {
+    pub fn peer(&self, key: &PublicKey) -> Option<&PeerConfig> {
         self.peers.get(self.by_key.get(key)?)
     }
 
@@ -177,14 +158,10 @@ impl Model {
                 let age = self.next_age;
                 self.next_age += 1;
                 self.by_key.insert(key, age);
-                let peer = ModelPeer {
-                    public_key: key,
-                    preshared_key: change.preshared_key.clone().flatten(),
-                    endpoint: change.endpoint,
-                    persistent_keepalive: change.persistent_keepalive.flatten(),
-                    limits: change.limits.unwrap_or_default(),
-                    allowed_ips: Vec::new(),
-                };
+                let mut settings = PeerSettings::default();
+                change.settings.apply(&mut settings);
+                let endpoint = change.endpoint;
+                let peer = PeerConfig { public_key: key, endpoint, allowed_ips: Vec::new(), settings };
                 self.peers.insert(age, peer);
                 let _new_to_the_tunnel = self.update_allowed_ips(age, change, anew);
                 if let (Some(_), Some(peer)) = (&self.private_key, self.peers.get(&age)) {
@@ -200,30 +177,20 @@ impl Model {
         let Some(peer) = self.peers.get_mut(&age) else { return };
         let key = peer.public_key;
         let mut changes = Vec::new();
-        let preshared_key =
-            if anew { Some(change.preshared_key.clone().flatten()) } else { change.preshared_key.clone() };
-        if let Some(preshared_key) = preshared_key
-            && preshared_key != peer.preshared_key
-        {
-            peer.preshared_key = preshared_key;
+        let wanted = change.settings.clone();
+        let settings = if anew { wanted.replacing() } else { wanted }.without(&peer.settings);
+        settings.apply(&mut peer.settings);
+        if settings.preshared_key.is_some() {
             changes.push(renewed_session(peer));
         }
         if let Some(endpoint) = change.endpoint {
             peer.endpoint = Some(endpoint);
             changes.push(Change::Endpoint { peer: key, endpoint });
         }
-        let interval =
-            if anew { Some(change.persistent_keepalive.flatten()) } else { change.persistent_keepalive };
-        if let Some(interval) = interval
-            && interval != peer.persistent_keepalive
-        {
-            peer.persistent_keepalive = interval;
+        if let Some(interval) = settings.persistent_keepalive {
             changes.push(Change::PersistentKeepalive { peer: key, interval });
         }
-        if let Some(limits) = change.limits
-            && limits != peer.limits
-        {
-            peer.limits = limits;
+        if let Some(limits) = settings.limits {
             changes.push(Change::Limits { peer: key, limits });
         }
         change_allowed_ips(key, &added, &[], &mut changes);
@@ -280,29 +247,25 @@ impl Model {
 
 /// Returns a change to a session with the peer's present keys. It replaces the old session when a handshake
 /// completes.
-fn renewed_session(peer: &ModelPeer) -> Change {
-    Change::PresharedKey { peer: peer.public_key, key: peer.preshared_key.clone() }
+fn renewed_session(peer: &PeerConfig) -> Change {
+    Change::PresharedKey { peer: peer.public_key, key: peer.settings.preshared_key.clone() }
 }
 
-fn add_peer(peer: &ModelPeer, out: &mut Vec<Change>) {
+fn add_peer(peer: &PeerConfig, out: &mut Vec<Change>) {
     let (first, rest) = peer.allowed_ips.split_at(peer.allowed_ips.len().min(PREFIXES_PER_CHANGE));
     let config = PeerConfig {
         public_key: peer.public_key,
-        preshared_key: peer.preshared_key.clone(),
         endpoint: peer.endpoint,
         allowed_ips: first.to_vec(),
-        persistent_keepalive: peer.persistent_keepalive,
+        settings: peer.settings.clone(),
     };
     out.push(Change::AddPeer(Box::new(config)));
-    if peer.limits != PeerLimits::default() {
-        out.push(Change::Limits { peer: peer.public_key, limits: peer.limits });
-    }
     change_allowed_ips(peer.public_key, rest, &[], out);
 }
 
 /// Removes a peer. Its prefixes go first: the tunnel removes a peer without prefixes at once, and otherwise
 /// searches its whole table for them.
-fn remove_from_tunnel(peer: &ModelPeer, out: &mut Vec<Change>) {
+fn remove_from_tunnel(peer: &PeerConfig, out: &mut Vec<Change>) {
     change_allowed_ips(peer.public_key, &[], &peer.allowed_ips, out);
     out.push(Change::RemovePeer(peer.public_key));
 }

@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use weft_config::exit::{Code, Error};
-use weft_config::{Config, Endpoint, HostConfig, Interface, Peer, Table};
+use weft_config::{Config, Endpoint, HostConfig, Interface, Peer, ReportSettings, Table};
 use weft_lab::counters::Counters;
 use weft_lab::cpu::{self, Meter};
 use weft_lab::link::{self, LinkOptions};
 use weft_lab::{self as lab, Namespace};
-use weft_tunnel::{PeerLimits, PrivateKey};
+use weft_tunnel::{PeerSettings, PrivateKey};
 
 use super::account::Account;
 use crate::cli::TunArgs;
@@ -109,12 +109,10 @@ fn config(name: &str, place: usize, keys: &[PrivateKey; 2]) -> Result<Config, Er
         },
         peers: vec![Peer {
             public_key: keys[1 - place].public_key(),
-            preshared_key: None,
             endpoint: Some(Endpoint::Address(SocketAddr::new(outer(1 - place).addr(), PORT))),
             allowed_ips: vec![IpNet::from(address_v4.addr()), IpNet::from(address_v6.addr())],
-            persistent_keepalive: None,
-            limits: PeerLimits::default(),
-            friendly_name: None,
+            settings: PeerSettings::default(),
+            report: ReportSettings::default(),
         }],
     })
 }

@@ -285,10 +285,8 @@ pub(super) fn known(endpoints: &[Option<SocketAddr>]) -> Vec<SocketAddr> {
 /// the configuration.
 pub(super) fn device_change(config: &Config, endpoints: &[Option<SocketAddr>]) -> DeviceChange {
     let peers = config.peers.iter().enumerate().map(|(place, peer)| PeerChange {
-        preshared_key: Some(peer.preshared_key.clone()),
         endpoint: endpoints.get(place).copied().flatten(),
-        persistent_keepalive: Some(peer.persistent_keepalive),
-        limits: Some(peer.limits),
+        settings: peer.settings.clone().into(),
         replace_allowed_ips: true,
         allowed_ips: peer.allowed_ips.iter().copied().map(AllowedIpChange::Add).collect(),
         ..PeerChange::new(peer.public_key)

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use weft_config::device::{DeviceChange, DeviceState};
+use weft_config::device::{DeviceChange, DeviceState, PeerSettingsChange};
 use weft_config::exit::Code;
 use weft_config::{self as config, Config, Endpoint, Peer};
 use weft_host::{Change, Difference, HostError};
@@ -169,14 +169,12 @@ fn told(old: &Config, new: &Config, state: &DeviceState) -> Vec<String> {
         };
         let endpoint = configured.get(&peer.public_key).map(|peer| &peer.endpoint) != Some(&peer.endpoint);
         let parts = [
-            ("preshared key", is.preshared_key != peer.preshared_key),
             ("endpoint", endpoint && peer.endpoint.is_some()),
             ("allowed IPs", sorted(&is.allowed_ips) != sorted(&peer.allowed_ips)),
-            ("keepalive", is.persistent_keepalive != peer.persistent_keepalive),
-            ("rate limits", is.limits != peer.limits),
         ];
-        let parts: Vec<&str> =
-            parts.into_iter().filter(|(_, differs)| *differs).map(|(part, _)| part).collect();
+        let parts = parts.into_iter().filter(|(_, differs)| *differs).map(|(part, _)| part);
+        let settings = PeerSettingsChange::from(peer.settings.clone()).without(&is.settings);
+        let parts: Vec<&str> = parts.chain(settings.names()).collect();
         if !parts.is_empty() {
             told.push(format!("change {} of peer {}", parts.join(", "), peer.public_key));
         }

@@ -13,7 +13,7 @@ use std::time::{Instant, SystemTime};
 
 use weft_commands::signals::Signal;
 use weft_config::device::{DeviceChange, PeerChange};
-use weft_config::{Config, Endpoint};
+use weft_config::{Config, Endpoint, Peer};
 use weft_host::network::{Change, Watch};
 use weft_host::resolve::{Resolver, Watched};
 use weft_host::{Host, Keep, Step};
@@ -33,7 +33,7 @@ use crate::control::socket::Manage as _;
 use crate::control::{Controller, Managed, socket};
 use crate::metrics;
 use crate::service_manager::{self, StatusLine, Watchdog};
-use crate::status::Running;
+use crate::status::{FilePeer, Running};
 
 /// Capacity of the inbox of the control thread. Events of peers that do not fit are dropped: a later event
 /// says more.
@@ -153,15 +153,14 @@ impl Supervisor {
     fn show(&self) {
         let Some(host) = self.daemon.host() else { return };
         let name = &self.config.interface.name;
-        let names = self.config.peers.iter();
-        let names = names.filter_map(|peer| Some((peer.public_key, peer.friendly_name.clone()?)));
-        let names = names.collect();
+        let of_file = |peer: &Peer| {
+            let file = FilePeer { settings: peer.report.clone(), has_endpoint: peer.endpoint.is_some() };
+            (peer.public_key, file)
+        };
         let mut guard = self.managed.running();
         let running = &mut *guard;
         running.mtu = self.daemon.mtu();
-        running.friendly_names = names;
-        let without_endpoint = self.config.peers.iter().filter(|peer| peer.endpoint.is_none());
-        running.without_endpoint = without_endpoint.map(|peer| peer.public_key).collect();
+        running.file = self.config.peers.iter().map(of_file).collect();
         for list in [&mut running.addresses, &mut running.routes, &mut running.dns, &mut running.firewall] {
             list.clear();
         }

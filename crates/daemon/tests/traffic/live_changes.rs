@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU16;
 
 use ipnet::IpNet;
-use weft_config::device::{AllowedIpChange, DeviceChange, PeerChange};
+use weft_config::device::{AllowedIpChange, DeviceChange, PeerChange, PeerSettingsChange};
 use weft_host::routes::Netlink;
 use weft_lab::traffic::{Amount, TcpReceiver, TcpSenders};
 use weft_tunnel::{DropReason, PresharedKey};
@@ -47,9 +47,14 @@ fn changes(bed: &Bed, end: End, round: usize, preshared_key: &PresharedKey) -> V
     let mut all: Vec<AllowedIpChange> = peer.allowed_ips.iter().copied().map(AllowedIpChange::Add).collect();
     all.push(net("10.200.0.0/16"));
     let change = || PeerChange { update_only: true, ..PeerChange::new(peer.public_key) };
+    let set = |settings| PeerChange { settings, ..change() };
+    let keepalive = |interval| {
+        set(PeerSettingsChange { persistent_keepalive: Some(interval), ..PeerSettingsChange::default() })
+    };
+    let shared = |key| set(PeerSettingsChange { preshared_key: Some(key), ..PeerSettingsChange::default() });
     vec![
-        PeerChange { persistent_keepalive: Some(NonZeroU16::new(25)), ..change() },
-        PeerChange { preshared_key: Some(Some(preshared_key.clone())), ..change() },
+        keepalive(NonZeroU16::new(25)),
+        shared(Some(preshared_key.clone())),
         PeerChange { endpoint: Some(SocketAddr::new(address, PORT)), ..change() },
         // All of them again and one more, as `wg syncconf` says it.
         PeerChange { replace_allowed_ips: true, allowed_ips: all, ..change() },
@@ -57,8 +62,8 @@ fn changes(bed: &Bed, end: End, round: usize, preshared_key: &PresharedKey) -> V
             allowed_ips: vec![AllowedIpChange::Remove("10.200.0.0/16".parse().unwrap())],
             ..change()
         },
-        PeerChange { persistent_keepalive: Some(None), ..change() },
-        PeerChange { preshared_key: Some(None), ..change() },
+        keepalive(None),
+        shared(None),
     ]
 }
 

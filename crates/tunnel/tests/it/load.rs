@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use weft_tunnel::{
-    ControlQueue, DropReason, Ecn, Offload, PacketMut, PeerConfig, PlainSlab, PrivateKey, RecvMeta, TAILROOM,
-    TransmitQueue, Tunnel, TunnelConfig,
+    ControlQueue, DropReason, Ecn, Offload, PacketMut, PeerConfig, PeerSettings, PlainSlab, PrivateKey,
+    RecvMeta, TAILROOM, TransmitQueue, Tunnel, TunnelConfig,
 };
 
 use crate::sim::{A, B, Datagram, Kind, World, inner_v4, ms, secs, udp};
@@ -109,10 +109,9 @@ impl Initiator {
 fn peer(public_key: weft_tunnel::PublicKey, endpoint: Option<SocketAddr>, prefix: &str) -> PeerConfig {
     PeerConfig {
         public_key,
-        preshared_key: None,
         endpoint,
         allowed_ips: vec![prefix.parse().unwrap()],
-        persistent_keepalive: None,
+        settings: PeerSettings::default(),
     }
 }
 
@@ -457,7 +456,7 @@ fn world_with_absent_peers(count: u32, keepalive: Option<u16>) -> World {
             Some(endpoint),
             &format!("10.{}.{y}.{z}/32", 128 + x),
         );
-        config.persistent_keepalive = keepalive.and_then(std::num::NonZeroU16::new);
+        config.settings.persistent_keepalive = keepalive.and_then(std::num::NonZeroU16::new);
         world.insert(B, config);
     }
     world

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use mock_instant::MockClock;
 use weft_tunnel::{
-    ControlQueue, DropReason, Ecn, Event, Offload, Outbound, PacketMut, PeerConfig, PeerId, PeerSnapshot,
-    PlainSlab, PresharedKey, PrivateKey, Progress, PublicKey, RecvMeta, TAILROOM, Transmit, TransmitQueue,
-    Tunnel, TunnelConfig, TunnelStats, ip,
+    ControlQueue, DropReason, Ecn, Event, Offload, Outbound, PacketMut, PeerConfig, PeerId, PeerSettings,
+    PeerSnapshot, PlainSlab, PresharedKey, PrivateKey, Progress, PublicKey, RecvMeta, TAILROOM, Transmit,
+    TransmitQueue, Tunnel, TunnelConfig, TunnelStats, ip,
 };
 
 pub(crate) const A: usize = 0;
@@ -234,10 +234,13 @@ impl World {
     pub(crate) fn introduce(&mut self, node: usize, other: usize, options: PeerOptions) {
         let config = PeerConfig {
             public_key: self.nodes[other].public_key(),
-            preshared_key: options.preshared_key,
             endpoint: (!options.hides_endpoint).then_some(self.nodes[other].address),
             allowed_ips: vec![inner_v4(other).into(), inner_v6(other).into()],
-            persistent_keepalive: options.keepalive.and_then(NonZeroU16::new),
+            settings: PeerSettings {
+                preshared_key: options.preshared_key,
+                persistent_keepalive: options.keepalive.and_then(NonZeroU16::new),
+                ..PeerSettings::default()
+            },
         };
         self.insert(node, config);
     }

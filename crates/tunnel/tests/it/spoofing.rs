@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 
 use boringtun::noise::{Tunn, TunnResult};
 use boringtun::x25519;
-use weft_tunnel::{DropReason, Ecn, Event, Offload, Outbound, PeerConfig, PresharedKey, PrivateKey, ip};
+use weft_tunnel::{
+    DropReason, Ecn, Event, Offload, Outbound, PeerConfig, PeerSettings, PresharedKey, PrivateKey, ip,
+};
 
 use crate::forge::remake_mac1;
 use crate::sim::{
@@ -385,10 +387,9 @@ impl Raw {
             A,
             PeerConfig {
                 public_key,
-                preshared_key: None,
                 endpoint: Some(address),
                 allowed_ips: vec![inner_v4(B).into(), inner_v6(B).into()],
-                persistent_keepalive: None,
+                settings: PeerSettings::default(),
             },
         );
         let a = x25519::PublicKey::from(*world.nodes[A].public_key().as_bytes());

@@ -1,6 +1,6 @@
 //! Staged packets: bounded, in order, and counted when they are dropped.
 
-use weft_tunnel::{DropReason, KeyTaken, Offload, Outbound, PeerConfig, TunnelConfig};
+use weft_tunnel::{DropReason, KeyTaken, Offload, Outbound, PeerConfig, PeerSettings, TunnelConfig};
 
 use crate::sim::{A, B, C, Kind, MTU, PeerOptions, World, inner_v4, inner_v6, secs, tcp, udp};
 
@@ -169,10 +169,9 @@ fn a_peer_that_is_there_already_is_refused_and_nothing_changes() {
     world.send(A, B, 1).unwrap();
     let config = PeerConfig {
         public_key: world.nodes[B].public_key(),
-        preshared_key: None,
         endpoint: None,
         allowed_ips: Vec::new(),
-        persistent_keepalive: None,
+        settings: PeerSettings::default(),
     };
     let now = world.now;
     assert_eq!(world.nodes[A].tunnel.insert_peer(config, now), Err(KeyTaken));

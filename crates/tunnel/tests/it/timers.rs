@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use weft_tunnel::{ControlQueue, PeerConfig, PrivateKey, Progress};
+use weft_tunnel::{ControlQueue, PeerConfig, PeerSettings, PrivateKey, Progress};
 
 use crate::sim::{A, B, DELAY, Kind, PeerOptions, World, inner_v4, ms, secs};
 
@@ -165,10 +165,12 @@ fn timers_wait_for_slots_in_the_control_queue_and_none_is_lost() {
             A,
             PeerConfig {
                 public_key: PrivateKey::generate().unwrap().public_key(),
-                preshared_key: None,
                 endpoint: Some(SocketAddr::from(([203, 0, 113, other], 51820))),
                 allowed_ips: vec![inner_v4(usize::from(other)).into()],
-                persistent_keepalive: std::num::NonZeroU16::new(25),
+                settings: PeerSettings {
+                    persistent_keepalive: std::num::NonZeroU16::new(25),
+                    ..PeerSettings::default()
+                },
             },
         );
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use weft_config::device::{DeviceState, PeerState};
 use weft_config::endpoint;
-use weft_tunnel::{PeerLimits, PrivateKey, PublicKey};
+use weft_tunnel::{PrivateKey, PublicKey};
 
 use super::Reported;
 use crate::values;
@@ -61,11 +61,8 @@ fn lines(answer: &[u8]) -> Result<impl Iterator<Item = &str>, AnswerProblem> {
 /// The lines parsed so far.
 #[derive(Default)]
 struct Reader {
-    private_key: Option<PrivateKey>,
+    state: DeviceState,
     own_public_key: Option<PublicKey>,
-    listen_port: u16,
-    fw_mark: u32,
-    peers: Vec<PeerState>,
     /// The sum of the parts of the last peer's handshake time.
     handshake: Duration,
 }
@@ -74,19 +71,22 @@ impl Reader {
     fn line(&mut self, key: &str, value: &str, line: usize) -> Result<(), AnswerProblem> {
         match key {
             "private_key" => {
-                self.private_key = values::private_key(value.as_bytes()).ok_or(wrong("private_key", line))?;
+                self.state.private_key =
+                    values::private_key(value.as_bytes()).ok_or(wrong("private_key", line))?;
             }
             // boringtun sends this in place of the private key.
             "own_public_key" => {
                 self.own_public_key =
                     Some(values::public_key(value.as_bytes()).ok_or(wrong("own_public_key", line))?);
             }
-            "listen_port" => self.listen_port = value.parse().map_err(|_| wrong("listen_port", line))?,
-            "fwmark" => self.fw_mark = value.parse().map_err(|_| wrong("fwmark", line))?,
+            "listen_port" => {
+                self.state.listen_port = value.parse().map_err(|_| wrong("listen_port", line))?;
+            }
+            "fwmark" => self.state.fw_mark = value.parse().map_err(|_| wrong("fwmark", line))?,
             "public_key" => {
                 let key = values::public_key(value.as_bytes()).ok_or(wrong("public_key", line))?;
                 self.handshake = Duration::ZERO;
-                self.peers.push(new_peer(key));
+                self.state.peers.push(PeerState::new(key));
             }
             _ => return self.peer_line(key, value, line),
         }
@@ -105,11 +105,12 @@ impl Reader {
             "allowed_ip",
         ];
         let Some(key) = KEYS.into_iter().find(|&known| known == key) else { return Ok(()) };
-        let peer = self.peers.last_mut().ok_or(AnswerProblem::NoPeer { key, line })?;
+        let peer = self.state.peers.last_mut().ok_or(AnswerProblem::NoPeer { key, line })?;
         let number = || value.parse::<u64>().map_err(|_| wrong(key, line));
         match key {
             "preshared_key" => {
-                peer.preshared_key = values::preshared_key(value.as_bytes()).ok_or(wrong(key, line))?;
+                peer.settings.preshared_key =
+                    values::preshared_key(value.as_bytes()).ok_or(wrong(key, line))?;
             }
             "endpoint" => peer.endpoint = Some(endpoint::parse(value).ok_or(wrong(key, line))?),
             "last_handshake_time_sec" => {
@@ -125,7 +126,7 @@ impl Reader {
             "rx_bytes" => peer.rx_bytes = number()?,
             "persistent_keepalive_interval" => {
                 let seconds = value.parse().map_err(|_| wrong(key, line))?;
-                peer.persistent_keepalive = NonZeroU16::new(seconds);
+                peer.settings.persistent_keepalive = NonZeroU16::new(seconds);
             }
             _ => peer.allowed_ips.push(value.parse().map_err(|_| wrong(key, line))?),
         }
@@ -133,33 +134,13 @@ impl Reader {
     }
 
     fn finish(self) -> Reported {
-        let public_key = self.private_key.as_ref().map(PrivateKey::public_key).or(self.own_public_key);
-        let state = DeviceState {
-            private_key: self.private_key,
-            listen_port: self.listen_port,
-            fw_mark: self.fw_mark,
-            peers: self.peers,
-        };
-        Reported { state, public_key }
+        let public_key = self.state.private_key.as_ref().map(PrivateKey::public_key).or(self.own_public_key);
+        Reported { state: self.state, public_key }
     }
 }
 
 fn wrong(key: &'static str, line: usize) -> AnswerProblem {
     AnswerProblem::Value { key, line }
-}
-
-fn new_peer(public_key: PublicKey) -> PeerState {
-    PeerState {
-        public_key,
-        preshared_key: None,
-        endpoint: None,
-        last_handshake: None,
-        tx_bytes: 0,
-        rx_bytes: 0,
-        persistent_keepalive: None,
-        limits: PeerLimits::default(),
-        allowed_ips: Vec::new(),
-    }
 }
 
 /// Converts Unix time; 0 means none.

@@ -56,13 +56,13 @@ impl Request {
         if peer.remove {
             return;
         }
-        if let Some(key) = &peer.preshared_key {
+        if let Some(key) = &peer.settings.preshared_key {
             self.secret("preshared_key", key.as_ref().map(PresharedKey::as_bytes));
         }
         if let Some(endpoint) = &peer.endpoint {
             self.line("endpoint", endpoint::text(endpoint));
         }
-        if let Some(interval) = peer.persistent_keepalive {
+        if let Some(interval) = peer.settings.persistent_keepalive {
             self.line("persistent_keepalive_interval", interval.map_or(0, Into::into));
         }
         if peer.replace_allowed_ips {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use weft_config::device::{AllowedIpChange, PeerChange};
+use weft_config::device::{AllowedIpChange, PeerChange, PeerSettingsChange};
 use weft_tunnel::{PresharedKey, PrivateKey};
 
 use super::answer::{AnswerProblem, parse_get, parse_set};
@@ -28,9 +28,12 @@ fn a_change_of_everything_is_written_in_the_order_of_wg() {
         replace_peers: true,
         peers: vec![
             PeerChange {
-                preshared_key: Some(Some(key)),
                 endpoint: Some("[2001:db8::1]:80".parse().unwrap()),
-                persistent_keepalive: Some(25.try_into().ok()),
+                settings: PeerSettingsChange {
+                    preshared_key: Some(Some(key)),
+                    persistent_keepalive: Some(25.try_into().ok()),
+                    limits: None,
+                },
                 replace_allowed_ips: true,
                 update_only: true,
                 allowed_ips: vec![
@@ -57,8 +60,11 @@ fn what_does_not_change_is_not_written_and_none_is_zero() {
     let change = DeviceChange {
         private_key: Some(None),
         peers: vec![PeerChange {
-            preshared_key: Some(None),
-            persistent_keepalive: Some(None),
+            settings: PeerSettingsChange {
+                preshared_key: Some(None),
+                persistent_keepalive: Some(None),
+                limits: None,
+            },
             ..PeerChange::new(PEER.parse().unwrap())
         }],
         ..DeviceChange::default()
@@ -88,13 +94,16 @@ fn an_answer_becomes_the_state() {
     assert_eq!((state.private_key.as_ref(), public_key), (Some(&own), Some(own.public_key())));
     let [first, second] = &state.peers[..] else { panic!("{state:?}") };
     assert_eq!(first.public_key.to_string(), PEER);
-    assert_eq!((first.preshared_key.as_ref(), first.tx_bytes, first.rx_bytes), (None, u64::MAX, 2));
+    assert_eq!((first.settings.preshared_key.as_ref(), first.tx_bytes, first.rx_bytes), (None, u64::MAX, 2));
     assert_eq!(first.endpoint, Some("192.0.2.1:5".parse().unwrap()));
     assert_eq!(first.last_handshake, Some(SystemTime::UNIX_EPOCH + Duration::new(100, 5)));
-    assert_eq!(first.persistent_keepalive.map(u16::from), Some(25));
+    assert_eq!(first.settings.persistent_keepalive.map(u16::from), Some(25));
     assert_eq!(first.allowed_ips, ["10.0.0.0/8", "fd00::/64"].map(|prefix| prefix.parse().unwrap()));
-    assert_eq!(second.preshared_key, Some(PRIVATE.parse().unwrap()));
-    assert_eq!((second.last_handshake, second.persistent_keepalive, second.endpoint), (None, None, None));
+    assert_eq!(second.settings.preshared_key, Some(PRIVATE.parse().unwrap()));
+    assert_eq!(
+        (second.last_handshake, second.settings.persistent_keepalive, second.endpoint),
+        (None, None, None)
+    );
 }
 
 #[test]

@@ -76,7 +76,11 @@ fn what_is_not_said_stays() {
     let [peer] = &change.peers[..] else { panic!("{change:?}") };
     assert_eq!(peer.public_key, PublicKey::from_bytes([1; 32]));
     assert!(!peer.remove && !peer.update_only && !peer.replace_allowed_ips && peer.allowed_ips.is_empty());
-    assert!(peer.preshared_key.is_none() && peer.endpoint.is_none() && peer.persistent_keepalive.is_none());
+    assert!(
+        peer.settings.preshared_key.is_none()
+            && peer.endpoint.is_none()
+            && peer.settings.persistent_keepalive.is_none()
+    );
 }
 
 #[test]
@@ -92,9 +96,9 @@ fn every_key_of_a_peer_is_understood() {
     .unwrap();
     let [first, second] = &change.peers[..] else { panic!("{change:?}") };
     assert!(first.update_only && first.replace_allowed_ips && !first.remove);
-    assert_eq!(first.preshared_key, Some(Some(PresharedKey::from_bytes([2; 32]))));
+    assert_eq!(first.settings.preshared_key, Some(Some(PresharedKey::from_bytes([2; 32]))));
     assert_eq!(first.endpoint, Some("192.0.2.1:51820".parse().unwrap()));
-    assert_eq!(first.persistent_keepalive, Some(NonZeroU16::new(25)));
+    assert_eq!(first.settings.persistent_keepalive, Some(NonZeroU16::new(25)));
     let net = |text: &str| text.parse::<IpNet>().unwrap();
     assert_eq!(
         first.allowed_ips,
@@ -118,8 +122,8 @@ fn zeros_clear() {
     .unwrap();
     assert_eq!(change.private_key, Some(None));
     assert_eq!((change.listen_port, change.fw_mark), (Some(0), Some(0)));
-    assert_eq!(change.peers[0].preshared_key, Some(None));
-    assert_eq!(change.peers[0].persistent_keepalive, Some(None));
+    assert_eq!(change.peers[0].settings.preshared_key, Some(None));
+    assert_eq!(change.peers[0].settings.persistent_keepalive, Some(None));
 }
 
 #[test]
@@ -131,7 +135,7 @@ fn a_peer_that_is_taken_away_has_nothing_else() {
     ))
     .unwrap();
     let peer = &change.peers[0];
-    assert!(peer.remove && peer.allowed_ips.is_empty() && peer.preshared_key.is_none());
+    assert!(peer.remove && peer.allowed_ips.is_empty() && peer.settings.preshared_key.is_none());
     // Ignored lines are checked, too.
     assert_eq!(errno(&format!("public_key={}\nremove=true\nallowed_ip=x\n", hex_of(1))), -libc::EINVAL);
 }

@@ -9,7 +9,7 @@ use std::time::Instant;
 use tempfile::TempDir;
 use weft_config::InterfaceName;
 use weft_config::device::{DeviceChange, DeviceState, PeerChange, PeerState};
-use weft_tunnel::{PeerLimits, PublicKey};
+use weft_tunnel::PublicKey;
 
 use super::*;
 use crate::ControlError;
@@ -51,7 +51,7 @@ impl Fake {
 impl Control for Fake {
     fn get(&self) -> Result<DeviceState, ControlError> {
         let peers = self.peers.lock().unwrap().clone();
-        Ok(DeviceState { private_key: None, listen_port: 51820, fw_mark: 0, peers })
+        Ok(DeviceState { listen_port: 51820, peers, ..DeviceState::default() })
     }
 
     fn set(&self, change: DeviceChange) -> Result<(), ControlError> {
@@ -162,17 +162,7 @@ fn peer_number(number: u32) -> PublicKey {
 }
 
 fn state_of(number: u32) -> PeerState {
-    PeerState {
-        public_key: peer_number(number),
-        preshared_key: None,
-        endpoint: None,
-        last_handshake: None,
-        tx_bytes: 0,
-        rx_bytes: 0,
-        persistent_keepalive: None,
-        limits: PeerLimits::default(),
-        allowed_ips: Vec::new(),
-    }
+    PeerState::new(peer_number(number))
 }
 
 #[test]

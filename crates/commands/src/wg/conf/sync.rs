@@ -36,11 +36,7 @@ pub(super) fn difference(current: &Reported, wanted: DeviceChange) -> Option<Dev
         replace_peers: false,
         peers,
     };
-    let nothing = change.private_key.is_none()
-        && change.listen_port.is_none()
-        && change.fw_mark.is_none()
-        && change.peers.is_empty();
-    if nothing { None } else { Some(change) }
+    if change == DeviceChange::default() { None } else { Some(change) }
 }
 
 /// The wanted peers, each with its allowed-ips. No prefix belongs to two peers.
@@ -97,20 +93,13 @@ fn prefixes_after(change: &PeerChange, has: &[IpNet]) -> Vec<IpNet> {
 
 /// Returns the change that turns a running peer into the wanted peer; `None` if nothing differs.
 fn change_of(peer: &PeerState, wanted: PeerChange, prefixes: Vec<IpNet>) -> Option<PeerChange> {
-    // A preshared key or keepalive that the file does not set is removed.
-    let preshared_key = wanted.preshared_key.flatten();
-    let keepalive = wanted.persistent_keepalive.flatten();
     let has: HashSet<&IpNet> = peer.allowed_ips.iter().collect();
     let same_prefixes = has.len() == prefixes.len() && prefixes.iter().all(|prefix| has.contains(prefix));
     let mut change = PeerChange::new(peer.public_key);
-    change.preshared_key = Some(preshared_key).filter(|key| *key != peer.preshared_key);
+    // A setting that the file does not give is removed.
+    change.settings = wanted.settings.replacing().without(&peer.settings);
     change.endpoint = wanted.endpoint.filter(|endpoint| Some(*endpoint) != peer.endpoint);
-    change.persistent_keepalive = Some(keepalive).filter(|interval| *interval != peer.persistent_keepalive);
-    let same = change.preshared_key.is_none()
-        && change.endpoint.is_none()
-        && change.persistent_keepalive.is_none()
-        && same_prefixes;
-    if same {
+    if change == PeerChange::new(peer.public_key) && same_prefixes {
         return None;
     }
     if !same_prefixes {

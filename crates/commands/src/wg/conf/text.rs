@@ -243,10 +243,12 @@ impl Reader {
         let result = match key {
             PeerKey::PublicKey => return self.public_key(number, value),
             PeerKey::AllowedIps => return self.allowed_ips(number, value),
-            PeerKey::PresharedKey => values::preshared_key(value).map(|key| change.preshared_key = Some(key)),
+            PeerKey::PresharedKey => {
+                values::preshared_key(value).map(|key| change.settings.preshared_key = Some(key))
+            }
             PeerKey::Endpoint => values::endpoint(value).map(|written| *endpoint = Some(written)),
             PeerKey::PersistentKeepalive => values::persistent_keepalive(value)
-                .map(|interval| change.persistent_keepalive = Some(interval)),
+                .map(|interval| change.settings.persistent_keepalive = Some(interval)),
             // wg(8) does not define this.
             PeerKey::PresharedKeyFile => Ok(()),
         };

@@ -126,7 +126,7 @@ fn set_peer(
     let change = &mut peer.change;
     match word {
         "remove" => change.remove = true,
-        "preshared-key" => change.preshared_key = Some(read_key(word, value)?),
+        "preshared-key" => change.settings.preshared_key = Some(read_key(word, value)?),
         "endpoint" => {
             let endpoint = values::endpoint(value).map_err(wrong)?;
             let notice = values::unbracketed(value, &endpoint);
@@ -134,7 +134,7 @@ fn set_peer(
             peer.endpoint = Some(endpoint);
         }
         "persistent-keepalive" => {
-            change.persistent_keepalive = Some(values::persistent_keepalive(value).map_err(wrong)?);
+            change.settings.persistent_keepalive = Some(values::persistent_keepalive(value).map_err(wrong)?);
         }
         _ => {
             let warn = |given| warnings.push(format!("{word}: {}", Notice::HostBits { given }));
@@ -173,7 +173,7 @@ mod tests {
         let [first, second] = &draft.peers[..] else { panic!("{:?}", draft.peers) };
         assert_eq!(first.endpoint.as_ref().unwrap().to_string(), "vpn.example:1");
         assert_eq!(
-            (first.change.persistent_keepalive, &first.change.preshared_key),
+            (first.change.settings.persistent_keepalive, &first.change.settings.preshared_key),
             (Some(None), &Some(None))
         );
         assert!(

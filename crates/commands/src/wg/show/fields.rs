@@ -56,9 +56,10 @@ pub(super) fn write(text: &mut String, field: Field, device: &Device, with_name:
 
 /// Appends the rest of a peer's line, after its public key.
 fn write_of_peer(text: &mut String, field: Field, peer: &PeerState) {
-    let preshared_key = || peer.preshared_key.as_ref().map(PresharedKey::to_base64);
+    let preshared_key = || peer.settings.preshared_key.as_ref().map(PresharedKey::to_base64);
     let endpoint = || peer.endpoint.as_ref().map_or(NONE.to_owned(), endpoint::text);
-    let keepalive = peer.persistent_keepalive.map_or("off".to_owned(), |seconds| seconds.to_string());
+    let keepalive =
+        peer.settings.persistent_keepalive.map_or("off".to_owned(), |seconds| seconds.to_string());
     let _ = match field {
         Field::PresharedKeys => {
             write!(text, "\t{}", preshared_key().as_deref().map_or(NONE, String::as_str))

@@ -81,7 +81,7 @@ impl DeviceReport {
 
 impl PeerReport {
     fn new(peer: &PeerState, hide_keys: bool) -> Self {
-        let preshared_key = peer.preshared_key.as_ref();
+        let preshared_key = peer.settings.preshared_key.as_ref();
         Self {
             public_key: peer.public_key.to_string(),
             has_preshared_key: preshared_key.is_some(),
@@ -91,7 +91,7 @@ impl PeerReport {
             latest_handshake: peer.last_handshake.map(|_| fields::handshake(peer)),
             received_bytes: peer.rx_bytes,
             sent_bytes: peer.tx_bytes,
-            persistent_keepalive: peer.persistent_keepalive.map(Into::into),
+            persistent_keepalive: peer.settings.persistent_keepalive.map(Into::into),
         }
     }
 }

@@ -54,7 +54,7 @@ fn write_peer(text: &mut String, peer: &PeerState, view: &View) {
     let style = view.style;
     let heading = style.heading(Colour::Yellow, "peer");
     let _ = writeln!(text, "\n{heading}: {}", style.colour(Colour::Yellow, peer.public_key));
-    if let Some(key) = &peer.preshared_key {
+    if let Some(key) = &peer.settings.preshared_key {
         secret(text, view, "preshared key", || PresharedKey::to_base64(key));
     }
     if let Some(endpoint) = &peer.endpoint {
@@ -68,7 +68,7 @@ fn write_peer(text: &mut String, peer: &PeerState, view: &View) {
         let (received, sent) = (units::bytes(peer.rx_bytes, style), units::bytes(peer.tx_bytes, style));
         line(text, style, "transfer", format_args!("{received} received, {sent} sent"));
     }
-    if let Some(seconds) = peer.persistent_keepalive {
+    if let Some(seconds) = peer.settings.persistent_keepalive {
         let interval = units::duration(u16::from(seconds).into(), style);
         line(text, style, "persistent keepalive", format_args!("every {interval}"));
     }

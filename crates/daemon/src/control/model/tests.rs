@@ -1,7 +1,9 @@
 use std::collections::BTreeMap;
+use std::num::NonZeroU16;
 
 use proptest::prelude::*;
-use weft_tunnel::Rate;
+use weft_config::device::PeerSettingsChange;
+use weft_tunnel::{PeerLimits, PresharedKey, Rate};
 
 use super::*;
 
@@ -45,11 +47,11 @@ impl Tunnel {
         if model.private_key().is_none() {
             return Self::default();
         }
-        let owner = |peer: &ModelPeer| {
+        let owner = |peer: &PeerConfig| {
             peer.allowed_ips.iter().map(|prefix| (*prefix, peer.public_key)).collect::<Vec<_>>()
         };
         Self {
-            peers: model.peers().map(|peer| (peer.public_key, peer.persistent_keepalive)).collect(),
+            peers: model.peers().map(|peer| (peer.public_key, peer.settings.persistent_keepalive)).collect(),
             owners: model.peers().flat_map(owner).collect(),
         }
     }
@@ -59,7 +61,7 @@ impl Tunnel {
         match change {
             Change::AddPeer(new) => {
                 let config = new;
-                assert!(self.peers.insert(config.public_key, config.persistent_keepalive).is_none());
+                assert!(self.peers.insert(config.public_key, config.settings.persistent_keepalive).is_none());
                 self.owners.extend(config.allowed_ips.iter().map(|prefix| (*prefix, config.public_key)));
             }
             Change::RemovePeer(key) => {
@@ -93,8 +95,11 @@ fn what_is_as_it_was_changes_nothing() {
     let endpoint = "192.0.2.1:7".parse().unwrap();
     let mut change = peers(vec![
         PeerChange {
-            preshared_key: Some(Some(preshared_key)),
-            persistent_keepalive: Some(NonZeroU16::new(25)),
+            settings: PeerSettingsChange {
+                preshared_key: Some(Some(preshared_key)),
+                persistent_keepalive: Some(NonZeroU16::new(25)),
+                limits: None,
+            },
             ..with(1, &["10.0.0.0/8", "fd00::/8"])
         },
         with(2, &["192.0.2.0/24"]),
@@ -156,29 +161,29 @@ fn peers_wait_for_a_key_and_leave_with_it() {
 #[test]
 fn limits_are_changed_by_who_knows_them_and_kept_by_everybody_else() {
     let limits = |bits| PeerLimits { to_peer: Rate::from_bits_per_second(bits), from_peer: None };
-    let limited = |bits| PeerChange { limits: Some(limits(bits)), ..with(1, &["10.0.0.0/8"]) };
+    let with_limits = |limits| PeerChange {
+        settings: PeerSettingsChange { limits: Some(limits), ..PeerSettingsChange::default() },
+        ..with(1, &["10.0.0.0/8"])
+    };
+    let limited = |bits| with_limits(limits(bits));
     let mut model = Model::default();
     model.change(&peers(vec![limited(1000)]));
     let key_change = DeviceChange { private_key: Some(Some(own_key())), ..Default::default() };
     let changes = model.change(&key_change);
-    let [Change::PrivateKey(_), Change::AddPeer(_), Change::Limits { peer, limits: told }] = &changes[..]
-    else {
-        panic!("{changes:?}")
-    };
-    assert_eq!((*peer, *told), (key(1), limits(1000)));
+    let [Change::PrivateKey(_), Change::AddPeer(peer)] = &changes[..] else { panic!("{changes:?}") };
+    assert_eq!((peer.public_key, peer.settings.limits), (key(1), limits(1000)));
 
     // As in `wg setconf`.
     let all = DeviceChange { replace_peers: true, ..peers(vec![with(1, &["10.0.0.0/8"])]) };
     assert!(model.change(&all).is_empty());
-    assert_eq!(model.peer(&key(1)).unwrap().limits, limits(1000));
+    assert_eq!(model.peer(&key(1)).unwrap().settings.limits, limits(1000));
     assert!(model.change(&peers(vec![limited(1000)])).is_empty());
     let changes = model.change(&DeviceChange { replace_peers: true, ..peers(vec![limited(2000)]) });
     assert!(
         matches!(changes[..], [Change::Limits { limits: told, .. }] if told == limits(2000)),
         "{changes:?}"
     );
-    let none = PeerChange { limits: Some(PeerLimits::default()), ..with(1, &["10.0.0.0/8"]) };
-    let changes = model.change(&peers(vec![none]));
+    let changes = model.change(&peers(vec![with_limits(PeerLimits::default())]));
     assert!(matches!(changes[..], [Change::Limits { limits: told, .. }] if told == PeerLimits::default()));
 }
 
@@ -215,7 +220,10 @@ fn peer_change() -> impl Strategy<Value = PeerChange> {
             remove: remove == 0,
             update_only,
             replace_allowed_ips,
-            persistent_keepalive: (keepalive > 0).then(|| NonZeroU16::new(keepalive - 1)),
+            settings: PeerSettingsChange {
+                persistent_keepalive: (keepalive > 0).then(|| NonZeroU16::new(keepalive - 1)),
+                ..PeerSettingsChange::default()
+            },
             allowed_ips: prefixes
                 .into_iter()
                 .map(|(add, net)| if add { AllowedIpChange::Add(net) } else { AllowedIpChange::Remove(net) })
@@ -258,7 +266,8 @@ proptest! {
 fn sessions_are_renewed_for_every_peer_with_the_key_that_it_has() {
     let mut model = model_with_key();
     let preshared_key = PresharedKey::generate().unwrap();
-    let shared = PeerChange { preshared_key: Some(Some(preshared_key.clone())), ..with(2, &[]) };
+    let mut shared = with(2, &[]);
+    shared.settings.preshared_key = Some(Some(preshared_key.clone()));
     model.change(&peers(vec![with(1, &["10.0.0.1/32"]), shared]));
     let renewed = model.renew_sessions();
     let renewed: Vec<_> = renewed

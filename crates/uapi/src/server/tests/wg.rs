@@ -8,7 +8,7 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use weft_config::device::AllowedIpChange;
 use weft_lab as lab;
-use weft_tunnel::{PresharedKey, PrivateKey};
+use weft_tunnel::{PeerSettings, PresharedKey, PrivateKey};
 
 use super::*;
 use crate::SOCKET_DIRECTORY;
@@ -58,12 +58,15 @@ fn wg_shows_and_changes_what_is_served() {
         let psk = PresharedKey::from_bytes([9; 32]);
         *fake.peers.lock().unwrap() = vec![
             PeerState {
-                preshared_key: Some(psk.clone()),
                 endpoint: Some("[2001:db8::1]:7".parse().unwrap()),
                 last_handshake: Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000)),
                 tx_bytes: 3,
                 rx_bytes: 4,
-                persistent_keepalive: NonZeroU16::new(25),
+                settings: PeerSettings {
+                    preshared_key: Some(psk.clone()),
+                    persistent_keepalive: NonZeroU16::new(25),
+                    ..PeerSettings::default()
+                },
                 allowed_ips: vec!["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()],
                 ..state_of(1)
             },
@@ -92,7 +95,7 @@ fn wg_shows_and_changes_what_is_served() {
         let [peer] = &change.peers[..] else { panic!("{change:?}") };
         assert_eq!(peer.endpoint, Some("192.0.2.1:9".parse().unwrap()));
         assert_eq!(peer.allowed_ips, [AllowedIpChange::Add("192.0.2.0/24".parse().unwrap())]);
-        assert!(peer.replace_allowed_ips && peer.persistent_keepalive == Some(None));
+        assert!(peer.replace_allowed_ips && peer.settings.persistent_keepalive == Some(None));
     });
 }
 

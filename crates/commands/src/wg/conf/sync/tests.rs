@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use weft_config::device::DeviceState;
-use weft_tunnel::PeerLimits;
 
 use super::*;
 use crate::wg::conf::text::{WgQuickKeys, parse};
@@ -29,16 +28,12 @@ fn running(text: &str) -> Reported {
     let wanted = wanted(text);
     let private_key = wanted.private_key.flatten();
     let public_key = private_key.as_ref().map(PrivateKey::public_key);
-    let peers = wanted.peers.into_iter().map(|change| PeerState {
-        public_key: change.public_key,
-        limits: PeerLimits::default(),
-        allowed_ips: prefixes_after(&change, &[]),
-        preshared_key: change.preshared_key.flatten(),
-        endpoint: change.endpoint,
-        last_handshake: None,
-        tx_bytes: 0,
-        rx_bytes: 0,
-        persistent_keepalive: change.persistent_keepalive.flatten(),
+    let peers = wanted.peers.into_iter().map(|change| {
+        let mut peer = PeerState::new(change.public_key);
+        peer.allowed_ips = prefixes_after(&change, &[]);
+        peer.endpoint = change.endpoint;
+        change.settings.apply(&mut peer.settings);
+        peer
     });
     let state = DeviceState {
         private_key,
@@ -109,13 +104,13 @@ fn only_what_differs_of_a_peer_is_changed() {
     };
     let endpoint = only("AllowedIPs=10.0.0.0/8\nEndpoint=192.0.2.1:2");
     assert_eq!(endpoint.endpoint, Some("192.0.2.1:2".parse().unwrap()));
-    assert!(!endpoint.replace_allowed_ips && endpoint.preshared_key.is_none());
+    assert!(!endpoint.replace_allowed_ips && endpoint.settings.preshared_key.is_none());
     let prefixes = only("AllowedIPs=10.0.0.0/9");
     assert!(prefixes.replace_allowed_ips && prefixes.endpoint.is_none() && prefixes.allowed_ips.len() == 1);
     let signs = only("AllowedIPs=+11.0.0.0/8\nEndpoint=192.0.2.1:1");
     assert_eq!(signs.allowed_ips.len(), 2);
     let key = only(&format!("AllowedIPs=10.0.0.0/8\nPresharedKey={OWN}"));
-    assert_eq!(key.preshared_key, Some(Some(OWN.parse().unwrap())));
+    assert_eq!(key.settings.preshared_key, Some(Some(OWN.parse().unwrap())));
 }
 
 #[test]
@@ -123,7 +118,7 @@ fn what_the_file_does_not_say_any_more_goes() {
     let before = two_peers(&format!("PresharedKey={OWN}\nPersistentKeepalive=5"), "");
     let change = difference(&running(&before), wanted(&two_peers("", ""))).unwrap();
     let [peer] = &change.peers[..] else { panic!("{:?}", change.peers) };
-    assert_eq!((&peer.preshared_key, peer.persistent_keepalive), (&Some(None), Some(None)));
+    assert_eq!((&peer.settings.preshared_key, peer.settings.persistent_keepalive), (&Some(None), Some(None)));
 }
 
 #[test]

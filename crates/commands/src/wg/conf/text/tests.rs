@@ -22,8 +22,8 @@ fn every_key_is_read_whatever_its_case() {
     assert_eq!((draft.listen_port, draft.fw_mark), (Some(5), Some(16)));
     let [peer] = &draft.peers[..] else { panic!("{:?}", draft.peers) };
     assert_eq!(peer.change.public_key.to_string(), PEER);
-    assert_eq!(peer.change.preshared_key, Some(Some(KEY.parse().unwrap())));
-    assert_eq!(peer.change.persistent_keepalive, Some(None));
+    assert_eq!(peer.change.settings.preshared_key, Some(Some(KEY.parse().unwrap())));
+    assert_eq!(peer.change.settings.persistent_keepalive, Some(None));
     assert!(peer.change.replace_allowed_ips);
     assert_eq!(peer.change.allowed_ips.len(), 2);
     assert_eq!(peer.endpoint.as_ref().unwrap().to_string(), "vpn.example:1");
@@ -38,7 +38,7 @@ fn nothing_is_required_and_what_is_absent_is_none() {
     let draft = read(&format!("[Peer]\nPublicKey={PEER}\n")).unwrap().draft;
     let change = &draft.peers[0].change;
     assert!(change.replace_allowed_ips && change.allowed_ips.is_empty());
-    assert!(change.preshared_key.is_none() && change.persistent_keepalive.is_none());
+    assert!(change.settings.preshared_key.is_none() && change.settings.persistent_keepalive.is_none());
 }
 
 #[test]
