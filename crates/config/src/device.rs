@@ -1,11 +1,12 @@
 //! An interface as wg(8) sees it: its state, and changes to it.
 
 use std::net::SocketAddr;
-use std::num::NonZeroU16;
 use std::time::SystemTime;
 
 use ipnet::IpNet;
-use weft_tunnel::{PeerLimits, PeerSettings, PresharedKey, PrivateKey, PublicKey};
+use weft_tunnel::{PeerSettings, PrivateKey, PublicKey};
+
+use crate::settings::PeerSettingsChange;
 
 /// A snapshot of an interface and its peers.
 #[derive(Clone, Debug, Default)]
@@ -100,67 +101,6 @@ impl PeerChange {
             settings: PeerSettingsChange::default(),
             replace_allowed_ips: false,
             allowed_ips: Vec::new(),
-        }
-    }
-}
-
-/// Declares the change of a struct of settings, a line a setting, with the name of the setting for people. A
-/// setting without a line does not compile.
-macro_rules! change {
-    ($(#[$doc:meta])* $change:ident of $settings:ident { $($setting:ident: $value:ty = $name:literal,)+ }) => {
-        $(#[$doc])*
-        #[derive(Clone, Debug, Default, PartialEq, Eq)]
-        pub struct $change {
-            $(#[doc = concat!("The new ", $name, ".")] pub $setting: Option<$value>,)+
-        }
-
-        impl From<$settings> for $change {
-            /// Returns the change that sets every setting.
-            fn from($settings { $($setting,)+ }: $settings) -> Self {
-                Self { $($setting: Some($setting),)+ }
-            }
-        }
-
-        impl $change {
-            /// Returns the change without the settings that have the new value already.
-            #[must_use]
-            pub fn without(self, present: &$settings) -> Self {
-                Self { $($setting: self.$setting.filter(|new| *new != present.$setting),)+ }
-            }
-
-            /// Changes the settings.
-            pub fn apply(&self, settings: &mut $settings) {
-                $(if let Some(new) = &self.$setting {
-                    settings.$setting.clone_from(new);
-                })+
-            }
-
-            /// Returns the names of the settings that change.
-            pub fn names(&self) -> impl Iterator<Item = &'static str> {
-                [$(self.$setting.as_ref().map(|_| $name),)+].into_iter().flatten()
-            }
-        }
-    };
-}
-
-change! {
-    /// A change of the settings of a peer. A field that is `None` changes nothing.
-    PeerSettingsChange of PeerSettings {
-        preshared_key: Option<PresharedKey> = "preshared key",
-        persistent_keepalive: Option<NonZeroU16> = "keepalive",
-        limits: PeerLimits = "rate limits",
-    }
-}
-
-impl PeerSettingsChange {
-    /// Returns the change that a client of wg(8)'s means when it replaces a peer: settings that it does not
-    /// give are removed, except those that it cannot express.
-    #[must_use]
-    pub fn replacing(self) -> Self {
-        Self {
-            preshared_key: Some(self.preshared_key.flatten()),
-            persistent_keepalive: Some(self.persistent_keepalive.flatten()),
-            limits: self.limits,
         }
     }
 }

@@ -5,12 +5,12 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use ipnet::IpNet;
-use weft_tunnel::{PeerLimits, PeerSettings, PublicKey};
+use weft_tunnel::PublicKey;
 
 use super::Stage;
 use super::problem::{ConfigErrors, Notice, Problem};
 use super::wg_quick::{self, Drafts, InterfaceDraft, PeerDraft, Reports};
-use super::{Config, Endpoint, Interface, InterfaceName, MIN_MTU_IPV6, Parsed, Peer, ReportSettings, Table};
+use super::{Config, Endpoint, Interface, InterfaceName, MIN_MTU_IPV6, Parsed, Peer, Table};
 
 /// Parses the text of a wg-quick file. `source` is the name of the file in messages.
 ///
@@ -173,14 +173,7 @@ fn finish_peer(index: usize, draft: PeerDraft, owners: &mut Owners) -> Option<Pe
         public_key: draft.public_key.value?,
         endpoint: draft.endpoint.value,
         allowed_ips,
-        settings: PeerSettings {
-            preshared_key: draft.preshared_key.value.flatten(),
-            persistent_keepalive: draft.persistent_keepalive.value.flatten(),
-            limits: PeerLimits {
-                to_peer: draft.rate_to_peer.value.flatten(),
-                from_peer: draft.rate_from_peer.value.flatten(),
-            },
-        },
-        report: ReportSettings { friendly_name: draft.friendly_name },
+        settings: draft.settings,
+        report: draft.report,
     })
 }

@@ -12,6 +12,8 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use weft_tunnel::{PeerSettings, PrivateKey, PublicKey};
 
+use settings::ReportSettings;
+
 pub mod device;
 mod domain;
 mod edit;
@@ -30,6 +32,7 @@ mod permissions;
 mod problem;
 #[cfg(test)]
 mod properties;
+pub mod settings;
 mod suggest;
 mod tun_threads;
 pub mod values;
@@ -124,14 +127,6 @@ pub struct Peer {
     pub settings: PeerSettings,
     /// The settings that only reports need.
     pub report: ReportSettings,
-}
-
-/// The settings of a peer that matter to reports, and not to the tunnel. No client can change them at run
-/// time: they are those of the file.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ReportSettings {
-    /// The display name, from the comment `# friendly_name = …`, which dashboards read.
-    pub friendly_name: Option<String>,
 }
 
 /// The endpoint of a peer, as configured.

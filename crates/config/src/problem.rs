@@ -10,6 +10,7 @@ use ipnet::IpNet;
 use weft_tunnel::{InvalidKey, PublicKey};
 
 use super::Endpoint;
+use super::keys::{InterfaceSetting, PeerSetting};
 
 /// A place in a configuration file. Prints as `FILE:LINE: KEY`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -155,9 +156,15 @@ fn did_you_mean(suggestion: Option<&'static str>) -> String {
 fn did_you_mean_setting(suggestion: Option<&'static str>) -> String {
     suggestion.map_or_else(
         || {
-            "; in [Interface] there are KillSwitch, PathMtuDiscovery, MssClamp, Metrics and MetricsHost, in [Peer] \
-             RateToPeer and RateFromPeer"
-                .to_owned()
+            let list = |keys: Vec<&'static str>| match keys.split_last() {
+                Some((last, rest)) if !rest.is_empty() => format!("{} and {last}", rest.join(", ")),
+                _ => keys.concat(),
+            };
+            format!(
+                "; in [Interface] there are {}, in [Peer] {}",
+                list(InterfaceSetting::ALL.iter().map(|key| key.text()).collect()),
+                list(PeerSetting::ALL.iter().map(|key| key.text()).collect()),
+            )
         },
         |key| format!("; did you mean `{key}`?"),
     )

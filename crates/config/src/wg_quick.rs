@@ -1,10 +1,11 @@
 //! Reads the text of a wg-quick file: lines to drafts of sections.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use weft_tunnel::{PresharedKey, PrivateKey, PublicKey, Rate};
+use weft_tunnel::{PeerSettings, PrivateKey, PublicKey};
 use zeroize::Zeroizing;
 
 use super::key_file::{self, FileKey};
@@ -14,6 +15,7 @@ use super::problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warni
 use super::suggest::{closest, shown_key};
 use super::{Dns, Endpoint, Hook, HostConfig, KillSwitch, Parsed, Stage, Table, values};
 use crate::metrics::{Address, HostName, MetricsConfig};
+use crate::settings::ReportSettings;
 
 /// Reads all lines. Errors are collected in `reports`; none ends the reading.
 pub(super) fn read(text: &str, reports: &mut Reports) -> Drafts {
@@ -124,13 +126,12 @@ impl HostDraft {
 pub(super) struct PeerDraft {
     pub(super) line: usize,
     pub(super) public_key: Slot<PublicKey>,
-    pub(super) preshared_key: Slot<Option<PresharedKey>>,
     pub(super) endpoint: Slot<Endpoint>,
     pub(super) allowed_ips: Vec<(usize, IpNet)>,
-    pub(super) persistent_keepalive: Slot<Option<std::num::NonZeroU16>>,
-    pub(super) rate_to_peer: Slot<Option<Rate>>,
-    pub(super) rate_from_peer: Slot<Option<Rate>>,
-    pub(super) friendly_name: Option<String>,
+    pub(super) settings: PeerSettings,
+    pub(super) report: ReportSettings,
+    /// The last line of each of these settings.
+    lines: HashMap<&'static str, usize>,
 }
 
 /// Everything read so far.
@@ -174,7 +175,7 @@ impl Drafts {
 
     fn name_peer(&mut self, place: Place, name: String) {
         if let Some(peer) = self.peers.last_mut().filter(|_| place == Place::In(Section::Peer)) {
-            peer.friendly_name = Some(name);
+            peer.report.friendly_name = Some(name);
         }
     }
 
@@ -301,11 +302,14 @@ impl PeerDraft {
         let name = key.text();
         match key {
             PeerKey::PublicKey => self.public_key.set(values::public_key(text), line, name, reports),
-            PeerKey::PresharedKey => self.preshared_key.set(values::preshared_key(text), line, name, reports),
-            PeerKey::PresharedKeyFile => {
-                let read = reports.key_in_file(text, line, name);
-                let value = read.and_then(|text| values::preshared_key(&text));
-                self.preshared_key.set(value, line, name, reports);
+            PeerKey::PresharedKey | PeerKey::PresharedKeyFile => {
+                let value = match key {
+                    PeerKey::PresharedKeyFile => reports.key_in_file(text, line, name),
+                    _ => Ok(Zeroizing::new(text.to_owned())),
+                };
+                let value = value.and_then(|text| values::preshared_key(&text));
+                self.note(PeerKey::PresharedKey.text(), line, name, reports);
+                self.settings.preshared_key = reports.ok(line, name, value).flatten();
             }
             PeerKey::Endpoint => {
                 let value = values::endpoint(text);
@@ -316,7 +320,9 @@ impl PeerDraft {
                 }
             }
             PeerKey::PersistentKeepalive => {
-                self.persistent_keepalive.set(values::persistent_keepalive(text), line, name, reports);
+                self.note(name, line, name, reports);
+                let value = values::persistent_keepalive(text);
+                self.settings.persistent_keepalive = reports.ok(line, name, value).flatten();
             }
             // As in wg(8), an empty value means no prefixes.
             PeerKey::AllowedIps if text.is_empty() => {}
@@ -335,11 +341,22 @@ impl PeerDraft {
     }
 
     fn set_own(&mut self, setting: PeerSetting, text: &str, line: usize, reports: &mut Reports) {
-        let slot = match setting {
-            PeerSetting::RateToPeer => &mut self.rate_to_peer,
-            PeerSetting::RateFromPeer => &mut self.rate_from_peer,
-        };
-        slot.set(values::rate(text), line, setting.text(), reports);
+        let key = setting.text();
+        self.note(key, line, key, reports);
+        let limits = &mut self.settings.limits;
+        match setting {
+            PeerSetting::RateToPeer => limits.to_peer = reports.ok(line, key, values::rate(text)).flatten(),
+            PeerSetting::RateFromPeer => {
+                limits.from_peer = reports.ok(line, key, values::rate(text)).flatten();
+            }
+        }
+    }
+
+    /// Warns if there was a line with the setting already: the last line is in effect.
+    fn note(&mut self, setting: &'static str, line: usize, key: &str, reports: &mut Reports) {
+        if let Some(first) = self.lines.insert(setting, line) {
+            reports.warning(line, key, Notice::Repeated { first });
+        }
     }
 }
 

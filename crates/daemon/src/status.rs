@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use weft_config::ReportSettings;
+use weft_config::settings::ReportSettings;
 use weft_report::{
     DropReport, HistogramReport, LimitReport, PeerReport, QueueReport, SendFailureReport, StageReport,
     StatusReport, TimesReport, TunQueueReport, TunReport, TunnelReport, UdpReport, stage_of,
@@ -108,7 +108,7 @@ impl Running {
         let peer = |peer: &&PeerConfig| {
             let file = self.file.get(&peer.public_key);
             PeerReport {
-                friendly_name: self.friendly_name(&peer.public_key).map(str::to_owned),
+                settings: file.map(|file| file.settings.clone()).unwrap_or_default(),
                 has_configured_endpoint: peer.endpoint.is_some() && file.is_none_or(|file| file.has_endpoint),
                 ..report_of(peer, live.get(&peer.public_key).copied(), now)
             }
@@ -346,7 +346,7 @@ mod tests {
     fn a_report_has_what_the_threads_know_and_no_clock_of_its_own() {
         let (since, since_wall_clock) = (Instant::now(), UNIX_EPOCH + Duration::from_secs(2_000_000_000));
         let key = PublicKey::from_bytes([7; 32]);
-        let office = ReportSettings { friendly_name: Some("office".to_owned()) };
+        let office = ReportSettings::named("office");
         let running = Running {
             mtu: 1420,
             since,
@@ -409,7 +409,7 @@ mod tests {
         let [idle, busy] = &report.peers[..] else { panic!("{:?}", report.peers) };
         assert_eq!((busy.latest_handshake_ms, busy.persistent_keepalive), (Some(30_000), Some(25)));
         assert!(busy.is_trying && busy.has_preshared_key && busy.endpoint.is_none());
-        assert_eq!(busy.friendly_name.as_deref(), Some("office"));
+        assert_eq!(busy.settings.friendly_name.as_deref(), Some("office"));
         assert_eq!(busy.limit_to_peer, None);
         assert_eq!(busy.limit_from_peer, Some(LimitReport { bits_per_second: 8000, dropped_packets: 3 }));
         // Not in the tunnel: it has its configured endpoint and no traffic.

@@ -148,7 +148,7 @@ fn every_wrong_line_is_named_with_its_file_line_and_key() {
         ("peer", "# weft: RateFromPeer =", "RateFromPeer", "no value"),
         ("peer", "# weft: RateToPer = 50Mbit", "RateToPer", "did you mean `RateToPeer`?"),
         ("interface", "# weft: RateToPeer = 50Mbit", "RateToPeer", "belongs into [Peer]"),
-        ("interface", "# weft: DownloadLimit = 50Mbit", "DownloadLimit", "RateToPeer and RateFromPeer"),
+        ("interface", "# weft: DownloadLimit = 50Mbit", "DownloadLimit", "in [Peer] RateToPeer"),
         ("interface", "Adress = 10.0.0.1", "Adress", "did you mean `Address`?"),
         ("interface", "Jc = 4", "Jc", "unknown key in [Interface]"),
         ("interface", "Endpoint = 192.0.2.1:1", "Endpoint", "belongs into [Peer]"),

@@ -4,6 +4,7 @@
 //! of different releases understand each other.
 
 use serde::{Deserialize, Serialize};
+use weft_config::settings::ReportSettings;
 
 use crate::finding::Finding;
 
@@ -267,8 +268,9 @@ pub struct DropReport {
 pub struct PeerReport {
     /// The public key of the peer, in base64.
     pub public_key: String,
-    /// The name from the configuration (`# friendly_name = …`).
-    pub friendly_name: Option<String>,
+    /// What the configuration file says for reports, such as the name.
+    #[serde(flatten)]
+    pub settings: ReportSettings,
     /// Whether the peer has a preshared key.
     pub has_preshared_key: bool,
     /// The endpoint of the peer, as address and port, if it is known.
@@ -339,7 +341,7 @@ pub struct Recent {
 impl PeerReport {
     /// Returns the friendly name, or else the beginning of the public key.
     pub fn label(&self) -> String {
-        self.friendly_name.clone().unwrap_or_else(|| crate::format::short_key(&self.public_key))
+        self.settings.friendly_name.clone().unwrap_or_else(|| crate::format::short_key(&self.public_key))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Peer settings for the tunnel, parsed and checked: no field holds text.
+//! The configuration of a peer, parsed and checked: no field holds text.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU16;
@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use crate::key::{PresharedKey, PublicKey};
 use crate::limits::PeerLimits;
 
-/// One peer, with all that it is configured with.
+/// A peer and its whole configuration.
 #[derive(Clone, Debug)]
 pub struct PeerConfig {
     /// Public key, which identifies the peer.

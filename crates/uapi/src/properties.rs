@@ -8,7 +8,8 @@ use ipnet::IpNet;
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
-use weft_config::device::{AllowedIpChange, DeviceChange, PeerChange, PeerSettingsChange};
+use weft_config::device::{AllowedIpChange, DeviceChange, PeerChange};
+use weft_config::settings::PeerSettingsChange;
 use weft_tunnel::{PresharedKey, PrivateKey, PublicKey};
 
 use super::lines::{Line, LineBuffer};

@@ -6,7 +6,8 @@ use anyhow::{Context as _, Result};
 use ipnet::IpNet;
 use weft::up::{Daemon, Options};
 use weft_config::TunThreads;
-use weft_config::{Config, Endpoint, HostConfig, Interface, Peer, ReportSettings, Table};
+use weft_config::settings::ReportSettings;
+use weft_config::{Config, Endpoint, HostConfig, Interface, Peer, Table};
 use weft_lab::Namespace;
 use weft_tunnel::{PeerSettings, PrivateKey};
 

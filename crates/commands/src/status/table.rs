@@ -236,7 +236,7 @@ fn peers(report: &StatusReport) -> Table {
 }
 
 fn peer_row(peer: &PeerReport) -> Vec<Cell> {
-    let name = match &peer.friendly_name {
+    let name = match &peer.settings.friendly_name {
         Some(name) => format!("{name}\n{}", peer.public_key),
         None => peer.public_key.clone(),
     };

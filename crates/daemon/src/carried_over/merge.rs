@@ -5,7 +5,8 @@ use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 
 use ipnet::IpNet;
-use weft_config::device::{AllowedIpChange, DeviceChange, PeerChange, PeerSettingsChange};
+use weft_config::device::{AllowedIpChange, DeviceChange, PeerChange};
+use weft_config::settings::PeerSettingsChange;
 use weft_config::{Config, Peer};
 use weft_tunnel::{PrivateKey, PublicKey};
 

@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use weft_config::exit::{Code, Error};
-use weft_config::{Config, Endpoint, HostConfig, Interface, Peer, ReportSettings, Table};
+use weft_config::settings::ReportSettings;
+use weft_config::{Config, Endpoint, HostConfig, Interface, Peer, Table};
 use weft_lab::counters::Counters;
 use weft_lab::cpu::{self, Meter};
 use weft_lab::link::{self, LinkOptions};

@@ -3,6 +3,7 @@ use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
 use http_body_util::BodyExt as _;
+use weft_config::settings::ReportSettings;
 use weft_report::PeerReport;
 use weft_report::control_socket::ManageError;
 
@@ -49,7 +50,7 @@ fn healthy() -> StatusReport {
         unix_time_ms: 2_000_000_000_000,
         peers: vec![PeerReport {
             public_key: "peer".to_owned(),
-            friendly_name: Some("Büro".to_owned()),
+            settings: ReportSettings::named("Büro"),
             endpoint: Some("192.0.2.1:1".to_owned()),
             latest_handshake_ms: Some(1000),
             persistent_keepalive: Some(25),

@@ -55,7 +55,7 @@ impl Query {
     fn matches(&self, peer: &PeerReport) -> bool {
         let has = |text: &str| text.to_lowercase().contains(&self.filter);
         self.filter.is_empty()
-            || peer.friendly_name.as_deref().is_some_and(has)
+            || peer.settings.friendly_name.as_deref().is_some_and(has)
             || has(&peer.public_key)
             || peer.endpoint.as_deref().is_some_and(has)
             || peer.allowed_ips.iter().any(|net| has(net))

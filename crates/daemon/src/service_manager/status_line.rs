@@ -156,6 +156,7 @@ fn line(report: &StatusReport) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weft_config::settings::ReportSettings;
     use weft_report::PeerReport;
 
     fn peer(handshake_ms: Option<u64>) -> PeerReport {
@@ -183,7 +184,7 @@ mod tests {
     #[test]
     fn the_worst_problem_is_in_the_line_and_the_others_are_counted() {
         let silent = |name: &str| PeerReport {
-            friendly_name: Some(name.into()),
+            settings: ReportSettings::named(name),
             endpoint: Some("192.0.2.1:51820".into()),
             has_configured_endpoint: true,
             tx_bytes: 148,

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use weft_config::device::{DeviceChange, DeviceState, PeerSettingsChange};
+use weft_config::device::{DeviceChange, DeviceState};
 use weft_config::exit::Code;
+use weft_config::settings::{PeerSettingsChange, ReportSettingsChange};
 use weft_config::{self as config, Config, Endpoint, Peer};
 use weft_host::{Change, Difference, HostError};
 use weft_report::control_socket::{ManageError, Reload, ReloadReport};
@@ -167,14 +168,17 @@ fn told(old: &Config, new: &Config, state: &DeviceState) -> Vec<String> {
             nets.sort_unstable();
             nets
         };
-        let endpoint = configured.get(&peer.public_key).map(|peer| &peer.endpoint) != Some(&peer.endpoint);
+        let was = configured.get(&peer.public_key);
+        let endpoint = was.map(|peer| &peer.endpoint) != Some(&peer.endpoint);
         let parts = [
             ("endpoint", endpoint && peer.endpoint.is_some()),
             ("allowed IPs", sorted(&is.allowed_ips) != sorted(&peer.allowed_ips)),
         ];
         let parts = parts.into_iter().filter(|(_, differs)| *differs).map(|(part, _)| part);
         let settings = PeerSettingsChange::from(peer.settings.clone()).without(&is.settings);
-        let parts: Vec<&str> = parts.chain(settings.names()).collect();
+        let report = was.map(|was| was.report.clone()).unwrap_or_default();
+        let report = ReportSettingsChange::from(peer.report.clone()).without(&report);
+        let parts: Vec<&str> = parts.chain(settings.names()).chain(report.names()).collect();
         if !parts.is_empty() {
             told.push(format!("change {} of peer {}", parts.join(", "), peer.public_key));
         }

@@ -4,7 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU16;
 
 use ipnet::IpNet;
-use weft_config::device::{AllowedIpChange, DeviceChange, PeerChange, PeerSettingsChange};
+use weft_config::device::{AllowedIpChange, DeviceChange, PeerChange};
+use weft_config::settings::PeerSettingsChange;
 use weft_host::routes::Netlink;
 use weft_lab::traffic::{Amount, TcpReceiver, TcpSenders};
 use weft_tunnel::{DropReason, PresharedKey};

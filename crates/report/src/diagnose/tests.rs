@@ -140,7 +140,7 @@ fn among_many_that_sleep_the_peer_that_is_missing_is_named() {
     (peer.has_configured_endpoint, peer.latest_handshake_ms, peer.is_trying) = (false, Some(600_000), true);
     report.peers = vec![report.peers[0].clone(); 200];
     let office = &mut report.peers[150];
-    (office.has_configured_endpoint, office.friendly_name) = (true, Some("office".to_owned()));
+    (office.has_configured_endpoint, office.settings.friendly_name) = (true, Some("office".to_owned()));
     report.findings = diagnose(&report);
     assert_eq!(report.findings[0].about.as_deref(), Some("office"));
     assert!(report.findings[1..].iter().all(|finding| finding.level == Level::Note), "{:?}", report.findings);

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
-use weft_config::device::{AllowedIpChange, PeerChange, PeerSettingsChange};
+use weft_config::device::{AllowedIpChange, PeerChange};
+use weft_config::settings::PeerSettingsChange;
 use weft_tunnel::{PresharedKey, PrivateKey};
 
 use super::answer::{AnswerProblem, parse_get, parse_set};

@@ -1,3 +1,4 @@
+use weft_config::settings::ReportSettings;
 use weft_report::finding::Level;
 use weft_report::{DropReport, Rates, Recent, TunQueueReport, TunReport};
 
@@ -24,7 +25,7 @@ fn everything_that_a_user_asks_for_is_shown() {
         peers: vec![
             PeerReport {
                 public_key: "PEERKEY".to_owned(),
-                friendly_name: Some("office".to_owned()),
+                settings: ReportSettings::named("office"),
                 endpoint: Some("192.0.2.1:51820".to_owned()),
                 latest_handshake_ms: Some(65_000),
                 tx_bytes: 1 << 20,

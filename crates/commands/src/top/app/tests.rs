@@ -1,4 +1,5 @@
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use weft_config::settings::ReportSettings;
 use weft_report::control_socket::ClientError;
 
 use super::super::key;
@@ -8,7 +9,7 @@ use super::*;
 pub(in super::super) fn report(uptime_ms: u64, peers: &[(&str, u64, u64)]) -> StatusReport {
     let peers = peers.iter().map(|&(name, rx_bytes, tx_bytes)| PeerReport {
         public_key: format!("KEY-OF-{name}"),
-        friendly_name: Some(name.to_owned()),
+        settings: ReportSettings::named(name),
         rx_bytes,
         tx_bytes,
         latest_handshake_ms: Some(rx_bytes),

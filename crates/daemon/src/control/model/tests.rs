@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU16;
 
 use proptest::prelude::*;
-use weft_config::device::PeerSettingsChange;
+use weft_config::settings::PeerSettingsChange;
 use weft_tunnel::{PeerLimits, PresharedKey, Rate};
 
 use super::*;

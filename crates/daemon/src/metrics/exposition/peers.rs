@@ -64,7 +64,7 @@ fn labels<'l>((peer, nets): (&'l PeerReport, &'l String)) -> Labels<'l, 3> {
     [
         ("public_key", &peer.public_key),
         ("allowed_ips", nets),
-        ("friendly_name", peer.friendly_name.as_deref().unwrap_or_default()),
+        ("friendly_name", peer.settings.friendly_name.as_deref().unwrap_or_default()),
     ]
 }
 

@@ -1,3 +1,4 @@
+use weft_config::settings::ReportSettings;
 use weft_report::{DropReport, LimitReport, PeerReport, StageReport};
 use weft_tunnel::DropReason;
 
@@ -9,7 +10,7 @@ fn report() -> StatusReport {
         unix_time_ms: 2_000_000_000_500,
         peers: vec![PeerReport {
             public_key: "KEY=".to_owned(),
-            friendly_name: Some("the \"one\" \\ only".to_owned()),
+            settings: ReportSettings::named("the \"one\" \\ only"),
             allowed_ips: vec!["10.0.0.0/24".to_owned(), "fd00::/64".to_owned()],
             tx_bytes: 7,
             rx_bytes: 9,

@@ -1,0 +1,91 @@
+//! The settings of a peer: their names for people, and how they are compared and changed. `PeerSettings` itself
+//! is a type of the tunnel, which needs all of them.
+
+use std::num::NonZeroU16;
+
+use serde::{Deserialize, Serialize};
+use weft_tunnel::{PeerLimits, PeerSettings, PresharedKey};
+
+/// Declares the change of a struct of settings: one line per setting, with its name for people. A setting without
+/// a line does not compile.
+macro_rules! change {
+    ($(#[$doc:meta])* $change:ident of $settings:ident { $($setting:ident: $value:ty = $name:literal,)+ }) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        pub struct $change {
+            $(#[doc = concat!("The new ", $name, ".")] pub $setting: Option<$value>,)+
+        }
+
+        impl From<$settings> for $change {
+            /// Returns the change that sets every setting.
+            fn from($settings { $($setting,)+ }: $settings) -> Self {
+                Self { $($setting: Some($setting),)+ }
+            }
+        }
+
+        impl $change {
+            /// Returns the change without the settings that have the new value already.
+            #[must_use]
+            pub fn without(self, present: &$settings) -> Self {
+                Self { $($setting: self.$setting.filter(|new| *new != present.$setting),)+ }
+            }
+
+            /// Changes the settings.
+            pub fn apply(&self, settings: &mut $settings) {
+                $(if let Some(new) = &self.$setting {
+                    settings.$setting.clone_from(new);
+                })+
+            }
+
+            /// Returns the names of the settings that change.
+            pub fn names(&self) -> impl Iterator<Item = &'static str> {
+                [$(self.$setting.as_ref().map(|_| $name),)+].into_iter().flatten()
+            }
+        }
+    };
+}
+
+change! {
+    /// A change of the settings of a peer. A field that is `None` changes nothing.
+    PeerSettingsChange of PeerSettings {
+        preshared_key: Option<PresharedKey> = "preshared key",
+        persistent_keepalive: Option<NonZeroU16> = "keepalive",
+        limits: PeerLimits = "rate limits",
+    }
+}
+
+impl PeerSettingsChange {
+    /// Returns the change for a client of wg(8) that replaces a peer: settings that it does not give are
+    /// removed, except those that it cannot express.
+    #[must_use]
+    pub fn replacing(self) -> Self {
+        Self {
+            preshared_key: Some(self.preshared_key.flatten()),
+            persistent_keepalive: Some(self.persistent_keepalive.flatten()),
+            limits: self.limits,
+        }
+    }
+}
+
+/// The settings of a peer that matter to reports, and not to the tunnel. No client can change them at run
+/// time: they are those of the file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ReportSettings {
+    /// The display name, from the comment `# friendly_name = …`, which dashboards read.
+    pub friendly_name: Option<String>,
+}
+
+impl ReportSettings {
+    /// Returns the settings of a peer that has this name and nothing else.
+    pub fn named(name: &str) -> Self {
+        Self { friendly_name: Some(name.to_owned()) }
+    }
+}
+
+change! {
+    /// A change of what reports say of a peer. A field that is `None` changes nothing.
+    ReportSettingsChange of ReportSettings {
+        friendly_name: Option<String> = "friendly name",
+    }
+}
