@@ -76,6 +76,7 @@ keys! {
     PeerSetting {
         RateToPeer = "RateToPeer",
         RateFromPeer = "RateFromPeer",
+        Expected = "Expected",
     }
 }
 

@@ -74,12 +74,15 @@ impl PeerSettingsChange {
 pub struct ReportSettings {
     /// The display name, from the comment `# friendly_name = …`, which dashboards read.
     pub friendly_name: Option<String>,
+    /// Whether the peer is missed when it is silent, from `# weft: Expected`; `None`: it depends on its other
+    /// settings.
+    pub expected: Option<bool>,
 }
 
 impl ReportSettings {
     /// Returns the settings of a peer that has this name and nothing else.
     pub fn named(name: &str) -> Self {
-        Self { friendly_name: Some(name.to_owned()) }
+        Self { friendly_name: Some(name.to_owned()), ..Self::default() }
     }
 }
 
@@ -87,5 +90,37 @@ change! {
     /// A change of what reports say of a peer. A field that is `None` changes nothing.
     ReportSettingsChange of ReportSettings {
         friendly_name: Option<String> = "friendly name",
+        expected: Option<bool> = "expectation",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use crate::{Config, ConfigErrors, parse};
+
+    fn read(peer: &str) -> Result<Config, ConfigErrors> {
+        let text = format!(
+            "[Interface]\nPrivateKey = yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=\n[Peer]\n\
+             PublicKey = xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=\n{peer}\n"
+        );
+        parse(&text, Path::new("wg0.conf"), "wg0".parse().unwrap()).map(|parsed| parsed.config)
+    }
+
+    #[test]
+    fn a_peer_is_expected_as_the_file_says() {
+        for (line, expected) in [
+            ("", None),
+            ("# weft: Expected = on", Some(true)),
+            ("#weft: expected=OFF", Some(false)),
+            ("# weft: Expected = on\n# weft: Expected = off", Some(false)),
+        ] {
+            assert_eq!(read(line).unwrap().peers[0].report.expected, expected, "{line}");
+        }
+        for wrong in ["# weft: Expected = yes", "# weft: Expected =", "# weft: Expect = on", "Expected = on"]
+        {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
     }
 }

@@ -349,6 +349,7 @@ impl PeerDraft {
             PeerSetting::RateFromPeer => {
                 limits.from_peer = reports.ok(line, key, values::rate(text)).flatten();
             }
+            PeerSetting::Expected => self.report.expected = reports.ok(line, key, values::on_off(text)),
         }
     }
 

@@ -76,7 +76,15 @@ fn peers(report: &StatusReport, findings: &mut Vec<Finding>) {
 }
 
 fn about_peer(peer: &PeerReport, report: &StatusReport) -> Option<Finding> {
+    let is_expected = peer.settings.expected == Some(true);
+    let had_time = report.uptime_ms >= FIRST_ANSWER_MS;
     match (&peer.endpoint, peer.latest_handshake_ms) {
+        (None, None) if had_time && is_expected => Some(
+            Finding::new("no_handshake", Level::Problem, "was never heard from, and is expected").advise(
+                "see that the peer runs and that it has this interface's endpoint and public key, or give it an \
+                 Endpoint here",
+            ),
+        ),
         (None, None) if report.recently_dropped_for(DropReason::NoEndpoint) > 0 => Some(
             Finding::new(
                 "no_endpoint",
@@ -87,7 +95,7 @@ fn about_peer(peer: &PeerReport, report: &StatusReport) -> Option<Finding> {
         ),
         // The peer has to begin.
         (None, None) => None,
-        (Some(endpoint), None) if peer.tx_bytes > 0 && report.uptime_ms >= FIRST_ANSWER_MS => Some(
+        (Some(endpoint), None) if had_time && (peer.tx_bytes > 0 || is_expected) => Some(
             Finding::new(
                 "no_handshake",
                 level_of_silence(peer),
@@ -102,18 +110,23 @@ fn about_peer(peer: &PeerReport, report: &StatusReport) -> Option<Finding> {
                  that no firewall stands before its UDP port",
             ),
         ),
-        (_, Some(ms)) if ms > SESSION_MS + RETRIES_MS && wants_session(peer) => Some(
+        (_, Some(ms)) if ms > SESSION_MS + RETRIES_MS && (wants_session(peer) || is_expected) => Some(
             Finding::new(
                 "stale_handshake",
                 level_of_silence(peer),
-                format!("the latest handshake was {} ago, and new ones get no answer{}", age(ms), waiting(peer)),
+                format!(
+                    "the latest handshake was {} ago, and {}{}",
+                    age(ms),
+                    if wants_session(peer) { "new ones get no answer" } else { "the peer is expected" },
+                    waiting(peer),
+                ),
             )
             .advise(if is_to_be_reached(peer) {
                 "see that the peer still runs, that its address did not change (a name is resolved again by a \
                  reload), and that the network is there"
             } else {
-                "if it sleeps or is elsewhere it comes back by itself; one that has to be there always needs an \
-                 Endpoint or PersistentKeepalive here, to be missed"
+                "if it sleeps or is elsewhere it comes back by itself; one that has to be there always needs \
+                 `# weft: Expected = on`, an Endpoint or PersistentKeepalive here, to be missed"
             }),
         ),
         _ => None,
@@ -125,10 +138,11 @@ fn wants_session(peer: &PeerReport) -> bool {
     peer.is_trying || peer.staged_bytes > 0 || peer.persistent_keepalive.is_some()
 }
 
-/// Reports whether weft is expected to reach the peer. A roaming peer, such as a phone, may sleep at its last
-/// endpoint, and does not answer until it sends again.
+/// Reports whether weft is expected to reach the peer. The file may say so. If it does not: a roaming peer,
+/// such as a phone, may sleep at its last endpoint, and does not answer until it sends again.
 fn is_to_be_reached(peer: &PeerReport) -> bool {
-    peer.persistent_keepalive.is_some() || peer.has_configured_endpoint
+    let is_reachable = peer.persistent_keepalive.is_some() || peer.has_configured_endpoint;
+    peer.settings.expected.unwrap_or(is_reachable)
 }
 
 /// Returns the level of a finding about a peer that does not answer.
@@ -136,10 +150,11 @@ fn level_of_silence(peer: &PeerReport) -> Level {
     if is_to_be_reached(peer) { Level::Problem } else { Level::Note }
 }
 
-/// Reports whether a peer should have a session: weft is expected to reach it, wants a session, and knows its
-/// endpoint. A peer without an endpoint has to begin.
+/// Reports whether a peer should have a session: the file says so, or weft is expected to reach it, wants a
+/// session, and knows its endpoint. A peer without an endpoint has to begin.
 pub fn should_have_session(peer: &PeerReport) -> bool {
-    is_to_be_reached(peer) && wants_session(peer) && peer.endpoint.is_some()
+    let is_wanted = is_to_be_reached(peer) && wants_session(peer) && peer.endpoint.is_some();
+    peer.settings.expected.unwrap_or(is_wanted)
 }
 
 /// Reports whether the peer has a session, judged by the age of its last handshake.

@@ -1,5 +1,7 @@
 //! What a restart must not interrupt or forget.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::time::Instant;
 
 use serde_json::Value;
@@ -129,6 +131,77 @@ fn changes_that_were_made_while_it_ran_outlive_a_restart() {
     // The file alone counts for a reload, and for a service that was really stopped.
     world.weft_ok(&["reload", world.file.to_str().unwrap()]);
     assert!(world.weft_ok(&["showconf", "weft0"]).contains("ListenPort = 51820"));
+}
+
+/// The answer of A's HTTP server.
+fn ask(world: &World, path: &str) -> String {
+    world.a.run(|| {
+        let mut stream = TcpStream::connect("192.0.2.1:9586").unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: 192.0.2.1\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    })
+}
+
+#[test]
+fn the_file_alone_says_which_peers_are_missed() {
+    let test = "the_file_alone_says_which_peers_are_missed";
+    let silent = public(5).to_string();
+    // B has a keepalive, which makes it an expected peer. Peer 5 has nothing, and never comes.
+    let file = |of_b: &str, of_silent: &str| {
+        let more = format!("\n[Peer]\nPublicKey = {silent}\nAllowedIPs = 10.5.0.0/16\n{of_silent}");
+        let b = format!("Endpoint = 192.0.2.2:51820\nPersistentKeepalive = 25\n{of_b}{more}");
+        file_of(1, "# weft: Metrics = 192.0.2.1:9586", &b)
+    };
+    let (on, off) = ("# weft: Expected = on", "# weft: Expected = off");
+    let Some(mut world) = World::up(test, &file(off, on), &file_of_b()) else { return };
+    let expected = |world: &World| {
+        let status = world.status();
+        let mut peers = status["peers"].as_array().unwrap().iter();
+        peers.find(|peer| peer["public_key"] == silent.as_str()).unwrap()["expected"].clone()
+    };
+    let metric = |world: &World, peer: &str| {
+        let text = ask(world, "/metrics");
+        let mut lines = text.lines().filter(|line| line.starts_with("weft_peer_expected{"));
+        lines.find(|line| line.contains(peer)).and_then(|line| line.chars().last())
+    };
+    let is_missed = |world: &World| {
+        assert_eq!((expected(world), metric(world, &silent)), (true.into(), Some('1')));
+        assert_eq!(metric(world, &public(2).to_string()), Some('0'));
+        let ready = ask(world, "/readyz");
+        assert!(ready.starts_with("HTTP/1.1 503") && ready.contains(&silent[..8]), "{ready}");
+    };
+    is_missed(&world);
+
+    // Whatever wg(8) does, the file stays in force.
+    world.weft_ok(&["set", "weft0", "peer", &silent, "remove"]);
+    world.weft_ok(&["set", "weft0", "peer", &silent, "allowed-ips", "10.5.0.0/16"]);
+    is_missed(&world);
+    let path = world.file.to_str().unwrap().to_owned();
+    let stripped = world.weft_ok(&["strip", &path]);
+    assert!(stripped.contains(on) && stripped.contains(off), "{stripped}");
+    let synced = world.manager.directory.path().join("stripped.conf");
+    std::fs::write(&synced, stripped).unwrap();
+    world.weft_ok(&["syncconf", "weft0", synced.to_str().unwrap()]);
+    is_missed(&world);
+    world.weft_ok(&["set", "weft0", "listen-port", "51999"]);
+    world.weft_ok(&["save", &path]);
+    let saved = world.inside(|| std::fs::read_to_string(&path).unwrap());
+    assert_eq!(saved, file(off, on).replace("51820\n# weft: Metrics", "51999\n# weft: Metrics"));
+    world.restart();
+    is_missed(&world);
+
+    world.write(&file("", off));
+    let told = world.weft_ok(&["reload", &path]);
+    assert!(told.contains(&format!("change expectation of peer {silent}")), "{told}");
+    assert_eq!(expected(&world), false);
+    wait_until("it is ready", || ask(&world, "/readyz").starts_with("HTTP/1.1 200").then_some(()));
+    assert_eq!(metric(&world, &silent), Some('0'));
+    world.write(&file("", ""));
+    world.weft_ok(&["reload", &path]);
+    assert_eq!(expected(&world), Value::Null);
+    assert_eq!(metric(&world, &public(2).to_string()), Some('1'));
 }
 
 #[test]

@@ -134,6 +134,42 @@ fn a_client_that_sleeps_where_it_was_last_heard_from_keeps_no_interface_from_bei
 }
 
 #[test]
+fn a_peer_is_missed_as_the_file_says_whatever_its_other_settings() {
+    let missed = |change: &dyn Fn(&mut PeerReport)| {
+        let mut report = well();
+        change(&mut report.peers[0]);
+        report.findings = diagnose(&report);
+        let level = report.findings.first().map(|finding| finding.level);
+        (level, unready(&report).len(), should_have_session(&report.peers[0]))
+    };
+    // Nothing is wanted of a roaming peer, which was silent for long, or was never heard from.
+    for (endpoint, handshake) in [(true, Some(600_000)), (true, None), (false, None)] {
+        let roaming = |peer: &mut PeerReport| {
+            (peer.has_configured_endpoint, peer.latest_handshake_ms, peer.tx_bytes) = (false, handshake, 0);
+            peer.endpoint = peer.endpoint.take().filter(|_| endpoint);
+        };
+        assert_eq!(missed(&roaming), (None, 0, false));
+        let on = |peer: &mut PeerReport| {
+            roaming(peer);
+            peer.settings.expected = Some(true);
+        };
+        assert_eq!(missed(&on), (Some(Level::Problem), 1, true), "{endpoint} {handshake:?}");
+    }
+    assert_eq!(missed(&|peer| peer.settings.expected = Some(true)), (None, 0, true), "it has a session");
+    // Everything is wanted of a peer with an endpoint.
+    let silent = |peer: &mut PeerReport| {
+        (peer.persistent_keepalive, peer.latest_handshake_ms) = (Some(25), Some(600_000));
+        (peer.is_trying, peer.staged_bytes) = (true, 1400);
+    };
+    assert_eq!(missed(&silent), (Some(Level::Problem), 1, true));
+    let off = |peer: &mut PeerReport| {
+        silent(peer);
+        peer.settings.expected = Some(false);
+    };
+    assert_eq!(missed(&off), (Some(Level::Note), 0, false));
+}
+
+#[test]
 fn among_many_that_sleep_the_peer_that_is_missing_is_named() {
     let mut report = well();
     let peer = &mut report.peers[0];

@@ -27,8 +27,8 @@ pub(super) fn write(report: &StatusReport, writer: &mut Writer<'_>) -> fmt::Resu
     )?;
     writer.gauges(
         "weft_peer_expected",
-        "Whether the peer should have a session: it has a persistent keepalive, or an endpoint in the configuration and \
-         something to be sent.",
+        "Whether the peer should have a session: Expected in the configuration says so, or without that it has a \
+         persistent keepalive, or an endpoint in the configuration and something to be sent.",
         peers().map(|peer| (labels(peer), u32::from(should_have_session(peer.0)))),
     )?;
     writer.gauges(
