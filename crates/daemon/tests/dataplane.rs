@@ -105,18 +105,19 @@ impl Udp for FakeUdp {
     }
 
     fn poll_recv(&mut self, cx: &mut Context<'_>, buffers: &mut RecvBuffers) -> Poll<io::Result<usize>> {
-        let before = buffers.filled();
+        let (mut filled, limit) = (0, buffers.room());
         let mut network = self.network.borrow_mut();
         let own = network.sockets.get_mut(&self.address).unwrap();
-        while buffers.filled() < RecvBuffers::COUNT
+        while filled < limit
             && let Some((source, datagram)) = own.inbox.pop_front()
         {
             buffers.free_buffers().next().unwrap()[..datagram.len()].copy_from_slice(&datagram);
             let len = datagram.len();
-            buffers.push(RecvMeta { source, local: None, ecn: Ecn::NotEct, len, stride: len }, false);
+            buffers.push([(RecvMeta { source, local: None, ecn: Ecn::NotEct, len, stride: len }, false)]);
+            filled += 1;
         }
-        if buffers.filled() > before {
-            return Poll::Ready(Ok(buffers.filled() - before));
+        if filled > 0 {
+            return Poll::Ready(Ok(filled));
         }
         own.reader = Some(cx.waker().clone());
         Poll::Pending
@@ -139,7 +140,7 @@ impl Udp for FakeUdp {
         };
         let meta = RecvMeta { source, local: None, ecn: Ecn::NotEct, len: bytes.len(), stride: bytes.len() };
         buffers.free_buffers().next().unwrap()[..bytes.len()].copy_from_slice(&bytes);
-        buffers.push(meta, false);
+        buffers.push([(meta, false)]);
         Poll::Ready(Ok(1))
     }
 

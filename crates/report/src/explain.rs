@@ -77,6 +77,11 @@ pub(super) fn explain(reason: DropReason) -> Option<(Level, &'static str, &'stat
             "packets from peers whose inner source address is not in their allowed-ips",
             "add the address to the peer's AllowedIPs here, or let the peer send from the right one",
         ),
+        Overload => (
+            Note,
+            "datagrams that arrived faster than one core can open them: a few of them tell TCP to slow down",
+            "more of the processor for it (CPUWeight= of its unit, --realtime), or less for others",
+        ),
         CongestionNotEct => (
             Note,
             "packets that were marked as congested on the way, though they do not take part in ECN",

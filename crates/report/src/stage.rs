@@ -10,7 +10,7 @@ pub fn stage_of(reason: DropReason) -> (&'static str, &'static str) {
         NoPeer | PacketTooBig | OverRateToPeer => ("outbound", "routing"),
         NoEndpoint | StagingFull | HandshakeTimeout | PeerRemoved => ("outbound", "session"),
         UdpSendFailed | DatagramTooLong | ControlQueueFull => ("outbound", "udp"),
-        MalformedDatagram | TruncatedDatagram => ("inbound", "udp"),
+        MalformedDatagram | TruncatedDatagram | Overload => ("inbound", "udp"),
         UnknownReceiverIndex | NoSession => ("inbound", "session"),
         InvalidMac | CookieRequired | HandshakeRateLimited | UnknownPeer | ReplayedHandshake
         | UnexpectedHandshake => ("inbound", "handshake"),

@@ -61,7 +61,7 @@ pub trait Udp {
     /// waker is registered. `Ready(Err(_))` means that nothing of the transmit can ever be sent.
     fn poll_send(&mut self, cx: &mut Context<'_>, transmit: &Transmit<'_>) -> Poll<Result<Sent, SendError>>;
 
-    /// Receives messages into `buffers`, which must have a free buffer. Returns the number of buffers filled,
+    /// Receives messages into `buffers`, which must have a free buffer ([`RecvBuffers::room`]). Returns the number of buffers filled,
     /// at least 1.
     ///
     /// The waker is registered only with `Pending`: after `Ready` there may be more to receive. An error
@@ -77,12 +77,6 @@ pub trait Udp {
     ) -> Poll<io::Result<usize>> {
         let _ = (cx, buffers);
         Poll::Pending
-    }
-
-    /// Records that authentic datagrams of `source` cost `cost` bytes, as counted by [`cost_of`]. Only a
-    /// source of authentic datagrams is kept apart from other sources.
-    fn record_authentic(&mut self, source: SocketAddr, cost: usize) {
-        let _ = (source, cost);
     }
 
     /// Makes the kernel drop messages with receiver indices other than these; `None` lets all indices pass.
@@ -329,10 +323,10 @@ mod tests {
     #[test]
     fn full_sockets_take_an_eighth_of_the_memory() {
         assert_eq!(receive_buffer_bytes(None), 7 << 20);
-        assert_eq!(receive_buffer_bytes(Some(64 << 20)), 256 << 10);
-        assert_eq!(receive_buffer_bytes(Some(544 << 20)), 1 << 20);
+        assert_eq!(receive_buffer_bytes(Some(16 << 20)), 256 << 10);
+        assert_eq!(receive_buffer_bytes(Some(96 << 20)), 1 << 20);
         assert_eq!(receive_buffer_bytes(Some(4 << 30)), 7 << 20);
-        // 17 sockets of IPv4 and 17 of IPv6, and as much again for the kernel's bookkeeping.
-        assert_eq!(34 * 2 * receive_buffer_bytes(Some(544 << 20)), (544 << 20) / 8);
+        // 3 sockets of IPv4 and 3 of IPv6, and as much again for the kernel's bookkeeping.
+        assert_eq!(6 * 2 * receive_buffer_bytes(Some(96 << 20)), (96 << 20) / 8);
     }
 }

@@ -19,9 +19,7 @@ mod cmsg;
 mod drain;
 mod fallback;
 mod family;
-mod handshakes;
 mod kernel;
-mod lanes;
 mod path_mtu;
 mod program;
 mod recv;
@@ -31,8 +29,8 @@ mod steering;
 #[cfg(test)]
 mod tests;
 
-/// Number of lanes and sockets for handshake messages, of both address families.
-pub(crate) const RECEIVING_SOCKETS: usize = 2 * (lanes::LANES + 1);
+/// Number of sockets for data, handshake messages and initiations, of both address families.
+pub(crate) const RECEIVING_SOCKETS: usize = 2 * steering::DRAIN;
 
 /// The descriptor of a socket, which can be handed to another process.
 pub type Descriptor = OwnedFd;
@@ -122,13 +120,13 @@ impl UdpSockets {
         buffers: &mut RecvBuffers,
         mut poll: impl FnMut(&mut Family, &mut RecvBuffers, &mut UdpStats) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
-        if !buffers.has_room() {
+        if buffers.room() == 0 {
             return Poll::Ready(Err(io::ErrorKind::InvalidInput.into()));
         }
         let mut filled = 0;
         for is_v6 in [self.v6_first, !self.v6_first] {
             let family = if is_v6 { &mut self.v6 } else { &mut self.v4 };
-            let Some(family) = family.as_mut().filter(|_| buffers.has_room()) else { continue };
+            let Some(family) = family.as_mut().filter(|_| buffers.room() > 0) else { continue };
             match poll(family, buffers, &mut self.stats) {
                 Poll::Ready(Ok(more)) => filled += more,
                 Poll::Ready(Err(error)) if filled == 0 => return Poll::Ready(Err(error)),
@@ -178,13 +176,6 @@ impl Udp for UdpSockets {
         buffers: &mut RecvBuffers,
     ) -> Poll<io::Result<usize>> {
         self.poll_families(buffers, |family, buffers, stats| family.poll_recv_handshakes(cx, buffers, stats))
-    }
-
-    fn record_authentic(&mut self, source: SocketAddr, cost: usize) {
-        let family = if source.is_ipv6() { &mut self.v6 } else { &mut self.v4 };
-        if let Some(family) = family {
-            family.record_authentic(source, cost);
-        }
     }
 
     fn let_pass(&mut self, receivers: Option<&[u32]>) -> bool {

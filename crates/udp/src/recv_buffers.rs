@@ -1,11 +1,14 @@
-//! Buffers of received datagrams, and the position of the event loop in them.
+//! Buffers of received datagrams, a queue for each source, and the position of the event loop in them.
 
 use std::collections::VecDeque;
-use std::fmt;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+use std::{fmt, mem};
 
+use weft_sched::{Next, SourceQueues};
 use weft_tunnel::RecvMeta;
 
-use super::{DATAGRAM_COST, cost_of};
+use super::cost_of;
 
 /// Received bytes that are not handled yet.
 #[derive(Debug)]
@@ -17,6 +20,8 @@ pub struct Received<'a> {
     pub bytes: &'a mut [u8],
     /// Whether the last datagram of `bytes` was cut off because the buffer was too small (MSG_TRUNC).
     pub truncated: bool,
+    /// Whether the source is recorded already ([`RecvBuffers::record_authentic`]).
+    pub is_authentic: bool,
 }
 
 impl Received<'_> {
@@ -29,98 +34,157 @@ impl Received<'_> {
     }
 }
 
-/// Buffers for receive calls, with a cursor that can stop and resume after any datagram.
+/// Received messages that wait to be opened, with a cursor that can stop and resume after any datagram.
 ///
-/// A socket has one queue for all sources. Sparse sources go first, so that a source that fills the socket
-/// does not delay the others. The messages of a source stay in order: while a message of a source waits among
-/// the bulk, all its later messages wait behind it.
+/// The sockets are emptied into these buffers, where each source has its own queue ([`SourceQueues`]): a
+/// source that sends more than can be opened delays and loses only its own messages. The messages of a source
+/// stay in order.
 ///
-/// To fill the buffers, write to the first of [`Self::free_buffers`], then call [`Self::push`] for each.
+/// To fill the buffers, write to the first of [`Self::free_buffers`], then call [`Self::push`].
 pub struct RecvBuffers {
-    bytes: Box<[u8]>,
-    metas: [Option<(RecvMeta, bool)>; Self::COUNT],
-    /// Filled buffers that the cursor has not reached: those of sparse sources, and the bulk.
-    sparse: VecDeque<usize>,
-    bulk: VecDeque<usize>,
-    /// The buffer that the cursor is in, and the number of its bytes that were returned already.
+    /// Large buffers, one after the other, each for whatever one receive call can return.
+    large: Box<[u8]>,
+    large_bytes: usize,
+    /// Small buffers, one after the other, for short messages that have to wait.
+    small: Box<[u8]>,
+    /// The messages in the large buffers, then those in the small ones.
+    messages: Box<[Option<Message>]>,
+    /// Number of free large buffers, and the free small ones.
+    free_large: usize,
+    free_small: Vec<usize>,
+    queues: SourceQueues<usize>,
+    /// The buffer that the cursor is in.
     current: Option<usize>,
+    /// Takes the place of the queues where all messages come out in the order of arrival, whatever their
+    /// source.
+    fifo: Option<VecDeque<usize>>,
+    now: Instant,
+    full_since: Option<Instant>,
+    /// Bytes received since [`Self::begin_turn`].
+    bytes: usize,
+    /// Datagrams dropped since [`Self::take_dropped`].
+    dropped: u64,
+}
+
+/// A message in a buffer.
+#[derive(Clone, Copy, Debug)]
+struct Message {
+    meta: RecvMeta,
+    truncated: bool,
+    is_authentic: bool,
+    /// Bytes that were returned already, or dropped.
     offset: usize,
-    /// Whether all messages come out in the order of arrival, whatever their source.
-    is_fifo: bool,
 }
 
 impl RecvBuffers {
-    /// Number of buffers. Measured on 2 cores, one call receives 1.4 messages on average.
+    /// Maximum number of messages that one call receives.
     pub const COUNT: usize = 16;
-    /// Bytes of each buffer: no datagram is longer, and the kernel's GRO joins no more than this.
+    /// Bytes of each large buffer: no datagram is longer, and the kernel's GRO joins no more than this.
     pub const BUFFER_BYTES: usize = 65_536;
-    /// Cost up to which the waiting messages of a source are sparse: two full datagrams of an ordinary MTU,
-    /// or half a dozen short datagrams.
-    const SPARSE_COST: usize = 2 * (1500 + DATAGRAM_COST);
+    /// Number of large buffers: 7 MiB, what 10 Gbit/s fill in 5.9 ms. With the socket behind them they take what
+    /// the slow starts of four connections send before the queue counts as standing.
+    const LARGE: usize = 112;
+    /// How long a source that is alone may fill all buffers and its socket. Longer than it takes to shed a
+    /// datagram of each of four connections.
+    const GRACE: Duration = Duration::from_millis(500);
+    /// Number of small buffers.
+    const SMALL: usize = 1024;
+    /// Bytes of each small buffer: a datagram of an ordinary MTU.
+    const SMALL_BYTES: usize = 2048;
+    /// While fewer large buffers are free, short messages are copied to small ones. Without a queue nothing is
+    /// copied.
+    const FEW_FREE: usize = Self::LARGE - Self::COUNT;
+    /// Datagrams shorter than this are not dropped because their queue waits long. They are pings,
+    /// acknowledgements and requests, and no sender of them would slow down.
+    const SHED_BYTES: usize = 512;
 
-    /// Returns empty buffers: 1 MiB, of which only the used part takes memory.
+    /// Returns empty buffers: 9 MiB, of which only the used part takes memory.
     pub fn new() -> Self {
-        Self::with_buffer_bytes(Self::BUFFER_BYTES)
+        Self::with(Self::BUFFER_BYTES, Self::LARGE, Self::SMALL, false)
     }
 
     /// Returns empty buffers for handshake messages, each for as many initiations as the kernel's GRO joins.
-    /// The handshake socket keeps GRO on for the sake of the other sockets: a socket with GRO off would
-    /// switch it off for a part of all sources, because the kernel asks any socket of a group before the
+    /// The sockets of handshake messages keep GRO on for the sake of the other sockets: a socket with GRO off
+    /// would switch it off for a part of all sources, because the kernel asks any socket of a group before the
     /// program of the group chooses a socket.
     pub fn for_handshakes() -> Self {
-        Self { is_fifo: true, ..Self::with_buffer_bytes(64 * 148) }
+        Self::with(64 * 148, Self::COUNT, 0, true)
     }
 
-    pub(super) fn with_buffer_bytes(buffer_bytes: usize) -> Self {
+    pub(super) fn with(large_bytes: usize, large: usize, small: usize, is_fifo: bool) -> Self {
         Self {
-            bytes: vec![0; buffer_bytes * Self::COUNT].into_boxed_slice(),
-            metas: [None; Self::COUNT],
-            sparse: VecDeque::with_capacity(Self::COUNT),
-            bulk: VecDeque::with_capacity(Self::COUNT),
+            large: vec![0; large_bytes * large].into_boxed_slice(),
+            large_bytes,
+            small: vec![0; Self::SMALL_BYTES * small].into_boxed_slice(),
+            messages: vec![None; large + small].into_boxed_slice(),
+            free_large: large,
+            free_small: (large..large + small).rev().collect(),
+            queues: SourceQueues::new(),
             current: None,
-            offset: 0,
-            is_fifo: false,
+            fifo: is_fifo.then(VecDeque::new),
+            now: Instant::now(),
+            full_since: None,
+            bytes: 0,
+            dropped: 0,
         }
     }
 
-    /// Discards everything received.
-    pub fn clear(&mut self) {
-        self.metas = [None; Self::COUNT];
-        self.sparse.clear();
-        self.bulk.clear();
-        (self.current, self.offset) = (None, 0);
+    /// Begins a turn at `now`, the time of arrival of the messages received in it.
+    pub fn begin_turn(&mut self, now: Instant) {
+        (self.now, self.bytes) = (now, 0);
     }
 
-    /// Returns the free buffers, in the order in which [`Self::push`] marks them.
+    /// Lets the waits of messages count from this turn on: until now, none could be opened.
+    pub fn resume(&mut self) {
+        self.queues.resume(self.now);
+    }
+
+    /// Returns the bytes received in this turn.
+    pub fn received_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Returns the free buffers, in the order in which [`Self::push`] takes them.
     pub fn free_buffers(&mut self) -> impl Iterator<Item = &mut [u8]> {
-        let buffer_bytes = self.buffer_bytes();
-        let buffers = self.bytes.chunks_exact_mut(buffer_bytes).zip(&self.metas);
-        buffers.filter(|(_, meta)| meta.is_none()).map(|(buffer, _)| buffer)
+        let buffers = self.large.chunks_exact_mut(self.large_bytes).zip(&self.messages);
+        buffers.filter(|(_, message)| message.is_none()).map(|(buffer, _)| buffer)
     }
 
-    /// Marks the first free buffer as filled with `meta.len` bytes. `truncated` means that the last datagram
-    /// was cut off. Does nothing if no buffer is free.
-    pub fn push(&mut self, mut meta: RecvMeta, truncated: bool) {
-        meta.len = meta.len.min(self.buffer_bytes());
-        meta.stride = meta.stride.max(1);
-        let Some(free) = self.metas.iter().position(Option::is_none) else { return };
-        if self.is_fifo {
-            self.sparse.push_back(free);
-            self.metas[free] = Some((meta, truncated));
-            return;
+    /// Takes the messages in the first of the free buffers: the metadata of each, and whether its last datagram
+    /// was cut off. Ignores what exceeds the free buffers.
+    pub fn push(&mut self, received: impl IntoIterator<Item = (RecvMeta, bool)>) {
+        let mut place = 0;
+        for (meta, truncated) in received {
+            let free = (place..self.large_count()).find(|place| self.messages[*place].is_none());
+            let Some(free) = free else { return };
+            self.push_at(free, meta, truncated);
+            place = free + 1;
         }
-        let cost = |meta: &RecvMeta| cost_of(meta.len, meta.len.div_ceil(meta.stride).max(1));
-        let waiting = |queue: &VecDeque<usize>| -> Option<usize> {
-            let of_source = queue.iter().filter_map(|place| self.metas[*place].as_ref());
-            of_source
-                .filter(|(other, _)| other.source == meta.source)
-                .map(|(other, _)| cost(other))
-                .reduce(|a, b| a + b)
+    }
+
+    fn push_at(&mut self, mut place: usize, mut meta: RecvMeta, truncated: bool) {
+        meta.len = meta.len.min(self.large_bytes);
+        meta.stride = meta.stride.max(1);
+        self.bytes += meta.len;
+        let is_short = meta.len <= Self::SMALL_BYTES && self.free_large < Self::FEW_FREE;
+        let small = if is_short { self.free_small.pop() } else { None };
+        if let Some(small) = small {
+            let from = place * self.large_bytes;
+            let to = (small - self.large_count()) * Self::SMALL_BYTES;
+            self.small[to..to + meta.len].copy_from_slice(&self.large[from..from + meta.len]);
+            place = small;
+        } else {
+            self.free_large -= 1;
+        }
+        let cost = cost_of(meta.len, meta.len.div_ceil(meta.stride).max(1));
+        let is_authentic = if let Some(fifo) = &mut self.fifo {
+            fifo.push_back(place);
+            false
+        } else {
+            let may_be_shed = meta.stride >= Self::SHED_BYTES;
+            self.queues.push(meta.source, place, cost, may_be_shed, self.now)
         };
-        let is_sparse = waiting(&self.bulk).is_none()
-            && waiting(&self.sparse).unwrap_or(0) + cost(&meta) <= Self::SPARSE_COST;
-        if is_sparse { &mut self.sparse } else { &mut self.bulk }.push_back(free);
-        self.metas[free] = Some((meta, truncated));
+        self.messages[place] = Some(Message { meta, truncated, is_authentic, offset: 0 });
     }
 
     /// Copies a datagram that was received elsewhere to a free buffer. Returns false if no buffer is free or
@@ -129,23 +193,53 @@ impl RecvBuffers {
         let buffer = self.free_buffers().next().and_then(|buffer| buffer.get_mut(..datagram.len()));
         let Some(buffer) = buffer else { return false };
         buffer.copy_from_slice(datagram);
-        self.push(RecvMeta { len: datagram.len(), stride: datagram.len(), ..*meta }, false);
+        self.push([(RecvMeta { len: datagram.len(), stride: datagram.len(), ..*meta }, false)]);
         true
     }
 
-    /// Returns the number of buffers with something that was not returned yet.
-    pub fn filled(&self) -> usize {
-        self.sparse.len() + self.bulk.len() + usize::from(self.current.is_some())
+    /// Makes room for a receive call. If the buffers are full, the oldest messages of the source with the longest
+    /// queue are dropped. Returns false if there is no room: a source that is alone may leave the rest in the
+    /// socket for [`Self::GRACE`], which is enough for TCP to slow down.
+    pub fn make_room(&mut self) -> bool {
+        if self.free_large >= Self::COUNT {
+            self.full_since = None;
+            return true;
+        }
+        let full_since = *self.full_since.get_or_insert(self.now);
+        if self.queues.busy() < 2 && self.now.saturating_duration_since(full_since) < Self::GRACE {
+            return false;
+        }
+        while self.free_large < Self::COUNT
+            && let Some(place) = self.queues.pop_longest()
+        {
+            if let Some(Message { meta, offset, .. }) = self.messages[place] {
+                self.dropped += (meta.len - offset).div_ceil(meta.stride).max(1) as u64;
+            }
+            self.release(place);
+        }
+        self.free_large >= Self::COUNT
     }
 
-    /// Reports whether a buffer is free.
-    pub fn has_room(&self) -> bool {
-        self.filled() < Self::COUNT
+    /// Returns the number of datagrams dropped since the last call: those that arrived faster than they could
+    /// be opened.
+    pub fn take_dropped(&mut self) -> u64 {
+        mem::take(&mut self.dropped)
+    }
+
+    /// Records that a source sent authentic datagrams. Only such a source has a queue apart from others.
+    pub fn record_authentic(&mut self, source: SocketAddr) {
+        self.queues.record_authentic(source);
+    }
+
+    /// Returns the number of buffers that a receive call may fill.
+    pub fn room(&self) -> usize {
+        self.free_large.min(Self::COUNT)
     }
 
     /// Reports whether everything was returned.
     pub fn is_done(&self) -> bool {
-        self.filled() == 0
+        let is_empty = self.fifo.as_ref().map_or_else(|| self.queues.is_empty(), VecDeque::is_empty);
+        self.current.is_none() && is_empty
     }
 
     /// Returns the rest of the current buffer, or the next buffer: one datagram, or several that the kernel's
@@ -161,29 +255,58 @@ impl RecvBuffers {
     }
 
     fn advance(&mut self, datagrams: usize) -> Option<Received<'_>> {
-        let current = match self.current {
+        let place = match self.current {
             Some(current) => current,
-            None => self.sparse.pop_front().or_else(|| self.bulk.pop_front())?,
+            None => self.next_message()?,
         };
-        let (meta, cut) = self.metas[current]?;
-        let start = current * self.buffer_bytes();
-        let from = self.offset;
-        let to = from.saturating_add(meta.stride.saturating_mul(datagrams)).min(meta.len);
-        if to == meta.len {
-            (self.current, self.offset) = (None, 0);
-            self.metas[current] = None;
+        let Message { meta, truncated, is_authentic, offset } = self.messages[place]?;
+        let end = offset.saturating_add(meta.stride.saturating_mul(datagrams)).min(meta.len);
+        if end == meta.len {
+            self.current = None;
+            self.release(place);
         } else {
-            (self.current, self.offset) = (Some(current), to);
+            self.current = Some(place);
+            self.messages[place] = Some(Message { meta, truncated, is_authentic, offset: end });
         }
-        Some(Received {
-            meta,
-            bytes: &mut self.bytes[start + from..start + to],
-            truncated: cut && to == meta.len,
-        })
+        let bytes = match place.checked_sub(self.large_count()) {
+            None => &mut self.large[place * self.large_bytes..][..self.large_bytes],
+            Some(place) => &mut self.small[place * Self::SMALL_BYTES..][..Self::SMALL_BYTES],
+        };
+        let truncated = truncated && end == meta.len;
+        Some(Received { meta, bytes: &mut bytes[offset..end], truncated, is_authentic })
     }
 
-    fn buffer_bytes(&self) -> usize {
-        self.bytes.len() / Self::COUNT
+    /// Returns the place of the message to open next, less the datagrams that are shed.
+    fn next_message(&mut self) -> Option<usize> {
+        if let Some(fifo) = &mut self.fifo {
+            return fifo.pop_front();
+        }
+        loop {
+            let Next { item: place, sheds_first } = self.queues.pop(self.now)?;
+            if !sheds_first {
+                return Some(place);
+            }
+            self.dropped += 1;
+            let message = self.messages[place].as_mut()?;
+            message.offset += message.meta.stride;
+            if message.offset < message.meta.len {
+                return Some(place);
+            }
+            self.release(place);
+        }
+    }
+
+    fn release(&mut self, place: usize) {
+        self.messages[place] = None;
+        if place < self.large_count() {
+            self.free_large += 1;
+        } else {
+            self.free_small.push(place);
+        }
+    }
+
+    fn large_count(&self) -> usize {
+        self.large.len() / self.large_bytes
     }
 }
 
@@ -196,31 +319,42 @@ impl Default for RecvBuffers {
 impl fmt::Debug for RecvBuffers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RecvBuffers")
-            .field("filled", &self.filled())
+            .field("waiting", &self.queues.len())
             .field("current", &self.current)
-            .field("offset", &self.offset)
             .finish_non_exhaustive()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::net::SocketAddr;
-
     use proptest::prelude::*;
     use weft_tunnel::Ecn;
 
     use super::*;
 
+    fn push(buffers: &mut RecvBuffers, port: u16, bytes: &[u8], stride: usize) {
+        buffers.free_buffers().next().unwrap()[..bytes.len()].copy_from_slice(bytes);
+        let source = SocketAddr::from(([192, 0, 2, 1], port));
+        let meta = RecvMeta { source, local: None, ecn: Ecn::NotEct, len: bytes.len(), stride };
+        buffers.push([(meta, false)]);
+    }
+
     fn filled(contents: &[(&[u8], usize)]) -> RecvBuffers {
-        let mut buffers = RecvBuffers::with_buffer_bytes(8);
-        for &(bytes, stride) in contents {
-            buffers.free_buffers().next().unwrap()[..bytes.len()].copy_from_slice(bytes);
-            let source = SocketAddr::from(([192, 0, 2, 1], 1));
-            let meta = RecvMeta { source, local: None, ecn: Ecn::NotEct, len: bytes.len(), stride };
-            buffers.push(meta, false);
-        }
+        let mut buffers = RecvBuffers::new();
+        contents.iter().for_each(|(bytes, stride)| push(&mut buffers, 1, bytes, *stride));
         buffers
+    }
+
+    /// Takes messages out. Returns the port and the first byte of each, and checks that all its bytes are alike.
+    fn drain(buffers: &mut RecvBuffers, at_most: usize) -> Vec<(u16, u8)> {
+        let mut out = Vec::new();
+        while out.len() < at_most
+            && let Some(received) = buffers.next()
+        {
+            assert!(received.bytes.iter().all(|byte| *byte == received.bytes[0]));
+            out.push((received.meta.source.port(), received.bytes[0]));
+        }
+        out
     }
 
     #[test]
@@ -242,74 +376,114 @@ mod tests {
         assert!(buffers.next_datagram().is_none());
     }
 
-    fn push(buffers: &mut RecvBuffers, port: u16, tag: u8, len: usize) {
-        buffers.free_buffers().next().unwrap()[..len].fill(tag);
-        let source = SocketAddr::from(([192, 0, 2, 1], port));
-        buffers.push(RecvMeta { source, local: None, ecn: Ecn::NotEct, len, stride: len }, false);
-    }
-
-    fn drain(buffers: &mut RecvBuffers, at_most: usize) -> Vec<(u16, u8)> {
-        let mut out = Vec::new();
-        while out.len() < at_most
-            && let Some(received) = buffers.next()
-        {
-            assert!(received.bytes.iter().all(|byte| *byte == received.bytes[0]));
-            out.push((received.meta.source.port(), received.bytes[0]));
+    #[test]
+    fn a_source_alone_leaves_the_rest_in_the_socket_until_it_has_done_so_for_long() {
+        let (mut buffers, start) = (RecvBuffers::new(), Instant::now());
+        buffers.begin_turn(start);
+        let mut count = 0;
+        while buffers.make_room() {
+            push(&mut buffers, 1, &[count; 60_000], 1000);
+            count += 1;
         }
-        out
+        assert_eq!(usize::from(count), RecvBuffers::LARGE - RecvBuffers::COUNT + 1);
+        buffers.begin_turn(start + RecvBuffers::GRACE / 2);
+        assert!(!buffers.make_room() && buffers.take_dropped() == 0);
+        buffers.begin_turn(start + RecvBuffers::GRACE);
+        assert!(buffers.make_room());
+        assert_eq!(buffers.take_dropped(), 60);
+        assert_eq!(drain(&mut buffers, 99_999), (1..count).map(|tag| (1, tag)).collect::<Vec<_>>());
+        assert!(buffers.make_room() && buffers.is_done());
     }
 
     #[test]
-    fn a_source_with_little_goes_before_the_bulk_that_came_earlier() {
+    fn with_several_sources_the_longest_loses_its_oldest_and_each_datagram_is_counted() {
         let mut buffers = RecvBuffers::new();
-        for tag in 0..10 {
-            push(&mut buffers, 1, tag, 60_000);
+        buffers.record_authentic(([192, 0, 2, 1], 1).into());
+        buffers.record_authentic(([192, 0, 2, 1], 2).into());
+        push(&mut buffers, 2, &[200; 600], 600);
+        for count in 0..250 {
+            assert!(buffers.make_room());
+            push(&mut buffers, 1, &[count; 60_000], 1000);
         }
-        assert_eq!(drain(&mut buffers, 2), [(1, 0), (1, 1)]);
-        push(&mut buffers, 2, 0, 100);
-        push(&mut buffers, 1, 10, 100);
-        push(&mut buffers, 3, 0, 100);
+        // One large buffer has the message of the other source.
+        let kept = RecvBuffers::LARGE - RecvBuffers::COUNT;
+        assert_eq!(buffers.take_dropped(), 60 * (250 - kept as u64));
         let order = drain(&mut buffers, usize::MAX);
-        assert_eq!(order[..2], [(2, 0), (3, 0)]);
-        // Later datagrams of the bulk source stay behind it, however short they are.
-        assert_eq!(order[2..], (2..=10).map(|tag| (1, tag)).collect::<Vec<_>>());
-        assert!(buffers.is_done());
+        assert_eq!(order.iter().filter(|(port, _)| *port == 2).count(), 1);
+        let flood: Vec<u8> = order.iter().filter(|(port, _)| *port == 1).map(|(_, tag)| *tag).collect();
+        assert_eq!(flood, (250 - kept as u8..250).collect::<Vec<_>>());
     }
 
     #[test]
-    fn a_buffer_is_free_again_once_it_was_handed_out() {
-        let mut buffers = RecvBuffers::with_buffer_bytes(8);
-        for tag in 0..RecvBuffers::COUNT as u8 {
-            push(&mut buffers, tag.into(), tag, 8);
+    fn thousands_of_short_messages_wait_without_loss_in_the_place_of_a_few_large_ones() {
+        let mut buffers = RecvBuffers::new();
+        for number in 0..RecvBuffers::SMALL as u16 {
+            assert!(buffers.make_room());
+            push(&mut buffers, 1 + number % 7, &[(number / 7) as u8; 1452], 1452);
         }
-        assert!(!buffers.has_room() && buffers.free_buffers().next().is_none());
+        assert_eq!(buffers.take_dropped(), 0);
+        let order = drain(&mut buffers, usize::MAX);
+        assert_eq!(order.len(), RecvBuffers::SMALL);
+        for port in 1..=7 {
+            let tags: Vec<u8> = order.iter().filter(|(of, _)| *of == port).map(|(_, tag)| *tag).collect();
+            assert_eq!(tags, (0..tags.len()).map(|tag| tag as u8).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn a_long_wait_costs_a_message_its_first_datagram_alone() {
+        let (mut buffers, start) = (RecvBuffers::new(), Instant::now());
+        buffers.record_authentic(([192, 0, 2, 1], 1).into());
+        let (mut received, mut dropped) = (0, 0);
+        for ms in 0..300 {
+            buffers.begin_turn(start + Duration::from_millis(ms));
+            push(&mut buffers, 1, &[1; 3000], 1000);
+            if ms >= 5 {
+                received += buffers.next().unwrap().bytes.len();
+                dropped += buffers.take_dropped() as usize;
+            }
+        }
+        assert!((2..10).contains(&dropped), "{dropped}");
+        assert_eq!(received + 1000 * dropped, 295 * 3000);
+    }
+
+    #[test]
+    fn handshake_messages_come_out_in_the_order_of_arrival() {
+        let mut buffers = RecvBuffers::for_handshakes();
+        for tag in 0..RecvBuffers::COUNT as u8 {
+            push(&mut buffers, (tag % 3).into(), &[tag; 148], 148);
+        }
+        assert!(buffers.free_buffers().next().is_none());
         assert_eq!(drain(&mut buffers, 3), [(0, 0), (1, 1), (2, 2)]);
-        assert_eq!(buffers.free_buffers().count(), 3);
-        buffers.clear();
-        assert!(buffers.is_done());
-        assert_eq!(buffers.free_buffers().count(), RecvBuffers::COUNT);
+        assert_eq!((buffers.free_buffers().count(), buffers.room()), (3, 3));
+        assert_eq!(drain(&mut buffers, 99).last(), Some(&(0, 15)));
     }
 
     proptest! {
         #[test]
         fn everything_comes_out_once_and_what_a_source_sent_in_order(
-            steps in prop::collection::vec((0..4_u16, 1..4000_usize, 0..3_usize), 0..200),
+            steps in prop::collection::vec((0..4_u16, 1..4000_usize, 0..3_usize), 0..400),
         ) {
-            let mut buffers = RecvBuffers::with_buffer_bytes(4000);
+            let mut buffers = RecvBuffers::new();
             let mut numbers = [0; 4];
             let mut out = Vec::new();
             for (port, len, drained) in steps {
-                if !buffers.has_room() {
+                if buffers.room() < RecvBuffers::COUNT {
                     out.extend(drain(&mut buffers, 5));
                 }
-                push(&mut buffers, port, numbers[usize::from(port)], len);
-                numbers[usize::from(port)] = numbers[usize::from(port)].wrapping_add(1);
+                let number = &mut numbers[usize::from(port)];
+                push(&mut buffers, port, &vec![*number; len], len);
+                *number = number.wrapping_add(1);
                 out.extend(drain(&mut buffers, drained));
+                if len % 50 == 0 {
+                    buffers.record_authentic(([192, 0, 2, 1], port).into());
+                }
             }
             out.extend(drain(&mut buffers, usize::MAX));
             for port in 0..4 {
                 let seen: Vec<u8> = out.iter().filter(|(other, _)| *other == port).map(|(_, tag)| *tag).collect();
-                prop_assert_eq!(seen, (0..numbers[usize::from(port)]).collect::<Vec<_>>());
+                prop_assert_eq!(seen.len() as u8, numbers[usize::from(port)]);
+                prop_assert!(seen.iter().enumerate().all(|(number, tag)| number as u8 == *tag));
             }
         }
     }

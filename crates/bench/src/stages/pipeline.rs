@@ -244,8 +244,8 @@ impl Pipeline {
         let mut left = datagrams;
         while left > 0 {
             let Self { far, buffers, .. } = self;
-            poll_fn(|cx| poll_timed(times, Stage::Receive, || far.udp.poll_recv(cx, buffers))).await?;
-            self.received_buffers += buffers.filled() as u64;
+            let filled = poll_fn(|cx| poll_timed(times, Stage::Receive, || far.udp.poll_recv(cx, buffers)));
+            self.received_buffers += filled.await? as u64;
             while !self.buffers.is_done() {
                 poll_fn(|cx| self.far.device.poll_send_ready(cx)).await?;
                 let opened = times.time(Stage::Open, || self.open())?;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use weft_tun::Tun;
 use weft_tunnel::{ControlQueue, DropReason, MAX_PACKET, PlainSlab, Tunnel};
-use weft_udp::{DATAGRAM_COST, RecvBuffers, Udp, cost_of};
+use weft_udp::{RecvBuffers, Udp, cost_of};
 
 use super::DataplaneError;
 use super::capture::Captures;
@@ -17,6 +17,10 @@ use super::timing::{Stage, TurnClock};
 /// Cost in bytes of the datagrams that one turn opens, with a fixed cost per datagram. The other direction
 /// waits no longer than this takes, or than one slab takes.
 const BUDGET: usize = 96 * 1024;
+/// Bytes that one turn receives, and calls for them. More than it opens: what all sources have sent is seen,
+/// and the packets of a sparse source do not wait behind the others.
+const RECEIVED: usize = 2 * BUDGET;
+const MAX_CALLS: usize = 8;
 /// Maximum number of receive errors without a successful receive in between: an error usually concerns one
 /// datagram, and the socket keeps working.
 const MAX_FAILED_CALLS: u32 = 1000;
@@ -139,14 +143,17 @@ impl Inbound {
     ) -> Result<Turn, DataplaneError> {
         let now = clock.now();
         let mut budget = BUDGET;
-        let mut has_received = false;
+        let (mut has_received, mut is_empty) = (false, false);
         while budget > 0 {
             match tun.poll_send_ready(cx) {
                 Poll::Ready(Ok(())) => {
                     if std::mem::take(&mut self.stalled) {
                         tracing::info!("the TUN takes packets again");
                     }
-                    self.waiting_since = None;
+                    if self.waiting_since.take().is_some() {
+                        self.buffers.begin_turn(now);
+                        self.buffers.resume();
+                    }
                 }
                 Poll::Ready(Err(error)) => return Err(DataplaneError::Tun(error)),
                 Poll::Pending => {
@@ -161,59 +168,70 @@ impl Inbound {
                 }
             }
             clock.begin_stage();
-            // Receives once per turn even if buffers are left: [`RecvBuffers`] lets datagrams of sparse
-            // sources pass a source that fills the socket.
-            if self.buffers.is_done() || !has_received && self.buffers.has_room() {
+            if !has_received {
                 has_received = true;
-                match udp.poll_recv(cx, &mut self.buffers) {
-                    Poll::Ready(Ok(_)) => {
-                        self.failed_calls = 0;
-                        clock.end_stage(Stage::Receive);
-                    }
-                    Poll::Ready(Err(error)) => {
-                        self.count_failure(error)?;
-                        budget = budget.saturating_sub(DATAGRAM_COST);
-                        continue;
-                    }
-                    Poll::Pending if self.buffers.is_done() => return Ok(Turn::Idle),
-                    Poll::Pending => {}
-                }
+                is_empty = self.receive(cx, now, udp)?;
+                clock.end_stage(Stage::Receive);
+            }
+            if self.buffers.is_done() {
+                return Ok(if is_empty { Turn::Idle } else { Turn::Busy });
             }
             if self.stalled {
                 self.drop_data(now, tunnel, control, captures);
                 budget = 0;
             } else {
                 let cost = if captures.is_on() {
-                    self.open::<true>(clock, budget, tunnel, tun, udp, control, captures)?
+                    self.open::<true>(clock, budget, tunnel, tun, control, captures)?
                 } else {
-                    self.open::<false>(clock, budget, tunnel, tun, udp, control, captures)?
+                    self.open::<false>(clock, budget, tunnel, tun, control, captures)?
                 };
                 budget = budget.saturating_sub(cost);
             }
+            tunnel.count_drop(DropReason::Overload, self.buffers.take_dropped());
         }
         Ok(Turn::Busy)
+    }
+
+    /// Receives until the sockets are empty, or the turn has received its share. Returns whether the sockets are
+    /// empty, and the waker is registered.
+    fn receive(
+        &mut self,
+        cx: &mut Context<'_>,
+        now: Instant,
+        udp: &mut impl Udp,
+    ) -> Result<bool, DataplaneError> {
+        self.buffers.begin_turn(now);
+        for _ in 0..MAX_CALLS {
+            if self.buffers.received_bytes() >= RECEIVED || !self.buffers.make_room() {
+                break;
+            }
+            match udp.poll_recv(cx, &mut self.buffers) {
+                Poll::Ready(Ok(_)) => self.failed_calls = 0,
+                Poll::Ready(Err(error)) => self.count_failure(error)?,
+                Poll::Pending => return Ok(true),
+            }
+        }
+        Ok(false)
     }
 
     /// Opens received datagrams, as far as budget and slab allow, and hands the packets to the writers.
     /// Returns the cost. `CAPTURED` is true while a capture runs; without a capture, packets do not pay for
     /// the check.
-    #[expect(clippy::too_many_arguments, reason = "disjoint parts of the event loop, borrowed apart")]
     fn open<const CAPTURED: bool>(
         &mut self,
         clock: &mut TurnClock,
         budget: usize,
         tunnel: &mut Tunnel,
         tun: &mut impl Tun,
-        udp: &mut impl Udp,
         control: &mut ControlQueue,
         captures: &mut Captures,
     ) -> Result<usize, DataplaneError> {
         let (now, mut cost) = (clock.now(), 0);
         while cost < budget && tun.plain_slab().room() >= MAX_PACKET {
             let Some(mut received) = self.buffers.next() else { break };
-            let meta = received.meta;
+            let (meta, is_recorded) = (received.meta, received.is_authentic);
             tunnel.count_drop(DropReason::TruncatedDatagram, u64::from(received.truncated));
-            let mut authentic = 0;
+            let mut is_authentic = false;
             for datagram in received.whole().chunks_mut(meta.stride) {
                 cost += cost_of(datagram.len(), 1);
                 // The tunnel counts drops.
@@ -222,7 +240,7 @@ impl Inbound {
                     captures.received(tunnel, &meta, datagram);
                 }
                 if let Ok(Some(packet)) = opened {
-                    authentic += cost_of(datagram.len(), 1);
+                    is_authentic = true;
                     if CAPTURED {
                         captures.written(tunnel, tun.plain_slab().get(packet), false);
                     }
@@ -233,8 +251,8 @@ impl Inbound {
                     cost = budget;
                 }
             }
-            if authentic > 0 {
-                udp.record_authentic(meta.source, authentic);
+            if is_authentic && !is_recorded {
+                self.buffers.record_authentic(meta.source);
             }
         }
         clock.end_stage(Stage::Decrypt);

@@ -53,6 +53,8 @@ pub(super) struct Reasons {
     after_opening: u64,
     /// Packets of the kernel that no peer is meant to receive (IPv6 multicast).
     for_nobody: u64,
+    /// Part of `before_opening`: datagrams that arrived faster than they could be opened.
+    overload: u64,
 }
 
 impl From<&Snapshot> for Account {
@@ -63,6 +65,7 @@ impl From<&Snapshot> for Account {
             *reasons.place_of(reason) += count;
         }
         reasons.for_nobody = drops.get(DropReason::NoPeer);
+        reasons.overload = drops.get(DropReason::Overload);
         Self {
             packets_read: tun.packets_read,
             segments_read: tun.segments_read + tun.malformed_reads,
@@ -108,11 +111,17 @@ impl Reasons {
 
 impl Account {
     /// Returns the number of packets that weft dropped although a peer or this machine should have received
-    /// them.
+    /// them, and not for overload.
     pub(super) fn dropped(&self) -> u64 {
-        let Reasons { before_sealing, after_sealing, before_opening, after_opening, for_nobody } =
+        let Reasons { before_sealing, after_sealing, before_opening, after_opening, for_nobody, overload } =
             self.reasons;
-        before_sealing + after_sealing + before_opening + after_opening - for_nobody
+        before_sealing + after_sealing + before_opening + after_opening - for_nobody - overload
+    }
+
+    /// Returns the number of datagrams that arrived faster than they could be opened. Some tell TCP to slow
+    /// down.
+    pub(super) fn overload(&self) -> u64 {
+        self.reasons.overload
     }
 
     /// Returns a sentence for each imbalance. While packets are in flight, imbalances are to be expected.
@@ -167,6 +176,7 @@ mod tests {
                 before_opening: 2,
                 after_opening: 1,
                 for_nobody: 7,
+                overload: 1,
             },
             ..Account::default()
         }
@@ -175,7 +185,7 @@ mod tests {
     #[test]
     fn books_in_which_everything_is_somewhere_balance() {
         assert_eq!(balanced().imbalances(), [""; 0]);
-        assert_eq!(balanced().dropped(), 4);
+        assert_eq!((balanced().dropped(), balanced().overload()), (3, 1));
     }
 
     #[test]

@@ -86,7 +86,8 @@ impl Report {
                 problems.push(format!("{name}: nothing was sent."));
             }
         }
-        let kernel: u64 = self.daemons.iter().map(|daemon| daemon.kernel_drops.total()).sum();
+        let explained = |daemon: &DaemonReport| daemon.kernel_drops.total() + daemon.account.overload();
+        let explained: u64 = self.daemons.iter().map(explained).sum();
         for (flow, direction) in self.udp.iter().zip(["a → b", "b → a"]) {
             let (name, tally) = (format!("UDP {direction}"), flow.forward);
             for (count, fate) in [
@@ -98,16 +99,13 @@ impl Report {
                     problems.push(format!("{name}: {count} of {} datagrams {fate}.", tally.sent));
                 }
             }
-            if tally.lost > kernel {
+            if tally.lost > explained {
                 problems.push(format!(
-                    "{name}: {} of {} datagrams were lost, and the kernel dropped only {kernel} packets.",
+                    "{name}: {} of {} datagrams were lost, and only {explained} drops explain it.",
                     tally.lost, tally.sent
                 ));
             } else if tally.lost > 0 {
-                notes.push(format!(
-                    "{name}: {} of {} datagrams were lost outside of weft.",
-                    tally.lost, tally.sent
-                ));
+                notes.push(format!("{name}: {} of {} datagrams were lost.", tally.lost, tally.sent));
             }
         }
         for daemon in &self.daemons {
@@ -121,6 +119,12 @@ impl Report {
             }
             if account.handshakes == 0 {
                 problems.push(format!("{name}: no handshake came through."));
+            }
+            if account.overload() > 0 {
+                notes.push(format!(
+                    "{name}: {} datagrams arrived faster than they could be opened, and were dropped.",
+                    account.overload()
+                ));
             }
             let drops = daemon.kernel_drops;
             for (count, place) in [

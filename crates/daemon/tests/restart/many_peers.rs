@@ -101,7 +101,7 @@ fn ten_thousand_peers_are_as_they_were_and_a_stream_goes_on() {
         assert!(wanted.contains(&line), "{line}");
     }
     let (picture, descriptors, memory) = (world.picture(), kept(&world), world.peak_memory_kib());
-    assert_eq!(descriptors.len(), 37, "a queue and eighteen sockets of each family: {descriptors:?}");
+    assert_eq!(descriptors.len(), 9, "a queue and four sockets of each family: {descriptors:?}");
     let initiations = world.initiations();
     world.stop_for_restart();
     assert_eq!(world.picture(), picture);

@@ -159,8 +159,9 @@ impl Bed {
 }
 
 impl Reading {
-    /// The most datagrams that can have been lost between weft and its neighbours: a super-packet of the kernel
-    /// counts once and has up to 64 of them, a frame of an emulated link is one.
+    /// The most datagrams that can have been lost for lack of time or room: between weft and its
+    /// neighbours, where a super-packet of the kernel counts once and has up to 64 of them and a frame of an
+    /// emulated link is one, and by weft, which counts each ([`DropReason::Overload`]).
     pub(crate) fn lost_outside(&self) -> u64 {
         let lost = |name| {
             let interface = self.kernel.interface(name);
@@ -171,6 +172,7 @@ impl Reading {
             + self.kernel.udp_receive_buffer_full()
             + self.kernel.udp_send_buffer_full())
             + self.lost_on_link
+            + self.weft.drops.get(DropReason::Overload)
     }
 }
 
@@ -235,7 +237,8 @@ pub(crate) fn unexplained_drops_besides(end: &Reading, explained: &[DropReason])
     let drops = &end.weft.drops;
     let multicast = end.kernel.protocol("Ip6OutMcastPkts");
     let explained: u64 = explained.iter().map(|reason| drops.get(*reason)).sum();
-    let unexplained = drops.total() - drops.get(DropReason::NoPeer) - explained;
+    let expected = drops.get(DropReason::NoPeer) + drops.get(DropReason::Overload);
+    let unexplained = drops.total() - expected - explained;
     (unexplained > 0 || drops.get(DropReason::NoPeer) > multicast)
         .then(|| format!("weft dropped packets: {drops:?}"))
 }

@@ -7,32 +7,27 @@ use std::os::fd::AsRawFd;
 
 use libc::sock_filter;
 
-use super::program::{Key, instruction};
+use super::program::instruction;
 use super::steering::attach;
 
 /// "weft", by which the program is recognized.
 const MARK: u32 = 0x7765_6674;
-/// One instruction for the mark, one for each word of the key of the group, and the return.
-const INSTRUCTIONS: usize = Key::WORDS + 2;
 
-/// Makes a socket accept nothing. The program also stores the key for the process that adopts the sockets:
-/// with the same key each source stays in its lane, and its datagrams stay in order.
-pub(super) fn close(socket: &impl AsRawFd, key: Key) -> io::Result<()> {
-    attach(socket, libc::SO_ATTACH_FILTER, &program(key))
+/// Makes a socket accept nothing.
+pub(super) fn close(socket: &impl AsRawFd) -> io::Result<()> {
+    attach(socket, libc::SO_ATTACH_FILTER, &program())
 }
 
-fn program(key: Key) -> Vec<sock_filter> {
-    let value = |value| instruction(libc::BPF_LD | libc::BPF_IMM, value);
-    let answer = instruction(libc::BPF_RET | libc::BPF_K, 0);
-    std::iter::once(MARK).chain(key.0).map(value).chain([answer]).collect()
+fn program() -> [sock_filter; 2] {
+    [instruction(libc::BPF_LD | libc::BPF_IMM, MARK), instruction(libc::BPF_RET | libc::BPF_K, 0)]
 }
 
-/// Returns the key that a drain stores; `None` if the socket is not a drain.
-pub(super) fn key_of(socket: &impl AsRawFd) -> Option<Key> {
+/// Reports whether a socket is the drain of a weft, and with it the last socket of a complete group.
+pub(super) fn is_drain(socket: &impl AsRawFd) -> bool {
     const SO_GET_FILTER: libc::c_int = libc::SO_ATTACH_FILTER;
-    let mut code = [instruction(0, 0); INSTRUCTIONS];
+    let mut code = [instruction(0, 0); 2];
     // The length is in instructions, not in bytes.
-    let mut len = INSTRUCTIONS as libc::socklen_t;
+    let mut len = code.len() as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` instructions to `code`, and both live until after the call.
     let result = unsafe {
         libc::getsockopt(
@@ -43,10 +38,6 @@ pub(super) fn key_of(socket: &impl AsRawFd) -> Option<Key> {
             &raw mut len,
         )
     };
-    if result != 0 || len as usize != INSTRUCTIONS {
-        return None;
-    }
-    let key = Key(std::array::from_fn(|word| code[1 + word].k));
     let fields = |code: &sock_filter| (code.code, code.jt, code.jf, code.k);
-    code.iter().map(fields).eq(program(key).iter().map(fields)).then_some(key)
+    result == 0 && len as usize == code.len() && code.iter().map(fields).eq(program().iter().map(fields))
 }

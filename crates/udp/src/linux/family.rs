@@ -1,34 +1,38 @@
-//! The sockets of one address family on one port: the lanes, the socket of handshake messages, and the drain,
-//! in the order of their numbers in the kernel's group. If the kernel accepts no program, every socket is a
-//! lane, and any datagram may arrive in any of them.
+//! The sockets of one address family on one port, in the order of their numbers in the kernel's group: data,
+//! handshake messages, initiations, and the drain. If the kernel accepts no program, any datagram may arrive
+//! in any socket.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::task::{Context, Poll};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::super::{BindError, Half, RecvBuffers, UdpConfig, UdpStats};
 use super::kernel::Release;
-use super::lanes::{LANES, Lanes, SHARED};
-use super::program::Key;
 use super::socket::{Buffers, UdpSocket};
 use super::steering::{DRAIN, SOCKETS, Steering};
-use super::{drain, handshakes};
+use super::{drain, recv};
 
-/// The sockets of one address family: at least one lane. The first lane sends.
+/// Maximum size of the receive buffers of handshake messages, in bytes: more than a thousand messages, for
+/// each of which the kernel counts at least 768 bytes.
+const MAX_HANDSHAKE_BYTES: usize = 1 << 20;
+
+/// The sockets of one address family.
 #[derive(Debug)]
 pub(super) struct Family {
-    lanes: Lanes,
-    /// `None` if the kernel chooses by its own hash, among the lanes.
+    /// At least one socket; the first sends. There are more if the kernel chooses by its own hash, among
+    /// sockets that were adopted.
+    data: Vec<UdpSocket>,
     steered: Option<Steered>,
 }
 
 #[derive(Debug)]
 struct Steered {
     steering: Steering,
-    handshakes: UdpSocket,
+    /// The socket of handshake messages, then that of initiations without a cookie.
+    handshakes: [UdpSocket; 2],
     drain: UdpSocket,
 }
 
@@ -46,69 +50,58 @@ impl Family {
         let before = sockets.len();
         let Some(first) = sockets.first() else { return Ok(None) };
         let is_alone = before == 1 && (are_own || !first.reuse_port().unwrap_or(true));
-        let kept_key = match before {
-            // The sockets of an older weft, with lanes only.
-            LANES => Some(Key::of_lanes_alone(is_v6)),
-            SOCKETS => drain::key_of(&sockets[DRAIN]),
-            _ => None,
-        };
-        // In an incomplete set, the numbers of the sockets in the kernel's group are not known.
-        let key = kept_key.or_else(|| is_alone.then(Key::random));
-        let steering = if let Some(key) = key {
-            steer(&mut sockets, is_v6, key)
+        let is_complete = before == SOCKETS && drain::is_drain(&sockets[DRAIN]);
+        // In another set, the numbers of the sockets in the kernel's group are not known.
+        let steering = if is_alone || is_complete {
+            steer(&mut sockets, is_v6)
                 .inspect_err(|error| tracing::debug!(%error, "the kernel chooses a socket for each source"))
                 .ok()
         } else {
             release_all(&sockets);
             None
         };
-        let lane_bytes = config.receive_buffer_bytes;
-        let lane_count = if steering.is_some() { LANES } else { sockets.len() };
+        let data_count = if steering.is_some() { 1 } else { sockets.len() };
         let open = |(number, socket)| {
             let receive = match number {
-                number if number < lane_count => lane_bytes,
+                number if number < data_count => config.receive_buffer_bytes,
                 DRAIN => 0,
-                _ => lane_bytes.min(handshakes::MAX_WAITING),
+                _ => config.receive_buffer_bytes.min(MAX_HANDSHAKE_BYTES),
             };
             let buffers = Buffers { receive, sends: number == 0 };
             UdpSocket::from_socket(socket, is_v6, buffers, config, release)
         };
         let mut sockets = sockets.into_iter().enumerate().map(open);
-        let lanes = sockets.by_ref().take(lane_count).collect::<Result<Vec<_>, _>>()?;
-        let steered = match (steering, sockets.next(), sockets.next()) {
-            (Some(steering), Some(handshakes), Some(drain)) => {
-                Some(Steered { steering, handshakes: handshakes?, drain: drain? })
+        let data = sockets.by_ref().take(data_count).collect::<Result<Vec<_>, _>>()?;
+        let steered = match (steering, sockets.next(), sockets.next(), sockets.next()) {
+            (Some(steering), Some(handshakes), Some(initiations), Some(drain)) => {
+                Some(Steered { steering, handshakes: [handshakes?, initiations?], drain: drain? })
             }
             _ => None,
         };
-        let read = if steered.is_some() && (are_own || before != 1) { SHARED } else { lanes.len() };
-        // Lanes with sources that may have other lanes from now on. With the same key, these are the lanes of
-        // single sources.
-        let left = if kept_key.is_some() { SHARED..LANES } else { 0..before.min(lanes.len()) };
-        let lanes = Lanes::new(lanes, if steered.is_some() { SHARED } else { LANES }, read, left);
-        Ok(Some(Self { lanes, steered }))
+        Ok(Some(Self { data, steered }))
     }
 
     /// Returns the socket that sends.
     pub(super) fn first(&self) -> &UdpSocket {
-        self.lanes.first()
+        &self.data[0]
     }
 
     /// Returns all sockets, in the order of their numbers.
     pub(super) fn each(&self) -> impl Iterator<Item = &UdpSocket> {
-        let others = self.steered.iter().flat_map(|steered| [&steered.handshakes, &steered.drain]);
-        self.lanes.each().chain(others)
+        let others = self.steered.iter();
+        let others = others.flat_map(|steered| steered.handshakes.iter().chain([&steered.drain]));
+        self.data.iter().chain(others)
     }
 
-    /// Returns the bytes of the smallest receive buffer among the lanes.
+    /// Returns the bytes of the smallest receive buffer for data.
     pub(super) fn receive_buffer_bytes(&self) -> u64 {
-        self.lanes.each().map(UdpSocket::receive_buffer_bytes).min().unwrap_or_default()
+        self.data.iter().map(UdpSocket::receive_buffer_bytes).min().unwrap_or_default()
     }
 
     /// Returns the number of datagrams that did not fit a receive buffer.
     pub(super) fn overflows(&self) -> u64 {
-        let handshakes = self.steered.iter().map(|steered| &steered.handshakes);
-        self.lanes.each().chain(handshakes).map(UdpSocket::dropped).sum()
+        let handshakes = self.steered.iter().flat_map(|steered| &steered.handshakes);
+        self.data.iter().chain(handshakes).map(UdpSocket::dropped).sum()
     }
 
     /// Returns the number of datagrams that the drain dropped.
@@ -116,38 +109,32 @@ impl Family {
         self.steered.as_ref().map(|steered| steered.drain.dropped()).unwrap_or_default()
     }
 
+    /// Receives into the free buffers, as [`super::super::Udp::poll_recv`].
     pub(super) fn poll_recv(
-        &mut self,
+        &self,
         cx: &mut Context<'_>,
         buffers: &mut RecvBuffers,
         stats: &mut UdpStats,
     ) -> Poll<io::Result<usize>> {
-        let steering = self.steered.as_mut().map(|steered| &mut steered.steering);
-        self.lanes.poll_recv(cx, buffers, steering, stats)
+        poll_each(&self.data, cx, buffers, stats)
     }
 
+    /// Receives handshake messages, as [`super::super::Udp::poll_recv_handshakes`].
     pub(super) fn poll_recv_handshakes(
-        &mut self,
+        &self,
         cx: &mut Context<'_>,
         buffers: &mut RecvBuffers,
         stats: &mut UdpStats,
     ) -> Poll<io::Result<usize>> {
         let Some(steered) = &self.steered else { return Poll::Pending };
-        handshakes::poll_recv(&steered.handshakes, cx, buffers, stats)
-    }
-
-    pub(super) fn record_authentic(&mut self, source: SocketAddr, cost: usize) {
-        let lane = self.steered.as_ref().and_then(|steered| steered.steering.shared_lane(source));
-        if let Some(lane) = lane {
-            self.lanes.record_authentic(lane, source, cost);
-        }
+        poll_each(&steered.handshakes, cx, buffers, stats)
     }
 
     /// Makes the kernel drop messages with other receiver indices; `None` lets all pass. Returns whether the
     /// kernel drops any messages now.
     pub(super) fn let_pass(&mut self, receivers: Option<&[u32]>) -> bool {
         let Some(steered) = &mut self.steered else { return false };
-        if let Err(error) = steered.steering.let_pass(self.lanes.first().io.get_ref(), receivers) {
+        if let Err(error) = steered.steering.let_pass(self.data[0].io.get_ref(), receivers) {
             tracing::warn!("cannot tell the kernel which messages to let pass: {error}");
         }
         steered.steering.is_filtering()
@@ -156,7 +143,7 @@ impl Family {
     /// Lets initiations without a cookie pass only from sources in `half`; `None` lets all pass.
     pub(super) fn let_half_ask(&mut self, half: Option<Half>) {
         let Some(steered) = &mut self.steered else { return };
-        if let Err(error) = steered.steering.let_half_ask(self.lanes.first().io.get_ref(), half) {
+        if let Err(error) = steered.steering.let_half_ask(self.data[0].io.get_ref(), half) {
             tracing::warn!("cannot tell the kernel which initiations to let pass: {error}");
         }
     }
@@ -177,12 +164,36 @@ impl Drop for Family {
     }
 }
 
+/// Makes one receive call for each socket. Each gets its share of the free buffers, otherwise one that is always
+/// full would get all.
+fn poll_each(
+    sockets: &[UdpSocket],
+    cx: &mut Context<'_>,
+    buffers: &mut RecvBuffers,
+    stats: &mut UdpStats,
+) -> Poll<io::Result<usize>> {
+    let mut filled = 0;
+    for (number, socket) in sockets.iter().enumerate() {
+        let limit = buffers.room().div_ceil(sockets.len() - number);
+        if limit == 0 {
+            break;
+        }
+        match socket.poll_recv(cx, limit, || recv::recv(socket.io.get_ref().as_fd(), buffers, limit, stats)) {
+            Poll::Ready(Ok(more)) => filled += more,
+            Poll::Ready(Err(error)) if filled == 0 => return Poll::Ready(Err(error)),
+            Poll::Ready(Err(error)) => tracing::debug!(%error, "cannot receive"),
+            Poll::Pending => {}
+        }
+    }
+    if filled > 0 { Poll::Ready(Ok(filled)) } else { Poll::Pending }
+}
+
 /// Completes the group of `sockets` and attaches the program to it.
-fn steer(sockets: &mut Vec<Socket>, is_v6: bool, key: Key) -> io::Result<Steering> {
+fn steer(sockets: &mut Vec<Socket>, is_v6: bool) -> io::Result<Steering> {
     let more = widen(&sockets[0], is_v6, SOCKETS - sockets.len())?;
     sockets.extend(more);
-    let steering = Steering::attach(&sockets[0], is_v6, key)?;
-    if let Err(error) = drain::close(&sockets[DRAIN], key) {
+    let steering = Steering::attach(&sockets[0], is_v6)?;
+    if let Err(error) = drain::close(&sockets[DRAIN]) {
         release_all(sockets);
         return Err(error);
     }

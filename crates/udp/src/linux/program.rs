@@ -5,19 +5,16 @@
 //! several datagrams of one sender (GRO): the length is that of all of them, and the message header is that
 //! of the first.
 
-use std::net::{IpAddr, SocketAddr};
-
 use libc::sock_filter;
 
 use super::super::Half;
-use super::lanes::SHARED;
-use super::steering::{DRAIN, HANDSHAKES};
+use super::steering::{DATA, DRAIN, HANDSHAKES, INITIATIONS};
 
 /// The first four bytes of a message: its type, and three zeros.
 const INITIATION: u32 = 0x0100_0000;
 const RESPONSE: u32 = 0x0200_0000;
 const COOKIE_REPLY: u32 = 0x0300_0000;
-const DATA: u32 = 0x0400_0000;
+const TRANSPORT_DATA: u32 = 0x0400_0000;
 /// Bytes of the shortest message: a data message without data.
 const SHORTEST: u32 = 32;
 /// The bytes of mac2 in an initiation: zeros without a cookie (whitepaper, section 5.4.2).
@@ -34,37 +31,17 @@ struct Offsets {
 const IPV4: Offsets = Offsets { address: 12, words: 1, port: 20 };
 const IPV6: Offsets = Offsets { address: 8, words: 4, port: 40 };
 
-/// The key of the hash that chooses a shared lane: odd multipliers. They are random, so that no sender can
-/// choose the lane of another source.
+/// The key of the hash that divides sources into halves: odd multipliers. They are random, so that no sender
+/// can choose the half of a source.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Key(pub(super) [u32; Self::WORDS]);
+pub(super) struct Key([u32; Self::WORDS]);
 
 impl Key {
     /// One multiplier for each word of an IPv6 address, one for the port, and the last for the sum.
-    pub(super) const WORDS: usize = 6;
+    const WORDS: usize = 6;
 
     pub(super) fn random() -> Self {
         Self(rand::random::<[u32; Self::WORDS]>().map(|multiplier| multiplier | 1))
-    }
-
-    /// Returns the key of an older weft, with lanes only: if its sockets are adopted, its sources stay
-    /// in their lanes, and their datagrams stay in order. The key is not secret, and stays in use until the
-    /// interface is stopped.
-    pub(super) fn of_lanes_alone(is_v6: bool) -> Self {
-        const GOLDEN: u32 = 0x9e37_79b1;
-        let words = if is_v6 { IPV6.words } else { IPV4.words } + 1;
-        let mut key = std::array::from_fn(|word| GOLDEN.wrapping_pow(words.saturating_sub(word as u32)));
-        key[Self::WORDS - 1] = GOLDEN;
-        Self(key)
-    }
-
-    /// Returns the shared lane of a source, as the program computes it: multiply-shift hashing
-    /// (Dietzfelbinger et al., 1997) of a sum of products.
-    pub(super) fn shared_lane(&self, source: SocketAddr) -> usize {
-        let words = words(source).into_iter().zip(self.0);
-        let sum = words.fold(0_u32, |sum, (word, key)| sum.wrapping_add(word.wrapping_mul(key)));
-        let mixed = (sum ^ (sum >> 15)).wrapping_mul(self.0[Self::WORDS - 1]);
-        (mixed >> (u32::BITS - SHARED.ilog2())) as usize
     }
 }
 
@@ -79,8 +56,6 @@ impl std::fmt::Debug for Key {
 pub(super) struct Rules<'a> {
     pub(super) is_v6: bool,
     pub(super) key: Key,
-    /// Single sources, each with its lane.
-    pub(super) own: &'a [(SocketAddr, usize)],
     /// Whether messages other than data pass only with an exact length. Joined datagrams may begin with a
     /// handshake message and continue with shorter data: while no junk arrives, lengths that this could
     /// explain pass too.
@@ -104,13 +79,13 @@ pub(super) fn program(rules: &Rules<'_>) -> Vec<sock_filter> {
     let mut code = Assembler::default();
     let drain = code.answer(DRAIN);
     let handshakes = code.answer(HANDSHAKES);
-    let lanes = code.lanes(rules);
-    let initiations = rules.half.map_or(handshakes, |half| code.initiations(rules, half, handshakes, drain));
-    let [data, response, cookie_reply] = match rules.receivers {
-        None => [lanes, handshakes, handshakes],
+    let data = code.answer(DATA);
+    let initiation = code.initiation(rules, handshakes, drain);
+    let [known_data, response, cookie_reply] = match rules.receivers {
+        None => [data, handshakes, handshakes],
         Some(receivers) => {
             // X holds the message type.
-            code.branch(libc::BPF_JEQ, DATA, lanes, handshakes);
+            code.branch(libc::BPF_JEQ, TRANSPORT_DATA, data, handshakes);
             let known = code.block(&[instruction(libc::BPF_MISC | libc::BPF_TXA, 0)]);
             let search = code.search(receivers, known, drain);
             let at_4 = code.block(&[load(4)]);
@@ -119,32 +94,19 @@ pub(super) fn program(rules: &Rules<'_>) -> Vec<sock_filter> {
             [at_4, at_8, at_4]
         }
     };
-    let joined = if rules.is_strict { drain } else { lanes };
+    let joined = if rules.is_strict { drain } else { data };
     let mut next = drain;
     for (kind, bytes, exact) in
-        [(COOKIE_REPLY, 64, cookie_reply), (RESPONSE, 92, response), (INITIATION, 148, initiations)]
+        [(COOKIE_REPLY, 64, cookie_reply), (RESPONSE, 92, response), (INITIATION, 148, initiation)]
     {
         let of_length = code.of_length(bytes, exact, joined, drain);
         next = code.branch(libc::BPF_JEQ, kind, of_length, next);
     }
-    code.branch(libc::BPF_JEQ, DATA, data, next);
+    code.branch(libc::BPF_JEQ, TRANSPORT_DATA, known_data, next);
     let kind = code.block(&[load(0), instruction(libc::BPF_MISC | libc::BPF_TAX, 0)]);
     code.branch(libc::BPF_JGE, SHORTEST, kind, drain);
     code.block(&[length()]);
     code.in_order()
-}
-
-/// Returns the words that tell a source from others: its address, then its port.
-fn words(source: SocketAddr) -> Vec<u32> {
-    let mut words = match source.ip() {
-        IpAddr::V4(address) => vec![address.to_bits()],
-        IpAddr::V6(address) => {
-            let bits = address.to_bits();
-            [96, 64, 32, 0].map(|shift| (bits >> shift) as u32).to_vec()
-        }
-    };
-    words.push(source.port().into());
-    words
 }
 
 /// A position in the program: the instructions from there to the end.
@@ -227,36 +189,22 @@ impl Assembler {
         sorted.iter().fold(missing, |next, index| self.branch(libc::BPF_JEQ, *index, found, next))
     }
 
-    /// Returns the lane of a source: its single-source lane, or a shared lane by the hash.
-    fn lanes(&mut self, rules: &Rules<'_>) -> Label {
-        self.block(&[instruction(libc::BPF_RET | libc::BPF_A, 0)]);
-        let mut next = self.hash(rules);
-        for (source, lane) in rules.own.iter().rev() {
-            self.answer(*lane);
-            let other = next;
-            for (field, word) in words(*source).into_iter().enumerate().rev() {
-                let equal = self.here();
-                self.branch(libc::BPF_JEQ, word, equal, other);
-                next = self.block(&[kept(field)]);
-            }
+    /// Jumps to `proven` for initiations with a cookie. The others have a socket of their own; while only half
+    /// of the sources are heard, those of the other half jump to `drain`.
+    fn initiation(&mut self, rules: &Rules<'_>, proven: Label, drain: Label) -> Label {
+        let proven = self.jump(proven);
+        let mut next = self.answer(INITIATIONS);
+        if let Some(half) = rules.half {
+            let (upper, lower) = match half {
+                Half::Lower => (self.jump(drain), next),
+                Half::Upper => (next, self.jump(drain)),
+            };
+            self.branch(libc::BPF_JSET, 1 << (u32::BITS - 1), upper, lower);
+            self.hash(rules);
+            next = self.keep_source(rules);
         }
-        self.keep_source(rules)
-    }
-
-    /// Jumps to `pass` for initiations with a cookie and for those of sources in `half`, otherwise to
-    /// `drain`.
-    fn initiations(&mut self, rules: &Rules<'_>, half: Half, pass: Label, drain: Label) -> Label {
-        let pass = self.jump(pass);
-        let drain = self.jump(drain);
-        let (upper, lower) = match half {
-            Half::Lower => (drain, pass),
-            Half::Upper => (pass, drain),
-        };
-        self.branch(libc::BPF_JGE, SHARED as u32 / 2, upper, lower);
-        self.hash(rules);
-        let mut next = self.keep_source(rules);
         for offset in MAC2.step_by(size_of::<u32>()).rev() {
-            self.branch(libc::BPF_JEQ, 0, next, pass);
+            self.branch(libc::BPF_JEQ, 0, next, proven);
             next = self.block(&[load(offset)]);
         }
         next
@@ -275,14 +223,15 @@ impl Assembler {
         self.here()
     }
 
-    /// Computes [`Key::shared_lane`] from the stored words.
+    /// Computes the hash of the stored words.
     fn hash(&mut self, rules: &Rules<'_>) -> Label {
         let fields = rules.offsets().words as usize + 1;
         self.block(&hash(&rules.key.0[..fields], rules.key.0[Key::WORDS - 1]))
     }
 }
 
-/// Returns the instructions that compute [`Key::shared_lane`] from the stored words.
+/// Returns the instructions that compute the hash of the stored words: multiply-shift hashing (Dietzfelbinger et
+/// al., 1997) of a sum of products. Its upper bits are good.
 fn hash(multipliers: &[u32], last: u32) -> Vec<sock_filter> {
     const SUM: usize = Key::WORDS;
     let mut program = vec![instruction(libc::BPF_LD | libc::BPF_IMM, 0), keep(SUM)];
@@ -300,7 +249,6 @@ fn hash(multipliers: &[u32], last: u32) -> Vec<sock_filter> {
         operate(libc::BPF_RSH | libc::BPF_K, 15),
         operate(libc::BPF_XOR | libc::BPF_X, 0),
         operate(libc::BPF_MUL | libc::BPF_K, last),
-        operate(libc::BPF_RSH | libc::BPF_K, u32::BITS - SHARED.ilog2()),
     ]);
     program
 }

@@ -9,18 +9,17 @@ use std::ptr;
 
 use weft_tunnel::RecvMeta;
 
-use super::super::{RecvBuffers, UdpStats, cost_of};
+use super::super::{RecvBuffers, UdpStats};
 use super::cmsg::{Ancillary, Control};
 use super::send::retry;
 
-/// Fills at most `limit` of the free buffers and returns the number filled. Calls `saw` with the source and
-/// the cost of each message. Fails with [`io::ErrorKind::WouldBlock`] if nothing has arrived.
+/// Fills at most `limit` of the free buffers and returns the number filled. Fails with
+/// [`io::ErrorKind::WouldBlock`] if nothing has arrived.
 pub(super) fn recv(
     fd: BorrowedFd<'_>,
     buffers: &mut RecvBuffers,
     limit: usize,
     stats: &mut UdpStats,
-    mut saw: impl FnMut(SocketAddr, usize),
 ) -> io::Result<usize> {
     type Names = [libc::sockaddr_in6; RecvBuffers::COUNT];
     type Vectors = [libc::iovec; RecvBuffers::COUNT];
@@ -54,19 +53,17 @@ pub(super) fn recv(
         libc::recvmmsg(fd.as_raw_fd(), headers, free, 0, ptr::null_mut()) as isize
     })?;
     stats.recv_calls += 1;
-    for (message, name) in headers.iter().zip(&names).take(count) {
+    buffers.push(headers.iter().zip(&names).take(count).map(|(message, name)| {
         // SAFETY: the kernel has just received with this header, into an aligned control buffer.
         let ancillary = unsafe { Ancillary::parse(&message.msg_hdr) };
         let len = message.msg_len as usize;
         let stride = ancillary.segment_bytes.unwrap_or(len).max(1);
-        let datagrams = len.div_ceil(stride).max(1);
-        stats.datagrams_received += datagrams as u64;
+        stats.datagrams_received += len.div_ceil(stride).max(1) as u64;
         stats.bytes_received += len as u64;
         let source = address_of(name);
-        saw(source, cost_of(len, datagrams));
         let meta = RecvMeta { source, local: ancillary.local, ecn: ancillary.ecn, len, stride };
-        buffers.push(meta, message.msg_hdr.msg_flags & libc::MSG_TRUNC != 0);
-    }
+        (meta, message.msg_hdr.msg_flags & libc::MSG_TRUNC != 0)
+    }));
     Ok(count)
 }
 

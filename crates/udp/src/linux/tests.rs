@@ -74,7 +74,7 @@ async fn receive(sockets: &mut UdpSockets, datagrams: usize) -> Vec<(RecvMeta, V
     let mut received = Vec::new();
     while received.len() < datagrams {
         assert!(poll_fn(|cx| sockets.poll_recv(cx, &mut buffers)).await.unwrap() > 0);
-        while let Some(Received { meta, bytes, truncated }) = buffers.next_datagram() {
+        while let Some(Received { meta, bytes, truncated, .. }) = buffers.next_datagram() {
             assert!(!truncated);
             received.push((meta, bytes.to_vec()));
         }

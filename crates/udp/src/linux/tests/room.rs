@@ -77,7 +77,7 @@ fn a_datagram_beyond_the_buffer_is_flagged() {
         |_| (),
         async || {
             let (mut a, mut b) = (open(), open());
-            let mut buffers = RecvBuffers::with_buffer_bytes(100);
+            let mut buffers = RecvBuffers::with(100, RecvBuffers::COUNT, 0, false);
             send(&mut a, to(V4, b.port(), 300, &contents(300, 300))).await.unwrap();
             send(&mut a, to(V4, b.port(), 100, &contents(100, 100))).await.unwrap();
             let mut seen = Vec::new();
@@ -126,7 +126,6 @@ fn neither_family_starves_the_other() {
             let mut buffers = RecvBuffers::new();
             let mut families = Vec::new();
             for _ in 0..2 {
-                buffers.clear();
                 // Lets the runtime update the readiness of the sockets, as between turns.
                 tokio::task::yield_now().await;
                 poll_fn(|cx| b.poll_recv(cx, &mut buffers)).await.unwrap();

@@ -4,15 +4,14 @@ use std::collections::HashSet;
 
 use super::super::super::Half;
 use super::super::family::Family;
-use super::super::lanes::{LANES, SHARED};
-use super::super::program::Key;
-use super::super::steering::{DRAIN, HANDSHAKES, MOST_RECEIVERS, SOCKETS, Steering};
+use super::super::steering::{DATA, DRAIN, HANDSHAKES, INITIATIONS, MOST_RECEIVERS, SOCKETS};
 use super::*;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    Lane,
+    Data,
     Handshakes,
+    Initiations,
     Drain,
 }
 
@@ -37,9 +36,9 @@ fn number_of_last(family: &Family, junk_before: u64) -> usize {
     }
     let mut buffers = RecvBuffers::new();
     let mut stats = UdpStats::default();
-    let mut has_something = family.each().map(|socket| {
-        recv::recv(socket.io.get_ref().as_fd(), &mut buffers, 1, &mut stats, |_, _| {}).is_ok()
-    });
+    let mut has_something = family
+        .each()
+        .map(|socket| recv::recv(socket.io.get_ref().as_fd(), &mut buffers, 1, &mut stats).is_ok());
     has_something.position(|has_something| has_something).unwrap()
 }
 
@@ -47,8 +46,9 @@ fn place(family: &Family, source: &StdSocket, datagram: &[u8]) -> Place {
     let junk_before = family.junk_dropped();
     source.send(datagram).unwrap();
     match number_of_last(family, junk_before) {
-        0..SHARED => Place::Lane,
+        DATA => Place::Data,
         HANDSHAKES => Place::Handshakes,
+        INITIATIONS => Place::Initiations,
         DRAIN => Place::Drain,
         other => panic!("socket {other}"),
     }
@@ -71,10 +71,13 @@ fn expected(datagram: &[u8], is_strict: bool, receivers: Option<&HashSet<u32>>) 
         receivers.is_none_or(|receivers| receivers.contains(&index))
     });
     match exact {
-        0 if is_known => Place::Lane,
+        0 if is_known => Place::Data,
         0 => Place::Drain,
-        exact if datagram.len().is_multiple_of(exact) && is_known => Place::Handshakes,
-        exact if datagram.len() > exact && datagram.len() % exact >= 32 && !is_strict => Place::Lane,
+        exact if datagram.len().is_multiple_of(exact) && is_known => match header[0] {
+            1 if datagram[132..148] == [0; 16] => Place::Initiations,
+            _ => Place::Handshakes,
+        },
+        exact if datagram.len() > exact && datagram.len() % exact >= 32 && !is_strict => Place::Data,
         _ => Place::Drain,
     }
 }
@@ -87,6 +90,13 @@ fn message(kind: u8, index: u32, bytes: usize) -> Vec<u8> {
     message[at..at + 4].copy_from_slice(&index.to_le_bytes());
     message.truncate(bytes);
     message
+}
+
+/// Returns an initiation with a cookie: one byte of its mac2 is not zero.
+fn with_cookie(byte: usize) -> Vec<u8> {
+    let mut initiation = message(1, 0, 148);
+    initiation[132 + byte] = 1;
+    initiation
 }
 
 #[test]
@@ -112,7 +122,7 @@ fn each_type_has_its_socket_and_what_is_no_message_is_counted_apart_from_overflo
                             message
                         })
                     });
-                    for datagram in kinds.chain(reserved) {
+                    for datagram in kinds.chain(reserved).chain((0..16).map(with_cookie)) {
                         let expected = expected(&datagram, is_filtering, known.as_ref());
                         junk += u64::from(expected == Place::Drain);
                         let (kind, bytes) = (datagram.get(..4), datagram.len());
@@ -260,7 +270,7 @@ fn only_messages_with_known_receiver_indices_pass_while_the_list_is_on() {
                     }
                 }
                 assert!(!sockets.let_pass(None));
-                assert_eq!(place(self::family(&sockets, is_v6), &source, &message(4, 1234, 32)), Place::Lane);
+                assert_eq!(place(self::family(&sockets, is_v6), &source, &message(4, 1234, 32)), Place::Data);
             }
             assert_eq!(sockets.stats().receive_overflows, 0);
         },
@@ -281,17 +291,11 @@ fn half_of_the_sources_may_ask_without_a_cookie_and_all_may_with_one() {
                     sockets.let_half_ask(Some(half));
                     let family = family(&sockets, is_v6);
                     for source in &sources {
-                        let mut asking = message(1, 7, 148);
-                        heard.push(place(family, source, &asking) == Place::Handshakes);
-                        let byte = 132 + heard.len() % 16;
-                        asking[byte] = 1;
-                        assert_eq!(
-                            place(family, source, &asking),
-                            Place::Handshakes,
-                            "mac2 is in byte {byte}"
-                        );
+                        heard.push(place(family, source, &message(1, 7, 148)) == Place::Initiations);
+                        let proven = with_cookie(heard.len() % 16);
+                        assert_eq!(place(family, source, &proven), Place::Handshakes);
                         for (kind, bytes, expected) in
-                            [(2, 92, Place::Handshakes), (3, 64, Place::Handshakes), (4, 148, Place::Lane)]
+                            [(2, 92, Place::Handshakes), (3, 64, Place::Handshakes), (4, 148, Place::Data)]
                         {
                             assert_eq!(place(family, source, &message(kind, 7, bytes)), expected, "{kind}");
                         }
@@ -304,7 +308,7 @@ fn half_of_the_sources_may_ask_without_a_cookie_and_all_may_with_one() {
                 sockets.let_half_ask(None);
                 let family = family(&sockets, is_v6);
                 for source in &sources {
-                    assert_eq!(place(family, source, &message(1, 7, 148)), Place::Handshakes);
+                    assert_eq!(place(family, source, &message(1, 7, 148)), Place::Initiations);
                 }
             }
         },
@@ -322,77 +326,39 @@ fn with_more_indices_than_fit_all_pass() {
             assert!(sockets.let_pass(Some(&list)), "what has the wrong length is dropped");
             let source = source_to(&sockets, false);
             let family = family(&sockets, false);
-            assert_eq!(place(family, &source, &message(4, 77, 100)), Place::Lane);
+            assert_eq!(place(family, &source, &message(4, 77, 100)), Place::Data);
             assert_eq!(place(family, &source, &message(1, 77, 180)), Place::Drain);
         },
     );
 }
 
 #[test]
-fn the_longest_program_is_taken_with_every_lane_in_use() {
+fn the_longest_program_is_taken_and_tells_messages_apart() {
     in_namespace(
-        "the_longest_program_is_taken_with_every_lane_in_use",
+        "the_longest_program_is_taken_and_tells_messages_apart",
         |_| (),
         async || {
-            let sockets = open();
+            let mut sockets = open();
+            let list: Vec<u32> = numbers(3).take(MOST_RECEIVERS).collect();
+            sockets.let_half_ask(Some(Half::Upper));
+            assert!(sockets.let_pass(Some(&list)));
             for is_v6 in [false, true] {
-                let family = family(&sockets, is_v6);
-                let first = family.first().io.get_ref();
-                let key = Key::random();
-                let mut steering = Steering::attach(first, is_v6, key).unwrap();
-                let list: Vec<u32> = numbers(3).take(MOST_RECEIVERS).collect();
-                steering.let_half_ask(first, Some(Half::Upper)).unwrap();
-                steering.let_pass(first, Some(&list)).unwrap();
-                let sources: Vec<_> = (SHARED..LANES).map(|_| source_to(&sockets, is_v6)).collect();
-                for (source, lane) in sources.iter().zip(SHARED..) {
-                    let address = source.local_addr().unwrap();
-                    let given = steering.give(first, address, 0, |_| true).unwrap();
-                    assert_eq!((given, steering.shared_lane(address)), (Some(lane), None));
+                let (family, source) = (family(&sockets, is_v6), source_to(&sockets, is_v6));
+                for (index, expected) in
+                    [(list[0], Place::Data), (list[MOST_RECEIVERS - 1], Place::Data), (1, Place::Drain)]
+                {
+                    assert_eq!(place(family, &source, &message(4, index, 60)), expected);
                 }
-                for (source, lane) in sources.iter().zip(SHARED..) {
-                    for (index, expected) in [(list[0], lane), (list[MOST_RECEIVERS - 1], lane), (1, DRAIN)] {
-                        let junk = family.junk_dropped();
-                        source.send(&message(4, index, 60)).unwrap();
-                        assert_eq!(number_of_last(family, junk), expected);
-                    }
-                }
-                for _ in 0..100 {
-                    let source = source_to(&sockets, is_v6);
-                    let address = source.local_addr().unwrap();
-                    source.send(&message(4, list[1], 60)).unwrap();
-                    let lane = number_of_last(family, family.junk_dropped());
-                    assert_eq!((lane, Some(lane)), (key.shared_lane(address), steering.shared_lane(address)));
-                }
+                assert_eq!(place(family, &source, &with_cookie(0)), Place::Handshakes);
             }
         },
     );
 }
 
 #[test]
-fn sources_share_lanes_by_a_key_that_differs_from_one_start_to_the_next() {
-    let sources: Vec<SocketAddr> = (0..64_u8)
-        .flat_map(|host| {
-            let v4 = SocketAddr::from(([192, 0, 2, host], 51820));
-            let v6 = format!("[2001:db8::{host:x}]:51820").parse().unwrap();
-            [v4, v6, SocketAddr::new(v4.ip(), 1000 + u16::from(host))]
-        })
-        .collect();
-    let lanes = |key: Key| -> Vec<usize> { sources.iter().map(|source| key.shared_lane(*source)).collect() };
-    let keys: Vec<Key> = (0..50).map(|_| Key::random()).collect();
-    let each: Vec<Vec<usize>> = keys.iter().map(|key| lanes(*key)).collect();
-    assert_eq!(each.iter().collect::<HashSet<_>>().len(), each.len());
-    // Two sources that share a lane with one key do not share it with most other keys: if the key is not
-    // known, an eighth of all pairs share a lane.
-    let pairs = (0..sources.len()).flat_map(|one| (0..one).map(move |other| (one, other)));
-    let worst =
-        pairs.map(|(one, other)| each.iter().filter(|lanes| lanes[one] == lanes[other]).count()).max();
-    assert!(worst.unwrap() < 30, "{worst:?} of 50");
-}
-
-#[test]
-fn a_flood_of_handshakes_costs_data_nothing() {
+fn a_flood_of_initiations_costs_neither_data_nor_those_who_have_a_cookie() {
     in_namespace(
-        "a_flood_of_handshakes_costs_data_nothing",
+        "a_flood_of_initiations_costs_neither_data_nor_those_who_have_a_cookie",
         |_| (),
         async || {
             let mut sockets = open();
@@ -406,13 +372,18 @@ fn a_flood_of_handshakes_costs_data_nothing() {
                 for number in 0..100 {
                     peer.send(&message(4, number, 1000)).unwrap();
                 }
+                let proven = [with_cookie(3), message(2, 9, 92), message(3, 9, 64)];
+                proven.iter().for_each(|message| assert!(peer.send(message).is_ok()));
                 let received = receive(&mut sockets, 100).await;
                 let sent: Vec<_> = (0..100).map(|number| message(4, number, 1000)).collect();
                 assert!(received.iter().map(|(_, bytes)| bytes).eq(&sent));
                 let stats = sockets.stats();
                 assert_eq!((stats.receive_overflows, stats.junk_dropped), (lost, 0));
-                // The messages that fit the buffer were not lost.
-                assert!(handshakes(&mut sockets, 1000).await.len() >= 1000);
+                // They are among the first messages received, and the flood's that fit the buffer follow.
+                let received: Vec<_> =
+                    handshakes(&mut sockets, 1000).await.into_iter().map(|(_, message)| message).collect();
+                assert_eq!(received.iter().filter(|message| proven.contains(message)).count(), 3);
+                assert!(received[..100].iter().filter(|message| proven.contains(message)).count() == 3);
                 sockets = open();
             }
         },
@@ -426,32 +397,27 @@ fn v4_descriptors(sockets: &UdpSockets) -> (Vec<Descriptor>, UdpConfig) {
 }
 
 #[test]
-fn a_whole_set_is_taken_over_and_each_source_stays_in_its_lane() {
+fn a_whole_set_is_taken_over_with_what_it_holds() {
     in_namespace(
-        "a_whole_set_is_taken_over_and_each_source_stays_in_its_lane",
+        "a_whole_set_is_taken_over_with_what_it_holds",
         |_| (),
         async || {
             let mut before = open();
-            let sources: Vec<_> = (0..40).map(|_| source_to(&before, false)).collect();
-            let lanes = |sockets: &UdpSockets| -> Vec<usize> {
-                let lane = |source: &StdSocket| {
-                    source.send(&message(4, 7, 100)).unwrap();
-                    number_of_last(family(sockets, false), u64::MAX)
-                };
-                sources.iter().map(lane).collect()
-            };
-            let expected = lanes(&before);
+            let source = source_to(&before, false);
+            source.send(&message(4, 0, 100)).unwrap();
+            source.send(&message(1, 0, 148)).unwrap();
             // A list of the previous process is no longer in force, even if that process could not remove it.
             before.let_pass(Some(&[8]));
-            sources[0].send(&message(1, 0, 148)).unwrap();
             let (descriptors, config) = v4_descriptors(&before);
             std::mem::forget(before);
             let mut after = UdpSockets::adopt(descriptors, &config).unwrap();
             assert_eq!(family(&after, false).each().count(), SOCKETS);
-            assert_eq!(lanes(&after), expected);
+            source.send(&message(4, 1, 100)).unwrap();
+            let received = receive(&mut after, 2).await;
+            assert_eq!(received.iter().map(|(_, bytes)| bytes[4]).collect::<Vec<_>>(), [0, 1]);
             assert_eq!(handshakes(&mut after, 1).await.len(), 1);
             let family = family(&after, false);
-            assert_eq!(place(family, &sources[0], &message(9, 0, 100)), Place::Drain);
+            assert_eq!(place(family, &source, &message(9, 0, 100)), Place::Drain);
         },
     );
 }
@@ -490,85 +456,13 @@ async fn count_waiting(sockets: &mut UdpSockets) -> usize {
     }
 }
 
-/// Returns the lane that an older weft, with lanes only, chose.
-fn lane_of_older(source: SocketAddr) -> usize {
-    const GOLDEN: u32 = 0x9e37_79b1;
-    let mut words: Vec<u32> = match source.ip() {
-        IpAddr::V4(address) => vec![address.to_bits()],
-        IpAddr::V6(address) => [96, 64, 32, 0].map(|shift| (address.to_bits() >> shift) as u32).to_vec(),
-    };
-    words.push(source.port().into());
-    let product = words.into_iter().fold(0, |sum: u32, word| sum.wrapping_add(word).wrapping_mul(GOLDEN));
-    ((product ^ (product >> 15)).wrapping_mul(GOLDEN) >> 29) as usize
-}
-
-#[test]
-fn the_sixteen_sockets_of_an_older_weft_are_taken_over_with_what_they_hold() {
-    in_namespace(
-        "the_sixteen_sockets_of_an_older_weft_are_taken_over_with_what_they_hold",
-        |_| (),
-        async || {
-            for is_v6 in [false, true] {
-                // Turns a whole set into that of an older weft: nothing but lanes, and its program chooses
-                // among them.
-                let before = open();
-                let config = UdpConfig { port: before.port(), ..UdpConfig::default() };
-                let mut descriptors = family(&before, is_v6).try_clone().unwrap();
-                let sources: Vec<_> = (0..32).map(|_| source_to(&before, is_v6)).collect();
-                drop(before);
-                let all: Vec<Socket> = descriptors.drain(..).map(Socket::from).collect();
-                all[DRAIN].detach_filter().unwrap();
-                let lanes = &all[..LANES];
-                let address = |source: &StdSocket| source.local_addr().unwrap();
-                // The message of each source is where that program put it.
-                for source in &sources {
-                    let lane = lane_of_older(address(source));
-                    let answer = [libc::sock_filter {
-                        code: (libc::BPF_RET | libc::BPF_K) as u16,
-                        jt: 0,
-                        jf: 0,
-                        k: lane as u32,
-                    }];
-                    super::super::steering::attach(&lanes[0], libc::SO_ATTACH_REUSEPORT_CBPF, &answer)
-                        .unwrap();
-                    source.send(&message(4, 0, 100)).unwrap();
-                }
-                sources[0].send(&message(1, 0, 148)).unwrap();
-                let descriptors = lanes.iter().map(|socket| socket.try_clone().unwrap().into()).collect();
-                // Closes the sockets from the last to the first, so that the numbers of the others do not
-                // change.
-                all.into_iter().rev().for_each(drop);
-
-                let mut sockets = UdpSockets::adopt(descriptors, &config).unwrap();
-                assert_eq!(family(&sockets, is_v6).each().count(), SOCKETS);
-                for source in &sources {
-                    source.send(&message(4, 1, 100)).unwrap();
-                }
-                sources[0].send(&message(2, 0, 92)).unwrap();
-                sources[0].send(&message(5, 0, 92)).unwrap();
-                let received = receive(&mut sockets, 65).await;
-                for source in &sources {
-                    let of_source = received.iter().filter(|(meta, bytes)| {
-                        meta.source.port() == address(source).port() && bytes[0] == 4
-                    });
-                    assert_eq!(of_source.map(|(_, bytes)| bytes[4]).collect::<Vec<_>>(), [0, 1]);
-                }
-                let early = received.iter().filter(|(_, bytes)| bytes[0] == 1).count();
-                assert_eq!(early, 1, "with data, as it was put there");
-                assert_eq!(handshakes(&mut sockets, 1).await, [(92, message(2, 0, 92))]);
-                assert_eq!(sockets.stats().junk_dropped, 1);
-            }
-        },
-    );
-}
-
 #[test]
 fn of_an_incomplete_set_every_socket_is_read_and_none_takes_nothing() {
     in_namespace(
         "of_an_incomplete_set_every_socket_is_read_and_none_takes_nothing",
         |_| (),
         async || {
-            for missing in [DRAIN, HANDSHAKES, 3, 0] {
+            for missing in [DRAIN, HANDSHAKES, INITIATIONS, DATA] {
                 let before = open();
                 let (mut descriptors, config) = v4_descriptors(&before);
                 drop(before);
