@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
-use weft_lab::{self as lab, Namespace};
+use weft_lab::{Namespace, here};
 use weft_tunnel::PrivateKey;
 
 const PATIENCE: Duration = Duration::from_secs(45);
@@ -23,9 +23,9 @@ struct Service {
 }
 
 impl Service {
-    /// `None` where that is not permitted, which is said for `test`.
-    fn new(test: &str) -> Option<Self> {
-        if !lab::tun_permitted(test) {
+    /// `None` where that is not permitted, which is said.
+    fn new() -> Option<Self> {
+        if !here::tun_permitted() {
             return None;
         }
         let directory = tempfile::tempdir().unwrap();
@@ -111,8 +111,7 @@ impl Drop for Service {
 
 #[test]
 fn an_interface_of_a_file_is_ready_reloaded_alive_and_stopping() {
-    let Some(mut service) = Service::new("an_interface_of_a_file_is_ready_reloaded_alive_and_stopping")
-    else {
+    let Some(mut service) = Service::new() else {
         return;
     };
     let key = PrivateKey::generate().unwrap();
@@ -141,8 +140,7 @@ fn an_interface_of_a_file_is_ready_reloaded_alive_and_stopping() {
 
 #[test]
 fn an_interface_in_place_of_wireguard_go_is_ready_alive_and_stopping() {
-    let Some(mut service) = Service::new("an_interface_in_place_of_wireguard_go_is_ready_alive_and_stopping")
-    else {
+    let Some(mut service) = Service::new() else {
         return;
     };
     service.start(&["weft1", "-f"], Duration::from_millis(100));
@@ -158,7 +156,7 @@ fn an_interface_in_place_of_wireguard_go_is_ready_alive_and_stopping() {
 
 #[test]
 fn a_start_that_waits_for_names_says_so() {
-    let Some(mut service) = Service::new("a_start_that_waits_for_names_says_so") else { return };
+    let Some(mut service) = Service::new() else { return };
     let (key, peer) = (PrivateKey::generate().unwrap(), PrivateKey::generate().unwrap().public_key());
     let file = service.file(&format!(
         "[Interface]\nPrivateKey = {}\n[Peer]\nPublicKey = {peer}\nEndpoint = no-such-host.invalid:1\n",
