@@ -13,9 +13,6 @@ use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::topology;
 
-/// An emulated link.
-pub(crate) type Spec = LinkSpec;
-
 /// The arguments of `weft-bench link`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct LinkArgs {
