@@ -2,24 +2,23 @@
 
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use tempfile::TempDir;
-use weft_lab::{Namespace, here};
+use weft_lab::{Namespace, Process, here};
 use weft_tunnel::PrivateKey;
 
 const PATIENCE: Duration = Duration::from_secs(45);
 
-/// A daemon and the service manager's end of its socket. Dropping it kills the daemon.
+/// A daemon and the service manager's end of its socket.
 struct Service {
     namespace: Namespace,
     directory: TempDir,
     messages: Receiver<String>,
-    child: Option<Child>,
+    daemon: Option<Process>,
 }
 
 impl Service {
@@ -31,7 +30,7 @@ impl Service {
         let directory = tempfile::tempdir().unwrap();
         let socket = UnixDatagram::bind(directory.path().join("notify")).unwrap();
         let namespace = Namespace::new("service").unwrap();
-        Some(Self { namespace, directory, messages: listen(socket), child: None })
+        Some(Self { namespace, directory, messages: listen(socket), daemon: None })
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
@@ -48,7 +47,7 @@ impl Service {
             // It keeps no descriptors.
             .env("FDSTORE", "0")
             .env("WATCHDOG_USEC", watchdog.as_micros().to_string());
-        self.child = Some(self.namespace.start(command).unwrap());
+        self.daemon = Some(Process::start(&self.namespace, command).unwrap());
     }
 
     fn file(&self, text: &str) -> PathBuf {
@@ -74,12 +73,11 @@ impl Service {
     }
 
     fn signal(&self, signal: Signal) {
-        let child = self.child.as_ref().unwrap();
-        kill(Pid::from_raw(child.id().cast_signed()), signal).unwrap();
+        self.daemon.as_ref().unwrap().signal(signal);
     }
 
     fn wait(&mut self) -> Option<i32> {
-        self.child.take().unwrap().wait().unwrap().code()
+        self.daemon.as_mut().unwrap().wait().code()
     }
 }
 
@@ -98,15 +96,6 @@ fn listen(socket: UnixDatagram) -> Receiver<String> {
         }
     });
     messages
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
 }
 
 #[test]
