@@ -9,10 +9,10 @@
 use std::net::IpAddr;
 
 use rtnetlink::{LinkDummy, LinkVeth};
-use weft_config::{Config, parse};
 use weft_lab::{Namespace, here};
 
 use super::*;
+use crate::routes::tests::config;
 use crate::routes::{Family, Rule, RuleKind};
 
 /// Runs a test in a fresh network namespace, or reports that it cannot.
@@ -30,15 +30,6 @@ fn make_link(netlink: &Netlink) -> Link {
         netlink.set_up(&netlink.find_link("dummy1").unwrap()).unwrap();
     }
     netlink.find_link("dummy0").unwrap()
-}
-
-fn config(interface: &str, allowed_ips: &str) -> Config {
-    let key = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=";
-    let peer = "xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=";
-    let text = format!(
-        "[Interface]\nPrivateKey={key}\n{interface}\n[Peer]\nPublicKey={peer}\nAllowedIPs={allowed_ips}\n"
-    );
-    parse(&text, "wg0.conf".as_ref(), "wg0".parse().unwrap()).unwrap().config
 }
 
 /// The routes that an administrator made through the device, as `TABLE PREFIX`.
