@@ -70,7 +70,7 @@ fn measure_and_print(
         rounds: args.rounds,
         system_calls: !args.no_system_calls,
     })?;
-    report::print(&report, args.json)?;
+    report::print(&report, args.json, report::tables::text)?;
     if let Some(path) = &args.svg {
         plot::write(path, &plot(&report).svg()?)?;
     }

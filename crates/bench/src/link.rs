@@ -83,10 +83,5 @@ pub(crate) fn run(args: &LinkArgs) -> Result<()> {
     let progress = Progress::new(0);
     let lab = Lab::new(&args.spec)?;
     let report = measure::all(&lab, args, &progress, &interrupt)?;
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
-    } else {
-        print!("{}", report::text(&report));
-    }
-    Ok(())
+    crate::report::print(&report, args.json, report::text)
 }
