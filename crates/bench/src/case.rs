@@ -199,16 +199,9 @@ impl Serialize for Case {
 }
 
 /// The error for an unknown case name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown case; --help lists the cases")]
 pub(crate) struct UnknownCase;
-
-impl fmt::Display for UnknownCase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("unknown case; --help lists the cases")
-    }
-}
-
-impl std::error::Error for UnknownCase {}
 
 impl FromStr for Case {
     type Err = UnknownCase;

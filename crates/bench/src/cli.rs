@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use weft_config::TunThreads;
+use weft_lab::emulator::LinkSpec;
 
 use crate::case::{ALL, Case, Direction};
 use crate::stages::args::StagesArgs;
@@ -124,7 +125,7 @@ pub(crate) struct SettingArgs {
     /// Join the ends by an emulated link instead of a veth, such as rate=200mbit,delay=5ms (one way); see
     /// `weft-bench link --help` for all of it.
     #[arg(long, value_name = "SPEC")]
-    pub(crate) link: Option<crate::link::Spec>,
+    pub(crate) link: Option<LinkSpec>,
 }
 
 /// Which cases.

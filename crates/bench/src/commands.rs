@@ -4,23 +4,24 @@ use std::collections::BTreeSet;
 
 use anyhow::{Result, ensure};
 
-use crate::cli::{Command, MeasureArgs, SettingArgs};
+use crate::case::Case;
+use crate::cli::{Command, CompareArgs, MeasureArgs, SettingArgs, TunnelArgs};
 use crate::implementation::Implementation;
-use crate::report::{self, Report};
+use crate::plot::{self, Bars};
+use crate::report::{self, Report, plots};
 use crate::rounds::{self, Plan, Subject};
+use crate::topology::Wire;
 use crate::{floods, link, peers, rtt, stages};
 
-mod compare;
 mod sweep;
-mod tunnel;
 
 /// The name of the bare link in tables.
 const BARE: &str = "no tunnel";
 
 pub(crate) fn run(command: &Command) -> Result<()> {
     match command {
-        Command::Tunnel(args) => tunnel::run(args),
-        Command::Compare(args) => compare::run(args),
+        Command::Tunnel(args) => tunnel(args),
+        Command::Compare(args) => compare(args),
         Command::Sweep(args) => sweep::run(args),
         Command::Stages(args) => stages::run(args),
         Command::Link(args) => link::run(args),
@@ -28,6 +29,52 @@ pub(crate) fn run(command: &Command) -> Result<()> {
         Command::Peers(args) => peers::run(args),
         Command::Floods(args) => floods::run(args),
     }
+}
+
+/// `weft-bench tunnel`: measures weft, beside the same link without a tunnel.
+fn tunnel(args: &TunnelArgs) -> Result<()> {
+    let mut subjects = wefts(&args.setting, &args.measure)?;
+    if !args.no_bare {
+        subjects.push(bare(&args.setting));
+    }
+    measure_and_print(subjects, args.cases.cases(), &args.setting, &args.measure, plots::speeds)
+}
+
+/// `weft-bench compare`: measures weft beside other implementations.
+fn compare(args: &CompareArgs) -> Result<()> {
+    let mut subjects = wefts(&args.setting, &args.measure)?;
+    subjects.extend(args.peers.iter().map(|peer| Subject {
+        name: peer.name.clone(),
+        implementation: Implementation::Other(peer.clone()),
+        mtu: args.setting.mtu,
+    }));
+    if args.bare {
+        subjects.push(bare(&args.setting));
+    }
+    measure_and_print(subjects, args.cases.cases(), &args.setting, &args.measure, plots::ratios)
+}
+
+fn measure_and_print(
+    subjects: Vec<Subject>,
+    cases: Vec<Case>,
+    setting: &SettingArgs,
+    args: &MeasureArgs,
+    plot: fn(&Report) -> Bars,
+) -> Result<()> {
+    let report = measure(&Plan {
+        subjects,
+        cases,
+        wire: Wire::from(setting.link.clone()),
+        congestion: args.congestion.clone(),
+        secs: args.secs,
+        rounds: args.rounds,
+        system_calls: !args.no_system_calls,
+    })?;
+    report::print(&report, args.json, report::tables::text)?;
+    if let Some(path) = &args.svg {
+        plot::write(path, &plot(&report).svg()?)?;
+    }
+    report::check(&report)
 }
 
 /// Creates a subject for each weft of the command line.

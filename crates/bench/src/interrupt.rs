@@ -1,6 +1,5 @@
 //! Handling of signals: waits end soon, and everything is cleaned up on exit.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -11,16 +10,9 @@ use anyhow::{Context as _, Result, bail};
 const TICK: Duration = Duration::from_millis(20);
 
 /// The error of work that a signal interrupted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("interrupted")]
 pub(crate) struct Interrupted;
-
-impl fmt::Display for Interrupted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("interrupted")
-    }
-}
-
-impl std::error::Error for Interrupted {}
 
 /// A flag that SIGINT, SIGTERM or SIGHUP sets.
 #[derive(Clone, Debug, Default)]

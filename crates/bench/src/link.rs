@@ -13,9 +13,6 @@ use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::topology;
 
-/// An emulated link.
-pub(crate) type Spec = LinkSpec;
-
 /// The arguments of `weft-bench link`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct LinkArgs {
@@ -86,10 +83,5 @@ pub(crate) fn run(args: &LinkArgs) -> Result<()> {
     let progress = Progress::new(0);
     let lab = Lab::new(&args.spec)?;
     let report = measure::all(&lab, args, &progress, &interrupt)?;
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
-    } else {
-        print!("{}", report::text(&report));
-    }
-    Ok(())
+    crate::report::print(&report, args.json, report::text)
 }

@@ -67,11 +67,7 @@ pub(crate) fn run(args: &PeersArgs) -> Result<()> {
     let measured = work::measure(args, &implementations, &interrupt, &mut report);
     if measured.is_ok() || !report.subjects.is_empty() {
         report.notes.extend(measured.as_ref().err().map(|error| format!("it ended early: {error:#}")));
-        if args.json {
-            println!("{}", serde_json::to_string_pretty(&report)?);
-        } else {
-            print!("{}", report.text());
-        }
+        crate::report::print(&report, args.json, Report::text)?;
     }
     measured
 }

@@ -120,12 +120,12 @@ pub(crate) fn new(plan: &Plan, results: Results) -> Report {
     }
 }
 
-/// Prints the report on standard output.
-pub(crate) fn print(report: &Report, json: bool) -> Result<()> {
+/// Prints a report on standard output, as JSON or as `text` has it.
+pub(crate) fn print<R: Serialize>(report: &R, json: bool, text: impl FnOnce(&R) -> String) -> Result<()> {
     if json {
         println!("{}", serde_json::to_string_pretty(report)?);
     } else {
-        print!("{}", tables::text(report));
+        print!("{}", text(report));
     }
     Ok(())
 }

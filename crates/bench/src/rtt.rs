@@ -93,11 +93,7 @@ pub(crate) fn run(args: &RttArgs) -> Result<()> {
     let measured = measure_all(args, &congestion, &tunnels, &mut report, &interrupt);
     // Print partial results: they may represent hours of measurements.
     if measured.is_ok() || !report.is_empty() {
-        if args.json {
-            println!("{}", serde_json::to_string_pretty(&report)?);
-        } else {
-            print!("{}", report.text());
-        }
+        crate::report::print(&report, args.json, Report::text)?;
     }
     measured
 }

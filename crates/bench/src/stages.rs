@@ -40,10 +40,5 @@ pub(crate) fn run(args: &StagesArgs) -> Result<()> {
     let floor = if args.no_floor { None } else { Some(Floor::measure(args, &cipher, &interrupt)?) };
     let report =
         Report { machine: Machine::this(), busy_cores_before, seconds: args.secs, shapes, cipher, floor };
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
-    } else {
-        print!("{}", report::text(&report));
-    }
-    Ok(())
+    crate::report::print(&report, args.json, report::text)
 }

@@ -6,19 +6,17 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
-use weft_lab as lab;
+use weft_lab::here;
 
 const BENCH: &str = env!("CARGO_BIN_EXE_weft-bench");
 
 #[test]
 fn a_slow_flood_and_a_small_scan_are_measured_beside_tcp_and_pings() {
-    let test = "a_slow_flood_and_a_small_scan_are_measured_beside_tcp_and_pings";
-    if !lab::tun_permitted(test) {
+    if !here::tun_permitted() {
         return;
     }
     if !Path::new(BENCH).with_file_name("weft").is_file() {
-        lab::not_run(test, "there is no weft beside weft-bench: build the workspace");
-        return;
+        return here::not_run("there is no weft beside weft-bench: build the workspace");
     }
     let arguments =
         "floods --alone --secs 1 --rounds 1 --attack mac1-16-v6@100,aimed-name@100,scan-20@100 --json";

@@ -6,19 +6,17 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
-use weft_lab as lab;
+use weft_lab::here;
 
 const BENCH: &str = env!("CARGO_BIN_EXE_weft-bench");
 
 #[test]
 fn twenty_of_forty_peers_shake_hands_and_nothing_is_lost_or_displaced() {
-    let test = "twenty_of_forty_peers_shake_hands_and_nothing_is_lost_or_displaced";
-    if !lab::tun_permitted(test) {
+    if !here::tun_permitted() {
         return;
     }
     if !Path::new(BENCH).with_file_name("weft").is_file() {
-        lab::not_run(test, "there is no weft beside weft-bench: build the workspace");
-        return;
+        return here::not_run("there is no weft beside weft-bench: build the workspace");
     }
     let arguments = "peers --configured 40 --active 20 --secs 1 --rounds 1 --burst 4 --window 40 \
                      --work throughput,dump --json";

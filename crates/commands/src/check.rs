@@ -6,7 +6,7 @@ use comfy_table::{ContentArrangement, Table, presets};
 use ipnet::IpNet;
 use serde::Serialize;
 use weft_config::Interface;
-use weft_config::exit::{Code, Error};
+use weft_config::exit::Error;
 use weft_config::{
     self as config, Config, ConfigErrors, Hook, KillSwitch, LoadError, Location, Parsed, Peer, Warning,
 };
@@ -29,11 +29,7 @@ pub fn run(args: &CheckArgs) -> Result<(), Error> {
         output::warning(warning);
     }
     if args.json {
-        let report = Report::new(&args.target, &loaded);
-        let mut text =
-            serde_json::to_vec_pretty(&report).map_err(|error| Error::new(Code::Failure, error))?;
-        text.push(b'\n');
-        output::print(&text)?;
+        output::print_json(&Report::new(&args.target, &loaded))?;
     }
     let parsed = loaded?;
     if !args.json {

@@ -32,10 +32,7 @@ pub fn run(args: &DoctorArgs) -> Result<(), Error> {
     let problems = findings.iter().filter(|finding| finding.level == Level::Problem).count();
     if args.json {
         let report = Report { target: args.target.as_deref(), problems, findings: &findings };
-        let mut text =
-            serde_json::to_vec_pretty(&report).map_err(|error| Error::new(Code::Failure, error))?;
-        text.push(b'\n');
-        output::print(&text)?;
+        output::print_json(&report)?;
     } else {
         output::print_styled(&finding::lines(&findings))?;
     }

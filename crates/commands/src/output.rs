@@ -3,11 +3,19 @@
 use std::fmt::Display;
 use std::io::{self, Write as _};
 
+use serde::Serialize;
 use weft_config::exit::{Code, Error};
 
 /// Prints all of `text` to standard output. A closed pipe is not an error: its reader wants no more.
 pub fn print(text: &[u8]) -> Result<(), Error> {
     write(text, io::stdout().lock())
+}
+
+/// Prints `value` as indented JSON and a line break.
+pub fn print_json(value: &impl Serialize) -> Result<(), Error> {
+    let mut text = serde_json::to_vec_pretty(value).map_err(|error| Error::new(Code::Failure, error))?;
+    text.push(b'\n');
+    print(&text)
 }
 
 fn write(text: &[u8], mut stdout: impl io::Write) -> Result<(), Error> {

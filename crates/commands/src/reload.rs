@@ -31,10 +31,7 @@ pub fn run(args: &ReloadArgs) -> Result<(), Error> {
     let file = std::path::absolute(&file).unwrap_or(file);
     let report = client.reload(&Reload { text, file, dry_run: args.dry_run }).map_err(failed)?;
     if args.json {
-        let mut text =
-            serde_json::to_vec_pretty(&report).map_err(|error| Error::new(Code::Failure, error))?;
-        text.push(b'\n');
-        output::print(&text)?;
+        output::print_json(&report)?;
     } else {
         for warning in &report.warnings {
             output::warning(warning);

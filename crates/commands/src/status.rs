@@ -25,10 +25,7 @@ pub fn run(args: &StatusArgs) -> Result<(), Error> {
         None => ask_all(args.sample)?,
     };
     if args.json {
-        let mut text = serde_json::to_vec_pretty(&Interfaces { interfaces: &reports })
-            .map_err(|error| Error::new(Code::Failure, error))?;
-        text.push(b'\n');
-        output::print(&text)?;
+        output::print_json(&Interfaces { interfaces: &reports })?;
     } else {
         let texts: Vec<String> =
             reports.iter().map(|report| table::render(report, &report.findings)).collect();

@@ -478,7 +478,7 @@ fn run_as_nobody(directory: &TempDir, arguments: &[&str]) -> Option<Ended> {
     match output {
         Ok(output) => Some(output.into()),
         Err(reason) => {
-            eprintln!("NOT RUN: weft {arguments:?}: {reason}");
+            weft_lab::here::not_run(&format!("weft {arguments:?}: {reason}"));
             None
         }
     }

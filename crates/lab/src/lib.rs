@@ -16,25 +16,28 @@ pub mod counters;
 pub mod cpu;
 pub mod emulator;
 pub mod flood;
+pub mod here;
 pub mod link;
 pub mod mounts;
 pub mod netns;
 pub mod numbered;
 pub mod pace;
+pub mod packet_socket;
 pub mod process;
 pub mod routed;
-pub mod stream;
+pub mod terminal;
 pub mod traffic;
+pub mod transfer;
 mod user;
 pub mod userns;
 mod waiting;
 
 pub use netns::Namespace;
 pub use process::Process;
-pub use stream::Stream;
+pub use transfer::Transfer;
 pub use user::run_as;
 pub use userns::{LabError, Privilege, check_tun_device, enter_user_namespace};
-pub use waiting::{PATIENCE, wait_until, wait_until_ok};
+pub use waiting::{PATIENCE, until, wait_until, wait_until_ok};
 
 /// The environment variable that names the file to which [`not_run`] appends.
 pub const NOT_RUN_LOG: &str = "WEFT_NOT_RUN_LOG";

@@ -6,12 +6,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
-use std::thread;
 
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 
-use super::not_run;
+use super::here;
+use super::netns::on_a_thread;
 
 /// Moves the calling thread into a new mount namespace, which threads and children it starts inherit: mounts
 /// made from now on are invisible elsewhere. Makes system calls only, so it is safe between fork and exec.
@@ -28,16 +28,13 @@ pub fn empty(directory: &str) -> io::Result<()> {
     Ok(mount(Some("tmpfs"), directory, Some("tmpfs"), MsFlags::empty(), Some("mode=755"))?)
 }
 
-/// Runs `work` on a thread with private mounts, after `prepare` has made them; calls [`not_run`] for `test`
-/// where that is not permitted. A panic in `work` is resumed in the caller.
-pub fn run_separate(test: &str, prepare: impl FnOnce() -> io::Result<()> + Send, work: impl FnOnce() + Send) {
-    let run = || match separate().and_then(|()| prepare()) {
+/// Runs `work` on a thread with private mounts, after `prepare` has made them; calls [`here::not_run`] where that
+/// is not permitted. A panic in `work` is resumed in the caller.
+pub fn run_separate(prepare: impl FnOnce() -> io::Result<()> + Send, work: impl FnOnce() + Send) {
+    on_a_thread(|| match separate().and_then(|()| prepare()) {
         Ok(()) => work(),
-        Err(error) => not_run(test, &format!("no mounts of its own: {error}")),
-    };
-    if let Err(panic) = thread::scope(|scope| scope.spawn(run).join()) {
-        std::panic::resume_unwind(panic);
-    }
+        Err(error) => here::not_run(&format!("no mounts of its own: {error}")),
+    });
 }
 
 /// A mount namespace that simulates another machine's file system. It is removed with the last process and
@@ -53,8 +50,7 @@ impl Mounts {
             directories.iter().try_for_each(|directory| empty(directory))?;
             Ok(Self(File::open("/proc/thread-self/ns/mnt")?.into()))
         };
-        thread::scope(|scope| scope.spawn(make).join())
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        on_a_thread(make)
     }
 
     /// Makes a command run in these mounts.
@@ -85,7 +81,7 @@ mod tests {
     fn what_is_mounted_is_seen_inside_only() {
         let mounts = match Mounts::with_empty(&["/etc"]) {
             Ok(mounts) => mounts,
-            Err(error) => return not_run("what_is_mounted_is_seen_inside_only", &error.to_string()),
+            Err(error) => return here::not_run(&error.to_string()),
         };
         let files = || std::fs::read_dir("/etc").unwrap().count();
         let before = files();
@@ -94,13 +90,13 @@ mod tests {
             std::fs::write("/etc/made-inside", "").unwrap();
             files()
         };
-        assert_eq!(thread::scope(|scope| scope.spawn(inside).join()).unwrap(), 1);
+        assert_eq!(on_a_thread(inside), 1);
         let mut command = Command::new("ls");
         mounts.apply(&mut command).unwrap();
         let output = command.arg("/etc").output().unwrap();
         assert_eq!(String::from_utf8(output.stdout).unwrap(), "made-inside\n");
         assert_eq!(files(), before);
-        run_separate("what_is_mounted_is_seen_inside_only", || empty("/etc"), || assert_eq!(files(), 0));
+        run_separate(|| empty("/etc"), || assert_eq!(files(), 0));
         assert_eq!(files(), before);
     }
 }

@@ -76,10 +76,7 @@ impl Namespace {
             self.enter().expect("a namespace that was made can be entered");
             work()
         };
-        thread::scope(|scope| match scope.spawn(run).join() {
-            Ok(result) => result,
-            Err(panic) => std::panic::resume_unwind(panic),
-        })
+        on_a_thread(run)
     }
 
     /// Starts a thread with this name inside the namespace.
@@ -169,6 +166,16 @@ impl AsRawFd for Namespace {
     }
 }
 
+/// Runs `work` on a new thread with the name of this one, and waits for it. A panic is resumed here.
+pub(super) fn on_a_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    let thread = match thread::current().name() {
+        Some(name) => thread::Builder::new().name(name.to_owned()),
+        None => thread::Builder::new(),
+    };
+    thread::scope(|scope| thread.spawn_scoped(scope, work).expect("a thread can be started").join())
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
 fn make() -> io::Result<OwnedFd> {
     unshare(CloneFlags::CLONE_NEWNET).map_err(|errno| match errno {
         Errno::EPERM => io::Error::new(
@@ -201,7 +208,7 @@ mod tests {
 
     #[test]
     fn threads_in_a_namespace_and_their_threads_share_it() {
-        if !crate::namespaces_permitted("threads_in_a_namespace_and_their_threads_share_it") {
+        if !crate::here::namespaces_permitted() {
             return;
         }
         let namespace = Namespace::new("t").unwrap();
@@ -213,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_child_runs_inside_and_dies_with_the_namespace() {
-        if !crate::namespaces_permitted("a_child_runs_inside_and_dies_with_the_namespace") {
+        if !crate::here::namespaces_permitted() {
             return;
         }
         let namespace = Namespace::new("t").unwrap();
@@ -232,7 +239,7 @@ mod tests {
 
     #[test]
     fn loopback_is_up_and_sysctls_are_the_namespaces_own() {
-        if !crate::namespaces_permitted("loopback_is_up_and_sysctls_are_the_namespaces_own") {
+        if !crate::here::namespaces_permitted() {
             return;
         }
         let namespace = Namespace::new("t").unwrap();
@@ -242,7 +249,7 @@ mod tests {
             assert_eq!(socket.recv(&mut [0; 4]).unwrap(), 1);
         });
         if let Err(error) = namespace.set_sysctl("net/ipv4/ip_forward", "1") {
-            crate::not_run("loopback_is_up_and_sysctls_are_the_namespaces_own", &error.to_string());
+            crate::here::not_run(&error.to_string());
             return;
         }
         assert_eq!(namespace.sysctl("net/ipv4/ip_forward").unwrap(), "1");

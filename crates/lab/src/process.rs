@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn what_a_process_has_said_is_there_after_its_end() {
-        if !crate::namespaces_permitted("what_a_process_has_said_is_there_after_its_end") {
+        if !crate::here::namespaces_permitted() {
             return;
         }
         let namespace = Namespace::new("t").unwrap();
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_line_that_a_process_ended_without_is_not_waited_for() {
-        if !crate::namespaces_permitted("a_line_that_a_process_ended_without_is_not_waited_for") {
+        if !crate::here::namespaces_permitted() {
             return;
         }
         let namespace = Namespace::new("t").unwrap();
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_process_is_told_and_ends_with_its_owner() {
-        if !crate::namespaces_permitted("a_process_is_told_and_ends_with_its_owner") {
+        if !crate::here::namespaces_permitted() {
             return;
         }
         let namespace = Namespace::new("t").unwrap();

@@ -176,13 +176,12 @@ mod tests {
 
     #[test]
     fn the_ends_reach_each_other_before_and_after_a_move() {
-        let name = "the_ends_reach_each_other_before_and_after_a_move";
-        if !crate::namespaces_permitted(name) {
+        if !crate::here::namespaces_permitted() {
             return;
         }
         let lab = match Routed::new(1500) {
             Ok(lab) => lab,
-            Err(error) => return crate::not_run(name, &error.to_string()),
+            Err(error) => return crate::here::not_run(&error.to_string()),
         };
         assert!(reaches(&lab, Routed::v4(End::Client, 2), Routed::v4(End::Server, 2)));
         assert!(reaches(&lab, Routed::v6(End::Client, 2), Routed::v6(End::Server, 2)));
@@ -193,15 +192,14 @@ mod tests {
 
     #[test]
     fn a_round_trip_takes_as_long_as_it_is_told() {
-        let name = "a_round_trip_takes_as_long_as_it_is_told";
-        if !crate::tun_permitted(name) {
+        if !crate::here::tun_permitted() {
             return;
         }
         // The link delay applies four times in a round trip, twice in one direction.
         let spec = LinkSpec { delay: Duration::from_millis(10), ..LinkSpec::default() };
         let lab = match Routed::over(1500, &spec) {
             Ok(lab) => lab,
-            Err(error) => return crate::not_run(name, &error.to_string()),
+            Err(error) => return crate::here::not_run(&error.to_string()),
         };
         let start = Instant::now();
         assert!(reaches(&lab, Routed::v4(End::Client, 2), Routed::v4(End::Server, 2)));

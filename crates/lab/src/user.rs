@@ -1,9 +1,10 @@
 //! Runs code as another user.
 
 use std::io;
-use std::thread;
 
 use nix::errno::Errno;
+
+use super::netns::on_a_thread;
 
 /// Runs `work` on a thread with this user's IDs and permissions. Needs root.
 pub fn run_as<T: Send>(user: u32, work: impl FnOnce() -> T + Send) -> io::Result<T> {
@@ -14,5 +15,5 @@ pub fn run_as<T: Send>(user: u32, work: impl FnOnce() -> T + Send) -> io::Result
         Errno::result(changed)?;
         Ok(work())
     };
-    thread::scope(|scope| scope.spawn(run).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    on_a_thread(run)
 }

@@ -18,6 +18,16 @@ pub fn wait_until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T 
     wait_until_ok(|| condition().ok_or_else(|| what.to_owned()))
 }
 
+/// Polls `condition` until it holds.
+///
+/// # Panics
+///
+/// When it does not hold within [`PATIENCE`]; the message contains `what`.
+#[track_caller]
+pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    wait_until(what, || condition().then_some(()));
+}
+
 /// Retries `attempt` until it succeeds.
 ///
 /// # Panics

@@ -266,11 +266,6 @@ impl MemoryPeer {
         std::future::poll_fn(|cx| self.poll_take(cx)).await
     }
 
-    /// Returns the number of inbound packets that were flushed and not taken yet.
-    pub fn inbound_len(&self) -> usize {
-        lock(&self.state).inbound.len()
-    }
-
     /// Sets whether the TUN reports that it is ready for inbound packets; `false` stalls it.
     pub fn set_accepting(&self, is_accepting: bool) {
         let mut state = lock(&self.state);

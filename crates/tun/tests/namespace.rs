@@ -12,48 +12,31 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::io::Write;
 use std::net::UdpSocket;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
+use weft_lab::{Namespace, here, link};
 use weft_tun::{Device, OpenError, Tun, TunBatch, TunConfig, TunOffload, open};
 use weft_tunnel::ip;
 
 /// Runs `test` in a separate network namespace, or reports that it cannot.
-fn in_namespace<F: Future<Output = ()>>(name: &str, test: impl FnOnce() -> F + Send) {
+fn in_namespace(test: impl AsyncFnOnce(&Namespace) + Send) {
     // One test at a time, because they count the descriptors of the process.
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    std::thread::scope(|scope| {
-        let run = scope.spawn(|| {
-            // SAFETY: affects the calling thread alone, which owns nothing of the old namespace.
-            if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
-                not_run(name, &format!("no network namespace: {}", std::io::Error::last_os_error()));
-                return;
-            }
-            if !std::fs::exists("/dev/net/tun").unwrap_or(false) {
-                not_run(name, "no /dev/net/tun");
-                return;
-            }
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(test());
-        });
-        if let Err(panic) = run.join() {
-            std::panic::resume_unwind(panic);
-        }
+    if !here::tun_permitted() {
+        return;
+    }
+    let namespace = Namespace::new("tun").unwrap();
+    namespace.run(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(test(&namespace));
     });
 }
 
-/// Writes past the test harness, which would hide the line: a test that did not run must not look green.
-fn not_run(name: &str, reason: &str) {
-    let mut stderr = std::io::stderr();
-    writeln!(stderr, "NOT RUN: {name}: {reason}").unwrap();
-}
-
 /// The queues of a device: their number, and whether they have threads.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Queues {
     count: usize,
     threads: bool,
@@ -71,36 +54,17 @@ fn config(name: &str, queues: Queues) -> TunConfig {
     TunConfig { queues: queues.count, threads: queues.threads, ..TunConfig::new(name) }
 }
 
-fn request(name: &str) -> libc::ifreq {
-    // SAFETY: an ifreq is plain data, for which zeros are valid.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
-        *to = from as libc::c_char;
-    }
-    request
+/// Assigns the interface an address and sets it up.
+fn bring_up(namespace: &Namespace, name: &str, address: &str) {
+    link::add_address(namespace, name, address.parse().unwrap()).unwrap();
+    link::set_up(namespace, name).unwrap();
 }
 
-fn ioctl(descriptor: &impl AsRawFd, number: u64, request: &mut libc::ifreq) {
-    // SAFETY: each of the numbers used here takes a pointer to an ifreq, which lives until it returns.
-    let result = unsafe { libc::ioctl(descriptor.as_raw_fd(), number as _, std::ptr::from_mut(request)) };
-    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
-}
-
-/// Assigns the interface an address with a /24 and sets it up.
-fn bring_up(name: &str, address: [u8; 4]) {
-    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-    for (number, bytes) in [(libc::SIOCSIFADDR, address), (libc::SIOCSIFNETMASK, [255, 255, 255, 0])] {
-        let mut request = request(name);
-        let mut sockaddr = libc::sockaddr { sa_family: libc::AF_INET as _, sa_data: [0; 14] };
-        for (to, from) in sockaddr.sa_data[2..].iter_mut().zip(bytes) {
-            *to = from as libc::c_char;
-        }
-        request.ifr_ifru.ifru_addr = sockaddr;
-        ioctl(&socket, number as u64, &mut request);
-    }
-    let mut request = request(name);
-    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as _;
-    ioctl(&socket, libc::SIOCSIFFLAGS as u64, &mut request);
+/// A socket of the kernel's end of weftA, connected to an address behind it.
+fn connected() -> UdpSocket {
+    let socket = UdpSocket::bind("10.77.0.1:0").unwrap();
+    socket.connect("10.77.0.2:7").unwrap();
+    socket
 }
 
 fn complete_checksums(packet: &mut [u8]) {
@@ -146,19 +110,13 @@ fn open_tun_descriptors() -> usize {
     targets.filter(|target| target.ends_with("net/tun")).count()
 }
 
-async fn echoes_in_order(queues: Queues) {
+async fn echoes_in_order(namespace: &Namespace, queues: Queues) {
     const SOCKETS: usize = 8;
     const PACKETS: u32 = 40;
     let mut device = open(config("weftA", queues)).unwrap();
     assert_eq!(device.name(), "weftA");
-    bring_up("weftA", [10, 77, 0, 1]);
-    let sockets: Vec<_> = (0..SOCKETS)
-        .map(|_| {
-            let socket = UdpSocket::bind("10.77.0.1:0").unwrap();
-            socket.connect("10.77.0.2:7").unwrap();
-            socket
-        })
-        .collect();
+    bring_up(namespace, "weftA", "10.77.0.1/24");
+    let sockets = [(); SOCKETS].map(|()| connected());
     for turn in 0..4 {
         let numbers = turn * PACKETS..(turn + 1) * PACKETS;
         for number in numbers.clone() {
@@ -198,38 +156,20 @@ async fn echoes_in_order(queues: Queues) {
 }
 
 #[test]
-fn four_queues_keep_the_order_of_every_flow() {
-    in_namespace("four_queues_keep_the_order_of_every_flow", || echoes_in_order(threads(4)));
-}
-
-#[test]
-fn one_queue_keeps_the_order_of_every_flow() {
-    in_namespace("one_queue_keeps_the_order_of_every_flow", || echoes_in_order(threads(1)));
-}
-
-#[test]
-fn inline_keeps_the_order_of_every_flow() {
-    in_namespace("inline_keeps_the_order_of_every_flow", || echoes_in_order(inline(1)));
-}
-
-#[test]
-fn four_queues_inline_keep_the_order_of_every_flow() {
-    in_namespace("four_queues_inline_keep_the_order_of_every_flow", || echoes_in_order(inline(4)));
+fn every_number_of_queues_keeps_the_order_of_every_flow() {
+    for queues in [threads(4), threads(1), inline(1), inline(4)] {
+        println!("{queues:?}");
+        in_namespace(async |namespace| echoes_in_order(namespace, queues).await);
+    }
 }
 
 #[test]
 fn a_flood_costs_only_flows_that_share_its_queue() {
     const OTHERS: usize = 32;
-    let name = "a_flood_costs_only_flows_that_share_its_queue";
-    let others_beside_a_flood = async |queues: Queues| {
+    let others_beside_a_flood = async |namespace: &Namespace, queues: Queues| {
         let mut device = open(config("weftA", queues)).unwrap();
-        bring_up("weftA", [10, 77, 0, 1]);
-        let bind = || {
-            let socket = UdpSocket::bind("10.77.0.1:0").unwrap();
-            socket.connect("10.77.0.2:7").unwrap();
-            socket
-        };
-        let (flood, others) = (bind(), [(); OTHERS].map(|()| bind()));
+        bring_up(namespace, "weftA", "10.77.0.1/24");
+        let (flood, others) = (connected(), [(); OTHERS].map(|()| connected()));
         // Four times the capacity of a ring.
         for _ in 0..2000 {
             let _ = flood.send(&[1; 1000]);
@@ -259,10 +199,10 @@ fn a_flood_costs_only_flows_that_share_its_queue() {
         assert_eq!(first_turns, of_others, "the others did not wait for the end of it");
         of_others
     };
-    in_namespace(name, async || {
-        assert_eq!(others_beside_a_flood(inline(1)).await, 0);
+    in_namespace(async |namespace| {
+        assert_eq!(others_beside_a_flood(namespace, inline(1)).await, 0);
         // The kernel's hash puts a quarter of them, on average, into the flood's queue.
-        let through = others_beside_a_flood(inline(4)).await;
+        let through = others_beside_a_flood(namespace, inline(4)).await;
         assert!(through >= OTHERS / 4, "{through} of {OTHERS}");
     });
 }
@@ -282,15 +222,10 @@ fn request_to(socket: &UdpSocket) -> Vec<u8> {
 
 #[test]
 fn answers_leave_the_queue_that_somebody_else_fills() {
-    in_namespace("answers_leave_the_queue_that_somebody_else_fills", async || {
+    in_namespace(async |namespace| {
         let mut device = open(config("weftA", inline(4))).unwrap();
-        bring_up("weftA", [10, 77, 0, 1]);
-        let bind = || {
-            let socket = UdpSocket::bind("10.77.0.1:0").unwrap();
-            socket.connect("10.77.0.2:7").unwrap();
-            socket
-        };
-        let flood = bind();
+        bring_up(namespace, "weftA", "10.77.0.1/24");
+        let flood = connected();
         // Returns the queue from which a packet with this content is read. Calls `meanwhile` after each read.
         async fn next(device: &mut Device, wanted: u8, meanwhile: impl Fn()) -> u16 {
             for _ in 0..1000 {
@@ -315,7 +250,7 @@ fn answers_leave_the_queue_that_somebody_else_fills() {
         let filled = next(&mut device, 1, || {}).await;
         let mut others = Vec::new();
         while others.len() < 8 {
-            let other = bind();
+            let other = connected();
             if answer(&mut device, &other, || {}).await == filled {
                 others.push(other);
             }
@@ -376,12 +311,12 @@ fn stream(protocol: u8, count: u32, len: usize) -> Vec<Vec<u8>> {
     each.collect()
 }
 
-async fn the_kernel_splits_what_was_joined(queues: Queues) {
+async fn the_kernel_splits_what_was_joined(namespace: &Namespace, queues: Queues) {
     let mut a = open(config("weftA", queues)).unwrap();
     let mut b = open(TunConfig { offload: false, ..config("weftB", queues) }).unwrap();
     assert!(a.offload().tcp && !b.offload().tcp);
-    bring_up("weftA", [10, 77, 0, 1]);
-    bring_up("weftB", [10, 78, 0, 1]);
+    bring_up(namespace, "weftA", "10.77.0.1/24");
+    bring_up(namespace, "weftB", "10.78.0.1/24");
     std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
     for (protocol, offload) in [(ip::TCP, a.offload().tcp), (ip::UDP, a.offload().udp)] {
         let before = a.stats().snapshot().packets_written;
@@ -412,21 +347,16 @@ async fn the_kernel_splits_what_was_joined(queues: Queues) {
 }
 
 #[test]
-fn the_kernel_splits_what_the_writer_joined() {
-    in_namespace("the_kernel_splits_what_the_writer_joined", || {
-        the_kernel_splits_what_was_joined(threads(2))
-    });
-}
-
-#[test]
-fn the_kernel_splits_what_was_joined_inline() {
-    in_namespace("the_kernel_splits_what_was_joined_inline", || the_kernel_splits_what_was_joined(inline(1)));
-    in_namespace("the_kernel_splits_what_was_joined_inline", || the_kernel_splits_what_was_joined(inline(4)));
+fn the_kernel_splits_what_was_joined_with_and_without_threads() {
+    for queues in [threads(2), inline(1), inline(4)] {
+        println!("{queues:?}");
+        in_namespace(async |namespace| the_kernel_splits_what_was_joined(namespace, queues).await);
+    }
 }
 
 #[test]
 fn an_existing_name_is_refused() {
-    in_namespace("an_existing_name_is_refused", async || {
+    in_namespace(async |_| {
         let first = open(config("weftA", threads(2))).unwrap();
         let second = open(config("weftA", threads(2)));
         assert!(matches!(&second, Err(OpenError::Exists { name }) if name == "weftA"), "{second:?}");
@@ -438,7 +368,7 @@ fn an_existing_name_is_refused() {
 
 #[test]
 fn a_shutdown_leaves_no_descriptor_and_no_interface() {
-    in_namespace("a_shutdown_leaves_no_descriptor_and_no_interface", async || {
+    in_namespace(async |_| {
         assert_eq!(open_tun_descriptors(), 0);
         for queues in [inline(1), inline(4), threads(1), threads(4)] {
             let mut device = open(config("weftA", queues)).unwrap();
@@ -454,11 +384,11 @@ fn a_shutdown_leaves_no_descriptor_and_no_interface() {
 
 #[test]
 fn a_link_that_is_down_refuses_packets_and_is_not_gone() {
-    in_namespace("a_link_that_is_down_refuses_packets_and_is_not_gone", async || {
+    in_namespace(async |namespace| {
         let mut device = open(config("weftA", inline(1))).unwrap();
         send_all(&mut device, &stream(ip::TCP, 3, 100)).await;
         assert_eq!(device.stats().snapshot().write_failures, 3);
-        bring_up("weftA", [10, 77, 0, 1]);
+        bring_up(namespace, "weftA", "10.77.0.1/24");
         send_all(&mut device, &stream(ip::TCP, 3, 100)).await;
         let stats = device.stats().snapshot();
         assert_eq!((stats.write_failures, stats.segments_written), (3, 3));
@@ -467,22 +397,16 @@ fn a_link_that_is_down_refuses_packets_and_is_not_gone() {
 
 #[test]
 fn a_deleted_device_is_gone() {
-    in_namespace("a_deleted_device_is_gone", async || {
+    in_namespace(async |namespace| {
         for queues in [inline(1), inline(4), threads(2)] {
             let mut device = open(config("weftA", queues)).unwrap();
             let mut batches = VecDeque::new();
-            let mut delete = Some(Command::new("ip"));
+            let mut delete = Some(|| link::remove(namespace, "weftA").unwrap());
             // The device is deleted when it waits already, and has to be woken.
             let bytes = poll_fn(|cx| {
                 let polled = device.poll_recv_many(cx, &mut batches, 1);
-                if let Some(mut command) = delete.take() {
-                    match command.args(["link", "del", "weftA"]).status() {
-                        Ok(status) => assert!(status.success()),
-                        Err(error) => {
-                            not_run("a_deleted_device_is_gone", &format!("ip: {error}"));
-                            return std::task::Poll::Ready(Ok(0));
-                        }
-                    }
+                if let Some(delete) = delete.take() {
+                    delete();
                 }
                 polled
             });
@@ -493,15 +417,21 @@ fn a_deleted_device_is_gone() {
 
 fn attach(name: &str, flags: libc::c_int) -> OwnedFd {
     let file = std::fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun").unwrap();
-    let mut request = request(name);
+    // SAFETY: an ifreq is plain data, for which zeros are valid.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
     request.ifr_ifru.ifru_flags = flags as _;
-    ioctl(&file, libc::TUNSETIFF as u64, &mut request);
+    // SAFETY: the ioctl takes a pointer to an ifreq, which lives until it returns.
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF as _, &raw mut request) };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
     file.into()
 }
 
 #[test]
 fn handed_in_queues_are_adopted_if_they_fit() {
-    in_namespace("handed_in_queues_are_adopted_if_they_fit", async || {
+    in_namespace(async |_| {
         let flags = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR | libc::IFF_MULTI_QUEUE;
         let descriptors = vec![attach("weftA", flags), attach("weftA", flags)];
         let device = open(TunConfig { descriptors, ..config("weftA", threads(2)) }).unwrap();

@@ -1,6 +1,5 @@
 //! Implementations as named on the command line.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -22,16 +21,9 @@ impl Default for WeftCommand {
 }
 
 /// The error for an invalid `--weft` value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("write PATH or NAME=PATH, or NAME=ARGUMENTS for another way to run the same weft")]
 pub(crate) struct InvalidWeft;
-
-impl fmt::Display for InvalidWeft {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("write PATH or NAME=PATH, or NAME=ARGUMENTS for another way to run the same weft")
-    }
-}
-
-impl std::error::Error for InvalidWeft {}
 
 impl FromStr for WeftCommand {
     type Err = InvalidWeft;
@@ -76,16 +68,9 @@ impl PeerCommand {
 }
 
 /// The error for an invalid implementation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("write NAME=COMMAND, with {} where the command takes the name of its interface", INTERFACE)]
 pub(crate) struct InvalidPeer;
-
-impl fmt::Display for InvalidPeer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "write NAME=COMMAND, with {INTERFACE} where the command takes the name of its interface")
-    }
-}
-
-impl std::error::Error for InvalidPeer {}
 
 impl FromStr for PeerCommand {
     type Err = InvalidPeer;

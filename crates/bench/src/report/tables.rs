@@ -12,7 +12,7 @@ use crate::metric::Metric;
 const BUSY: f64 = 0.2;
 
 /// Formats all tables, and the conditions of the measurements.
-pub(super) fn text(report: &Report) -> String {
+pub(crate) fn text(report: &Report) -> String {
     let mut text = String::new();
     // Cases with the same columns share a table.
     for cases in report.cases.chunk_by(|a, b| a.case.columns() == b.case.columns()) {

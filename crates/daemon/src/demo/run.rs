@@ -117,13 +117,7 @@ impl Output {
     }
 
     fn report(&self, report: &Report) -> Result<(), Error> {
-        if self.json {
-            let mut json = serde_json::to_vec_pretty(report).map_err(failure)?;
-            json.push(b'\n');
-            output::print(&json)
-        } else {
-            Self::print(&table::report(report))
-        }
+        if self.json { output::print_json(report) } else { Self::print(&table::report(report)) }
     }
 
     /// Prints to standard output, with colour only on a terminal and without NO_COLOR.

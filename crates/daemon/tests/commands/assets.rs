@@ -2,7 +2,9 @@
 
 use std::process::Command;
 
-use crate::programs::{installed, weft};
+use weft_lab::here;
+
+use crate::programs::weft;
 
 #[test]
 fn every_shell_gets_a_script_that_knows_the_commands() {
@@ -16,8 +18,7 @@ fn every_shell_gets_a_script_that_knows_the_commands() {
 
 #[test]
 fn bash_understands_its_script() {
-    const TEST: &str = "bash_understands_its_script";
-    if !installed(TEST, &["bash"]) {
+    if !here::installed(&["bash"]) {
         return;
     }
     let complete = |line: &str| {

@@ -1,7 +1,9 @@
 //! `weft setconf`, `addconf` and `syncconf`: what a daemon is told.
 
+use weft_lab::here;
+
 use crate::fake_daemon::FakeDaemon;
-use crate::programs::{has_localhost, installed, weft, weft_reads, wg};
+use crate::programs::{has_localhost, weft, weft_reads, wg};
 use crate::sandbox;
 
 const A: &str = "xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=";
@@ -13,13 +15,12 @@ const KEY_HEX: &str = "c809f3e5317e9575c9b5ed78b638b7ce530dabe85ddab614220241801
 
 #[test]
 fn setconf_and_addconf_tell_what_wg_tells() {
-    const TEST: &str = "setconf_and_addconf_tell_what_wg_tells";
-    if !installed(TEST, &["wg"]) {
+    if !here::installed(&["wg"]) {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("wg.conf");
-    sandbox::run(TEST, || {
+    sandbox::run(|| {
         let daemon = FakeDaemon::start("fake", "");
         for text in [
             String::new(),
@@ -35,7 +36,7 @@ fn setconf_and_addconf_tell_what_wg_tells() {
             format!("[Peer]\nPublicKey={A}\nEndpoint=2001:db8::1:51820\n"),
             format!("[Interface]\nPrivateKey={KEY}\n[Peer]\nPublicKey={A}\n[Interface]\nListenPort=5\n"),
         ] {
-            if text.contains("localhost") && !has_localhost(TEST) {
+            if text.contains("localhost") && !has_localhost() {
                 continue;
             }
             std::fs::write(&file, &text).unwrap();
@@ -66,7 +67,7 @@ fn syncconf_tells_only_what_differs() {
         )
     };
     let b = format!("[Peer]\nPublicKey={B}\nPersistentKeepalive=25\n");
-    sandbox::run("syncconf_tells_only_what_differs", || {
+    sandbox::run(|| {
         let daemon = FakeDaemon::start("fake", &state);
         let told = |text: &str| {
             weft_reads(&["syncconf", "fake", "-"], text).output();

@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::net::ToSocketAddrs as _;
 use std::process::{Command, Output, Stdio};
 
-use weft_lab as lab;
+use weft_lab::here;
 
 pub(crate) struct Ended {
     pub(crate) code: i32,
@@ -64,30 +64,11 @@ pub(crate) fn weft_reads(arguments: &[&str], input: &str) -> Ended {
     child.wait_with_output().unwrap().into()
 }
 
-/// Whether `localhost` has an address: a bare system has no /etc/hosts. Where it has none, says so for `test`.
-pub(crate) fn has_localhost(test: &str) -> bool {
+/// Whether `localhost` has an address: a bare system has no /etc/hosts. Where it has none, says so.
+pub(crate) fn has_localhost() -> bool {
     let found = ("localhost", 80).to_socket_addrs().is_ok();
     if !found {
-        lab::not_run(
-            &format!("{test}, with a host name"),
-            "localhost has no address: there is no /etc/hosts",
-        );
+        here::not_run("a host name is left out: localhost has no address, as there is no /etc/hosts");
     }
     found
-}
-
-/// Whether these programs are installed; where one is not, says so for `test`.
-pub(crate) fn installed(test: &str, programs: &[&str]) -> bool {
-    programs.iter().all(|program| {
-        let found = Command::new(program)
-            .arg("--version")
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .status()
-            .is_ok();
-        if !found {
-            lab::not_run(test, &format!("{program} is not installed"));
-        }
-        found
-    })
 }

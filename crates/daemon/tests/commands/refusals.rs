@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use nix::unistd::geteuid;
 use socket2::{Domain, SockAddr, Socket, Type};
-use weft_lab::{self as lab, wait_until};
+use weft_lab::{self as lab, here, until};
 
 use crate::fake_daemon::FakeDaemon;
 use crate::programs::{Ended, WEFT, command, weft, weft_reads};
@@ -27,7 +27,7 @@ fn refused(ended: impl Into<Ended>, code: i32, words: &[&str]) {
 
 #[test]
 fn an_interface_without_a_daemon_is_named() {
-    sandbox::run("an_interface_without_a_daemon_is_named", || {
+    sandbox::run(|| {
         let stale = std::os::unix::net::UnixListener::bind(format!("{SOCKETS}/stale.sock")).unwrap();
         // Ends it for sure: a child that another test has just forked may hold its descriptor for a moment.
         socket2::Socket::from(stale).shutdown(std::net::Shutdown::Both).unwrap();
@@ -45,7 +45,7 @@ fn an_interface_without_a_daemon_is_named() {
 
 #[test]
 fn a_daemon_that_refuses_is_quoted() {
-    sandbox::run("a_daemon_that_refuses_is_quoted", || {
+    sandbox::run(|| {
         for (errno, words) in [(-98, "another program has that UDP port"), (22, "invalid"), (-71, "refused")]
         {
             let _daemon = FakeDaemon::answering("fake", "", errno);
@@ -68,13 +68,12 @@ fn a_daemon_that_refuses_is_quoted() {
 #[test]
 fn another_user_that_listens_is_told_nothing_unless_the_interface_is_that_users() {
     const ANOTHER: u32 = 65_534;
-    let test = "another_user_that_listens_is_told_nothing_unless_the_interface_is_that_users";
-    sandbox::run(test, || {
+    sandbox::run(|| {
         let socket = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
         socket.bind(&SockAddr::unix(format!("{SOCKETS}/fake.sock")).unwrap()).unwrap();
         // Who listens is who the system says that it is: the file may be anybody's.
         if !lab::run_as(ANOTHER, || socket.listen(8)).is_ok_and(|listens| listens.is_ok()) {
-            return lab::not_run(test, "needs root");
+            return here::not_run("needs root");
         }
         let heard = || {
             let mut heard = Vec::new();
@@ -103,7 +102,7 @@ fn another_user_that_listens_is_told_nothing_unless_the_interface_is_that_users(
         let mut client = command(WEFT, &["set", "fake", "fwmark", "7"]);
         // It gets no answer.
         let mut client = client.stderr(Stdio::null()).spawn().unwrap();
-        wait_until("the change", || heard().contains("fwmark=7\n").then_some(()));
+        until("the change", || heard().contains("fwmark=7\n"));
         client.wait().unwrap();
     });
 }
@@ -166,9 +165,8 @@ fn a_name_that_does_not_exist_is_not_waited_for() {
 
 #[test]
 fn who_may_not_ask_is_told_so_with_77() {
-    const TEST: &str = "who_may_not_ask_is_told_so_with_77";
     if !geteuid().is_root() {
-        return lab::not_run(TEST, "becoming another user needs root");
+        return here::not_run("becoming another user needs root");
     }
     let directory = tempfile::tempdir().unwrap();
     let binary = directory.path().join("weft");
@@ -177,7 +175,7 @@ fn who_may_not_ask_is_told_so_with_77() {
     assert!(Command::new("cp").arg(WEFT).arg(&binary).status().unwrap().success());
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(directory.path(), open).unwrap();
-    sandbox::run(TEST, || {
+    sandbox::run(|| {
         let _daemon = FakeDaemon::start("wg0", "");
         for words in [&["show", "wg0"][..], &["show"], &["set", "wg0", "fwmark", "1"]] {
             let mut command = command(binary.to_str().unwrap(), words);
@@ -186,7 +184,7 @@ fn who_may_not_ask_is_told_so_with_77() {
                 Ok(output) => {
                     refused(output, 77, &["wg0: cannot reach its daemon", "run weft as root"]);
                 }
-                Err(reason) => lab::not_run(TEST, &reason.to_string()),
+                Err(reason) => here::not_run(&reason.to_string()),
             }
         }
     });

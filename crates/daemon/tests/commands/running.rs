@@ -4,9 +4,9 @@
 //!   wga :1001 ── 127.0.0.1 ── :1002 wgb     the same implementation twice, in one namespace
 //! ```
 
-use weft_lab::Namespace;
+use weft_lab::{Namespace, until};
 
-use crate::daemon::{Daemon, IMPLEMENTATIONS, can_run, until};
+use crate::daemon::{self, IMPLEMENTATIONS, can_run};
 use crate::programs::{weft, weft_reads, wg};
 use crate::sandbox;
 
@@ -37,18 +37,17 @@ fn configured(dump: &str) -> Vec<String> {
 
 #[test]
 fn a_session_survives_every_change_beside_it() {
-    const TEST: &str = "a_session_survives_every_change_beside_it";
-    if !can_run(TEST) {
+    if !can_run() {
         return;
     }
     for program in IMPLEMENTATIONS {
-        sandbox::run(TEST, || change_beside_a_session(program));
+        sandbox::run(|| change_beside_a_session(program));
     }
 }
 
 fn change_beside_a_session(program: &str) {
     let namespace = Namespace::new("one").unwrap();
-    let _daemons = ["wga", "wgb"].map(|name| Daemon::start(program, &namespace, name));
+    let _daemons = ["wga", "wgb"].map(|name| daemon::start(program, &namespace, name));
     let ((key_a, public_a), (key_b, public_b)) = (new_key(), new_key());
     let conf = |key: &str, port: u16, peer: &str| {
         format!(
@@ -59,7 +58,8 @@ fn change_beside_a_session(program: &str) {
     let conf_a = conf(&key_a, 1001, &public_b) + "Endpoint=127.0.0.1:1002\nPersistentKeepalive=1\n";
     weft_reads(&["setconf", "wgb", "-"], &conf(&key_b, 1002, &public_a)).output();
     weft_reads(&["setconf", "wga", "/dev/stdin"], &conf_a).output();
-    until("a handshake", || !show("wga", "latest-handshakes").trim_end().ends_with("\t0"));
+    let is_done = || !show("wga", "latest-handshakes").trim_end().ends_with("\t0");
+    until("a handshake", is_done);
     let before = show("wga", "latest-handshakes");
     let sent = || -> u64 {
         let transfer = show("wga", "transfer");

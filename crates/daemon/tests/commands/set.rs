@@ -1,7 +1,9 @@
 //! `weft set` tells a daemon the same as `wg set` does.
 
+use weft_lab::here;
+
 use crate::fake_daemon::FakeDaemon;
-use crate::programs::{has_localhost, installed, weft, wg};
+use crate::programs::{has_localhost, weft, wg};
 use crate::sandbox;
 
 const A: &str = "xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=";
@@ -10,15 +12,14 @@ const KEY: &str = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=";
 
 #[test]
 fn every_setting_is_told_as_wg_tells_it() {
-    const TEST: &str = "every_setting_is_told_as_wg_tells_it";
-    if !installed(TEST, &["wg"]) {
+    if !here::installed(&["wg"]) {
         return;
     }
     let files = tempfile::tempdir().unwrap();
     let key = files.path().join("key");
     std::fs::write(&key, format!("{KEY}\n")).unwrap();
     let key = key.to_str().unwrap();
-    sandbox::run(TEST, || {
+    sandbox::run(|| {
         let daemon = FakeDaemon::start("fake", "");
         for settings in [
             &["listen-port", "5", "fwmark", "0xca6c", "private-key", key][..],
@@ -45,7 +46,7 @@ fn every_setting_is_told_as_wg_tells_it() {
                 "192.0.2.1:5",
             ],
         ] {
-            if settings.contains(&"localhost:80") && !has_localhost(TEST) {
+            if settings.contains(&"localhost:80") && !has_localhost() {
                 continue;
             }
             let words = [&["set", "fake"], settings].concat();
@@ -60,7 +61,7 @@ fn every_setting_is_told_as_wg_tells_it() {
 
 #[test]
 fn allowed_ips_with_signs_are_changes_to_those_that_a_peer_has() {
-    sandbox::run("allowed_ips_with_signs_are_changes_to_those_that_a_peer_has", || {
+    sandbox::run(|| {
         let daemon = FakeDaemon::start("fake", "");
         let of = |list: &str| {
             weft(&["set", "fake", "peer", A, "allowed-ips", list]).output();
@@ -75,7 +76,7 @@ fn allowed_ips_with_signs_are_changes_to_those_that_a_peer_has() {
 
 #[test]
 fn host_bits_are_cleared_and_warned_of() {
-    sandbox::run("host_bits_are_cleared_and_warned_of", || {
+    sandbox::run(|| {
         let daemon = FakeDaemon::start("fake", "");
         let ended = weft(&["set", "fake", "peer", A, "allowed-ips", "10.0.0.1/8"]);
         assert!(

@@ -2,8 +2,10 @@
 
 use std::time::SystemTime;
 
+use weft_lab::here;
+
 use crate::fake_daemon::FakeDaemon;
-use crate::programs::{WEFT, command, installed, weft, wg};
+use crate::programs::{WEFT, command, weft, wg};
 use crate::sandbox;
 
 const FIELDS: [&str; 12] = [
@@ -59,11 +61,10 @@ fn rich() -> String {
 
 #[test]
 fn scripts_read_the_same_bytes_as_from_wg() {
-    const TEST: &str = "scripts_read_the_same_bytes_as_from_wg";
-    if !installed(TEST, &["wg"]) {
+    if !here::installed(&["wg"]) {
         return;
     }
-    sandbox::run(TEST, || {
+    sandbox::run(|| {
         let rich = FakeDaemon::start("rich", &rich());
         for field in FIELDS {
             for what in ["rich", "all"] {
@@ -92,11 +93,10 @@ fn scripts_read_the_same_bytes_as_from_wg() {
 
 #[test]
 fn people_read_the_same_as_from_wg_in_the_same_colours() {
-    const TEST: &str = "people_read_the_same_as_from_wg_in_the_same_colours";
-    if !installed(TEST, &["wg"]) {
+    if !here::installed(&["wg"]) {
         return;
     }
-    sandbox::run(TEST, || {
+    sandbox::run(|| {
         let _rich = FakeDaemon::start("rich", &rich());
         for (colours, keys) in
             [("always", "always"), ("never", "never"), ("auto", "bogus"), ("always", "never")]
@@ -120,7 +120,7 @@ fn people_read_the_same_as_from_wg_in_the_same_colours() {
 
 #[test]
 fn interfaces_come_in_the_order_of_their_names() {
-    sandbox::run("interfaces_come_in_the_order_of_their_names", || {
+    sandbox::run(|| {
         assert_eq!(weft(&["show", "interfaces"]).output(), "");
         assert_eq!(weft(&["show"]).output(), "");
         assert_eq!(weft(&["show", "--json"]).output(), "[]\n");
@@ -141,7 +141,7 @@ fn interfaces_come_in_the_order_of_their_names() {
 
 #[test]
 fn json_tells_everything_and_keys_only_if_asked_to() {
-    sandbox::run("json_tells_everything_and_keys_only_if_asked_to", || {
+    sandbox::run(|| {
         let _rich = FakeDaemon::start("rich", &rich());
         let text = weft(&["show", "--json"]).output();
         let devices: serde_json::Value = serde_json::from_str(&text).unwrap();

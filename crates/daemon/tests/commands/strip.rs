@@ -3,9 +3,9 @@
 use std::os::unix::fs::PermissionsExt as _;
 
 use nix::unistd::geteuid;
-use weft_lab as lab;
+use weft_lab::here;
 
-use crate::programs::{command, installed, weft};
+use crate::programs::{command, weft};
 
 const TEXT: &str = "  # ours \n[Interface] # c\n  Address = 10.0.0.1/24\nPrivateKey = x # mine\n\tListenPort=5  \n\
                     address=1.2.3.4\n#Address = 5\nPostUp = echo \"#x\" [Peer]\nDNS=1.1.1.1\nBogus = 5\n\nMTU=1400\n\
@@ -14,12 +14,11 @@ const TEXT: &str = "  # ours \n[Interface] # c\n  Address = 10.0.0.1/24\nPrivate
 
 #[test]
 fn what_is_left_is_what_wg_quick_leaves() {
-    const TEST: &str = "what_is_left_is_what_wg_quick_leaves";
-    if !installed(TEST, &["wg-quick"]) {
+    if !here::installed(&["wg-quick"]) {
         return;
     }
     if !geteuid().is_root() {
-        return lab::not_run(TEST, "wg-quick needs root");
+        return here::not_run("wg-quick needs root");
     }
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("wgx.conf");

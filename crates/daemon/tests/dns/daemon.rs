@@ -13,7 +13,7 @@ use weft_host::dns::{Choice, Method, System};
 use weft_host::record_path;
 use weft_host::routes::Netlink;
 use weft_ipc::runtime_dir::instance;
-use weft_lab::{self as lab, mounts, wait_until, wait_until_ok};
+use weft_lab::{here, mounts, until, wait_until_ok};
 use weft_tunnel::PrivateKey;
 
 use crate::name_server::{Records, set};
@@ -86,23 +86,38 @@ fn wait_for(directory: &Path, place: &str, value: &Value) {
     });
 }
 
-#[test]
-fn another_address_of_the_name_is_used_when_the_network_changes() {
-    let test = "another_address_of_the_name_is_used_when_the_network_changes";
-    if !lab::tun_permitted(test) {
+/// Brings an interface up whose peer is found by its name, at 192.0.2.1, and does `work` with the records of all names
+/// and the directory of the interface.
+fn with_daemon(setting: &str, work: impl FnOnce(&Records, &Path, Up) + Send) {
+    if !here::tun_permitted() {
         return;
     }
     let records = Records::default();
     set(&records, &[1]);
-    with_name_server(test, &records, || {
+    with_name_server(&records, || {
         let directory = tempfile::tempdir().unwrap();
-        let _up = up(directory.path(), "");
+        let up = up(directory.path(), setting);
         wait_for_endpoint(directory.path(), "192.0.2.1:51820");
-        set(&records, &[2]);
+        work(&records, directory.path(), up);
+    });
+}
+
+/// Reloads the file after `edit`; gives whether that went well, and what was said.
+fn reload(directory: &Path, edit: impl FnOnce(String) -> String) -> (bool, String) {
+    let file = directory.join(format!("{NAME}.conf"));
+    fs::write(&file, edit(fs::read_to_string(&file).unwrap())).unwrap();
+    let output = weft(directory).arg("reload").arg(&file).output().unwrap();
+    (output.status.success(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[test]
+fn another_address_of_the_name_is_used_when_the_network_changes() {
+    with_daemon("", |records, directory, _up| {
+        set(records, &[2]);
         let netlink = Netlink::open().unwrap();
         let loopback = netlink.link(&"lo".parse().unwrap()).unwrap();
         netlink.add_address(&loopback, "198.51.100.7/32".parse().unwrap()).unwrap();
-        wait_for_endpoint(directory.path(), "192.0.2.2:51820");
+        wait_for_endpoint(directory, "192.0.2.2:51820");
     });
 }
 
@@ -115,17 +130,8 @@ fn is_netlink_overrun() -> bool {
 
 #[test]
 fn a_change_of_which_the_kernel_could_not_tell_everything_is_followed_all_the_same() {
-    let test = "a_change_of_which_the_kernel_could_not_tell_everything_is_followed_all_the_same";
-    if !lab::tun_permitted(test) {
-        return;
-    }
-    let records = Records::default();
-    set(&records, &[1]);
-    with_name_server(test, &records, || {
-        let directory = tempfile::tempdir().unwrap();
-        let up = up(directory.path(), "");
-        wait_for_endpoint(directory.path(), "192.0.2.1:51820");
-        wait_for(directory.path(), "/mtu", &1420.into());
+    with_daemon("", |records, directory, up| {
+        wait_for(directory, "/mtu", &1420.into());
         let netlink = Netlink::open().unwrap();
         let link = |name: &str| netlink.link(&name.parse().unwrap()).unwrap();
         let daemon = Pid::from_raw(up.0.id().cast_signed());
@@ -140,46 +146,36 @@ fn a_change_of_which_the_kernel_could_not_tell_everything_is_followed_all_the_sa
         }
         // Of this nothing is told.
         netlink.set_mtu(&link(NAME), 1300).unwrap();
-        set(&records, &[2]);
+        set(records, &[2]);
         kill(daemon, Signal::SIGCONT).unwrap();
-        wait_for_endpoint(directory.path(), "192.0.2.2:51820");
-        wait_for(directory.path(), "/mtu", &1300.into());
+        wait_for_endpoint(directory, "192.0.2.2:51820");
+        wait_for(directory, "/mtu", &1300.into());
     });
 }
 
 /// A daemon crashes with its kill switch in force, `then` is done, and another one starts behind the switch.
-fn start_behind_the_kill_switch_of_a_crash(test: &str, then: impl FnOnce(&Path) + Send) {
-    if !lab::tun_permitted(test) {
-        return;
-    }
-    let records = Records::default();
-    set(&records, &[1]);
-    with_name_server(test, &records, || {
-        let directory = tempfile::tempdir().unwrap();
-        let crashed = up(directory.path(), "# weft: KillSwitch = on");
-        wait_for_endpoint(directory.path(), "192.0.2.1:51820");
-        let file = record_path(directory.path(), &NAME.parse().unwrap());
-        let is_there = || fs::read_to_string(&file).unwrap().contains("192.0.2.1:51820").then_some(());
-        wait_until("the address is written down", is_there);
+fn start_behind_the_kill_switch_of_a_crash(then: impl FnOnce(&Path) + Send) {
+    with_daemon("# weft: KillSwitch = on", |records, directory, crashed| {
+        let file = record_path(directory, &NAME.parse().unwrap());
+        let is_there = || fs::read_to_string(&file).unwrap().contains("192.0.2.1:51820");
+        until("the address is written down", is_there);
         crashed.crash();
         // There is no such name any more.
-        set(&records, &[]);
-        then(directory.path());
-        let _up = up(directory.path(), "# weft: KillSwitch = on");
-        wait_for_endpoint(directory.path(), "192.0.2.1:51820");
+        set(records, &[]);
+        then(directory);
+        let _up = up(directory, "# weft: KillSwitch = on");
+        wait_for_endpoint(directory, "192.0.2.1:51820");
     });
 }
 
 #[test]
 fn a_start_behind_the_kill_switch_of_a_crash_finds_the_peer_without_name_servers() {
-    let test = "a_start_behind_the_kill_switch_of_a_crash_finds_the_peer_without_name_servers";
-    start_behind_the_kill_switch_of_a_crash(test, |_| {});
+    start_behind_the_kill_switch_of_a_crash(|_| {});
 }
 
 #[test]
 fn a_start_behind_the_kill_switch_that_a_clean_up_kept_finds_the_peer_without_name_servers() {
-    let test = "a_start_behind_the_kill_switch_that_a_clean_up_kept_finds_the_peer_without_name_servers";
-    start_behind_the_kill_switch_of_a_crash(test, |directory| {
+    start_behind_the_kill_switch_of_a_crash(|directory| {
         for _ in 0..2 {
             let output = weft(directory).args(["down", "--keep-kill-switch", NAME]).output().unwrap();
             assert!(output.status.success(), "{output:?}");
@@ -189,24 +185,20 @@ fn a_start_behind_the_kill_switch_that_a_clean_up_kept_finds_the_peer_without_na
 
 /// A daemon gives the machine a name server that is reached through its tunnel alone, and is killed. Then `then` is done,
 /// with what /etc/resolv.conf said before.
-fn killed_with_name_servers(
-    test: &str,
-    prepare: impl FnOnce(&Machine) + Send,
-    then: impl FnOnce(&Path, &str) + Send,
-) {
-    if !lab::tun_permitted(test) {
+fn killed_with_name_servers(prepare: impl FnOnce(&Machine) + Send, then: impl FnOnce(&Path, &str) + Send) {
+    if !here::tun_permitted() {
         return;
     }
     let records = Records::default();
     set(&records, &[1]);
-    with_name_server(test, &records, || {
+    with_name_server(&records, || {
         // What was in the file before is kept there.
         mounts::empty("/var/lib").unwrap();
         let machine = Machine::new();
         prepare(&machine);
         let takes = System::default().method(Choice::Auto).unwrap();
         if takes != Method::File {
-            return lab::not_run(test, &format!("{takes} sets name servers here"));
+            return here::not_run(&format!("{takes} sets name servers here"));
         }
         let before = resolv_conf();
         let daemon = up(machine.root.path(), "DNS = 10.77.0.2");
@@ -234,22 +226,18 @@ fn resolvconf(machine: &Machine) {
 
 #[test]
 fn a_reload_that_fails_leaves_the_name_servers_that_were_there() {
-    let test = "a_reload_that_fails_leaves_the_name_servers_that_were_there";
-    if !lab::tun_permitted(test) {
+    if !here::tun_permitted() {
         return;
     }
-    with_name_server(test, &Records::default(), || {
+    with_name_server(&Records::default(), || {
         let machine = Machine::new();
         resolvconf(&machine);
         let (directory, before) = (machine.root.path(), resolv_conf());
         let daemon = up_to("192.0.2.1:51820", directory, "DNS = 10.77.0.2");
         wait_for_endpoint(directory, "192.0.2.1:51820");
         assert_eq!(resolv_conf(), "nameserver 10.77.0.2\n");
-        let file = directory.join(format!("{NAME}.conf"));
-        let text = fs::read_to_string(&file).unwrap();
-        fs::write(&file, text.replace("DNS = 10.77.0.2", "DNS = 10.77.0.66")).unwrap();
-        let output = weft(directory).arg("reload").arg(&file).output().unwrap();
-        assert!(!output.status.success(), "{output:?}");
+        let (is_ok, said) = reload(directory, |text| text.replace("DNS = 10.77.0.2", "DNS = 10.77.0.66"));
+        assert!(!is_ok, "{said}");
         assert_eq!(resolv_conf(), "nameserver 10.77.0.2\n");
         drop(daemon);
         assert_eq!(resolv_conf(), before);
@@ -263,9 +251,7 @@ fn lose_the_record(directory: &Path) {
 
 #[test]
 fn a_start_after_a_power_cut_finds_its_peer_by_the_name_servers_from_before() {
-    let test = "a_start_after_a_power_cut_finds_its_peer_by_the_name_servers_from_before";
     killed_with_name_servers(
-        test,
         |_| {},
         |directory, _| {
             lose_the_record(directory);
@@ -277,9 +263,7 @@ fn a_start_after_a_power_cut_finds_its_peer_by_the_name_servers_from_before() {
 
 #[test]
 fn a_start_after_a_crash_finds_its_peer_by_the_name_servers_from_before() {
-    let test = "a_start_after_a_crash_finds_its_peer_by_the_name_servers_from_before";
     killed_with_name_servers(
-        test,
         |_| {},
         |directory, _| {
             let _up = up(directory, "DNS = 10.77.0.2");
@@ -290,8 +274,7 @@ fn a_start_after_a_crash_finds_its_peer_by_the_name_servers_from_before() {
 
 #[test]
 fn a_start_after_a_crash_takes_its_name_servers_back_from_resolvconf_first() {
-    let test = "a_start_after_a_crash_takes_its_name_servers_back_from_resolvconf_first";
-    killed_with_name_servers(test, resolvconf, |directory, _| {
+    killed_with_name_servers(resolvconf, |directory, _| {
         assert!(!resolv_conf().contains("weft"), "it is resolvconf that wrote it");
         let _up = up(directory, "DNS = 10.77.0.2");
         wait_for_endpoint(directory, "192.0.2.1:51820");
@@ -300,9 +283,7 @@ fn a_start_after_a_crash_takes_its_name_servers_back_from_resolvconf_first() {
 
 #[test]
 fn down_repairs_the_file_also_when_the_record_is_gone() {
-    let test = "down_repairs_the_file_also_when_the_record_is_gone";
     killed_with_name_servers(
-        test,
         |_| {},
         |directory, before| {
             lose_the_record(directory);
@@ -317,61 +298,35 @@ fn down_repairs_the_file_also_when_the_record_is_gone() {
 
 #[test]
 fn a_reload_does_not_wait_for_name_servers_that_say_nothing() {
-    let test = "a_reload_does_not_wait_for_name_servers_that_say_nothing";
-    if !lab::tun_permitted(test) {
-        return;
-    }
-    let records = Records::default();
-    set(&records, &[1]);
-    with_name_server(test, &records, || {
-        let directory = tempfile::tempdir().unwrap();
-        let _up = up(directory.path(), "");
-        wait_for_endpoint(directory.path(), "192.0.2.1:51820");
+    with_daemon("", |_, directory, _up| {
         let _silent = UdpSocket::bind("127.0.0.2:53").unwrap();
         fs::write("/etc/resolv.conf", "nameserver 127.0.0.2\noptions timeout:30 attempts:1\n").unwrap();
-        let file = directory.path().join(format!("{NAME}.conf"));
-        let mut text = fs::read_to_string(&file).unwrap();
         // One after the other they would take longer than anybody waits for a reload.
         let hosts = ["a", "b", "c"].map(|host| format!("{host}.weft.example:51820"));
-        for host in &hosts {
+        let peers = hosts.each_ref().map(|host| {
             let peer = PrivateKey::generate().unwrap().public_key();
-            text += &format!("[Peer]\nPublicKey = {peer}\nEndpoint = {host}\n");
-        }
-        fs::write(&file, text).unwrap();
-        let output = weft(directory.path()).arg("reload").arg(&file).output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.success(), "{said}");
+            format!("[Peer]\nPublicKey = {peer}\nEndpoint = {host}\n")
+        });
+        let (is_ok, said) = reload(directory, |text| text + &peers.concat());
+        assert!(is_ok, "{said}");
         for host in &hosts {
             let warning = format!("cannot resolve the endpoint {host}");
             assert!(said.lines().any(|line| line.contains(&warning)), "{host}: {said}");
         }
         // What was found before stays.
-        wait_for_endpoint(directory.path(), "192.0.2.1:51820");
+        wait_for_endpoint(directory, "192.0.2.1:51820");
     });
 }
 
 #[test]
 fn a_name_that_a_reload_did_not_find_is_followed_once_it_leads_somewhere() {
-    let test = "a_name_that_a_reload_did_not_find_is_followed_once_it_leads_somewhere";
-    if !lab::tun_permitted(test) {
-        return;
-    }
-    let records = Records::default();
-    set(&records, &[1]);
-    with_name_server(test, &records, || {
-        let directory = tempfile::tempdir().unwrap();
-        let _up = up(directory.path(), "");
-        wait_for_endpoint(directory.path(), "192.0.2.1:51820");
-        set(&records, &[]);
-        let file = directory.path().join(format!("{NAME}.conf"));
-        let text = fs::read_to_string(&file).unwrap();
-        fs::write(&file, text.replace("vpn.weft.example", "new.weft.example")).unwrap();
-        let output = weft(directory.path()).arg("reload").arg(&file).output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.success() && said.contains("new.weft.example"), "{said}");
+    with_daemon("", |records, directory, _up| {
+        set(records, &[]);
+        let (is_ok, said) = reload(directory, |text| text.replace("vpn.weft.example", "new.weft.example"));
+        assert!(is_ok && said.contains("new.weft.example"), "{said}");
         // Where it was is better than nowhere.
-        wait_for_endpoint(directory.path(), "192.0.2.1:51820");
-        set(&records, &[2]);
-        wait_for_endpoint(directory.path(), "192.0.2.2:51820");
+        wait_for_endpoint(directory, "192.0.2.1:51820");
+        set(records, &[2]);
+        wait_for_endpoint(directory, "192.0.2.2:51820");
     });
 }

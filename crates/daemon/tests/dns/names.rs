@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use weft_config::Endpoint;
 use weft_host::resolve::{AtStart, Cancel, Resolver, Retries, Watched, first_addresses};
-use weft_lab::{self as lab, Namespace, mounts};
+use weft_lab::{Namespace, here, mounts};
 use weft_tunnel::PublicKey;
 
 use crate::name_server::{Records, serve, set};
@@ -17,8 +17,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const PEER: [u8; 32] = [1; 32];
 
 /// Runs `work` where names are looked up at a server with these records only.
-pub(crate) fn with_name_server(test: &str, records: &Records, work: impl FnOnce() + Send) {
-    if !lab::namespaces_permitted(test) {
+pub(crate) fn with_name_server(records: &Records, work: impl FnOnce() + Send) {
+    if !here::namespaces_permitted() {
         return;
     }
     let machine = Machine::new();
@@ -26,11 +26,11 @@ pub(crate) fn with_name_server(test: &str, records: &Records, work: impl FnOnce(
     fs::write(machine.path("etc/nsswitch.conf"), "hosts: dns\n").unwrap();
     Namespace::new("names").unwrap().run(|| {
         if let Err(error) = mounts::separate() {
-            return lab::not_run(test, &format!("no mount namespace of its own: {error}"));
+            return here::not_run(&format!("no mount namespace of its own: {error}"));
         }
         for (name, place) in [("resolv.conf", "/etc/resolv.conf"), ("nsswitch.conf", "/etc/nsswitch.conf")] {
             if !fs::exists(place).unwrap() {
-                return lab::not_run(test, &format!("there is no {place} to mount over"));
+                return here::not_run(&format!("there is no {place} to mount over"));
             }
             bind(&machine.path("etc").join(name), place.as_ref());
         }
@@ -55,7 +55,7 @@ fn at(last: u8) -> SocketAddr {
 fn a_name_that_changes_is_followed_once_its_peer_falls_silent() {
     let records = Records::default();
     set(&records, &[1]);
-    with_name_server("a_name_that_changes_is_followed_once_its_peer_falls_silent", &records, || {
+    with_name_server(&records, || {
         let at_start = AtStart::Wait(Retries::Limited(3));
         let first = first_addresses([Some(&endpoint())], at_start, &Cancel::default()).unwrap();
         assert_eq!(first, [Some(at(1))]);
@@ -82,7 +82,7 @@ fn a_name_that_changes_is_followed_once_its_peer_falls_silent() {
 #[test]
 fn a_name_that_does_not_exist_yet_is_found_when_it_does() {
     let records = Records::default();
-    with_name_server("a_name_that_does_not_exist_yet_is_found_when_it_does", &records, || {
+    with_name_server(&records, || {
         // As wg-quick: with patience, and an error in the end.
         let at_start = AtStart::Wait(Retries::Limited(0));
         let error = first_addresses([Some(&endpoint())], at_start, &Cancel::default()).unwrap_err();

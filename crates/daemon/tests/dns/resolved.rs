@@ -4,23 +4,21 @@ use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
-use std::sync::{Arc, Mutex, mpsc};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex};
 
-use futures_util::StreamExt as _;
 use weft_config::exit;
 use weft_host::dns::{Choice, Method};
 use weft_lab::bus::Bus;
-use weft_lab::{self as lab, Namespace};
-use zbus::message::Type;
-use zbus::{Message, MessageStream};
+use weft_lab::{Namespace, here};
+use zbus::{Connection, Message};
 
+use crate::bus_service::BusService;
 use crate::support::{Machine, link, settings};
 
 /// A bus of this machine; `None`: dbus-daemon is not installed here, which was said.
-fn start_bus(test: &str, machine: &Machine) -> Option<Bus> {
+fn start_bus(machine: &Machine) -> Option<Bus> {
     let address = machine.places().bus.unwrap();
-    Bus::start(&machine.path("run"), &address).map_err(|error| lab::not_run(test, &error.to_string())).ok()
+    Bus::start(&machine.path("run"), &address).map_err(|error| here::not_run(&error.to_string())).ok()
 }
 
 #[derive(Default)]
@@ -30,57 +28,37 @@ struct Heard {
     errors: HashMap<&'static str, (&'static str, u32)>,
 }
 
+impl Heard {
+    /// Writes a call down; gives the error that it is answered with, if any.
+    fn hear(&mut self, method: &str, call: String) -> Option<&'static str> {
+        self.calls.push(call);
+        let (error, times) = self.errors.get_mut(method).filter(|(_, times)| *times > 0)?;
+        *times -= 1;
+        Some(error)
+    }
+}
+
 /// Answers as systemd-resolved until it is dropped.
 struct Resolved {
     heard: Arc<Mutex<Heard>>,
-    stop: Option<tokio::sync::oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    _service: BusService,
 }
 
 impl Resolved {
     fn start(machine: &Machine) -> Self {
         let heard = Arc::new(Mutex::new(Heard::default()));
-        let (stop, stopped) = tokio::sync::oneshot::channel();
-        let (ready, is_ready) = mpsc::channel();
-        let (address, shared) = (machine.places().bus.unwrap(), heard.clone());
-        let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async {
-                let connection = zbus::connection::Builder::address(&*address).build().await.unwrap();
-                let mut messages = MessageStream::from(&connection);
-                connection.request_name("org.freedesktop.resolve1").await.unwrap();
-                ready.send(()).unwrap();
-                let serve = async {
-                    while let Some(Ok(message)) = messages.next().await {
-                        let header = message.header();
-                        if header.message_type() != Type::MethodCall {
-                            continue;
-                        }
-                        let method = header.member().unwrap().to_string();
-                        let call = describe(&method, &message);
-                        let error = {
-                            let mut heard = shared.lock().unwrap();
-                            heard.calls.push(call);
-                            let error = heard.errors.get_mut(method.as_str()).filter(|(_, times)| *times > 0);
-                            error.map(|(error, times)| {
-                                *times -= 1;
-                                *error
-                            })
-                        };
-                        match error {
-                            Some(error) => connection.reply_error(&header, error, &"not you").await.unwrap(),
-                            None => connection.reply(&header, &()).await.unwrap(),
-                        }
-                    }
-                };
-                tokio::select! {
-                    () = serve => {}
-                    _ = stopped => {}
-                }
-            });
-        });
-        is_ready.recv().unwrap();
-        Self { heard, stop: Some(stop), thread: Some(thread) }
+        let shared = heard.clone();
+        let answer = async move |connection: &Connection, message: &Message| {
+            let header = message.header();
+            let method = header.member().unwrap().to_string();
+            let error = shared.lock().unwrap().hear(&method, describe(&method, message));
+            match error {
+                Some(error) => connection.reply_error(&header, error, &"not you").await.unwrap(),
+                None => connection.reply(&header, &()).await.unwrap(),
+            }
+        };
+        let address = machine.places().bus.unwrap();
+        Self { heard, _service: BusService::start(address, "org.freedesktop.resolve1", answer) }
     }
 
     fn fail(&self, method: &'static str, error: &'static str) {
@@ -94,13 +72,6 @@ impl Resolved {
     /// What was called since this was last asked.
     fn calls(&self) -> Vec<String> {
         std::mem::take(&mut self.heard.lock().unwrap().calls)
-    }
-}
-
-impl Drop for Resolved {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
@@ -129,7 +100,7 @@ fn machine() -> Machine {
 #[test]
 fn servers_for_every_name_are_set_with_the_root_as_a_routing_domain() {
     let machine = machine();
-    let Some(_bus) = start_bus("servers_for_every_name_are_set", &machine) else { return };
+    let Some(_bus) = start_bus(&machine) else { return };
     let resolved = Resolved::start(&machine);
     let system = machine.system();
     assert_eq!(system.method(Choice::Auto).unwrap(), Method::Resolved);
@@ -155,7 +126,7 @@ fn servers_for_every_name_are_set_with_the_root_as_a_routing_domain() {
 #[test]
 fn servers_for_some_domains_are_no_default_route() {
     let machine = machine();
-    let Some(_bus) = start_bus("servers_for_some_domains_are_no_default_route", &machine) else { return };
+    let Some(_bus) = start_bus(&machine) else { return };
     let resolved = Resolved::start(&machine);
     let wanted = settings(&["10.0.0.1"], &["a.example"], &["corp.example"]);
     machine.system().apply(Method::Resolved, &link("wg0", 7), &wanted).unwrap();
@@ -172,7 +143,7 @@ fn servers_for_some_domains_are_no_default_route() {
 #[test]
 fn what_was_recorded_is_reverted_only_while_the_interface_is_the_same() {
     let machine = machine();
-    let Some(_bus) = start_bus("what_was_recorded_is_reverted", &machine) else { return };
+    let Some(_bus) = start_bus(&machine) else { return };
     let resolved = Resolved::start(&machine);
     let system = machine.system();
     let wanted = settings(&["10.0.0.1"], &[], &[]);
@@ -190,7 +161,7 @@ fn what_was_recorded_is_reverted_only_while_the_interface_is_the_same() {
 #[test]
 fn a_refusal_says_what_to_do_and_takes_back_what_was_set() {
     let machine = machine();
-    let Some(_bus) = start_bus("a_refusal_says_what_to_do", &machine) else { return };
+    let Some(_bus) = start_bus(&machine) else { return };
     let wanted = settings(&["10.0.0.1"], &[], &[]);
     for (error, code, says) in [
         ("org.freedesktop.DBus.Error.AccessDenied", exit::Code::Permission, "polkit"),
@@ -214,7 +185,7 @@ fn a_refusal_says_what_to_do_and_takes_back_what_was_set() {
 #[test]
 fn an_interface_that_the_kernel_has_yet_to_tell_of_is_waited_for() {
     let machine = machine();
-    let Some(_bus) = start_bus("an_interface_that_the_kernel_has_yet_to_tell_of", &machine) else { return };
+    let Some(_bus) = start_bus(&machine) else { return };
     let resolved = Resolved::start(&machine);
     resolved.fail_times("SetLinkDNS", "org.freedesktop.resolve1.NoSuchLink", 2);
     let wanted = settings(&["10.0.0.1"], &[], &[]);
@@ -227,7 +198,7 @@ fn an_interface_that_the_kernel_has_yet_to_tell_of_is_waited_for() {
 #[test]
 fn an_old_systemd_without_default_routes_will_do() {
     let machine = machine();
-    let Some(_bus) = start_bus("an_old_systemd_without_default_routes_will_do", &machine) else { return };
+    let Some(_bus) = start_bus(&machine) else { return };
     let resolved = Resolved::start(&machine);
     resolved.fail("SetLinkDefaultRoute", "org.freedesktop.DBus.Error.UnknownMethod");
     let wanted = settings(&["10.0.0.1"], &[], &[]);
@@ -238,9 +209,7 @@ fn an_old_systemd_without_default_routes_will_do() {
 #[test]
 fn it_is_chosen_where_names_are_looked_up_through_it() {
     let machine = Machine::with_file();
-    let Some(_bus) = start_bus("it_is_chosen_where_names_are_looked_up_through_it", &machine) else {
-        return;
-    };
+    let Some(_bus) = start_bus(&machine) else { return };
     let choose = || machine.system().method(Choice::Auto).unwrap();
     let resolved = Resolved::start(&machine);
     assert_eq!(choose(), Method::File, "it runs, and nobody asks it");
@@ -266,7 +235,7 @@ fn it_is_chosen_where_names_are_looked_up_through_it() {
 #[test]
 fn one_that_cannot_be_started_is_not_chosen() {
     let machine = machine();
-    let Some(_bus) = start_bus("one_that_cannot_be_started_is_not_chosen", &machine) else { return };
+    let Some(_bus) = start_bus(&machine) else { return };
     let service = "[D-BUS Service]\nName=org.freedesktop.resolve1\nExec=/bin/false\n";
     fs::write(machine.path("run/services/org.freedesktop.resolve1.service"), service).unwrap();
     assert_eq!(machine.system().method(Choice::Auto).unwrap(), Method::File);
@@ -285,12 +254,11 @@ fn without_a_bus_the_error_says_so() {
 
 #[test]
 fn one_that_serves_another_network_is_not_told_of_our_interfaces() {
-    let test = "one_that_serves_another_network_is_not_told_of_our_interfaces";
     let machine = machine();
-    if !lab::namespaces_permitted(test) {
+    if !here::namespaces_permitted() {
         return;
     }
-    let Some(_bus) = start_bus(test, &machine) else { return };
+    let Some(_bus) = start_bus(&machine) else { return };
     let resolved = Resolved::start(&machine);
     Namespace::new("dns").unwrap().run(|| {
         assert_eq!(machine.system().method(Choice::Auto).unwrap(), Method::File);
@@ -318,7 +286,7 @@ fn a_process_that_counts_its_threads() {
 #[test]
 fn talking_to_it_starts_no_thread() {
     let machine = machine();
-    let Some(_bus) = start_bus("talking_to_it_starts_no_thread", &machine) else { return };
+    let Some(_bus) = start_bus(&machine) else { return };
     let _resolved = Resolved::start(&machine);
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "resolved::a_process_that_counts_its_threads", "--nocapture"])

@@ -109,8 +109,8 @@ pub(crate) fn settings(servers: &[&str], search: &[&str], routing: &[&str]) -> S
 }
 
 /// Runs `work` on a thread whose mounts are its own; says so where that is not permitted.
-pub(crate) fn with_own_mounts(test: &str, work: impl FnOnce() + Send) {
-    mounts::run_separate(test, || Ok(()), work);
+pub(crate) fn with_own_mounts(work: impl FnOnce() + Send) {
+    mounts::run_separate(|| Ok(()), work);
 }
 
 /// Mounts a file or directory over another, in the mount namespace of this thread.

@@ -1,13 +1,13 @@
 //! Everything that arrives at an interface, and a way to know that nothing more is on its way there.
 
 use std::collections::BTreeSet;
-use std::io;
-use std::mem::size_of;
+use std::io::{self, Read as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::fd::AsRawFd as _;
 use std::time::{Duration, Instant};
 
-use weft_lab::{Namespace, PATIENCE};
+use socket2::Socket;
+use weft_lab::{Namespace, PATIENCE, packet_socket};
 
 /// For local experiments (IEEE 802); nobody filters it.
 const MARKER: u16 = 0x88b5;
@@ -17,13 +17,14 @@ const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
 
 /// A socket for whole frames on one interface.
 pub(crate) struct Port {
-    socket: OwnedFd,
+    socket: Socket,
     sent: u32,
 }
 
 impl Port {
     pub(crate) fn open(namespace: &Namespace, interface: &str) -> Self {
-        let socket = namespace.run(|| open(interface)).unwrap();
+        let socket = namespace.run(|| packet_socket::open(interface, libc::ETH_P_ALL as u16)).unwrap();
+        ignore_outgoing(&socket).unwrap();
         Self { socket, sent: 0 }
     }
 
@@ -35,9 +36,7 @@ impl Port {
         frame.extend(MARKER.to_be_bytes());
         frame.extend(self.sent.to_be_bytes());
         frame.resize(60, 0);
-        // SAFETY: the buffer is as long as is said.
-        let sent = unsafe { libc::send(self.socket.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
-        assert_eq!(usize::try_from(sent).ok(), Some(frame.len()), "{}", io::Error::last_os_error());
+        assert_eq!(self.socket.send(&frame).unwrap(), frame.len());
         self.sent
     }
 
@@ -78,54 +77,21 @@ impl Port {
     }
 
     fn receive(&self, patience: Duration) -> Option<Vec<u8>> {
-        let milliseconds = libc::c_int::try_from(patience.as_millis().max(1)).unwrap();
-        let mut poll = libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one entry, which outlives the call.
-        if unsafe { libc::poll(&raw mut poll, 1, milliseconds) } < 1 {
-            return None;
-        }
+        self.socket.set_read_timeout(Some(patience.max(Duration::from_millis(1)))).unwrap();
         let mut frame = vec![0; 1 << 16];
-        // SAFETY: the buffer is as long as is said.
-        let length =
-            unsafe { libc::recv(self.socket.as_raw_fd(), frame.as_mut_ptr().cast(), frame.len(), 0) };
-        frame.truncate(usize::try_from(length).ok()?);
+        let length = (&self.socket).read(&mut frame).ok()?;
+        frame.truncate(length);
         (frame.len() > ETHERNET_HEADER).then_some(frame)
     }
 }
 
-fn open(interface: &str) -> io::Result<OwnedFd> {
-    let ok = |result: libc::c_int| if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) };
-    let all = (libc::ETH_P_ALL as u16).to_be();
-    // SAFETY: no memory is involved; the descriptor is new and nobody else's.
-    let socket = unsafe {
-        OwnedFd::from_raw_fd(ok(libc::socket(
-            libc::AF_PACKET,
-            libc::SOCK_RAW | libc::SOCK_CLOEXEC,
-            libc::c_int::from(all),
-        ))?)
-    };
-    // SAFETY: an address of all zeroes is a valid one.
-    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-    address.sll_family = libc::AF_PACKET as u16;
-    address.sll_protocol = all;
-    address.sll_ifindex = i32::try_from(nix::net::if_::if_nametoindex(interface)?).unwrap();
+fn ignore_outgoing(socket: &Socket) -> io::Result<()> {
     let one: libc::c_int = 1;
-    // SAFETY: both structures outlive the calls and are as long as is said.
-    unsafe {
-        ok(libc::bind(
-            socket.as_raw_fd(),
-            (&raw const address).cast(),
-            size_of::<libc::sockaddr_ll>() as libc::socklen_t,
-        ))?;
-        ok(libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_PACKET,
-            PACKET_IGNORE_OUTGOING,
-            (&raw const one).cast(),
-            size_of::<libc::c_int>() as libc::socklen_t,
-        ))?;
-    }
-    Ok(socket)
+    let (value, len) = ((&raw const one).cast(), size_of_val(&one) as libc::socklen_t);
+    // SAFETY: the number outlives the call and is as long as is said.
+    let result =
+        unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, value, len) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// A line for an IP packet: its protocol, where it goes, and the port or the type.

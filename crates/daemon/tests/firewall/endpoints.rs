@@ -26,7 +26,7 @@ fn tries() -> Vec<Attempt> {
 
 #[test]
 fn udp_to_the_peers_passes_and_nothing_else() {
-    let Some(mut world) = World::new("udp_to_the_peers_passes_and_nothing_else") else { return };
+    let Some(mut world) = World::new() else { return };
     world.apply(&to(&["203.0.113.1:51820", "[2001:db8:ffff::1]:51820"]));
     let expected = ["internet: udp 203.0.113.1 51820", "internet: udp 2001:db8:ffff::1 51820"];
     // Not for a client.
@@ -39,7 +39,7 @@ fn udp_to_the_peers_passes_and_nothing_else() {
 
 #[test]
 fn ten_thousand_endpoints_are_taken() {
-    let Some(mut world) = World::without_tunnel("ten_thousand_endpoints_are_taken") else { return };
+    let Some(mut world) = World::without_tunnel() else { return };
     let many =
         (0..10_000_u32).map(|number| SocketAddr::new((0xcb00_0000 + number).to_be_bytes().into(), 51820));
     world.apply(&kill_switch(OwnPackets::new(0, many), Local::Blocked));

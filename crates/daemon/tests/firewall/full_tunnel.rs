@@ -62,8 +62,7 @@ fn heard_from(world: &mut World, address: &str) -> BTreeSet<From> {
 
 #[test]
 fn the_tunnels_addresses_are_reached_through_the_tunnel_only() {
-    let test = "the_tunnels_addresses_are_reached_through_the_tunnel_only";
-    let Some(mut world) = World::new(test) else { return };
+    let Some(mut world) = World::new() else { return };
     let internet = world.internet.clone();
     let ip = |arguments: &[&str]| {
         assert!(internet.command("ip").args(arguments).status().unwrap().success(), "{arguments:?}");
@@ -87,7 +86,7 @@ fn the_tunnels_addresses_are_reached_through_the_tunnel_only() {
 
 #[test]
 fn answers_to_the_tunnel_have_its_mark() {
-    let Some(world) = World::new("answers_to_the_tunnel_have_its_mark") else { return };
+    let Some(world) = World::new() else { return };
     world.nft(&["add table inet seen; \
          add chain inet seen input { type filter hook prerouting priority 0; }; \
          add rule inet seen input meta mark 0xca6c udp sport 51820 counter comment \"own\"; \
@@ -133,8 +132,7 @@ fn wait_for_count(counts: &impl Fn() -> (u32, u32), expected: (u32, u32)) {
 
 #[test]
 fn the_tables_are_those_of_wg_quick_and_of_the_families_that_need_one() {
-    let test = "the_tables_are_those_of_wg_quick_and_of_the_families_that_need_one";
-    let Some(world) = World::without_tunnel(test) else { return };
+    let Some(world) = World::without_tunnel() else { return };
     let families = |rules: &Rules| {
         world.apply(rules);
         let present = world.machine.run(|| firewall::present(&rules.interface)).unwrap();

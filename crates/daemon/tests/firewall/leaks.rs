@@ -30,7 +30,7 @@ fn always() -> BTreeSet<String> {
 
 #[test]
 fn without_a_kill_switch_everything_arrives() {
-    let Some(mut world) = World::new("without_a_kill_switch_everything_arrives") else { return };
+    let Some(mut world) = World::new() else { return };
     // Otherwise the other tests see nothing because there is nothing to see.
     let mut expected = always();
     expected.extend(all(&[forbidden(), local(), local_dns(), forbidden_for_clients()]));
@@ -42,14 +42,14 @@ fn without_a_kill_switch_everything_arrives() {
 
 #[test]
 fn nothing_leaves_past_the_tunnel() {
-    let Some(mut world) = World::new("nothing_leaves_past_the_tunnel") else { return };
+    let Some(mut world) = World::new() else { return };
     world.apply(&marked(Local::Blocked));
     assert_eq!(everything(&mut world), always());
 }
 
 #[test]
 fn local_networks_can_be_spared() {
-    let Some(mut world) = World::new("local_networks_can_be_spared") else { return };
+    let Some(mut world) = World::new() else { return };
     world.apply(&marked(allow_local(&[])));
     let mut expected = always();
     expected.extend(all(&[local()]));
@@ -63,8 +63,7 @@ fn local_networks_can_be_spared() {
 
 #[test]
 fn local_name_servers_are_asked_only_if_the_configuration_names_them() {
-    let test = "local_name_servers_are_asked_only_if_the_configuration_names_them";
-    let Some(mut world) = World::new(test) else { return };
+    let Some(mut world) = World::new() else { return };
     let cases = attempts(&[local_dns(), vec![(Attempt::udp("203.0.113.53", 53), "")]]);
     world.apply(&marked(allow_local(&["fd93::2", "203.0.113.53"])));
     // The one outside can be reached through the tunnel only, whoever names it.
@@ -77,7 +76,7 @@ fn local_name_servers_are_asked_only_if_the_configuration_names_them() {
 
 #[test]
 fn nothing_leaves_when_the_tunnel_is_gone() {
-    let Some(mut world) = World::new("nothing_leaves_when_the_tunnel_is_gone") else { return };
+    let Some(mut world) = World::new() else { return };
     world.apply(&marked(Local::Blocked));
     let before = everything(&mut world);
     assert_eq!(before, always());
@@ -90,7 +89,7 @@ fn nothing_leaves_when_the_tunnel_is_gone() {
 
 #[test]
 fn nothing_leaves_before_there_is_a_tunnel() {
-    let Some(mut world) = World::without_tunnel("nothing_leaves_before_there_is_a_tunnel") else { return };
+    let Some(mut world) = World::without_tunnel() else { return };
     world.apply(&marked(Local::Blocked));
     let machine = attempts(&[forbidden(), local(), local_dns()]);
     let client = attempts(&[forbidden_for_clients(), allowed_for_clients()]);
@@ -102,7 +101,7 @@ fn nothing_leaves_before_there_is_a_tunnel() {
 
 #[test]
 fn what_is_rerouted_past_the_tunnel_does_not_leave() {
-    let Some(mut world) = World::new("what_is_rerouted_past_the_tunnel_does_not_leave") else { return };
+    let Some(mut world) = World::new() else { return };
     // Everything goes into the tunnel, but somebody's rules put a mark on some of it and route that elsewhere: the
     // hook for output sees the device of the first route.
     world.ip(&["route", "add", "203.0.113.0/24", "dev", NAME]);
@@ -123,7 +122,7 @@ fn what_is_rerouted_past_the_tunnel_does_not_leave() {
 
 #[test]
 fn the_tunnel_finds_its_next_hop_over_ipv6() {
-    let Some(world) = World::without_tunnel("the_tunnel_finds_its_next_hop_over_ipv6") else { return };
+    let Some(world) = World::without_tunnel() else { return };
     world.apply(&marked(Local::Blocked));
     world.ip(&["-6", "neigh", "flush", "dev", "wan"]);
     Attempt::udp("2001:db8:ffff::20", 51820).mark(MARK).make(&world.machine);
@@ -137,8 +136,7 @@ fn the_tunnel_finds_its_next_hop_over_ipv6() {
 
 #[test]
 fn programs_are_told_at_once_and_what_was_held_back_is_counted() {
-    let test = "programs_are_told_at_once_and_what_was_held_back_is_counted";
-    let Some(world) = World::without_tunnel(test) else { return };
+    let Some(world) = World::without_tunnel() else { return };
     let rules = marked(Local::Blocked);
     world.apply(&rules);
     let blocked = || world.machine.run(|| firewall::present(&rules.interface)).unwrap().blocked.unwrap();
@@ -157,7 +155,7 @@ fn programs_are_told_at_once_and_what_was_held_back_is_counted() {
 
 #[test]
 fn clients_are_told_what_the_tunnel_takes() {
-    let Some(world) = World::new("clients_are_told_what_the_tunnel_takes") else { return };
+    let Some(world) = World::new() else { return };
     world.apply(&marked(Local::Blocked));
     link::set_mtu(&world.machine, NAME, 1300).unwrap();
     for (address, description) in
@@ -177,8 +175,7 @@ fn clients_are_told_what_the_tunnel_takes() {
 
 #[test]
 fn a_connection_of_a_peer_to_the_world_ends_with_the_switch() {
-    let test = "a_connection_of_a_peer_to_the_world_ends_with_the_switch";
-    let Some(mut world) = World::new(test) else { return };
+    let Some(mut world) = World::new() else { return };
     // Connections are followed from before the switch on.
     world.nft(&["add table inet others; \
          add chain inet others forward { type filter hook forward priority 0; }; \
@@ -205,7 +202,7 @@ fn a_connection_of_a_peer_to_the_world_ends_with_the_switch() {
 
 #[test]
 fn no_rules_let_everything_through() {
-    let Some(mut world) = World::new("no_rules_let_everything_through") else { return };
+    let Some(mut world) = World::new() else { return };
     world.apply(&marked(Local::Blocked));
     world.apply(&Rules::none(NAME.parse().unwrap()));
     let cases = [forbidden()];

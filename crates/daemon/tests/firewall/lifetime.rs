@@ -3,14 +3,12 @@
 use std::collections::BTreeSet;
 use std::net::{SocketAddr, UdpSocket};
 use std::num::NonZeroU32;
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 use weft::up::{Daemon, Options};
-use weft_config::{Endpoint, parse};
+use weft_config::parse;
 use weft_host::firewall::{self, FullTunnel, KillSwitch, Local, OwnPackets, Present, Rules};
+use weft_lab::{self as lab, Process, until};
 use weft_tunnel::PrivateKey;
 
 use crate::attempts::Attempt;
@@ -35,7 +33,7 @@ fn present(world: &World) -> Present {
 
 #[test]
 fn rules_come_and_go_as_often_as_one_likes() {
-    let Some(world) = World::without_tunnel("rules_come_and_go_as_often_as_one_likes") else { return };
+    let Some(world) = World::without_tunnel() else { return };
     world.nft(&["add table inet weft-weft1; add table inet others; add table ip weft-weft0"]);
     let others = world.nft(&["list", "ruleset"]);
     let remove = || world.machine.run(|| firewall::remove(&NAME.parse().unwrap())).unwrap();
@@ -59,14 +57,14 @@ fn rules_come_and_go_as_often_as_one_likes() {
 
 #[test]
 fn a_check_changes_nothing() {
-    let Some(world) = World::without_tunnel("a_check_changes_nothing") else { return };
+    let Some(world) = World::without_tunnel() else { return };
     world.machine.run(|| firewall::check(&full())).unwrap();
     assert!(present(&world).is_empty());
 }
 
 #[test]
 fn replacing_the_rules_leaves_no_gap() {
-    let Some(world) = World::without_tunnel("replacing_the_rules_leaves_no_gap") else { return };
+    let Some(world) = World::without_tunnel() else { return };
     let variants = [
         marked(Local::Blocked),
         marked(Local::Allowed { dns: BTreeSet::new() }),
@@ -113,13 +111,9 @@ fn configuration() -> String {
 
 #[test]
 fn before_a_handshake_only_the_tunnel_speaks() {
-    let Some(mut world) = World::without_tunnel("before_a_handshake_only_the_tunnel_speaks") else { return };
+    let Some(mut world) = World::without_tunnel() else { return };
     let config = parse(&configuration(), "test.conf".as_ref(), NAME.parse().unwrap()).unwrap().config;
-    let endpoints = config.peers.iter().map(|peer| match peer.endpoint {
-        Some(Endpoint::Address(address)) => Some(address),
-        _ => None,
-    });
-    let endpoints: Vec<_> = endpoints.collect();
+    let endpoints = config.endpoint_addresses();
     world.apply(&marked(Local::Blocked));
     let start = || Daemon::start(&config, &endpoints, &Options::default(), || {}).unwrap();
     let daemon = world.machine.run(start);
@@ -137,53 +131,20 @@ fn before_a_handshake_only_the_tunnel_speaks() {
     assert_eq!(world.seen(&machine, &client), BTreeSet::new());
 }
 
-/// `weft up`, killed with the test.
-struct Process {
-    child: Child,
-    _directory: tempfile::TempDir,
-}
-
-impl Process {
-    fn up(world: &World) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join(format!("{NAME}.conf"));
-        let mut options = std::fs::OpenOptions::new();
-        let mut file = options.write(true).create_new(true).mode(0o600).open(&path).unwrap();
-        std::io::Write::write_all(&mut file, configuration().as_bytes()).unwrap();
-        let mut command: Command = world.machine.command(env!("CARGO_BIN_EXE_weft"));
-        command.env("WEFT_RUNTIME_DIR", directory.path());
-        command.arg("up").arg(path).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        Self { child: world.machine.start(command).unwrap(), _directory: directory }
-    }
-
-    fn is_up(world: &World) -> bool {
-        world.machine.run(|| nix::net::if_::if_nametoindex(NAME).is_ok())
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 #[test]
 fn the_kill_switch_outlives_a_daemon_that_is_killed() {
-    let test = "the_kill_switch_outlives_a_daemon_that_is_killed";
-    let Some(mut world) = World::without_tunnel(test) else { return };
+    let Some(mut world) = World::without_tunnel() else { return };
     world.apply(&marked(Local::Blocked));
-    let process = Process::up(&world);
-    let wait_until = |up: bool| {
-        let start = Instant::now();
-        while Process::is_up(&world) != up {
-            assert!(start.elapsed() < Duration::from_secs(30), "the device is not as expected: {up}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    };
-    wait_until(true);
-    drop(process);
-    wait_until(false);
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join(format!("{NAME}.conf"));
+    lab::write_private(&file, &configuration()).unwrap();
+    let mut command = world.machine.command(env!("CARGO_BIN_EXE_weft"));
+    command.env("WEFT_RUNTIME_DIR", directory.path()).arg("up").arg(file);
+    let daemon = Process::start(&world.machine, command).unwrap();
+    let has_device = || world.machine.run(|| nix::net::if_::if_nametoindex(NAME).is_ok());
+    until("the device is there", has_device);
+    drop(daemon);
+    until("the device is gone", || !has_device());
     let machine = attempts(&[forbidden()]);
     assert_eq!(world.seen(&machine, &attempts(&[forbidden_for_clients()])), BTreeSet::new());
     assert!(present(&world).blocked.is_some_and(|blocked| blocked > 0));

@@ -50,8 +50,7 @@ fn out_of_the_tunnel(world: &World, named: u16) -> u16 {
 
 #[test]
 fn forwarded_connections_fit_the_tunnel_in_both_directions() {
-    let test = "forwarded_connections_fit_the_tunnel_in_both_directions";
-    let Some(world) = World::new(test) else { return };
+    let Some(world) = World::new() else { return };
     link::set_mtu(&world.machine, NAME, MTU).unwrap();
     assert_eq!(into_the_tunnel(&world, "10.77.0.9"), 1460);
     assert_eq!(into_the_tunnel(&world, "fd77::9"), 1440);
@@ -66,7 +65,7 @@ fn forwarded_connections_fit_the_tunnel_in_both_directions() {
 
 #[test]
 fn what_goes_past_the_tunnel_is_left_alone() {
-    let Some(world) = World::new("what_goes_past_the_tunnel_is_left_alone") else { return };
+    let Some(world) = World::new() else { return };
     link::set_mtu(&world.machine, "wan", MTU).unwrap();
     world.apply(&clamp());
     let to = SocketAddr::new("203.0.113.9".parse::<IpAddr>().unwrap(), 80);

@@ -6,9 +6,10 @@ use std::num::NonZeroU32;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 
+use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 use serde_json::{Value, json};
 use weft_host::firewall::{self, FirewallError, FullTunnel, Local, OwnPackets, Rules};
-use weft_lab::{self as lab, Namespace};
+use weft_lab::{Namespace, here};
 
 use crate::attempts::Attempt;
 use crate::scenario::everything;
@@ -101,8 +102,7 @@ fn outcomes(world: &mut World, rules: &Rules) -> Vec<(String, bool)> {
 
 #[test]
 fn every_rule_of_the_kill_switch_is_needed_and_every_condition_of_it() {
-    let test = "every_rule_of_the_kill_switch_is_needed_and_every_condition_of_it";
-    let Some(mut world) = World::new(test) else { return };
+    let Some(mut world) = World::new() else { return };
     let dns = ["192.168.93.2", "fd93::2"].map(|server| server.parse().unwrap()).into();
     let endpoints = ["203.0.113.60:51820", "[2001:db8:ffff::60]:51820"].map(|text| text.parse().unwrap());
     // Some rules let through what another does already, but not with all of these.
@@ -142,8 +142,7 @@ fn shown() -> Rules {
 
 #[test]
 fn the_page_shows_the_rules_as_they_are() {
-    let test = "the_page_shows_the_rules_as_they_are";
-    let Some(world) = World::without_tunnel(test) else { return };
+    let Some(world) = World::without_tunnel() else { return };
     let page = include_str!("../../../../docs/FIREWALL.md");
     let (_, shown_there) = page.split_once("```nft\n").unwrap();
     let (full, rest) = shown_there.split_once("```").unwrap();
@@ -157,8 +156,8 @@ fn the_page_shows_the_rules_as_they_are() {
 }
 
 /// What `firewall::apply` says, in a namespace of its own and with this before it.
-fn refused(test: &str, prepare: impl FnOnce() -> std::io::Result<()> + Send) -> Option<FirewallError> {
-    let world = World::without_tunnel(test)?;
+fn refused(prepare: impl FnOnce() -> std::io::Result<()> + Send) -> Option<FirewallError> {
+    let world = World::without_tunnel()?;
     Some(world.machine.run(|| {
         prepare().unwrap();
         firewall::apply(&marked(Local::Blocked)).unwrap_err()
@@ -167,14 +166,9 @@ fn refused(test: &str, prepare: impl FnOnce() -> std::io::Result<()> + Send) -> 
 
 #[test]
 fn a_missing_permission_is_said() {
-    let test = "a_missing_permission_is_said";
-    let prepare = || {
-        // For this thread and what it starts; 12 is CAP_NET_ADMIN (linux/capability.h).
-        // SAFETY: no memory is involved.
-        let result = unsafe { libc::prctl(libc::PR_CAPBSET_DROP, 12, 0, 0, 0) };
-        if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
-    };
-    let Some(error) = refused(test, prepare) else { return };
+    // For this thread and what it starts.
+    let prepare = || Ok(remove_capability_from_bounding_set(CapabilitySet::NET_ADMIN)?);
+    let Some(error) = refused(prepare) else { return };
     assert!(matches!(error, FirewallError::Permission { .. }), "{error:?}");
     assert_eq!(error.exit_code(), weft_config::exit::Code::Permission);
     assert!(error.to_string().contains("CAP_NET_ADMIN"), "{error}");
@@ -182,7 +176,6 @@ fn a_missing_permission_is_said() {
 
 #[test]
 fn nft_is_found_outside_of_the_path_and_missed_by_the_name_of_its_package() {
-    let test = "nft_is_found_outside_of_the_path_and_missed_by_the_name_of_its_package";
     const INNER: &str = "WEFT_TEST_NFT_IS";
     if let Some(state) = std::env::var_os(INNER) {
         let error = firewall::apply(&marked(Local::Blocked)).err().map(|error| error.to_string());
@@ -196,10 +189,10 @@ fn nft_is_found_outside_of_the_path_and_missed_by_the_name_of_its_package() {
         }
         return;
     }
-    let Some(world) = World::without_tunnel(test) else { return };
+    let Some(world) = World::without_tunnel() else { return };
+    let name = here::test_name();
     let again = |state: &str, prepare: fn() -> std::io::Result<()>| {
         let mut command: Command = world.machine.command(std::env::current_exe().unwrap());
-        let name = format!("rules::{test}");
         command.args(["--exact", &name]).env(INNER, state).env("PATH", "/nowhere");
         // SAFETY: between fork and exec the closure only makes system calls.
         unsafe { command.pre_exec(prepare) };
@@ -207,7 +200,7 @@ fn nft_is_found_outside_of_the_path_and_missed_by_the_name_of_its_package() {
         assert!(output.status.success(), "{state}: {}", String::from_utf8_lossy(&output.stdout));
     };
     if !["/usr/sbin/nft", "/sbin/nft"].iter().any(|path| std::path::Path::new(path).exists()) {
-        return lab::not_run(test, "nft is not where Debian has it");
+        return here::not_run("nft is not where Debian has it");
     }
     again("there", || Ok(()));
     again("missing", || {

@@ -7,7 +7,7 @@ use std::process::Command;
 use ipnet::Ipv6Net;
 use weft_host::firewall::{self, KillSwitch, Local, OwnPackets, Rules};
 use weft_lab::link::{self, LinkOptions};
-use weft_lab::{self as lab, Namespace};
+use weft_lab::{Namespace, here};
 
 use crate::attempts::Attempt;
 use crate::capture::Port;
@@ -38,26 +38,26 @@ pub(crate) struct Ports {
 }
 
 impl World {
-    /// Without rules and with a tunnel; `None` where that is not permitted, which is said for `test`.
-    pub(crate) fn new(test: &str) -> Option<Self> {
-        let mut world = Self::without_tunnel(test)?;
+    /// Without rules and with a tunnel; `None` where that is not permitted, which is said.
+    pub(crate) fn new() -> Option<Self> {
+        let mut world = Self::without_tunnel()?;
         world.tun = Some(Tun::make(&world.machine, NAME, &INNER));
         Some(world)
     }
 
     /// The same without the tunnel's device.
-    pub(crate) fn without_tunnel(test: &str) -> Option<Self> {
-        if !lab::tun_permitted(test) {
+    pub(crate) fn without_tunnel() -> Option<Self> {
+        if !here::tun_permitted() {
             return None;
         }
         let [client, machine, internet] =
             ["client", "machine", "internet"].map(|name| Namespace::new(name).unwrap());
         if let Err(error) = machine.run(firewall::list) {
-            lab::not_run(test, &error.to_string());
+            here::not_run(&error.to_string());
             return None;
         }
         if let Err(error) = machine.set_sysctl("net/ipv4/ip_forward", "1") {
-            lab::not_run(test, &error.to_string());
+            here::not_run(&error.to_string());
             return None;
         }
         machine.set_sysctl("net/ipv6/conf/all/forwarding", "1").unwrap();
@@ -84,7 +84,7 @@ impl World {
             link::join(there, &machine, &options).unwrap();
             for (namespace, name) in [(there, name_a), (&machine, name_b)] {
                 if let Err(error) = link::receive_on_one_cpu(namespace, name) {
-                    eprintln!("{test}: {name} may reorder under load: {error}");
+                    eprintln!("{name} may reorder under load: {error}");
                 }
             }
         }

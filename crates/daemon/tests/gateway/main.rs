@@ -8,16 +8,13 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "clippy.toml allows it in tests, but not in their helpers")]
 
-#[path = "../interop/waiting.rs"]
-mod waiting;
-
 mod scene;
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
-use weft_lab::Namespace;
+use weft_lab::{Namespace, until};
 
 use crate::scene::{DESKTOP, LAPTOP, PHONE, Scene, WORLD, gateway_outside, inner};
 
@@ -56,7 +53,7 @@ fn assert_refused(scene: &Scene, from: u8, to: u8) {
 
 #[test]
 fn peers_reach_the_world_with_the_address_of_the_gateway() {
-    let Some(scene) = Scene::new("peers_reach_the_world_with_the_address_of_the_gateway") else { return };
+    let Some(scene) = Scene::new() else { return };
     for client in [LAPTOP, DESKTOP, PHONE] {
         for (world, gateway) in WORLD.map(|text| text.parse().unwrap()).into_iter().zip(gateway_outside()) {
             let mut connection = connect(scene.client(client), &scene.world, world).unwrap();
@@ -68,7 +65,7 @@ fn peers_reach_the_world_with_the_address_of_the_gateway() {
 
 #[test]
 fn peers_reach_each_other_only_where_they_may() {
-    let Some(scene) = Scene::new("peers_reach_each_other_only_where_they_may") else { return };
+    let Some(scene) = Scene::new() else { return };
     for (from, to) in [(LAPTOP, DESKTOP), (DESKTOP, LAPTOP)] {
         for address in inner(to) {
             assert_alive(&mut connect(scene.client(from), scene.client(to), address).unwrap());
@@ -94,7 +91,7 @@ fn peers_reach_each_other_only_where_they_may() {
 
 #[test]
 fn the_world_reaches_peers_only_with_answers() {
-    let Some(scene) = Scene::new("the_world_reaches_peers_only_with_answers") else { return };
+    let Some(scene) = Scene::new() else { return };
     // Somebody next to the gateway who knows where the peers are.
     for (address, world) in inner(LAPTOP).into_iter().zip(WORLD) {
         let asked = scene.client(LAPTOP).run(|| UdpSocket::bind((address, 0))).unwrap();
@@ -102,7 +99,7 @@ fn the_world_reaches_peers_only_with_answers() {
         let before = scene.counted("not asked for");
         let stranger = scene.world.run(|| UdpSocket::bind((world.parse::<IpAddr>().unwrap(), 0))).unwrap();
         stranger.send_to(b"hello", asked.local_addr().unwrap()).unwrap();
-        waiting::until("the gateway meets it", || scene.counted("not asked for") > before);
+        until("the gateway meets it", || scene.counted("not asked for") > before);
         assert_eq!(asked.recv_from(&mut [0; 8]).unwrap_err().kind(), ErrorKind::WouldBlock);
         // An answer to the peer's own question does come.
         let question = scene.client(LAPTOP).run(|| UdpSocket::bind((address, 0))).unwrap();
@@ -117,7 +114,7 @@ fn the_world_reaches_peers_only_with_answers() {
 
 #[test]
 fn a_reload_of_the_rules_ends_no_connection() {
-    let Some(scene) = Scene::new("a_reload_of_the_rules_ends_no_connection") else { return };
+    let Some(scene) = Scene::new() else { return };
     let mut connection = connect(scene.client(PHONE), &scene.world, WORLD[0].parse().unwrap()).unwrap();
     assert_alive(&mut connection);
     scene.load();

@@ -8,7 +8,7 @@ use weft::up::{Daemon, Options};
 use weft_config as config;
 use weft_config::TunThreads;
 use weft_lab::link::{self, LinkOptions};
-use weft_lab::{self as lab, Namespace};
+use weft_lab::{Namespace, here};
 use weft_tunnel::PrivateKey;
 
 /// The peers of `wg0.conf`, by the last number of their addresses.
@@ -45,14 +45,14 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
-    /// Everything up; `None` where that is not permitted, which is said for `test`.
-    pub(crate) fn new(test: &str) -> Option<Self> {
-        if !lab::tun_permitted(test) {
+    /// Everything up; `None` where that is not permitted, which is said.
+    pub(crate) fn new() -> Option<Self> {
+        if !here::tun_permitted() {
             return None;
         }
         let (gateway, world) = (Namespace::new("gateway").unwrap(), Namespace::new("world").unwrap());
         if let Err(error) = gateway.run(weft_host::firewall::list) {
-            lab::not_run(test, &error.to_string());
+            here::not_run(&error.to_string());
             return None;
         }
         let clients = NAMES.map(|name| Namespace::new(name).unwrap());
@@ -94,7 +94,7 @@ impl Scene {
         let mut scene = Self { _daemons: Vec::new(), clients: clients.into(), gateway, world, directory };
         scene.load();
         if let Err(error) = scene.forward() {
-            lab::not_run(test, &error.to_string());
+            here::not_run(&error.to_string());
             return None;
         }
         let directory = scene.directory.path();

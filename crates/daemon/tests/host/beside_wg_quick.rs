@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
-use weft_lab::{Namespace, installed};
+use weft_lab::{Namespace, here};
 
 use crate::support::{End, NAME, Network, ip_json, peer};
 
@@ -97,14 +97,14 @@ fn nft(namespace: &Namespace) -> Vec<(String, Value)> {
 
 /// Brings the same file up by both, and compares.
 #[track_caller]
-fn compare(test: &str, interface: &str, allowed_ips: &str) {
-    if !installed(test, &["wg-quick", "wireguard-go", "wg", "nft", "unshare"]) {
+fn compare(interface: &str, allowed_ips: &str) {
+    if !here::installed(&["wg-quick", "wireguard-go", "wg", "nft", "unshare"]) {
         return;
     }
-    let (Some(ours), Some(theirs)) = (Network::new(test), Network::new(test)) else { return };
+    let (Some(ours), Some(theirs)) = (Network::new(), Network::new()) else { return };
     let lines = format!("Endpoint = 203.0.113.1:51820\nAllowedIPs = {allowed_ips}");
     let text = End::new(1).interface(interface) + &peer(End::new(2).public(), &lines);
-    let daemon = ours.up(&ours.client, &ours.file("weft0.conf", &text));
+    let daemon = ours.up(&ours.file("weft0.conf", &text));
     let file = theirs.file("weft0.conf", &text);
     let wg_quick = WgQuick::up(&theirs.client, &file);
     let (is, expected) = (told(&ours.client), told(&theirs.client));
@@ -118,35 +118,31 @@ fn compare(test: &str, interface: &str, allowed_ips: &str) {
 
 #[test]
 fn addresses_and_routes_are_the_same() {
-    compare(
-        "addresses_and_routes_are_the_same",
-        "",
-        "10.77.0.2, 10.88.0.0/16, 10.0.0.0/8, fd88::/48, fd77::2",
-    );
+    compare("", "10.77.0.2, 10.88.0.0/16, 10.0.0.0/8, fd88::/48, fd77::2");
 }
 
 #[test]
 fn mtu_and_mark_are_the_same() {
-    compare("mtu_and_mark_are_the_same", "MTU = 1300\nFwMark = 77", "10.88.0.0/16");
+    compare("MTU = 1300\nFwMark = 77", "10.88.0.0/16");
 }
 
 #[test]
 fn a_table_by_number_is_the_same() {
-    compare("a_table_by_number_is_the_same", "Table = 1234", "0.0.0.0/0, 10.77.0.2, ::/0");
+    compare("Table = 1234", "0.0.0.0/0, 10.77.0.2, ::/0");
 }
 
 #[test]
 fn no_table_is_the_same() {
-    compare("no_table_is_the_same", "Table = off", "0.0.0.0/0, 10.77.0.2, ::/0");
+    compare("Table = off", "0.0.0.0/0, 10.77.0.2, ::/0");
 }
 
 #[test]
 fn a_full_tunnel_is_the_same() {
-    compare("a_full_tunnel_is_the_same", "", "0.0.0.0/0, ::/0, 10.88.0.0/16");
+    compare("", "0.0.0.0/0, ::/0, 10.88.0.0/16");
 }
 
 #[test]
 fn a_full_tunnel_of_one_family_with_a_mark_is_the_same() {
-    compare("a_full_tunnel_of_one_family_with_a_mark_is_the_same", "FwMark = 0x1234", "::/0");
-    compare("a_full_tunnel_of_one_family_with_a_mark_is_the_same", "FwMark = 0x1234", "0.0.0.0/0");
+    compare("FwMark = 0x1234", "::/0");
+    compare("FwMark = 0x1234", "0.0.0.0/0");
 }

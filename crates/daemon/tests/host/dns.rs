@@ -1,16 +1,15 @@
 //! Name servers: there before PostUp, and gone before PostDown.
-use weft_lab::{Process, installed};
+use weft_lab::here;
 
-use crate::support::{End, Network, Picture, peer};
+use crate::support::{End, Network, peer};
 
 #[test]
 fn name_servers_are_there_while_the_interface_is_up() {
-    let test = "name_servers_are_there_while_the_interface_is_up";
-    let Some(network) = Network::new(test) else { return };
-    if !installed(test, &["unshare", "mount"]) {
+    let Some(network) = Network::new() else { return };
+    if !here::installed(&["unshare", "mount"]) {
         return;
     }
-    let before = Picture::of(&network.client);
+    let before = network.picture();
     let (up, down) = (network.directory.path().join("up"), network.directory.path().join("down"));
     let lines = format!(
         "DNS = 192.0.2.53, corp.example\nPostUp = cat /etc/resolv.conf > {}\nPostDown = cat /etc/resolv.conf > {}",
@@ -22,16 +21,15 @@ fn name_servers_are_there_while_the_interface_is_up() {
     // With an /etc and a /var/lib of its own, and without the system bus and resolvconf.
     let script = "mount -t tmpfs none /etc && mount -t tmpfs none /var/lib && echo nameserver 198.51.100.53 >/etc/resolv.conf \
                   && PATH=/usr/bin:/bin DBUS_SYSTEM_BUS_ADDRESS=unix:path=/nonexistent exec \"$@\"";
-    let weft = network.weft(&network.client, &["up", file.to_str().unwrap()]);
+    let weft = network.weft_up(&file);
     let mut command = network.client.command("unshare");
     command.args(["--mount", "sh", "-c", script, "sh"]).arg(weft.get_program()).args(weft.get_args());
-    command.env("WEFT_RUNTIME_DIR", network.records(&network.client)).env_remove("RUST_LOG");
-    let daemon = Process::start(&network.client, command).unwrap();
-    daemon.wait_for_line("interface is up");
+    command.env("WEFT_RUNTIME_DIR", network.records()).env_remove("RUST_LOG");
+    let daemon = network.start(command);
     let text = std::fs::read_to_string(&up).unwrap();
     assert!(text.contains("nameserver 192.0.2.53") && text.contains("corp.example"), "{text}");
     assert!(!text.contains("nameserver 198.51.100.53"), "{text}");
     daemon.stop();
     assert_eq!(std::fs::read_to_string(&down).unwrap(), "nameserver 198.51.100.53\n");
-    before.assert_restored(&network.client);
+    network.assert_as(&before);
 }

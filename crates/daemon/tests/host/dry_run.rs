@@ -1,17 +1,17 @@
 //! `--dry-run` tells what would be done, and does nothing.
 
-use crate::support::{End, Network, Picture, peer};
+use crate::support::{End, Network, peer};
 
 #[test]
 fn a_dry_run_tells_every_step_and_does_none() {
-    let Some(network) = Network::new("a_dry_run_tells_every_step_and_does_none") else { return };
-    let before = Picture::of(&network.client);
+    let Some(network) = Network::new() else { return };
+    let before = network.picture();
     let marker = network.directory.path().join("marker");
     let lines = format!("PreUp = touch {0}\nPostUp = touch {0}\nDNS = 192.0.2.53", marker.display());
     let text = End::new(1).interface(&lines)
         + &peer(End::new(2).public(), "Endpoint = 203.0.113.1:1\nAllowedIPs = 0.0.0.0/0, 10.88.0.0/16");
     let file = network.file("weft0.conf", &text);
-    let ended = network.run(&network.client, &["up", "--dry-run", file.to_str().unwrap()]);
+    let ended = network.run(&["up", "--dry-run", file.to_str().unwrap()]);
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{ended:?}");
     let lines: Vec<&str> = ended.stdout.lines().filter(|line| !line.starts_with("run ")).collect();
     let expected = [
@@ -30,9 +30,9 @@ fn a_dry_run_tells_every_step_and_does_none() {
         "add firewall full tunnel of IPv4 with mark 0xca6c dev weft0",
     ];
     assert_eq!(lines, expected);
-    assert_eq!(Picture::of(&network.client), before);
+    assert_eq!(network.picture(), before);
     assert!(!marker.exists());
-    assert_eq!(network.left(&network.client), [""; 0]);
-    let down = network.run(&network.client, &["down", "--dry-run", "weft0"]);
+    assert_eq!(network.left(), [""; 0]);
+    let down = network.run(&["down", "--dry-run", "weft0"]);
     assert_eq!(down.code, Some(1), "{down:?}");
 }

@@ -8,7 +8,7 @@ use weft_config::parse;
 use weft_host::{Host, Recording, Step};
 use weft_lab::Process;
 
-use crate::support::{End, NAME, Network, PORT, Picture, ip, ip_json, peer, seen_from};
+use crate::support::{End, NAME, Network, PORT, ip, ip_json, peer, seen_from};
 
 const V4: &str = "203.0.113.1";
 const V6: &str = "[2001:db8:ff::1]";
@@ -18,7 +18,7 @@ fn ends(network: &Network, endpoint: &str, allowed_ips: &str, interface: &str) -
     let (client, server) = (End::new(1), End::new(2));
     let text = server.interface(&format!("ListenPort = {PORT}"))
         + &peer(client.public(), "AllowedIPs = 10.77.0.1, fd77::1");
-    let server_up = network.up(&network.server, &network.file("weft0.conf", &text));
+    let server_up = network.up_on(&network.server, &network.file("weft0.conf", &text));
     let lines = format!("Endpoint = {endpoint}:{PORT}\nAllowedIPs = {allowed_ips}");
     std::fs::create_dir_all(network.directory.path().join("client")).unwrap();
     let file =
@@ -33,13 +33,12 @@ fn sent_packets(network: &Network) -> u64 {
 
 #[test]
 fn everything_goes_through_the_tunnel_but_the_tunnels_own_packets() {
-    let test = "everything_goes_through_the_tunnel_but_the_tunnels_own_packets";
     for endpoint in [V4, V6] {
-        let Some(network) = Network::new(test) else { return };
-        let before = Picture::of(&network.client);
+        let Some(network) = Network::new() else { return };
+        let before = network.picture();
         assert_eq!(seen_from(&network, ip("198.51.100.1")), ip("192.0.2.1"), "without a tunnel");
         let (server, file) = ends(&network, endpoint, "0.0.0.0/0, ::/0", "");
-        let client = network.up(&network.client, &file);
+        let client = network.up(&file);
         assert_eq!(seen_from(&network, ip("198.51.100.1")), ip("10.77.0.1"));
         assert_eq!(seen_from(&network, ip("2001:db8:aa::1")), ip("fd77::1"));
         // The local network is reached directly.
@@ -49,100 +48,94 @@ fn everything_goes_through_the_tunnel_but_the_tunnels_own_packets() {
         let sent = sent_packets(&network);
         assert!((2..200).contains(&sent), "{sent} packets");
         client.stop();
-        before.assert_restored(&network.client);
-        assert_eq!(network.left(&network.client), [""; 0]);
+        network.assert_as(&before);
         server.stop();
     }
 }
 
 #[test]
 fn one_family_alone_leaves_the_other_where_it_was() {
-    let Some(network) = Network::new("one_family_alone_leaves_the_other_where_it_was") else { return };
-    let before = Picture::of(&network.client);
+    let Some(network) = Network::new() else { return };
+    let before = network.picture();
     let (server, file) = ends(&network, V4, "::/0", "");
-    let client = network.up(&network.client, &file);
+    let client = network.up(&file);
     assert_eq!(seen_from(&network, ip("198.51.100.1")), ip("192.0.2.1"));
     assert_eq!(seen_from(&network, ip("2001:db8:aa::1")), ip("fd77::1"));
     client.stop();
-    before.assert_restored(&network.client);
+    network.assert_as(&before);
     server.stop();
 }
 
 #[test]
 fn the_mark_of_the_file_is_the_number_of_the_table() {
-    let Some(network) = Network::new("the_mark_of_the_file_is_the_number_of_the_table") else { return };
-    let before = Picture::of(&network.client);
+    let Some(network) = Network::new() else { return };
+    let before = network.picture();
     let (server, file) = ends(&network, V4, "0.0.0.0/0", "FwMark = 0x1234");
-    let client = network.up(&network.client, &file);
-    let now = Picture::of(&network.client);
+    let client = network.up(&file);
+    let now = network.picture();
     assert!(now.has("\"fwmark\":\"0x1234\"") && now.has("\"table\":\"4660\""), "{now:#?}");
     assert_eq!(seen_from(&network, ip("198.51.100.1")), ip("10.77.0.1"));
     client.stop();
-    before.assert_restored(&network.client);
+    network.assert_as(&before);
     server.stop();
 }
 
 #[test]
 fn a_second_full_tunnel_takes_the_next_table_and_each_keeps_its_own() {
-    let test = "a_second_full_tunnel_takes_the_next_table_and_each_keeps_its_own";
-    let Some(network) = Network::new(test) else { return };
-    let before = Picture::of(&network.client);
+    let Some(network) = Network::new() else { return };
+    let before = network.picture();
     let (server, file) = ends(&network, V4, "0.0.0.0/0", "");
-    let first = network.up(&network.client, &file);
-    let with_first = Picture::of(&network.client);
+    let first = network.up(&file);
+    let with_first = network.picture();
     assert!(with_first.has("\"table\":\"51820\""), "{with_first:#?}");
     let other = End::new(9);
     let text = other.interface("") + &peer(End::new(8).public(), "AllowedIPs = 0.0.0.0/0, ::/0");
-    let second = network.up(&network.client, &network.file("other.conf", &text));
-    assert!(Picture::of(&network.client).has("\"table\":\"51821\""));
+    let second = network.up(&network.file("other.conf", &text));
+    assert!(network.picture().has("\"table\":\"51821\""));
     second.stop();
     with_first.assert_restored(&network.client);
     assert_eq!(seen_from(&network, ip("198.51.100.1")), ip("10.77.0.1"), "the first one goes on");
     first.stop();
-    before.assert_restored(&network.client);
+    network.assert_as(&before);
     server.stop();
 }
 
 #[test]
 fn a_read_only_sysctl_is_a_warning_with_what_it_means() {
-    let test = "a_read_only_sysctl_is_a_warning_with_what_it_means";
-    let Some(network) = Network::new(test) else { return };
-    let before = Picture::of(&network.client);
+    let Some(network) = Network::new() else { return };
+    let before = network.picture();
     let (server, file) = ends(&network, V4, "0.0.0.0/0", "");
-    let mut command = network.weft(&network.client, &["up", file.to_str().unwrap()]);
+    let mut command = network.weft_up(&file);
     crate::support::make_proc_sys_read_only(&mut command);
-    let client = Process::start(&network.client, command).unwrap();
-    client.wait_for_line("interface is up");
+    let client = network.start(command);
     assert_eq!(network.client.sysctl("net/ipv4/conf/all/src_valid_mark").unwrap(), "0");
     assert_eq!(seen_from(&network, ip("198.51.100.1")), ip("10.77.0.1"));
     let said = client.stop();
     assert!(said.contains("src_valid_mark") && said.contains("rp_filter"), "{said}");
-    before.assert_restored(&network.client);
+    network.assert_as(&before);
     server.stop();
 }
 
 #[test]
 fn a_strict_reverse_path_filter_lets_the_peers_answers_in() {
-    let test = "a_strict_reverse_path_filter_lets_the_peers_answers_in";
     for mode in ["1", "2"] {
-        let Some(network) = Network::new(test) else { return };
+        let Some(network) = Network::new() else { return };
         network.client.set_sysctl("net/ipv4/conf/all/rp_filter", mode).unwrap();
-        let before = Picture::of(&network.client);
+        let before = network.picture();
         let (server, file) = ends(&network, V4, "0.0.0.0/0", "");
-        let client = network.up(&network.client, &file);
+        let client = network.up(&file);
         assert_eq!(seen_from(&network, ip("198.51.100.1")), ip("10.77.0.1"), "rp_filter={mode}");
         client.stop();
-        before.assert_restored(&network.client);
+        network.assert_as(&before);
         server.stop();
     }
 }
 
 #[test]
 fn two_full_tunnels_that_start_at_once_have_rules_of_their_own() {
-    let test = "two_full_tunnels_that_start_at_once_have_rules_of_their_own";
-    let Some(network) = Network::new(test) else { return };
-    let before = Picture::of(&network.client);
-    let recording = Recording::In(network.records(&network.client));
+    let Some(network) = Network::new() else { return };
+    let before = network.picture();
+    let recording = Recording::In(network.records());
     let configs = ["weft0", "weft1"].map(|name| {
         let text = End::new(1).interface("") + &peer(End::new(2).public(), "AllowedIPs = 0.0.0.0/0, ::/0");
         // The other one has the addresses of its own network.
@@ -155,7 +148,7 @@ fn two_full_tunnels_that_start_at_once_have_rules_of_their_own() {
         steps.map(|step| step.doing(&NAME.parse().unwrap()).to_string()).collect()
     };
     let suppressing = || {
-        let rules = Picture::of(&network.client).0;
+        let rules = network.picture().0;
         rules.iter().filter(|item| item.contains("suppress_prefixlen")).count()
     };
     network.client.run(|| {
@@ -174,15 +167,13 @@ fn two_full_tunnels_that_start_at_once_have_rules_of_their_own() {
         assert_eq!(suppressing(), 2, "local networks stay beside the other one");
         daemons.remove(0).stop().unwrap();
     });
-    before.assert_restored(&network.client);
-    assert_eq!(network.left(&network.client), [""; 0]);
+    network.assert_as(&before);
 }
 
 #[test]
 fn a_kernel_that_lacks_a_part_of_nftables_has_a_full_tunnel_but_no_kill_switch() {
-    let test = "a_kernel_that_lacks_a_part_of_nftables_has_a_full_tunnel_but_no_kill_switch";
-    let Some(network) = Network::new(test) else { return };
-    let before = Picture::of(&network.client);
+    let Some(network) = Network::new() else { return };
+    let before = network.picture();
     let script = "#!/bin/sh\ncase \"$*\" in *list*) echo '{\"nftables\": []}'; exit;; esac\ncat >/dev/null\n\
                   echo 'internal:0:0-0: Error: Could not process rule: No such file or directory' >&2\nexit 1\n";
     // By a process without other threads: were the file open in a child that another test just forked, it could not run.
@@ -194,8 +185,7 @@ fn a_kernel_that_lacks_a_part_of_nftables_has_a_full_tunnel_but_no_kill_switch()
     let path = format!("{}:{path}", network.directory.path().display());
     let (_server, file) = ends(&network, V4, "0.0.0.0/0, ::/0", "");
     let weft = |arguments: &[&str]| {
-        let mut command =
-            network.weft(&network.client, &[&["up", file.to_str().unwrap()], arguments].concat());
+        let mut command = network.weft(&[&["up", file.to_str().unwrap()], arguments].concat());
         command.env("PATH", &path);
         command
     };
@@ -204,11 +194,11 @@ fn a_kernel_that_lacks_a_part_of_nftables_has_a_full_tunnel_but_no_kill_switch()
     assert!(daemon.log().contains("the kernel lacks a part of nftables"), "{}", daemon.log());
     assert_eq!(seen_from(&network, ip("198.51.100.1")), ip("10.77.0.1"));
     daemon.stop();
-    before.assert_restored(&network.client);
+    network.assert_as(&before);
 
     let output = weft(&["--kill-switch=on"]).output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("modprobe -a nf_tables nft_ct nft_fib_ipv4"), "{said}");
-    before.assert_restored(&network.client);
+    network.assert_as(&before);
 }

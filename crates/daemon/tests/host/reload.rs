@@ -27,8 +27,7 @@ fn told(changes: &[Change]) -> Vec<String> {
 
 #[test]
 fn a_reload_does_what_differs_and_brings_back_what_was_when_it_fails() {
-    let test = "a_reload_does_what_differs_and_brings_back_what_was_when_it_fails";
-    let Some(network) = Network::new(test) else { return };
+    let Some(network) = Network::new() else { return };
     let client = &network.client;
     let before = Picture::of(client);
     let ends = Ends(End::new(1), End::new(2));

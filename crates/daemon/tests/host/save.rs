@@ -2,21 +2,20 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 
-use crate::support::{End, NAME, Network, Picture, peer};
+use crate::support::{End, NAME, Network, peer};
 
 #[test]
 fn what_changed_is_in_the_file_after_down_and_the_rest_is_as_it_was() {
-    let test = "what_changed_is_in_the_file_after_down_and_the_rest_is_as_it_was";
-    let Some(network) = Network::new(test) else { return };
-    let before = Picture::of(&network.client);
+    let Some(network) = Network::new() else { return };
+    let before = network.picture();
     let text = "# Mine.\n".to_owned()
         + &End::new(1).interface("ListenPort = 4444\nMTU = 1400\nSaveConfig = true\nPreDown = true # %i")
         + "\n# Theirs.\n"
         + &peer(End::new(2).public(), "Endpoint = 203.0.113.1:1\nAllowedIPs = 10.88.0.0/16 # inside");
     let file = network.file("weft0.conf", &text);
-    network.up(&network.client, &file).stop();
+    network.up(&file).stop();
     assert_eq!(std::fs::read_to_string(&file).unwrap(), text, "nothing changed");
-    let daemon = network.up(&network.client, &file);
+    let daemon = network.up(&file);
     for arguments in [
         &["address", "add", "10.78.0.1/24", "dev", NAME][..],
         &["address", "del", "10.77.0.1/24", "dev", NAME],
@@ -30,5 +29,5 @@ fn what_changed_is_in_the_file_after_down_and_the_rest_is_as_it_was() {
         .replace("Address = 10.77.0.1/24, fd77::1/64", "Address = 10.78.0.1/24, fd77::1/64");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), expected);
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o7777, 0o600);
-    before.assert_restored(&network.client);
+    network.assert_as(&before);
 }

@@ -9,8 +9,13 @@ use serde_json::Value;
 use tempfile::TempDir;
 use weft_ipc::runtime_dir::VARIABLE as DIRECTORY_VARIABLE;
 use weft_lab::link::{self, LinkOptions};
-use weft_lab::{self as lab, Namespace, PATIENCE, Process, installed, mounts, wait_until, wait_until_ok};
+use weft_lab::{self as lab, Namespace, PATIENCE, Process, here, mounts, wait_until, wait_until_ok};
 use weft_tunnel::{PrivateKey, PublicKey};
+
+#[path = "../support/ip.rs"]
+mod ip;
+
+pub(crate) use ip::ip_json;
 
 pub(crate) const NAME: &str = "weft0";
 pub(crate) const PORT: u16 = 51820;
@@ -28,9 +33,9 @@ pub(crate) fn ip(text: &str) -> IpAddr {
 }
 
 impl Network {
-    /// `None` where that is not permitted, which is said for `test`.
-    pub(crate) fn new(test: &str) -> Option<Self> {
-        if !lab::tun_permitted(test) || !installed(test, &["ip"]) {
+    /// `None` where that is not permitted, which is said.
+    pub(crate) fn new() -> Option<Self> {
+        if !here::tun_permitted() || !here::installed(&["ip"]) {
             return None;
         }
         let (client, server) = (Namespace::new("client").unwrap(), Namespace::new("server").unwrap());
@@ -57,40 +62,81 @@ impl Network {
         path
     }
 
-    /// The directory of the records in one of the namespaces.
-    pub(crate) fn records(&self, namespace: &Namespace) -> PathBuf {
+    /// The directory of the client's records.
+    pub(crate) fn records(&self) -> PathBuf {
+        self.records_of(&self.client)
+    }
+
+    fn records_of(&self, namespace: &Namespace) -> PathBuf {
         self.directory.path().join(format!("run-{}", namespace.name()))
     }
 
-    /// A command of weft in a namespace.
-    pub(crate) fn weft(&self, namespace: &Namespace, arguments: &[&str]) -> Command {
+    /// A command of weft at the client.
+    pub(crate) fn weft(&self, arguments: &[&str]) -> Command {
+        self.weft_in(&self.client, arguments)
+    }
+
+    fn weft_in(&self, namespace: &Namespace, arguments: &[&str]) -> Command {
         let mut command = namespace.command(env!("CARGO_BIN_EXE_weft"));
         command.args(arguments).env_remove("RUST_LOG").env_remove("RUNTIME_DIRECTORY");
-        command.env(DIRECTORY_VARIABLE, self.records(namespace)).stdin(Stdio::null());
+        command.env(DIRECTORY_VARIABLE, self.records_of(namespace)).stdin(Stdio::null());
         command
     }
 
-    /// Runs a command of weft in a namespace to its end.
-    pub(crate) fn run(&self, namespace: &Namespace, arguments: &[&str]) -> Ended {
-        self.weft(namespace, arguments).output().unwrap().into()
+    /// `weft up` of this file at the client.
+    pub(crate) fn weft_up(&self, file: &Path) -> Command {
+        self.weft(&["up", file.to_str().unwrap()])
+    }
+
+    /// Runs a command of weft at the client to its end.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Ended {
+        self.weft(arguments).output().unwrap().into()
+    }
+
+    /// `weft down weft0` at the client, which has to go well.
+    #[track_caller]
+    pub(crate) fn down(&self) {
+        let ended = self.run(&["down", NAME]);
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+    }
+
+    /// `weft up` of this file at the client, once it is up.
+    #[track_caller]
+    pub(crate) fn up(&self, file: &Path) -> Process {
+        self.start(self.weft_up(file))
+    }
+
+    /// The same with a command that was changed.
+    #[track_caller]
+    pub(crate) fn start(&self, command: Command) -> Process {
+        until_up(&self.client, command)
     }
 
     /// `weft up` of this file in a namespace, once it is up.
     #[track_caller]
-    pub(crate) fn up(&self, namespace: &Namespace, file: &Path) -> Process {
-        let command = self.weft(namespace, &["up", file.to_str().unwrap()]);
-        let daemon = Process::start(namespace, command).unwrap();
-        daemon.wait_for_line("interface is up");
-        daemon
+    pub(crate) fn up_on(&self, namespace: &Namespace, file: &Path) -> Process {
+        until_up(namespace, self.weft_in(namespace, &["up", file.to_str().unwrap()]))
     }
 
-    /// What is left in the directory of the records: files as `INTERFACE/FILE`, and empty directories.
-    pub(crate) fn left(&self, namespace: &Namespace) -> Vec<String> {
+    /// The client as it is.
+    pub(crate) fn picture(&self) -> Picture {
+        Picture::of(&self.client)
+    }
+
+    /// Waits until the client is as it was, and checks that nothing is on record.
+    #[track_caller]
+    pub(crate) fn assert_as(&self, before: &Picture) {
+        before.assert_restored(&self.client);
+        assert_eq!(self.left(), [""; 0]);
+    }
+
+    /// What is left in the directory of the client's records: files as `INTERFACE/FILE`, and empty directories.
+    pub(crate) fn left(&self) -> Vec<String> {
         let names = |directory: PathBuf| -> Vec<String> {
             let entries = std::fs::read_dir(directory).into_iter().flatten();
             entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
         };
-        let records = self.records(namespace);
+        let records = self.records();
         let left = names(records.clone()).into_iter().flat_map(|interface| {
             let files = names(records.join(&interface));
             let is_empty = files.is_empty();
@@ -99,6 +145,13 @@ impl Network {
         });
         left.collect()
     }
+}
+
+#[track_caller]
+fn until_up(namespace: &Namespace, command: Command) -> Process {
+    let daemon = Process::start(namespace, command).unwrap();
+    daemon.wait_for_line("interface is up");
+    daemon
 }
 
 /// How a command ended, and what it said.
@@ -203,15 +256,6 @@ impl Picture {
     pub(crate) fn has(&self, text: &str) -> bool {
         self.0.iter().any(|item| item.contains(text))
     }
-}
-
-/// What ip(8) tells as JSON.
-pub(crate) fn ip_json(namespace: &Namespace, arguments: &[&str]) -> Vec<Value> {
-    let output = namespace.command("ip").arg("-j").args(arguments).output().unwrap();
-    assert!(output.status.success(), "ip {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    let text = String::from_utf8(output.stdout).unwrap();
-    // Nothing at all where there is nothing to list.
-    if text.trim().is_empty() { Vec::new() } else { serde_json::from_str(&text).unwrap() }
 }
 
 /// Without what differs from one moment to the next.

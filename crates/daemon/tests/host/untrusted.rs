@@ -12,14 +12,14 @@ use crate::support::{End, Ended, NAME, Network};
 
 /// The directory of an interface that does not run.
 fn instance(network: &Network, name: &str) -> PathBuf {
-    let instance = network.records(&network.client).join(name);
+    let instance = network.records().join(name);
     std::fs::create_dir_all(&instance).unwrap();
     instance
 }
 
 /// Runs a command that may never end: it is killed then.
 fn run(network: &Network, arguments: &[&str]) -> Ended {
-    let mut command = network.weft(&network.client, arguments);
+    let mut command = network.weft(arguments);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         wait_until("the command to end", || child.try_wait().unwrap());
@@ -33,8 +33,7 @@ fn run(network: &Network, arguments: &[&str]) -> Ended {
 
 #[test]
 fn a_fifo_or_a_giant_in_place_of_a_file_holds_no_command_up_and_is_named() {
-    let test = "a_fifo_or_a_giant_in_place_of_a_file_holds_no_command_up_and_is_named";
-    let Some(network) = Network::new(test) else { return };
+    let Some(network) = Network::new() else { return };
     mkfifo(&instance(&network, "fifo").join("lock"), Mode::S_IRWXU).unwrap();
     mkfifo(&instance(&network, "fifo2").join("record.json"), Mode::S_IRWXU).unwrap();
     File::create(instance(&network, "giant").join("record.json")).unwrap().set_len(6 << 30).unwrap();
@@ -43,7 +42,7 @@ fn a_fifo_or_a_giant_in_place_of_a_file_holds_no_command_up_and_is_named() {
         ("fifo2", "record.json", "is a FIFO, and not a regular file"),
         ("giant", "record.json", "has 6442450944 bytes, and weft writes 33554432 at most"),
     ] {
-        let file = network.records(&network.client).join(name).join(file);
+        let file = network.records().join(name).join(file);
         let ended = run(&network, &["down", name]);
         assert_eq!(ended.code, Some(1), "{ended:?}");
         assert!(ended.stderr.contains(&format!("{} {told}", file.display())), "{ended:?}");
@@ -59,11 +58,10 @@ fn a_fifo_or_a_giant_in_place_of_a_file_holds_no_command_up_and_is_named() {
 
 #[test]
 fn a_record_under_the_name_of_another_interface_takes_nothing_back() {
-    let test = "a_record_under_the_name_of_another_interface_takes_nothing_back";
-    let Some(network) = Network::new(test) else { return };
+    let Some(network) = Network::new() else { return };
     let file = network.file("weft0.conf", &End::new(1).interface("PostDown = touch /nowhere/to/be/found"));
-    let daemon = network.up(&network.client, &file);
-    let record = network.records(&network.client).join(NAME).join("record.json");
+    let daemon = network.up(&file);
+    let record = network.records().join(NAME).join("record.json");
     let renamed = instance(&network, "other").join("record.json");
     std::fs::copy(&record, &renamed).unwrap();
     let ended = run(&network, &["down", "other"]);

@@ -4,12 +4,12 @@ use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 
 use weft_lab::numbered::{Numbered, NumberedOptions, Replies};
+use weft_lab::until;
 
 use crate::conversation::{Conversation, MIB, Place};
 use crate::topology::{Cable, Family, go_endpoint, weft_endpoint};
-use crate::waiting::until;
 use crate::weft_end::Weft;
-use crate::wireguard_go::{WireguardGo, can_run};
+use crate::wireguard_go::WireguardGo;
 
 /// A handshake counts for either end when it is through there, and wg(8) shows whole seconds.
 const HANDSHAKE_TOLERANCE: Duration = Duration::from_secs(5);
@@ -20,65 +20,39 @@ fn exchange(first: Place<'_>, second: Place<'_>) {
     conversation.finish();
 }
 
-fn weft_begins(test: &str, outside: Family, tun_threads: u16) {
-    if !can_run(test) {
-        return;
-    }
-    let lab = Cable::new().weft_begins(outside);
-    let go = WireguardGo::start(&lab.go_side, &lab.go);
-    let weft = Weft::start_with_threads(&lab.weft_side, &lab.weft, tun_threads);
-    for inside in [Family::V4, Family::V6] {
-        exchange(lab.weft_place(inside), lab.go_place(inside));
-    }
-    assert_eq!(go.peer(&lab.weft.public_key()).endpoint, Some(weft_endpoint(outside)));
-    weft.stop();
-}
-
-fn wireguard_go_begins(test: &str, outside: Family, tun_threads: u16) {
-    if !can_run(test) {
-        return;
-    }
-    let lab = Cable::new().go_begins(outside);
-    let weft = Weft::start_with_threads(&lab.weft_side, &lab.weft, tun_threads);
-    let _go = WireguardGo::start(&lab.go_side, &lab.go);
-    for inside in [Family::V4, Family::V6] {
-        exchange(lab.go_place(inside), lab.weft_place(inside));
-    }
-    assert_eq!(weft.peer(&lab.go.public_key()).endpoint, Some(go_endpoint(outside)));
-    weft.stop();
-}
-
 #[test]
 fn weft_begins_and_tcp_passes_both_ways_at_once() {
-    weft_begins("weft_begins_and_tcp_passes_both_ways_at_once", Family::V4, 0);
-}
-
-#[test]
-fn weft_begins_over_ipv6() {
-    weft_begins("weft_begins_over_ipv6", Family::V6, 0);
-}
-
-#[test]
-fn weft_begins_with_two_tun_threads() {
-    weft_begins("weft_begins_with_two_tun_threads", Family::V4, 2);
+    for (outside, tun_threads) in [(Family::V4, 0), (Family::V6, 0), (Family::V4, 2)] {
+        println!("over {outside:?}, with {tun_threads} TUN threads");
+        let Some(lab) = Cable::weft_begins(outside) else { return };
+        let go = WireguardGo::start(&lab.go_side, &lab.go);
+        let weft = Weft::start_with_threads(&lab.weft_side, &lab.weft, tun_threads);
+        for inside in [Family::V4, Family::V6] {
+            exchange(lab.weft_place(inside), lab.go_place(inside));
+        }
+        assert_eq!(go.peer(&lab.weft.public_key()).endpoint, Some(weft_endpoint(outside)));
+        weft.stop();
+    }
 }
 
 #[test]
 fn wireguard_go_begins_and_tcp_passes_both_ways_at_once() {
-    wireguard_go_begins("wireguard_go_begins_and_tcp_passes_both_ways_at_once", Family::V4, 0);
-}
-
-#[test]
-fn wireguard_go_begins_over_ipv6_with_two_tun_threads() {
-    wireguard_go_begins("wireguard_go_begins_over_ipv6_with_two_tun_threads", Family::V6, 2);
+    for (outside, tun_threads) in [(Family::V4, 0), (Family::V6, 2)] {
+        println!("over {outside:?}, with {tun_threads} TUN threads");
+        let Some(lab) = Cable::go_begins(outside) else { return };
+        let weft = Weft::start_with_threads(&lab.weft_side, &lab.weft, tun_threads);
+        let _go = WireguardGo::start(&lab.go_side, &lab.go);
+        for inside in [Family::V4, Family::V6] {
+            exchange(lab.go_place(inside), lab.weft_place(inside));
+        }
+        assert_eq!(weft.peer(&lab.go.public_key()).endpoint, Some(go_endpoint(outside)));
+        weft.stop();
+    }
 }
 
 #[test]
 fn both_ends_agree_on_endpoints_handshake_and_bytes() {
-    if !can_run("both_ends_agree_on_endpoints_handshake_and_bytes") {
-        return;
-    }
-    let lab = Cable::new().weft_begins(Family::V4);
+    let Some(lab) = Cable::weft_begins(Family::V4) else { return };
     let go = WireguardGo::start(&lab.go_side, &lab.go);
     let weft = Weft::start(&lab.weft_side, &lab.weft);
     // So slow that nothing is lost: the socket of wireguard-go holds no more than the system's default.

@@ -2,11 +2,12 @@
 
 use std::net::{SocketAddr, UdpSocket};
 
+use weft_lab::until;
+
 use crate::conversation::Place;
 use crate::topology::{Cable, Family};
-use crate::waiting::until;
 use crate::weft_end::Weft;
-use crate::wireguard_go::{WireguardGo, can_run};
+use crate::wireguard_go::WireguardGo;
 
 /// A data message without content (whitepaper, section 5.4.6).
 const KEEPALIVE: u64 = 32;
@@ -25,10 +26,7 @@ fn send_one(from: &UdpSocket, to: &UdpSocket) {
 
 #[test]
 fn a_persistent_keepalive_brings_the_tunnel_up_and_goes_on() {
-    if !can_run("a_persistent_keepalive_brings_the_tunnel_up_and_goes_on") {
-        return;
-    }
-    let mut lab = Cable::new().weft_begins(Family::V4);
+    let Some(mut lab) = Cable::weft_begins(Family::V4) else { return };
     lab.weft.peers[0].persistent_keepalive = Some(1);
     let go = WireguardGo::start(&lab.go_side, &lab.go);
     let weft = Weft::start(&lab.weft_side, &lab.weft);
@@ -42,10 +40,7 @@ fn a_persistent_keepalive_brings_the_tunnel_up_and_goes_on() {
 
 #[test]
 fn weft_answers_data_with_a_keepalive_when_it_has_nothing_else() {
-    if !can_run("weft_answers_data_with_a_keepalive_when_it_has_nothing_else") {
-        return;
-    }
-    let lab = Cable::new().weft_begins(Family::V4);
+    let Some(lab) = Cable::weft_begins(Family::V4) else { return };
     let go = WireguardGo::start(&lab.go_side, &lab.go);
     let weft = Weft::start(&lab.weft_side, &lab.weft);
     let (in_weft, in_go) =
@@ -61,10 +56,7 @@ fn weft_answers_data_with_a_keepalive_when_it_has_nothing_else() {
 
 #[test]
 fn the_keepalive_of_wireguard_go_is_answer_enough_for_weft() {
-    if !can_run("the_keepalive_of_wireguard_go_is_answer_enough_for_weft") {
-        return;
-    }
-    let lab = Cable::new().weft_begins(Family::V4);
+    let Some(lab) = Cable::weft_begins(Family::V4) else { return };
     let _go = WireguardGo::start(&lab.go_side, &lab.go);
     let weft = Weft::start(&lab.weft_side, &lab.weft);
     let (in_weft, in_go) =

@@ -20,7 +20,6 @@
 mod conversation;
 mod end;
 mod topology;
-mod waiting;
 mod weft_end;
 mod wireguard_go;
 

@@ -10,11 +10,11 @@
 use std::net::{SocketAddr, UdpSocket};
 
 use weft_lab::routed::{End as Side, Routed};
+use weft_lab::until;
 
 use crate::conversation::{Conversation, MIB};
 use crate::end::{End, inner_v4};
 use crate::topology::{Family, GO, GO_PORT, WEFT, WEFT_PORT};
-use crate::waiting::until;
 use crate::weft_end::Weft;
 use crate::wireguard_go::{WireguardGo, can_run};
 
@@ -32,7 +32,10 @@ struct Roaming {
 
 impl Roaming {
     /// Both ends up and talking. Only weft was told where the other is.
-    fn start(outside: Family) -> Self {
+    fn start(outside: Family) -> Option<Self> {
+        if !can_run() {
+            return None;
+        }
         let lab = Routed::new(1500).unwrap();
         let (mut weft_end, mut go_end) = (End::new(WEFT, WEFT_PORT), End::new(GO, GO_PORT));
         weft_end.peers.push(go_end.as_peer(Some(endpoint(outside, Side::Server, 2, GO_PORT))));
@@ -41,7 +44,7 @@ impl Roaming {
         let weft = Weft::start(&lab.client, &weft_end);
         let conversation = Conversation::start((&lab.client, inner_v4(WEFT)), (&lab.server, inner_v4(GO)));
         conversation.wait_for_more(MIB);
-        Self { lab, weft_end, go_end, weft, go, conversation }
+        Some(Self { lab, weft_end, go_end, weft, go, conversation })
     }
 
     fn expect_weft_finds(&self, endpoint: SocketAddr) {
@@ -80,10 +83,7 @@ fn endpoint(outside: Family, side: Side, host: u8, port: u16) -> SocketAddr {
 
 #[test]
 fn weft_follows_its_peer_to_another_port() {
-    if !can_run("weft_follows_its_peer_to_another_port") {
-        return;
-    }
-    let roaming = Roaming::start(Family::V4);
+    let Some(roaming) = Roaming::start(Family::V4) else { return };
     roaming.go.set(&["listen-port", &OTHER_PORT.to_string()]);
     roaming.expect_weft_finds(endpoint(Family::V4, Side::Server, 2, OTHER_PORT));
     roaming.finish();
@@ -91,11 +91,8 @@ fn weft_follows_its_peer_to_another_port() {
 
 #[test]
 fn weft_follows_its_peer_to_another_address_and_back() {
-    if !can_run("weft_follows_its_peer_to_another_address_and_back") {
-        return;
-    }
     for outside in [Family::V4, Family::V6] {
-        let roaming = Roaming::start(outside);
+        let Some(roaming) = Roaming::start(outside) else { return };
         for (from, to) in [(2, 3), (3, 2)] {
             roaming.lab.move_end(Side::Server, from, to).unwrap();
             // wireguard-go holds on to the address that it last sent from, though it is gone, until it is told
@@ -109,10 +106,8 @@ fn weft_follows_its_peer_to_another_address_and_back() {
 
 #[test]
 fn weft_follows_its_peer_from_one_family_to_the_other() {
-    if !can_run("weft_follows_its_peer_from_one_family_to_the_other") {
-        return;
-    }
-    let Roaming { lab, weft_end, go_end, weft, go, conversation } = Roaming::start(Family::V4);
+    let Some(roaming) = Roaming::start(Family::V4) else { return };
+    let Roaming { lab, weft_end, go_end, weft, go, conversation } = roaming;
     conversation.finish();
     let in_weft = lab.client.run(|| UdpSocket::bind((inner_v4(WEFT), 0))).unwrap();
     let in_go = lab.server.run(|| UdpSocket::bind((inner_v4(GO), 0))).unwrap();
@@ -135,11 +130,8 @@ fn weft_follows_its_peer_from_one_family_to_the_other() {
 
 #[test]
 fn weft_itself_moves_to_another_address_and_back() {
-    if !can_run("weft_itself_moves_to_another_address_and_back") {
-        return;
-    }
     for outside in [Family::V4, Family::V6] {
-        let roaming = Roaming::start(outside);
+        let Some(roaming) = Roaming::start(outside) else { return };
         for (from, to) in [(2, 3), (3, 2)] {
             roaming.lab.move_end(Side::Client, from, to).unwrap();
             roaming.expect_go_finds(endpoint(outside, Side::Client, to, WEFT_PORT));
@@ -150,15 +142,11 @@ fn weft_itself_moves_to_another_address_and_back() {
 
 #[test]
 fn weft_comes_back_on_another_port_and_address() {
-    if !can_run("weft_comes_back_on_another_port_and_address") {
-        return;
-    }
-    let Roaming { lab, mut weft_end, go_end, weft, go, conversation } = Roaming::start(Family::V4);
-    weft.stop();
-    lab.move_end(Side::Client, 2, 3).unwrap();
-    weft_end.port = OTHER_PORT;
-    let weft = Weft::start(&lab.client, &weft_end);
-    let roaming = Roaming { lab, weft_end, go_end, weft, go, conversation };
+    let Some(mut roaming) = Roaming::start(Family::V4) else { return };
+    roaming.weft.stop();
+    roaming.lab.move_end(Side::Client, 2, 3).unwrap();
+    roaming.weft_end.port = OTHER_PORT;
+    roaming.weft = Weft::start(&roaming.lab.client, &roaming.weft_end);
     roaming.expect_go_finds(endpoint(Family::V4, Side::Client, 3, OTHER_PORT));
     roaming.finish();
 }

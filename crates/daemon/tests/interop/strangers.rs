@@ -2,21 +2,18 @@
 
 use std::net::UdpSocket;
 
+use weft_lab::until;
 use weft_tunnel::DropReason;
 
 use crate::conversation::{Conversation, MIB};
 use crate::end::End;
 use crate::topology::{Cable, Family, weft_endpoint};
-use crate::waiting::until;
 use crate::weft_end::Weft;
-use crate::wireguard_go::{WireguardGo, can_run};
+use crate::wireguard_go::WireguardGo;
 
 #[test]
 fn a_stranger_gets_no_answer_while_a_peer_is_served() {
-    if !can_run("a_stranger_gets_no_answer_while_a_peer_is_served") {
-        return;
-    }
-    let lab = Cable::new().weft_begins(Family::V4);
+    let Some(lab) = Cable::weft_begins(Family::V4) else { return };
     let go = WireguardGo::start(&lab.go_side, &lab.go);
     let weft = Weft::start(&lab.weft_side, &lab.weft);
     let conversation = Conversation::start(lab.weft_place(Family::V4), lab.go_place(Family::V4));
@@ -45,10 +42,7 @@ fn a_stranger_gets_no_answer_while_a_peer_is_served() {
 
 #[test]
 fn datagrams_that_are_no_messages_get_no_answer() {
-    if !can_run("datagrams_that_are_no_messages_get_no_answer") {
-        return;
-    }
-    let lab = Cable::new().weft_begins(Family::V4);
+    let Some(lab) = Cable::weft_begins(Family::V4) else { return };
     let _go = WireguardGo::start(&lab.go_side, &lab.go);
     let weft = Weft::start(&lab.weft_side, &lab.weft);
     let conversation = Conversation::start(lab.weft_place(Family::V4), lab.go_place(Family::V4));

@@ -8,6 +8,7 @@ use weft_lab::link::{self, LinkOptions};
 
 use crate::conversation::Place;
 use crate::end::{End, inner_v4, inner_v6};
+use crate::wireguard_go::can_run;
 
 pub(crate) const WEFT: u8 = 1;
 pub(crate) const GO: u8 = 2;
@@ -29,7 +30,11 @@ pub(crate) struct Cable {
 }
 
 impl Cable {
-    pub(crate) fn new() -> Self {
+    /// `None` where wireguard-go cannot be run, which is said.
+    fn new() -> Option<Self> {
+        if !can_run() {
+            return None;
+        }
         let (weft_side, go_side) = (Namespace::new("weft").unwrap(), Namespace::new("go").unwrap());
         let networks = |number| {
             vec![
@@ -45,28 +50,30 @@ impl Cable {
                 eprintln!("the link may reorder under load: {error}");
             }
         }
-        Self { weft_side, go_side, weft: End::new(WEFT, WEFT_PORT), go: End::new(GO, GO_PORT) }
+        Some(Self { weft_side, go_side, weft: End::new(WEFT, WEFT_PORT), go: End::new(GO, GO_PORT) })
     }
 
-    /// Makes them peers. Only weft is told where the other is, so only weft can begin.
-    pub(crate) fn weft_begins(mut self, outside: Family) -> Self {
-        self.weft.peers.push(self.go.as_peer(Some(go_endpoint(outside))));
-        self.go.peers.push(self.weft.as_peer(None));
-        self
+    /// The same with the ends as peers. Only weft is told where the other is, so only weft can begin.
+    pub(crate) fn weft_begins(outside: Family) -> Option<Self> {
+        Self::with_peers(Some(go_endpoint(outside)), None)
     }
 
-    /// Makes them peers. Only wireguard-go is told where the other is, so only wireguard-go can begin.
-    pub(crate) fn go_begins(mut self, outside: Family) -> Self {
-        self.go.peers.push(self.weft.as_peer(Some(weft_endpoint(outside))));
-        self.weft.peers.push(self.go.as_peer(None));
-        self
+    /// Only wireguard-go is told where the other is, so only wireguard-go can begin.
+    pub(crate) fn go_begins(outside: Family) -> Option<Self> {
+        Self::with_peers(None, Some(weft_endpoint(outside)))
     }
 
-    /// Makes them peers. Each is told where the other is, so either can begin.
-    pub(crate) fn both_begin(mut self, outside: Family) -> Self {
-        self.weft.peers.push(self.go.as_peer(Some(go_endpoint(outside))));
-        self.go.peers.push(self.weft.as_peer(Some(weft_endpoint(outside))));
-        self
+    /// Each is told where the other is, so either can begin.
+    pub(crate) fn both_begin(outside: Family) -> Option<Self> {
+        Self::with_peers(Some(go_endpoint(outside)), Some(weft_endpoint(outside)))
+    }
+
+    /// With what weft is told of where wireguard-go is, and the other way round.
+    fn with_peers(go_at: Option<SocketAddr>, weft_at: Option<SocketAddr>) -> Option<Self> {
+        let mut cable = Self::new()?;
+        cable.weft.peers.push(cable.go.as_peer(go_at));
+        cable.go.peers.push(cable.weft.as_peer(weft_at));
+        Some(cable)
     }
 
     /// weft's inner end.

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use weft::dataplane::Snapshot;
 use weft::up::{Daemon, Options};
+use weft_config as config;
 use weft_config::TunThreads;
-use weft_config::{self as config, Endpoint};
 use weft_lab::{Namespace, wait_until_ok};
 use weft_tunnel::{PeerSnapshot, PublicKey};
 
@@ -25,14 +25,7 @@ impl Weft {
     pub(crate) fn start_with_threads(namespace: &Namespace, end: &End, tun_threads: u16) -> Self {
         let name = "weft0".parse().unwrap();
         let config = config::parse(&end.wg_quick_text(), Path::new("weft0.conf"), name).unwrap().config;
-        let endpoints: Vec<_> = config
-            .peers
-            .iter()
-            .map(|peer| match peer.endpoint {
-                Some(Endpoint::Address(address)) => Some(address),
-                None | Some(Endpoint::Name { .. }) => None,
-            })
-            .collect();
+        let endpoints = config.endpoint_addresses();
         let options = Options { tun_threads: TunThreads::Fixed(tun_threads), ..Options::default() };
         // The device and the port of one that was stopped may stay a moment: a child that another test has just forked
         // has them until it has executed its program.

@@ -6,28 +6,21 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use tempfile::TempDir;
-use weft_lab::{self as lab, Namespace, link};
+use weft_lab::{Namespace, here, link, until};
 use weft_tunnel::PublicKey;
 
 use crate::end::{End, Peer};
-use crate::waiting::until;
 
 /// Where wireguard-go and wg(8) meet.
 const SOCKETS: &str = "/var/run/wireguard";
 
-/// Whether a test of this name can be run; where it cannot, says why.
-pub(crate) fn can_run(test: &str) -> bool {
-    if !lab::tun_permitted(test) {
+/// Whether wireguard-go can be run here; where it cannot, says why.
+pub(crate) fn can_run() -> bool {
+    if !here::tun_permitted() || !here::installed(&["wireguard-go", "wg"]) {
         return false;
     }
-    for (tool, question) in [("wireguard-go", "--version"), ("wg", "--version")] {
-        if Command::new(tool).arg(question).output().is_err() {
-            lab::not_run(test, &format!("{tool} is not installed"));
-            return false;
-        }
-    }
     if let Err(error) = std::fs::create_dir_all(SOCKETS).and_then(|()| tempfile::tempfile_in(SOCKETS)) {
-        lab::not_run(test, &format!("wireguard-go needs {SOCKETS}: {error}"));
+        here::not_run(&format!("wireguard-go needs {SOCKETS}: {error}"));
         return false;
     }
     true

@@ -7,12 +7,11 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use weft_lab as lab;
 use weft_lab::routed::{End, Routed};
+use weft_lab::until;
 
-use crate::conversation::{Conversation, MIB};
-use crate::waiting::until;
-use crate::weft::{CLIENT, PORT, Pair, SERVER, inner_v4, options};
+use crate::conversation::MIB;
+use crate::weft::{CLIENT, PORT, Pair, SERVER, inner_v4, options, routed, talk};
 
 struct Moving {
     lab: Routed,
@@ -21,18 +20,11 @@ struct Moving {
 }
 
 impl Moving {
-    fn start(is_v6: bool) -> Self {
-        let lab = Routed::new(1500).unwrap();
+    fn start(is_v6: bool) -> Option<Self> {
+        let lab = routed()?;
         let server = if is_v6 { Routed::v6(End::Server, 2) } else { Routed::v4(End::Server, 2) };
         let pair = Pair::start(&lab.client, &lab.server, server, None, &options());
-        Self { lab, pair, is_v6 }
-    }
-
-    fn talk(&self) -> Conversation {
-        let conversation =
-            Conversation::start((&self.lab.client, inner_v4(CLIENT)), (&self.lab.server, inner_v4(SERVER)));
-        conversation.wait_for_more(MIB);
-        conversation
+        Some(Self { lab, pair, is_v6 })
     }
 
     fn client_at(&self, host: u8) -> Option<SocketAddr> {
@@ -50,12 +42,9 @@ impl Moving {
 
 #[test]
 fn a_flow_goes_on_from_the_new_address() {
-    if !lab::tun_permitted("a_flow_goes_on_from_the_new_address") {
-        return;
-    }
     for is_v6 in [false, true] {
-        let moving = Moving::start(is_v6);
-        let conversation = moving.talk();
+        let Some(moving) = Moving::start(is_v6) else { return };
+        let conversation = talk(&moving.lab.client, &moving.lab.server);
         for (from, to) in [(2, 3), (3, 2)] {
             moving.lab.move_end(End::Client, from, to).unwrap();
             moving.expect_at(to);
@@ -69,12 +58,9 @@ fn a_flow_goes_on_from_the_new_address() {
 
 #[test]
 fn a_client_with_nothing_to_send_tells_its_new_address() {
-    if !lab::tun_permitted("a_client_with_nothing_to_send_tells_its_new_address") {
-        return;
-    }
     for is_v6 in [false, true] {
-        let moving = Moving::start(is_v6);
-        moving.talk().finish();
+        let Some(moving) = Moving::start(is_v6) else { return };
+        talk(&moving.lab.client, &moving.lab.server).finish();
         // The last word is the client's, so that it owes no keepalive.
         let sink = moving.lab.server.run(|| UdpSocket::bind((inner_v4(SERVER), 0))).unwrap();
         sink.set_read_timeout(Some(Duration::from_secs(20))).unwrap();

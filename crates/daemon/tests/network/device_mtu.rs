@@ -7,10 +7,9 @@
 use weft::interface::queue_limits;
 use weft_host::routes::Netlink;
 use weft_lab::routed::{End, OUTER, Routed};
-use weft_lab::{self as lab, Namespace, link};
+use weft_lab::{Namespace, link, until};
 
-use crate::waiting::until;
-use crate::weft::{Pair, options};
+use crate::weft::{Pair, options, routed, talk};
 
 fn mtu_of(namespace: &Namespace) -> u32 {
     namespace.run(|| Netlink::open().unwrap().link(&"weft0".parse().unwrap()).unwrap().mtu)
@@ -27,10 +26,7 @@ fn start(lab: &Routed, mtu: Option<u16>) -> Pair {
 
 #[test]
 fn the_mtu_follows_the_uplink() {
-    if !lab::tun_permitted("the_mtu_follows_the_uplink") {
-        return;
-    }
-    let lab = Routed::new(1500).unwrap();
+    let Some(lab) = routed() else { return };
     let _pair = start(&lab, None);
     assert_eq!(mtu_of(&lab.client), 1420);
     for (outer, inner) in [(1400, 1320), (1500, 1420)] {
@@ -41,10 +37,7 @@ fn the_mtu_follows_the_uplink() {
 
 #[test]
 fn an_mtu_that_somebody_chose_stays() {
-    if !lab::tun_permitted("an_mtu_that_somebody_chose_stays") {
-        return;
-    }
-    let lab = Routed::new(1500).unwrap();
+    let Some(lab) = routed() else { return };
     // One by its configuration, and one by hand.
     let configured = start(&lab, Some(1380));
     set_uplink(&lab, 1400);
@@ -61,10 +54,7 @@ fn an_mtu_that_somebody_chose_stays() {
 
 #[test]
 fn super_packets_have_the_size_that_the_mtu_asks_for_whoever_sets_it() {
-    if !lab::tun_permitted("super_packets_have_the_size_that_the_mtu_asks_for_whoever_sets_it") {
-        return;
-    }
-    let lab = Routed::new(1500).unwrap();
+    let Some(lab) = routed() else { return };
     let _pair = start(&lab, Some(9000));
     let segments = || {
         let output = lab.client.command("ip").args(["-d", "-j", "link", "show", "weft0"]).output().unwrap();
@@ -80,11 +70,7 @@ fn super_packets_have_the_size_that_the_mtu_asks_for_whoever_sets_it() {
 
 /// Lets the client move, which it tells the server of once it is through with everything that changed before.
 fn wait_for_a_reaction(lab: &Routed, pair: &Pair) {
-    use crate::conversation::{Conversation, MIB};
-    use crate::weft::{CLIENT, SERVER, inner_v4};
-    let conversation = Conversation::start((&lab.client, inner_v4(CLIENT)), (&lab.server, inner_v4(SERVER)));
-    conversation.wait_for_more(MIB);
-    conversation.finish();
+    talk(&lab.client, &lab.server).finish();
     let before = pair.server.peer().endpoint.unwrap().ip();
     let (from, to) = if before == Routed::v4(End::Client, 2) { (2, 3) } else { (3, 2) };
     lab.move_end(End::Client, from, to).unwrap();

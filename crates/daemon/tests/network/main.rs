@@ -11,8 +11,6 @@
 
 #[path = "../interop/conversation.rs"]
 mod conversation;
-#[path = "../interop/waiting.rs"]
-mod waiting;
 mod weft;
 
 mod addresses;

@@ -8,32 +8,42 @@
 //! The MTU inside is configured as if all were 1500. So the client has to learn from the router what goes through, and
 //! the server from its own interface.
 
-use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::os::fd::AsRawFd as _;
+use std::time::Duration;
 
+use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
 use weft::up::Options;
 use weft_lab::routed::{End, OUTER, Routed};
-use weft_lab::{self as lab, Namespace, link};
+use weft_lab::{Namespace, here, link, until};
 use weft_udp::PathMtu;
 
 use crate::conversation::{Conversation, MIB};
-use crate::waiting::until;
-use crate::weft::{CLIENT, Pair, SERVER, inner_v4, inner_v6, options};
+use crate::weft::{CLIENT, Pair, SERVER, inner_v4, inner_v6, options, routed};
 
 const SMALL: u32 = 1300;
 /// What goes around an inner packet, IPv4 or IPv6 outside.
 const AROUND: [u16; 2] = [20 + 8 + 32, 40 + 8 + 32];
 
-fn lab() -> Routed {
-    lab_with(SMALL)
-}
-
-fn lab_with(mtu: u32) -> Routed {
-    let lab = Routed::new(1500).unwrap();
+/// With this MTU between the router and the server.
+fn lab(mtu: u32) -> Option<Routed> {
+    let lab = routed()?;
     link::set_mtu(&lab.router, "to-server", mtu).unwrap();
     link::set_mtu(&lab.server, OUTER, mtu).unwrap();
-    lab
+    Some(lab)
+}
+
+/// Sends 4 MiB in either direction through the tunnel.
+fn exchange(lab: &Routed, inner: fn(u8) -> IpAddr) {
+    let conversation = Conversation::start((&lab.client, inner(CLIENT)), (&lab.server, inner(SERVER)));
+    conversation.wait_for_more(4 * MIB);
+    conversation.finish();
+}
+
+/// A socket of the server that waits for datagrams from the tunnel.
+fn sink(lab: &Routed) -> UdpSocket {
+    let sink = lab.server.run(|| UdpSocket::bind((inner_v4(SERVER), 0))).unwrap();
+    sink.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    sink
 }
 
 fn server_at(is_v6: bool) -> IpAddr {
@@ -48,60 +58,37 @@ fn start(lab: &Routed, is_v6: bool, path_mtu: PathMtu) -> Pair {
 /// A UDP socket whose packets are not to be fragmented, connected to an address.
 fn unfragmented(namespace: &Namespace, own: IpAddr, other: SocketAddr) -> UdpSocket {
     let socket = namespace.run(|| UdpSocket::bind((own, 0))).unwrap();
-    let (level, name, value) = if own.is_ipv6() {
-        (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)
+    if own.is_ipv6() {
+        sockopt::set_ipv6_mtu_discover(&socket, Ipv6PathMtuDiscovery::DO).unwrap();
     } else {
-        (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)
-    };
-    // SAFETY: the option's value is one int, which lives until after the call.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            level,
-            name,
-            (&raw const value).cast(),
-            size_of_val(&value) as u32,
-        )
-    };
-    assert_eq!(result, 0, "{}", io::Error::last_os_error());
+        sockopt::set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::DO).unwrap();
+    }
     socket.connect(other).unwrap();
     socket.set_nonblocking(true).unwrap();
     socket
 }
 
 /// What the kernel knows of the path of a connected socket.
-fn known_mtu(socket: &UdpSocket) -> i32 {
-    let (level, name) = if socket.local_addr().unwrap().is_ipv6() {
-        (libc::IPPROTO_IPV6, libc::IPV6_MTU)
-    } else {
-        (libc::IPPROTO_IP, libc::IP_MTU)
-    };
-    let (mut value, mut len) = (0_i32, size_of::<i32>() as libc::socklen_t);
-    // SAFETY: the kernel writes at most `len` bytes to `value`, and both live until after the call.
-    let result =
-        unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, (&raw mut value).cast(), &raw mut len) };
-    assert_eq!(result, 0, "{}", io::Error::last_os_error());
-    value
+fn known_mtu(socket: &UdpSocket) -> u32 {
+    let mtu = if socket.local_addr().unwrap().is_ipv6() { sockopt::ipv6_mtu } else { sockopt::ip_mtu };
+    mtu(socket).unwrap()
 }
 
 #[test]
 fn with_discovery_a_sender_is_told_what_the_path_carries() {
-    if !lab::tun_permitted("with_discovery_a_sender_is_told_what_the_path_carries") {
-        return;
-    }
     for is_v6 in [false, true] {
-        let lab = lab();
+        let Some(lab) = lab(SMALL) else { return };
         let pair = start(&lab, is_v6, PathMtu::On);
         let limit = SMALL as u16 - AROUND[usize::from(is_v6)];
         // IPv4 inside: the limit of IPv6 cannot be less than 1280.
-        let sink = lab.server.run(|| UdpSocket::bind((inner_v4(SERVER), 0))).unwrap();
+        let sink = sink(&lab);
         let sender = unfragmented(&lab.client, inner_v4(CLIENT), sink.local_addr().unwrap());
         let mut large = vec![7; 1420 - 28];
         until("the sender is told", || match sender.send(&large) {
             Ok(_) => false,
             Err(error) => error.raw_os_error() == Some(libc::EMSGSIZE),
         });
-        assert_eq!(known_mtu(&sender), i32::from(limit));
+        assert_eq!(known_mtu(&sender), u32::from(limit));
         assert_eq!(pair.client.peer().path_limit, Some(limit));
         assert!(pair.client.snapshot().tunnel.icmp_sent > 0);
         // What it is told goes through, in one piece.
@@ -121,17 +108,11 @@ fn with_discovery_a_sender_is_told_what_the_path_carries() {
 
 #[test]
 fn with_discovery_tcp_goes_through_a_small_link_in_both_directions() {
-    if !lab::tun_permitted("with_discovery_tcp_goes_through_a_small_link_in_both_directions") {
-        return;
-    }
     for is_v6 in [false, true] {
-        let lab = lab();
+        let Some(lab) = lab(SMALL) else { return };
         let pair = start(&lab, is_v6, PathMtu::On);
         for inner in [inner_v4, inner_v6] {
-            let conversation =
-                Conversation::start((&lab.client, inner(CLIENT)), (&lab.server, inner(SERVER)));
-            conversation.wait_for_more(4 * MIB);
-            conversation.finish();
+            exchange(&lab, inner);
         }
         let limit = SMALL as u16 - AROUND[usize::from(is_v6)];
         for end in [&pair.client, &pair.server] {
@@ -142,18 +123,11 @@ fn with_discovery_tcp_goes_through_a_small_link_in_both_directions() {
 
 #[test]
 fn without_discovery_what_is_too_long_arrives_in_pieces() {
-    if !lab::tun_permitted("without_discovery_what_is_too_long_arrives_in_pieces") {
-        return;
-    }
     for is_v6 in [false, true] {
-        let lab = lab();
+        let Some(lab) = lab(SMALL) else { return };
         let pair = start(&lab, is_v6, PathMtu::Off);
-        let conversation =
-            Conversation::start((&lab.client, inner_v4(CLIENT)), (&lab.server, inner_v4(SERVER)));
-        conversation.wait_for_more(4 * MIB);
-        conversation.finish();
-        let sink = lab.server.run(|| UdpSocket::bind((inner_v4(SERVER), 0))).unwrap();
-        sink.set_read_timeout(Some(std::time::Duration::from_secs(20))).unwrap();
+        exchange(&lab, inner_v4);
+        let sink = sink(&lab);
         let sender = unfragmented(&lab.client, inner_v4(CLIENT), sink.local_addr().unwrap());
         let large = vec![7; 1420 - 28];
         sender.send(&large).unwrap();
@@ -179,22 +153,17 @@ fn silence(router: &Namespace) -> bool {
 
 #[test]
 fn a_black_hole_swallows_what_is_too_long_and_nothing_else_until_the_mtu_is_smaller() {
-    let test = "a_black_hole_swallows_what_is_too_long_and_nothing_else_until_the_mtu_is_smaller";
-    if !lab::tun_permitted(test) {
-        return;
-    }
     for is_v6 in [false, true] {
         // IPv6 inside needs 1280 of it.
         let small = 1400;
-        let lab = lab_with(small);
+        let Some(lab) = lab(small) else { return };
         if !silence(&lab.router) {
-            return lab::not_run(test, "nft does not work");
+            return here::not_run("nft does not work");
         }
         // A router on the same machine gets a batch in one piece, and would throw away the short with the long.
         let options = Options { path_mtu: PathMtu::On, offload: false, ..options() };
         let pair = Pair::start(&lab.client, &lab.server, server_at(is_v6), Some(1420), &options);
-        let sink = lab.server.run(|| UdpSocket::bind((inner_v4(SERVER), 0))).unwrap();
-        sink.set_read_timeout(Some(std::time::Duration::from_secs(20))).unwrap();
+        let sink = sink(&lab);
         let sender = unfragmented(&lab.client, inner_v4(CLIENT), sink.local_addr().unwrap());
         // In the order in which they are sent: handshakes are short, so the tunnel is up.
         for len in [100, 1420 - 28, 101, 1420 - 28, 102] {
@@ -212,10 +181,7 @@ fn a_black_hole_swallows_what_is_too_long_and_nothing_else_until_the_mtu_is_smal
         let options = Options { offload: true, ..options };
         let mtu = small as u16 - AROUND[usize::from(is_v6)];
         let _pair = Pair::start(&lab.client, &lab.server, server_at(is_v6), Some(mtu), &options);
-        let conversation =
-            Conversation::start((&lab.client, inner_v4(CLIENT)), (&lab.server, inner_v4(SERVER)));
-        conversation.wait_for_more(4 * MIB);
-        conversation.finish();
+        exchange(&lab, inner_v4);
     }
 }
 

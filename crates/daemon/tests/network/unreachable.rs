@@ -9,9 +9,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use weft_lab::routed::{End, Routed};
-use weft_lab::{self as lab, Namespace};
+use weft_lab::{Namespace, here};
 
-use crate::weft::{CLIENT, Pair, SERVER, inner_v4, inner_v6, options};
+use crate::weft::{CLIENT, Pair, SERVER, inner_v4, inner_v6, options, routed};
 
 /// In the network of the interface, and nobody's.
 const NOBODY: u8 = 9;
@@ -24,10 +24,7 @@ fn connect(from: &Namespace, to: std::net::IpAddr) -> ErrorKind {
 
 #[test]
 fn an_address_that_no_peer_has_is_unreachable_at_once() {
-    if !lab::tun_permitted("an_address_that_no_peer_has_is_unreachable_at_once") {
-        return;
-    }
-    let lab = Routed::new(1500).unwrap();
+    let Some(lab) = routed() else { return };
     let pair = Pair::start(&lab.client, &lab.server, Routed::v4(End::Server, 2), None, &options());
     for nobody in [inner_v4(NOBODY), inner_v6(NOBODY)] {
         assert_eq!(connect(&lab.client, nobody), ErrorKind::HostUnreachable, "{nobody}");
@@ -42,10 +39,7 @@ fn an_address_that_no_peer_has_is_unreachable_at_once() {
 
 #[test]
 fn a_peer_that_was_never_heard_of_is_unreachable_at_once() {
-    if !lab::tun_permitted("a_peer_that_was_never_heard_of_is_unreachable_at_once") {
-        return;
-    }
-    let lab = Routed::new(1500).unwrap();
+    let Some(lab) = routed() else { return };
     let _pair = Pair::start(&lab.client, &lab.server, Routed::v4(End::Server, 2), None, &options());
     // The server does not know where the client is, and the client has nothing to say yet.
     for client in [inner_v4(CLIENT), inner_v6(CLIENT)] {
@@ -57,11 +51,7 @@ fn a_peer_that_was_never_heard_of_is_unreachable_at_once() {
 /// check of sources.
 #[test]
 fn a_host_behind_the_client_learns_it_too() {
-    let test = "a_host_behind_the_client_learns_it_too";
-    if !lab::tun_permitted(test) {
-        return;
-    }
-    let lab = Routed::new(1500).unwrap();
+    let Some(lab) = routed() else { return };
     let host = Namespace::new("host").unwrap();
     let link = weft_lab::link::LinkOptions {
         name_b: "lan".to_owned(),
@@ -80,7 +70,7 @@ fn a_host_behind_the_client_learns_it_too() {
     ];
     for (name, value) in sysctls {
         if let Err(error) = lab.client.set_sysctl(name, value) {
-            return lab::not_run(test, &error.to_string());
+            return here::not_run(&error.to_string());
         }
     }
     let _pair = Pair::start(&lab.client, &lab.server, Routed::v4(End::Server, 2), None, &options());

@@ -11,11 +11,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
 
 use weft_lab::link::{self, LinkOptions};
-use weft_lab::{self as lab, Namespace};
+use weft_lab::{Namespace, here, until};
 
-use crate::conversation::{Conversation, MIB};
-use crate::waiting::until;
-use crate::weft::{CLIENT, PORT, Pair, SERVER, inner_v4, options};
+use crate::conversation::MIB;
+use crate::weft::{PORT, Pair, options, talk};
 
 const SERVER_AT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 92, 9, 2));
 
@@ -62,20 +61,15 @@ impl Uplinks {
 
 #[test]
 fn a_flow_goes_on_by_the_other_uplink() {
-    let test = "a_flow_goes_on_by_the_other_uplink";
-    if !lab::tun_permitted(test) {
+    if !here::tun_permitted() || !here::installed(&["ip"]) {
         return;
-    }
-    if Command::new("ip").arg("-V").output().is_err() {
-        return lab::not_run(test, "ip is not installed (iproute2)");
     }
     let lab = match Uplinks::new() {
         Ok(lab) => lab,
-        Err(error) => return lab::not_run(test, &error.to_string()),
+        Err(error) => return here::not_run(&error.to_string()),
     };
     let pair = Pair::start(&lab.client, &lab.server, SERVER_AT, None, &options());
-    let conversation = Conversation::start((&lab.client, inner_v4(CLIENT)), (&lab.server, inner_v4(SERVER)));
-    conversation.wait_for_more(MIB);
+    let conversation = talk(&lab.client, &lab.server);
     for uplink in [2, 1, 2] {
         lab.route_by(uplink);
         let expected = SocketAddr::from(([10, 92, uplink, 2], PORT));

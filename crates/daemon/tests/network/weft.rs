@@ -9,11 +9,14 @@ use std::thread::JoinHandle;
 
 use weft::dataplane::Snapshot;
 use weft::up::{Daemon, Options};
+use weft_config as config;
 use weft_config::TunThreads;
-use weft_config::{self as config, Endpoint};
 use weft_host::network::{Change, Watch};
-use weft_lab::{Namespace, wait_until_ok};
+use weft_lab::routed::Routed;
+use weft_lab::{Namespace, here, wait_until_ok};
 use weft_tunnel::{PeerSnapshot, PrivateKey};
+
+use crate::conversation::{Conversation, MIB};
 
 pub(crate) const PORT: u16 = 51820;
 pub(crate) const CLIENT: u8 = 1;
@@ -72,6 +75,18 @@ impl Pair {
     }
 }
 
+/// Client and server with a router between them; `None` where that is not permitted, which is said.
+pub(crate) fn routed() -> Option<Routed> {
+    here::tun_permitted().then(|| Routed::new(1500).unwrap())
+}
+
+/// TCP over IPv4 through the tunnel, which has begun in both directions.
+pub(crate) fn talk(client: &Namespace, server: &Namespace) -> Conversation {
+    let conversation = Conversation::start((client, inner_v4(CLIENT)), (server, inner_v4(SERVER)));
+    conversation.wait_for_more(MIB);
+    conversation
+}
+
 /// Driven by the packet thread alone: the tests are not about TUN threads.
 pub(crate) fn options() -> Options {
     Options { tun_threads: TunThreads::Fixed(0), ..Options::default() }
@@ -89,14 +104,7 @@ pub(crate) struct Weft {
 impl Weft {
     fn start(namespace: &Namespace, text: &str, options: &Options) -> Self {
         let config = config::parse(text, Path::new("weft0.conf"), "weft0".parse().unwrap()).unwrap().config;
-        let endpoints: Vec<_> = config
-            .peers
-            .iter()
-            .map(|peer| match peer.endpoint {
-                Some(Endpoint::Address(address)) => Some(address),
-                None | Some(Endpoint::Name { .. }) => None,
-            })
-            .collect();
+        let endpoints = config.endpoint_addresses();
         let (end, changes) = channel();
         let changed = end.clone();
         let (daemon, watch) = namespace.run(|| {

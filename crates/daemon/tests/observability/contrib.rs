@@ -53,7 +53,7 @@ fn names(text: &str) -> BTreeSet<String> {
 
 #[test]
 fn dashboard_rules_and_page_name_metrics_that_exist() {
-    let Some((a, b)) = two_ends("dashboard_rules_and_page_name_metrics_that_exist") else { return };
+    let Some((a, b)) = two_ends() else { return };
     let _running =
         a.up(&(a.conf("") + &End::peer(&b, "# weft: RateToPeer = 1Gbit")), &["--metrics", ADDRESS]);
     let scrape = a.get("/metrics").body;

@@ -14,8 +14,8 @@ use weft_lab::{PATIENCE, mounts, wait_until};
 const SOCKET: &str = "/run/systemd/journal/socket";
 
 /// Runs `work` on a thread with an empty `/run` of its own; says so where that is not permitted.
-fn with_own_run(test: &str, work: impl FnOnce() + Send) {
-    mounts::run_separate(test, || mounts::empty("/run"), work);
+fn with_own_run(work: impl FnOnce() + Send) {
+    mounts::run_separate(|| mounts::empty("/run"), work);
 }
 
 /// The fields of an entry in journald's native protocol: `NAME=value` lines, or a name, a length and a value.
@@ -65,7 +65,7 @@ fn weft(is_named: bool, arguments: &[&str]) -> String {
 
 #[test]
 fn what_is_logged_into_the_journal_has_fields() {
-    with_own_run("what_is_logged_into_the_journal_has_fields", || {
+    with_own_run(|| {
         std::fs::create_dir_all(Path::new(SOCKET).parent().unwrap()).unwrap();
         let journal = UnixDatagram::bind(SOCKET).unwrap();
         journal.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
@@ -105,7 +105,7 @@ fn what_is_logged_into_the_journal_has_fields() {
         assert_eq!(entries().len(), 0);
     });
     // Where nobody listens it is text again.
-    with_own_run("what_is_logged_into_the_journal_has_fields", || {
+    with_own_run(|| {
         let stderr = weft(true, &["up", "/nowhere/office.conf", "--log", "debug"]);
         assert!(stderr.contains("/nowhere/office.conf"), "{stderr}");
     });

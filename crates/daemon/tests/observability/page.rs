@@ -3,17 +3,16 @@
 use std::net::UdpSocket;
 use std::process::Stdio;
 
-use weft_lab::{Process, installed, wait_until};
+use weft_lab::{Process, here, until};
 
 use crate::support::{ADDRESS, End, two_ends};
 
 #[test]
 fn a_browser_shows_peers_and_rates() {
-    let test = "a_browser_shows_peers_and_rates";
-    if !installed(test, &["chromium"]) {
+    if !here::installed(&["chromium"]) {
         return;
     }
-    let Some((a, b)) = two_ends(test) else { return };
+    let Some((a, b)) = two_ends() else { return };
     let settings = "# friendly_name = <b>Büro</b>\nPersistentKeepalive = 25\n# weft: RateToPeer = 2500Mbit\n# weft: RateFromPeer = 8kbit";
     let peers = End::peer(&b, settings) + &End::silent_peers(300);
     let _running = a.up(&(a.conf("Table = off") + &peers), &["--metrics", ADDRESS]);
@@ -26,10 +25,10 @@ fn a_browser_shows_peers_and_rates() {
         }
     });
     // Rates are told from two looks.
-    wait_until("rates, and drops for a limit", || {
+    until("rates, and drops for a limit", || {
         let status = a.get("/status.json?peers=1").json();
         let has_dropped = status["peers"][0]["limit_from_peer"]["dropped_packets"].as_u64() > Some(0);
-        (status["recent"].is_object() && has_dropped).then_some(())
+        status["recent"].is_object() && has_dropped
     });
     let profile = a.directory.path().join("browser");
     let mut command = a.namespace.command("chromium");

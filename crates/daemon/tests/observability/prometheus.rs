@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
-use weft_lab::{Process, installed, wait_until};
+use weft_lab::{Process, here, until, wait_until};
 
 use crate::contrib::{self, dashboard_queries, root};
 
@@ -15,11 +15,10 @@ const PROMETHEUS: &str = "127.0.0.1:9090";
 
 #[test]
 fn promtool_has_nothing_to_say_about_a_scrape() {
-    let test = "promtool_has_nothing_to_say_about_a_scrape";
-    if !installed(test, &["promtool"]) {
+    if !here::installed(&["promtool"]) {
         return;
     }
-    let Some((a, b)) = two_ends(test) else { return };
+    let Some((a, b)) = two_ends() else { return };
     let _running =
         a.up(&(a.conf("") + &End::peer(&b, "# friendly_name = b \\ \"x\"")), &["--metrics", ADDRESS]);
     let scrape = a.get("/metrics").body;
@@ -37,7 +36,7 @@ fn promtool_has_nothing_to_say_about_a_scrape() {
 
 #[test]
 fn the_rules_raise_what_they_should_and_nothing_else() {
-    if !installed("the_rules_raise_what_they_should_and_nothing_else", &["promtool"]) {
+    if !here::installed(&["promtool"]) {
         return;
     }
     for arguments in [["check", "rules", "weft.rules.yml"], ["test", "rules", "weft.rules.test.yml"]] {
@@ -50,11 +49,10 @@ fn the_rules_raise_what_they_should_and_nothing_else() {
 
 #[test]
 fn a_prometheus_scrapes_weft_and_answers_the_queries_of_the_dashboard() {
-    let test = "a_prometheus_scrapes_weft_and_answers_the_queries_of_the_dashboard";
-    if !installed(test, &["prometheus"]) {
+    if !here::installed(&["prometheus"]) {
         return;
     }
-    let Some((a, b)) = two_ends(test) else { return };
+    let Some((a, b)) = two_ends() else { return };
     let _running = a.up(&(a.conf("") + &End::peer(&b, "PersistentKeepalive = 25")), &["--metrics", ADDRESS]);
     let _other = b.up(&(b.conf("") + &End::peer(&a, "")), &[]);
     a.reach(&b);
@@ -71,10 +69,10 @@ fn a_prometheus_scrapes_weft_and_answers_the_queries_of_the_dashboard() {
     command.arg(format!("--storage.tsdb.path={}", a.directory.path().join("tsdb").display()));
     command.arg(format!("--web.listen-address={PROMETHEUS}"));
     let mut prometheus = Process::start(&a.namespace, command).unwrap();
-    wait_until("prometheus is ready", || {
+    until("prometheus is ready", || {
         assert!(prometheus.is_running(), "it ended:\n{}", prometheus.log());
         let ready = a.namespace.run(|| std::net::TcpStream::connect(PROMETHEUS)).is_ok();
-        (ready && api(&a, "/-/ready").is_some()).then_some(())
+        ready && api(&a, "/-/ready").is_some()
     });
     let query = |query: &str| -> Value {
         let answer = api(&a, &format!("/api/v1/query?query={}", encoded(query))).unwrap_or(Value::Null);

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use socket2::{Domain, Socket, Type};
-use weft_lab::{PATIENCE, Process, wait_until};
+use weft_lab::{PATIENCE, Process, until, wait_until};
 
 use crate::support::{ADDRESS, End, NAME, exchange, request, two_ends};
 
@@ -19,7 +19,7 @@ const METRICS: &[&str] = &["--metrics", ADDRESS];
 
 #[test]
 fn a_scrape_tells_what_the_tunnel_does() {
-    let Some((a, b)) = two_ends("a_scrape_tells_what_the_tunnel_does") else { return };
+    let Some((a, b)) = two_ends() else { return };
     let friendly = "# friendly_name = the \"office\"\nPersistentKeepalive = 25";
     // Where it is served stands in the file.
     let conf = a.conf(&format!("# weft: Metrics = {ADDRESS}")) + &End::peer(&b, friendly);
@@ -31,7 +31,7 @@ fn a_scrape_tells_what_the_tunnel_does() {
     assert_eq!(a.get("/healthz").status, 200);
     let _other = b.up(&(b.conf("") + &End::peer(&a, "")), &[]);
     a.reach(&b);
-    wait_until("it is ready", || (a.get("/readyz").status == 200).then_some(()));
+    until("it is ready", || a.get("/readyz").status == 200);
 
     let scrape = wait_until("the counters are those of the tunnel", || {
         let scrape = a.get("/metrics");
@@ -86,7 +86,7 @@ fn a_scrape_tells_what_the_tunnel_does() {
 
 #[test]
 fn requests_that_could_do_harm_are_refused() {
-    let Some((a, _)) = two_ends("requests_that_could_do_harm_are_refused") else { return };
+    let Some((a, _)) = two_ends() else { return };
     let _running = a.up(&a.conf("# weft: MetricsHost = gw.example"), METRICS);
     let address: SocketAddr = ADDRESS.parse().unwrap();
     for (host, status) in [
@@ -156,7 +156,7 @@ fn assert_healthy(a: &End) {
 
 #[test]
 fn health_is_told_beside_a_thousand_slow_clients() {
-    let Some((a, _)) = two_ends("health_is_told_beside_a_thousand_slow_clients") else { return };
+    let Some((a, _)) = two_ends() else { return };
     let _running = a.up(&a.conf(""), METRICS);
     let from_one = |_| Ipv4Addr::LOCALHOST;
     let from_many = |number: usize| Ipv4Addr::from(0x7f01_0001 + u32::try_from(number).unwrap());
@@ -171,8 +171,7 @@ fn health_is_told_beside_a_thousand_slow_clients() {
 
 #[test]
 fn health_is_told_beside_a_host_that_takes_every_place_again_and_again() {
-    let test = "health_is_told_beside_a_host_that_takes_every_place_again_and_again";
-    let Some((a, _)) = two_ends(test) else { return };
+    let Some((a, _)) = two_ends() else { return };
     let _running = a.up(&a.conf(""), METRICS);
     let (is_over, made) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
@@ -189,7 +188,7 @@ fn health_is_told_beside_a_host_that_takes_every_place_again_and_again() {
             });
         });
         let check = || {
-            wait_until("every place is taken", || (made.load(Ordering::Relaxed) > 200).then_some(()));
+            until("every place is taken", || made.load(Ordering::Relaxed) > 200);
             assert_healthy(&a);
         };
         let checked = catch_unwind(AssertUnwindSafe(check));
@@ -200,9 +199,7 @@ fn health_is_told_beside_a_host_that_takes_every_place_again_and_again() {
 
 #[test]
 fn a_socket_in_the_file_system_is_its_owners_and_goes_at_the_end() {
-    let Some((a, _)) = two_ends("a_socket_in_the_file_system_is_its_owners_and_goes_at_the_end") else {
-        return;
-    };
+    let Some((a, _)) = two_ends() else { return };
     let path = a.directory.path().join("weft0.metrics");
     let running = a.up(&a.conf(""), &["--metrics", &format!("unix:{}", path.display())]);
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
@@ -214,8 +211,7 @@ fn a_socket_in_the_file_system_is_its_owners_and_goes_at_the_end() {
 
 #[test]
 fn an_address_that_cannot_be_had_ends_the_start_before_anything_is_done() {
-    let test = "an_address_that_cannot_be_had_ends_the_start_before_anything_is_done";
-    let Some((a, _)) = two_ends(test) else { return };
+    let Some((a, _)) = two_ends() else { return };
     let _taken = a.namespace.run(|| std::net::TcpListener::bind(ADDRESS).unwrap());
     a.write(&a.conf("PreUp = touch %i.was-here"));
     let long = format!("unix:{}/{}", a.directory.path().display(), "x".repeat(100));
@@ -236,7 +232,7 @@ fn an_address_that_cannot_be_had_ends_the_start_before_anything_is_done() {
 
 #[test]
 fn a_reload_moves_the_server() {
-    let Some((a, _)) = two_ends("a_reload_moves_the_server") else { return };
+    let Some((a, _)) = two_ends() else { return };
     let running = a.up(&a.conf(&format!("# weft: Metrics = {ADDRESS}")), &[]);
     assert_eq!(a.get("/healthz").status, 200);
     let file = a.file();
@@ -269,8 +265,7 @@ fn a_reload_moves_the_server() {
 
 #[test]
 fn a_reload_changes_the_names_that_requests_may_be_for_without_a_new_socket() {
-    let test = "a_reload_changes_the_names_that_requests_may_be_for_without_a_new_socket";
-    let Some((a, _)) = two_ends(test) else { return };
+    let Some((a, _)) = two_ends() else { return };
     let served = format!("# weft: Metrics = {ADDRESS}");
     let running = a.up(&a.conf(&format!("{served}\n# weft: MetricsHost = old.example")), &[]);
     let mut stream = a.namespace.run(|| TcpStream::connect(ADDRESS).unwrap());
@@ -296,8 +291,7 @@ fn a_reload_changes_the_names_that_requests_may_be_for_without_a_new_socket() {
 
 #[test]
 fn a_socket_of_the_service_manager_is_served_whatever_a_reload_says() {
-    let test = "a_socket_of_the_service_manager_is_served_whatever_a_reload_says";
-    let Some((a, _)) = two_ends(test) else { return };
+    let Some((a, _)) = two_ends() else { return };
     let listener = a.namespace.run(|| std::net::TcpListener::bind(ADDRESS).unwrap());
     let running = a.up_with_socket(&a.conf(""), listener);
     assert_eq!(a.get("/healthz").status, 200);
@@ -322,7 +316,7 @@ fn a_socket_of_the_service_manager_is_served_whatever_a_reload_says() {
 
 #[test]
 fn ten_thousand_peers_are_told_of_in_bounded_memory() {
-    let Some((a, _)) = two_ends("ten_thousand_peers_are_told_of_in_bounded_memory") else { return };
+    let Some((a, _)) = two_ends() else { return };
     let count = 10_000;
     let running = a.up(&(a.conf("Table = off") + &End::silent_peers(count)), METRICS);
     let resident = || a.get("/metrics?peers=off").sample("process_resident_memory_bytes{");
@@ -348,7 +342,7 @@ fn ten_thousand_peers_are_told_of_in_bounded_memory() {
             let mut stream = a.namespace.run(|| TcpStream::connect(ADDRESS).unwrap());
             let path = if number % 2 == 0 { "/metrics" } else { "/status.json" };
             stream.write_all(request(path, ADDRESS, "").as_bytes()).unwrap();
-            wait_until("the next look at the interface", || (uptime() > before).then_some(()));
+            until("the next look at the interface", || uptime() > before);
             stream
         })
         .collect();
@@ -362,7 +356,7 @@ fn ten_thousand_peers_are_told_of_in_bounded_memory() {
 
 #[test]
 fn an_interface_for_wg_is_watched_as_well() {
-    let Some((a, _)) = two_ends("an_interface_for_wg_is_watched_as_well") else { return };
+    let Some((a, _)) = two_ends() else { return };
     let arguments = ["run", "-f", "weftmetrics", "--metrics", ADDRESS, "--metrics-host", "gw"];
     let process = Process::start(&a.namespace, a.weft(&arguments)).unwrap();
     wait_until("it serves", || a.namespace.run(|| TcpStream::connect(ADDRESS)).ok());

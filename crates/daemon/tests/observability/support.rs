@@ -10,7 +10,7 @@ use std::process::Command;
 use tempfile::TempDir;
 use weft_ipc::runtime_dir::control_socket;
 use weft_lab::link::{self, LinkOptions};
-use weft_lab::{self as lab, Namespace, PATIENCE, Process, wait_until};
+use weft_lab::{self as lab, Namespace, PATIENCE, Process, here, until};
 use weft_tunnel::{PrivateKey, PublicKey};
 
 pub(crate) const NAME: &str = "weft0";
@@ -29,9 +29,9 @@ pub(crate) struct End {
     pub(crate) directory: TempDir,
 }
 
-/// Two namespaces joined by a veth; `None` where that is not permitted, which is said for `test`.
-pub(crate) fn two_ends(test: &str) -> Option<(End, End)> {
-    if !lab::tun_permitted(test) {
+/// Two namespaces joined by a veth; `None` where that is not permitted, which is said.
+pub(crate) fn two_ends() -> Option<(End, End)> {
+    if !here::tun_permitted() {
         return None;
     }
     let end = |host: u8| End {
@@ -150,9 +150,9 @@ impl End {
     fn until_up(&self, command: Command) -> Process {
         let process = Process::start(&self.namespace, command).unwrap();
         let socket = control_socket(self.directory.path(), &NAME.parse().unwrap());
-        wait_until("the interface is up", || {
+        until("the interface is up", || {
             assert!(process.is_running(), "it ended:\n{}", process.log());
-            (process.log().contains("interface is up") && socket.exists()).then_some(())
+            process.log().contains("interface is up") && socket.exists()
         });
         process
     }

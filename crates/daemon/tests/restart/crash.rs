@@ -1,20 +1,19 @@
 //! A daemon that ends without a word.
 
 use nix::sys::signal::Signal;
-use weft_lab::wait_until;
+use weft_lab::until;
 
 use crate::world::{World, file_of_a, file_of_b, public};
 
 #[test]
 fn a_killed_daemon_comes_back_with_the_same_device_and_port_and_streams_go_on() {
-    let test = "a_killed_daemon_comes_back_with_the_same_device_and_port_and_streams_go_on";
-    let Some(mut world) = World::up(test, &file_of_a(), &file_of_b()) else { return };
+    let Some(mut world) = World::up(&file_of_a(), &file_of_b()) else { return };
     let (there, back) = (world.stream(1), world.stream(2));
     world.weft_ok(&["set", "weft0", "peer", &public(5).to_string(), "allowed-ips", "10.5.0.0/16"]);
     let before = world.picture();
     let index = world.ip("-o link show weft0").split(':').next().unwrap().to_owned();
     // The change is written down a moment later.
-    wait_until("the state is written", || world.left().contains("10.5.0.0/16").then_some(()));
+    until("the state is written", || world.left().contains("10.5.0.0/16"));
     let initiations = world.initiations();
     world.signal(Signal::SIGKILL);
     world.wait();
@@ -34,11 +33,10 @@ fn a_killed_daemon_comes_back_with_the_same_device_and_port_and_streams_go_on() 
 
 #[test]
 fn a_crash_without_a_clean_up_is_gone_on_from_as_well() {
-    let test = "a_crash_without_a_clean_up_is_gone_on_from_as_well";
-    let Some(mut world) = World::up(test, &file_of_a(), &file_of_b()) else { return };
+    let Some(mut world) = World::up(&file_of_a(), &file_of_b()) else { return };
     let stream = world.stream(2);
     let before = world.picture();
-    wait_until("the handshake is written down", || world.left().contains("last_handshake").then_some(()));
+    until("the handshake is written down", || world.left().contains("last_handshake"));
     let initiations = world.initiations();
     world.signal(Signal::SIGKILL);
     world.wait();

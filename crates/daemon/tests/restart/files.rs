@@ -4,8 +4,7 @@ use crate::world::{World, file_of, file_of_a, file_of_b, public};
 
 #[test]
 fn an_edit_is_applied_and_nothing_else_is_touched() {
-    let test = "an_edit_is_applied_and_nothing_else_is_touched";
-    let Some(mut world) = World::up(test, &file_of_a(), &file_of_b()) else { return };
+    let Some(mut world) = World::up(&file_of_a(), &file_of_b()) else { return };
     let stream = world.stream(2);
     world.weft_ok(&["set", "weft0", "peer", &public(5).to_string(), "allowed-ips", "10.5.0.0/16"]);
     let before = world.picture();
@@ -35,8 +34,7 @@ fn an_edit_is_applied_and_nothing_else_is_touched() {
 
 #[test]
 fn another_port_in_the_file_is_used() {
-    let test = "another_port_in_the_file_is_used";
-    let Some(mut world) = World::up(test, &file_of_a(), &file_of_b()) else { return };
+    let Some(mut world) = World::up(&file_of_a(), &file_of_b()) else { return };
     let stream = world.stream(1);
     world.write(&file_of_a().replace("ListenPort = 51820", "ListenPort = 51821"));
     world.restart();
@@ -55,12 +53,11 @@ fn another_port_in_the_file_is_used() {
 
 #[test]
 fn commands_run_again_only_when_they_are_other_ones() {
-    let test = "commands_run_again_only_when_they_are_other_ones";
     let log = |world: &World| {
         let path = world.manager.directory.path().join("commands");
         std::fs::read_to_string(path).unwrap_or_default().lines().map(ToOwned::to_owned).collect::<Vec<_>>()
     };
-    let Some(mut world) = World::new(test) else { return };
+    let Some(mut world) = World::new() else { return };
     let path = world.manager.directory.path().join("commands");
     let file = |number: u8| {
         let hook = |key: &str| format!("{key} = echo {key}-{number} >> {}\n", path.display());

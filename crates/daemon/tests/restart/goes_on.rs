@@ -15,8 +15,7 @@ fn peer(status: &Value) -> &Value {
 
 #[test]
 fn streams_live_through_a_restart_and_the_interface_stays_as_it_is() {
-    let test = "streams_live_through_a_restart_and_the_interface_stays_as_it_is";
-    let Some(mut world) = World::up(test, &file_of_a(), &file_of_b()) else { return };
+    let Some(mut world) = World::up(&file_of_a(), &file_of_b()) else { return };
     let (there, back) = (world.stream(1), world.stream(2));
     let (before, status) = (world.picture(), world.status());
     let initiations = world.initiations();
@@ -56,10 +55,9 @@ fn streams_live_through_a_restart_and_the_interface_stays_as_it_is() {
 
 #[test]
 fn a_peer_that_roamed_is_greeted_where_it_is() {
-    let test = "a_peer_that_roamed_is_greeted_where_it_is";
     // A knows another place of B, where nobody is.
     let (a, b) = (file_of(1, "", "Endpoint = 192.0.2.99:9"), file_of_b());
-    let Some(mut world) = World::up(test, &a, &b) else { return };
+    let Some(mut world) = World::up(&a, &b) else { return };
     let stream = world.stream(2);
     assert_eq!(peer(&world.status())["endpoint"], "192.0.2.2:51820");
     let initiations = world.initiations();
@@ -71,9 +69,8 @@ fn a_peer_that_roamed_is_greeted_where_it_is() {
 
 #[test]
 fn an_idle_peer_shows_its_last_handshake_and_is_not_disturbed() {
-    let test = "an_idle_peer_shows_its_last_handshake_and_is_not_disturbed";
     let more = format!("[Peer]\nPublicKey = {}\nAllowedIPs = 10.99.0.0/24\n", public(9));
-    let Some(mut world) = World::up(test, &(file_of_a() + &more), &file_of_b()) else { return };
+    let Some(mut world) = World::up(&(file_of_a() + &more), &file_of_b()) else { return };
     world.stream(1).end();
     let shown = world.weft_ok(&["show", "weft0", "latest-handshakes"]);
     let transfer =
@@ -110,10 +107,7 @@ fn an_idle_peer_shows_its_last_handshake_and_is_not_disturbed() {
 
 #[test]
 fn changes_that_were_made_while_it_ran_outlive_a_restart() {
-    let test = "changes_that_were_made_while_it_ran_outlive_a_restart";
-    let Some(mut world) = World::up(test, &file_of_a(), &file_of_b()) else {
-        return;
-    };
+    let Some(mut world) = World::up(&file_of_a(), &file_of_b()) else { return };
     let added = public(5).to_string();
     world.weft_ok(&["set", "weft0", "listen-port", "51999", "peer", &added, "allowed-ips", "10.5.0.0/16"]);
     world.weft_ok(&["set", "weft0", "peer", &public(2).to_string(), "persistent-keepalive", "77"]);
@@ -206,8 +200,7 @@ fn the_file_alone_says_which_peers_are_missed() {
 
 #[test]
 fn a_key_that_only_a_command_gave_outlives_a_restart() {
-    let test = "a_key_that_only_a_command_gave_outlives_a_restart";
-    let Some(mut world) = World::up(test, &file_of_a(), &file_of_b()) else { return };
+    let Some(mut world) = World::up(&file_of_a(), &file_of_b()) else { return };
     let secret = world.manager.directory.path().join("secret");
     std::fs::write(&secret, key(7).to_base64().as_bytes()).unwrap();
     world.weft_ok(&["set", "weft0", "private-key", secret.to_str().unwrap()]);
@@ -220,8 +213,7 @@ fn a_key_that_only_a_command_gave_outlives_a_restart() {
 
 #[test]
 fn the_number_of_queues_may_be_another_one() {
-    let test = "the_number_of_queues_may_be_another_one";
-    let Some(mut world) = World::up(test, &file_of_a(), &file_of_b()) else { return };
+    let Some(mut world) = World::up(&file_of_a(), &file_of_b()) else { return };
     let before = world.picture();
     let stream = world.stream(2);
     let runs =

@@ -1,6 +1,6 @@
 //! What is around the interface while it is started again.
 
-use weft_lab::{self as lab, installed};
+use weft_lab::{self as lab, here};
 
 use crate::world::{NAME, World, file_of, file_of_b};
 
@@ -10,10 +10,7 @@ fn full_tunnel(lines: &str) -> String {
 
 #[test]
 fn a_full_tunnel_keeps_its_rules_its_mark_and_its_packet_filter() {
-    let test = "a_full_tunnel_keeps_its_rules_its_mark_and_its_packet_filter";
-    let Some(mut world) = World::up(test, &full_tunnel("# weft: KillSwitch = on"), &file_of_b()) else {
-        return;
-    };
+    let Some(mut world) = World::up(&full_tunnel("# weft: KillSwitch = on"), &file_of_b()) else { return };
     let stream = world.stream(1);
     let before = world.picture();
     let mark = world.weft_ok(&["show", "weft0", "fwmark"]);
@@ -36,8 +33,7 @@ fn a_full_tunnel_keeps_its_rules_its_mark_and_its_packet_filter() {
 
 #[test]
 fn what_somebody_took_away_comes_back_with_a_restart() {
-    let test = "what_somebody_took_away_comes_back_with_a_restart";
-    let Some(mut world) = World::up(test, &full_tunnel(""), &file_of_b()) else { return };
+    let Some(mut world) = World::up(&full_tunnel(""), &file_of_b()) else { return };
     let before = world.picture();
     let filter = world.filter();
     world.ip("route del 10.88.0.0/16 dev weft0");
@@ -53,8 +49,7 @@ fn what_somebody_took_away_comes_back_with_a_restart() {
 
 #[test]
 fn other_addresses_by_a_restart_are_as_good_as_by_a_start_and_so_are_the_routes() {
-    let test = "other_addresses_by_a_restart_are_as_good_as_by_a_start_and_so_are_the_routes";
-    let Some(mut world) = World::new(test) else { return };
+    let Some(mut world) = World::new() else { return };
     // The kernel's own choice: with an address go the others of its network.
     for name in ["all", "default"] {
         world.a.set_sysctl(&format!("net/ipv4/conf/{name}/promote_secondaries"), "0").unwrap();
@@ -94,7 +89,7 @@ fn other_addresses_by_a_restart_are_as_good_as_by_a_start_and_so_are_the_routes(
         }
         world.write(&base);
         world.restart();
-        lab::wait_until("it is as it was", || (own(&world) == in_the_beginning).then_some(()));
+        lab::until("it is as it was", || own(&world) == in_the_beginning);
     }
     world.stop();
     world.empty_the_store();
@@ -113,13 +108,10 @@ fn other_addresses_by_a_restart_are_as_good_as_by_a_start_and_so_are_the_routes(
 
 #[test]
 fn a_kill_switch_holds_when_the_next_start_fails() {
-    let test = "a_kill_switch_holds_when_the_next_start_fails";
-    if !installed(test, &["nft"]) {
+    if !here::installed(&["nft"]) {
         return;
     }
-    let Some(mut world) = World::up(test, &full_tunnel("# weft: KillSwitch = on"), &file_of_b()) else {
-        return;
-    };
+    let Some(mut world) = World::up(&full_tunnel("# weft: KillSwitch = on"), &file_of_b()) else { return };
     let filter = world.filter();
     assert!(filter.contains("chain output"), "{filter}");
     world.stop_for_restart();
@@ -135,13 +127,10 @@ fn a_kill_switch_holds_when_the_next_start_fails() {
 
 #[test]
 fn a_kill_switch_holds_until_a_service_whose_device_was_deleted_is_up_again() {
-    let test = "a_kill_switch_holds_until_a_service_whose_device_was_deleted_is_up_again";
-    if !installed(test, &["nft"]) {
+    if !here::installed(&["nft"]) {
         return;
     }
-    let Some(mut world) = World::up(test, &full_tunnel("# weft: KillSwitch = on"), &file_of_b()) else {
-        return;
-    };
+    let Some(mut world) = World::up(&full_tunnel("# weft: KillSwitch = on"), &file_of_b()) else { return };
     world.stream(1).end();
     let filter = world.filter();
     let mark = world.weft_ok(&["show", NAME, "fwmark"]);

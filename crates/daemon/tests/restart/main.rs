@@ -13,6 +13,8 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod bus;
+#[path = "../support/bus_service.rs"]
+mod bus_service;
 mod crash;
 mod files;
 mod goes_on;

@@ -68,11 +68,11 @@ pub(crate) struct Manager {
 
 impl Manager {
     /// `None`: what it needs is not installed here, which was said.
-    pub(crate) fn start(test: &str) -> Option<Self> {
+    pub(crate) fn start() -> Option<Self> {
         let directory = tempfile::tempdir().unwrap();
         let inner = Inner { doing: Doing::Nothing, store: Vec::new(), room: 64, barriers: None };
         let shared = Arc::new(Shared { inner: Mutex::new(inner) });
-        let bus = Bus::start(test, directory.path(), &shared)?;
+        let bus = Bus::start(directory.path(), &shared)?;
         let path = directory.path().join("notify");
         let socket = UnixDatagram::bind(&path).unwrap();
         let told = Arc::clone(&shared);

@@ -79,9 +79,8 @@ fn add_and_change(world: &World) {
 
 #[test]
 fn ten_thousand_peers_are_as_they_were_and_a_stream_goes_on() {
-    let test = "ten_thousand_peers_are_as_they_were_and_a_stream_goes_on";
     let file = file_of_a() + &sections(1..IN_THE_FILE, |number| format!("AllowedIPs = {}", prefix(number)));
-    let Some(mut world) = World::up(test, &file, &file_of_b()) else { return };
+    let Some(mut world) = World::up(&file, &file_of_b()) else { return };
     let stream = world.stream(2);
     add_and_change(&world);
     let wanted = configured(&world);

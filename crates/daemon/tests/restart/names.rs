@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Stdio;
 
 use nix::sys::signal::Signal;
-use weft_lab::{link, wait_until};
+use weft_lab::{link, until};
 
 use crate::manager::Doing;
 use crate::name_server::{Records, serve, set};
@@ -17,8 +17,8 @@ fn file(dns: &str) -> String {
 }
 
 /// The two ends, of which A has an /etc of its own, where nobody but weft knows of name servers.
-fn up(test: &str) -> Option<World> {
-    let mut world = World::with_empty(test, &["/etc", "/var/lib"])?;
+fn up() -> Option<World> {
+    let mut world = World::with_empty(&["/etc", "/var/lib"])?;
     world.inside(|| fs::write("/etc/resolv.conf", BEFORE)).unwrap();
     world.start_both(&file("DNS = 192.0.2.53, corp.example"), &file_of_b());
     assert!(servers(&world).eq(["192.0.2.53"]), "{}", text(&world));
@@ -37,7 +37,7 @@ fn servers(world: &World) -> impl Iterator<Item = String> {
 
 #[test]
 fn name_servers_stay_through_a_restart_and_go_with_a_stop() {
-    let Some(mut world) = up("name_servers_stay_through_a_restart_and_go_with_a_stop") else { return };
+    let Some(mut world) = up() else { return };
     let in_force = text(&world);
     for _ in 0..2 {
         world.stop_for_restart();
@@ -51,8 +51,7 @@ fn name_servers_stay_through_a_restart_and_go_with_a_stop() {
 
 #[test]
 fn other_name_servers_in_the_file_take_the_place_of_those_before() {
-    let test = "other_name_servers_in_the_file_take_the_place_of_those_before";
-    let Some(mut world) = up(test) else { return };
+    let Some(mut world) = up() else { return };
     world.write(&file("DNS = 192.0.2.54"));
     world.restart();
     assert!(servers(&world).eq(["192.0.2.54"]), "{}", text(&world));
@@ -69,7 +68,7 @@ fn other_name_servers_in_the_file_take_the_place_of_those_before() {
 
 #[test]
 fn name_servers_go_when_a_restart_becomes_a_stop() {
-    let Some(mut world) = up("name_servers_go_when_a_restart_becomes_a_stop") else { return };
+    let Some(mut world) = up() else { return };
     world.manager.set(Doing::Restart);
     world.signal(Signal::SIGTERM);
     assert!(world.wait().success());
@@ -81,8 +80,7 @@ fn name_servers_go_when_a_restart_becomes_a_stop() {
 
 #[test]
 fn what_another_interface_takes_back_meanwhile_is_set_again() {
-    let test = "what_another_interface_takes_back_meanwhile_is_set_again";
-    let Some(mut world) = up(test) else { return };
+    let Some(mut world) = up() else { return };
     world.stop_for_restart();
     // A start repairs what daemons have left that are gone, and this one is.
     let text_of_other = format!("[Interface]\nPrivateKey = {}\n", *key(3).to_base64());
@@ -92,8 +90,8 @@ fn what_another_interface_takes_back_meanwhile_is_set_again() {
     world.manager.environment(&mut command);
     command.arg("up").arg(&path).stderr(Stdio::null());
     let mut other = world.a.start(command).unwrap();
-    let is_up = || world.weft(&["status", "weft1", "--sample", "0"]).status.success().then_some(());
-    wait_until("the other interface is up", is_up);
+    let is_up = || world.weft(&["status", "weft1", "--sample", "0"]).status.success();
+    until("the other interface is up", is_up);
     assert_eq!(text(&world), BEFORE);
     world.start();
     assert!(servers(&world).eq(["192.0.2.53"]), "{}", text(&world));
@@ -105,8 +103,7 @@ fn what_another_interface_takes_back_meanwhile_is_set_again() {
 
 #[test]
 fn a_peer_whose_name_is_found_through_the_tunnel_alone_is_spoken_to_where_it_was() {
-    let test = "a_peer_whose_name_is_found_through_the_tunnel_alone_is_spoken_to_where_it_was";
-    let Some(mut world) = World::with_empty(test, &["/etc"]) else { return };
+    let Some(mut world) = World::with_empty(&["/etc"]) else { return };
     let resolv_conf = format!("nameserver {}\noptions timeout:1 attempts:1\n", inner(2));
     world.inside(|| fs::write("/etc/resolv.conf", resolv_conf)).unwrap();
     world.inside(|| fs::write("/etc/nsswitch.conf", "hosts: dns\n")).unwrap();
@@ -121,7 +118,7 @@ fn a_peer_whose_name_is_found_through_the_tunnel_alone_is_spoken_to_where_it_was
     world.write(&file("vpn.weft.example"));
     world.restart();
     // Nothing asks for the tunnel before its end is known again but the look-up.
-    let at = |address: &str| (world.status()["peers"][0]["endpoint"] == address).then_some(());
-    wait_until("the name is found through the tunnel", || at("192.0.2.3:51820"));
+    let at = |address: &str| world.status()["peers"][0]["endpoint"] == address;
+    until("the name is found through the tunnel", || at("192.0.2.3:51820"));
     world.stream(1).end();
 }

@@ -5,8 +5,8 @@ use nix::sys::signal::Signal;
 use crate::manager::Doing;
 use crate::world::{NAME, World, file_of, file_of_a};
 
-fn up(test: &str) -> Option<(World, Vec<String>)> {
-    let mut world = World::new(test)?;
+fn up() -> Option<(World, Vec<String>)> {
+    let mut world = World::new()?;
     let before = world.picture_without_device();
     world.write(&file_of(1, "", "AllowedIPs = 0.0.0.0/0"));
     world.start();
@@ -16,7 +16,7 @@ fn up(test: &str) -> Option<(World, Vec<String>)> {
 
 #[test]
 fn a_stop_leaves_nothing_behind() {
-    let Some((mut world, before)) = up("a_stop_leaves_nothing_behind") else { return };
+    let Some((mut world, before)) = up() else { return };
     world.stop();
     // The store is still open: what it had is gone all the same.
     assert!(!world.has_device());
@@ -26,8 +26,7 @@ fn a_stop_leaves_nothing_behind() {
 
 #[test]
 fn an_end_that_no_service_manager_asked_for_leaves_nothing_behind() {
-    let test = "an_end_that_no_service_manager_asked_for_leaves_nothing_behind";
-    let Some((mut world, before)) = up(test) else { return };
+    let Some((mut world, before)) = up() else { return };
     world.weft_ok(&["down", NAME]);
     assert!(world.wait().success());
     assert!(!world.has_device());
@@ -45,7 +44,7 @@ fn an_end_that_no_service_manager_asked_for_leaves_nothing_behind() {
 
 #[test]
 fn a_restart_that_becomes_a_stop_is_cleaned_up() {
-    let Some((mut world, before)) = up("a_restart_that_becomes_a_stop_is_cleaned_up") else { return };
+    let Some((mut world, before)) = up() else { return };
     world.manager.set(Doing::Restart);
     world.signal(Signal::SIGTERM);
     assert!(world.wait().success());
@@ -59,7 +58,7 @@ fn a_restart_that_becomes_a_stop_is_cleaned_up() {
 
 #[test]
 fn a_start_that_fails_after_a_restart_is_cleaned_up() {
-    let Some((mut world, before)) = up("a_start_that_fails_after_a_restart_is_cleaned_up") else { return };
+    let Some((mut world, before)) = up() else { return };
     world.stop_for_restart();
     world.write("[Interface]\nAddres = 10.0.0.1/24\n");
     world.spawn();
@@ -77,8 +76,7 @@ fn a_start_that_fails_after_a_restart_is_cleaned_up() {
 
 #[test]
 fn without_a_bus_a_restart_is_an_ordinary_stop_and_start() {
-    let test = "without_a_bus_a_restart_is_an_ordinary_stop_and_start";
-    let Some(mut world) = World::new(test) else { return };
+    let Some(mut world) = World::new() else { return };
     let before = world.picture_without_device();
     world.manager.forget_bus();
     world.write(&file_of_a());

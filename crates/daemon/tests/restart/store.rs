@@ -3,15 +3,14 @@
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
 
-use weft_lab::wait_until;
+use weft_lab::until;
 
 use crate::manager::Doing;
 use crate::world::{World, file_of_a, file_of_b, public};
 
 #[test]
 fn what_does_not_fit_is_given_up_and_the_rest_is_used() {
-    let test = "what_does_not_fit_is_given_up_and_the_rest_is_used";
-    let Some(mut world) = World::up(test, &file_of_a(), &file_of_b()) else { return };
+    let Some(mut world) = World::up(&file_of_a(), &file_of_b()) else { return };
     let stream = world.stream(2);
     let before = world.picture();
     world.stop_for_restart();
@@ -42,8 +41,7 @@ fn what_does_not_fit_is_given_up_and_the_rest_is_used() {
 
 #[test]
 fn a_state_that_is_not_understood_makes_it_start_from_the_file() {
-    let test = "a_state_that_is_not_understood_makes_it_start_from_the_file";
-    let Some(mut world) = World::up(test, &file_of_a(), &file_of_b()) else { return };
+    let Some(mut world) = World::up(&file_of_a(), &file_of_b()) else { return };
     let stream = world.stream(1);
     let before = world.picture();
     for garbage in [&b"{\"version\":99}"[..], b"", b"no state at all"] {
@@ -63,8 +61,7 @@ fn a_state_that_is_not_understood_makes_it_start_from_the_file() {
 
 #[test]
 fn a_device_that_is_gone_is_made_anew() {
-    let test = "a_device_that_is_gone_is_made_anew";
-    let Some(mut world) = World::up(test, &file_of_a(), &file_of_b()) else { return };
+    let Some(mut world) = World::up(&file_of_a(), &file_of_b()) else { return };
     let stream = world.stream(1);
     world.stop_for_restart();
     world.ip("link del weft0");
@@ -81,11 +78,10 @@ fn a_device_that_is_gone_is_made_anew() {
 
 #[test]
 fn a_device_that_is_deleted_while_it_runs_costs_no_more_than_the_device() {
-    let test = "a_device_that_is_deleted_while_it_runs_costs_no_more_than_the_device";
-    let Some(mut world) = World::up(test, &file_of_a(), &file_of_b()) else { return };
+    let Some(mut world) = World::up(&file_of_a(), &file_of_b()) else { return };
     world.stream(1).end();
     world.weft_ok(&["set", "weft0", "peer", &public(5).to_string(), "allowed-ips", "10.5.0.0/16"]);
-    wait_until("the change is written down", || world.left().contains("10.5.0.0/16").then_some(()));
+    until("the change is written down", || world.left().contains("10.5.0.0/16"));
     world.ip("link del weft0");
     assert!(!world.wait().success(), "so that it is started again");
     world.stop_post();
@@ -98,14 +94,13 @@ fn a_device_that_is_deleted_while_it_runs_costs_no_more_than_the_device() {
 
 #[test]
 fn a_store_without_room_makes_a_restart_an_ordinary_stop() {
-    let test = "a_store_without_room_makes_a_restart_an_ordinary_stop";
-    let Some(mut world) = World::new(test) else { return };
+    let Some(mut world) = World::new() else { return };
     let before = world.picture_without_device();
     world.manager.set_room(2);
     world.write(&file_of_a());
     world.spawn();
     world.wait_for_log("raise FileDescriptorStoreMax=");
-    wait_until("half of it is given up", || world.manager.shared.names().is_empty().then_some(()));
+    until("half of it is given up", || world.manager.shared.names().is_empty());
     world.manager.set(Doing::Restart);
     world.signal(nix::sys::signal::Signal::SIGTERM);
     assert!(world.wait().success());
@@ -117,8 +112,7 @@ fn a_store_without_room_makes_a_restart_an_ordinary_stop() {
 
 #[test]
 fn a_service_manager_that_was_slow_once_keeps_the_interface_all_the_same() {
-    let test = "a_service_manager_that_was_slow_once_keeps_the_interface_all_the_same";
-    let Some(mut world) = World::new(test) else { return };
+    let Some(mut world) = World::new() else { return };
     world.manager.be_slow();
     world.start_both(&file_of_a(), &file_of_b());
     world.wait_for_log("the service manager has not answered yet");

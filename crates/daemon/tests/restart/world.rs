@@ -10,7 +10,7 @@ use serde_json::Value;
 use weft::up::{Daemon, Options};
 use weft_lab::link::{self, LinkOptions};
 use weft_lab::mounts::Mounts;
-use weft_lab::{self as lab, Namespace, Process, Stream, wait_until};
+use weft_lab::{self as lab, Namespace, Process, Transfer, here, until};
 use weft_tunnel::{PrivateKey, PublicKey};
 
 use crate::manager::{Doing, Manager};
@@ -70,17 +70,17 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// `None` where that is not possible, which is said for `test`.
-    pub(crate) fn new(test: &str) -> Option<Self> {
-        Self::with_empty(test, &[])
+    /// `None` where that is not possible, which is said.
+    pub(crate) fn new() -> Option<Self> {
+        Self::with_empty(&[])
     }
 
     /// The same where these directories of A are empty.
-    pub(crate) fn with_empty(test: &str, directories: &[&str]) -> Option<Self> {
-        if !lab::tun_permitted(test) {
+    pub(crate) fn with_empty(directories: &[&str]) -> Option<Self> {
+        if !here::tun_permitted() {
             return None;
         }
-        let manager = Manager::start(test)?;
+        let manager = Manager::start()?;
         let (a, b) = (Namespace::new("a").unwrap(), Namespace::new("b").unwrap());
         let options = LinkOptions {
             addresses_a: vec!["192.0.2.1/24".parse().unwrap()],
@@ -91,7 +91,7 @@ impl World {
         let mounts = match Mounts::with_empty(&[&["/var/run"], directories].concat()) {
             Ok(mounts) => mounts,
             Err(error) => {
-                lab::not_run(test, &format!("cannot mount directories of its own: {error}"));
+                here::not_run(&format!("cannot mount directories of its own: {error}"));
                 return None;
             }
         };
@@ -102,8 +102,8 @@ impl World {
     }
 
     /// The same with weft at B, and the service at A with this file.
-    pub(crate) fn up(test: &str, file_a: &str, file_b: &str) -> Option<Self> {
-        let mut world = Self::new(test)?;
+    pub(crate) fn up(file_a: &str, file_b: &str) -> Option<Self> {
+        let mut world = Self::new()?;
         world.start_both(file_a, file_b);
         Some(world)
     }
@@ -176,13 +176,13 @@ impl World {
     #[track_caller]
     pub(crate) fn start(&mut self) {
         self.spawn();
-        wait_until("the service is ready", || {
+        until("the service is ready", || {
             assert!(self.service().is_running(), "it ended:\n{}", self.log());
             let ready = self.log().contains("interface is up");
-            (ready && self.weft(&["status", NAME, "--sample", "0"]).status.success()).then_some(())
+            ready && self.weft(&["status", NAME, "--sample", "0"]).status.success()
         });
         // The first state is written a moment later.
-        wait_until("all is kept", || self.manager.shared.names().contains(&self.state_name()).then_some(()));
+        until("all is kept", || self.manager.shared.names().contains(&self.state_name()));
     }
 
     pub(crate) fn state_name(&self) -> String {
@@ -295,7 +295,7 @@ impl World {
     /// Waits until the service has said this.
     #[track_caller]
     pub(crate) fn wait_for_log(&self, text: &str) {
-        wait_until(text, || self.log().contains(text).then_some(()));
+        until(text, || self.log().contains(text));
     }
 
     /// The state that the service manager keeps; nothing while it is being replaced.
@@ -326,7 +326,7 @@ impl World {
     #[track_caller]
     pub(crate) fn empty_the_store(&self) {
         self.manager.empty();
-        wait_until("the device goes with its last descriptor", || (!self.has_device()).then_some(()));
+        until("the device goes with its last descriptor", || !self.has_device());
     }
 
     /// How many queues the device of A has.
@@ -344,9 +344,9 @@ impl World {
 
     /// A stream from an end to the other one.
     #[track_caller]
-    pub(crate) fn stream(&self, from: u8) -> Stream {
+    pub(crate) fn stream(&self, from: u8) -> Transfer {
         let (from, to, address) =
             if from == 1 { (&self.a, &self.b, inner(2)) } else { (&self.b, &self.a, inner(1)) };
-        Stream::start(from, to, address).unwrap()
+        Transfer::endless(from, to, address).unwrap()
     }
 }

@@ -2,36 +2,35 @@
 
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use tempfile::TempDir;
-use weft_lab::{self as lab, Namespace};
+use weft_lab::{Namespace, Process, here};
 use weft_tunnel::PrivateKey;
 
 const PATIENCE: Duration = Duration::from_secs(45);
 
-/// A daemon and the service manager's end of its socket. Dropping it kills the daemon.
+/// A daemon and the service manager's end of its socket.
 struct Service {
     namespace: Namespace,
     directory: TempDir,
     messages: Receiver<String>,
-    child: Option<Child>,
+    daemon: Option<Process>,
 }
 
 impl Service {
-    /// `None` where that is not permitted, which is said for `test`.
-    fn new(test: &str) -> Option<Self> {
-        if !lab::tun_permitted(test) {
+    /// `None` where that is not permitted, which is said.
+    fn new() -> Option<Self> {
+        if !here::tun_permitted() {
             return None;
         }
         let directory = tempfile::tempdir().unwrap();
         let socket = UnixDatagram::bind(directory.path().join("notify")).unwrap();
         let namespace = Namespace::new("service").unwrap();
-        Some(Self { namespace, directory, messages: listen(socket), child: None })
+        Some(Self { namespace, directory, messages: listen(socket), daemon: None })
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
@@ -48,7 +47,7 @@ impl Service {
             // It keeps no descriptors.
             .env("FDSTORE", "0")
             .env("WATCHDOG_USEC", watchdog.as_micros().to_string());
-        self.child = Some(self.namespace.start(command).unwrap());
+        self.daemon = Some(Process::start(&self.namespace, command).unwrap());
     }
 
     fn file(&self, text: &str) -> PathBuf {
@@ -74,12 +73,11 @@ impl Service {
     }
 
     fn signal(&self, signal: Signal) {
-        let child = self.child.as_ref().unwrap();
-        kill(Pid::from_raw(child.id().cast_signed()), signal).unwrap();
+        self.daemon.as_ref().unwrap().signal(signal);
     }
 
     fn wait(&mut self) -> Option<i32> {
-        self.child.take().unwrap().wait().unwrap().code()
+        self.daemon.as_mut().unwrap().wait().code()
     }
 }
 
@@ -100,19 +98,9 @@ fn listen(socket: UnixDatagram) -> Receiver<String> {
     messages
 }
 
-impl Drop for Service {
-    fn drop(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
 #[test]
 fn an_interface_of_a_file_is_ready_reloaded_alive_and_stopping() {
-    let Some(mut service) = Service::new("an_interface_of_a_file_is_ready_reloaded_alive_and_stopping")
-    else {
+    let Some(mut service) = Service::new() else {
         return;
     };
     let key = PrivateKey::generate().unwrap();
@@ -141,8 +129,7 @@ fn an_interface_of_a_file_is_ready_reloaded_alive_and_stopping() {
 
 #[test]
 fn an_interface_in_place_of_wireguard_go_is_ready_alive_and_stopping() {
-    let Some(mut service) = Service::new("an_interface_in_place_of_wireguard_go_is_ready_alive_and_stopping")
-    else {
+    let Some(mut service) = Service::new() else {
         return;
     };
     service.start(&["weft1", "-f"], Duration::from_millis(100));
@@ -158,7 +145,7 @@ fn an_interface_in_place_of_wireguard_go_is_ready_alive_and_stopping() {
 
 #[test]
 fn a_start_that_waits_for_names_says_so() {
-    let Some(mut service) = Service::new("a_start_that_waits_for_names_says_so") else { return };
+    let Some(mut service) = Service::new() else { return };
     let (key, peer) = (PrivateKey::generate().unwrap(), PrivateKey::generate().unwrap().public_key());
     let file = service.file(&format!(
         "[Interface]\nPrivateKey = {}\n[Peer]\nPublicKey = {peer}\nEndpoint = no-such-host.invalid:1\n",

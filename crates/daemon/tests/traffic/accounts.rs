@@ -8,7 +8,7 @@ use weft::up::{Daemon, Options};
 use weft_config::TunThreads;
 use weft_lab::counters::Counters;
 use weft_lab::emulator::LinkSpec;
-use weft_lab::{PATIENCE, wait_until};
+use weft_lab::{PATIENCE, until};
 use weft_tunnel::DropReason;
 
 use crate::support::{Conf, End, Ends, Family, NAME, answers};
@@ -76,18 +76,19 @@ pub(crate) struct Reading {
 }
 
 impl Bed {
-    /// Makes it, and lets the ends shake hands; `None` where that is not permitted, which is said for `test`.
-    pub(crate) fn new(test: &str, setting: Setting) -> Option<Self> {
-        Self::joined(test, setting, None)
+    /// Makes it, and lets the ends shake hands; `None` where that is not permitted, which is said.
+    pub(crate) fn new(setting: Setting) -> Option<Self> {
+        Self::joined(setting, None)
     }
 
     /// The same over an emulated link.
-    pub(crate) fn over(test: &str, setting: Setting, link: &LinkSpec) -> Option<Self> {
-        Self::joined(test, setting, Some(link))
+    pub(crate) fn over(setting: Setting, link: &LinkSpec) -> Option<Self> {
+        Self::joined(setting, Some(link))
     }
 
-    fn joined(test: &str, setting: Setting, link: Option<&LinkSpec>) -> Option<Self> {
-        let ends = Ends::joined(test, setting.outer_mtu(), link)?;
+    fn joined(setting: Setting, link: Option<&LinkSpec>) -> Option<Self> {
+        println!("{setting:?}");
+        let ends = Ends::joined(setting.outer_mtu(), link)?;
         let (mut conf_a, mut conf_b) = Conf::pair(setting.outer);
         for conf in [&mut conf_a, &mut conf_b] {
             conf.mtu = Some(setting.mtu);
@@ -151,8 +152,8 @@ impl Bed {
         a.stop().unwrap();
         b.stop().unwrap();
         for namespace in [&ends.a, &ends.b] {
-            wait_until("the interface to go", || {
-                (!Counters::read(namespace).unwrap().interfaces.contains_key(NAME)).then_some(())
+            until("the interface to go", || {
+                !Counters::read(namespace).unwrap().interfaces.contains_key(NAME)
             });
         }
     }

@@ -9,11 +9,10 @@ use std::process::{Child, Command, Output, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use weft_lab::traffic::{Amount, TcpReceiver, TcpSenders};
-use weft_lab::{self as lab, wait_until};
+use weft_lab::traffic::Amount;
+use weft_lab::{here, until, wait_until};
 
-use crate::status::Running;
-use crate::support::{Conf, End, Ends, Family, NAME, alone, answers};
+use crate::support::{Conf, End, Ends, Family, NAME, Running, alone, answers, weft};
 
 /// A running `weft capture`. Dropping it kills it.
 struct Capturing {
@@ -21,15 +20,15 @@ struct Capturing {
 }
 
 impl Capturing {
-    fn start(weft: &Running, arguments: &[&str]) -> Self {
-        let mut command = weft.command(&["capture"]);
+    fn start(running: &Running, arguments: &[&str]) -> Self {
+        let mut command = weft(running.directory(), &["capture"]);
         command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         Self { child: command.spawn().unwrap() }
     }
 
     /// Into a file, and seeing packets already.
-    fn into_file(weft: &Running, file: &Path, arguments: &[&str]) -> Self {
-        let capturing = Self::start(weft, &[&["-w", file.to_str().unwrap()], arguments].concat());
+    fn into_file(running: &Running, file: &Path, arguments: &[&str]) -> Self {
+        let capturing = Self::start(running, &[&["-w", file.to_str().unwrap()], arguments].concat());
         wait_until("the file begins", || file.metadata().ok().filter(|file| file.len() > 0));
         capturing
     }
@@ -66,10 +65,10 @@ struct World {
 }
 
 impl World {
-    fn new(test: &str, outer: Family) -> Option<Self> {
-        let ends = Ends::new(test, 1500)?;
+    fn new(outer: Family) -> Option<Self> {
+        let ends = Ends::new(1500)?;
         let (conf_a, conf_b) = Conf::pair(outer);
-        let (a, b) = (Running::up(&ends.a, &conf_a), Running::up(&ends.b, &conf_b));
+        let (a, b) = (Running::up(&ends.a, &conf_a, &[]), Running::up(&ends.b, &conf_b, &[]));
         Some(Self { a, b, key_of_b: conf_b.private_key.public_key().to_string(), ends })
     }
 
@@ -79,14 +78,7 @@ impl World {
 
     /// Sends so much from A to B over one TCP connection.
     fn stream(&self, bytes: u64) {
-        let address = SocketAddr::new(End::B.inner(Family::V4), 0);
-        let receiver = self.ends.b.run(|| TcpReceiver::listen(address)).unwrap();
-        let senders =
-            TcpSenders::start(&self.ends.a, receiver.local_addr(), 1, Amount::Count(bytes), 7).unwrap();
-        wait_until("the stream is through", || senders.is_finished().then_some(()));
-        let flows = receiver.finish();
-        assert_eq!(flows.iter().map(|flow| flow.bytes).sum::<u64>(), bytes, "{flows:?}");
-        assert!(flows.iter().all(|flow| flow.error.is_none()), "{flows:?}");
+        assert_eq!(self.ends.transfer(End::A, Family::V4, 1, Amount::Count(bytes)).finish(), bytes);
     }
 
     fn stop(self) {
@@ -95,11 +87,11 @@ impl World {
     }
 }
 
-/// Whether tshark is there; where it is not, says so for `test`.
-fn has_tshark(test: &str) -> bool {
+/// Whether tshark is there; where it is not, says so.
+fn has_tshark() -> bool {
     let has = Command::new("tshark").arg("--version").output().is_ok_and(|output| output.status.success());
     if !has {
-        lab::not_run(test, "tshark is not installed");
+        here::not_run("tshark is not installed");
     }
     has
 }
@@ -122,12 +114,11 @@ fn tshark(file: &Path, filter: &str, fields: &[&str]) -> Vec<String> {
 
 #[test]
 fn a_capture_opens_in_tshark_with_every_packet_inside_and_outside() {
-    let test = "a_capture_opens_in_tshark_with_every_packet_inside_and_outside";
-    if !has_tshark(test) {
+    if !has_tshark() {
         return;
     }
     for outer in [Family::V4, Family::V6] {
-        let Some(world) = World::new(test, outer) else { return };
+        let Some(world) = World::new(outer) else { return };
         let file = world.file("all.pcapng");
         let capturing = Capturing::into_file(&world.a, &file, &[NAME]);
         assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
@@ -197,12 +188,11 @@ fn a_capture_opens_in_tshark_with_every_packet_inside_and_outside() {
 
 #[test]
 fn super_packets_are_captured_as_the_wire_sees_them_and_a_limit_ends_it() {
-    let test = "super_packets_are_captured_as_the_wire_sees_them_and_a_limit_ends_it";
-    if !has_tshark(test) {
+    if !has_tshark() {
         return;
     }
     let _alone = alone();
-    let Some(world) = World::new(test, Family::V4) else { return };
+    let Some(world) = World::new(Family::V4) else { return };
     let file = world.file("some.pcapng");
     let arguments = ["--stage", "inner", "--peer", &world.key_of_b, "--count", "500", "--snaplen", "100"];
     let capturing = Capturing::into_file(&world.a, &file, &[&[NAME], &arguments[..]].concat());
@@ -223,9 +213,8 @@ fn super_packets_are_captured_as_the_wire_sees_them_and_a_limit_ends_it() {
 
 #[test]
 fn a_reader_that_does_not_read_loses_packets_of_the_capture_and_none_of_the_tunnel() {
-    let test = "a_reader_that_does_not_read_loses_packets_of_the_capture_and_none_of_the_tunnel";
     let _alone = alone();
-    let Some(world) = World::new(test, Family::V4) else { return };
+    let Some(world) = World::new(Family::V4) else { return };
     let mut capturing = Capturing::start(&world.a, &[NAME, "-w", "-"]);
     let mut stdout = capturing.child.stdout.take().unwrap();
     let mut begun = [0; 4];
@@ -262,7 +251,7 @@ fn a_reader_that_does_not_read_loses_packets_of_the_capture_and_none_of_the_tunn
 /// A capture whose output nobody reads, and which waits for that.
 fn stuck(world: &World, arguments: &[&str]) -> (Capturing, PipeReader) {
     let (reader, writer) = std::io::pipe().unwrap();
-    let mut command = world.a.command(&["capture", NAME, "-w", "-"]);
+    let mut command = weft(world.a.directory(), &["capture", NAME, "-w", "-"]);
     command.args(arguments).stdin(Stdio::null()).stdout(writer).stderr(Stdio::piped());
     let capturing = Capturing { child: command.spawn().unwrap() };
     drop(command);
@@ -272,20 +261,19 @@ fn stuck(world: &World, arguments: &[&str]) -> (Capturing, PipeReader) {
         assert_eq!(unsafe { libc::ioctl(reader.as_raw_fd(), libc::FIONREAD, &raw mut count) }, 0);
         count
     };
-    wait_until("the file begins", || (unread() > 0).then_some(()));
-    wait_until("the pipe is full", || {
+    until("the file begins", || unread() > 0);
+    until("the pipe is full", || {
         let before = unread();
         world.stream(1 << 20);
-        (unread() == before).then_some(())
+        unread() == before
     });
     (capturing, reader)
 }
 
 #[test]
 fn a_capture_whose_reader_stands_still_ends_when_it_is_told_to() {
-    let test = "a_capture_whose_reader_stands_still_ends_when_it_is_told_to";
     let _alone = alone();
-    let Some(world) = World::new(test, Family::V4) else { return };
+    let Some(world) = World::new(Family::V4) else { return };
     let (interrupted, _reader) = stuck(&world, &[]);
     interrupted.interrupt();
     let said = interrupted.end();
@@ -299,8 +287,7 @@ fn a_capture_whose_reader_stands_still_ends_when_it_is_told_to() {
 
 #[test]
 fn a_capture_whose_reader_is_gone_ends_though_there_is_nothing_to_write() {
-    let test = "a_capture_whose_reader_is_gone_ends_though_there_is_nothing_to_write";
-    let Some(world) = World::new(test, Family::V4) else { return };
+    let Some(world) = World::new(Family::V4) else { return };
     // Nothing passes of this peer.
     let mut capturing = Capturing::start(&world.a, &[NAME, "-w", "-", "--peer", &world.key_of_b]);
     let mut stdout = capturing.child.stdout.take().unwrap();
@@ -341,13 +328,12 @@ fn statistics(block: &[u8]) -> (u64, u64) {
 
 #[test]
 fn a_capture_ends_whole_when_its_interface_does() {
-    let Some(world) = World::new("a_capture_ends_whole_when_its_interface_does", Family::V4) else { return };
+    let Some(world) = World::new(Family::V4) else { return };
     let file = world.file("end.pcapng");
     let capturing = Capturing::into_file(&world.a, &file, &[]);
     assert!(answers(&world.ends.a, End::B.inner(Family::V4)));
     let World { a, b, ends: _ends, .. } = world;
-    let (process, _directory) = a.into_parts();
-    process.stop();
+    let _stopped = a.stop();
     let said = capturing.end();
     assert!(said.ends_with("; the interface went down\n"), "{said}");
     let file = std::fs::read(&file).unwrap();
@@ -359,8 +345,7 @@ fn a_capture_ends_whole_when_its_interface_does() {
 
 #[test]
 fn what_cannot_be_captured_is_said_and_no_file_is_touched() {
-    let test = "what_cannot_be_captured_is_said_and_no_file_is_touched";
-    let Some(world) = World::new(test, Family::V4) else { return };
+    let Some(world) = World::new(Family::V4) else { return };
     let file = world.file("precious");
     std::fs::write(&file, "precious").unwrap();
     let path = file.to_str().unwrap();
@@ -389,7 +374,7 @@ fn what_cannot_be_captured_is_said_and_no_file_is_touched() {
     let ended = running.pop().unwrap();
     ended.interrupt();
     ended.end();
-    wait_until("there is room again", || world.a.weft(&fifth).status.success().then_some(()));
+    until("there is room again", || world.a.weft(&fifth).status.success());
     drop(running);
     world.stop();
 }

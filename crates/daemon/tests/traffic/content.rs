@@ -1,10 +1,10 @@
 //! Every byte arrives, in order and unchanged, whatever the MTU, the families, the threads and the offloads.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use weft_lab::numbered::{Numbered, NumberedOptions, NumberedReport, Tally};
-use weft_lab::traffic::{Amount, TcpReceiver, TcpSenders};
+use weft_lab::traffic::Amount;
 use weft_lab::{Namespace, PATIENCE};
 
 use crate::accounts::{Bed, Reading, Setting};
@@ -15,40 +15,24 @@ const FLOWS: u32 = 16;
 /// Bytes of each of them.
 const BYTES: u64 = 320 * 1024 + 7;
 
+/// Every MTU with every number of queues; each with the outer family that the number of threads before it did not
+/// have, so that both families meet every MTU and every number of threads.
 #[test]
-fn everything_arrives_without_threads_of_the_tun() {
-    everything_arrives_at_every_mtu("everything_arrives_without_threads_of_the_tun", Setting::inline(1));
-}
-
-#[test]
-fn everything_arrives_through_one_queue() {
-    everything_arrives_at_every_mtu("everything_arrives_through_one_queue", Setting::threads(1));
-}
-
-#[test]
-fn everything_arrives_through_two_queues() {
-    everything_arrives_at_every_mtu("everything_arrives_through_two_queues", Setting::threads(2));
-}
-
-#[test]
-fn everything_arrives_through_four_queues() {
-    everything_arrives_at_every_mtu("everything_arrives_through_four_queues", Setting::threads(4));
-}
-
-#[test]
-fn everything_arrives_through_four_queues_without_threads_of_the_tun() {
-    let test = "everything_arrives_through_four_queues_without_threads_of_the_tun";
-    everything_arrives_at_every_mtu(test, Setting::inline(4));
-}
-
-/// Every MTU; each of them with the outer family that the number of threads before it did not have, so that both
-/// families meet every MTU and every number of threads.
-fn everything_arrives_at_every_mtu(test: &str, setting: Setting) {
+fn everything_arrives_at_every_mtu_through_every_number_of_queues() {
     let _alone = alone();
-    let turn = usize::from(matches!(setting.tun_threads, 1 | 4));
-    for (place, mtu) in [1280, 1420, 8920].into_iter().enumerate() {
-        let outer = if (place + turn).is_multiple_of(2) { Family::V4 } else { Family::V6 };
-        everything_arrives(test, Setting { mtu, outer, ..setting });
+    let settings = [
+        Setting::inline(1),
+        Setting::threads(1),
+        Setting::threads(2),
+        Setting::threads(4),
+        Setting::inline(4),
+    ];
+    for setting in settings {
+        let turn = usize::from(matches!(setting.tun_threads, 1 | 4));
+        for (place, mtu) in [1280, 1420, 8920].into_iter().enumerate() {
+            let outer = if (place + turn).is_multiple_of(2) { Family::V4 } else { Family::V6 };
+            everything_arrives(Setting { mtu, outer, ..setting });
+        }
     }
 }
 
@@ -64,12 +48,12 @@ fn everything_arrives_without_offloads() {
     ];
     for (setting, mtu, outer) in settings {
         let setting = Setting { mtu, outer, offload: false, ..setting };
-        everything_arrives("everything_arrives_without_offloads", setting);
+        everything_arrives(setting);
     }
 }
 
-fn everything_arrives(test: &str, setting: Setting) {
-    let Some(bed) = Bed::new(test, setting) else { return };
+fn everything_arrives(setting: Setting) {
+    let Some(bed) = Bed::new(setting) else { return };
     streams_arrive(&bed);
     datagrams_arrive(&bed);
     let [a, b] = bed.assert_balanced();
@@ -85,28 +69,10 @@ fn everything_arrives(test: &str, setting: Setting) {
 
 /// All four at once: both directions, both families.
 fn streams_arrive(bed: &Bed) {
-    let ways = [(End::A, End::B), (End::B, End::A)];
-    let mut running = Vec::new();
-    for (seed, ((from, to), family)) in
-        (0..).zip(ways.into_iter().flat_map(|way| [(way, Family::V4), (way, Family::V6)]))
-    {
-        let address = SocketAddr::new(to.inner(family), 0);
-        let receiver = bed.ends.namespace(to).run(|| TcpReceiver::listen(address)).unwrap();
-        let sender = bed.ends.namespace(from);
-        let senders =
-            TcpSenders::start(sender, receiver.local_addr(), FLOWS, Amount::Count(BYTES), seed).unwrap();
-        running.push((receiver, senders));
-    }
-    for (receiver, senders) in running {
-        for flow in senders.finish() {
-            assert_eq!((&flow.error, flow.bytes, flow.confirmed), (&None, BYTES, BYTES), "{:?}", bed.setting);
-        }
-        let received = receiver.finish();
-        assert_eq!(received.len(), FLOWS as usize);
-        for flow in received {
-            let whole = (&flow.error, flow.first_mismatch, flow.bytes) == (&None, None, BYTES);
-            assert!(whole, "{:?}: {flow:?}", bed.setting);
-        }
+    let start = |from, family| bed.ends.transfer(from, family, FLOWS, Amount::Count(BYTES));
+    let both = |from| [start(from, Family::V4), start(from, Family::V6)];
+    for transfer in [both(End::A), both(End::B)].into_iter().flatten() {
+        assert_eq!(transfer.finish(), u64::from(FLOWS) * BYTES, "{:?}", bed.setting);
     }
 }
 

@@ -4,9 +4,9 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use weft_lab::numbered::{Numbered, NumberedOptions};
-use weft_lab::traffic::{Amount, TcpReceiver, TcpSenders};
+use weft_lab::traffic::Amount;
 
-use crate::support::{Conf, End, Ends, Family, NAME, PORT, WeftProcess, alone, answers};
+use crate::support::{Conf, End, Ends, Family, NAME, PORT, Running, alone, answers, weft_up};
 
 /// A daemon with four queues has 2.3 MiB of slabs, 4 MiB of its sockets' and 1.5 MiB of flows; its code comes to
 /// some 20 MiB without optimisation.
@@ -15,18 +15,16 @@ const BOUND_KIB: u64 = 128 * 1024;
 #[test]
 fn a_flood_from_all_sides_leaves_memory_bounded() {
     let _alone = alone();
-    let Some(ends) = Ends::new("a_flood_from_all_sides_leaves_memory_bounded", 1500) else { return };
+    let Some(ends) = Ends::new(1500) else { return };
     for (tun_threads, inline_queues) in [("0", "1"), ("0", "4"), ("4", "1")] {
         let (conf_a, conf_b) = Conf::pair(Family::V4);
         let up = |namespace, conf: &Conf| {
             let directory = tempfile::tempdir().unwrap();
-            let mut command = WeftProcess::command(namespace, &conf.write(directory.path(), NAME));
+            let mut command = weft_up(namespace, &conf.write(directory.path(), NAME));
             command.args(["--tun-threads", tun_threads]).env("WEFT_INLINE_QUEUES", inline_queues);
-            let process = WeftProcess::spawn(namespace, command).unwrap();
-            process.wait_until_up();
-            (process, directory)
+            Running::start(namespace, command, directory)
         };
-        let ((a, _directory_a), (b, _directory_b)) = (up(&ends.a, &conf_a), up(&ends.b, &conf_b));
+        let (a, b) = (up(&ends.a, &conf_a), up(&ends.b, &conf_b));
         assert!(answers(&ends.a, End::B.inner(Family::V4)));
         let end = Instant::now() + Duration::from_secs(4);
         flood(&ends, end);
@@ -57,8 +55,7 @@ fn flood(ends: &Ends, end: Instant) {
         ..NumberedOptions::default()
     };
     let numbered = Numbered::start(&ends.a, a, &ends.b, b, options).unwrap();
-    let receiver = ends.a.run(|| TcpReceiver::listen(SocketAddr::new(a, 0))).unwrap();
-    let senders = TcpSenders::start(&ends.b, receiver.local_addr(), 16, Amount::Until(end), 5).unwrap();
+    let transfer = ends.transfer(End::B, Family::V4, 16, Amount::Until(end));
     let nonsense = ends.b.run(|| UdpSocket::bind("0.0.0.0:0")).unwrap();
     let port = SocketAddr::new(End::A.outer(Family::V4), PORT);
     let mut datagram = [0; 148];
@@ -71,8 +68,5 @@ fn flood(ends: &Ends, end: Instant) {
     let report = numbered.finish();
     assert!(report.forward.received > 0, "{report:?}");
     assert_eq!((report.forward.out_of_order, report.forward.duplicates, report.forward.corrupt), (0, 0, 0));
-    for flow in senders.finish() {
-        assert_eq!((&flow.error, flow.confirmed), (&None, flow.bytes));
-    }
-    drop(receiver.finish());
+    transfer.finish();
 }

@@ -4,19 +4,18 @@
 use std::process::Command;
 
 use nix::sys::signal::Signal;
-use weft_lab::{self as lab, wait_until};
+use weft_lab::{here, until};
 
-use crate::status::Running;
-use crate::support::{Conf, End, Ends, Family, NAME, Pty, alone, answers, ignore_hang_up};
+use crate::support::{Conf, End, Ends, Family, NAME, Pty, Running, alone, answers, ignore_hang_up, weft};
 
 #[test]
 fn top_ends_with_its_terminal() {
-    let Some(ends) = Ends::new("top_ends_with_its_terminal", 1500) else { return };
+    let Some(ends) = Ends::new(1500) else { return };
     let (conf, _) = Conf::pair(Family::V4);
-    let weft = Running::up(&ends.a, &conf);
+    let running = Running::up(&ends.a, &conf, &[]);
     for signal in [None, Some(Signal::SIGTERM), Some(Signal::SIGINT), Some(Signal::SIGHUP)] {
         for is_ignored in [true, false] {
-            let mut command = weft.command(&["top", NAME, "--interval", "0.1"]);
+            let mut command = weft(running.directory(), &["top", NAME, "--interval", "0.1"]);
             if is_ignored {
                 ignore_hang_up(&mut command);
             }
@@ -29,26 +28,25 @@ fn top_ends_with_its_terminal() {
             assert_eq!(top.wait().code(), Some(0), "{signal:?}, SIGHUP ignored: {is_ignored}");
         }
     }
-    weft.stop();
+    running.stop();
 }
 
 #[test]
 fn a_capture_into_a_file_outlives_its_terminal_and_ends_when_it_is_told_to() {
-    let test = "a_capture_into_a_file_outlives_its_terminal_and_ends_when_it_is_told_to";
-    let Some(ends) = Ends::new(test, 1500) else { return };
+    let Some(ends) = Ends::new(1500) else { return };
     let (conf_a, conf_b) = Conf::pair(Family::V4);
-    let (a, b) = (Running::up(&ends.a, &conf_a), Running::up(&ends.b, &conf_b));
+    let (a, b) = (Running::up(&ends.a, &conf_a, &[]), Running::up(&ends.b, &conf_b, &[]));
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         let file = a.directory().join(format!("{signal}.pcapng"));
         let written = || file.metadata().map_or(0, |file| file.len());
-        let mut command = a.command(&["capture", NAME, "-w", file.to_str().unwrap()]);
+        let mut command = weft(a.directory(), &["capture", NAME, "-w", file.to_str().unwrap()]);
         ignore_hang_up(&mut command);
         let mut capture = Pty::spawn(command, 100, 30);
-        wait_until("the file begins", || (written() > 0).then_some(()));
+        until("the file begins", || written() > 0);
         capture.hang_up();
         let before = written();
         assert!(answers(&ends.a, End::B.inner(Family::V4)));
-        wait_until("it goes on", || (written() > before).then_some(()));
+        until("it goes on", || written() > before);
         capture.signal(signal);
         assert_eq!(capture.wait().code(), Some(0));
     }
@@ -58,7 +56,7 @@ fn a_capture_into_a_file_outlives_its_terminal_and_ends_when_it_is_told_to() {
 
 #[test]
 fn the_demo_ends_with_its_terminal() {
-    if !lab::tun_permitted("the_demo_ends_with_its_terminal") {
+    if !here::tun_permitted() {
         return;
     }
     let _alone = alone();

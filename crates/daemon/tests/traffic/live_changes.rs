@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use weft_config::device::{AllowedIpChange, DeviceChange, PeerChange};
 use weft_config::settings::PeerSettingsChange;
 use weft_host::routes::Netlink;
-use weft_lab::traffic::{Amount, TcpReceiver, TcpSenders};
+use weft_lab::traffic::Amount;
 use weft_tunnel::{DropReason, PresharedKey};
 use weft_uapi::Control as _;
 
@@ -71,19 +71,14 @@ fn changes(bed: &Bed, end: End, round: usize, preshared_key: &PresharedKey) -> V
 #[test]
 fn streams_go_on_unharmed_while_their_peers_are_changed() {
     let _alone = alone();
-    let test = "streams_go_on_unharmed_while_their_peers_are_changed";
     for setting in [Setting::inline(1), Setting::threads(2)] {
-        let Some(bed) = Bed::new(test, setting) else { return };
+        let Some(bed) = Bed::new(setting) else { return };
         add_second_address(&bed, End::A);
         add_second_address(&bed, End::B);
-        let address = SocketAddr::new(End::B.inner(Family::V4), 0);
-        let receiver = bed.ends.b.run(|| TcpReceiver::listen(address)).unwrap();
-        let senders =
-            TcpSenders::start(&bed.ends.a, receiver.local_addr(), FLOWS, Amount::Count(BYTES), 7).unwrap();
-
+        let transfer = bed.ends.transfer(End::A, Family::V4, FLOWS, Amount::Count(BYTES));
         let (mut rounds, mut under_way) = (0, 0);
-        while !senders.is_finished() {
-            let before = receiver.bytes();
+        while !transfer.is_finished() {
+            let before = transfer.bytes();
             let preshared_key = PresharedKey::generate().unwrap();
             for end in [End::A, End::B] {
                 for peer in changes(&bed, end, rounds, &preshared_key) {
@@ -92,14 +87,9 @@ fn streams_go_on_unharmed_while_their_peers_are_changed() {
                 }
             }
             rounds += 1;
-            under_way += usize::from(before > 0 && receiver.bytes() > before);
+            under_way += usize::from(before > 0 && transfer.bytes() > before);
         }
-        for flow in senders.finish() {
-            assert_eq!((&flow.error, flow.bytes, flow.confirmed), (&None, BYTES, BYTES), "{setting:?}");
-        }
-        for flow in receiver.finish() {
-            assert_eq!((&flow.error, flow.first_mismatch, flow.bytes), (&None, None, BYTES), "{setting:?}");
-        }
+        assert_eq!(transfer.finish(), u64::from(FLOWS) * BYTES, "{setting:?}");
         assert!(under_way > 0, "of {rounds} rounds none met traffic");
         for end in [End::A, End::B] {
             let reading = bed.read(end);

@@ -6,8 +6,8 @@ use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
 use weft_lab::numbered::{FlowCheck, Numbered, NumberedOptions, NumberedReport, Replies};
-use weft_lab::traffic::{Amount, TcpReceiver, TcpSenders};
-use weft_lab::{PATIENCE, wait_until};
+use weft_lab::traffic::Amount;
+use weft_lab::{PATIENCE, Transfer, until};
 
 use crate::accounts::{Bed, Setting};
 use crate::content::{finish_in_order, start_numbered};
@@ -19,47 +19,33 @@ fn four_queues() -> [Setting; 2] {
 }
 
 /// Streams that keep every queue busy, both ways, until they are stopped.
-struct Bulk(Vec<(TcpReceiver, TcpSenders)>);
+struct Bulk([Transfer; 2]);
 
 impl Bulk {
     fn start(bed: &Bed) -> Self {
-        let start = |(from, to): (End, End)| {
-            let address = SocketAddr::new(to.inner(Family::V4), 0);
-            let receiver = bed.ends.namespace(to).run(|| TcpReceiver::listen(address)).unwrap();
-            let amount = Amount::Count(u64::MAX);
-            let senders =
-                TcpSenders::start(bed.ends.namespace(from), receiver.local_addr(), 4, amount, 99).unwrap();
-            (receiver, senders)
-        };
-        Self([(End::A, End::B), (End::B, End::A)].map(start).into())
+        let start = |from| bed.ends.transfer(from, Family::V4, 4, Amount::Count(u64::MAX));
+        Self([End::A, End::B].map(start))
     }
 
     fn finish(self) {
-        self.0.iter().for_each(|(_, senders)| senders.stop());
-        for (receiver, senders) in self.0 {
-            for flow in senders.finish() {
-                assert_eq!((&flow.error, flow.confirmed), (&None, flow.bytes));
-            }
-            assert!(receiver.finish().iter().all(|flow| flow.bytes > 0 && flow.first_mismatch.is_none()));
+        self.0.iter().for_each(Transfer::stop);
+        for transfer in self.0 {
+            transfer.finish();
         }
     }
 }
 
 /// Sends numbered flows beside a bulk, and asserts that their order is kept.
-fn keeps_the_order(test: &str, family: Family, options: NumberedOptions) -> Vec<NumberedReport> {
-    keeps_the_order_for(test, family, |_| options)
+fn keeps_the_order(family: Family, options: NumberedOptions) -> Vec<NumberedReport> {
+    keeps_the_order_for(family, |_| options)
 }
 
 /// The same with options that know when the sending begins.
-fn keeps_the_order_for(
-    test: &str,
-    family: Family,
-    options: impl Fn(Instant) -> NumberedOptions,
-) -> Vec<NumberedReport> {
+fn keeps_the_order_for(family: Family, options: impl Fn(Instant) -> NumberedOptions) -> Vec<NumberedReport> {
     let _alone = alone();
     let mut reports = Vec::new();
     for setting in four_queues() {
-        let Some(bed) = Bed::new(test, setting) else { break };
+        let Some(bed) = Bed::new(setting) else { break };
         let bulk = Bulk::start(&bed);
         let numbered = start_numbered(&bed, End::A, End::B, family, options(Instant::now()));
         wait_until_sent(&numbered);
@@ -92,7 +78,7 @@ fn ten_thousand_flows_keep_their_order() {
         replies: Replies::EveryPackets(5),
         ..NumberedOptions::default()
     };
-    keeps_the_order("ten_thousand_flows_keep_their_order", Family::V4, options);
+    keeps_the_order(Family::V4, options);
 }
 
 #[test]
@@ -106,7 +92,7 @@ fn flows_that_are_never_answered_keep_their_order() {
         replies: Replies::Never,
         ..NumberedOptions::default()
     };
-    keeps_the_order("flows_that_are_never_answered_keep_their_order", Family::V6, options);
+    keeps_the_order(Family::V6, options);
 }
 
 #[test]
@@ -121,8 +107,7 @@ fn flows_that_are_answered_every_four_seconds_keep_their_order() {
         replies: Replies::Every(Duration::from_millis(4_200)),
         ..NumberedOptions::default()
     };
-    let test = "flows_that_are_answered_every_four_seconds_keep_their_order";
-    let reports = keeps_the_order_for(test, Family::V4, options);
+    let reports = keeps_the_order_for(Family::V4, options);
     assert!(reports.iter().all(|report| report.replies.received > 200), "{reports:?}");
 }
 
@@ -137,16 +122,15 @@ fn a_first_answer_in_mid_stream_keeps_the_order() {
         replies: Replies::From(100),
         ..NumberedOptions::default()
     };
-    let reports = keeps_the_order("a_first_answer_in_mid_stream_keeps_the_order", Family::V4, options);
+    let reports = keeps_the_order(Family::V4, options);
     assert!(reports.iter().all(|report| report.replies.received > 0), "{reports:?}");
 }
 
 #[test]
 fn flows_that_the_other_end_began_keep_their_order_when_the_kernel_forgets_them() {
     let _alone = alone();
-    let test = "flows_that_the_other_end_began_keep_their_order_when_the_kernel_forgets_them";
     for setting in four_queues() {
-        let Some(bed) = Bed::new(test, setting) else { return };
+        let Some(bed) = Bed::new(setting) else { return };
         flows_that_the_other_end_began_keep_their_order(bed);
     }
 }
@@ -201,7 +185,7 @@ fn flows_that_the_other_end_began_keep_their_order(bed: Bed) {
     flood.stop();
     let flood = finish_in_order(&bed, flood).forward;
     assert!(flood.lost > 0, "its queue was never full: {flood:?}");
-    wait_until("the last datagram of every flow", || {
+    until("the last datagram of every flow", || {
         for answering in &answering {
             answering.send(&sent.to_be_bytes()).unwrap();
         }
@@ -209,7 +193,7 @@ fn flows_that_the_other_end_began_keep_their_order(bed: Bed) {
         let before: u64 = checks.iter().map(FlowCheck::received).sum();
         drain(&mut checks);
         let after: u64 = checks.iter().map(FlowCheck::received).sum();
-        (after > before).then_some(())
+        after > before
     });
     bulk.finish();
     let lost_outside = bed.read(End::A).lost_outside() + bed.read(End::B).lost_outside();

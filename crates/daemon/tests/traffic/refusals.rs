@@ -7,15 +7,18 @@ use std::path::Path;
 use std::process::Command;
 
 use nix::mount::{MsFlags, mount};
-use weft_lab::{self as lab, Namespace, mounts};
+use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
+use weft_lab::{Namespace, Process, here, mounts};
 
-use crate::support::{Conf, End, Ended, Ends, Family, NAME, PORT, Traces, WeftProcess, answers, links_of};
+use crate::support::{
+    Conf, End, Ended, Ends, Family, NAME, PORT, Running, Traces, answers, links_of, weft_up,
+};
 
 /// Starts what cannot succeed, and asserts how it ends and that the namespace looks as before.
 #[track_caller]
 fn refused(namespace: &Namespace, command: Command, code: i32, says: &[&str]) -> Ended {
     let before = Traces::of(namespace);
-    let ended = WeftProcess::spawn(namespace, command).unwrap().wait();
+    let ended = Ended::of(Process::start(namespace, command).unwrap());
     assert_eq!(ended.code, Some(code), "{ended:?}");
     for text in says {
         assert!(ended.stderr.contains(text), "{text:?} in:\n{}", ended.stderr);
@@ -29,17 +32,16 @@ fn refused(namespace: &Namespace, command: Command, code: i32, says: &[&str]) ->
 fn refused_conf(namespace: &Namespace, conf: &Conf, name: &str, code: i32, says: &[&str]) -> Ended {
     let directory = tempfile::tempdir().unwrap();
     let file = conf.write(directory.path(), name);
-    refused(namespace, WeftProcess::command(namespace, &file), code, says)
+    refused(namespace, weft_up(namespace, &file), code, says)
 }
 
 #[test]
 fn a_second_daemon_on_the_same_interface_is_refused_and_disturbs_nothing() {
-    let test = "a_second_daemon_on_the_same_interface_is_refused_and_disturbs_nothing";
-    let Some(ends) = Ends::new(test, 1500) else { return };
+    let Some(ends) = Ends::new(1500) else { return };
     for tun_threads in ["0", "2"] {
         let (conf_a, conf_b) = Conf::pair(Family::V4);
-        let a = WeftProcess::up(&ends.a, &conf_a, &["--tun-threads", tun_threads]);
-        let b = WeftProcess::up(&ends.b, &conf_b, &[]);
+        let a = Running::up(&ends.a, &conf_a, &["--tun-threads", tun_threads]);
+        let b = Running::up(&ends.b, &conf_b, &[]);
         let second = Conf { listen_port: None, ..conf_a.clone() };
         refused_conf(&ends.a, &second, NAME, 1, &["interface weft0 already exists"]);
         // Of another kind.
@@ -53,10 +55,10 @@ fn a_second_daemon_on_the_same_interface_is_refused_and_disturbs_nothing() {
 
 #[test]
 fn a_busy_port_is_refused_and_disturbs_nothing() {
-    let Some(ends) = Ends::new("a_busy_port_is_refused_and_disturbs_nothing", 1500) else { return };
+    let Some(ends) = Ends::new(1500) else { return };
     let (conf_a, conf_b) = Conf::pair(Family::V4);
-    let a = WeftProcess::up(&ends.a, &conf_a, &[]);
-    let b = WeftProcess::up(&ends.b, &conf_b, &[]);
+    let a = Running::up(&ends.a, &conf_a, &[]);
+    let b = Running::up(&ends.b, &conf_b, &[]);
     let other = Conf { listen_port: Some(PORT), ..Conf::new() };
     refused_conf(&ends.a, &other, "weft1", 1, &["port 51820 is in use"]);
     // Somebody else's socket, of one family.
@@ -82,8 +84,7 @@ fn a_busy_port_is_refused_and_disturbs_nothing() {
 
 #[test]
 fn without_a_permission_it_says_what_to_do() {
-    let test = "without_a_permission_it_says_what_to_do";
-    let Some(ends) = Ends::new(test, 1500) else { return };
+    let Some(ends) = Ends::new(1500) else { return };
     let (conf, _) = Conf::pair(Family::V4);
     // Readable by all, as is its directory: what is missing is CAP_NET_ADMIN alone.
     let directory = tempfile::tempdir().unwrap();
@@ -93,68 +94,64 @@ fn without_a_permission_it_says_what_to_do() {
     }
     let says = ["needs CAP_NET_ADMIN", "run as root"];
 
-    refused(&ends.a, without_capability(CAP_NET_ADMIN, WeftProcess::command(&ends.a, &file)), 77, &says);
+    refused(&ends.a, without_capability(CapabilitySet::NET_ADMIN, weft_up(&ends.a, &file)), 77, &says);
 
-    let command = as_nobody(WeftProcess::command(&ends.a, &file));
-    match WeftProcess::spawn(&ends.a, as_nobody(WeftProcess::command(&ends.a, &file))) {
+    let command = as_nobody(weft_up(&ends.a, &file));
+    match Process::start(&ends.a, as_nobody(weft_up(&ends.a, &file))) {
         Ok(_) => drop(refused(&ends.a, command, 77, &says)),
-        Err(error) => lab::not_run(test, &format!("as another user, who cannot run the binary: {error}")),
+        Err(error) => here::not_run(&format!("as another user, who cannot run the binary: {error}")),
     }
 }
 
 #[test]
 fn realtime_priority_that_may_not_be_had_is_refused_with_what_it_needs() {
-    let test = "realtime_priority_that_may_not_be_had_is_refused_with_what_it_needs";
-    let Some(ends) = Ends::new(test, 1500) else { return };
+    let Some(ends) = Ends::new(1500) else { return };
     let (conf, _) = Conf::pair(Family::V4);
     let directory = tempfile::tempdir().unwrap();
-    let mut command = WeftProcess::command(&ends.a, &conf.write(directory.path(), NAME));
+    let mut command = weft_up(&ends.a, &conf.write(directory.path(), NAME));
     command.arg("--realtime");
     let says = ["real-time priority", "CAP_SYS_NICE", "LimitRTPRIO", "--realtime"];
-    refused(&ends.a, without_capability(CAP_SYS_NICE, command), 77, &says);
+    refused(&ends.a, without_capability(CapabilitySet::SYS_NICE, command), 77, &says);
 }
 
 #[test]
 fn a_file_that_may_not_be_read_asks_for_root() {
-    let test = "a_file_that_may_not_be_read_asks_for_root";
-    let Some(ends) = Ends::new(test, 1500) else { return };
+    let Some(ends) = Ends::new(1500) else { return };
     let directory = tempfile::tempdir().unwrap();
     let file = Conf::new().write(directory.path(), NAME);
-    match WeftProcess::spawn(&ends.a, as_nobody(WeftProcess::command(&ends.a, &file))) {
+    match Process::start(&ends.a, as_nobody(weft_up(&ends.a, &file))) {
         Ok(process) => {
-            let ended = process.wait();
+            let ended = Ended::of(process);
             assert_eq!(ended.code, Some(77), "{ended:?}");
             assert!(ended.stderr.contains("run weft as root"), "{ended:?}");
         }
-        Err(error) => lab::not_run(test, &format!("another user cannot run the binary: {error}")),
+        Err(error) => here::not_run(&format!("another user cannot run the binary: {error}")),
     }
 }
 
 #[test]
 fn without_a_tun_device_it_says_what_to_do() {
-    let test = "without_a_tun_device_it_says_what_to_do";
-    let Some(ends) = Ends::new(test, 1500) else { return };
+    let Some(ends) = Ends::new(1500) else { return };
     let directory = tempfile::tempdir().unwrap();
     let file = Conf::new().write(directory.path(), NAME);
-    let hidden = || hide_tun_device(WeftProcess::command(&ends.a, &file), false);
-    if let Err(error) = WeftProcess::spawn(&ends.a, hidden()) {
-        return lab::not_run(test, &format!("cannot hide /dev/net/tun: {error}"));
+    let hidden = || hide_tun_device(weft_up(&ends.a, &file), false);
+    if let Err(error) = Process::start(&ends.a, hidden()) {
+        return here::not_run(&format!("cannot hide /dev/net/tun: {error}"));
     }
     refused(&ends.a, hidden(), 1, &["/dev/net/tun is missing", "modprobe tun", "--device /dev/net/tun"]);
     // There, but forbidden.
-    let forbidden = || hide_tun_device(WeftProcess::command(&ends.a, &file), true);
-    if let Err(error) = WeftProcess::spawn(&ends.a, forbidden()) {
-        return lab::not_run(test, &format!("cannot forbid /dev/net/tun: {error}"));
+    let forbidden = || hide_tun_device(weft_up(&ends.a, &file), true);
+    if let Err(error) = Process::start(&ends.a, forbidden()) {
+        return here::not_run(&format!("cannot forbid /dev/net/tun: {error}"));
     }
     refused(&ends.a, forbidden(), 77, &["/dev/net/tun", "weft0"]);
 }
 
 #[test]
 fn an_address_that_cannot_be_added_leaves_no_interface() {
-    let test = "an_address_that_cannot_be_added_leaves_no_interface";
-    let Some(ends) = Ends::new(test, 1500) else { return };
+    let Some(ends) = Ends::new(1500) else { return };
     if let Err(error) = ends.a.set_sysctl("net/ipv6/conf/default/disable_ipv6", "1") {
-        return lab::not_run(test, &error.to_string());
+        return here::not_run(&error.to_string());
     }
     let (conf, _) = Conf::pair(Family::V4);
     let ended = refused_conf(&ends.a, &conf, NAME, 77, &["fd77::1/64", "disable_ipv6"]);
@@ -164,8 +161,7 @@ fn an_address_that_cannot_be_added_leaves_no_interface() {
 
 #[test]
 fn a_route_that_is_somebody_elses_leaves_no_interface_and_stays() {
-    let test = "a_route_that_is_somebody_elses_leaves_no_interface_and_stays";
-    let Some(ends) = Ends::new(test, 1500) else { return };
+    let Some(ends) = Ends::new(1500) else { return };
     let (mut conf, _) = Conf::pair(Family::V6);
     // The longer one is added first, and has to go again.
     conf.peers[0].allowed_ips.extend(["192.0.2.0/24".to_owned(), "198.51.100.0/25".to_owned()]);
@@ -188,17 +184,9 @@ fn as_nobody(mut command: Command) -> Command {
     command
 }
 
-/// Numbers of capabilities (linux/capability.h).
-const CAP_NET_ADMIN: libc::c_ulong = 12;
-const CAP_SYS_NICE: libc::c_ulong = 23;
-
 /// Runs the command as root without this one capability, as in most containers.
-fn without_capability(capability: libc::c_ulong, mut command: Command) -> Command {
-    let drop_capability = move || {
-        // SAFETY: takes the capability from what the child may have after exec; no memory is involved.
-        let result = unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
-        if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
-    };
+fn without_capability(capability: CapabilitySet, mut command: Command) -> Command {
+    let drop_capability = move || Ok(remove_capability_from_bounding_set(capability)?);
     // SAFETY: between fork and exec the closure only makes a system call.
     unsafe { command.pre_exec(drop_capability) };
     command

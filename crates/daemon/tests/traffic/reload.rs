@@ -1,65 +1,24 @@
 //! `weft reload` while streams pass: what does not differ is not touched.
 
-use std::net::SocketAddr;
-use std::path::Path;
-use std::process::{Command, Output};
-
-use serde_json::Value;
-use tempfile::TempDir;
-use weft_ipc::runtime_dir::control_socket;
-use weft_lab::traffic::{Amount, TcpReceiver, TcpSenders};
-use weft_lab::{Namespace, link, wait_until, wait_until_ok};
+use weft_lab::traffic::Amount;
+use weft_lab::{Namespace, link, until, wait_until_ok};
 
 use crate::support::{
-    Conf, End, Ends, Family, NAME, PeerConf, WeftProcess, addresses_of, alone, answers, links_of, routes_of,
+    Conf, End, Ends, Family, NAME, PeerConf, Running, addresses_of, alone, answers, links_of, routes_of,
 };
 
 const FLOWS: u32 = 4;
 const BYTES: u64 = 8 << 20;
 
-fn weft(directory: &Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
-    command.args(arguments).env_remove("RUST_LOG").env("WEFT_RUNTIME_DIR", directory).output().unwrap()
-}
-
-pub(crate) fn status(directory: &Path) -> Value {
-    let output = weft(directory, &["status", NAME, "--json", "--sample", "0"]);
-    assert!(output.status.success(), "{output:?}");
-    let mut json: Value = serde_json::from_slice(&output.stdout).unwrap();
-    json["interfaces"][0].take()
-}
-
-/// The steps that a reload of `conf` tells.
-#[track_caller]
-pub(crate) fn reload(directory: &Path, conf: &Conf, arguments: &[&str]) -> Vec<String> {
-    let file = conf.write(directory, NAME);
-    let output = weft(directory, &[&["reload", "--json", file.to_str().unwrap()], arguments].concat());
-    assert!(output.status.success(), "{output:?}");
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    report["steps"].as_array().unwrap().iter().map(|step| step.as_str().unwrap().to_owned()).collect()
-}
-
-pub(crate) fn up(ends: &Ends, end: End, conf: &Conf) -> (WeftProcess, TempDir) {
-    let directory = tempfile::tempdir().unwrap();
-    let file = conf.write(directory.path(), NAME);
-    let namespace = ends.namespace(end);
-    let process = WeftProcess::spawn(namespace, WeftProcess::command(namespace, &file)).unwrap();
-    process.wait_until_up();
-    let socket = control_socket(directory.path(), &NAME.parse().unwrap());
-    wait_until("the control socket", || socket.exists().then_some(()));
-    (process, directory)
-}
-
 #[test]
 fn a_reload_under_load_ends_no_session_and_loses_nothing() {
     let _alone = alone();
-    let Some(ends) = Ends::new("a_reload_under_load_ends_no_session_and_loses_nothing", 1500) else { return };
+    let Some(ends) = Ends::new(1500) else { return };
     let (conf_a, conf_b) = Conf::pair(Family::V4);
-    let (a, directory) = up(&ends, End::A, &conf_a);
-    let (b, _directory_b) = up(&ends, End::B, &conf_b);
+    let a = Running::up(&ends.a, &conf_a, &[]);
+    let b = Running::up(&ends.b, &conf_b, &[]);
     assert!(answers(&ends.a, End::B.inner(Family::V4)));
-    let directory = directory.path();
-    assert!(reload(directory, &conf_a, &[]).is_empty(), "nothing differs");
+    assert!(a.reload(&conf_a, &[]).is_empty(), "nothing differs");
 
     let mut more = conf_a.clone();
     more.addresses.push("10.78.0.1/24".to_owned());
@@ -68,46 +27,39 @@ fn a_reload_under_load_ends_no_session_and_loses_nothing() {
     stranger.allowed_ips.push("10.88.0.0/16".to_owned());
     more.peers.push(stranger);
 
-    let address = SocketAddr::new(End::B.inner(Family::V4), 0);
-    let receiver = ends.b.run(|| TcpReceiver::listen(address)).unwrap();
-    let senders = TcpSenders::start(&ends.a, receiver.local_addr(), FLOWS, Amount::Count(BYTES), 11).unwrap();
+    let transfer = ends.transfer(End::A, Family::V4, FLOWS, Amount::Count(BYTES));
     let mut reloads = 0;
-    while !senders.is_finished() || reloads < 2 {
-        let told = reload(directory, if reloads % 2 == 0 { &more } else { &conf_a }, &[]);
+    while !transfer.is_finished() || reloads < 2 {
+        let told = a.reload(if reloads % 2 == 0 { &more } else { &conf_a }, &[]);
         assert_eq!(told.len(), 4, "a peer, its route, an address and a keepalive: {told:?}");
         reloads += 1;
     }
-    for flow in senders.finish() {
-        assert_eq!((&flow.error, flow.bytes, flow.confirmed), (&None, BYTES, BYTES));
-    }
-    for flow in receiver.finish() {
-        assert_eq!((&flow.error, flow.first_mismatch, flow.bytes), (&None, None, BYTES));
-    }
-    let report = status(directory);
+    assert_eq!(transfer.finish(), u64::from(FLOWS) * BYTES);
+    let report = a.status("0");
     assert_eq!(report["tunnel"]["handshakes"], 1, "{report:#}");
     // The kernel's own multicast has no peer; nothing else may be dropped.
     assert!(report["drops"].as_array().unwrap().iter().all(|drop| drop["reason"] == "no_peer"), "{report:#}");
 
-    reload(directory, &more, &[]);
+    a.reload(&more, &[]);
     assert!(addresses_of(&ends.a).iter().any(|address| address.contains("10.78.0.1")));
     assert!(routes_of(&ends.a).iter().any(|route| route.contains("10.88.0.0/16")));
-    let told = reload(directory, &conf_a, &["--dry-run"]);
+    let told = a.reload(&conf_a, &["--dry-run"]);
     assert_eq!(told.len(), 4, "{told:?}");
     assert!(routes_of(&ends.a).iter().any(|route| route.contains("10.88.0.0/16")), "that was only told");
-    assert_eq!((a.stop().code, b.stop().code), (Some(0), Some(0)));
+    a.stop();
+    b.stop();
 }
 
 #[test]
 fn a_reload_that_is_wrong_or_fails_changes_nothing() {
-    let Some(ends) = Ends::new("a_reload_that_is_wrong_or_fails_changes_nothing", 1500) else { return };
+    let Some(ends) = Ends::new(1500) else { return };
     let (conf_a, _) = Conf::pair(Family::V4);
-    let (process, directory) = up(&ends, End::A, &conf_a);
-    let directory = directory.path();
+    let a = Running::up(&ends.a, &conf_a, &[]);
     let own = own_of(&ends.a);
 
-    let file = conf_a.write(directory, NAME);
+    let file = conf_a.write(a.directory(), NAME);
     std::fs::write(&file, conf_a.text().replace("AllowedIPs", "AlowedIPs")).unwrap();
-    let output = weft(directory, &["reload", file.to_str().unwrap()]);
+    let output = a.weft(&["reload", file.to_str().unwrap()]);
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(78), "{stderr}");
     assert!(stderr.contains("AlowedIPs") && stderr.contains("did you mean `AllowedIPs`"), "{stderr}");
@@ -118,8 +70,8 @@ fn a_reload_that_is_wrong_or_fails_changes_nothing() {
     conf.listen_port = Some(taken.local_addr().unwrap().port());
     for others in [&["10.78.0.1/24"][..], &["10.77.0.3/24", "fd77::1/128"], &["10.77.0.1/32"]] {
         conf.addresses = others.iter().map(|&address| address.to_owned()).collect();
-        let file = conf.write(directory, NAME);
-        let output = weft(directory, &["reload", file.to_str().unwrap()]);
+        let file = conf.write(a.directory(), NAME);
+        let output = a.weft(&["reload", file.to_str().unwrap()]);
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{stderr}");
         assert!(stderr.contains("in use"), "{stderr}");
@@ -129,44 +81,42 @@ fn a_reload_that_is_wrong_or_fails_changes_nothing() {
             (now == own).then_some(()).ok_or_else(|| format!("{others:?}: {now:#?}, not {own:#?}"))
         });
     }
-    assert_eq!(status(directory)["listen_port"], conf_a.listen_port.unwrap());
-    assert!(reload(directory, &conf_a, &[]).is_empty(), "it is as it was");
-    assert_eq!(process.stop().code, Some(0));
+    assert_eq!(a.status("0")["listen_port"], conf_a.listen_port.unwrap());
+    assert!(a.reload(&conf_a, &[]).is_empty(), "it is as it was");
+    a.stop();
 }
 
 #[test]
 fn an_mtu_set_by_hand_outlives_a_reload_and_a_configured_one_comes_back() {
-    let test = "an_mtu_set_by_hand_outlives_a_reload_and_a_configured_one_comes_back";
-    let Some(ends) = Ends::new(test, 1500) else { return };
+    let Some(ends) = Ends::new(1500) else { return };
     let (mut conf, _) = Conf::pair(Family::V4);
-    let (process, directory) = up(&ends, End::A, &conf);
-    let directory = directory.path();
+    let a = Running::up(&ends.a, &conf, &[]);
     let mtu = || links_of(&ends.a).into_iter().find(|(name, ..)| name == NAME).unwrap().1;
     let set_by_hand = |mtu| link::set_mtu(&ends.a, NAME, mtu).unwrap();
     assert_eq!(mtu(), 1420);
 
     set_by_hand(1300);
-    assert!(reload(directory, &conf, &[]).is_empty());
-    assert_eq!((mtu(), &status(directory)["mtu"]), (1300, &1300.into()));
+    assert!(a.reload(&conf, &[]).is_empty());
+    assert_eq!((mtu(), &a.status("0")["mtu"]), (1300, &1300.into()));
     link::set_mtu(&ends.a, "eth0", 1400).unwrap();
     conf.peers[0].persistent_keepalive = Some(25);
-    assert_eq!(reload(directory, &conf, &[]).len(), 1, "the keepalive");
-    assert_eq!((mtu(), &status(directory)["mtu"]), (1300, &1300.into()));
+    assert_eq!(a.reload(&conf, &[]).len(), 1, "the keepalive");
+    assert_eq!((mtu(), &a.status("0")["mtu"]), (1300, &1300.into()));
 
     conf.mtu = Some(1350);
-    assert_eq!(reload(directory, &conf, &[]), ["set mtu 1350 dev weft0"]);
+    assert_eq!(a.reload(&conf, &[]), ["set mtu 1350 dev weft0"]);
     assert_eq!(mtu(), 1350);
     set_by_hand(1300);
-    assert_eq!(reload(directory, &conf, &[]), ["set mtu 1350 dev weft0"]);
-    assert_eq!((mtu(), &status(directory)["mtu"]), (1350, &1350.into()));
+    assert_eq!(a.reload(&conf, &[]), ["set mtu 1350 dev weft0"]);
+    assert_eq!((mtu(), &a.status("0")["mtu"]), (1350, &1350.into()));
 
     conf.mtu = None;
-    assert_eq!(reload(directory, &conf, &[]), ["set mtu 1320 dev weft0"]);
+    assert_eq!(a.reload(&conf, &[]), ["set mtu 1320 dev weft0"]);
     assert_eq!(mtu(), 1320);
     link::set_mtu(&ends.a, "eth0", 1500).unwrap();
-    wait_until("it follows the way to the peer", || (mtu() == 1420).then_some(()));
-    assert!(reload(directory, &conf, &[]).is_empty());
-    assert_eq!(process.stop().code, Some(0));
+    until("it follows the way to the peer", || mtu() == 1420);
+    assert!(a.reload(&conf, &[]).is_empty());
+    a.stop();
 }
 
 /// Addresses and routes of the device, without those that it has anyway.
@@ -181,8 +131,7 @@ fn own_of(namespace: &Namespace) -> Vec<String> {
 
 #[test]
 fn other_addresses_by_a_reload_are_as_good_as_by_a_start_and_so_are_the_routes() {
-    let test = "other_addresses_by_a_reload_are_as_good_as_by_a_start_and_so_are_the_routes";
-    let Some(ends) = Ends::new(test, 1500) else { return };
+    let Some(ends) = Ends::new(1500) else { return };
     // The kernel's own choice: with an address go the others of its network.
     for name in ["all", "default"] {
         ends.a.set_sysctl(&format!("net/ipv4/conf/{name}/promote_secondaries"), "0").unwrap();
@@ -206,16 +155,16 @@ fn other_addresses_by_a_reload_are_as_good_as_by_a_start_and_so_are_the_routes()
         with(&["10.77.0.1/24"]),
     ];
     let started = others.each_ref().map(|conf| {
-        let (process, _directory) = up(&ends, End::A, conf);
+        let a = Running::up(&ends.a, conf, &[]);
         let own = own_of(&ends.a);
-        assert_eq!(process.stop().code, Some(0));
+        a.stop();
         own
     });
-    let (b, _directory_b) = up(&ends, End::B, &conf_b);
-    let (a, directory) = up(&ends, End::A, &base);
+    let b = Running::up(&ends.b, &conf_b, &[]);
+    let a = Running::up(&ends.a, &base, &[]);
     let in_the_beginning = own_of(&ends.a);
     let expect = |conf: &Conf, expected: &Vec<String>| {
-        reload(directory.path(), conf, &[]);
+        a.reload(conf, &[]);
         // The kernel adds the routes of an IPv6 address a moment after the address.
         wait_until_ok(|| {
             let own = own_of(&ends.a);
@@ -229,15 +178,12 @@ fn other_addresses_by_a_reload_are_as_good_as_by_a_start_and_so_are_the_routes()
                 assert!(answers(&ends.a, End::B.inner(family)), "{:?}", conf.addresses);
             }
         }
-        assert!(
-            reload(directory.path(), conf, &[]).is_empty(),
-            "nothing is left to do: {:?}",
-            conf.addresses
-        );
+        assert!(a.reload(conf, &[]).is_empty(), "nothing is left to do: {:?}", conf.addresses);
     };
     for (conf, expected) in others.iter().zip(&started) {
         expect(conf, expected);
         expect(&base, &in_the_beginning);
     }
-    assert_eq!((a.stop().code, b.stop().code), (Some(0), Some(0)));
+    a.stop();
+    b.stop();
 }

@@ -1,7 +1,7 @@
 //! The device gets the addresses, the MTU and the routes of its configuration, and they go with it.
 
 use crate::support::{
-    Conf, End, Ends, Family, NAME, Traces, WeftProcess, addresses_of, answers, links_of, routes_of,
+    Conf, End, Ends, Family, NAME, Running, Traces, addresses_of, answers, links_of, routes_of,
 };
 
 fn mtu_of(ends: &Ends, end: End) -> u32 {
@@ -29,10 +29,9 @@ fn conf_with_prefixes(table: Option<&str>) -> Conf {
 
 #[test]
 fn addresses_and_routes_are_those_of_the_configuration() {
-    let test = "addresses_and_routes_are_those_of_the_configuration";
-    let Some(ends) = Ends::new(test, 1500) else { return };
+    let Some(ends) = Ends::new(1500) else { return };
     let before = Traces::of(&ends.a);
-    let weft = WeftProcess::up(&ends.a, &conf_with_prefixes(None), &[]);
+    let weft = Running::up(&ends.a, &conf_with_prefixes(None), &[]);
     let addresses = addresses_of(&ends.a);
     for address in ["10.77.0.1/24 dev weft0", "fd77::1/64 dev weft0"] {
         assert!(addresses.iter().any(|is| is == address), "{addresses:?}");
@@ -50,9 +49,9 @@ fn addresses_and_routes_are_those_of_the_configuration() {
 
 #[test]
 fn table_off_adds_no_routes() {
-    let Some(ends) = Ends::new("table_off_adds_no_routes", 1500) else { return };
+    let Some(ends) = Ends::new(1500) else { return };
     let before = Traces::of(&ends.a);
-    let weft = WeftProcess::up(&ends.a, &conf_with_prefixes(Some("off")), &[]);
+    let weft = Running::up(&ends.a, &conf_with_prefixes(Some("off")), &[]);
     let connected = ["table 254: 10.77.0.0/24 dev weft0", "table 254: fd77::/64 dev weft0"];
     assert_eq!(routes_through_weft(&ends), connected);
     weft.stop();
@@ -61,11 +60,11 @@ fn table_off_adds_no_routes() {
 
 #[test]
 fn a_table_by_number_gets_every_prefix() {
-    let Some(ends) = Ends::new("a_table_by_number_gets_every_prefix", 1500) else { return };
+    let Some(ends) = Ends::new(1500) else { return };
     let before = Traces::of(&ends.a);
     // One that fits the old eight bits of a table's number, and one that does not.
     for table in ["77", "51820"] {
-        let weft = WeftProcess::up(&ends.a, &conf_with_prefixes(Some(table)), &[]);
+        let weft = Running::up(&ends.a, &conf_with_prefixes(Some(table)), &[]);
         let mut expected: Vec<String> = ["10.77.0.2/32", "10.88.0.0/16", "fd88::/48"]
             .map(|prefix| format!("table {table}: {prefix} dev weft0"))
             .into();
@@ -79,12 +78,12 @@ fn a_table_by_number_gets_every_prefix() {
 
 #[test]
 fn routes_that_somebody_took_away_are_not_missed() {
-    let Some(ends) = Ends::new("routes_that_somebody_took_away_are_not_missed", 1500) else { return };
+    let Some(ends) = Ends::new(1500) else { return };
     let before = Traces::of(&ends.a);
-    let weft = WeftProcess::up(&ends.a, &conf_with_prefixes(None), &[]);
+    let weft = Running::up(&ends.a, &conf_with_prefixes(None), &[]);
     // Its routes and IPv6 addresses go with that.
     weft_lab::link::set_down(&ends.a, NAME).unwrap();
-    let ended = weft.stop();
+    let (ended, _) = weft.stop();
     // Without CAP_NET_ADMIN over the machine it also warns of small socket buffers, and of the UAPI socket when another test
     // has an interface of that name.
     let of_others = |line: &str| ["UDP buffer", "wg(8) cannot ask"].iter().any(|text| line.contains(text));
@@ -95,15 +94,14 @@ fn routes_that_somebody_took_away_are_not_missed() {
 
 #[test]
 fn the_mtu_is_the_configured_one_or_fits_the_way_to_the_peer() {
-    let test = "the_mtu_is_the_configured_one_or_fits_the_way_to_the_peer";
     for (outer_mtu, configured, expected) in
         [(1500, Some(1280), 1280), (1500, None, 1420), (9000, None, 8920), (9000, Some(8000), 8000)]
     {
-        let Some(ends) = Ends::new(test, outer_mtu) else { return };
+        let Some(ends) = Ends::new(outer_mtu) else { return };
         let (mut conf_a, mut conf_b) = Conf::pair(Family::V6);
         (conf_a.mtu, conf_b.mtu) = (configured, configured);
-        let a = WeftProcess::up(&ends.a, &conf_a, &[]);
-        let b = WeftProcess::up(&ends.b, &conf_b, &[]);
+        let a = Running::up(&ends.a, &conf_a, &[]);
+        let b = Running::up(&ends.b, &conf_b, &[]);
         assert_eq!((mtu_of(&ends, End::A), mtu_of(&ends, End::B)), (expected, expected));
         assert!(answers(&ends.a, End::B.inner(Family::V6)));
         a.stop();

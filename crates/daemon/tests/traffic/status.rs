@@ -3,87 +3,14 @@
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use tempfile::TempDir;
-use weft_ipc::runtime_dir::control_socket;
-use weft_lab::{Namespace, PATIENCE, wait_until};
+use weft_lab::{PATIENCE, until, wait_until};
 
-use crate::support::{Conf, End, Ends, Family, NAME, PORT, PeerConf, Pty, WeftProcess, answers, links_of};
-
-/// A running `weft up`, and the directory with its file and its control socket.
-pub(crate) struct Running {
-    process: WeftProcess,
-    directory: TempDir,
-}
-
-impl Running {
-    pub(crate) fn up(namespace: &Namespace, conf: &Conf) -> Self {
-        Self::up_with(namespace, conf, &[])
-    }
-
-    fn up_with(namespace: &Namespace, conf: &Conf, arguments: &[&str]) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let running = Self { process: start_with(namespace, conf, directory.path(), arguments), directory };
-        running.process.wait_until_up();
-        // The socket is opened right after that is said.
-        wait_until("the control socket", || UnixStream::connect(running.socket()).ok());
-        running
-    }
-
-    fn socket(&self) -> PathBuf {
-        control_socket(self.directory.path(), &NAME.parse().unwrap())
-    }
-
-    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
-        command(self.directory.path(), arguments)
-    }
-
-    pub(crate) fn weft(&self, arguments: &[&str]) -> Output {
-        self.command(arguments).output().unwrap()
-    }
-
-    /// Where its file and its socket are.
-    pub(crate) fn directory(&self) -> &Path {
-        self.directory.path()
-    }
-
-    pub(crate) fn stop(self) {
-        self.process.stop();
-    }
-
-    pub(crate) fn into_parts(self) -> (WeftProcess, TempDir) {
-        (self.process, self.directory)
-    }
-
-    /// What `weft status --json` says of the interface.
-    fn status(&self) -> Value {
-        let output = self.weft(&["status", NAME, "--json", "--sample", "0.1"]);
-        assert!(output.status.success(), "{output:?}");
-        let mut json: Value = serde_json::from_slice(&output.stdout).unwrap();
-        json["interfaces"][0].take()
-    }
-}
-
-fn start(namespace: &Namespace, conf: &Conf, directory: &Path) -> WeftProcess {
-    start_with(namespace, conf, directory, &[])
-}
-
-fn start_with(namespace: &Namespace, conf: &Conf, directory: &Path, arguments: &[&str]) -> WeftProcess {
-    let file = conf.write(directory, NAME);
-    let mut command = WeftProcess::command(namespace, &file);
-    command.args(arguments);
-    WeftProcess::spawn(namespace, command).unwrap()
-}
-
-fn command(directory: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
-    command.args(arguments).env_remove("RUST_LOG").env_remove("NO_COLOR").env("WEFT_RUNTIME_DIR", directory);
-    command
-}
+use crate::support::{
+    Conf, End, Ends, Family, NAME, PORT, PeerConf, Pty, Running, answers, links_of, weft, weft_up,
+};
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
@@ -96,16 +23,15 @@ fn checks(findings: &Value) -> Vec<(&str, &str)> {
 
 #[test]
 fn status_tells_what_a_tunnel_does_and_that_none_runs() {
-    let test = "status_tells_what_a_tunnel_does_and_that_none_runs";
-    let Some(ends) = Ends::new(test, 1500) else { return };
+    let Some(ends) = Ends::new(1500) else { return };
     let (mut conf_a, conf_b) = Conf::pair(Family::V4);
     conf_a.peers[0].persistent_keepalive = Some(25);
-    let (a, b) = (Running::up(&ends.a, &conf_a), Running::up(&ends.b, &conf_b));
+    let (a, b) = (Running::up(&ends.a, &conf_a, &[]), Running::up(&ends.b, &conf_b, &[]));
     assert!(answers(&ends.a, End::B.inner(Family::V4)));
 
-    let status = a.status();
+    let status = a.status("0.1");
     assert_eq!(status["interface"], NAME);
-    assert_eq!(status["pid"], a.process.pid());
+    assert_eq!(status["pid"], a.pid());
     assert_eq!(status["public_key"], conf_a.private_key.public_key().to_string());
     assert_eq!((&status["listen_port"], &status["mtu"]), (&Value::from(PORT), &Value::from(1420)));
     assert_eq!(
@@ -135,26 +61,26 @@ fn status_tells_what_a_tunnel_does_and_that_none_runs() {
     }
     assert!(!shown.contains(&*conf_a.private_key.to_base64()));
 
-    a.process.stop();
-    b.process.stop();
-    let none = command(a.directory.path(), &["status"]).output().unwrap();
+    let (_, directory) = a.stop();
+    b.stop();
+    let none = weft(directory.path(), &["status"]).output().unwrap();
     assert_eq!(none.status.code(), Some(1));
     assert!(text(&none.stderr).contains("no interface is running"), "{none:?}");
-    let named = command(a.directory.path(), &["status", NAME]).output().unwrap();
+    let named = weft(directory.path(), &["status", NAME]).output().unwrap();
     assert_eq!(named.status.code(), Some(1));
     assert!(text(&named.stderr).contains("weft0 is not running"), "{named:?}");
 }
 
 #[test]
 fn status_tells_what_each_queue_moves() {
-    let Some(ends) = Ends::new("status_tells_what_each_queue_moves", 1500) else { return };
+    let Some(ends) = Ends::new(1500) else { return };
     let (conf_a, conf_b) = Conf::pair(Family::V4);
-    let a = Running::up_with(&ends.a, &conf_a, &["--tun-threads", "2"]);
-    let b = Running::up(&ends.b, &conf_b);
+    let a = Running::up(&ends.a, &conf_a, &["--tun-threads", "2"]);
+    let b = Running::up(&ends.b, &conf_b, &[]);
     for _ in 0..20 {
         assert!(answers(&ends.a, End::B.inner(Family::V4)));
     }
-    let mut status = a.status();
+    let mut status = a.status("0.1");
     let tun = status["tun"].take();
     // Nothing is counted twice.
     assert_eq!(tun["segments_written"], status["tunnel"]["opened"], "{tun} {status}");
@@ -176,13 +102,13 @@ fn status_tells_what_each_queue_moves() {
     assert!(queues.iter().all(|queue| queue["rates"].is_object()), "{tun}");
     let shown = text(&a.weft(&["status", "--sample", "0"]).stdout);
     assert!(shown.contains("packets a write"), "{shown}");
-    a.process.stop();
-    b.process.stop();
+    a.stop();
+    b.stop();
 }
 
 #[test]
 fn status_says_why_nothing_comes_through() {
-    let Some(ends) = Ends::new("status_says_why_nothing_comes_through", 1500) else { return };
+    let Some(ends) = Ends::new(1500) else { return };
     let mut conf = Conf::new();
     conf.listen_port = Some(PORT);
     conf.peers.push(PeerConf {
@@ -191,9 +117,9 @@ fn status_says_why_nothing_comes_through() {
         persistent_keepalive: Some(1),
         ..PeerConf::new(Conf::new().private_key.public_key())
     });
-    let a = Running::up(&ends.a, &conf);
+    let a = Running::up(&ends.a, &conf, &[]);
     let status = wait_until("a word on the missing route", || {
-        let status = a.status();
+        let status = a.status("0.1");
         checks(&status["findings"]).contains(&("no_route", "problem")).then_some(status)
     });
     // Besides what the kernel itself sends into a new interface (router solicitations), which is nobody's.
@@ -201,15 +127,14 @@ fn status_says_why_nothing_comes_through() {
     assert!(drops.iter().any(|d| d["reason"] == "udp_send_failed" && d["stage"] == "udp"), "{drops:?}");
     let output = a.weft(&["status", NAME]);
     assert!(text(&output.stdout).contains("ip route get 203.0.113.1"), "{output:?}");
-    a.process.stop();
+    a.stop();
 }
 
 #[test]
 fn an_interface_that_is_stopped_over_its_socket_is_gone_when_the_connection_ends() {
-    let test = "an_interface_that_is_stopped_over_its_socket_is_gone_when_the_connection_ends";
-    let Some(ends) = Ends::new(test, 1500) else { return };
+    let Some(ends) = Ends::new(1500) else { return };
     let (conf, _) = Conf::pair(Family::V4);
-    let a = Running::up(&ends.a, &conf);
+    let a = Running::up(&ends.a, &conf, &[]);
     let mut stream = UnixStream::connect(a.socket()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(b"{\"version\":1,\"request\":\"stop\"}\n").unwrap();
@@ -218,40 +143,31 @@ fn an_interface_that_is_stopped_over_its_socket_is_gone_when_the_connection_ends
     assert_eq!(answer, "{\"version\":1,\"ok\":{}}\n");
     assert!(links_of(&ends.a).iter().all(|(name, ..)| name != NAME));
     assert!(!a.socket().exists());
-    assert_eq!(a.process.wait().code, Some(0));
+    assert_eq!(a.wait().0.code, Some(0));
 }
 
 #[test]
 fn the_socket_of_a_killed_daemon_is_no_interface_and_in_nobodys_way() {
-    let test = "the_socket_of_a_killed_daemon_is_no_interface_and_in_nobodys_way";
-    let Some(ends) = Ends::new(test, 1500) else { return };
+    let Some(ends) = Ends::new(1500) else { return };
     let (conf, _) = Conf::pair(Family::V4);
-    let killed = Running::up(&ends.a, &conf);
-    let (socket, directory) = (killed.socket(), killed.directory);
-    killed.process.signal(Signal::SIGKILL);
-    killed.process.wait();
+    let killed = Running::up(&ends.a, &conf, &[]);
+    let socket = killed.socket();
+    killed.signal(Signal::SIGKILL);
+    let (_, directory) = killed.wait();
     assert!(socket.exists());
-    assert_eq!(command(directory.path(), &["status"]).output().unwrap().status.code(), Some(1));
-    let again = start(&ends.a, &conf, directory.path());
-    again.wait_until_up();
-    wait_until("the new daemon to answer", || {
-        command(directory.path(), &["status", "--sample", "0"])
-            .output()
-            .unwrap()
-            .status
-            .success()
-            .then_some(())
-    });
-    assert!(!again.stop().stderr.contains("no control socket"));
+    assert_eq!(weft(directory.path(), &["status"]).output().unwrap().status.code(), Some(1));
+    let command = weft_up(&ends.a, &conf.write(directory.path(), NAME));
+    let again = Running::start(&ends.a, command, directory);
+    until("the new daemon to answer", || again.weft(&["status", "--sample", "0"]).status.success());
+    assert!(!again.stop().0.stderr.contains("no control socket"));
     assert!(!socket.exists());
 }
 
 #[test]
 fn top_shows_a_running_interface_in_a_terminal_and_gives_it_back() {
-    let test = "top_shows_a_running_interface_in_a_terminal_and_gives_it_back";
-    let Some(ends) = Ends::new(test, 1500) else { return };
+    let Some(ends) = Ends::new(1500) else { return };
     let (conf_a, conf_b) = Conf::pair(Family::V4);
-    let (a, b) = (Running::up(&ends.a, &conf_a), Running::up(&ends.b, &conf_b));
+    let (a, b) = (Running::up(&ends.a, &conf_a, &[]), Running::up(&ends.b, &conf_b, &[]));
     assert!(answers(&ends.a, End::B.inner(Family::V4)));
     let peer = conf_b.private_key.public_key().to_string();
     let leave = "\x1b[?1049l";
@@ -263,7 +179,7 @@ fn top_shows_a_running_interface_in_a_terminal_and_gives_it_back() {
         |top| top.signal(Signal::SIGINT),
     ];
     for ending in endings {
-        let mut top = Pty::spawn(a.command(&["top", "--interval", "0.1"]), 100, 30);
+        let mut top = Pty::spawn(weft(a.directory(), &["top", "--interval", "0.1"]), 100, 30);
         top.wait_for(&peer[..10], 0);
         assert!(top.output().contains("51820") && top.output().contains("\x1b[?1049h"), "{}", top.output());
         assert!(!top.is_restored());
@@ -276,34 +192,34 @@ fn top_shows_a_running_interface_in_a_terminal_and_gives_it_back() {
         assert!(top.is_restored());
     }
     // The daemon goes away, and is waited for.
-    let mut top = Pty::spawn(a.command(&["top", NAME, "--interval", "0.1"]), 100, 30);
+    let mut top = Pty::spawn(weft(a.directory(), &["top", NAME, "--interval", "0.1"]), 100, 30);
     top.wait_for(&peer[..10], 0);
     let so_far = top.output().len();
-    a.process.stop();
+    let (_, directory) = a.stop();
     // A word at a time: what the line had before is not drawn again.
     top.wait_for("running", so_far);
     top.press("q");
     assert!(top.wait().success());
-    let gone = command(a.directory.path(), &["top", NAME]);
+    let gone = weft(directory.path(), &["top", NAME]);
     let mut top = Pty::spawn(gone, 80, 24);
     assert_eq!(top.wait().code(), Some(1));
     assert!(top.is_restored() && !top.output().contains("\x1b[?1049h"), "{}", top.output());
-    b.process.stop();
+    b.stop();
 }
 
 #[test]
 fn doctor_names_what_stands_in_the_way_of_a_configuration() {
-    let test = "doctor_names_what_stands_in_the_way_of_a_configuration";
-    let Some(ends) = Ends::new(test, 1500) else { return };
+    let Some(ends) = Ends::new(1500) else { return };
     let (mut conf, _) = Conf::pair(Family::V4);
     conf.mtu = Some(1440);
-    let a = Running::up(&ends.a, &conf);
+    let a = Running::up(&ends.a, &conf, &[]);
     // A second configuration, of another interface with the same port.
-    let file = conf.write(a.directory.path(), "weft1");
+    let file = conf.write(a.directory(), "weft1");
+    let directory = a.directory().to_owned();
     let doctor = |target: &str| {
         let mut command = ends.a.command(env!("CARGO_BIN_EXE_weft"));
         command.args(["doctor", target, "--json"]).env_remove("RUST_LOG");
-        command.env("WEFT_RUNTIME_DIR", a.directory.path());
+        command.env("WEFT_RUNTIME_DIR", &directory);
         let output = ends.a.run(|| command.output().unwrap());
         let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
         (output.status.code(), report)
@@ -324,16 +240,16 @@ fn doctor_names_what_stands_in_the_way_of_a_configuration() {
         assert!(found.iter().any(|(name, _)| *name == check), "{check} in {report:#}");
     }
     // Its own interface and port are in nobody's way.
-    let own = a.directory.path().join(format!("{NAME}.conf"));
+    let own = directory.join(format!("{NAME}.conf"));
     let (_, report) = doctor(own.to_str().unwrap());
     let found = checks(&report["findings"]);
     assert!(found.contains(&("interface", "ok")) && !found.contains(&("port", "problem")), "{report:#}");
-    a.process.stop();
+    let _stopped = a.stop();
 
     // Somebody else's interface of that name, and an endpoint without a route.
     let _busy = ends.a.run(|| UdpSocket::bind(("0.0.0.0", PORT)).unwrap());
     conf.peers[0].endpoint = Some("203.0.113.1:51820".parse().unwrap());
-    let file = conf.write(a.directory.path(), "eth0");
+    let file = conf.write(&directory, "eth0");
     let (code, report) = doctor(file.to_str().unwrap());
     assert_eq!(code, Some(1), "{report}");
     let found = checks(&report["findings"]);

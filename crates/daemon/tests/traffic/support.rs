@@ -21,14 +21,17 @@ use weft::up::{Daemon, Options, UpError};
 use weft_config::{Config, parse};
 use weft_lab::emulator::{Emulator, LinkSpec};
 use weft_lab::link::{self, LinkOptions};
-use weft_lab::{self as lab, Namespace, PATIENCE};
+use weft_lab::traffic::Amount;
+use weft_lab::{self as lab, Namespace, PATIENCE, Transfer, here};
 use weft_tunnel::{PresharedKey, PrivateKey, PublicKey};
 
+#[path = "../support/ip.rs"]
+mod ip;
 mod process;
 mod pty;
 mod traces;
 
-pub(crate) use process::{Ended, WeftProcess};
+pub(crate) use process::{Ended, Running, weft, weft_up};
 pub(crate) use pty::{Pty, ignore_hang_up};
 pub(crate) use traces::{Traces, addresses_of, links_of, routes_of, set_rate, udp_ports_of};
 
@@ -90,14 +93,14 @@ pub(crate) struct Ends {
 }
 
 impl Ends {
-    /// Joins two namespaces by a veth; `None` where that is not permitted, which is said for `test`.
-    pub(crate) fn new(test: &str, outer_mtu: u32) -> Option<Self> {
-        Self::joined(test, outer_mtu, None)
+    /// Joins two namespaces by a veth; `None` where that is not permitted, which is said.
+    pub(crate) fn new(outer_mtu: u32) -> Option<Self> {
+        Self::joined(outer_mtu, None)
     }
 
     /// The same by a veth or, if there is one, by an emulated link.
-    pub(crate) fn joined(test: &str, outer_mtu: u32, link: Option<&LinkSpec>) -> Option<Self> {
-        if !lab::tun_permitted(test) {
+    pub(crate) fn joined(outer_mtu: u32, link: Option<&LinkSpec>) -> Option<Self> {
+        if !here::tun_permitted() || !here::installed(&["ip", "tc"]) {
             return None;
         }
         let (a, b) = (Namespace::new("a").unwrap(), Namespace::new("b").unwrap());
@@ -120,10 +123,16 @@ impl Ends {
         link::join(&a, &b, &options).unwrap();
         for namespace in [&a, &b] {
             if let Err(error) = link::receive_on_one_cpu(namespace, "eth0") {
-                eprintln!("{test}: the veth may reorder under load: {error}");
+                eprintln!("the veth may reorder under load: {error}");
             }
         }
         Some(Self { emulator: None, a, b })
+    }
+
+    /// TCP from an end to the other one, through the tunnel.
+    pub(crate) fn transfer(&self, from: End, family: Family, flows: u32, amount: Amount) -> Transfer {
+        let to = if from == End::A { End::B } else { End::A };
+        Transfer::start(self.namespace(from), self.namespace(to), to.inner(family), flows, amount).unwrap()
     }
 
     /// The namespace of an end.

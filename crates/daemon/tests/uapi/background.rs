@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use weft_lab::{PATIENCE, link, wait_until};
+use weft_lab::{PATIENCE, link, until};
 
 use crate::support::{Daemon, Kind, Machine, NAME, daemon_of, socket_of};
 
@@ -16,13 +16,13 @@ fn is_running(pid: Pid) -> bool {
 }
 
 fn assert_nothing_is_left(machine: &Machine, pid: Pid) {
-    wait_until("the daemon ends", || (!is_running(pid)).then_some(()));
+    until("the daemon ends", || !is_running(pid));
     assert!(!machine.has_link(NAME) && !machine.has_socket(NAME));
 }
 
 #[test]
 fn the_command_returns_once_wg_can_configure_it() {
-    let Some(machine) = Machine::new("the_command_returns_once_wg_can_configure_it", &["wg"]) else { return };
+    let Some(machine) = Machine::new(&["wg"]) else { return };
     for run in [&["wg0"][..], &["run", "wg0"]] {
         // Its output ends with it: the daemon holds no end of the pipes.
         let start = Instant::now();
@@ -42,7 +42,7 @@ fn the_command_returns_once_wg_can_configure_it() {
 
 #[test]
 fn either_signal_ends_it() {
-    let Some(machine) = Machine::new("either_signal_ends_it", &["wg"]) else { return };
+    let Some(machine) = Machine::new(&["wg"]) else { return };
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         let mut daemon = Daemon::start(&machine);
         daemon.signal(signal);
@@ -53,7 +53,7 @@ fn either_signal_ends_it() {
 
 #[test]
 fn weft_down_ends_it_and_waits_for_that() {
-    let Some(machine) = Machine::new("weft_down_ends_it_and_waits_for_that", &["wg"]) else { return };
+    let Some(machine) = Machine::new(&["wg"]) else { return };
     assert!(machine.output("weft", &[NAME]).status.success());
     let pid = daemon_of(&machine, NAME).unwrap();
     assert_eq!(machine.run("weft", &["down", NAME, "--dry-run"]), format!("remove device {NAME}\n"));
@@ -74,8 +74,7 @@ fn assert_not_up(machine: &Machine) {
 
 #[test]
 fn weft_down_leaves_an_interface_of_another_program_alone() {
-    let test = "weft_down_leaves_an_interface_of_another_program_alone";
-    let Some(machine) = Machine::new(test, &["wg"]) else { return };
+    let Some(machine) = Machine::new(&["wg"]) else { return };
     let path = socket_of(NAME);
     let _other = machine.inside(|| {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -87,8 +86,7 @@ fn weft_down_leaves_an_interface_of_another_program_alone() {
 
 #[test]
 fn weft_down_leaves_wireguard_go_alone() {
-    let test = "weft_down_leaves_wireguard_go_alone";
-    let Some(machine) = Machine::new(test, &["wg", "wireguard-go"]) else { return };
+    let Some(machine) = Machine::new(&["wg", "wireguard-go"]) else { return };
     let daemon = Daemon::start_kind(&machine, Kind::WireguardGo);
     assert_not_up(&machine);
     assert!(daemon.is_running() && machine.has_link(NAME) && machine.has_socket(NAME));
@@ -96,7 +94,7 @@ fn weft_down_leaves_wireguard_go_alone() {
 
 #[test]
 fn a_deleted_device_ends_it() {
-    let Some(machine) = Machine::new("a_deleted_device_ends_it", &["wg"]) else { return };
+    let Some(machine) = Machine::new(&["wg"]) else { return };
     let mut daemon = Daemon::start(&machine);
     link::remove(&machine.namespace, NAME).unwrap();
     assert_eq!(daemon.wait().code(), Some(0), "{}", daemon.log());
@@ -105,7 +103,7 @@ fn a_deleted_device_ends_it() {
 
 #[test]
 fn a_removed_socket_ends_it() {
-    let Some(machine) = Machine::new("a_removed_socket_ends_it", &["wg"]) else { return };
+    let Some(machine) = Machine::new(&["wg"]) else { return };
     let mut daemon = Daemon::start(&machine);
     machine.inside(|| std::fs::remove_file(socket_of(NAME))).unwrap();
     assert_eq!(daemon.wait().code(), Some(0), "{}", daemon.log());
@@ -114,9 +112,7 @@ fn a_removed_socket_ends_it() {
 
 #[test]
 fn after_a_crash_the_next_one_takes_over_the_socket() {
-    let Some(machine) = Machine::new("after_a_crash_the_next_one_takes_over_the_socket", &["wg"]) else {
-        return;
-    };
+    let Some(machine) = Machine::new(&["wg"]) else { return };
     let mut daemon = Daemon::start(&machine);
     daemon.signal(Signal::SIGKILL);
     daemon.wait();
@@ -127,13 +123,13 @@ fn after_a_crash_the_next_one_takes_over_the_socket() {
 
 #[test]
 fn the_name_is_written_where_it_is_asked_for() {
-    let Some(machine) = Machine::new("the_name_is_written_where_it_is_asked_for", &["wg"]) else { return };
+    let Some(machine) = Machine::new(&["wg"]) else { return };
     let file = machine.file("name", "");
     let output = machine.command("weft").arg(NAME).env("WG_TUN_NAME_FILE", &file).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), format!("{NAME}\n"));
     kill(daemon_of(&machine, NAME).unwrap(), Signal::SIGTERM).unwrap();
-    wait_until("it is down", || (!machine.has_link(NAME)).then_some(()));
+    until("it is down", || !machine.has_link(NAME));
     let output = machine.command("weft").arg(NAME).env("WG_TUN_NAME_FILE", "/nowhere/name").output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let error = String::from_utf8(output.stderr).unwrap();
@@ -143,7 +139,7 @@ fn the_name_is_written_where_it_is_asked_for() {
 
 #[test]
 fn the_log_says_as_much_as_it_is_told_to() {
-    let Some(machine) = Machine::new("the_log_says_as_much_as_it_is_told_to", &["wg"]) else { return };
+    let Some(machine) = Machine::new(&["wg"]) else { return };
     let log_of = |level: &str| {
         let mut command = machine.command("weft");
         command.args(["-f", NAME]);

@@ -26,8 +26,7 @@ fn wait_for(file: &Path, daemon: &Daemon) -> String {
 
 #[test]
 fn a_command_sets_the_key_and_another_one_reads_what_is() {
-    let test = "a_command_sets_the_key_and_another_one_reads_what_is";
-    let Some(machine) = Machine::new(test, &["wg"]) else { return };
+    let Some(machine) = Machine::new(&["wg"]) else { return };
     let directory = tempfile::tempdir().unwrap();
     let [before, after] = ["before", "after"].map(|name| directory.path().join(name));
     let secret = machine.file("key", &key(1).to_base64());
@@ -57,8 +56,7 @@ fn a_command_sets_the_key_and_another_one_reads_what_is() {
 
 #[test]
 fn without_a_key_and_a_command_that_could_set_it_nothing_begins() {
-    let test = "without_a_key_and_a_command_that_could_set_it_nothing_begins";
-    let Some(machine) = Machine::new(test, &[]) else { return };
+    let Some(machine) = Machine::new(&[]) else { return };
     let file = machine.file(&format!("{NAME}.conf"), "[Interface]\nListenPort = 4568\n");
     let output = machine.output("weft", &["up", &file]);
     assert_eq!(output.status.code(), Some(78), "{output:?}");
@@ -68,8 +66,7 @@ fn without_a_key_and_a_command_that_could_set_it_nothing_begins() {
 
 #[test]
 fn removing_the_socket_takes_the_interface_down() {
-    let test = "removing_the_socket_takes_the_interface_down";
-    let Some(machine) = Machine::new(test, &["wg"]) else { return };
+    let Some(machine) = Machine::new(&["wg"]) else { return };
     let text = format!("[Interface]\nPrivateKey = {}\nAddress = 10.9.0.1/24\n", *key(1).to_base64());
     let file = machine.file(&format!("{NAME}.conf"), &text);
     let mut daemon = up(&machine, &file);
@@ -81,8 +78,7 @@ fn removing_the_socket_takes_the_interface_down() {
 
 #[test]
 fn down_removes_the_socket_that_a_killed_daemon_left() {
-    let test = "down_removes_the_socket_that_a_killed_daemon_left";
-    let Some(machine) = Machine::new(test, &["wg"]) else { return };
+    let Some(machine) = Machine::new(&["wg"]) else { return };
     let text = format!("[Interface]\nPrivateKey = {}\nAddress = 10.9.0.1/24\n", *key(1).to_base64());
     let file = machine.file(&format!("{NAME}.conf"), &text);
     // Of `weft up`, which writes down what is to be taken back, and of `weft NAME`, which leaves nothing else.

@@ -57,9 +57,8 @@ fn commands() -> Vec<(String, String)> {
 
 #[test]
 fn weft_shows_what_wireguard_go_shows() {
-    let test = "weft_shows_what_wireguard_go_shows";
-    let Some(ours) = Machine::new(test, &["wg", "wireguard-go"]) else { return };
-    let Some(theirs) = Machine::new(test, &["wg", "wireguard-go"]) else { return };
+    let Some(ours) = Machine::new(&["wg", "wireguard-go"]) else { return };
+    let Some(theirs) = Machine::new(&["wg", "wireguard-go"]) else { return };
     let _daemons = [Daemon::start_kind(&ours, Kind::Weft), Daemon::start_kind(&theirs, Kind::WireguardGo)];
     for machine in [&ours, &theirs] {
         // wireguard-go has no port while its interface is down.

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::libc;
-use weft_lab::wait_until;
+use weft_lab::until;
 
 use crate::support::{Daemon, Machine, NAME, Pair, key};
 
@@ -49,7 +49,7 @@ fn hand_in(command: &mut Command, descriptor: RawFd, number: RawFd) {
 
 #[test]
 fn a_device_and_a_socket_are_taken_over() {
-    let Some(machine) = Machine::new("a_device_and_a_socket_are_taken_over", &["wg"]) else { return };
+    let Some(machine) = Machine::new(&["wg"]) else { return };
     let tun = new_tun(&machine, "given0", libc::IFF_VNET_HDR);
     let socket = machine
         .inside(|| {
@@ -65,13 +65,10 @@ fn a_device_and_a_socket_are_taken_over() {
     let mut daemon = Daemon::spawn(&machine, command);
     drop((tun, socket));
     let file = machine.file("key", &key(1).to_base64());
-    wait_until("it answers", || {
+    let words = ["set", "given0", "private-key", &file, "listen-port", "4567"];
+    until("it answers", || {
         assert!(daemon.is_running(), "{}", daemon.log());
-        machine
-            .output("wg", &["set", "given0", "private-key", &file, "listen-port", "4567"])
-            .status
-            .success()
-            .then_some(())
+        machine.output("wg", &words).status.success()
     });
     assert_eq!(machine.wg("show all listen-port"), "given0\t4567\n");
     assert!(machine.has_link("given0"));
@@ -94,7 +91,7 @@ fn a_plain_device_carries_traffic() {
         daemon.wait_until_ready(machine);
         daemon
     };
-    let Some(pair) = Pair::with("a_plain_device_carries_traffic", start) else { return };
+    let Some(pair) = Pair::with(start) else { return };
     let stream = pair.stream();
     stream.goes_on();
     stream.end();
@@ -102,7 +99,7 @@ fn a_plain_device_carries_traffic() {
 
 #[test]
 fn what_was_not_handed_in_is_said() {
-    let Some(machine) = Machine::new("what_was_not_handed_in_is_said", &[]) else { return };
+    let Some(machine) = Machine::new(&[]) else { return };
     for (variable, value, reason) in [
         ("WG_TUN_FD", "77", "no descriptor of this number is open"),
         ("WG_UAPI_FD", "77", "no descriptor of this number is open"),

@@ -20,7 +20,7 @@ fn connect(machine: &Machine) -> UnixStream {
 
 #[test]
 fn wg_is_served_whatever_others_send() {
-    let Some(machine) = Machine::new("wg_is_served_whatever_others_send", &["wg"]) else { return };
+    let Some(machine) = Machine::new(&["wg"]) else { return };
     let daemon = Daemon::start(&machine);
     let file = machine.file("key", &key(1).to_base64());
     machine.wg(&format!("set {NAME} private-key {file} peer {}", public_key(2)));
@@ -70,8 +70,7 @@ fn become_another_user() {
 
 #[test]
 fn tools_are_answered_beside_a_thousand_slow_clients() {
-    let test = "tools_are_answered_beside_a_thousand_slow_clients";
-    let Some(machine) = Machine::new(test, &["wg", "timeout"]) else { return };
+    let Some(machine) = Machine::new(&["wg", "timeout"]) else { return };
     let daemon = Daemon::start(&machine);
     let answered = || {
         for command in ["wg show wg0 dump", "weft status wg0 --sample 0"] {
@@ -102,7 +101,7 @@ fn tools_are_answered_beside_a_thousand_slow_clients() {
 
 #[test]
 fn several_commands_go_over_one_connection() {
-    let Some(machine) = Machine::new("several_commands_go_over_one_connection", &["wg"]) else { return };
+    let Some(machine) = Machine::new(&["wg"]) else { return };
     let _daemon = Daemon::start(&machine);
     let mut stream = connect(&machine);
     stream

@@ -22,7 +22,7 @@ fn allowed_ips(number: u32) -> String {
 
 #[test]
 fn ten_thousand_peers_are_set_and_shown() {
-    let Some(machine) = Machine::new("ten_thousand_peers_are_set_and_shown", &["wg"]) else { return };
+    let Some(machine) = Machine::new(&["wg"]) else { return };
     let _daemon = Daemon::start(&machine);
     let mut config = format!("[Interface]\nPrivateKey = {}\nListenPort = 4567\n", *key(1).to_base64());
     for number in 0..PEERS {

@@ -2,8 +2,8 @@
 
 use std::os::fd::AsRawFd as _;
 
-use weft_lab::traffic::{Amount, TcpReceiver, TcpSenders};
-use weft_lab::{Namespace, link, wait_until};
+use weft_lab::traffic::Amount;
+use weft_lab::{Namespace, Transfer, link, until};
 
 use crate::support::{NAME, Pair, inner};
 
@@ -17,23 +17,16 @@ fn move_to(pair: &Pair, to: &Namespace) {
 
 #[test]
 fn an_interface_goes_on_where_it_is_moved_to() {
-    let Some(pair) = Pair::new("an_interface_goes_on_where_it_is_moved_to") else { return };
+    let Some(pair) = Pair::new() else { return };
     let stream = pair.stream();
     let before = pair.last_handshake();
     let elsewhere = Namespace::new("elsewhere").unwrap();
     // The stream's own end stays behind: it is cut off.
     move_to(&pair, &elsewhere);
     assert!(!pair.a.has_link(NAME));
-    let receiver =
-        pair.b.namespace.run(|| TcpReceiver::listen(std::net::SocketAddr::new(inner(2), 0))).unwrap();
-    let senders =
-        TcpSenders::start(&elsewhere, receiver.local_addr(), 1, Amount::Count(5_000_000), 3).unwrap();
-    for sent in senders.finish() {
-        assert_eq!((sent.error, sent.confirmed), (None, 5_000_000));
-    }
-    for received in receiver.finish() {
-        assert_eq!((received.bytes, received.first_mismatch), (5_000_000, None));
-    }
+    let amount = Amount::Count(5_000_000);
+    let transfer = Transfer::start(&elsewhere, &pair.b.namespace, inner(2), 1, amount).unwrap();
+    assert_eq!(transfer.finish(), 5_000_000);
     // The same session, the same socket, and wg(8) where it was.
     assert_eq!(pair.last_handshake(), before);
     pair.a.wg(&format!("set {NAME} listen-port 4567"));
@@ -44,12 +37,12 @@ fn an_interface_goes_on_where_it_is_moved_to() {
     let mut daemons = pair.daemons;
     link::remove(&elsewhere, NAME).unwrap();
     assert_eq!(daemons[0].wait().code(), Some(0), "{}", daemons[0].log());
-    wait_until("its socket is gone", || (!pair.a.has_socket(NAME)).then_some(()));
+    until("its socket is gone", || !pair.a.has_socket(NAME));
 }
 
 #[test]
 fn a_stream_survives_a_move_and_back() {
-    let Some(pair) = Pair::new("a_stream_survives_a_move_and_back") else { return };
+    let Some(pair) = Pair::new() else { return };
     let stream = pair.stream();
     let elsewhere = Namespace::new("elsewhere").unwrap();
     move_to(&pair, &elsewhere);

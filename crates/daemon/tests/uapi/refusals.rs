@@ -6,9 +6,7 @@ use crate::support::{Daemon, Machine, NAME, key, public_key};
 
 #[test]
 fn a_port_that_is_taken_is_refused_and_all_stays() {
-    let Some(machine) = Machine::new("a_port_that_is_taken_is_refused_and_all_stays", &["wg"]) else {
-        return;
-    };
+    let Some(machine) = Machine::new(&["wg"]) else { return };
     let _daemon = Daemon::start(&machine);
     let file = machine.file("key", &key(1).to_base64());
     machine.wg(&format!("set {NAME} private-key {file} listen-port 4567 peer {}", public_key(2)));
@@ -39,7 +37,7 @@ fn a_port_that_is_taken_is_refused_and_all_stays() {
 
 #[test]
 fn a_second_daemon_leaves_the_first_alone() {
-    let Some(machine) = Machine::new("a_second_daemon_leaves_the_first_alone", &["wg"]) else { return };
+    let Some(machine) = Machine::new(&["wg"]) else { return };
     let daemon = Daemon::start(&machine);
     let output = machine.output("weft", &[NAME]);
     let error = String::from_utf8(output.stderr).unwrap();
@@ -51,9 +49,7 @@ fn a_second_daemon_leaves_the_first_alone() {
 
 #[test]
 fn a_name_that_no_interface_may_have_is_an_error_of_use() {
-    let Some(machine) = Machine::new("a_name_that_no_interface_may_have_is_an_error_of_use", &[]) else {
-        return;
-    };
+    let Some(machine) = Machine::new(&[]) else { return };
     for name in ["sixteen-letters!", "a/b", "a b", ".."] {
         let output = machine.output("weft", &[name]);
         assert_eq!(output.status.code(), Some(2), "{output:?}");

@@ -3,15 +3,15 @@
 use crate::support::{Daemon, Machine, NAME, Pair, key, preshared_key, public_key};
 
 /// A machine and an interface without anything.
-fn empty(test: &str) -> Option<(Machine, Daemon)> {
-    let machine = Machine::new(test, &["wg"])?;
+fn empty() -> Option<(Machine, Daemon)> {
+    let machine = Machine::new(&["wg"])?;
     let daemon = Daemon::start(&machine);
     Some((machine, daemon))
 }
 
 #[test]
 fn every_field_of_an_interface_is_set_and_taken_back() {
-    let Some((machine, _daemon)) = empty("every_field_of_an_interface_is_set_and_taken_back") else { return };
+    let Some((machine, _daemon)) = empty() else { return };
     let show = |field: &str| machine.wg(&format!("show {NAME} {field}")).trim_end().to_owned();
     let file = machine.file("key", &key(1).to_base64());
     machine.wg(&format!("set {NAME} private-key {file}"));
@@ -27,7 +27,7 @@ fn every_field_of_an_interface_is_set_and_taken_back() {
 
 #[test]
 fn every_field_of_a_peer_is_set_and_taken_back() {
-    let Some((machine, _daemon)) = empty("every_field_of_a_peer_is_set_and_taken_back") else { return };
+    let Some((machine, _daemon)) = empty() else { return };
     let peer = public_key(2);
     let show = |field: &str| {
         let text = machine.wg(&format!("show {NAME} {field}"));
@@ -63,7 +63,7 @@ fn every_field_of_a_peer_is_set_and_taken_back() {
 
 #[test]
 fn a_prefix_has_one_owner() {
-    let Some((machine, _daemon)) = empty("a_prefix_has_one_owner") else { return };
+    let Some((machine, _daemon)) = empty() else { return };
     let (first, second) = (public_key(2), public_key(3));
     machine.wg(&format!("set {NAME} peer {first} allowed-ips 10.1.0.0/16,10.2.0.0/16"));
     machine.wg(&format!("set {NAME} peer {second} allowed-ips 10.2.0.0/16"));
@@ -73,7 +73,7 @@ fn a_prefix_has_one_owner() {
 
 #[test]
 fn ones_own_key_is_no_peer() {
-    let Some((machine, _daemon)) = empty("ones_own_key_is_no_peer") else { return };
+    let Some((machine, _daemon)) = empty() else { return };
     let file = machine.file("key", &key(1).to_base64());
     let (own, other) = (public_key(1), public_key(2));
     machine.wg(&format!("set {NAME} private-key {file} peer {own} allowed-ips 10.1.0.0/16 peer {other}"));
@@ -86,7 +86,7 @@ fn ones_own_key_is_no_peer() {
 
 #[test]
 fn setconf_replaces_all_and_addconf_adds() {
-    let Some((machine, _daemon)) = empty("setconf_replaces_all_and_addconf_adds") else { return };
+    let Some((machine, _daemon)) = empty() else { return };
     let conf = |port: u16, peers: &[(u8, &str)]| {
         let peers: String = peers
             .iter()
@@ -128,7 +128,7 @@ fn setconf_replaces_all_and_addconf_adds() {
 
 #[test]
 fn a_loaded_tunnel_takes_changes_of_its_peer_unharmed() {
-    let Some(pair) = Pair::new("a_loaded_tunnel_takes_changes_of_its_peer_unharmed") else { return };
+    let Some(pair) = Pair::new() else { return };
     let stream = pair.stream();
     let before = pair.last_handshake();
     let peer = public_key(2);

@@ -1,11 +1,11 @@
 //! `wg show` in all its forms, and `wg showconf`.
-use weft_lab::wait_until;
+use weft_lab::until;
 
 use crate::support::{Daemon, Machine, NAME, key, preshared_key, public_key};
 
 /// An interface with a peer that has everything, and one that has nothing.
-fn configured(test: &str) -> Option<(Machine, Daemon)> {
-    let machine = Machine::new(test, &["wg"])?;
+fn configured() -> Option<(Machine, Daemon)> {
+    let machine = Machine::new(&["wg"])?;
     let daemon = Daemon::start(&machine);
     let config = format!(
         "[Interface]\nPrivateKey = {}\nListenPort = 4567\nFwMark = 0xca6c\n[Peer]\nPublicKey = {}\nPresharedKey = {}\n\
@@ -23,9 +23,7 @@ fn configured(test: &str) -> Option<(Machine, Daemon)> {
 
 #[test]
 fn an_interface_that_was_told_nothing_shows_a_port_alone() {
-    let Some(machine) = Machine::new("an_interface_that_was_told_nothing_shows_a_port_alone", &["wg"]) else {
-        return;
-    };
+    let Some(machine) = Machine::new(&["wg"]) else { return };
     let _daemon = Daemon::start(&machine);
     let port: u16 = machine.wg(&format!("show {NAME} listen-port")).trim().parse().unwrap();
     assert_eq!(machine.wg(&format!("show {NAME} dump")), format!("(none)\t(none)\t{port}\toff\n"));
@@ -35,7 +33,7 @@ fn an_interface_that_was_told_nothing_shows_a_port_alone() {
 
 #[test]
 fn every_form_of_show_tells_what_was_set() {
-    let Some((machine, _daemon)) = configured("every_form_of_show_tells_what_was_set") else { return };
+    let Some((machine, _daemon)) = configured() else { return };
     let (full, bare) = (public_key(2), public_key(4));
     let own_key = key(1).to_base64();
     let psk = preshared_key(3).to_base64();
@@ -85,7 +83,7 @@ fn every_form_of_show_tells_what_was_set() {
 
 #[test]
 fn showconf_is_what_setconf_takes() {
-    let Some((machine, _daemon)) = configured("showconf_is_what_setconf_takes") else { return };
+    let Some((machine, _daemon)) = configured() else { return };
     let shown = machine.wg(&format!("showconf {NAME}"));
     assert!(shown.contains("AllowedIPs = 10.1.0.0/16, fd01::/64, 10.2.0.1/32"), "{shown}");
     machine.wg(&format!(
@@ -95,13 +93,13 @@ fn showconf_is_what_setconf_takes() {
     let file = machine.file("shown", &shown);
     machine.wg(&format!("setconf {NAME} {file}"));
     // Peers stand in the order in which they were added.
-    wait_until("all is as it was", || {
+    until("all is as it was", || {
         let again = machine.wg(&format!("showconf {NAME}"));
         let sorted = |text: &str| {
             let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
             lines.sort();
             lines
         };
-        (sorted(&again) == sorted(&shown)).then_some(())
+        sorted(&again) == sorted(&shown)
     });
 }

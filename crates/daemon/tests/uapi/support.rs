@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
 use weft_lab::mounts::Mounts;
-use weft_lab::{self as lab, Namespace};
+use weft_lab::{self as lab, Namespace, here};
 use weft_tunnel::{PresharedKey, PrivateKey, PublicKey};
 
 mod daemon;
@@ -25,16 +25,16 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// `None` where that is not permitted or a tool is missing, which is said for `test`.
-    pub(crate) fn new(test: &str, tools: &[&str]) -> Option<Self> {
-        if !lab::tun_permitted(test) || !lab::installed(test, tools) {
+    /// `None` where that is not permitted or a tool is missing, which is said.
+    pub(crate) fn new(tools: &[&str]) -> Option<Self> {
+        if !here::tun_permitted() || !here::installed(tools) {
             return None;
         }
         let namespace = Namespace::new("machine").unwrap();
         match Mounts::with_empty(&["/var/run"]) {
             Ok(mounts) => Some(Self { namespace, mounts, files: tempfile::tempdir().unwrap() }),
             Err(error) => {
-                lab::not_run(test, &format!("cannot mount a /run: {error}"));
+                here::not_run(&format!("cannot mount a /run: {error}"));
                 None
             }
         }

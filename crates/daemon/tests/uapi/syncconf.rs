@@ -4,7 +4,7 @@ use crate::support::{NAME, Pair, public_key};
 
 #[test]
 fn the_same_configuration_again_changes_nothing() {
-    let Some(pair) = Pair::new("the_same_configuration_again_changes_nothing") else { return };
+    let Some(pair) = Pair::new() else { return };
     let stream = pair.stream();
     let before = pair.last_handshake();
     let file = pair.a.file("same", &Pair::config(1, 2));
@@ -18,7 +18,7 @@ fn the_same_configuration_again_changes_nothing() {
 
 #[test]
 fn other_peers_come_and_go_beside_a_session() {
-    let Some(pair) = Pair::new("other_peers_come_and_go_beside_a_session") else { return };
+    let Some(pair) = Pair::new() else { return };
     let stream = pair.stream();
     let before = pair.last_handshake();
     let other =

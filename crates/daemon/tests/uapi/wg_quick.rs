@@ -2,7 +2,7 @@
 
 use std::process::Output;
 
-use weft_lab::wait_until;
+use weft_lab::{here, until};
 
 use crate::support::{Machine, daemon_of, key, public_key};
 
@@ -14,12 +14,12 @@ struct Quick {
 }
 
 impl Quick {
-    fn new(test: &str, text: &str) -> Option<Self> {
+    fn new(text: &str) -> Option<Self> {
         if std::path::Path::new("/sys/module/wireguard").exists() {
-            weft_lab::not_run(test, "wg-quick takes the kernel's WireGuard here");
+            here::not_run("wg-quick takes the kernel's WireGuard here");
             return None;
         }
-        let machine = Machine::new(test, &["wg", "wg-quick", "ip", "bash"])?;
+        let machine = Machine::new(&["wg", "wg-quick", "ip", "bash"])?;
         let file = machine.file(&format!("{IF}.conf"), text);
         Some(Self { machine, file })
     }
@@ -53,7 +53,7 @@ fn up_and_down() {
     let directory = tempfile::tempdir().unwrap();
     let mark = directory.path().join("mark");
     let hooks = hooks.replace("$MARK", mark.to_str().unwrap());
-    let Some(quick) = Quick::new("up_and_down", &text(&hooks)) else { return };
+    let Some(quick) = Quick::new(&text(&hooks)) else { return };
     let machine = &quick.machine;
     for _ in 0..2 {
         quick.run("up");
@@ -71,27 +71,22 @@ fn up_and_down() {
         assert_eq!(machine.wg(&format!("show {IF} peers")), format!("{}\n", public_key(2)));
         quick.run("down");
         assert_eq!(std::fs::read_to_string(&mark).unwrap(), "gone\n");
-        wait_until("nothing is left", || {
-            (!machine.has_link(IF) && !machine.has_socket(IF) && daemon_of(machine, IF).is_none())
-                .then_some(())
+        until("nothing is left", || {
+            !machine.has_link(IF) && !machine.has_socket(IF) && daemon_of(machine, IF).is_none()
         });
     }
 }
 
 #[test]
 fn a_failure_on_the_way_up_leaves_nothing() {
-    let Some(quick) = Quick::new("a_failure_on_the_way_up_leaves_nothing", &text("PostUp = false\n")) else {
-        return;
-    };
+    let Some(quick) = Quick::new(&text("PostUp = false\n")) else { return };
     assert!(!quick.try_run("up").status.success());
-    wait_until("nothing is left", || {
-        (!quick.machine.has_link(IF) && !quick.machine.has_socket(IF)).then_some(())
-    });
+    until("nothing is left", || !quick.machine.has_link(IF) && !quick.machine.has_socket(IF));
 }
 
 #[test]
 fn save_and_strip() {
-    let Some(quick) = Quick::new("save_and_strip", &text("")) else { return };
+    let Some(quick) = Quick::new(&text("")) else { return };
     let machine = &quick.machine;
     let stripped = quick.run("strip");
     assert!(stripped.contains("PrivateKey") && !stripped.contains("Address"), "{stripped}");
@@ -113,7 +108,7 @@ fn save_and_strip() {
     }
     // What was saved comes up again.
     quick.run("down");
-    wait_until("it is down", || (!machine.has_link(IF) && !machine.has_socket(IF)).then_some(()));
+    until("it is down", || !machine.has_link(IF) && !machine.has_socket(IF));
     quick.run("up");
     assert_eq!(machine.wg(&format!("show {IF} peers")).lines().count(), 2);
     quick.run("down");
@@ -122,12 +117,12 @@ fn save_and_strip() {
 #[test]
 fn the_default_route_goes_through_it() {
     let text = text("").replace("Table = 7\n", "").replace("10.20.0.0/16", "0.0.0.0/0, ::/0");
-    let Some(quick) = Quick::new("the_default_route_goes_through_it", &text) else { return };
+    let Some(quick) = Quick::new(&text) else { return };
     let machine = &quick.machine;
     quick.run("up");
     assert_eq!(machine.wg(&format!("show {IF} fwmark")), "0xca6c\n");
     let route = machine.run("ip", &["route", "get", "198.51.100.1"]);
     assert!(route.contains(&format!("dev {IF}")), "{route}");
     quick.run("down");
-    wait_until("nothing is left", || (!machine.has_link(IF) && !machine.has_socket(IF)).then_some(()));
+    until("nothing is left", || !machine.has_link(IF) && !machine.has_socket(IF));
 }

@@ -4,7 +4,7 @@ use weft_config::{Config, parse};
 
 use super::*;
 
-fn config(interface: &str, allowed_ips: &str) -> Config {
+pub(super) fn config(interface: &str, allowed_ips: &str) -> Config {
     let key = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=";
     let peer = "xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=";
     let text = format!(

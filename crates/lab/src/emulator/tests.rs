@@ -15,8 +15,8 @@ struct Lab {
 }
 
 /// Returns `None`, after reporting it, where the lab cannot be created.
-fn lab(test: &str, spec: &str) -> Option<Lab> {
-    if !crate::tun_permitted(test) {
+fn lab(spec: &str) -> Option<Lab> {
+    if !crate::here::tun_permitted() {
         return None;
     }
     let (a, b) = (Namespace::new("a").unwrap(), Namespace::new("b").unwrap());
@@ -37,7 +37,7 @@ fn socket(namespace: &Namespace, address: &str) -> UdpSocket {
 
 #[test]
 fn a_round_trip_takes_both_delays_over_ipv4_and_ipv6() {
-    let Some(lab) = lab("a_round_trip_takes_both_delays_over_ipv4_and_ipv6", "delay=15ms") else { return };
+    let Some(lab) = lab("delay=15ms") else { return };
     for (from, to) in [("192.0.2.1", "192.0.2.2"), ("fd00::1", "fd00::2")] {
         let (near, far) = (socket(&lab.a, from), socket(&lab.b, to));
         let start = Instant::now();
@@ -53,8 +53,7 @@ fn a_round_trip_takes_both_delays_over_ipv4_and_ipv6() {
 #[test]
 fn a_stream_crosses_complete_and_not_faster_than_the_rate() {
     const BYTES: u64 = 2_000_000;
-    let test = "a_stream_crosses_complete_and_not_faster_than_the_rate";
-    let Some(lab) = lab(test, "rate=100mbit,delay=1ms") else { return };
+    let Some(lab) = lab("rate=100mbit,delay=1ms") else { return };
     let address: SocketAddr = "192.0.2.2:0".parse().unwrap();
     let receiver = lab.b.run(|| TcpReceiver::listen(address)).unwrap();
     let start = Instant::now();
@@ -73,7 +72,7 @@ fn a_stream_crosses_complete_and_not_faster_than_the_rate() {
 
 #[test]
 fn what_is_lost_on_purpose_does_not_arrive_and_is_counted() {
-    let Some(lab) = lab("what_is_lost_on_purpose_does_not_arrive_and_is_counted", "loss=100%") else {
+    let Some(lab) = lab("loss=100%") else {
         return;
     };
     let near = socket(&lab.a, "192.0.2.1");
@@ -93,7 +92,7 @@ fn what_is_lost_on_purpose_does_not_arrive_and_is_counted() {
 
 #[test]
 fn the_interfaces_go_with_the_emulator() {
-    let Some(lab) = lab("the_interfaces_go_with_the_emulator", "") else { return };
+    let Some(lab) = lab("") else { return };
     let Lab { emulator, a, b } = lab;
     let has_link = |namespace: &Namespace| {
         crate::counters::Counters::read(namespace).unwrap().interfaces.contains_key("eth0")

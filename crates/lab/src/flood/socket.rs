@@ -2,14 +2,14 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd as _, OwnedFd};
 
 use nix::errno::Errno;
 use nix::ifaddrs::getifaddrs;
-use nix::net::if_::if_nametoindex;
 use nix::sys::socket::{MsgFlags, recv, setsockopt, sockopt};
 
 use super::frame::{self, Mac};
+use crate::packet_socket;
 
 /// Receive buffer, for the replies to a burst.
 const BUFFER_BYTES: usize = 8 << 20;
@@ -35,21 +35,9 @@ impl FrameSocket {
     /// Opens a packet socket in the calling thread's namespace. It receives frames only if `reads` is set.
     pub(super) fn open(link: &str, is_v6: bool, reads: bool) -> io::Result<Self> {
         let ethertype = if is_v6 { libc::ETH_P_IPV6 } else { libc::ETH_P_IP };
-        let protocol = if reads { (ethertype as u16).to_be() } else { 0 };
-        let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-        // SAFETY: no pointer is handed over; the descriptor is owned from here on.
-        let fd = unsafe { libc::socket(libc::AF_PACKET, kind, libc::c_int::from(protocol)) };
-        let fd = Errno::result(fd)?;
-        // SAFETY: the descriptor was just opened and has no other owner.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        // SAFETY: sockaddr_ll is plain integers, for which zero is a valid value.
-        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-        address.sll_family = libc::AF_PACKET as u16;
-        address.sll_protocol = protocol;
-        address.sll_ifindex = if_nametoindex(link)?.cast_signed();
-        let len = size_of_val(&address) as libc::socklen_t;
-        // SAFETY: pointer and length describe `address`, which outlives the call.
-        Errno::result(unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len) })?;
+        let socket = packet_socket::open(link, if reads { ethertype as u16 } else { 0 })?;
+        socket.set_nonblocking(true)?;
+        let fd = OwnedFd::from(socket);
         // The FORCE variant needs CAP_NET_ADMIN in the initial user namespace; with a smaller buffer, replies
         // are lost earlier.
         let _ = setsockopt(&fd, sockopt::RcvBufForce, &BUFFER_BYTES)

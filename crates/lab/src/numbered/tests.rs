@@ -3,8 +3,8 @@ use crate::link::{self, LinkOptions};
 use crate::{PATIENCE, wait_until};
 
 /// Two joined namespaces: 10.90.0.1 and fd90::1 in the first one, .2 and ::2 in the second one.
-fn pair(test: &str) -> Option<(Namespace, Namespace)> {
-    if !crate::namespaces_permitted(test) {
+fn pair() -> Option<(Namespace, Namespace)> {
+    if !crate::here::namespaces_permitted() {
         return None;
     }
     let (a, b) = (Namespace::new("a").unwrap(), Namespace::new("b").unwrap());
@@ -25,7 +25,7 @@ fn run(a: &Namespace, b: &Namespace, options: NumberedOptions) -> NumberedReport
 
 #[test]
 fn ten_thousand_flows_arrive_and_every_fifth_datagram_is_answered() {
-    let Some((a, b)) = pair("ten_thousand_flows_arrive_and_every_fifth_datagram_is_answered") else { return };
+    let Some((a, b)) = pair() else { return };
     let options = NumberedOptions {
         flows: 10_000,
         datagram_bytes: 100,
@@ -44,7 +44,7 @@ fn ten_thousand_flows_arrive_and_every_fifth_datagram_is_answered() {
 
 #[test]
 fn super_packets_arrive_as_the_datagrams_they_were_made_of() {
-    let Some((a, b)) = pair("super_packets_arrive_as_the_datagrams_they_were_made_of") else { return };
+    let Some((a, b)) = pair() else { return };
     let options = NumberedOptions {
         flows: 2,
         datagram_bytes: 1000,
@@ -62,7 +62,7 @@ fn super_packets_arrive_as_the_datagrams_they_were_made_of() {
 
 #[test]
 fn what_a_removed_link_swallows_is_lost_and_nothing_else() {
-    let Some((a, b)) = pair("what_a_removed_link_swallows_is_lost_and_nothing_else") else { return };
+    let Some((a, b)) = pair() else { return };
     let options =
         NumberedOptions { amount: Amount::Until(Instant::now() + PATIENCE), ..NumberedOptions::default() };
     let address = |text: &str| text.parse().unwrap();
@@ -80,7 +80,7 @@ fn what_a_removed_link_swallows_is_lost_and_nothing_else() {
 #[test]
 fn tcp_runs_both_ways_at_once_over_a_link() {
     use crate::traffic::{TcpReceiver, TcpSenders};
-    let Some((a, b)) = pair("tcp_runs_both_ways_at_once_over_a_link") else { return };
+    let Some((a, b)) = pair() else { return };
     let listen = |namespace: &Namespace, address: &str| {
         namespace.run(|| TcpReceiver::listen(SocketAddr::new(address.parse().unwrap(), 0))).unwrap()
     };

@@ -1,12 +1,14 @@
 //! weft as a process of its own.
 
-use std::io;
-use std::path::Path;
-use std::process::Command;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
 
 use nix::sys::signal::Signal;
+use serde_json::Value;
 use tempfile::TempDir;
-use weft_lab::{Namespace, Process};
+use weft_ipc::runtime_dir::control_socket;
+use weft_lab::{Namespace, Process, wait_until};
 
 use super::{Conf, NAME};
 
@@ -17,61 +19,93 @@ pub(crate) struct Ended {
     pub(crate) stderr: String,
 }
 
-/// `weft up` as a process of its own. Dropping it kills it.
-pub(crate) struct WeftProcess {
-    process: Process,
-    _directory: Option<TempDir>,
+impl Ended {
+    /// Waits for it.
+    #[track_caller]
+    pub(crate) fn of(mut process: Process) -> Self {
+        let status = process.wait();
+        Self { code: status.code(), stderr: process.log() }
+    }
 }
 
-impl WeftProcess {
-    /// Starts `weft up` with this configuration and these arguments in a namespace, and waits until it is up.
+/// The command `weft up FILE`.
+pub(crate) fn weft_up(namespace: &Namespace, file: &Path) -> Command {
+    let mut command = namespace.command(env!("CARGO_BIN_EXE_weft"));
+    command.env_remove("RUST_LOG").arg("up").arg(file);
+    // Beside the file: both ends have an interface of the same name.
+    command.env("WEFT_RUNTIME_DIR", file.parent().unwrap());
+    command
+}
+
+/// A command of weft for the interfaces that have their control sockets in this directory.
+pub(crate) fn weft(directory: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
+    command.args(arguments).env_remove("RUST_LOG").env_remove("NO_COLOR").env("WEFT_RUNTIME_DIR", directory);
+    command
+}
+
+/// A running `weft up`, and the directory with its file and its control socket. Dropping it kills it.
+pub(crate) struct Running {
+    process: Process,
+    directory: TempDir,
+}
+
+impl Running {
+    /// Starts `weft up` with this configuration and these arguments in a namespace, and waits until it is up and
+    /// answers.
     #[track_caller]
     pub(crate) fn up(namespace: &Namespace, conf: &Conf, arguments: &[&str]) -> Self {
-        let process = Self::start(namespace, conf, arguments);
-        process.wait_until_up();
-        process
-    }
-
-    /// The same without waiting.
-    #[track_caller]
-    pub(crate) fn start(namespace: &Namespace, conf: &Conf, arguments: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let file = conf.write(directory.path(), NAME);
-        let mut command = Self::command(namespace, &file);
+        let mut command = weft_up(namespace, &conf.write(directory.path(), NAME));
         command.args(arguments);
-        let mut process = Self::spawn(namespace, command).unwrap();
-        process._directory = Some(directory);
-        process
+        Self::start(namespace, command, directory)
     }
 
-    /// The command `weft up FILE`, to be changed and given to [`Self::spawn`].
-    pub(crate) fn command(namespace: &Namespace, file: &Path) -> Command {
-        let mut command = namespace.command(env!("CARGO_BIN_EXE_weft"));
-        command.env_remove("RUST_LOG").arg("up").arg(file);
-        // Beside the file: both ends have an interface of the same name.
-        command.env("WEFT_RUNTIME_DIR", file.parent().unwrap());
-        command
-    }
-
-    /// Starts a command.
-    pub(crate) fn spawn(namespace: &Namespace, command: Command) -> io::Result<Self> {
-        Ok(Self { process: Process::start(namespace, command)?, _directory: None })
-    }
-
-    /// Waits for the line that says that everything is in place.
+    /// The same with a command for a file in this directory.
     #[track_caller]
-    pub(crate) fn wait_until_up(&self) {
-        self.wait_for_line("interface is up");
+    pub(crate) fn start(namespace: &Namespace, command: Command, directory: TempDir) -> Self {
+        let running = Self { process: Process::start(namespace, command).unwrap(), directory };
+        running.process.wait_for_line("interface is up");
+        // The socket is opened right after that is said.
+        wait_until("the control socket", || UnixStream::connect(running.socket()).ok());
+        running
     }
 
-    /// Waits for a line that contains `text`, and gives it.
+    pub(crate) fn socket(&self) -> PathBuf {
+        control_socket(self.directory(), &NAME.parse().unwrap())
+    }
+
+    /// Where its file and its socket are.
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Runs a command of weft for it to its end.
+    pub(crate) fn weft(&self, arguments: &[&str]) -> Output {
+        weft(self.directory(), arguments).output().unwrap()
+    }
+
+    /// What `weft status --json` says of the interface, with rates over so many seconds.
     #[track_caller]
-    pub(crate) fn wait_for_line(&self, text: &str) -> String {
-        self.process.wait_for_line(text)
+    pub(crate) fn status(&self, sample: &str) -> Value {
+        let output = self.weft(&["status", NAME, "--json", "--sample", sample]);
+        assert!(output.status.success(), "{output:?}");
+        let mut json: Value = serde_json::from_slice(&output.stdout).unwrap();
+        json["interfaces"][0].take()
+    }
+
+    /// The steps that a reload of `conf` tells.
+    #[track_caller]
+    pub(crate) fn reload(&self, conf: &Conf, arguments: &[&str]) -> Vec<String> {
+        let file = conf.write(self.directory(), NAME);
+        let output = self.weft(&[&["reload", "--json", file.to_str().unwrap()], arguments].concat());
+        assert!(output.status.success(), "{output:?}");
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        report["steps"].as_array().unwrap().iter().map(|step| step.as_str().unwrap().to_owned()).collect()
     }
 
     /// What it has said so far.
-    pub(crate) fn stderr(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         self.process.log()
     }
 
@@ -88,19 +122,18 @@ impl WeftProcess {
         self.process.signal(signal);
     }
 
-    /// Waits until it ends.
+    /// Waits until it ends. Its files are left in the directory.
     #[track_caller]
-    pub(crate) fn wait(mut self) -> Ended {
-        let status = self.process.wait();
-        Ended { code: status.code(), stderr: self.stderr() }
+    pub(crate) fn wait(self) -> (Ended, TempDir) {
+        (Ended::of(self.process), self.directory)
     }
 
     /// Ends it with SIGTERM, and asserts that it ends well.
     #[track_caller]
-    pub(crate) fn stop(self) -> Ended {
+    pub(crate) fn stop(self) -> (Ended, TempDir) {
         self.signal(Signal::SIGTERM);
-        let ended = self.wait();
+        let (ended, directory) = self.wait();
         assert_eq!(ended.code, Some(0), "{ended:?}");
-        ended
+        (ended, directory)
     }
 }

@@ -2,10 +2,9 @@
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
-use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -13,7 +12,8 @@ use std::thread::JoinHandle;
 use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use weft_lab::wait_until;
+use rustix::termios::{ControlModes, InputModes, LocalModes, OutputModes, Winsize, tcgetattr, tcsetwinsize};
+use weft_lab::{terminal, until, wait_until};
 
 /// A program and its terminal. Dropping it kills the program.
 pub(crate) struct Pty {
@@ -47,21 +47,11 @@ pub(crate) fn ignore_hang_up(command: &mut Command) {
 impl Pty {
     /// Starts a command in a terminal of this size.
     pub(crate) fn spawn(mut command: Command, columns: u16, rows: u16) -> Self {
-        let (terminal, slave) = terminal().unwrap();
+        let (terminal, slave) = terminal::open().unwrap();
         set_size(&terminal, columns, rows);
         let before = settings(&slave);
-        let end = || Stdio::from(slave.try_clone().unwrap());
-        command.stdin(end()).stdout(end()).stderr(end()).env("TERM", "xterm-256color").env_remove("NO_COLOR");
-        let take_terminal = || {
-            nix::unistd::setsid()?;
-            // SAFETY: the ioctl takes a number; standard input is the terminal.
-            match unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) } {
-                0 => Ok(()),
-                _ => Err(io::Error::last_os_error()),
-            }
-        };
-        // SAFETY: between fork and exec the closure only makes system calls.
-        unsafe { command.pre_exec(take_terminal) };
+        terminal::attach(&mut command, &slave).unwrap();
+        command.env("TERM", "xterm-256color").env_remove("NO_COLOR");
         let child = command.spawn().unwrap();
         let output = Arc::<Mutex<Vec<u8>>>::default();
         let mut from = terminal.try_clone().unwrap();
@@ -101,7 +91,7 @@ impl Pty {
     /// Waits until the terminal got this text, after what it had got at `from`.
     #[track_caller]
     pub(crate) fn wait_for(&self, text: &str, from: usize) {
-        wait_until(text, || self.output().get(from..).is_some_and(|new| new.contains(text)).then_some(()));
+        until(text, || self.output().get(from..).is_some_and(|new| new.contains(text)));
     }
 
     /// Types.
@@ -130,40 +120,17 @@ impl Pty {
     }
 }
 
-/// The two ends of a new terminal, which no other process has: closing the first one is its end.
-fn terminal() -> io::Result<(File, OwnedFd)> {
-    let ours = File::options().read(true).write(true).custom_flags(libc::O_NOCTTY).open("/dev/ptmx")?;
-    let unlocked: libc::c_int = 0;
-    // SAFETY: the ioctl reads the number, which lives until after the call.
-    if unsafe { libc::ioctl(ours.as_raw_fd(), libc::TIOCSPTLCK, &raw const unlocked) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
-    // SAFETY: the ioctl takes a number.
-    match unsafe { libc::ioctl(ours.as_raw_fd(), libc::TIOCGPTPEER, flags) } {
-        // SAFETY: it was just opened, and nothing else has it.
-        theirs @ 0.. => Ok((ours, unsafe { OwnedFd::from_raw_fd(theirs) })),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
+/// Makes the terminal this size.
 fn set_size(terminal: &File, columns: u16, rows: u16) {
-    let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
-    // SAFETY: the ioctl reads the size, which lives until after the call.
-    let result = unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) };
-    assert_eq!(result, 0, "{}", io::Error::last_os_error());
+    tcsetwinsize(terminal, Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
 }
 
 /// Flags of input, output, control and local processing (termios(3)).
-type Settings = [libc::tcflag_t; 4];
+type Settings = (InputModes, OutputModes, ControlModes, LocalModes);
 
 fn settings(terminal: &OwnedFd) -> Settings {
-    // SAFETY: a termios of zeros is a valid one, and the call fills it in.
-    let mut termios: libc::termios = unsafe { std::mem::zeroed() };
-    // SAFETY: the termios is written to, and lives until after the call.
-    let result = unsafe { libc::tcgetattr(terminal.as_raw_fd(), &raw mut termios) };
-    assert_eq!(result, 0, "{}", io::Error::last_os_error());
-    [termios.c_iflag, termios.c_oflag, termios.c_cflag, termios.c_lflag]
+    let termios = tcgetattr(terminal).unwrap();
+    (termios.input_modes, termios.output_modes, termios.control_modes, termios.local_modes)
 }
 
 impl Drop for Pty {

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use nix::sys::socket::{getsockopt, sockopt};
 use nix::unistd::Pid;
-use weft_lab::{Process, wait_until};
+use weft_lab::{Process, until};
 
 use super::{Machine, NAME, socket_of};
 
@@ -72,9 +72,9 @@ impl Daemon {
 
     #[track_caller]
     pub(crate) fn wait_until_ready(&self, machine: &Machine) {
-        wait_until("the daemon answers", || {
+        until("the daemon answers", || {
             assert!(self.is_running(), "it ended:\n{}", self.log());
-            machine.output("wg", &["show", NAME, "listen-port"]).status.success().then_some(())
+            machine.output("wg", &["show", NAME, "listen-port"]).status.success()
         });
     }
 }

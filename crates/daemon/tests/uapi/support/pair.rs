@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use weft_lab::Stream;
+use weft_lab::Transfer;
 use weft_lab::link::{self, LinkOptions};
 
 use super::{Daemon, Machine, NAME, key, public_key};
@@ -20,14 +20,14 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
-    /// `None` where that is not possible, which is said for `test`.
-    pub(crate) fn new(test: &str) -> Option<Self> {
-        Self::with(test, Daemon::start)
+    /// `None` where that is not possible, which is said.
+    pub(crate) fn new() -> Option<Self> {
+        Self::with(Daemon::start)
     }
 
     /// The same with machine a's daemon started in this way.
-    pub(crate) fn with(test: &str, start: impl FnOnce(&Machine) -> Daemon) -> Option<Self> {
-        let (a, b) = (Machine::new(test, &["wg", "ip"])?, Machine::new(test, &["wg", "ip"])?);
+    pub(crate) fn with(start: impl FnOnce(&Machine) -> Daemon) -> Option<Self> {
+        let (a, b) = (Machine::new(&["wg", "ip"])?, Machine::new(&["wg", "ip"])?);
         let options = LinkOptions {
             addresses_a: vec!["192.0.2.1/24".parse().unwrap()],
             addresses_b: vec!["192.0.2.2/24".parse().unwrap()],
@@ -58,8 +58,8 @@ impl Pair {
     }
 
     /// A stream from a to b that goes on until it is ended.
-    pub(crate) fn stream(&self) -> Stream {
-        Stream::start(&self.a.namespace, &self.b.namespace, inner(2)).unwrap()
+    pub(crate) fn stream(&self) -> Transfer {
+        Transfer::endless(&self.a.namespace, &self.b.namespace, inner(2)).unwrap()
     }
 
     /// When machine a last shook hands with its peer, in Unix time.

@@ -3,7 +3,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use weft_lab::link::{self, LinkOptions};
-use weft_lab::{self as lab, Namespace};
+use weft_lab::{Namespace, here};
 
 use super::*;
 use crate::network::Way;
@@ -11,8 +11,8 @@ use crate::network::Way;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Two namespaces joined by a veth.
-fn joined(test: &str) -> Option<(Namespace, Namespace)> {
-    if !lab::namespaces_permitted(test) {
+fn joined() -> Option<(Namespace, Namespace)> {
+    if !here::namespaces_permitted() {
         return None;
     }
     let (a, b) = (Namespace::new("a").unwrap(), Namespace::new("b").unwrap());
@@ -54,7 +54,7 @@ fn link_named(namespace: &Namespace, name: &str) -> Link {
 
 #[test]
 fn addresses_routes_and_links_are_told() {
-    let Some((a, b)) = joined("addresses_routes_and_links_are_told") else { return };
+    let Some((a, b)) = joined() else { return };
     let (_watch, changes) = watch(&a, None);
     link::add_address(&a, "eth0", "192.0.2.9/24".parse().unwrap()).unwrap();
     until(&changes, |change| change.addresses);
@@ -68,7 +68,7 @@ fn addresses_routes_and_links_are_told() {
 
 #[test]
 fn a_burst_is_told_once() {
-    let Some((a, _b)) = joined("a_burst_is_told_once") else { return };
+    let Some((a, _b)) = joined() else { return };
     let (watch, changes) = watch(&a, None);
     for host in 10..60 {
         link::add_address(&a, "eth0", format!("198.51.100.{host}/32").parse().unwrap()).unwrap();
@@ -81,7 +81,7 @@ fn a_burst_is_told_once() {
 
 #[test]
 fn the_own_device_is_told_of_when_it_goes() {
-    let Some((a, _b)) = joined("the_own_device_is_told_of_when_it_goes") else { return };
+    let Some((a, _b)) = joined() else { return };
     let own = link_named(&a, "eth0");
     let (_watch, changes) = watch(&a, Some(&own));
     link::set_mtu(&a, "eth0", 1400).unwrap();
@@ -95,7 +95,7 @@ fn the_own_device_is_told_of_when_it_goes() {
 
 #[test]
 fn a_watch_ends_when_it_is_dropped() {
-    let Some((a, _b)) = joined("a_watch_ends_when_it_is_dropped") else { return };
+    let Some((a, _b)) = joined() else { return };
     let (watch, changes) = watch(&a, None);
     drop(watch);
     assert!(changes.recv().is_err(), "the callback is gone with the thread");
@@ -103,7 +103,7 @@ fn a_watch_ends_when_it_is_dropped() {
 
 #[test]
 fn a_way_is_what_the_routes_say() {
-    let Some((a, _b)) = joined("a_way_is_what_the_routes_say") else { return };
+    let Some((a, _b)) = joined() else { return };
     let to = |address: &str| SocketAddr::new(address.parse().unwrap(), 51820);
     let way = |address: &str| a.run(|| way_to(to(address), 0)).ok();
     let from = |source: &str, mtu| Some(Way { source: source.parse().unwrap(), mtu: Some(mtu) });

@@ -8,24 +8,17 @@
 
 use std::net::IpAddr;
 
-use nix::sched::{CloneFlags, unshare};
 use rtnetlink::{LinkDummy, LinkVeth};
-use weft_config::{Config, parse};
+use weft_lab::{Namespace, here};
 
 use super::*;
+use crate::routes::tests::config;
 use crate::routes::{Family, Rule, RuleKind};
 
-/// Runs a test on a thread in a fresh network namespace. Without CAP_SYS_ADMIN it is not run: only a process
-/// with one thread can create a user namespace.
-fn in_a_namespace(test: &str, body: impl FnOnce(&Netlink) + Send + 'static) {
-    let thread = std::thread::spawn(move || {
-        unshare(CloneFlags::CLONE_NEWNET)?;
-        let netlink = Netlink::open().unwrap();
-        body(&netlink);
-        Ok::<_, nix::Error>(())
-    });
-    if let Err(reason) = thread.join().unwrap() {
-        eprintln!("NOT RUN: {test}: no network namespace: {reason}");
+/// Runs a test in a fresh network namespace, or reports that it cannot.
+fn in_a_namespace(body: impl FnOnce(&Netlink) + Send) {
+    if here::namespaces_permitted() {
+        Namespace::new("routes").unwrap().run(|| body(&Netlink::open().unwrap()));
     }
 }
 
@@ -37,15 +30,6 @@ fn make_link(netlink: &Netlink) -> Link {
         netlink.set_up(&netlink.find_link("dummy1").unwrap()).unwrap();
     }
     netlink.find_link("dummy0").unwrap()
-}
-
-fn config(interface: &str, allowed_ips: &str) -> Config {
-    let key = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=";
-    let peer = "xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=";
-    let text = format!(
-        "[Interface]\nPrivateKey={key}\n{interface}\n[Peer]\nPublicKey={peer}\nAllowedIPs={allowed_ips}\n"
-    );
-    parse(&text, "wg0.conf".as_ref(), "wg0".parse().unwrap()).unwrap().config
 }
 
 /// The routes that an administrator made through the device, as `TABLE PREFIX`.
@@ -84,8 +68,7 @@ fn addresses(netlink: &Netlink, link: &Link) -> Vec<String> {
 
 #[test]
 fn addresses_and_routes_are_added_and_removed_and_those_of_others_stay() {
-    let test = "addresses_and_routes_are_added_and_removed_and_those_of_others_stay";
-    in_a_namespace(test, |netlink| {
+    in_a_namespace(|netlink| {
         let link = make_link(netlink);
         netlink.set_up(&link).unwrap();
         let nets = ["10.9.0.1/24", "fd99::1/64"].map(|net| net.parse::<IpNet>().unwrap());
@@ -118,7 +101,7 @@ fn addresses_and_routes_are_added_and_removed_and_those_of_others_stay() {
 
 #[test]
 fn the_first_address_of_a_network_goes_alone_and_the_routes_stay() {
-    in_a_namespace("the_first_address_of_a_network_goes_alone_and_the_routes_stay", |netlink| {
+    in_a_namespace(|netlink| {
         // By default, the kernel removes all of them.
         for name in ["all", "default"] {
             let _ = std::fs::write(format!("/proc/sys/net/ipv4/conf/{name}/promote_secondaries"), "0");
@@ -138,7 +121,7 @@ fn the_first_address_of_a_network_goes_alone_and_the_routes_stay() {
 
 #[test]
 fn a_route_of_somebody_else_is_named() {
-    in_a_namespace("a_route_of_somebody_else_is_named", |netlink| {
+    in_a_namespace(|netlink| {
         let link = make_link(netlink);
         netlink.set_up(&link).unwrap();
         netlink.wait(netlink.handle.link().add(LinkVeth::new("veth0", "veth1").build()).execute()).unwrap();
@@ -158,7 +141,7 @@ fn a_route_of_somebody_else_is_named() {
 
 #[test]
 fn rules_are_added_found_and_removed_at_their_places() {
-    in_a_namespace("rules_are_added_found_and_removed_at_their_places", |netlink| {
+    in_a_namespace(|netlink| {
         let before = netlink.rules().unwrap();
         let rules: Vec<Rule> = Family::ALL
             .into_iter()
@@ -203,7 +186,7 @@ fn rules_are_added_found_and_removed_at_their_places() {
 
 #[test]
 fn the_mtu_follows_the_routes_to_the_endpoints() {
-    in_a_namespace("the_mtu_follows_the_routes_to_the_endpoints", |netlink| {
+    in_a_namespace(|netlink| {
         let interface = config("Address = 10.9.0.1/24", "").interface;
         assert_eq!(netlink.default_mtu(&interface, &[], 0), 1420, "without any route");
         assert_eq!(
@@ -233,7 +216,7 @@ fn the_mtu_follows_the_routes_to_the_endpoints() {
 
 #[test]
 fn queue_limits_are_set_as_far_as_the_kernel_knows_them() {
-    in_a_namespace("queue_limits_are_set_as_far_as_the_kernel_knows_them", |netlink| {
+    in_a_namespace(|netlink| {
         let link = make_link(netlink);
         let limits =
             QueueLimits { tx_queue_len: Some(777), gso_max_bytes: Some(61_000), gso_max_segments: Some(44) };
