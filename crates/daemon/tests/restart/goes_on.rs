@@ -140,7 +140,6 @@ fn ask(world: &World, path: &str) -> String {
 
 #[test]
 fn the_file_alone_says_which_peers_are_missed() {
-    let test = "the_file_alone_says_which_peers_are_missed";
     let silent = public(5).to_string();
     // B has a keepalive, which makes it an expected peer. Peer 5 has nothing, and never comes.
     let file = |of_b: &str, of_silent: &str| {
@@ -149,7 +148,7 @@ fn the_file_alone_says_which_peers_are_missed() {
         file_of(1, "# weft: Metrics = 192.0.2.1:9586", &b)
     };
     let (on, off) = ("# weft: Expected = on", "# weft: Expected = off");
-    let Some(mut world) = World::up(test, &file(off, on), &file_of_b()) else { return };
+    let Some(mut world) = World::up(&file(off, on), &file_of_b()) else { return };
     let expected = |world: &World| {
         let status = world.status();
         let mut peers = status["peers"].as_array().unwrap().iter();
