@@ -1,5 +1,5 @@
 //! Deficit round robin (Shreedhar and Varghese, 1996) over queues that are read: every busy queue delivers
-//! the same number of bytes, or the same number for each source that shares it.
+//! the same number of bytes, or the same number for each flow that shares it.
 //!
 //! A read may deliver more than a quantum. A queue that is ahead of the others is therefore skipped until
 //! they have caught up.
@@ -125,7 +125,7 @@ impl DeficitRoundRobin {
         }
     }
 
-    /// Records that a read delivered `bytes` bytes for each of the sources that share the queue.
+    /// Records that a read delivered `bytes` bytes for each of the flows that share the queue.
     pub fn record(&mut self, number: usize, bytes: usize) {
         self.queues[number].is_busy = true;
         self.queues[number].bytes += bytes as u64;

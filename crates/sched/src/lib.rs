@@ -1,4 +1,4 @@
-//! Packet scheduling: flow hashing, fair queues, and estimators of which source or flow fills a queue.
+//! Packet scheduling: flow hashing, fair queues, and estimators of which flow fills a queue.
 //!
 //! Everything here is pure: no I/O, no threads, no clock. `weft-tun` uses it to choose the queue to read,
 //! `weft-udp` to choose the message to open, and the packet thread to choose the packet to seal.

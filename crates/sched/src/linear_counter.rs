@@ -1,4 +1,4 @@
-//! Estimates the number of sources or flows that share a queue.
+//! Estimates the number of flows that share a queue.
 
 /// Bytes of a window. The estimate covers the current window and the one before it.
 const WINDOW_BYTES: usize = 1 << 20;
@@ -37,7 +37,7 @@ pub struct LinearCounter {
 }
 
 impl LinearCounter {
-    /// Counts `bytes` bytes of the source with this hash. Uses the highest six bits of the hash.
+    /// Counts `bytes` bytes of the flow with this hash. Uses the highest six bits of the hash.
     #[inline]
     pub fn observe(&mut self, hash: u64, bytes: usize) {
         self.now |= 1 << (hash >> 58);

@@ -269,8 +269,8 @@ pub struct UdpFeatures {
 /// and 7 MiB.
 ///
 /// All sockets full, those of both address families and as the kernel counts (twice as much, for its own bookkeeping), take
-/// an eighth of the memory if that is 128 MiB or more. All UDP sockets of a machine may take three sixteenths together
-/// (udp_mem of udp(7)), and other programs have sockets too.
+/// at most an eighth of the memory if that is 24 MiB or more. All UDP sockets of a machine may take three sixteenths
+/// together (udp_mem of udp(7)), and other programs have sockets too.
 pub fn receive_buffer_bytes(total_memory: Option<u64>) -> usize {
     let bytes = total_memory
         .map_or(MAX_RECEIVE_BUFFER_BYTES, |total| total / (2 * RECEIVE_SHARE * RECEIVING_SOCKETS as u64));

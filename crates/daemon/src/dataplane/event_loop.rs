@@ -217,7 +217,7 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
         }
     }
 
-    /// Handles messages from the handshake socket, whether the TUN has room or not.
+    /// Handles messages from the handshake sockets, whether the TUN has room or not.
     fn handshakes(&mut self, cx: &mut Context<'_>) -> Result<Turn, DataplaneError> {
         let Self { inbound, tunnel, udp, control, clock, captures, .. } = self;
         inbound.handshakes(cx, clock, tunnel, udp, control, captures)

@@ -29,13 +29,13 @@ const STALL: Duration = Duration::from_secs(1);
 
 /// Maximum number of handshake messages per turn; most messages of a flood are refused within a microsecond.
 const HANDSHAKES: usize = 256;
-/// How long handshake messages stay in their socket under load.
+/// How long handshake messages stay in their sockets under load.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_millis(1);
 
 /// The inbound direction.
 pub(super) struct Inbound {
     buffers: RecvBuffers,
-    /// Messages from the handshake socket.
+    /// Messages from the handshake sockets.
     handshakes: RecvBuffers,
     /// Time of the next check whether there is time for handshakes.
     handshakes_at: Option<Instant>,
@@ -67,8 +67,8 @@ impl Inbound {
         [stall, self.handshakes_at].into_iter().flatten().min()
     }
 
-    /// Handles messages from the handshake socket: neither data nor a TUN without room delays them. While
-    /// there is no time for them they stay in that socket; only that socket overflows.
+    /// Handles messages from the handshake sockets: neither data nor a TUN without room delays them. While
+    /// there is no time for them they stay in these sockets; only these overflow.
     pub(super) fn handshakes(
         &mut self,
         cx: &mut Context<'_>,
@@ -246,7 +246,7 @@ impl Inbound {
                     }
                     tun.send(packet).map_err(DataplaneError::Tun)?;
                 } else if !Tunnel::is_data(datagram) && !tunnel.has_time_for_handshakes(now) {
-                    // Without a handshake socket, handshakes arrive here, and one costs as much as hundreds
+                    // Without handshake sockets, handshakes arrive here, and one costs as much as hundreds
                     // of datagrams.
                     cost = budget;
                 }

@@ -104,7 +104,7 @@ stages! {
     Decrypt => ("inbound", "decrypt"),
     /// Hands packets to the TUN's writers, or writes them.
     Write => ("inbound", "write"),
-    /// Creates handshakes and keepalives that are due, and handles messages from the handshake socket.
+    /// Creates handshakes and keepalives that are due, and handles messages from the handshake sockets.
     Handshakes => ("both", "handshakes"),
     /// Executes a slice of a change or a snapshot.
     Commands => ("both", "commands"),
