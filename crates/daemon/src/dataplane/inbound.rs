@@ -177,6 +177,7 @@ impl Inbound {
                 return Ok(if is_empty { Turn::Idle } else { Turn::Busy });
             }
             if self.stalled {
+                self.buffers.resume();
                 self.drop_data(now, tunnel, control, captures);
                 budget = 0;
             } else {
