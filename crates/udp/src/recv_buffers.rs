@@ -199,7 +199,7 @@ impl RecvBuffers {
 
     /// Makes room for a receive call. If the buffers are full, the oldest messages of the source with the longest
     /// queue are dropped. Returns false if there is no room: a source that is alone may leave the rest in the
-    /// socket for [`Self::GRACE`], which is enough for TCP to slow down.
+    /// socket for half a second, which is enough for TCP to slow down.
     pub fn make_room(&mut self) -> bool {
         if self.free_large >= Self::COUNT {
             self.full_since = None;
