@@ -50,7 +50,7 @@ pub(super) fn report(report: &Report) -> String {
         let gbit = report.total_gbit_per_second();
         let _ = writeln!(
             text,
-            "{GREEN}Nothing was lost, corrupted or reordered inside weft:{PLAIN} {gbit:.2} Gbit/s over {:.1} s.",
+            "{GREEN}Every packet is accounted for, in order and unchanged:{PLAIN} {gbit:.2} Gbit/s over {:.1} s.",
             report.seconds
         );
     }
