@@ -8,7 +8,7 @@ fn source(port: u16) -> SocketAddr {
     SocketAddr::from(([192, 0, 2, 1], port))
 }
 
-/// Returns queues in which these sources are known, and in queues of their own.
+/// Returns queues in which these sources are known, and each has a separate queue.
 fn known(ports: impl IntoIterator<Item = u16>) -> SourceQueues<(u16, u32)> {
     let ports: Vec<u16> = ports.into_iter().collect();
     loop {

@@ -189,7 +189,7 @@ impl Assembler {
         sorted.iter().fold(missing, |next, index| self.branch(libc::BPF_JEQ, *index, found, next))
     }
 
-    /// Jumps to `proven` for initiations with a cookie. The others have a socket of their own; while only half
+    /// Jumps to `proven` for initiations with a cookie. The others have a separate socket; while only half
     /// of the sources are heard, those of the other half jump to `drain`.
     fn initiation(&mut self, rules: &Rules<'_>, proven: Label, drain: Label) -> Label {
         let proven = self.jump(proven);
