@@ -55,7 +55,7 @@ impl Work {
     /// needs.
     const fn hundredths(self) -> u64 {
         match self {
-            Self::Check => 2,
+            Self::Check => 3,
             Self::CookieReply => 20,
             Self::Identify => 120,
             Self::Build => 100,

@@ -59,7 +59,6 @@ pub struct RecvBuffers {
     /// source.
     fifo: Option<VecDeque<usize>>,
     now: Instant,
-    full_since: Option<Instant>,
     /// Bytes received since [`Self::begin_turn`].
     bytes: usize,
     /// Datagrams dropped since [`Self::take_dropped`].
@@ -81,26 +80,25 @@ impl RecvBuffers {
     pub const COUNT: usize = 16;
     /// Bytes of each large buffer: no datagram is longer, and the kernel's GRO joins no more than this.
     pub const BUFFER_BYTES: usize = 65_536;
-    /// Number of large buffers: 7 MiB, what 10 Gbit/s fill in 5.9 ms. With the socket behind them they take what
-    /// the slow starts of four connections send before the queue counts as standing.
-    const LARGE: usize = 112;
-    /// How long a source that is alone may fill all buffers and its socket. Longer than it takes to shed a
-    /// datagram of each of four connections.
-    const GRACE: Duration = Duration::from_millis(500);
+    /// Most large buffers: 24 MiB, all that TCP's slow starts in four connections send with Linux's largest
+    /// receive windows (`tcp_rmem`, 6 MiB), before their queue counts as standing.
+    const LARGE: usize = 384;
+    /// Large buffers for each MiB of a socket's receive buffer.
+    const LARGE_PER_MIB: usize = 55;
     /// Number of small buffers.
     const SMALL: usize = 1024;
     /// Bytes of each small buffer: a datagram of an ordinary MTU.
     const SMALL_BYTES: usize = 2048;
-    /// While fewer large buffers are free, short messages are copied to small ones. Without a queue nothing is
-    /// copied.
-    const FEW_FREE: usize = Self::LARGE - Self::COUNT;
     /// Datagrams shorter than this are not dropped because their queue waits long. They are pings,
     /// acknowledgements and requests, and no sender of them would slow down.
     const SHED_BYTES: usize = 512;
 
-    /// Returns empty buffers: 9 MiB, of which only the used part takes memory.
-    pub fn new() -> Self {
-        Self::with(Self::BUFFER_BYTES, Self::LARGE, Self::SMALL, false)
+    /// Returns empty buffers beside sockets with receive buffers of `socket_bytes`: 3.4 times as much and 2 MiB,
+    /// at most 26 MiB. Only the used part takes memory, and only a source that sends faster than it can be
+    /// served uses more than a turn's.
+    pub fn new(socket_bytes: usize) -> Self {
+        let large = socket_bytes.saturating_mul(Self::LARGE_PER_MIB) >> 20;
+        Self::with(Self::BUFFER_BYTES, large.clamp(2 * Self::COUNT, Self::LARGE), Self::SMALL, false)
     }
 
     /// Returns empty buffers for handshake messages, each for as many initiations as the kernel's GRO joins.
@@ -123,7 +121,6 @@ impl RecvBuffers {
             current: None,
             fifo: is_fifo.then(VecDeque::new),
             now: Instant::now(),
-            full_since: None,
             bytes: 0,
             dropped: 0,
         }
@@ -166,7 +163,8 @@ impl RecvBuffers {
         meta.len = meta.len.min(self.large_bytes);
         meta.stride = meta.stride.max(1);
         self.bytes += meta.len;
-        let is_short = meta.len <= Self::SMALL_BYTES && self.free_large < Self::FEW_FREE;
+        // Without a queue nothing is copied.
+        let is_short = meta.len <= Self::SMALL_BYTES && self.free_large + Self::COUNT < self.large_count();
         let small = if is_short { self.free_small.pop() } else { None };
         if let Some(small) = small {
             let from = place * self.large_bytes;
@@ -197,21 +195,9 @@ impl RecvBuffers {
         true
     }
 
-    /// Makes room for a receive call. If the buffers are full, the oldest messages of the source with the longest
-    /// queue are dropped. Returns false if there is no room: a source that is alone may leave the rest in the
-    /// socket for half a second, which is enough for TCP to slow down.
+    /// Makes room for a receive call: if the buffers are full, the oldest messages of the source with the longest
+    /// queue are dropped. Returns false if there is no room.
     pub fn make_room(&mut self) -> bool {
-        // A flood that only leaves room for each next call is still full.
-        if 2 * self.free_large >= self.large_count() {
-            self.full_since = None;
-        }
-        if self.free_large >= Self::COUNT {
-            return true;
-        }
-        let full_since = *self.full_since.get_or_insert(self.now);
-        if self.queues.busy() < 2 && self.now.saturating_duration_since(full_since) < Self::GRACE {
-            return false;
-        }
         while self.free_large < Self::COUNT
             && let Some(place) = self.queues.pop_longest()
         {
@@ -315,7 +301,7 @@ impl RecvBuffers {
 
 impl Default for RecvBuffers {
     fn default() -> Self {
-        Self::new()
+        Self::new(super::MAX_RECEIVE_BUFFER_BYTES as usize)
     }
 }
 
@@ -343,7 +329,7 @@ mod tests {
     }
 
     fn filled(contents: &[(&[u8], usize)]) -> RecvBuffers {
-        let mut buffers = RecvBuffers::new();
+        let mut buffers = RecvBuffers::new(2 << 20);
         contents.iter().for_each(|(bytes, stride)| push(&mut buffers, 1, bytes, *stride));
         buffers
     }
@@ -372,6 +358,15 @@ mod tests {
     }
 
     #[test]
+    fn what_may_wait_follows_the_receive_buffer() {
+        let bytes = |socket_bytes| RecvBuffers::new(socket_bytes).large_count() * RecvBuffers::BUFFER_BYTES;
+        assert_eq!(
+            [0, 256 << 10, 2 << 20, 7 << 20, usize::MAX].map(bytes).map(|bytes| bytes >> 20),
+            [2, 2, 6, 24, 24]
+        );
+    }
+
+    #[test]
     fn an_empty_datagram_is_one_datagram() {
         let mut buffers = filled(&[(b"", 0), (b"d", 1)]);
         assert_eq!(buffers.next_datagram().unwrap().bytes, b"");
@@ -380,34 +375,8 @@ mod tests {
     }
 
     #[test]
-    fn a_source_alone_leaves_the_rest_in_the_socket_until_it_has_done_so_for_long() {
-        let (mut buffers, start) = (RecvBuffers::new(), Instant::now());
-        buffers.begin_turn(start);
-        let mut count = 0;
-        while buffers.make_room() {
-            push(&mut buffers, 1, &[count; 60_000], 1000);
-            count += 1;
-        }
-        assert_eq!(usize::from(count), RecvBuffers::LARGE - RecvBuffers::COUNT + 1);
-        buffers.begin_turn(start + RecvBuffers::GRACE / 2);
-        assert!(!buffers.make_room() && buffers.take_dropped() == 0);
-        // What is opened meanwhile makes room for more of the flood, and does not end it.
-        assert_eq!(drain(&mut buffers, 2), [(1, 0), (1, 1)]);
-        while buffers.make_room() {
-            push(&mut buffers, 1, &[count; 60_000], 1000);
-            count += 1;
-        }
-        assert_eq!(buffers.take_dropped(), 0);
-        buffers.begin_turn(start + RecvBuffers::GRACE);
-        assert!(buffers.make_room());
-        assert_eq!(buffers.take_dropped(), 60);
-        assert_eq!(drain(&mut buffers, 99_999), (3..count).map(|tag| (1, tag)).collect::<Vec<_>>());
-        assert!(buffers.make_room() && buffers.is_done());
-    }
-
-    #[test]
     fn with_several_sources_the_longest_loses_its_oldest_and_each_datagram_is_counted() {
-        let mut buffers = RecvBuffers::new();
+        let mut buffers = RecvBuffers::new(2 << 20);
         buffers.record_authentic(([192, 0, 2, 1], 1).into());
         buffers.record_authentic(([192, 0, 2, 1], 2).into());
         push(&mut buffers, 2, &[200; 600], 600);
@@ -416,7 +385,7 @@ mod tests {
             push(&mut buffers, 1, &[count; 60_000], 1000);
         }
         // One large buffer has the message of the other source.
-        let kept = RecvBuffers::LARGE - RecvBuffers::COUNT;
+        let kept = 110 - RecvBuffers::COUNT;
         assert_eq!(buffers.take_dropped(), 60 * (250 - kept as u64));
         let order = drain(&mut buffers, usize::MAX);
         assert_eq!(order.iter().filter(|(port, _)| *port == 2).count(), 1);
@@ -426,7 +395,7 @@ mod tests {
 
     #[test]
     fn thousands_of_short_messages_wait_without_loss_in_the_place_of_a_few_large_ones() {
-        let mut buffers = RecvBuffers::new();
+        let mut buffers = RecvBuffers::new(2 << 20);
         for number in 0..RecvBuffers::SMALL as u16 {
             assert!(buffers.make_room());
             push(&mut buffers, 1 + number % 7, &[(number / 7) as u8; 1452], 1452);
@@ -442,7 +411,7 @@ mod tests {
 
     #[test]
     fn a_long_wait_costs_a_message_its_first_datagram_alone() {
-        let (mut buffers, start) = (RecvBuffers::new(), Instant::now());
+        let (mut buffers, start) = (RecvBuffers::new(2 << 20), Instant::now());
         buffers.record_authentic(([192, 0, 2, 1], 1).into());
         let (mut received, mut dropped) = (0, 0);
         for ms in 0..300 {
@@ -474,7 +443,7 @@ mod tests {
         fn everything_comes_out_once_and_what_a_source_sent_in_order(
             steps in prop::collection::vec((0..4_u16, 1..4000_usize, 0..3_usize), 0..400),
         ) {
-            let mut buffers = RecvBuffers::new();
+            let mut buffers = RecvBuffers::new(2 << 20);
             let mut numbers = [0; 4];
             let mut out = Vec::new();
             for (port, len, drained) in steps {

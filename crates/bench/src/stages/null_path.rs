@@ -120,7 +120,7 @@ struct End {
 
 impl End {
     fn new(device: Device, writer: File, udp: UdpSockets, place: Place) -> Self {
-        let (batches, buffers) = (VecDeque::new(), RecvBuffers::new());
+        let (batches, buffers) = (VecDeque::new(), RecvBuffers::default());
         Self { device, writer, udp, place, batches, buffers, unsent: Vec::new() }
     }
 

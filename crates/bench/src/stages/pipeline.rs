@@ -148,7 +148,7 @@ impl Pipeline {
             sink,
             batches: VecDeque::new(),
             queue: TransmitQueue::new(TRANSMIT_BATCHES),
-            buffers: RecvBuffers::new(),
+            buffers: RecvBuffers::default(),
             staged: Vec::new(),
             nowhere: Device::from_descriptors_for_test("null", vec![null.into()], false, everything)?,
             payload: vec![0x5a; shape.payload() * batch],

@@ -66,13 +66,14 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
     /// Creates an event loop over `tun` and `udp`; `tun_stats` reads the counters of each queue of the TUN.
     /// Must be called inside a runtime with time enabled.
     pub fn new(tunnel: Tunnel, tun: T, udp: U, commands: mpsc::Receiver<Command>, tun_stats: S) -> Self {
+        let socket_bytes = udp.features().wanted_receive_buffer_bytes;
         Self {
             tunnel,
             tun,
             udp,
             control: ControlQueue::new(CONTROL_SLOTS),
             outbound: Outbound::new(),
-            inbound: Inbound::new(),
+            inbound: Inbound::new(usize::try_from(socket_bytes).unwrap_or(usize::MAX)),
             junk_filter: JunkFilter::default(),
             initiation_filter: InitiationFilter::default(),
             commands,

@@ -48,9 +48,10 @@ pub(super) struct Inbound {
 }
 
 impl Inbound {
-    pub(super) fn new() -> Self {
+    /// `socket_bytes`: the receive buffer of a socket.
+    pub(super) fn new(socket_bytes: usize) -> Self {
         Self {
-            buffers: RecvBuffers::new(),
+            buffers: RecvBuffers::new(socket_bytes),
             handshakes: RecvBuffers::for_handshakes(),
             handshakes_at: None,
             waiting_since: None,

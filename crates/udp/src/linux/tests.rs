@@ -70,7 +70,7 @@ async fn send(sockets: &mut UdpSockets, transmit: Transmit<'_>) -> Result<Sent, 
 }
 
 async fn receive(sockets: &mut UdpSockets, datagrams: usize) -> Vec<(RecvMeta, Vec<u8>)> {
-    let mut buffers = RecvBuffers::new();
+    let mut buffers = RecvBuffers::default();
     let mut received = Vec::new();
     while received.len() < datagrams {
         assert!(poll_fn(|cx| sockets.poll_recv(cx, &mut buffers)).await.unwrap() > 0);

@@ -123,7 +123,7 @@ fn neither_family_starves_the_other() {
                 send(&mut a, to(V4, b.port(), 32, &one())).await.unwrap();
             }
             send(&mut a, to(V6, b.port(), 32, &one())).await.unwrap();
-            let mut buffers = RecvBuffers::new();
+            let mut buffers = RecvBuffers::default();
             let mut families = Vec::new();
             for _ in 0..2 {
                 // Lets the runtime update the readiness of the sockets, as between turns.

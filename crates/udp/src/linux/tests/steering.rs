@@ -34,7 +34,7 @@ fn number_of_last(family: &Family, junk_before: u64) -> usize {
         assert_eq!(family.junk_dropped(), junk_before + 1);
         return DRAIN;
     }
-    let mut buffers = RecvBuffers::new();
+    let mut buffers = RecvBuffers::default();
     let mut stats = UdpStats::default();
     let mut has_something = family
         .each()
@@ -443,7 +443,7 @@ fn a_list_does_not_outlive_the_one_who_keeps_it_up_to_date() {
 
 /// Counts the datagrams that wait in the sockets that data is read from.
 async fn count_waiting(sockets: &mut UdpSockets) -> usize {
-    let (mut buffers, mut count) = (RecvBuffers::new(), 0);
+    let (mut buffers, mut count) = (RecvBuffers::default(), 0);
     loop {
         // Lets the runtime update the readiness of the sockets, as between turns.
         tokio::task::yield_now().await;
