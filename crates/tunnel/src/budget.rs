@@ -51,17 +51,17 @@ pub(crate) enum Work {
 }
 
 impl Work {
-    /// Returns the cost in hundredths of an X25519, including the hashes and system calls that the work
+    /// Returns the cost in thousandths of an X25519, including the hashes and system calls that the work
     /// needs.
-    const fn hundredths(self) -> u64 {
+    const fn thousandths(self) -> u64 {
         match self {
-            Self::Check => 3,
-            Self::CookieReply => 20,
-            Self::Identify => 120,
-            Self::Build => 100,
-            Self::Answer => 450,
-            Self::Conclude => 250,
-            Self::Initiate => 250,
+            Self::Check => 25,
+            Self::CookieReply => 200,
+            Self::Identify => 1200,
+            Self::Build => 1000,
+            Self::Answer => 4500,
+            Self::Conclude => 2500,
+            Self::Initiate => 2500,
         }
     }
 }
@@ -145,7 +145,7 @@ impl HandshakeBudget {
     }
 
     fn cost(&self, work: Work) -> u64 {
-        self.x25519_nanos * work.hundredths() / 100
+        self.x25519_nanos * work.thousandths() / 1000
     }
 
     /// Grows the budgets by the time since the last call, and starts a turn. `now` never goes back.
