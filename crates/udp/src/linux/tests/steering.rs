@@ -2,6 +2,8 @@
 
 use std::collections::HashSet;
 
+use weft_tunnel::RecvMeta;
+
 use super::super::super::Half;
 use super::super::family::Family;
 use super::super::steering::{DATA, DRAIN, HANDSHAKES, INITIATIONS, MOST_RECEIVERS, SOCKETS};
