@@ -318,7 +318,8 @@ pub struct UdpStats {
     pub batch_segments: [u64; 7],
     /// Transmits sent as single datagrams because the kernel or the path does not accept them as one batch.
     pub gso_fallbacks: u64,
-    /// Received datagrams that the kernel dropped, usually because a receive buffer was full. Linux only.
+    /// Received datagrams that the kernel dropped, usually because a receive buffer was full. Linux and Android
+    /// only.
     pub receive_overflows: u64,
     /// Datagrams that the kernel dropped because they cannot be messages for this interface, or because of
     /// [`Udp::let_half_ask`]. Datagrams that the kernel joined count once. Linux only.

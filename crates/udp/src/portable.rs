@@ -2,8 +2,7 @@
 //! tokio.
 //!
 //! Each address family has one socket. Handshake messages have none apart: they arrive with data, and the
-//! queues of [`RecvBuffers`] keep them apart from what other sources send. Nothing filters junk in the kernel,
-//! and nothing counts what did not fit a receive buffer.
+//! queues of [`RecvBuffers`] keep them apart from what other sources send. Nothing filters junk in the kernel.
 
 use std::io;
 use std::net::SocketAddr;
@@ -150,7 +149,7 @@ impl Udp for UdpSockets {
         if port.is_some_and(|port| port != self.config.port) {
             // Unread datagrams of the old port are lost, like those that arrive there a moment later.
             let mut sockets = Self::bind(&config)?;
-            sockets.stats = self.stats;
+            sockets.stats = self.stats();
             *self = sockets;
         } else if config.fwmark != self.config.fwmark {
             self.set_mark(config.fwmark)?;
@@ -179,6 +178,7 @@ impl Udp for UdpSockets {
     }
 
     fn stats(&self) -> UdpStats {
-        self.stats
+        let dropped: u64 = self.each().map(|socket| system::dropped(socket.get())).sum();
+        UdpStats { receive_overflows: self.stats.receive_overflows + dropped, ..self.stats }
     }
 }

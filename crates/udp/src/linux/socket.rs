@@ -1,7 +1,7 @@
 //! Opening the sockets: one port for both families, and the options that the packet path relies on.
 
 use std::io;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::task::{Context, Poll};
 
 use socket2::Socket;
@@ -79,7 +79,7 @@ impl UdpSocket {
     /// Returns the number of datagrams that the kernel dropped since the socket was opened; 0 before Linux
     /// 4.12.
     pub(super) fn dropped(&self) -> u64 {
-        dropped(self.io.get_ref()).unwrap_or_default().into()
+        system::dropped(self.io.get_ref())
     }
 
     /// Returns a duplicate of the descriptor.
@@ -108,22 +108,4 @@ fn configure(socket: &Socket, is_v6: bool, buffers: Buffers, config: &UdpConfig)
     }
     system::join_datagrams(socket);
     system::enlarge_buffers(socket, buffers.receive, buffers.sends)
-}
-
-/// Returns the number of datagrams that a socket dropped: SK_MEMINFO_DROPS of `linux/sock_diag.h`.
-fn dropped(socket: &Socket) -> io::Result<u32> {
-    const DROPS: usize = 8;
-    let mut values = [0_u32; DROPS + 1];
-    let mut len = size_of_val(&values) as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes to `values`, and both live until after the call.
-    let result = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_MEMINFO,
-            values.as_mut_ptr().cast(),
-            &raw mut len,
-        )
-    };
-    if result == 0 { Ok(values[DROPS]) } else { Err(io::Error::last_os_error()) }
 }

@@ -107,6 +107,11 @@ fn buffer_bytes(socket: &Socket, option: c_int) -> u64 {
     u64::try_from(bytes).unwrap_or_default()
 }
 
+/// These systems count what did not fit the receive buffers for the whole machine only.
+pub(crate) fn dropped(_: &Socket) -> u64 {
+    0
+}
+
 /// There is no GSO to mangle anything.
 pub(crate) fn mangles_equal_segments() -> bool {
     false

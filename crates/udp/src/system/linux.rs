@@ -1,6 +1,7 @@
 //! Linux and Android.
 
 use std::io;
+use std::os::fd::AsRawFd as _;
 
 use libc::c_int;
 use socket2::{Protocol, SockRef, Socket};
@@ -96,6 +97,25 @@ pub(crate) fn send_buffer_bytes(socket: &Socket) -> u64 {
 fn buffer_bytes(socket: &Socket, option: c_int) -> u64 {
     let bytes = get_option(socket, libc::SOL_SOCKET, option).unwrap_or_default();
     u64::try_from(bytes).unwrap_or_default() / 2
+}
+
+/// Returns the number of datagrams that a socket dropped since it was opened: SK_MEMINFO_DROPS of
+/// `linux/sock_diag.h`. 0 before Linux 4.12.
+pub(crate) fn dropped(socket: &Socket) -> u64 {
+    const DROPS: usize = 8;
+    let mut values = [0_u32; DROPS + 1];
+    let mut len = size_of_val(&values) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to `values`, and both live until after the call.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MEMINFO,
+            values.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    if result == 0 { values[DROPS].into() } else { 0 }
 }
 
 /// Reports whether the kernel writes wrong headers for GSO batches of equal segments.

@@ -94,3 +94,23 @@ fn neither_family_starves_the_other() {
         },
     );
 }
+
+#[test]
+fn what_the_receive_buffer_has_no_room_for_is_counted_also_after_another_port_was_bound() {
+    in_namespace(
+        "what_the_receive_buffer_has_no_room_for_is_counted_also_after_another_port_was_bound",
+        |_| (),
+        async || {
+            let (mut a, mut b) = (open(), open());
+            let sent = contents(1200, 1200 * 40);
+            // The buffer of 7 MiB, which the kernel doubles, is full long before the end.
+            for _ in 0..2000 {
+                send(&mut a, to(V4, b.port(), 1200, &sent)).await.unwrap();
+            }
+            let lost = b.stats().receive_overflows;
+            assert!(lost > 0, "{:?}", b.stats());
+            b.rebind(Some(0), None).unwrap();
+            assert_eq!(b.stats().receive_overflows, lost);
+        },
+    );
+}
