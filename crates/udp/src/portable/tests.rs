@@ -1,7 +1,10 @@
 //! The sockets of every system but Linux, on Linux. What the tests of [`crate::Udp`] rely on is in
 //! [`crate::tests`].
 
+use weft_tunnel::Ecn;
+
 use super::*;
+use crate::tests::{V4, contents, in_namespace, open, receive, send, to};
 
 mod script;
 
@@ -24,4 +27,26 @@ fn what_only_the_sockets_of_linux_do_is_not_run() {
     ] {
         weft_lab::not_run(test, "the portable sockets do not do this");
     }
+}
+
+#[test]
+fn a_source_that_is_gone_costs_others_neither_batches_nor_ecn() {
+    in_namespace(
+        "a_source_that_is_gone_costs_others_neither_batches_nor_ecn",
+        |_| (),
+        async || {
+            let (mut a, mut b) = (open(), open());
+            let sent = contents(100, 800);
+            let gone = Some([192, 0, 2, 7].into());
+            let transmit = Transmit { source: gone, ..to(V4, b.port(), 100, &sent) };
+            assert!(send(&mut a, transmit).await.unwrap().source_unusable);
+            receive(&mut b, 8).await;
+
+            let before = a.stats().batches_sent;
+            let transmit = Transmit { ecn: Ecn::Ect0, ..to(V4, b.port(), 100, &sent) };
+            send(&mut a, transmit).await.unwrap();
+            assert_eq!(a.stats().batches_sent, before + 1);
+            assert!(receive(&mut b, 8).await.iter().all(|(meta, _)| meta.ecn == Ecn::Ect0));
+        },
+    );
 }
