@@ -178,6 +178,7 @@ impl StartError {
         match self {
             Self::Tun(error) => error.kind(),
             Self::Udp(BindError::Fwmark { source, .. } | BindError::Io { source, .. }) => source.kind(),
+            Self::Udp(BindError::FwmarkUnavailable { .. }) => io::ErrorKind::Unsupported,
             Self::Udp(_) => io::ErrorKind::Other,
             Self::Realtime(error) | Self::Thread(error) => error.kind(),
         }

@@ -11,20 +11,45 @@ use std::task::{Context, Poll};
 
 use weft_tunnel::{DropReason, Transmit};
 
-mod recv_buffers;
-
-#[cfg(target_os = "linux")]
+#[cfg(unix)]
+mod adopt;
+#[cfg(unix)]
+mod bind;
+#[cfg(unix)]
+mod fallback;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod kernel;
+#[cfg(all(target_os = "linux", not(feature = "portable")))]
 mod linux;
-#[cfg(not(target_os = "linux"))]
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod path_mtu;
+#[cfg(all(unix, any(not(target_os = "linux"), feature = "portable")))]
+mod portable;
+mod recv_buffers;
+#[cfg(unix)]
+mod sockopt;
+#[cfg(unix)]
+mod system;
+#[cfg(test)]
+#[cfg(target_os = "linux")]
+mod tests;
+#[cfg(not(unix))]
 mod unsupported;
 
-#[cfg(target_os = "linux")]
-pub use linux::Release;
-#[cfg(target_os = "linux")]
-pub use linux::{Descriptor, UdpSockets, check_socket};
+#[cfg(unix)]
+pub use adopt::check_socket;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub use kernel::Release;
+#[cfg(all(target_os = "linux", not(feature = "portable")))]
+use linux as sockets;
+#[cfg(all(unix, any(not(target_os = "linux"), feature = "portable")))]
+use portable as sockets;
 pub use recv_buffers::{Received, RecvBuffers};
-#[cfg(not(target_os = "linux"))]
-pub use unsupported::{Descriptor, UdpSockets, check_socket};
+pub use sockets::{Descriptor, RECEIVING_SOCKETS, UdpSockets};
+#[cfg(not(unix))]
+use unsupported as sockets;
+#[cfg(not(unix))]
+pub use unsupported::check_socket;
 
 /// The fixed cost of a received datagram, in bytes: handling it takes as long as opening this many bytes.
 pub const DATAGRAM_COST: usize = 512;
@@ -169,7 +194,8 @@ pub enum PathMtu {
 pub struct UdpConfig {
     /// The port of the sockets; 0 for a random port.
     pub port: u16,
-    /// The mark of outgoing packets for policy routing and firewalls (SO_MARK); 0 for none. Linux only.
+    /// The mark of outgoing packets for policy routing and firewalls: SO_MARK, on FreeBSD SO_USER_COOKIE, and
+    /// no other value on Apple's systems; 0 for none.
     pub fwmark: u32,
     /// Whether one system call may send many datagrams (UDP GSO). Set it to false for networks that corrupt
     /// such datagrams.
@@ -186,13 +212,6 @@ impl Default for UdpConfig {
         Self { port: 0, fwmark: 0, gso: true, path_mtu: PathMtu::default(), receive_buffer_bytes }
     }
 }
-
-/// Number of receiving sockets, of both address families together.
-#[cfg(target_os = "linux")]
-pub const RECEIVING_SOCKETS: usize = linux::RECEIVING_SOCKETS;
-/// Number of receiving sockets, of both address families together.
-#[cfg(not(target_os = "linux"))]
-pub const RECEIVING_SOCKETS: usize = 2;
 
 /// The largest useful receive buffer, in bytes: 10 Gbit/s for 5.9 ms, about the length of a stall of the
 /// packet thread.
@@ -233,6 +252,14 @@ pub enum BindError {
         mark: u32,
         /// The error of the system.
         source: io::Error,
+    },
+    /// The system knows no marks of packets.
+    #[error("FwMark = {mark:#x} is not available on {system}: packets have no mark there")]
+    FwmarkUnavailable {
+        /// The requested mark.
+        mark: u32,
+        /// The name of the system.
+        system: &'static str,
     },
     /// The machine has neither IPv4 nor IPv6.
     #[error("this machine has neither IPv4 nor IPv6")]
@@ -291,7 +318,8 @@ pub struct UdpStats {
     pub batch_segments: [u64; 7],
     /// Transmits sent as single datagrams because the kernel or the path does not accept them as one batch.
     pub gso_fallbacks: u64,
-    /// Received datagrams that the kernel dropped, usually because a receive buffer was full. Linux only.
+    /// Received datagrams that the kernel dropped, usually because a receive buffer was full. Linux and Android
+    /// only.
     pub receive_overflows: u64,
     /// Datagrams that the kernel dropped because they cannot be messages for this interface, or because of
     /// [`Udp::let_half_ask`]. Datagrams that the kernel joined count once. Linux only.
@@ -306,27 +334,12 @@ pub struct UdpStats {
 
 impl UdpStats {
     /// Counts one system call that sent `messages` messages of `segments` datagrams each.
-    #[cfg_attr(not(target_os = "linux"), expect(dead_code))]
+    #[cfg_attr(not(unix), expect(dead_code))]
     fn count_sent(&mut self, messages: usize, segments: usize, bytes: usize) {
         let bucket = segments.next_power_of_two().trailing_zeros() as usize;
         self.batch_segments[bucket.min(self.batch_segments.len() - 1)] += messages as u64;
         self.datagrams_sent += (messages * segments) as u64;
         self.bytes_sent += bytes as u64;
         self.batches_sent += 1;
-    }
-}
-
-#[cfg(all(test, target_os = "linux"))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn full_sockets_take_an_eighth_of_the_memory() {
-        assert_eq!(receive_buffer_bytes(None), 7 << 20);
-        assert_eq!(receive_buffer_bytes(Some(16 << 20)), 256 << 10);
-        assert_eq!(receive_buffer_bytes(Some(96 << 20)), 1 << 20);
-        assert_eq!(receive_buffer_bytes(Some(4 << 30)), 7 << 20);
-        // 3 sockets of IPv4 and 3 of IPv6, and as much again for the kernel's bookkeeping.
-        assert_eq!(6 * 2 * receive_buffer_bytes(Some(96 << 20)), (96 << 20) / 8);
     }
 }

@@ -7,20 +7,16 @@ use std::task::{Context, Poll, ready};
 
 use weft_tunnel::Transmit;
 
-pub use self::adopt::check_socket;
 use self::family::Family;
-pub use self::kernel::Release;
 use self::send::Sender;
 use self::socket::UdpSocket;
-use super::{BindError, Half, RecvBuffers, SendError, Sent, Udp, UdpConfig, UdpFeatures, UdpStats};
+use super::{
+    BindError, Half, RecvBuffers, SendError, Sent, Udp, UdpConfig, UdpFeatures, UdpStats, adopt, bind, system,
+};
 
-mod adopt;
 mod cmsg;
 mod drain;
-mod fallback;
 mod family;
-mod kernel;
-mod path_mtu;
 mod program;
 mod recv;
 mod send;
@@ -29,8 +25,9 @@ mod steering;
 #[cfg(test)]
 mod tests;
 
-/// Number of sockets for data, handshake messages and initiations, of both address families.
-pub(crate) const RECEIVING_SOCKETS: usize = 2 * steering::DRAIN;
+/// Number of receiving sockets, of both address families together: for data, handshake messages and
+/// initiations.
+pub const RECEIVING_SOCKETS: usize = 2 * steering::DRAIN;
 
 /// The descriptor of a socket, which can be handed to another process.
 pub type Descriptor = OwnedFd;
@@ -54,7 +51,7 @@ impl UdpSockets {
     /// # Errors
     /// Those of [`BindError`]. If only one address family is missing, that is logged and is not an error.
     pub fn bind(config: &UdpConfig) -> Result<Self, BindError> {
-        let (v4, v6) = socket::bind_both(config)?;
+        let (v4, v6) = bind::bind_both(config)?;
         let (v4, v6) = (v4.into_iter().collect(), v6.into_iter().collect());
         let mut sockets = Self::from_sockets(v4, v6, true, config)?;
         sockets.config.port = sockets.local_port();
@@ -80,22 +77,20 @@ impl UdpSockets {
         are_own: bool,
         config: &UdpConfig,
     ) -> Result<Self, BindError> {
-        let release = kernel::Release::running();
-        let v4 = Family::from_sockets(v4, false, are_own, config, release)?;
-        let v6 = Family::from_sockets(v6, true, are_own, config, release)?;
+        let v4 = Family::from_sockets(v4, false, are_own, config)?;
+        let v6 = Family::from_sockets(v6, true, are_own, config)?;
         let gso = config.gso && [&v4, &v6].into_iter().flatten().all(|family| family.first().knows_gso());
-        let sender = Sender::new(gso, config.path_mtu, release);
+        let sender = Sender::new(gso, config.path_mtu, system::mangles_equal_segments());
         Ok(Self { v4, v6, config: *config, v6_first: false, sender, stats: UdpStats::default() })
     }
 
     fn set_mark(&mut self, fwmark: u32) -> Result<(), BindError> {
         let before = self.config.fwmark;
-        if let Some(source) = self.each().find_map(|socket| socket.set_mark(fwmark).err()) {
-            for socket in self.each() {
-                // The previous mark could be set before, so it can be set again.
-                let _ = socket.set_mark(before);
-            }
-            return Err(BindError::Fwmark { mark: fwmark, source });
+        let set = |mark| move |socket: &UdpSocket| system::set_mark(socket.io.get_ref(), mark);
+        if let Err(error) = self.each().try_for_each(set(fwmark)) {
+            // The previous mark could be set before, so it can be set again.
+            let _ = self.each().try_for_each(set(before));
+            return Err(error);
         }
         self.config.fwmark = fwmark;
         Ok(())
@@ -215,12 +210,12 @@ impl Udp for UdpSockets {
     }
 
     fn features(&self) -> UdpFeatures {
-        let senders = self.families().map(Family::first);
+        let senders = self.families().map(|family| family.first().io.get_ref());
         UdpFeatures {
             gso: self.sender.uses_gso(),
-            gro: self.each().all(UdpSocket::joins_datagrams),
+            gro: self.each().all(|socket| system::joins_datagrams(socket.io.get_ref())),
             receive_buffer_bytes: self.families().map(Family::receive_buffer_bytes).min().unwrap_or_default(),
-            send_buffer_bytes: senders.map(UdpSocket::send_buffer_bytes).min().unwrap_or_default(),
+            send_buffer_bytes: senders.map(system::send_buffer_bytes).min().unwrap_or_default(),
             wanted_receive_buffer_bytes: self.config.receive_buffer_bytes as u64,
             wanted_send_buffer_bytes: super::SEND_BUFFER_BYTES,
         }

@@ -8,6 +8,9 @@ use weft_tunnel::Transmit;
 
 use super::{BindError, RecvBuffers, SendError, Sent, SocketFacts, Udp, UdpConfig, UdpStats};
 
+/// Number of receiving sockets, of both address families together.
+pub const RECEIVING_SOCKETS: usize = 2;
+
 /// The descriptor of a socket. It has no values on this platform.
 pub type Descriptor = Infallible;
 

@@ -10,10 +10,10 @@ use std::task::{Context, Poll};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::super::{BindError, Half, RecvBuffers, UdpConfig, UdpStats};
-use super::kernel::Release;
 use super::socket::{Buffers, UdpSocket};
 use super::steering::{DRAIN, SOCKETS, Steering};
 use super::{drain, recv};
+use crate::system;
 
 /// Maximum size of the receive buffers of handshake messages, in bytes: more than a thousand messages, for
 /// each of which the kernel counts at least 768 bytes.
@@ -45,7 +45,6 @@ impl Family {
         is_v6: bool,
         are_own: bool,
         config: &UdpConfig,
-        release: Release,
     ) -> Result<Option<Self>, BindError> {
         let before = sockets.len();
         let Some(first) = sockets.first() else { return Ok(None) };
@@ -68,7 +67,7 @@ impl Family {
                 _ => config.receive_buffer_bytes.min(MAX_HANDSHAKE_BYTES),
             };
             let buffers = Buffers { receive, sends: number == 0 };
-            UdpSocket::from_socket(socket, is_v6, buffers, config, release)
+            UdpSocket::from_socket(socket, is_v6, buffers, config)
         };
         let mut sockets = sockets.into_iter().enumerate().map(open);
         let data = sockets.by_ref().take(data_count).collect::<Result<Vec<_>, _>>()?;
@@ -95,7 +94,11 @@ impl Family {
 
     /// Returns the bytes of the smallest receive buffer for data.
     pub(super) fn receive_buffer_bytes(&self) -> u64 {
-        self.data.iter().map(UdpSocket::receive_buffer_bytes).min().unwrap_or_default()
+        self.data
+            .iter()
+            .map(|socket| system::receive_buffer_bytes(socket.io.get_ref()))
+            .min()
+            .unwrap_or_default()
     }
 
     /// Returns the number of datagrams that did not fit a receive buffer.

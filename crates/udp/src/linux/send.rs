@@ -11,9 +11,8 @@ use weft_tunnel::{Ecn, MAX_BATCH_BYTES, MAX_BATCH_SEGMENTS, Transmit};
 
 use super::super::{PathMtu, Sent, UdpStats};
 use super::cmsg::Control;
-use super::fallback::Fallbacks;
-use super::kernel::Release;
-use super::path_mtu::{self, Questions};
+use crate::fallback::Fallbacks;
+use crate::system::{self, Questions};
 
 /// Sends transmits, and remembers which destinations accept no batches.
 #[derive(Debug)]
@@ -27,11 +26,12 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    /// Returns a sender that uses GSO if `gso` is true. `path_mtu` says whether its sockets set DF.
-    pub(super) fn new(gso: bool, path_mtu: PathMtu, release: Release) -> Self {
+    /// Returns a sender that uses GSO if `gso` is true, but not for equal segments if the kernel mangles them.
+    /// `path_mtu` says whether its sockets set DF.
+    pub(super) fn new(gso: bool, path_mtu: PathMtu, mangles_equal_segments: bool) -> Self {
         Self {
             gso,
-            mangles_equal_segments: release.mangles_equal_segments(),
+            mangles_equal_segments,
             path_mtu,
             fallbacks: Fallbacks::default(),
             questions: Questions::default(),
@@ -56,7 +56,7 @@ impl Sender {
             Ok(bytes) => Ok(Sent { bytes, source_unusable: false, path_mtu: None }),
             Err(error) if self.path_mtu == PathMtu::On && is_too_long(&error) => {
                 let send = || send_singles(fd, &transmit, stats);
-                let bytes = path_mtu::in_pieces(fd, transmit.destination, send)?;
+                let bytes = system::in_pieces(fd, transmit.destination, send)?;
                 stats.gso_fallbacks += u64::from(transmit.segments() > 1 && self.gso);
                 let path_mtu = self.questions.path_mtu(fd, &transmit);
                 Ok(Sent { bytes, source_unusable: false, path_mtu })

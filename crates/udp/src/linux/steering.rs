@@ -60,7 +60,7 @@ impl Steering {
     /// Detaches the program, so that the kernel chooses by its own hash again. It is not an error if there is
     /// no program.
     pub(super) fn detach(first: &impl AsRawFd) {
-        let _ = super::socket::set_option(first, libc::SOL_SOCKET, SO_DETACH_REUSEPORT_BPF, 0);
+        let _ = crate::sockopt::set_option(first, libc::SOL_SOCKET, SO_DETACH_REUSEPORT_BPF, 0);
     }
 
     /// Reports whether messages with some receiver indices or lengths are dropped.

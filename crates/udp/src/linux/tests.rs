@@ -1,90 +1,96 @@
-//! The sockets against the kernel, over the loopback interface of a fresh network namespace:
-//!
-//! ```text
-//!   ┌─ namespace ─────────────────────────────┐
-//!   │  a: UdpSockets ──── lo ──── b: UdpSockets│
-//!   └─────────────────────────────────────────┘
-//! ```
+//! What the sockets of Linux alone do, over the loopback interface of a fresh network namespace.
 
 use std::future::poll_fn;
-use std::net::{IpAddr, UdpSocket as StdSocket};
-use std::os::fd::AsRawFd;
+use std::net::UdpSocket as StdSocket;
+use std::os::fd::AsFd as _;
 
-use ipnet::IpNet;
-use socket2::{Domain, Protocol, Socket, Type};
-use weft_lab::{self as lab, Namespace, link};
-use weft_tunnel::{Ecn, RecvMeta};
-
+use super::super::tests::{V4, V6, assert_in_order, contents, in_namespace, open, receive, send, to};
 use super::super::{PathMtu, Received};
 use super::*;
 
-mod batches;
-mod open;
-mod paths;
-mod room;
 mod steering;
 
-const V4: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
-const V6: IpAddr = IpAddr::V6(std::net::Ipv6Addr::LOCALHOST);
-
-/// Runs a test in a fresh namespace, after `prepare`. The result of `prepare` is kept until the test has
-/// ended.
-fn in_namespace<T>(test: &str, prepare: impl FnOnce(&Namespace) -> T, body: impl AsyncFnOnce() + Send) {
-    if !lab::namespaces_permitted(test) {
-        return;
+impl UdpSockets {
+    /// Returns sockets of a machine without IPv6.
+    pub(crate) fn of_v4_alone() -> Self {
+        let config = UdpConfig::default();
+        let (v4, _) = bind::bind_both(&config).unwrap();
+        Self::from_sockets(v4.into_iter().collect(), Vec::new(), true, &config).unwrap()
     }
-    let namespace = Namespace::new("udp").unwrap();
-    let _kept = prepare(&namespace);
-    namespace.run(|| {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
-        runtime.block_on(body());
-    });
 }
 
-fn open() -> UdpSockets {
-    UdpSockets::bind(&UdpConfig::default()).unwrap()
+#[test]
+fn what_is_told_of_the_send_buffer_is_that_of_the_sockets_that_send() {
+    in_namespace(
+        "what_is_told_of_the_send_buffer_is_that_of_the_sockets_that_send",
+        |_| (),
+        async || {
+            let sockets = open();
+            let bytes_of = |socket: &UdpSocket| system::send_buffer_bytes(socket.io.get_ref());
+            let told = sockets.features().send_buffer_bytes;
+            let family = sockets.v4.as_ref().unwrap();
+            assert_eq!(told, bytes_of(family.first()));
+            // The others keep the default of the system.
+            assert!(family.each().skip(1).all(|other| bytes_of(other) < told), "{told}");
+        },
+    );
 }
 
-/// Returns `len` bytes in datagrams: each has the type of data and is filled with its number.
-fn contents(segment_size: usize, len: usize) -> Vec<u8> {
-    let header = |at: usize| [4, 0, 0, 0].get(at % segment_size).copied();
-    (0..len).map(|at| header(at).unwrap_or((at / segment_size) as u8)).collect()
+#[test]
+fn a_kernel_that_mangles_equal_segments_gets_them_one_by_one() {
+    in_namespace(
+        "a_kernel_that_mangles_equal_segments_gets_them_one_by_one",
+        |_| (),
+        async || {
+            let (mut a, mut b) = (open(), open());
+            a.sender = Sender::new(true, PathMtu::Off, true);
+            for (len, histogram) in
+                [(1000 * 8, [8, 0, 0, 0, 0, 0, 0]), (1000 * 7 + 32, [8, 0, 0, 1, 0, 0, 0])]
+            {
+                let sent = contents(1000, len);
+                assert_eq!(send(&mut a, to(V4, b.port(), 1000, &sent)).await.unwrap().bytes, len);
+                assert_in_order(&receive(&mut b, 8).await, &sent, 1000);
+                assert_eq!(a.stats().batch_segments, histogram);
+            }
+        },
+    );
 }
 
-/// Returns two messages of 32 bytes. [`one`] returns the first of them.
-fn two() -> Vec<u8> {
-    contents(32, 64)
+#[test]
+fn without_gso_a_batch_is_one_call_of_single_datagrams() {
+    in_namespace(
+        "without_gso_a_batch_is_one_call_of_single_datagrams",
+        |_| (),
+        async || {
+            let mut a = UdpSockets::bind(&UdpConfig { gso: false, ..UdpConfig::default() }).unwrap();
+            let mut b = open();
+            let sent = contents(1000, 64_000);
+            assert_eq!(send(&mut a, to(V6, b.port(), 1000, &sent)).await.unwrap().bytes, 64_000);
+            assert_in_order(&receive(&mut b, 64).await, &sent, 1000);
+            assert_eq!((a.stats().batches_sent, a.stats().datagrams_sent), (1, 64));
+            assert_eq!(a.stats().gso_fallbacks, 0);
+        },
+    );
 }
 
-fn one() -> Vec<u8> {
-    contents(32, 32)
-}
-
-fn to(address: IpAddr, port: u16, segment_size: usize, contents: &[u8]) -> Transmit<'_> {
-    let destination = SocketAddr::new(address, port);
-    Transmit { destination, source: None, ecn: Ecn::NotEct, segment_size, contents }
-}
-
-async fn send(sockets: &mut UdpSockets, transmit: Transmit<'_>) -> Result<Sent, SendError> {
-    poll_fn(|cx| sockets.poll_send(cx, &transmit)).await
-}
-
-async fn receive(sockets: &mut UdpSockets, datagrams: usize) -> Vec<(RecvMeta, Vec<u8>)> {
-    let mut buffers = RecvBuffers::default();
-    let mut received = Vec::new();
-    while received.len() < datagrams {
-        assert!(poll_fn(|cx| sockets.poll_recv(cx, &mut buffers)).await.unwrap() > 0);
-        while let Some(Received { meta, bytes, truncated, .. }) = buffers.next_datagram() {
-            assert!(!truncated);
-            received.push((meta, bytes.to_vec()));
-        }
-    }
-    received
-}
-
-fn assert_in_order(received: &[(RecvMeta, Vec<u8>)], sent: &[u8], segment_size: usize) {
-    assert_eq!(received.len(), sent.len().div_ceil(segment_size));
-    for ((_, bytes), expected) in received.iter().zip(sent.chunks(segment_size)) {
-        assert_eq!(bytes, expected);
-    }
+#[test]
+fn a_datagram_beyond_the_buffer_is_flagged() {
+    in_namespace(
+        "a_datagram_beyond_the_buffer_is_flagged",
+        |_| (),
+        async || {
+            let (mut a, mut b) = (open(), open());
+            let mut buffers = RecvBuffers::with(100, RecvBuffers::COUNT, 0, false);
+            send(&mut a, to(V4, b.port(), 300, &contents(300, 300))).await.unwrap();
+            send(&mut a, to(V4, b.port(), 100, &contents(100, 100))).await.unwrap();
+            let mut seen = Vec::new();
+            while seen.len() < 2 {
+                poll_fn(|cx| b.poll_recv(cx, &mut buffers)).await.unwrap();
+                while let Some(Received { bytes, truncated, .. }) = buffers.next() {
+                    seen.push((bytes.to_vec(), truncated));
+                }
+            }
+            assert_eq!(seen, [(contents(300, 100), true), (contents(100, 100), false)]);
+        },
+    );
 }

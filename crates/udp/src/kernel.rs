@@ -13,7 +13,7 @@ impl Release {
         release.map_or(Self(6, 12, 0), Self::parse)
     }
 
-    pub(super) fn parse(release: &str) -> Self {
+    pub(crate) fn parse(release: &str) -> Self {
         let mut numbers = release.split('.').map(|part| {
             let digits = part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len());
             part[..digits].parse().unwrap_or(0)

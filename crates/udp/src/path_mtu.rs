@@ -15,8 +15,8 @@ use libc::c_int;
 use socket2::{Domain, Protocol, Socket, Type};
 use weft_tunnel::Transmit;
 
-use super::super::PathMtu;
-use super::socket::{get_option, set_option};
+use super::PathMtu;
+use super::sockopt::{get_option, set_option};
 
 /// Minimum time between two lookups of one path. A learned MTU applies to the next packet already.
 const ASK_EVERY: Duration = Duration::from_secs(1);
@@ -30,7 +30,7 @@ impl PathMtu {
     /// `On` is IP_PMTUDISC_DO: it sets DF, and refuses datagrams that the path is known not to carry. The
     /// refusal tells weft that they are too long. IP_PMTUDISC_PROBE would send them all the same, and
     /// IP_PMTUDISC_WANT would fragment them silently.
-    pub(super) fn option(self, is_v6: bool) -> (c_int, c_int, c_int) {
+    pub(crate) fn option(self, is_v6: bool) -> (c_int, c_int, c_int) {
         match (self, is_v6) {
             (Self::Off, false) => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DONT),
             (Self::On, false) => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO),
@@ -41,7 +41,7 @@ impl PathMtu {
 }
 
 /// Calls `send` with DF clear, so that the kernel may fragment the datagrams.
-pub(super) fn in_pieces<T>(
+pub(crate) fn in_pieces<T>(
     fd: BorrowedFd<'_>,
     destination: SocketAddr,
     send: impl FnOnce() -> io::Result<T>,
@@ -58,14 +58,14 @@ pub(super) fn in_pieces<T>(
 
 /// The time of the last lookup of each path.
 #[derive(Debug, Default)]
-pub(super) struct Questions {
+pub(crate) struct Questions {
     asked: HashMap<IpAddr, Instant>,
 }
 
 impl Questions {
     /// Returns the MTU of the path of a transmit, if it is smaller than the datagrams and was not looked up
     /// within the last second ([`ASK_EVERY`]).
-    pub(super) fn path_mtu(&mut self, fd: BorrowedFd<'_>, transmit: &Transmit<'_>) -> Option<u16> {
+    pub(crate) fn path_mtu(&mut self, fd: BorrowedFd<'_>, transmit: &Transmit<'_>) -> Option<u16> {
         let destination = transmit.destination;
         if !self.may_ask(destination.ip(), Instant::now()) {
             return None;

@@ -72,43 +72,6 @@ fn one_call_takes_what_udp_carries_and_says_so() {
 }
 
 #[test]
-fn a_kernel_that_mangles_equal_segments_gets_them_one_by_one() {
-    in_namespace(
-        "a_kernel_that_mangles_equal_segments_gets_them_one_by_one",
-        |_| (),
-        async || {
-            let (mut a, mut b) = (open(), open());
-            a.sender = Sender::new(true, PathMtu::Off, kernel::Release::parse("7.1.4"));
-            for (len, histogram) in
-                [(1000 * 8, [8, 0, 0, 0, 0, 0, 0]), (1000 * 7 + 32, [8, 0, 0, 1, 0, 0, 0])]
-            {
-                let sent = contents(1000, len);
-                assert_eq!(send(&mut a, to(V4, b.port(), 1000, &sent)).await.unwrap().bytes, len);
-                assert_in_order(&receive(&mut b, 8).await, &sent, 1000);
-                assert_eq!(a.stats().batch_segments, histogram);
-            }
-        },
-    );
-}
-
-#[test]
-fn without_gso_a_batch_is_one_call_of_single_datagrams() {
-    in_namespace(
-        "without_gso_a_batch_is_one_call_of_single_datagrams",
-        |_| (),
-        async || {
-            let mut a = UdpSockets::bind(&UdpConfig { gso: false, ..UdpConfig::default() }).unwrap();
-            let mut b = open();
-            let sent = contents(1000, 64_000);
-            assert_eq!(send(&mut a, to(V6, b.port(), 1000, &sent)).await.unwrap().bytes, 64_000);
-            assert_in_order(&receive(&mut b, 64).await, &sent, 1000);
-            assert_eq!((a.stats().batches_sent, a.stats().datagrams_sent), (1, 64));
-            assert_eq!(a.stats().gso_fallbacks, 0);
-        },
-    );
-}
-
-#[test]
 fn a_datagram_beyond_what_udp_carries_is_too_long() {
     in_namespace(
         "a_datagram_beyond_what_udp_carries_is_too_long",

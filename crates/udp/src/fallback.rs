@@ -21,14 +21,14 @@ struct Refusal {
 
 /// The refusal of each destination, and the time until which it is remembered.
 #[derive(Debug, Default)]
-pub(super) struct Fallbacks {
+pub(crate) struct Fallbacks {
     refusals: HashMap<IpAddr, Refusal>,
 }
 
 impl Fallbacks {
     /// Reports whether batches of segments of `segment_bytes` bytes are known to be refused. Calls `now` only
     /// if the time matters.
-    pub(super) fn refuses(
+    pub(crate) fn refuses(
         &mut self,
         destination: IpAddr,
         segment_bytes: usize,
@@ -47,7 +47,7 @@ impl Fallbacks {
 
     /// Remembers a refusal of segments of `from_bytes` bytes and more. Returns true if the destination was
     /// not known.
-    pub(super) fn remember(&mut self, destination: IpAddr, from_bytes: usize, now: Instant) -> bool {
+    pub(crate) fn remember(&mut self, destination: IpAddr, from_bytes: usize, now: Instant) -> bool {
         let is_new = !self.refusals.contains_key(&destination);
         if is_new && self.refusals.len() >= CAPACITY {
             let oldest = self.refusals.iter().min_by_key(|(_, refusal)| refusal.until);

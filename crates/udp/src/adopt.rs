@@ -3,10 +3,11 @@
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd as _, OwnedFd};
 
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::{SockRef, Socket, Type};
 
-use super::super::{BindError, SocketFacts, UdpConfig};
-use super::socket::{bind, failed};
+use super::bind::{bind, failed};
+use super::system::is_udp;
+use super::{BindError, SocketFacts, UdpConfig};
 
 /// Returns the properties of a socket that an interface can use: a UDP socket that is bound to a port on all
 /// addresses, and in case of IPv6 receives only IPv6.
@@ -17,11 +18,11 @@ pub fn check_socket(descriptor: &OwnedFd) -> Result<SocketFacts, String> {
     let descriptor = descriptor.as_fd();
     let socket = SockRef::from(&descriptor);
     let asked = || -> std::io::Result<_> {
-        Ok((socket.domain()?, socket.r#type()?, socket.protocol()?, socket.local_addr()?.as_socket()))
+        let is_udp = socket.r#type()? == Type::DGRAM && is_udp(&socket)?;
+        Ok((is_udp, socket.local_addr()?.as_socket()))
     };
-    let (domain, kind, protocol, address) =
-        asked().map_err(|error| format!("it is not a socket ({error})"))?;
-    if kind != Type::DGRAM || protocol != Some(Protocol::UDP) {
+    let (is_udp, address) = asked().map_err(|error| format!("it is not a socket ({error})"))?;
+    if !is_udp {
         return Err("it is not a UDP socket".to_owned());
     }
     let address = address.filter(|address| address.port() != 0);
@@ -29,15 +30,15 @@ pub fn check_socket(descriptor: &OwnedFd) -> Result<SocketFacts, String> {
     if !address.ip().is_unspecified() {
         return Err(format!("it listens on {address} only"));
     }
-    if domain == Domain::IPV6 && !socket.only_v6().unwrap_or(false) {
+    if address.is_ipv6() && !socket.only_v6().unwrap_or(false) {
         return Err("it takes IPv4 as well as IPv6".to_owned());
     }
-    Ok(SocketFacts { is_v6: domain == Domain::IPV6, port: address.port() })
+    Ok(SocketFacts { is_v6: address.is_ipv6(), port: address.port() })
 }
 
 /// Sorts the descriptors into IPv4 and IPv6 sockets, in their order. All must have the port of the
 /// configuration. A family without a socket is bound to the same port, if possible.
-pub(super) fn sort(
+pub(crate) fn sort(
     descriptors: Vec<OwnedFd>,
     config: &UdpConfig,
 ) -> Result<(Vec<Socket>, Vec<Socket>), BindError> {

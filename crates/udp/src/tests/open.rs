@@ -8,11 +8,7 @@ fn one_family_alone_works_and_refuses_the_other() {
         "one_family_alone_works_and_refuses_the_other",
         |_| (),
         async || {
-            let config = UdpConfig::default();
-            let (v4, _) = socket::bind_both(&config).unwrap();
-            let mut a =
-                UdpSockets::from_sockets(v4.into_iter().collect(), Vec::new(), true, &config).unwrap();
-            let mut b = open();
+            let (mut a, mut b) = (UdpSockets::of_v4_alone(), open());
             assert_eq!(send(&mut a, to(V4, b.port(), 32, &one())).await.unwrap().bytes, 32);
             receive(&mut b, 1).await;
             let answer = send(&mut a, to(V6, b.port(), 32, &one())).await;
@@ -30,25 +26,10 @@ fn both_families_share_a_random_port() {
         async || {
             let sockets = open();
             assert_ne!(sockets.port(), 0);
-            let ports =
-                [&sockets.v4, &sockets.v6].map(|family| family.as_ref().unwrap().first().local_port());
-            assert_eq!(ports, [Some(sockets.port()); 2]);
-        },
-    );
-}
-
-#[test]
-fn what_is_told_of_the_send_buffer_is_that_of_the_sockets_that_send() {
-    in_namespace(
-        "what_is_told_of_the_send_buffer_is_that_of_the_sockets_that_send",
-        |_| (),
-        async || {
-            let sockets = open();
-            let told = sockets.features().send_buffer_bytes;
-            let family = sockets.v4.as_ref().unwrap();
-            assert_eq!(told, family.first().send_buffer_bytes());
-            // The others keep the default of the system.
-            assert!(family.each().skip(1).all(|other| other.send_buffer_bytes() < told), "{told}");
+            let facts: Vec<SocketFacts> =
+                sockets.descriptors().unwrap().iter().map(|socket| check_socket(socket).unwrap()).collect();
+            assert!(facts.iter().all(|facts| facts.port == sockets.port()), "{facts:?}");
+            assert!(!facts[0].is_v6 && facts.iter().any(|facts| facts.is_v6), "{facts:?}");
         },
     );
 }
@@ -88,8 +69,8 @@ fn the_firewall_mark_is_set_on_both_sockets() {
         async || {
             let config = UdpConfig { fwmark: 0xca6c, ..UdpConfig::default() };
             let sockets = UdpSockets::bind(&config).unwrap();
-            for socket in sockets.each() {
-                assert_eq!(socket.io.get_ref().mark().unwrap(), 0xca6c);
+            for socket in sockets.descriptors().unwrap() {
+                assert_eq!(SockRef::from(&socket).mark().unwrap(), 0xca6c);
             }
         },
     );

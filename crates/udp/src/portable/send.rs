@@ -1,0 +1,212 @@
+//! Outbound, last step: a batch with one call where the system and the path accept batches, otherwise one call a
+//! datagram.
+
+use std::io;
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use weft_tunnel::{MAX_BATCH_BYTES, MAX_BATCH_SEGMENTS, Transmit};
+
+use super::pause::Pause;
+use crate::fallback::Fallbacks;
+use crate::system::Questions;
+use crate::{PathMtu, SendError, Sent, UdpStats};
+
+/// The calls of a socket that send. Tests put a script in its place.
+pub(super) trait Outlet {
+    /// Makes `call` once the socket is writable. If it fails with [`io::ErrorKind::WouldBlock`], waits until the
+    /// socket is writable again.
+    fn poll_call<T>(&self, cx: &mut Context<'_>, call: impl FnMut() -> io::Result<T>) -> Poll<io::Result<T>>;
+
+    /// Sends all of a transmit of at most [`Self::max_segments`] datagrams, or nothing of it.
+    fn send(&self, transmit: &Transmit<'_>) -> io::Result<()>;
+
+    /// Returns the number of datagrams that one call can send.
+    fn max_segments(&self) -> usize;
+
+    /// Calls `send` with DF clear.
+    fn in_pieces<T>(&self, transmit: &Transmit<'_>, send: impl FnOnce() -> io::Result<T>) -> io::Result<T>;
+
+    /// Returns the MTU of the path of a transmit, if it is smaller than the datagrams and can be found out.
+    fn path_mtu(&self, questions: &mut Questions, transmit: &Transmit<'_>) -> Option<u16>;
+}
+
+/// Sends transmits, and remembers which destinations accept no batches.
+#[derive(Debug)]
+pub(super) struct Sender {
+    gso: bool,
+    path_mtu: PathMtu,
+    mangles_equal_segments: bool,
+    /// Whether ENOBUFS means that a queue is full, and that the same datagrams are to be sent again.
+    waits_on_enobufs: bool,
+    pause: Pause,
+    fallbacks: Fallbacks,
+    questions: Questions,
+}
+
+impl Sender {
+    /// Returns a sender that uses GSO if `gso` is true, but not for equal segments if the kernel mangles them.
+    /// `path_mtu` says whether its sockets set DF.
+    pub(super) fn new(
+        gso: bool,
+        path_mtu: PathMtu,
+        mangles_equal_segments: bool,
+        waits_on_enobufs: bool,
+    ) -> Self {
+        Self {
+            gso,
+            path_mtu,
+            mangles_equal_segments,
+            waits_on_enobufs,
+            pause: Pause::default(),
+            fallbacks: Fallbacks::default(),
+            questions: Questions::default(),
+        }
+    }
+
+    /// Reports whether batches are sent where destinations accept them.
+    pub(super) fn uses_gso(&self) -> bool {
+        self.gso
+    }
+
+    /// Sends as much as the socket accepts, as [`crate::Udp::poll_send`].
+    pub(super) fn poll_send(
+        &mut self,
+        cx: &mut Context<'_>,
+        socket: &impl Outlet,
+        transmit: &Transmit<'_>,
+        stats: &mut UdpStats,
+    ) -> Poll<Result<Sent, SendError>> {
+        loop {
+            ready!(self.pause.poll(cx));
+            match ready!(socket.poll_call(cx, || self.send(socket, transmit, stats))) {
+                Ok(sent) => {
+                    self.pause.end();
+                    return Poll::Ready(Ok(sent));
+                }
+                // The socket stays writable meanwhile. To clear its readiness would mean to wait for ever.
+                Err(error) if self.waits_on_enobufs && is(&error, libc::ENOBUFS) => self.pause.begin(),
+                Err(error) if is(&error, libc::EMSGSIZE) => return Poll::Ready(Err(SendError::TooLong)),
+                Err(error) => return Poll::Ready(Err(SendError::Failed(error))),
+            }
+        }
+    }
+
+    fn send(
+        &mut self,
+        socket: &impl Outlet,
+        transmit: &Transmit<'_>,
+        stats: &mut UdpStats,
+    ) -> io::Result<Sent> {
+        let transmit = one_turn(transmit);
+        match self.send_from_source(socket, &transmit, stats) {
+            Ok(bytes) => Ok(Sent { bytes, source_unusable: false, path_mtu: None }),
+            Err(error) if self.path_mtu == PathMtu::On && is(&error, libc::EMSGSIZE) => {
+                let bytes = socket.in_pieces(&transmit, || send_calls(socket, &transmit, 1, stats))?;
+                stats.gso_fallbacks += u64::from(transmit.segments() > 1 && self.gso);
+                let path_mtu = socket.path_mtu(&mut self.questions, &transmit);
+                Ok(Sent { bytes, source_unusable: false, path_mtu })
+            }
+            Err(error) if transmit.source.is_some() && may_be_the_source(&error) => {
+                let anywhere = Transmit { source: None, ..transmit };
+                match self.send_from_source(socket, &anywhere, stats) {
+                    Ok(bytes) => Ok(Sent { bytes, source_unusable: true, path_mtu: None }),
+                    Err(other) if is_full(&other) => Err(other),
+                    Err(_) => Err(error),
+                }
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn send_from_source(
+        &mut self,
+        socket: &impl Outlet,
+        transmit: &Transmit<'_>,
+        stats: &mut UdpStats,
+    ) -> io::Result<usize> {
+        if transmit.segments() == 1 || !self.gso {
+            return send_calls(socket, transmit, 1, stats);
+        }
+        let Transmit { destination, segment_size, .. } = *transmit;
+        let mangled = self.mangles_equal_segments && transmit.contents.len().is_multiple_of(segment_size);
+        let mut refusal = None;
+        if !mangled && !self.fallbacks.refuses(destination.ip(), segment_size, Instant::now) {
+            match send_calls(socket, transmit, socket.max_segments(), stats) {
+                Err(error) if may_be_gso(&error) => refusal = Some(error),
+                result => return result,
+            }
+        }
+        let bytes = send_calls(socket, transmit, 1, stats)?;
+        stats.gso_fallbacks += 1;
+        // The single datagrams were accepted, so the batch was refused, not the source address or the
+        // destination.
+        if let Some(refusal) = refusal {
+            // EIO concerns the device, whatever the size. The other errors may concern the MTU of the route.
+            let from_bytes = if is(&refusal, libc::EIO) { 0 } else { segment_size };
+            if self.fallbacks.remember(destination.ip(), from_bytes, Instant::now()) {
+                tracing::debug!(%destination, segment_bytes = segment_size, %refusal, "sending without GSO");
+            }
+        }
+        Ok(bytes)
+    }
+}
+
+/// Sends a transmit with calls of `segments` datagrams each, up to the first call that is not accepted. If that
+/// is the first of all, it fails; otherwise the next attempt meets the error.
+fn send_calls(
+    socket: &impl Outlet,
+    transmit: &Transmit<'_>,
+    segments: usize,
+    stats: &mut UdpStats,
+) -> io::Result<usize> {
+    let mut accepted = 0;
+    for contents in transmit.contents.chunks(segments.max(1) * transmit.segment_size) {
+        let call = Transmit { contents, ..*transmit };
+        match socket.send(&call) {
+            Ok(()) => {
+                stats.count_sent(1, call.segments(), contents.len());
+                accepted += contents.len();
+            }
+            Err(error) if accepted == 0 => return Err(error),
+            Err(_) => break,
+        }
+    }
+    Ok(accepted)
+}
+
+/// Returns the part of a transmit that fits into one batch.
+fn one_turn<'a>(transmit: &Transmit<'a>) -> Transmit<'a> {
+    let segments = (MAX_BATCH_BYTES / transmit.segment_size).clamp(1, MAX_BATCH_SEGMENTS);
+    let bytes = transmit.contents.len().min(segments * transmit.segment_size);
+    Transmit { contents: &transmit.contents[..bytes], ..*transmit }
+}
+
+fn is(error: &io::Error, code: i32) -> bool {
+    error.raw_os_error() == Some(code)
+}
+
+fn is_full(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock || is(error, libc::ENOBUFS)
+}
+
+/// Reports whether GSO may be the cause of an error.
+fn may_be_gso(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMSGSIZE | libc::EIO | libc::EINVAL))
+}
+
+/// Reports whether the source address may be the cause of an error: it is not, or no longer, an address of the
+/// machine.
+fn may_be_the_source(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(
+            libc::EINVAL
+                | libc::EADDRNOTAVAIL
+                | libc::ENETUNREACH
+                | libc::EHOSTUNREACH
+                | libc::ENODEV
+                | libc::ENXIO
+        )
+    )
+}

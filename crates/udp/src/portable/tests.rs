@@ -1,0 +1,53 @@
+//! The sockets of every system but Linux, on Linux. What the tests of [`crate::Udp`] rely on is in
+//! [`crate::tests`].
+
+use weft_tunnel::Ecn;
+
+use super::*;
+use crate::tests::{V4, contents, in_namespace, open, receive, send, to};
+
+mod script;
+
+impl UdpSockets {
+    /// Returns sockets of a machine without IPv6.
+    pub(crate) fn of_v4_alone() -> Self {
+        let config = UdpConfig::default();
+        let (v4, _) = bind::bind_both(&config).unwrap();
+        Self::from_sockets(v4, None, &config).unwrap()
+    }
+}
+
+#[test]
+fn what_only_the_sockets_of_linux_do_is_not_run() {
+    for test in [
+        "steering: sockets of handshake messages and junk, and their filters (12 tests)",
+        "a_datagram_beyond_the_buffer_is_flagged",
+        "without_gso_a_batch_is_one_call_of_single_datagrams",
+        "what_is_told_of_the_send_buffer_is_that_of_the_sockets_that_send",
+    ] {
+        weft_lab::not_run(test, "the portable sockets do not do this");
+    }
+}
+
+#[test]
+fn an_invalid_source_costs_others_neither_batches_nor_ecn() {
+    in_namespace(
+        "an_invalid_source_costs_others_neither_batches_nor_ecn",
+        |_| (),
+        async || {
+            let (mut a, mut b) = (open(), open());
+            let sent = contents(100, 800);
+            // No address of a machine: EINVAL on every kernel.
+            let invalid = Some([224, 0, 0, 1].into());
+            let transmit = Transmit { source: invalid, ..to(V4, b.port(), 100, &sent) };
+            assert!(send(&mut a, transmit).await.unwrap().source_unusable);
+            receive(&mut b, 8).await;
+
+            let before = a.stats().batches_sent;
+            let transmit = Transmit { ecn: Ecn::Ect0, ..to(V4, b.port(), 100, &sent) };
+            send(&mut a, transmit).await.unwrap();
+            assert_eq!(a.stats().batches_sent, before + 1);
+            assert!(receive(&mut b, 8).await.iter().all(|(meta, _)| meta.ecn == Ecn::Ect0));
+        },
+    );
+}

@@ -1,0 +1,17 @@
+//! What the sockets of each system do in a way of its own: marks, fragments, buffers, and what an error means.
+
+#[cfg(target_vendor = "apple")]
+mod apple;
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+mod bsd;
+#[cfg(target_os = "freebsd")]
+mod freebsd;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod linux;
+
+#[cfg(target_vendor = "apple")]
+pub(crate) use self::apple::*;
+#[cfg(target_os = "freebsd")]
+pub(crate) use self::freebsd::*;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(crate) use self::linux::*;
