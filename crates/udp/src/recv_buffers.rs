@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use std::{fmt, mem};
 
 use weft_sched::{Next, SourceQueues};
@@ -316,6 +316,8 @@ impl fmt::Debug for RecvBuffers {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use proptest::prelude::*;
     use weft_tunnel::Ecn;
 
