@@ -50,9 +50,9 @@ use unsupported as platform;
 
 pub use batch::{Slab, SlabHome, TunBatch};
 pub use config::{OpenError, TunConfig, TunOffload};
-/// The maximum number of queues of a device on this platform.
-pub use platform::MAX_QUEUES;
 pub use platform::{Device, check_queue, name_of_queue, open, open_queues};
+/// What a device of this platform may have.
+pub use platform::{MAX_QUEUES, SUPER_PACKETS};
 pub use stats::{TunStats, TunStatsSnapshot};
 #[cfg(all(feature = "bench-internals", unix))]
 #[doc(hidden)]

@@ -24,6 +24,8 @@ mod utun;
 
 /// The maximum number of queues of a device.
 pub const MAX_QUEUES: usize = 1;
+/// Whether a device takes super-packets.
+pub const SUPER_PACKETS: bool = false;
 
 /// A TUN device. Dropping it shuts it down, as [`Device::shutdown`].
 pub type Device = unix::Device<system::SystemQueue>;

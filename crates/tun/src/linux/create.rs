@@ -19,6 +19,8 @@ const IFF_TUN_EXCL: libc::c_int = 0x8000;
 const IS_PORTABLE: bool = cfg!(feature = "portable");
 /// Maximum number of queues of a device: the kernel's MAX_TAP_QUEUES.
 pub const MAX_QUEUES: usize = if IS_PORTABLE { 1 } else { 256 };
+/// Whether a device that weft makes takes super-packets.
+pub const SUPER_PACKETS: bool = !IS_PORTABLE;
 /// The flags of a device that weft makes.
 const QUEUE_FLAGS: libc::c_int = libc::IFF_TUN
     | libc::IFF_NO_PI

@@ -22,6 +22,8 @@ struct Task {
 pub(super) struct Alarm {
     /// The end of the present pause.
     until: Option<Instant>,
+    /// Whom the thread wakes at the end of it.
+    awaited_by: Option<Waker>,
     thread: Option<(Arc<Mutex<Task>>, JoinHandle<()>)>,
 }
 
@@ -29,6 +31,7 @@ impl Alarm {
     /// Begins a pause, which [`Self::poll`] awaits.
     pub(super) fn set(&mut self, pause: Duration) {
         self.until = Some(Instant::now() + pause);
+        self.awaited_by = None;
     }
 
     /// Polls until the pause is over. Without a pause it is ready, at no cost.
@@ -38,6 +41,9 @@ impl Alarm {
             self.until = None;
             return Poll::Ready(Ok(()));
         }
+        if self.awaited_by.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            return Poll::Pending;
+        }
         let (task, thread) = match &self.thread {
             Some(running) => running,
             None => match start() {
@@ -45,7 +51,8 @@ impl Alarm {
                 Err(error) => return Poll::Ready(Err(error)),
             },
         };
-        task.lock().unwrap_or_else(PoisonError::into_inner).wake = Some((until, cx.waker().clone()));
+        let waker = self.awaited_by.insert(cx.waker().clone());
+        task.lock().unwrap_or_else(PoisonError::into_inner).wake = Some((until, waker.clone()));
         thread.thread().unpark();
         Poll::Pending
     }
