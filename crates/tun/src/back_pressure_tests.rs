@@ -147,7 +147,8 @@ async fn a_full_ring_that_does_not_announce_room_stops_the_sender() {
     for threads in [true, false] {
         for error in [Errno::ENOSPC, Errno::ENOBUFS] {
             let ring = Script::new(error, 0, 0, 128 << 10);
-            stops_the_sender_and_resumes::<Family>(threads, ring).await;
+            stops_the_sender_and_resumes::<Family>(threads, Arc::clone(&ring)).await;
+            assert!(ring.failed.load(SeqCst) > 0, "the ring was full, and not the socket");
         }
     }
 }

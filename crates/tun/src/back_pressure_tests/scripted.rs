@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 
 use nix::errno::Errno;
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use nix::sys::socket::sockopt::SndBuf;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socketpair};
 
 use crate::batch::Slab;
 use crate::family::{FamilyQueue, family_of};
@@ -117,6 +118,8 @@ pub(super) fn scripted<Q: Kind>(script: &Arc<Script>) -> (Scripted<Q>, Kernel<Q>
     let (ours, theirs) = socketpair(family, kind, None, SockFlag::SOCK_CLOEXEC).unwrap();
     for socket in [&ours, &theirs] {
         set_nonblocking(socket.as_fd()).unwrap();
+        // Room for more than the ring of a script, where the kernel counts 2,304 bytes for a packet of 1,000.
+        setsockopt(socket, SndBuf, &212_992).unwrap();
     }
     let kernel = Kernel { socket: theirs.into(), script: Arc::clone(script), kind: std::marker::PhantomData };
     (Scripted { queue: Q::on(ours), script: Arc::clone(script) }, kernel)
