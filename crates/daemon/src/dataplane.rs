@@ -60,7 +60,7 @@ impl TunQueues {
 ///
 /// On fewer than four cores a hand-over between threads costs more than it saves, so the packet thread does
 /// all the work. From four cores on, one reader and one writer relieve the packet thread; more pairs help
-/// only where one pair is not enough.
+/// only where one pair is not enough. Where a TUN has one queue, there is one.
 pub fn tun_queues(threads: TunThreads, inline: u16) -> TunQueues {
     let with_threads = match threads {
         TunThreads::Fixed(queues) => queues,
@@ -70,10 +70,8 @@ pub fn tun_queues(threads: TunThreads, inline: u16) -> TunQueues {
             _ => 2,
         },
     };
-    match with_threads {
-        0 => TunQueues { count: inline.into(), threads: false },
-        queues => TunQueues { count: queues.into(), threads: true },
-    }
+    let (count, threads) = if with_threads == 0 { (inline, false) } else { (with_threads, true) };
+    TunQueues { count: usize::from(count).min(weft_tun::MAX_QUEUES), threads }
 }
 
 /// Returns the number of queues that the packet thread serves itself. More than one costs a hash and a table
@@ -441,12 +439,12 @@ mod tests {
     #[test]
     fn queues_without_threads_count_only_where_there_are_no_threads() {
         let without = tun_queues(TunThreads::Fixed(0), 4);
-        assert_eq!(without, TunQueues { count: 4, threads: false });
+        assert_eq!(without, TunQueues { count: 4.min(weft_tun::MAX_QUEUES), threads: false });
         assert_eq!(without.with_threads(), 0);
         let with = tun_queues(TunThreads::Fixed(2), 4);
-        assert_eq!(with, TunQueues { count: 2, threads: true });
-        assert_eq!(with.with_threads(), 2);
+        assert_eq!(with, TunQueues { count: 2.min(weft_tun::MAX_QUEUES), threads: true });
+        assert_eq!(with.with_threads(), with.count);
         let auto = tun_queues(TunThreads::Auto, 3);
-        assert!(auto.threads || auto.count == 3);
+        assert!(auto.threads || auto.count == 3.min(weft_tun::MAX_QUEUES));
     }
 }

@@ -155,6 +155,7 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
     let on_event: OnEvent = Box::new(move |_| drop(happened.send(End::Peer)));
     let on_event = Some(on_event).filter(|_| service_manager::is_present());
     let mut interface = Interface::open(name.as_str(), inherited, udp, &options, on_event, on_end)?;
+    let (name, listener) = renamed(name, listener, &interface.opened().interface)?;
     let mtu = set_up_link(&name, is_new, options.tun_queues());
     interface.run(mtu)?;
     let control: Arc<dyn Control> = Arc::<Controller>::clone(interface.controller());
@@ -191,6 +192,23 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
         Ok(()) | Err(DataplaneError::DeviceGone) => Ok(()),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Returns the name that the system gave the device, and the socket of that name: macOS knows no other names
+/// than `utun` with a number.
+fn renamed(
+    wanted: InterfaceName,
+    listener: Listener,
+    actual: &str,
+) -> Result<(InterfaceName, Listener), RunError> {
+    if wanted.as_str() == actual {
+        return Ok((wanted, listener));
+    }
+    let actual: InterfaceName = actual.parse().map_err(|_| RunError::Name(actual.to_owned()))?;
+    drop(listener);
+    let listener = Listener::open(&actual)?;
+    tracing::info!("the system gave interface {wanted} the name {actual}");
+    Ok((actual, listener))
 }
 
 /// Watches the network for changes that concern the interface. On an error the interface works without it, as

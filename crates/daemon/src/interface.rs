@@ -55,8 +55,8 @@ impl Default for Options {
 /// Descriptors from another process, used instead of new ones.
 #[derive(Debug, Default)]
 pub struct Inherited {
-    /// Attached queues of the device, as many as [`Options::tun_queues`] asks for. If empty, the device is
-    /// created.
+    /// Attached queues of the device: as many as [`Options::tun_queues`] asks for, or the one of a device that
+    /// was made for one. If empty, the device is created.
     pub queues: Vec<Descriptor>,
     /// Sockets bound to the requested port. If empty, sockets are opened.
     pub sockets: Vec<udp::Descriptor>,
@@ -84,9 +84,15 @@ impl Interface {
         on_end: impl FnOnce() + Send + 'static,
     ) -> Result<Self, StartError> {
         let TunQueues { count, threads } = options.tun_queues();
+        if let TunThreads::Fixed(wanted) = options.tun_threads
+            && usize::from(wanted) > weft_tun::MAX_QUEUES
+        {
+            tracing::warn!("a TUN has one queue on this platform: {wanted} are not possible");
+        }
         let setup = Setup {
             tun: TunConfig {
-                queues: count,
+                // A device that was made for one queue keeps one.
+                queues: if inherited.queues.is_empty() { count } else { inherited.queues.len() },
                 threads,
                 offload: options.offload,
                 descriptors: inherited.queues,

@@ -2,10 +2,7 @@
 
 use std::io;
 
-use crate::Descriptor;
-
-/// The maximum number of queues of a device: the kernel's MAX_TAP_QUEUES.
-pub const MAX_QUEUES: usize = 256;
+use crate::{Descriptor, MAX_QUEUES};
 
 /// How to open a [`Device`](crate::Device). Addresses, MTU and link state are not set here, but over netlink.
 #[derive(Debug)]
@@ -78,7 +75,7 @@ pub enum OpenError {
          (--device /dev/net/tun)"
     )]
     NoTunDriver,
-    /// More queues than the kernel allows for one device.
+    /// More queues than a device has on this platform.
     #[error("{queues} queues are too many: a device has at most {MAX_QUEUES}")]
     TooManyQueues {
         /// The requested number.

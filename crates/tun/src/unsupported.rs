@@ -21,6 +21,11 @@ pub type Descriptor = Infallible;
 #[derive(Debug)]
 pub struct Device(Infallible);
 
+/// The maximum number of queues of a device.
+pub const MAX_QUEUES: usize = 1;
+/// Whether a device takes super-packets.
+pub const SUPER_PACKETS: bool = false;
+
 /// Fails with [`OpenError::Unsupported`] and the name of the platform.
 #[allow(clippy::needless_pass_by_value)]
 pub fn open(_config: TunConfig) -> Result<Device, OpenError> {

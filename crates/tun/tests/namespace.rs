@@ -17,7 +17,10 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 
 use weft_lab::{Namespace, here, link};
-use weft_tun::{Device, OpenError, Tun, TunBatch, TunConfig, TunOffload, open};
+use weft_tun::{
+    Device, MAX_QUEUES, OpenError, SUPER_PACKETS, Tun, TunBatch, TunConfig, TunOffload, check_queue, open,
+    open_queues,
+};
 use weft_tunnel::ip;
 
 /// Runs `test` in a separate network namespace, or reports that it cannot.
@@ -48,6 +51,27 @@ fn threads(count: usize) -> Queues {
 
 fn inline(count: usize) -> Queues {
     Queues { count, threads: false }
+}
+
+/// Returns those that a device of this build may have, and reports the others as not run.
+fn possible<const N: usize>(queues: [Queues; N]) -> impl Iterator<Item = Queues> {
+    queues.into_iter().filter(|queues| several_queues(queues.count))
+}
+
+/// Reports whether a device of this build may have so many queues; if not, the test is not run with them.
+fn several_queues(count: usize) -> bool {
+    if count > MAX_QUEUES {
+        here::not_run(&format!("with {count} queues: a TUN has {MAX_QUEUES} in this build"));
+    }
+    count <= MAX_QUEUES
+}
+
+/// Reports whether a device of this build takes super-packets; if not, the test is not run.
+fn super_packets() -> bool {
+    if !SUPER_PACKETS {
+        here::not_run("with super-packets: a TUN takes none in this build");
+    }
+    SUPER_PACKETS
 }
 
 fn config(name: &str, queues: Queues) -> TunConfig {
@@ -111,10 +135,14 @@ fn open_tun_descriptors() -> usize {
 }
 
 async fn echoes_in_order(namespace: &Namespace, queues: Queues) {
+    let device = open(config("weftA", queues)).unwrap();
+    assert_eq!(device.name(), "weftA");
+    echoes_in_order_through(namespace, device).await;
+}
+
+async fn echoes_in_order_through(namespace: &Namespace, mut device: Device) {
     const SOCKETS: usize = 8;
     const PACKETS: u32 = 40;
-    let mut device = open(config("weftA", queues)).unwrap();
-    assert_eq!(device.name(), "weftA");
     bring_up(namespace, "weftA", "10.77.0.1/24");
     let sockets = [(); SOCKETS].map(|()| connected());
     for turn in 0..4 {
@@ -157,7 +185,7 @@ async fn echoes_in_order(namespace: &Namespace, queues: Queues) {
 
 #[test]
 fn every_number_of_queues_keeps_the_order_of_every_flow() {
-    for queues in [threads(4), threads(1), inline(1), inline(4)] {
+    for queues in possible([threads(4), threads(1), inline(1), inline(4)]) {
         println!("{queues:?}");
         in_namespace(async |namespace| echoes_in_order(namespace, queues).await);
     }
@@ -201,6 +229,9 @@ fn a_flood_costs_only_flows_that_share_its_queue() {
     };
     in_namespace(async |namespace| {
         assert_eq!(others_beside_a_flood(namespace, inline(1)).await, 0);
+        if !several_queues(4) {
+            return;
+        }
         // The kernel's hash puts a quarter of them, on average, into the flood's queue.
         let through = others_beside_a_flood(namespace, inline(4)).await;
         assert!(through >= OTHERS / 4, "{through} of {OTHERS}");
@@ -222,6 +253,9 @@ fn request_to(socket: &UdpSocket) -> Vec<u8> {
 
 #[test]
 fn answers_leave_the_queue_that_somebody_else_fills() {
+    if !several_queues(4) {
+        return;
+    }
     in_namespace(async |namespace| {
         let mut device = open(config("weftA", inline(4))).unwrap();
         bring_up(namespace, "weftA", "10.77.0.1/24");
@@ -312,6 +346,9 @@ fn stream(protocol: u8, count: u32, len: usize) -> Vec<Vec<u8>> {
 }
 
 async fn the_kernel_splits_what_was_joined(namespace: &Namespace, queues: Queues) {
+    if !super_packets() {
+        return;
+    }
     let mut a = open(config("weftA", queues)).unwrap();
     let mut b = open(TunConfig { offload: false, ..config("weftB", queues) }).unwrap();
     assert!(a.offload().tcp && !b.offload().tcp);
@@ -348,7 +385,7 @@ async fn the_kernel_splits_what_was_joined(namespace: &Namespace, queues: Queues
 
 #[test]
 fn the_kernel_splits_what_was_joined_with_and_without_threads() {
-    for queues in [threads(2), inline(1), inline(4)] {
+    for queues in possible([threads(2), inline(1), inline(4)]) {
         println!("{queues:?}");
         in_namespace(async |namespace| the_kernel_splits_what_was_joined(namespace, queues).await);
     }
@@ -357,12 +394,13 @@ fn the_kernel_splits_what_was_joined_with_and_without_threads() {
 #[test]
 fn an_existing_name_is_refused() {
     in_namespace(async |_| {
-        let first = open(config("weftA", threads(2))).unwrap();
-        let second = open(config("weftA", threads(2)));
+        let queues = threads(MAX_QUEUES.min(2));
+        let first = open(config("weftA", queues)).unwrap();
+        let second = open(config("weftA", queues));
         assert!(matches!(&second, Err(OpenError::Exists { name }) if name == "weftA"), "{second:?}");
         assert!(matches!(open(config("lo", inline(1))), Err(OpenError::Exists { .. })));
         drop(first);
-        open(config("weftA", threads(2))).unwrap();
+        open(config("weftA", queues)).unwrap();
     });
 }
 
@@ -370,7 +408,7 @@ fn an_existing_name_is_refused() {
 fn a_shutdown_leaves_no_descriptor_and_no_interface() {
     in_namespace(async |_| {
         assert_eq!(open_tun_descriptors(), 0);
-        for queues in [inline(1), inline(4), threads(1), threads(4)] {
+        for queues in possible([inline(1), inline(4), threads(1), threads(4)]) {
             let mut device = open(config("weftA", queues)).unwrap();
             let ready = poll_fn(|cx| device.poll_send_ready(cx)).await;
             ready.unwrap();
@@ -398,7 +436,7 @@ fn a_link_that_is_down_refuses_packets_and_is_not_gone() {
 #[test]
 fn a_deleted_device_is_gone() {
     in_namespace(async |namespace| {
-        for queues in [inline(1), inline(4), threads(2)] {
+        for queues in possible([inline(1), inline(4), threads(2)]) {
             let mut device = open(config("weftA", queues)).unwrap();
             let mut batches = VecDeque::new();
             let mut delete = Some(|| link::remove(namespace, "weftA").unwrap());
@@ -433,11 +471,10 @@ fn attach(name: &str, flags: libc::c_int) -> OwnedFd {
 fn handed_in_queues_are_adopted_if_they_fit() {
     in_namespace(async |_| {
         let flags = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR | libc::IFF_MULTI_QUEUE;
-        let descriptors = vec![attach("weftA", flags), attach("weftA", flags)];
-        let device = open(TunConfig { descriptors, ..config("weftA", threads(2)) }).unwrap();
-        drop(device);
-        let descriptors = vec![attach("weftA", flags), attach("weftA", flags)];
-        drop(open(TunConfig { descriptors, ..config("weftA", inline(2)) }).unwrap());
+        for queues in possible([threads(2), inline(2)]) {
+            let descriptors = vec![attach("weftA", flags), attach("weftA", flags)];
+            drop(open(TunConfig { descriptors, ..config("weftA", queues) }).unwrap());
+        }
         // Without virtio headers there is no offload.
         let plain = vec![attach("weftA", libc::IFF_TUN | libc::IFF_NO_PI)];
         let device = open(TunConfig { descriptors: plain, ..config("weftA", inline(1)) }).unwrap();
@@ -451,5 +488,26 @@ fn handed_in_queues_are_adopted_if_they_fit() {
         refused(vec![attach("weftB", flags)], inline(1), "belongs to interface weftB");
         let tap = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
         refused(vec![attach("weftA", tap)], threads(1), "IFF_TUN");
+    });
+}
+
+#[test]
+fn a_handed_in_device_that_was_made_for_one_queue_carries_packets_and_keeps_one_queue() {
+    in_namespace(async |namespace| {
+        for queues in [threads(1), inline(1)] {
+            let descriptor = attach("weftA", libc::IFF_TUN | libc::IFF_NO_PI);
+            check_queue(&descriptor, "weftA").unwrap();
+            assert!(check_queue(&descriptor, "weftB").is_err());
+            let descriptors = open_queues("weftA", vec![descriptor], 2.min(MAX_QUEUES)).unwrap();
+            assert_eq!(descriptors.len(), 1, "the kernel attaches no other");
+            let device = open(TunConfig { descriptors, ..config("weftA", queues) }).unwrap();
+            assert_eq!(device.offload(), TunOffload::default());
+            echoes_in_order_through(namespace, device).await;
+        }
+        let with_headers = attach("weftA", libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR);
+        let descriptors = open_queues("weftA", vec![with_headers], 2.min(MAX_QUEUES)).unwrap();
+        let device = open(TunConfig { descriptors, ..config("weftA", inline(1)) }).unwrap();
+        assert!(device.offload().tcp, "one queue, with super-packets");
+        echoes_in_order_through(namespace, device).await;
     });
 }

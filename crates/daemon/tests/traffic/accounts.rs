@@ -8,7 +8,7 @@ use weft::up::{Daemon, Options};
 use weft_config::TunThreads;
 use weft_lab::counters::Counters;
 use weft_lab::emulator::LinkSpec;
-use weft_lab::{PATIENCE, until};
+use weft_lab::{PATIENCE, here, until};
 use weft_tunnel::DropReason;
 
 use crate::support::{Conf, End, Ends, Family, NAME, answers};
@@ -39,6 +39,22 @@ impl Setting {
     /// So many queues without threads.
     pub(crate) fn inline(inline_queues: u16) -> Self {
         Self { inline_queues, ..Self::default() }
+    }
+
+    /// The setting with as many queues as a TUN may have in this build. With more the test is not run.
+    fn possible(self) -> Self {
+        let most = u16::try_from(weft_tun::MAX_QUEUES).unwrap();
+        let queues = self.tun_threads.max(self.inline_queues);
+        if queues > most {
+            here::not_run(&format!("with {queues} queues: a TUN has {most} in this build"));
+        }
+        let (tun_threads, inline_queues) = (self.tun_threads.min(most), self.inline_queues.min(most));
+        Self { tun_threads, inline_queues, ..self }
+    }
+
+    /// Number of queues.
+    pub(crate) fn queues(self) -> usize {
+        (if self.tun_threads > 0 { self.tun_threads } else { self.inline_queues }).into()
     }
 
     /// The MTU of the veth: what an Ethernet carries, or jumbo frames.
@@ -87,6 +103,7 @@ impl Bed {
     }
 
     fn joined(setting: Setting, link: Option<&LinkSpec>) -> Option<Self> {
+        let setting = setting.possible();
         println!("{setting:?}");
         let ends = Ends::joined(setting.outer_mtu(), link)?;
         let (mut conf_a, mut conf_b) = Conf::pair(setting.outer);

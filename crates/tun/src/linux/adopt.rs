@@ -8,8 +8,8 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 
 use nix::errno::Errno;
 
-use super::queue::{self, QUEUE_FLAGS, request};
-use crate::config::{MAX_QUEUES, OpenError};
+use super::create::{self, MAX_QUEUES, request};
+use crate::config::OpenError;
 
 mod ioctls {
     use nix::sys::ioctl::ioctl_num_type as Number;
@@ -18,23 +18,23 @@ mod ioctls {
     nix::ioctl_none_bad!(get_network, libc::TUNGETDEVNETNS as Number);
 }
 
-/// Returns exactly `count` attached queues of the device `name` in the network namespace of this thread:
-/// those in `existing`, which must have passed [`check_queue`], then new queues. Surplus queues are detached
-/// and closed. If `existing` is empty, the device is created.
+/// Returns `count` attached queues of the device `name` in the network namespace of this thread: those in
+/// `existing`, which must have passed [`check_queue`], then new queues. Surplus queues are detached and
+/// closed. If `existing` is empty, the device is created. A device that was made for one queue keeps one.
 ///
 /// Needs CAP_NET_ADMIN, unless `existing` has `count` queues.
 ///
 /// # Errors
 /// Those of [`crate::open`].
 pub fn open_queues(name: &str, mut existing: Vec<OwnedFd>, count: usize) -> Result<Vec<OwnedFd>, OpenError> {
-    if !queue::is_valid_name(name) {
+    if !create::is_valid_name(name) {
         return Err(OpenError::InvalidName { name: name.to_owned() });
     }
     if !(1..=MAX_QUEUES).contains(&count) {
         return Err(OpenError::TooManyQueues { queues: count });
     }
     if existing.is_empty() {
-        return queue::create(name, count);
+        return create::create(name, count);
     }
     for (index, surplus) in existing.drain(count.min(existing.len())..).enumerate() {
         // Closing is not enough if another process holds the queue: the kernel would continue to fill it.
@@ -44,29 +44,28 @@ pub fn open_queues(name: &str, mut existing: Vec<OwnedFd>, count: usize) -> Resu
             source: errno.into(),
         })?;
     }
-    while existing.len() < count {
-        existing.push(attach(name)?);
+    let failed = |errno: Errno| create::open_error("attach a queue", name, errno.into());
+    let (_, flags) = create::describe(existing[0].as_fd()).map_err(failed)?;
+    while existing.len() < count && flags & libc::IFF_MULTI_QUEUE != 0 {
+        existing.push(attach(name, flags)?);
     }
     Ok(existing)
 }
 
 /// Checks that a descriptor is an attached queue of the device `name` in the network namespace of this
-/// thread, with the flags that weft uses: IP packets without packet information, each behind a virtio header,
-/// and several queues.
+/// thread, for IP packets. It may have virtio headers or not, and the device several queues or one.
 ///
 /// # Errors
 /// A description of what the descriptor is instead.
 pub fn check_queue(descriptor: &OwnedFd, name: &str) -> Result<(), String> {
-    let (actual, flags) = queue::describe(descriptor.as_fd())
+    let (actual, flags) = create::describe(descriptor.as_fd())
         .map_err(|errno| format!("it is not an attached TUN queue ({})", errno.desc()))?;
     if actual != name {
         return Err(format!("it belongs to interface {actual}"));
     }
-    let wanted = QUEUE_FLAGS | libc::IFF_MULTI_QUEUE;
     // IFF_NO_PI cannot be checked: the kernel returns another flag of the same value.
-    let seen = wanted & !libc::IFF_NO_PI;
-    if flags & seen != seen {
-        return Err("it was made in another way than weft does".to_owned());
+    if flags & libc::IFF_TUN == 0 {
+        return Err("it was attached without IFF_TUN".to_owned());
     }
     if flags & libc::IFF_DETACH_QUEUE != 0 {
         return Err("it was detached from its device".to_owned());
@@ -78,16 +77,18 @@ pub fn check_queue(descriptor: &OwnedFd, name: &str) -> Result<(), String> {
     }
 }
 
-fn attach(name: &str) -> Result<OwnedFd, OpenError> {
-    let failed = |source| queue::open_error("attach a queue", name, source);
+/// Attaches a queue to a device with `flags`. Other flags would change those of all its queues.
+fn attach(name: &str, flags: libc::c_int) -> Result<OwnedFd, OpenError> {
+    let failed = |source| create::open_error("attach a queue", name, source);
     let file = OpenOptions::new()
         .read(true)
         .write(true)
         .custom_flags(libc::O_CLOEXEC)
         .open("/dev/net/tun")
-        .map_err(|error| queue::driver_error(name, error))?;
-    let request = request(name, QUEUE_FLAGS | libc::IFF_MULTI_QUEUE);
-    queue::attach_to(&file, &request).map_err(|errno| failed(errno.into()))?;
+        .map_err(|error| create::driver_error(name, error))?;
+    let flags = flags & (libc::IFF_TUN | libc::IFF_VNET_HDR | libc::IFF_MULTI_QUEUE);
+    let request = request(name, flags | libc::IFF_NO_PI);
+    create::attach_to(&file, &request).map_err(|errno| failed(errno.into()))?;
     let descriptor = OwnedFd::from(file);
     // If the name was free, the kernel has created another device: check the queue like an existing queue.
     check_queue(&descriptor, name).map_err(|reason| failed(io::Error::other(reason)))?;

@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 use weft_ipc::runtime_dir::control_socket;
-use weft_lab::{Namespace, Process, wait_until};
+use weft_lab::{Namespace, Process, here, wait_until};
 
 use super::{Conf, NAME};
 
@@ -44,6 +44,19 @@ pub(crate) fn weft(directory: &Path, arguments: &[&str]) -> Command {
     command
 }
 
+/// A TUN of this build may have fewer queues than the command asks for: with so many the test is not run.
+fn report_queues_that_are_too_many(command: &Command) {
+    let mut arguments = command.get_args().skip_while(|argument| *argument != "--tun-threads");
+    let threads = arguments.nth(1);
+    let inline = command.get_envs().find(|(name, _)| *name == "WEFT_INLINE_QUEUES").and_then(|(_, it)| it);
+    for queues in [threads, inline].into_iter().flatten() {
+        let queues = queues.to_str().and_then(|number| number.parse::<usize>().ok()).unwrap_or_default();
+        if queues > weft_tun::MAX_QUEUES {
+            here::not_run(&format!("with {queues} queues: a TUN has {} in this build", weft_tun::MAX_QUEUES));
+        }
+    }
+}
+
 /// A running `weft up`, and the directory with its file and its control socket. Dropping it kills it.
 pub(crate) struct Running {
     process: Process,
@@ -64,6 +77,7 @@ impl Running {
     /// The same with a command for a file in this directory.
     #[track_caller]
     pub(crate) fn start(namespace: &Namespace, command: Command, directory: TempDir) -> Self {
+        report_queues_that_are_too_many(&command);
         let running = Self { process: Process::start(namespace, command).unwrap(), directory };
         running.process.wait_for_line("interface is up");
         // The socket is opened right after that is said.

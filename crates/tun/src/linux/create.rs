@@ -1,27 +1,30 @@
-//! A queue of a TUN device: its descriptor, how it is created or adopted, and the two system calls that every
-//! packet goes through. Everything else in `linux/` builds on this file.
+//! Creates a device with its queues, or adopts queues that were handed in.
 
 use std::ffi::CStr;
 use std::fs::{File, OpenOptions};
-use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use weft_tunnel::{MAX_PACKET, TAILROOM};
 
-use super::vnet_hdr::{self, VNET_HDR};
-use crate::batch::Slab;
-use crate::config::{MAX_QUEUES, OpenError, TunConfig, TunOffload};
-
-/// Bytes that one read may need: virtio header, the longest super-packet (IPv6 does not count its header in
-/// the length), and the tail that encryption may write into.
-pub(super) const READ_ROOM: usize = VNET_HDR + weft_tunnel::ip::IPV6_HEADER + MAX_PACKET + TAILROOM;
+use super::LinuxQueue;
+use crate::config::{OpenError, TunConfig, TunOffload};
+use crate::unix::Opened;
+use crate::unix::queue::set_nonblocking;
+use crate::unix::vnet_hdr::VNET_HDR;
 
 const IFF_TUN_EXCL: libc::c_int = 0x8000;
-pub(super) const QUEUE_FLAGS: libc::c_int = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
+/// Whether devices are made with what the other platforms have: one queue of bare packets.
+const IS_PORTABLE: bool = cfg!(feature = "portable");
+/// Maximum number of queues of a device: the kernel's MAX_TAP_QUEUES.
+pub const MAX_QUEUES: usize = if IS_PORTABLE { 1 } else { 256 };
+/// Whether a device that weft makes takes super-packets.
+pub const SUPER_PACKETS: bool = !IS_PORTABLE;
+/// The flags of a device that weft makes.
+const QUEUE_FLAGS: libc::c_int = libc::IFF_TUN
+    | libc::IFF_NO_PI
+    | if IS_PORTABLE { 0 } else { libc::IFF_VNET_HDR | libc::IFF_MULTI_QUEUE };
 const TCP_OFFLOADS: libc::c_uint = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6;
 const UDP_OFFLOADS: libc::c_uint = libc::TUN_F_USO4 | libc::TUN_F_USO6;
 
@@ -36,42 +39,8 @@ mod ioctls {
     nix::ioctl_read_bad!(get_tx_queue_len, libc::SIOCGIFTXQLEN as Number, libc::ifreq);
 }
 
-/// An attached queue of a device.
-#[derive(Debug)]
-pub(super) struct Queue {
-    descriptor: OwnedFd,
-    /// Whether a virtio header stands before each packet.
-    has_header: bool,
-}
-
-impl Queue {
-    /// Returns a queue with a virtio header before each packet. `descriptor` may be a stand-in for a TUN.
-    pub(super) fn with_header(descriptor: OwnedFd) -> Self {
-        Self { descriptor, has_header: true }
-    }
-}
-
-impl AsFd for Queue {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.descriptor.as_fd()
-    }
-}
-
-impl AsRawFd for Queue {
-    fn as_raw_fd(&self) -> RawFd {
-        self.descriptor.as_raw_fd()
-    }
-}
-
-/// The result of opening: the queues, the name, and the offloads that the kernel accepted.
-pub(super) struct Opened {
-    pub(super) queues: Vec<Queue>,
-    pub(super) name: String,
-    pub(super) offload: TunOffload,
-}
-
 /// Creates the device of `config`, or adopts its descriptors.
-pub(super) fn open(config: TunConfig) -> Result<Opened, OpenError> {
+pub(super) fn open(config: TunConfig) -> Result<Opened<LinuxQueue>, OpenError> {
     let TunConfig { name, queues, threads: _, descriptors, offload } = config;
     let count = queues.max(1);
     if !is_valid_name(&name) {
@@ -81,11 +50,11 @@ pub(super) fn open(config: TunConfig) -> Result<Opened, OpenError> {
         return Err(OpenError::TooManyQueues { queues: count });
     }
     let queues = if descriptors.is_empty() {
-        create(&name, count)?.into_iter().map(Queue::with_header).collect()
+        create(&name, count)?.into_iter().map(|queue| LinuxQueue::new(queue, !IS_PORTABLE)).collect()
     } else if descriptors.len() == count {
         let adopt = |(index, descriptor): (usize, OwnedFd)| {
             check_adopted(descriptor.as_fd(), &name, count > 1)
-                .map(|has_header| Queue { descriptor, has_header })
+                .map(|has_header| LinuxQueue::new(descriptor, has_header))
                 .map_err(|reason| OpenError::Descriptor { index, name: name.clone(), reason })
         };
         descriptors.into_iter().enumerate().map(adopt).collect::<Result<Vec<_>, _>>()?
@@ -99,7 +68,7 @@ pub(super) fn open(config: TunConfig) -> Result<Opened, OpenError> {
     };
     for queue in &queues {
         set_nonblocking(queue.as_fd()).map_err(failed("make the descriptor non-blocking"))?;
-        if !queue.has_header {
+        if !queue.has_header() {
             continue;
         }
         let size = VNET_HDR as libc::c_int;
@@ -110,7 +79,7 @@ pub(super) fn open(config: TunConfig) -> Result<Opened, OpenError> {
     let offload = match queues.first() {
         // Only a virtio header can say which offload work is left on a packet.
         Some(first) => {
-            let offload = offload && queues.iter().all(|queue| queue.has_header);
+            let offload = offload && queues.iter().all(LinuxQueue::has_header);
             set_offload(first.as_fd(), offload).map_err(failed("set offloads"))?
         }
         None => TunOffload::default(),
@@ -134,6 +103,9 @@ pub(super) fn create(name: &str, count: usize) -> Result<Vec<OwnedFd>, OpenError
     // device of that name succeeds and silently takes a share of its owner's packets. The reservation is a
     // queue that holds the name until tun-rs has attached the queues to keep.
     let reservation = reserve(name)?;
+    if IS_PORTABLE {
+        return Ok(vec![reservation.into()]);
+    }
     let queues = attach(name, count).map_err(|error| open_error("attach a queue", name, error))?;
     drop(reservation);
     Ok(queues)
@@ -146,7 +118,7 @@ fn reserve(name: &str) -> Result<File, OpenError> {
         .custom_flags(libc::O_CLOEXEC)
         .open("/dev/net/tun")
         .map_err(|error| driver_error(name, error))?;
-    let request = request(name, QUEUE_FLAGS | libc::IFF_MULTI_QUEUE | IFF_TUN_EXCL);
+    let request = request(name, QUEUE_FLAGS | IFF_TUN_EXCL);
     attach_to(&file, &request).map_err(|errno| match errno {
         Errno::EBUSY | Errno::EEXIST => OpenError::Exists { name: name.to_owned() },
         // The name belongs to an interface of another kind.
@@ -262,12 +234,6 @@ fn set_offload(queue: BorrowedFd<'_>, wanted: bool) -> Result<TunOffload, Errno>
     Ok(TunOffload { tcp: true, udp: false })
 }
 
-/// Makes reads and writes fail with EAGAIN instead of waiting.
-pub(super) fn set_nonblocking(descriptor: BorrowedFd<'_>) -> Result<(), Errno> {
-    let flags = OFlag::from_bits_retain(fcntl(descriptor, FcntlArg::F_GETFL)?);
-    fcntl(descriptor, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK)).map(drop)
-}
-
 /// Returns the number of packets that a ring of the device may hold; the kernel's default if it cannot be
 /// read.
 pub(super) fn tx_queue_len(name: &str) -> u64 {
@@ -285,76 +251,6 @@ pub(super) fn tx_queue_len(name: &str) -> u64 {
         // SAFETY: the kernel filled in the length, an int, which `ifru_metric` is too.
         Ok(_) => unsafe { answer.ifr_ifru.ifru_metric }.max(0) as u64,
         Err(_) => DEFAULT,
-    }
-}
-
-/// Reports whether a read would return at once now, with a packet or an error.
-pub(super) fn is_readable(queue: BorrowedFd<'_>) -> bool {
-    let mut wait = [PollFd::new(queue, PollFlags::POLLIN)];
-    !matches!(poll(&mut wait, PollTimeout::ZERO), Ok(0))
-}
-
-/// The result of one read.
-pub(super) enum Read {
-    /// A packet of `bytes` bytes, which is `segments` packets on the wire, was added to the slab.
-    Packet { bytes: u64, segments: u64 },
-    /// The packet is malformed; nothing was added to the slab.
-    Malformed,
-    /// No packet waits.
-    Empty,
-    /// The device does not exist any more.
-    Gone,
-}
-
-/// Reads one packet into `slab`, which must have [`READ_ROOM`] bytes free.
-pub(super) fn read(queue: &Queue, slab: &mut Slab) -> Read {
-    let spare = slab.spare_mut();
-    let room = spare.len().min(READ_ROOM) - TAILROOM;
-    let mut own_header = 0;
-    if !queue.has_header {
-        own_header = VNET_HDR;
-        spare[..VNET_HDR].copy_from_slice(&vnet_hdr::NOTHING_TO_DO);
-    }
-    let read = loop {
-        match nix::unistd::read(queue, &mut spare[own_header..room]) {
-            Err(Errno::EINTR) => {}
-            other => break other,
-        }
-    };
-    let len = match read {
-        Ok(0) => return Read::Gone,
-        Ok(len) => own_header + len,
-        Err(Errno::EAGAIN) => return Read::Empty,
-        // The kernel cannot describe the packet in a virtio header.
-        Err(Errno::EINVAL) => return Read::Malformed,
-        Err(Errno::EBADFD) => return Read::Gone,
-        Err(errno) => {
-            tracing::error!(error = errno.desc(), "reading from the TUN failed for good");
-            return Read::Gone;
-        }
-    };
-    let Some((header, packet)) = spare[..len].split_first_chunk::<VNET_HDR>() else {
-        return Read::Malformed;
-    };
-    let Ok((offload, segments)) = vnet_hdr::decode(header, packet) else {
-        return Read::Malformed;
-    };
-    let bytes = packet.len();
-    if slab.commit(VNET_HDR, bytes, offload) {
-        Read::Packet { bytes: bytes as u64, segments }
-    } else {
-        Read::Malformed
-    }
-}
-
-/// Writes one packet. The first piece is the virtio header, which is left out for a queue without headers.
-pub(super) fn write(queue: &Queue, pieces: &[IoSlice<'_>]) -> Result<(), Errno> {
-    let pieces = if queue.has_header { pieces } else { pieces.get(1..).unwrap_or_default() };
-    loop {
-        match nix::sys::uio::writev(queue, pieces) {
-            Err(Errno::EINTR) => {}
-            other => return other.map(drop),
-        }
     }
 }
 

@@ -5,12 +5,17 @@ use std::collections::VecDeque;
 
 use weft_sched::flow::{FlowHasher, FlowTable};
 
-use super::queue_overload::QueueOverload;
-use super::reorder_guard::{Pipelines, ReorderGuard};
 use crate::batch::TunBatch;
 
+mod queue_overload;
+mod reorder_guard;
+
+use queue_overload::QueueOverload;
+pub(crate) use reorder_guard::Pipelines;
+use reorder_guard::ReorderGuard;
+
 /// The flows of a device.
-pub(super) struct Flows {
+pub(crate) struct Flows {
     hasher: FlowHasher,
     table: FlowTable,
     guard: ReorderGuard,
@@ -19,7 +24,7 @@ pub(super) struct Flows {
 
 impl Flows {
     /// Returns the flows of a device with `queues` queues; `None` with one queue, where no flow can move.
-    pub(super) fn across(queues: usize) -> Option<Self> {
+    pub(crate) fn across(queues: usize) -> Option<Self> {
         (queues > 1).then(|| {
             let hasher = FlowHasher::random();
             let (table, guard) = (FlowTable::new(queues as u16), ReorderGuard::new(hasher, queues));
@@ -28,13 +33,13 @@ impl Flows {
     }
 
     /// Reports whether packets of moved flows are held.
-    pub(super) fn holds_any(&self) -> bool {
+    pub(crate) fn holds_any(&self) -> bool {
         self.guard.holds_any()
     }
 
     /// Forwards the next batch that was read to `out`, except for packets of moved flows that have to wait.
     /// Returns the number of bytes forwarded.
-    pub(super) fn offer(
+    pub(crate) fn offer(
         &mut self,
         batch: TunBatch,
         pipelines: &impl Pipelines,
@@ -46,28 +51,28 @@ impl Flows {
     }
 
     /// Estimates the number of flows in a queue, at least 1.
-    pub(super) fn count_in(&self, queue: u16) -> usize {
+    pub(crate) fn count_in(&self, queue: u16) -> usize {
         self.overload.flows(queue)
     }
 
     /// Checks after a batch whether one flow overloads the queue, as [`QueueOverload::poll_drops`].
-    pub(super) fn poll_drops(&mut self, queue: u16, dropped: impl FnOnce() -> u64) {
+    pub(crate) fn poll_drops(&mut self, queue: u16, dropped: impl FnOnce() -> u64) {
         self.overload.poll_drops(queue, dropped);
     }
 
     /// Forwards packets that need not wait any longer. Returns the number of bytes forwarded.
-    pub(super) fn release(&mut self, pipelines: &impl Pipelines, out: &mut VecDeque<TunBatch>) -> usize {
+    pub(crate) fn release(&mut self, pipelines: &impl Pipelines, out: &mut VecDeque<TunBatch>) -> usize {
         if self.guard.holds_any() { self.guard.release(pipelines, out) } else { 0 }
     }
 
     /// Forwards every held packet: nothing more will be read. Returns the number of bytes forwarded.
-    pub(super) fn release_all(&mut self, out: &mut VecDeque<TunBatch>) -> usize {
+    pub(crate) fn release_all(&mut self, out: &mut VecDeque<TunBatch>) -> usize {
         self.guard.release_all(out)
     }
 
     /// Returns the queue to write `packet` to. `next_item` and `completed` are those of [`FlowTable::stage`].
     #[inline]
-    pub(super) fn stage(
+    pub(crate) fn stage(
         &mut self,
         packet: &[u8],
         next_item: impl Fn(u16) -> u64,
@@ -78,7 +83,7 @@ impl Flows {
     }
 
     /// Starts a new batch of packets to write: flows used in earlier batches count as older.
-    pub(super) fn tick(&mut self) {
+    pub(crate) fn tick(&mut self) {
         self.table.tick();
     }
 }

@@ -9,7 +9,7 @@ use nix::poll::PollFlags;
 use tokio::sync::mpsc as channel;
 
 use super::pulse::{Line, Wait};
-use super::queue::{self, Queue, READ_ROOM, Read};
+use super::queue::{HEADROOM, Queue, READ_ROOM, Read};
 use crate::batch::{Slab, TunBatch};
 use crate::stats::QueueStats;
 
@@ -18,8 +18,7 @@ pub(super) const SLAB_BYTES: usize = 3 * READ_ROOM;
 /// Slabs per reader: one being filled, one in the channel, one with the packet thread.
 pub(super) const SLABS: usize = 3;
 /// Maximum number of packets in a slab: headers of 20 bytes without payload.
-pub(super) const MAX_PACKETS: u64 =
-    (SLAB_BYTES / (super::vnet_hdr::VNET_HDR + 20 + weft_tunnel::TAILROOM)) as u64;
+pub(super) const MAX_PACKETS: u64 = (SLAB_BYTES / (HEADROOM + 20 + weft_tunnel::TAILROOM)) as u64;
 
 /// Why [`drain`] stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,14 +32,14 @@ pub(super) enum Drained {
 }
 
 /// Reads into `slab` until the queue is empty or the slab full.
-pub(super) fn drain(queue: &Queue, slab: &mut Slab, stats: &QueueStats) -> Drained {
+pub(super) fn drain(queue: &impl Queue, slab: &mut Slab, stats: &QueueStats) -> Drained {
     let (mut packets, mut segments, mut bytes, mut calls, mut malformed) = (0, 0, 0, 0, 0);
     let drained = loop {
         if slab.spare_mut().len() < READ_ROOM {
             break Drained::Full;
         }
         calls += 1;
-        match queue::read(queue, slab) {
+        match queue.read(slab) {
             Read::Packet { bytes: more_bytes, segments: more_segments } => {
                 packets += 1;
                 segments += more_segments;
@@ -73,9 +72,9 @@ pub(super) struct Progress {
 }
 
 /// The state of a reader thread.
-pub(super) struct Reader {
+pub(super) struct Reader<Q> {
     pub(super) number: u16,
-    pub(super) queue: Arc<Queue>,
+    pub(super) queue: Arc<Q>,
     pub(super) line: Arc<Line>,
     pub(super) free: mpsc::Receiver<Slab>,
     pub(super) home: mpsc::Sender<Slab>,
@@ -84,7 +83,7 @@ pub(super) struct Reader {
     pub(super) stats: Arc<QueueStats>,
 }
 
-impl Reader {
+impl<Q: Queue> Reader<Q> {
     /// Reads until the device is gone or stopped.
     pub(super) fn run(self) {
         'slab: while let Ok(mut slab) = self.free.recv() {
@@ -99,7 +98,7 @@ impl Reader {
             }
             while !self.line.is_stopped() {
                 self.line.answer();
-                let drained = drain(&self.queue, &mut slab, &self.stats);
+                let drained = drain(&*self.queue, &mut slab, &self.stats);
                 let is_empty = slab.is_empty();
                 if !is_empty {
                     self.hand_over(std::mem::replace(&mut slab, Slab::new(0)));
@@ -126,7 +125,7 @@ impl Reader {
     /// Waits for a packet. Returns false if no packet will follow: the device is gone or being stopped.
     fn wait(&self) -> bool {
         self.progress.idle.store(true, Ordering::SeqCst);
-        let wait = self.line.wait(&self.queue, PollFlags::POLLIN);
+        let wait = self.line.wait(&*self.queue, PollFlags::POLLIN);
         self.progress.idle.store(false, Ordering::SeqCst);
         wait == Wait::Ready
     }

@@ -10,20 +10,20 @@ use std::io;
 use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use weft_sched::DeficitRoundRobin;
 use weft_tunnel::{PlainSlab, Plaintext};
 
-use super::dropped;
-use super::flows::Flows;
+use super::alarm::Alarm;
 use super::queue::{self, Queue};
 use super::reader::{self, Drained};
-use super::reorder_guard::Pipelines;
 use super::writer::{BatchWriter, Coalescing, PlainBatch, Written};
 use crate::batch::TunBatch;
+use crate::flows::{Flows, Pipelines};
 use crate::stats::{QueueStats, TunStats};
 
 mod slabs;
@@ -31,18 +31,17 @@ mod slabs;
 use slabs::Slabs;
 
 /// The registration with the runtime that polls the device, made at the first poll.
-struct Readiness {
-    queues: Box<[Arc<AsyncFd<Arc<Queue>>>]>,
+struct Readiness<Q: Queue> {
+    queues: Box<[Arc<AsyncFd<Arc<Q>>>]>,
     /// Completes when the device is deleted, which tokio does not report as readable. The kernel detaches all
     /// queues at once, so it is enough to watch one queue.
     gone: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
-impl Readiness {
-    fn register(queues: &[InlineQueue]) -> io::Result<Self> {
-        let register = |inline: &InlineQueue| {
-            // SAFETY: an `Arc<Queue>` returns the same descriptor each time, and keeps it open as long as it
-            // lives.
+impl<Q: Queue> Readiness<Q> {
+    fn register(queues: &[InlineQueue<Q>]) -> io::Result<Self> {
+        let register = |inline: &InlineQueue<Q>| {
+            // SAFETY: a `Queue` returns the same descriptor each time, and keeps it open as long as it lives.
             unsafe { AsyncFd::register(Arc::clone(&inline.queue)) }.map(Arc::new).map_err(io::Error::from)
         };
         let queues = queues.iter().map(register).collect::<io::Result<Box<[_]>>>()?;
@@ -51,7 +50,7 @@ impl Readiness {
         Ok(Self { queues, gone })
     }
 
-    fn of<'a>(this: &'a mut Option<Self>, queues: &InlineQueues) -> io::Result<&'a mut Self> {
+    fn of<'a>(this: &'a mut Option<Self>, queues: &InlineQueues<Q>) -> io::Result<&'a mut Self> {
         Ok(match this {
             Some(readiness) => readiness,
             none => none.insert(Self::register(&queues.each)?),
@@ -60,8 +59,8 @@ impl Readiness {
 }
 
 /// A queue, in both directions.
-struct InlineQueue {
-    queue: Arc<Queue>,
+struct InlineQueue<Q> {
+    queue: Arc<Q>,
     /// Packets read so far.
     packets_read: u64,
     writer: BatchWriter,
@@ -70,21 +69,21 @@ struct InlineQueue {
     stats: Arc<QueueStats>,
 }
 
-struct InlineQueues {
+struct InlineQueues<Q> {
     name: String,
-    each: Box<[InlineQueue]>,
+    each: Box<[InlineQueue<Q>]>,
     /// Batches that all queues have completed. A batch starts only after the previous batch is complete.
     completed: u64,
 }
 
-impl Pipelines for InlineQueues {
+impl<Q: Queue> Pipelines for InlineQueues<Q> {
     fn is_drained(&self, queue: u16, _taken: u64) -> bool {
         // Packets that were read from the queue were offered to the guard at once.
         !queue::is_readable(self.each[usize::from(queue)].queue.as_fd())
     }
 
     fn packets_until_now(&self, queue: u16) -> u64 {
-        self.each[usize::from(queue)].packets_read + queue::tx_queue_len(&self.name)
+        self.each[usize::from(queue)].packets_read + Q::ring_packets(&self.name)
     }
 
     fn completed(&self, _writer: u16) -> u64 {
@@ -93,9 +92,11 @@ impl Pipelines for InlineQueues {
 }
 
 /// The queues of a device and their slabs.
-pub(super) struct Inline {
-    queues: InlineQueues,
-    readiness: Option<Readiness>,
+pub(super) struct Inline<Q: Queue> {
+    queues: InlineQueues<Q>,
+    readiness: Option<Readiness<Q>>,
+    /// The pause before the next attempt to write to a queue that does not announce room.
+    alarm: Alarm,
     is_gone: bool,
     scheduler: DeficitRoundRobin,
     slabs: Slabs,
@@ -106,16 +107,11 @@ pub(super) struct Inline {
     flows: Option<Flows>,
 }
 
-impl Inline {
+impl<Q: Queue> Inline<Q> {
     /// Returns a device. `queues` must not be empty.
-    pub(super) fn new(
-        name: &str,
-        queues: Vec<Queue>,
-        coalescing: &Arc<Coalescing>,
-        stats: &TunStats,
-    ) -> Self {
+    pub(super) fn new(name: &str, queues: Vec<Q>, coalescing: &Arc<Coalescing>, stats: &TunStats) -> Self {
         let count = queues.len();
-        let open = |(queue, stats): (Queue, &Arc<QueueStats>)| InlineQueue {
+        let open = |(queue, stats): (Q, &Arc<QueueStats>)| InlineQueue {
             queue: Arc::new(queue),
             packets_read: 0,
             writer: BatchWriter::new(Arc::clone(coalescing), Arc::clone(stats)),
@@ -126,6 +122,7 @@ impl Inline {
         Self {
             queues: InlineQueues { name: name.to_owned(), each, completed: 0 },
             readiness: None,
+            alarm: Alarm::default(),
             is_gone: false,
             scheduler: DeficitRoundRobin::new(count),
             slabs: Slabs::new(count),
@@ -165,7 +162,7 @@ impl Inline {
             let mut guard = guard?;
             let Some(mut slab) = slabs.take(cx, number) else { continue };
             let inline = &mut queues.each[number];
-            let drained = reader::drain(&inline.queue, &mut slab, &inline.stats);
+            let drained = reader::drain(&*inline.queue, &mut slab, &inline.stats);
             match drained {
                 Drained::Full => {}
                 Drained::Empty => guard.clear_ready(),
@@ -185,7 +182,7 @@ impl Inline {
             if let Some(batch) = batch {
                 taken += flows.offer(batch, queues, out);
             }
-            flows.poll_drops(number as u16, || dropped::tx_dropped(&queues.name));
+            flows.poll_drops(number as u16, || Q::dropped(&queues.name));
             if drained == Drained::Empty {
                 taken += flows.release(queues, out);
             }
@@ -211,9 +208,10 @@ impl Inline {
         if !self.is_writing {
             return Poll::Ready(Ok(()));
         }
-        let Self { queues, readiness, batch, .. } = self;
+        let Self { queues, readiness, alarm, batch, .. } = self;
+        ready!(alarm.poll(cx))?;
         let readiness = Readiness::of(readiness, queues)?;
-        let mut blocked = false;
+        let (mut blocked, mut pause) = (false, None);
         for ((inline, queue), staged) in queues.each.iter_mut().zip(&readiness.queues).zip(&batch.staged) {
             while inline.is_writing {
                 let Poll::Ready(guard) = queue.poll_write_ready(cx) else {
@@ -221,11 +219,21 @@ impl Inline {
                     break;
                 };
                 let mut guard = guard?;
-                match inline.writer.resume(&inline.queue, &batch.slab, staged) {
+                match inline.writer.resume(&*inline.queue, &batch.slab, staged) {
                     Written::Blocked => guard.clear_ready(),
+                    Written::Pause(more) => {
+                        pause = Some(pause.map_or(more, |pause: Duration| pause.min(more)));
+                        break;
+                    }
                     Written::All => inline.is_writing = false,
                 }
             }
+        }
+        if let Some(pause) = pause {
+            alarm.set(pause);
+            ready!(alarm.poll(cx))?;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
         }
         if blocked {
             return Poll::Pending;
@@ -259,7 +267,7 @@ impl Inline {
         if self.is_writing {
             return Ok(());
         }
-        let Self { queues, batch, is_writing, flows, .. } = self;
+        let Self { queues, batch, is_writing, alarm, flows, .. } = self;
         if let Some(flows) = flows {
             flows.tick();
         }
@@ -268,7 +276,11 @@ impl Inline {
                 continue;
             }
             inline.writer.start(&batch.slab, staged);
-            inline.is_writing = inline.writer.resume(&inline.queue, &batch.slab, staged) == Written::Blocked;
+            let written = inline.writer.resume(&*inline.queue, &batch.slab, staged);
+            if let Written::Pause(pause) = written {
+                alarm.set(pause);
+            }
+            inline.is_writing = written != Written::All;
             *is_writing |= inline.is_writing;
         }
         if !*is_writing {

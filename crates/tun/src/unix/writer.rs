@@ -5,15 +5,16 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
+use std::time::Duration;
 
-use nix::errno::Errno;
 use nix::poll::PollFlags;
 use tokio::sync::mpsc as channel;
 use weft_tunnel::{MAX_PACKET, PlainSlab, Plaintext, ip};
 
+use super::backoff::Backoff;
 use super::coalesce::Coalescer;
 use super::pulse::{Line, Wait};
-use super::queue::{self, Queue};
+use super::queue::{Queue, WriteError};
 use super::vnet_hdr;
 use crate::config::TunOffload;
 use crate::stats::QueueStats;
@@ -79,8 +80,10 @@ impl Coalescing {
 pub(super) enum Written {
     /// Everything was written, or refused by the kernel and counted.
     All,
-    /// The queue accepts nothing now; [`BatchWriter::resume`] continues where it stopped.
+    /// The queue is full until its descriptor is writable; [`BatchWriter::resume`] continues where it stopped.
     Blocked,
+    /// The queue is full and does not announce room; [`BatchWriter::resume`] continues after this time.
+    Pause(Duration),
 }
 
 /// Writes one batch at a time, and remembers its position in the batch.
@@ -93,11 +96,19 @@ pub(super) struct BatchWriter {
     /// Number of packets of the write at `position` that were written one by one, because the kernel refuses
     /// them as a whole.
     singles: Option<usize>,
+    backoff: Backoff,
 }
 
 impl BatchWriter {
     pub(super) fn new(coalescing: Arc<Coalescing>, stats: Arc<QueueStats>) -> Self {
-        Self { coalescer: Coalescer::new(), coalescing, stats, position: 0, singles: None }
+        Self {
+            coalescer: Coalescer::new(),
+            coalescing,
+            stats,
+            position: 0,
+            singles: None,
+            backoff: Backoff::default(),
+        }
     }
 
     /// Begins a batch. The previous batch must be completed.
@@ -109,21 +120,21 @@ impl BatchWriter {
 
     /// Writes until the batch is completed or the queue is full. A packet that the kernel refuses does not
     /// stop the rest.
-    pub(super) fn resume(&mut self, queue: &Queue, slab: &PlainSlab, packets: &[Plaintext]) -> Written {
-        self.resume_with(slab, packets, |pieces| queue::write(queue, pieces))
+    pub(super) fn resume<Q: Queue>(&mut self, queue: &Q, slab: &PlainSlab, packets: &[Plaintext]) -> Written {
+        self.resume_with(slab, packets, |pieces| queue.write(pieces).map_err(Q::meaning_of))
     }
 
     fn resume_with(
         &mut self,
         slab: &PlainSlab,
         packets: &[Plaintext],
-        mut write: impl FnMut(&[IoSlice<'_>]) -> Result<(), Errno>,
+        mut write: impl FnMut(&[IoSlice<'_>]) -> Result<(), WriteError>,
     ) -> Written {
-        let Self { coalescer, coalescing, stats, position, singles } = self;
+        let Self { coalescer, coalescing, stats, position, singles, backoff } = self;
         let (mut written, mut segments, mut bytes, mut failures) = (0, 0, 0, 0);
         let mut pieces = Vec::new();
-        let outcome = 'batch: loop {
-            let Some(group) = coalescer.groups().get(*position) else { break Written::All };
+        let full = 'batch: loop {
+            let Some(group) = coalescer.groups().get(*position) else { break None };
             let is_joined = group.segments > 1;
             if is_joined && singles.is_none() && !coalescing.allows(group.protocol()) {
                 *singles = Some(0);
@@ -138,9 +149,9 @@ impl BatchWriter {
                             segments += 1;
                             bytes += packet.len() as u64;
                         }
-                        Err(Errno::EAGAIN) => {
+                        Err(error @ (WriteError::Full | WriteError::FullUnannounced)) => {
                             *singles = Some(number);
-                            break 'batch Written::Blocked;
+                            break 'batch Some(error);
                         }
                         Err(_) => failures += 1,
                     }
@@ -154,8 +165,8 @@ impl BatchWriter {
                         segments += u64::from(group.segments);
                         bytes += u64::from(group.len);
                     }
-                    Err(Errno::EAGAIN) => break Written::Blocked,
-                    Err(Errno::EINVAL) if is_joined => {
+                    Err(error @ (WriteError::Full | WriteError::FullUnannounced)) => break Some(error),
+                    Err(WriteError::Invalid) if is_joined => {
                         coalescing.refuse(group.protocol());
                         continue;
                     }
@@ -170,7 +181,14 @@ impl BatchWriter {
         stats.segments_written.add(segments);
         stats.bytes_written.add(bytes);
         stats.write_failures.add(failures);
-        outcome
+        if written > 0 || full.is_none() {
+            backoff.reset();
+        }
+        match full {
+            None => Written::All,
+            Some(WriteError::FullUnannounced) => Written::Pause(backoff.next_pause()),
+            Some(_) => Written::Blocked,
+        }
     }
 
     /// Drops the rest of the batch, and counts its packets as write failures.
@@ -195,9 +213,9 @@ pub(super) enum Order {
 }
 
 /// The state of a writer thread.
-pub(super) struct Writer {
+pub(super) struct Writer<Q> {
     pub(super) number: u16,
-    pub(super) queue: Arc<Queue>,
+    pub(super) queue: Arc<Q>,
     pub(super) line: Arc<Line>,
     pub(super) batches: mpsc::Receiver<Order>,
     pub(super) home: channel::UnboundedSender<PlainBatch>,
@@ -206,7 +224,7 @@ pub(super) struct Writer {
     pub(super) writer: BatchWriter,
 }
 
-impl Writer {
+impl<Q: Queue> Writer<Q> {
     /// Writes every batch until the end. After a stop, writes only as long as the queue accepts packets.
     pub(super) fn run(mut self) {
         while let Ok(order) = self.batches.recv() {
@@ -221,8 +239,13 @@ impl Writer {
             self.line.answer();
             let packets = &batch.staged[usize::from(self.number)];
             self.writer.start(&batch.slab, packets);
-            while self.writer.resume(&self.queue, &batch.slab, packets) == Written::Blocked {
-                if self.line.wait(&self.queue, PollFlags::POLLOUT) != Wait::Ready {
+            loop {
+                let wait = match self.writer.resume(&*self.queue, &batch.slab, packets) {
+                    Written::All => break,
+                    Written::Blocked => self.line.wait(&*self.queue, PollFlags::POLLOUT),
+                    Written::Pause(pause) => self.line.pause(pause),
+                };
+                if wait != Wait::Ready {
                     self.writer.abandon();
                     break;
                 }
@@ -277,7 +300,7 @@ mod tests {
             writer.start(&slab, &packets);
             let written = writer.resume_with(&slab, &packets, |pieces| {
                 log.push(seen(pieces));
-                if seen(pieces).1 { Err(Errno::EINVAL) } else { Ok(()) }
+                if seen(pieces).1 { Err(WriteError::Invalid) } else { Ok(()) }
             });
             assert_eq!(written, Written::All);
         }
@@ -299,8 +322,8 @@ mod tests {
             writer.resume_with(&slab, &packets, |pieces| {
                 turn += 1;
                 match turn {
-                    1 => return Err(Errno::EINVAL),
-                    3 | 5 => return Err(Errno::EAGAIN),
+                    1 => return Err(WriteError::Invalid),
+                    3 | 5 => return Err(WriteError::Full),
                     _ => log.push(seen(pieces)),
                 }
                 Ok(())
@@ -320,7 +343,7 @@ mod tests {
         writer.start(&slab, &packets);
         let mut first = true;
         let written = writer.resume_with(&slab, &packets, |_| {
-            if std::mem::take(&mut first) { Err(Errno::EIO) } else { Ok(()) }
+            if std::mem::take(&mut first) { Err(WriteError::Refused) } else { Ok(()) }
         });
         assert_eq!(written, Written::All);
         let stats = writer.stats.snapshot();
@@ -332,7 +355,7 @@ mod tests {
         let (slab, packets) = batch();
         let mut writer = writer();
         writer.start(&slab, &packets);
-        let mut results = [Err(Errno::EINVAL), Ok(()), Err(Errno::EAGAIN)].into_iter();
+        let mut results = [Err(WriteError::Invalid), Ok(()), Err(WriteError::Full)].into_iter();
         writer.resume_with(&slab, &packets, |_| results.next().unwrap());
         writer.abandon();
         let stats = writer.stats.snapshot();

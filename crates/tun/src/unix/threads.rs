@@ -14,13 +14,12 @@ use std::thread::{self, JoinHandle};
 use tokio::sync::mpsc as channel;
 use weft_tunnel::{PlainSlab, Plaintext};
 
-use super::flows::Flows;
 use super::pulse::{Asked, Bell, Channel, Line, Pulse};
 use super::queue::{self, Queue};
 use super::reader::{self, Progress, Reader};
-use super::reorder_guard::Pipelines;
 use super::writer::{self, BatchWriter, Coalescing, Order, PlainBatch, Writer};
 use crate::batch::{Slab, TunBatch};
+use crate::flows::{Flows, Pipelines};
 use crate::stats::{QueueStats, TunStats};
 use crate::thread_guard::EndProcessOnPanic;
 
@@ -34,8 +33,8 @@ fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> io::Result<JoinH
 
 /// The two threads of a queue, from the side of the packet thread.
 #[derive(Debug)]
-struct Pipeline {
-    queue: Arc<Queue>,
+struct Pipeline<Q> {
+    queue: Arc<Q>,
     progress: Arc<Progress>,
     batches: mpsc::Sender<Order>,
     /// Number of batches handed to the writer.
@@ -45,12 +44,12 @@ struct Pipeline {
 }
 
 #[derive(Debug)]
-struct Pipes {
+struct Pipes<Q> {
     name: String,
-    each: Vec<Pipeline>,
+    each: Vec<Pipeline<Q>>,
 }
 
-impl Pipelines for Pipes {
+impl<Q: Queue> Pipelines for Pipes<Q> {
     fn is_drained(&self, queue: u16, taken: u64) -> bool {
         let pipeline = &self.each[usize::from(queue)];
         // The order matters. A packet that left the queue before the first check was read by its reader,
@@ -64,7 +63,7 @@ impl Pipelines for Pipes {
         // Packets handed over, packets that may be in the reader's slab, and packets that the kernel's ring
         // may hold.
         let handed_over = self.each[usize::from(queue)].progress.packets.load(Ordering::SeqCst);
-        handed_over + reader::MAX_PACKETS + queue::tx_queue_len(&self.name)
+        handed_over + reader::MAX_PACKETS + Q::ring_packets(&self.name)
     }
 
     fn completed(&self, writer: u16) -> u64 {
@@ -73,11 +72,11 @@ impl Pipelines for Pipes {
 }
 
 /// The threads of a device and the channels to them.
-pub(super) struct Threads {
+pub(super) struct Threads<Q> {
     lines: Vec<Asked>,
     bell: Arc<Bell>,
     handles: Vec<JoinHandle<()>>,
-    pipes: Pipes,
+    pipes: Pipes<Q>,
     batches: channel::Receiver<TunBatch>,
     home: channel::UnboundedReceiver<PlainBatch>,
     current: Option<PlainBatch>,
@@ -86,10 +85,10 @@ pub(super) struct Threads {
     flows: Option<Flows>,
 }
 
-impl Threads {
+impl<Q: Queue> Threads<Q> {
     pub(super) fn start(
         name: &str,
-        queues: Vec<Queue>,
+        queues: Vec<Q>,
         coalescing: &Arc<Coalescing>,
         stats: &TunStats,
     ) -> io::Result<Self> {
@@ -121,7 +120,7 @@ impl Threads {
     fn start_pipeline(
         &mut self,
         number: u16,
-        queue: Queue,
+        queue: Q,
         batches: &channel::Sender<TunBatch>,
         home: &channel::UnboundedSender<PlainBatch>,
         coalescing: &Arc<Coalescing>,
@@ -267,7 +266,7 @@ impl Threads {
     }
 }
 
-impl Drop for Threads {
+impl<Q> Drop for Threads<Q> {
     fn drop(&mut self) {
         for thread in self.lines.drain(..) {
             thread.line.stop();

@@ -18,7 +18,7 @@ use crate::batch::{Slab, SlabHome, TunBatch};
 const MAX_HELD_BYTES: usize = 16 << 20;
 
 /// The readers and writers of the queues of a device: threads, or the runtime itself.
-pub(super) trait Pipelines {
+pub(crate) trait Pipelines {
     /// Reports whether no packet is left in the queue, in its reader, or on the way from the reader to the
     /// packet thread, which has taken `taken` batches of the queue.
     fn is_drained(&self, queue: u16, taken: u64) -> bool;

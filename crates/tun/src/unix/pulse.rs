@@ -2,16 +2,16 @@
 //! check that it still works. A thread that is stuck in a call or in an endless loop does not answer.
 
 use std::io;
-use std::os::fd::AsFd as _;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, mpsc};
+use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use super::queue::Queue;
+use super::wake::Wake;
 use super::writer::Order;
 use crate::batch::Slab;
 
@@ -38,7 +38,9 @@ pub(super) struct Bell {
 pub(super) struct Line {
     name: String,
     /// Ends a wait in poll(2).
-    event: EventFd,
+    event: Wake,
+    /// The thread itself, once it has paused.
+    paused: OnceLock<Thread>,
     is_stopped: AtomicBool,
     /// Number of the latest question, and of the latest answered question.
     asked: AtomicU64,
@@ -52,7 +54,8 @@ impl Line {
     pub(super) fn new(name: String, bell: &Arc<Bell>) -> io::Result<Self> {
         Ok(Self {
             name,
-            event: EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
+            event: Wake::new()?,
+            paused: OnceLock::new(),
             is_stopped: AtomicBool::new(false),
             asked: AtomicU64::new(0),
             answered: AtomicU64::new(0),
@@ -94,7 +97,7 @@ impl Line {
 
     /// Waits until the queue is ready for `events`, until the device is gone, or until the stop. Answers
     /// questions meanwhile.
-    pub(super) fn wait(&self, queue: &Queue, events: PollFlags) -> Wait {
+    pub(super) fn wait(&self, queue: &impl AsFd, events: PollFlags) -> Wait {
         loop {
             // Checked before the wait, because an earlier wait may have read the event of the stop.
             if self.is_stopped() {
@@ -112,8 +115,7 @@ impl Line {
             }
             let [queue, event] = wait.map(|wait| wait.revents().unwrap_or(PollFlags::empty()));
             if !event.is_empty() {
-                // An error means that the event was read before.
-                let _ = self.event.read();
+                self.event.clear();
                 self.answer();
                 if self.is_stopped() {
                     return Wait::Stopped;
@@ -128,9 +130,29 @@ impl Line {
         }
     }
 
+    /// Waits for this time or until the stop. Answers questions meanwhile.
+    pub(super) fn pause(&self, pause: Duration) -> Wait {
+        self.paused.get_or_init(thread::current);
+        let until = Instant::now() + pause;
+        loop {
+            self.answer();
+            if self.is_stopped() {
+                return Wait::Stopped;
+            }
+            let remaining = until.saturating_duration_since(Instant::now());
+            if remaining.is_zero() {
+                return Wait::Ready;
+            }
+            thread::park_timeout(remaining);
+        }
+    }
+
     fn wake(&self) {
-        if let Err(errno) = self.event.write(1) {
-            tracing::error!(error = errno.desc(), thread = self.name, "cannot wake a TUN thread");
+        if let Some(thread) = self.paused.get() {
+            thread.unpark();
+        }
+        if let Err(error) = self.event.wake() {
+            tracing::error!(%error, thread = self.name, "cannot wake a TUN thread");
         }
     }
 

@@ -1,0 +1,176 @@
+//! The TUN device, on the packet queues of any unix ([`Queue`]): either each queue has a reader and a writer
+//! thread, or the packet thread serves all queues itself (inline).
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use weft_tunnel::{PlainSlab, Plaintext};
+
+use crate::Tun;
+use crate::batch::TunBatch;
+use crate::config::{OpenError, TunOffload};
+use crate::stats::TunStats;
+
+mod alarm;
+mod backoff;
+#[cfg(feature = "bench-internals")]
+pub mod bench;
+mod coalesce;
+mod inline;
+mod pulse;
+pub(crate) mod queue;
+mod reader;
+mod threads;
+pub(crate) mod vnet_hdr;
+mod wake;
+mod writer;
+
+use inline::Inline;
+pub use pulse::Pulse;
+pub(crate) use queue::Queue;
+use threads::Threads;
+use writer::Coalescing;
+
+/// A descriptor of a queue, which can be handed in.
+pub type Descriptor = std::os::fd::OwnedFd;
+
+/// A TUN device. Dropping it shuts it down, as [`Device::shutdown`].
+pub struct Device<Q: Queue> {
+    name: String,
+    offload: TunOffload,
+    stats: Arc<TunStats>,
+    mode: Mode<Q>,
+}
+
+// A process has one device, so the different sizes of the variants do not matter.
+#[allow(clippy::large_enum_variant)]
+enum Mode<Q: Queue> {
+    Threads(Threads<Q>),
+    Inline(Inline<Q>),
+    Closed(PlainSlab),
+}
+
+/// What a platform has opened.
+pub(crate) struct Opened<Q> {
+    /// At least one queue.
+    pub(crate) queues: Vec<Q>,
+    pub(crate) name: String,
+    /// The offloads that the system accepted.
+    pub(crate) offload: TunOffload,
+}
+
+impl<Q: Queue> Device<Q> {
+    /// Returns the device of what was opened. May be called outside of a runtime; a device without threads
+    /// registers with the runtime that polls it first.
+    pub(crate) fn start(opened: Opened<Q>, threads: bool) -> Result<Self, OpenError> {
+        let Opened { queues, name, offload } = opened;
+        let failed = |source| OpenError::Io { action: "start threads", name: name.clone(), source };
+        Self::new(&name, queues, threads, offload).map_err(failed)
+    }
+
+    pub(crate) fn new(name: &str, queues: Vec<Q>, threads: bool, offload: TunOffload) -> io::Result<Self> {
+        let stats = Arc::new(TunStats::new(queues.len()));
+        let coalescing = Arc::new(Coalescing::new(offload));
+        let mode = if queues.is_empty() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        } else if threads {
+            Mode::Threads(Threads::start(name, queues, &coalescing, &stats)?)
+        } else {
+            Mode::Inline(Inline::new(name, queues, &coalescing, &stats))
+        };
+        Ok(Self { name: name.to_owned(), offload, stats, mode })
+    }
+
+    /// Returns the name of the interface.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the offloads that the kernel accepted.
+    pub fn offload(&self) -> TunOffload {
+        self.offload
+    }
+
+    /// Returns the counters of the device.
+    pub fn stats(&self) -> &Arc<TunStats> {
+        &self.stats
+    }
+
+    /// Returns a [`Pulse`], which asks the threads of the device whether they work. A device without threads
+    /// has none to ask.
+    pub fn pulse(&self) -> Pulse {
+        match &self.mode {
+            Mode::Threads(threads) => threads.pulse(),
+            Mode::Inline(_) | Mode::Closed(_) => Pulse::default(),
+        }
+    }
+
+    /// Stops and joins every thread and closes every descriptor. The kernel deletes the device unless another
+    /// process holds a queue of it. Batches that were read stay valid. Afterwards [`Tun::poll_recv_many`]
+    /// reports that the device is gone, and writing fails.
+    pub fn shutdown(&mut self) {
+        self.mode = Mode::Closed(PlainSlab::new(0));
+    }
+}
+
+impl<Q: Queue> Tun for Device<Q> {
+    fn poll_recv_many(
+        &mut self,
+        cx: &mut Context<'_>,
+        out: &mut VecDeque<TunBatch>,
+        max_bytes: usize,
+    ) -> Poll<io::Result<usize>> {
+        // With 0, the result would be `Ok(0)`, which means that the device is gone.
+        let max_bytes = max_bytes.max(1);
+        match &mut self.mode {
+            Mode::Threads(threads) => threads.poll_recv_many(cx, out, max_bytes),
+            Mode::Inline(inline) => inline.poll_recv_many(cx, out, max_bytes),
+            Mode::Closed(_) => Poll::Ready(Ok(0)),
+        }
+    }
+
+    fn poll_send_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.mode {
+            Mode::Threads(threads) => threads.poll_send_ready(cx),
+            Mode::Inline(inline) => inline.poll_send_ready(cx),
+            Mode::Closed(_) => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
+        }
+    }
+
+    /// Returns the slab. It has no room after a shutdown, and may have none before [`Tun::poll_send_ready`]
+    /// was `Ready`.
+    fn plain_slab(&mut self) -> &mut PlainSlab {
+        match &mut self.mode {
+            Mode::Threads(threads) => threads.plain_slab(),
+            Mode::Inline(inline) => inline.plain_slab(),
+            Mode::Closed(no_slab) => no_slab,
+        }
+    }
+
+    fn send(&mut self, packet: Plaintext) -> io::Result<()> {
+        match &mut self.mode {
+            Mode::Threads(threads) => threads.send(packet),
+            Mode::Inline(inline) => inline.send(packet),
+            Mode::Closed(_) => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match &mut self.mode {
+            Mode::Threads(threads) => threads.flush(),
+            Mode::Inline(inline) => inline.flush(),
+            Mode::Closed(_) => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+}
+
+impl<Q: Queue> std::fmt::Debug for Device<Q> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Device")
+            .field("name", &self.name)
+            .field("offload", &self.offload)
+            .finish_non_exhaustive()
+    }
+}

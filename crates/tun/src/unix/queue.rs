@@ -1,0 +1,137 @@
+//! One packet queue of a TUN, as the portable device sees it: the seam between this folder and the platforms.
+//! A platform implements [`Queue`] with the two system calls that every packet goes through.
+
+use std::io::IoSlice;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use weft_tunnel::{MAX_PACKET, TAILROOM};
+
+use super::vnet_hdr::{self, VNET_HDR};
+use crate::batch::Slab;
+
+/// Bytes in front of every packet of a slab, where a read puts the header of the platform: room for the
+/// longest one.
+pub(crate) const HEADROOM: usize = VNET_HDR;
+
+/// Bytes that one read may need: the header of the platform, the longest super-packet (IPv6 does not count
+/// its header in the length), and the tail that encryption may write into.
+pub(crate) const READ_ROOM: usize = HEADROOM + weft_tunnel::ip::IPV6_HEADER + MAX_PACKET + TAILROOM;
+
+/// A packet queue of a TUN device. Calls on it do not wait.
+///
+/// The descriptor is the same in every call and stays open as long as the queue lives: the runtime and the
+/// threads wait for its readiness.
+pub trait Queue: AsFd + AsRawFd + std::fmt::Debug + Send + Sync + 'static {
+    /// Reads one packet straight into `slab`, which must have [`READ_ROOM`] bytes free.
+    fn read(&self, slab: &mut Slab) -> Read;
+
+    /// Writes one packet or super-packet. The first piece is a virtio header, which is left out or replaced
+    /// by a queue that has none; such a queue gets single packets only, each in one more piece.
+    fn write(&self, pieces: &[IoSlice<'_>]) -> Result<(), Errno>;
+
+    /// Returns what an error of a write means.
+    fn meaning_of(error: Errno) -> WriteError {
+        match error {
+            Errno::EAGAIN => WriteError::Full,
+            Errno::EINVAL => WriteError::Invalid,
+            _ => WriteError::Refused,
+        }
+    }
+
+    /// Returns the number of packets that a ring of the device may hold. Asked of devices with several queues
+    /// only.
+    fn ring_packets(_device: &str) -> u64 {
+        0
+    }
+
+    /// Returns the number of packets for the device that the system dropped because a ring was full. Asked of
+    /// devices with several queues only.
+    fn dropped(_device: &str) -> u64 {
+        0
+    }
+}
+
+/// The result of one read.
+#[derive(Debug)]
+pub enum Read {
+    /// A packet of `bytes` bytes, which is `segments` packets on the wire, was added to the slab.
+    Packet {
+        /// Bytes of the IP packet.
+        bytes: u64,
+        /// Packets on the wire.
+        segments: u64,
+    },
+    /// The packet is malformed; nothing was added to the slab.
+    Malformed,
+    /// No packet waits.
+    Empty,
+    /// The device does not exist any more.
+    Gone,
+}
+
+/// Why a packet was not written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteError {
+    /// The queue is full. Its descriptor becomes writable when there is room.
+    Full,
+    /// The queue is full, and nothing announces room: the write has to be repeated after a pause.
+    FullUnannounced,
+    /// The system cannot take a packet of this form. As several single packets it may.
+    Invalid,
+    /// The system refuses the packet.
+    Refused,
+}
+
+/// Returns the room for one read into the spare bytes of a slab: behind `before` bytes, and before the tail.
+pub(crate) fn read_room(slab: &mut Slab, before: usize) -> &mut [u8] {
+    let spare = slab.spare_mut();
+    let end = spare.len().min(READ_ROOM) - TAILROOM;
+    &mut spare[before..end]
+}
+
+/// Adds the packet of `bytes` bytes that was read behind the [`HEADROOM`], and on which no offload work is
+/// left.
+pub(crate) fn commit_packet(slab: &mut Slab, bytes: usize) -> Read {
+    let packet = &slab.spare_mut()[HEADROOM..HEADROOM + bytes];
+    match vnet_hdr::decode(&vnet_hdr::NOTHING_TO_DO, packet) {
+        Ok((offload, segments)) if slab.commit(HEADROOM, bytes, offload) => {
+            Read::Packet { bytes: bytes as u64, segments }
+        }
+        _ => Read::Malformed,
+    }
+}
+
+/// Reads once, and again if a signal interrupted the call.
+pub(crate) fn read_once(descriptor: impl AsFd, buffer: &mut [u8]) -> Result<usize, Errno> {
+    loop {
+        match nix::unistd::read(&descriptor, buffer) {
+            Err(Errno::EINTR) => {}
+            other => return other,
+        }
+    }
+}
+
+/// Writes once, and again if a signal interrupted the call.
+pub(crate) fn write_once(descriptor: impl AsFd, pieces: &[IoSlice<'_>]) -> Result<(), Errno> {
+    loop {
+        match nix::sys::uio::writev(&descriptor, pieces) {
+            Err(Errno::EINTR) => {}
+            other => return other.map(drop),
+        }
+    }
+}
+
+/// Makes reads and writes fail with EAGAIN instead of waiting.
+pub(crate) fn set_nonblocking(descriptor: BorrowedFd<'_>) -> Result<(), Errno> {
+    let flags = OFlag::from_bits_retain(fcntl(descriptor, FcntlArg::F_GETFL)?);
+    fcntl(descriptor, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK)).map(drop)
+}
+
+/// Reports whether a read would return at once now, with a packet or an error.
+pub(crate) fn is_readable(queue: BorrowedFd<'_>) -> bool {
+    let mut wait = [PollFd::new(queue, PollFlags::POLLIN)];
+    !matches!(poll(&mut wait, PollTimeout::ZERO), Ok(0))
+}
