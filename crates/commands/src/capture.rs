@@ -143,7 +143,7 @@ fn create(path: &Path) -> io::Result<File> {
 }
 
 #[cfg_attr(unix, path = "capture/unix.rs")]
-#[cfg_attr(not(unix), path = "capture/other.rs")]
+#[cfg_attr(not(unix), path = "capture/windows.rs")]
 mod platform;
 
 use platform::Output;

@@ -64,9 +64,13 @@ fn summary(config: &Config) -> String {
     let mut header = vec!["peer", "endpoint", "allowed IPs", "keepalive", "preshared key"];
     let has_limits = config.peers.iter().any(|peer| peer.settings.limits != PeerLimits::default());
     header.extend(has_limits.then_some("limits"));
+    let has_expectations = config.peers.iter().any(|peer| peer.report.expected.is_some());
+    header.extend(has_expectations.then_some("expected"));
     peers.set_header(header);
     for peer in &config.peers {
-        peers.add_row(peer_row(peer).into_iter().chain(has_limits.then(|| limits(&peer.settings.limits))));
+        let limits = has_limits.then(|| limits(&peer.settings.limits));
+        let expected = has_expectations.then(|| expected(peer.report.expected).to_owned());
+        peers.add_row(peer_row(peer).into_iter().chain(limits).chain(expected));
     }
     text += &format!("{peers}\n");
     text
@@ -123,6 +127,15 @@ fn limits(limits: &PeerLimits) -> String {
     let limits = limits.into_iter().filter_map(|(way, rate)| Some(format!("{} {way}", rate?)));
     let limits: Vec<String> = limits.collect();
     if limits.is_empty() { "none".to_owned() } else { limits.join("\n") }
+}
+
+/// Says whether a silent peer is reported.
+fn expected(setting: Option<bool>) -> &'static str {
+    match setting {
+        Some(true) => "on",
+        Some(false) => "off",
+        None => "by its other settings",
+    }
 }
 
 fn or(value: &impl Display, unset: bool, otherwise: &str) -> String {
@@ -219,6 +232,8 @@ struct PeerReport {
     persistent_keepalive: Option<u16>,
     limit_to_peer_bits_per_second: Option<u64>,
     limit_from_peer_bits_per_second: Option<u64>,
+    /// As written in the file.
+    expected: Option<bool>,
 }
 
 impl<'a> Report<'a> {
@@ -311,6 +326,7 @@ impl PeerReport {
             persistent_keepalive: peer.settings.persistent_keepalive.map(Into::into),
             limit_to_peer_bits_per_second: peer.settings.limits.to_peer.map(Rate::bits_per_second),
             limit_from_peer_bits_per_second: peer.settings.limits.from_peer.map(Rate::bits_per_second),
+            expected: peer.report.expected,
         }
     }
 }

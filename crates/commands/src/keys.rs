@@ -8,9 +8,11 @@ use zeroize::Zeroizing;
 
 use crate::output;
 
-#[cfg_attr(unix, path = "keys/stdout/unix.rs")]
-#[cfg_attr(not(unix), path = "keys/stdout/other.rs")]
+#[cfg(unix)]
 mod stdout;
+
+#[cfg(not(unix))]
+use crate::unsupported as stdout;
 
 /// Why a command for keys failed.
 #[derive(Debug, thiserror::Error)]

@@ -5,6 +5,7 @@ pub mod args;
 pub mod capture;
 pub mod check;
 pub mod doctor;
+#[cfg(unix)]
 pub mod hang_up;
 pub mod keys;
 pub mod output;
@@ -13,4 +14,9 @@ pub mod save;
 pub mod signals;
 pub mod status;
 pub mod top;
+#[cfg(not(unix))]
+mod unsupported;
 pub mod wg;
+
+#[cfg(not(unix))]
+use unsupported as hang_up;

@@ -62,5 +62,5 @@ pub fn watch(on_signal: impl Fn(Signal) + Send + 'static) -> io::Result<()> {
 }
 
 #[cfg_attr(unix, path = "signals/unix.rs")]
-#[cfg_attr(not(unix), path = "signals/other.rs")]
+#[cfg_attr(not(unix), path = "signals/windows.rs")]
 mod platform;

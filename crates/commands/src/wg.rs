@@ -5,7 +5,12 @@ pub mod conf;
 mod draft;
 mod file;
 mod key_file;
+#[cfg(unix)]
+mod names;
 pub mod set;
 pub mod show;
 pub mod showconf;
 pub mod strip;
+
+#[cfg(not(unix))]
+use crate::unsupported as names;

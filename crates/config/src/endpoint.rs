@@ -2,9 +2,11 @@
 
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
 
-#[cfg_attr(unix, path = "endpoint/scope/unix.rs")]
-#[cfg_attr(not(unix), path = "endpoint/scope/other.rs")]
+#[cfg(unix)]
 mod scope;
+
+#[cfg(not(unix))]
+use crate::unsupported as scope;
 
 /// Formats an endpoint as UAPI and wg(8) write it.
 pub fn text(endpoint: &SocketAddr) -> String {

@@ -26,8 +26,7 @@ pub mod keys;
 pub mod lexer;
 mod load;
 pub mod metrics;
-#[cfg_attr(unix, path = "permissions/unix.rs")]
-#[cfg_attr(not(unix), path = "permissions/other.rs")]
+#[cfg(unix)]
 mod permissions;
 mod problem;
 #[cfg(test)]
@@ -35,8 +34,13 @@ mod properties;
 pub mod settings;
 mod suggest;
 mod tun_threads;
+#[cfg(not(unix))]
+mod unsupported;
 pub mod values;
 mod wg_quick;
+
+#[cfg(not(unix))]
+use unsupported as permissions;
 
 pub use domain::{Domain, InvalidDomain};
 pub use edit::{Saved, edit};

@@ -3,11 +3,13 @@
 
 use std::io;
 
-#[cfg_attr(unix, path = "background/unix.rs")]
-#[cfg_attr(not(unix), path = "background/other.rs")]
-mod platform;
+#[cfg(unix)]
+mod unix;
 
-pub use platform::{Notifier, begin};
+#[cfg(not(unix))]
+pub use crate::unsupported::background::{Notifier, begin};
+#[cfg(unix)]
+pub use unix::{Notifier, begin};
 
 /// Where standard output and standard error go in the background.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,10 +14,10 @@ mod load;
 mod report;
 #[cfg(target_os = "linux")]
 mod run;
-#[cfg(not(target_os = "linux"))]
-#[path = "demo/unsupported.rs"]
-mod run;
 #[cfg(target_os = "linux")]
 mod table;
 
+#[cfg(not(target_os = "linux"))]
+pub use crate::unsupported::demo::run;
+#[cfg(target_os = "linux")]
 pub use run::run;

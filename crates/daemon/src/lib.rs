@@ -21,6 +21,8 @@ pub mod scheduling;
 mod secrecy;
 pub mod service_manager;
 pub mod status;
+#[cfg(not(target_os = "linux"))]
+mod unsupported;
 pub mod up;
 
 // The mock clock of the tests stands still: with it a session would never expire.

@@ -7,10 +7,12 @@ use tracing_subscriber::filter::ParseError;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-#[cfg_attr(target_os = "linux", path = "logging/journal/linux.rs")]
-#[cfg_attr(not(target_os = "linux"), path = "logging/journal/other.rs")]
+#[cfg(target_os = "linux")]
 mod journal;
 mod limit;
+
+#[cfg(not(target_os = "linux"))]
+use crate::unsupported::journal;
 
 pub use limit::LogLimit;
 

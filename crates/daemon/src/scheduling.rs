@@ -2,9 +2,14 @@
 
 use std::io;
 
-#[cfg_attr(target_os = "linux", path = "scheduling/linux.rs")]
-#[cfg_attr(not(target_os = "linux"), path = "scheduling/other.rs")]
-mod platform;
+#[cfg(target_os = "linux")]
+mod linux;
+
+#[cfg(target_os = "linux")]
+use linux as platform;
+
+#[cfg(not(target_os = "linux"))]
+use crate::unsupported::scheduling as platform;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Priority {

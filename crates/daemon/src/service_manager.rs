@@ -7,21 +7,20 @@
 //! descriptors that it passes to the next process, and `job.rs` tells whether a stop is the first half of a
 //! restart.
 
-#[cfg_attr(target_os = "linux", path = "service_manager/fd_store.rs")]
-#[cfg_attr(not(target_os = "linux"), path = "service_manager/no_fd_store.rs")]
+#[cfg(target_os = "linux")]
 mod fd_store;
-#[cfg_attr(target_os = "linux", path = "service_manager/inherited.rs")]
-#[cfg_attr(not(target_os = "linux"), path = "service_manager/nothing_inherited.rs")]
+#[cfg(target_os = "linux")]
 mod inherited;
-#[cfg_attr(target_os = "linux", path = "service_manager/job.rs")]
-#[cfg_attr(not(target_os = "linux"), path = "service_manager/no_job.rs")]
+#[cfg(target_os = "linux")]
 mod job;
-#[cfg_attr(target_os = "linux", path = "service_manager/notify.rs")]
-#[cfg_attr(not(target_os = "linux"), path = "service_manager/silent.rs")]
+#[cfg(target_os = "linux")]
 mod notify;
 mod starting;
 mod status_line;
 mod watchdog;
+
+#[cfg(not(target_os = "linux"))]
+use crate::unsupported::systemd::{fd_store, inherited, job, notify};
 
 pub use fd_store::{FdStore, read_sealed, try_clone};
 pub use inherited::{Inherited, take};

@@ -17,9 +17,11 @@ use weft_udp::{UdpFeatures, UdpStats};
 
 use crate::dataplane::{Histogram, SendFailure, Snapshot, Stage, Times};
 
-#[cfg_attr(target_os = "linux", path = "status/device/linux.rs")]
-#[cfg_attr(not(target_os = "linux"), path = "status/device/other.rs")]
+#[cfg(target_os = "linux")]
 mod device;
+
+#[cfg(not(target_os = "linux"))]
+use crate::unsupported as device;
 
 /// What is known of an interface outside the tunnel. The code that sets the interface up keeps it up to date.
 #[derive(Clone, Debug)]

@@ -326,7 +326,8 @@ fn every_key_of_wg_quick_and_of_weft_is_shown() {
          PostUp = echo up # %i\nPreDown = wg set %i peer {PEER} remove\nPostUp = echo again\n\
          # weft: KillSwitch = allow-local\n#weft:mssclamp=on\n# weft: PathMtuDiscovery = on\n\
          # weft: Metrics = [::1]:9586\n# weft: MetricsHost = GW.example, gw\n\
-         [Peer]\nPublicKey = {PEER}\n#weft: ratetopeer = 50 mbit\n# weft: RateFromPeer = 2Gbit\n"
+         [Peer]\nPublicKey = {PEER}\n#weft: ratetopeer = 50 mbit\n# weft: RateFromPeer = 2Gbit\n\
+         # weft: Expected = off\n"
     );
     let (_directory, path) = file("wg0.conf", text.as_bytes());
     let shown = run(&["check", path.to_str().unwrap()], "");
@@ -340,6 +341,8 @@ fn every_key_of_wg_quick_and_of_weft_is_shown() {
         "[::1]:9586",
         "50Mbit to it",
         "2Gbit from it",
+        "expected",
+        "off",
     ] {
         assert!(shown.stdout.contains(part), "{part} in:\n{}", shown.stdout);
     }
@@ -358,6 +361,7 @@ fn every_key_of_wg_quick_and_of_weft_is_shown() {
     let peer = &report["peers"][0];
     assert_eq!(peer["limit_to_peer_bits_per_second"], 50_000_000);
     assert_eq!(peer["limit_from_peer_bits_per_second"], 2_000_000_000_u64);
+    assert_eq!(peer["expected"], false);
     for key in ["save_config", "path_mtu_discovery", "mss_clamp"] {
         assert_eq!(interface[key], true, "{key}");
     }

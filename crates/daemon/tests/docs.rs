@@ -158,7 +158,8 @@ fn uses(source: &Path) -> BTreeMap<String, BTreeSet<String>> {
         });
         uses.entry(module_of(file)).or_default().extend(names);
     }
-    uses.retain(|module, _| module != "lib");
+    // `unsupported` holds the parts of other modules that a system lacks.
+    uses.retain(|module, _| !["lib", "unsupported"].contains(&module.as_str()));
     uses
 }
 

@@ -22,20 +22,23 @@ pub enum Keep {
 /// Undoes what a daemon that has ended left behind, and runs PreDown and PostDown.
 ///
 /// # Errors
-/// A daemon runs the interface, or a step cannot be undone. The record stays then.
+/// A daemon runs the interface, or a step cannot be undone. Then a record of the remaining steps stays, without
+/// the commands, which have run.
 pub fn clean_up(directory: &Path, interface: &InterfaceName, keep: Keep) -> Result<(), HostError> {
     let owner = Owner::claim(directory, interface)?;
     // Another process may have cleaned up meanwhile.
     let Some(record) = owner.left_behind()? else { return Ok(()) };
     let mut kernel = Kernel::new(Netlink::open()?, interface.clone());
-    let (mut failures, kept, _) = take_back(&record, &mut kernel, keep);
+    let (mut failures, kept, stuck) = take_back(&record, &mut kernel, keep);
     match (failures.pop(), kept) {
         (None, None) => owner.forget(),
         (None, Some(step)) => owner.write(&record.of_kill_switch(step)),
-        (Some(last), _) => {
+        (Some(last), kept) => {
             for failure in failures {
                 tracing::warn!("{failure}");
             }
+            let steps = kept.into_iter().chain(stuck).collect();
+            owner.write(&Record { steps, down: Vec::new(), ..record })?;
             Err(last)
         }
     }

@@ -18,9 +18,12 @@ use weft_config::{Domain, InterfaceName, InvalidDomain};
 use crate::routes::Link;
 
 mod error;
-#[cfg_attr(target_os = "linux", path = "dns/linux.rs")]
-#[cfg_attr(not(target_os = "linux"), path = "dns/unsupported.rs")]
+#[cfg(target_os = "linux")]
+#[path = "dns/linux.rs"]
 mod platform;
+
+#[cfg(not(target_os = "linux"))]
+use crate::unsupported::dns as platform;
 
 pub use error::DnsError;
 

@@ -19,13 +19,11 @@ mod describe;
 mod linux;
 #[cfg(test)]
 mod tests;
-#[cfg(not(target_os = "linux"))]
-mod unsupported;
 
+#[cfg(not(target_os = "linux"))]
+use crate::unsupported::firewall as platform;
 #[cfg(target_os = "linux")]
 use linux as platform;
-#[cfg(not(target_os = "linux"))]
-use unsupported as platform;
 
 pub use platform::{apply, check, list, present, remove};
 

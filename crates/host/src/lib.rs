@@ -60,6 +60,8 @@ mod save;
 mod step;
 mod sysctl;
 mod take_over;
+#[cfg(not(target_os = "linux"))]
+mod unsupported;
 
 pub use clean_up::{Keep, clean_up, take_back_dns};
 pub use error::HostError;

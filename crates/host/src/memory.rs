@@ -1,8 +1,11 @@
 //! The memory that this process may have: the machine's, or the limit of its cgroup if that is lower.
 
-#[cfg_attr(target_os = "linux", path = "memory/linux.rs")]
-#[cfg_attr(not(target_os = "linux"), path = "memory/unknown.rs")]
+#[cfg(target_os = "linux")]
+#[path = "memory/linux.rs"]
 mod platform;
+
+#[cfg(not(target_os = "linux"))]
+use crate::unsupported::memory as platform;
 
 /// Bytes that this process may still take; `None` where the platform does not tell.
 pub fn available_bytes() -> Option<u64> {

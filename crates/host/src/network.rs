@@ -11,9 +11,13 @@ use std::time::Duration;
 mod coalesce;
 mod follower;
 
-#[cfg_attr(target_os = "linux", path = "network/linux.rs")]
-#[cfg_attr(not(target_os = "linux"), path = "network/unsupported.rs")]
-mod platform;
+#[cfg(target_os = "linux")]
+mod linux;
+
+#[cfg(not(target_os = "linux"))]
+use crate::unsupported::network as platform;
+#[cfg(target_os = "linux")]
+use linux as platform;
 
 pub use follower::{Follower, MtuPolicy, Reaction, Way};
 pub use platform::{Watch, way_to};

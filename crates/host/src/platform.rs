@@ -6,9 +6,12 @@ use std::time::Duration;
 #[cfg_attr(unix, path = "platform/unix.rs")]
 #[cfg_attr(not(unix), path = "platform/windows.rs")]
 mod files;
-#[cfg_attr(target_os = "linux", path = "platform/linux.rs")]
-#[cfg_attr(not(target_os = "linux"), path = "platform/other.rs")]
+#[cfg(target_os = "linux")]
+#[path = "platform/linux.rs"]
 mod process;
+
+#[cfg(not(target_os = "linux"))]
+use crate::unsupported::process;
 
 pub(super) use files::{is_same_file, other_owner, sync_directory, write_private};
 

@@ -13,9 +13,13 @@ use weft_config::{Interface, Peer, Table};
 
 use weft_config::exit;
 
-#[cfg_attr(target_os = "linux", path = "routes/linux.rs")]
-#[cfg_attr(not(target_os = "linux"), path = "routes/unsupported.rs")]
-mod platform;
+#[cfg(target_os = "linux")]
+mod linux;
+
+#[cfg(not(target_os = "linux"))]
+use crate::unsupported::routes as platform;
+#[cfg(target_os = "linux")]
+use linux as platform;
 
 pub use platform::Netlink;
 

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use weft_config::InterfaceName;
 
 #[cfg_attr(unix, path = "runtime_dir/unix.rs")]
-#[cfg_attr(not(unix), path = "runtime_dir/other.rs")]
+#[cfg_attr(not(unix), path = "runtime_dir/windows.rs")]
 mod platform;
 mod untrusted;
 

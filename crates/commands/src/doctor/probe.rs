@@ -13,9 +13,8 @@ use weft_report::control_socket::Client;
 use super::machine::{Clock, MachineState, Way};
 use super::target::DoctorTarget;
 
-#[cfg_attr(target_os = "linux", path = "probe/linux.rs")]
-#[cfg_attr(not(target_os = "linux"), path = "probe/other.rs")]
-mod platform;
+#[cfg(target_os = "linux")]
+mod linux;
 
 /// The maximum number of endpoints that are checked.
 const ENDPOINTS: usize = 16;
@@ -25,6 +24,7 @@ const NAMES: Duration = Duration::from_secs(5);
 /// Observes the state of the machine that matters for this target.
 pub(super) fn machine_state(target: &DoctorTarget) -> MachineState {
     let is_running = target.interface.as_ref().is_some_and(|name| Client::connect(name).is_ok());
+    #[cfg_attr(not(target_os = "linux"), expect(unused_mut, reason = "only Linux adds to it"))]
     let mut facts = MachineState {
         is_running,
         port_in_use: port_in_use(target.listen_port),
@@ -37,7 +37,8 @@ pub(super) fn machine_state(target: &DoctorTarget) -> MachineState {
         ways: addresses(&target.endpoints[..target.endpoints.len().min(ENDPOINTS)]),
         ..MachineState::default()
     };
-    platform::look(&mut facts, target);
+    #[cfg(target_os = "linux")]
+    linux::look(&mut facts, target);
     facts
 }
 

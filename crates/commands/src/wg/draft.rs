@@ -7,10 +7,6 @@ use weft_config::{Endpoint, Problem, values};
 use weft_host::resolve::{self, Cancel, ResolveError, Retries};
 use weft_tunnel::PrivateKey;
 
-#[cfg_attr(target_os = "linux", path = "names/linux.rs")]
-#[cfg_attr(not(target_os = "linux"), path = "names/other.rs")]
-mod names;
-
 /// Why an endpoint could not be resolved.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DraftError {
@@ -49,7 +45,9 @@ impl Draft {
     pub(super) fn resolve(self) -> Result<DeviceChange, DraftError> {
         let (retries, cancel) = (Retries::from_environment(), Cancel::default());
         let address = |endpoint: Endpoint| match &endpoint {
-            Endpoint::Name { host, .. } if names::is_unknown(host) => Err(DraftError::UnknownName(endpoint)),
+            Endpoint::Name { host, .. } if super::names::is_unknown(host) => {
+                Err(DraftError::UnknownName(endpoint))
+            }
             _ => Ok(resolve::resolve(&endpoint, retries, &cancel)?),
         };
         let peers: Result<Vec<PeerChange>, DraftError> = self

@@ -1,7 +1,7 @@
 //! A running interface, as all threads except the packet thread see it.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use weft_config::device::{DeviceChange, DeviceState, PeerState};
@@ -20,6 +20,7 @@ use crate::status::{Configured, Running};
 pub struct Controller {
     dataplane: Handle,
     inner: Mutex<Inner>,
+    after_rebind: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 struct Inner {
@@ -31,7 +32,18 @@ struct Inner {
 impl Controller {
     /// Creates a controller for a packet thread that runs without peers, with this port and mark.
     pub fn new(dataplane: Handle, listen_port: u16, fw_mark: u32) -> Self {
-        Self { dataplane, inner: Mutex::new(Inner { model: Model::default(), listen_port, fw_mark }) }
+        let inner = Mutex::new(Inner { model: Model::default(), listen_port, fw_mark });
+        Self { dataplane, inner, after_rebind: OnceLock::new() }
+    }
+
+    /// Has `call` run after each change of the port, before the change returns: copies of the old sockets must
+    /// be closed, or they keep the old port. Only the first call of this function counts.
+    pub fn after_rebind(&self, call: impl Fn() + Send + Sync + 'static) {
+        let _is_set = self.after_rebind.set(Box::new(call));
+    }
+
+    pub fn listen_port(&self) -> u16 {
+        self.lock().listen_port
     }
 
     /// Returns every counter, and every peer of the tunnel.
@@ -144,7 +156,13 @@ impl Control for Controller {
             inner.fw_mark = fwmark.unwrap_or(inner.fw_mark);
         }
         let changes = inner.model.change(&change);
-        Ok(self.dataplane.change(changes)?)
+        self.dataplane.change(changes)?;
+        // The call asks this controller for its state.
+        drop(inner);
+        if let Some(call) = self.after_rebind.get().filter(|_| port.is_some()) {
+            call();
+        }
+        Ok(())
     }
 }
 

@@ -9,13 +9,11 @@ use crate::recording::Recording;
 mod capture;
 #[cfg(unix)]
 mod server;
-#[cfg(not(unix))]
-mod unsupported;
 
+#[cfg(not(unix))]
+pub use crate::unsupported::control_socket::{ListenError, Server};
 #[cfg(unix)]
 pub use server::Server;
-#[cfg(not(unix))]
-pub use unsupported::{ListenError, Server};
 #[cfg(unix)]
 pub use weft_ipc::listener::ListenError;
 

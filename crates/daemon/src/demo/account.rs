@@ -99,6 +99,8 @@ impl Reasons {
             DropReason::MalformedPacket
             | DropReason::NoPeer
             | DropReason::NoEndpoint
+            | DropReason::PacketTooBig
+            | DropReason::OverRateToPeer
             | DropReason::StagingFull
             | DropReason::HandshakeTimeout
             | DropReason::PeerRemoved => &mut self.before_sealing,
@@ -186,6 +188,16 @@ mod tests {
     fn books_in_which_everything_is_somewhere_balance() {
         assert_eq!(balanced().imbalances(), [""; 0]);
         assert_eq!((balanced().dropped(), balanced().overload()), (3, 1));
+    }
+
+    #[test]
+    fn every_reason_before_the_encryption_explains_a_packet_that_is_not_sealed() {
+        let last = DropReason::ALL.iter().position(|reason| *reason == DropReason::PeerRemoved).unwrap();
+        for reason in &DropReason::ALL[..=last] {
+            let mut reasons = Reasons::default();
+            *reasons.place_of(*reason) += 1;
+            assert_eq!(reasons.before_sealing, 1, "{reason:?}");
+        }
     }
 
     #[test]

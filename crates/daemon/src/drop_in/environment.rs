@@ -9,9 +9,11 @@ use weft_uapi::Descriptor as Socket;
 
 use crate::background::Output;
 
-#[cfg_attr(target_os = "linux", path = "descriptors/linux.rs")]
-#[cfg_attr(not(target_os = "linux"), path = "descriptors/other.rs")]
+#[cfg(target_os = "linux")]
 mod descriptors;
+
+#[cfg(not(target_os = "linux"))]
+use crate::unsupported as descriptors;
 
 /// An environment variable cannot be understood.
 #[derive(Debug, thiserror::Error)]

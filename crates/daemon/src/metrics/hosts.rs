@@ -9,10 +9,6 @@ use std::sync::{PoisonError, RwLock};
 
 use weft_config::metrics::HostName;
 
-#[cfg_attr(unix, path = "hosts/unix.rs")]
-#[cfg_attr(not(unix), path = "hosts/other.rs")]
-mod platform;
-
 /// The host names that a request may use. They may change while requests are answered.
 #[derive(Debug)]
 pub(super) enum Hosts {
@@ -64,9 +60,18 @@ impl Hosts {
 }
 
 fn with_own(names: &[HostName]) -> Vec<HostName> {
-    let own = platform::own_name().and_then(|name| name.parse().ok());
+    let own = own_name().and_then(|name| name.parse().ok());
     names.iter().cloned().chain(own).collect()
 }
+
+/// Returns the host name of this machine.
+#[cfg(unix)]
+fn own_name() -> Option<String> {
+    nix::unistd::gethostname().ok()?.into_string().ok()
+}
+
+#[cfg(not(unix))]
+use crate::unsupported::own_name;
 
 /// Reports whether the text is empty, or a colon and a number.
 fn is_port(text: &str) -> bool {

@@ -9,16 +9,14 @@ use socket2::{Domain, Protocol, Socket, Type};
 use weft_config::exit;
 use weft_config::metrics::Address;
 
-#[cfg_attr(target_os = "linux", path = "listener/inherited.rs")]
-#[cfg_attr(not(target_os = "linux"), path = "listener/nothing_inherited.rs")]
+#[cfg(target_os = "linux")]
 mod inherited;
-#[cfg_attr(unix, path = "listener/unix.rs")]
-#[cfg_attr(not(unix), path = "listener/other.rs")]
+#[cfg(unix)]
 mod local;
-#[cfg_attr(target_os = "linux", path = "listener/linux.rs")]
-#[cfg_attr(not(target_os = "linux"), path = "listener/not_linux.rs")]
-mod platform;
 
+#[cfg(not(unix))]
+pub(super) use crate::unsupported::metrics::LocalListener;
+#[cfg(unix)]
 pub(super) use local::LocalListener;
 
 /// Length of the accept queue. A client that finds it full retries after a second (RFC 6298).
@@ -115,7 +113,16 @@ impl Listener {
 fn open_tcp(address: SocketAddr) -> Result<TcpListener, ListenError> {
     let open = || {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-        platform::prepare(&socket, address)?;
+        // Connections of a previous daemon may linger. On Windows the option would let other programs bind the
+        // same address.
+        #[cfg(unix)]
+        socket.set_reuse_address(true)?;
+        // The machine need not have the address yet.
+        #[cfg(target_os = "linux")]
+        match address {
+            SocketAddr::V4(_) => socket.set_freebind_v4(true)?,
+            SocketAddr::V6(_) => socket.set_freebind_v6(true)?,
+        }
         if address.is_ipv6() {
             // `[::]` accepts IPv4 too.
             socket.set_only_v6(!address.ip().is_unspecified())?;

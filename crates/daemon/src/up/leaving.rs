@@ -37,6 +37,10 @@ pub(super) enum LeaveError {
 
 enum Told {
     Changed,
+    /// The sockets were replaced. The answer follows when the old ones are out of the store.
+    Rebound(SyncSender<()>),
+    /// The interface ends.
+    End,
     Base(Box<Base>),
 }
 
@@ -84,7 +88,7 @@ impl Leaving {
         began: (Instant, SystemTime),
     ) -> Result<Self, LeaveError> {
         let Kept { store, names, stored, new } = kept;
-        let port = controller.get()?.listen_port;
+        let port = controller.listen_port();
         let stored = stored.into_iter().collect();
         let room = Room::Unknown;
         let mut writer = Writer { store, names, interface, controller, base, began, port, stored, room };
@@ -95,6 +99,13 @@ impl Leaving {
         drop(new);
         writer.keep_sockets()?;
         let (tell, told) = mpsc::sync_channel(TOLD);
+        let rebound = tell.clone();
+        writer.controller.after_rebind(move || {
+            let (answer, answered) = mpsc::sync_channel(1);
+            if rebound.send(Told::Rebound(answer)).is_ok() {
+                let _ended = answered.recv();
+            }
+        });
         let _has_room = tell.try_send(Told::Changed);
         let thread = std::thread::Builder::new().name("weft-leaving".to_owned()).spawn(move || {
             let _guard = EndProcessOnPanic;
@@ -116,14 +127,14 @@ impl Leaving {
 
     /// Ends the thread and returns its writer.
     pub(super) fn finish(self) -> Option<Writer> {
-        drop(self.tell);
+        let _ended = self.tell.send(Told::End);
         // The guard ends the process on a panic, so this always succeeds.
         self.thread.join().ok()
     }
 }
 
 impl Writer {
-    /// Runs until all senders are gone.
+    /// Runs until [`Told::End`].
     fn run(mut self, told: &Receiver<Told>) -> Self {
         self.look_for_room();
         let mut due: Option<Instant> = None;
@@ -135,6 +146,12 @@ impl Writer {
             };
             match message {
                 Ok(Told::Changed) => {}
+                Ok(Told::Rebound(answer)) => {
+                    if let Err(error) = self.replace_sockets().and_then(|()| Ok(self.store.settle()?)) {
+                        tracing::warn!("the service manager may keep the previous port: {error}");
+                    }
+                    let _gone = answer.try_send(());
+                }
                 Ok(Told::Base(base)) => self.base = *base,
                 Err(RecvTimeoutError::Timeout) => {
                     // Waiting for its answer does not count as work.
@@ -148,7 +165,7 @@ impl Writer {
                     not_before = Instant::now() + start.elapsed() * SHARE;
                     continue;
                 }
-                Err(RecvTimeoutError::Disconnected) => return self,
+                Ok(Told::End) | Err(RecvTimeoutError::Disconnected) => return self,
             }
             due = due.or_else(|| Some((Instant::now() + PATIENCE).max(not_before)));
         }
@@ -191,23 +208,17 @@ impl Writer {
         }
     }
 
-    /// Writes the current state into the store, and the sockets if the port changed.
+    /// Writes the current state into the store.
     fn write(&mut self) -> Result<(), LeaveError> {
         if matches!(self.room, Room::TooLittle(_)) {
             return Ok(());
         }
+        self.replace_sockets()?;
         let snapshot = self.controller.snapshot().map_err(ControlError::from)?;
         let sources: HashMap<_, _> =
             snapshot.peers.iter().filter_map(|peer| Some((peer.public_key, peer.source?))).collect();
         drop(snapshot);
         let device = self.controller.get()?;
-        if device.listen_port != self.port {
-            self.port = device.listen_port;
-            for name in self.stored.extract_if(.., |name| self.names.is_socket(name)) {
-                self.store.forget(&name)?;
-            }
-            self.keep_sockets()?;
-        }
         let (began, wall_clock) = self.began;
         let latest_stamp = SystemTime::now().max(wall_clock + began.elapsed());
         let rest = AtHandover { latest_stamp, sources };
@@ -216,6 +227,20 @@ impl Writer {
         self.store.keep_sealed(&name, &state.to_bytes()?)?;
         self.stored.insert(name);
         Ok(())
+    }
+
+    /// If the port changed, replaces the sockets in the store. The service manager's copies of the old sockets
+    /// keep the old port in use.
+    fn replace_sockets(&mut self) -> Result<(), LeaveError> {
+        let port = self.controller.listen_port();
+        if port == self.port || matches!(self.room, Room::TooLittle(_)) {
+            return Ok(());
+        }
+        self.port = port;
+        for name in self.stored.extract_if(.., |name| self.names.is_socket(name)) {
+            self.store.forget(&name)?;
+        }
+        self.keep_sockets()
     }
 
     /// Puts those sockets into the store that are not in it.

@@ -1,6 +1,7 @@
 //! What a daemon that was killed leaves, and what takes that away.
 
 use std::fs::File;
+use std::os::unix::fs::PermissionsExt as _;
 use std::panic::AssertUnwindSafe;
 use std::process::Stdio;
 
@@ -49,6 +50,29 @@ fn down_takes_away_what_a_killed_daemon_left() {
     let again = network.run(&["down", "weft0"]);
     assert_eq!(again.code, Some(1), "{again:?}");
     assert!(again.stderr.contains("is not up by weft"), "{again:?}");
+}
+
+#[test]
+fn a_clean_up_that_failed_is_finished_without_the_commands_that_ran_already() {
+    let Some(network) = Network::new() else { return };
+    if !here::installed(&["nft"]) {
+        return;
+    }
+    let before = network.picture();
+    let log = network.directory.path().join("log");
+    let hooks = format!("PreDown = echo pre >> {0}\nPostDown = echo post >> {0}", log.display());
+    killed(&network, &format!("# weft: KillSwitch = on\n{hooks}"));
+    let failing = network.directory.path().join("failing");
+    std::fs::create_dir(&failing).unwrap();
+    std::fs::write(failing.join("nft"), "#!/bin/sh\nexit 1\n").unwrap();
+    std::fs::set_permissions(failing.join("nft"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", failing.display(), std::env::var("PATH").unwrap());
+    let failed = network.weft(&["down", "weft0"]).env("PATH", path).output().unwrap();
+    assert_eq!(failed.status.code(), Some(1), "{failed:?}");
+    assert_ne!(network.picture(), before);
+    network.down();
+    network.assert_as(&before);
+    assert_eq!(std::fs::read_to_string(&log).unwrap(), "pre\npost\n");
 }
 
 #[test]

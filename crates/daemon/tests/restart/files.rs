@@ -52,6 +52,19 @@ fn another_port_in_the_file_is_used() {
 }
 
 #[test]
+fn a_port_that_was_changed_is_free_at_once() {
+    let Some(mut world) = World::up(&file_of_a(), &file_of_b()) else { return };
+    for port in ["51999", "51820", "51999"] {
+        world.weft_ok(&["set", "weft0", "listen-port", port]);
+    }
+    drop(world.a.bind_udp("0.0.0.0:51820"));
+    let stream = world.stream(1);
+    world.restart();
+    stream.end();
+    assert_eq!(world.weft_ok(&["show", "weft0", "listen-port"]).trim(), "51999");
+}
+
+#[test]
 fn commands_run_again_only_when_they_are_other_ones() {
     let log = |world: &World| {
         let path = world.manager.directory.path().join("commands");

@@ -8,13 +8,11 @@ use std::os::unix::fs::{
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
+#[cfg(target_os = "linux")]
+use nix::sys::socket::{getsockopt, sockopt};
 use nix::unistd::{getegid, geteuid};
 
 use super::untrusted::{Access, UntrustedError, Users};
-
-#[cfg_attr(target_os = "linux", path = "peer_linux.rs")]
-#[cfg_attr(not(target_os = "linux"), path = "peer_other.rs")]
-mod peer;
 
 /// The mode of the runtime directory: all users can list the interfaces.
 const MODE: u32 = 0o755;
@@ -98,9 +96,13 @@ pub fn users(instance: &Path) -> Result<Users, UntrustedError> {
     }
 }
 
-/// Returns the user that listens at the other end of a connection.
+/// Returns the user that listens at the other end of a connection: its user at the time of listen(2).
 pub fn server_of(stream: &UnixStream) -> io::Result<u32> {
-    peer::user(stream)
+    #[cfg(target_os = "linux")]
+    let user = getsockopt(stream, sockopt::PeerCredentials)?.uid();
+    #[cfg(not(target_os = "linux"))]
+    let user = nix::unistd::getpeereid(stream)?.0.as_raw();
+    Ok(user)
 }
 
 /// Opens the directory, which is locked while a daemon reads the records of other interfaces and writes its

@@ -3,7 +3,7 @@
 use weft_ipc::listener::SocketFile;
 
 #[cfg_attr(target_os = "linux", path = "watch/linux.rs")]
-#[cfg_attr(not(target_os = "linux"), path = "watch/other.rs")]
+#[cfg_attr(not(target_os = "linux"), path = "watch/polling.rs")]
 mod platform;
 
 /// Returns once the file was removed, renamed or replaced.

@@ -14,5 +14,10 @@ pub(super) fn is_unknown(host: &str) -> bool {
         // SAFETY: the call above allocated the list, and nothing refers to it.
         unsafe { libc::freeaddrinfo(found) };
     }
-    matches!(code, libc::EAI_NONAME | libc::EAI_NODATA | libc::EAI_FAIL)
+    // FreeBSD has no code for a name without addresses.
+    #[cfg(not(target_os = "freebsd"))]
+    if code == libc::EAI_NODATA {
+        return true;
+    }
+    matches!(code, libc::EAI_NONAME | libc::EAI_FAIL)
 }

@@ -1,5 +1,0 @@
-//! Only Unix has permission bits.
-
-pub(super) fn open_to_all() -> Option<u32> {
-    None
-}

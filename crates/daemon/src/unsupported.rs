@@ -1,0 +1,276 @@
+//! The parts of other modules that need Linux or Unix, for systems without them. What can fail says so; what
+//! only observes finds nothing.
+
+use std::convert::Infallible;
+use std::env::consts::OS;
+use std::io;
+
+use weft_config::InterfaceName;
+use weft_tun::Descriptor as Queue;
+use weft_uapi::Descriptor as Socket;
+
+/// The host name is unknown: other names have to be given on the command line.
+#[cfg(not(unix))]
+pub(crate) fn own_name() -> Option<String> {
+    None
+}
+
+/// The kernel's counters of a device are not read.
+pub(crate) fn queue_overflows(_: &str) -> u64 {
+    0
+}
+
+pub(crate) fn take_queue(_: i32) -> Result<(Queue, InterfaceName), String> {
+    Err(format!("weft takes over no TUN device on {OS}"))
+}
+
+pub(crate) fn take_socket(_: i32) -> Result<Socket, String> {
+    Err(format!("weft takes over no socket on {OS}"))
+}
+
+impl crate::metrics::Listener {
+    /// Always returns `None`: without systemd no socket is passed.
+    pub fn inherited() -> Option<Self> {
+        None
+    }
+}
+
+pub(crate) mod scheduling {
+    use super::{OS, io};
+
+    pub(crate) fn take_short_slices() {}
+
+    pub(crate) fn take_precedence() -> io::Result<()> {
+        let message = format!("weft sets no real-time priority on {OS}");
+        Err(io::Error::new(io::ErrorKind::Unsupported, message))
+    }
+}
+
+pub(crate) mod journal {
+    use tracing_subscriber::layer::Identity;
+
+    pub(crate) fn connect(_interface: Option<&str>) -> Option<Identity> {
+        None
+    }
+}
+
+pub(crate) mod demo {
+    use weft_config::exit::{Code, Error};
+
+    use crate::cli::DemoArgs;
+
+    /// Reports that the demo needs Linux.
+    ///
+    /// # Errors
+    /// Always.
+    pub fn run(_: &DemoArgs) -> Result<(), Error> {
+        Err(Error::new(Code::Failure, "`weft demo` needs the network namespaces of Linux"))
+    }
+}
+
+/// systemd: it never started this process.
+pub(crate) mod systemd {
+    pub(crate) mod fd_store {
+        use zeroize::Zeroizing;
+
+        use super::super::{Infallible, io};
+
+        /// The store, which cannot exist on this system.
+        #[derive(Debug)]
+        pub struct FdStore(Infallible);
+
+        impl FdStore {
+            /// Always returns `None`.
+            pub fn of_this_process() -> Option<Self> {
+                None
+            }
+
+            pub fn keep(&self, _: &str, _: &Infallible) -> io::Result<()> {
+                match self.0 {}
+            }
+
+            pub fn keep_sealed(&self, _: &str, _: &[u8]) -> io::Result<()> {
+                match self.0 {}
+            }
+
+            pub fn forget(&self, _: &str) -> io::Result<()> {
+                match self.0 {}
+            }
+
+            pub fn settle(&self) -> io::Result<()> {
+                match self.0 {}
+            }
+        }
+
+        pub fn read_sealed(descriptor: &Infallible) -> io::Result<Zeroizing<Vec<u8>>> {
+            match *descriptor {}
+        }
+
+        pub fn try_clone(descriptor: &Infallible) -> io::Result<Infallible> {
+            match *descriptor {}
+        }
+    }
+
+    pub(crate) mod inherited {
+        use super::super::Infallible;
+
+        /// A descriptor and its name, which cannot exist on this system.
+        #[derive(Debug)]
+        pub struct Inherited {
+            pub name: String,
+            pub descriptor: Infallible,
+        }
+
+        /// Always returns an empty list.
+        pub fn take(_: impl Fn(&str) -> bool) -> Vec<Inherited> {
+            Vec::new()
+        }
+    }
+
+    pub(crate) mod job {
+        use super::super::OS;
+
+        /// The pending job of a service manager for the service of this process.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct Job {
+            /// Whether the service is started again right after the stop.
+            pub is_restart: bool,
+            /// Number of descriptors in the service's store.
+            pub kept: u32,
+        }
+
+        /// Always returns `None`.
+        pub fn invocation() -> Option<String> {
+            None
+        }
+
+        /// Always returns an error.
+        pub fn job() -> Result<Job, String> {
+            Err(format!("there is no systemd on {OS}"))
+        }
+    }
+
+    pub(crate) mod notify {
+        use std::time::Duration;
+
+        pub fn is_present() -> bool {
+            false
+        }
+
+        pub(crate) fn ready(_: &str) {}
+
+        pub fn reloading() {}
+
+        pub fn stopping() {}
+
+        pub(crate) fn status(_: &str) {}
+
+        pub(crate) fn extend_timeout(_: Duration) {}
+
+        pub(crate) fn alive() {}
+
+        pub(crate) fn watchdog_timeout() -> Option<Duration> {
+            None
+        }
+    }
+}
+
+/// fork(2).
+#[cfg(not(unix))]
+pub(crate) mod background {
+    use super::Infallible;
+    use crate::background::{BackgroundError, Output};
+
+    /// Cannot be created.
+    #[derive(Debug)]
+    pub struct Notifier(Infallible);
+
+    /// Always returns an error.
+    pub fn begin() -> Result<Notifier, BackgroundError> {
+        Err(BackgroundError::Unsupported)
+    }
+
+    impl Notifier {
+        /// Never called.
+        pub fn ready(self, _: Output) -> Result<(), BackgroundError> {
+            match self.0 {}
+        }
+    }
+}
+
+/// Metrics on a Unix socket.
+#[cfg(not(unix))]
+pub(crate) mod metrics {
+    use std::path::Path;
+
+    use tokio::net::TcpStream;
+    use weft_config::metrics::Address;
+    use weft_ipc::Source;
+
+    use super::{Infallible, io};
+    use crate::metrics::ListenError;
+
+    #[derive(Debug)]
+    pub(crate) struct LocalListener(Infallible);
+
+    pub(crate) struct LocalAcceptor(Infallible);
+
+    impl LocalListener {
+        pub(crate) fn open(path: &Path) -> Result<Self, ListenError> {
+            Err(ListenError::NoLocal(Address::Unix(path.to_owned())))
+        }
+
+        pub(crate) fn acceptor(self) -> io::Result<LocalAcceptor> {
+            Ok(LocalAcceptor(self.0))
+        }
+    }
+
+    impl LocalAcceptor {
+        pub(crate) fn accept(&self) -> std::future::Ready<io::Result<(TcpStream, Source)>> {
+            match self.0 {}
+        }
+    }
+}
+
+/// The control socket, which is a Unix socket.
+#[cfg(not(unix))]
+pub(crate) mod control_socket {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use super::{Infallible, OS, io};
+    use crate::control::socket::Manage;
+
+    /// Why the control socket cannot be opened.
+    #[derive(Debug, thiserror::Error)]
+    pub enum ListenError {
+        /// This system has no such socket yet.
+        #[error("weft has no control socket on {OS} yet")]
+        Unsupported,
+    }
+
+    impl ListenError {
+        /// Returns [`io::ErrorKind::Unsupported`].
+        pub fn kind(&self) -> io::ErrorKind {
+            io::ErrorKind::Unsupported
+        }
+    }
+
+    /// A control socket, which cannot exist on this system.
+    #[derive(Debug)]
+    pub struct Server(Infallible);
+
+    impl Server {
+        /// Fails with [`ListenError::Unsupported`].
+        pub fn start(_path: &Path, manage: Arc<dyn Manage>) -> Result<Self, ListenError> {
+            drop(manage);
+            Err(ListenError::Unsupported)
+        }
+    }
+
+    impl Drop for Server {
+        fn drop(&mut self) {
+            match self.0 {}
+        }
+    }
+}
