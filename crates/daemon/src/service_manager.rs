@@ -24,7 +24,7 @@ mod status_line;
 mod watchdog;
 
 pub use fd_store::{FdStore, read_sealed, try_clone};
-pub use inherited::{Inherited, take};
+pub use inherited::{Descriptor, Inherited, into_queue, into_socket, take};
 pub use job::{Job, invocation, job};
 pub use notify::{is_present, reloading, stopping};
 pub use starting::Starting;
