@@ -198,15 +198,14 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
 /// than `utun` with a number.
 fn renamed(
     wanted: InterfaceName,
-    listener: Listener,
+    mut listener: Listener,
     actual: &str,
 ) -> Result<(InterfaceName, Listener), RunError> {
     if wanted.as_str() == actual {
         return Ok((wanted, listener));
     }
     let actual: InterfaceName = actual.parse().map_err(|_| RunError::Name(actual.to_owned()))?;
-    drop(listener);
-    let listener = Listener::open(&actual)?;
+    listener = Listener::open(&actual)?;
     tracing::info!("the system gave interface {wanted} the name {actual}");
     Ok((actual, listener))
 }

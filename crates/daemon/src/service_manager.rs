@@ -23,7 +23,7 @@ mod watchdog;
 use crate::unsupported::systemd::{fd_store, inherited, job, notify};
 
 pub use fd_store::{FdStore, read_sealed, try_clone};
-pub use inherited::{Inherited, take};
+pub use inherited::{Descriptor, Inherited, into_queue, into_socket, take};
 pub use job::{Job, invocation, job};
 pub use notify::{is_present, reloading, stopping};
 pub use starting::Starting;

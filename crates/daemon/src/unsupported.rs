@@ -85,7 +85,7 @@ pub(crate) mod systemd {
                 None
             }
 
-            pub fn keep(&self, _: &str, _: &Infallible) -> io::Result<()> {
+            pub fn keep<D>(&self, _: &str, _: &D) -> io::Result<()> {
                 match self.0 {}
             }
 
@@ -106,19 +106,31 @@ pub(crate) mod systemd {
             match *descriptor {}
         }
 
-        pub fn try_clone(descriptor: &Infallible) -> io::Result<Infallible> {
-            match *descriptor {}
+        /// Fails: there is no store to put the clone into.
+        pub fn try_clone<D>(_: &D) -> io::Result<D> {
+            Err(io::ErrorKind::Unsupported.into())
         }
     }
 
     pub(crate) mod inherited {
-        use super::super::Infallible;
+        use super::super::{Infallible, Queue};
+
+        /// A descriptor, which cannot exist on this system.
+        pub type Descriptor = Infallible;
 
         /// A descriptor and its name, which cannot exist on this system.
         #[derive(Debug)]
         pub struct Inherited {
             pub name: String,
-            pub descriptor: Infallible,
+            pub descriptor: Descriptor,
+        }
+
+        pub fn into_queue(descriptor: Descriptor) -> Queue {
+            match descriptor {}
+        }
+
+        pub fn into_socket(descriptor: Descriptor) -> weft_udp::Descriptor {
+            match descriptor {}
         }
 
         /// Always returns an empty list.

@@ -19,7 +19,7 @@ pub use adopt::{check_queue, open_queues};
 pub use create::{MAX_QUEUES, SUPER_PACKETS, name_of_queue};
 use vnet::VnetQueue;
 
-/// A TUN device. Dropping it shuts it down, as [`Device::shutdown`].
+/// A TUN device. Dropping it shuts it down, as `shutdown` does.
 pub type Device = unix::Device<LinuxQueue>;
 
 /// Creates the device of `config`, or adopts its descriptors. Does not change link state, MTU or addresses.

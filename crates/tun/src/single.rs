@@ -27,12 +27,12 @@ pub const MAX_QUEUES: usize = 1;
 /// Whether a device takes super-packets.
 pub const SUPER_PACKETS: bool = false;
 
-/// A TUN device. Dropping it shuts it down, as [`Device::shutdown`].
+/// A TUN device. Dropping it shuts it down, as `shutdown` does.
 pub type Device = unix::Device<system::SystemQueue>;
 
 /// Creates the device of `config`, or adopts its descriptor. Does not change link state, MTU or addresses.
 ///
-/// The system may give the device another name than the requested one: [`Device::name`] returns it. May be
+/// The system may give the device another name than the requested one: `Device::name` returns it. May be
 /// called outside of a runtime; a device without threads registers with the runtime that polls it first.
 pub fn open(config: TunConfig) -> Result<Device, OpenError> {
     let TunConfig { name, queues, threads, mut descriptors, offload: _ } = config;

@@ -36,7 +36,7 @@ use writer::Coalescing;
 /// A descriptor of a queue, which can be handed in.
 pub type Descriptor = std::os::fd::OwnedFd;
 
-/// A TUN device. Dropping it shuts it down, as [`Device::shutdown`].
+/// A TUN device. Dropping it shuts it down, as `shutdown` does.
 pub struct Device<Q: Queue> {
     name: String,
     offload: TunOffload,

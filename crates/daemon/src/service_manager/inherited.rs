@@ -4,12 +4,25 @@
 use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 
+/// A descriptor of any kind.
+pub type Descriptor = OwnedFd;
+
 #[derive(Debug)]
 pub struct Inherited {
     /// The name that the service manager gave.
     pub name: String,
     /// The descriptor, owned by this process.
-    pub descriptor: OwnedFd,
+    pub descriptor: Descriptor,
+}
+
+/// Returns a descriptor as that of a TUN queue. Other platforms have several types of descriptors.
+pub fn into_queue(descriptor: Descriptor) -> weft_tun::Descriptor {
+    descriptor
+}
+
+/// Returns a descriptor as that of a UDP socket.
+pub fn into_socket(descriptor: Descriptor) -> weft_udp::Descriptor {
+    descriptor
 }
 
 /// Takes the descriptors with the wanted names. Each descriptor can be taken once.

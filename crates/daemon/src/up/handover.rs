@@ -113,7 +113,7 @@ struct KeptSocket {
     is_v6: bool,
     number: u16,
     port: u16,
-    descriptor: Descriptor,
+    descriptor: udp::Descriptor,
 }
 
 /// The usable part of what the previous daemon left.
@@ -177,14 +177,17 @@ impl Handover {
         this
     }
 
-    fn accept(&mut self, name: &str, descriptor: Descriptor) -> Result<(), String> {
+    #[allow(unreachable_code, unused_variables, reason = "on platforms without such descriptors")]
+    fn accept(&mut self, name: &str, descriptor: service_manager::Descriptor) -> Result<(), String> {
         match self.names.kind(name) {
             None => return Err(format!("it does not belong to interface {}", self.names.interface)),
             Some(Kind::Queue(number)) => {
+                let descriptor = service_manager::into_queue(descriptor);
                 weft_tun::check_queue(&descriptor, self.names.interface.as_str())?;
                 self.queues.push(KeptQueue { number, descriptor });
             }
             Some(Kind::Socket { is_v6, number }) => {
+                let descriptor = service_manager::into_socket(descriptor);
                 let facts = check_socket(&descriptor)?;
                 if facts.is_v6 != is_v6 {
                     return Err("it is of the other address family".to_owned());
