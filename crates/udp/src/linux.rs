@@ -58,7 +58,7 @@ impl UdpSockets {
         Ok(sockets)
     }
 
-    /// Adopts sockets that passed [`check_socket`] and have the port of `config`. Opens new sockets if
+    /// Adopts sockets that passed [`super::check_socket`] and have the port of `config`. Opens new sockets if
     /// `descriptors` is empty. Must be called within a tokio runtime with I/O.
     ///
     /// # Errors
