@@ -296,8 +296,8 @@ impl InterfaceReport {
             table: interface.table.to_string(),
             dns: DnsReport {
                 servers: host.dns.servers.iter().map(ToString::to_string).collect(),
-                search: host.dns.search.clone(),
-                routing: host.dns.routing.clone(),
+                search: host.dns.search.iter().map(ToString::to_string).collect(),
+                routing: host.dns.routing.iter().map(ToString::to_string).collect(),
             },
             hooks: host.hooks.iter().map(HookReport::new).collect(),
             save_config: host.save_config,

@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 )]
 pub struct InvalidDomain;
 
-/// A DNS domain in lower case and without a trailing dot, or the root domain, which contains every name.
+/// A DNS domain (RFC 1035, section 2.3.4, and underscores, which services use) in lower case and without a
+/// trailing dot, or the root domain, which contains every name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Domain(String);

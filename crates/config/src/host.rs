@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::InterfaceName;
+use super::{Domain, InterfaceName};
 use crate::metrics::MetricsConfig;
 
 /// Settings of the system around the tunnel. The default asks for nothing.
@@ -41,10 +41,10 @@ pub struct Dns {
     /// Addresses of name servers.
     pub servers: Vec<IpAddr>,
     /// Domains that are appended to short names.
-    pub search: Vec<String>,
+    pub search: Vec<Domain>,
     /// Domains that are looked up at these servers only (`~domain`), without the tilde; `.` stands for every
     /// domain.
-    pub routing: Vec<String>,
+    pub routing: Vec<Domain>,
 }
 
 impl Dns {
@@ -58,7 +58,8 @@ impl fmt::Display for Dns {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let servers = self.servers.iter().map(IpAddr::to_string);
         let routing = self.routing.iter().map(|domain| format!("~{domain}"));
-        let all: Vec<String> = servers.chain(self.search.iter().cloned()).chain(routing).collect();
+        let all: Vec<String> =
+            servers.chain(self.search.iter().map(Domain::to_string)).chain(routing).collect();
         f.write_str(&all.join(", "))
     }
 }

@@ -7,7 +7,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use weft_tunnel::{PresharedKey, PrivateKey, PublicKey, Rate};
 
 use super::problem::{Notice, Problem, Shown};
-use super::{Dns, Endpoint, KillSwitch, MAX_MTU, MIN_MTU, Table};
+use super::{Dns, Endpoint, InvalidDomain, KillSwitch, MAX_MTU, MIN_MTU, Table};
 use crate::metrics::{Address, HostName};
 
 /// 32 zero bytes in base64, which mean "no key" in wg(8).
@@ -210,12 +210,11 @@ pub(super) fn add_dns(text: &str, dns: &mut Dns) -> Result<(), Problem> {
     // Text with a colon, or of digits and dots only, was meant as an address.
     let is_address = text.contains(':') || text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     let (list, domain) = match text.strip_prefix('~') {
-        Some(".") => (&mut dns.routing, Some(".".to_owned())),
-        Some(domain) => (&mut dns.routing, domain_name(domain)),
-        None if is_address => (&mut dns.search, None),
-        None => (&mut dns.search, domain_name(text)),
+        Some(domain) => (&mut dns.routing, domain.parse()),
+        None if is_address => (&mut dns.search, Err(InvalidDomain)),
+        None => (&mut dns.search, text.parse()),
     };
-    add_once(list, domain.ok_or_else(|| value(text, EXPECTED))?);
+    add_once(list, domain.map_err(|_| value(text, EXPECTED))?);
     Ok(())
 }
 
@@ -223,17 +222,6 @@ fn add_once<T: PartialEq>(list: &mut Vec<T>, item: T) {
     if !list.contains(&item) {
         list.push(item);
     }
-}
-
-/// Returns a domain name without its trailing dot, if it is valid (RFC 1035, section 2.3.4, and underscores,
-/// which services use).
-fn domain_name(text: &str) -> Option<String> {
-    let text = text.strip_suffix('.').unwrap_or(text);
-    let label = |label: &str| {
-        (1..=63).contains(&label.len())
-            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
-    };
-    (text.len() <= 253 && text.split('.').all(label)).then(|| text.to_owned())
 }
 
 /// Parses an endpoint. As in wg(8), an IPv6 address may be without brackets: the port follows the last colon.
@@ -405,8 +393,8 @@ mod tests {
             add_dns(item, &mut dns).unwrap();
         }
         assert_eq!(dns.servers, ["1.1.1.1", "2001:db8::53"].map(|ip| ip.parse::<IpAddr>().unwrap()));
-        assert_eq!(dns.search, ["corp.example", "local"]);
-        assert_eq!(dns.routing, [".", "lab.example"]);
+        assert_eq!(dns.search, ["corp.example", "local"].map(|name| name.parse().unwrap()));
+        assert_eq!(dns.routing, [".", "lab.example"].map(|name| name.parse().unwrap()));
         assert_eq!(dns.to_string(), "1.1.1.1, 2001:db8::53, corp.example, local, ~., ~lab.example");
         for item in ["1.1.1", "1.1.1.1.1", "::g", "a..b", "~", "ä.example", ".", "a b", "-$(reboot)"] {
             assert!(add_dns(item, &mut dns).is_err(), "{item}");

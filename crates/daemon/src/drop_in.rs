@@ -169,7 +169,7 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
         ..Running::new(name.as_str())
     };
     let stop = move || drop(asked.send(End::Asked));
-    let managed = Managed::new(Arc::clone(interface.controller()), running, stop);
+    let managed = Managed::new(Arc::clone(interface.controller()), running, stop, None);
     // Dropped last: a client that waits for the end of its connection then knows that everything is undone.
     let _socket = managed.serve(&name);
     let metrics = metrics.map(|listener| metrics::Server::start(listener, &watched.hosts, managed.clone()));

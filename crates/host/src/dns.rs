@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use weft_config::{Domain, InterfaceName, InvalidDomain};
+use weft_config::{Dns, Domain, InterfaceName};
 
 use crate::routes::Link;
 
@@ -39,13 +39,14 @@ pub struct Settings {
     pub routing: Vec<Domain>,
 }
 
-impl Settings {
-    /// Makes settings from domains as text; routing domains have no tilde.
-    pub fn new(servers: &[IpAddr], search: &[String], routing: &[String]) -> Result<Self, InvalidDomain> {
-        let domains = |names: &[String]| names.iter().map(|name| name.parse()).collect::<Result<_, _>>();
-        Ok(Self { servers: servers.to_vec(), search: domains(search)?, routing: domains(routing)? })
+impl From<&Dns> for Settings {
+    fn from(dns: &Dns) -> Self {
+        let Dns { servers, search, routing } = dns.clone();
+        Self { servers, search, routing }
     }
+}
 
+impl Settings {
     /// Reports whether there are no servers and no domains.
     pub fn is_empty(&self) -> bool {
         self.servers.is_empty() && self.search.is_empty() && self.routing.is_empty()

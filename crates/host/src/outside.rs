@@ -12,14 +12,8 @@ use crate::routes::{Family, Link};
 /// Returns the record that is written before the name servers are set. It undoes them.
 pub(super) fn dns_record(link: &Link, wanted: &Dns) -> Result<dns::Record, HostError> {
     let failed = |error: dns::DnsError| HostError::Outside(Box::new(error.into()));
-    let settings = dns::Settings::new(&wanted.servers, &wanted.search, &wanted.routing).map_err(|error| {
-        HostError::Outside(Box::new(weft_config::exit::Error::new(
-            weft_config::exit::Code::Configuration,
-            error,
-        )))
-    })?;
     let method = dns::System::default().method(Choice::Auto).map_err(failed)?;
-    Ok(dns::Record { method, index: link.index, settings })
+    Ok(dns::Record { method, index: link.index, settings: wanted.into() })
 }
 
 /// Sets the name servers of a record, in place of those of the record `before`.

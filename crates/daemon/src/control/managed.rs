@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use weft_config::InterfaceName;
 use weft_report::StatusReport;
-use weft_report::control_socket::{CaptureRequest, Client, ManageError};
+use weft_report::control_socket::{CaptureRequest, Client, ManageError, Reload, ReloadReport};
 use weft_tunnel::PublicKey;
 use weft_uapi::Control as _;
 
@@ -19,16 +19,22 @@ pub struct Managed {
     controller: Arc<Controller>,
     running: Mutex<Running>,
     stop: Box<dyn Fn() + Send + Sync>,
+    reload: Option<Box<OnReload>>,
 }
 
+/// Loads a configuration and waits for the result.
+type OnReload = dyn Fn(&Reload) -> Result<ReloadReport, ManageError> + Send + Sync;
+
 impl Managed {
-    /// Creates the view of an interface. `stop` must ask the interface to end, and return at once.
+    /// Creates the view of an interface. `stop` must ask the interface to end, and return at once. `reload`
+    /// may wait; `None` if the interface has no file.
     pub fn new(
         controller: Arc<Controller>,
         running: Running,
         stop: impl Fn() + Send + Sync + 'static,
+        reload: Option<Box<OnReload>>,
     ) -> Arc<Self> {
-        Arc::new(Self { controller, running: Mutex::new(running), stop: Box::new(stop) })
+        Arc::new(Self { controller, running: Mutex::new(running), stop: Box::new(stop), reload })
     }
 
     /// Returns the state outside the tunnel, which the caller has to keep up to date.
@@ -43,7 +49,7 @@ impl Managed {
         match Server::start(&path, Arc::clone(self) as Arc<dyn Manage>) {
             Ok(server) => Some(server),
             Err(error) => {
-                tracing::warn!("no control socket, so `weft status` cannot ask this interface: {error}");
+                tracing::warn!("`weft status` and the like cannot ask this interface: {error}");
                 None
             }
         }
@@ -80,6 +86,15 @@ impl Manage for Managed {
     fn status(&self) -> Result<StatusReport, ManageError> {
         let running = self.running().clone();
         self.controller.status(&running).map_err(|_| ManageError::Ended)
+    }
+
+    fn reload(&self, reload: &Reload) -> Result<ReloadReport, ManageError> {
+        let load = self.reload.as_ref().ok_or_else(|| {
+            ManageError::Failed(
+                "this interface is not run from a configuration file: use `wg syncconf`".to_owned(),
+            )
+        })?;
+        load(reload)
     }
 
     fn capture(&self, request: &CaptureRequest) -> Result<Recording, ManageError> {

@@ -79,8 +79,8 @@ impl Model {
             }
             // A peer that is replaced keeps only the settings that the change gives. The address that it was
             // last heard from stays, because its sessions continue.
-            let anew = change.replace_peers && replaced.insert(peer.public_key);
-            self.change_peer(peer, anew, &mut out);
+            let replaces = change.replace_peers && replaced.insert(peer.public_key);
+            self.change_peer(peer, replaces, &mut out);
         }
         self.conclude(out)
     }
@@ -146,13 +146,13 @@ impl Model {
         }
     }
 
-    fn change_peer(&mut self, change: &PeerChange, anew: bool, out: &mut Changes) {
+    fn change_peer(&mut self, change: &PeerChange, replaces: bool, out: &mut Changes) {
         let key = change.public_key;
         if change.remove {
             return self.remove_peer(&key, out);
         }
         match self.by_key.get(&key) {
-            Some(&age) => self.update_peer(age, change, anew, out),
+            Some(&age) => self.update_peer(age, change, replaces, out),
             None if change.update_only => {}
             None => {
                 let age = self.next_age;
@@ -163,7 +163,7 @@ impl Model {
                 let endpoint = change.endpoint;
                 let peer = PeerConfig { public_key: key, endpoint, allowed_ips: Vec::new(), settings };
                 self.peers.insert(age, peer);
-                let _new_to_the_tunnel = self.update_allowed_ips(age, change, anew);
+                let _new_to_the_tunnel = self.update_allowed_ips(age, change, replaces);
                 if let (Some(_), Some(peer)) = (&self.private_key, self.peers.get(&age)) {
                     add_peer(peer, &mut out.list);
                 }
@@ -171,14 +171,14 @@ impl Model {
         }
     }
 
-    fn update_peer(&mut self, age: u64, change: &PeerChange, anew: bool, out: &mut Changes) {
-        let (added, removed) = self.update_allowed_ips(age, change, anew);
+    fn update_peer(&mut self, age: u64, change: &PeerChange, replaces: bool, out: &mut Changes) {
+        let (added, removed) = self.update_allowed_ips(age, change, replaces);
         let has_key = self.private_key.is_some();
         let Some(peer) = self.peers.get_mut(&age) else { return };
         let key = peer.public_key;
         let mut changes = Vec::new();
         let wanted = change.settings.clone();
-        let settings = if anew { wanted.replacing() } else { wanted }.without(&peer.settings);
+        let settings = if replaces { wanted.replacing() } else { wanted }.without(&peer.settings);
         settings.apply(&mut peer.settings);
         if settings.preshared_key.is_some() {
             changes.push(renewed_session(peer));
@@ -201,13 +201,18 @@ impl Model {
     }
 
     /// Returns the prefixes that the peer gained and those that it lost.
-    fn update_allowed_ips(&mut self, age: u64, change: &PeerChange, anew: bool) -> (Vec<IpNet>, Vec<IpNet>) {
+    fn update_allowed_ips(
+        &mut self,
+        age: u64,
+        change: &PeerChange,
+        replaces: bool,
+    ) -> (Vec<IpNet>, Vec<IpNet>) {
         let Some(peer) = self.peers.get_mut(&age) else { return Default::default() };
         let key = peer.public_key;
         let before = std::mem::take(&mut peer.allowed_ips);
         let mut has: HashSet<IpNet> = HashSet::new();
         let mut after = Vec::new();
-        if !(anew || change.replace_allowed_ips) {
+        if !(replaces || change.replace_allowed_ips) {
             has.extend(&before);
             after.clone_from(&before);
         }

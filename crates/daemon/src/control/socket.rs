@@ -25,9 +25,7 @@ pub trait Manage: Send + Sync + 'static {
 
     /// Makes the interface what a configuration file says, or with `dry_run` only reports what that would do.
     fn reload(&self, _reload: &Reload) -> Result<ReloadReport, ManageError> {
-        Err(ManageError::Failed(
-            "this interface is not run from a configuration file: use `wg syncconf`".to_owned(),
-        ))
+        Err(ManageError::Failed("this interface cannot be reloaded".to_owned()))
     }
 
     /// Begins a capture.

@@ -1,18 +1,12 @@
-//! What the sockets of an interface call: the controller directly, the control thread for everything else.
+//! Changes over UAPI, which the control thread has to follow.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
 
 use weft_config::device::{DeviceChange, DeviceState};
-use weft_report::StatusReport;
-use weft_report::control_socket::{CaptureRequest, ManageError, Reload, ReloadReport};
 use weft_uapi::{Control, ControlError};
-use zeroize::Zeroizing;
 
 use super::supervisor::{Inbox, Message};
-use crate::control::Managed;
-use crate::control::socket::Manage;
-use crate::recording::Recording;
 
 /// The controller for UAPI, which reports each change to the control thread.
 pub(super) struct Announced {
@@ -42,45 +36,10 @@ impl Control for Announced {
     }
 }
 
-/// The interface for its control socket.
-pub(super) struct Managing {
-    managed: Arc<Managed>,
-    inbox: Inbox,
-}
-
-impl Managing {
-    pub(super) fn new(managed: Arc<Managed>, inbox: Inbox) -> Self {
-        Self { managed, inbox }
-    }
-}
-
-impl Manage for Managing {
-    fn status(&self) -> Result<StatusReport, ManageError> {
-        self.managed.status()
-    }
-
-    fn reload(&self, reload: &Reload) -> Result<ReloadReport, ManageError> {
-        let reload = Reload {
-            text: Zeroizing::new(reload.text.to_string()),
-            file: reload.file.clone(),
-            dry_run: reload.dry_run,
-        };
-        let (answer, answered) = mpsc::sync_channel(1);
-        self.inbox.send(Message::Reload(reload, answer)).map_err(|_| ManageError::Ended)?;
-        answered.recv().map_err(|_| ManageError::Ended)?
-    }
-
-    fn capture(&self, request: &CaptureRequest) -> Result<Recording, ManageError> {
-        self.managed.capture(request)
-    }
-
-    fn stop(&self) {
-        self.managed.stop();
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
     use super::*;
 
     /// An interface that accepts every change.

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender};
+use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::time::{Instant, SystemTime};
 
 use weft_commands::signals::Signal;
@@ -17,16 +17,16 @@ use weft_config::{Config, Endpoint, Peer};
 use weft_host::network::{Change, Watch};
 use weft_host::resolve::{Resolver, Watched};
 use weft_host::{Host, Keep, Step};
-use weft_report::control_socket::{Client, ManageError, Reload, ReloadReport};
+use weft_report::control_socket::{ManageError, Reload, ReloadReport};
 use weft_tunnel::{Event, PublicKey};
 use weft_uapi::{self as uapi, Control as _, ControlError};
+use zeroize::Zeroizing;
 
 use super::daemon::Daemon;
 use super::handover::Kept;
 use super::leaving::{Leaving, Writer};
 use super::look_up::{Found, InVain};
 use super::reload;
-use super::served::Managing;
 use super::{Options, Overrides, UpError};
 use crate::carried_over::Base;
 use crate::control::socket::Manage as _;
@@ -111,7 +111,19 @@ impl Supervisor {
             tun_offload: daemon.opened().map(|opened| opened.offload).unwrap_or_default(),
             ..Running::new(config.interface.name.as_str())
         };
-        let managed = Managed::new(Arc::clone(&controller), running, move || drop(stop.send(Message::Stop)));
+        let stop = move || drop(stop.send(Message::Stop));
+        let to_load = inbox.clone();
+        let reload = move |reload: &Reload| {
+            let reload = Reload {
+                text: Zeroizing::new(reload.text.to_string()),
+                file: reload.file.clone(),
+                dry_run: reload.dry_run,
+            };
+            let (answer, answered) = mpsc::sync_channel(1);
+            to_load.send(Message::Reload(reload, answer)).map_err(|_| ManageError::Ended)?;
+            answered.recv().map_err(|_| ManageError::Ended)?
+        };
+        let managed = Managed::new(Arc::clone(&controller), running, stop, Some(Box::new(reload)));
         let mut supervisor = Self {
             daemon,
             config,
@@ -132,7 +144,7 @@ impl Supervisor {
         supervisor.show();
         supervisor.follow_network(inbox);
         supervisor.follow_names(found, inbox);
-        supervisor.serve(inbox);
+        supervisor.serve();
         Ok(supervisor)
     }
 
@@ -231,13 +243,8 @@ impl Supervisor {
         resolver.handle().set_peers(watched.collect());
     }
 
-    fn serve(&mut self, inbox: &Inbox) {
-        let name = &self.config.interface.name;
-        let managing = Managing::new(Arc::clone(&self.managed), inbox.clone());
-        match socket::Server::start(&Client::path_of(name), Arc::new(managing)) {
-            Ok(server) => self.socket = Some(server),
-            Err(error) => tracing::warn!("`weft status` and the like cannot ask this interface: {error}"),
-        }
+    fn serve(&mut self) {
+        self.socket = self.managed.serve(&self.config.interface.name);
     }
 
     pub(super) fn serve_metrics(

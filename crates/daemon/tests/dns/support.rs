@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -103,9 +102,9 @@ pub(crate) fn link(name: &str, index: u32) -> Link {
 }
 
 pub(crate) fn settings(servers: &[&str], search: &[&str], routing: &[&str]) -> Settings {
-    let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
-    let servers: Vec<IpAddr> = servers.iter().map(|server| server.parse().unwrap()).collect();
-    Settings::new(&servers, &owned(search), &owned(routing)).unwrap()
+    let domains = |names: &[&str]| names.iter().map(|name| name.parse().unwrap()).collect();
+    let servers = servers.iter().map(|server| server.parse().unwrap()).collect();
+    Settings { servers, search: domains(search), routing: domains(routing) }
 }
 
 /// Runs `work` on a thread whose mounts are its own; says so where that is not permitted.

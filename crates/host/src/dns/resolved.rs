@@ -244,9 +244,9 @@ mod tests {
     use super::*;
 
     fn settings(servers: &[&str], search: &[&str], routing: &[&str]) -> Settings {
-        let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-        let servers: Vec<_> = servers.iter().map(|server| server.parse().unwrap()).collect();
-        Settings::new(&servers, &owned(search), &owned(routing)).unwrap()
+        let domains = |names: &[&str]| names.iter().map(|name| name.parse().unwrap()).collect();
+        let servers = servers.iter().map(|server| server.parse().unwrap()).collect();
+        Settings { servers, search: domains(search), routing: domains(routing) }
     }
 
     #[test]

@@ -81,9 +81,9 @@ mod tests {
     fn composed(layers: &[(&str, &[&str], &[&str])]) -> String {
         let mut all = Layers::default();
         for (interface, servers, search) in layers {
-            let servers: Vec<_> = servers.iter().map(|server| server.parse().unwrap()).collect();
-            let search: Vec<_> = search.iter().map(|&domain| domain.to_owned()).collect();
-            all.put(Layer::ours(interface, &Settings::new(&servers, &search, &[]).unwrap()));
+            let servers = servers.iter().map(|server| server.parse().unwrap()).collect();
+            let search = search.iter().map(|domain| domain.parse().unwrap()).collect();
+            all.put(Layer::ours(interface, &Settings { servers, search, routing: Vec::new() }));
         }
         let original = Thing::file(BEFORE.as_bytes().to_vec());
         let composed = compose(&Places::default(), &original, &all);
