@@ -93,12 +93,12 @@ impl RecvBuffers {
     /// acknowledgements and requests, and no sender of them would slow down.
     const SHED_BYTES: usize = 512;
 
-    /// Returns empty buffers beside sockets with receive buffers of `socket_bytes`: 3.4 times as much and 2 MiB,
-    /// at most 26 MiB. Only the used part takes memory, and only a source that sends faster than it can be
-    /// served uses more than a turn's.
+    /// Returns empty buffers beside sockets with receive buffers of `socket_bytes`: 3.4 times as much, between
+    /// 4 and 24 MiB, and 2 MiB of small ones. Only the used part takes memory, and only a source that sends
+    /// faster than it can be served uses more than a turn needs.
     pub fn new(socket_bytes: usize) -> Self {
         let large = socket_bytes.saturating_mul(Self::LARGE_PER_MIB) >> 20;
-        Self::with(Self::BUFFER_BYTES, large.clamp(2 * Self::COUNT, Self::LARGE), Self::SMALL, false)
+        Self::with(Self::BUFFER_BYTES, large.clamp(4 * Self::COUNT, Self::LARGE), Self::SMALL, false)
     }
 
     /// Returns empty buffers for handshake messages, each for as many initiations as the kernel's GRO joins.
@@ -364,7 +364,7 @@ mod tests {
         let bytes = |socket_bytes| RecvBuffers::new(socket_bytes).large_count() * RecvBuffers::BUFFER_BYTES;
         assert_eq!(
             [0, 256 << 10, 2 << 20, 7 << 20, usize::MAX].map(bytes).map(|bytes| bytes >> 20),
-            [2, 2, 6, 24, 24]
+            [4, 4, 6, 24, 24]
         );
     }
 
