@@ -1,4 +1,4 @@
-//! What the sockets of each system do in a way of its own: marks, fragments, buffers, and what an error means.
+//! What differs between the sockets of the systems: marks, fragments, buffers, and what an error means.
 
 #[cfg(target_vendor = "apple")]
 mod apple;

@@ -114,7 +114,7 @@ impl Outlet for UdpSocket {
         if let Err(error) = &sent
             && let Some(libc::EINVAL | libc::EIO) = error.raw_os_error()
         {
-            // After one such error quinn-udp sends no batches and no ECN field any more, to nobody. Most of these
+            // After one such error quinn-udp sends no batches and no ECN field to any peer. Most of these
             // errors concern one destination or one source address.
             match new_state(self.get(), self.is_v6, &self.config) {
                 Ok(state) => *self.state.borrow_mut() = state,
