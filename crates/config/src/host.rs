@@ -52,6 +52,16 @@ impl Dns {
     pub fn is_empty(&self) -> bool {
         self.servers.is_empty() && self.search.is_empty() && self.routing.is_empty()
     }
+
+    /// Reports whether the servers answer for some domains only.
+    pub fn is_split(&self) -> bool {
+        !self.routing.is_empty() && !self.routing.iter().any(Domain::is_root)
+    }
+
+    /// Reports whether the servers answer for every name.
+    pub fn is_full(&self) -> bool {
+        !self.servers.is_empty() && !self.is_split()
+    }
 }
 
 impl fmt::Display for Dns {
@@ -173,6 +183,20 @@ pub fn without_keys(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_routing_domain_splits_unless_it_is_the_root() {
+        let domains = |names: &[&str]| names.iter().map(|name| name.parse().unwrap()).collect();
+        let servers = vec!["10.0.0.1".parse().unwrap()];
+        let full = Dns { servers, search: domains(&["a.example"]), routing: vec![] };
+        assert!(full.is_full() && !full.is_split());
+        let split = Dns { routing: domains(&["corp.example"]), ..full.clone() };
+        assert!(split.is_split() && !split.is_full());
+        let root = Dns { routing: domains(&["corp.example", "."]), ..full.clone() };
+        assert!(root.is_full() && !root.is_split());
+        let search = Dns { servers: vec![], ..full };
+        assert!(!search.is_full() && !search.is_split() && !search.is_empty());
+    }
 
     #[test]
     fn the_interface_stands_for_every_percent_i() {

@@ -9,7 +9,6 @@
 //! DNS.
 
 use std::fmt;
-use std::net::IpAddr;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -27,61 +26,24 @@ use crate::unsupported::dns as platform;
 
 pub use error::DnsError;
 
-/// The DNS settings that an interface needs from the machine's resolver.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Settings {
-    /// The name servers, in the order in which they are queried.
-    pub servers: Vec<IpAddr>,
-    /// The search domains: appended to names without dots, and answered by the servers.
-    pub search: Vec<Domain>,
-    /// The routing domains (`~domain`): answered by the servers, and not searched. If there are any, other
-    /// name servers answer all other names.
-    pub routing: Vec<Domain>,
-}
-
-impl From<&Dns> for Settings {
-    fn from(dns: &Dns) -> Self {
-        let Dns { servers, search, routing } = dns.clone();
-        Self { servers, search, routing }
+/// Says what the settings do.
+fn effect(settings: &Dns) -> String {
+    if settings.is_empty() {
+        return "nothing".to_owned();
     }
-}
-
-impl Settings {
-    /// Reports whether there are no servers and no domains.
-    pub fn is_empty(&self) -> bool {
-        self.servers.is_empty() && self.search.is_empty() && self.routing.is_empty()
+    let mut parts = Vec::new();
+    if !settings.servers.is_empty() {
+        parts.push(format!("servers {}", list(&settings.servers)));
     }
-
-    /// Reports whether the servers answer for some domains only.
-    pub fn is_split(&self) -> bool {
-        !self.routing.is_empty() && !self.routing.iter().any(Domain::is_root)
+    if !settings.search.is_empty() {
+        parts.push(format!("search {}", list(&settings.search)));
     }
-
-    /// Reports whether the servers answer for every name.
-    pub fn is_full(&self) -> bool {
-        !self.servers.is_empty() && !self.is_split()
+    if settings.is_split() {
+        parts.push(format!("only for {}", list(settings.search.iter().chain(&settings.routing))));
+    } else if settings.is_full() {
+        parts.push("for every name".to_owned());
     }
-}
-
-impl fmt::Display for Settings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.is_empty() {
-            return f.write_str("nothing");
-        }
-        let mut parts = Vec::new();
-        if !self.servers.is_empty() {
-            parts.push(format!("servers {}", list(&self.servers)));
-        }
-        if !self.search.is_empty() {
-            parts.push(format!("search {}", list(&self.search)));
-        }
-        if self.is_split() {
-            parts.push(format!("only for {}", list(self.search.iter().chain(&self.routing))));
-        } else if self.is_full() {
-            parts.push("for every name".to_owned());
-        }
-        f.write_str(&parts.join("; "))
-    }
+    parts.join("; ")
 }
 
 /// Joins the items with commas.
@@ -167,12 +129,12 @@ pub struct Record {
     /// The interface index.
     pub index: u32,
     /// The settings that were applied.
-    pub settings: Settings,
+    pub settings: Dns,
 }
 
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (by {})", self.settings, self.method)
+        write!(f, "{} (by {})", effect(&self.settings), self.method)
     }
 }
 
@@ -199,7 +161,7 @@ impl System {
 
     /// Applies the settings to the interface, in place of earlier settings by the same method. A failure
     /// leaves none of the settings in force.
-    pub fn apply(&self, method: Method, link: &Link, settings: &Settings) -> Result<Applied, DnsError> {
+    pub fn apply(&self, method: Method, link: &Link, settings: &Dns) -> Result<Applied, DnsError> {
         let record = Record { method, index: link.index, settings: settings.clone() };
         if !settings.is_empty() {
             platform::apply(&self.places, &link.name, &record)?;
@@ -227,7 +189,7 @@ pub fn undo_recorded(interface: &InterfaceName, record: &Record) -> Result<(), D
     System::default().undo_recorded(interface, record)
 }
 
-/// Settings that are in force. Dropping it changes nothing: call [`Self::undo`].
+/// Dns that are in force. Dropping it changes nothing: call [`Self::undo`].
 #[derive(Debug)]
 pub struct Applied {
     system: System,
@@ -252,7 +214,7 @@ impl Applied {
 
     /// Changes the settings of `link`, the interface that they were applied to. A failure restores the old
     /// settings.
-    pub fn change(&mut self, method: Method, link: &Link, settings: &Settings) -> Result<(), DnsError> {
+    pub fn change(&mut self, method: Method, link: &Link, settings: &Dns) -> Result<(), DnsError> {
         let wanted = Record { method, index: link.index, settings: settings.clone() };
         if self.record.as_ref().map_or(settings.is_empty(), |record| *record == wanted) {
             return Ok(());
@@ -292,32 +254,19 @@ mod tests {
     }
 
     #[test]
-    fn a_routing_domain_splits_unless_it_is_the_root() {
-        let servers = vec!["10.0.0.1".parse().unwrap()];
-        let full = Settings { servers, search: domains(&["a.example"]), routing: vec![] };
-        assert!(full.is_full() && !full.is_split());
-        let split = Settings { routing: domains(&["corp.example"]), ..full.clone() };
-        assert!(split.is_split() && !split.is_full());
-        let root = Settings { routing: domains(&["corp.example", "."]), ..full.clone() };
-        assert!(root.is_full() && !root.is_split());
-        let search = Settings { servers: vec![], ..full };
-        assert!(!search.is_full() && !search.is_split() && !search.is_empty());
-    }
-
-    #[test]
     fn settings_read_as_a_sentence() {
-        let mut settings = Settings {
+        let mut settings = Dns {
             servers: vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()],
             search: domains(&["a.example"]),
             routing: vec![],
         };
-        assert_eq!(settings.to_string(), "servers 10.0.0.1, fd00::1; search a.example; for every name");
+        assert_eq!(effect(&settings), "servers 10.0.0.1, fd00::1; search a.example; for every name");
         settings.routing = domains(&["corp.example"]);
         assert_eq!(
-            settings.to_string(),
+            effect(&settings),
             "servers 10.0.0.1, fd00::1; search a.example; only for a.example, corp.example"
         );
-        assert_eq!(Settings::default().to_string(), "nothing");
+        assert_eq!(effect(&Dns::default()), "nothing");
     }
 
     #[test]
@@ -325,7 +274,7 @@ mod tests {
         let record = Record {
             method: Method::Resolved,
             index: 7,
-            settings: Settings {
+            settings: Dns {
                 servers: vec!["fd00::1".parse().unwrap()],
                 search: vec![],
                 routing: domains(&["."]),

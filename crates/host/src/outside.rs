@@ -13,7 +13,7 @@ use crate::routes::{Family, Link};
 pub(super) fn dns_record(link: &Link, wanted: &Dns) -> Result<dns::Record, HostError> {
     let failed = |error: dns::DnsError| HostError::Outside(Box::new(error.into()));
     let method = dns::System::default().method(Choice::Auto).map_err(failed)?;
-    Ok(dns::Record { method, index: link.index, settings: wanted.into() })
+    Ok(dns::Record { method, index: link.index, settings: wanted.clone() })
 }
 
 /// Sets the name servers of a record, in place of those of the record `before`.

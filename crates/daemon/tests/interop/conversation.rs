@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use weft_lab::traffic::Amount;
-use weft_lab::{Namespace, Transfer, until};
+use weft_lab::{Namespace, Transfer, until, wait_until_ok};
 
 pub(crate) const MIB: u64 = 1 << 20;
 /// Ends a conversation that nobody ends.
@@ -38,8 +38,17 @@ impl Conversation {
     #[track_caller]
     pub(crate) fn wait_for_more(&self, bytes: u64) {
         let before: Vec<_> = self.transfers.iter().map(Transfer::bytes).collect();
-        until("traffic goes on in both directions", || {
-            self.transfers.iter().zip(&before).all(|(transfer, before)| transfer.bytes() >= before + bytes)
+        wait_until_ok(|| {
+            let arrived =
+                self.transfers.iter().zip(&before).map(|(transfer, before)| transfer.bytes() - before);
+            let arrived: Vec<_> = arrived.collect();
+            let ended = self.transfers.iter().map(Transfer::is_finished).collect::<Vec<_>>();
+            if arrived.iter().all(|&arrived| arrived >= bytes) {
+                return Ok(());
+            }
+            Err(format!(
+                "traffic goes on in both directions: {arrived:?} bytes arrived, {ended:?} have ended"
+            ))
         });
     }
 

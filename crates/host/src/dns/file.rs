@@ -12,9 +12,10 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use weft_config::Dns;
 use weft_ipc::runtime_dir::{Access, open_untrusted};
 
-use super::super::{DnsError, Places, Settings};
+use super::super::{DnsError, Places};
 use layers::{Layer, Layers};
 use thing::Thing;
 
@@ -30,7 +31,7 @@ const LOCK_PAUSE: Duration = Duration::from_millis(10);
 const LOCK_BYTES: u64 = 0;
 
 /// Puts the settings of an interface on top of the others, or in place of its earlier settings.
-pub(super) fn add(places: &Places, interface: &str, settings: &Settings) -> Result<(), DnsError> {
+pub(super) fn add(places: &Places, interface: &str, settings: &Dns) -> Result<(), DnsError> {
     let layer = Layer::ours(interface, settings);
     update(places, |layers| {
         layers.put(layer);

@@ -11,8 +11,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use weft_config::Dns;
 
-use super::super::{DnsError, Method, Places, Settings, list};
+use super::super::{DnsError, Method, Places, list};
 
 /// How long the program may run: it restarts daemons.
 const TIMEOUT: Duration = Duration::from_secs(15);
@@ -40,7 +41,7 @@ pub(super) fn is_resolvectl(program: &Path) -> bool {
 
 /// Passes the settings to resolvconf. After a failure the settings are removed: resolvconf stores them before
 /// it informs other programs.
-pub(super) fn add(places: &Places, interface: &str, settings: &Settings) -> Result<(), DnsError> {
+pub(super) fn add(places: &Places, interface: &str, settings: &Dns) -> Result<(), DnsError> {
     let program = find(places)?;
     let mut arguments = vec!["-a".to_owned(), entry(places, interface)];
     arguments.extend(["-m", "0"].map(str::to_owned));
@@ -90,7 +91,7 @@ fn prefix(pattern: &str) -> Option<&str> {
     (!prefix.is_empty() && prefix.bytes().all(allowed)).then_some(prefix)
 }
 
-fn lines(settings: &Settings) -> String {
+fn lines(settings: &Dns) -> String {
     let mut text = String::new();
     for server in &settings.servers {
         text += &format!("nameserver {server}\n");

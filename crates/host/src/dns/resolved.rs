@@ -7,9 +7,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::{Builder, Runtime};
+use weft_config::Dns;
 use zbus::{Connection, fdo};
 
-use super::super::{DnsError, Places, Settings};
+use super::super::{DnsError, Places};
 
 const SERVICE: &str = "org.freedesktop.resolve1";
 const OBJECT: &str = "/org/freedesktop/resolve1";
@@ -57,7 +58,7 @@ impl Session {
     }
 
     /// Sets the servers and domains of an interface. After a failure, undoes what was set.
-    pub(super) fn set(&self, interface: &str, index: u32, settings: &Settings) -> Result<(), DnsError> {
+    pub(super) fn set(&self, interface: &str, index: u32, settings: &Dns) -> Result<(), DnsError> {
         if settings.servers.is_empty() {
             tracing::warn!(
                 interface,
@@ -72,7 +73,7 @@ impl Session {
         set
     }
 
-    fn set_all(&self, interface: &str, index: i32, settings: &Settings) -> Result<(), DnsError> {
+    fn set_all(&self, interface: &str, index: i32, settings: &Dns) -> Result<(), DnsError> {
         let action = format!("set the DNS servers of {interface}");
         let end = Instant::now() + NEW_LINK_TIMEOUT;
         let servers = servers(settings);
@@ -158,7 +159,7 @@ fn shares_our_network(process: u32) -> bool {
 }
 
 /// Returns the servers as SetLinkDNS expects them: address family and bytes.
-fn servers(settings: &Settings) -> Vec<(i32, Vec<u8>)> {
+fn servers(settings: &Dns) -> Vec<(i32, Vec<u8>)> {
     settings
         .servers
         .iter()
@@ -171,7 +172,7 @@ fn servers(settings: &Settings) -> Vec<(i32, Vec<u8>)> {
 
 /// Returns the domains as SetLinkDomains expects them: the name, and whether it is for routing only. Servers
 /// for every name get the root domain, which takes precedence over interfaces that are only default routes.
-fn domains(settings: &Settings) -> Vec<(&str, bool)> {
+fn domains(settings: &Dns) -> Vec<(&str, bool)> {
     let search = settings.search.iter().map(|domain| (domain.as_str(), false));
     let routing = settings.routing.iter().map(|domain| (domain.as_str(), true));
     let mut domains: Vec<_> = search.chain(routing).collect();
@@ -243,10 +244,10 @@ fn failure(action: &str, error: &zbus::Error) -> Failure {
 mod tests {
     use super::*;
 
-    fn settings(servers: &[&str], search: &[&str], routing: &[&str]) -> Settings {
+    fn settings(servers: &[&str], search: &[&str], routing: &[&str]) -> Dns {
         let domains = |names: &[&str]| names.iter().map(|name| name.parse().unwrap()).collect();
         let servers = servers.iter().map(|server| server.parse().unwrap()).collect();
-        Settings { servers, search: domains(search), routing: domains(routing) }
+        Dns { servers, search: domains(search), routing: domains(routing) }
     }
 
     #[test]

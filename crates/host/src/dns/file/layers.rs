@@ -5,9 +5,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use weft_config::Dns;
 use weft_ipc::runtime_dir::read_untrusted;
 
-use super::super::super::{DnsError, Places, Settings};
+use super::super::super::{DnsError, Places};
 use super::owner::Owner;
 use super::thing::Thing;
 
@@ -19,13 +20,13 @@ const MAX_BYTES: u64 = 1 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Layer {
     pub(super) interface: String,
-    pub(super) settings: Settings,
+    pub(super) settings: Dns,
     owner: Owner,
 }
 
 impl Layer {
     /// Makes a layer of this process, which lasts until the process ends.
-    pub(super) fn ours(interface: &str, settings: &Settings) -> Self {
+    pub(super) fn ours(interface: &str, settings: &Dns) -> Self {
         Self { interface: interface.to_owned(), settings: settings.clone(), owner: Owner::ours() }
     }
 }

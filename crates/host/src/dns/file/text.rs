@@ -71,7 +71,8 @@ fn of_keyword<'a>(text: &'a str, wanted: &'a str) -> impl Iterator<Item = &'a st
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::super::Settings;
+    use weft_config::Dns;
+
     use super::super::layers::Layer;
     use super::*;
 
@@ -83,7 +84,7 @@ mod tests {
         for (interface, servers, search) in layers {
             let servers = servers.iter().map(|server| server.parse().unwrap()).collect();
             let search = search.iter().map(|domain| domain.parse().unwrap()).collect();
-            all.put(Layer::ours(interface, &Settings { servers, search, routing: Vec::new() }));
+            all.put(Layer::ours(interface, &Dns { servers, search, routing: Vec::new() }));
         }
         let original = Thing::file(BEFORE.as_bytes().to_vec());
         let composed = compose(&Places::default(), &original, &all);
