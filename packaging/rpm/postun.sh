@@ -1,7 +1,7 @@
 # Keys and configurations in /etc/wireguard stay, and so does the user weft: a later user with its number would read
 # what its group was let read.
 
-# The interfaces that somebody runs by hand: `weft up` holds a lock, and `weft NAME` has at least a socket.
+# The interfaces that run by hand: `weft up` holds a lock, and `weft NAME` has at least a socket.
 running() {
     {
         for lock in /run/weft/*/lock; do
@@ -16,7 +16,7 @@ if [ "$1" -eq 0 ]; then
         if [ -L "$link" ]; then rm "$link"; fi
     done
     if [ -d /run/systemd/system ]; then systemctl --system daemon-reload || :; fi
-    # A socket that nobody finds any more, and what an interface has to undo, are of use as long as it runs.
+    # A socket without its file, and the record of an interface, are of use as long as the interface runs.
     left=$(running)
     if [ -z "$left" ]; then
         rm -rf /run/weft

@@ -1,4 +1,4 @@
-# The interfaces that somebody runs by hand: `weft up` holds a lock, and `weft NAME` has at least a socket.
+# The interfaces that run by hand: `weft up` holds a lock, and `weft NAME` has at least a socket.
 running() {
     {
         for lock in /run/weft/*/lock; do

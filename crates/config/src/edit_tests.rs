@@ -251,5 +251,5 @@ fn a_key_in_a_file_of_its_own_stays_there_until_it_is_another_one() {
     let changed = text.replace("PresharedKeyFile = peer.psk # ours", &format!("PresharedKey = {KEY} # ours"));
     assert_eq!(*edited(&device), changed);
     std::fs::remove_file(directory.path().join("peer.psk")).unwrap();
-    assert_eq!(*edited(&device), text, "what cannot be read is somebody else's to keep");
+    assert_eq!(*edited(&device), text, "what cannot be read stays as it is");
 }

@@ -108,7 +108,7 @@ fn steps_are_undone_backwards_and_only_once() {
     let steps =
         [address("10.0.0.1/24"), Step::Mtu(1420), route("10.1.0.0/16"), route("10.2.0.0/16"), hook("x")];
     applied.apply(&steps, &mut system).unwrap();
-    assert_eq!(applied.steps().len(), 4, "the route of somebody else is not ours");
+    assert_eq!(applied.steps().len(), 4, "the route of another program is not ours");
     system.log.clear();
     assert!(applied.undo(&mut system).is_empty());
     let undone = [format!("undo {}", place(&steps[3])), format!("undo {}", place(&steps[0]))];

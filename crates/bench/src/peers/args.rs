@@ -48,7 +48,7 @@ pub(crate) struct PeersArgs {
 pub(crate) enum Work {
     /// What gets through with one peer and with all active ones.
     Throughput,
-    /// What the gateway takes while nobody sends.
+    /// What the gateway takes while no peer sends.
     Idle,
     /// How long it takes to ask for all peers while they send, and what gets through meanwhile.
     Dump,

@@ -105,7 +105,7 @@ fn an_untouched_file_brings_back_what_was_changed_while_it_ran() {
     let file = config(&own(1), &[(2, "Endpoint = vpn.example:1"), (3, "Endpoint = other.example:1")]);
     let left = self::left(&file, 0, Some(1), vec![runs(2, None, &[])]);
     let look_up = Place::LookUp { last: None };
-    assert_eq!(left.places(&file), [look_up, Place::Nowhere], "nobody asks for one that was removed");
+    assert_eq!(left.places(&file), [look_up, Place::Nowhere], "a removed peer has no place");
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn keys_ports_and_marks_follow_the_file_only_where_it_was_edited() {
 
     let mut marked = left(&base, 0x10, Some(1), Vec::new());
     assert_eq!(marked.mark(&base, 0x10), 0x10);
-    assert_eq!(marked.mark(&base, 0x20), 0x20, "chosen anew");
+    assert_eq!(marked.mark(&base, 0x20), 0x20, "chosen again");
     marked.fw_mark = 0x99;
     assert_eq!(marked.mark(&base, 0x10), 0x99, "given by `wg set`");
     assert_eq!(marked.mark(&edited, 7), 7);

@@ -31,7 +31,7 @@ impl FakeDaemon {
                 let Some(request) = read_request(&mut stream.as_ref().unwrap()) else { return };
                 let answer = if request.starts_with("get=1\n") { &get } else { &set };
                 written.lock().unwrap().push(request);
-                // A client that only tries whether somebody listens is gone by now.
+                // A client that only checks for a listener is gone by now.
                 let _ = stream.unwrap().write_all(answer.as_bytes());
             }
         });

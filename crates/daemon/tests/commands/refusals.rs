@@ -71,7 +71,7 @@ fn another_user_that_listens_is_told_nothing_unless_the_interface_is_that_users(
     sandbox::run(|| {
         let socket = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
         socket.bind(&SockAddr::unix(format!("{SOCKETS}/fake.sock")).unwrap()).unwrap();
-        // Who listens is who the system says that it is: the file may be anybody's.
+        // The kernel tells who listens: the file may belong to any user.
         if !lab::run_as(ANOTHER, || socket.listen(8)).is_ok_and(|listens| listens.is_ok()) {
             return here::not_run("needs root");
         }
@@ -158,7 +158,7 @@ fn a_wrong_file_is_named_with_its_lines_before_anybody_is_asked() {
 #[test]
 fn a_name_that_does_not_exist_is_not_waited_for() {
     let endpoint = "vpn.invalid:1";
-    // Where no name server can be asked, nobody knows that the name does not exist.
+    // Without a reachable name server it is unknown whether the name exists.
     let mut command = command(WEFT, &["set", "absent", "peer", PEER, "endpoint", endpoint]);
     refused(command.env("WG_ENDPOINT_RESOLUTION_RETRIES", "0").output().unwrap(), 1, &[endpoint]);
 }

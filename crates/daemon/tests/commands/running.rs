@@ -90,8 +90,8 @@ fn change_beside_a_session(program: &str) {
     assert!(spare_ips.contains(&format!("{SPARE}\t10.1.0.0/16\n")), "{spare_ips}");
     weft_reads(&["syncconf", "wga", "-"], &format!("{conf_a}# friendly_name = b\n")).output();
     assert_eq!(show("wga", "peers"), format!("{public_b}\n"));
-    assert_eq!(show("wga", "latest-handshakes"), before, "the session began anew");
-    assert!(sent() >= at_least, "the counters began anew");
+    assert_eq!(show("wga", "latest-handshakes"), before, "there is a new session");
+    assert!(sent() >= at_least, "the counters were reset");
 
     // What showconf prints makes the interface what it is.
     let shown = weft(&["showconf", "wga"]).output();

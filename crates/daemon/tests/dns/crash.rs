@@ -1,4 +1,4 @@
-//! What a daemon that was killed left in /etc/resolv.conf is repaired by whoever comes next.
+//! What a daemon that was killed left in /etc/resolv.conf is repaired by the next weft that starts.
 
 use std::env;
 use std::io::{BufRead as _, BufReader};
@@ -21,7 +21,7 @@ fn a_daemon_that_applies_and_waits() {
     let wanted = settings(&["10.0.0.1"], &["corp.example"], &[]);
     let applied = system.apply(Method::File, &link(&interface, 7), &wanted).unwrap();
     println!("record {}", serde_json::to_string(applied.record().unwrap()).unwrap());
-    // Until it is killed, or whoever started it is gone.
+    // Until it is killed, or its parent is gone.
     let _ = std::io::stdin().read_line(&mut String::new());
 }
 

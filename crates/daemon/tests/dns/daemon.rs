@@ -301,7 +301,7 @@ fn a_reload_does_not_wait_for_name_servers_that_say_nothing() {
     with_daemon("", |_, directory, _up| {
         let _silent = UdpSocket::bind("127.0.0.2:53").unwrap();
         fs::write("/etc/resolv.conf", "nameserver 127.0.0.2\noptions timeout:30 attempts:1\n").unwrap();
-        // One after the other they would take longer than anybody waits for a reload.
+        // One after the other they would take longer than the timeout of a reload.
         let hosts = ["a", "b", "c"].map(|host| format!("{host}.weft.example:51820"));
         let peers = hosts.each_ref().map(|host| {
             let peer = PrivateKey::generate().unwrap().public_key();

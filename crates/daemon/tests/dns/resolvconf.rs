@@ -107,7 +107,7 @@ fn what_it_stored_before_it_failed_is_taken_away() {
     let wanted = settings(&["10.0.0.1"], &[], &[]);
     let error = machine.system().apply(Method::Resolvconf, &link("wg0", 7), &wanted).unwrap_err();
     assert!(error.to_string().contains("a subscriber failed"), "{error}");
-    assert!(!stored.exists(), "nobody would take it away later");
+    assert!(!stored.exists(), "no later process would remove it");
 }
 
 #[test]

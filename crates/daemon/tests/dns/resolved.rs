@@ -212,7 +212,7 @@ fn it_is_chosen_where_names_are_looked_up_through_it() {
     let Some(_bus) = start_bus(&machine) else { return };
     let choose = || machine.system().method(Choice::Auto).unwrap();
     let resolved = Resolved::start(&machine);
-    assert_eq!(choose(), Method::File, "it runs, and nobody asks it");
+    assert_eq!(choose(), Method::File, "it runs, and is not used");
     machine.program("resolvconf", "#!/bin/sh\n");
     assert_eq!(choose(), Method::Resolvconf);
 

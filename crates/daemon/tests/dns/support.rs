@@ -10,7 +10,7 @@ use weft_host::dns::{Places, Settings, System};
 use weft_host::routes::Link;
 use weft_lab::mounts;
 
-/// What the file says before anybody comes.
+/// What the file says before the first daemon.
 pub(crate) const BEFORE: &str = "# by dhcp\nnameserver 192.0.2.53\nsearch home.example\noptions timeout:1\n";
 
 /// A directory with an `etc`, a `state` and a `bin`.

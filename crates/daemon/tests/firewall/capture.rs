@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use socket2::Socket;
 use weft_lab::{Namespace, PATIENCE, packet_socket};
 
-/// For local experiments (IEEE 802); nobody filters it.
+/// For local experiments (IEEE 802); no rule filters it.
 const MARKER: u16 = 0x88b5;
 const ETHERNET_HEADER: usize = 14;
 /// linux/if_packet.h

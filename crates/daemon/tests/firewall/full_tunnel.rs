@@ -74,7 +74,7 @@ fn the_tunnels_addresses_are_reached_through_the_tunnel_only() {
     assert_eq!(heard_from(&mut world, "10.77.0.1"), everywhere);
     world.apply(&full_tunnel(true, false));
     assert_eq!(heard_from(&mut world, "10.77.0.1"), [From::Tunnel, From::Itself].into());
-    // Other addresses are nobody's business.
+    // Other addresses are not affected.
     assert_eq!(heard_from(&mut world, "198.51.100.2"), everywhere);
     // Without a default route of IPv6 its addresses are as they were.
     assert_eq!(heard_from(&mut world, "fd77::1"), [From::Internet, From::Itself].into());

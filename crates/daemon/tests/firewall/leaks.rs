@@ -66,7 +66,7 @@ fn local_name_servers_are_asked_only_if_the_configuration_names_them() {
     let Some(mut world) = World::new() else { return };
     let cases = attempts(&[local_dns(), vec![(Attempt::udp("203.0.113.53", 53), "")]]);
     world.apply(&marked(allow_local(&["fd93::2", "203.0.113.53"])));
-    // The one outside can be reached through the tunnel only, whoever names it.
+    // The one outside can be reached through the tunnel only, by any name.
     assert_eq!(world.seen(&cases, &[]), lines(["client: udp fd93::2 53"]));
     world.apply(&marked(allow_local(&["192.168.93.2"])));
     let mut expected = all(&[local_dns()]);
@@ -102,7 +102,7 @@ fn nothing_leaves_before_there_is_a_tunnel() {
 #[test]
 fn what_is_rerouted_past_the_tunnel_does_not_leave() {
     let Some(mut world) = World::new() else { return };
-    // Everything goes into the tunnel, but somebody's rules put a mark on some of it and route that elsewhere: the
+    // Everything goes into the tunnel, but rules of another program put a mark on some of it and route that elsewhere: the
     // hook for output sees the device of the first route.
     world.ip(&["route", "add", "203.0.113.0/24", "dev", NAME]);
     world.ip(&["rule", "add", "fwmark", "0x77", "table", "77"]);

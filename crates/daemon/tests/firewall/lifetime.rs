@@ -1,4 +1,4 @@
-//! The rules come and go as a whole, and outlive whoever put them there.
+//! The rules come and go as a whole, and outlive the process that set them.
 
 use std::collections::BTreeSet;
 use std::net::{SocketAddr, UdpSocket};

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Every route that there is leads past the tunnel unless a test says otherwise, so whatever the rules let through
-//! arrives at the internet's end of the cable and is seen there, whoever it was for.
+//! arrives at the internet's end of the cable and is seen there, whatever its destination.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "clippy.toml allows it in tests, but not in their helpers")]
 

@@ -66,7 +66,7 @@ pub(crate) fn local() -> Vec<Case> {
         (Attempt::ping("192.168.93.2"), "client: icmp 192.168.93.2 type 8"),
         (Attempt::tcp("fd93::2", 80), "client: tcp fd93::2 80"),
         (Attempt::ping("fd93::2"), "client: icmpv6 fd93::2 type 128"),
-        // Other protocols have ports too, and nobody asks for names with those.
+        // Other protocols have ports too, and no resolver uses those.
         (Attempt::protocol("10.1.2.3", 132), "internet: protocol 132 10.1.2.3"),
         (Attempt::udp("10.1.2.3", 7), "internet: udp 10.1.2.3 7"),
         (Attempt::udp("172.31.2.3", 7), "internet: udp 172.31.2.3 7"),
@@ -167,7 +167,7 @@ pub(crate) fn out_of_the_tunnel(world: &mut World) -> BTreeSet<String> {
         tun.write_udp(address("10.77.0.42:7"), address("203.0.113.42:4102"));
     }
     seen.extend(world.arrived());
-    // The client may say that nobody listens there.
+    // The client may report that the port is closed.
     seen.retain(|line| !line.starts_with("tunnel: icmp 10.77.0.4"));
     seen
 }

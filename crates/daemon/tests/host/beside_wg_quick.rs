@@ -50,7 +50,7 @@ fn told(namespace: &Namespace) -> Vec<(String, Value)> {
     for address in link["addr_info"].as_array().unwrap() {
         // The kernel makes the link-local one by chance.
         if address["scope"] != "link" {
-            // weft's can be used at once, as nobody else can have them.
+            // weft's can be used at once: no other program can have them.
             items.push(("address".to_owned(), without(address.clone(), &["nodad", "tentative"])));
         }
     }

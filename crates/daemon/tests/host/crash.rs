@@ -205,7 +205,7 @@ fn a_start_that_fails_late_leaves_a_kill_switch_that_was_there_before_and_no_oth
     };
     down();
 
-    // A panic is no end that anybody asked for.
+    // A panic is not an ordinary end.
     let panics = AssertUnwindSafe(|| {
         let _daemon = start();
         panic!("as a mistake of weft's own would");
@@ -231,7 +231,7 @@ fn what_runs_after_a_service_leaves_a_daemon_alone_that_somebody_else_runs() {
     daemon.stop();
 }
 
-/// Ends a daemon that is nobody's child, also when the test fails.
+/// Ends a daemon that is not a child of the test, also when the test fails.
 struct DownWhenDropped<'a>(&'a Network);
 
 impl Drop for DownWhenDropped<'_> {
@@ -297,7 +297,7 @@ fn what_a_start_cannot_take_back_of_a_crash_stays_on_record_for_down() {
 fn in_the_background_a_start_that_fails_is_told_beside_a_command_that_stays() {
     let Some(network) = Network::new() else { return };
     let before = network.picture();
-    // The command waits for a word until nobody can give it any more.
+    // The command reads until the other end is closed.
     let gate = network.directory.path().join("gate");
     nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let held = File::options().read(true).write(true).open(&gate).unwrap();

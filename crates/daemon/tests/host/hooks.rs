@@ -68,7 +68,7 @@ fn a_hook_that_fails_on_the_way_down_is_warned_of_and_the_rest_goes_on() {
 fn the_device_may_be_changed_by_hand_on_the_way() {
     let Some(network) = Network::new() else { return };
     let before = network.picture();
-    // A route that is there already through the device is nobody's to add, and goes with the device.
+    // A route that exists already through the device is not added, and goes with the device.
     let lines = "PreUp = ip link set %i up && ip route add 10.88.0.0/16 dev %i\nPostUp = ip route add 10.99.0.0/16 dev %i";
     let file = network.file("weft0.conf", &text(&network, lines));
     let daemon = network.up(&file);

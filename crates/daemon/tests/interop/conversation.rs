@@ -7,7 +7,7 @@ use weft_lab::traffic::Amount;
 use weft_lab::{Namespace, Transfer, until, wait_until_ok};
 
 pub(crate) const MIB: u64 = 1 << 20;
-/// Ends a conversation that nobody ends.
+/// Time after which a conversation ends by itself.
 const LONGEST: Duration = Duration::from_secs(180);
 
 /// Where one side of a conversation is.

@@ -1,4 +1,4 @@
-//! Traffic passes, whoever begins, over either family, and both ends agree on what happened.
+//! Traffic passes over either family, whichever end begins, and both ends agree on what happened.
 
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};

@@ -66,7 +66,7 @@ fn a_burst_while_the_peer_is_just_up_arrives_in_order() {
 
 #[test]
 fn a_burst_that_waits_in_a_responder_arrives_in_order() {
-    // weft looks for its peer where nobody is, so that only the peer can begin.
+    // weft's endpoint for its peer is wrong, so that only the peer can begin.
     let Some(mut lab) = Cable::go_begins(Family::V4) else { return };
     let nobody = SocketAddr::new(go_endpoint(Family::V4).ip(), 9);
     lab.weft.peers[0].endpoint = Some(nobody);

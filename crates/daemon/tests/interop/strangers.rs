@@ -1,4 +1,4 @@
-//! Who is no peer gets no answer, and disturbs nobody.
+//! A sender that is no peer gets no answer, and disturbs no peer.
 
 use std::net::UdpSocket;
 

@@ -51,7 +51,7 @@ fn a_flow_goes_on_from_the_new_address() {
             conversation.wait_for_more(2 * MIB);
         }
         conversation.finish();
-        // Nobody had to wait until it was silent for long enough to begin anew.
+        // Neither end had to wait for a silence to start a new handshake.
         assert_eq!(moving.pair.client.handshakes(), 1);
     }
 }
@@ -72,7 +72,7 @@ fn a_client_with_nothing_to_send_tells_its_new_address() {
         moving.lab.move_end(End::Client, 2, 3).unwrap();
         moving.expect_at(3);
         let after = moving.pair.client.snapshot().tunnel;
-        // It had nothing to send, and did not have to wait until it was silent for long enough to begin anew.
+        // It had nothing to send, and did not have to wait for a silence to start a new handshake.
         assert_eq!((after.sealed, after.handshakes), (sealed, 1));
     }
 }

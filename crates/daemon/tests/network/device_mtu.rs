@@ -1,4 +1,4 @@
-//! The device's MTU follows the ways to the peers, unless somebody has chosen it.
+//! The device's MTU follows the routes to the peers, unless it was set by hand.
 //!
 //! ```text
 //!   client  wan ─── 1500, then 1400 ─── router ─── 1500 ─── wan  server

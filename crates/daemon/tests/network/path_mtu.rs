@@ -174,7 +174,7 @@ fn a_black_hole_swallows_what_is_too_long_and_nothing_else_until_the_mtu_is_smal
         assert_eq!(
             (known_mtu(&sender), pair.client.peer().path_limit),
             (1420, None),
-            "nobody has said anything"
+            "no message about the size has arrived"
         );
         drop(pair);
         // What docs/MTU.md advises: an MTU that fits, on both ends.

@@ -33,7 +33,7 @@ fn a_clock_that_is_put_right_costs_no_packet_and_the_next_handshake_comes_throug
         end.tell(Change { clock_set_forward: Some(Duration::from_secs(3600)), ..Change::default() });
         conversation.wait_for_more(MIB);
     }
-    // What was agreed before is used until somebody needs a new session.
+    // The old session is used until a new one is needed.
     assert_eq!((pair.client.handshakes(), pair.server.handshakes()), (1, 1));
     pair.client.tell(Change { slept: Some(Duration::from_secs(3600)), ..Change::default() });
     until("there is a new session", || pair.client.handshakes() == 2 && pair.server.handshakes() == 2);

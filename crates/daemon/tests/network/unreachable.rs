@@ -1,4 +1,4 @@
-//! What goes to an address that nobody has fails at once, and not when the sender loses patience.
+//! Packets to an address that no peer has fail at once, not by a timeout of the sender.
 //!
 //! ```text
 //!   client  wan 10.91.1.2 ─── router ─── 10.91.2.2 wan  server
@@ -13,7 +13,7 @@ use weft_lab::{Namespace, here};
 
 use crate::weft::{CLIENT, Pair, SERVER, inner_v4, inner_v6, options, routed};
 
-/// In the network of the interface, and nobody's.
+/// In the network of the interface, and of no peer.
 const NOBODY: u8 = 9;
 /// Far less than the two minutes that TCP tries without an answer, and than the first second after which it repeats.
 const PATIENCE: Duration = Duration::from_secs(60);

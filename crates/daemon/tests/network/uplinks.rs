@@ -77,6 +77,6 @@ fn a_flow_goes_on_by_the_other_uplink() {
         conversation.wait_for_more(2 * MIB);
     }
     conversation.finish();
-    // Nobody had to wait until it was silent for long enough to begin anew.
+    // Neither end had to wait for a silence to start a new handshake.
     assert_eq!(pair.client.handshakes(), 1);
 }

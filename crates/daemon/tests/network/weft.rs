@@ -22,12 +22,12 @@ pub(crate) const PORT: u16 = 51820;
 pub(crate) const CLIENT: u8 = 1;
 pub(crate) const SERVER: u8 = 2;
 
-/// The inner IPv4 address of an end, or of nobody.
+/// The inner IPv4 address of an end, or of no peer.
 pub(crate) fn inner_v4(number: u8) -> IpAddr {
     IpAddr::from([10, 77, 0, number])
 }
 
-/// The inner IPv6 address of an end, or of nobody.
+/// The inner IPv6 address of an end, or of no peer.
 pub(crate) fn inner_v6(number: u8) -> IpAddr {
     IpAddr::from([0xfd77, 0, 0, 0, 0, 0, 0, number.into()])
 }

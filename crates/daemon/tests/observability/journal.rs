@@ -104,7 +104,7 @@ fn what_is_logged_into_the_journal_has_fields() {
         assert!(json.contains("\"message\":") && json.contains("host bits"), "{json}");
         assert_eq!(entries().len(), 0);
     });
-    // Where nobody listens it is text again.
+    // Without a listener it is text again.
     with_own_run(|| {
         let stderr = weft(true, &["up", "/nowhere/office.conf", "--log", "debug"]);
         assert!(stderr.contains("/nowhere/office.conf"), "{stderr}");

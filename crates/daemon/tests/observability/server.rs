@@ -246,7 +246,7 @@ fn a_reload_moves_the_server() {
     assert!(reload().contains("serve metrics on 127.0.0.1:9587"));
     assert_eq!(a.ask(other, &request("/healthz", "127.0.0.1", "")).status, 200);
     assert!(a.namespace.run(|| TcpStream::connect(ADDRESS)).is_err());
-    // One that somebody has leaves it where it is, and says so.
+    // An address in use leaves the server where it is, and is reported.
     let taken = a.namespace.run(|| std::net::TcpListener::bind(ADDRESS).unwrap());
     a.write(&a.conf(&format!("# weft: Metrics = {ADDRESS}")));
     let said = reload();

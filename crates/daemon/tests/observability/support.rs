@@ -1,4 +1,4 @@
-//! Two interfaces that run, and somebody who asks one of them over HTTP.
+//! Two running interfaces, and an HTTP client of one of them.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};

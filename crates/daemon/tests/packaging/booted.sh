@@ -57,7 +57,7 @@ comes_and_goes() {
     $2
     is "$(show ActiveState weft@wg0)" active
     [ "$(show MainPID weft@wg0)" != "$process" ] || { say "the old program runs on"; return 1; }
-    is "$(show ActiveState weft@wg1)" inactive "although it is enabled: nobody had started it"
+    is "$(show ActiveState weft@wg1)" inactive "although it is enabled: it was not started before"
     is "$(show NeedDaemonReload weft@wg0)" no
 
     if command -v nft >/dev/null; then

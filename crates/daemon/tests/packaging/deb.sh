@@ -23,7 +23,7 @@ an_installation_brings_everything_and_starts_nothing() {
     is "$(getent passwd weft | cut -d : -f 6,7)" "/:/usr/sbin/nologin"
     is "$(id -nG weft)" weft
 
-    # Nothing happens that nobody asked for.
+    # An installation starts and enables nothing.
     is "$(enabled)" "" "enabled"
     is "$(dpkg-query --show --showformat '${Conffiles}' weft | awk '{print $1}' | xargs)" \
         "/etc/weft/gateway.nft /etc/weft/gateway.sysctl"

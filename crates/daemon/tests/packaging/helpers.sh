@@ -31,7 +31,7 @@ scenario() {
 }
 not_run() { printf 'not run: %s\t%s\n' "$2" "$1" >>"$results"; }
 
-# by_hand NAME COMMAND…: with an interface of `weft up` that somebody runs by hand, and the rules of the gateway in force, a
+# by_hand NAME COMMAND…: with an interface that `weft up` runs by hand, and the rules of the gateway in force, a
 # removal by the command leaves both, and says so.
 by_hand() {
     local name=$1 id

@@ -52,7 +52,7 @@ async fn answer(connection: &Connection, message: &Message, shared: &Shared) {
             Variant::new(u32::try_from(shared.names().len()).unwrap())
         }
         (JOB, "Job", "JobType") => Variant::new(if doing == Doing::Restart { "restart" } else { "stop" }),
-        other => panic!("nobody asks for {other:?}"),
+        other => panic!("{other:?} is not expected"),
     };
     connection.reply(&header, &value).await.unwrap();
 }

@@ -22,7 +22,7 @@ fn streams_live_through_a_restart_and_the_interface_stays_as_it_is() {
     let start = Instant::now();
     world.stop_for_restart();
     let stopped = (Instant::now(), there.bytes(), back.bytes());
-    assert_eq!(world.picture(), before, "nobody runs it, and it is there");
+    assert_eq!(world.picture(), before, "it is there, without a daemon");
     world.start();
     for stream in [&there, &back] {
         stream.goes_on();
@@ -55,7 +55,7 @@ fn streams_live_through_a_restart_and_the_interface_stays_as_it_is() {
 
 #[test]
 fn a_peer_that_roamed_is_greeted_where_it_is() {
-    // A knows another place of B, where nobody is.
+    // A's endpoint for B is wrong.
     let (a, b) = (file_of(1, "", "Endpoint = 192.0.2.99:9"), file_of_b());
     let Some(mut world) = World::up(&a, &b) else { return };
     let stream = world.stream(2);
@@ -91,7 +91,7 @@ fn an_idle_peer_shows_its_last_handshake_and_is_not_disturbed() {
     let after = transfer(&world.weft_ok(&["show", "weft0", "transfer"]));
     assert!(before.iter().zip(&after).all(|(before, after)| after >= before), "{before:?} {after:?}");
     assert!(shown.contains(&public(2).to_string()));
-    // With nobody to greet: what was written down is all that is known.
+    // Without a peer to send to: only what was recorded is known.
     world.stop_for_restart();
     let daemon = world.other_end.take().unwrap();
     daemon.stop().unwrap();

@@ -35,7 +35,7 @@ struct Inner {
     store: Vec<(String, OwnedFd)>,
     /// How many descriptors it takes.
     room: usize,
-    /// The barriers that nobody has got past, while it is slow.
+    /// The barriers that are still closed, while it is slow.
     barriers: Option<Vec<OwnedFd>>,
 }
 
@@ -99,7 +99,7 @@ impl Manager {
         self.shared.lock().barriers = None;
     }
 
-    /// Puts something into the store, whoever would have sent it.
+    /// Puts something into the store, without a sender.
     pub(crate) fn put(&self, name: &str, descriptor: OwnedFd) {
         self.shared.lock().store.push((name.to_owned(), descriptor));
     }

@@ -16,7 +16,7 @@ fn file(dns: &str) -> String {
     file_of(1, dns, "Endpoint = 192.0.2.2:51820")
 }
 
-/// The two ends, of which A has an /etc of its own, where nobody but weft knows of name servers.
+/// The two ends, of which A has an /etc of its own, where only weft sets name servers.
 fn up() -> Option<World> {
     let mut world = World::with_empty(&["/etc", "/var/lib"])?;
     world.inside(|| fs::write("/etc/resolv.conf", BEFORE)).unwrap();
@@ -41,7 +41,7 @@ fn name_servers_stay_through_a_restart_and_go_with_a_stop() {
     let in_force = text(&world);
     for _ in 0..2 {
         world.stop_for_restart();
-        assert_eq!(text(&world), in_force, "nobody runs the interface, and names are looked up as before");
+        assert_eq!(text(&world), in_force, "the interface is down, and names are looked up as before");
         world.start();
         assert_eq!(text(&world), in_force);
     }

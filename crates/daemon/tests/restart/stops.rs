@@ -63,7 +63,7 @@ fn a_start_that_fails_after_a_restart_is_cleaned_up() {
     world.write("[Interface]\nAddres = 10.0.0.1/24\n");
     world.spawn();
     assert_eq!(world.wait().code(), Some(78), "{}", world.log());
-    // ExecStopPost= of a run that left nothing to anybody.
+    // ExecStopPost= of a run that left nothing behind.
     world.stop_post();
     world.empty_the_store();
     assert_eq!(world.picture_without_device(), before);

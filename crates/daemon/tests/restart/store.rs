@@ -46,7 +46,7 @@ fn a_state_that_is_not_understood_makes_it_start_from_the_file() {
     let before = world.picture();
     for garbage in [&b"{\"version\":99}"[..], b"", b"no state at all"] {
         world.stop_for_restart();
-        // Replaced by what anybody could have written.
+        // Replaced by a file that any user could have written.
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(garbage).unwrap();
         world.manager.forget("state-weft0");
@@ -68,7 +68,7 @@ fn a_device_that_is_gone_is_made_anew() {
     world.start();
     assert!(world.log().contains("kept as tun-weft0-0 is of no use"), "{}", world.log());
     stream.end();
-    // Or somebody else has its name.
+    // Or another device has its name.
     world.stop_for_restart();
     world.ip("link set weft0 name weft1");
     world.start();

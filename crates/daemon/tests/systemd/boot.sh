@@ -26,7 +26,7 @@ touch "$root/usr/bin/weft"
 name=weft-test-$$
 mkdir "$out/out"
 boots_into "/bin/bash /opt/weft-test/inside.sh $*"
-# For whoever removes it.
+# For the test, which removes it.
 echo "$name" >"$out/group"
 join_group "$name"
 container_of "$name" "$out/out"

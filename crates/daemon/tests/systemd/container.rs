@@ -124,7 +124,7 @@ fn outcomes(text: &str) -> HashMap<String, Outcome> {
     text.lines().filter_map(outcome).collect()
 }
 
-/// A line for whoever waits, past the capture of the test harness.
+/// Prints a line past the capture of the test harness.
 fn progress(line: &str, start: Instant) {
     let line =
         format!("systemd {:5.1} s: {}\n", start.elapsed().as_secs_f32(), line.trim().replace('\t', "  "));
@@ -150,7 +150,7 @@ fn possible() -> Result<(), String> {
     Ok(())
 }
 
-/// Whether this machine does not let anybody boot a container, as within another one.
+/// Whether no container can be booted on this machine, as within another container.
 fn is_forbidden(console: &str) -> bool {
     ["ermission denied", "not permitted", "Read-only file system", "unknown filesystem"]
         .iter()

@@ -1,5 +1,5 @@
 //! The datagrams of a flow arrive in the order in which they were sent, through four queues and beside a bulk of
-//! TCP, whatever the kernel remembers of where a flow belongs and whoever serves the queues.
+//! TCP, whatever the kernel remembers of the queue of a flow, with TUN threads and without.
 
 use std::net::SocketAddr;
 use std::net::UdpSocket;

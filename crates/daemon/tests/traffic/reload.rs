@@ -64,7 +64,7 @@ fn a_reload_that_is_wrong_or_fails_changes_nothing() {
     assert_eq!(output.status.code(), Some(78), "{stderr}");
     assert!(stderr.contains("AlowedIPs") && stderr.contains("did you mean `AllowedIPs`"), "{stderr}");
 
-    // The port belongs to somebody else: what was done for the new addresses is taken back.
+    // Another program has the port: what was done for the new addresses is taken back.
     let taken = ends.a.run(|| std::net::UdpSocket::bind("0.0.0.0:0")).unwrap();
     let mut conf = conf_a.clone();
     conf.listen_port = Some(taken.local_addr().unwrap().port());

@@ -123,7 +123,7 @@ fn status_says_why_nothing_comes_through() {
         let status = a.status("0.1");
         checks(&status["findings"]).contains(&("no_route", "problem")).then_some(status)
     });
-    // Besides what the kernel itself sends into a new interface (router solicitations), which is nobody's.
+    // Besides what the kernel itself sends into a new interface (router solicitations), which belongs to no peer.
     let drops = status["drops"].as_array().unwrap();
     assert!(drops.iter().any(|d| d["reason"] == "udp_send_failed" && d["stage"] == "udp"), "{drops:?}");
     let output = a.weft(&["status", NAME]);
@@ -240,7 +240,7 @@ fn doctor_names_what_stands_in_the_way_of_a_configuration() {
     for check in ["tun_offload", "udp_buffers", "udp_offload", "kernel", "wireguard_module", "clock"] {
         assert!(found.iter().any(|(name, _)| *name == check), "{check} in {report:#}");
     }
-    // Its own interface and port are in nobody's way.
+    // Its own interface and port are no conflict.
     let own = directory.join(format!("{NAME}.conf"));
     let (_, report) = doctor(own.to_str().unwrap());
     let found = checks(&report["findings"]);

@@ -275,7 +275,7 @@ impl PeerConf {
     }
 }
 
-/// Whether a TCP connection from a namespace to a port with nobody behind it is answered at all: the refusal has
+/// Whether a TCP connection from a namespace to a closed port is answered at all: the refusal has
 /// to come through the tunnel and back.
 pub(crate) fn answers(namespace: &Namespace, address: IpAddr) -> bool {
     let closed_port = SocketAddr::new(address, 1);

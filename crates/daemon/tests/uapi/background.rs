@@ -8,7 +8,7 @@ use weft_lab::{PATIENCE, link, until};
 
 use crate::support::{Daemon, Kind, Machine, NAME, daemon_of, socket_of};
 
-/// Whether a process of somebody else's is there and not only its exit code.
+/// Whether a process that is not our child runs, and is not a zombie.
 fn is_running(pid: Pid) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // The state stands behind the name, which is in brackets.

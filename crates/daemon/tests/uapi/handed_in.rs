@@ -1,4 +1,4 @@
-//! Descriptors that whoever starts weft hands in: WG_TUN_FD and WG_UAPI_FD.
+//! Descriptors that the parent of weft hands in: WG_TUN_FD and WG_UAPI_FD.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsRawFd as _, RawFd};

@@ -47,7 +47,7 @@ fn wg_is_served_whatever_others_send() {
 /// is silent then.
 fn slow_client(path: &Path, number: usize, part: &[u8], whole: &[u8]) -> UnixStream {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
-    // Bounds the connection too, where nobody is accepted any more.
+    // Bounds the connection too, when no client is accepted any more.
     socket.set_write_timeout(Some(Duration::from_secs(10))).unwrap();
     socket.connect(&SockAddr::unix(path).unwrap()).unwrap();
     let mut stream = UnixStream::from(socket);

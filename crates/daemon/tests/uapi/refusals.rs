@@ -56,7 +56,7 @@ fn a_name_that_no_interface_may_have_is_an_error_of_use() {
         let error = String::from_utf8(output.stderr).unwrap();
         assert!(error.contains("is not the name of an interface"), "{error}");
     }
-    // A device that is there already, and nobody's daemon.
+    // A device that exists already, without a daemon.
     machine.run("ip", &["link", "add", "dummy7", "type", "veth"]);
     let output = machine.output("weft", &["dummy7"]);
     let error = String::from_utf8(output.stderr).unwrap();

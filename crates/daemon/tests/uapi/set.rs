@@ -118,7 +118,7 @@ fn setconf_replaces_all_and_addconf_adds() {
     ];
     expected.sort();
     assert_eq!(dump(&machine), expected);
-    // What is not said is not kept: a peer begins anew.
+    // Settings that are not given are not kept: the peer is replaced.
     let file = conf(4568, &[(2, ""), (3, "")]);
     machine.wg(&format!("setconf {NAME} {file}"));
     let mut expected = vec![line(2, "(none)", "(none)", "off"), line(3, "(none)", "(none)", "off")];

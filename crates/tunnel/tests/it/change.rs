@@ -150,7 +150,7 @@ fn another_endpoint_is_used_at_once_and_costs_no_session() {
     assert_eq!(world.send(A, B, 1), Ok(Outbound::Sealed));
     world.run_for(ms(200));
     assert_eq!(world.sent[0].datagram.destination, alias);
-    assert_eq!(world.sent[0].source, None, "the routing table chooses anew");
+    assert_eq!(world.sent[0].source, None, "the routing table chooses again");
     assert_eq!(world.nodes[B].numbers(), [1]);
 }
 

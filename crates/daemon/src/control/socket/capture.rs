@@ -25,7 +25,7 @@ pub(super) async fn serve(stream: &UnixStream, line: Zeroizing<Vec<u8>>, manage:
     match begun {
         Ok(Ok(recording)) => {
             if let Err(error) = send(stream, recording).await {
-                tracing::debug!(%error, "whoever captured is gone");
+                tracing::debug!(%error, "the client of the capture is gone");
             }
         }
         Ok(Err(error)) => {

@@ -11,7 +11,7 @@ PrivateKey = $(cat /tmp/s/third.key)
 Address = 10.11.0.1/24
 DNS = 10.11.0.53, corp.example
 CONF
-    # What is in force when nobody runs the interface: before each start.
+    # What is in force without the interface: before each start.
     drop_in /etc weft@dns between <<'UNIT'
 [Service]
 ExecStartPre=-+/bin/bash -c '{ resolvectl dns dns; resolvectl domain dns; } >/out/dns 2>&1'

@@ -79,7 +79,7 @@ impl Daemon {
     }
 }
 
-/// Who listens on the socket of an interface, if anybody does.
+/// The process that listens on the socket of an interface, if there is one.
 pub(crate) fn daemon_of(machine: &Machine, name: &str) -> Option<Pid> {
     let path = socket_of(name);
     let stream = machine.inside(move || UnixStream::connect(path)).ok()?;

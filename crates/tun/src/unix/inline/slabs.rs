@@ -108,7 +108,7 @@ mod tests {
         assert!(read(&mut slabs, 2).is_none(), "those are the others'");
         drop(flood);
         let second = read_all(&mut slabs, 3);
-        assert_eq!(second.len(), SLABS, "whoever has much to read has what is not kept");
+        assert_eq!(second.len(), SLABS, "a queue with much to read gets every slab that is not reserved");
         assert!([0, 1, 2].into_iter().all(|queue| read(&mut slabs, queue).is_some()));
     }
 
