@@ -1,4 +1,4 @@
-//! A machine of the test's own: its places, its programs, its mounts.
+//! A machine for one test: its paths, programs and mounts.
 
 use std::fs;
 use std::io::Write as _;
@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use nix::mount::{MsFlags, mount};
-use weft_host::dns::{Places, Settings, System};
+use weft_config::Dns;
+use weft_host::dns::{Places, System};
 use weft_host::routes::Link;
 use weft_lab::mounts;
 
@@ -101,10 +102,10 @@ pub(crate) fn link(name: &str, index: u32) -> Link {
     Link { name: name.to_owned(), index, mtu: 1420 }
 }
 
-pub(crate) fn settings(servers: &[&str], search: &[&str], routing: &[&str]) -> Settings {
+pub(crate) fn settings(servers: &[&str], search: &[&str], routing: &[&str]) -> Dns {
     let domains = |names: &[&str]| names.iter().map(|name| name.parse().unwrap()).collect();
     let servers = servers.iter().map(|server| server.parse().unwrap()).collect();
-    Settings { servers, search: domains(search), routing: domains(routing) }
+    Dns { servers, search: domains(search), routing: domains(routing) }
 }
 
 /// Runs `work` on a thread whose mounts are its own; says so where that is not permitted.
