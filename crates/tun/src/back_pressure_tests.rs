@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
+use crate::device::Device;
 use crate::family::FamilyQueue;
 use crate::linux::vnet::VnetQueue;
 use crate::plain::PlainQueue;
-use crate::unix::Device;
 use crate::{Tun as _, TunBatch, TunOffload};
 
 mod scripted;

@@ -75,6 +75,38 @@ pub enum OpenError {
          (--device /dev/net/tun)"
     )]
     NoTunDriver,
+    /// The process may not create network adapters of Windows.
+    #[error("not allowed to create interface {name}: run weft as an administrator")]
+    NotAdministrator {
+        /// The requested name.
+        name: String,
+    },
+    /// An adapter of that name exists already, of any kind and owner.
+    #[error(
+        "a network adapter called {name} exists already, and weft did not create it: choose another name"
+    )]
+    ForeignAdapter {
+        /// The requested name.
+        name: String,
+    },
+    /// The library of Wintun is missing.
+    #[error("{path} is missing: put the wintun.dll for {processor} from https://www.wintun.net there")]
+    NoWintun {
+        /// Where it has to be.
+        path: String,
+        /// The processor that this program is for.
+        processor: &'static str,
+    },
+    /// The library of Wintun cannot be loaded.
+    #[error(
+        "{path} is not for {processor}: put the wintun.dll for {processor} from https://www.wintun.net there"
+    )]
+    WrongWintun {
+        /// Where it is.
+        path: String,
+        /// The processor that this program is for.
+        processor: &'static str,
+    },
     /// More queues than a device has on this platform.
     #[error("{queues} queues are too many: a device has at most {MAX_QUEUES}")]
     TooManyQueues {
@@ -123,9 +155,12 @@ impl OpenError {
         match self {
             Self::InvalidName { .. } | Self::TooManyQueues { .. } => io::ErrorKind::InvalidInput,
             Self::DescriptorCount { .. } | Self::Descriptor { .. } => io::ErrorKind::InvalidInput,
-            Self::Exists { .. } => io::ErrorKind::AlreadyExists,
-            Self::PermissionDenied { .. } | Self::DriverForbidden { .. } => io::ErrorKind::PermissionDenied,
-            Self::NoTunDriver => io::ErrorKind::NotFound,
+            Self::Exists { .. } | Self::ForeignAdapter { .. } => io::ErrorKind::AlreadyExists,
+            Self::PermissionDenied { .. } | Self::DriverForbidden { .. } | Self::NotAdministrator { .. } => {
+                io::ErrorKind::PermissionDenied
+            }
+            Self::WrongWintun { .. } => io::ErrorKind::InvalidData,
+            Self::NoTunDriver | Self::NoWintun { .. } => io::ErrorKind::NotFound,
             Self::Unsupported { .. } => io::ErrorKind::Unsupported,
             Self::Io { source, .. } => source.kind(),
         }

@@ -7,8 +7,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use nix::errno::Errno;
 
 use crate::batch::Slab;
-use crate::unix::Queue;
-use crate::unix::queue::{HEADROOM, Read, WriteError, commit_packet, read_once, read_room, write_once};
+use crate::device::Queue;
+use crate::device::descriptor::{read_once, write_once};
+use crate::device::queue::{HEADROOM, Read, WriteError, commit_packet, read_room};
 
 /// Bytes of the address family, in network byte order.
 pub(crate) const FAMILY: usize = 4;

@@ -18,24 +18,23 @@ pub mod memory;
 mod stats;
 pub mod thread_guard;
 
-// The device on the packet queues of any unix, and the kinds of queues.
+// The device on the packet queues of any system, and the kinds of queues.
+mod device;
 #[cfg(all(unix, any(test, not(any(target_os = "linux", target_os = "android")))))]
 #[cfg_attr(test, allow(unreachable_pub, reason = "used by tests alone on other systems"))]
 mod family;
-#[cfg(unix)]
+#[cfg_attr(windows, allow(dead_code, reason = "a device with one queue needs a part of it"))]
 mod flows;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod plain;
-#[cfg(unix)]
-mod unix;
 
 // The platforms, which create and adopt devices.
 #[cfg(target_os = "linux")]
 mod linux;
 #[cfg(all(unix, not(target_os = "linux")))]
 mod single;
-#[cfg(not(unix))]
-mod unsupported;
+#[cfg(windows)]
+mod windows;
 
 #[cfg(all(test, target_os = "linux"))]
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
@@ -45,22 +44,19 @@ mod back_pressure_tests;
 use linux as platform;
 #[cfg(all(unix, not(target_os = "linux")))]
 use single as platform;
-#[cfg(not(unix))]
-use unsupported as platform;
+#[cfg(windows)]
+use windows as platform;
 
 pub use batch::{Slab, SlabHome, TunBatch};
 pub use config::{OpenError, TunConfig, TunOffload};
+#[cfg(all(feature = "bench-internals", unix))]
+#[doc(hidden)]
+pub use device::bench;
+pub use device::{Descriptor, Pulse};
 pub use platform::{Device, check_queue, name_of_queue, open, open_queues};
 /// What a device of this platform may have.
 pub use platform::{MAX_QUEUES, SUPER_PACKETS};
 pub use stats::{TunStats, TunStatsSnapshot};
-#[cfg(all(feature = "bench-internals", unix))]
-#[doc(hidden)]
-pub use unix::bench;
-#[cfg(unix)]
-pub use unix::{Descriptor, Pulse};
-#[cfg(not(unix))]
-pub use unsupported::{Descriptor, Pulse};
 
 /// A TUN device, from the side of the packet thread.
 pub trait Tun {

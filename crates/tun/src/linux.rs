@@ -6,9 +6,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use nix::errno::Errno;
 
 use crate::config::{OpenError, TunConfig};
+use crate::device::queue::Read;
+use crate::device::{self, Queue};
 use crate::plain::PlainQueue;
-use crate::unix::queue::Read;
-use crate::unix::{self, Queue};
 
 mod adopt;
 mod create;
@@ -20,7 +20,7 @@ pub use create::{MAX_QUEUES, SUPER_PACKETS, name_of_queue};
 use vnet::VnetQueue;
 
 /// A TUN device. Dropping it shuts it down, as `shutdown` does.
-pub type Device = unix::Device<LinuxQueue>;
+pub type Device = device::Device<LinuxQueue>;
 
 /// Creates the device of `config`, or adopts its descriptors. Does not change link state, MTU or addresses.
 ///
@@ -106,7 +106,7 @@ impl Device {
         offload: crate::TunOffload,
     ) -> std::io::Result<Self> {
         for descriptor in &descriptors {
-            unix::queue::set_nonblocking(descriptor.as_fd())?;
+            device::descriptor::set_nonblocking(descriptor.as_fd())?;
         }
         let queues = descriptors.into_iter().map(|descriptor| LinuxQueue::new(descriptor, true)).collect();
         Self::new(name, queues, threads, offload)

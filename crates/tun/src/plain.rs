@@ -6,8 +6,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use nix::errno::Errno;
 
 use crate::batch::Slab;
-use crate::unix::Queue;
-use crate::unix::queue::{HEADROOM, Read, commit_packet, read_once, read_room, write_once};
+use crate::device::Queue;
+use crate::device::descriptor::{read_once, write_once};
+use crate::device::queue::{HEADROOM, Read, commit_packet, read_room};
 
 /// A descriptor of a TUN with IFF_NO_PI alone.
 #[derive(Debug)]

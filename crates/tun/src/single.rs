@@ -5,8 +5,8 @@ use std::os::fd::{AsFd as _, OwnedFd};
 
 use crate::Descriptor;
 use crate::config::{OpenError, TunConfig, TunOffload};
-use crate::unix::queue::set_nonblocking;
-use crate::unix::{self, Opened};
+use crate::device::descriptor::set_nonblocking;
+use crate::device::{self, Opened};
 
 #[cfg(any(target_os = "macos", target_os = "freebsd"))]
 mod owner;
@@ -28,7 +28,7 @@ pub const MAX_QUEUES: usize = 1;
 pub const SUPER_PACKETS: bool = false;
 
 /// A TUN device. Dropping it shuts it down, as `shutdown` does.
-pub type Device = unix::Device<system::SystemQueue>;
+pub type Device = device::Device<system::SystemQueue>;
 
 /// Creates the device of `config`, or adopts its descriptor. Does not change link state, MTU or addresses.
 ///

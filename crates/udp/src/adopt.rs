@@ -9,12 +9,15 @@ use super::bind::{bind, failed};
 use super::system::is_udp;
 use super::{BindError, SocketFacts, UdpConfig};
 
+/// The descriptor of a socket, which can be handed to another process.
+pub type Descriptor = OwnedFd;
+
 /// Returns the properties of a socket that an interface can use: a UDP socket that is bound to a port on all
 /// addresses, and in case of IPv6 receives only IPv6.
 ///
 /// # Errors
 /// A description of what the socket is instead.
-pub fn check_socket(descriptor: &OwnedFd) -> Result<SocketFacts, String> {
+pub fn check_socket(descriptor: &Descriptor) -> Result<SocketFacts, String> {
     let descriptor = descriptor.as_fd();
     let socket = SockRef::from(&descriptor);
     let asked = || -> std::io::Result<_> {
@@ -39,7 +42,7 @@ pub fn check_socket(descriptor: &OwnedFd) -> Result<SocketFacts, String> {
 /// Sorts the descriptors into IPv4 and IPv6 sockets, in their order. All must have the port of the
 /// configuration. A family without a socket is bound to the same port, if possible.
 pub(crate) fn sort(
-    descriptors: Vec<OwnedFd>,
+    descriptors: Vec<Descriptor>,
     config: &UdpConfig,
 ) -> Result<(Vec<Socket>, Vec<Socket>), BindError> {
     let (mut v4, mut v6) = (Vec::new(), Vec::new());
@@ -64,4 +67,11 @@ pub(crate) fn sort(
         }
     }
     if v4.is_empty() && v6.is_empty() { Err(BindError::NoAddressFamily) } else { Ok((v4, v6)) }
+}
+
+/// Returns a duplicate of the descriptor of a socket; `None` on systems where no process takes one over.
+#[allow(clippy::unnecessary_wraps, reason = "on Windows it is always `None`")]
+#[cfg_attr(all(target_os = "linux", not(feature = "portable")), expect(dead_code))]
+pub(crate) fn duplicate(socket: &Socket) -> Option<std::io::Result<Descriptor>> {
+    Some(socket.try_clone().map(Descriptor::from))
 }

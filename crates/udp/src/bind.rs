@@ -5,7 +5,8 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::{BindError, UdpConfig};
+use super::codes::{EADDRINUSE, EADDRNOTAVAIL, EAFNOSUPPORT};
+use super::{BindError, UdpConfig, system};
 
 /// How often a random port is tried until it is free for both IPv4 and IPv6.
 const RANDOM_PORT_ATTEMPTS: usize = 16;
@@ -42,14 +43,15 @@ pub(crate) fn bind(address: SocketAddr) -> Result<Option<Socket>, BindError> {
             if address.is_ipv6() {
                 socket.set_only_v6(true)?;
             }
+            system::claim_port(&socket)?;
             socket.bind(&address.into())?;
             Ok(socket)
         });
     match bound {
         Ok(socket) => Ok(Some(socket)),
         Err(error) => match error.raw_os_error() {
-            Some(libc::EADDRINUSE) => Err(BindError::PortInUse { address }),
-            Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL) => {
+            Some(EADDRINUSE) => Err(BindError::PortInUse { address }),
+            Some(EAFNOSUPPORT | EADDRNOTAVAIL) => {
                 let family = if address.is_ipv6() { "IPv6" } else { "IPv4" };
                 tracing::warn!(%error, "no {family} on this machine: peers are reached without it");
                 Ok(None)

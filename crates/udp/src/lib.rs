@@ -11,11 +11,11 @@ use std::task::{Context, Poll};
 
 use weft_tunnel::{DropReason, Transmit};
 
-#[cfg(unix)]
+#[cfg_attr(windows, path = "adopt/windows.rs")]
 mod adopt;
-#[cfg(unix)]
 mod bind;
-#[cfg(unix)]
+#[cfg_attr(windows, path = "codes/windows.rs")]
+mod codes;
 mod fallback;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod kernel;
@@ -23,33 +23,25 @@ mod kernel;
 mod linux;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod path_mtu;
-#[cfg(all(unix, any(not(target_os = "linux"), feature = "portable")))]
+#[cfg(any(not(target_os = "linux"), feature = "portable"))]
 mod portable;
 mod recv_buffers;
-#[cfg(unix)]
+#[cfg_attr(windows, path = "sockopt/windows.rs")]
 mod sockopt;
-#[cfg(unix)]
 mod system;
 #[cfg(test)]
 #[cfg(target_os = "linux")]
 mod tests;
-#[cfg(not(unix))]
-mod unsupported;
 
-#[cfg(unix)]
-pub use adopt::check_socket;
+pub use adopt::{Descriptor, check_socket};
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub use kernel::Release;
 #[cfg(all(target_os = "linux", not(feature = "portable")))]
 use linux as sockets;
-#[cfg(all(unix, any(not(target_os = "linux"), feature = "portable")))]
+#[cfg(any(not(target_os = "linux"), feature = "portable"))]
 use portable as sockets;
 pub use recv_buffers::{Received, RecvBuffers};
-pub use sockets::{Descriptor, RECEIVING_SOCKETS, UdpSockets};
-#[cfg(not(unix))]
-use unsupported as sockets;
-#[cfg(not(unix))]
-pub use unsupported::check_socket;
+pub use sockets::{RECEIVING_SOCKETS, UdpSockets};
 
 /// The fixed cost of a received datagram, in bytes: handling it takes as long as opening this many bytes.
 pub const DATAGRAM_COST: usize = 512;
@@ -195,7 +187,7 @@ pub struct UdpConfig {
     /// The port of the sockets; 0 for a random port.
     pub port: u16,
     /// The mark of outgoing packets for policy routing and firewalls: SO_MARK, on FreeBSD SO_USER_COOKIE, and
-    /// no other value on Apple's systems; 0 for none.
+    /// no other value on Apple's systems and Windows; 0 for none.
     pub fwmark: u32,
     /// Whether one system call may send many datagrams (UDP GSO). Set it to false for networks that corrupt
     /// such datagrams.
@@ -334,7 +326,6 @@ pub struct UdpStats {
 
 impl UdpStats {
     /// Counts one system call that sent `messages` messages of `segments` datagrams each.
-    #[cfg_attr(not(unix), expect(dead_code))]
     fn count_sent(&mut self, messages: usize, segments: usize, bytes: usize) {
         let bucket = segments.next_power_of_two().trailing_zeros() as usize;
         self.batch_segments[bucket.min(self.batch_segments.len() - 1)] += messages as u64;

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::AsFd as _;
 use std::task::{Context, Poll, ready};
 
 use weft_tunnel::Transmit;
@@ -11,7 +11,8 @@ use self::family::Family;
 use self::send::Sender;
 use self::socket::UdpSocket;
 use super::{
-    BindError, Half, RecvBuffers, SendError, Sent, Udp, UdpConfig, UdpFeatures, UdpStats, adopt, bind, system,
+    BindError, Descriptor, Half, RecvBuffers, SendError, Sent, Udp, UdpConfig, UdpFeatures, UdpStats, adopt,
+    bind, system,
 };
 
 mod cmsg;
@@ -28,9 +29,6 @@ mod tests;
 /// Number of receiving sockets, of both address families together: for data, handshake messages and
 /// initiations.
 pub const RECEIVING_SOCKETS: usize = 2 * steering::DRAIN;
-
-/// The descriptor of a socket, which can be handed to another process.
-pub type Descriptor = OwnedFd;
 
 /// Sockets for IPv4 and for IPv6 on one port, or for one family if the machine lacks the other.
 #[derive(Debug)]

@@ -1,12 +1,11 @@
-//! Every system but Linux and Windows, over quinn-udp: `sendmsg` out, `recvmmsg` or `recvmsg` in, readiness from
-//! tokio.
+//! Every system but Linux: readiness from tokio, and calls over quinn-udp (`sendmsg` out, `recvmmsg` or `recvmsg`
+//! in) or, on Windows, weft's own.
 //!
 //! Each address family has one socket. Handshake messages have none apart: they arrive with data, and the
 //! queues of [`RecvBuffers`] keep them apart from what other sources send. Nothing filters junk in the kernel.
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::task::{Context, Poll};
 
 use weft_tunnel::Transmit;
@@ -14,22 +13,21 @@ use weft_tunnel::Transmit;
 use self::send::Sender;
 use self::socket::UdpSocket;
 use super::{
-    BindError, RecvBuffers, SEND_BUFFER_BYTES, SendError, Sent, Udp, UdpConfig, UdpFeatures, UdpStats, adopt,
-    bind, system,
+    BindError, Descriptor, RecvBuffers, SEND_BUFFER_BYTES, SendError, Sent, Udp, UdpConfig, UdpFeatures,
+    UdpStats, adopt, bind, codes, system,
 };
 
 mod pause;
 mod recv;
 mod send;
+#[cfg_attr(windows, path = "windows.rs")]
 mod socket;
 #[cfg(test)]
+#[cfg_attr(windows, path = "windows/tests.rs")]
 mod tests;
 
 /// Number of receiving sockets, of both address families together.
 pub const RECEIVING_SOCKETS: usize = 2;
-
-/// The descriptor of a socket, which can be handed to another process.
-pub type Descriptor = OwnedFd;
 
 /// A socket for IPv4 and one for IPv6 on one port, or for one family if the machine lacks the other.
 #[derive(Debug)]
@@ -90,7 +88,7 @@ impl UdpSockets {
 
     fn set_mark(&mut self, fwmark: u32) -> Result<(), BindError> {
         let before = self.config.fwmark;
-        let set = |mark| move |socket: &UdpSocket| system::set_mark(socket.get(), mark);
+        let set = |mark| move |socket: &UdpSocket| socket.with(|socket| system::set_mark(socket, mark));
         if let Err(error) = self.each().try_for_each(set(fwmark)) {
             // The previous mark could be set before, so it can be set again.
             let _ = self.each().try_for_each(set(before));
@@ -112,7 +110,7 @@ impl Udp for UdpSockets {
             SocketAddr::V6(_) => &self.v6,
         };
         let Some(socket) = socket else {
-            let error = io::Error::from_raw_os_error(libc::EAFNOSUPPORT);
+            let error = io::Error::from_raw_os_error(codes::EAFNOSUPPORT);
             return Poll::Ready(Err(SendError::Failed(error)));
         };
         self.sender.poll_send(cx, socket, transmit, &mut self.stats)
@@ -158,16 +156,16 @@ impl Udp for UdpSockets {
     }
 
     fn descriptors(&self) -> io::Result<Vec<Descriptor>> {
-        self.each().map(|socket| socket.get().try_clone().map(OwnedFd::from)).collect()
+        self.each().filter_map(|socket| socket.with(adopt::duplicate)).collect()
     }
 
     fn features(&self) -> UdpFeatures {
-        let sockets = || self.each().map(UdpSocket::get);
+        let smallest = |bytes: fn(&_) -> u64| self.each().map(|socket| socket.with(bytes)).min();
         UdpFeatures {
             gso: self.sender.uses_gso(),
-            gro: sockets().all(system::joins_datagrams),
-            receive_buffer_bytes: sockets().map(system::receive_buffer_bytes).min().unwrap_or_default(),
-            send_buffer_bytes: sockets().map(system::send_buffer_bytes).min().unwrap_or_default(),
+            gro: self.each().all(|socket| socket.with(system::joins_datagrams)),
+            receive_buffer_bytes: smallest(system::receive_buffer_bytes).unwrap_or_default(),
+            send_buffer_bytes: smallest(system::send_buffer_bytes).unwrap_or_default(),
             wanted_receive_buffer_bytes: self.config.receive_buffer_bytes as u64,
             wanted_send_buffer_bytes: SEND_BUFFER_BYTES,
         }
@@ -178,7 +176,7 @@ impl Udp for UdpSockets {
     }
 
     fn stats(&self) -> UdpStats {
-        let dropped: u64 = self.each().map(|socket| system::dropped(socket.get())).sum();
+        let dropped: u64 = self.each().map(|socket| socket.with(system::dropped)).sum();
         UdpStats { receive_overflows: self.stats.receive_overflows + dropped, ..self.stats }
     }
 }

@@ -2,12 +2,14 @@
 
 #[cfg(target_vendor = "apple")]
 mod apple;
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
+#[cfg(all(unix, not(any(target_os = "linux", target_os = "android"))))]
 mod bsd;
 #[cfg(target_os = "freebsd")]
 mod freebsd;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod linux;
+#[cfg(windows)]
+mod windows;
 
 #[cfg(target_vendor = "apple")]
 pub(crate) use self::apple::*;
@@ -15,3 +17,5 @@ pub(crate) use self::apple::*;
 pub(crate) use self::freebsd::*;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) use self::linux::*;
+#[cfg(windows)]
+pub(crate) use self::windows::*;

@@ -12,11 +12,12 @@ use nix::sys::socket::sockopt::SndBuf;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socketpair};
 
 use crate::batch::Slab;
+use crate::device::Queue;
+use crate::device::descriptor::set_nonblocking;
+use crate::device::queue::{Read, WriteError};
 use crate::family::{FamilyQueue, family_of};
 use crate::linux::vnet::VnetQueue;
 use crate::plain::PlainQueue;
-use crate::unix::Queue;
-use crate::unix::queue::{Read, WriteError, set_nonblocking};
 
 /// A kind of queue, and what it puts in front of a packet.
 pub(super) trait Kind: Queue + Sized {

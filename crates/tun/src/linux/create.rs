@@ -10,9 +10,9 @@ use nix::errno::Errno;
 
 use super::LinuxQueue;
 use crate::config::{OpenError, TunConfig, TunOffload};
-use crate::unix::Opened;
-use crate::unix::queue::set_nonblocking;
-use crate::unix::vnet_hdr::VNET_HDR;
+use crate::device::Opened;
+use crate::device::descriptor::set_nonblocking;
+use crate::device::vnet_hdr::VNET_HDR;
 
 const IFF_TUN_EXCL: libc::c_int = 0x8000;
 /// Whether devices are made with what the other platforms have: one queue of bare packets.

@@ -6,9 +6,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use nix::errno::Errno;
 
 use crate::batch::Slab;
-use crate::unix::Queue;
-use crate::unix::queue::{HEADROOM, Read, read_once, read_room, write_once};
-use crate::unix::vnet_hdr::{self, VNET_HDR};
+use crate::device::Queue;
+use crate::device::descriptor::{read_once, write_once};
+use crate::device::queue::{HEADROOM, Read, read_room};
+use crate::device::vnet_hdr::{self, VNET_HDR};
 
 /// A descriptor of a TUN with IFF_VNET_HDR.
 #[derive(Debug)]

@@ -2,10 +2,7 @@
 
 use std::io::{self, IoSliceMut};
 
-use quinn_udp::BATCH_SIZE;
-use weft_tunnel::{Ecn, RecvMeta};
-
-use super::socket::UdpSocket;
+use super::socket::{MESSAGES_PER_CALL, UdpSocket};
 use crate::{RecvBuffers, UdpStats};
 
 /// What a receive filled.
@@ -24,7 +21,7 @@ pub(super) fn recv(
     stats: &mut UdpStats,
 ) -> io::Result<Filled> {
     let room = buffers.room();
-    let mut metas = [quinn_udp::RecvMeta::default(); RecvBuffers::COUNT];
+    let mut metas = [None; RecvBuffers::COUNT];
     let mut filled = Filled { buffers: 0, is_empty_now: false };
     {
         let mut free = buffers.free_buffers();
@@ -34,7 +31,7 @@ pub(super) fn recv(
             let rest = filled.buffers..room;
             // A call that returns less than it could means that the socket is empty. Where a call receives a
             // single message, only an error says so.
-            let most = rest.len().min(BATCH_SIZE);
+            let most = rest.len().min(MESSAGES_PER_CALL);
             match socket.recv(&mut slices[rest.clone()], &mut metas[rest]) {
                 Ok(count) => {
                     stats.recv_calls += 1;
@@ -53,14 +50,11 @@ pub(super) fn recv(
             }
         }
     }
-    buffers.push(metas[..filled.buffers].iter().map(|meta| {
-        let stride = meta.stride.max(1);
-        stats.datagrams_received += meta.len.div_ceil(stride).max(1) as u64;
+    buffers.push(metas[..filled.buffers].iter().flatten().map(|meta| {
+        stats.datagrams_received += meta.len.div_ceil(meta.stride).max(1) as u64;
         stats.bytes_received += meta.len as u64;
-        let ecn = meta.ecn.map_or(Ecn::NotEct, |ecn| Ecn::from_bits(ecn as u8));
-        let meta = RecvMeta { source: meta.addr, local: meta.dst_ip, ecn, len: meta.len, stride };
         // No datagram is longer than a buffer.
-        (meta, false)
+        (*meta, false)
     }));
     Ok(filled)
 }

@@ -8,6 +8,7 @@ use std::time::Instant;
 use weft_tunnel::{MAX_BATCH_BYTES, MAX_BATCH_SEGMENTS, Transmit};
 
 use super::pause::Pause;
+use crate::codes::{self, EMSGSIZE, ENOBUFS};
 use crate::fallback::Fallbacks;
 use crate::system::Questions;
 use crate::{PathMtu, SendError, Sent, UdpStats};
@@ -85,8 +86,8 @@ impl Sender {
                     return Poll::Ready(Ok(sent));
                 }
                 // The socket stays writable meanwhile. To clear its readiness would mean to wait for ever.
-                Err(error) if self.waits_on_enobufs && is(&error, libc::ENOBUFS) => self.pause.begin(),
-                Err(error) if is(&error, libc::EMSGSIZE) => return Poll::Ready(Err(SendError::TooLong)),
+                Err(error) if self.waits_on_enobufs && is(&error, ENOBUFS) => self.pause.begin(),
+                Err(error) if is(&error, EMSGSIZE) => return Poll::Ready(Err(SendError::TooLong)),
                 Err(error) => return Poll::Ready(Err(SendError::Failed(error))),
             }
         }
@@ -101,7 +102,7 @@ impl Sender {
         let transmit = one_turn(transmit);
         match self.send_from_source(socket, &transmit, stats) {
             Ok(bytes) => Ok(Sent { bytes, source_unusable: false, path_mtu: None }),
-            Err(error) if self.path_mtu == PathMtu::On && is(&error, libc::EMSGSIZE) => {
+            Err(error) if self.path_mtu == PathMtu::On && is(&error, EMSGSIZE) => {
                 let bytes = socket.in_pieces(&transmit, || send_calls(socket, &transmit, 1, stats))?;
                 stats.gso_fallbacks += u64::from(transmit.segments() > 1 && self.gso);
                 let path_mtu = socket.path_mtu(&mut self.questions, &transmit);
@@ -142,8 +143,8 @@ impl Sender {
         // The single datagrams were accepted, so the batch was refused, not the source address or the
         // destination.
         if let Some(refusal) = refusal {
-            // EIO concerns the device, whatever the size. The other errors may concern the MTU of the route.
-            let from_bytes = if is(&refusal, libc::EIO) { 0 } else { segment_size };
+            // This error concerns the device, whatever the size. The other errors may concern the MTU of the route.
+            let from_bytes = if is(&refusal, codes::NO_BATCHES) { 0 } else { segment_size };
             if self.fallbacks.remember(destination.ip(), from_bytes, Instant::now()) {
                 tracing::debug!(%destination, segment_bytes = segment_size, %refusal, "sending without GSO");
             }
@@ -187,26 +188,15 @@ fn is(error: &io::Error, code: i32) -> bool {
 }
 
 fn is_full(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::WouldBlock || is(error, libc::ENOBUFS)
+    error.kind() == io::ErrorKind::WouldBlock || is(error, ENOBUFS)
 }
 
 /// Reports whether GSO may be the cause of an error.
 fn may_be_gso(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EMSGSIZE | libc::EIO | libc::EINVAL))
+    error.raw_os_error().is_some_and(|code| codes::OF_BATCHES.contains(&code))
 }
 
-/// Reports whether the source address may be the cause of an error: it is not, or no longer, an address of the
-/// machine.
+/// Reports whether the source address may be the cause of an error.
 fn may_be_the_source(error: &io::Error) -> bool {
-    matches!(
-        error.raw_os_error(),
-        Some(
-            libc::EINVAL
-                | libc::EADDRNOTAVAIL
-                | libc::ENETUNREACH
-                | libc::EHOSTUNREACH
-                | libc::ENODEV
-                | libc::ENXIO
-        )
-    )
+    error.raw_os_error().is_some_and(|code| codes::OF_SOURCES.contains(&code))
 }

@@ -5,17 +5,18 @@ use std::io;
 use std::os::fd::AsFd as _;
 use std::task::{Context, Poll, ready};
 
+pub(super) use quinn_udp::BATCH_SIZE as MESSAGES_PER_CALL;
 use quinn_udp::{EcnCodepoint, UdpSockRef, UdpSocketState};
 use socket2::Socket;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use weft_tunnel::Transmit;
+use weft_tunnel::{Ecn, RecvMeta, Transmit};
 
 use super::recv::Filled;
 use super::send::Outlet;
 use crate::bind::{failed, local_port};
 use crate::system::{self, Questions};
-use crate::{BindError, UdpConfig};
+use crate::{BindError, RecvBuffers, UdpConfig};
 
 /// A bound socket of one address family.
 #[derive(Debug)]
@@ -41,8 +42,13 @@ impl UdpSocket {
         Ok(Self { io, state: RefCell::new(state), is_v6, config: *config })
     }
 
-    pub(super) fn get(&self) -> &Socket {
+    fn get(&self) -> &Socket {
         self.io.get_ref()
+    }
+
+    /// Returns what `ask` returns for the socket.
+    pub(super) fn with<T>(&self, ask: impl FnOnce(&Socket) -> T) -> T {
+        ask(self.get())
     }
 
     /// Reports whether one call can send several datagrams.
@@ -80,9 +86,17 @@ impl UdpSocket {
     pub(super) fn recv(
         &self,
         buffers: &mut [io::IoSliceMut<'_>],
-        metas: &mut [quinn_udp::RecvMeta],
+        metas: &mut [Option<RecvMeta>],
     ) -> io::Result<usize> {
-        self.state.borrow().recv(UdpSockRef::from(self.get()), buffers, metas)
+        let mut received = [quinn_udp::RecvMeta::default(); RecvBuffers::COUNT];
+        let room = metas.len();
+        let count = self.state.borrow().recv(UdpSockRef::from(self.get()), buffers, &mut received[..room])?;
+        for (meta, received) in metas.iter_mut().zip(&received[..count]) {
+            let quinn_udp::RecvMeta { addr: source, len, stride, ecn, dst_ip: local, .. } = *received;
+            let ecn = ecn.map_or(Ecn::NotEct, |ecn| Ecn::from_bits(ecn as u8));
+            *meta = Some(RecvMeta { source, local, ecn, len, stride: stride.max(1) });
+        }
+        Ok(count)
     }
 }
 

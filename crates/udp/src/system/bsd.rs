@@ -14,6 +14,12 @@ use crate::{PathMtu, SEND_BUFFER_BYTES};
 /// The smallest buffer that is tried.
 const MIN_BUFFER_BYTES: usize = 64 << 10;
 
+/// Does nothing: a bound port belongs to its socket.
+#[allow(clippy::unnecessary_wraps, reason = "on Windows it may fail")]
+pub(crate) fn claim_port(_: &Socket) -> io::Result<()> {
+    Ok(())
+}
+
 /// Reports whether a datagram socket is one of UDP. These systems do not tell all. An ICMP socket, the other
 /// kind of datagram socket, has no port.
 pub(crate) fn is_udp(_: &SockRef<'_>) -> io::Result<bool> {

@@ -11,6 +11,12 @@ pub(crate) use crate::path_mtu::{Questions, in_pieces};
 use crate::sockopt::{get_option, set_option};
 use crate::{BindError, PathMtu, SEND_BUFFER_BYTES};
 
+/// Does nothing: a bound port belongs to its socket.
+#[allow(clippy::unnecessary_wraps, reason = "on Windows it may fail")]
+pub(crate) fn claim_port(_: &Socket) -> io::Result<()> {
+    Ok(())
+}
+
 /// Reports whether a datagram socket is one of UDP.
 pub(crate) fn is_udp(socket: &SockRef<'_>) -> io::Result<bool> {
     socket.protocol().map(|protocol| protocol == Some(Protocol::UDP))

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use nix::poll::PollFlags;
 use tokio::sync::mpsc as channel;
 use weft_tunnel::{MAX_PACKET, PlainSlab, Plaintext, ip};
 
@@ -16,6 +15,7 @@ use super::coalesce::Coalescer;
 use super::pulse::{Line, Wait};
 use super::queue::{Queue, WriteError};
 use super::vnet_hdr;
+use super::wake::Until;
 use crate::config::TunOffload;
 use crate::stats::QueueStats;
 
@@ -242,7 +242,7 @@ impl<Q: Queue> Writer<Q> {
             loop {
                 let wait = match self.writer.resume(&*self.queue, &batch.slab, packets) {
                     Written::All => break,
-                    Written::Blocked => self.line.wait(&*self.queue, PollFlags::POLLOUT),
+                    Written::Blocked => self.line.wait(&*self.queue, Until::Writable),
                     Written::Pause(pause) => self.line.pause(pause),
                 };
                 if wait != Wait::Ready {

@@ -2,14 +2,12 @@
 //! A platform implements [`Queue`] with the two system calls that every packet goes through.
 
 use std::io::IoSlice;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use weft_tunnel::{MAX_PACKET, TAILROOM};
 
+use super::descriptor::{self, Errno, Pollable};
 use super::vnet_hdr::{self, VNET_HDR};
+pub(crate) use super::write_error::WriteError;
 use crate::batch::Slab;
 
 /// Bytes in front of every packet of a slab, where a read puts the header of the platform: room for the
@@ -24,7 +22,7 @@ pub(crate) const READ_ROOM: usize = HEADROOM + weft_tunnel::ip::IPV6_HEADER + MA
 ///
 /// The descriptor is the same in every call and stays open as long as the queue lives: the runtime and the
 /// threads wait for its readiness.
-pub trait Queue: AsFd + AsRawFd + std::fmt::Debug + Send + Sync + 'static {
+pub trait Queue: Pollable + std::fmt::Debug + Send + Sync + 'static {
     /// Reads one packet straight into `slab`, which must have [`READ_ROOM`] bytes free.
     fn read(&self, slab: &mut Slab) -> Read;
 
@@ -34,11 +32,7 @@ pub trait Queue: AsFd + AsRawFd + std::fmt::Debug + Send + Sync + 'static {
 
     /// Returns what an error of a write means.
     fn meaning_of(error: Errno) -> WriteError {
-        match error {
-            Errno::EAGAIN => WriteError::Full,
-            Errno::EINVAL => WriteError::Invalid,
-            _ => WriteError::Refused,
-        }
+        descriptor::meaning_of(error)
     }
 
     /// Returns the number of packets that a ring of the device may hold. Asked of devices with several queues
@@ -72,19 +66,6 @@ pub enum Read {
     Gone,
 }
 
-/// Why a packet was not written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WriteError {
-    /// The queue is full. Its descriptor becomes writable when there is room.
-    Full,
-    /// The queue is full, and nothing announces room: the write has to be repeated after a pause.
-    FullUnannounced,
-    /// The system cannot take a packet of this form. As several single packets it may.
-    Invalid,
-    /// The system refuses the packet.
-    Refused,
-}
-
 /// Returns the room for one read into the spare bytes of a slab: behind `before` bytes, and before the tail.
 pub(crate) fn read_room(slab: &mut Slab, before: usize) -> &mut [u8] {
     let spare = slab.spare_mut();
@@ -102,36 +83,4 @@ pub(crate) fn commit_packet(slab: &mut Slab, bytes: usize) -> Read {
         }
         _ => Read::Malformed,
     }
-}
-
-/// Reads once, and again if a signal interrupted the call.
-pub(crate) fn read_once(descriptor: impl AsFd, buffer: &mut [u8]) -> Result<usize, Errno> {
-    loop {
-        match nix::unistd::read(&descriptor, buffer) {
-            Err(Errno::EINTR) => {}
-            other => return other,
-        }
-    }
-}
-
-/// Writes once, and again if a signal interrupted the call.
-pub(crate) fn write_once(descriptor: impl AsFd, pieces: &[IoSlice<'_>]) -> Result<(), Errno> {
-    loop {
-        match nix::sys::uio::writev(&descriptor, pieces) {
-            Err(Errno::EINTR) => {}
-            other => return other.map(drop),
-        }
-    }
-}
-
-/// Makes reads and writes fail with EAGAIN instead of waiting.
-pub(crate) fn set_nonblocking(descriptor: BorrowedFd<'_>) -> Result<(), Errno> {
-    let flags = OFlag::from_bits_retain(fcntl(descriptor, FcntlArg::F_GETFL)?);
-    fcntl(descriptor, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK)).map(drop)
-}
-
-/// Reports whether a read would return at once now, with a packet or an error.
-pub(crate) fn is_readable(queue: BorrowedFd<'_>) -> bool {
-    let mut wait = [PollFd::new(queue, PollFlags::POLLIN)];
-    !matches!(poll(&mut wait, PollTimeout::ZERO), Ok(0))
 }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 
-use nix::poll::PollFlags;
 use tokio::sync::mpsc as channel;
 
 use super::pulse::{Line, Wait};
 use super::queue::{HEADROOM, Queue, READ_ROOM, Read};
+use super::wake::Until;
 use crate::batch::{Slab, TunBatch};
 use crate::stats::QueueStats;
 
@@ -125,7 +125,7 @@ impl<Q: Queue> Reader<Q> {
     /// Waits for a packet. Returns false if no packet will follow: the device is gone or being stopped.
     fn wait(&self) -> bool {
         self.progress.idle.store(true, Ordering::SeqCst);
-        let wait = self.line.wait(&*self.queue, PollFlags::POLLIN);
+        let wait = self.line.wait(&*self.queue, Until::Readable);
         self.progress.idle.store(false, Ordering::SeqCst);
         wait == Wait::Ready
     }

@@ -2,23 +2,20 @@
 //! check that it still works. A thread that is stuck in a call or in an endless loop does not answer.
 
 use std::io;
-use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, mpsc};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-
-use super::wake::Wake;
+use super::descriptor::Pollable;
+use super::wake::{Until, Wake, Woken};
 use super::writer::Order;
 use crate::batch::Slab;
 
 /// Why [`Line::wait`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
-    /// The queue is ready for the requested events.
+    /// The queue is readable or writable.
     Ready,
     /// The device does not exist any more.
     Gone,
@@ -37,7 +34,7 @@ pub(super) struct Bell {
 #[derive(Debug)]
 pub(super) struct Line {
     name: String,
-    /// Ends a wait in poll(2).
+    /// Ends a wait for the queue.
     event: Wake,
     /// The thread itself, once it has paused.
     paused: OnceLock<Thread>,
@@ -95,37 +92,22 @@ impl Line {
         self.answer();
     }
 
-    /// Waits until the queue is ready for `events`, until the device is gone, or until the stop. Answers
+    /// Waits until the queue is readable or writable, until the device is gone, or until the stop. Answers
     /// questions meanwhile.
-    pub(super) fn wait(&self, queue: &impl AsFd, events: PollFlags) -> Wait {
+    pub(super) fn wait(&self, queue: &impl Pollable, until: Until) -> Wait {
         loop {
             // Checked before the wait, because an earlier wait may have read the event of the stop.
             if self.is_stopped() {
                 return Wait::Stopped;
             }
-            let mut wait =
-                [PollFd::new(queue.as_fd(), events), PollFd::new(self.event.as_fd(), PollFlags::POLLIN)];
-            match poll(&mut wait, PollTimeout::NONE) {
-                Ok(_) => {}
-                Err(Errno::EINTR) => continue,
-                Err(errno) => {
-                    tracing::error!(error = errno.desc(), "cannot wait for the TUN");
+            match self.event.wait(queue, until) {
+                Ok(Woken::Ready) => return Wait::Ready,
+                Ok(Woken::Gone) => return Wait::Gone,
+                Ok(Woken::Asked) => self.answer(),
+                Err(error) => {
+                    tracing::error!(%error, "cannot wait for the TUN");
                     return Wait::Gone;
                 }
-            }
-            let [queue, event] = wait.map(|wait| wait.revents().unwrap_or(PollFlags::empty()));
-            if !event.is_empty() {
-                self.event.clear();
-                self.answer();
-                if self.is_stopped() {
-                    return Wait::Stopped;
-                }
-            }
-            if queue.intersects(events) {
-                return Wait::Ready;
-            }
-            if !queue.is_empty() {
-                return Wait::Gone;
             }
         }
     }
@@ -143,7 +125,7 @@ impl Line {
             if remaining.is_zero() {
                 return Wait::Ready;
             }
-            thread::park_timeout(remaining);
+            self.event.park(remaining);
         }
     }
 
@@ -179,7 +161,7 @@ impl Asked {
     fn ask(&self, number: u64) {
         self.line.asked.store(number, Ordering::SeqCst);
         self.line.wake();
-        // There is at most one question in the channel: a thread that waits in poll(2) does not read it.
+        // There is at most one question in the channel: a thread that waits for its queue does not read it.
         if !self.line.is_queued.swap(true, Ordering::SeqCst) {
             // Sending fails only if the thread has ended. Then it needs no question.
             match &self.channel {

@@ -7,7 +7,6 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
-use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -19,7 +18,8 @@ use weft_sched::DeficitRoundRobin;
 use weft_tunnel::{PlainSlab, Plaintext};
 
 use super::alarm::Alarm;
-use super::queue::{self, Queue};
+use super::descriptor;
+use super::queue::Queue;
 use super::reader::{self, Drained};
 use super::writer::{BatchWriter, Coalescing, PlainBatch, Written};
 use crate::batch::TunBatch;
@@ -79,7 +79,7 @@ struct InlineQueues<Q> {
 impl<Q: Queue> Pipelines for InlineQueues<Q> {
     fn is_drained(&self, queue: u16, _taken: u64) -> bool {
         // Packets that were read from the queue were offered to the guard at once.
-        !queue::is_readable(self.each[usize::from(queue)].queue.as_fd())
+        !descriptor::is_readable(&*self.each[usize::from(queue)].queue)
     }
 
     fn packets_until_now(&self, queue: u16) -> u64 {
@@ -109,7 +109,13 @@ pub(super) struct Inline<Q: Queue> {
 
 impl<Q: Queue> Inline<Q> {
     /// Returns a device. `queues` must not be empty.
-    pub(super) fn new(name: &str, queues: Vec<Q>, coalescing: &Arc<Coalescing>, stats: &TunStats) -> Self {
+    #[allow(clippy::unnecessary_wraps, reason = "Windows has no such devices")]
+    pub(super) fn new(
+        name: &str,
+        queues: Vec<Q>,
+        coalescing: &Arc<Coalescing>,
+        stats: &TunStats,
+    ) -> io::Result<Self> {
         let count = queues.len();
         let open = |(queue, stats): (Q, &Arc<QueueStats>)| InlineQueue {
             queue: Arc::new(queue),
@@ -119,7 +125,7 @@ impl<Q: Queue> Inline<Q> {
             stats: Arc::clone(stats),
         };
         let each = queues.into_iter().zip(stats.each()).map(open).collect();
-        Self {
+        Ok(Self {
             queues: InlineQueues { name: name.to_owned(), each, completed: 0 },
             readiness: None,
             alarm: Alarm::default(),
@@ -130,7 +136,7 @@ impl<Q: Queue> Inline<Q> {
             is_writing: false,
             no_slab: PlainSlab::new(0),
             flows: Flows::across(count),
-        }
+        })
     }
 
     pub(super) fn poll_recv_many(

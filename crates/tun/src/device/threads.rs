@@ -4,7 +4,6 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
@@ -14,8 +13,9 @@ use std::thread::{self, JoinHandle};
 use tokio::sync::mpsc as channel;
 use weft_tunnel::{PlainSlab, Plaintext};
 
+use super::descriptor;
 use super::pulse::{Asked, Bell, Channel, Line, Pulse};
-use super::queue::{self, Queue};
+use super::queue::Queue;
 use super::reader::{self, Progress, Reader};
 use super::writer::{self, BatchWriter, Coalescing, Order, PlainBatch, Writer};
 use crate::batch::{Slab, TunBatch};
@@ -54,7 +54,7 @@ impl<Q: Queue> Pipelines for Pipes<Q> {
         let pipeline = &self.each[usize::from(queue)];
         // The order matters. A packet that left the queue before the first check was read by its reader,
         // which is not idle from then on until it has put the packet into the channel and counted it.
-        !queue::is_readable(pipeline.queue.as_fd())
+        !descriptor::is_readable(&*pipeline.queue)
             && pipeline.progress.idle.load(Ordering::SeqCst)
             && pipeline.progress.batches.load(Ordering::SeqCst) == taken
     }

@@ -1,4 +1,4 @@
-//! The TUN device, on the packet queues of any unix ([`Queue`]): either each queue has a reader and a writer
+//! The TUN device, on the packet queues of any system ([`Queue`]): either each queue has a reader and a writer
 //! thread, or the packet thread serves all queues itself (inline).
 
 use std::collections::VecDeque;
@@ -13,28 +13,32 @@ use crate::batch::TunBatch;
 use crate::config::{OpenError, TunOffload};
 use crate::stats::TunStats;
 
+#[cfg(unix)]
 mod alarm;
 mod backoff;
 #[cfg(feature = "bench-internals")]
 pub mod bench;
 mod coalesce;
+#[cfg_attr(windows, path = "device/descriptor/windows.rs")]
+pub(crate) mod descriptor;
+#[cfg_attr(windows, path = "device/inline/windows.rs")]
 mod inline;
 mod pulse;
 pub(crate) mod queue;
 mod reader;
 mod threads;
 pub(crate) mod vnet_hdr;
+#[cfg_attr(windows, path = "device/wake/windows.rs")]
 mod wake;
+mod write_error;
 mod writer;
 
+pub use descriptor::Descriptor;
 use inline::Inline;
 pub use pulse::Pulse;
 pub(crate) use queue::Queue;
 use threads::Threads;
 use writer::Coalescing;
-
-/// A descriptor of a queue, which can be handed in.
-pub type Descriptor = std::os::fd::OwnedFd;
 
 /// A TUN device. Dropping it shuts it down, as `shutdown` does.
 pub struct Device<Q: Queue> {
@@ -78,7 +82,7 @@ impl<Q: Queue> Device<Q> {
         } else if threads {
             Mode::Threads(Threads::start(name, queues, &coalescing, &stats)?)
         } else {
-            Mode::Inline(Inline::new(name, queues, &coalescing, &stats))
+            Mode::Inline(Inline::new(name, queues, &coalescing, &stats)?)
         };
         Ok(Self { name: name.to_owned(), offload, stats, mode })
     }
