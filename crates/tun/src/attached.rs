@@ -28,6 +28,7 @@ pub(crate) fn request(name: &str, flags: libc::c_int) -> libc::ifreq {
 ///
 /// # Errors
 /// The descriptor is not an attached queue.
+#[allow(unreachable_pub, reason = "the device of Linux has it as its own")]
 pub fn name_of_queue(descriptor: &OwnedFd) -> io::Result<String> {
     let (name, _) = describe(descriptor.as_fd())
         .map_err(|errno| io::Error::other(format!("it is not an attached TUN queue ({})", errno.desc())))?;
@@ -41,6 +42,7 @@ pub(crate) fn describe(descriptor: BorrowedFd<'_>) -> Result<(String, libc::c_in
     unsafe { get_iff(descriptor.as_raw_fd(), &mut answer) }?;
     // SAFETY: the kernel filled in the flags; any bit pattern is a c_short.
     let flags = libc::c_int::from(unsafe { answer.ifr_ifru.ifru_flags });
+    #[allow(clippy::unnecessary_cast, reason = "signed on some processors")]
     let bytes = answer.ifr_name.map(|byte| byte as u8);
     let name = CStr::from_bytes_until_nul(&bytes).unwrap_or_default().to_string_lossy().into_owned();
     Ok((name, flags))
