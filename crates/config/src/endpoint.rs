@@ -2,11 +2,12 @@
 
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
 
-#[cfg(unix)]
+#[cfg(all(unix, not(target_os = "ios")))]
 mod scope;
 
-#[cfg(not(unix))]
-use crate::unsupported as scope;
+#[cfg(not(all(unix, not(target_os = "ios"))))]
+#[path = "endpoint/numbers.rs"]
+mod scope;
 
 /// Formats an endpoint as UAPI and wg(8) write it.
 pub fn text(endpoint: &SocketAddr) -> String {

@@ -3,11 +3,8 @@
 //! Everything here runs on the control thread or beside it, never on the packet thread: peers are built here
 //! (each costs an X25519), reach the event loop in slices, and counters come back as snapshots.
 
-mod controller;
 mod managed;
-mod model;
 pub mod socket;
 
-pub use controller::Controller;
 pub use managed::Managed;
-pub use model::Model;
+pub use weft_dataplane::{Configured, Controller, Model};

@@ -1,44 +1,25 @@
-//! The packet thread: a single-threaded runtime that only moves packets.
+//! The packet thread: a single-threaded runtime with the event loop of `weft_dataplane`, which only moves packets.
 //!
 //! The split of work between threads is defined here and nowhere else. Slow work runs on the control thread,
 //! reaches the event loop as a [`Command`], and its results return as a snapshot.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc as async_mpsc;
 use weft_config::TunThreads;
 use weft_tun::thread_guard::EndProcessOnPanic;
-use weft_tun::{Pulse, TunConfig, TunOffload, TunStatsSnapshot};
-use weft_tunnel::{
-    Change, DropCounters, DropReason, Event, HandshakeLoad, PeerSnapshot, PrivateKey, Tunnel, TunnelConfig,
-    TunnelStats,
-};
-use weft_udp::{self as udp, BindError, SendError, Udp as _, UdpConfig, UdpFeatures, UdpSockets, UdpStats};
+use weft_tun::{Pulse, TunConfig, TunOffload};
+use weft_tunnel::{PrivateKey, TunnelConfig};
+use weft_udp::{self as udp, BindError, Udp as _, UdpConfig, UdpSockets};
 
 use crate::scheduling::{self, Priority};
 
-mod answers;
-pub mod capture;
-mod commands;
-mod event_loop;
-#[cfg(test)]
-mod fake_kernel;
-mod inbound;
-mod initiation_filter;
-mod junk_filter;
-mod outbound;
-mod timing;
-
-pub use commands::Command;
-pub use event_loop::EventLoop;
-pub use timing::{Histogram, SAMPLED_TURNS, Stage, Times};
-
-/// Capacity of the channel of commands to the event loop.
-const COMMANDS: usize = 64;
+pub use weft_dataplane::{
+    Command, DataplaneError, EventLoop, Handle, Histogram, OnEvent, QueueDepths, SAMPLED_TURNS, SendFailure,
+    Snapshot, Stage, Times, capture,
+};
 
 /// The queues of a TUN, and the threads that serve them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,63 +74,6 @@ pub fn inline_queues() -> u16 {
     })
 }
 
-/// Every counter and peer. With many peers the event loop needs several turns to visit all of them; the
-/// counters are read in the last of these turns.
-#[derive(Clone, Debug)]
-pub struct Snapshot {
-    pub udp: UdpStats,
-    /// Offloads and buffer sizes of the sockets.
-    pub udp_features: UdpFeatures,
-    pub tunnel: TunnelStats,
-    /// Packets dropped on the packet thread, and reads and writes that failed on the threads of the TUN, by
-    /// reason.
-    pub drops: DropCounters,
-    pub peers: Vec<PeerSnapshot>,
-    /// The TUN's counters, summed over all queues.
-    pub tun: TunStatsSnapshot,
-    /// The TUN's counters by queue.
-    pub tun_queues: Vec<TunStatsSnapshot>,
-    pub queues: QueueDepths,
-    /// Durations of turns of the event loop and of their stages.
-    pub times: Times,
-    pub send_failure: Option<SendFailure>,
-    /// The load of handshakes on the tunnel.
-    pub handshakes: HandshakeLoad,
-}
-
-/// A datagram that could not be sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SendFailure {
-    pub destination: SocketAddr,
-    /// The reason that it was counted under.
-    pub reason: DropReason,
-    /// The operating system's error number. `None` for a datagram that is too long, or an error without a
-    /// number.
-    pub os_error: Option<i32>,
-    pub at: Instant,
-}
-
-impl SendFailure {
-    fn new(destination: SocketAddr, error: &SendError, at: Instant) -> Self {
-        let os_error = match error {
-            SendError::TooLong => None,
-            SendError::Failed(error) => error.raw_os_error(),
-        };
-        Self { destination, reason: error.drop_reason(), os_error, at }
-    }
-}
-
-/// Items waiting on the packet thread at one moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct QueueDepths {
-    /// Handshake messages and keepalives waiting for the socket.
-    pub control: usize,
-    /// Encrypted batches waiting for the socket.
-    pub transmit: usize,
-    /// Bytes that were read from the TUN and are not encrypted yet.
-    pub read_ahead_bytes: usize,
-}
-
 /// Why the packet thread could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -183,26 +107,6 @@ impl StartError {
     }
 }
 
-/// Why the event loop ended.
-#[derive(Debug, thiserror::Error)]
-pub enum DataplaneError {
-    /// The TUN device is gone: it was deleted.
-    #[error("the TUN device is gone: was the interface deleted?")]
-    DeviceGone,
-    /// The TUN device cannot be read or written any more.
-    #[error("the TUN device failed: {0}")]
-    Tun(#[source] io::Error),
-    /// The UDP sockets cannot be read any more.
-    #[error("the UDP socket failed: {0}")]
-    Udp(#[source] io::Error),
-    /// The packet thread did not answer.
-    #[error("the packet thread has ended")]
-    Ended,
-}
-
-/// Receives events of peers. Called on the packet thread: it must not block.
-pub type OnEvent = Box<dyn FnMut(Event) + Send>;
-
 /// Everything that the packet thread is built from.
 pub struct Setup {
     pub tun: TunConfig,
@@ -234,7 +138,7 @@ pub struct Opened {
 
 /// A running packet thread. Dropping it stops the thread.
 pub struct Dataplane {
-    commands: async_mpsc::Sender<Command>,
+    handle: Handle,
     start: Option<mpsc::SyncSender<u16>>,
     thread: Option<JoinHandle<Result<(), DataplaneError>>>,
     opened: Opened,
@@ -245,7 +149,7 @@ impl Dataplane {
     /// thread. No packet moves before [`Self::run`]. `on_end` is called on the packet thread when that thread
     /// ends, for any reason.
     pub fn open(setup: Setup, on_end: impl FnOnce() + Send + 'static) -> Result<Self, StartError> {
-        let (commands, command_queue) = async_mpsc::channel(COMMANDS);
+        let (handle, commands) = Handle::new();
         let (start, started) = mpsc::sync_channel(1);
         let (report, reported) = mpsc::sync_channel(1);
         let name = setup.thread_name.clone();
@@ -253,13 +157,13 @@ impl Dataplane {
             .name(name)
             .spawn(move || {
                 let _guard = EndProcessOnPanic;
-                let result = packet_thread(setup, command_queue, &started, &report);
+                let result = packet_thread(setup, commands, &started, &report);
                 on_end();
                 result
             })
             .map_err(StartError::Thread)?;
         match reported.recv() {
-            Ok(Ok(opened)) => Ok(Self { commands, start: Some(start), thread: Some(thread), opened }),
+            Ok(Ok(opened)) => Ok(Self { handle, start: Some(start), thread: Some(thread), opened }),
             Ok(Err(error)) => {
                 let _ = thread.join();
                 Err(error)
@@ -280,12 +184,12 @@ impl Dataplane {
 
     /// Returns every counter and peer. Waits for the event loop.
     pub fn snapshot(&self) -> Result<Snapshot, DataplaneError> {
-        self.handle().snapshot(0)
+        self.handle.snapshot(0)
     }
 
     /// Returns a handle for sending commands to the packet thread. It does not keep the thread alive.
     pub fn handle(&self) -> Handle {
-        Handle { commands: self.commands.clone() }
+        self.handle.clone()
     }
 
     /// Ends the packet thread, and with it the TUN's threads and all descriptors. Returns the error if the
@@ -296,80 +200,12 @@ impl Dataplane {
 
     fn end(&mut self) -> Result<(), DataplaneError> {
         drop(self.start.take());
-        // This fails if the channel is closed: then the loop has ended already.
-        let _ = self.commands.blocking_send(Command::Stop);
+        self.handle.stop();
         match self.thread.take().map(JoinHandle::join) {
             Some(Ok(result)) => result,
             // The guard ends the process on a panic, so this is never seen.
             Some(Err(_)) | None => Err(DataplaneError::Ended),
         }
-    }
-}
-
-/// A handle for sending commands to the packet thread. Its calls wait for the event loop, usually a fraction
-/// of a millisecond; they must not be made from within a tokio runtime.
-#[derive(Clone, Debug)]
-pub struct Handle {
-    commands: async_mpsc::Sender<Command>,
-}
-
-impl Handle {
-    /// Returns every counter and peer. Memory for `peers` peers is allocated here, not on the packet thread.
-    pub fn snapshot(&self, peers: usize) -> Result<Snapshot, DataplaneError> {
-        self.ask(|answer| Command::Snapshot { peers: Vec::with_capacity(peers), answer })
-    }
-
-    /// Applies changes to the tunnel, and returns when all are applied.
-    pub fn change(&self, changes: Vec<Change>) -> Result<(), DataplaneError> {
-        if changes.is_empty() {
-            return Ok(());
-        }
-        self.ask(|answer| Command::Change { changes, answer })
-    }
-
-    /// Changes the UDP port and the mark, both or neither. Returns the port in use.
-    pub fn rebind(
-        &self,
-        port: Option<u16>,
-        fwmark: Option<u32>,
-    ) -> Result<Result<u16, BindError>, DataplaneError> {
-        self.ask(|answer| Command::Rebind { port, fwmark, answer })
-    }
-
-    /// Returns duplicates of the descriptors of the UDP sockets.
-    pub fn sockets(&self) -> Result<io::Result<Vec<udp::Descriptor>>, DataplaneError> {
-        self.ask(|answer| Command::Sockets { answer })
-    }
-
-    /// Begins a capture. Returns `None` if too many captures are running.
-    pub fn capture(
-        &self,
-        filter: capture::CaptureFilter,
-    ) -> Result<Option<capture::Capture>, DataplaneError> {
-        let (capture, tap) = capture::Capture::new(filter);
-        let taken = self.ask(|answer| Command::Capture { tap: Box::new(tap), answer })?;
-        Ok(taken.then_some(capture))
-    }
-
-    /// Returns a handle that is not connected to an event loop, and the queue of its commands.
-    #[cfg(test)]
-    pub(crate) fn to_nobody() -> (Self, async_mpsc::Receiver<Command>) {
-        let (commands, queue) = async_mpsc::channel(COMMANDS);
-        (Self { commands }, queue)
-    }
-
-    /// Reports whether the event loop takes a turn within `patience`. Never waits longer, even if the event
-    /// loop hangs.
-    pub fn takes_a_turn(&self, patience: Duration) -> bool {
-        let (answer, answered) = mpsc::sync_channel(1);
-        // A full queue means that the event loop takes no commands: other callers wait for answers too.
-        self.commands.try_send(Command::Ping { answer }).is_ok() && answered.recv_timeout(patience).is_ok()
-    }
-
-    fn ask<T>(&self, command: impl FnOnce(mpsc::SyncSender<T>) -> Command) -> Result<T, DataplaneError> {
-        let (answer, answered) = mpsc::sync_channel(1);
-        self.commands.blocking_send(command(answer)).map_err(|_| DataplaneError::Ended)?;
-        answered.recv().map_err(|_| DataplaneError::Ended)
     }
 }
 
@@ -392,10 +228,7 @@ fn packet_thread(
         let _ = report.send(Err(StartError::Realtime(error)));
         return Err(DataplaneError::Ended);
     }
-    // Every turn of the event loop is one task poll. Ask the kernel for readiness after each turn
-    // (`event_interval`); otherwise an idle direction waits for up to 61 turns of the busy one.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().event_interval(1).build();
-    let runtime = match runtime {
+    let runtime = match weft_dataplane::runtime() {
         Ok(runtime) => runtime,
         Err(error) => {
             let _ = report.send(Err(StartError::Thread(error)));
@@ -415,10 +248,8 @@ fn packet_thread(
         let opened = Opened { interface, port: udp.port(), offload: tun.offload(), pulse };
         let _ = report.send(Ok(opened));
         let Ok(mtu) = started.recv() else { return Ok(()) };
-        let mut tunnel = Tunnel::new(setup.private_key, TunnelConfig { mtu, ..setup.tunnel });
-        tunnel.calibrate(timing::x25519_time());
-        let tun_stats = std::sync::Arc::clone(tun.stats());
-        let mut event_loop = EventLoop::new(tunnel, tun, udp, commands, move || tun_stats.queues());
+        let config = TunnelConfig { mtu, ..setup.tunnel };
+        let mut event_loop = weft_dataplane::event_loop(setup.private_key, config, tun, udp, commands);
         event_loop.report_events(setup.on_event);
         event_loop.run().await
     })

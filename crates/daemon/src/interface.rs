@@ -108,7 +108,10 @@ impl Interface {
             // No peer knows this random key, so nothing that arrives can be authentic.
             private_key: PrivateKey::generate()
                 .map_err(|error| StartError::Thread(std::io::Error::other(error.to_string())))?,
-            tunnel: TunnelConfig { mtu: 0, staging_bytes: staging_bytes(memory::available_bytes()) },
+            tunnel: TunnelConfig {
+                mtu: 0,
+                staging_bytes: weft_dataplane::staging_bytes(memory::available_bytes()),
+            },
             thread_name: options.thread_name.clone(),
             priority: options.priority,
             on_event,
@@ -181,18 +184,6 @@ pub fn queue_limits(mtu: u16) -> QueueLimits {
     }
 }
 
-/// The divisor of the available memory that gives the bytes of packets that may wait for sessions.
-const STAGING_SHARE: u64 = 64;
-const MIN_STAGING_BYTES: u64 = 2 << 20;
-const MAX_STAGING_BYTES: u64 = 128 << 20;
-
-/// Returns the number of bytes that may wait for sessions, all peers together: a sixty-fourth of the
-/// available memory, between 2 and 128 MiB. 2 MiB if the available memory is unknown.
-fn staging_bytes(available: Option<u64>) -> usize {
-    let bytes = available.map_or(MIN_STAGING_BYTES, |bytes| bytes / STAGING_SHARE);
-    usize::try_from(bytes.clamp(MIN_STAGING_BYTES, MAX_STAGING_BYTES)).unwrap_or(usize::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -202,13 +193,5 @@ mod tests {
         let limit = |count, threads| ring_packets(TunQueues { count, threads });
         assert_eq!([1, 2, 4, 8].map(|count| limit(count, false)), [4000, 2000, 1000, 1000]);
         assert_eq!([1, 4].map(|count| limit(count, true)), [4000, 4000]);
-    }
-
-    #[test]
-    fn staged_packets_take_a_share_of_the_memory_within_bounds() {
-        assert_eq!(staging_bytes(None), 2 << 20);
-        assert_eq!(staging_bytes(Some(1 << 20)), 2 << 20);
-        assert_eq!(staging_bytes(Some(1 << 30)), 16 << 20);
-        assert_eq!(staging_bytes(Some(1 << 40)), 128 << 20);
     }
 }

@@ -9,12 +9,9 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 #[cfg(target_os = "linux")]
 mod journal;
-mod limit;
 
 #[cfg(not(target_os = "linux"))]
 use crate::unsupported::journal;
-
-pub use limit::LogLimit;
 
 /// How a log line looks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]

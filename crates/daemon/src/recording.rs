@@ -4,10 +4,9 @@ use std::collections::HashMap;
 use std::time::SystemTime;
 
 use weft_commands::capture::pcapng::{self, Packet, Statistics};
-use weft_report::control_socket::Layer;
 use weft_tunnel::PublicKey;
 
-use crate::dataplane::capture::{Capture, Chunk, Direction, Seen};
+use crate::dataplane::capture::{Capture, Chunk, Direction, Layer, Seen};
 
 mod outer;
 

@@ -5,6 +5,7 @@ use std::io;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use weft_config::settings::ReportSettings;
+use weft_dataplane::Configured;
 use weft_report::{
     DropReport, HistogramReport, LimitReport, PeerReport, QueueReport, SendFailureReport, StageReport,
     StatusReport, TimesReport, TunQueueReport, TunReport, TunnelReport, UdpReport, stage_of,
@@ -56,17 +57,6 @@ pub struct FilePeer {
     pub settings: ReportSettings,
     /// Without an endpoint in the file only the peer itself tells where it is, also after a restart.
     pub has_endpoint: bool,
-}
-
-/// The configuration of an interface, which may change at run time.
-#[derive(Clone, Debug, Default)]
-pub struct Configured<'a> {
-    pub public_key: Option<PublicKey>,
-    pub listen_port: u16,
-    /// The mark of outgoing packets; 0 means none.
-    pub fw_mark: u32,
-    /// The peers, in the order in which they are shown.
-    pub peers: Vec<&'a PeerConfig>,
 }
 
 impl Running {

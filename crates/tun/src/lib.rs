@@ -12,6 +12,8 @@ use std::task::{Context, Poll};
 
 use weft_tunnel::{PlainSlab, Plaintext};
 
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod attached;
 mod batch;
 mod config;
 pub mod memory;

@@ -16,7 +16,9 @@ mod dropped;
 pub(crate) mod vnet;
 
 pub use adopt::{check_queue, open_queues};
-pub use create::{MAX_QUEUES, SUPER_PACKETS, name_of_queue};
+pub use create::{MAX_QUEUES, SUPER_PACKETS};
+
+pub use crate::attached::name_of_queue;
 use vnet::VnetQueue;
 
 /// A TUN device. Dropping it shuts it down, as `shutdown` does.

@@ -5,16 +5,17 @@
 //! same form. A connection may carry many requests. [`RequestParser`] and [`Answer`] do no I/O; [`Listener`]
 //! and [`Server`] are the daemon's end of the socket, and [`client`] is the other end.
 
+#[cfg(feature = "sockets")]
 pub mod client;
 mod control;
 mod errno;
-#[cfg(any(unix, test))]
+#[cfg(all(feature = "sockets", any(unix, test)))]
 mod lines;
 mod request;
 mod response;
-#[cfg(unix)]
+#[cfg(all(feature = "sockets", unix))]
 mod server;
-#[cfg(not(unix))]
+#[cfg(all(feature = "sockets", not(unix)))]
 #[path = "unsupported.rs"]
 mod server;
 mod values;
@@ -23,10 +24,12 @@ pub use control::{Control, ControlError};
 pub use errno::Errno;
 pub use request::{Problem, Request, RequestParser, Step};
 pub use response::{Answer, write_errno};
+#[cfg(feature = "sockets")]
 pub use server::{Descriptor, Listener, Server, SocketError, remove_dead};
 
 /// The directory in which wg(8) looks for the socket of an interface, `NAME.sock`.
 pub const SOCKET_DIRECTORY: &str = "/var/run/wireguard";
 
 #[cfg(test)]
+#[cfg(feature = "sockets")]
 mod properties;

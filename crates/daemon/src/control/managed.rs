@@ -4,13 +4,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use weft_config::InterfaceName;
 use weft_report::StatusReport;
-use weft_report::control_socket::{CaptureRequest, Client, ManageError, Reload, ReloadReport};
+use weft_report::control_socket::{self, CaptureRequest, Client, ManageError, Reload, ReloadReport};
 use weft_tunnel::PublicKey;
 use weft_uapi::Control as _;
 
 use super::Controller;
 use super::socket::{Manage, Server};
-use crate::dataplane::capture::CaptureFilter;
+use crate::dataplane::capture::{CaptureFilter, Layer};
 use crate::recording::Recording;
 use crate::status::Running;
 
@@ -85,7 +85,9 @@ impl Managed {
 impl Manage for Managed {
     fn status(&self) -> Result<StatusReport, ManageError> {
         let running = self.running().clone();
-        self.controller.status(&running).map_err(|_| ManageError::Ended)
+        self.controller
+            .observe(|configured, snapshot| running.report(configured, snapshot))
+            .map_err(|_| ManageError::Ended)
     }
 
     fn reload(&self, reload: &Reload) -> Result<ReloadReport, ManageError> {
@@ -99,7 +101,10 @@ impl Manage for Managed {
 
     fn capture(&self, request: &CaptureRequest) -> Result<Recording, ManageError> {
         let peer = request.peer.as_deref().map(|peer| self.peer(peer)).transpose()?;
-        let layer = request.layer;
+        let layer = request.layer.map(|layer| match layer {
+            control_socket::Layer::Inner => Layer::Inner,
+            control_socket::Layer::Outer => Layer::Outer,
+        });
         let snap_bytes = request.snap_bytes.unwrap_or(*SNAP_BYTES.end());
         let snap_bytes = snap_bytes.clamp(*SNAP_BYTES.start(), *SNAP_BYTES.end()) as usize;
         let capture = self.controller.capture(CaptureFilter { layer, peer, snap_bytes });

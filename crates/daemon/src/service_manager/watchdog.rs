@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn an_event_loop_that_takes_no_turn_is_named() {
-        let (handle, mut commands) = Handle::to_nobody();
+        let (handle, mut commands) = Handle::new();
         let pulse = Pulse::default();
         let turning = std::thread::spawn(move || {
             let Some(Command::Ping { answer }) = commands.blocking_recv() else { panic!("no question") };

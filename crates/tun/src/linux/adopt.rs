@@ -8,7 +8,8 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 
 use nix::errno::Errno;
 
-use super::create::{self, MAX_QUEUES, request};
+use super::create::{self, MAX_QUEUES};
+use crate::attached::{describe, request};
 use crate::config::OpenError;
 
 mod ioctls {
@@ -45,7 +46,7 @@ pub fn open_queues(name: &str, mut existing: Vec<OwnedFd>, count: usize) -> Resu
         })?;
     }
     let failed = |errno: Errno| create::open_error("attach a queue", name, errno.into());
-    let (_, flags) = create::describe(existing[0].as_fd()).map_err(failed)?;
+    let (_, flags) = describe(existing[0].as_fd()).map_err(failed)?;
     while existing.len() < count && flags & libc::IFF_MULTI_QUEUE != 0 {
         existing.push(attach(name, flags)?);
     }
@@ -58,12 +59,11 @@ pub fn open_queues(name: &str, mut existing: Vec<OwnedFd>, count: usize) -> Resu
 /// # Errors
 /// A description of what the descriptor is instead.
 pub fn check_queue(descriptor: &OwnedFd, name: &str) -> Result<(), String> {
-    let (actual, flags) = create::describe(descriptor.as_fd())
+    let (actual, flags) = describe(descriptor.as_fd())
         .map_err(|errno| format!("it is not an attached TUN queue ({})", errno.desc()))?;
     if actual != name {
         return Err(format!("it belongs to interface {actual}"));
     }
-    // IFF_NO_PI cannot be checked: the kernel returns another flag of the same value.
     if flags & libc::IFF_TUN == 0 {
         return Err("it was attached without IFF_TUN".to_owned());
     }

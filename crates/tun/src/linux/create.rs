@@ -1,6 +1,5 @@
 //! Creates a device with its queues, or adopts queues that were handed in.
 
-use std::ffi::CStr;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
@@ -9,6 +8,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use nix::errno::Errno;
 
 use super::LinuxQueue;
+use crate::attached::{PACKET_INFORMATION, describe, has_packet_information, request};
 use crate::config::{OpenError, TunConfig, TunOffload};
 use crate::device::Opened;
 use crate::device::descriptor::set_nonblocking;
@@ -33,7 +33,6 @@ mod ioctls {
 
     // The numbers are those of <linux/if_tun.h>; the types in them are not the types that are passed.
     nix::ioctl_write_ptr_bad!(set_iff, libc::TUNSETIFF as Number, libc::ifreq);
-    nix::ioctl_read_bad!(get_iff, libc::TUNGETIFF as Number, libc::ifreq);
     nix::ioctl_write_int_bad!(set_offload, libc::TUNSETOFFLOAD as Number);
     nix::ioctl_write_ptr_bad!(set_vnet_hdr_size, libc::TUNSETVNETHDRSZ as Number, libc::c_int);
     nix::ioctl_read_bad!(get_tx_queue_len, libc::SIOCGIFTXQLEN as Number, libc::ifreq);
@@ -170,41 +169,7 @@ pub(super) fn open_error(action: &'static str, name: &str, source: io::Error) ->
     }
 }
 
-pub(super) fn request(name: &str, flags: libc::c_int) -> libc::ifreq {
-    let mut bytes = [0; libc::IFNAMSIZ];
-    for (to, from) in bytes.iter_mut().zip(name.bytes()) {
-        *to = from as libc::c_char;
-    }
-    libc::ifreq {
-        ifr_name: bytes,
-        ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_flags: flags as libc::c_short },
-    }
-}
-
-/// Returns the name of the device that a queue is attached to.
-///
-/// # Errors
-/// The descriptor is not an attached queue.
-pub fn name_of_queue(descriptor: &OwnedFd) -> io::Result<String> {
-    let (name, _) = describe(descriptor.as_fd())
-        .map_err(|errno| io::Error::other(format!("it is not an attached TUN queue ({})", errno.desc())))?;
-    Ok(name)
-}
-
-/// Returns the name of the device that a queue is attached to, and the flags of both.
-pub(super) fn describe(descriptor: BorrowedFd<'_>) -> Result<(String, libc::c_int), Errno> {
-    let mut answer = request("", 0);
-    // SAFETY: the ioctl writes an ifreq. `answer` is an ifreq that lives until the ioctl returns.
-    unsafe { ioctls::get_iff(descriptor.as_raw_fd(), &mut answer) }?;
-    // SAFETY: the kernel filled in the flags; any bit pattern is a c_short.
-    let flags = libc::c_int::from(unsafe { answer.ifr_ifru.ifru_flags });
-    let bytes = answer.ifr_name.map(|byte| byte as u8);
-    let name = CStr::from_bytes_until_nul(&bytes).unwrap_or_default().to_string_lossy().into_owned();
-    Ok((name, flags))
-}
-
 /// Checks that a handed-in descriptor is a queue of `name`, and returns whether it has virtio headers.
-/// `IFF_NO_PI` cannot be checked: the kernel returns another flag of the same value.
 fn check_adopted(descriptor: BorrowedFd<'_>, name: &str, multi_queue: bool) -> Result<bool, String> {
     let (actual, flags) =
         describe(descriptor).map_err(|errno| format!("not an attached TUN queue ({})", errno.desc()))?;
@@ -217,7 +182,11 @@ fn check_adopted(descriptor: BorrowedFd<'_>, name: &str, multi_queue: bool) -> R
     if multi_queue && flags & libc::IFF_MULTI_QUEUE == 0 {
         return Err("was attached without IFF_MULTI_QUEUE".to_owned());
     }
-    Ok(flags & libc::IFF_VNET_HDR != 0)
+    let has_header = flags & libc::IFF_VNET_HDR != 0;
+    if !has_header && has_packet_information(descriptor) {
+        return Err(PACKET_INFORMATION.to_owned());
+    }
+    Ok(has_header)
 }
 
 fn set_offload(queue: BorrowedFd<'_>, wanted: bool) -> Result<TunOffload, Errno> {

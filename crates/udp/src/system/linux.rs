@@ -109,6 +109,11 @@ fn buffer_bytes(socket: &Socket, option: c_int) -> u64 {
 /// `linux/sock_diag.h`. 0 before Linux 4.12.
 pub(crate) fn dropped(socket: &Socket) -> u64 {
     const DROPS: usize = 8;
+    // The C library does not define it for Android.
+    #[cfg(target_os = "android")]
+    const SO_MEMINFO: c_int = 55;
+    #[cfg(target_os = "linux")]
+    const SO_MEMINFO: c_int = libc::SO_MEMINFO;
     let mut values = [0_u32; DROPS + 1];
     let mut len = size_of_val(&values) as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` bytes to `values`, and both live until after the call.
@@ -116,7 +121,7 @@ pub(crate) fn dropped(socket: &Socket) -> u64 {
         libc::getsockopt(
             socket.as_raw_fd(),
             libc::SOL_SOCKET,
-            libc::SO_MEMINFO,
+            SO_MEMINFO,
             values.as_mut_ptr().cast(),
             &raw mut len,
         )

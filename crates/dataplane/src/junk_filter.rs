@@ -119,8 +119,8 @@ fn gather(indices: &mut Vec<u32>, receivers: &impl Receivers) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fake_kernel::FakeKernel;
     use super::*;
+    use crate::fake_kernel::FakeKernel;
 
     #[derive(Default)]
     struct Known {

@@ -11,19 +11,19 @@ use std::time::Instant;
 use tokio::sync::mpsc;
 use tokio::time::Sleep;
 use weft_tun::{Tun, TunStatsSnapshot};
-use weft_tunnel::{ControlQueue, DropCounters, DropReason, Event, Tunnel};
+use weft_tunnel::{Change, ControlQueue, DropCounters, DropReason, Event, Tunnel};
 use weft_udp::Udp;
 
-use super::answers;
-use super::capture::Captures;
-use super::commands::{self, Job};
-use super::inbound::Inbound;
-use super::initiation_filter::InitiationFilter;
-use super::junk_filter::JunkFilter;
-use super::outbound::Outbound;
-use super::timing::{Stage, TurnClock, x25519_time};
-use super::{Command, DataplaneError, OnEvent, QueueDepths, SendFailure, Snapshot};
-use crate::logging::LogLimit;
+use crate::answers;
+use crate::capture::Captures;
+use crate::commands::{self, Job};
+use crate::inbound::Inbound;
+use crate::initiation_filter::InitiationFilter;
+use crate::junk_filter::JunkFilter;
+use crate::log_limit::LogLimit;
+use crate::outbound::Outbound;
+use crate::timing::{Stage, TurnClock, x25519_time};
+use crate::{Command, DataplaneError, OnEvent, OnSockets, QueueDepths, SendFailure, Snapshot};
 
 /// Maximum number of handshake messages and keepalives that wait for the socket.
 const CONTROL_SLOTS: usize = 256;
@@ -51,6 +51,7 @@ pub struct EventLoop<T, U, S> {
     /// The unfinished part of a command. No other command is taken until it is done.
     job: Option<Job>,
     on_event: Option<OnEvent>,
+    on_sockets: Option<OnSockets>,
     timer: Pin<Box<Sleep>>,
     armed_for: Option<Instant>,
     /// The newest handshake message or keepalive that could not be sent.
@@ -79,6 +80,7 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
             commands,
             job: None,
             on_event: None,
+            on_sockets: None,
             timer: Box::pin(tokio::time::sleep(std::time::Duration::ZERO)),
             armed_for: None,
             send_failure: None,
@@ -93,6 +95,19 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
     /// Reports events of peers to `on_event`.
     pub fn report_events(&mut self, on_event: Option<OnEvent>) {
         self.on_event = on_event;
+    }
+
+    /// Hands new sockets to `on_sockets`, before anything is sent through them.
+    pub fn report_sockets(&mut self, on_sockets: OnSockets) {
+        self.on_sockets = Some(on_sockets);
+    }
+
+    /// Applies changes to the tunnel before it runs.
+    pub fn configure(&mut self, changes: Vec<Change>) {
+        let now = Instant::now();
+        for change in changes {
+            let _void = self.tunnel.apply(change, now);
+        }
     }
 
     /// Runs until a command ends it or the device is gone.
@@ -202,7 +217,12 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
                     self.job = Some(Job::Change { rest: changes.into_iter(), answer });
                 }
                 Some(Command::Rebind { port, fwmark, answer }) => {
-                    let _ = answer.try_send(self.udp.rebind(port, fwmark));
+                    let before = self.udp.port();
+                    let bound = self.udp.rebind(port, fwmark);
+                    if let Some(on_sockets) = self.on_sockets.as_mut().filter(|_| self.udp.port() != before) {
+                        on_sockets(self.udp.descriptors());
+                    }
+                    let _ = answer.try_send(bound);
                 }
                 Some(Command::Sockets { answer }) => {
                     let _ = answer.try_send(self.udp.descriptors());

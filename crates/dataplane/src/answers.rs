@@ -7,8 +7,8 @@ use std::task::{Context, Poll};
 use weft_tun::Tun;
 use weft_tunnel::Tunnel;
 
-use super::DataplaneError;
-use super::capture::Captures;
+use crate::DataplaneError;
+use crate::capture::Captures;
 
 /// Writes the waiting ICMP errors as far as the TUN accepts them; otherwise registers the waker with the TUN.
 pub(super) fn write(

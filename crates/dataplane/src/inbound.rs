@@ -9,10 +9,10 @@ use weft_tun::Tun;
 use weft_tunnel::{ControlQueue, DropReason, MAX_PACKET, PlainSlab, Tunnel};
 use weft_udp::{RecvBuffers, Udp, cost_of};
 
-use super::DataplaneError;
-use super::capture::Captures;
-use super::event_loop::Turn;
-use super::timing::{Stage, TurnClock};
+use crate::DataplaneError;
+use crate::capture::Captures;
+use crate::event_loop::Turn;
+use crate::timing::{Stage, TurnClock};
 
 /// Cost in bytes of the datagrams that one turn opens, with a fixed cost per datagram. The other direction
 /// waits no longer than this takes, or than one slab takes.

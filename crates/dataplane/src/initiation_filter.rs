@@ -76,8 +76,8 @@ impl InitiationFilter {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fake_kernel::FakeKernel;
     use super::*;
+    use crate::fake_kernel::FakeKernel;
 
     const LOWER: Option<Half> = Some(Half::Lower);
     const UPPER: Option<Half> = Some(Half::Upper);

@@ -11,10 +11,10 @@ use weft_tun::{Tun, TunBatch};
 use weft_tunnel::{TransmitQueue, Tunnel};
 use weft_udp::Udp;
 
-use super::capture::Captures;
-use super::event_loop::Turn;
-use super::timing::{Stage, TurnClock};
-use super::{DataplaneError, QueueDepths, SendFailure};
+use crate::capture::Captures;
+use crate::event_loop::Turn;
+use crate::timing::{Stage, TurnClock};
+use crate::{DataplaneError, QueueDepths, SendFailure};
 
 /// Maximum number of sealed batches that wait for the socket: 512 KiB, about a millisecond at 4 Gbit/s.
 const TRANSMIT_BATCHES: usize = 8;

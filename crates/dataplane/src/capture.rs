@@ -13,7 +13,6 @@ use std::task::{Context, Poll};
 use std::time::SystemTime;
 
 use tokio::sync::{mpsc, oneshot};
-use weft_report::control_socket::Layer;
 use weft_tunnel::{Ecn, MAX_PACKET, PacketMut, PeerId, PublicKey, RecvMeta, Transmit, Tunnel, each_segment};
 
 /// Maximum number of concurrent captures.
@@ -29,6 +28,15 @@ pub enum Direction {
     Outbound,
     /// From a peer to this machine.
     Inbound,
+}
+
+/// Where packets are captured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Layer {
+    /// Inside the tunnel: IP packets, as they are read from and written to the TUN.
+    Inner,
+    /// Outside the tunnel: WireGuard's datagrams.
+    Outer,
 }
 
 /// What to capture.

@@ -7,9 +7,9 @@ use std::time::Instant;
 use weft_tunnel::{Change, PeerSnapshot, Tunnel};
 use weft_udp::{BindError, Descriptor};
 
-use super::Snapshot;
-use super::capture::Tap;
-use super::event_loop::Turn;
+use crate::Snapshot;
+use crate::capture::Tap;
+use crate::event_loop::Turn;
 
 /// A command of the control thread to the event loop. If the caller no longer waits for an answer, the answer
 /// is discarded.

@@ -5,15 +5,13 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use weft_config::device::{DeviceChange, DeviceState, PeerState};
-use weft_report::StatusReport;
-use weft_tunnel::{Change, PeerSnapshot, PrivateKey, PublicKey, Remembered};
+use weft_tunnel::{Change, PeerConfig, PeerSnapshot, PrivateKey, PublicKey, Remembered};
 use weft_uapi::{Control, ControlError};
 use weft_udp::{self as udp, BindError};
 
-use super::model::Model;
-use crate::dataplane::capture::{Capture, CaptureFilter};
-use crate::dataplane::{DataplaneError, Handle, Snapshot};
-use crate::status::{Configured, Running};
+use crate::capture::{Capture, CaptureFilter};
+use crate::model::Model;
+use crate::{DataplaneError, Handle, Snapshot};
 
 /// Changes a running interface and reports its state. Changes are applied one at a time; packets continue
 /// meanwhile.
@@ -21,6 +19,17 @@ pub struct Controller {
     dataplane: Handle,
     inner: Mutex<Inner>,
     after_rebind: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
+
+/// The configuration of an interface, which may change at run time.
+#[derive(Clone, Debug, Default)]
+pub struct Configured<'a> {
+    pub public_key: Option<PublicKey>,
+    pub listen_port: u16,
+    /// The mark of outgoing packets; 0 means none.
+    pub fw_mark: u32,
+    /// The peers, in the order in which they are shown.
+    pub peers: Vec<&'a PeerConfig>,
 }
 
 struct Inner {
@@ -34,6 +43,11 @@ impl Controller {
     pub fn new(dataplane: Handle, listen_port: u16, fw_mark: u32) -> Self {
         let inner = Mutex::new(Inner { model: Model::default(), listen_port, fw_mark });
         Self { dataplane, inner, after_rebind: OnceLock::new() }
+    }
+
+    /// Configures a tunnel that does not run yet. Returns the changes for it; port and mark are not among them.
+    pub fn configure(&self, change: &DeviceChange) -> Vec<Change> {
+        self.lock().model.change(change)
     }
 
     /// Has `call` run after each change of the port, before the change returns: copies of the old sockets must
@@ -97,8 +111,11 @@ impl Controller {
         self.dataplane.capture(filter)
     }
 
-    /// Returns a report on the interface: `running`, and the state of the tunnel.
-    pub fn status(&self, running: &Running) -> Result<StatusReport, ControlError> {
+    /// Returns what `report` makes of the configuration and of the state of the tunnel.
+    pub fn observe<T>(
+        &self,
+        report: impl FnOnce(&Configured<'_>, &Snapshot) -> T,
+    ) -> Result<T, ControlError> {
         let inner = self.lock();
         let snapshot = self.dataplane.snapshot(inner.model.peer_count())?;
         let configured = Configured {
@@ -107,7 +124,7 @@ impl Controller {
             fw_mark: inner.fw_mark,
             peers: inner.model.peers().collect(),
         };
-        Ok(running.report(&configured, &snapshot))
+        Ok(report(&configured, &snapshot))
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {

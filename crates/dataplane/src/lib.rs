@@ -1,0 +1,171 @@
+//! The event loop between a TUN, UDP sockets and a tunnel, and the means to control it from other threads. It
+//! starts no thread: a program chooses the one that it runs on.
+//!
+//! Slow work runs on other threads, reaches the event loop as a [`Command`], and its results return as a
+//! [`Snapshot`].
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use tokio::sync::mpsc;
+use weft_tun::{Device, TunStatsSnapshot};
+use weft_tunnel::{
+    DropCounters, DropReason, Event, HandshakeLoad, PeerSnapshot, PrivateKey, Tunnel, TunnelConfig,
+    TunnelStats,
+};
+use weft_udp::{SendError, UdpFeatures, UdpSockets, UdpStats};
+
+mod answers;
+pub mod capture;
+mod commands;
+mod controller;
+mod event_loop;
+#[cfg(test)]
+mod fake_kernel;
+mod handle;
+mod inbound;
+mod initiation_filter;
+mod junk_filter;
+mod log_limit;
+mod model;
+mod outbound;
+mod timing;
+
+pub use commands::Command;
+pub use controller::{Configured, Controller};
+pub use event_loop::EventLoop;
+pub use handle::Handle;
+pub use model::Model;
+pub use timing::{Histogram, SAMPLED_TURNS, Stage, Times};
+
+/// Returns a runtime for an event loop, on the thread that calls `block_on`. It has no other thread.
+///
+/// # Errors
+/// The system refuses a descriptor.
+pub fn runtime() -> io::Result<tokio::runtime::Runtime> {
+    // Every turn of the event loop is one task poll. Ask the kernel for readiness after each turn
+    // (`event_interval`); otherwise an idle direction waits for up to 61 turns of the busy one.
+    tokio::runtime::Builder::new_current_thread().enable_all().event_interval(1).build()
+}
+
+/// Returns the event loop over a device and sockets, with a tunnel without peers. Must be called inside a
+/// [`runtime`].
+pub fn event_loop(
+    private_key: PrivateKey,
+    config: TunnelConfig,
+    tun: Device,
+    udp: UdpSockets,
+    commands: mpsc::Receiver<Command>,
+) -> EventLoop<Device, UdpSockets, impl Fn() -> Vec<TunStatsSnapshot>> {
+    let mut tunnel = Tunnel::new(private_key, config);
+    tunnel.calibrate(timing::x25519_time());
+    let tun_stats = std::sync::Arc::clone(tun.stats());
+    EventLoop::new(tunnel, tun, udp, commands, move || tun_stats.queues())
+}
+
+/// The divisor of the available memory that gives the bytes of packets that may wait for sessions.
+const STAGING_SHARE: u64 = 64;
+const MIN_STAGING_BYTES: u64 = 2 << 20;
+const MAX_STAGING_BYTES: u64 = 128 << 20;
+
+/// Returns the number of bytes that may wait for sessions, all peers together: a sixty-fourth of the
+/// available memory, between 2 and 128 MiB. 2 MiB if the available memory is unknown.
+pub fn staging_bytes(available: Option<u64>) -> usize {
+    let bytes = available.map_or(MIN_STAGING_BYTES, |bytes| bytes / STAGING_SHARE);
+    usize::try_from(bytes.clamp(MIN_STAGING_BYTES, MAX_STAGING_BYTES)).unwrap_or(usize::MAX)
+}
+
+/// Every counter and peer. With many peers the event loop needs several turns to visit all of them; the
+/// counters are read in the last of these turns.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    pub udp: UdpStats,
+    /// Offloads and buffer sizes of the sockets.
+    pub udp_features: UdpFeatures,
+    pub tunnel: TunnelStats,
+    /// Packets dropped on the packet thread, and reads and writes that failed on the threads of the TUN, by
+    /// reason.
+    pub drops: DropCounters,
+    pub peers: Vec<PeerSnapshot>,
+    /// The TUN's counters, summed over all queues.
+    pub tun: TunStatsSnapshot,
+    /// The TUN's counters by queue.
+    pub tun_queues: Vec<TunStatsSnapshot>,
+    pub queues: QueueDepths,
+    /// Durations of turns of the event loop and of their stages.
+    pub times: Times,
+    pub send_failure: Option<SendFailure>,
+    /// The load of handshakes on the tunnel.
+    pub handshakes: HandshakeLoad,
+}
+
+/// A datagram that could not be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendFailure {
+    pub destination: SocketAddr,
+    /// The reason that it was counted under.
+    pub reason: DropReason,
+    /// The operating system's error number. `None` for a datagram that is too long, or an error without a
+    /// number.
+    pub os_error: Option<i32>,
+    pub at: Instant,
+}
+
+impl SendFailure {
+    fn new(destination: SocketAddr, error: &SendError, at: Instant) -> Self {
+        let os_error = match error {
+            SendError::TooLong => None,
+            SendError::Failed(error) => error.raw_os_error(),
+        };
+        Self { destination, reason: error.drop_reason(), os_error, at }
+    }
+}
+
+/// Items waiting on the packet thread at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueDepths {
+    /// Handshake messages and keepalives waiting for the socket.
+    pub control: usize,
+    /// Encrypted batches waiting for the socket.
+    pub transmit: usize,
+    /// Bytes that were read from the TUN and are not encrypted yet.
+    pub read_ahead_bytes: usize,
+}
+
+/// Why the event loop ended.
+#[derive(Debug, thiserror::Error)]
+pub enum DataplaneError {
+    /// The TUN device is gone: it was deleted.
+    #[error("the TUN device is gone: was the interface deleted?")]
+    DeviceGone,
+    /// The TUN device cannot be read or written any more.
+    #[error("the TUN device failed: {0}")]
+    Tun(#[source] io::Error),
+    /// The UDP sockets cannot be read any more.
+    #[error("the UDP socket failed: {0}")]
+    Udp(#[source] io::Error),
+    /// The packet thread did not answer.
+    #[error("the packet thread has ended")]
+    Ended,
+}
+
+/// Receives duplicates of the descriptors of new UDP sockets. Called on the thread of the event loop: it must not
+/// block.
+pub type OnSockets = Box<dyn FnMut(io::Result<Vec<weft_udp::Descriptor>>) + Send>;
+
+/// Receives events of peers. Called on the packet thread: it must not block.
+pub type OnEvent = Box<dyn FnMut(Event) + Send>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn staged_packets_take_a_share_of_the_memory_within_bounds() {
+        assert_eq!(staging_bytes(None), 2 << 20);
+        assert_eq!(staging_bytes(Some(1 << 20)), 2 << 20);
+        assert_eq!(staging_bytes(Some(1 << 30)), 16 << 20);
+        assert_eq!(staging_bytes(Some(1 << 40)), 128 << 20);
+    }
+}
