@@ -30,7 +30,9 @@ fn a_panic_of_the_event_loop_ends_the_interface_and_not_the_program() {
             is_to_panic.store(true, Ordering::Relaxed);
             static QUIET: Once = Once::new();
             QUIET.call_once(|| std::panic::set_hook(Box::new(|_| ())));
-            assert_eq!(interface.network_changed(), Err(Error::Stopped));
+            let changed = interface.network_changed();
+            interface.stop().unwrap();
+            assert_eq!(changed, Err(Error::Stopped));
             assert_eq!(run.join().unwrap(), Err(Error::Panicked("on purpose".to_owned())));
         });
         assert_eq!(interface.run(), Err(Error::Stopped));
