@@ -12,7 +12,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use weft_config::{Dns, Domain, InterfaceName};
+use weft_config::{Dns, InterfaceName};
 
 use crate::routes::Link;
 
@@ -247,6 +247,8 @@ impl Applied {
 
 #[cfg(test)]
 mod tests {
+    use weft_config::Domain;
+
     use super::*;
 
     fn domains(names: &[&str]) -> Vec<Domain> {
