@@ -1,6 +1,8 @@
 //! The lines of /etc/resolv.conf (resolv.conf(5)).
 
-use super::super::super::{Domain, Places, list};
+use weft_config::Domain;
+
+use super::super::super::{Places, list};
 use super::layers::Layers;
 use super::thing::{MARK, Thing};
 
