@@ -1,5 +1,5 @@
 //! The packet path of an interface alone: its device, sockets and threads. Other programs set addresses, routes and
-//! the MTU. For systems whose network weft does not set up yet: `scripts/test-wine` runs it.
+//! the MTU. It is for Windows, where weft does not set up routes and addresses yet: `scripts/test-wine` runs it.
 //!
 //! `packet_path NAME MTU FILE`: the file has a request of WireGuard's UAPI (`set=1`, keys and peers, an empty line). The
 //! interface ends when the standard input ends, and its counters are written then.

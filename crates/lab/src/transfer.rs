@@ -91,24 +91,9 @@ impl Transfer {
     /// When a connection failed or carried nothing, or when not all of it arrived unchanged.
     #[track_caller]
     pub fn finish(self) -> u64 {
-        self.check(1)
-    }
-
-    /// Does what [`Self::finish`] does, but lets connections carry nothing: beside a flood one may begin late.
-    ///
-    /// # Panics
-    ///
-    /// When a connection failed, or when not all of it arrived unchanged.
-    #[track_caller]
-    pub fn finish_beside_flood(self) -> u64 {
-        self.check(0)
-    }
-
-    #[track_caller]
-    fn check(self, least_bytes: u64) -> u64 {
         let sent = self.senders.finish();
         for flow in &sent {
-            let is_whole = flow.confirmed == flow.bytes && flow.bytes >= least_bytes;
+            let is_whole = flow.confirmed == flow.bytes && flow.bytes > 0;
             assert!(flow.error.is_none() && is_whole, "{flow:?}");
         }
         let received = self.receiver.finish();

@@ -1,4 +1,4 @@
-//! Options of a socket whose value is one integer.
+//! Socket options with an integer value.
 
 use std::io;
 use std::os::fd::AsRawFd;

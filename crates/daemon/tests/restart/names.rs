@@ -16,7 +16,7 @@ fn file(dns: &str) -> String {
     file_of(1, dns, "Endpoint = 192.0.2.2:51820")
 }
 
-/// The two ends, of which A has an /etc of its own, where only weft sets name servers.
+/// The two ends, of which A has a separate /etc, where only weft sets name servers.
 fn up() -> Option<World> {
     let mut world = World::with_empty(&["/etc", "/var/lib"])?;
     world.inside(|| fs::write("/etc/resolv.conf", BEFORE)).unwrap();

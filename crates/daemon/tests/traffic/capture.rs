@@ -251,7 +251,7 @@ fn a_reader_that_does_not_read_loses_packets_of_the_capture_and_none_of_the_tunn
     world.stop();
 }
 
-/// A capture whose output is not read, and which waits for that.
+/// A capture whose output is not read, so that it waits.
 fn stuck(world: &World, arguments: &[&str]) -> (Capturing, PipeReader) {
     let (reader, writer) = std::io::pipe().unwrap();
     let mut command = weft(world.a.directory(), &["capture", NAME, "-w", "-"]);

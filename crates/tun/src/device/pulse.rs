@@ -8,7 +8,8 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use super::descriptor::Pollable;
-use super::wake::{Until, Wake, Woken};
+use super::queue::{Until, Woken};
+use super::wake::Wake;
 use super::writer::Order;
 use crate::batch::Slab;
 

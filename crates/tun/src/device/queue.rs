@@ -18,6 +18,26 @@ pub(crate) const HEADROOM: usize = VNET_HDR;
 /// its header in the length), and the tail that encryption may write into.
 pub(crate) const READ_ROOM: usize = HEADROOM + weft_tunnel::ip::IPV6_HEADER + MAX_PACKET + TAILROOM;
 
+/// What a thread waits for at a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Until {
+    /// A packet can be read.
+    Readable,
+    /// A packet can be written.
+    Writable,
+}
+
+/// Why the wait ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Woken {
+    /// The queue is as was waited for.
+    Ready,
+    /// The device does not exist any more.
+    Gone,
+    /// Another thread asked for it.
+    Asked,
+}
+
 /// A packet queue of a TUN device. Calls on it do not wait.
 ///
 /// The descriptor is the same in every call and stays open as long as the queue lives: the runtime and the

@@ -8,8 +8,7 @@ use std::sync::mpsc;
 use tokio::sync::mpsc as channel;
 
 use super::pulse::{Line, Wait};
-use super::queue::{HEADROOM, Queue, READ_ROOM, Read};
-use super::wake::Until;
+use super::queue::{HEADROOM, Queue, READ_ROOM, Read, Until};
 use crate::batch::{Slab, TunBatch};
 use crate::stats::QueueStats;
 

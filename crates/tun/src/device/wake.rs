@@ -8,29 +8,11 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use super::queue::{Until, Woken};
+
 #[cfg_attr(all(target_os = "linux", not(feature = "portable")), path = "wake/eventfd.rs")]
 #[cfg_attr(any(not(target_os = "linux"), feature = "portable"), path = "wake/socket_pair.rs")]
 mod descriptor;
-
-/// What a thread waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Until {
-    /// A packet can be read.
-    Readable,
-    /// A packet can be written.
-    Writable,
-}
-
-/// Why a wait ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Woken {
-    /// The queue is as was waited for.
-    Ready,
-    /// The device does not exist any more.
-    Gone,
-    /// Another thread asked for it.
-    Asked,
-}
 
 /// A descriptor that becomes readable when another thread asks for it.
 #[derive(Debug)]

@@ -13,9 +13,8 @@ use weft_tunnel::{MAX_PACKET, PlainSlab, Plaintext, ip};
 use super::backoff::Backoff;
 use super::coalesce::Coalescer;
 use super::pulse::{Line, Wait};
-use super::queue::{Queue, WriteError};
+use super::queue::{Queue, Until, WriteError};
 use super::vnet_hdr;
-use super::wake::Until;
 use crate::config::TunOffload;
 use crate::stats::QueueStats;
 

@@ -99,9 +99,9 @@ impl Messages {
                     Control: WSABUF { len: Control::capacity() as u32, buf: ancillary.as_mut_ptr() },
                     dwFlags: 0,
                 };
+                // The call has ended when it returns, since it is without OVERLAPPED.
                 // SAFETY: the message points to room for an address, data and ancillary data, of the lengths
-                // that it says, which live until after the call. Without OVERLAPPED the call has ended when it
-                // returns.
+                // that it says, which live until after the call.
                 let result =
                     unsafe { recv(raw(socket), &raw mut message, &raw mut received, ptr::null_mut(), None) };
                 *name_bytes = message.namelen;

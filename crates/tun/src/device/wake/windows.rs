@@ -14,26 +14,7 @@ use windows_sys::Win32::System::Threading::{
 };
 
 use super::descriptor::Pollable;
-
-/// What a thread waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Until {
-    /// A packet can be read.
-    Readable,
-    /// A packet can be written.
-    Writable,
-}
-
-/// Why a wait ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Woken {
-    /// The queue is as was waited for.
-    Ready,
-    /// The device does not exist any more.
-    Gone,
-    /// Another thread asked for it.
-    Asked,
-}
+use super::queue::{Until, Woken};
 
 /// Ends the waits of one thread.
 pub(super) struct Wake {
