@@ -17,6 +17,7 @@ pub mod cpu;
 pub mod emulator;
 pub mod flood;
 pub mod here;
+mod inherited;
 pub mod link;
 pub mod mounts;
 pub mod netns;
@@ -32,6 +33,7 @@ mod user;
 pub mod userns;
 mod waiting;
 
+pub use inherited::inherit;
 pub use netns::Namespace;
 pub use process::Process;
 pub use transfer::Transfer;

@@ -2,15 +2,14 @@
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsRawFd as _, RawFd};
-use std::os::unix::process::CommandExt as _;
+use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::process::Command;
 
 use tempfile::TempDir;
 use weft_ipc::runtime_dir::control_socket;
 use weft_lab::link::{self, LinkOptions};
-use weft_lab::{self as lab, Namespace, PATIENCE, Process, here, until};
+use weft_lab::{self as lab, Namespace, PATIENCE, Process, here, inherit, until};
 use weft_tunnel::{PrivateKey, PublicKey};
 
 pub(crate) const NAME: &str = "weft0";
@@ -136,13 +135,7 @@ impl End {
             .env_remove("JOURNAL_STREAM")
             .env("WEFT_RUNTIME_DIR", self.directory.path());
         shell.env("LISTEN_FDS", "1").env("LISTEN_FDNAMES", "metrics");
-        let place = move || {
-            // SAFETY: the socket lives as long as this, and nothing else in the child is needed at the number.
-            let placed = unsafe { libc::dup2(listener.as_raw_fd(), FIRST) };
-            if placed < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
-        };
-        // SAFETY: between fork and exec the closure only makes a system call.
-        unsafe { shell.pre_exec(place) };
+        inherit(&mut shell, FIRST, vec![listener.into()]);
         self.until_up(shell)
     }
 

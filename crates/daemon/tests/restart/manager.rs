@@ -3,7 +3,6 @@
 use std::io::IoSliceMut;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::net::UnixDatagram;
-use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,6 +10,7 @@ use std::thread::JoinHandle;
 
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, UnixAddr, recvmsg};
 use tempfile::TempDir;
+use weft_lab::inherit;
 
 use crate::bus::Bus;
 
@@ -152,29 +152,7 @@ impl Manager {
         }
         let names: Vec<&str> = store.iter().map(|(name, _)| name.as_str()).collect();
         command.env("LISTEN_FDS", names.len().to_string()).env("LISTEN_FDNAMES", names.join(":"));
-        let numbers: Vec<RawFd> = store.iter().map(|(_, fd)| fd.as_raw_fd()).collect();
-        let beyond = FIRST + RawFd::try_from(numbers.len()).unwrap();
-        let mut moved = vec![-1; numbers.len()];
-        let place = move || {
-            let _alive = &store;
-            // None of them may be in the place of another one.
-            for (moved, number) in moved.iter_mut().zip(&numbers) {
-                // SAFETY: the descriptor is open, and a new one is made of it.
-                *moved = unsafe { libc::fcntl(*number, libc::F_DUPFD_CLOEXEC, beyond) };
-                if *moved < 0 {
-                    return Err(std::io::Error::last_os_error());
-                }
-            }
-            for (place, moved) in (FIRST..).zip(&moved) {
-                // SAFETY: whatever has that number in the child is not needed any more.
-                if unsafe { libc::dup2(*moved, place) } < 0 {
-                    return Err(std::io::Error::last_os_error());
-                }
-            }
-            Ok(())
-        };
-        // SAFETY: between fork and exec the closure only makes system calls.
-        unsafe { command.pre_exec(place) };
+        inherit(command, FIRST, store.into_iter().map(|(_, fd)| fd).collect());
     }
 }
 

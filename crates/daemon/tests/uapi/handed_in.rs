@@ -1,14 +1,11 @@
 //! Descriptors that the parent of weft hands in: WG_TUN_FD and WG_UAPI_FD.
 
 use std::fs::{File, OpenOptions};
-use std::os::fd::{AsRawFd as _, RawFd};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::net::UnixListener;
-use std::os::unix::process::CommandExt as _;
-use std::process::Command;
 
-use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::libc;
-use weft_lab::until;
+use weft_lab::{inherit, until};
 
 use crate::support::{Daemon, Machine, NAME, Pair, key};
 
@@ -31,22 +28,6 @@ fn new_tun(machine: &Machine, name: &str, flags: i32) -> File {
     })
 }
 
-/// Lets the child of `command` have the descriptor under this number.
-fn hand_in(command: &mut Command, descriptor: RawFd, number: RawFd) {
-    let hand_in = move || {
-        // SAFETY: dup2 only makes system calls; whatever had the number in the child is replaced.
-        if unsafe { libc::dup2(descriptor, number) } < 0 {
-            return Err(std::io::Error::last_os_error());
-        }
-        // SAFETY: it is open, as the line above made it.
-        let open = unsafe { std::os::fd::BorrowedFd::borrow_raw(number) };
-        fcntl(open, FcntlArg::F_SETFD(FdFlag::empty()))?;
-        Ok(())
-    };
-    // SAFETY: between fork and exec the closure only makes system calls.
-    unsafe { command.pre_exec(hand_in) };
-}
-
 #[test]
 fn a_device_and_a_socket_are_taken_over() {
     let Some(machine) = Machine::new(&["wg"]) else { return };
@@ -60,10 +41,8 @@ fn a_device_and_a_socket_are_taken_over() {
     let mut command = machine.command("weft");
     // The name is the device's, whatever the command line says.
     command.args(["-f", NAME]).env("WG_TUN_FD", "101").env("WG_UAPI_FD", "100");
-    hand_in(&mut command, socket.as_raw_fd(), 100);
-    hand_in(&mut command, tun.as_raw_fd(), 101);
+    inherit(&mut command, 100, vec![socket.into(), tun.into()]);
     let mut daemon = Daemon::spawn(&machine, command);
-    drop((tun, socket));
     let file = machine.file("key", &key(1).to_base64());
     let words = ["set", "given0", "private-key", &file, "listen-port", "4567"];
     until("it answers", || {
@@ -85,9 +64,8 @@ fn a_plain_device_carries_traffic() {
         let tun = new_tun(machine, NAME, 0);
         let mut command = machine.command("weft");
         command.args(["-f", NAME]).env("WG_TUN_FD", "101");
-        hand_in(&mut command, tun.as_raw_fd(), 101);
+        inherit(&mut command, 101, vec![tun.into()]);
         let daemon = Daemon::spawn(machine, command);
-        drop(tun);
         daemon.wait_until_ready(machine);
         daemon
     };
@@ -118,7 +96,7 @@ fn what_was_not_handed_in_is_said() {
     for (variable, reason) in [("WG_TUN_FD", "TUN queue"), ("WG_UAPI_FD", "listening Unix socket")] {
         let mut command = machine.command("weft");
         command.arg(NAME).env(variable, "100");
-        hand_in(&mut command, null.as_raw_fd(), 100);
+        inherit(&mut command, 100, vec![null.try_clone().unwrap().into()]);
         let output = command.output().unwrap();
         let error = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2), "{error}");
