@@ -13,7 +13,8 @@
 //! ```
 //!
 //! weft runs inside this process (once as the binary), wireguard-go as a child that dies with the test. wg(8) finds
-//! wireguard-go by a socket in a directory that all namespaces share, so every interface name is used once only.
+//! wireguard-go by a socket in a directory that all namespaces share, so every interface name is used once only. With
+//! WEFT_TEST_PEER another program runs in its place (`wireguard_go.rs`).
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "clippy.toml allows it in tests, but not in their helpers")]
 

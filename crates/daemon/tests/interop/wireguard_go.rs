@@ -13,6 +13,11 @@ use crate::end::{End, Peer};
 
 /// Where wireguard-go and wg(8) meet.
 const SOCKETS: &str = "/var/run/wireguard";
+/// The environment variable with a program, and its first arguments, that runs in the place of wireguard-go:
+/// a weft for another processor in an emulator.
+const SUBSTITUTE: &str = "WEFT_TEST_PEER";
+/// What wireguard-go logs when wg(8) can be used, and weft.
+const READY: [&str; 2] = ["UAPI listener started", "wg(8) can configure the interface"];
 
 /// Whether wireguard-go can be run here; where it cannot, says why.
 pub(crate) fn can_run() -> bool {
@@ -57,7 +62,10 @@ impl WireguardGo {
         let name = format!("wgo{:x}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
         let files = tempfile::tempdir().unwrap();
         let log = File::create(files.path().join("log")).unwrap();
-        let mut command = namespace.command("wireguard-go");
+        let program = std::env::var(SUBSTITUTE).unwrap_or_else(|_| "wireguard-go".to_owned());
+        let mut words = program.split_whitespace();
+        let mut command = namespace.command(words.next().unwrap());
+        command.args(words);
         command.args(["-f", &name]).env("LOG_LEVEL", "verbose").stdin(Stdio::null());
         command.stdout(log.try_clone().unwrap()).stderr(log);
         let child = namespace.start(command).unwrap();
@@ -65,7 +73,8 @@ impl WireguardGo {
         until("wireguard-go answers", || {
             assert!(this.child.try_wait().unwrap().is_none(), "wireguard-go ended:\n{}", this.log());
             // A wg(8) that asks earlier is refused, and removes the socket for that.
-            if !this.log().contains("UAPI listener started") {
+            let log = this.log();
+            if !READY.iter().any(|line| log.contains(line)) {
                 return false;
             }
             Command::new("wg").args(["show", &this.name, "listen-port"]).output().unwrap().status.success()

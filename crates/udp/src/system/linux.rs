@@ -35,8 +35,15 @@ pub(crate) fn set_mark(socket: &Socket, mark: u32) -> Result<(), BindError> {
 pub(crate) fn set_fragmentation(socket: &Socket, is_v6: bool, path_mtu: PathMtu) -> io::Result<()> {
     let (level, name, value) = path_mtu.option(is_v6);
     set_option(socket, level, name, value)?;
+    if !is_v6 {
+        return Ok(());
+    }
     // It refuses fragments of this machine whatever the option above says. quinn-udp sets it.
-    if is_v6 { set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, 0) } else { Ok(()) }
+    match set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, 0) {
+        // A system that does not know it (QEMU in user mode) cannot have set it.
+        Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(()),
+        set => set,
+    }
 }
 
 /// Makes the kernel join received datagrams (UDP_GRO), where that is reliable and known.
