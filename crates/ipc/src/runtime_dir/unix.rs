@@ -8,7 +8,7 @@ use std::os::unix::fs::{
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-#[cfg(target_os = "linux")]
+#[cfg(any(target_os = "linux", target_os = "android"))]
 use nix::sys::socket::{getsockopt, sockopt};
 use nix::unistd::{getegid, geteuid};
 
@@ -98,9 +98,9 @@ pub fn users(instance: &Path) -> Result<Users, UntrustedError> {
 
 /// Returns the user that listens at the other end of a connection: its user at the time of listen(2).
 pub fn server_of(stream: &UnixStream) -> io::Result<u32> {
-    #[cfg(target_os = "linux")]
+    #[cfg(any(target_os = "linux", target_os = "android"))]
     let user = getsockopt(stream, sockopt::PeerCredentials)?.uid();
-    #[cfg(not(target_os = "linux"))]
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
     let user = nix::unistd::getpeereid(stream)?.0.as_raw();
     Ok(user)
 }
