@@ -12,6 +12,8 @@ use weft_config::exit::{Code, Error};
 use weft_ipc::runtime_dir::{self, Users};
 use weft_tunnel::PublicKey;
 
+use crate::errno::error_of;
+
 mod answer;
 pub(crate) mod request;
 #[cfg(test)]
@@ -63,8 +65,8 @@ pub enum UapiError {
     Timeout { interface: InterfaceName, seconds: u64 },
     #[error("{interface}: the connection to its daemon broke: {error}; look at its log")]
     Broken { interface: InterfaceName, error: io::Error },
-    #[error("{interface}: its daemon refused: {error}{}; its log may say more", meaning(*.errno))]
-    Refused { interface: InterfaceName, errno: i32, error: io::Error },
+    #[error("{interface}: its daemon refused: {error}{}; its log may say more", meaning(error))]
+    Refused { interface: InterfaceName, error: io::Error },
     #[error("{interface}: its daemon's answer cannot be understood: {problem}")]
     Answer { interface: InterfaceName, problem: AnswerProblem },
 }
@@ -73,9 +75,9 @@ fn permission_hint(error: &io::Error) -> &'static str {
     if error.kind() == io::ErrorKind::PermissionDenied { "; run weft as root" } else { "" }
 }
 
-/// Returns the usual cause of an error of `set`. The numbers are those of the platform.
-fn meaning(errno: i32) -> &'static str {
-    match io::Error::from_raw_os_error(errno).kind() {
+/// Returns the usual cause of an error of `set`.
+fn meaning(error: &io::Error) -> &'static str {
+    match error.kind() {
         io::ErrorKind::AddrInUse => " (another program has that UDP port; choose another one)",
         io::ErrorKind::InvalidInput => " (it takes one of the values for invalid)",
         _ => "",
@@ -162,11 +164,8 @@ pub fn set(interface: &InterfaceName, change: &DeviceChange) -> Result<(), UapiE
     }
 }
 
-/// Builds the error for an `errno`. wireguard-go answers with negative numbers, boringtun with positive
-/// numbers.
 fn refused(interface: &InterfaceName, errno: i32) -> UapiError {
-    let errno = errno.saturating_abs();
-    UapiError::Refused { interface: interface.clone(), errno, error: io::Error::from_raw_os_error(errno) }
+    UapiError::Refused { interface: interface.clone(), error: error_of(errno) }
 }
 
 fn exchange(interface: &InterfaceName, request: &[u8]) -> Result<zeroize::Zeroizing<Vec<u8>>, UapiError> {

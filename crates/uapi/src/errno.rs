@@ -1,8 +1,14 @@
-//! The error numbers in answers: those of wireguard-go, which are the system's numbers, negated.
+//! The error numbers in answers: those of wireguard-go, negated.
+
+use std::io;
 
 #[cfg_attr(unix, path = "errno/unix.rs")]
 #[cfg_attr(not(unix), path = "errno/windows.rs")]
 mod platform;
+// Its numbers are the same everywhere, so that it is tested everywhere.
+#[cfg(all(test, unix))]
+#[path = "errno/windows.rs"]
+mod windows;
 
 use super::request::Problem;
 use crate::ControlError;
@@ -36,6 +42,12 @@ impl Errno {
     }
 }
 
+/// Returns the error that a number in an answer stands for. wireguard-go answers with negative numbers, boringtun with
+/// positive ones.
+pub(crate) fn error_of(number: i32) -> io::Error {
+    platform::error(number.saturating_abs())
+}
+
 impl From<&Problem> for Errno {
     fn from(problem: &Problem) -> Self {
         match problem {
@@ -52,5 +64,24 @@ impl From<&ControlError> for Errno {
             ControlError::PortInUse(_) => Self::PortInUse,
             _ => Self::Io,
         }
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_has_the_numbers_of_linux() {
+        let numbers = [Errno::Invalid, Errno::Protocol, Errno::PortInUse, Errno::Io].map(Errno::number);
+        assert_eq!(numbers, [-22, -71, -98, -5]);
+        assert_eq!(
+            numbers,
+            [windows::INVALID, windows::PROTOCOL, windows::PORT_IN_USE, windows::IO].map(|number| -number)
+        );
+        for number in [windows::INVALID, windows::PORT_IN_USE] {
+            assert_eq!(windows::error(number).kind(), error_of(-number).kind(), "{number}");
+        }
+        assert_eq!(windows::error(1234).to_string(), "error 1234 of Linux");
     }
 }
