@@ -7,4 +7,3 @@ mod managed;
 pub mod socket;
 
 pub use managed::Managed;
-pub use weft_dataplane::{Configured, Controller, Model};

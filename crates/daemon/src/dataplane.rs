@@ -9,17 +9,13 @@ use std::thread::JoinHandle;
 
 use tokio::sync::mpsc as async_mpsc;
 use weft_config::TunThreads;
+use weft_dataplane::{Command, DataplaneError, Handle, OnEvent, Snapshot};
 use weft_tun::thread_guard::EndProcessOnPanic;
 use weft_tun::{Pulse, TunConfig, TunOffload};
 use weft_tunnel::{PrivateKey, TunnelConfig};
 use weft_udp::{self as udp, BindError, Udp as _, UdpConfig, UdpSockets};
 
 use crate::scheduling::{self, Priority};
-
-pub use weft_dataplane::{
-    Command, DataplaneError, EventLoop, Handle, Histogram, OnEvent, QueueDepths, SAMPLED_TURNS, SendFailure,
-    Snapshot, Stage, Times, capture,
-};
 
 /// The queues of a TUN, and the threads that serve them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,17 +4,14 @@
 use std::sync::Arc;
 
 use weft_config::TunThreads;
+use weft_dataplane::{Controller, DataplaneError, Handle, OnEvent};
 use weft_host::memory;
 use weft_host::routes::QueueLimits;
 use weft_tun::{Descriptor, TunConfig};
 use weft_tunnel::{PrivateKey, TunnelConfig};
 use weft_udp::{self as udp, PathMtu, UdpConfig};
 
-use crate::control::Controller;
-use crate::dataplane::{
-    Dataplane, DataplaneError, Handle, OnEvent, Opened, Setup, StartError, TunQueues, inline_queues,
-    tun_queues,
-};
+use crate::dataplane::{Dataplane, Opened, Setup, StartError, TunQueues, inline_queues, tun_queues};
 use crate::scheduling::Priority;
 
 /// How to run an interface.

@@ -3,12 +3,12 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use weft_dataplane::Controller;
 use weft_host::network::{Change, Follower, MtuPolicy};
 use weft_host::routes::{Link, Netlink};
 use weft_tunnel::PublicKey;
 use weft_uapi::ControlError;
 
-use crate::control::Controller;
 use crate::interface::queue_limits;
 
 /// Reacts to changes of the network, for one interface. Used by the control thread.

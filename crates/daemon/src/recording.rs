@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use weft_commands::capture::pcapng::{self, Packet, Statistics};
 use weft_tunnel::PublicKey;
 
-use crate::dataplane::capture::{Capture, Chunk, Direction, Layer, Seen};
+use weft_dataplane::capture::{Capture, Chunk, Direction, Layer, Seen};
 
 mod outer;
 

@@ -16,7 +16,7 @@ use weft_tunnel::{
 };
 use weft_udp::{UdpFeatures, UdpStats};
 
-use crate::dataplane::{Histogram, SendFailure, Snapshot, Stage, Times};
+use weft_dataplane::{Histogram, SendFailure, Snapshot, Stage, Times};
 
 #[cfg(target_os = "linux")]
 mod device;
@@ -315,7 +315,7 @@ mod tests {
     use weft_tunnel::{DropReason, PeerLimits, PresharedKey};
 
     use super::*;
-    use crate::dataplane::QueueDepths;
+    use weft_dataplane::QueueDepths;
 
     /// Returns the snapshot of a packet thread that has done nothing yet.
     fn nothing_yet() -> Snapshot {

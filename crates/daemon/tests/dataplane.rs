@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc as async_mpsc;
-use weft::dataplane::{Command, EventLoop, Snapshot};
+use weft_dataplane::{Command, EventLoop, Snapshot};
 use weft_tun::memory::{self, Limits, MemoryPeer};
 use weft_tunnel::{
     Change, DropReason, Ecn, Offload, PeerConfig, PeerSettings, PrivateKey, PublicKey, RecvMeta, Transmit,

@@ -289,11 +289,6 @@ impl Tunnel {
         (end < self.peers.len()).then_some(end)
     }
 
-    /// Returns the size of the table that [`Self::peers_from`] reads, free places included.
-    pub fn peer_places(&self) -> usize {
-        self.peers.len()
-    }
-
     /// Assigns a prefix to a peer, and takes it from the peer that it belonged to.
     pub(crate) fn allow(&mut self, network: IpNet, id: PeerId) {
         let before = self.allowed_ips.insert(network, id);

@@ -5,11 +5,11 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use weft_config::device::{DeviceState, PeerState};
+use weft_dataplane::Model;
 use weft_tunnel::{PeerLimits, PresharedKey};
 
 use super::super::state::{AtHandover, Base};
 use super::*;
-use crate::control::Model;
 
 fn key(seed: u8) -> PrivateKey {
     PrivateKey::from_bytes([seed; 32])

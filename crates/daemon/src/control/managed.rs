@@ -3,14 +3,14 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use weft_config::InterfaceName;
+use weft_dataplane::Controller;
+use weft_dataplane::capture::{CaptureFilter, Layer};
 use weft_report::StatusReport;
 use weft_report::control_socket::{self, CaptureRequest, Client, ManageError, Reload, ReloadReport};
 use weft_tunnel::PublicKey;
 use weft_uapi::Control as _;
 
-use super::Controller;
 use super::socket::{Manage, Server};
-use crate::dataplane::capture::{CaptureFilter, Layer};
 use crate::recording::Recording;
 use crate::status::Running;
 

@@ -3,7 +3,7 @@
 
 use weft_tunnel::DropReason;
 
-use crate::dataplane::Snapshot;
+use weft_dataplane::Snapshot;
 
 /// Maximum number of datagrams other than data that a healthy tunnel sends in a run: handshakes, keepalives
 /// and their answers.

@@ -15,6 +15,7 @@ use ipnet::IpNet;
 use weft_config::exit::{Code, Error};
 use weft_config::settings::ReportSettings;
 use weft_config::{Config, Endpoint, HostConfig, Interface, Peer, Table};
+use weft_dataplane::DataplaneError;
 use weft_lab::counters::Counters;
 use weft_lab::cpu::{self, Meter};
 use weft_lab::link::{self, LinkOptions};
@@ -23,7 +24,6 @@ use weft_tunnel::{PeerSettings, PrivateKey};
 
 use super::account::Account;
 use crate::cli::TunArgs;
-use crate::dataplane::DataplaneError;
 use crate::up::{Daemon, Options, UpError};
 
 const OUTER: &str = "veth";

@@ -13,7 +13,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use weft_report::{HistogramReport, StatusReport};
 
-use crate::dataplane::Histogram;
+use weft_dataplane::Histogram;
 
 mod classic;
 mod interface;

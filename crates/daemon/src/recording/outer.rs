@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use weft_tunnel::ip;
 
-use crate::dataplane::capture::OuterHeader;
+use weft_dataplane::capture::OuterHeader;
 
 const UDP_HEADER: usize = 8;
 const LONGEST: usize = ip::IPV6_HEADER + UDP_HEADER;

@@ -5,11 +5,11 @@ use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use weft_dataplane::Handle;
 use weft_tun::Pulse;
 use weft_tun::thread_guard::EndProcessOnPanic;
 
 use super::notify;
-use crate::dataplane::Handle;
 use crate::interface::Interface;
 
 /// Checks twice per watchdog timeout of the service manager (sd_watchdog_enabled(3)), and is idle otherwise.
@@ -80,7 +80,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
-    use crate::dataplane::Command;
+    use weft_dataplane::Command;
 
     /// Answers come at once; the limit allows for a loaded machine.
     const PATIENCE: Duration = Duration::from_secs(30);

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use weft_config::Config;
 use weft_config::device::{AllowedIpChange, DeviceChange, PeerChange};
 use weft_config::exit;
+use weft_dataplane::{Controller, DataplaneError, OnEvent, Snapshot};
 use weft_host::network::{Change, Watch, WatchError};
 use weft_host::{Host, HostError, Keep, Recording};
 use weft_tunnel::{PublicKey, Remembered};
@@ -14,8 +15,7 @@ use weft_uapi::{Control as _, ControlError};
 use weft_udp::UdpConfig;
 
 use super::UpError;
-use crate::control::Controller;
-use crate::dataplane::{DataplaneError, OnEvent, Opened, Snapshot};
+use crate::dataplane::Opened;
 use crate::interface::{self, Inherited, Interface, Options};
 use crate::network::{MtuChoice, NetworkKeeper};
 use crate::service_manager::Watchdog;

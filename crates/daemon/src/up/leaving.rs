@@ -9,12 +9,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use weft_config::InterfaceName;
+use weft_dataplane::Controller;
 use weft_tun::thread_guard::EndProcessOnPanic;
 use weft_uapi::{Control as _, ControlError};
 
 use super::handover::{Kept, Names};
 use crate::carried_over::{AtHandover, Base, State};
-use crate::control::Controller;
 use crate::service_manager::{self, FdStore};
 
 /// Changes within this time are written together.

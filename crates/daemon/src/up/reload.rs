@@ -8,6 +8,7 @@ use weft_config::device::{DeviceChange, DeviceState};
 use weft_config::exit::Code;
 use weft_config::settings::{PeerSettingsChange, ReportSettingsChange};
 use weft_config::{self as config, Config, Endpoint, Peer};
+use weft_dataplane::Controller;
 use weft_host::{Change, Difference, HostError};
 use weft_report::control_socket::{ManageError, Reload, ReloadReport};
 use weft_tunnel::PublicKey;
@@ -17,7 +18,6 @@ use super::Overrides;
 use super::daemon::{Daemon, device_change, known};
 use super::look_up::{Found, InVain};
 use crate::carried_over::Place;
-use crate::control::Controller;
 
 /// Time limit for looking up names: well within the time that the command waits for its answer
 /// (`control_socket/client.rs` of `weft_report`).

@@ -10,6 +10,7 @@ use std::time::{Instant, SystemTime};
 
 use weft_commands::signals;
 use weft_config::{Config, InterfaceName};
+use weft_dataplane::Controller;
 use weft_host::{Host, Recording};
 use weft_ipc::runtime_dir::runtime_dir;
 use weft_uapi::{self as uapi, Control};
@@ -20,7 +21,6 @@ use super::served::Announced;
 use super::supervisor::{Inbox, MESSAGES, Message, Supervisor};
 use super::{Options, Overrides, UpError, known_endpoints, resolve_endpoints};
 use crate::background::{Notifier, Output};
-use crate::control::Controller;
 use crate::metrics;
 
 /// Runs an interface until something ends it.

@@ -68,6 +68,6 @@ fn the_keepalive_of_wireguard_go_is_answer_enough_for_weft() {
 }
 
 /// The kernel itself says a few things through a new interface, to groups that are no peer's.
-fn drops_of_the_kernel(snapshot: &weft::dataplane::Snapshot) -> u64 {
+fn drops_of_the_kernel(snapshot: &weft_dataplane::Snapshot) -> u64 {
     snapshot.drops.get(weft_tunnel::DropReason::NoPeer)
 }

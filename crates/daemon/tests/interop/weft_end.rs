@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use weft::dataplane::Snapshot;
 use weft::up::{Daemon, Options};
 use weft_config as config;
 use weft_config::TunThreads;
+use weft_dataplane::Snapshot;
 use weft_lab::{Namespace, wait_until_ok};
 use weft_tunnel::{PeerSnapshot, PublicKey};
 

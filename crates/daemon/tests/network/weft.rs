@@ -7,10 +7,10 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use weft::dataplane::Snapshot;
 use weft::up::{Daemon, Options};
 use weft_config as config;
 use weft_config::TunThreads;
+use weft_dataplane::Snapshot;
 use weft_host::network::{Change, Watch};
 use weft_lab::routed::Routed;
 use weft_lab::{Namespace, here, wait_until_ok};

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use weft::control::Controller;
-use weft::dataplane::Snapshot;
 use weft::up::{Daemon, Options};
 use weft_config::TunThreads;
+use weft_dataplane::Controller;
+use weft_dataplane::Snapshot;
 use weft_lab::counters::Counters;
 use weft_lab::emulator::LinkSpec;
 use weft_lab::{PATIENCE, here, until};

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
+use weft_dataplane::SAMPLED_TURNS;
 use weft_report::finding::Level;
 use weft_report::{StatusReport, has_session, stage_of, unready};
 use weft_tunnel::DropReason;
 
 use super::{Labels, Writer};
-use crate::dataplane::SAMPLED_TURNS;
 
 /// Upper bounds of the sizes of UDP batches, the same as in [`weft_report::UdpReport::batch_segments`].
 const BATCH_BOUNDS: [f64; 7] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0];
