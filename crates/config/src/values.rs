@@ -76,6 +76,13 @@ pub(super) fn mtu(text: &str) -> Result<Option<u16>, Problem> {
 }
 
 pub(super) fn table(text: &str) -> Result<Table, Problem> {
+    table_on(cfg!(target_os = "macos"), text)
+}
+
+/// The number of the main table (rt_tables: RT_TABLE_MAIN), on every system.
+const MAIN_TABLE: u32 = 254;
+
+fn table_on(is_macos: bool, text: &str) -> Result<Table, Problem> {
     // wg-quick treats an empty value as a missing line.
     if text.is_empty() || text.eq_ignore_ascii_case("auto") {
         return Ok(Table::Auto);
@@ -83,8 +90,14 @@ pub(super) fn table(text: &str) -> Result<Table, Problem> {
     if text.eq_ignore_ascii_case("off") {
         return Ok(Table::Off);
     }
-    let expected = "write `auto`, `off` or the number of a table from 1 to 4294967295 (names of \
-                    /etc/iproute2/rt_tables are not looked up; main is 254)";
+    if text.eq_ignore_ascii_case("main") {
+        return Ok(Table::Number(MAIN_TABLE));
+    }
+    if is_macos {
+        return Err(value(text, "macOS has one routing table: write `auto`, `main` or `off`"));
+    }
+    let expected = "write `auto`, `off`, `main` or the number of a table from 1 to 4294967295 (other names of \
+                    /etc/iproute2/rt_tables are not looked up; on FreeBSD it is the number of a FIB)";
     number(text).filter(|&number| number > 0).map(Table::Number).ok_or_else(|| value(text, expected))
 }
 
@@ -340,7 +353,12 @@ mod tests {
         }
         assert_eq!(table("254").unwrap(), Table::Number(254));
         assert_eq!(table("Auto").unwrap(), Table::Auto);
-        assert!(table("main").is_err());
+        assert_eq!(table("main").unwrap(), Table::Number(254));
+        assert!(table("default").is_err());
+        assert_eq!(table_on(true, "main").unwrap(), Table::Number(254));
+        assert_eq!(table_on(true, "off").unwrap(), Table::Off);
+        let error = table_on(true, "7").unwrap_err().to_string();
+        assert_eq!(error, "`7` is not valid; macOS has one routing table: write `auto`, `main` or `off`");
         assert!(table("0").is_err());
         assert_eq!(persistent_keepalive("0").unwrap(), None);
         assert_eq!(persistent_keepalive("25").unwrap(), NonZeroU16::new(25));

@@ -67,6 +67,11 @@ impl Applied {
         }
     }
 
+    /// Takes steps out of those in force that the system has undone by itself.
+    pub(super) fn forget(&mut self, lost: &[Step]) {
+        self.steps.retain(|step| !lost.contains(step));
+    }
+
     /// Returns all steps that are to be undone, in the order in which they were done.
     pub(super) fn all(&self) -> Vec<Step> {
         self.stuck.iter().chain(&self.steps).cloned().collect()
@@ -279,9 +284,13 @@ impl Change {
     }
 }
 
-/// Replaces a step by another. A new rule is added before the old rule is removed; a step of another kind
-/// replaces the old one by being done.
+/// Replaces a step by another. A new rule is added before the old rule is removed; a host route can exist once
+/// only, so that the old one goes first; a step of another kind replaces the old one by being done.
 fn replace(from: &Step, to: &Step, system: &mut impl System) -> Result<Outcome, HostError> {
+    if matches!(from, Step::EndpointRoute { .. }) {
+        system.undo(from)?;
+        return system.apply(to).inspect_err(|_| warn_of(system.apply(from).err()));
+    }
     let outcome = system.apply(to)?;
     if matches!(from, Step::Rule(_))
         && let Err(error) = system.undo(from)

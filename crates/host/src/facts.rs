@@ -30,6 +30,7 @@ pub(super) fn gather(
         tables: netlink.tables_in_use()?,
         marks: marks.unwrap_or_default(),
         rules,
+        routing: netlink.routing()?,
         src_valid_mark: sysctl::read(SRC_VALID_MARK),
         mark_in_force,
         default_mtu: if interface.mtu.is_some() {

@@ -82,6 +82,9 @@ impl Kernel {
             // Done again, which changes nothing if the device is up.
             Step::LinkUp => false,
             Step::Route { prefix, table } => routes.contains(&(*prefix, *table)),
+            Step::EndpointRoute { address, via } => {
+                self.netlink.has_endpoint_route(*address, via).unwrap_or_default()
+            }
             Step::Rule(rule) => rules.iter().any(|found| found.is(rule)),
             Step::Sysctl { name, value, .. } => sysctl::read(name).as_ref() == Some(value),
             Step::Dns(_) | Step::Firewall(_) | Step::Hook(_) => true,
@@ -123,6 +126,10 @@ impl System for Kernel {
             Step::LinkUp => self.netlink.set_up(self.link()?)?,
             Step::Dns(wanted) => self.set_dns(wanted)?,
             Step::Route { prefix, table } => return Ok(self.add_route(*prefix, *table)?),
+            Step::EndpointRoute { address, via } => {
+                let is_new = self.netlink.add_endpoint_route(*address, via)?;
+                return Ok(if is_new { Outcome::Done } else { Outcome::Left });
+            }
             Step::Rule(rule) => self.netlink.add_rule(rule)?,
             Step::Sysctl { name, value, .. } => return set_sysctl(name, value),
             Step::Firewall(firewall) => {
@@ -143,6 +150,9 @@ impl System for Kernel {
             }
             // They disappeared with the device.
             (Step::Address(_) | Step::Route { .. }, None) => {}
+            (Step::EndpointRoute { address, via }, _) => {
+                self.netlink.remove_endpoint_route(*address, via)?;
+            }
             (Step::Rule(rule), _) => self.netlink.remove_rule(rule)?,
             (Step::Sysctl { name, before, .. }, _) => self.restore_sysctl(name, before)?,
             (Step::Dns(_), _) => self.unset_dns()?,

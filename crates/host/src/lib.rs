@@ -46,6 +46,7 @@ mod error;
 mod execute;
 mod facts;
 pub mod firewall;
+mod follow;
 mod hooks;
 mod kernel;
 pub mod memory;
@@ -66,6 +67,7 @@ mod unsupported;
 pub use clean_up::{Keep, clean_up, take_back_dns};
 pub use error::HostError;
 pub use execute::{Applied, Change, Difference, Outcome, System};
+pub use follow::FOLLOWS_ENDPOINTS;
 pub use outside::repair_dns;
 pub use plan::{FIRST_TABLE, Facts, Plan, SRC_VALID_MARK, told_backwards};
 pub use platform::Process;
@@ -117,6 +119,7 @@ impl Host {
         recording: &Recording,
     ) -> Result<Self, HostError> {
         let interface = &config.interface.name;
+        crate::routes::check_name(interface)?;
         let kernel = Kernel::new(Netlink::open()?, interface.clone());
         let owner = owner(recording, interface)?;
         let left = owner.as_ref().map(Owner::left_behind).transpose()?.flatten();
@@ -275,6 +278,11 @@ impl Host {
     pub fn reload(&mut self, config: &Config, endpoints: &[SocketAddr]) -> Result<Difference, HostError> {
         let alone = self.choose_alone()?;
         let plan = self.decide(config, endpoints)?;
+        self.change_to(plan, alone)
+    }
+
+    /// Brings the system to another plan. `alone` is the lock under which the plan was made.
+    fn change_to(&mut self, plan: Plan, alone: Option<File>) -> Result<Difference, HostError> {
         let difference = Difference::between(self.applied.steps(), &plan.steps);
         // Until the change is complete, steps of either plan may be in force.
         let mut steps = self.applied.all();

@@ -9,7 +9,10 @@ use ipnet::IpNet;
 use weft_config::{Config, Dns, Hook, InterfaceName, KillSwitch, Stage, Table};
 
 use super::step::{Firewall, FullTunnel, Step};
-use crate::routes::{Family, FoundRule, Rule, RuleKind, planned_routes};
+use crate::routes::{
+    Family, FoundRoute, FoundRule, MAIN_TABLE, Routing, Rule, RuleKind, endpoint_routes, halves,
+    planned_routes, routed_prefixes,
+};
 
 /// The first number that is tried for the table and the mark of a default route.
 pub const FIRST_TABLE: u32 = 51_820;
@@ -26,6 +29,8 @@ pub struct Facts {
     /// The rules of policy routing, in the order in which they are evaluated; also those that other
     /// interfaces are about to add.
     pub rules: Vec<FoundRule>,
+    /// How a default route is made, and what that depends on.
+    pub routing: Routing,
     /// The value of [`SRC_VALID_MARK`], if it can be read.
     pub src_valid_mark: Option<String>,
     /// The mark that the device has already; 0: none.
@@ -46,6 +51,11 @@ impl Facts {
                 }),
                 Step::Sysctl { name, before, .. } if name == SRC_VALID_MARK => {
                     self.src_valid_mark = Some(before.clone());
+                }
+                Step::EndpointRoute { address, via } => {
+                    if let Routing::Halves(found) = &mut self.routing {
+                        found.retain(|route| route.prefix != IpNet::from(*address) || route.via != *via);
+                    }
                 }
                 _ => {}
             }
@@ -76,7 +86,7 @@ impl Plan {
     pub fn new(config: &Config, endpoints: &[SocketAddr], facts: &Facts) -> Self {
         let interface = &config.interface;
         let hooks = |stage| interface.host.hooks_of(stage).cloned();
-        let default_routes = default_routes(config);
+        let default_routes = default_routes(config, &facts.routing);
         let mark = choose_mark(config, &default_routes, facts);
         let mtu = interface.mtu.unwrap_or(facts.default_mtu);
 
@@ -85,7 +95,10 @@ impl Plan {
         if !interface.host.dns.is_empty() {
             steps.push(Step::Dns(interface.host.dns.clone()));
         }
-        steps.extend(routes(config, &default_routes, mark, facts));
+        steps.extend(match &facts.routing {
+            Routing::Rules => routes(config, &default_routes, mark, facts),
+            Routing::Halves(found) => with_halves(config, endpoints, found),
+        });
         steps.extend(firewall(config, &default_routes, mark, endpoints).map(Step::Firewall));
         steps.extend(hooks(Stage::PostUp).map(Step::Hook));
         Self {
@@ -96,6 +109,22 @@ impl Plan {
             steps,
             down: hooks(Stage::PreDown).chain(hooks(Stage::PostDown)).collect(),
         }
+    }
+
+    /// Adapts the plan to endpoints and routes of the system, of which those in force by weft are not part:
+    /// the host routes of the endpoints, and the endpoints that a kill switch lets through.
+    #[must_use]
+    pub(super) fn following(&self, endpoints: &[SocketAddr], found: &[FoundRoute]) -> Self {
+        let others = self.steps.iter().filter(|step| !matches!(step, Step::EndpointRoute { .. })).cloned();
+        let mut steps = past_the_tunnel(&self.interface, others.collect(), endpoints, found);
+        for step in &mut steps {
+            if let Step::Firewall(firewall) = step
+                && firewall.kill_switch != KillSwitch::Off
+            {
+                firewall.endpoints = endpoints.iter().copied().collect();
+            }
+        }
+        Self { steps, ..self.clone() }
     }
 
     /// Returns the name servers that it sets.
@@ -168,8 +197,8 @@ pub fn told_backwards(name: &InterfaceName, steps: &[Step], down: &[Hook]) -> St
 }
 
 /// Returns the families with a default route that needs a separate table.
-fn default_routes(config: &Config) -> BTreeSet<Family> {
-    if config.interface.table != Table::Auto {
+fn default_routes(config: &Config, routing: &Routing) -> BTreeSet<Family> {
+    if config.interface.table != Table::Auto || matches!(routing, Routing::Halves(_)) {
         return BTreeSet::new();
     }
     let prefixes = config.peers.iter().flat_map(|peer| &peer.allowed_ips);
@@ -180,7 +209,9 @@ fn default_routes(config: &Config) -> BTreeSet<Family> {
 /// first number that is free both as a mark and as a table.
 fn choose_mark(config: &Config, default_routes: &BTreeSet<Family>, facts: &Facts) -> u32 {
     let configured = config.interface.fw_mark;
-    let is_needed = !default_routes.is_empty() || config.interface.host.kill_switch != KillSwitch::Off;
+    let has_marks = facts.routing == Routing::Rules;
+    let is_needed =
+        !default_routes.is_empty() || (has_marks && config.interface.host.kill_switch != KillSwitch::Off);
     if configured != 0 || !is_needed {
         return configured;
     }
@@ -203,6 +234,44 @@ fn routes(config: &Config, default_routes: &BTreeSet<Family>, mark: u32, facts: 
     for prefix in defaults {
         steps.extend(default_route(prefix, mark, facts));
     }
+    steps
+}
+
+/// Returns the routes where a default route is two halves. Another table than the main one is not the one that
+/// the tunnel's own packets are looked up in, and gets every route as it is.
+fn with_halves(config: &Config, endpoints: &[SocketAddr], found: &[FoundRoute]) -> Vec<Step> {
+    let prefixes = routed_prefixes(&config.peers).into_iter();
+    let steps = match config.interface.table {
+        Table::Off => return Vec::new(),
+        Table::Number(table) if table != MAIN_TABLE => {
+            return prefixes.map(|prefix| Step::Route { prefix, table }).collect();
+        }
+        Table::Auto | Table::Number(_) => {
+            let mut prefixes: Vec<IpNet> = prefixes.flat_map(halves).collect();
+            // A configuration may have a half of its own beside the default route.
+            prefixes.dedup();
+            prefixes.into_iter().map(|prefix| Step::Route { prefix, table: MAIN_TABLE }).collect()
+        }
+    };
+    past_the_tunnel(&config.interface.name, steps, endpoints, found)
+}
+
+/// Adds host routes to the endpoints before the first route into the tunnel: at no moment does a packet to an
+/// endpoint have a way into the tunnel only.
+fn past_the_tunnel(
+    device: &InterfaceName,
+    mut steps: Vec<Step>,
+    endpoints: &[SocketAddr],
+    found: &[FoundRoute],
+) -> Vec<Step> {
+    let tunnel = steps.iter().filter_map(|step| match step {
+        Step::Route { prefix, table: MAIN_TABLE } => Some(*prefix),
+        _ => None,
+    });
+    let routes = endpoint_routes(device.as_str(), tunnel, endpoints.iter().copied(), found);
+    let first = steps.iter().position(|step| matches!(step, Step::Route { .. })).unwrap_or(steps.len());
+    let routes = routes.into_iter().map(|(address, via)| Step::EndpointRoute { address, via });
+    steps.splice(first..first, routes).for_each(drop);
     steps
 }
 

@@ -9,19 +9,33 @@ use std::io;
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
-use weft_config::{Interface, Peer, Table};
+use weft_config::{Interface, InterfaceName, Peer, Table};
 
 use weft_config::exit;
 
+#[cfg(any(test, target_os = "macos", target_os = "freebsd"))]
+#[cfg_attr(
+    not(any(target_os = "macos", target_os = "freebsd")),
+    allow(dead_code, unreachable_pub, reason = "only tests use it here")
+)]
+pub(crate) mod bsd;
+mod endpoint;
 #[cfg(target_os = "linux")]
 mod linux;
 
-#[cfg(not(target_os = "linux"))]
+#[cfg(not(any(target_os = "linux", target_os = "macos", target_os = "freebsd")))]
 use crate::unsupported::routes as platform;
 #[cfg(target_os = "linux")]
 use linux as platform;
 
+/// The network configuration of this machine.
+#[cfg(any(target_os = "macos", target_os = "freebsd"))]
+pub type Netlink = bsd::Configurator<bsd::System>;
+#[cfg(not(any(target_os = "macos", target_os = "freebsd")))]
 pub use platform::Netlink;
+
+pub use endpoint::{FoundRoute, Routing, Via};
+pub(crate) use endpoint::{endpoint_routes, halves};
 
 /// A network device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,6 +68,17 @@ pub enum RouteError {
     /// There is no such device.
     #[error("there is no interface {0} in this network namespace")]
     NoLink(String),
+    /// The system gives its tunnels other names.
+    #[error(
+        "the interface {name} cannot be: the tunnels of macOS are named `utun` with a number; rename the file to \
+         utun{number}.conf, say, or give that name"
+    )]
+    NotUtun {
+        /// The name that was asked for.
+        name: String,
+        /// A number that is rarely in use.
+        number: u32,
+    },
     /// The kernel rejected the request.
     #[error("cannot {action}: {error}; {advice}")]
     Refused {
@@ -87,6 +112,7 @@ impl RouteError {
         let permission = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
         match self {
             Self::Open(error) | Self::Refused { error, .. } if permission(error) => exit::Code::Permission,
+            Self::NotUtun { .. } => exit::Code::Usage,
             _ => exit::Code::Failure,
         }
     }
@@ -203,13 +229,33 @@ pub fn planned_routes(interface: &Interface, peers: &[Peer]) -> Option<(u32, Vec
     } else {
         Vec::new()
     };
-    let mut prefixes: Vec<IpNet> = peers
-        .iter()
-        .flat_map(|peer| peer.allowed_ips.iter().copied())
-        .filter(|prefix| !connected.iter().any(|net| net.contains(prefix)))
-        .collect();
-    prefixes.sort_by_key(|prefix| (std::cmp::Reverse(prefix.prefix_len()), *prefix));
+    let mut prefixes = routed_prefixes(peers);
+    prefixes.retain(|prefix| !connected.iter().any(|net| net.contains(prefix)));
     Some((table, prefixes))
+}
+
+/// Returns the prefixes of all peers, longest first.
+pub(crate) fn routed_prefixes(peers: &[Peer]) -> Vec<IpNet> {
+    let mut prefixes: Vec<IpNet> = peers.iter().flat_map(|peer| peer.allowed_ips.iter().copied()).collect();
+    prefixes.sort_by_key(|prefix| (std::cmp::Reverse(prefix.prefix_len()), *prefix));
+    prefixes
+}
+
+/// Checks that the system can have an interface of this name.
+///
+/// # Errors
+/// macOS has no other names than `utun` with a number.
+pub(crate) fn check_name(name: &InterfaceName) -> Result<(), RouteError> {
+    if cfg!(target_os = "macos") { check_utun(name.as_str()) } else { Ok(()) }
+}
+
+fn check_utun(name: &str) -> Result<(), RouteError> {
+    const RARELY_USED: u32 = 70;
+    let number = name.strip_prefix("utun").and_then(|number| number.parse::<u16>().ok());
+    if number.is_some_and(|number| format!("utun{number}") == name) {
+        return Ok(());
+    }
+    Err(RouteError::NotUtun { name: name.to_owned(), number: RARELY_USED })
 }
 
 /// Reports whether the kernel adds a route for the network of an address. A single IPv4 address gets an entry
@@ -225,4 +271,4 @@ impl From<RouteError> for exit::Error {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use weft_config::{Dns, Hook, InterfaceName, KillSwitch, without_keys};
 
-use crate::routes::{Family, MAIN_TABLE, Rule, RuleKind};
+use crate::routes::{Family, MAIN_TABLE, Rule, RuleKind, Via};
 
 /// A single change to the system for an interface.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -29,6 +29,13 @@ pub enum Step {
         prefix: IpNet,
         /// The number of the routing table.
         table: u32,
+    },
+    /// A host route past the tunnel, in the main table, where rules cannot keep the tunnel's own packets out.
+    EndpointRoute {
+        /// The address of an endpoint.
+        address: IpAddr,
+        /// Where its packets go.
+        via: Via,
     },
     /// A rule of policy routing.
     Rule(Rule),
@@ -83,6 +90,7 @@ pub(super) enum Key {
     LinkUp,
     Dns,
     Route(IpNet, u32),
+    EndpointRoute(IpAddr),
     Rule(Family, RuleKind),
     Sysctl(String),
     Firewall,
@@ -98,6 +106,7 @@ impl Step {
             Self::LinkUp => Key::LinkUp,
             Self::Dns(_) => Key::Dns,
             Self::Route { prefix, table } => Key::Route(*prefix, *table),
+            Self::EndpointRoute { address, .. } => Key::EndpointRoute(*address),
             Self::Rule(rule) => Key::Rule(rule.family, rule.kind),
             Self::Sysctl { name, .. } => Key::Sysctl(name.clone()),
             Self::Firewall(_) => Key::Firewall,
@@ -159,6 +168,7 @@ impl fmt::Display for Told<'_> {
             Step::Route { prefix, table } => {
                 write!(f, "{verb} route {prefix} dev {dev} table {}", Table(*table))
             }
+            Step::EndpointRoute { address, via } => write!(f, "{verb} endpoint route {address} {via}"),
             Step::Rule(rule) => {
                 let family = if rule.family == Family::V4 { "ip" } else { "ip6" };
                 write!(f, "{verb} {family} rule {} priority {}", rule.kind, rule.priority)
@@ -227,6 +237,8 @@ mod tests {
              "add route 10.0.0.0/8 dev wg0 table main", "remove route 10.0.0.0/8 dev wg0 table main"),
             (Step::Route { prefix: "::/0".parse().unwrap(), table: 51_820 },
              "add route ::/0 dev wg0 table 51820", "remove route ::/0 dev wg0 table 51820"),
+            (Step::EndpointRoute { address: "192.0.2.1".parse().unwrap(), via: Via::Blackhole },
+             "add endpoint route 192.0.2.1 to nowhere", "remove endpoint route 192.0.2.1 to nowhere"),
             (rule(RuleKind::Unmarked { mark: 51_820, table: 51_820 }),
              "add ip6 rule not fwmark 0xca6c table 51820 priority 32765", "remove ip6 rule not fwmark 0xca6c table 51820 priority 32765"),
             (rule(RuleKind::MainWithoutDefault),

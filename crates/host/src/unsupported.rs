@@ -1,14 +1,15 @@
 //! The substitutes on systems where weft cannot set up the host yet. Calls that would change something fail,
 //! and nothing is found to undo.
 
+#[cfg(not(any(target_os = "macos", target_os = "freebsd")))]
 pub(crate) mod routes {
     use std::collections::{BTreeSet, HashSet};
-    use std::net::SocketAddr;
+    use std::net::{IpAddr, SocketAddr};
 
     use ipnet::IpNet;
     use weft_config::{Interface, InterfaceName};
 
-    use crate::routes::{FoundRule, Link, QueueLimits, RouteError, Rule};
+    use crate::routes::{FoundRule, Link, QueueLimits, RouteError, Routing, Rule, Via};
 
     /// Cannot be constructed.
     #[derive(Debug)]
@@ -52,8 +53,28 @@ pub(crate) mod routes {
             match self.never {}
         }
 
+        /// Returns how a default route is made.
+        pub fn routing(&self) -> Result<Routing, RouteError> {
+            match self.never {}
+        }
+
+        /// Adds the host route of an endpoint.
+        pub fn add_endpoint_route(&self, _: IpAddr, _: &Via) -> Result<bool, RouteError> {
+            match self.never {}
+        }
+
+        /// Removes the host route of an endpoint.
+        pub fn remove_endpoint_route(&self, _: IpAddr, _: &Via) -> Result<(), RouteError> {
+            match self.never {}
+        }
+
+        /// Reports whether the host route of an endpoint is in force.
+        pub fn has_endpoint_route(&self, _: IpAddr, _: &Via) -> Result<bool, RouteError> {
+            match self.never {}
+        }
+
         /// Returns the MTU of the route to an address.
-        pub fn mtu_towards(&self, _: std::net::IpAddr, _: u32) -> Result<u32, RouteError> {
+        pub fn mtu_towards(&self, _: IpAddr, _: u32) -> Result<u32, RouteError> {
             match self.never {}
         }
 

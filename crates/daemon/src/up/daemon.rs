@@ -163,8 +163,28 @@ impl Daemon {
 
     /// Reacts to a change of the network. Call it in the namespace that the interface was started in.
     pub fn network_changed(&mut self, change: &Change) -> Result<(), ControlError> {
+        if change.concerns_ways() {
+            self.endpoints_changed()?;
+        }
         let (Some(keeper), Some(host)) = (&mut self.keeper, &self.host) else { return Ok(()) };
         keeper.react(change, host.netlink())
+    }
+
+    /// Adapts what depends on the endpoints of the peers, where the system does not route by marks: host routes
+    /// past the tunnel, and the kill switch. A failure is logged: the next change tries it again.
+    pub fn endpoints_changed(&mut self) -> Result<(), ControlError> {
+        if !weft_host::FOLLOWS_ENDPOINTS {
+            return Ok(());
+        }
+        let Some(controller) = self.controller() else { return Ok(()) };
+        let endpoints: Vec<SocketAddr> =
+            controller.snapshot()?.peers.iter().filter_map(|peer| peer.endpoint).collect();
+        match self.host.as_mut().map(|host| host.follow(&endpoints)) {
+            Some(Ok(true)) => tracing::info!("the ways to the peers past the tunnel were made again"),
+            Some(Err(error)) => tracing::warn!("{error}"),
+            Some(Ok(false)) | None => {}
+        }
+        Ok(())
     }
 
     /// Returns the MTU of the device in bytes, or 0 if it is not known.

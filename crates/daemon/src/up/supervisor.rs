@@ -184,7 +184,9 @@ impl Supervisor {
                     running.routes.push(prefix.to_string());
                 }
                 Step::Route { prefix, table } => running.routes.push(format!("{prefix} table {table}")),
-                Step::Rule(_) => running.routes.push(step.doing(name).to_string()),
+                Step::Rule(_) | Step::EndpointRoute { .. } => {
+                    running.routes.push(step.doing(name).to_string());
+                }
                 Step::Dns(dns) => running.dns.push(dns.to_string()),
                 Step::Firewall(firewall) => running.firewall.push(firewall.to_string()),
                 Step::Mtu(_) | Step::LinkUp | Step::Sysctl { .. } | Step::Hook(_) => {}
@@ -384,7 +386,12 @@ impl Supervisor {
         self.managed.running().mtu = self.daemon.mtu();
     }
 
-    fn happened(&self, event: Event) {
+    fn happened(&mut self, event: Event) {
+        if let Event::EndpointChanged { .. } = event
+            && let Err(error) = self.daemon.endpoints_changed()
+        {
+            tracing::debug!(%error, "cannot follow the endpoint");
+        }
         if let Some(leaving) = &self.leaving {
             leaving.changed();
         }
@@ -405,6 +412,9 @@ impl Supervisor {
         tracing::info!(%peer, endpoint = %address, "the name of the peer's endpoint has another address");
         if let Err(error) = self.controller.set(change) {
             tracing::debug!(%error, "cannot send to another address");
+        }
+        if let Err(error) = self.daemon.endpoints_changed() {
+            tracing::debug!(%error, "cannot follow the endpoint");
         }
         self.remember();
     }

@@ -17,7 +17,7 @@ use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec};
 use tokio::runtime::{Builder, Runtime};
 use weft_config::InterfaceName;
 
-use super::{Link, MAIN_TABLE, QueueLimits, RouteError, TIMEOUT};
+use super::{Link, MAIN_TABLE, QueueLimits, RouteError, Routing, TIMEOUT, Via};
 
 #[path = "linux/mtu.rs"]
 mod mtu;
@@ -193,6 +193,33 @@ impl Netlink {
             }
         }
         Ok(found)
+    }
+
+    /// Returns how a default route is made here.
+    #[allow(
+        clippy::unused_self,
+        clippy::unnecessary_wraps,
+        reason = "other systems read their routes for it"
+    )]
+    pub fn routing(&self) -> Result<Routing, RouteError> {
+        Ok(Routing::Rules)
+    }
+
+    /// Always an error: rules keep the tunnel's own packets out of the tunnel here.
+    pub fn add_endpoint_route(&self, address: IpAddr, via: &Via) -> Result<bool, RouteError> {
+        Err(RouteError::Unsupported { action: format!("add endpoint route {address} {via}") })
+    }
+
+    /// Does nothing: there are no such routes here.
+    #[allow(clippy::unused_self, clippy::unnecessary_wraps, reason = "other systems have them")]
+    pub fn remove_endpoint_route(&self, _: IpAddr, _: &Via) -> Result<(), RouteError> {
+        Ok(())
+    }
+
+    /// Always `false`: there are no such routes here.
+    #[allow(clippy::unused_self, clippy::unnecessary_wraps, reason = "other systems have them")]
+    pub fn has_endpoint_route(&self, _: IpAddr, _: &Via) -> Result<bool, RouteError> {
+        Ok(false)
     }
 
     /// Reports whether exactly this prefix is routed through this device already.

@@ -4,7 +4,7 @@ use weft_config::{Config, parse};
 
 use super::*;
 
-pub(super) fn config(interface: &str, allowed_ips: &str) -> Config {
+pub(crate) fn config(interface: &str, allowed_ips: &str) -> Config {
     let key = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=";
     let peer = "xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=";
     let text = format!(
@@ -39,4 +39,17 @@ fn another_table_gets_all_routes_and_off_none() {
     let (table, prefixes) = routes("Table=51820\nAddress=10.0.0.1/24", "10.0.0.2, 0.0.0.0/0").unwrap();
     assert_eq!((table, prefixes.len()), (51_820, 2));
     assert_eq!(routes("Table=off", "0.0.0.0/0"), None);
+}
+
+#[test]
+fn macos_has_no_names_but_utun_with_a_number() {
+    assert!(check_utun("utun0").is_ok() && check_utun("utun4711").is_ok());
+    for name in ["wg0", "utun", "utun07", "utun-1", "utun+1", "utun1x", "xutun1"] {
+        let error = check_utun(name).unwrap_err();
+        assert_eq!(error.exit_code(), exit::Code::Usage);
+        let said = error.to_string();
+        assert!(said.contains(name) && said.contains("utun70.conf") && !said.contains('\n'), "{said}");
+    }
+    let wg0 = "wg0".parse().unwrap();
+    assert_eq!(check_name(&wg0).is_ok(), !cfg!(target_os = "macos"));
 }
