@@ -19,7 +19,7 @@ pub(crate) mod message;
 mod system;
 
 #[cfg(any(target_os = "macos", target_os = "freebsd"))]
-pub(crate) use system::System;
+pub(crate) use system::{LAYOUT, System};
 
 /// The MTU of an Ethernet link, used when nothing better is known.
 const USUAL_MTU: u32 = 1500;
