@@ -159,6 +159,7 @@ pub(crate) mod network {
     }
 }
 
+#[cfg(not(any(target_os = "macos", target_os = "freebsd")))]
 pub(crate) mod dns {
     use crate::dns::{Choice, DnsError, Method, Places, Record};
 

@@ -30,9 +30,9 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Watches the network from now on. `device` is weft's device: changes of its routes and addresses are not
-    /// reported. `on_change` is called on the watching thread, at most once in 200 ms, and at most a second
-    /// after the change; it should only pass the change on.
+    /// Watches the network from now on. `device` is weft's device: changes of its routes and addresses are
+    /// not reported. `on_change` is called on the watching thread, at most once in 200 ms, and at most a
+    /// second after the change; it should only pass the change on.
     pub fn start(
         device: Option<&Link>,
         on_change: impl FnMut(Change) + Send + 'static,
