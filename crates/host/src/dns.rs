@@ -17,11 +17,21 @@ use weft_config::{Dns, InterfaceName};
 use crate::routes::Link;
 
 mod error;
+#[cfg(target_os = "freebsd")]
+#[path = "dns/freebsd.rs"]
+mod platform;
 #[cfg(target_os = "linux")]
 #[path = "dns/linux.rs"]
 mod platform;
+#[cfg(target_os = "macos")]
+#[path = "dns/macos.rs"]
+mod platform;
+#[cfg(any(target_os = "linux", target_os = "macos", target_os = "freebsd"))]
+mod program;
+#[cfg(any(test, target_os = "macos"))]
+mod scutil;
 
-#[cfg(not(target_os = "linux"))]
+#[cfg(not(any(target_os = "linux", target_os = "macos", target_os = "freebsd")))]
 use crate::unsupported::dns as platform;
 
 pub use error::DnsError;
@@ -61,6 +71,8 @@ pub enum Method {
     Resolvconf,
     /// The file /etc/resolv.conf itself.
     File,
+    /// scutil(8) of macOS.
+    Scutil,
 }
 
 impl fmt::Display for Method {
@@ -69,6 +81,7 @@ impl fmt::Display for Method {
             Self::Resolved => "systemd-resolved",
             Self::Resolvconf => "resolvconf",
             Self::File => "/etc/resolv.conf",
+            Self::Scutil => "scutil",
         })
     }
 }
@@ -99,7 +112,9 @@ pub struct Places {
     pub state: PathBuf,
     /// The file of Debian's resolvconf that names the prefix for tunnel interfaces.
     pub interface_order: PathBuf,
-    /// The directories that are searched for resolvconf.
+    /// The directory of macOS with a file for each domain that has servers of its own (resolver(5)).
+    pub resolvers: PathBuf,
+    /// The directories that are searched for resolvconf and scutil.
     pub programs: Vec<PathBuf>,
     /// The D-Bus address of the system bus; `None`: the usual one.
     pub bus: Option<String>,
@@ -115,6 +130,7 @@ impl Default for Places {
             nsswitch: "/etc/nsswitch.conf".into(),
             state: "/var/lib/weft/dns".into(),
             interface_order: "/etc/resolvconf/interface-order".into(),
+            resolvers: "/etc/resolver".into(),
             programs: std::env::split_paths(&path).chain(usual.map(PathBuf::from)).collect(),
             bus: None,
         }

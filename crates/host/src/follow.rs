@@ -12,9 +12,9 @@ use crate::routes::{FoundRoute, Routing};
 pub const FOLLOWS_ENDPOINTS: bool = cfg!(any(target_os = "macos", target_os = "freebsd"));
 
 impl Host {
-    /// Adapts what depends on the endpoints of the peers and on the system's routes to their present state: the
-    /// host routes of the endpoints, and the endpoints that a kill switch lets through. Does nothing where the
-    /// system routes by marks. Returns whether anything was changed. To be called after each change of the
+    /// Adapts what depends on the endpoints of the peers and on the system's routes to their present state:
+    /// the host routes of the endpoints, and the endpoints that a kill switch lets through. Does nothing where
+    /// the system routes by marks. Returns whether anything was changed. To be called after each change of the
     /// network or of an endpoint.
     pub fn follow(&mut self, endpoints: &[SocketAddr]) -> Result<bool, HostError> {
         let Routing::Halves(found) = self.kernel.netlink.routing()? else { return Ok(false) };
@@ -26,8 +26,8 @@ impl Host {
     }
 }
 
-/// Returns the plan for these endpoints and the routes that were found. Host routes that are gone are no longer
-/// among the steps in force: the kernel removes the routes of an interface that goes down.
+/// Returns the plan for these endpoints and the routes that were found. Host routes that are gone are no
+/// longer among the steps in force: the kernel removes the routes of an interface that goes down.
 fn following(plan: &Plan, applied: &mut Applied, endpoints: &[SocketAddr], found: Vec<FoundRoute>) -> Plan {
     let lost = |step: &Step| match step {
         Step::EndpointRoute { address, via } => {

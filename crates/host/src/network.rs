@@ -11,10 +11,21 @@ use std::time::Duration;
 mod coalesce;
 mod follower;
 
+#[cfg(any(target_os = "macos", target_os = "freebsd"))]
+mod bsd;
 #[cfg(target_os = "linux")]
 mod linux;
+#[cfg(any(test, target_os = "macos", target_os = "freebsd"))]
+#[cfg_attr(
+    not(any(target_os = "macos", target_os = "freebsd")),
+    allow(dead_code, reason = "only tests use it here")
+)]
+mod rtsock;
 
-#[cfg(not(target_os = "linux"))]
+#[cfg(any(target_os = "macos", target_os = "freebsd"))]
+use bsd as platform;
+
+#[cfg(not(any(target_os = "linux", target_os = "macos", target_os = "freebsd")))]
 use crate::unsupported::network as platform;
 #[cfg(target_os = "linux")]
 use linux as platform;

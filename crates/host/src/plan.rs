@@ -237,8 +237,8 @@ fn routes(config: &Config, default_routes: &BTreeSet<Family>, mark: u32, facts: 
     steps
 }
 
-/// Returns the routes where a default route is two halves. Another table than the main one is not the one that
-/// the tunnel's own packets are looked up in, and gets every route as it is.
+/// Returns the routes where a default route is two halves. Another table than the main one is not the one
+/// that the tunnel's own packets are looked up in, and gets every route as it is.
 fn with_halves(config: &Config, endpoints: &[SocketAddr], found: &[FoundRoute]) -> Vec<Step> {
     let prefixes = routed_prefixes(&config.peers).into_iter();
     let steps = match config.interface.table {

@@ -130,6 +130,7 @@ pub(crate) mod routes {
     }
 }
 
+#[cfg(not(any(target_os = "macos", target_os = "freebsd")))]
 pub(crate) mod network {
     use std::convert::Infallible;
     use std::env::consts::OS;
@@ -158,6 +159,7 @@ pub(crate) mod network {
     }
 }
 
+#[cfg(not(any(target_os = "macos", target_os = "freebsd")))]
 pub(crate) mod dns {
     use crate::dns::{Choice, DnsError, Method, Places, Record};
 

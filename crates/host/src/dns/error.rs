@@ -57,6 +57,21 @@ pub enum DnsError {
         /// The directories that were searched, separated by colons.
         searched: String,
     },
+    /// There is no program scutil.
+    #[error("there is no scutil program in {searched}; it belongs to macOS: see PATH")]
+    NoScutil {
+        /// The directories that were searched, separated by colons.
+        searched: String,
+    },
+    /// Another program, or the administrator, has given a domain its own servers.
+    #[error(
+        "{} exists and is not weft's, so that the DNS servers of the tunnel cannot have this domain; remove the \
+         file, or the domain from DNS", path.display()
+    )]
+    ResolverExists {
+        /// The path of the file.
+        path: PathBuf,
+    },
     /// A program could not be started.
     #[error("cannot run {}: {error}", program.display())]
     Spawn {
@@ -131,7 +146,7 @@ impl DnsError {
             {
                 exit::Code::Permission
             }
-            Self::Split { .. } => exit::Code::Configuration,
+            Self::Split { .. } | Self::ResolverExists { .. } => exit::Code::Configuration,
             _ => exit::Code::Failure,
         }
     }

@@ -2,32 +2,18 @@
 //! interface.
 
 use std::fs;
-use std::io::{self, Write as _};
-use std::os::fd::AsFd;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+#[cfg(target_os = "linux")]
+use std::path::Path;
+use std::path::PathBuf;
 
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use weft_config::Dns;
 
+use super::super::program::{self, run};
 use super::super::{DnsError, Method, Places, list};
-
-/// How long the program may run: it restarts daemons.
-const TIMEOUT: Duration = Duration::from_secs(15);
-/// The pause between two checks whether it has ended.
-const PAUSE: Duration = Duration::from_millis(5);
-/// The number of bytes of its output that are shown.
-const MAX_SAID: usize = 2000;
 
 /// Returns the program in the first directory that has it.
 pub(super) fn find(places: &Places) -> Result<PathBuf, DnsError> {
-    let executable = |path: &PathBuf| {
-        fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
-    };
-    places.programs.iter().map(|directory| directory.join("resolvconf")).find(executable).ok_or_else(|| {
+    program::find(places, "resolvconf").ok_or_else(|| {
         let mut searched: Vec<_> = places.programs.iter().map(|path| path.display().to_string()).collect();
         searched.dedup();
         DnsError::NoResolvconf { searched: searched.join(":") }
@@ -35,6 +21,7 @@ pub(super) fn find(places: &Places) -> Result<PathBuf, DnsError> {
 }
 
 /// Reports whether it is systemd's resolvectl under another name.
+#[cfg(target_os = "linux")]
 pub(super) fn is_resolvectl(program: &Path) -> bool {
     fs::canonicalize(program).is_ok_and(|real| real.file_name().is_some_and(|name| name == "resolvectl"))
 }
@@ -105,71 +92,8 @@ fn lines(settings: &Dns) -> String {
     text
 }
 
-fn is_openresolv(program: &Path) -> bool {
-    let mut command = Command::new(program);
-    command.arg("--version").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let Ok(mut child) = command.spawn() else { return false };
-    let output = child.stdout.take();
-    let mut said = Vec::new();
-    wait(&mut child, output, &mut said).is_ok() && String::from_utf8_lossy(&said).contains("openresolv")
-}
-
-fn run(program: &Path, arguments: &[String], input: &str) -> Result<(), DnsError> {
-    let spawn = |error| DnsError::Spawn { program: program.to_owned(), error };
-    let line = || format!("{} {}", program.display(), arguments.join(" "));
-    let mut command = Command::new(program);
-    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut child = command.spawn().map_err(spawn)?;
-    if let Some(mut stdin) = child.stdin.take() {
-        // The pipe has room for these few lines. A program that does not read them reports the reason itself.
-        let _ = stdin.write_all(input.as_bytes());
-    }
-    let output = child.stderr.take();
-    let mut said = Vec::new();
-    match wait(&mut child, output, &mut said) {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) => {
-            let said = String::from_utf8_lossy(&said);
-            let said = if said.trim().is_empty() { String::new() } else { format!(": {}", said.trim()) };
-            Err(DnsError::Program { command: line(), status: status.to_string(), said })
-        }
-        Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-            Err(DnsError::Timeout { action: format!("run `{}`", line()), after: TIMEOUT })
-        }
-        Err(error) => Err(spawn(error)),
-    }
-}
-
-/// Waits for the child's end, but not for daemons that it started and that keep its output open.
-fn wait(
-    child: &mut Child,
-    mut output: Option<impl io::Read + AsFd>,
-    said: &mut Vec<u8>,
-) -> io::Result<ExitStatus> {
-    if let Some(output) = &output {
-        fcntl(output.as_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-    }
-    let mut read = |said: &mut Vec<u8>| {
-        // Reads what is available: the error is `WouldBlock`, and the data before it is kept.
-        if let Some(output) = &mut output {
-            let _ = output.read_to_end(said);
-            said.truncate(MAX_SAID);
-        }
-    };
-    let end = Instant::now() + TIMEOUT;
-    loop {
-        let status = child.try_wait()?;
-        read(said);
-        if let Some(status) = status {
-            return Ok(status);
-        }
-        if Instant::now() >= end {
-            child.kill()?;
-            child.wait()?;
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        thread::sleep(PAUSE);
-    }
+fn is_openresolv(program: &std::path::Path) -> bool {
+    program::output(program, &["--version".to_owned()], "").is_ok_and(|said| said.contains("openresolv"))
 }
 
 #[cfg(test)]

@@ -1,6 +1,9 @@
 //! Merges bursts of events into one change: DHCP, a roaming Wi-Fi or a container that starts causes dozens of
 //! events.
-#![cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "nothing is watched"))]
+#![cfg_attr(
+    not(any(target_os = "linux", target_os = "macos", target_os = "freebsd")),
+    allow(dead_code, reason = "nothing is watched")
+)]
 
 use std::time::{Duration, Instant};
 

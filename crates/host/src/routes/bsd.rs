@@ -19,7 +19,7 @@ pub(crate) mod message;
 mod system;
 
 #[cfg(any(target_os = "macos", target_os = "freebsd"))]
-pub(crate) use system::System;
+pub(crate) use system::{LAYOUT, System};
 
 /// The MTU of an Ethernet link, used when nothing better is known.
 const USUAL_MTU: u32 = 1500;
@@ -172,9 +172,9 @@ impl<M: Machine> Configurator<M> {
         Ok(via.and_then(|name| self.show(name).ok()?.mtu).unwrap_or(USUAL_MTU))
     }
 
-    /// Returns the MTU for the device when none is configured: the smallest MTU of the interfaces that lead to
-    /// the endpoints, else of those with a default route, else 1500; less the 80 bytes that the tunnel adds;
-    /// at least 1280 with an IPv6 address. `_` is the mark, which does not matter here.
+    /// Returns the MTU for the device when none is configured: the smallest MTU of the interfaces that lead
+    /// to the endpoints, else of those with a default route, else 1500; less the 80 bytes that the tunnel
+    /// adds; at least 1280 with an IPv6 address. `_` is the mark, which does not matter here.
     pub fn default_mtu(&self, interface: &Interface, endpoints: &[SocketAddr], _: u32) -> u16 {
         let mut routes = self.routes(MAIN_TABLE).unwrap_or_default();
         routes.retain(|route| route.via.interface() != Some(interface.name.as_str()));

@@ -1,0 +1,32 @@
+//! DNS on FreeBSD: resolvconf(8), which is openresolv there and belongs to the system.
+
+use super::{Choice, DnsError, Method, Places, Record};
+
+mod resolvconf;
+
+pub(super) fn method(places: &Places, choice: Choice) -> Result<Method, DnsError> {
+    match choice {
+        Choice::Auto | Choice::Resolvconf => resolvconf::find(places).map(|_| Method::Resolvconf),
+        Choice::Resolved | Choice::File => Err(DnsError::Unsupported),
+    }
+}
+
+pub(super) fn apply(places: &Places, interface: &str, record: &Record) -> Result<(), DnsError> {
+    match record.method {
+        Method::Resolvconf => resolvconf::add(places, interface, &record.settings),
+        Method::Resolved | Method::File | Method::Scutil => Err(DnsError::Unsupported),
+    }
+}
+
+pub(super) fn undo(places: &Places, interface: &str, record: &Record) -> Result<(), DnsError> {
+    match record.method {
+        Method::Resolvconf => resolvconf::remove(places, interface),
+        Method::Resolved | Method::File | Method::Scutil => Err(DnsError::Unsupported),
+    }
+}
+
+/// Returns nothing: resolvconf keeps what it was given by interface, and the record undoes it.
+#[allow(clippy::unnecessary_wraps, reason = "on other systems it may fail")]
+pub(super) fn repair(_: &Places) -> Result<Vec<String>, DnsError> {
+    Ok(Vec::new())
+}

@@ -1,0 +1,30 @@
+//! DNS on macOS: scutil(8), and resolver(5).
+
+use super::{Choice, DnsError, Method, Places, Record, scutil};
+
+pub(super) fn method(places: &Places, choice: Choice) -> Result<Method, DnsError> {
+    match choice {
+        Choice::Auto => scutil::find(places).map(|_| Method::Scutil),
+        Choice::Resolved | Choice::Resolvconf | Choice::File => Err(DnsError::Unsupported),
+    }
+}
+
+pub(super) fn apply(places: &Places, interface: &str, record: &Record) -> Result<(), DnsError> {
+    match record.method {
+        Method::Scutil => scutil::add(places, interface, &record.settings),
+        Method::Resolved | Method::Resolvconf | Method::File => Err(DnsError::Unsupported),
+    }
+}
+
+pub(super) fn undo(places: &Places, interface: &str, record: &Record) -> Result<(), DnsError> {
+    match record.method {
+        Method::Scutil => scutil::remove(places, interface),
+        Method::Resolved | Method::Resolvconf | Method::File => Err(DnsError::Unsupported),
+    }
+}
+
+/// Returns nothing: the record undoes what a daemon left.
+#[allow(clippy::unnecessary_wraps, reason = "on other systems it may fail")]
+pub(super) fn repair(_: &Places) -> Result<Vec<String>, DnsError> {
+    Ok(Vec::new())
+}
