@@ -1,12 +1,15 @@
 //! Sockets between processes of one machine: UAPI, the control socket, HTTP.
 //!
 //! [`runtime_dir`] holds one directory for each running interface and defines which users a client trusts.
-//! [`listener`] creates the file of a Unix socket, accessible to its owner only. [`serve_each`] serves a
+//! `listener` creates the file of a Unix socket, accessible to its owner only, and `pipe` a named pipe of Windows for
+//! administrators. [`serve_each`] serves a
 //! bounded number of clients; slow or silent clients give way to new ones.
 
 mod clients;
 #[cfg(unix)]
 pub mod listener;
+#[cfg(windows)]
+pub mod pipe;
 pub mod runtime_dir;
 
 pub use clients::{Place, Places, Source, serve_each};

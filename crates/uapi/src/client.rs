@@ -23,6 +23,8 @@ mod tests;
 mod transport;
 
 pub use answer::AnswerProblem;
+#[cfg(windows)]
+pub(crate) use transport::place as pipe_of;
 
 /// The time limit of an exchange. A daemon on a small machine needs several seconds for ten thousand new
 /// peers.

@@ -9,14 +9,11 @@
 pub mod client;
 mod control;
 mod errno;
-#[cfg(all(feature = "sockets", any(unix, test)))]
+#[cfg(feature = "sockets")]
 mod lines;
 mod request;
 mod response;
-#[cfg(all(feature = "sockets", unix))]
-mod server;
-#[cfg(all(feature = "sockets", not(unix)))]
-#[path = "unsupported.rs"]
+#[cfg(feature = "sockets")]
 mod server;
 mod values;
 

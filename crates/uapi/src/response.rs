@@ -150,7 +150,8 @@ mod tests {
         let full = PeerState {
             public_key: PublicKey::from_bytes([1; 32]),
             endpoint: Some("[2001:db8::1]:51820".parse().unwrap()),
-            last_handshake: Some(SystemTime::UNIX_EPOCH + Duration::new(1_700_000_000, 5)),
+            // Windows counts in 100 ns.
+            last_handshake: Some(SystemTime::UNIX_EPOCH + Duration::new(1_700_000_000, 500)),
             tx_bytes: 7,
             rx_bytes: u64::MAX,
             settings: PeerSettings {
@@ -173,7 +174,7 @@ mod tests {
             format!(
                 "private_key={own}\nlisten_port=51820\nfwmark=51820\npublic_key={first}\npreshared_key={psk}\n\
                  protocol_version=1\nendpoint=[2001:db8::1]:51820\nlast_handshake_time_sec=1700000000\n\
-                 last_handshake_time_nsec=5\ntx_bytes=7\nrx_bytes=18446744073709551615\n\
+                 last_handshake_time_nsec=500\ntx_bytes=7\nrx_bytes=18446744073709551615\n\
                  persistent_keepalive_interval=25\nallowed_ip=10.0.0.0/8\nallowed_ip=fd00::1/128\n\
                  public_key={second}\npreshared_key={zero}\nprotocol_version=1\nlast_handshake_time_sec=0\n\
                  last_handshake_time_nsec=0\ntx_bytes=0\nrx_bytes=0\npersistent_keepalive_interval=0\nerrno=0\n\n"

@@ -1,31 +1,27 @@
-//! Serves the UAPI on a Unix socket, on a dedicated thread.
+//! Serves the UAPI on a Unix socket or a named pipe of Windows, on a dedicated thread.
 //!
 //! Calls of [`Control`] block until the control thread answers, so other threads make them. Slow clients do
 //! not delay other clients.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tokio::net::UnixListener;
 use tokio::sync::{Semaphore, oneshot};
-use weft_ipc::listener::SocketFile;
-use weft_ipc::{Source, serve_each};
+use weft_ipc::serve_each;
 use weft_tun::thread_guard::EndProcessOnPanic;
 
 use crate::Control;
 
 mod client;
-mod socket;
-mod watch;
+#[cfg_attr(unix, path = "server/socket.rs")]
+#[cfg_attr(windows, path = "server/pipe.rs")]
+mod platform;
 
 use client::Client;
-pub use socket::{Listener, SocketError, remove_dead};
-
-/// A descriptor that can be passed in.
-pub type Descriptor = OwnedFd;
+use platform::Acceptor;
+pub use platform::{Descriptor, Listener, SocketError, remove_dead};
 
 /// The number of threads for calls of [`Control`]: a long change does not delay requests that read the state.
 const CALLS: usize = 2;
@@ -93,21 +89,20 @@ impl Server {
             .max_blocking_threads(CALLS)
             .thread_name("weft-uapi-call")
             .build()?;
-        let Listener { socket, file } = listener;
-        let socket = {
+        let acceptor = {
             let _context = runtime.enter();
-            UnixListener::from_std(socket)?
+            listener.accept()?
         };
         let thread = std::thread::Builder::new().name("weft-uapi".into()).spawn(move || {
             let _guard = EndProcessOnPanic;
             runtime.block_on(async {
                 tokio::select! {
                     _ = stopped => {}
-                    () = serve(&socket, &control, limits) => {}
-                    () = tell_when_gone(file.as_ref(), on_gone) => {}
+                    () = serve(&acceptor, &control, limits) => {}
+                    () = tell_when_gone(&acceptor, on_gone) => {}
                 }
             });
-            drop((socket, file));
+            drop(acceptor);
             // Calls in progress are not awaited: a call may wait for the same thread that stops this server.
             runtime.shutdown_background();
         })?;
@@ -136,28 +131,26 @@ impl Drop for Server {
 }
 
 /// Calls `on_gone` when the socket's file is gone. Never returns.
-async fn tell_when_gone(file: Option<&SocketFile>, on_gone: impl FnOnce()) {
-    if let Some(file) = file {
-        watch::until_gone(file).await;
-        tracing::info!(path = %file.path().display(), "the UAPI socket's file was removed");
-        on_gone();
-    }
+async fn tell_when_gone(acceptor: &Acceptor, on_gone: impl FnOnce()) {
+    acceptor.gone().await;
+    on_gone();
     std::future::pending::<()>().await;
 }
 
 /// Serves clients. Never returns.
-async fn serve(socket: &UnixListener, control: &Arc<dyn Control>, limits: Limits) {
+async fn serve(acceptor: &Acceptor, control: &Arc<dyn Control>, limits: Limits) {
     let large = Arc::new(Semaphore::new(1));
-    let next = async || {
-        let (stream, _) = socket.accept().await?;
-        let source = Source::from(&stream);
-        Ok((stream, source))
-    };
-    serve_each(limits.clients, next, |stream, place| {
-        Client::new(Arc::clone(control), place, Arc::clone(&large), limits).serve(stream)
-    })
+    serve_each(
+        limits.clients,
+        async || acceptor.next().await,
+        |stream, place| Client::new(Arc::clone(control), place, Arc::clone(&large), limits).serve(stream),
+    )
     .await;
 }
 
 #[cfg(test)]
+#[cfg(windows)]
+mod pipe_tests;
+#[cfg(test)]
+#[cfg(unix)]
 mod tests;

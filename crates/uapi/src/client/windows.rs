@@ -17,7 +17,7 @@ pub(super) const DIRECTORY: &str = r"\\.\pipe\ProtectedPrefix\Administrators\Wir
 const PIPE_BUSY: i32 = 231;
 
 /// Returns the pipe on which an interface's daemon listens.
-pub(super) fn place(interface: &str) -> String {
+pub(crate) fn place(interface: &str) -> String {
     format!(r"{DIRECTORY}\{interface}")
 }
 
@@ -44,6 +44,10 @@ pub(super) fn is_alive(_: &str) -> bool {
     true
 }
 
+/// Only administrators can listen below the prefix, unless another program has the pipe already.
+const STRANGER: &str = "neither SYSTEM nor the administrators own this pipe: nothing was sent; see which process has it, \
+                        and end it";
+
 /// A connection, and the deadline of the exchange.
 pub(super) struct Connection {
     pipe: File,
@@ -55,7 +59,8 @@ pub(super) fn connect(interface: &str, deadline: Instant) -> io::Result<Connecti
     const PAUSE: Duration = Duration::from_millis(50);
     loop {
         match OpenOptions::new().read(true).write(true).open(place(interface)) {
-            Ok(pipe) => return Ok(Connection { pipe, deadline }),
+            Ok(pipe) if weft_ipc::pipe::is_trusted(&pipe)? => return Ok(Connection { pipe, deadline }),
+            Ok(_) => return Err(io::Error::other(STRANGER)),
             Err(error) if error.raw_os_error() == Some(PIPE_BUSY) && Instant::now() + PAUSE < deadline => {
                 thread::sleep(PAUSE);
             }
@@ -65,7 +70,7 @@ pub(super) fn connect(interface: &str, deadline: Instant) -> io::Result<Connecti
 }
 
 impl Connection {
-    /// Returns no user: only administrators can listen below the prefix.
+    /// Returns no user: the owner was checked already.
     #[expect(clippy::unnecessary_wraps, reason = "the other platform's can fail")]
     pub(super) fn server(&self) -> io::Result<Option<u32>> {
         Ok(None)

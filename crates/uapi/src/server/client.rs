@@ -4,14 +4,14 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::UnixStream;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
 use weft_ipc::Place;
 use zeroize::Zeroizing;
 
 use super::Limits;
+use super::platform::scope_of;
 use crate::lines::{Line, LineBuffer};
 use crate::{Answer, Errno, Problem, Request, RequestParser, Step, write_errno};
 use crate::{Control, ControlError};
@@ -21,6 +21,11 @@ const CHUNK: usize = 64 * 1024;
 /// The maximum bytes that are read and discarded at the end of a connection, so that the client can still
 /// read the answer.
 const LINGER: usize = 1 << 20;
+
+/// A connection: a Unix socket, or a named pipe.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
 /// Serves one connection.
 pub(super) struct Client {
@@ -64,14 +69,14 @@ impl Client {
         Self { control, place, large, limits }
     }
 
-    pub(super) async fn serve(self, mut stream: UnixStream) {
+    pub(super) async fn serve(self, mut stream: impl Stream) {
         match self.converse(&mut stream).await {
             End::Close => {}
             End::Linger => self.linger(&mut stream).await,
         }
     }
 
-    async fn converse(&self, stream: &mut UnixStream) -> End {
+    async fn converse(&self, stream: &mut impl Stream) -> End {
         let mut reading = Reading {
             lines: LineBuffer::new(),
             parser: RequestParser::new(scope_of),
@@ -98,7 +103,7 @@ impl Client {
 
     async fn next_request(
         &self,
-        stream: &mut UnixStream,
+        stream: &mut impl Stream,
         reading: &mut Reading,
     ) -> Result<Result<Request, Problem>, End> {
         loop {
@@ -125,7 +130,7 @@ impl Client {
     }
 
     /// Reads once. Returns the number of bytes; 0 at the end of the connection.
-    async fn read_more(&self, stream: &mut UnixStream, reading: &mut Reading) -> Result<usize, End> {
+    async fn read_more(&self, stream: &mut impl Stream, reading: &mut Reading) -> Result<usize, End> {
         let read = if reading.parser.is_idle() && reading.lines.is_empty() {
             // Without a deadline: a silent client keeps its place until another client needs it.
             reading.deadline = None;
@@ -157,7 +162,7 @@ impl Client {
         Ok(read)
     }
 
-    async fn answer(&self, request: Request, stream: &mut UnixStream) -> Result<(), End> {
+    async fn answer(&self, request: Request, stream: &mut impl Stream) -> Result<(), End> {
         let outcome = match request {
             Request::Get => match self.call(|control| control.get()).await {
                 Ok(state) => return self.write_state(Answer::new(state), stream).await,
@@ -175,7 +180,7 @@ impl Client {
         self.write_outcome(errno, stream).await
     }
 
-    async fn refuse(&self, problem: &Problem, stream: &mut UnixStream) -> Result<(), End> {
+    async fn refuse(&self, problem: &Problem, stream: &mut impl Stream) -> Result<(), End> {
         tracing::error!("a UAPI request is refused: {problem}");
         self.write_outcome(problem.into(), stream).await?;
         // It is not known where the next request begins.
@@ -196,13 +201,13 @@ impl Client {
         }
     }
 
-    async fn write_outcome(&self, errno: Errno, stream: &mut UnixStream) -> Result<(), End> {
+    async fn write_outcome(&self, errno: Errno, stream: &mut impl Stream) -> Result<(), End> {
         let mut text = Vec::new();
         write_errno(errno, &mut text)?;
         self.write(&text, stream).await
     }
 
-    async fn write_state(&self, mut answer: Answer, stream: &mut UnixStream) -> Result<(), End> {
+    async fn write_state(&self, mut answer: Answer, stream: &mut impl Stream) -> Result<(), End> {
         // Never exceeds its capacity: a buffer that grows leaves copies of keys behind.
         let mut chunk = Zeroizing::new(Vec::with_capacity(CHUNK + Answer::MAX_PIECE));
         while answer.write_piece(&mut *chunk)? {
@@ -215,7 +220,7 @@ impl Client {
         self.write(&chunk, stream).await
     }
 
-    async fn write(&self, text: &[u8], stream: &mut UnixStream) -> Result<(), End> {
+    async fn write(&self, text: &[u8], stream: &mut impl Stream) -> Result<(), End> {
         self.place.expect_progress();
         match timeout(self.limits.write, stream.write_all(text)).await {
             Ok(written) => Ok(written?),
@@ -228,7 +233,7 @@ impl Client {
 
     /// Discards unread bytes before the socket is closed. Closing a socket with unread bytes resets the
     /// connection, and the client loses the answer.
-    async fn linger(&self, stream: &mut UnixStream) {
+    async fn linger(&self, stream: &mut impl Stream) {
         let drain = async {
             let _ = stream.shutdown().await;
             let (mut left, mut waste) = (LINGER, Zeroizing::new([0; 4096]));
@@ -241,9 +246,4 @@ impl Client {
         };
         let _ = timeout(self.limits.read.min(Duration::from_secs(1)), drain).await;
     }
-}
-
-/// Returns the index of a network interface.
-fn scope_of(name: &str) -> Option<u32> {
-    nix::net::if_::if_nametoindex(name).ok()
 }

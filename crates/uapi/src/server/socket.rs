@@ -5,11 +5,19 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
+use tokio::net::UnixStream;
 use weft_config::InterfaceName;
 use weft_config::exit;
+use weft_ipc::Source;
 use weft_ipc::listener::{self, ListenError, SocketFile};
 
 use crate::SOCKET_DIRECTORY;
+
+#[path = "watch.rs"]
+mod watch;
+
+/// A descriptor that can be passed in.
+pub type Descriptor = OwnedFd;
 
 /// Why there is no socket to serve.
 #[derive(Debug, thiserror::Error)]
@@ -36,8 +44,8 @@ impl SocketError {
 /// A listening socket. Clients may connect, and wait until it is served. Dropping it removes its file.
 #[derive(Debug)]
 pub struct Listener {
-    pub(super) socket: UnixListener,
-    pub(super) file: Option<SocketFile>,
+    socket: UnixListener,
+    file: Option<SocketFile>,
 }
 
 impl Listener {
@@ -80,6 +88,31 @@ impl Listener {
         }
         Ok(Self { socket, file })
     }
+
+    pub(super) fn accept(self) -> io::Result<Acceptor> {
+        Ok(Acceptor { socket: tokio::net::UnixListener::from_std(self.socket)?, file: self.file })
+    }
+}
+
+/// A socket in a runtime. Dropping it removes its file.
+pub(super) struct Acceptor {
+    socket: tokio::net::UnixListener,
+    file: Option<SocketFile>,
+}
+
+impl Acceptor {
+    pub(super) async fn next(&self) -> io::Result<(UnixStream, Source)> {
+        let (stream, _) = self.socket.accept().await?;
+        let source = Source::from(&stream);
+        Ok((stream, source))
+    }
+
+    /// Returns once the socket's file was removed or replaced; never if it has none here.
+    pub(super) async fn gone(&self) {
+        let Some(file) = &self.file else { return std::future::pending().await };
+        watch::until_gone(file).await;
+        tracing::info!(path = %file.path().display(), "the UAPI socket's file was removed");
+    }
 }
 
 /// Removes the socket that a dead daemon of this interface left behind. Reports whether there was one.
@@ -92,4 +125,9 @@ pub fn remove_dead(name: &InterfaceName) -> Result<bool, SocketError> {
 
 fn path_in(directory: &Path, name: &InterfaceName) -> PathBuf {
     directory.join(format!("{name}.sock"))
+}
+
+/// Returns the index of a network interface.
+pub(super) fn scope_of(name: &str) -> Option<u32> {
+    nix::net::if_::if_nametoindex(name).ok()
 }

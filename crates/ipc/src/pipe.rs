@@ -1,0 +1,197 @@
+//! A named pipe that a daemon on Windows listens on, and the owner of one that a client has opened.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::windows::io::{AsHandle, AsRawHandle as _, FromRawHandle as _, IntoRawHandle as _, OwnedHandle};
+use std::ptr;
+
+use tokio::net::windows::named_pipe::NamedPipeServer;
+use tokio::sync::Mutex;
+use windows_sys::Win32::Foundation::{
+    ERROR_INVALID_OWNER, ERROR_PIPE_BUSY, ERROR_SUCCESS, HLOCAL, INVALID_HANDLE_VALUE, LocalFree,
+};
+use windows_sys::Win32::Security::Authorization::{
+    ConvertStringSecurityDescriptorToSecurityDescriptorW, GetSecurityInfo, SDDL_REVISION_1, SE_KERNEL_OBJECT,
+};
+use windows_sys::Win32::Security::{
+    IsWellKnownSid, OWNER_SECURITY_INFORMATION, PSECURITY_DESCRIPTOR, PSID, SECURITY_ATTRIBUTES,
+    WinBuiltinAdministratorsSid, WinLocalSystemSid,
+};
+use windows_sys::Win32::Storage::FileSystem::{
+    FILE_FLAG_FIRST_PIPE_INSTANCE, FILE_FLAG_OVERLAPPED, PIPE_ACCESS_DUPLEX,
+};
+use windows_sys::Win32::System::Pipes::{
+    CreateNamedPipeW, PIPE_REJECT_REMOTE_CLIENTS, PIPE_TYPE_BYTE, PIPE_UNLIMITED_INSTANCES,
+};
+
+/// SYSTEM and Administrators may connect, from processes of high integrity (SDDL, \[MS-DTYP\] 2.5.1). A service is
+/// SYSTEM and owns the pipe as such. An administrator may not give it away, so that his group owns it.
+const ACCESS: [&str; 2] = [
+    "O:SYD:P(A;;GA;;;SY)(A;;GA;;;BA)S:(ML;;NWNRNX;;;HI)",
+    "O:BAD:P(A;;GA;;;SY)(A;;GA;;;BA)S:(ML;;NWNRNX;;;HI)",
+];
+/// Bytes that the kernel keeps in each direction.
+const BUFFER: u32 = 64 << 10;
+
+/// A pipe to which clients may connect already, and wait until it is served.
+#[derive(Debug)]
+pub struct Pipe {
+    path: String,
+    access: &'static str,
+    first: OwnedHandle,
+}
+
+impl Pipe {
+    /// Creates a pipe of this path, `\\.\pipe\NAME`.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::AddrInUse`] if another process has a pipe of this name, else those of CreateNamedPipeW.
+    pub fn create(path: String) -> io::Result<Self> {
+        // With the flag for the first instance the kernel refuses a second one as it refuses a user who may not
+        // create it, so that this tells the two apart.
+        if exists(&path) {
+            return Err(io::ErrorKind::AddrInUse.into());
+        }
+        let [system, administrators] = ACCESS;
+        let (access, first) = match instance(&path, system, true) {
+            Err(error) if is(&error, ERROR_INVALID_OWNER) => {
+                (administrators, instance(&path, administrators, true)?)
+            }
+            first => (system, first?),
+        };
+        Ok(Self { path, access, first })
+    }
+
+    /// Accepts clients, in the context of a tokio runtime.
+    ///
+    /// # Errors
+    /// When the runtime cannot watch the pipe.
+    pub fn listen(self) -> io::Result<PipeListener> {
+        Ok(PipeListener { path: self.path, access: self.access, waiting: Mutex::new(server(self.first)?) })
+    }
+}
+
+/// A pipe that is served.
+#[derive(Debug)]
+pub struct PipeListener {
+    path: String,
+    access: &'static str,
+    /// The instance that the next client connects to.
+    waiting: Mutex<NamedPipeServer>,
+}
+
+impl PipeListener {
+    /// Waits for a client. No client is lost if the future is dropped.
+    ///
+    /// # Errors
+    /// Those of CreateNamedPipeW. The client that has connected is returned by a later call then.
+    pub async fn accept(&self) -> io::Result<NamedPipeServer> {
+        let mut waiting = self.waiting.lock().await;
+        waiting.connect().await?;
+        let next = server(instance(&self.path, self.access, false)?)?;
+        Ok(std::mem::replace(&mut *waiting, next))
+    }
+}
+
+/// Reports whether SYSTEM or the group of administrators owns a pipe that a client has opened. Keys are for no other.
+///
+/// # Errors
+/// When the owner cannot be read.
+pub fn is_trusted(pipe: &impl AsHandle) -> io::Result<bool> {
+    let mut owner: PSID = ptr::null_mut();
+    let mut descriptor: PSECURITY_DESCRIPTOR = ptr::null_mut();
+    // SAFETY: the handle is open, and the two variables outlive the call. The others are not asked for.
+    let result = unsafe {
+        GetSecurityInfo(
+            pipe.as_handle().as_raw_handle(),
+            SE_KERNEL_OBJECT,
+            OWNER_SECURITY_INFORMATION,
+            &raw mut owner,
+            ptr::null_mut(),
+            ptr::null_mut(),
+            ptr::null_mut(),
+            &raw mut descriptor,
+        )
+    };
+    if result != ERROR_SUCCESS {
+        return Err(io::Error::from_raw_os_error(result.cast_signed()));
+    }
+    let _descriptor = Local(descriptor);
+    // SAFETY: the owner points into the descriptor, which is freed after this.
+    Ok([WinLocalSystemSid, WinBuiltinAdministratorsSid]
+        .iter()
+        .any(|kind| unsafe { IsWellKnownSid(owner, *kind) } != 0))
+}
+
+/// Memory that LocalFree frees.
+struct Local(HLOCAL);
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        // SAFETY: the functions that fill it allocate so, and nothing else frees it.
+        unsafe { LocalFree(self.0) };
+    }
+}
+
+fn exists(path: &str) -> bool {
+    match OpenOptions::new().read(true).write(true).open(path) {
+        Ok(_) => true,
+        Err(error) => is(&error, ERROR_PIPE_BUSY),
+    }
+}
+
+fn is(error: &io::Error, code: u32) -> bool {
+    error.raw_os_error() == Some(code.cast_signed())
+}
+
+fn wide(text: &str) -> Vec<u16> {
+    text.encode_utf16().chain([0]).collect()
+}
+
+/// Creates an instance of a pipe, for one client.
+fn instance(path: &str, access: &str, is_first: bool) -> io::Result<OwnedHandle> {
+    let (path, access) = (wide(path), wide(access));
+    let mut descriptor: PSECURITY_DESCRIPTOR = ptr::null_mut();
+    // SAFETY: the text ends with a zero, and the variable outlives the call.
+    let converted = unsafe {
+        ConvertStringSecurityDescriptorToSecurityDescriptorW(
+            access.as_ptr(),
+            SDDL_REVISION_1,
+            &raw mut descriptor,
+            ptr::null_mut(),
+        )
+    };
+    if converted == 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let descriptor = Local(descriptor);
+    let attributes = SECURITY_ATTRIBUTES {
+        nLength: size_of::<SECURITY_ATTRIBUTES>() as u32,
+        lpSecurityDescriptor: descriptor.0,
+        bInheritHandle: 0,
+    };
+    let first = if is_first { FILE_FLAG_FIRST_PIPE_INSTANCE } else { 0 };
+    // SAFETY: the path ends with a zero, and the attributes and their descriptor outlive the call.
+    let handle = unsafe {
+        CreateNamedPipeW(
+            path.as_ptr(),
+            PIPE_ACCESS_DUPLEX | FILE_FLAG_OVERLAPPED | first,
+            PIPE_TYPE_BYTE | PIPE_REJECT_REMOTE_CLIENTS,
+            PIPE_UNLIMITED_INSTANCES,
+            BUFFER,
+            BUFFER,
+            0,
+            &raw const attributes,
+        )
+    };
+    if handle == INVALID_HANDLE_VALUE {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call has just opened it, and nothing else has it.
+    Ok(unsafe { OwnedHandle::from_raw_handle(handle) })
+}
+
+fn server(instance: OwnedHandle) -> io::Result<NamedPipeServer> {
+    // SAFETY: it is a pipe that was opened for overlapped calls, and it is given away.
+    unsafe { NamedPipeServer::from_raw_handle(instance.into_raw_handle()) }
+}

@@ -1,0 +1,109 @@
+//! The named pipe of an interface, where wg.exe looks for it.
+
+use std::convert::Infallible;
+use std::io;
+
+use tokio::net::windows::named_pipe::NamedPipeServer;
+use weft_config::InterfaceName;
+use weft_config::exit;
+use weft_ipc::Source;
+use weft_ipc::pipe::{Pipe, PipeListener};
+
+/// A descriptor that could be passed in: there is none.
+pub type Descriptor = Infallible;
+
+/// Why there is no pipe to serve.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// Another process has a pipe of this name.
+    #[error("another daemon serves interface {name} on {path}; end it first, or choose another name")]
+    Served {
+        /// The name of the interface.
+        name: InterfaceName,
+        /// The path of the pipe.
+        path: String,
+    },
+    /// The system refused.
+    #[error("cannot make the pipe {path}: {source}{}", administrator_hint(source))]
+    Io {
+        /// The path of the pipe.
+        path: String,
+        source: io::Error,
+    },
+}
+
+fn administrator_hint(error: &io::Error) -> &'static str {
+    if error.kind() == io::ErrorKind::PermissionDenied { "; run weft as an administrator" } else { "" }
+}
+
+impl SocketError {
+    /// Returns the exit code of a command that fails with this error.
+    pub fn exit_code(&self) -> exit::Code {
+        match self {
+            Self::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+                exit::Code::Permission
+            }
+            Self::Io { .. } | Self::Served { .. } => exit::Code::Failure,
+        }
+    }
+}
+
+/// A pipe. Clients may connect, and wait until it is served.
+#[derive(Debug)]
+pub struct Listener(Pipe);
+
+impl Listener {
+    /// Creates the pipe of an interface. SYSTEM and administrators may connect, from this machine.
+    ///
+    /// # Errors
+    /// Those of [`SocketError`].
+    pub fn open(name: &InterfaceName) -> Result<Self, SocketError> {
+        let path = crate::client::pipe_of(name.as_str());
+        match Pipe::create(path.clone()) {
+            Ok(pipe) => Ok(Self(pipe)),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                Err(SocketError::Served { name: name.clone(), path })
+            }
+            Err(source) => Err(SocketError::Io { path, source }),
+        }
+    }
+
+    /// Adopts a listening socket, which cannot exist on this system.
+    ///
+    /// # Errors
+    /// Never.
+    pub fn adopt(descriptor: Descriptor) -> Result<Self, SocketError> {
+        match descriptor {}
+    }
+
+    pub(super) fn accept(self) -> io::Result<Acceptor> {
+        Ok(Acceptor(self.0.listen()?))
+    }
+}
+
+/// A pipe in a runtime.
+pub(super) struct Acceptor(PipeListener);
+
+impl Acceptor {
+    pub(super) async fn next(&self) -> io::Result<(NamedPipeServer, Source)> {
+        Ok((self.0.accept().await?, Source::Unknown))
+    }
+
+    /// Never returns: a pipe disappears with its daemon alone.
+    pub(super) async fn gone(&self) {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Returns false: a dead daemon leaves no pipe behind.
+///
+/// # Errors
+/// Never.
+pub fn remove_dead(_: &InterfaceName) -> Result<bool, SocketError> {
+    Ok(false)
+}
+
+/// Returns the index of a network interface, which Windows writes as a number.
+pub(super) fn scope_of(name: &str) -> Option<u32> {
+    name.parse().ok()
+}
