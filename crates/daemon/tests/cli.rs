@@ -127,7 +127,7 @@ fn every_wrong_line_is_named_with_its_file_line_and_key() {
         ("interface", "Address = 0.0.0.0/8", "Address", "this host"),
         ("interface", "MTU = 575", "MTU", "576"),
         ("interface", "MTU = 65535", "MTU", "65455"),
-        ("interface", "Table = main", "Table", "254"),
+        ("interface", "Table = default", "Table", "4294967295"),
         ("interface", "Table = 0", "Table", "number"),
         ("interface", "DNS = 1.1.1.300", "DNS", "name servers"),
         ("interface", "DNS = ~", "DNS", "~corp.example"),

@@ -1,5 +1,6 @@
 //! The error numbers in answers: those of wireguard-go, negated.
 
+#[cfg(feature = "sockets")]
 use std::io;
 
 #[cfg_attr(unix, path = "errno/unix.rs")]
@@ -44,6 +45,7 @@ impl Errno {
 
 /// Returns the error that a number in an answer stands for. wireguard-go answers with negative numbers, boringtun with
 /// positive ones.
+#[cfg(feature = "sockets")]
 pub(crate) fn error_of(number: i32) -> io::Error {
     platform::error(number.saturating_abs())
 }

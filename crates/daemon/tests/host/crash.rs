@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use weft::up::{Beginning, Daemon, Options};
 use weft_config::parse;
 use weft_host::{Host, Recording};
-use weft_lab::{Process, here, wait_until};
+use weft_lab::{Process, here, wait_until, wait_until_ok};
 
 use crate::support::{End, NAME, Network, make_proc_sys_read_only, peer, separate_mounts};
 
@@ -183,10 +183,15 @@ fn a_start_that_fails_late_leaves_a_kill_switch_that_was_there_before_and_no_oth
     let text = full_tunnel("# weft: KillSwitch = on");
     let config = parse(&text, "weft0.conf".as_ref(), NAME.parse().unwrap()).unwrap().config;
     let recording = Recording::In(network.records());
+    // The device of one that was given up may stay a moment: a child that another test has just forked has it until it
+    // has executed its program.
     let start = || {
-        let host = Host::prepare(&config, None, &[], &recording).unwrap();
-        let (beginning, options) = (Beginning::default(), Options::default());
-        Daemon::start_on(host, &config, beginning, &options, None, |_| {}, || {}).unwrap()
+        wait_until_ok(|| {
+            let host = Host::prepare(&config, None, &[], &recording).unwrap();
+            let (beginning, options) = (Beginning::default(), Options::default());
+            Daemon::start_on(host, &config, beginning, &options, None, |_| {}, || {})
+                .map_err(|error| error.to_string())
+        })
     };
     let start_and_give_up = || network.client.run(|| drop(start()));
     start_and_give_up();
