@@ -112,7 +112,7 @@ pub struct Places {
     pub state: PathBuf,
     /// The file of Debian's resolvconf that names the prefix for tunnel interfaces.
     pub interface_order: PathBuf,
-    /// The directory of macOS with a file for each domain that has servers of its own (resolver(5)).
+    /// The directory of macOS with a file for each domain that has separate servers (resolver(5)).
     pub resolvers: PathBuf,
     /// The directories that are searched for resolvconf and scutil.
     pub programs: Vec<PathBuf>,

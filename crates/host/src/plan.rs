@@ -248,8 +248,9 @@ fn with_halves(config: &Config, endpoints: &[SocketAddr], found: &[FoundRoute]) 
         }
         Table::Auto | Table::Number(_) => {
             let mut prefixes: Vec<IpNet> = prefixes.flat_map(halves).collect();
-            // A configuration may have a half of its own beside the default route.
-            prefixes.dedup();
+            // A configuration may have a half as well as the default route.
+            let mut seen = BTreeSet::new();
+            prefixes.retain(|prefix| seen.insert(*prefix));
             prefixes.into_iter().map(|prefix| Step::Route { prefix, table: MAIN_TABLE }).collect()
         }
     };

@@ -52,7 +52,7 @@ fn key(interface: &str) -> String {
     format!("State:/Network/Service/weft-{interface}/DNS")
 }
 
-/// Returns the input of scutil. Match domains without a name of their own match every name.
+/// Returns the input of scutil. An empty match domain matches every name.
 fn set(interface: &str, settings: &Dns) -> String {
     let mut text = "d.init\n".to_owned();
     let mut list = |name: &str, items: Vec<String>| {

@@ -226,6 +226,18 @@ fn a_default_route_is_two_halves_behind_host_routes_to_the_endpoints() {
 }
 
 #[test]
+fn a_half_beside_the_default_route_is_one_route() {
+    let mut config = config("Address = 10.9.0.2/24", "0.0.0.0/0, 128.0.0.0/1");
+    config.interface.name = DEVICE.parse().unwrap();
+    let steps = plan(&config, &machine()).steps;
+    let routes = steps.iter().filter_map(|step| match step {
+        Step::Route { prefix, .. } => Some(prefix.to_string()),
+        _ => None,
+    });
+    assert_eq!(routes.collect::<Vec<_>>(), ["128.0.0.0/1", "0.0.0.0/1"]);
+}
+
+#[test]
 fn a_start_that_fails_at_any_call_leaves_the_tables_as_they_were() {
     let calls = {
         let mut machine = machine();
