@@ -40,15 +40,9 @@ impl FlowHasher {
     /// Returns the flow of `packet`. All packets that are not IP belong to one flow.
     #[inline]
     pub fn hash(&self, packet: &[u8]) -> FlowHash {
-        match IpHeader::parse(packet) {
-            Some(header) => self.hash_parsed(packet, &header),
-            None => FlowHash { value: 1, has_ports: false },
-        }
-    }
-
-    /// Returns the flow of `packet`, which begins with the parsed `header`.
-    #[inline]
-    pub fn hash_parsed(&self, packet: &[u8], header: &IpHeader) -> FlowHash {
+        let Some(header) = IpHeader::parse(packet) else {
+            return FlowHash { value: 1, has_ports: false };
+        };
         let ports = match header.protocol {
             ip::TCP | ip::UDP if !header.is_fragment => packet[header.header_len..].first_chunk::<4>(),
             _ => None,

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use weft_tunnel::PacketMut;
 
 use self::bulk::Bulk;
-use crate::flow::FlowHasher;
+use crate::flow::FlowHash;
 
 mod bulk;
 
@@ -26,10 +26,21 @@ const SPARSE_TOTAL: usize = 64 * 1024;
 /// order.
 const BUCKETS: usize = 1024;
 
+/// A packet of a [`PacketBatch`] that is still to be sealed.
+#[derive(Clone, Copy, Debug)]
+pub struct Remaining {
+    /// Its number for [`PacketBatch::packet`].
+    pub number: u32,
+    /// Its length, in bytes.
+    pub bytes: u32,
+    /// Its flow.
+    pub flow: FlowHash,
+}
+
 /// A batch of packets, in the order in which they were read.
 pub trait PacketBatch {
-    /// Returns the packets that are still to be sealed, each with its number for [`Self::packet`].
-    fn remaining(&self) -> impl Iterator<Item = (u32, &[u8])>;
+    /// Returns the packets that are still to be sealed.
+    fn remaining(&self) -> impl Iterator<Item = Remaining>;
 
     /// Returns the packet with this number. Each packet may be requested once, because sealing may consume
     /// it.
@@ -55,7 +66,6 @@ struct Bucket {
 
 /// Packets that wait, and the batches that hold them. A batch is dropped when its last packet has been used.
 pub struct FlowQueue<B> {
-    hasher: FlowHasher,
     /// Each batch with the number of its packets that still wait; `None` once the batch was dropped.
     batches: VecDeque<Option<(B, usize)>>,
     /// Number of the oldest batch.
@@ -74,7 +84,6 @@ impl<B: PacketBatch> FlowQueue<B> {
     /// Returns an empty queue.
     pub fn new() -> Self {
         Self {
-            hasher: FlowHasher::random(),
             batches: VecDeque::new(),
             oldest: 0,
             emptied: None,
@@ -115,26 +124,22 @@ impl<B: PacketBatch> FlowQueue<B> {
     fn push(&mut self, batch: B) {
         let batch_number = self.oldest + self.batches.len() as u64;
         let mut count = 0;
-        for (number, packet) in batch.remaining() {
-            let hash = self.hasher.hash(packet).value;
-            let waiting = Waiting {
-                batch: batch_number,
-                packet: number,
-                bytes: packet.len() as u32,
-                bucket: (hash % BUCKETS as u64) as u16,
-            };
+        for Remaining { number, bytes, flow } in batch.remaining() {
+            let bucket = (flow.value % BUCKETS as u64) as u16;
+            let waiting = Waiting { batch: batch_number, packet: number, bytes, bucket };
+            let len = bytes as usize;
             let bucket = &mut self.buckets[usize::from(waiting.bucket)];
             let is_sparse = !self.bulk.contains(waiting.bucket)
                 && bucket.sparse_bytes + waiting.bytes <= SPARSE_BYTES
-                && packet.len() <= self.sparse_budget;
+                && len <= self.sparse_budget;
             if is_sparse {
                 bucket.sparse_bytes += waiting.bytes;
-                self.sparse_budget -= packet.len();
+                self.sparse_budget -= len;
                 self.sparse.push_back(waiting);
             } else {
                 self.bulk.push(waiting);
             }
-            self.bytes += packet.len();
+            self.bytes += len;
             count += 1;
         }
         if count > 0 {
@@ -196,17 +201,20 @@ mod tests {
 
     /// Packets, and a counter of the batches that were dropped.
     struct Batch {
-        packets: Vec<Vec<u8>>,
+        packets: Vec<(FlowHash, Vec<u8>)>,
         dropped: Rc<Cell<usize>>,
     }
 
     impl PacketBatch for Batch {
-        fn remaining(&self) -> impl Iterator<Item = (u32, &[u8])> {
-            (0..).zip(self.packets.iter().map(|packet| &packet[..packet.len() - TAILROOM]))
+        fn remaining(&self) -> impl Iterator<Item = Remaining> {
+            (0..).zip(&self.packets).map(|(number, (flow, packet))| {
+                let bytes = (packet.len() - TAILROOM) as u32;
+                Remaining { number, bytes, flow: *flow }
+            })
         }
 
         fn packet(&mut self, number: u32) -> Option<PacketMut<'_>> {
-            let packet = self.packets.get_mut(number as usize)?;
+            let (_, packet) = self.packets.get_mut(number as usize)?;
             let len = packet.len() - TAILROOM;
             PacketMut::new(packet, len, Offload::None)
         }
@@ -231,16 +239,18 @@ mod tests {
     }
 
     fn batch(packets: &[Vec<u8>], dropped: &Rc<Cell<usize>>) -> Batch {
-        let with_tail = |packet: &Vec<u8>| [&packet[..], &[0; TAILROOM]].concat();
-        Batch { packets: packets.iter().map(with_tail).collect(), dropped: dropped.clone() }
+        let packet = |packet: &Vec<u8>| {
+            let flow = FlowHash { value: flow_and_number(packet).0.into(), has_ports: true };
+            (flow, [&packet[..], &[0; TAILROOM]].concat())
+        };
+        Batch { packets: packets.iter().map(packet).collect(), dropped: dropped.clone() }
     }
 
     fn read(queue: &mut FlowQueue<Batch>, packets: &[Vec<u8>]) {
         queue.extend(&mut VecDeque::from([batch(packets, &Rc::default())]));
     }
 
-    fn flow_and_number(packet: &PacketMut<'_>) -> (u16, u32) {
-        let bytes = packet.bytes();
+    fn flow_and_number(bytes: &[u8]) -> (u16, u32) {
         (u16::from_be_bytes([bytes[20], bytes[21]]), u32::from_be_bytes(*bytes[28..].first_chunk().unwrap()))
     }
 
@@ -249,7 +259,7 @@ mod tests {
         while out.len() < at_most
             && let Some(packet) = queue.next()
         {
-            out.push(flow_and_number(&packet));
+            out.push(flow_and_number(packet.bytes()));
         }
         out
     }

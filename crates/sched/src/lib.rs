@@ -15,7 +15,7 @@ mod majority_vote;
 mod source_queues;
 
 pub use deficit_round_robin::DeficitRoundRobin;
-pub use flow_queue::{FlowQueue, PacketBatch};
+pub use flow_queue::{FlowQueue, PacketBatch, Remaining};
 pub use linear_counter::LinearCounter;
 pub use majority_vote::MajorityVote;
 pub use source_queues::{Next, SourceQueues};

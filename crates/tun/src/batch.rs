@@ -2,12 +2,14 @@
 
 use std::sync::mpsc;
 
-use weft_sched::PacketBatch;
+use weft_sched::flow::{FlowHash, FlowHasher};
+use weft_sched::{PacketBatch, Remaining};
 use weft_tunnel::{Offload, PacketMut, TAILROOM};
 
 /// A buffer that a reader fills with packets, each behind its headroom.
 #[derive(Debug)]
 pub struct Slab {
+    hasher: FlowHasher,
     buffer: Box<[u8]>,
     used: usize,
     bytes: usize,
@@ -19,12 +21,19 @@ struct Entry {
     start: u32,
     len: u32,
     offload: Offload,
+    flow: FlowHash,
 }
 
 impl Slab {
-    /// Returns an empty slab of `bytes` bytes.
-    pub fn new(bytes: usize) -> Self {
-        Self { buffer: vec![0; bytes].into_boxed_slice(), used: 0, bytes: 0, packets: Vec::new() }
+    /// Returns an empty slab of `bytes` bytes. `hasher` is that of the device: the flow of a packet is computed
+    /// when the packet is committed, and no more after that.
+    pub fn new(bytes: usize, hasher: FlowHasher) -> Self {
+        Self { hasher, buffer: vec![0; bytes].into_boxed_slice(), used: 0, bytes: 0, packets: Vec::new() }
+    }
+
+    /// Returns a slab without room: a message to a reader thread, which waits for slabs.
+    pub(crate) fn message() -> Self {
+        Self::new(0, FlowHasher::random())
     }
 
     /// Returns the free bytes behind the packets that the slab already holds.
@@ -40,7 +49,8 @@ impl Slab {
         if end > self.buffer.len() {
             return false;
         }
-        self.packets.push(Entry { start: start as u32, len: len as u32, offload });
+        let flow = self.hasher.hash(&self.buffer[start..start + len]);
+        self.packets.push(Entry { start: start as u32, len: len as u32, offload, flow });
         self.used = end;
         self.bytes += len;
         true
@@ -161,7 +171,7 @@ impl TunBatch {
                 continue;
             }
             let (start, len) = (entry.start as usize, entry.len as usize);
-            let mut own = Slab::new(len + TAILROOM);
+            let mut own = Slab::new(len + TAILROOM, slab.hasher);
             own.spare_mut()[..len].copy_from_slice(&slab.buffer[start..start + len]);
             own.commit(0, len, entry.offload);
             slab.bytes -= len;
@@ -178,8 +188,10 @@ impl TunBatch {
 }
 
 impl PacketBatch for TunBatch {
-    fn remaining(&self) -> impl Iterator<Item = (u32, &[u8])> {
-        (self.next as u32..).zip(self.remaining())
+    fn remaining(&self) -> impl Iterator<Item = Remaining> {
+        let entries = self.slab.as_ref().map_or(&[][..], |slab| &slab.packets[self.next..]);
+        let numbered = (self.next as u32..).zip(entries);
+        numbered.map(|(number, entry)| Remaining { number, bytes: entry.len, flow: entry.flow })
     }
 
     fn packet(&mut self, number: u32) -> Option<PacketMut<'_>> {
@@ -207,7 +219,7 @@ mod tests {
 
     #[test]
     fn a_packet_without_room_for_its_tail_is_not_kept() {
-        let mut slab = Slab::new(100);
+        let mut slab = Slab::new(100, FlowHasher::random());
         assert!(!slab.commit(10, 91 - TAILROOM, Offload::None));
         assert!(slab.is_empty());
         assert!(slab.commit(10, 90 - TAILROOM, Offload::None));
@@ -215,10 +227,34 @@ mod tests {
         assert_eq!((slab.packets(), slab.bytes()), (1, 90 - TAILROOM));
     }
 
+    /// Returns a UDP packet from this port.
+    fn packet(port: u8) -> [u8; 28] {
+        let mut packet = [0; 28];
+        (packet[0], packet[3], packet[9], packet[21]) = (0x45, 28, 17, port);
+        packet
+    }
+
+    #[test]
+    fn a_packet_keeps_the_flow_of_its_content_also_when_it_is_taken_out() {
+        let hasher = FlowHasher::random();
+        let mut slab = Slab::new(200, hasher);
+        for port in [1, 2] {
+            slab.spare_mut()[10..38].copy_from_slice(&packet(port));
+            assert!(slab.commit(10, 28, Offload::None));
+        }
+        let flows =
+            |batch: &TunBatch| PacketBatch::remaining(batch).map(|packet| packet.flow).collect::<Vec<_>>();
+        let mut batch = TunBatch::new(slab, 7, SlabHome::Nobody);
+        assert_eq!(flows(&batch), [1, 2].map(|port| hasher.hash(&packet(port))));
+        let (_, taken) = batch.take_out(&[true, false]).remove(0);
+        assert_eq!(flows(&TunBatch::new(taken, 7, SlabHome::Nobody)), [hasher.hash(&packet(1))]);
+        assert_eq!(flows(&batch), [hasher.hash(&packet(2))]);
+    }
+
     #[test]
     fn a_dropped_batch_returns_its_slab_empty() {
         let (home, free) = mpsc::channel();
-        let mut slab = Slab::new(200);
+        let mut slab = Slab::new(200, FlowHasher::random());
         slab.spare_mut()[10..14].copy_from_slice(b"abcd");
         assert!(slab.commit(10, 4, Offload::None));
         let mut batch = TunBatch::new(slab, 7, home);

@@ -6,6 +6,7 @@ use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use weft_sched::flow::FlowHasher;
 use weft_tunnel::{PlainSlab, Plaintext};
 
 use crate::Tun;
@@ -77,12 +78,13 @@ impl<Q: Queue> Device<Q> {
     pub(crate) fn new(name: &str, queues: Vec<Q>, threads: bool, offload: TunOffload) -> io::Result<Self> {
         let stats = Arc::new(TunStats::new(queues.len()));
         let coalescing = Arc::new(Coalescing::new(offload));
+        let hasher = FlowHasher::random();
         let mode = if queues.is_empty() {
             return Err(io::ErrorKind::InvalidInput.into());
         } else if threads {
-            Mode::Threads(Threads::start(name, queues, &coalescing, &stats)?)
+            Mode::Threads(Threads::start(name, queues, hasher, &coalescing, &stats)?)
         } else {
-            Mode::Inline(Inline::new(name, queues, &coalescing, &stats)?)
+            Mode::Inline(Inline::new(name, queues, hasher, &coalescing, &stats)?)
         };
         Ok(Self { name: name.to_owned(), offload, stats, mode })
     }

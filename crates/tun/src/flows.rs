@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use weft_sched::flow::{FlowHasher, FlowTable};
+use weft_sched::flow::{FlowHash, FlowTable};
 
 use crate::batch::TunBatch;
 
@@ -16,7 +16,6 @@ use reorder_guard::ReorderGuard;
 
 /// The flows of a device.
 pub(crate) struct Flows {
-    hasher: FlowHasher,
     table: FlowTable,
     guard: ReorderGuard,
     overload: QueueOverload,
@@ -26,9 +25,8 @@ impl Flows {
     /// Returns the flows of a device with `queues` queues; `None` with one queue, where no flow can move.
     pub(crate) fn across(queues: usize) -> Option<Self> {
         (queues > 1).then(|| {
-            let hasher = FlowHasher::random();
-            let (table, guard) = (FlowTable::new(queues as u16), ReorderGuard::new(hasher, queues));
-            Self { hasher, table, guard, overload: QueueOverload::new(queues) }
+            let (table, guard) = (FlowTable::new(queues as u16), ReorderGuard::new(queues));
+            Self { table, guard, overload: QueueOverload::new(queues) }
         })
     }
 
@@ -70,15 +68,15 @@ impl Flows {
         self.guard.release_all(out)
     }
 
-    /// Returns the queue to write `packet` to. `next_item` and `completed` are those of [`FlowTable::stage`].
+    /// Returns the queue to write the next packet of the flow to. `next_item` and `completed` are those of [`FlowTable::stage`].
     #[inline]
     pub(crate) fn stage(
         &mut self,
-        packet: &[u8],
+        flow: FlowHash,
         next_item: impl Fn(u16) -> u64,
         completed: impl Fn(u16) -> u64,
     ) -> u16 {
-        let (flow, overload) = (self.hasher.hash(packet), &self.overload);
+        let overload = &self.overload;
         self.table.stage(flow, |wanted| overload.instead_of(wanted, flow), next_item, completed)
     }
 

@@ -31,6 +31,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use tokio::sync::mpsc;
+use weft_sched::flow::FlowHasher;
 use weft_tunnel::{MAX_PACKET, Offload, PlainSlab, Plaintext, TAILROOM};
 
 use crate::Tun;
@@ -97,9 +98,10 @@ pub fn pair(limits: Limits) -> (Memory, MemoryPeer) {
         taker: None,
     }));
     let (home, free) = mpsc::unbounded_channel();
+    let hasher = FlowHasher::random();
     for _ in 0..limits.slabs {
         // The receiver exists, so sending cannot fail.
-        let _ = home.send((0, Slab::new(2 * (MAX_PACKET + TAILROOM))));
+        let _ = home.send((0, Slab::new(2 * (MAX_PACKET + TAILROOM), hasher)));
     }
     let stats = Arc::new(TunStats::new(1));
     let queue = stats.each().next().cloned().unwrap_or_default();

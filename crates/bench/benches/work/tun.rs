@@ -3,18 +3,16 @@
 use std::hint::black_box;
 
 use weft_tun::bench::Coalescer;
-use weft_tunnel::{PlainSlab, Plaintext};
 
 use super::packets::{MSS, tcp, udp};
 use super::{PACKETS, Workload};
 
 fn workload(name: &'static str, writes: usize, packet: impl Fn(usize) -> Vec<u8>) -> Workload {
-    let mut slab = PlainSlab::new(1 << 18);
-    let packets: Vec<Plaintext> = (0..PACKETS).filter_map(|number| slab.push(&packet(number))).collect();
     let mut coalescer = Coalescer::new(1);
-    assert_eq!(coalescer.coalesce(&slab, &packets), writes, "{name} is another batch than it says");
+    assert!((0..PACKETS).all(|number| coalescer.stage(&packet(number))), "{name} does not fit a batch");
+    assert_eq!(coalescer.coalesce(), writes, "{name} is another batch than it says");
     Workload::new(name, PACKETS as u64, move || {
-        black_box(coalescer.coalesce(&slab, &packets));
+        black_box(coalescer.coalesce());
     })
 }
 

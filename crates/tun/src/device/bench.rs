@@ -1,29 +1,42 @@
 //! Exposes parts of the device, for `crates/bench` alone.
 
 use weft_sched::flow::FlowHasher;
-use weft_tunnel::{PlainSlab, Plaintext};
 
 use super::coalesce;
+use super::writer::PlainBatch;
 use crate::config::TunOffload;
 
 /// The coalescing that a writer does to a batch before it writes.
-pub struct Coalescer(coalesce::Coalescer);
+pub struct Coalescer {
+    batch: PlainBatch,
+    coalescer: coalesce::Coalescer,
+}
 
 impl Coalescer {
     /// Returns a coalescer that does the same in every run.
     pub fn new(seed: u64) -> Self {
-        Self(coalesce::Coalescer::with_hasher(FlowHasher::with_seed(seed)))
+        let batch = PlainBatch::new(1, FlowHasher::with_seed(seed));
+        Self { batch, coalescer: coalesce::Coalescer::default() }
     }
 
-    /// Plans the writes of a batch, gathers the pieces of each and returns the number of writes.
-    pub fn coalesce(&mut self, slab: &PlainSlab, packets: &[Plaintext]) -> usize {
-        self.0.plan(slab, packets, TunOffload { tcp: true, udp: true });
+    /// Stages a packet for the batch. Returns false if the batch is full.
+    pub fn stage(&mut self, packet: &[u8]) -> bool {
+        let Some(packet) = self.batch.slab.push(packet) else { return false };
+        self.batch.stage(packet, |_| 0);
+        true
+    }
+
+    /// Plans the writes of the batch, gathers the pieces of each and returns the number of writes.
+    pub fn coalesce(&mut self) -> usize {
+        let Self { batch, coalescer } = self;
+        let staged = &batch.staged[0];
+        coalescer.plan(&batch.slab, staged, TunOffload { tcp: true, udp: true });
         let mut pieces = Vec::new();
-        for index in 0..self.0.groups().len() {
+        for index in 0..coalescer.groups().len() {
             pieces.clear();
-            self.0.gather(index, slab, packets, &mut pieces);
+            coalescer.gather(index, &batch.slab, staged, &mut pieces);
             std::hint::black_box(&pieces);
         }
-        self.0.groups().len()
+        coalescer.groups().len()
     }
 }

@@ -10,11 +10,11 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::io::IoSlice;
 
-use weft_sched::flow::FlowHasher;
 use weft_tunnel::ip::{self, IPV4_HEADER, IPV6_HEADER, IpHeader};
-use weft_tunnel::{MAX_PACKET, PlainSlab, Plaintext};
+use weft_tunnel::{MAX_PACKET, PlainSlab};
 
 use super::vnet_hdr::{self, VNET_HDR};
+use super::writer::Staged;
 use crate::config::TunOffload;
 
 /// Maximum number of segments in a UDP super-packet: the kernel's UDP_MAX_SEGMENTS before 6.9. The kernel
@@ -79,8 +79,8 @@ struct Candidate {
 }
 
 /// Plans the writes of a batch. The next batch reuses its memory.
+#[derive(Default)]
 pub(super) struct Coalescer {
-    hasher: FlowHasher,
     groups: Vec<Group>,
     /// For each packet of the batch, the next one of its group.
     chain: Vec<u32>,
@@ -91,31 +91,15 @@ pub(super) struct Coalescer {
 }
 
 impl Coalescer {
-    pub(super) fn new() -> Self {
-        Self {
-            hasher: FlowHasher::random(),
-            groups: Vec::new(),
-            chain: Vec::new(),
-            open: HashMap::default(),
-            headers: Vec::new(),
-        }
-    }
-
-    /// Returns a coalescer with tables that fill the same way in every run.
-    #[cfg(feature = "bench-internals")]
-    pub(super) fn with_hasher(hasher: FlowHasher) -> Self {
-        Self { hasher, ..Self::new() }
-    }
-
     /// Plans the writes of `packets`. Joins packets as far as `offload` allows.
-    pub(super) fn plan(&mut self, slab: &PlainSlab, packets: &[Plaintext], offload: TunOffload) {
+    pub(super) fn plan(&mut self, slab: &PlainSlab, packets: &[Staged], offload: TunOffload) {
         self.groups.clear();
         self.chain.clear();
         self.open.clear();
         self.headers.clear();
         self.chain.resize(packets.len(), NONE);
         for (index, packet) in packets.iter().enumerate() {
-            let bytes = slab.get(*packet);
+            let bytes = slab.get(packet.packet);
             if packets.len() == 1 || !(offload.tcp || offload.udp) {
                 self.push(index, bytes.len(), None);
                 continue;
@@ -139,19 +123,21 @@ impl Coalescer {
         &'a self,
         index: usize,
         slab: &'a PlainSlab,
-        packets: &[Plaintext],
+        packets: &[Staged],
         out: &mut Vec<IoSlice<'a>>,
     ) {
         let group = &self.groups[index];
         if group.segments == 1 {
             out.push(IoSlice::new(&vnet_hdr::NOTHING_TO_DO));
-            out.push(IoSlice::new(slab.get(packets[group.first as usize])));
+            out.push(IoSlice::new(slab.get(packets[group.first as usize].packet)));
             return;
         }
         let header = group.header as usize;
         let header_len = usize::from(group.header_len);
         out.push(IoSlice::new(&self.headers[header..header + VNET_HDR + header_len]));
-        out.extend(self.members(index).map(|member| IoSlice::new(&slab.get(packets[member])[header_len..])));
+        out.extend(
+            self.members(index).map(|member| IoSlice::new(&slab.get(packets[member].packet)[header_len..])),
+        );
     }
 
     /// Returns the packets of group `index`, as indices into the batch.
@@ -166,7 +152,7 @@ impl Coalescer {
     fn place(
         &mut self,
         slab: &PlainSlab,
-        packets: &[Plaintext],
+        packets: &[Staged],
         index: usize,
         bytes: &[u8],
         offload: TunOffload,
@@ -176,7 +162,7 @@ impl Coalescer {
             self.push(index, bytes.len(), None);
             return;
         };
-        let flow = self.hasher.hash_parsed(bytes, &header);
+        let flow = packets[index].flow;
         let Some(candidate) = candidate(bytes, &header, offload) else {
             // A packet without ports may belong to any flow.
             if flow.has_ports {
@@ -245,12 +231,12 @@ impl Coalescer {
         &mut self,
         group: usize,
         slab: &PlainSlab,
-        packets: &[Plaintext],
+        packets: &[Staged],
         bytes: &[u8],
         candidate: &Candidate,
     ) -> bool {
         let group = &mut self.groups[group];
-        let first = slab.get(packets[group.first as usize]);
+        let first = slab.get(packets[group.first as usize].packet);
         let limit = if candidate.protocol == ip::UDP { MAX_UDP_SEGMENTS } else { MAX_TCP_SEGMENTS };
         let fits = candidate.payload <= usize::from(group.segment_size)
             && group.len as usize + candidate.payload <= MAX_PACKET
@@ -298,13 +284,13 @@ impl Coalescer {
     /// Writes the virtio header and the headers of a super-packet: those of the first packet, with the
     /// lengths of the super-packet, the PSH flag of the last packet, and the sum of the pseudo-header in the
     /// checksum field.
-    fn write_header(&mut self, index: usize, slab: &PlainSlab, packets: &[Plaintext]) {
+    fn write_header(&mut self, index: usize, slab: &PlainSlab, packets: &[Staged]) {
         let group = &mut self.groups[index];
         let header_len = usize::from(group.header_len);
         let transport = usize::from(group.transport);
         let mut header = [0; MAX_HEADER];
         let header = &mut header[..header_len];
-        header.copy_from_slice(&slab.get(packets[group.first as usize])[..header_len]);
+        header.copy_from_slice(&slab.get(packets[group.first as usize].packet)[..header_len]);
 
         let transport_len = group.len as usize - transport;
         let is_v4 = header[0] >> 4 == 4;

@@ -15,6 +15,7 @@ use std::time::Duration;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use weft_sched::DeficitRoundRobin;
+use weft_sched::flow::FlowHasher;
 use weft_tunnel::{PlainSlab, Plaintext};
 
 use super::alarm::Alarm;
@@ -113,6 +114,7 @@ impl<Q: Queue> Inline<Q> {
     pub(super) fn new(
         name: &str,
         queues: Vec<Q>,
+        hasher: FlowHasher,
         coalescing: &Arc<Coalescing>,
         stats: &TunStats,
     ) -> io::Result<Self> {
@@ -131,8 +133,8 @@ impl<Q: Queue> Inline<Q> {
             alarm: Alarm::default(),
             is_gone: false,
             scheduler: DeficitRoundRobin::new(count),
-            slabs: Slabs::new(count),
-            batch: PlainBatch::new(count),
+            slabs: Slabs::new(count, hasher),
+            batch: PlainBatch::new(count, hasher),
             is_writing: false,
             no_slab: PlainSlab::new(0),
             flows: Flows::across(count),
@@ -258,14 +260,11 @@ impl<Q: Queue> Inline<Q> {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let Self { queues, batch, flows, .. } = self;
-        let queue = match flows {
-            Some(flows) => {
-                let completed = queues.completed;
-                flows.stage(batch.slab.get(packet), |_| completed + 1, |_| completed)
-            }
+        let completed = queues.completed;
+        batch.stage(packet, |flow| match flows {
+            Some(flows) => flows.stage(flow, |_| completed + 1, |_| completed),
             None => 0,
-        };
-        batch.staged[usize::from(queue)].push(packet);
+        });
         Ok(())
     }
 

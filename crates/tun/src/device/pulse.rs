@@ -166,7 +166,7 @@ impl Asked {
         if !self.line.is_queued.swap(true, Ordering::SeqCst) {
             // Sending fails only if the thread has ended. Then it needs no question.
             match &self.channel {
-                Channel::Reader(slabs) => drop(slabs.send(Slab::new(0))),
+                Channel::Reader(slabs) => drop(slabs.send(Slab::message())),
                 Channel::Writer(orders) => drop(orders.send(Order::Answer)),
             }
         }

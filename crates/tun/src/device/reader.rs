@@ -98,16 +98,17 @@ impl<Q: Queue> Reader<Q> {
             while !self.line.is_stopped() {
                 self.line.answer();
                 let drained = drain(&*self.queue, &mut slab, &self.stats);
-                let is_empty = slab.is_empty();
-                if !is_empty {
-                    self.hand_over(std::mem::replace(&mut slab, Slab::new(0)));
-                }
-                if drained == Drained::Gone || (drained == Drained::Empty && !self.wait()) {
+                if slab.is_empty() {
+                    if self.may_follow(drained) {
+                        continue;
+                    }
                     return;
                 }
-                if !is_empty {
+                self.hand_over(slab);
+                if self.may_follow(drained) {
                     continue 'slab;
                 }
+                return;
             }
             return;
         }
@@ -119,6 +120,15 @@ impl<Q: Queue> Reader<Q> {
         let batch = TunBatch::new(slab, self.number, self.home.clone());
         // The channel has room for every slab. Sending fails only when the device is being dropped.
         let _ = self.batches.try_send(batch);
+    }
+
+    /// Reports whether another packet may follow. Waits for it after the queue was read empty.
+    fn may_follow(&self, drained: Drained) -> bool {
+        match drained {
+            Drained::Full => true,
+            Drained::Empty => self.wait(),
+            Drained::Gone => false,
+        }
     }
 
     /// Waits for a packet. Returns false if no packet will follow: the device is gone or being stopped.

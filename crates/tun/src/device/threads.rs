@@ -11,6 +11,7 @@ use std::task::{Context, Poll, ready};
 use std::thread::{self, JoinHandle};
 
 use tokio::sync::mpsc as channel;
+use weft_sched::flow::FlowHasher;
 use weft_tunnel::{PlainSlab, Plaintext};
 
 use super::descriptor;
@@ -82,6 +83,7 @@ pub(super) struct Threads<Q> {
     current: Option<PlainBatch>,
     /// An empty slab for the time when there is no current batch.
     no_slab: PlainSlab,
+    hasher: FlowHasher,
     flows: Option<Flows>,
 }
 
@@ -89,6 +91,7 @@ impl<Q: Queue> Threads<Q> {
     pub(super) fn start(
         name: &str,
         queues: Vec<Q>,
+        hasher: FlowHasher,
         coalescing: &Arc<Coalescing>,
         stats: &TunStats,
     ) -> io::Result<Self> {
@@ -97,7 +100,7 @@ impl<Q: Queue> Threads<Q> {
         let (home_sender, home) = channel::unbounded_channel();
         for _ in 0..writer::SLABS {
             // The receiver exists, so sending cannot fail.
-            let _ = home_sender.send(PlainBatch::new(count));
+            let _ = home_sender.send(PlainBatch::new(count, hasher));
         }
         let mut threads = Self {
             lines: Vec::with_capacity(2 * count),
@@ -108,6 +111,7 @@ impl<Q: Queue> Threads<Q> {
             home,
             current: None,
             no_slab: PlainSlab::new(0),
+            hasher,
             flows: Flows::across(count),
         };
         // If a thread cannot be started, `threads` is dropped, which stops those that were started.
@@ -129,7 +133,7 @@ impl<Q: Queue> Threads<Q> {
         let queue = Arc::new(queue);
         let (free_sender, free) = mpsc::channel();
         for _ in 0..reader::SLABS {
-            let _ = free_sender.send(Slab::new(reader::SLAB_BYTES));
+            let _ = free_sender.send(Slab::new(reader::SLAB_BYTES, self.hasher));
         }
         let (plain_sender, plain_batches) = mpsc::channel();
         let line = |letter| Line::new(format!("weft-tun-{letter}{number}"), &self.bell).map(Arc::new);
@@ -231,14 +235,13 @@ impl<Q: Queue> Threads<Q> {
     pub(super) fn send(&mut self, packet: Plaintext) -> io::Result<()> {
         let Self { pipes, flows, current, .. } = self;
         let batch = current.as_mut().ok_or(io::ErrorKind::WouldBlock)?;
-        let writer = match flows {
+        batch.stage(packet, |flow| match flows {
             Some(flows) => {
                 let next = |writer: u16| pipes.each[usize::from(writer)].sent + 1;
-                flows.stage(batch.slab.get(packet), next, |writer| pipes.completed(writer))
+                flows.stage(flow, next, |writer| pipes.completed(writer))
             }
             None => 0,
-        };
-        batch.staged[usize::from(writer)].push(packet);
+        });
         Ok(())
     }
 
@@ -272,7 +275,7 @@ impl<Q> Drop for Threads<Q> {
             thread.line.stop();
             // The thread may wait for its channel, which a `Pulse` keeps open.
             match thread.channel {
-                Channel::Reader(slabs) => drop(slabs.send(Slab::new(0))),
+                Channel::Reader(slabs) => drop(slabs.send(Slab::message())),
                 Channel::Writer(orders) => drop(orders.send(Order::End)),
             }
         }

@@ -8,6 +8,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use tokio::sync::mpsc as channel;
+use weft_sched::flow::{FlowHash, FlowHasher};
 use weft_tunnel::{MAX_PACKET, PlainSlab, Plaintext, ip};
 
 use super::backoff::Backoff;
@@ -23,17 +24,32 @@ pub(super) const SLAB_BYTES: usize = 4 * MAX_PACKET;
 /// Slabs of a device: one being filled, one being written, and a spare for each.
 pub(super) const SLABS: usize = 4;
 
+/// A packet of a [`PlainBatch`] and its flow, which is computed once.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Staged {
+    pub(super) packet: Plaintext,
+    pub(super) flow: FlowHash,
+}
+
 /// A slab, and the packets in it for each queue. Shared by the writers of these packets.
 #[derive(Debug)]
 pub(super) struct PlainBatch {
+    hasher: FlowHasher,
     pub(super) slab: PlainSlab,
     /// One list per queue, in the order of staging.
-    pub(super) staged: Box<[Vec<Plaintext>]>,
+    pub(super) staged: Box<[Vec<Staged>]>,
 }
 
 impl PlainBatch {
-    pub(super) fn new(queues: usize) -> Self {
-        Self { slab: PlainSlab::new(SLAB_BYTES), staged: vec![Vec::new(); queues].into() }
+    pub(super) fn new(queues: usize, hasher: FlowHasher) -> Self {
+        Self { hasher, slab: PlainSlab::new(SLAB_BYTES), staged: vec![Vec::new(); queues].into() }
+    }
+
+    /// Stages a packet of the slab for the queue that `choose` returns for its flow.
+    #[inline]
+    pub(super) fn stage(&mut self, packet: Plaintext, choose: impl FnOnce(FlowHash) -> u16) {
+        let flow = self.hasher.hash(self.slab.get(packet));
+        self.staged[usize::from(choose(flow))].push(Staged { packet, flow });
     }
 
     pub(super) fn clear(&mut self) {
@@ -101,7 +117,7 @@ pub(super) struct BatchWriter {
 impl BatchWriter {
     pub(super) fn new(coalescing: Arc<Coalescing>, stats: Arc<QueueStats>) -> Self {
         Self {
-            coalescer: Coalescer::new(),
+            coalescer: Coalescer::default(),
             coalescing,
             stats,
             position: 0,
@@ -111,7 +127,7 @@ impl BatchWriter {
     }
 
     /// Begins a batch. The previous batch must be completed.
-    pub(super) fn start(&mut self, slab: &PlainSlab, packets: &[Plaintext]) {
+    pub(super) fn start(&mut self, slab: &PlainSlab, packets: &[Staged]) {
         self.coalescer.plan(slab, packets, self.coalescing.allowed());
         self.position = 0;
         self.singles = None;
@@ -119,14 +135,14 @@ impl BatchWriter {
 
     /// Writes until the batch is completed or the queue is full. A packet that the kernel refuses does not
     /// stop the rest.
-    pub(super) fn resume<Q: Queue>(&mut self, queue: &Q, slab: &PlainSlab, packets: &[Plaintext]) -> Written {
+    pub(super) fn resume<Q: Queue>(&mut self, queue: &Q, slab: &PlainSlab, packets: &[Staged]) -> Written {
         self.resume_with(slab, packets, |pieces| queue.write(pieces).map_err(Q::meaning_of))
     }
 
     fn resume_with(
         &mut self,
         slab: &PlainSlab,
-        packets: &[Plaintext],
+        packets: &[Staged],
         mut write: impl FnMut(&[IoSlice<'_>]) -> Result<(), WriteError>,
     ) -> Written {
         let Self { coalescer, coalescing, stats, position, singles, backoff } = self;
@@ -140,7 +156,7 @@ impl BatchWriter {
             }
             if let Some(done) = singles.filter(|_| is_joined) {
                 for (number, member) in coalescer.members(*position).enumerate().skip(done) {
-                    let packet = slab.get(packets[member]);
+                    let packet = slab.get(packets[member].packet);
                     let single = [IoSlice::new(&vnet_hdr::NOTHING_TO_DO), IoSlice::new(packet)];
                     match write(&single) {
                         Ok(()) => {
@@ -263,7 +279,8 @@ mod tests {
     use super::*;
 
     /// Three packets of one stream, which are joined.
-    fn batch() -> (PlainSlab, Vec<Plaintext>) {
+    fn batch() -> (PlainSlab, Vec<Staged>) {
+        let hasher = FlowHasher::random();
         let mut slab = PlainSlab::new(1000);
         let packets = (0..3_u8).map(|number| {
             let mut packet = [0; 50];
@@ -274,7 +291,7 @@ mod tests {
             let sum = ip::pseudo_header_sum(&packet[12..20], ip::TCP, 30);
             let sum = !ip::fold(ip::checksum_add(sum, &packet[20..]));
             packet[36..38].copy_from_slice(&sum.to_be_bytes());
-            slab.push(&packet).unwrap()
+            Staged { packet: slab.push(&packet).unwrap(), flow: hasher.hash(&packet) }
         });
         let packets = packets.collect();
         (slab, packets)

@@ -9,7 +9,8 @@
 use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
-use weft_sched::flow::{FlowHash, FlowHasher, FlowTable};
+use weft_sched::PacketBatch;
+use weft_sched::flow::{FlowHash, FlowTable};
 
 use crate::batch::{Slab, SlabHome, TunBatch};
 
@@ -62,7 +63,6 @@ enum Check {
 
 /// Keeps the order of the flows across queues.
 pub(super) struct ReorderGuard {
-    hasher: FlowHasher,
     progress: Vec<Progress>,
     moved: FxHashMap<u64, Moved>,
     held_bytes: usize,
@@ -73,9 +73,8 @@ pub(super) struct ReorderGuard {
 }
 
 impl ReorderGuard {
-    pub(super) fn new(hasher: FlowHasher, queues: usize) -> Self {
+    pub(super) fn new(queues: usize) -> Self {
         Self {
-            hasher,
             progress: vec![Progress::default(); queues],
             moved: FxHashMap::default(),
             held_bytes: 0,
@@ -105,10 +104,9 @@ impl ReorderGuard {
         progress.batches += 1;
         progress.packets += batch.packets() as u64;
         self.flows.clear();
-        self.flows.extend(batch.remaining().map(|packet| {
-            let flow = self.hasher.hash(packet);
-            observe(flow, packet.len());
-            flow
+        self.flows.extend(PacketBatch::remaining(&batch).map(|packet| {
+            observe(packet.flow, packet.bytes as usize);
+            packet.flow
         }));
         self.waits.clear();
         self.checks.fill(Check::NotYet);
@@ -225,6 +223,7 @@ mod tests {
     use std::collections::HashSet;
     use std::sync::mpsc;
 
+    use weft_sched::flow::FlowHasher;
     use weft_tunnel::Offload;
 
     use super::*;
@@ -250,6 +249,7 @@ mod tests {
     }
 
     struct Bench {
+        hasher: FlowHasher,
         guard: ReorderGuard,
         table: FlowTable,
         queues: Queues,
@@ -267,12 +267,13 @@ mod tests {
 
     impl Bench {
         fn new() -> Self {
-            let guard = ReorderGuard::new(FlowHasher::random(), 3);
-            Self { guard, table: FlowTable::new(3), queues: Queues::default(), out: VecDeque::new() }
+            let guard = ReorderGuard::new(3);
+            let hasher = FlowHasher::random();
+            Self { hasher, guard, table: FlowTable::new(3), queues: Queues::default(), out: VecDeque::new() }
         }
 
         fn offer_packets(&mut self, queue: u16, packets: &[Vec<u8>]) -> usize {
-            let mut slab = Slab::new(packets.iter().map(|packet| packet.len() + 15).sum());
+            let mut slab = Slab::new(packets.iter().map(|packet| packet.len() + 15).sum(), self.hasher);
             for packet in packets {
                 slab.spare_mut()[..packet.len()].copy_from_slice(packet);
                 assert!(slab.commit(0, packet.len(), Offload::None));

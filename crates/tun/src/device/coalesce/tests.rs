@@ -2,6 +2,7 @@
 //! packets.
 
 use proptest::prelude::*;
+use weft_sched::flow::FlowHasher;
 
 use super::*;
 
@@ -175,8 +176,10 @@ fn split(write: &[u8]) -> Vec<Vec<u8>> {
 /// Plans the packets and returns the bytes of every write.
 fn writes(packets: &[Vec<u8>], offload: TunOffload) -> Vec<Vec<u8>> {
     let mut slab = PlainSlab::new(packets.iter().map(Vec::len).sum());
-    let staged: Vec<_> = packets.iter().map(|packet| slab.push(packet).unwrap()).collect();
-    let mut coalescer = Coalescer::new();
+    let hasher = FlowHasher::random();
+    let stage = |packet: &Vec<u8>| Staged { packet: slab.push(packet).unwrap(), flow: hasher.hash(packet) };
+    let staged: Vec<_> = packets.iter().map(stage).collect();
+    let mut coalescer = Coalescer::default();
     // The second plan must not see anything of the first.
     coalescer.plan(&slab, &staged[..staged.len() / 2], offload);
     coalescer.plan(&slab, &staged, offload);

@@ -4,6 +4,7 @@
 use std::task::{Context, Poll};
 
 use tokio::sync::mpsc as channel;
+use weft_sched::flow::FlowHasher;
 
 use super::super::reader;
 use crate::batch::{Slab, TunBatch};
@@ -24,10 +25,10 @@ pub(super) struct Slabs {
 
 impl Slabs {
     /// Allocates as many slabs as one queue may use, and one more for each further queue.
-    pub(super) fn new(queues: usize) -> Self {
+    pub(super) fn new(queues: usize, hasher: FlowHasher) -> Self {
         let (home, back) = channel::unbounded_channel();
         Self {
-            free: (0..SLABS + queues - 1).map(|_| Slab::new(reader::SLAB_BYTES)).collect(),
+            free: (0..SLABS + queues - 1).map(|_| Slab::new(reader::SLAB_BYTES, hasher)).collect(),
             home,
             back,
             out: vec![0; queues].into(),
@@ -89,7 +90,7 @@ mod tests {
 
     #[test]
     fn one_queue_has_every_slab() {
-        let mut slabs = Slabs::new(1);
+        let mut slabs = Slabs::new(1, FlowHasher::random());
         for _ in 0..3 {
             assert_eq!(read_all(&mut slabs, 0).len(), SLABS);
         }
@@ -97,7 +98,7 @@ mod tests {
 
     #[test]
     fn there_is_a_slab_for_each_queue_whatever_the_others_have() {
-        let mut slabs = Slabs::new(4);
+        let mut slabs = Slabs::new(4, FlowHasher::random());
         let flood = read_all(&mut slabs, 2);
         assert_eq!(flood.len(), SLABS);
         let others: Vec<_> = [0, 1, 3].map(|queue| read(&mut slabs, queue).unwrap()).into();
@@ -114,7 +115,7 @@ mod tests {
 
     #[test]
     fn a_slab_without_packets_is_free_at_once() {
-        let mut slabs = Slabs::new(2);
+        let mut slabs = Slabs::new(2, FlowHasher::random());
         for _ in 0..3 * SLABS {
             let slab = slabs.take(&mut Context::from_waker(Waker::noop()), 1).unwrap();
             assert!(slabs.batch(1, slab).is_none());

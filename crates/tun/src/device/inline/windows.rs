@@ -6,6 +6,7 @@ use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use weft_sched::flow::FlowHasher;
 use weft_tunnel::{PlainSlab, Plaintext};
 
 use super::queue::Queue;
@@ -21,7 +22,13 @@ pub(super) struct Inline<Q> {
 
 impl<Q: Queue> Inline<Q> {
     /// Fails with [`io::ErrorKind::Unsupported`].
-    pub(super) fn new(_: &str, _: Vec<Q>, _: &Arc<Coalescing>, _: &TunStats) -> io::Result<Self> {
+    pub(super) fn new(
+        _: &str,
+        _: Vec<Q>,
+        _: FlowHasher,
+        _: &Arc<Coalescing>,
+        _: &TunStats,
+    ) -> io::Result<Self> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
