@@ -1,18 +1,25 @@
 //! A running interface: its device, sockets, packet thread and controller. Addresses, routes and the like
 //! belong to the host (`weft_host`).
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
 
 use weft_config::TunThreads;
 use weft_dataplane::{Controller, DataplaneError, Handle, OnEvent};
 use weft_host::memory;
-use weft_host::routes::QueueLimits;
 use weft_tun::{Descriptor, TunConfig};
 use weft_tunnel::{PrivateKey, TunnelConfig};
 use weft_udp::{self as udp, PathMtu, UdpConfig};
 
-use crate::dataplane::{Dataplane, Opened, Setup, StartError, TunQueues, inline_queues, tun_queues};
 use crate::scheduling::Priority;
+
+mod packet_thread;
+mod queues;
+
+use packet_thread::Setup;
+pub use packet_thread::{Opened, StartError};
+pub use queues::{TunQueues, limits_at_start, queue_limits};
+use queues::{inline_queues, tun_queues};
 
 /// How to run an interface.
 #[derive(Clone, Debug)]
@@ -62,8 +69,11 @@ pub struct Inherited {
 /// A running interface. It has no key and no peers until its controller sets them. Dropping it ends the
 /// interface.
 pub struct Interface {
-    dataplane: Dataplane,
+    handle: Handle,
     controller: Arc<Controller>,
+    start: Option<mpsc::SyncSender<u16>>,
+    thread: Option<JoinHandle<Result<(), DataplaneError>>>,
+    opened: Opened,
 }
 
 impl Interface {
@@ -113,19 +123,22 @@ impl Interface {
             priority: options.priority,
             on_event,
         };
-        let dataplane = Dataplane::open(setup, on_end)?;
-        let controller = Arc::new(Controller::new(dataplane.handle(), dataplane.opened().port, udp.fwmark));
-        Ok(Self { dataplane, controller })
+        let (handle, commands) = Handle::new();
+        let (start, started) = mpsc::sync_channel(1);
+        let (thread, opened) = packet_thread::spawn(setup, commands, started, on_end)?;
+        let controller = Arc::new(Controller::new(handle.clone(), opened.port, udp.fwmark));
+        Ok(Self { handle, controller, start: Some(start), thread: Some(thread), opened })
     }
 
     /// Starts moving packets, with inner packets of at most `mtu` bytes.
     pub fn run(&mut self, mtu: u16) -> Result<(), DataplaneError> {
-        self.dataplane.run(mtu)
+        let start = self.start.take().ok_or(DataplaneError::Ended)?;
+        start.send(mtu).map_err(|_| DataplaneError::Ended)
     }
 
     /// Returns what was opened; the port is the initial one.
     pub fn opened(&self) -> &Opened {
-        self.dataplane.opened()
+        &self.opened
     }
 
     /// Returns the controller, which changes the interface and reports its state.
@@ -133,62 +146,32 @@ impl Interface {
         &self.controller
     }
 
-    /// Returns a handle for sending commands to the packet thread.
-    pub fn dataplane_handle(&self) -> Handle {
-        self.dataplane.handle()
+    /// Returns a handle for sending commands to the packet thread. It does not keep the thread alive.
+    pub fn handle(&self) -> &Handle {
+        &self.handle
     }
 
     /// Ends the threads, and closes the device and the sockets. Returns the error if packets had stopped
     /// before this call.
-    pub fn stop(self) -> Result<(), DataplaneError> {
-        self.dataplane.stop()
+    pub fn stop(mut self) -> Result<(), DataplaneError> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<(), DataplaneError> {
+        drop(self.start.take());
+        self.handle.stop();
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Ok(result)) => result,
+            // The guard ends the process on a panic, so this is never seen.
+            Some(Err(_)) | None => Err(DataplaneError::Ended),
+        }
     }
 }
 
-/// Returns the limits to set on a new TUN with these queues and this MTU.
-pub fn limits_at_start(queues: TunQueues, mtu: u16) -> QueueLimits {
-    QueueLimits { tx_queue_len: Some(ring_packets(queues)), ..queue_limits(mtu) }
-}
-
-/// Returns the number of packets that may wait for weft in each queue.
-fn ring_packets(queues: TunQueues) -> u32 {
-    /// Four times the kernel's default. The driver drops packets beyond it, and no sender learns that the
-    /// queue is full: with hundreds of connections that have a few packets each in the queue, the same
-    /// connections lose packets again and again.
-    const PACKETS: u32 = 4000;
-    /// The kernel's default.
-    const AT_LEAST: u32 = 1000;
-    match queues {
-        // All inline queues together get the capacity of one queue, but at least the kernel's default each:
-        // one thread serves all of them, so more waiting packets only wait longer.
-        TunQueues { count, threads: false } => (PACKETS / count.max(1) as u32).max(AT_LEAST),
-        TunQueues { threads: true, .. } => PACKETS,
-    }
-}
-
-/// Returns the limits of a TUN's queues with this MTU. A super-packet within them usually fits one GSO send
-/// when it is sealed; headers are counted as for TCP over IPv6 with timestamps.
-pub fn queue_limits(mtu: u16) -> QueueLimits {
-    const HEADERS: usize = 40 + 32;
-    const SEALED: usize = 32;
-    let mtu = usize::from(mtu);
-    let segments = (weft_tunnel::MAX_BATCH_BYTES / (mtu + SEALED)).clamp(1, weft_tunnel::MAX_BATCH_SEGMENTS);
-    let bytes = segments * mtu.saturating_sub(HEADERS) + HEADERS;
-    QueueLimits {
-        tx_queue_len: None,
-        gso_max_bytes: u32::try_from(bytes.max(mtu)).ok(),
-        gso_max_segments: u32::try_from(segments).ok(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn queues_that_one_thread_serves_share_what_one_queue_has() {
-        let limit = |count, threads| ring_packets(TunQueues { count, threads });
-        assert_eq!([1, 2, 4, 8].map(|count| limit(count, false)), [4000, 2000, 1000, 1000]);
-        assert_eq!([1, 4].map(|count| limit(count, true)), [4000, 4000]);
+impl Drop for Interface {
+    fn drop(&mut self) {
+        if self.thread.is_some() {
+            let _ = self.end();
+        }
     }
 }

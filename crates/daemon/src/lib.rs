@@ -8,7 +8,6 @@ pub mod background;
 pub mod carried_over;
 pub mod cli;
 pub mod control;
-pub mod dataplane;
 pub mod demo;
 pub mod down;
 pub mod drop_in;

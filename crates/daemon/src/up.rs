@@ -19,7 +19,7 @@ use weft_udp::PathMtu;
 use crate::background::{self, BackgroundError};
 use crate::carried_over::Place;
 use crate::cli::{MetricsArgs, UpArgs};
-use crate::dataplane::StartError;
+use crate::interface::StartError;
 use crate::metrics;
 use crate::scheduling::Priority;
 use crate::secrecy;

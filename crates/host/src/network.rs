@@ -10,6 +10,8 @@ use std::time::Duration;
 
 mod coalesce;
 mod follower;
+#[cfg(any(target_os = "linux", target_os = "macos", target_os = "freebsd"))]
+mod watch;
 
 #[cfg(any(target_os = "macos", target_os = "freebsd"))]
 mod bsd;
@@ -31,7 +33,11 @@ use crate::unsupported::network as platform;
 use linux as platform;
 
 pub use follower::{Follower, MtuPolicy, Reaction, Way};
-pub use platform::{Watch, way_to};
+#[cfg(not(any(target_os = "linux", target_os = "macos", target_os = "freebsd")))]
+pub use platform::Watch;
+pub use platform::way_to;
+#[cfg(any(target_os = "linux", target_os = "macos", target_os = "freebsd"))]
+pub use watch::Watch;
 
 /// What changed since the last report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

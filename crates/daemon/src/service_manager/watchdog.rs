@@ -25,7 +25,7 @@ impl Watchdog {
     /// be started, the service manager receives none, and restarts the service.
     pub fn start(interface: &Interface) -> Option<Self> {
         let timeout = notify::watchdog_timeout()?;
-        let (handle, pulse) = (interface.dataplane_handle(), interface.opened().pulse.clone());
+        let (handle, pulse) = (interface.handle().clone(), interface.opened().pulse.clone());
         Self::start_with(timeout, move |patience| silent(&handle, &pulse, patience), notify::alive)
             .inspect_err(|error| tracing::error!(%error, "cannot start a thread for the watchdog"))
             .ok()

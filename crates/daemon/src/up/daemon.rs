@@ -15,8 +15,7 @@ use weft_uapi::{Control as _, ControlError};
 use weft_udp::UdpConfig;
 
 use super::UpError;
-use crate::dataplane::Opened;
-use crate::interface::{self, Inherited, Interface, Options};
+use crate::interface::{self, Inherited, Interface, Opened, Options};
 use crate::network::{MtuChoice, NetworkKeeper};
 use crate::service_manager::Watchdog;
 

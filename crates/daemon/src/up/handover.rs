@@ -11,8 +11,7 @@ use weft_tunnel::{PublicKey, Remembered};
 use weft_udp::{self as udp, check_socket};
 
 use crate::carried_over::{Place, State};
-use crate::dataplane::StartError;
-use crate::interface::Inherited;
+use crate::interface::{Inherited, StartError};
 use crate::service_manager::{self, FdStore, read_sealed, try_clone};
 
 /// The names of descriptors in the store. They contain the interface, since the service may have run another

@@ -2,24 +2,16 @@
 //! sleep.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
-use std::sync::Arc;
-use std::thread::JoinHandle;
-use std::time::Instant;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::eventfd::{EfdFlags, EventFd};
 use rtnetlink::MulticastGroup;
 use rtnetlink::packet_core::{NetlinkMessage, NetlinkPayload};
 use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::sys::protocols::NETLINK_ROUTE;
 use rtnetlink::sys::{Socket, SocketAddr as NetlinkAddr};
-use weft_tun::thread_guard::EndProcessOnPanic;
 
 use self::events::Observer;
 use self::sleep::{Jump, SleepTimer};
-use super::coalesce::Coalescer;
 use super::{Change, WatchError};
 use crate::routes::Link;
 
@@ -48,58 +40,6 @@ const DATAGRAM: usize = 64 << 10;
 /// The number of datagrams that are read before the other descriptors are handled.
 const DATAGRAMS_A_TURN: usize = 64;
 
-/// A thread that watches the network until it is dropped.
-#[derive(Debug)]
-pub struct Watch {
-    stop: Arc<EventFd>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Watch {
-    /// Watches the network namespace of this thread from now on. `device` is weft's device: changes of its
-    /// routes and addresses are not reported. `on_change` is called on the watching thread, at most once in
-    /// 200 ms, and at most a second after the change; it should only pass the change on.
-    pub fn start(
-        device: Option<&Link>,
-        on_change: impl FnMut(Change) + Send + 'static,
-    ) -> Result<Self, WatchError> {
-        let refused = |what| move |source| WatchError::Refused { what, source };
-        let socket = open_netlink().map_err(refused("listen to netlink"))?;
-        let sleep = SleepTimer::new().map_err(refused("watch the clock"))?;
-        let stop = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK);
-        let stop = Arc::new(stop.map_err(io::Error::from).map_err(refused("make an eventfd"))?);
-        let watching = Watching {
-            socket,
-            sleep,
-            stop: Arc::clone(&stop),
-            observer: Observer::new(device),
-            coalescer: Coalescer::default(),
-            datagram: Vec::with_capacity(DATAGRAM),
-        };
-        let thread = std::thread::Builder::new()
-            .name("weft-network".to_owned())
-            .spawn(move || {
-                let _guard = EndProcessOnPanic;
-                watching.run(on_change);
-            })
-            .map_err(refused("start a thread"))?;
-        Ok(Self { stop, thread: Some(thread) })
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        // The write fails only if the counter is full, and then the thread is ending already.
-        let _ = self.stop.write(1);
-        if let Some(thread) = self.thread.take()
-            && thread.thread().id() != std::thread::current().id()
-        {
-            // The guard ends the process on a panic, so there is none to pass on.
-            let _ = thread.join();
-        }
-    }
-}
-
 fn open_netlink() -> io::Result<Socket> {
     let mut socket = Socket::new(NETLINK_ROUTE)?;
     // A failure is ignored: with a smaller buffer, more events may be lost.
@@ -110,66 +50,42 @@ fn open_netlink() -> io::Result<Socket> {
     Ok(socket)
 }
 
-struct Watching {
+/// A netlink socket, and a clock.
+pub(super) struct Source {
     socket: Socket,
     sleep: SleepTimer,
-    stop: Arc<EventFd>,
     observer: Observer,
-    coalescer: Coalescer,
     datagram: Vec<u8>,
 }
 
-impl Watching {
-    fn run(mut self, mut on_change: impl FnMut(Change)) {
-        loop {
-            let [netlink, clock, stop] = match self.wait() {
-                Ok(ready) => ready,
-                Err(Errno::EINTR) => continue,
-                Err(error) => {
-                    tracing::warn!(%error, "cannot watch the network any more");
-                    return;
-                }
-            };
-            if stop {
-                return;
-            }
-            if clock {
-                let Jump { slept, set_forward } = self.sleep.jumped();
-                let change = Change { slept, clock_set_forward: set_forward, ..Change::default() };
-                self.coalescer.note(change, Instant::now());
-            }
-            if netlink && let Err(error) = self.read() {
-                tracing::warn!(%error, "cannot listen to netlink any more: network changes go unnoticed");
-                return;
-            }
-            if let Some(change) = self.coalescer.take(Instant::now()) {
-                tracing::debug!(?change, "the network changed");
-                on_change(change);
-            }
-        }
+impl Source {
+    pub(super) fn open(device: Option<&Link>) -> Result<Self, WatchError> {
+        let refused = |what| move |source| WatchError::Refused { what, source };
+        Ok(Self {
+            socket: open_netlink().map_err(refused("listen to netlink"))?,
+            sleep: SleepTimer::new().map_err(refused("watch the clock"))?,
+            observer: Observer::new(device),
+            datagram: Vec::with_capacity(DATAGRAM),
+        })
     }
 
-    /// Waits for an event, or until a change is to be reported. Returns which descriptors are ready: netlink,
-    /// the clock, the end.
-    fn wait(&self) -> Result<[bool; 3], Errno> {
+    /// Returns the descriptors to wait for: of netlink and of the clock.
+    pub(super) fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
         // SAFETY: the socket is open as long as `self` is borrowed.
         let netlink = unsafe { BorrowedFd::borrow_raw(self.socket.as_raw_fd()) };
-        let mut fds =
-            [netlink, self.sleep.as_fd(), self.stop.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
-        let timeout = match self.coalescer.due() {
-            None => PollTimeout::NONE,
-            Some(due) => {
-                // Rounded up, so as not to come back too early.
-                let millis = due.saturating_duration_since(Instant::now()).as_millis() + 1;
-                PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)
-            }
-        };
-        poll(&mut fds, timeout)?;
-        Ok(fds.map(|fd| fd.revents().is_some_and(|events| !events.is_empty())))
+        [netlink, self.sleep.as_fd()]
     }
 
-    /// Reads the pending netlink messages.
-    fn read(&mut self) -> io::Result<()> {
+    /// Reads what is pending; `ready` says which of the descriptors are readable.
+    pub(super) fn read(&mut self, ready: &[bool], mut note: impl FnMut(Change)) -> io::Result<()> {
+        let &[netlink, clock] = ready else { return Ok(()) };
+        if clock {
+            let Jump { slept, set_forward } = self.sleep.jumped();
+            note(Change { slept, clock_set_forward: set_forward, ..Change::default() });
+        }
+        if !netlink {
+            return Ok(());
+        }
         for _ in 0..DATAGRAMS_A_TURN {
             self.datagram.clear();
             match self.socket.recv_from(&mut self.datagram, 0) {
@@ -178,12 +94,12 @@ impl Watching {
                 Ok((_, from)) if from.port_number() != 0 => {}
                 Ok(_) => {
                     let change = self.parse();
-                    self.coalescer.note(change, Instant::now());
+                    note(change);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
-                    self.coalescer.note(Change { missed: true, ..Change::default() }, Instant::now());
+                    note(Change { missed: true, ..Change::default() });
                 }
                 Err(error) => return Err(error),
             }

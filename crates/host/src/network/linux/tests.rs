@@ -1,12 +1,12 @@
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use weft_lab::link::{self, LinkOptions};
 use weft_lab::{Namespace, here};
 
 use super::*;
-use crate::network::Way;
+use crate::network::{Watch, Way};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
