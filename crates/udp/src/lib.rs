@@ -26,6 +26,7 @@ mod path_mtu;
 #[cfg(any(not(target_os = "linux"), feature = "portable"))]
 mod portable;
 mod recv_buffers;
+mod sockets;
 #[cfg_attr(windows, path = "sockopt/windows.rs")]
 mod sockopt;
 mod system;
@@ -37,11 +38,12 @@ pub use adopt::{Descriptor, check_socket};
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub use kernel::Release;
 #[cfg(all(target_os = "linux", not(feature = "portable")))]
-use linux as sockets;
+use linux as platform;
+pub use platform::RECEIVING_SOCKETS;
 #[cfg(any(not(target_os = "linux"), feature = "portable"))]
-use portable as sockets;
+use portable as platform;
 pub use recv_buffers::{Received, RecvBuffers};
-pub use sockets::{RECEIVING_SOCKETS, UdpSockets};
+pub use sockets::UdpSockets;
 
 /// The fixed cost of a received datagram, in bytes: handling it takes as long as opening this many bytes.
 pub const DATAGRAM_COST: usize = 512;

@@ -32,7 +32,7 @@ pub(super) const MESSAGES_PER_CALL: usize = 1;
 
 /// A bound socket of one address family.
 #[derive(Debug)]
-pub(super) struct UdpSocket {
+pub(crate) struct UdpSocket {
     io: tokio::net::UdpSocket,
     messages: Messages,
     is_v6: bool,
@@ -85,7 +85,7 @@ impl UdpSocket {
     }
 
     /// Reports whether one call can send several datagrams.
-    pub(super) fn knows_gso(&self) -> bool {
+    pub(crate) fn knows_gso(&self) -> bool {
         self.max_segments > 1
     }
 

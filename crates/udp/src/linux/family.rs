@@ -9,11 +9,10 @@ use std::task::{Context, Poll};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::super::{BindError, Half, RecvBuffers, UdpConfig, UdpStats};
 use super::socket::{Buffers, UdpSocket};
 use super::steering::{DRAIN, SOCKETS, Steering};
 use super::{drain, recv};
-use crate::system;
+use crate::{BindError, Half, RecvBuffers, UdpConfig, UdpStats, system};
 
 /// Maximum size of the receive buffers of handshake messages, in bytes: more than a thousand messages, for
 /// each of which the kernel counts at least 768 bytes.
@@ -21,7 +20,7 @@ const MAX_HANDSHAKE_BYTES: usize = 1 << 20;
 
 /// The sockets of one address family.
 #[derive(Debug)]
-pub(super) struct Family {
+pub(crate) struct Family {
     /// At least one socket; the first sends. There are more if the kernel chooses by its own hash, among
     /// sockets that were adopted.
     data: Vec<UdpSocket>,
@@ -40,7 +39,7 @@ impl Family {
     /// Adopts bound sockets of one family and one port, and binds more sockets to the port until the group is
     /// complete. Returns `None` if `sockets` is empty. `are_own` means that this process bound them, and that
     /// no other socket has the port.
-    pub(super) fn from_sockets(
+    pub(crate) fn from_sockets(
         mut sockets: Vec<Socket>,
         is_v6: bool,
         are_own: bool,
@@ -81,19 +80,19 @@ impl Family {
     }
 
     /// Returns the socket that sends.
-    pub(super) fn first(&self) -> &UdpSocket {
+    pub(crate) fn first(&self) -> &UdpSocket {
         &self.data[0]
     }
 
     /// Returns all sockets, in the order of their numbers.
-    pub(super) fn each(&self) -> impl Iterator<Item = &UdpSocket> {
+    pub(crate) fn each(&self) -> impl Iterator<Item = &UdpSocket> {
         let others = self.steered.iter();
         let others = others.flat_map(|steered| steered.handshakes.iter().chain([&steered.drain]));
         self.data.iter().chain(others)
     }
 
     /// Returns the bytes of the smallest receive buffer for data.
-    pub(super) fn receive_buffer_bytes(&self) -> u64 {
+    pub(crate) fn receive_buffer_bytes(&self) -> u64 {
         self.data
             .iter()
             .map(|socket| system::receive_buffer_bytes(socket.io.get_ref()))
@@ -102,18 +101,18 @@ impl Family {
     }
 
     /// Returns the number of datagrams that did not fit a receive buffer.
-    pub(super) fn overflows(&self) -> u64 {
+    pub(crate) fn overflows(&self) -> u64 {
         let handshakes = self.steered.iter().flat_map(|steered| &steered.handshakes);
         self.data.iter().chain(handshakes).map(UdpSocket::dropped).sum()
     }
 
     /// Returns the number of datagrams that the drain dropped.
-    pub(super) fn junk_dropped(&self) -> u64 {
+    pub(crate) fn junk_dropped(&self) -> u64 {
         self.steered.as_ref().map(|steered| steered.drain.dropped()).unwrap_or_default()
     }
 
-    /// Receives into the free buffers, as [`super::super::Udp::poll_recv`].
-    pub(super) fn poll_recv(
+    /// Receives into the free buffers, as [`crate::Udp::poll_recv`].
+    pub(crate) fn poll_recv(
         &self,
         cx: &mut Context<'_>,
         buffers: &mut RecvBuffers,
@@ -122,8 +121,8 @@ impl Family {
         poll_each(&self.data, cx, buffers, stats)
     }
 
-    /// Receives handshake messages, as [`super::super::Udp::poll_recv_handshakes`].
-    pub(super) fn poll_recv_handshakes(
+    /// Receives handshake messages, as [`crate::Udp::poll_recv_handshakes`].
+    pub(crate) fn poll_recv_handshakes(
         &self,
         cx: &mut Context<'_>,
         buffers: &mut RecvBuffers,
@@ -135,7 +134,7 @@ impl Family {
 
     /// Makes the kernel drop messages with other receiver indices; `None` lets all pass. Returns whether the
     /// kernel drops any messages now.
-    pub(super) fn let_pass(&mut self, receivers: Option<&[u32]>) -> bool {
+    pub(crate) fn let_pass(&mut self, receivers: Option<&[u32]>) -> bool {
         let Some(steered) = &mut self.steered else { return false };
         if let Err(error) = steered.steering.let_pass(self.data[0].io.get_ref(), receivers) {
             tracing::warn!("cannot tell the kernel which messages to let pass: {error}");
@@ -144,15 +143,34 @@ impl Family {
     }
 
     /// Lets initiations without a cookie pass only from sources in `half`; `None` lets all pass.
-    pub(super) fn let_half_ask(&mut self, half: Option<Half>) {
+    pub(crate) fn let_half_ask(&mut self, half: Option<Half>) {
         let Some(steered) = &mut self.steered else { return };
         if let Err(error) = steered.steering.let_half_ask(self.data[0].io.get_ref(), half) {
             tracing::warn!("cannot tell the kernel which initiations to let pass: {error}");
         }
     }
 
+    /// Sets the mark of the packets that all sockets send.
+    pub(crate) fn set_mark(&self, mark: u32) -> Result<(), BindError> {
+        self.each().try_for_each(|socket| system::set_mark(socket.io.get_ref(), mark))
+    }
+
+    pub(crate) fn local_port(&self) -> Option<u16> {
+        self.first().local_port()
+    }
+
+    /// Reports whether the kernel joins received datagrams, on all sockets.
+    pub(crate) fn joins_datagrams(&self) -> bool {
+        self.each().all(|socket| system::joins_datagrams(socket.io.get_ref()))
+    }
+
+    /// Returns the bytes of the send buffer.
+    pub(crate) fn send_buffer_bytes(&self) -> u64 {
+        system::send_buffer_bytes(self.first().io.get_ref())
+    }
+
     /// Returns duplicates of the descriptors of all sockets, in the order of their numbers.
-    pub(super) fn try_clone(&self) -> io::Result<Vec<OwnedFd>> {
+    pub(crate) fn descriptors(&self) -> io::Result<Vec<OwnedFd>> {
         self.each().map(UdpSocket::try_clone).collect()
     }
 }

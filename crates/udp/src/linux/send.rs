@@ -3,20 +3,22 @@
 
 use std::io;
 use std::mem;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd};
+use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use socket2::SockAddr;
 use weft_tunnel::{Ecn, MAX_BATCH_BYTES, MAX_BATCH_SEGMENTS, Transmit};
 
-use super::super::{PathMtu, Sent, UdpStats};
 use super::cmsg::Control;
+use super::socket::UdpSocket;
 use crate::fallback::Fallbacks;
 use crate::system::{self, Questions};
+use crate::{PathMtu, SendError, Sent, UdpStats};
 
 /// Sends transmits, and remembers which destinations accept no batches.
 #[derive(Debug)]
-pub(super) struct Sender {
+pub(crate) struct Sender {
     gso: bool,
     mangles_equal_segments: bool,
     path_mtu: PathMtu,
@@ -40,12 +42,34 @@ impl Sender {
     }
 
     /// Reports whether batches are sent where destinations accept them.
-    pub(super) fn uses_gso(&self) -> bool {
+    pub(crate) fn uses_gso(&self) -> bool {
         self.gso
     }
 
+    /// Sends as much as one call accepts, as [`crate::Udp::poll_send`].
+    pub(crate) fn poll_send(
+        &mut self,
+        cx: &mut Context<'_>,
+        socket: &UdpSocket,
+        transmit: &Transmit<'_>,
+        stats: &mut UdpStats,
+    ) -> Poll<Result<Sent, SendError>> {
+        loop {
+            let mut guard = ready!(socket.io.poll_write_ready(cx)).map_err(SendError::Failed)?;
+            match self.send(socket.io.get_ref().as_fd(), transmit, stats) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
+                Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => {
+                    return Poll::Ready(Err(SendError::TooLong));
+                }
+                // ENOBUFS is among these. For UDP it means that the kernel is out of memory (a full queueing
+                // discipline drops silently). The socket stays writable, so a wait for room might never end.
+                result => return Poll::Ready(result.map_err(SendError::Failed)),
+            }
+        }
+    }
+
     /// Sends as much as one call accepts. Fails with [`io::ErrorKind::WouldBlock`] if the socket is full.
-    pub(super) fn send(
+    fn send(
         &mut self,
         fd: BorrowedFd<'_>,
         transmit: &Transmit<'_>,

@@ -24,7 +24,7 @@ pub(super) struct Buffers {
 
 /// A bound socket with its options set, registered with the runtime.
 #[derive(Debug)]
-pub(super) struct UdpSocket {
+pub(crate) struct UdpSocket {
     pub(super) io: AsyncFd<Socket>,
 }
 
@@ -72,7 +72,7 @@ impl UdpSocket {
 
     /// Reports whether the kernel knows UDP_SEGMENT (Linux 4.18). A kernel that does not know it ignores it,
     /// and would send a whole batch as one datagram.
-    pub(super) fn knows_gso(&self) -> bool {
+    pub(crate) fn knows_gso(&self) -> bool {
         get_option(self.io.get_ref(), libc::SOL_UDP, libc::UDP_SEGMENT).is_ok()
     }
 

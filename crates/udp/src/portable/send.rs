@@ -14,7 +14,7 @@ use crate::system::Questions;
 use crate::{PathMtu, SendError, Sent, UdpStats};
 
 /// The calls of a socket that send. Tests put a script in its place.
-pub(super) trait Outlet {
+pub(crate) trait Outlet {
     /// Makes `call` once the socket is writable. If it fails with [`io::ErrorKind::WouldBlock`], waits until the
     /// socket is writable again.
     fn poll_call<T>(&self, cx: &mut Context<'_>, call: impl FnMut() -> io::Result<T>) -> Poll<io::Result<T>>;
@@ -34,7 +34,7 @@ pub(super) trait Outlet {
 
 /// Sends transmits, and remembers which destinations accept no batches.
 #[derive(Debug)]
-pub(super) struct Sender {
+pub(crate) struct Sender {
     gso: bool,
     path_mtu: PathMtu,
     mangles_equal_segments: bool,
@@ -66,12 +66,12 @@ impl Sender {
     }
 
     /// Reports whether batches are sent where destinations accept them.
-    pub(super) fn uses_gso(&self) -> bool {
+    pub(crate) fn uses_gso(&self) -> bool {
         self.gso
     }
 
     /// Sends as much as the socket accepts, as [`crate::Udp::poll_send`].
-    pub(super) fn poll_send(
+    pub(crate) fn poll_send(
         &mut self,
         cx: &mut Context<'_>,
         socket: &impl Outlet,

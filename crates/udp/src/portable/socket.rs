@@ -20,7 +20,7 @@ use crate::{BindError, RecvBuffers, UdpConfig};
 
 /// A bound socket of one address family.
 #[derive(Debug)]
-pub(super) struct UdpSocket {
+pub(crate) struct UdpSocket {
     io: AsyncFd<Socket>,
     state: RefCell<UdpSocketState>,
     is_v6: bool,
@@ -52,7 +52,7 @@ impl UdpSocket {
     }
 
     /// Reports whether one call can send several datagrams.
-    pub(super) fn knows_gso(&self) -> bool {
+    pub(crate) fn knows_gso(&self) -> bool {
         self.state.borrow().max_gso_segments() > 1
     }
 

@@ -1,10 +1,11 @@
 //! The sockets of every system but Linux, on Linux. What the tests of [`crate::Udp`] rely on is in
 //! [`crate::tests`].
 
-use weft_tunnel::Ecn;
+use weft_tunnel::{Ecn, Transmit};
 
 use super::*;
 use crate::tests::{V4, contents, in_namespace, open, receive, send, to};
+use crate::{Udp as _, UdpConfig, UdpSockets, bind};
 
 mod script;
 
@@ -13,7 +14,7 @@ impl UdpSockets {
     pub(crate) fn of_v4_alone() -> Self {
         let config = UdpConfig::default();
         let (v4, _) = bind::bind_both(&config).unwrap();
-        Self::from_sockets(v4, None, &config).unwrap()
+        Self::from_sockets(v4.into_iter().collect(), Vec::new(), true, &config).unwrap()
     }
 }
 

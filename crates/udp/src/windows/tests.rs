@@ -2,12 +2,11 @@
 //! against a script.
 
 use std::future::poll_fn;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use weft_tunnel::{Ecn, RecvMeta, Transmit};
 
-use super::*;
-use crate::Received;
+use crate::{BindError, Received, RecvBuffers, Sent, Udp as _, UdpConfig, UdpSockets};
 
 const V4: std::net::IpAddr = std::net::IpAddr::V4(Ipv4Addr::LOCALHOST);
 const V6: std::net::IpAddr = std::net::IpAddr::V6(Ipv6Addr::LOCALHOST);

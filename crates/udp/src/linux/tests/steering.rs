@@ -1,13 +1,14 @@
 //! The socket of the group that the kernel chooses for a datagram, by the attached program.
 
 use std::collections::HashSet;
+use std::task::Poll;
 
 use weft_tunnel::RecvMeta;
 
-use super::super::super::Half;
 use super::super::family::Family;
 use super::super::steering::{DATA, DRAIN, HANDSHAKES, INITIATIONS, MOST_RECEIVERS, SOCKETS};
 use super::*;
+use crate::{Descriptor, Half};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
@@ -401,7 +402,7 @@ fn a_flood_of_initiations_costs_neither_data_nor_those_who_have_a_cookie() {
 /// Returns the sockets as they are left to the next process: those of IPv4 alone.
 fn v4_descriptors(sockets: &UdpSockets) -> (Vec<Descriptor>, UdpConfig) {
     let config = UdpConfig { port: sockets.port(), ..UdpConfig::default() };
-    (family(sockets, false).try_clone().unwrap(), config)
+    (family(sockets, false).descriptors().unwrap(), config)
 }
 
 #[test]

@@ -3,15 +3,16 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::task::Waker;
+use std::io;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use weft_tunnel::Ecn;
+use weft_tunnel::{Ecn, Transmit};
 
 use super::super::send::Outlet;
 use super::*;
-use crate::PathMtu;
 use crate::system::Questions;
+use crate::{SendError, UdpStats};
 
 /// A socket that fails the next calls with these errors, then accepts everything.
 #[derive(Default)]

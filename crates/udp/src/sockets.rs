@@ -1,0 +1,196 @@
+//! The sockets of one port: for each address family those of the platform.
+
+use std::io;
+use std::net::SocketAddr;
+use std::task::{Context, Poll};
+
+use weft_tunnel::Transmit;
+
+use crate::platform::{self, Family, Sender};
+use crate::{
+    BindError, Descriptor, Half, RecvBuffers, SEND_BUFFER_BYTES, SendError, Sent, Udp, UdpConfig,
+    UdpFeatures, UdpStats, adopt, bind, codes,
+};
+
+/// Sockets for IPv4 and for IPv6 on one port, or for one family if the machine lacks the other.
+#[derive(Debug)]
+pub struct UdpSockets {
+    pub(crate) v4: Option<Family>,
+    pub(crate) v6: Option<Family>,
+    /// The requested configuration, with the port in use.
+    config: UdpConfig,
+    /// Whether the next receive call polls IPv6 first. The families alternate, so that neither starves.
+    v6_first: bool,
+    pub(crate) sender: Sender,
+    stats: UdpStats,
+}
+
+impl UdpSockets {
+    /// Opens the sockets on all addresses. Must be called within a tokio runtime with I/O and time.
+    ///
+    /// # Errors
+    /// Those of [`BindError`]. If only one address family is missing, that is logged and is not an error.
+    pub fn bind(config: &UdpConfig) -> Result<Self, BindError> {
+        let (v4, v6) = bind::bind_both(config)?;
+        let (v4, v6) = (v4.into_iter().collect(), v6.into_iter().collect());
+        let mut sockets = Self::from_sockets(v4, v6, true, config)?;
+        let port = sockets.families().find_map(Family::local_port);
+        sockets.config.port = port.unwrap_or_default();
+        Ok(sockets)
+    }
+
+    /// Adopts sockets that passed [`super::check_socket`] and have the port of `config`. Opens new sockets if
+    /// `descriptors` is empty. Must be called within a tokio runtime with I/O and time.
+    ///
+    /// # Errors
+    /// Those of [`BindError`].
+    pub fn adopt(descriptors: Vec<Descriptor>, config: &UdpConfig) -> Result<Self, BindError> {
+        if descriptors.is_empty() {
+            return Self::bind(config);
+        }
+        let (v4, v6) = adopt::sort(descriptors, config)?;
+        Self::from_sockets(v4, v6, false, config)
+    }
+
+    /// `are_own` means that this process bound the sockets, and that no other socket has the port.
+    pub(crate) fn from_sockets(
+        v4: Vec<socket2::Socket>,
+        v6: Vec<socket2::Socket>,
+        are_own: bool,
+        config: &UdpConfig,
+    ) -> Result<Self, BindError> {
+        let v4 = Family::from_sockets(v4, false, are_own, config)?;
+        let v6 = Family::from_sockets(v6, true, are_own, config)?;
+        let gso = config.gso && [&v4, &v6].into_iter().flatten().all(|family| family.first().knows_gso());
+        let sender = platform::sender(gso, config.path_mtu);
+        Ok(Self { v4, v6, config: *config, v6_first: false, sender, stats: UdpStats::default() })
+    }
+
+    fn set_mark(&mut self, fwmark: u32) -> Result<(), BindError> {
+        if let Err(error) = self.families().try_for_each(|family| family.set_mark(fwmark)) {
+            // The previous mark could be set before, so it can be set again.
+            let _ = self.families().try_for_each(|family| family.set_mark(self.config.fwmark));
+            return Err(error);
+        }
+        self.config.fwmark = fwmark;
+        Ok(())
+    }
+
+    fn families(&self) -> impl Iterator<Item = &Family> {
+        [&self.v4, &self.v6].into_iter().flatten()
+    }
+
+    fn families_mut(&mut self) -> impl Iterator<Item = &mut Family> {
+        [&mut self.v4, &mut self.v6].into_iter().flatten()
+    }
+
+    /// Receives from both families with `poll`. The families alternate in being first, so that neither
+    /// starves.
+    fn poll_families(
+        &mut self,
+        buffers: &mut RecvBuffers,
+        mut poll: impl FnMut(&Family, &mut RecvBuffers, &mut UdpStats) -> Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        if buffers.room() == 0 {
+            return Poll::Ready(Err(io::ErrorKind::InvalidInput.into()));
+        }
+        let mut filled = 0;
+        for is_v6 in [self.v6_first, !self.v6_first] {
+            let family = if is_v6 { &self.v6 } else { &self.v4 };
+            let Some(family) = family.as_ref().filter(|_| buffers.room() > 0) else { continue };
+            match poll(family, buffers, &mut self.stats) {
+                Poll::Ready(Ok(more)) => filled += more,
+                Poll::Ready(Err(error)) if filled == 0 => return Poll::Ready(Err(error)),
+                Poll::Ready(Err(error)) => tracing::debug!(%error, "cannot receive"),
+                Poll::Pending => {}
+            }
+        }
+        if filled == 0 {
+            return Poll::Pending;
+        }
+        self.v6_first = !self.v6_first;
+        Poll::Ready(Ok(filled))
+    }
+}
+
+impl Udp for UdpSockets {
+    fn poll_send(&mut self, cx: &mut Context<'_>, transmit: &Transmit<'_>) -> Poll<Result<Sent, SendError>> {
+        let family = match transmit.destination {
+            SocketAddr::V4(_) => &self.v4,
+            SocketAddr::V6(_) => &self.v6,
+        };
+        let Some(family) = family else {
+            let error = io::Error::from_raw_os_error(codes::EAFNOSUPPORT);
+            return Poll::Ready(Err(SendError::Failed(error)));
+        };
+        self.sender.poll_send(cx, family.first(), transmit, &mut self.stats)
+    }
+
+    fn poll_recv(&mut self, cx: &mut Context<'_>, buffers: &mut RecvBuffers) -> Poll<io::Result<usize>> {
+        self.poll_families(buffers, |family, buffers, stats| family.poll_recv(cx, buffers, stats))
+    }
+
+    fn poll_recv_handshakes(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffers: &mut RecvBuffers,
+    ) -> Poll<io::Result<usize>> {
+        self.poll_families(buffers, |family, buffers, stats| family.poll_recv_handshakes(cx, buffers, stats))
+    }
+
+    fn let_pass(&mut self, receivers: Option<&[u32]>) -> bool {
+        self.families_mut().fold(false, |is_filtering, family| family.let_pass(receivers) | is_filtering)
+    }
+
+    fn let_half_ask(&mut self, half: Option<Half>) {
+        self.families_mut().for_each(|family| family.let_half_ask(half));
+    }
+
+    fn rebind(&mut self, port: Option<u16>, fwmark: Option<u32>) -> Result<u16, BindError> {
+        let config = UdpConfig {
+            port: port.unwrap_or(self.config.port),
+            fwmark: fwmark.unwrap_or(self.config.fwmark),
+            ..self.config
+        };
+        if port.is_some_and(|port| port != self.config.port) {
+            // Unread datagrams of the old port are lost, like those that arrive there a moment later.
+            let mut sockets = Self::bind(&config)?;
+            sockets.stats = self.stats();
+            *self = sockets;
+        } else if config.fwmark != self.config.fwmark {
+            self.set_mark(config.fwmark)?;
+        }
+        Ok(self.config.port)
+    }
+
+    fn descriptors(&self) -> io::Result<Vec<Descriptor>> {
+        let each = self.families().map(Family::descriptors);
+        Ok(each.collect::<io::Result<Vec<_>>>()?.into_iter().flatten().collect())
+    }
+
+    fn features(&self) -> UdpFeatures {
+        let smallest = |bytes: fn(&_) -> u64| self.families().map(bytes).min().unwrap_or_default();
+        UdpFeatures {
+            gso: self.sender.uses_gso(),
+            gro: self.families().all(Family::joins_datagrams),
+            receive_buffer_bytes: smallest(Family::receive_buffer_bytes),
+            send_buffer_bytes: smallest(Family::send_buffer_bytes),
+            wanted_receive_buffer_bytes: self.config.receive_buffer_bytes as u64,
+            wanted_send_buffer_bytes: SEND_BUFFER_BYTES,
+        }
+    }
+
+    fn port(&self) -> u16 {
+        self.config.port
+    }
+
+    fn stats(&self) -> UdpStats {
+        let overflows: u64 = self.families().map(Family::overflows).sum();
+        let junk: u64 = self.families().map(Family::junk_dropped).sum();
+        UdpStats {
+            receive_overflows: self.stats.receive_overflows + overflows,
+            junk_dropped: self.stats.junk_dropped + junk,
+            ..self.stats
+        }
+    }
+}
