@@ -93,6 +93,11 @@ impl TcpReceiver {
         self.shared.bytes.load(Relaxed)
     }
 
+    /// Returns the number of flows accepted so far.
+    pub fn accepted(&self) -> usize {
+        self.shared.flows.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
     /// Stops accepting flows, waits for the running ones and returns their results, ordered by seed.
     pub fn finish(mut self) -> Vec<ReceivedFlow> {
         self.shared.ending.store(true, Relaxed);

@@ -16,6 +16,7 @@ const SOME_MORE: u64 = 1 << 20;
 pub struct Transfer {
     receiver: TcpReceiver,
     senders: TcpSenders,
+    flows: usize,
 }
 
 impl Transfer {
@@ -31,7 +32,7 @@ impl Transfer {
         let receiver = to.run(|| TcpReceiver::listen(SocketAddr::new(address, 0)))?;
         let seed = SEED.fetch_add(1, Relaxed);
         let senders = TcpSenders::start(from, receiver.local_addr(), flows, amount, seed)?;
-        Ok(Self { receiver, senders })
+        Ok(Self { receiver, senders, flows: flows as usize })
     }
 
     /// Starts one connection that sends until it is stopped, and waits until some data has arrived.
@@ -44,6 +45,16 @@ impl Transfer {
         let transfer = Self::start(from, to, address, 1, Amount::Count(u64::MAX))?;
         transfer.goes_on();
         Ok(transfer)
+    }
+
+    /// Waits until every connection is there: one that a flood keeps out may carry nothing until the end.
+    ///
+    /// # Panics
+    ///
+    /// When one is missing after [`super::PATIENCE`].
+    #[track_caller]
+    pub fn is_connected(&self) {
+        until("every connection is accepted", || self.receiver.accepted() == self.flows);
     }
 
     /// Returns the number of bytes received so far.

@@ -349,7 +349,8 @@ fn ten_thousand_peers_are_told_of_in_bounded_memory() {
     assert_eq!(a.get("/healthz").status, 200);
     let peak = running.peak_memory_kib().unwrap() as f64 * 1024.0;
     println!("10,000 peers: a scrape has {} bytes; resident {before}, at most {peak}", scrape.body.len());
-    assert!(peak - before < 110e6, "{before} became {peak}");
+    // Each of them with an answer and a report of its own would be 500 MB.
+    assert!(peak - before < 150e6, "{before} became {peak}");
     drop(slow);
     running.stop();
 }

@@ -24,7 +24,9 @@ struct Bulk([Transfer; 2]);
 impl Bulk {
     fn start(bed: &Bed) -> Self {
         let start = |from| bed.ends.transfer(from, Family::V4, 4, Amount::Count(u64::MAX));
-        Self([End::A, End::B].map(start))
+        let transfers = [End::A, End::B].map(start);
+        transfers.iter().for_each(Transfer::is_connected);
+        Self(transfers)
     }
 
     fn finish(self) {
