@@ -84,7 +84,7 @@ fn failed(error: FirewallError) -> HostError {
 }
 
 fn rules(interface: &InterfaceName, wanted: &Firewall) -> Rules {
-    let mark = wanted.mark.map_or(0, std::num::NonZeroU32::get);
+    let mark = wanted.mark.filter(|_| firewall::MATCHES_MARKS).map_or(0, std::num::NonZeroU32::get);
     let own = || OwnPackets::new(mark, wanted.endpoints.iter().copied());
     let kill_switch = match wanted.kill_switch {
         KillSwitch::Off => None,
@@ -104,5 +104,6 @@ fn rules(interface: &InterfaceName, wanted: &Firewall) -> Rules {
         }),
         kill_switch,
         mss_clamp: wanted.mss_clamp,
+        mtu: wanted.mtu,
     }
 }

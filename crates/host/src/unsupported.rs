@@ -180,10 +180,14 @@ pub(crate) mod dns {
     }
 }
 
+#[cfg(not(any(target_os = "macos", target_os = "freebsd")))]
 pub(crate) mod firewall {
     use weft_config::InterfaceName;
 
     use crate::firewall::{FirewallError, Present, Rules, Table};
+
+    /// Never used: there are no rules.
+    pub(crate) const MATCHES_MARKS: bool = false;
 
     /// Fails if any rules are wanted.
     pub fn apply(rules: &Rules) -> Result<(), FirewallError> {
@@ -208,6 +212,16 @@ pub(crate) mod firewall {
     /// Returns nothing: there are no rules.
     pub fn list() -> Result<Vec<Table>, FirewallError> {
         Ok(Vec::new())
+    }
+
+    /// Returns where the rules would be.
+    pub(crate) fn own_place(_: &InterfaceName) -> String {
+        "packet filter".to_owned()
+    }
+
+    /// Returns the command that removes the kill switch: there is none.
+    pub(crate) fn removing_command(interface: &InterfaceName) -> String {
+        format!("weft down {interface}")
     }
 
     fn unsupported(interface: &InterfaceName) -> Result<(), FirewallError> {
