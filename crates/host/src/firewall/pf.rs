@@ -136,7 +136,7 @@ impl<P: Pfctl> Pf<P> {
         let before = self.labels(&anchor, action)?;
         let hold = self.enable(before.and_then(|labels| labels.token), action)?;
         let text = ruleset::text(self.flavor, rules, hold.token());
-        if let Err(error) = self.run(&["-a", &anchor, "-f", "-"], &text, action) {
+        if let Err(error) = self.load(&["-a", &anchor, "-f", "-"], rules, &text, action) {
             self.take_back(&anchor, before.is_none(), &hold, action);
             return Err(error);
         }
@@ -170,7 +170,7 @@ impl<P: Pfctl> Pf<P> {
             self.see_that_it_is_enabled(action)?;
         }
         let text = ruleset::text(self.flavor, rules, None);
-        self.run(&["-n", "-a", &self.flavor.anchor(&rules.interface), "-f", "-"], &text, action).map(drop)
+        self.load(&["-n", "-a", &self.flavor.anchor(&rules.interface), "-f", "-"], rules, &text, action)
     }
 
     /// Removes everything that [`Self::apply`] can have set for an interface, also in an earlier run of the
@@ -283,6 +283,19 @@ impl<P: Pfctl> Pf<P> {
     /// Reports whether a token keeps pf enabled. `pfctl -d` ends all of them.
     fn is_held(&self, token: u64, action: &str) -> Result<bool, FirewallError> {
         Ok(answers::has_token(&self.run(&["-s", "References"], "", action)?, token))
+    }
+
+    /// Passes the rules to pfctl.
+    fn load(&self, arguments: &[&str], rules: &Rules, text: &str, action: &str) -> Result<(), FirewallError> {
+        match self.run(arguments, text, action) {
+            Err(FirewallError::Refused { action, program, message })
+                if self.flavor == Flavor::FreeBsd && rules.mss_clamp && message.contains("syntax error") =>
+            {
+                let message = format!("{message}; MssClamp needs FreeBSD 14 or newer");
+                Err(FirewallError::Refused { action, program, message })
+            }
+            result => result.map(drop),
+        }
     }
 
     fn flush(&self, anchor: &str, action: &str) -> Result<(), FirewallError> {

@@ -90,14 +90,15 @@ pub(super) fn has_token(references: &str, token: u64) -> bool {
     references.split_whitespace().any(|word| word.parse() == Ok(token))
 }
 
-/// Returns the error message of pfctl. It writes two lines about ALTQ whatever happens.
+/// What pfctl writes whatever happens: about a kernel without ALTQ, and a warning about the main ruleset.
+const WITHOUT_NEED: [&str; 4] =
+    ["ALTQ", "Use of -f option", "present in the main ruleset added by the system", "See /etc/pf.conf for"];
+
+/// Returns the error message of pfctl.
 pub(super) fn complaint(ended: &Ended) -> String {
     let text = String::from_utf8_lossy(&ended.complaint);
-    let lines: Vec<&str> = text
-        .lines()
-        .filter(|line| !line.contains("ALTQ"))
-        .filter(|line| !line.contains("Use of -f"))
-        .collect();
+    let lines: Vec<&str> =
+        text.lines().filter(|line| !WITHOUT_NEED.iter().any(|needless| line.contains(needless))).collect();
     let message = Ended { complaint: lines.join("\n").into(), ..Ended::default() }.message();
     if message.is_empty() { "nothing, but it fails".to_owned() } else { message }
 }
@@ -178,7 +179,9 @@ mod tests {
     #[test]
     fn what_pfctl_says_without_need_is_not_its_error() {
         let complaint = |text: &str| super::complaint(&Ended { complaint: text.into(), ..Ended::default() });
-        let text = "No ALTQ support in kernel\nALTQ related functions disabled\nstdin:3: syntax error\n";
+        let text = "pfctl: Use of -f option, could result in flushing of rules\npresent in the main ruleset added by \
+                    the system at startup.\nSee /etc/pf.conf for further details.\n\nNo ALTQ support in kernel\n\
+                    ALTQ related functions disabled\nstdin:3: syntax error\n";
         assert_eq!(complaint(text), "stdin:3: syntax error");
         assert_eq!(complaint(""), "nothing, but it fails");
     }

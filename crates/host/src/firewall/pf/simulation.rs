@@ -18,6 +18,8 @@ pub(super) struct World {
     pub(super) interfaces: String,
     pub(super) anchors: BTreeMap<String, String>,
     pub(super) states: u64,
+    /// Whether this is a FreeBSD without `match`.
+    pub(super) is_old: bool,
 }
 
 impl World {
@@ -126,11 +128,11 @@ impl Simulated {
                 Ok(labels.map(|label| format!("{label} 9 2 120 0 0 2 120\n")).collect())
             }
             ["-a", anchor, "-f", "-"] => {
-                checked(self.flavor, input)?;
+                checked(self.flavor, world.is_old, input)?;
                 world.anchors.insert(anchor.to_owned(), input.to_owned());
                 Ok(String::new())
             }
-            ["-n", "-a", _, "-f", "-"] => checked(self.flavor, input).map(|()| String::new()),
+            ["-n", "-a", _, "-f", "-"] => checked(self.flavor, world.is_old, input).map(|()| String::new()),
             ["-a", anchor, "-F", "rules"] => {
                 world.anchors.remove(anchor);
                 Ok("rules cleared\n".to_owned())
@@ -155,14 +157,14 @@ impl Simulated {
 }
 
 /// Refuses what pfctl would refuse: rules that are no rules, or in another order.
-fn checked(flavor: Flavor, rules: &str) -> Result<(), String> {
+fn checked(flavor: Flavor, is_old: bool, rules: &str) -> Result<(), String> {
     let mut is_filter = false;
     for (place, rule) in rules.lines().enumerate() {
         match rule.split(' ').next() {
             Some("#") => {}
             Some("pass" | "block") => is_filter = true,
             Some("scrub") if flavor == Flavor::MacOs && !is_filter => {}
-            Some("match") if flavor == Flavor::FreeBsd => {}
+            Some("match") if flavor == Flavor::FreeBsd && !is_old => {}
             _ => return Err(format!("stdin:{}: syntax error", place + 1)),
         }
     }

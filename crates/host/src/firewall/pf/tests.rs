@@ -261,6 +261,19 @@ fn a_kill_switch_that_pf_would_not_evaluate_is_refused() {
 }
 
 #[test]
+fn a_freebsd_that_cannot_clamp_is_named() {
+    let old = World { is_old: true, ..found(Flavor::FreeBsd) };
+    let error = refused(&old, Flavor::FreeBsd, &clamp()).to_string();
+    assert!(
+        error.contains("syntax error") && error.ends_with("MssClamp needs FreeBSD 14 or newer"),
+        "{error}"
+    );
+    let machine = Simulated::new(Flavor::FreeBsd, old);
+    machine.process(None).apply(&closed(1)).unwrap();
+    assert!(is_in_force(&machine));
+}
+
+#[test]
 fn a_name_that_may_be_a_group_of_interfaces_is_refused() {
     for name in ["tun", "wg-home", "_tun7", "7tun7", "tun=7"] {
         let rules = Rules { interface: name.parse().unwrap(), ..closed(1) };
