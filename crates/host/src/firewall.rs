@@ -15,8 +15,9 @@ mod describe;
 mod error;
 #[cfg(target_os = "linux")]
 mod linux;
+#[cfg(any(target_os = "linux", target_os = "macos", target_os = "freebsd"))]
 mod local;
-#[cfg(any(all(test, unix), target_os = "macos", target_os = "freebsd"))]
+#[cfg(any(all(test, target_os = "linux"), target_os = "macos", target_os = "freebsd"))]
 #[cfg_attr(
     not(any(target_os = "macos", target_os = "freebsd")),
     allow(dead_code, unreachable_pub, reason = "only tests use it here")
