@@ -2,29 +2,41 @@
 //!
 //! To be called on a control thread only: every call waits for the system's answer. The rules belong to the
 //! system and not to the process, so that a kill switch survives the daemon; `remove` removes them.
-//! docs/FIREWALL.md shows them as `nft list ruleset` does.
+//! docs/FIREWALL.md shows them.
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 
 use weft_config::InterfaceName;
 
-use weft_config::exit;
-
 mod describe;
+mod error;
 #[cfg(target_os = "linux")]
 mod linux;
+#[cfg(any(target_os = "linux", target_os = "macos", target_os = "freebsd"))]
+mod local;
+#[cfg(any(all(test, target_os = "linux"), target_os = "macos", target_os = "freebsd"))]
+#[cfg_attr(
+    not(any(target_os = "macos", target_os = "freebsd")),
+    allow(dead_code, unreachable_pub, reason = "only tests use it here")
+)]
+mod pf;
+#[cfg(any(target_os = "linux", target_os = "macos", target_os = "freebsd"))]
+mod program;
 #[cfg(test)]
 mod tests;
 
-#[cfg(not(target_os = "linux"))]
+#[cfg(not(any(target_os = "linux", target_os = "macos", target_os = "freebsd")))]
 use crate::unsupported::firewall as platform;
 #[cfg(target_os = "linux")]
 use linux as platform;
+#[cfg(any(target_os = "macos", target_os = "freebsd"))]
+use pf::system as platform;
 
+pub use error::FirewallError;
+pub(crate) use platform::{MATCHES_MARKS, removing_command};
 pub use platform::{apply, check, list, present, remove};
 
 /// All rules that are wanted for one interface. Equal rules need not be applied again.
@@ -39,6 +51,8 @@ pub struct Rules {
     /// Whether the MSS of TCP connections that are forwarded through the tunnel is clamped to the MTU of
     /// their route.
     pub mss_clamp: bool,
+    /// The MTU of the device, in bytes, where the packet filter cannot ask for the MTU of a route.
+    pub mtu: Option<u16>,
 }
 
 /// The rules that go with a default route through the tunnel, as in wg-quick(8).
@@ -118,7 +132,7 @@ impl Family {
     }
 }
 
-/// A table of the packet filter.
+/// A table of nftables, or an anchor of pf, which is for both families.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Table {
     /// The family of the packets that it sees.
@@ -150,93 +164,10 @@ impl Present {
     }
 }
 
-/// Why the packet filter could not be read or changed.
-#[derive(Debug, thiserror::Error)]
-pub enum FirewallError {
-    /// The program nft, which changes it, is not installed.
-    #[error("cannot {action}: there is no program nft; install the package nftables")]
-    Missing {
-        /// The action that failed.
-        action: String,
-    },
-    /// The program nft could not be run.
-    #[error("cannot {action}: cannot run nft: {error}")]
-    Run {
-        /// The action that failed.
-        action: String,
-        /// The error of the system.
-        error: io::Error,
-    },
-    /// The program nft did not end in time.
-    #[error("cannot {action}: nft did not end within {} s", TIMEOUT.as_secs())]
-    Timeout {
-        /// The action that failed.
-        action: String,
-    },
-    /// A permission is missing.
-    #[error("cannot {action}: the kernel does not permit it; run weft as root or give it CAP_NET_ADMIN")]
-    Permission {
-        /// The action that failed.
-        action: String,
-    },
-    /// The kernel has no nftables, or not all that the rules are made of.
-    #[error(
-        "cannot {action}: the kernel lacks a part of nftables ({message}); load its modules (`modprobe -a nf_tables \
-         nft_ct nft_fib_ipv4 nft_fib_ipv6 nft_reject_inet`) or see that the kernel has them"
-    )]
-    Kernel {
-        /// The action that failed.
-        action: String,
-        /// The error message of nft.
-        message: String,
-    },
-    /// nft rejected the change.
-    #[error("cannot {action}: nft says: {message}")]
-    Refused {
-        /// The action that failed.
-        action: String,
-        /// The error message of nft.
-        message: String,
-    },
-    /// The answer of nft is not in the expected format.
-    #[error(
-        "cannot {action}: the answer of nft is not understood: {error}; see `nft --version` (1.0 or newer)"
-    )]
-    Answer {
-        /// The action that failed.
-        action: String,
-        /// Why the answer could not be parsed.
-        error: serde_json::Error,
-    },
-    /// This platform cannot do it yet.
-    #[error("cannot {action}: weft does not set firewall rules on this platform yet")]
-    Unsupported {
-        /// The action that failed.
-        action: String,
-    },
-}
-
-/// How long nft may run. A change takes milliseconds, even with ten thousand endpoints, and seconds where
-/// other work keeps every core busy. A longer run means that something holds the kernel's lock.
-const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(30);
-
-impl FirewallError {
-    /// Returns the exit code for this error.
-    pub fn exit_code(&self) -> exit::Code {
-        match self {
-            Self::Permission { .. } => exit::Code::Permission,
-            Self::Run { error, .. } if error.kind() == io::ErrorKind::PermissionDenied => {
-                exit::Code::Permission
-            }
-            _ => exit::Code::Failure,
-        }
-    }
-}
-
 impl Rules {
     /// Makes an empty set of rules for this interface.
     pub fn none(interface: InterfaceName) -> Self {
-        Self { interface, full_tunnel: None, kill_switch: None, mss_clamp: false }
+        Self { interface, full_tunnel: None, kill_switch: None, mss_clamp: false, mtu: None }
     }
 
     /// Reports whether no rules are wanted.
@@ -254,15 +185,8 @@ fn as_sent(endpoints: impl IntoIterator<Item = SocketAddr>) -> BTreeSet<SocketAd
         .collect()
 }
 
-/// The name prefix of tables with a kill switch or an MSS clamp.
-const OWN_PREFIX: &str = "weft-";
 /// The name prefix of tables that go with a default route, as in wg-quick.
 const FULL_TUNNEL_PREFIX: &str = "wg-quick-";
-
-/// Returns the table for the kill switch and the MSS clamp.
-fn own_table(interface: &InterfaceName) -> Table {
-    Table { family: Family::Inet, name: format!("{OWN_PREFIX}{interface}") }
-}
 
 /// Returns the table for a default route of this family.
 fn full_tunnel_table(interface: &InterfaceName, is_ipv6: bool) -> Table {

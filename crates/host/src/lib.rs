@@ -61,7 +61,7 @@ mod save;
 mod step;
 mod sysctl;
 mod take_over;
-#[cfg(not(target_os = "linux"))]
+#[cfg(not(any(target_os = "linux", target_os = "macos", target_os = "freebsd")))]
 mod unsupported;
 
 pub use clean_up::{Keep, clean_up, take_back_dns};
@@ -446,7 +446,7 @@ impl Host {
         let command = match self.owner {
             Some(_) => format!("weft down {interface}"),
             // There is no record, without which `weft down` does not find it.
-            None => format!("nft delete table inet weft-{interface}"),
+            None => firewall::removing_command(interface),
         };
         tracing::warn!(%interface, "the kill switch stays in force; `{command}` takes it away");
     }

@@ -4,7 +4,11 @@
 #[path = "memory/linux.rs"]
 mod platform;
 
-#[cfg(not(target_os = "linux"))]
+#[cfg(any(target_os = "macos", target_os = "freebsd"))]
+#[path = "memory/bsd.rs"]
+mod platform;
+
+#[cfg(not(any(target_os = "linux", target_os = "macos", target_os = "freebsd")))]
 use crate::unsupported::memory as platform;
 
 /// Bytes that this process may still take; `None` where the platform does not tell.

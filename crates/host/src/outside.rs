@@ -55,7 +55,7 @@ pub fn repair_dns() -> Vec<String> {
 /// Replaces the firewall rules of the interface. Returns whether they are in force: without nft(8), or with a
 /// kernel without nftables, a tunnel works without its rules. A kill switch does not, and fails.
 pub(super) fn apply_firewall(interface: &InterfaceName, wanted: &Firewall) -> Result<bool, HostError> {
-    match firewall::apply(&rules(interface, wanted)) {
+    match firewall::apply(&rules(interface, wanted, firewall::MATCHES_MARKS)) {
         Ok(()) => Ok(true),
         Err(error @ (FirewallError::Missing { .. } | FirewallError::Kernel { .. }))
             if wanted.kill_switch == KillSwitch::Off =>
@@ -83,8 +83,8 @@ fn failed(error: FirewallError) -> HostError {
     HostError::Outside(Box::new(weft_config::exit::Error::new(error.exit_code(), error)))
 }
 
-fn rules(interface: &InterfaceName, wanted: &Firewall) -> Rules {
-    let mark = wanted.mark.map_or(0, std::num::NonZeroU32::get);
+fn rules(interface: &InterfaceName, wanted: &Firewall, matches_marks: bool) -> Rules {
+    let mark = wanted.mark.filter(|_| matches_marks).map_or(0, std::num::NonZeroU32::get);
     let own = || OwnPackets::new(mark, wanted.endpoints.iter().copied());
     let kill_switch = match wanted.kill_switch {
         KillSwitch::Off => None,
@@ -104,5 +104,30 @@ fn rules(interface: &InterfaceName, wanted: &Firewall) -> Rules {
         }),
         kill_switch,
         mss_clamp: wanted.mss_clamp,
+        mtu: wanted.mtu,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::num::NonZeroU32;
+
+    use super::*;
+
+    #[test]
+    fn a_mark_names_the_tunnels_own_packets_only_where_the_packet_filter_sees_it() {
+        let mark = NonZeroU32::new(7);
+        let endpoints = BTreeSet::from(["192.0.2.1:51820".parse().unwrap()]);
+        let wanted = Firewall {
+            kill_switch: KillSwitch::On,
+            mark,
+            endpoints: endpoints.clone(),
+            ..Firewall::default()
+        };
+        let own =
+            |matches_marks| rules(&"wg0".parse().unwrap(), &wanted, matches_marks).kill_switch.unwrap().own;
+        assert_eq!(own(true), OwnPackets::Marked(mark.unwrap()));
+        assert_eq!(own(false), OwnPackets::To(endpoints));
     }
 }

@@ -99,7 +99,12 @@ impl Plan {
             Routing::Rules => routes(config, &default_routes, mark, facts),
             Routing::Halves(found) => with_halves(config, endpoints, found),
         });
-        steps.extend(firewall(config, &default_routes, mark, endpoints).map(Step::Firewall));
+        let firewall = firewall(config, &default_routes, mark, endpoints).map(|firewall| Firewall {
+            // Where routes have no MTU, the packet filter cannot ask them for one.
+            mtu: (firewall.mss_clamp && matches!(facts.routing, Routing::Halves(_))).then_some(mtu),
+            ..firewall
+        });
+        steps.extend(firewall.map(Step::Firewall));
         steps.extend(hooks(Stage::PostUp).map(Step::Hook));
         Self {
             interface: interface.name.clone(),
@@ -336,6 +341,7 @@ fn firewall(
             BTreeSet::new()
         },
         mss_clamp: interface.host.mss_clamp,
+        mtu: None,
     })
 }
 

@@ -168,6 +168,19 @@ fn a_kill_switch_knows_the_tunnels_own_packets_and_the_local_name_servers() {
 }
 
 #[test]
+fn a_clamp_has_the_mtu_of_the_device_where_routes_have_none() {
+    let mtu = |text: &str, facts: &Facts| match plan(text, "0.0.0.0/0", facts).steps.last() {
+        Some(Step::Firewall(firewall)) => firewall.mtu,
+        last => panic!("{last:?}"),
+    };
+    let halves = Facts { routing: Routing::Halves(Vec::new()), default_mtu: 1390, ..facts() };
+    assert_eq!(mtu("MTU = 1300\n# weft: MssClamp = on", &halves), Some(1300));
+    assert_eq!(mtu("# weft: MssClamp = on", &halves), Some(1390));
+    assert_eq!(mtu("# weft: KillSwitch = on", &halves), None);
+    assert_eq!(mtu("# weft: MssClamp = on", &facts()), None);
+}
+
+#[test]
 fn planning_again_for_what_is_in_force_changes_nothing() {
     let config = config("Address = 10.9.0.1/24", "0.0.0.0/0, ::/0, 10.1.0.0/16");
     let first = Plan::new(&config, &[], &facts());

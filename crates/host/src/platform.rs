@@ -9,8 +9,11 @@ mod files;
 #[cfg(target_os = "linux")]
 #[path = "platform/linux.rs"]
 mod process;
+#[cfg(any(target_os = "macos", target_os = "freebsd"))]
+#[path = "platform/bsd.rs"]
+mod process;
 
-#[cfg(not(target_os = "linux"))]
+#[cfg(not(any(target_os = "linux", target_os = "macos", target_os = "freebsd")))]
 use crate::unsupported::process;
 
 pub(super) use files::{is_same_file, other_owner, sync_directory, write_private};

@@ -69,6 +69,9 @@ pub struct Firewall {
     pub dns_servers: BTreeSet<IpAddr>,
     /// Whether the MSS of TCP connections that are forwarded through the tunnel is clamped to its MTU.
     pub mss_clamp: bool,
+    /// That MTU, in bytes, where the packet filter cannot ask for the MTU of a route.
+    #[serde(default)]
+    pub mtu: Option<u16>,
 }
 
 /// The settings of the packet filter that a default route into the tunnel needs.

@@ -1,7 +1,6 @@
 //! The substitutes on systems where weft cannot set up the host yet. Calls that would change something fail,
 //! and nothing is found to undo.
 
-#[cfg(not(any(target_os = "macos", target_os = "freebsd")))]
 pub(crate) mod routes {
     use std::collections::{BTreeSet, HashSet};
     use std::net::{IpAddr, SocketAddr};
@@ -130,7 +129,6 @@ pub(crate) mod routes {
     }
 }
 
-#[cfg(not(any(target_os = "macos", target_os = "freebsd")))]
 pub(crate) mod network {
     use std::convert::Infallible;
     use std::env::consts::OS;
@@ -159,7 +157,6 @@ pub(crate) mod network {
     }
 }
 
-#[cfg(not(any(target_os = "macos", target_os = "freebsd")))]
 pub(crate) mod dns {
     use crate::dns::{Choice, DnsError, Method, Places, Record};
 
@@ -185,6 +182,9 @@ pub(crate) mod firewall {
 
     use crate::firewall::{FirewallError, Present, Rules, Table};
 
+    /// Never used: there are no rules.
+    pub(crate) const MATCHES_MARKS: bool = false;
+
     /// Fails if any rules are wanted.
     pub fn apply(rules: &Rules) -> Result<(), FirewallError> {
         check(rules)
@@ -208,6 +208,16 @@ pub(crate) mod firewall {
     /// Returns nothing: there are no rules.
     pub fn list() -> Result<Vec<Table>, FirewallError> {
         Ok(Vec::new())
+    }
+
+    /// Returns where the rules would be.
+    pub(crate) fn own_place(_: &InterfaceName) -> String {
+        "packet filter".to_owned()
+    }
+
+    /// Returns the command that removes the kill switch: there is none.
+    pub(crate) fn removing_command(interface: &InterfaceName) -> String {
+        format!("weft down {interface}")
     }
 
     fn unsupported(interface: &InterfaceName) -> Result<(), FirewallError> {

@@ -22,14 +22,19 @@ pub use platform::{is_anothers, lock, open_untrusted, users};
 pub use untrusted::{Access, read_untrusted};
 pub use untrusted::{UntrustedError, Users};
 
-/// The default runtime directory.
-const DEFAULT: &str = "/run/weft";
+/// The default runtime directory. macOS has no /run and does not let it be created; both systems empty /var/run when
+/// the machine starts.
+const DEFAULT: &str = match cfg!(any(target_os = "macos", target_os = "freebsd")) {
+    true => "/var/run/weft",
+    false => "/run/weft",
+};
 /// The environment variable that names another runtime directory.
 pub const VARIABLE: &str = "WEFT_RUNTIME_DIR";
 /// The file name of the control socket in its interface's directory.
 pub const CONTROL_SOCKET: &str = "control.sock";
 
-/// Returns the runtime directory: `WEFT_RUNTIME_DIR`, else `/run/weft`.
+/// Returns the runtime directory: `WEFT_RUNTIME_DIR`, else `/run/weft`, on macOS and FreeBSD
+/// `/var/run/weft`.
 pub fn runtime_dir() -> PathBuf {
     chosen(std::env::var_os(VARIABLE))
 }

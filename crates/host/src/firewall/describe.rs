@@ -4,7 +4,7 @@ use std::fmt::{self, Display};
 
 use weft_config::InterfaceName;
 
-use super::{FullTunnel, KillSwitch, Local, OwnPackets, Rules, full_tunnel_table, own_table};
+use super::{FullTunnel, KillSwitch, Local, OwnPackets, Rules, full_tunnel_table, platform};
 
 impl Display for Rules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -23,13 +23,17 @@ impl Rules {
         if let Some(full) = &self.full_tunnel {
             steps.extend(full.steps(&self.interface));
         }
-        let table = own_table(&self.interface);
+        let place = platform::own_place(&self.interface);
         if let Some(switch) = &self.kill_switch {
-            steps.push(format!("nftables table {table}: {}", switch.in_words(&self.interface)));
+            steps.push(format!("{place}: {}", switch.in_words(&self.interface)));
         }
         if self.mss_clamp {
+            let limit = match self.mtu {
+                Some(mtu) => format!("its MTU of {mtu}"),
+                None => "the MTU of its route".to_owned(),
+            };
             steps.push(format!(
-                "nftables table {table}: clamp the MSS of TCP forwarded through {} to the MTU of its route",
+                "{place}: clamp the MSS of TCP forwarded through {} to {limit}",
                 self.interface
             ));
         }

@@ -4,10 +4,7 @@ use nftables::schema::Nftables;
 use serde::Deserialize;
 use weft_config::InterfaceName;
 
-use super::{
-    FULL_TUNNEL_PREFIX, Family, FirewallError, OWN_PREFIX, Present, Rules, Table, full_tunnel_table,
-    own_table,
-};
+use super::{FULL_TUNNEL_PREFIX, Family, FirewallError, Present, Rules, Table, full_tunnel_table};
 
 mod batch;
 mod full_tunnel;
@@ -20,6 +17,12 @@ mod vocabulary;
 
 use batch::Batch;
 use kill_switch::{COMMENT_OF_BLOCKED, OUTPUT};
+
+/// The name prefix of tables with a kill switch or an MSS clamp.
+const OWN_PREFIX: &str = "weft-";
+
+/// Whether rules can match the mark of a packet.
+pub(crate) const MATCHES_MARKS: bool = true;
 
 /// The message of nft for an expression that the kernel does not know (ENOENT).
 const NOT_FOUND: &str = "No such file or directory";
@@ -95,6 +98,16 @@ fn tables(action: &str) -> Result<Vec<Table>, FirewallError> {
     Ok(tables)
 }
 
+/// Returns where the kill switch and the MSS clamp of an interface are.
+pub(crate) fn own_place(interface: &InterfaceName) -> String {
+    format!("nftables table {}", own_table(interface))
+}
+
+/// Returns the command that removes the kill switch of an interface without weft.
+pub(crate) fn removing_command(interface: &InterfaceName) -> String {
+    format!("nft delete table {}", own_table(interface))
+}
+
 /// Runs nft to replace the present rules with these.
 fn transact(arguments: &[&str], rules: &Rules, action: &str) -> Result<(), FirewallError> {
     let batch = batch(rules, &tables(action)?);
@@ -104,7 +117,7 @@ fn transact(arguments: &[&str], rules: &Rules, action: &str) -> Result<(), Firew
     match nft::run(arguments, Some(&batch), action) {
         // The transaction creates every object that it names, so what is not found is an expression that the
         // kernel does not have.
-        Err(FirewallError::Refused { action, message }) if message.contains(NOT_FOUND) => {
+        Err(FirewallError::Refused { action, message, .. }) if message.contains(NOT_FOUND) => {
             Err(FirewallError::Kernel { action, message })
         }
         result => result.map(drop),
@@ -137,6 +150,11 @@ fn batch(rules: &Rules, present: &[Table]) -> Nftables<'static> {
         mss_clamp::add(&mut batch, &own, &rules.interface);
     }
     batch.finish()
+}
+
+/// Returns the table for the kill switch and the MSS clamp.
+fn own_table(interface: &InterfaceName) -> Table {
+    Table { family: Family::Inet, name: format!("{OWN_PREFIX}{interface}") }
 }
 
 /// Returns every table that can exist for an interface.
@@ -192,6 +210,10 @@ fn read(arguments: &[&str], action: &str) -> Result<Vec<Object>, FirewallError> 
     let answer = nft::run(arguments, None, action)?;
     match serde_json::from_slice(&answer) {
         Ok(Answer { nftables }) => Ok(nftables),
-        Err(error) => Err(FirewallError::Answer { action: action.to_owned(), error }),
+        Err(error) => Err(FirewallError::Answer {
+            action: action.to_owned(),
+            program: "nft",
+            reason: format!("{error}; see `nft --version` (1.0 or newer)"),
+        }),
     }
 }

@@ -1,3 +1,7 @@
+use std::io;
+
+use weft_config::exit;
+
 use super::*;
 
 fn none() -> Rules {
@@ -56,6 +60,8 @@ nftables table inet weft-wg0: let nothing leave but through wg0, except DHCP, ne
 0xca6c, and to local networks all but DNS, which 192.168.1.1 may be asked
 nftables table inet weft-wg0: clamp the MSS of TCP forwarded through wg0 to the MTU of its route";
     assert_eq!(rules.to_string(), expected);
+    let clamp = Rules { mss_clamp: true, mtu: Some(1420), ..none() };
+    assert!(clamp.to_string().ends_with("clamp the MSS of TCP forwarded through wg0 to its MTU of 1420"));
     let many: Vec<String> = (1..=6).map(|host| format!("192.0.2.{host}:51820")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
     let text = to(&many).to_string();
@@ -68,9 +74,10 @@ nftables table inet weft-wg0: clamp the MSS of TCP forwarded through wg0 to the 
 
 #[test]
 fn errors_have_the_exit_codes_of_the_program() {
-    let action = || "do it".to_owned();
-    assert_eq!(FirewallError::Permission { action: action() }.exit_code(), exit::Code::Permission);
-    assert_eq!(FirewallError::Missing { action: action() }.exit_code(), exit::Code::Failure);
-    let denied = io::ErrorKind::PermissionDenied.into();
-    assert_eq!(FirewallError::Run { action: action(), error: denied }.exit_code(), exit::Code::Permission);
+    let (action, program, advice) = (|| "do it".to_owned(), "nft", "");
+    let code = |error: FirewallError| error.exit_code();
+    assert_eq!(code(FirewallError::Permission { action: action(), advice }), exit::Code::Permission);
+    assert_eq!(code(FirewallError::Missing { action: action(), program, advice }), exit::Code::Failure);
+    let error = io::ErrorKind::PermissionDenied.into();
+    assert_eq!(code(FirewallError::Run { action: action(), program, error }), exit::Code::Permission);
 }

@@ -10,15 +10,15 @@
 //! another program that sets a mark is enough, and `output` sees only the device of the first route.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use nftables::expr::{Expression, MetaKey, NamedExpression};
 use nftables::schema::SetType;
 use nftables::stmt::{Reject, RejectType, Statement};
 use nftables::types::{NfChainPolicy, NfHook, RejectCode};
 use weft_config::InterfaceName;
 
+use super::super::local::{local_networks, v6};
 use super::super::{KillSwitch, Local, OwnPackets, Table};
 use super::batch::{Batch, Place};
 use super::vocabulary::{
@@ -166,33 +166,6 @@ fn add_local(batch: &mut Batch, table: &Table, dns: &BTreeSet<IpAddr>) {
         let to_local = is(field(header_of(is_ipv6), "daddr"), any_of(nets));
         batch.rule(table, LOCAL, "local networks", [to_local, accept()]);
     }
-}
-
-/// Returns the local networks: private (RFC 1918, RFC 4193), link-local, multicast of local scope, and
-/// broadcast. The addresses of RFC 6598 are not included: they belong to the provider.
-fn local_networks() -> [IpNet; 11] {
-    [
-        v4([10, 0, 0, 0], 8),
-        v4([172, 16, 0, 0], 12),
-        v4([192, 168, 0, 0], 16),
-        v4([169, 254, 0, 0], 16),
-        v4([224, 0, 0, 0], 24),
-        v4([239, 0, 0, 0], 8),
-        v4([255, 255, 255, 255], 32),
-        v6(0xfc00, 7),
-        v6(0xfe80, 10),
-        v6(0xff02, 16),
-        v6(0xff05, 16),
-    ]
-}
-
-fn v4(address: [u8; 4], length: u8) -> IpNet {
-    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::from(address), length))
-}
-
-/// Returns the prefix with this first segment.
-fn v6(first: u16, length: u8) -> IpNet {
-    IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(first, 0, 0, 0, 0, 0, 0, 0), length))
 }
 
 fn udp_port(name: &'static str, port: u32) -> Statement<'static> {
