@@ -2,12 +2,11 @@
 
 use std::future::poll_fn;
 use std::net::UdpSocket as StdSocket;
-use std::os::fd::AsFd as _;
 
 use super::socket::UdpSocket;
 use super::*;
 use crate::tests::{V4, V6, assert_in_order, contents, in_namespace, open, receive, send, to};
-use crate::{Received, RecvBuffers, Udp as _, UdpConfig, UdpSockets, UdpStats, bind};
+use crate::{Received, RecvBuffers, Udp as _, UdpConfig, UdpSockets, bind};
 
 mod steering;
 

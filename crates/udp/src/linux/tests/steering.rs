@@ -1,6 +1,7 @@
 //! The socket of the group that the kernel chooses for a datagram, by the attached program.
 
 use std::collections::HashSet;
+use std::io::Read as _;
 use std::task::Poll;
 
 use weft_tunnel::RecvMeta;
@@ -33,17 +34,13 @@ fn source_to(sockets: &UdpSockets, is_v6: bool) -> StdSocket {
 /// Returns the number of the socket that got the last datagram: the only socket that holds a datagram, or the
 /// drain.
 fn number_of_last(family: &Family, junk_before: u64) -> usize {
-    let mut buffers = RecvBuffers::default();
-    let mut stats = UdpStats::default();
     // On a busy machine the kernel delivers over loopback a moment after the send.
     loop {
         if family.junk_dropped() > junk_before {
             assert_eq!(family.junk_dropped(), junk_before + 1);
             return DRAIN;
         }
-        let mut received = family
-            .each()
-            .map(|socket| recv::recv(socket.io.get_ref().as_fd(), &mut buffers, 1, &mut stats).is_ok());
+        let mut received = family.each().map(|socket| socket.io.get_ref().read(&mut [0]).is_ok());
         if let Some(number) = received.position(|received| received) {
             return number;
         }
