@@ -147,3 +147,15 @@ fn there_is_no_daemon() {
     let missing = Connection::connect(&path, Instant::now() + LONG).unwrap_err();
     assert_eq!(missing.kind(), io::ErrorKind::NotFound, "{missing}");
 }
+
+#[test]
+#[cfg(windows)]
+fn a_daemon_of_another_user_gets_nothing() {
+    let (path, ()) = place("stranger");
+    let runtime = runtime();
+    let _context = runtime.enter();
+    // Without a description of its security the pipe belongs to the user.
+    let _pipe = tokio::net::windows::named_pipe::ServerOptions::new().create(&path).unwrap();
+    let refused = Connection::connect(&path, Instant::now() + LONG).unwrap_err();
+    assert!(refused.to_string().contains("nothing was sent"), "{refused}");
+}
