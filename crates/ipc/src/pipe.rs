@@ -185,8 +185,8 @@ impl Drop for Local {
     }
 }
 
-/// Returns the names of the pipes below this prefix, `\\.\pipe\FOLDER`. The system lists all pipes, with their
-/// prefixes.
+/// Returns the names of the pipes below this prefix, `\\.\pipe\FOLDER`. The system lists all pipes, with
+/// their prefixes.
 ///
 /// # Errors
 /// When the system does not list them.

@@ -38,8 +38,8 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects to the daemon that listens on the pipe `path`. SYSTEM or the administrators own the pipe: another
-    /// process gets nothing.
+    /// Connects to the daemon that listens on the pipe `path`. SYSTEM or the administrators own the pipe:
+    /// another process gets nothing.
     ///
     /// # Errors
     /// [`io::ErrorKind::NotFound`] if no process listens, and [`io::ErrorKind::TimedOut`] at the deadline.
@@ -106,8 +106,8 @@ impl Connection {
         Ok(Self { pipe: self.pipe.try_clone()? })
     }
 
-    /// Begins an overlapped call and waits for its end, which is its cancellation at the deadline. Returns the bytes
-    /// that it has moved.
+    /// Begins an overlapped call and waits for its end, which is its cancellation at the deadline. Returns the
+    /// number of bytes that it has moved.
     fn transfer(
         &self,
         deadline: Instant,

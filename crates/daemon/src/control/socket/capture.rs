@@ -1,5 +1,6 @@
 //! A capture over the control socket: the line that answers the request is followed by blocks of a pcapng
-//! file, until the client sends another byte or closes its direction of the connection, or the interface ends.
+//! file, until the client sends another byte or closes its direction of the connection, or the interface
+//! ends.
 
 use std::io;
 use std::pin::pin;
@@ -19,8 +20,8 @@ use crate::recording::Recording;
 /// Time limit for a client to read the error line if a capture cannot begin.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Serves a client that requested a capture, until the end of its connection. Unless `goes_on`, the client has
-/// asked for the end already.
+/// Serves a client that requested a capture, until the end of its connection. Unless `goes_on`, the client
+/// has asked for the end already.
 pub(super) async fn serve(
     mut stream: impl Stream,
     line: Zeroizing<Vec<u8>>,

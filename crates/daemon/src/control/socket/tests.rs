@@ -99,7 +99,8 @@ fn deadline() -> Instant {
     Instant::now() + PATIENCE
 }
 
-/// Asserts what holds at once where there are files. A pipe is gone once the system has ended its cancelled calls.
+/// Asserts what holds at once where there are files. A pipe is gone once the system has ended its cancelled
+/// calls.
 fn at_once_or_soon(holds: impl Fn() -> bool) {
     let end = deadline();
     while !holds() {
