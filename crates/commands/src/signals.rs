@@ -7,9 +7,11 @@ use std::sync::mpsc;
 /// A request to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
-    /// SIGINT, or Ctrl-C where there are no signals.
+    /// SIGINT; on Windows Ctrl-C or Ctrl-Break.
     Interrupt,
+    /// SIGTERM; on Windows the end of the system.
     Terminate,
+    /// SIGHUP; on Windows a console that closes.
     HangUp,
 }
 
@@ -18,14 +20,16 @@ impl fmt::Display for Signal {
         f.write_str(match self {
             Self::Interrupt if cfg!(unix) => "SIGINT",
             Self::Interrupt => "Ctrl-C",
-            Self::Terminate => "SIGTERM",
-            Self::HangUp => "SIGHUP",
+            Self::Terminate if cfg!(unix) => "SIGTERM",
+            Self::Terminate => "the system shuts down",
+            Self::HangUp if cfg!(unix) => "SIGHUP",
+            Self::HangUp => "the console was closed",
         })
     }
 }
 
 /// Calls `on_signal` with the name of each SIGINT, SIGTERM and SIGHUP (a terminal that closes) that arrives,
-/// on a dedicated thread. On platforms without signals it is called for Ctrl-C. Further signals call it again
+/// on a dedicated thread. On Windows it is called for Ctrl-C and its like. Further signals call it again
 /// and do not kill the process; further SIGHUPs are ignored. SIGHUP is always ignored if it was ignored when
 /// the program started.
 ///
@@ -62,5 +66,5 @@ pub fn watch(on_signal: impl Fn(Signal) + Send + 'static) -> io::Result<()> {
 }
 
 #[cfg_attr(unix, path = "signals/unix.rs")]
-#[cfg_attr(not(unix), path = "signals/windows.rs")]
+#[cfg_attr(windows, path = "signals/windows.rs")]
 mod platform;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use weft_config::InterfaceName;
 use weft_config::exit::{Code, Error};
-use weft_ipc::runtime_dir::runtime_dir;
+use weft_ipc::MAY_CONNECT;
 use weft_report::control_socket::{self as socket, Client, ClientError};
 use weft_report::{StatusReport, add_recent, diagnose};
 
@@ -79,10 +79,10 @@ fn ask_all(sample: Duration) -> Result<(Vec<StatusReport>, Vec<ClientError>), Er
         }
     }
     if asked.is_empty() && errors.is_empty() {
-        let directory = runtime_dir();
+        let place = socket::place();
         return Err(Error::new(
             Code::Failure,
-            format!("no interface is running under weft (no daemon answers in {})", directory.display()),
+            format!("no interface is running under weft (no daemon answers in {})", place.display()),
         ));
     }
     // One pause for all interfaces.
@@ -97,12 +97,12 @@ fn ask_all(sample: Duration) -> Result<(Vec<StatusReport>, Vec<ClientError>), Er
     Ok((reports, errors))
 }
 
-/// Builds the error for a runtime directory that cannot be read.
+/// Builds the error if the control sockets cannot be listed.
 pub fn cannot_look(error: &io::Error) -> Error {
     let permission = error.kind() == io::ErrorKind::PermissionDenied;
-    let advice = if permission { "; run as root, or as the user who runs the interfaces" } else { "" };
+    let advice = if permission { format!("; run as {MAY_CONNECT}") } else { String::new() };
     Error::new(
         if permission { Code::Permission } else { Code::Failure },
-        format!("{}: cannot look for running interfaces: {error}{advice}", runtime_dir().display()),
+        format!("{}: cannot look for running interfaces: {error}{advice}", socket::place().display()),
     )
 }

@@ -96,7 +96,7 @@ fn down(directory: &Path, interface: &InterfaceName, keep: Keep) -> Result<Down,
 fn end_over_socket(directory: &Path, interface: &InterfaceName) -> Result<bool, ClientError> {
     match Client::connect_in(directory, interface).and_then(|client| client.stop(PATIENCE)) {
         Ok(()) => Ok(true),
-        Err(ClientError::NotRunning { .. } | ClientError::Unsupported) => Ok(false),
+        Err(ClientError::NotRunning { .. }) => Ok(false),
         Err(error) => Err(error),
     }
 }

@@ -9,6 +9,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::sleep;
 
@@ -17,6 +18,11 @@ mod source;
 
 pub use places::{Place, Places};
 pub use source::Source;
+
+/// The server's end of a connection: a Unix socket, a named pipe, or TCP.
+pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
 /// The pause after a failed accept, such as when the process has no descriptor left.
 const PAUSE: Duration = Duration::from_millis(100);

@@ -1,15 +1,17 @@
 //! Sockets between processes of one machine: UAPI, the control socket, HTTP.
 //!
 //! [`runtime_dir`] holds one directory for each running interface and defines which users a client trusts.
-//! `listener` creates the file of a Unix socket, accessible to its owner only, and `pipe` a named pipe of Windows for
-//! administrators. [`serve_each`] serves a
-//! bounded number of clients; slow or silent clients give way to new ones.
+//! `listener` creates the file of a Unix socket, accessible to its owner only, and `pipe` a named pipe of
+//! Windows for administrators. [`serve_each`] serves a bounded number of clients; slow or silent clients give
+//! way to new ones. [`Connection`] is a client's end.
 
 mod clients;
+mod connection;
 #[cfg(unix)]
 pub mod listener;
 #[cfg(windows)]
 pub mod pipe;
 pub mod runtime_dir;
 
-pub use clients::{Place, Places, Source, serve_each};
+pub use clients::{Place, Places, Source, Stream, serve_each};
+pub use connection::{Connection, MAY_CONNECT};

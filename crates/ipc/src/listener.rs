@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use nix::sys::stat::{Mode, fchmod};
 use socket2::{Domain, SockAddr, Socket, Type};
 
+use crate::Source;
 use crate::runtime_dir::{self, UntrustedError};
 
 /// Only the owner may connect.
@@ -242,6 +243,16 @@ fn remove_stale(path: &Path) -> Result<bool, ListenError> {
         Err(error) if gone(&error) => Ok(false),
         removed => removed.map(|()| true).map_err(failed("remove the socket of a dead daemon,")),
     }
+}
+
+/// Accepts a client of a socket that [`listen`] has made.
+///
+/// # Errors
+/// Those of accept(2).
+pub async fn accept(socket: &tokio::net::UnixListener) -> io::Result<(tokio::net::UnixStream, Source)> {
+    let (stream, _) = socket.accept().await?;
+    let source = Source::from(&stream);
+    Ok((stream, source))
 }
 
 fn connect(path: &Path) -> io::Result<()> {

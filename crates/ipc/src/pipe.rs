@@ -1,8 +1,11 @@
 //! A named pipe that a daemon on Windows listens on, and the owner of one that a client has opened.
 
-use std::fs::OpenOptions;
+use std::ffi::OsStr;
+use std::fs::{self, OpenOptions};
 use std::io;
+use std::os::windows::fs::OpenOptionsExt as _;
 use std::os::windows::io::{AsHandle, AsRawHandle as _, FromRawHandle as _, IntoRawHandle as _, OwnedHandle};
+use std::path::{Path, PathBuf};
 use std::ptr;
 
 use tokio::net::windows::named_pipe::NamedPipeServer;
@@ -18,11 +21,13 @@ use windows_sys::Win32::Security::{
     WinBuiltinAdministratorsSid, WinLocalSystemSid,
 };
 use windows_sys::Win32::Storage::FileSystem::{
-    FILE_FLAG_FIRST_PIPE_INSTANCE, FILE_FLAG_OVERLAPPED, PIPE_ACCESS_DUPLEX,
+    FILE_FLAG_FIRST_PIPE_INSTANCE, FILE_FLAG_OVERLAPPED, PIPE_ACCESS_DUPLEX, SECURITY_IDENTIFICATION,
 };
 use windows_sys::Win32::System::Pipes::{
     CreateNamedPipeW, PIPE_REJECT_REMOTE_CLIENTS, PIPE_TYPE_BYTE, PIPE_UNLIMITED_INSTANCES,
 };
+
+use crate::Source;
 
 /// SYSTEM and Administrators may connect, from processes of high integrity (SDDL, \[MS-DTYP\] 2.5.1). A service is
 /// SYSTEM and owns the pipe as such. An administrator may not give it away, so that his group owns it.
@@ -33,33 +38,80 @@ const ACCESS: [&str; 2] = [
 /// Bytes that the kernel keeps in each direction.
 const BUFFER: u32 = 64 << 10;
 
+/// The folder of all pipes.
+const PIPES: &str = r"\\.\pipe\";
+
+/// Why a pipe cannot be created.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// Another process has a pipe of this name.
+    #[error(
+        "another daemon serves interface {} on {}; end it first, or choose another name", interface(path), path.display()
+    )]
+    Served {
+        /// The path of the pipe.
+        path: PathBuf,
+    },
+    /// The system refused.
+    #[error("cannot {action} {}: {source}{}", path.display(), administrator_hint(source))]
+    Io {
+        /// The operation that failed.
+        action: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
+}
+
+impl ListenError {
+    /// Returns the kind of the operating system's error, or the closest kind for the other errors.
+    pub fn kind(&self) -> io::ErrorKind {
+        match self {
+            Self::Served { .. } => io::ErrorKind::AddrInUse,
+            Self::Io { source, .. } => source.kind(),
+        }
+    }
+}
+
+/// Returns the interface that a pipe belongs to.
+fn interface(path: &Path) -> std::borrow::Cow<'_, str> {
+    path.file_name().unwrap_or(OsStr::new("?")).to_string_lossy()
+}
+
+fn administrator_hint(error: &io::Error) -> &'static str {
+    if error.kind() == io::ErrorKind::PermissionDenied { "; run weft as an administrator" } else { "" }
+}
+
 /// A pipe to which clients may connect already, and wait until it is served.
 #[derive(Debug)]
 pub struct Pipe {
-    path: String,
+    path: PathBuf,
     access: &'static str,
     first: OwnedHandle,
 }
 
 impl Pipe {
-    /// Creates a pipe of this path, `\\.\pipe\NAME`.
+    /// Creates the pipe `path`, `\\.\pipe\NAME`.
     ///
     /// # Errors
-    /// [`io::ErrorKind::AddrInUse`] if another process has a pipe of this name, else those of CreateNamedPipeW.
-    pub fn create(path: String) -> io::Result<Self> {
+    /// Those of [`ListenError`].
+    pub fn create(path: &Path) -> Result<Self, ListenError> {
+        let path = path.to_owned();
         // With the flag for the first instance the kernel refuses a second one as it refuses a user who may not
         // create it, so that this tells the two apart.
         if exists(&path) {
-            return Err(io::ErrorKind::AddrInUse.into());
+            return Err(ListenError::Served { path });
         }
         let [system, administrators] = ACCESS;
-        let (access, first) = match instance(&path, system, true) {
+        let created = match instance(&path, system, true) {
             Err(error) if is(&error, ERROR_INVALID_OWNER) => {
-                (administrators, instance(&path, administrators, true)?)
+                instance(&path, administrators, true).map(|first| (administrators, first))
             }
-            first => (system, first?),
+            first => first.map(|first| (system, first)),
         };
-        Ok(Self { path, access, first })
+        match created {
+            Ok((access, first)) => Ok(Self { path, access, first }),
+            Err(source) => Err(ListenError::Io { action: "make the pipe", path, source }),
+        }
     }
 
     /// Accepts clients, in the context of a tokio runtime.
@@ -74,7 +126,7 @@ impl Pipe {
 /// A pipe that is served.
 #[derive(Debug)]
 pub struct PipeListener {
-    path: String,
+    path: PathBuf,
     access: &'static str,
     /// The instance that the next client connects to.
     waiting: Mutex<NamedPipeServer>,
@@ -85,11 +137,11 @@ impl PipeListener {
     ///
     /// # Errors
     /// Those of CreateNamedPipeW. The client that has connected is returned by a later call then.
-    pub async fn accept(&self) -> io::Result<NamedPipeServer> {
+    pub async fn accept(&self) -> io::Result<(NamedPipeServer, Source)> {
         let mut waiting = self.waiting.lock().await;
         waiting.connect().await?;
         let next = server(instance(&self.path, self.access, false)?)?;
-        Ok(std::mem::replace(&mut *waiting, next))
+        Ok((std::mem::replace(&mut *waiting, next), Source::Unknown))
     }
 }
 
@@ -133,24 +185,42 @@ impl Drop for Local {
     }
 }
 
-fn exists(path: &str) -> bool {
-    match OpenOptions::new().read(true).write(true).open(path) {
+/// Returns the names of the pipes below this prefix, `\\.\pipe\FOLDER`. The system lists all pipes, with
+/// their prefixes.
+///
+/// # Errors
+/// When the system does not list them.
+pub fn names_below(prefix: &str) -> io::Result<Vec<String>> {
+    let prefix = prefix.trim_start_matches(PIPES).to_owned() + r"\";
+    let mut names = Vec::new();
+    for entry in fs::read_dir(PIPES)? {
+        let name = entry?.file_name();
+        if let Some(name) = name.to_str().and_then(|name| name.strip_prefix(&prefix)) {
+            names.push(name.to_owned());
+        }
+    }
+    Ok(names)
+}
+
+fn exists(path: &Path) -> bool {
+    let mut options = OpenOptions::new();
+    match options.read(true).write(true).security_qos_flags(SECURITY_IDENTIFICATION).open(path) {
         Ok(_) => true,
         Err(error) => is(&error, ERROR_PIPE_BUSY),
     }
 }
 
-fn is(error: &io::Error, code: u32) -> bool {
+pub(crate) fn is(error: &io::Error, code: u32) -> bool {
     error.raw_os_error() == Some(code.cast_signed())
 }
 
-fn wide(text: &str) -> Vec<u16> {
+pub(crate) fn wide(text: &str) -> Vec<u16> {
     text.encode_utf16().chain([0]).collect()
 }
 
 /// Creates an instance of a pipe, for one client.
-fn instance(path: &str, access: &str, is_first: bool) -> io::Result<OwnedHandle> {
-    let (path, access) = (wide(path), wide(access));
+fn instance(path: &Path, access: &str, is_first: bool) -> io::Result<OwnedHandle> {
+    let (path, access) = (wide(&path.to_string_lossy()), wide(access));
     let mut descriptor: PSECURITY_DESCRIPTOR = ptr::null_mut();
     // SAFETY: the text ends with a zero, and the variable outlives the call.
     let converted = unsafe {

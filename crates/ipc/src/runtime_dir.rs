@@ -1,5 +1,5 @@
 //! The runtime directory: it has a directory for each running interface, with its control socket, its lock,
-//! and the record that `weft down` needs.
+//! and the record that `weft down` needs. On Windows the control socket is a named pipe outside of it.
 //!
 //! Only root or the user who runs the commands may change the runtime directory itself. So root, or the
 //! service manager on its behalf, decides which user an interface belongs to: the owner of the interface's
@@ -17,8 +17,8 @@ mod platform;
 mod untrusted;
 
 #[cfg(unix)]
-pub use platform::server_of;
-pub use platform::{is_anothers, lock, open_untrusted, users};
+pub(crate) use platform::{CONTROL_SOCKET, server_of};
+pub use platform::{control_socket, is_anothers, lock, open_untrusted, place_of_sockets, users};
 pub use untrusted::{Access, read_untrusted};
 pub use untrusted::{UntrustedError, Users};
 
@@ -30,8 +30,6 @@ const DEFAULT: &str = match cfg!(any(target_os = "macos", target_os = "freebsd")
 };
 /// The environment variable that names another runtime directory.
 pub const VARIABLE: &str = "WEFT_RUNTIME_DIR";
-/// The file name of the control socket in its interface's directory.
-pub const CONTROL_SOCKET: &str = "control.sock";
 
 /// Returns the runtime directory: `WEFT_RUNTIME_DIR`, else `/run/weft`, on macOS and FreeBSD
 /// `/var/run/weft`.
@@ -48,9 +46,15 @@ pub fn instance(directory: &Path, interface: &InterfaceName) -> PathBuf {
     directory.join(interface.as_str())
 }
 
-/// Returns the path of an interface's control socket in a runtime directory.
-pub fn control_socket(directory: &Path, interface: &InterfaceName) -> PathBuf {
-    instance(directory, interface).join(CONTROL_SOCKET)
+/// Returns the interfaces that have a control socket in a runtime directory, sorted by name. A daemon may not
+/// answer.
+///
+/// # Errors
+/// When the system does not list them.
+pub fn interfaces(directory: &Path) -> io::Result<Vec<InterfaceName>> {
+    let mut names = platform::interfaces(directory)?;
+    names.sort_by(|a, b| a.as_str().cmp(b.as_str()));
+    Ok(names)
 }
 
 /// Creates the directory of an interface, accessible to its owner only, and the runtime directory, readable

@@ -3,8 +3,10 @@
 //!
 //! It is `NAME/control.sock` in the [runtime directory](weft_ipc::runtime_dir), accessible to its owner only.
 //! A client verifies that the process that listens belongs to root, to the client's user or to the owner of
-//! the interface. It writes requests, each a JSON object on one line, and receives one line for each, in
-//! order:
+//! the interface. On Windows it is the named pipe `\\.\pipe\ProtectedPrefix\Administrators\weft\NAME`,
+//! accessible to SYSTEM and administrators on this machine, and a client verifies that one of these owns it.
+//!
+//! A client writes requests, each a JSON object on one line, and receives one line for each, in order:
 //!
 //! ```json
 //! {"version":1,"request":"status"}
@@ -17,8 +19,9 @@
 //! {"version":1,"ok":{}}
 //! ```
 //!
-//! After the answer to `capture` the daemon sends blocks of a pcapng file, until the client shuts down its
-//! side of the connection. After `stop` the connection ends when the interface is gone. A configuration
+//! After the answer to `capture` the daemon sends blocks of a pcapng file, until the client sends another
+//! byte, such as a line break. The end of the client's side of the connection ends the capture too. Packets
+//! captured before still arrive. After `stop` the connection ends when the interface is gone. A configuration
 //! contains keys. It is sent in base64, which needs no JSON escapes, so that the parser does not make a copy
 //! that is never wiped.
 
@@ -26,17 +29,14 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use weft_config::exit;
+use weft_ipc::MAY_CONNECT;
 use weft_ipc::runtime_dir::{UntrustedError, Users};
 use zeroize::Zeroizing;
 
-#[cfg(unix)]
-mod client;
-#[cfg(not(unix))]
-#[path = "control_socket/unsupported.rs"]
 mod client;
 pub mod line;
 
-pub use client::{Client, PacketStream, Stopper, running, running_in};
+pub use client::{Client, PacketStream, Stopper, place, running, running_in};
 
 /// The version of the requests and answers. New fields do not change it; a change in the meaning of a field
 /// does.
@@ -124,7 +124,7 @@ pub enum ClientError {
         path: PathBuf,
     },
     /// The user may not connect to the socket.
-    #[error("not allowed to talk to {name} over {}: run as root, or as the user who runs it", path.display())]
+    #[error("not allowed to talk to {name} over {}: run as {MAY_CONNECT}", path.display())]
     Forbidden {
         name: String,
         /// The path of the socket.
@@ -174,9 +174,6 @@ pub enum ClientError {
         path: PathBuf,
         source: std::io::Error,
     },
-    /// weft has no control socket on this platform yet.
-    #[error("weft has no control socket on {} yet", std::env::consts::OS)]
-    Unsupported,
 }
 
 impl ClientError {

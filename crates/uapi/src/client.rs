@@ -4,13 +4,16 @@
 //! An exchange is one request and one answer over a new connection, bounded in time and size.
 
 use std::io;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use weft_config::InterfaceName;
 use weft_config::device::{DeviceChange, DeviceState};
 use weft_config::exit::{Code, Error};
+use weft_ipc::Connection;
 use weft_ipc::runtime_dir::{self, Users};
 use weft_tunnel::PublicKey;
+use zeroize::Zeroizing;
 
 use crate::errno::error_of;
 
@@ -103,9 +106,7 @@ impl UapiError {
     fn during_exchange(interface: &InterfaceName, error: io::Error) -> Self {
         let interface = interface.clone();
         match error.kind() {
-            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
-                Self::Timeout { interface, seconds: PATIENCE.as_secs() }
-            }
+            io::ErrorKind::TimedOut => Self::Timeout { interface, seconds: PATIENCE.as_secs() },
             _ => Self::Broken { interface, error },
         }
     }
@@ -120,9 +121,7 @@ impl UapiError {
                     Self::NotRunning { interface, place }
                 }
             }
-            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
-                Self::Timeout { interface, seconds: PATIENCE.as_secs() }
-            }
+            io::ErrorKind::TimedOut => Self::Timeout { interface, seconds: PATIENCE.as_secs() },
             _ => Self::Connect { interface, place, error },
         }
     }
@@ -170,18 +169,37 @@ fn refused(interface: &InterfaceName, errno: i32) -> UapiError {
     UapiError::Refused { interface: interface.clone(), error: error_of(errno) }
 }
 
-fn exchange(interface: &InterfaceName, request: &[u8]) -> Result<zeroize::Zeroizing<Vec<u8>>, UapiError> {
+fn exchange(interface: &InterfaceName, request: &[u8]) -> Result<Zeroizing<Vec<u8>>, UapiError> {
     let deadline = Instant::now() + PATIENCE;
-    let connection = transport::connect(interface.as_str(), deadline)
+    let place = transport::place(interface.as_str());
+    let connection = Connection::connect(Path::new(&place), deadline)
         .map_err(|error| UapiError::on_connecting(interface, error))?;
     check_server(interface, &connection)?;
-    connection.exchange(request).map_err(|error| UapiError::during_exchange(interface, error))
+    converse(&connection, request, deadline).map_err(|error| UapiError::during_exchange(interface, error))
+}
+
+/// Sends the request, and returns the complete answer.
+fn converse(connection: &Connection, request: &[u8], deadline: Instant) -> io::Result<Zeroizing<Vec<u8>>> {
+    match connection.write_all(request, deadline) {
+        // A daemon that refuses a line answers and closes without reading the rest.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+        other => other?,
+    }
+    let mut answer = Zeroizing::new(Vec::new());
+    let mut chunk = Zeroizing::new([0; 16 << 10]);
+    while !is_whole(&answer) {
+        match connection.read(&mut chunk[..], deadline)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            received => append(&mut answer, &chunk[..received])?,
+        }
+    }
+    Ok(answer)
 }
 
 /// Verifies that the user that listens may run the interface. Otherwise no keys are sent, and no answer is
 /// trusted. The user of the services can create sockets in the socket directory; it may run an interface if
 /// it owns the directory of that interface in [`runtime_dir`].
-fn check_server(interface: &InterfaceName, connection: &transport::Connection) -> Result<(), UapiError> {
+fn check_server(interface: &InterfaceName, connection: &Connection) -> Result<(), UapiError> {
     let (interface, place) = (interface.clone(), transport::place(interface.as_str()));
     let user = match connection.server() {
         Ok(Some(user)) => user,
@@ -200,13 +218,13 @@ fn is_whole(answer: &[u8]) -> bool {
 }
 
 /// Appends to a buffer that may hold keys. When the buffer grows, no copy is left behind.
-fn append(buffer: &mut zeroize::Zeroizing<Vec<u8>>, bytes: &[u8]) -> io::Result<()> {
+fn append(buffer: &mut Zeroizing<Vec<u8>>, bytes: &[u8]) -> io::Result<()> {
     let needed = buffer.len() + bytes.len();
     if needed > MAX_ANSWER_BYTES {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "an answer of more than 64 MiB"));
     }
     if needed > buffer.capacity() {
-        let mut larger = zeroize::Zeroizing::new(Vec::with_capacity(needed.max(2 * buffer.capacity())));
+        let mut larger = Zeroizing::new(Vec::with_capacity(needed.max(2 * buffer.capacity())));
         larger.extend_from_slice(buffer);
         *buffer = larger;
     }

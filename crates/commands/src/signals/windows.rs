@@ -1,18 +1,37 @@
-//! Ctrl-C.
+//! Ctrl-C and Ctrl-Break; a console that closes; the end of the system.
 
 use std::io;
 
+use tokio::signal::windows::{
+    CtrlBreak, CtrlC, CtrlClose, CtrlShutdown, ctrl_break, ctrl_c, ctrl_close, ctrl_shutdown,
+};
+
 use super::Signal;
 
-pub(super) struct Signals;
+pub(super) struct Signals {
+    interrupt: CtrlC,
+    stop: CtrlBreak,
+    /// The system ends the process some seconds later.
+    close: CtrlClose,
+    shut_down: CtrlShutdown,
+}
 
 impl Signals {
-    #[expect(clippy::unnecessary_wraps, reason = "the other platform's can fail")]
     pub(super) fn install() -> io::Result<Self> {
-        Ok(Self)
+        Ok(Self {
+            interrupt: ctrl_c()?,
+            stop: ctrl_break()?,
+            close: ctrl_close()?,
+            shut_down: ctrl_shutdown()?,
+        })
     }
 
     pub(super) async fn next(&mut self) -> Option<Signal> {
-        tokio::signal::ctrl_c().await.ok().map(|()| Signal::Interrupt)
+        tokio::select! {
+            signal = self.interrupt.recv() => signal.map(|()| Signal::Interrupt),
+            signal = self.stop.recv() => signal.map(|()| Signal::Interrupt),
+            signal = self.close.recv() => signal.map(|()| Signal::HangUp),
+            signal = self.shut_down.recv() => signal.map(|()| Signal::Terminate),
+        }
     }
 }

@@ -5,17 +5,14 @@ use weft_report::control_socket::{CaptureRequest, ManageError, Reload, ReloadRep
 
 use crate::recording::Recording;
 
-#[cfg(unix)]
 mod capture;
-#[cfg(unix)]
+#[cfg_attr(unix, path = "socket/unix.rs")]
+#[cfg_attr(windows, path = "socket/windows.rs")]
+mod platform;
 mod server;
 
-#[cfg(not(unix))]
-pub use crate::unsupported::control_socket::{ListenError, Server};
-#[cfg(unix)]
+pub use platform::ListenError;
 pub use server::Server;
-#[cfg(unix)]
-pub use weft_ipc::listener::ListenError;
 
 /// The requests that a running interface serves on its control socket. Calls come from threads of the socket,
 /// and may wait for the control thread.
@@ -38,6 +35,5 @@ pub trait Manage: Send + Sync + 'static {
     fn stop(&self);
 }
 
-#[cfg(unix)]
 #[cfg(test)]
 mod tests;

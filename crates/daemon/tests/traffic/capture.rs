@@ -1,11 +1,13 @@
 //! `weft capture` on tunnels that carry traffic, its files read by tshark.
 
-use std::io::{PipeReader, Read as _};
-use std::net::{SocketAddr, UdpSocket};
+use std::io::{self, PipeReader, Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -110,6 +112,26 @@ fn tshark(file: &Path, filter: &str, fields: &[&str]) -> Vec<String> {
     let stderr = String::from_utf8_lossy(&stderr);
     assert!(status.success() && !stderr.contains("cut short"), "{stderr}");
     String::from_utf8(stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_byte_or_the_end_of_its_direction_ends_a_capture() {
+    let Some(world) = World::new(Family::V4) else { return };
+    let ends: [fn(&mut UnixStream) -> io::Result<()>; 2] =
+        [|stream| stream.write_all(b"\n"), |stream| stream.shutdown(Shutdown::Write)];
+    for end in ends {
+        let mut stream = UnixStream::connect(world.a.socket()).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream.write_all(b"{\"version\":1,\"request\":\"capture\"}\n").unwrap();
+        let mut begin = [0];
+        stream.read_exact(&mut begin).unwrap();
+        end(&mut stream).unwrap();
+        let mut rest = Vec::new();
+        stream.read_to_end(&mut rest).unwrap();
+        let answer = b"\"version\":1,\"ok\":{}}\n";
+        assert!(rest.starts_with(answer) && rest.len() > answer.len(), "{}", String::from_utf8_lossy(&rest));
+    }
+    world.stop();
 }
 
 #[test]

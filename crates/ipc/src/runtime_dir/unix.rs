@@ -6,11 +6,12 @@ use std::os::unix::fs::{
     DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown,
 };
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 use nix::sys::socket::{getsockopt, sockopt};
 use nix::unistd::{getegid, geteuid};
+use weft_config::InterfaceName;
 
 use super::untrusted::{Access, UntrustedError, Users};
 
@@ -20,6 +21,36 @@ const MODE: u32 = 0o755;
 const INSTANCE_MODE: u32 = 0o700;
 /// Permission bits that the runtime directory must not have.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
+
+/// The file name of the control socket in its interface's directory.
+pub(crate) const CONTROL_SOCKET: &str = "control.sock";
+
+/// Returns the path of an interface's control socket in a runtime directory.
+pub fn control_socket(directory: &Path, interface: &InterfaceName) -> PathBuf {
+    super::instance(directory, interface).join(CONTROL_SOCKET)
+}
+
+/// Returns the directory that holds the control sockets of a runtime directory.
+pub fn place_of_sockets(directory: &Path) -> PathBuf {
+    directory.to_owned()
+}
+
+pub(super) fn interfaces(directory: &Path) -> io::Result<Vec<InterfaceName>> {
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    // The directory of another user cannot be read. It counts: connecting shows whether its interface runs.
+    let may_run = |name: &InterfaceName| {
+        let socket = fs::symlink_metadata(control_socket(directory, name));
+        !socket.is_err_and(|error| {
+            matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+        })
+    };
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    Ok(names.filter(may_run).collect())
+}
 
 pub(super) fn user() -> u32 {
     geteuid().as_raw()
@@ -97,7 +128,7 @@ pub fn users(instance: &Path) -> Result<Users, UntrustedError> {
 }
 
 /// Returns the user that listens at the other end of a connection: its user at the time of listen(2).
-pub fn server_of(stream: &UnixStream) -> io::Result<u32> {
+pub(crate) fn server_of(stream: &UnixStream) -> io::Result<u32> {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     let user = getsockopt(stream, sockopt::PeerCredentials)?.uid();
     #[cfg(not(any(target_os = "linux", target_os = "android")))]

@@ -1,14 +1,34 @@
 //! The runtime directory on platforms without owners and permission bits: the access rights of its parent
-//! apply.
+//! apply. The control sockets are named pipes outside of it.
 
 use std::fs::File;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use weft_config::InterfaceName;
 
 use super::untrusted::{Access, UntrustedError, Users};
+use crate::pipe;
 
 /// The file that is locked in place of the directory.
 const LOCK: &str = ".lock";
+
+/// The prefix of the control sockets. Only administrators can create pipes below it.
+const PIPES: &str = r"\\.\pipe\ProtectedPrefix\Administrators\weft";
+
+/// Returns the path of an interface's pipe: one, whatever the runtime directory is, as a name has one device.
+pub fn control_socket(_: &Path, interface: &InterfaceName) -> PathBuf {
+    PathBuf::from(format!(r"{PIPES}\{interface}"))
+}
+
+/// Returns the prefix of the pipes.
+pub fn place_of_sockets(_: &Path) -> PathBuf {
+    PathBuf::from(PIPES)
+}
+
+pub(super) fn interfaces(_: &Path) -> io::Result<Vec<InterfaceName>> {
+    Ok(pipe::names_below(PIPES)?.iter().filter_map(|name| name.parse().ok()).collect())
+}
 
 pub(super) fn user() -> u32 {
     0

@@ -1,13 +1,12 @@
 //! The client of the control socket. Its calls block; it starts no thread.
 
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::net::UnixStream;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
-use socket2::{Domain, SockAddr, Socket, Type};
 use weft_config::InterfaceName;
+use weft_ipc::Connection;
 use weft_ipc::runtime_dir::{self, control_socket, runtime_dir};
 use zeroize::Zeroizing;
 
@@ -17,6 +16,8 @@ use crate::StatusReport;
 
 /// How long the client waits for an answer: a reload resolves names and configures the kernel.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long the daemon may take to accept the byte that ends a capture.
+const END_PATIENCE: Duration = Duration::from_secs(1);
 /// The size of a read buffer, in bytes.
 const READ_BYTES: usize = 64 << 10;
 
@@ -29,22 +30,12 @@ pub fn running() -> io::Result<Vec<InterfaceName>> {
 /// Returns the interfaces that have a socket in this runtime directory, sorted by name. A daemon may not
 /// answer.
 pub fn running_in(directory: &Path) -> io::Result<Vec<InterfaceName>> {
-    let entries = match std::fs::read_dir(directory) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error),
-    };
-    // The directory of another user cannot be read. It counts: connecting shows whether its interface runs.
-    let may_run = |name: &InterfaceName| {
-        let socket = std::fs::symlink_metadata(control_socket(directory, name));
-        !socket.is_err_and(|error| {
-            matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
-        })
-    };
-    let names = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    let mut names: Vec<InterfaceName> = names.filter(may_run).collect();
-    names.sort_by(|a, b| a.as_str().cmp(b.as_str()));
-    Ok(names)
+    runtime_dir::interfaces(directory)
+}
+
+/// Returns where the sockets are: the runtime directory, or on Windows the prefix of the pipes.
+pub fn place() -> PathBuf {
+    runtime_dir::place_of_sockets(&runtime_dir())
 }
 
 /// A connection to a running interface.
@@ -52,7 +43,7 @@ pub fn running_in(directory: &Path) -> io::Result<Vec<InterfaceName>> {
 pub struct Client {
     name: InterfaceName,
     path: PathBuf,
-    stream: UnixStream,
+    connection: Connection,
     /// Whether an answer was received over this connection.
     is_used: bool,
 }
@@ -86,24 +77,17 @@ impl Client {
     /// # Errors
     /// Those of [`Self::connect`].
     pub fn connect_to(name: &InterfaceName, path: PathBuf) -> Result<Self, ClientError> {
-        let connected = SockAddr::unix(&path).and_then(|address| {
-            let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-            // Also bounds connect(2), which blocks if a daemon hangs and its backlog is full.
-            socket.set_write_timeout(Some(PATIENCE))?;
-            socket.connect(&address)?;
-            Ok(UnixStream::from(socket))
-        });
-        match connected {
-            Ok(stream) => {
-                check_server(name, &path, &stream)?;
-                Ok(Self { name: name.clone(), path, stream, is_used: false })
+        match Connection::connect(&path, Instant::now() + PATIENCE) {
+            Ok(connection) => {
+                check_server(name, &path, &connection)?;
+                Ok(Self { name: name.clone(), path, connection, is_used: false })
             }
             Err(source) => Err(match source.kind() {
                 io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
                     ClientError::NotRunning { name: name.to_string(), path }
                 }
                 io::ErrorKind::PermissionDenied => ClientError::Forbidden { name: name.to_string(), path },
-                io::ErrorKind::WouldBlock => timed_out(name, PATIENCE),
+                io::ErrorKind::TimedOut => timed_out(name, PATIENCE),
                 _ => ClientError::Io { name: name.to_string(), path, source },
             }),
         }
@@ -143,24 +127,22 @@ impl Client {
     }
 
     /// Takes the interface down, and waits until the daemon has undone everything and closes the connection.
-    pub fn stop(mut self, patience: Duration) -> Result<(), ClientError> {
+    pub fn stop(self, patience: Duration) -> Result<(), ClientError> {
         let end = Instant::now() + patience;
         let line = self.ask(&Request::of(Kind::Stop), 0, patience)?;
         let Done {} = self.understand(&line)?;
         loop {
-            match self.read(&mut [0; 64], end, patience) {
+            match self.connection.read(&mut [0; 64], end) {
                 Ok(0) => return Ok(()),
                 Ok(_) => {}
-                Err(ClientError::Io { source, .. }) if source.kind() == io::ErrorKind::ConnectionReset => {
-                    return Ok(());
-                }
-                Err(error) => return Err(error),
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(()),
+                Err(error) => return Err(self.failed(error, patience)),
             }
         }
     }
 
     /// Starts a capture.
-    pub fn capture(mut self, request: &CaptureRequest) -> Result<PacketStream, ClientError> {
+    pub fn capture(self, request: &CaptureRequest) -> Result<PacketStream, ClientError> {
         let request = Request {
             peer: request.peer.clone(),
             stage: request.layer,
@@ -174,7 +156,7 @@ impl Client {
 
     /// Sends a request and returns the line that answers it.
     fn ask(
-        &mut self,
+        &self,
         request: &Request<'_>,
         room: usize,
         patience: Duration,
@@ -185,18 +167,19 @@ impl Client {
     /// Sends a request and returns the line that answers it, and a buffer with the bytes that came after that
     /// line.
     fn ask_for_more(
-        &mut self,
+        &self,
         request: &Request<'_>,
         room: usize,
         patience: Duration,
     ) -> Result<(Zeroizing<Vec<u8>>, LineBuffer), ClientError> {
         let end = Instant::now() + patience;
         let line = to_line(request, room).map_err(|error| self.garbled(error))?;
-        self.stream.write_all(&line).map_err(|error| self.failed(error, patience))?;
+        self.connection.write_all(&line, end).map_err(|error| self.failed(error, patience))?;
         let mut buffer = LineBuffer::default();
         let mut bytes = Zeroizing::new(vec![0; READ_BYTES]);
         loop {
-            let count = self.read(&mut bytes, end, patience)?;
+            let read = self.connection.read(&mut bytes, end);
+            let count = read.map_err(|error| self.failed(error, patience))?;
             if count == 0 {
                 let ended = io::Error::new(io::ErrorKind::UnexpectedEof, "the daemon has hung up");
                 return Err(self.failed(ended, patience));
@@ -204,20 +187,6 @@ impl Client {
             let line = buffer.push(&bytes[..count], MAX_ANSWER);
             if let Some(line) = line.map_err(|_| self.garbled("the line does not end"))? {
                 return Ok((line, buffer));
-            }
-        }
-    }
-
-    fn read(&mut self, bytes: &mut [u8], end: Instant, patience: Duration) -> Result<usize, ClientError> {
-        loop {
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(timed_out(&self.name, patience));
-            }
-            let read = self.stream.set_read_timeout(Some(left)).and_then(|()| self.stream.read(bytes));
-            match read {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                result => return result.map_err(|error| self.failed(error, patience)),
             }
         }
     }
@@ -240,7 +209,7 @@ impl Client {
 
     fn failed(&self, source: io::Error, patience: Duration) -> ClientError {
         match source.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => timed_out(&self.name, patience),
+            io::ErrorKind::TimedOut => timed_out(&self.name, patience),
             _ => ClientError::Io { name: self.name.to_string(), path: self.path.clone(), source },
         }
     }
@@ -248,9 +217,9 @@ impl Client {
 
 /// Verifies that the user that listens may run the interface. Otherwise nothing is sent: a configuration
 /// contains the private key.
-fn check_server(name: &InterfaceName, path: &Path, stream: &UnixStream) -> Result<(), ClientError> {
+fn check_server(name: &InterfaceName, path: &Path, connection: &Connection) -> Result<(), ClientError> {
     let failed = |source| ClientError::Io { name: name.to_string(), path: path.to_owned(), source };
-    let user = runtime_dir::server_of(stream).map_err(failed)?;
+    let Some(user) = connection.server().map_err(failed)? else { return Ok(()) };
     let expected = runtime_dir::users(path.parent().unwrap_or(Path::new(".")))?;
     if expected.trusts(user) {
         return Ok(());
@@ -268,7 +237,7 @@ pub struct PacketStream {
 /// Ends a capture from another thread.
 #[derive(Debug)]
 pub struct Stopper {
-    stream: UnixStream,
+    connection: Connection,
 }
 
 impl PacketStream {
@@ -283,20 +252,16 @@ impl PacketStream {
     /// When the connection breaks.
     pub fn read(&mut self, bytes: &mut Vec<u8>, patience: Duration) -> Result<Received, ClientError> {
         let mut chunk = [0; READ_BYTES];
-        let stream = &mut self.client.stream;
-        // A read timeout of 0 is an error.
-        let patience = patience.max(Duration::from_millis(1));
-        let read = stream.set_read_timeout(Some(patience)).and_then(|()| stream.read(&mut chunk));
-        match read {
+        // A call whose deadline has passed would not read what is there.
+        let deadline = Instant::now() + patience.max(Duration::from_millis(1));
+        match self.client.connection.read(&mut chunk, deadline) {
             Ok(0) => Ok(Received::End),
             Ok(count) => {
                 bytes.extend_from_slice(&chunk[..count]);
                 Ok(Received::Bytes)
             }
             Err(error) => match error.kind() {
-                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted => {
-                    Ok(Received::Nothing)
-                }
+                io::ErrorKind::TimedOut => Ok(Received::Nothing),
                 io::ErrorKind::ConnectionReset => Ok(Received::End),
                 _ => Err(self.client.failed(error, PATIENCE)),
             },
@@ -305,7 +270,7 @@ impl PacketStream {
 
     /// Asks the daemon to end the capture. Packets captured before still arrive.
     pub fn stop(&self) {
-        end_of_requests(&self.client.stream);
+        end(&self.client.connection);
     }
 
     /// Returns a handle that ends the capture from another thread.
@@ -313,20 +278,21 @@ impl PacketStream {
     /// # Errors
     /// When the process has no descriptor left.
     pub fn stopper(&self) -> io::Result<Stopper> {
-        Ok(Stopper { stream: self.client.stream.try_clone()? })
+        Ok(Stopper { connection: self.client.connection.try_clone()? })
     }
 }
 
 impl Stopper {
     /// Ends the capture, as [`PacketStream::stop`].
     pub fn stop(&self) {
-        end_of_requests(&self.stream);
+        end(&self.connection);
     }
 }
 
-fn end_of_requests(stream: &UnixStream) {
+/// Ends a capture: any byte does.
+fn end(connection: &Connection) {
     // Fails if the daemon has closed the connection already.
-    let _ = stream.shutdown(std::net::Shutdown::Write);
+    let _ = connection.write_all(b"\n", Instant::now() + END_PATIENCE);
 }
 
 fn timed_out(name: &InterfaceName, patience: Duration) -> ClientError {

@@ -1,17 +1,12 @@
 //! The stream socket of an interface, `/var/run/wireguard/IF.sock`.
 
 use std::fs;
-use std::io::{self, Read as _, Write as _};
+use std::io;
 use std::os::unix::fs::FileTypeExt as _;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use socket2::{Domain, SockAddr, Socket, Type};
-use weft_ipc::runtime_dir;
-use zeroize::Zeroizing;
-
-use super::{append, is_whole};
+use weft_ipc::Connection;
 
 pub(super) use crate::SOCKET_DIRECTORY as DIRECTORY;
 
@@ -54,83 +49,33 @@ pub(super) fn names() -> io::Result<Vec<String>> {
 pub(super) fn is_alive(interface: &str) -> bool {
     let gone =
         |error: io::Error| matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused);
-    connect(interface, Instant::now() + Duration::from_secs(1)).map_or_else(|error| !gone(error), |_| true)
-}
-
-/// A connection, and the deadline of the exchange.
-pub(super) struct Connection {
-    stream: UnixStream,
-    deadline: Instant,
-}
-
-/// Connects to the daemon of an interface.
-pub(super) fn connect(interface: &str, deadline: Instant) -> io::Result<Connection> {
-    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    // The send timeout also bounds connect(2), which blocks if the backlog is full.
-    socket.set_write_timeout(Some(left(deadline)?))?;
-    socket.connect(&SockAddr::unix(path(interface))?)?;
-    Ok(Connection { stream: socket.into(), deadline })
-}
-
-fn left(deadline: Instant) -> io::Result<Duration> {
-    let left = deadline.saturating_duration_since(Instant::now());
-    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
-}
-
-impl Connection {
-    /// Returns the user that listens.
-    pub(super) fn server(&self) -> io::Result<Option<u32>> {
-        runtime_dir::server_of(&self.stream).map(Some)
-    }
-
-    /// Sends the request, and returns the complete answer.
-    pub(super) fn exchange(mut self, request: &[u8]) -> io::Result<Zeroizing<Vec<u8>>> {
-        match self.send(request) {
-            // A daemon that refuses a line answers and closes without reading the rest.
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
-            other => other?,
-        }
-        self.receive()
-    }
-
-    fn send(&mut self, mut request: &[u8]) -> io::Result<()> {
-        while !request.is_empty() {
-            self.stream.set_write_timeout(Some(left(self.deadline)?))?;
-            match self.stream.write(request) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(sent) => request = &request[sent..],
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-
-    fn receive(&mut self) -> io::Result<Zeroizing<Vec<u8>>> {
-        let mut answer = Zeroizing::new(Vec::new());
-        let mut chunk = Zeroizing::new([0; 16 << 10]);
-        while !is_whole(&answer) {
-            self.stream.set_read_timeout(Some(left(self.deadline)?))?;
-            match self.stream.read(&mut chunk[..]) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(received) => append(&mut answer, &chunk[..received])?,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(answer)
-    }
+    let deadline = Instant::now() + Duration::from_secs(1);
+    Connection::connect(&path(interface), deadline).map_or_else(|error| !gone(error), |_| true)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::net::UnixStream;
     use std::thread;
 
+    use zeroize::Zeroizing;
+
+    use super::super::converse;
     use super::*;
 
-    fn connection(patience: Duration) -> (Connection, UnixStream) {
+    /// One end of a connection, with the time limit of the exchange.
+    struct Client(Connection, Duration);
+
+    impl Client {
+        fn exchange(&self, request: &[u8]) -> io::Result<Zeroizing<Vec<u8>>> {
+            converse(&self.0, request, Instant::now() + self.1)
+        }
+    }
+
+    fn connection(patience: Duration) -> (Client, UnixStream) {
         let (stream, other) = UnixStream::pair().unwrap();
-        (Connection { stream, deadline: Instant::now() + patience }, other)
+        (Client(stream.into(), patience), other)
     }
 
     #[test]
@@ -165,10 +110,10 @@ mod tests {
     fn silence_and_a_broken_connection_are_errors() {
         let (silent, _daemon) = connection(Duration::from_millis(20));
         let error = silent.exchange(b"get=1\n\n").unwrap_err();
-        assert!(matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut), "{error}");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
         let (stuffed, _daemon) = connection(Duration::from_millis(20));
         let error = stuffed.exchange(&vec![0; 64 << 20]).unwrap_err();
-        assert!(matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut), "{error}");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
         let (connection, mut daemon) = connection(Duration::from_secs(60));
         daemon.write_all(b"listen_port=1\n").unwrap();
         drop(daemon);

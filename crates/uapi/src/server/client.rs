@@ -4,10 +4,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
-use weft_ipc::Place;
+use weft_ipc::{Place, Stream};
 use zeroize::Zeroizing;
 
 use super::Limits;
@@ -21,11 +21,6 @@ const CHUNK: usize = 64 * 1024;
 /// The maximum bytes that are read and discarded at the end of a connection, so that the client can still
 /// read the answer.
 const LINGER: usize = 1 << 20;
-
-/// A connection: a Unix socket, or a named pipe.
-pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
-
-impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
 /// Serves one connection.
 pub(super) struct Client {

@@ -2,12 +2,13 @@
 
 use std::convert::Infallible;
 use std::io;
+use std::path::Path;
 
 use tokio::net::windows::named_pipe::NamedPipeServer;
 use weft_config::InterfaceName;
 use weft_config::exit;
 use weft_ipc::Source;
-use weft_ipc::pipe::{Pipe, PipeListener};
+use weft_ipc::pipe::{ListenError, Pipe, PipeListener};
 
 /// A descriptor that could be passed in: there is none.
 pub type Descriptor = Infallible;
@@ -15,35 +16,17 @@ pub type Descriptor = Infallible;
 /// Why there is no pipe to serve.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// Another process has a pipe of this name.
-    #[error("another daemon serves interface {name} on {path}; end it first, or choose another name")]
-    Served {
-        /// The name of the interface.
-        name: InterfaceName,
-        /// The path of the pipe.
-        path: String,
-    },
-    /// The system refused.
-    #[error("cannot make the pipe {path}: {source}{}", administrator_hint(source))]
-    Io {
-        /// The path of the pipe.
-        path: String,
-        source: io::Error,
-    },
-}
-
-fn administrator_hint(error: &io::Error) -> &'static str {
-    if error.kind() == io::ErrorKind::PermissionDenied { "; run weft as an administrator" } else { "" }
+    /// The pipe cannot be created.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
 }
 
 impl SocketError {
     /// Returns the exit code of a command that fails with this error.
     pub fn exit_code(&self) -> exit::Code {
         match self {
-            Self::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
-                exit::Code::Permission
-            }
-            Self::Io { .. } | Self::Served { .. } => exit::Code::Failure,
+            Self::Listen(error) if error.kind() == io::ErrorKind::PermissionDenied => exit::Code::Permission,
+            Self::Listen(_) => exit::Code::Failure,
         }
     }
 }
@@ -58,14 +41,7 @@ impl Listener {
     /// # Errors
     /// Those of [`SocketError`].
     pub fn open(name: &InterfaceName) -> Result<Self, SocketError> {
-        let path = crate::client::pipe_of(name.as_str());
-        match Pipe::create(path.clone()) {
-            Ok(pipe) => Ok(Self(pipe)),
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                Err(SocketError::Served { name: name.clone(), path })
-            }
-            Err(source) => Err(SocketError::Io { path, source }),
-        }
+        Ok(Self(Pipe::create(Path::new(&crate::client::pipe_of(name.as_str())))?))
     }
 
     /// Adopts a listening socket, which cannot exist on this system.
@@ -86,7 +62,7 @@ pub(super) struct Acceptor(PipeListener);
 
 impl Acceptor {
     pub(super) async fn next(&self) -> io::Result<(NamedPipeServer, Source)> {
-        Ok((self.0.accept().await?, Source::Unknown))
+        self.0.accept().await
     }
 
     /// Never returns: a pipe disappears with its daemon alone.

@@ -102,9 +102,7 @@ pub(super) struct Acceptor {
 
 impl Acceptor {
     pub(super) async fn next(&self) -> io::Result<(UnixStream, Source)> {
-        let (stream, _) = self.socket.accept().await?;
-        let source = Source::from(&stream);
-        Ok((stream, source))
+        listener::accept(&self.socket).await
     }
 
     /// Returns once the socket's file was removed or replaced; never if it has none here.

@@ -8,12 +8,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde::Serialize;
-use tokio::net::UnixStream;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout, timeout_at};
-use weft_ipc::listener::{self, ListenError};
-use weft_ipc::runtime_dir;
-use weft_ipc::{Place, Source, serve_each};
+use weft_ipc::{Place, Stream, serve_each};
 use weft_report::control_socket::line::{
     Answer, Done, Kind, LineBuffer, MAX_REQUEST, Request, RequestVersion, WireError, decode, to_line,
 };
@@ -21,6 +19,7 @@ use weft_report::control_socket::{ManageError, Reload, VERSION};
 use weft_tun::thread_guard::EndProcessOnPanic;
 use zeroize::Zeroizing;
 
+use super::platform::{ListenError, Listener};
 use super::{Manage, capture};
 
 /// Maximum number of concurrent clients.
@@ -51,40 +50,31 @@ impl Server {
     /// Those of [`ListenError`].
     pub fn start(path: &Path, manage: Arc<dyn Manage>) -> Result<Self, ListenError> {
         let failed = |action| move |source| ListenError::Io { action, path: path.to_owned(), source };
-        let directory = path.parent().unwrap_or(Path::new(".")).to_owned();
-        let unmade =
-            |source| ListenError::Io { action: "make the directory", path: directory.clone(), source };
-        runtime_dir::make(&directory).map_err(unmade)?;
-        runtime_dir::adopt(&directory)?;
-        let (listener, file) = listener::listen(path, 0o700)?;
+        let listener = Listener::open(path)?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .max_blocking_threads(CLIENTS)
             .build()
             .map_err(failed("start a runtime for"))?;
+        let acceptor = {
+            let _context = runtime.enter();
+            listener.accept().map_err(failed("serve"))?
+        };
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::Builder::new()
             .name("weft-control".to_owned())
             .spawn(move || {
                 let _guard = EndProcessOnPanic;
                 runtime.block_on(async {
-                    // This fails only in a runtime without I/O.
-                    let Ok(listener) = tokio::net::UnixListener::from_std(listener) else { return };
-                    let next = async || {
-                        let (stream, _) = listener.accept().await?;
-                        let source = Source::from(&stream);
-                        Ok((stream, source))
-                    };
                     let serve = |stream, place| serve(stream, Arc::clone(&manage), place);
                     tokio::select! {
                         _ = stopped => {}
-                        _ = serve_each(CLIENTS, next, serve) => {}
+                        _ = serve_each(CLIENTS, async || acceptor.next().await, serve) => {}
                     }
                 });
                 // Before the connections end: a client that sees the end of its connection finds nothing
                 // left.
-                drop(file);
-                runtime_dir::leave(&directory);
+                drop(acceptor);
                 // Does not wait for blocking tasks: a request may wait for the control thread, which waits
                 // for this thread.
                 runtime.shutdown_background();
@@ -105,20 +95,20 @@ impl Drop for Server {
 }
 
 /// Answers a client until it disconnects, exceeds a time limit, or sends an oversized line.
-async fn serve(stream: UnixStream, manage: Arc<dyn Manage>, place: Arc<Place>) {
+async fn serve(mut stream: impl Stream, manage: Arc<dyn Manage>, place: Arc<Place>) {
     let mut buffer = LineBuffer::default();
     let mut stops;
-    while let Some(line) = read_line(&stream, &mut buffer, &place).await {
+    while let Some(line) = read_line(&mut stream, &mut buffer, &place).await {
         place.begin_serving();
         match kind_of(&line) {
-            Some(Kind::Capture) => return capture::serve(&stream, line, manage).await,
+            Some(Kind::Capture) => return capture::serve(stream, line, buffer.is_empty(), manage).await,
             kind => stops = kind == Some(Kind::Stop),
         }
         let asked = Arc::clone(&manage);
         // Blocks on the control thread and may format 10,000 peers, so it runs off the thread that serves the
         // other clients.
         let Ok(answer) = tokio::task::spawn_blocking(move || answer(&line, &*asked)).await else { return };
-        let written = timeout(PATIENCE, write_answer(&stream, &answer, &place)).await;
+        let written = timeout(PATIENCE, write_answer(&mut stream, &answer, &place)).await;
         if stops {
             place.begin_serving();
             // The answer is sent before the stop: the interface may be gone before anything else can be
@@ -137,7 +127,7 @@ async fn serve(stream: UnixStream, manage: Arc<dyn Manage>, place: Arc<Place>) {
 
 /// Reads the next line. Returns `None` if the connection is to be closed.
 async fn read_line(
-    stream: &UnixStream,
+    stream: &mut impl Stream,
     buffer: &mut LineBuffer,
     place: &Place,
 ) -> Option<Zeroizing<Vec<u8>>> {
@@ -153,7 +143,10 @@ async fn read_line(
     let mut is_idle = buffer.is_empty();
     let mut deadline = Instant::now() + if is_idle { IDLE } else { PATIENCE };
     loop {
-        let count = timeout_at(deadline, read(stream, &mut bytes)).await.ok()??;
+        let count = match timeout_at(deadline, stream.read(&mut bytes)).await {
+            Ok(Ok(count @ 1..)) => count,
+            _ => return None,
+        };
         if std::mem::take(&mut is_idle) {
             // Once per request: the deadline is not extended by each byte.
             place.expect_progress();
@@ -167,35 +160,10 @@ async fn read_line(
     }
 }
 
-/// Reads once. Returns `None` at the end of the connection or on an error.
-async fn read(stream: &UnixStream, bytes: &mut [u8]) -> Option<usize> {
-    loop {
-        stream.readable().await.ok()?;
-        match stream.try_read(bytes) {
-            Ok(0) => return None,
-            Ok(count) => return Some(count),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(_) => return None,
-        }
-    }
-}
-
-async fn write_answer(stream: &UnixStream, answer: &[u8], place: &Place) -> io::Result<()> {
+async fn write_answer(stream: &mut impl Stream, answer: &[u8], place: &Place) -> io::Result<()> {
     for part in answer.chunks(WRITE_BYTES) {
         place.expect_progress();
-        write_all(stream, part).await?;
-    }
-    Ok(())
-}
-
-pub(super) async fn write_all(stream: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
-    while !bytes.is_empty() {
-        stream.writable().await?;
-        match stream.try_write(bytes) {
-            Ok(count) => bytes = &bytes[count..],
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error),
-        }
+        stream.write_all(part).await?;
     }
     Ok(())
 }

@@ -1,18 +1,21 @@
-//! Client and server together, over a real socket, with a fake interface.
+//! Client and server together, over a real socket or pipe, with a fake interface.
 
-use std::io::{Read as _, Write as _};
-use std::os::unix::net::UnixStream;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use weft_config::{InterfaceName, exit};
+use weft_ipc::Connection;
 use weft_ipc::runtime_dir::control_socket;
-use weft_report::control_socket::{Client, ClientError, running_in};
+use weft_report::control_socket::{Client, ClientError};
 use zeroize::Zeroizing;
+
+#[cfg(unix)]
+mod unix;
 
 use super::*;
 
@@ -27,11 +30,15 @@ struct Pretended {
     fails: Option<ManageError>,
     /// If set, each answer waits for a message.
     hold: Option<Mutex<mpsc::Receiver<()>>>,
+    on_request: Option<Mutex<mpsc::Sender<()>>>,
     on_stop: Option<Mutex<mpsc::Sender<()>>>,
 }
 
 impl Pretended {
     fn or_fail<T>(&self, value: T) -> Result<T, ManageError> {
+        if let Some(told) = &self.on_request {
+            told.lock().unwrap().send(()).unwrap();
+        }
         if let Some(hold) = &self.hold {
             let _ = hold.lock().unwrap().recv();
         }
@@ -66,8 +73,11 @@ struct Socket {
 
 impl Socket {
     fn of(manage: Arc<Pretended>) -> Self {
+        // All pipes are in one place.
+        static COUNT: AtomicU32 = AtomicU32::new(0);
         let directory = tempfile::tempdir().unwrap();
-        let name: InterfaceName = "wg0".parse().unwrap();
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name: InterfaceName = format!("test{number}").parse().unwrap();
         let server = Server::start(&control_socket(directory.path(), &name), manage).unwrap();
         Self { directory, name, server: Some(server) }
     }
@@ -80,28 +90,51 @@ impl Socket {
         Client::connect_to(&self.name, self.path()).unwrap()
     }
 
-    fn raw(&self) -> UnixStream {
-        let stream = UnixStream::connect(self.path()).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream
+    fn raw(&self) -> Raw {
+        Raw(Connection::connect(&self.path(), deadline()).unwrap())
     }
 }
 
-/// Reads until the connection ends.
-fn all_of(mut stream: &UnixStream) -> String {
-    let mut text = String::new();
-    // A server that ends during a write by the client resets the connection.
-    let _ = stream.read_to_string(&mut text);
-    text
+fn deadline() -> Instant {
+    Instant::now() + PATIENCE
 }
 
-fn line_of(mut stream: &UnixStream) -> serde_json::Value {
-    let mut line = Vec::new();
-    let mut byte = [0];
-    while stream.read(&mut byte).unwrap() == 1 && byte[0] != b'\n' {
-        line.push(byte[0]);
+/// Asserts what holds at once where there are files. A pipe is gone once the system has ended its cancelled
+/// calls.
+fn at_once_or_soon(holds: impl Fn() -> bool) {
+    let end = deadline();
+    while !holds() {
+        assert!(cfg!(windows) && Instant::now() < end);
+        std::thread::yield_now();
     }
-    serde_json::from_slice(&line).unwrap()
+}
+
+/// A client that writes what it likes.
+struct Raw(Connection);
+
+impl Raw {
+    fn write_all(&self, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_all(bytes, deadline())
+    }
+
+    /// Reads until the connection ends.
+    fn rest(&self) -> Vec<u8> {
+        let (mut all, mut part) = (Vec::new(), [0; 4096]);
+        // A server that ends during a write by the client resets the connection.
+        while let Ok(count @ 1..) = self.0.read(&mut part, deadline()) {
+            all.extend_from_slice(&part[..count]);
+        }
+        all
+    }
+
+    fn line(&self) -> serde_json::Value {
+        let mut line = Vec::new();
+        let mut byte = [0];
+        while self.0.read(&mut byte, deadline()).unwrap() == 1 && byte[0] != b'\n' {
+            line.push(byte[0]);
+        }
+        serde_json::from_slice(&line).unwrap()
+    }
 }
 
 #[test]
@@ -124,7 +157,7 @@ fn several_requests_of_one_client_are_answered_in_order() {
 #[test]
 fn requests_may_come_all_at_once_and_byte_by_byte() {
     let socket = Socket::of(Arc::default());
-    let mut stream = socket.raw();
+    let stream = socket.raw();
     stream
         .write_all(b"{\"version\":1,\"request\":\"status\"}\n{\"version\":1,\"request\":\"status\"}\n")
         .unwrap();
@@ -132,7 +165,7 @@ fn requests_may_come_all_at_once_and_byte_by_byte() {
         stream.write_all(&[*byte]).unwrap();
     }
     for _ in 0..3 {
-        let answer = line_of(&stream);
+        let answer = stream.line();
         assert_eq!(answer["version"], 1);
         assert_eq!(answer["ok"]["listen_port"], 0);
     }
@@ -159,7 +192,7 @@ fn what_the_daemon_refuses_reaches_the_client_with_its_exit_code() {
 #[test]
 fn what_is_no_request_is_answered_without_being_repeated() {
     let socket = Socket::of(Arc::default());
-    let mut stream = socket.raw();
+    let stream = socket.raw();
     for line in [
         "",
         "PrivateKey",
@@ -172,12 +205,12 @@ fn what_is_no_request_is_answered_without_being_repeated() {
         "\u{0}\u{1b}",
     ] {
         stream.write_all(format!("{line}\n").as_bytes()).unwrap();
-        let answer = line_of(&stream);
+        let answer = stream.line();
         assert!(answer["error"]["message"].is_string(), "{line}: {answer}");
         assert!(!answer.to_string().contains("PrivateKey"), "{answer}");
     }
     stream.write_all(b"{\"version\":7,\"request\":\"dance\"}\n").unwrap();
-    let answer = line_of(&stream);
+    let answer = stream.line();
     let message = answer["error"]["message"].as_str().unwrap();
     assert!(message.contains("version 1") && message.contains("not 7"), "{message}");
 }
@@ -188,7 +221,7 @@ fn a_line_without_end_ends_the_connection_and_no_other() {
     let hostile = socket.raw();
     let chunk = vec![b'x'; 1 << 20];
     // More than a request may have: at some point the server closes the connection.
-    let refused = (0..64).any(|_| (&hostile).write_all(&chunk).is_err());
+    let refused = (0..64).any(|_| hostile.write_all(&chunk).is_err());
     assert!(refused);
     socket.client().status().unwrap();
 }
@@ -197,9 +230,9 @@ fn a_line_without_end_ends_the_connection_and_no_other() {
 fn silent_and_slow_clients_keep_no_other_out() {
     let socket = Socket::of(Arc::default());
     let request = b"{\"version\":1,\"request\":\"status\"}\n";
-    let slow: Vec<UnixStream> = (0..100)
+    let slow: Vec<Raw> = (0..100)
         .map(|number| {
-            let mut stream = socket.raw();
+            let stream = socket.raw();
             // Fails for clients that lost their places already.
             let _ = match number % 5 {
                 0 => stream.write_all(&request[..20]),
@@ -212,7 +245,7 @@ fn silent_and_slow_clients_keep_no_other_out() {
     let mut client = socket.client();
     client.status().unwrap();
     // If the daemon closed the connection since then, the client connects again.
-    let more: Vec<UnixStream> = (0..100).map(|_| socket.raw()).collect();
+    let more: Vec<Raw> = (0..100).map(|_| socket.raw()).collect();
     client.status().unwrap();
     drop((slow, more));
 }
@@ -220,17 +253,24 @@ fn silent_and_slow_clients_keep_no_other_out() {
 #[test]
 fn a_client_beyond_the_limit_waits_for_those_that_are_served() {
     let (release, hold) = mpsc::channel();
-    let socket = Socket::of(Arc::new(Pretended { hold: Some(Mutex::new(hold)), ..Pretended::default() }));
-    let request = b"{\"version\":1,\"request\":\"status\"}\n";
-    let mut clients: Vec<UnixStream> = (0..9).map(|_| socket.raw()).collect();
-    for stream in &mut clients {
-        stream.write_all(request).unwrap();
+    let (on_request, served) = mpsc::channel();
+    let (hold, on_request) = (Some(Mutex::new(hold)), Some(Mutex::new(on_request)));
+    let socket = Socket::of(Arc::new(Pretended { hold, on_request, ..Pretended::default() }));
+    let ask = || {
+        let stream = socket.raw();
+        stream.write_all(b"{\"version\":1,\"request\":\"status\"}\n").unwrap();
+        stream
+    };
+    let mut clients: Vec<Raw> = (0..8).map(|_| ask()).collect();
+    for _ in &clients {
+        served.recv_timeout(PATIENCE).unwrap();
     }
+    clients.push(ask());
     for _ in &clients {
         release.send(()).unwrap();
     }
     for stream in &clients {
-        assert_eq!(line_of(stream)["version"], 1);
+        assert_eq!(stream.line()["version"], 1);
     }
 }
 
@@ -248,7 +288,21 @@ fn the_answer_to_a_stop_comes_first_and_the_end_when_everything_is_undone() {
     drop(socket.server.take());
     ended.recv_timeout(PATIENCE).unwrap().unwrap();
     waiting.join().unwrap();
-    assert!(!socket.path().exists());
+    at_once_or_soon(|| !socket.path().exists());
+    let gone = Client::connect_to(&socket.name, socket.path()).unwrap_err();
+    assert!(matches!(gone, ClientError::NotRunning { .. }), "{gone}");
+}
+
+#[test]
+fn a_second_daemon_of_the_name_is_refused_and_disturbs_nothing() {
+    let mut socket = Socket::of(Arc::default());
+    let refused = Server::start(&socket.path(), Arc::<Pretended>::default()).unwrap_err();
+    assert!(matches!(refused, ListenError::Served { .. }), "{refused}");
+    assert!(refused.to_string().contains(&format!("another daemon serves interface {} on ", socket.name)));
+    socket.client().status().unwrap();
+    drop(socket.server.take());
+    // The name is free again.
+    at_once_or_soon(|| Server::start(&socket.path(), Arc::<Pretended>::default()).is_ok());
 }
 
 #[test]
@@ -256,97 +310,8 @@ fn the_server_ends_while_a_request_waits_for_the_thread_that_ends_it() {
     let (release, hold) = mpsc::channel();
     let mut socket = Socket::of(Arc::new(Pretended { hold: Some(Mutex::new(hold)), ..Pretended::default() }));
     let stream = socket.raw();
-    (&stream).write_all(b"{\"version\":1,\"request\":\"status\"}\n").unwrap();
+    stream.write_all(b"{\"version\":1,\"request\":\"status\"}\n").unwrap();
     drop(socket.server.take());
-    assert_eq!(all_of(&stream), "");
+    assert_eq!(stream.rest(), b"");
     drop(release);
-}
-
-#[test]
-fn an_interface_that_does_not_run_is_told_from_one_that_may_not_be_asked() {
-    let directory = tempfile::tempdir().unwrap();
-    let name: InterfaceName = "wg0".parse().unwrap();
-    let path = control_socket(directory.path(), &name);
-    std::fs::create_dir(path.parent().unwrap()).unwrap();
-    let none = Client::connect_to(&name, path.clone()).unwrap_err();
-    assert!(matches!(none, ClientError::NotRunning { .. }), "{none}");
-    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
-    // A shutdown closes it for certain: a child just forked by another test may hold the descriptor for a
-    // moment.
-    socket2::Socket::from(listener).shutdown(std::net::Shutdown::Both).unwrap();
-    let dead = Client::connect_to(&name, path).unwrap_err();
-    assert!(matches!(dead, ClientError::NotRunning { .. }), "{dead}");
-}
-
-#[test]
-fn the_sockets_in_the_directory_are_the_interfaces_that_run() {
-    let directory = tempfile::tempdir().unwrap();
-    for name in ["wg1", "wg0", "stopped", "not a name"] {
-        std::fs::create_dir(directory.path().join(name)).unwrap();
-    }
-    for file in
-        ["wg1/control.sock", "wg0/control.sock", "stopped/record.json", "not a name/control.sock", "wg2"]
-    {
-        std::fs::write(directory.path().join(file), "").unwrap();
-    }
-    let names: Vec<String> = running_in(directory.path()).unwrap().iter().map(ToString::to_string).collect();
-    assert_eq!(names, ["wg0", "wg1"]);
-    assert!(running_in(&directory.path().join("missing")).unwrap().is_empty());
-}
-
-/// Returns the first bytes of all clients until the listener is shut down; the clients get no answer.
-#[cfg(target_os = "linux")]
-fn hear(listener: &socket2::Socket) -> Vec<u8> {
-    let mut heard = Vec::new();
-    while let Ok((client, _)) = listener.accept() {
-        let _ = std::io::BufRead::read_until(&mut std::io::BufReader::new(client), b'\n', &mut heard);
-    }
-    heard
-}
-
-#[test]
-#[cfg(target_os = "linux")]
-fn another_user_that_listens_gets_nothing_unless_the_interface_is_that_users() {
-    use std::os::unix::fs::chown;
-
-    const ANOTHER: u32 = 65_534;
-    let test = "another_user_that_listens_gets_nothing_unless_the_interface_is_that_users";
-    let directory = tempfile::tempdir().unwrap();
-    let name: InterfaceName = "wg0".parse().unwrap();
-    let path = control_socket(directory.path(), &name);
-    weft_ipc::runtime_dir::make(path.parent().unwrap()).unwrap();
-    let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
-    socket.bind(&socket2::SockAddr::unix(&path).unwrap()).unwrap();
-    // The client trusts the listening user as the kernel reports it, and not the owner of the file.
-    if !weft_lab::run_as(ANOTHER, || socket.listen(8)).is_ok_and(|listens| listens.is_ok()) {
-        return weft_lab::not_run(test, "needs root");
-    }
-    let reload = || Reload {
-        text: Zeroizing::new("PrivateKey = secret".to_owned()),
-        file: "/etc/wireguard/wg0.conf".into(),
-        dry_run: false,
-    };
-    std::thread::scope(|scope| {
-        let heard = scope.spawn(|| hear(&socket));
-        let refused = Client::connect_to(&name, path.clone()).and_then(|mut client| client.reload(&reload()));
-        socket.shutdown(std::net::Shutdown::Both).unwrap();
-        assert_eq!(heard.join().unwrap(), b"");
-        let error = refused.unwrap_err();
-        assert!(matches!(error, ClientError::Stranger { user: ANOTHER, .. }), "{error}");
-        let told = error.to_string();
-        let begin = format!("user 65534 listens on {}, and not root: nothing was sent; ", path.display());
-        assert!(told.starts_with(&begin) && told.contains("ss -xlp"), "{told}");
-        assert_eq!(error.exit_code(), exit::Code::Permission);
-    });
-    // root gave the directory to this user, as for a service that runs as that user.
-    chown(path.parent().unwrap(), Some(ANOTHER), None).unwrap();
-    std::fs::remove_file(&path).unwrap();
-    let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
-    socket.bind(&socket2::SockAddr::unix(&path).unwrap()).unwrap();
-    weft_lab::run_as(ANOTHER, || socket.listen(8)).unwrap().unwrap();
-    Client::connect_to(&name, path.clone()).unwrap();
-    // A directory that the user could have created itself proves nothing.
-    chown(directory.path(), Some(ANOTHER), None).unwrap();
-    let error = Client::connect_to(&name, path).unwrap_err();
-    assert!(matches!(error, ClientError::Untrusted(_)), "{error}");
 }

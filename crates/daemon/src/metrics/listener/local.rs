@@ -48,8 +48,6 @@ impl LocalListener {
 
 impl LocalAcceptor {
     pub(in super::super) async fn accept(&self) -> io::Result<(UnixStream, Source)> {
-        let (stream, _) = self.socket.accept().await?;
-        let source = Source::from(&stream);
-        Ok((stream, source))
+        listener::accept(&self.socket).await
     }
 }

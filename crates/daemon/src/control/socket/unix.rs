@@ -1,0 +1,60 @@
+//! The Unix socket, in the directory of its interface.
+
+use std::io;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use tokio::net::UnixStream;
+use weft_ipc::Source;
+pub use weft_ipc::listener::ListenError;
+use weft_ipc::listener::{self, SocketFile};
+use weft_ipc::runtime_dir;
+
+/// A socket. Clients may connect, and wait until it is served.
+pub(super) struct Listener {
+    socket: UnixListener,
+    file: File,
+}
+
+/// The file of the socket, and its directory. Dropping them removes both.
+struct File {
+    _file: SocketFile,
+    _directory: Directory,
+}
+
+struct Directory(PathBuf);
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        runtime_dir::leave(&self.0);
+    }
+}
+
+impl Listener {
+    pub(super) fn open(path: &Path) -> Result<Self, ListenError> {
+        let directory = path.parent().unwrap_or(Path::new(".")).to_owned();
+        let unmade =
+            |source| ListenError::Io { action: "make the directory", path: directory.clone(), source };
+        runtime_dir::make(&directory).map_err(unmade)?;
+        runtime_dir::adopt(&directory)?;
+        let (socket, file) = listener::listen(path, 0o700)?;
+        Ok(Self { socket, file: File { _file: file, _directory: Directory(directory) } })
+    }
+
+    /// Accepts clients, in the context of a runtime.
+    pub(super) fn accept(self) -> io::Result<Acceptor> {
+        Ok(Acceptor { socket: tokio::net::UnixListener::from_std(self.socket)?, _file: self.file })
+    }
+}
+
+/// A socket in a runtime. Dropping it removes its file, and the directory.
+pub(super) struct Acceptor {
+    socket: tokio::net::UnixListener,
+    _file: File,
+}
+
+impl Acceptor {
+    pub(super) async fn next(&self) -> io::Result<(UnixStream, Source)> {
+        listener::accept(&self.socket).await
+    }
+}
