@@ -54,11 +54,11 @@ pub(super) struct State {
 }
 
 /// The daemons of this machine.
-pub(super) struct Daemons {
+pub(super) trait Daemons {
     /// Returns the process that runs an interface.
-    pub running: Box<dyn Fn(&InterfaceName) -> Result<Option<u32>, exit::Error>>,
+    fn running(&self, interface: &InterfaceName) -> Result<Option<u32>, exit::Error>;
     /// Ends the daemon of an interface, and removes what a crashed daemon left.
-    pub take_down: Box<dyn Fn(&InterfaceName) -> Result<(), exit::Error>>,
+    fn take_down(&self, interface: &InterfaceName) -> Result<(), exit::Error>;
 }
 
 /// What an installation did.
@@ -83,7 +83,7 @@ enum Undo {
 /// A service of an interface.
 pub(super) struct Service<'a> {
     pub manager: &'a dyn Manager,
-    pub daemons: &'a Daemons,
+    pub daemons: &'a dyn Daemons,
     pub interface: &'a InterfaceName,
 }
 
@@ -96,7 +96,7 @@ impl Service<'_> {
         let Self { manager, interface, .. } = *self;
         let text = manager.text(file::text_of(weft)?, file::text_of(configuration)?);
         let before = file::read(manager.file())?;
-        let running = (self.daemons.running)(interface)?;
+        let running = self.daemons.running(interface)?;
         let state = manager.state(running)?;
         if let Some(pid) = running.filter(|_| before.is_none() || state.pid != running) {
             return Err(ServiceError::Running { interface: interface.clone(), pid });
@@ -153,7 +153,7 @@ impl Service<'_> {
     /// Takes a step back. It may not have been done, or half.
     fn undo(&self, step: Undo) -> Result<(), ServiceError> {
         let manager = self.manager;
-        let state = || manager.state((self.daemons.running)(self.interface)?);
+        let state = || manager.state(self.daemons.running(self.interface)?);
         match step {
             Undo::RemoveDirectory(directory) => {
                 // Stays if something was logged: that tells why the service did not start.
@@ -178,7 +178,7 @@ impl Service<'_> {
     pub(super) fn remove(&self) -> Result<bool, ServiceError> {
         let manager = self.manager;
         let before = file::read(manager.file())?;
-        let state = manager.state((self.daemons.running)(self.interface)?)?;
+        let state = manager.state(self.daemons.running(self.interface)?)?;
         let setting = manager.setting()?;
         if before.is_none() && !state.is_loaded && setting.is_none() {
             return Ok(false);
@@ -188,7 +188,7 @@ impl Service<'_> {
         }
         // What a daemon that crashed, or was killed, has left.
         if before.is_some() || state.is_loaded {
-            (self.daemons.take_down)(self.interface)?;
+            self.daemons.take_down(self.interface)?;
         }
         if setting.is_some() {
             manager.set(None)?;
@@ -208,7 +208,7 @@ impl Service<'_> {
     pub(super) fn report(&self) -> Result<Report, ServiceError> {
         let manager = self.manager;
         let is_installed = file::read(manager.file())?.is_some();
-        let state = manager.state((self.daemons.running)(self.interface)?)?;
+        let state = manager.state(self.daemons.running(self.interface)?)?;
         Ok(Report {
             interface: self.interface.to_string(),
             service: manager.name().to_owned(),

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::process::Command;
-use std::rc::Rc;
 
 use super::super::launchd::Launchd;
 use super::super::rc_d::RcD;
@@ -61,14 +60,25 @@ esac
 "#;
 
 struct Machine {
-    directory: Rc<tempfile::TempDir>,
+    directory: tempfile::TempDir,
     manager: Box<dyn Manager>,
-    daemons: Daemons,
     interface: InterfaceName,
 }
 
+impl Daemons for Machine {
+    fn running(&self, _: &InterfaceName) -> Result<Option<u32>, exit::Error> {
+        let pid = fs::read_to_string(self.directory.path().join("pid")).ok();
+        Ok(pid.map(|pid| pid.trim().parse().unwrap()))
+    }
+
+    fn take_down(&self, _: &InterfaceName) -> Result<(), exit::Error> {
+        let _ = fs::remove_file(self.directory.path().join("left"));
+        Ok(())
+    }
+}
+
 fn machine(make: fn(&Path, &InterfaceName) -> Box<dyn Manager>) -> Machine {
-    let directory = Rc::new(tempfile::tempdir().unwrap());
+    let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     for name in ["bin", "files"] {
         fs::create_dir(at(name)).unwrap();
@@ -83,19 +93,8 @@ fn machine(make: fn(&Path, &InterfaceName) -> Box<dyn Manager>) -> Machine {
     }
     fs::remove_file(at("script")).unwrap();
     let interface: InterfaceName = "utun7".parse().unwrap();
-    let (here, there) = (directory.clone(), directory.clone());
-    let daemons = Daemons {
-        running: Box::new(move |_| {
-            let pid = fs::read_to_string(here.path().join("pid")).ok();
-            Ok(pid.map(|pid| pid.trim().parse().unwrap()))
-        }),
-        take_down: Box::new(move |_| {
-            let _ = fs::remove_file(there.path().join("left"));
-            Ok(())
-        }),
-    };
     let manager = make(directory.path(), &interface);
-    Machine { directory, manager, daemons, interface }
+    Machine { directory, manager, interface }
 }
 
 fn launchd() -> Machine {
@@ -116,7 +115,7 @@ const BOTH: [fn() -> Machine; 2] = [launchd, rc_d];
 
 impl Machine {
     fn service(&self) -> Service<'_> {
-        Service { manager: &*self.manager, daemons: &self.daemons, interface: &self.interface }
+        Service { manager: &*self.manager, daemons: self, interface: &self.interface }
     }
 
     fn install(&self, configuration: &str) -> Result<Installed, ServiceError> {

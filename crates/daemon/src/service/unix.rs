@@ -45,7 +45,7 @@ pub fn run(args: &ServiceArgs) -> Result<(), Error> {
         check(target)?;
     }
     let manager = manager(&interface)?;
-    let service = Service { manager: &manager, daemons: &daemons(), interface: &interface };
+    let service = Service { manager: &manager, daemons: &Running, interface: &interface };
     let name = manager.name();
     if !matches!(args.action, ServiceAction::Status(_)) && !nix::unistd::geteuid().is_root() {
         let advice = "only root installs and removes services: run the command with sudo, or as root";
@@ -88,11 +88,15 @@ fn check(target: &str) -> Result<(), LoadError> {
     Ok(())
 }
 
-fn daemons() -> Daemons {
-    Daemons {
-        running: Box::new(|interface| {
-            Ok(Owner::running(&runtime_dir(), interface)?.map(|process| process.id))
-        }),
-        take_down: Box::new(|interface| down::down(&runtime_dir(), interface, Keep::Nothing).map(drop)),
+/// The daemons below the runtime directory.
+struct Running;
+
+impl Daemons for Running {
+    fn running(&self, interface: &InterfaceName) -> Result<Option<u32>, Error> {
+        Ok(Owner::running(&runtime_dir(), interface)?.map(|process| process.id))
+    }
+
+    fn take_down(&self, interface: &InterfaceName) -> Result<(), Error> {
+        down::down(&runtime_dir(), interface, Keep::Nothing).map(drop)
     }
 }
