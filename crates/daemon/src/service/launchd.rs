@@ -3,6 +3,7 @@
 //! launchd starts a service again after every status but 0, with 10 s between two starts. It cannot tell a wrong
 //! configuration from a crash, so `weft up --launchd` ends with 0 where a restart does not help.
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,6 +21,10 @@ const EXIT_TIMEOUT: u64 = 90;
 const PATIENCE: u64 = EXIT_TIMEOUT + 10;
 /// The pause between two questions whether a service has ended.
 const PAUSE: Duration = Duration::from_millis(50);
+/// How long launchd may refuse to load a service again after it has forgotten it: about 5 s were seen.
+const SETTLING: Duration = Duration::from_secs(15);
+/// The statuses of launchctl meanwhile (EIO, EALREADY). Wrong files have the first one, too.
+const UNSETTLED: [i32; 2] = [5, 37];
 /// The status of launchctl for a service that is not loaded.
 const NOT_FOUND: i32 = 113;
 
@@ -29,6 +34,8 @@ pub(super) struct Launchd {
     label: String,
     file: PathBuf,
     log: PathBuf,
+    /// Until when the service settles after a stop.
+    settled: Cell<Option<Instant>>,
 }
 
 impl Launchd {
@@ -48,7 +55,13 @@ impl Launchd {
         }
         let label = format!("weft.{interface}");
         let file = daemons.join(format!("{label}.plist"));
-        Ok(Self { launchctl, label, file, log: logs.join(format!("{interface}.log")) })
+        Ok(Self {
+            launchctl,
+            label,
+            file,
+            log: logs.join(format!("{interface}.log")),
+            settled: Cell::new(None),
+        })
     }
 
     fn target(&self) -> String {
@@ -154,8 +167,18 @@ impl Manager for Launchd {
         if self.state(None)?.is_loaded {
             return program::run(&self.launchctl, &["kickstart", &target]).map(drop);
         }
-        let file = self.file.to_string_lossy();
-        program::run(&self.launchctl, &["bootstrap", "system", &file]).map(drop)
+        let arguments = ["bootstrap", "system", &self.file.to_string_lossy()];
+        loop {
+            let output = program::output(&self.launchctl, &arguments)?;
+            if output.status.success() {
+                return Ok(());
+            }
+            let may_settle = output.status.code().is_some_and(|code| UNSETTLED.contains(&code));
+            if !may_settle || self.settled.get().is_none_or(|settled| Instant::now() >= settled) {
+                return Err(program::failed(&self.launchctl, &arguments, &output));
+            }
+            thread::sleep(PAUSE);
+        }
     }
 
     /// Waits until launchd has forgotten the service: before that it refuses to load it again.
@@ -174,6 +197,7 @@ impl Manager for Launchd {
             }
             thread::sleep(PAUSE);
         }
+        self.settled.set(Some(Instant::now() + SETTLING));
         Ok(())
     }
 }

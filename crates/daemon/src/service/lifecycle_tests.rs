@@ -14,8 +14,8 @@ program=${0##*/}
 changing() {
     echo "$program $*" >>calls
     number=$(($(wc -l <calls)))
-    if [ "$number" = "$(cat fail 2>/dev/null)" ]; then echo refused >&2; exit 5; fi
-    if [ "$number" = "$(cat fail-late 2>/dev/null)" ]; then trap 'echo refused >&2; exit 5' EXIT; fi
+    if [ "$number" = "$(cat fail 2>/dev/null)" ]; then echo refused >&2; exit 6; fi
+    if [ "$number" = "$(cat fail-late 2>/dev/null)" ]; then trap 'echo refused >&2; exit 6' EXIT; fi
 }
 "#;
 
@@ -29,6 +29,7 @@ print)
     printf '\tlast exit code = 78: EX_CONFIG\n\tspawn = {\n\t\tpid = 1\n\t}\n}\n' ;;
 bootstrap)
     changing "$@"
+    if [ -s busy ]; then sed -i 1d busy; echo "Bootstrap failed: 5" >&2; exit 5; fi
     if [ -f loaded ] || [ ! -f "$3" ]; then echo "Bootstrap failed: 5" >&2; exit 5; fi
     echo "$3" >loaded; echo 4711 >pid ;;
 kickstart)
@@ -346,6 +347,17 @@ fn the_status_tells_what_is_there_and_what_runs() {
     machine.write("rc.conf", "weft_utun7_enable=NO");
     let report = machine.service().report().unwrap();
     assert!(!report.enabled && report.text().contains("not started with the machine"));
+}
+
+#[test]
+fn launchd_may_refuse_to_load_a_service_soon_after_its_end() {
+    let machine = launchd();
+    machine.write("busy", "1\n");
+    let error = machine.install("/a/utun7.conf").unwrap_err().to_string();
+    assert!(error.contains("Bootstrap failed"), "a first installation does not wait: {error}");
+    machine.install("/a/utun7.conf").unwrap();
+    machine.write("busy", "1\n2\n");
+    assert_eq!(machine.install("/b/utun7.conf").unwrap(), Installed::Replaced);
 }
 
 #[test]
