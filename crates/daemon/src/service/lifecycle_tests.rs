@@ -261,7 +261,9 @@ fn a_file_of_someone_else_is_left_alone() {
         fs::write(file, "#!/bin/sh\n# my own\n").unwrap();
         foreign(&machine);
         fs::remove_file(file).unwrap();
-        std::os::unix::fs::symlink("/dev/null", file).unwrap();
+        // A link was made by someone else, also one to a file of weft.
+        machine.write("elsewhere", file::MARKER);
+        std::os::unix::fs::symlink(machine.directory.path().join("elsewhere"), file).unwrap();
         let error = machine.install("/a/utun7.conf").unwrap_err();
         assert!(matches!(error, ServiceError::Foreign { .. }), "{error}");
         assert!(file.is_symlink());
