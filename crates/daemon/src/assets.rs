@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::CommandFactory as _;
 use clap_mangen::roff::{Roff, roman};
@@ -42,17 +42,19 @@ pub fn man(args: &ManArgs) -> Result<(), Error> {
     let mut root = Cli::command().disable_help_subcommand(true);
     root.build();
     let Some(directory) = &args.out else { return output::print(&page(&root)?) };
-    let shown = root.get_subcommands().filter(|command| !command.is_hide_set());
     fs::create_dir_all(directory)
-        .and_then(|()| {
-            std::iter::once(&root).chain(shown).try_for_each(|command| {
-                fs::write(directory.join(format!("{}.1", name_of(command))), page(command)?)
-            })
-        })
+        .and_then(|()| write_pages(directory, &root))
         .map_err(|error| AssetError::Write { directory: directory.clone(), error }.into())
 }
 
-/// Returns `weft` or `weft-COMMAND`.
+/// Writes the pages of a command and of the commands below it.
+fn write_pages(directory: &Path, command: &clap::Command) -> io::Result<()> {
+    fs::write(directory.join(format!("{}.1", name_of(command))), page(command)?)?;
+    let mut shown = command.get_subcommands().filter(|command| !command.is_hide_set());
+    shown.try_for_each(|command| write_pages(directory, command))
+}
+
+/// Returns `weft`, `weft-COMMAND` or `weft-COMMAND-COMMAND`.
 fn name_of(command: &clap::Command) -> &str {
     command.get_display_name().unwrap_or_else(|| command.get_name())
 }

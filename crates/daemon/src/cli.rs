@@ -10,8 +10,10 @@ pub mod assets;
 pub mod drop_in;
 mod host;
 mod metrics;
+mod service;
 pub use host::{DownArgs, HostArgs, KillSwitch};
 pub use metrics::MetricsArgs;
+pub use service::{ServiceAction, ServiceArgs, ServiceStatusArgs, ServiceTarget};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -47,6 +49,8 @@ pub enum Command {
     Run(drop_in::RunArgs),
     /// Take an interface down, or remove what a daemon left of it when it crashed.
     Down(DownArgs),
+    /// Run an interface whenever the machine runs (macOS, FreeBSD; on Linux the command names the unit of systemd).
+    Service(ServiceArgs),
     /// Write the state of a running interface into the file that it was brought up from.
     Save(args::SaveArgs),
     /// Make a running interface match its file, and change only what differs: sessions continue.
@@ -117,6 +121,10 @@ pub struct UpArgs {
     /// busy with other work, at the expense of that work. Needs CAP_SYS_NICE or RLIMIT_RTPRIO.
     #[arg(long)]
     pub realtime: bool,
+    /// End with 0 where another start would not help (exit codes 2, 77, 78): launchd starts again what ends with another
+    /// code, and tells no code from the others.
+    #[arg(long, hide = true, conflicts_with = "daemon")]
+    pub launchd: bool,
     /// What is done to the system around it.
     #[command(flatten)]
     pub host: HostArgs,

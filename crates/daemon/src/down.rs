@@ -44,7 +44,8 @@ pub fn run(args: &DownArgs) -> Result<(), Error> {
 }
 
 /// The outcome of taking an interface down.
-enum Down {
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Down {
     /// A daemon, which has ended.
     Ended,
     /// What a crashed daemon left behind was cleaned up.
@@ -59,7 +60,7 @@ enum Down {
 /// and cleans up itself; what a daemon left behind is cleaned up here. With [`Keep::KillSwitch`] only the
 /// latter: that is for commands that run when the main process of a service is gone, so a running daemon was
 /// started by other means.
-fn down(directory: &Path, interface: &InterfaceName, keep: Keep) -> Result<Down, Error> {
+pub(crate) fn down(directory: &Path, interface: &InterfaceName, keep: Keep) -> Result<Down, Error> {
     let mut has_ended = false;
     if let Some(process) = Owner::running(directory, interface)? {
         if keep == Keep::KillSwitch {

@@ -18,6 +18,7 @@ mod network;
 mod recording;
 pub mod scheduling;
 mod secrecy;
+pub mod service;
 pub mod service_manager;
 pub mod status;
 #[cfg(not(target_os = "linux"))]

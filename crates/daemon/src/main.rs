@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use weft::cli::{self, Cli, Command};
-use weft::{assets, demo, down, drop_in, logging, up};
+use weft::{assets, demo, down, drop_in, logging, service, up};
 use weft_commands::{capture, check, doctor, keys, output, reload, save, status, top, wg};
 use weft_config::exit::{Code, Error};
 
@@ -45,6 +45,7 @@ fn run(cli: Cli) -> Result<(), Error> {
         Command::Up(args) => up::run(&args),
         Command::Run(args) => drop_in::run(&args),
         Command::Down(args) => down::run(&args),
+        Command::Service(args) => service::run(&args),
         Command::Save(args) => save::run(&args),
         Command::Reload(args) => reload::run(&args),
         Command::Check(args) => check::run(&args),

@@ -68,6 +68,26 @@ pub(crate) mod demo {
     }
 }
 
+/// Services, where no service manager is known yet.
+#[cfg(not(any(target_os = "macos", target_os = "freebsd")))]
+pub(crate) mod service {
+    use weft_config::exit::{Code, Error};
+
+    use super::OS;
+    use crate::cli::ServiceArgs;
+
+    /// Reports that there are no services yet.
+    ///
+    /// # Errors
+    /// Always.
+    pub fn run(_: &ServiceArgs) -> Result<(), Error> {
+        Err(Error::new(
+            Code::Failure,
+            format!("weft is no service on {OS} yet; `weft run NAME` runs an interface"),
+        ))
+    }
+}
+
 /// systemd: it never started this process.
 pub(crate) mod systemd {
     pub(crate) mod fd_store {

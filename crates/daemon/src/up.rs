@@ -102,6 +102,21 @@ impl From<UpError> for exit::Error {
 /// # Errors
 /// Those of [`UpError`]; nothing is left behind.
 pub fn run(args: &UpArgs) -> Result<(), exit::Error> {
+    match bring_up(args) {
+        Err(error) if args.launchd && is_lasting(error.code()) => {
+            output::error(&error);
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+/// Reports whether another start would fail in the same way.
+fn is_lasting(code: exit::Code) -> bool {
+    matches!(code, exit::Code::Usage | exit::Code::Permission | exit::Code::Configuration)
+}
+
+fn bring_up(args: &UpArgs) -> Result<(), exit::Error> {
     let overrides =
         Overrides { kill_switch: args.host.kill_switch.map(Into::into), metrics: args.metrics.clone() };
     let config = load(args, &overrides)?;

@@ -649,3 +649,27 @@ fn doctor_prints_findings_for_people_and_for_scripts() {
     assert_eq!(scripts.code, i32::from(problems > 0));
     assert_eq!(people.stdout.lines().filter(|line| line.starts_with("problem")).count() as u64, problems);
 }
+
+#[test]
+fn launchd_does_not_start_again_what_cannot_work() {
+    let (_directory, path) = file("utun7.conf", b"[Interface]\nMTU = 1\n");
+    let path = path.to_str().unwrap();
+    assert_eq!(run(&["up", path], "").code, 78);
+    let ended = run(&["up", "--launchd", path], "");
+    assert_eq!(ended.code, 0);
+    assert!(ended.stderr.contains("error:") && ended.stderr.contains("MTU"), "{}", ended.stderr);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn on_linux_the_unit_of_systemd_is_named() {
+    for (action, advice) in [
+        ("install", "systemctl enable --now weft@wg-home"),
+        ("remove", "systemctl disable --now weft@wg-home"),
+        ("status", "systemctl status weft@wg-home"),
+    ] {
+        let ended = run(&["service", action, "wg-home"], "");
+        assert_eq!((ended.code, ended.stdout.as_str()), (1, ""));
+        assert!(ended.stderr.contains(&format!("`{advice}`")), "{}", ended.stderr);
+    }
+}

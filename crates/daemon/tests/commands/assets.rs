@@ -42,7 +42,9 @@ fn there_is_a_manual_page_for_every_command() {
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().join("man1");
     assert_eq!(weft(&["man", "--out", out.to_str().unwrap()]).output(), "");
-    for name in ["weft", "weft-up", "weft-show", "weft-set", "weft-syncconf", "weft-genkey"] {
+    for name in
+        ["weft", "weft-up", "weft-show", "weft-set", "weft-syncconf", "weft-genkey", "weft-service-install"]
+    {
         let page = std::fs::read_to_string(out.join(format!("{name}.1"))).unwrap();
         assert!(page.contains(".TH ") && page.contains("NAME"), "{name}: {page}");
     }
