@@ -371,6 +371,29 @@ fn a_stalled_tun_costs_data_only_and_handshakes_of_others_go_on() {
 }
 
 #[test]
+fn a_tun_that_takes_one_packet_after_the_other_is_not_stalled() {
+    with_nodes(2, SMALL, async |nodes| {
+        shake_hands(&nodes, 0, 1).await;
+        for n in 0..100 {
+            until(|| nodes[0].kernel.inject(&packet(0, 1, n), Offload::None).ok()).await;
+        }
+        until(|| (nodes[0].kernel.outbound_len() == 0).then_some(())).await;
+        nodes[1].kernel.set_accepting(false);
+        let mut numbers = Vec::new();
+        for _ in 0..4 {
+            tokio::time::sleep(Duration::from_millis(700)).await;
+            numbers.push(number(&nodes[1].kernel.take().unwrap()));
+        }
+        assert_eq!(nodes[1].snapshot().await.drops.total(), 0);
+        nodes[1].kernel.set_accepting(true);
+        while numbers.len() < 100 {
+            numbers.push(number(&nodes[1].kernel.recv().await.unwrap()));
+        }
+        assert_eq!(numbers, (0..100).collect::<Vec<_>>());
+    });
+}
+
+#[test]
 fn handshakes_go_on_while_the_tun_takes_nothing_and_data_waits_for_it() {
     with_nodes(3, SMALL, async |nodes| {
         nodes[0].network.borrow_mut().apart = Apart::Handshakes;

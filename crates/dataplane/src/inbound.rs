@@ -39,8 +39,8 @@ pub(super) struct Inbound {
     handshakes: RecvBuffers,
     /// Time of the next check whether there is time for handshakes.
     handshakes_at: Option<Instant>,
-    /// Since when the TUN has accepted nothing.
-    waiting_since: Option<Instant>,
+    /// While the TUN has no room: since when it has taken nothing, and how many packets before.
+    waiting: Option<(Instant, u64)>,
     stalled: bool,
     failed_calls: u32,
     /// A slab without room for data: it only serves handshakes while the TUN is stalled.
@@ -54,7 +54,7 @@ impl Inbound {
             buffers: RecvBuffers::new(socket_bytes),
             handshakes: RecvBuffers::for_handshakes(),
             handshakes_at: None,
-            waiting_since: None,
+            waiting: None,
             stalled: false,
             failed_calls: 0,
             no_plain: PlainSlab::new(0),
@@ -64,7 +64,7 @@ impl Inbound {
     /// Returns when the loop has to run again without other events: to detect that the TUN is stalled, or
     /// because there may be time for handshakes again.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        let stall = self.waiting_since.filter(|_| !self.stalled).map(|since| since + STALL);
+        let stall = self.waiting.filter(|_| !self.stalled).map(|(since, _)| since + STALL);
         [stall, self.handshakes_at].into_iter().flatten().min()
     }
 
@@ -148,17 +148,20 @@ impl Inbound {
         while budget > 0 {
             match tun.poll_send_ready(cx) {
                 Poll::Ready(Ok(())) => {
-                    if std::mem::take(&mut self.stalled) {
-                        tracing::info!("the TUN takes packets again");
-                    }
-                    if self.waiting_since.take().is_some() {
+                    self.end_stall();
+                    if self.waiting.take().is_some() {
                         self.buffers.begin_turn(now);
                         self.buffers.resume();
                     }
                 }
                 Poll::Ready(Err(error)) => return Err(DataplaneError::Tun(error)),
                 Poll::Pending => {
-                    if now.duration_since(*self.waiting_since.get_or_insert(now)) < STALL {
+                    let taken = tun.packets_taken();
+                    // A slow TUN may have no room for long, and takes one packet after the other.
+                    let waiting = self.waiting.filter(|(_, before)| *before == taken);
+                    let (since, _) = *self.waiting.insert(waiting.unwrap_or((now, taken)));
+                    if now.duration_since(since) < STALL {
+                        self.end_stall();
                         return Ok(Turn::Idle);
                     }
                     if !std::mem::replace(&mut self.stalled, true) {
@@ -192,6 +195,12 @@ impl Inbound {
             tunnel.count_drop(DropReason::Overload, self.buffers.take_dropped());
         }
         Ok(Turn::Busy)
+    }
+
+    fn end_stall(&mut self) {
+        if std::mem::take(&mut self.stalled) {
+            tracing::info!("the TUN takes packets again");
+        }
     }
 
     /// Receives until the sockets are empty, or the turn has received its share. Returns whether the sockets are

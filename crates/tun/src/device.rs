@@ -145,6 +145,10 @@ impl<Q: Queue> Tun for Device<Q> {
         }
     }
 
+    fn packets_taken(&self) -> u64 {
+        self.stats.each().map(|queue| queue.inbound.packets_written.get()).sum()
+    }
+
     /// Returns the slab. It has no room after a shutdown, and may have none before [`Tun::poll_send_ready`]
     /// was `Ready`.
     fn plain_slab(&mut self) -> &mut PlainSlab {

@@ -76,6 +76,10 @@ pub trait Tun {
     /// sleeps and never drops a packet.
     fn poll_send_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
+    /// Returns the number of packets that the kernel has taken. It also grows while [`Self::poll_send_ready`] is
+    /// `Pending`, unless the kernel takes nothing.
+    fn packets_taken(&self) -> u64;
+
     /// Returns the slab to decrypt the next packets into. Call it only after [`Self::poll_send_ready`]
     /// returned `Ready`, and call [`Self::flush`] when its room runs out.
     fn plain_slab(&mut self) -> &mut PlainSlab;

@@ -66,6 +66,8 @@ struct State {
     limits: Limits,
     outbound: VecDeque<(Vec<u8>, Offload)>,
     inbound: VecDeque<Vec<u8>>,
+    /// Packets that the peer has taken out of `inbound`.
+    taken: u64,
     is_accepting: bool,
     peer_is_gone: bool,
     tun_is_gone: bool,
@@ -90,6 +92,7 @@ pub fn pair(limits: Limits) -> (Memory, MemoryPeer) {
         limits,
         outbound: VecDeque::new(),
         inbound: VecDeque::new(),
+        taken: 0,
         is_accepting: true,
         peer_is_gone: false,
         tun_is_gone: false,
@@ -182,6 +185,10 @@ impl Tun for Memory {
         Poll::Pending
     }
 
+    fn packets_taken(&self) -> u64 {
+        lock(&self.state).taken
+    }
+
     fn plain_slab(&mut self) -> &mut PlainSlab {
         &mut self.slab
     }
@@ -241,6 +248,7 @@ impl MemoryPeer {
     pub fn take(&self) -> Option<Vec<u8>> {
         let mut state = lock(&self.state);
         let packet = state.inbound.pop_front()?;
+        state.taken += 1;
         if state.is_accepting {
             wake(&mut state.sender);
         }
