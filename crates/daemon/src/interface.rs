@@ -30,6 +30,10 @@ pub struct Options {
     pub inline_queues: u16,
     /// Whether the TUN uses super-packets and the sockets use GSO batches.
     pub offload: bool,
+    /// Whether TCP segments become long packets, where the TUN takes no super-packets.
+    pub join_segments: bool,
+    /// Bytes of each ring of an adapter of Windows.
+    pub ring_bytes: u32,
     /// Path MTU discovery: whether outgoing datagrams may be fragmented.
     pub path_mtu: PathMtu,
     /// The packet thread's name, at most 15 bytes.
@@ -49,6 +53,8 @@ impl Default for Options {
             tun_threads: TunThreads::Auto,
             inline_queues: inline_queues(),
             offload: true,
+            join_segments: false,
+            ring_bytes: weft_tun::RING_BYTES,
             path_mtu: PathMtu::default(),
             thread_name: "weft-packets".into(),
             priority: Priority::Ordinary,
@@ -102,6 +108,8 @@ impl Interface {
                 queues: if inherited.queues.is_empty() { count } else { inherited.queues.len() },
                 threads,
                 offload: options.offload,
+                join_segments: options.join_segments,
+                ring_bytes: options.ring_bytes,
                 descriptors: inherited.queues,
                 ..TunConfig::new(name)
             },

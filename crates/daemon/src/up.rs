@@ -123,6 +123,8 @@ fn bring_up(args: &UpArgs) -> Result<(), exit::Error> {
     let options = Options {
         tun_threads: args.tun.tun_threads,
         offload: !args.tun.no_offload,
+        join_segments: args.tun.join_segments,
+        ring_bytes: args.tun.ring_bytes(),
         path_mtu: if config.interface.host.path_mtu_discovery { PathMtu::On } else { PathMtu::Off },
         priority: if args.realtime { Priority::Realtime } else { Priority::Ordinary },
         ..Options::default()

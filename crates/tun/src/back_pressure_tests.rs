@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
-use crate::device::Device;
+use crate::device::{Device, Opened};
 use crate::family::FamilyQueue;
 use crate::linux::vnet::VnetQueue;
 use crate::plain::PlainQueue;
-use crate::{Tun as _, TunBatch, TunOffload};
+use crate::{Tun as _, TunBatch};
 
 mod scripted;
 
@@ -53,7 +53,7 @@ struct World<Q: Kind> {
 impl<Q: Kind> World<Q> {
     fn new(threads: bool, script: Arc<Script>) -> Self {
         let (queue, kernel) = scripted(&script);
-        let device = Device::new("weft-none", vec![queue], threads, TunOffload::default()).unwrap();
+        let device = Device::new(Opened::without_offload("weft-none".into(), queue, false), threads).unwrap();
         Self { device, kernel, script, sent: 0, taken: 0 }
     }
 

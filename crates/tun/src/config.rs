@@ -21,13 +21,29 @@ pub struct TunConfig {
     pub descriptors: Vec<Descriptor>,
     /// Whether super-packets and partial checksums may be read from the kernel and written to it.
     pub offload: bool,
+    /// Whether TCP segments are handed to the system as one packet of up to 65,535 bytes, on a device that takes no
+    /// super-packets.
+    pub join_segments: bool,
+    /// Bytes of each ring of an adapter of Windows: a power of two from 128 KiB to 64 MiB.
+    pub ring_bytes: u32,
 }
+
+/// The default of [`TunConfig::ring_bytes`]: what 10 Gbit/s bring in 13 ms.
+pub const RING_BYTES: u32 = 16 << 20;
 
 impl TunConfig {
     /// Returns the configuration of a new device called `name`, with one queue, without threads, with
     /// offload.
     pub fn new(name: impl Into<String>) -> Self {
-        Self { name: name.into(), queues: 1, threads: false, descriptors: Vec::new(), offload: true }
+        Self {
+            name: name.into(),
+            queues: 1,
+            threads: false,
+            descriptors: Vec::new(),
+            offload: true,
+            join_segments: false,
+            ring_bytes: RING_BYTES,
+        }
     }
 }
 

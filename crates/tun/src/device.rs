@@ -64,29 +64,42 @@ pub(crate) struct Opened<Q> {
     pub(crate) name: String,
     /// The offloads that the system accepted.
     pub(crate) offload: TunOffload,
+    /// Whether TCP segments become long packets, where there are no super-packets.
+    pub(crate) joins_segments: bool,
+}
+
+#[cfg(any(test, not(target_os = "linux")))]
+impl<Q> Opened<Q> {
+    /// Returns what a device without offloads has: one queue.
+    pub(crate) fn without_offload(name: String, queue: Q, joins_segments: bool) -> Self {
+        Self { queues: vec![queue], name, offload: TunOffload::default(), joins_segments }
+    }
 }
 
 impl<Q: Queue> Device<Q> {
     /// Returns the device of what was opened. May be called outside of a runtime; a device without threads
     /// registers with the runtime that polls it first.
     pub(crate) fn start(opened: Opened<Q>, threads: bool) -> Result<Self, OpenError> {
-        let Opened { queues, name, offload } = opened;
-        let failed = |source| OpenError::Io { action: "start threads", name: name.clone(), source };
-        Self::new(&name, queues, threads, offload).map_err(failed)
+        let name = opened.name.clone();
+        Self::new(opened, threads).map_err(|source| OpenError::Io { action: "start threads", name, source })
     }
 
-    pub(crate) fn new(name: &str, queues: Vec<Q>, threads: bool, offload: TunOffload) -> io::Result<Self> {
+    pub(crate) fn new(opened: Opened<Q>, threads: bool) -> io::Result<Self> {
+        let Opened { queues, name, offload, joins_segments } = opened;
         let stats = Arc::new(TunStats::new(queues.len()));
-        let coalescing = Arc::new(Coalescing::new(offload));
-        let hasher = FlowHasher::random();
+        let coalescing = match joins_segments {
+            false => Coalescing::new(offload),
+            true => Coalescing::into_long_packets(),
+        };
+        let (coalescing, hasher) = (Arc::new(coalescing), FlowHasher::random());
         let mode = if queues.is_empty() {
             return Err(io::ErrorKind::InvalidInput.into());
         } else if threads {
-            Mode::Threads(Threads::start(name, queues, hasher, &coalescing, &stats)?)
+            Mode::Threads(Threads::start(&name, queues, hasher, &coalescing, &stats)?)
         } else {
-            Mode::Inline(Inline::new(name, queues, hasher, &coalescing, &stats)?)
+            Mode::Inline(Inline::new(&name, queues, hasher, &coalescing, &stats)?)
         };
-        Ok(Self { name: name.to_owned(), offload, stats, mode })
+        Ok(Self { name, offload, stats, mode })
     }
 
     /// Returns the name of the interface.

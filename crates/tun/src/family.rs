@@ -78,9 +78,13 @@ where
     }
 
     fn write(&self, pieces: &[IoSlice<'_>]) -> Result<(), Errno> {
-        let [_, packet] = pieces else { return Err(Errno::EINVAL) };
+        let [_, packet, payloads @ ..] = pieces else { return Err(Errno::EINVAL) };
         let family = family_of(packet).ok_or(Errno::EINVAL)?;
-        write_once(&self.device, &[IoSlice::new(&family), IoSlice::new(packet)])
+        let packet = [IoSlice::new(&family), IoSlice::new(packet)];
+        if payloads.is_empty() {
+            return write_once(&self.device, &packet);
+        }
+        write_once(&self.device, &[&packet, payloads].concat())
     }
 
     fn meaning_of(error: Errno) -> WriteError {
@@ -89,6 +93,7 @@ where
             // A full utun has no room for the packet, or the system has no buffer for it. The descriptor
             // stays writable meanwhile.
             Errno::ENOSPC | Errno::ENOBUFS => WriteError::FullUnannounced,
+            Errno::EINVAL | Errno::EMSGSIZE => WriteError::Invalid,
             _ => WriteError::Refused,
         }
     }

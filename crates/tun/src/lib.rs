@@ -50,7 +50,7 @@ use single as platform;
 use windows as platform;
 
 pub use batch::{Slab, SlabHome, TunBatch};
-pub use config::{OpenError, TunConfig, TunOffload};
+pub use config::{OpenError, RING_BYTES, TunConfig, TunOffload};
 #[cfg(all(feature = "bench-internals", unix))]
 #[doc(hidden)]
 pub use device::bench;

@@ -111,6 +111,7 @@ impl Device {
             device::descriptor::set_nonblocking(descriptor.as_fd())?;
         }
         let queues = descriptors.into_iter().map(|descriptor| LinuxQueue::new(descriptor, true)).collect();
-        Self::new(name, queues, threads, offload)
+        let name = name.to_owned();
+        Self::new(device::Opened { queues, name, offload, joins_segments: false }, threads)
     }
 }

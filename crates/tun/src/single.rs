@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 
 use crate::Descriptor;
-use crate::config::{OpenError, TunConfig, TunOffload};
+use crate::config::{OpenError, TunConfig};
 use crate::device::descriptor::set_nonblocking;
 use crate::device::{self, Opened};
 
@@ -35,7 +35,7 @@ pub type Device = device::Device<system::SystemQueue>;
 /// The system may give the device another name than the requested one: `Device::name` returns it. May be
 /// called outside of a runtime; a device without threads registers with the runtime that polls it first.
 pub fn open(config: TunConfig) -> Result<Device, OpenError> {
-    let TunConfig { name, queues, threads, mut descriptors, offload: _ } = config;
+    let TunConfig { name, queues, threads, mut descriptors, join_segments, .. } = config;
     if name.is_empty() || name.len() >= libc::IFNAMSIZ {
         return Err(OpenError::InvalidName { name });
     }
@@ -53,7 +53,7 @@ pub fn open(config: TunConfig) -> Result<Device, OpenError> {
         let action = "make the descriptor non-blocking";
         return Err(OpenError::Io { action, name, source: errno.into() });
     }
-    Device::start(Opened { queues: vec![queue], name, offload: TunOffload::default() }, threads)
+    Device::start(Opened::without_offload(name, queue, join_segments), threads)
 }
 
 /// Returns the name of the device that a queue is attached to.

@@ -7,9 +7,10 @@ use std::io::{self, IoSlice};
 use std::thread;
 
 use tun_rs::{InterruptEvent, SyncDevice};
+use weft_tunnel::MAX_PACKET;
 
 use crate::batch::Slab;
-use crate::config::{OpenError, TunConfig, TunOffload};
+use crate::config::{OpenError, TunConfig};
 use crate::device::descriptor::{Descriptor, Pollable};
 use crate::device::queue::{HEADROOM, Queue, Read, commit_packet, read_room};
 use crate::device::{self, Opened};
@@ -31,7 +32,7 @@ pub type Device = device::Device<WintunQueue>;
 /// Creates the device of `config`, with threads. Does not change link state, MTU or addresses. Needs an administrator,
 /// and wintun.dll beside the program.
 pub fn open(config: TunConfig) -> Result<Device, OpenError> {
-    let TunConfig { name, queues, threads: _, descriptors, offload: _ } = config;
+    let TunConfig { name, queues, descriptors, join_segments, ring_bytes, .. } = config;
     if name.is_empty() {
         return Err(OpenError::InvalidName { name });
     }
@@ -41,8 +42,8 @@ pub fn open(config: TunConfig) -> Result<Device, OpenError> {
     if !descriptors.is_empty() {
         return Err(OpenError::DescriptorCount { descriptors: descriptors.len(), queues: 0 });
     }
-    let queue = WintunQueue { device: adapter::create(&name, &library::path(&name)?)? };
-    Device::start(Opened { queues: vec![queue], name, offload: TunOffload::default() }, true)
+    let queue = WintunQueue { device: adapter::create(&name, &library::path(&name)?, ring_bytes)? };
+    Device::start(Opened::without_offload(name, queue, join_segments), true)
 }
 
 /// Returns the name of the device that a queue is attached to.
@@ -100,7 +101,19 @@ impl Queue for WintunQueue {
     }
 
     fn write(&self, pieces: &[IoSlice<'_>]) -> Result<(), io::ErrorKind> {
-        let [_, packet] = pieces else { return Err(io::ErrorKind::InvalidInput) };
+        let joined;
+        let packet = match pieces {
+            [_, packet] => packet,
+            // A ring takes a packet in one piece.
+            [_, pieces @ ..] if !pieces.is_empty() => {
+                joined = pieces.iter().fold(Vec::with_capacity(MAX_PACKET), |mut all, piece| {
+                    all.extend_from_slice(piece);
+                    all
+                });
+                &joined[..]
+            }
+            _ => return Err(io::ErrorKind::InvalidInput),
+        };
         for _ in 0..YIELDS {
             match self.device.try_send(packet) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::yield_now(),

@@ -3,8 +3,10 @@
 use weft_sched::flow::FlowHasher;
 
 use super::coalesce;
-use super::writer::PlainBatch;
+use super::writer::{Coalescing, PlainBatch};
 use crate::config::TunOffload;
+
+const BOTH: TunOffload = TunOffload { tcp: true, udp: true };
 
 /// The coalescing that a writer does to a batch before it writes.
 pub struct Coalescer {
@@ -15,7 +17,8 @@ pub struct Coalescer {
 impl Coalescer {
     /// Returns a coalescer that does the same in every run.
     pub fn new(seed: u64) -> Self {
-        let batch = PlainBatch::new(1, FlowHasher::with_seed(seed));
+        let coalescing = Coalescing::new(BOTH);
+        let batch = PlainBatch::new(1, FlowHasher::with_seed(seed), &coalescing);
         Self { batch, coalescer: coalesce::Coalescer::default() }
     }
 
@@ -30,7 +33,7 @@ impl Coalescer {
     pub fn coalesce(&mut self) -> usize {
         let Self { batch, coalescer } = self;
         let staged = &batch.staged[0];
-        coalescer.plan(&batch.slab, staged, TunOffload { tcp: true, udp: true });
+        coalescer.plan(&batch.slab, staged, BOTH);
         let mut pieces = Vec::new();
         for index in 0..coalescer.groups().len() {
             pieces.clear();

@@ -134,7 +134,7 @@ impl<Q: Queue> Inline<Q> {
             is_gone: false,
             scheduler: DeficitRoundRobin::new(count),
             slabs: Slabs::new(count, hasher),
-            batch: PlainBatch::new(count, hasher),
+            batch: PlainBatch::new(count, hasher, coalescing),
             is_writing: false,
             no_slab: PlainSlab::new(0),
             flows: Flows::across(count),

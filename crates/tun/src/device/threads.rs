@@ -100,7 +100,7 @@ impl<Q: Queue> Threads<Q> {
         let (home_sender, home) = channel::unbounded_channel();
         for _ in 0..writer::SLABS {
             // The receiver exists, so sending cannot fail.
-            let _ = home_sender.send(PlainBatch::new(count, hasher));
+            let _ = home_sender.send(PlainBatch::new(count, hasher, coalescing));
         }
         let mut threads = Self {
             lines: Vec::with_capacity(2 * count),

@@ -12,7 +12,7 @@ use weft_sched::flow::{FlowHash, FlowHasher};
 use weft_tunnel::{MAX_PACKET, PlainSlab, Plaintext, ip};
 
 use super::backoff::Backoff;
-use super::coalesce::Coalescer;
+use super::coalesce::{Coalescer, Form};
 use super::pulse::{Line, Wait};
 use super::queue::{Queue, Until, WriteError};
 use super::vnet_hdr;
@@ -24,6 +24,9 @@ pub(super) const SLAB_BYTES: usize = 4 * MAX_PACKET;
 /// Slabs of a device: one being filled, one being written, and a spare for each.
 pub(super) const SLABS: usize = 4;
 
+/// The flow of packets whose flow nothing asks for.
+const NO_FLOW: FlowHash = FlowHash { value: 0, has_ports: false };
+
 /// A packet of a [`PlainBatch`] and its flow, which is computed once.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Staged {
@@ -34,21 +37,23 @@ pub(super) struct Staged {
 /// A slab, and the packets in it for each queue. Shared by the writers of these packets.
 #[derive(Debug)]
 pub(super) struct PlainBatch {
-    hasher: FlowHasher,
+    /// `None` if nothing asks for flows: there is one queue, and no packets are joined.
+    hasher: Option<FlowHasher>,
     pub(super) slab: PlainSlab,
     /// One list per queue, in the order of staging.
     pub(super) staged: Box<[Vec<Staged>]>,
 }
 
 impl PlainBatch {
-    pub(super) fn new(queues: usize, hasher: FlowHasher) -> Self {
+    pub(super) fn new(queues: usize, hasher: FlowHasher, coalescing: &Coalescing) -> Self {
+        let hasher = (queues > 1 || coalescing.allowed() != TunOffload::default()).then_some(hasher);
         Self { hasher, slab: PlainSlab::new(SLAB_BYTES), staged: vec![Vec::new(); queues].into() }
     }
 
     /// Stages a packet of the slab for the queue that `choose` returns for its flow.
     #[inline]
     pub(super) fn stage(&mut self, packet: Plaintext, choose: impl FnOnce(FlowHash) -> u16) {
-        let flow = self.hasher.hash(self.slab.get(packet));
+        let flow = self.hasher.as_ref().map_or(NO_FLOW, |hasher| hasher.hash(self.slab.get(packet)));
         self.staged[usize::from(choose(flow))].push(Staged { packet, flow });
     }
 
@@ -58,16 +63,24 @@ impl PlainBatch {
     }
 }
 
-/// The kinds of super-packets that the device still accepts; shared by its queues.
+/// The packets that the writers still join; shared by the queues of a device.
 #[derive(Debug)]
 pub(super) struct Coalescing {
+    form: Form,
     tcp: AtomicBool,
     udp: AtomicBool,
 }
 
 impl Coalescing {
+    /// Joins packets into the super-packets that the device takes.
     pub(super) fn new(offload: TunOffload) -> Self {
-        Self { tcp: AtomicBool::new(offload.tcp), udp: AtomicBool::new(offload.udp) }
+        let TunOffload { tcp, udp } = offload;
+        Self { form: Form::SuperPacket, tcp: AtomicBool::new(tcp), udp: AtomicBool::new(udp) }
+    }
+
+    /// Joins TCP segments into long packets, for a device that takes no super-packets.
+    pub(super) fn into_long_packets() -> Self {
+        Self { form: Form::LongPacket, tcp: AtomicBool::new(true), udp: AtomicBool::new(false) }
     }
 
     pub(super) fn allowed(&self) -> TunOffload {
@@ -83,8 +96,12 @@ impl Coalescing {
     fn refuse(&self, protocol: u8) {
         let (allowed, label) = if protocol == ip::UDP { (&self.udp, "UDP") } else { (&self.tcp, "TCP") };
         if allowed.swap(false, Ordering::Relaxed) {
+            let what = match self.form {
+                Form::SuperPacket => "super-packets",
+                Form::LongPacket => "packets that were joined",
+            };
             tracing::warn!(
-                "the kernel refuses {label} super-packets on this TUN: writing single packets from now on"
+                "the kernel refuses {label} {what} on this TUN: writing single packets from now on"
             );
         }
     }
@@ -117,7 +134,7 @@ pub(super) struct BatchWriter {
 impl BatchWriter {
     pub(super) fn new(coalescing: Arc<Coalescing>, stats: Arc<QueueStats>) -> Self {
         Self {
-            coalescer: Coalescer::default(),
+            coalescer: Coalescer::new(coalescing.form),
             coalescing,
             stats,
             position: 0,

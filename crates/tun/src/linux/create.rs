@@ -40,7 +40,7 @@ mod ioctls {
 
 /// Creates the device of `config`, or adopts its descriptors.
 pub(super) fn open(config: TunConfig) -> Result<Opened<LinuxQueue>, OpenError> {
-    let TunConfig { name, queues, threads: _, descriptors, offload } = config;
+    let TunConfig { name, queues, descriptors, offload, join_segments, .. } = config;
     let count = queues.max(1);
     if !is_valid_name(&name) {
         return Err(OpenError::InvalidName { name });
@@ -83,7 +83,8 @@ pub(super) fn open(config: TunConfig) -> Result<Opened<LinuxQueue>, OpenError> {
         }
         None => TunOffload::default(),
     };
-    Ok(Opened { queues, name, offload })
+    let joins_segments = join_segments && !queues.iter().any(LinuxQueue::has_header);
+    Ok(Opened { queues, name, offload, joins_segments })
 }
 
 /// Reports whether a name is valid: the rules of the kernel's `dev_valid_name`, no control characters, and no

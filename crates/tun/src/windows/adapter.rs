@@ -1,6 +1,7 @@
 //! Creates an adapter, and leaves those of other programs alone.
 
-use std::ptr;
+use std::time::Duration;
+use std::{ptr, thread};
 
 use tun_rs::{DeviceBuilder, SyncDevice};
 use windows_sys::Win32::Foundation::{ERROR_ALREADY_EXISTS, ERROR_ALREADY_INITIALIZED, NO_ERROR};
@@ -8,15 +9,45 @@ use windows_sys::Win32::NetworkManagement::IpHelper::{
     ConvertInterfaceAliasToLuid, ConvertInterfaceLuidToGuid,
 };
 use windows_sys::Win32::NetworkManagement::Ndis::NET_LUID_LH;
+use windows_sys::Win32::System::SystemInformation::GetTickCount64;
 use windows_sys::core::GUID;
 
 use crate::config::OpenError;
 
-/// Bytes of each ring: what 10 Gbit/s bring in 13 ms.
-const RING_BYTES: u32 = 16 << 20;
+/// How long after a boot the services that the driver needs may not run yet.
+const BOOT: Duration = Duration::from_mins(10);
+/// How often an adapter is tried to create then, and the pause between two attempts.
+const ATTEMPTS: u32 = 15;
+const PAUSE: Duration = Duration::from_secs(1);
 
-/// Creates the adapter `name` with the library at `library`.
-pub(super) fn create(name: &str, library: &str) -> Result<SyncDevice, OpenError> {
+/// Creates the adapter `name` with the library at `library`, and rings of `ring_bytes` bytes. Just after a boot this
+/// waits for the services that the driver needs.
+pub(super) fn create(name: &str, library: &str, ring_bytes: u32) -> Result<SyncDevice, OpenError> {
+    // SAFETY: the call takes nothing and returns a number.
+    let since_boot = Duration::from_millis(unsafe { GetTickCount64() });
+    let attempts = if since_boot < BOOT { ATTEMPTS } else { 1 };
+    retried(attempts, || try_create(name, library, ring_bytes), || thread::sleep(PAUSE))
+}
+
+/// Makes up to `attempts` attempts, as long as they fail with an error of the system, and waits in between.
+fn retried<T>(
+    attempts: u32,
+    mut attempt: impl FnMut() -> Result<T, OpenError>,
+    mut wait: impl FnMut(),
+) -> Result<T, OpenError> {
+    for _ in 1..attempts {
+        match attempt() {
+            Err(error @ OpenError::Io { .. }) => {
+                tracing::warn!("{error}; this machine has just started: trying again in a second");
+            }
+            result => return result,
+        }
+        wait();
+    }
+    attempt()
+}
+
+fn try_create(name: &str, library: &str, ring_bytes: u32) -> Result<SyncDevice, OpenError> {
     let guid = guid_of(name);
     // tun-rs would open the adapter of another program. One of weft's may be left of a process that crashed.
     if existing(name).is_some_and(|existing| existing != guid) {
@@ -25,7 +56,7 @@ pub(super) fn create(name: &str, library: &str) -> Result<SyncDevice, OpenError>
     let builder = DeviceBuilder::new().name(name).enable(true).with(|builder| {
         builder
             .wintun_file(library.to_owned())
-            .ring_capacity(RING_BYTES)
+            .ring_capacity(ring_bytes)
             .device_guid(guid)
             .description("weft");
     });
@@ -82,6 +113,36 @@ mod tests {
         assert_eq!(guid_of("wg0"), guid_of("wg0"));
         assert_ne!(guid_of("wg0"), guid_of("wg1"));
         assert_eq!(format!("{:032x}", guid_of("wg0")).chars().nth(12), Some('8'));
+    }
+
+    #[test]
+    fn what_the_system_refuses_just_after_a_boot_is_tried_again() {
+        let refused = || OpenError::Io {
+            action: "create the Wintun adapter",
+            name: "wg0".to_owned(),
+            source: std::io::Error::other("not yet"),
+        };
+        let (mut calls, mut waits) = (0, 0);
+        let mut until = |success: u32, attempts| {
+            (calls, waits) = (0, 0);
+            let attempt = || {
+                calls += 1;
+                if calls == success { Ok(()) } else { Err(refused()) }
+            };
+            let is_created = retried(attempts, attempt, || waits += 1).is_ok();
+            (is_created, calls, waits)
+        };
+        assert_eq!(until(1, 15), (true, 1, 0));
+        assert_eq!(until(15, 15), (true, 15, 14));
+        assert_eq!(until(16, 15), (false, 15, 14));
+        assert_eq!(until(2, 1), (false, 1, 0));
+    }
+
+    #[test]
+    fn what_a_later_attempt_does_not_change_is_not_tried_again() {
+        let foreign = || Err::<(), _>(OpenError::ForeignAdapter { name: "wg0".to_owned() });
+        let error = retried(15, foreign, || panic!("it waited")).unwrap_err();
+        assert!(matches!(error, OpenError::ForeignAdapter { .. }));
     }
 
     #[test]
