@@ -2,15 +2,19 @@
 //! initiations without a cookie from one half of the sources, and in the next span from the other half.
 //! Otherwise the socket overflows and drops messages at random, among them both messages that a peer needs to
 //! prove its address. With the filter a retrying peer gets through at its first or second attempt, and always
-//! if it has a cookie.
+//! if it has a cookie. Between two spans all sources are heard, so that a retry that is a little early or late is
+//! heard too.
 
 use std::time::{Duration, Instant};
 
 use weft_udp::{Half, Udp};
 
-/// How long one half is heard: the mean time to a retry of a peer, 5 s (Rekey-Timeout, whitepaper, section 6.1)
-/// and up to a third of a second. Few retries skip the span in which they would be heard.
-const SPAN: Duration = Duration::from_millis(5167);
+/// How long one half is heard alone. A peer tries again after 5 s and up to a third of a second (Rekey-Timeout,
+/// whitepaper, section 6.1): a span is no longer than the earliest retry, and a span with the times before and after
+/// it no shorter than the latest one. So of two attempts, one is made while its half is heard.
+const SPAN: Duration = Duration::from_millis(4900);
+/// How long all sources are heard between two spans.
+const BETWEEN: Duration = Duration::from_millis(250);
 /// The kernel filter stays on for this time after the last message that stayed unread.
 const QUIET: Duration = Duration::from_secs(10);
 /// The first span, if a new measurement has enlarged the budget: the filter may not be needed any more.
@@ -27,7 +31,10 @@ pub(super) struct InitiationFilter {
 
 #[derive(Clone, Copy, Debug)]
 struct On {
-    half: Half,
+    /// The half that is heard; `None` between two spans.
+    heard: Option<Half>,
+    /// The half of the next span.
+    next: Half,
     until: Instant,
     /// How long no message may have stayed unread for the filter to be switched off.
     quiet: Duration,
@@ -57,19 +64,20 @@ impl InitiationFilter {
                     self.measured_at = Some(now);
                 }
                 let (span, quiet) = if is_due && measure() { (TRIAL, TRIAL / 2) } else { (SPAN, QUIET) };
-                Some(On { half: Half::Lower, until: now + span, quiet })
+                Some(On { heard: Some(Half::Lower), next: Half::Upper, until: now + span, quiet })
             }
             Some(on) if now < on.until => return,
-            Some(on) if unread_for < on.quiet => {
-                Some(On { half: on.half.other(), until: now + SPAN, quiet: QUIET })
+            Some(On { heard: None, next, .. }) => {
+                Some(On { heard: Some(next), next: next.other(), until: now + SPAN, quiet: QUIET })
             }
+            Some(on) if unread_for < on.quiet => Some(On { heard: None, until: now + BETWEEN, ..on }),
             Some(_) => {
                 tracing::info!("fewer handshake messages arrive: all sources are heard again");
                 self.off_at = Some(now);
                 None
             }
         };
-        udp.let_half_ask(on.map(|on| on.half));
+        udp.let_half_ask(on.and_then(|on| on.heard));
         self.on = on;
     }
 }
@@ -109,10 +117,10 @@ mod tests {
             (InitiationFilter::default(), FakeKernel::default(), Instant::now());
         assert_eq!(run(&mut filter, &mut kernel, start, 0..1, false, |_| None), 0);
         assert_eq!(run(&mut filter, &mut kernel, start, 1..15, false, Some), 1);
-        assert_eq!(std::mem::take(&mut kernel.halves), [LOWER, UPPER, LOWER]);
+        assert_eq!(std::mem::take(&mut kernel.halves), [LOWER, None, UPPER, None, LOWER]);
         let last = start + Duration::from_millis(14_900);
         assert_eq!(run(&mut filter, &mut kernel, start, 15..50, false, |_| Some(last)), 0);
-        assert_eq!(kernel.halves, [UPPER, LOWER, None]);
+        assert_eq!(kernel.halves, [None, UPPER, None, LOWER, None]);
     }
 
     #[test]
@@ -129,7 +137,30 @@ mod tests {
     fn a_flood_that_the_larger_budget_cannot_read_goes_on_with_the_other_half() {
         let (mut filter, mut kernel, start) =
             (InitiationFilter::default(), FakeKernel::default(), Instant::now());
-        assert_eq!(run(&mut filter, &mut kernel, start, 0..7, true, Some), 1);
-        assert_eq!(kernel.halves, [LOWER, UPPER, LOWER]);
+        assert_eq!(run(&mut filter, &mut kernel, start, 0..8, true, Some), 1);
+        assert_eq!(kernel.halves, [LOWER, None, UPPER, None, LOWER]);
+    }
+
+    #[test]
+    fn of_two_attempts_one_is_heard_whenever_they_are_made() {
+        const EARLIEST: usize = 5000;
+        const LATEST: usize = 5333;
+        for grows in [false, true] {
+            let (mut filter, mut kernel) = (InitiationFilter::default(), FakeKernel::default());
+            let start = Instant::now();
+            // What is heard in each millisecond.
+            let heard: Vec<Option<Half>> = (0..60_000)
+                .map(|millis| {
+                    let now = start + Duration::from_millis(millis);
+                    filter.turn(now, Some(now), &mut kernel, || grows);
+                    *kernel.halves.last().unwrap()
+                })
+                .collect();
+            let is_heard = |at: usize, half| heard[at].is_none_or(|heard| heard == half);
+            for (first, half) in (0..50_000).flat_map(|at| [(at, Half::Lower), (at, Half::Upper)]) {
+                let retries = [EARLIEST, LATEST].map(|after| is_heard(first + after, half));
+                assert!(is_heard(first, half) || retries == [true; 2], "{half:?} at {first} ms");
+            }
+        }
     }
 }
