@@ -24,6 +24,7 @@ pub fn evaluate(facts: &MachineState, target: &DoctorTarget) -> Vec<Finding> {
         port,
         module,
         forwarding,
+        udp_gro_forwarding,
         reverse_path,
         nft,
         resolver,
@@ -225,6 +226,29 @@ fn forwarding(facts: &MachineState, target: &DoctorTarget) -> Option<Finding> {
         )
         .advise(advice),
     })
+}
+
+/// Datagrams that were joined before they are forwarded reach the TUN as super-packets.
+fn udp_gro_forwarding(facts: &MachineState, _: &DoctorTarget) -> Option<Finding> {
+    if !(facts.forwards_v4? || facts.forwards_v6.unwrap_or(false)) {
+        return None;
+    }
+    let found = |level, says: String| Finding::new("udp_gro_forwarding", level, says);
+    let interfaces = facts.gro.as_ref()?;
+    let known = interfaces.iter().filter(|gro| gro.joins_forwarded_udp.is_some());
+    let (joining, single): (Vec<_>, Vec<_>) =
+        known.partition(|gro| gro.joins_forwarded_udp == Some(true) && !gro.makes_lists);
+    if single.is_empty() {
+        return (!joining.is_empty())
+            .then(|| found(Ok, "UDP that is forwarded is joined first (rx-udp-gro-forwarding)".to_owned()));
+    }
+    let names: Vec<&str> = single.iter().map(|gro| gro.interface.as_str()).collect();
+    let commands =
+        names.iter().map(|name| format!("ethtool -K {name} rx-udp-gro-forwarding on rx-gro-list off"));
+    Some(
+        found(Note, format!("UDP that is forwarded from {} reaches weft packet by packet", names.join(", ")))
+            .advise(commands.collect::<Vec<_>>().join("; ")),
+    )
 }
 
 fn families(v4: bool, v6: bool) -> &'static str {

@@ -20,6 +20,8 @@ pub struct MachineState {
     /// The offloads of a TUN of this process, or why no TUN could be created to find out.
     pub tun_offload: Option<Result<TunOffload, String>>,
     pub kernel: Option<Kernel>,
+    /// How the Ethernet interfaces join what they receive.
+    pub gro: Option<Vec<Gro>>,
     /// Whether IPv4 packets are forwarded.
     pub forwards_v4: Option<bool>,
     /// Whether IPv6 packets are forwarded.
@@ -77,6 +79,17 @@ pub struct Kernel {
     /// Whether the kernel reports a reliable segment size for joined datagrams (since Linux 5.12), so that
     /// they can be split again.
     pub reports_gro_stride: bool,
+}
+
+/// How an interface joins packets that it receives (GRO).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gro {
+    pub interface: String,
+    /// Whether datagrams that are forwarded are joined (rx-udp-gro-forwarding); `None`: not known to the kernel (before
+    /// Linux 5.12).
+    pub joins_forwarded_udp: Option<bool>,
+    /// Whether they become lists (rx-gro-list), which a TUN does not take: the kernel splits them again.
+    pub makes_lists: bool,
 }
 
 /// The program or file that manages the name servers.

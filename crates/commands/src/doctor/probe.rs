@@ -14,6 +14,8 @@ use super::machine::{Clock, MachineState, Way};
 use super::target::DoctorTarget;
 
 #[cfg(target_os = "linux")]
+mod gro;
+#[cfg(target_os = "linux")]
 mod linux;
 
 /// The maximum number of endpoints that are checked.

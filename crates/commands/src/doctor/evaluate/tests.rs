@@ -2,6 +2,7 @@ use weft_tun::TunOffload;
 use weft_udp::{SEND_BUFFER_BYTES, UdpFeatures};
 
 use super::*;
+use crate::doctor::machine::Gro;
 use crate::doctor::{Clock, Kernel, Link};
 
 /// Returns a machine without problems.
@@ -26,6 +27,7 @@ fn well() -> MachineState {
             mangles_equal_segments: false,
             reports_gro_stride: true,
         }),
+        gro: Some(vec![gro("eth0", Some(true), false)]),
         forwards_v4: Some(true),
         forwards_v6: Some(true),
         src_valid_mark: Some(true),
@@ -39,6 +41,10 @@ fn well() -> MachineState {
         clock: Clock { is_synchronised: Some(true), unix_ms: 1_800_000_000_000 },
         ways: vec![way(Result::Ok("192.0.2.1:51820".parse().unwrap()), Some(Result::Ok(1500)))],
     }
+}
+
+fn gro(interface: &str, joins_forwarded_udp: Option<bool>, makes_lists: bool) -> Gro {
+    Gro { interface: interface.to_owned(), joins_forwarded_udp, makes_lists }
 }
 
 fn way(address: Result<std::net::SocketAddr, String>, mtu: Option<Result<u32, String>>) -> Way {
@@ -93,6 +99,7 @@ fn a_machine_that_is_well_passes_every_check() {
             "port",
             "wireguard_module",
             "forwarding",
+            "udp_gro_forwarding",
             "reverse_path",
             "nft",
             "resolver",
@@ -100,6 +107,30 @@ fn a_machine_that_is_well_passes_every_check() {
             "route"
         ]
     );
+}
+
+#[test]
+fn a_gateway_is_told_which_interfaces_do_not_join_the_udp_that_they_forward() {
+    let finding = only(
+        |facts, _| {
+            let list = [
+                gro("eth0", Some(false), false),
+                gro("eth1", Some(true), true),
+                gro("eth2", Some(true), false),
+                gro("eth3", None, false),
+            ];
+            facts.gro = Some(list.to_vec());
+        },
+        "udp_gro_forwarding",
+        Note,
+    );
+    assert!(finding.says.contains("from eth0, eth1 reaches"), "{finding:?}");
+    advice(&finding, "ethtool -K eth0 rx-udp-gro-forwarding on rx-gro-list off; ethtool -K eth1");
+    let mut facts = well();
+    (facts.forwards_v4, facts.forwards_v6) = (Some(false), Some(false));
+    facts.gro = Some(vec![gro("eth0", Some(false), false)]);
+    let findings = evaluate(&facts, &full_tunnel());
+    assert!(findings.iter().all(|finding| finding.check != "udp_gro_forwarding"), "{findings:#?}");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use weft_udp::{Release, Udp as _, UdpConfig, UdpSockets};
 
 use super::super::machine::{Kernel, Link, LinkKind, MachineState, Module, Resolver, TunDevice, UdpFacts};
 use super::super::target::DoctorTarget;
-use super::name_of;
+use super::{gro, name_of};
 
 /// Capability numbers (linux/capability.h).
 const CAP_NET_BIND_SERVICE: u32 = 10;
@@ -32,6 +32,7 @@ pub(super) fn look(facts: &mut MachineState, target: &DoctorTarget) {
     facts.udp = Some(udp(target.fw_mark));
     facts.tun_offload = (facts.tun_device == Some(TunDevice::Usable)).then(tun_offload);
     facts.kernel = kernel();
+    facts.gro = gro::all();
     facts.forwards_v4 = is_set("net/ipv4/ip_forward");
     facts.forwards_v6 = is_set("net/ipv6/conf/all/forwarding");
     facts.src_valid_mark = is_set("net/ipv4/conf/all/src_valid_mark");
