@@ -9,7 +9,7 @@ use crate::explain::explain;
 use crate::finding::{Finding, Level};
 use crate::format::{age, bytes};
 use crate::rules;
-use crate::status::{PeerReport, StatusReport};
+use crate::status::{PeerReport, Rates, StatusReport};
 
 /// The number of peers that are named; the rest are counted.
 const NAMED_PEERS: usize = 5;
@@ -24,6 +24,10 @@ const SESSION_MS: u64 = 180_000;
 const RETRIES_MS: u64 = 15_000;
 /// A clock that was set back by less harms handshakes for a short time only.
 const CLOCK_SHIFT_MS: i64 = 10_000;
+/// The share of its time from which a packet thread counts as full.
+const FULL: f64 = 0.9;
+/// The share of the traffic from which one peer has most of it.
+const MOST: f64 = 0.8;
 /// 1500 minus the IPv4 header, the UDP header and WireGuard's 32 bytes.
 const USUAL_LARGEST_MTU: u16 = 1440;
 
@@ -38,6 +42,7 @@ pub fn diagnose(report: &StatusReport) -> Vec<Finding> {
     buffers(report, &mut findings);
     offload(report, &mut findings);
     handshake_load(report, &mut findings);
+    packet_thread(report, &mut findings);
     overflows(report, &mut findings);
     drops(report, &mut findings);
     findings.sort_by_key(|finding| Reverse(finding.level));
@@ -363,6 +368,23 @@ fn handshake_load(report: &StatusReport, findings: &mut Vec<Finding>) {
         )
         .advise("peers get in all the same, after a retry; a firewall can limit UDP to the port by source"),
     );
+}
+
+/// Reports a packet thread that is full of the traffic of one peer.
+fn packet_thread(report: &StatusReport, findings: &mut Vec<Finding>) {
+    let Some(recent) = report.recent.as_ref().filter(|recent| recent.busy >= FULL) else { return };
+    let sum = |rates: Rates| rates.tx_bytes_per_second.saturating_add(rates.rx_bytes_per_second);
+    let of_peers = report.peers.iter().filter_map(|peer| Some((sum(peer.rates?), peer)));
+    let Some((most, peer)) = of_peers.max_by_key(|(bytes, _)| *bytes) else { return };
+    if most as f64 >= MOST * sum(recent.rates) as f64 {
+        findings.push(
+            Finding::new("one_big_peer", Level::Note, "fills the packet thread: one core works for it")
+                .about(peer.label())
+                .advise(
+                    "several interfaces to this peer, and a route over all of them (docs/GATEWAY.md, One big peer)",
+                ),
+        );
+    }
 }
 
 /// Reports packets and datagrams that the kernel dropped before weft read them.

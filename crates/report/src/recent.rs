@@ -33,6 +33,8 @@ pub fn add_recent(now: &mut StatusReport, before: &StatusReport) {
     };
     now.recent = Some(Recent {
         window_ms,
+        busy: now.times.turns.sum_ns.saturating_sub(before.times.turns.sum_ns) as f64
+            / (window_ms as f64 * 1e6),
         rates: rates(
             now.udp.bytes_sent.saturating_sub(before.udp.bytes_sent),
             now.udp.bytes_received.saturating_sub(before.udp.bytes_received),
@@ -78,6 +80,7 @@ mod tests {
             ..StatusReport::default()
         };
         (report.udp.bytes_sent, report.udp.bytes_received) = (tx, rx);
+        report.times.turns.sum_ns = tx * 500_000;
         report.tun.queues =
             vec![TunQueueReport { bytes_read: 2 * tx, bytes_written: 2 * rx, ..TunQueueReport::default() }];
         report
@@ -90,7 +93,7 @@ mod tests {
         now.peers.push(PeerReport { public_key: "B".to_owned(), rx_bytes: 10, ..PeerReport::default() });
         add_recent(&mut now, &before);
         let recent = now.recent.as_ref().unwrap();
-        assert_eq!(recent.window_ms, 500);
+        assert_eq!((recent.window_ms, recent.busy), (500, 0.5));
         assert_eq!(recent.rates, Rates { tx_bytes_per_second: 1000, rx_bytes_per_second: 4000 });
         assert_eq!(now.peers[0].rates, Some(recent.rates));
         assert_eq!(now.peers[1].rates.unwrap().rx_bytes_per_second, 20);

@@ -326,6 +326,9 @@ pub struct Rates {
 pub struct Recent {
     /// Milliseconds between the two reports.
     pub window_ms: u64,
+    /// The share of this time that the packet thread's turns took, from 0 to 1. A thread that has a core to itself is
+    /// full at 1.
+    pub busy: f64,
     /// The rates of the whole interface.
     pub rates: Rates,
     /// Packets dropped in this time, by reason.

@@ -8,6 +8,9 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "clippy.toml allows it in tests, but not in their helpers")]
 
+#[path = "../support/ip.rs"]
+mod ip;
+mod one_big_peer;
 mod scene;
 
 use std::io::{ErrorKind, Read as _, Write as _};

@@ -98,9 +98,13 @@ impl Scene {
             return None;
         }
         let directory = scene.directory.path();
-        let mut daemons = vec![start(&scene.gateway, &text, directory)];
+        let mut daemons = vec![start(&scene.gateway, "wg0", &text, directory)];
         daemons.extend(
-            scene.clients.iter().zip(&client_texts).map(|(client, text)| start(client, text, directory)),
+            scene
+                .clients
+                .iter()
+                .zip(&client_texts)
+                .map(|(client, text)| start(client, "wg0", text, directory)),
         );
         scene._daemons = daemons;
         Some(scene)
@@ -175,10 +179,10 @@ fn join(a: &Namespace, b: &Namespace, name_b: &str, addresses_a: [&str; 2], addr
     link::join(a, b, &options).unwrap();
 }
 
-/// An interface wg0 as this text says, which names files of this directory.
+/// An interface as this text says, which names files of this directory.
 #[track_caller]
-fn start(namespace: &Namespace, text: &str, directory: &Path) -> Daemon {
-    let parsed = config::parse(text, &directory.join("wg0.conf"), "wg0".parse().unwrap());
+pub(crate) fn start(namespace: &Namespace, interface: &str, text: &str, directory: &Path) -> Daemon {
+    let parsed = config::parse(text, &directory.join("wg0.conf"), interface.parse().unwrap());
     let config = parsed.unwrap_or_else(|error| panic!("{error}")).config;
     let endpoints = config.endpoint_addresses();
     // Driven by the packet thread alone: the tests are not about TUN threads.

@@ -313,6 +313,23 @@ fn what_the_kernel_threw_away_is_told_while_it_grows() {
 }
 
 #[test]
+fn one_peer_that_fills_the_packet_thread_is_told_with_the_way_out() {
+    let rates = |bytes| Rates { tx_bytes_per_second: bytes, rx_bytes_per_second: bytes / 10 };
+    let busy = |busy, of_peer| {
+        with(|report| {
+            report.peers[0].rates = Some(rates(of_peer));
+            report.recent =
+                Some(Recent { window_ms: 500, busy, rates: rates(1_000_000), ..Recent::default() });
+        })
+    };
+    let finding = only(&busy(0.95, 900_000), "one_big_peer", Level::Note);
+    assert_eq!(finding.about.as_deref(), Some("PEER"));
+    assert!(finding.advice.unwrap().contains("One big peer"));
+    assert_eq!(busy(0.95, 700_000), [], "others have a part in it");
+    assert_eq!(busy(0.8, 900_000), [], "the thread has room");
+}
+
+#[test]
 fn a_load_of_handshakes_is_told_with_its_time_and_what_was_refused() {
     let finding = only(
         &with(|report| {
