@@ -14,7 +14,7 @@ use crate::routes::Link;
 /// A thread that watches the network until it is dropped.
 #[derive(Debug)]
 pub struct Watch {
-    stop: Stop,
+    pub(super) stop: Stop,
     thread: Option<JoinHandle<()>>,
 }
 

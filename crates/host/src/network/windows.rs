@@ -201,3 +201,53 @@ unsafe extern "system" fn on_power(context: *const c_void, kind: u32, _: *const 
     }
     NO_ERROR
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use windows_sys::Win32::UI::WindowsAndMessaging::PBT_APMSUSPEND;
+
+    use super::*;
+    use crate::network::Watch;
+
+    #[test]
+    fn callbacks_put_a_notice_with_the_interface_into_the_queue() {
+        let (sender, received) = channel();
+        let context: *const c_void = (&raw const sender).cast();
+        let route = MIB_IPFORWARD_ROW2 { InterfaceIndex: 7, ..MIB_IPFORWARD_ROW2::default() };
+        let address = MIB_UNICASTIPADDRESS_ROW { InterfaceIndex: 8, ..MIB_UNICASTIPADDRESS_ROW::default() };
+        let interface = MIB_IPINTERFACE_ROW { InterfaceIndex: 9, ..MIB_IPINTERFACE_ROW::default() };
+        // SAFETY: the rows and the queue live until after the calls.
+        unsafe {
+            on_route(context, &raw const route, 0);
+            on_address(context, &raw const address, 0);
+            on_interface(context, &raw const interface, 0);
+            on_route(context, std::ptr::null(), 0);
+            on_power(context, PBT_APMSUSPEND, std::ptr::null());
+            on_power(context, PBT_APMRESUMEAUTOMATIC, std::ptr::null());
+        }
+        let notices: Vec<Notice> = received.try_iter().collect();
+        let expected =
+            [Notice::Route(7), Notice::Address(8), Notice::Interface(9), Notice::Unknown, Notice::Resumed];
+        assert_eq!(notices, expected);
+    }
+
+    #[test]
+    fn a_watch_starts_and_stops() {
+        let watch = Watch::start(None, |_| {}).unwrap();
+        assert_eq!(watch.stop.registered.network.len(), 3);
+        drop(watch);
+    }
+
+    #[test]
+    fn a_machine_that_is_awake_does_not_sleep() {
+        let before = System.time_asleep();
+        assert!(System.time_asleep().saturating_sub(before) < Duration::from_secs(1));
+    }
+
+    #[test]
+    fn a_device_that_is_not_there_has_no_mtu() {
+        assert_eq!(System.device_mtu(u32::MAX).unwrap(), None);
+    }
+}
