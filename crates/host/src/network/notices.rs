@@ -82,8 +82,11 @@ impl<M: Machine> Notices<M> {
             }
             (Notice::Interface(_), _) => Change { links: true, ..nothing },
             (Notice::Unknown, _) => Change { missed: true, ..nothing },
-            // The machine is told to be awake a second time when a user is there.
-            (Notice::Resumed, _) => Change { slept: self.asleep.now(self.machine.time_asleep()), ..nothing },
+            // The clocks may not see a sleep in which the machine was not off: it has no length then.
+            (Notice::Resumed, _) => {
+                let slept = self.asleep.now(self.machine.time_asleep()).unwrap_or_default();
+                Change { slept: Some(slept), ..nothing }
+            }
             (Notice::Stop, _) => nothing,
         }
     }
@@ -150,15 +153,16 @@ mod tests {
     }
 
     #[test]
-    fn a_sleep_is_told_once_however_often_the_machine_says_that_it_is_awake() {
+    fn the_end_of_a_sleep_is_told_with_its_length_if_the_clocks_know_it() {
         let machine = Simulated::default();
         machine.asleep.set(Duration::from_secs(100));
         let (sender, mut notices) = Notices::new(&machine, None);
         machine.asleep.set(Duration::from_secs(160));
-        let slept = Some(Duration::from_secs(60));
-        let change = noted(&machine, &mut notices, Notice::Resumed, &sender);
-        assert_eq!(change, Change { slept, ..Change::default() });
-        assert_eq!(noted(&machine, &mut notices, Notice::Resumed, &sender), Change::default());
+        let mut slept = || noted(&machine, &mut notices, Notice::Resumed, &sender);
+        let seconds = |seconds| Change { slept: Some(Duration::from_secs(seconds)), ..Change::default() };
+        assert_eq!(slept(), seconds(60));
+        assert_eq!(slept(), seconds(0));
+        assert!(seconds(0).concerns_ways());
     }
 
     #[test]

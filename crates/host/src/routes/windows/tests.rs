@@ -81,6 +81,18 @@ fn the_device_has_its_mtu_asks_no_router_and_is_preferred_while_it_has_a_default
 }
 
 #[test]
+fn a_half_that_cannot_be_removed_is_preferred_still() {
+    let machine = machine::<Own>();
+    let half = "::/1".parse().unwrap();
+    machine.add_route(&link(), half, MAIN_TABLE).unwrap();
+    let before = machine.tables.around();
+    machine.tables.fail(machine.tables.calls() + 2, 1);
+    let error = machine.remove_route(&link(), half, MAIN_TABLE).unwrap_err().to_string();
+    assert!(error.starts_with("cannot remove the route ::/1 dev wg0: it fails"), "{error}");
+    assert_eq!(machine.tables.around(), before);
+}
+
+#[test]
 fn the_least_mtu_of_ipv6_does_not_hinder_ipv4() {
     let machine = machine::<Own>();
     machine.set_mtu(&link(), 1000).unwrap();
