@@ -21,6 +21,9 @@ pub(crate) use system::System;
 
 /// What the calls of this module need of the system. An interface is named by its LUID.
 pub trait Machine {
+    /// Returns the LUID of the interface that has an index.
+    fn luid(&self, index: u32) -> Result<u64, Refusal>;
+
     /// Returns all interfaces.
     fn adapters(&self) -> Result<Vec<Adapter>, Refusal>;
 
@@ -113,7 +116,7 @@ impl<M: Machine> Tables for IpHelper<M> {
 
     fn addresses(&self, link: &Link) -> Result<Vec<IpNet>, RouteError> {
         let read = || {
-            let luid = self.luid(link)?;
+            let luid = self.machine.luid(link.index)?;
             let addresses = self.machine.addresses()?.into_iter();
             Ok(addresses.filter(|(of, _)| *of == luid).map(|(_, address)| address).collect())
         };
@@ -129,18 +132,22 @@ impl<M: Machine> Tables for IpHelper<M> {
 
     fn edit(&self, edit: &Edit<'_>) -> Result<(), Refusal> {
         match *edit {
-            Edit::SetMtu(link, mtu) => self.set_mtu(self.luid(link)?, mtu.into()),
+            Edit::SetMtu(link, mtu) => self.set_mtu(self.machine.luid(link.index)?, mtu.into()),
             // An adapter of Wintun is up as long as it is open, and goes with its process.
             Edit::SetUp(_) | Edit::RemoveLink(_) => Ok(()),
-            Edit::AddAddress(link, address) => self.add_address(self.luid(link)?, address),
+            Edit::AddAddress(link, address) => self.add_address(self.machine.luid(link.index)?, address),
             Edit::RemoveAddress(link, address) => {
-                self.machine.delete_address(self.luid(link)?, address.addr())
+                self.machine.delete_address(self.machine.luid(link.index)?, address.addr())
             }
             Edit::AddRoute(_, _, table) if table != MAIN_TABLE => {
                 Err(Refusal::Failed(io::Error::new(io::ErrorKind::Unsupported, ONE_TABLE)))
             }
-            Edit::AddRoute(link, prefix, _) => self.add_route(&own_route(self.luid(link)?, prefix)),
-            Edit::RemoveRoute(link, prefix, _) => self.remove_route(&own_route(self.luid(link)?, prefix)),
+            Edit::AddRoute(link, prefix, _) => {
+                self.add_route(&own_route(self.machine.luid(link.index)?, prefix))
+            }
+            Edit::RemoveRoute(link, prefix, _) => {
+                self.remove_route(&own_route(self.machine.luid(link.index)?, prefix))
+            }
             Edit::AddEndpointRoute(address, via) => {
                 self.machine.create_route(&self.endpoint_route(address, via)?)
             }
@@ -194,15 +201,6 @@ fn advice_if_gone(edit: &Edit<'_>) -> &'static str {
 }
 
 impl<M: Machine> IpHelper<M> {
-    fn luid(&self, link: &Link) -> Result<u64, Refusal> {
-        let adapters = self.machine.adapters()?;
-        adapters
-            .iter()
-            .find(|adapter| adapter.index == link.index)
-            .map(|found| found.luid)
-            .ok_or(Refusal::Gone)
-    }
-
     /// Returns the MTU of IPv4, else of IPv6, else of the link: that of Wintun's link is 65,535 always.
     pub(crate) fn mtu_of(&self, adapter: &Adapter) -> u32 {
         let of = |family| Some(self.machine.settings(adapter.luid, family).ok()?.mtu);

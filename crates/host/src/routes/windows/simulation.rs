@@ -47,6 +47,12 @@ impl Simulated {
 }
 
 impl Machine for Simulated {
+    fn luid(&self, index: u32) -> Result<u64, Refusal> {
+        let tables = self.tables.borrow();
+        let found = tables.adapters.iter().find(|adapter| adapter.index == index);
+        found.map(|found| found.luid).ok_or(Refusal::Gone)
+    }
+
     fn adapters(&self) -> Result<Vec<Adapter>, Refusal> {
         Ok(self.tables.borrow().adapters.clone())
     }

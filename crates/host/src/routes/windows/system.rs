@@ -11,11 +11,11 @@ use windows_sys::Win32::Foundation::{
     ERROR_FILE_NOT_FOUND, ERROR_NOT_FOUND, ERROR_OBJECT_ALREADY_EXISTS, NO_ERROR, WIN32_ERROR,
 };
 use windows_sys::Win32::NetworkManagement::IpHelper::{
-    CreateIpForwardEntry2, CreateUnicastIpAddressEntry, DeleteIpForwardEntry2, DeleteUnicastIpAddressEntry,
-    FreeMibTable, GetIfTable2, GetIpForwardTable2, GetIpInterfaceEntry, GetUnicastIpAddressTable,
-    IF_TYPE_SOFTWARE_LOOPBACK, IP_ADDRESS_PREFIX, InitializeIpForwardEntry, InitializeUnicastIpAddressEntry,
-    MIB_IF_ROW2, MIB_IF_TABLE2, MIB_IPFORWARD_ROW2, MIB_IPFORWARD_TABLE2, MIB_IPINTERFACE_ROW,
-    MIB_UNICASTIPADDRESS_ROW, MIB_UNICASTIPADDRESS_TABLE, SetIpInterfaceEntry,
+    ConvertInterfaceIndexToLuid, CreateIpForwardEntry2, CreateUnicastIpAddressEntry, DeleteIpForwardEntry2,
+    DeleteUnicastIpAddressEntry, FreeMibTable, GetIfTable2, GetIpForwardTable2, GetIpInterfaceEntry,
+    GetUnicastIpAddressTable, IF_TYPE_SOFTWARE_LOOPBACK, IP_ADDRESS_PREFIX, InitializeIpForwardEntry,
+    InitializeUnicastIpAddressEntry, MIB_IF_ROW2, MIB_IF_TABLE2, MIB_IPFORWARD_ROW2, MIB_IPFORWARD_TABLE2,
+    MIB_IPINTERFACE_ROW, MIB_UNICASTIPADDRESS_ROW, MIB_UNICASTIPADDRESS_TABLE, SetIpInterfaceEntry,
 };
 use windows_sys::Win32::NetworkManagement::Ndis::{IfOperStatusUp, NET_LUID_LH};
 use windows_sys::Win32::Networking::WinSock::{
@@ -46,6 +46,13 @@ impl Configurator<IpHelper<System>> {
 }
 
 impl Machine for System {
+    fn luid(&self, index: u32) -> Result<u64, Refusal> {
+        let mut luid = NET_LUID_LH::default();
+        // SAFETY: the LUID is written to a place that lives until after the call.
+        let code = unsafe { ConvertInterfaceIndexToLuid(index, &raw mut luid) };
+        if code == NO_ERROR { Ok(luid_value(luid)) } else { Err(Refusal::Gone) }
+    }
+
     fn adapters(&self) -> Result<Vec<Adapter>, Refusal> {
         let rows: Vec<MIB_IF_ROW2> = read(
             c"GetIfTable2",

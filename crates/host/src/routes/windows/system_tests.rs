@@ -18,6 +18,8 @@ fn the_tables_are_read_and_fit_each_other() {
     let adapters = System.adapters().unwrap();
     let loopback = adapters.iter().find(|adapter| adapter.is_loopback).expect("a loopback interface");
     assert!(loopback.index > 0 && !loopback.name.is_empty() && loopback.is_up, "{loopback:?}");
+    assert_eq!(System.luid(loopback.index).unwrap(), loopback.luid);
+    assert!(matches!(System.luid(u32::MAX), Err(Refusal::Gone)));
     let local = (loopback.luid, "127.0.0.1/8".parse().unwrap());
     let addresses = System.addresses().unwrap();
     assert!(addresses.contains(&local), "{addresses:?}");
