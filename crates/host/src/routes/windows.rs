@@ -190,12 +190,12 @@ fn advice_if_gone(edit: &Edit<'_>) -> &'static str {
     };
     match family {
         Family::V4 => {
-            "IPv4 is switched off there: switch it on (`Enable-NetAdapterBinding -ComponentID ms_tcpip`), or remove the \
-             IPv4 addresses and AllowedIPs from the configuration"
+            "IPv4 is switched off there: switch it on (`Enable-NetAdapterBinding -Name * -ComponentID ms_tcpip`), or \
+             remove the IPv4 addresses and AllowedIPs from the configuration"
         }
         Family::V6 => {
-            "IPv6 is switched off there: switch it on (`Enable-NetAdapterBinding -ComponentID ms_tcpip6`, and \
-             DisabledComponents in the registry), or remove the IPv6 addresses and AllowedIPs from the configuration"
+            "IPv6 is switched off there: switch it on (`Enable-NetAdapterBinding -Name * -ComponentID ms_tcpip6`, \
+             and DisabledComponents in the registry), or remove the IPv6 addresses and AllowedIPs from the configuration"
         }
     }
 }
