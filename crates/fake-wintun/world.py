@@ -17,8 +17,9 @@ PACKAGES = {"wine64": WINE, "gcc-mingw-w64-x86-64-win32": "/usr/bin/x86_64-w64-m
 MTU, PORT = 1420, 51820
 WINDOWS, LINUX = "10.99.0.1", "10.99.0.2"
 CLONE_NEWNET = 0x40000000
-# The packages whose unit tests need Windows, and which tests to run.
-TESTS = {"pipe": ["weft-ipc"], "uapi": ["weft-uapi"], "control": ["weft", "control::"], "tun": ["weft-tun", "windows::"]}
+# The packages whose unit tests call Windows, and which tests to run.
+TESTS = {"pipe": ["weft-ipc"], "uapi": ["weft-uapi"], "control": ["weft", "control::"], "tun": ["weft-tun", "windows::"],
+         "host": ["weft-host", "routes::", "network::"]}
 
 environment = dict(os.environ, CARGO_PROFILE_DEV_DEBUG="none", CARGO_INCREMENTAL="0")
 

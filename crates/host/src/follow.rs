@@ -2,14 +2,12 @@
 
 use std::net::SocketAddr;
 
-use ipnet::IpNet;
-
 use super::plan::{Facts, Plan};
 use super::{Applied, Host, HostError, Step};
 use crate::routes::{FoundRoute, Routing};
 
 /// Whether steps depend on the endpoints of the peers, so that [`Host::follow`] has to be called.
-pub const FOLLOWS_ENDPOINTS: bool = cfg!(any(target_os = "macos", target_os = "freebsd"));
+pub const FOLLOWS_ENDPOINTS: bool = cfg!(any(target_os = "macos", target_os = "freebsd", windows));
 
 impl Host {
     /// Adapts what depends on the endpoints of the peers and on the system's routes to their present state:
@@ -30,9 +28,7 @@ impl Host {
 /// longer among the steps in force: the kernel removes the routes of an interface that goes down.
 fn following(plan: &Plan, applied: &mut Applied, endpoints: &[SocketAddr], found: Vec<FoundRoute>) -> Plan {
     let lost = |step: &Step| match step {
-        Step::EndpointRoute { address, via } => {
-            !found.contains(&FoundRoute { prefix: IpNet::from(*address), via: via.clone() })
-        }
+        Step::EndpointRoute { address, via } => !found.iter().any(|route| route.is_host_route(*address, via)),
         _ => false,
     };
     let lost: Vec<Step> = applied.steps().iter().filter(|step| lost(step)).cloned().collect();

@@ -8,36 +8,58 @@
 use std::io;
 use std::time::Duration;
 
+#[cfg(any(target_os = "linux", windows))]
+mod clocks;
 mod coalesce;
 mod follower;
-#[cfg(any(target_os = "linux", target_os = "macos", target_os = "freebsd"))]
+#[cfg(any(target_os = "linux", target_os = "macos", target_os = "freebsd", windows))]
 mod watch;
 
 #[cfg(any(target_os = "macos", target_os = "freebsd"))]
 mod bsd;
+#[cfg(any(target_os = "linux", target_os = "macos", target_os = "freebsd"))]
+mod descriptors;
 #[cfg(target_os = "linux")]
 mod linux;
+#[cfg(any(all(test, target_os = "linux"), windows))]
+#[cfg_attr(not(windows), allow(dead_code, reason = "only tests use it here"))]
+mod notices;
 #[cfg(any(test, target_os = "macos", target_os = "freebsd"))]
 #[cfg_attr(
     not(any(target_os = "macos", target_os = "freebsd")),
     allow(dead_code, reason = "only tests use it here")
 )]
 mod rtsock;
+#[cfg(any(test, target_os = "macos", target_os = "freebsd", windows))]
+#[cfg_attr(
+    not(any(target_os = "macos", target_os = "freebsd", windows)),
+    allow(dead_code, unreachable_pub, reason = "only tests use it here")
+)]
+mod way;
+#[cfg(windows)]
+mod windows;
 
 #[cfg(any(target_os = "macos", target_os = "freebsd"))]
 use bsd as platform;
+#[cfg(any(target_os = "linux", target_os = "macos", target_os = "freebsd"))]
+use descriptors as events;
+#[cfg(windows)]
+use windows as events;
 
-#[cfg(not(any(target_os = "linux", target_os = "macos", target_os = "freebsd")))]
+#[cfg(not(any(target_os = "linux", target_os = "macos", target_os = "freebsd", windows)))]
 use crate::unsupported::network as platform;
 #[cfg(target_os = "linux")]
 use linux as platform;
 
 pub use follower::{Follower, MtuPolicy, Reaction, Way};
-#[cfg(not(any(target_os = "linux", target_os = "macos", target_os = "freebsd")))]
+#[cfg(not(any(target_os = "linux", target_os = "macos", target_os = "freebsd", windows)))]
 pub use platform::Watch;
+#[cfg(not(any(target_os = "macos", target_os = "freebsd", windows)))]
 pub use platform::way_to;
-#[cfg(any(target_os = "linux", target_os = "macos", target_os = "freebsd"))]
+#[cfg(any(target_os = "linux", target_os = "macos", target_os = "freebsd", windows))]
 pub use watch::Watch;
+#[cfg(any(target_os = "macos", target_os = "freebsd", windows))]
+pub use way::way_to;
 
 /// What changed since the last report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

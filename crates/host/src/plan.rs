@@ -54,7 +54,7 @@ impl Facts {
                 }
                 Step::EndpointRoute { address, via } => {
                     if let Routing::Halves(found) = &mut self.routing {
-                        found.retain(|route| route.prefix != IpNet::from(*address) || route.via != *via);
+                        found.retain(|route| !route.is_host_route(*address, via));
                     }
                 }
                 _ => {}

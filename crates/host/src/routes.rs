@@ -22,17 +22,29 @@ pub(crate) mod bsd;
 mod endpoint;
 #[cfg(target_os = "linux")]
 mod linux;
+#[cfg(any(test, target_os = "macos", target_os = "freebsd", windows))]
+#[cfg_attr(
+    not(any(target_os = "macos", target_os = "freebsd", windows)),
+    allow(dead_code, unreachable_pub, reason = "only tests use it here")
+)]
+pub(crate) mod tables;
+#[cfg(any(test, windows))]
+#[cfg_attr(not(windows), allow(dead_code, unreachable_pub, reason = "only tests use it here"))]
+pub(crate) mod windows;
 
-#[cfg(not(any(target_os = "linux", target_os = "macos", target_os = "freebsd")))]
+#[cfg(not(any(target_os = "linux", target_os = "macos", target_os = "freebsd", windows)))]
 use crate::unsupported::routes as platform;
 #[cfg(target_os = "linux")]
 use linux as platform;
 
 /// The network configuration of this machine.
 #[cfg(any(target_os = "macos", target_os = "freebsd"))]
-pub type Netlink = bsd::Configurator<bsd::System>;
-#[cfg(not(any(target_os = "macos", target_os = "freebsd")))]
+pub type Netlink = tables::Configurator<bsd::Programs<bsd::System>>;
+#[cfg(not(any(target_os = "macos", target_os = "freebsd", windows)))]
 pub use platform::Netlink;
+/// The network configuration of this machine.
+#[cfg(windows)]
+pub type Netlink = tables::Configurator<windows::IpHelper<windows::System>>;
 
 pub use endpoint::{FoundRoute, Routing, Via};
 pub(crate) use endpoint::{endpoint_routes, halves};
@@ -66,7 +78,7 @@ pub enum RouteError {
     #[error("cannot open a netlink socket: {0}; the kernel or the sandbox has to allow AF_NETLINK")]
     Open(#[source] io::Error),
     /// There is no such device.
-    #[error("there is no interface {0} in this network namespace")]
+    #[error("there is no interface {0}{PLACE}")]
     NoLink(String),
     /// The system gives its tunnels other names.
     #[error(
@@ -102,6 +114,9 @@ pub enum RouteError {
         action: String,
     },
 }
+
+/// Where devices are looked for.
+const PLACE: &str = if cfg!(target_os = "linux") { " in this network namespace" } else { "" };
 
 /// A netlink request is answered at once; waiting longer means that the answer was lost.
 const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);

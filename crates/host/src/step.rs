@@ -126,10 +126,12 @@ impl Step {
     }
 
     /// Reports whether the step cannot be done while the other step is in force: a device has an IPv6 address
-    /// only once, whatever its prefix length.
+    /// only once, whatever its prefix length. On Windows so it is with IPv4.
     pub(super) fn excludes(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Address(IpNet::V6(one)), Self::Address(IpNet::V6(other))) => one.addr() == other.addr(),
+            (Self::Address(one), Self::Address(other)) => {
+                one.addr() == other.addr() && (cfg!(windows) || one.addr().is_ipv6())
+            }
             _ => false,
         }
     }

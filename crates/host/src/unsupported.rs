@@ -1,6 +1,7 @@
 //! The substitutes on systems where weft cannot set up the host yet. Calls that would change something fail,
 //! and nothing is found to undo.
 
+#[cfg(not(windows))]
 pub(crate) mod routes {
     use std::collections::{BTreeSet, HashSet};
     use std::net::{IpAddr, SocketAddr};
@@ -129,6 +130,7 @@ pub(crate) mod routes {
     }
 }
 
+#[cfg(not(windows))]
 pub(crate) mod network {
     use std::convert::Infallible;
     use std::env::consts::OS;

@@ -3,10 +3,9 @@
 
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
-use super::{Change, WatchError, Way, rtsock};
+use super::{Change, WatchError, rtsock};
 use crate::routes::Link;
 use crate::routes::bsd::LAYOUT;
 use crate::routes::bsd::message::messages;
@@ -77,17 +76,4 @@ fn open() -> io::Result<File> {
         }
     }
     Ok(socket.into())
-}
-
-/// Returns the route that the routing table chooses to an address. The mark does not matter here, and the MTU
-/// of the route is not known.
-///
-/// # Errors
-/// There is no route.
-pub fn way_to(destination: SocketAddr, _: u32) -> io::Result<Way> {
-    let unspecified: SocketAddr =
-        if destination.is_ipv4() { ([0; 4], 0).into() } else { ([0_u16; 8], 0).into() };
-    let socket = UdpSocket::bind(unspecified)?;
-    socket.connect(destination)?;
-    Ok(Way { source: socket.local_addr()?.ip(), mtu: None })
 }

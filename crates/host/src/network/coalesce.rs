@@ -1,7 +1,7 @@
 //! Merges bursts of events into one change: DHCP, a roaming Wi-Fi or a container that starts causes dozens of
 //! events.
 #![cfg_attr(
-    not(any(target_os = "linux", target_os = "macos", target_os = "freebsd")),
+    not(any(target_os = "linux", target_os = "macos", target_os = "freebsd", windows)),
     allow(dead_code, reason = "nothing is watched")
 )]
 

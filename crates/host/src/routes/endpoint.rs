@@ -1,5 +1,5 @@
 //! Keeps the tunnel's own packets out of a default route on systems whose routing does not look at marks
-//! (macOS, FreeBSD): the default route is two halves, which are more specific than the system's, and each
+//! (macOS, FreeBSD, Windows): the default route is two halves, which are more specific than the system's, and each
 //! endpoint has a host route along the way that it had without the tunnel.
 //!
 //! Decides only: `plan.rs` makes steps of it.
@@ -18,7 +18,8 @@ pub enum Routing {
     /// Rules of policy routing by mark, and a separate table.
     #[default]
     Rules,
-    /// Two halves of the default route, and host routes to the endpoints. Has the routes of the main table.
+    /// Two halves of the default route, and host routes to the endpoints. Has the routes of the main table;
+    /// among those to one prefix the last is the one in use.
     Halves(Vec<FoundRoute>),
 }
 
@@ -29,6 +30,15 @@ pub struct FoundRoute {
     pub prefix: IpNet,
     /// Where its packets go.
     pub via: Via,
+    /// Whether its interface is connected. Windows keeps the routes of one that is not.
+    pub is_up: bool,
+}
+
+impl FoundRoute {
+    /// Reports whether it is the host route of an endpoint.
+    pub(crate) fn is_host_route(&self, address: IpAddr, via: &Via) -> bool {
+        self.prefix == IpNet::from(address) && self.via == *via
+    }
 }
 
 /// Where the packets of a route go.
@@ -88,7 +98,7 @@ pub(crate) fn endpoint_routes(
     let tunnel: HashSet<IpNet> = tunnel.into_iter().collect();
     let past: HashMap<IpNet, &Via> = found
         .iter()
-        .filter(|route| route.via.interface() != Some(device))
+        .filter(|route| route.is_up && route.via.interface() != Some(device))
         .map(|route| (route.prefix, &route.via))
         .collect();
     let mut routes = BTreeMap::new();
@@ -115,7 +125,7 @@ mod tests {
     use super::*;
 
     fn found(prefix: &str, via: Via) -> FoundRoute {
-        FoundRoute { prefix: prefix.parse().unwrap(), via }
+        FoundRoute { prefix: prefix.parse().unwrap(), via, is_up: true }
     }
 
     fn gateway(address: &str) -> Via {
@@ -153,6 +163,17 @@ mod tests {
         assert_eq!(routes(&["198.51.100.0/25"], "198.51.100.1:1", &system), Some(gateway("192.168.1.9")));
         assert_eq!(routes(&["10.0.0.0/8"], "192.0.2.1:1", &system), None, "it is not in the tunnel");
         assert_eq!(routes(&["192.0.2.1/32"], "192.0.2.1:1", &system), None);
+    }
+
+    #[test]
+    fn of_several_ways_the_preferred_one_counts_unless_its_interface_is_disconnected() {
+        let unused = found("0.0.0.0/0", gateway("192.168.1.1"));
+        let preferred = found("0.0.0.0/0", gateway("172.16.0.1"));
+        let way = |found: &[FoundRoute]| routes(&["0.0.0.0/1"], "1.2.3.4:1", found);
+        assert_eq!(way(&[unused.clone(), preferred.clone()]), Some(gateway("172.16.0.1")));
+        let disconnected = FoundRoute { is_up: false, ..preferred };
+        assert_eq!(way(&[unused, disconnected.clone()]), Some(gateway("192.168.1.1")));
+        assert_eq!(way(&[disconnected]), Some(Via::Blackhole));
     }
 
     #[test]

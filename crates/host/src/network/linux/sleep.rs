@@ -1,5 +1,5 @@
 //! Detects that the machine slept, or that its clock was set forward, by comparing pairs of the kernel's
-//! clocks: only one clock of a pair advances then.
+//! clocks.
 //!
 //! No periodic wake-up is needed to compare them: a timer of the real-time clock that is never due is
 //! cancelled when that clock jumps, and the end of a sleep is such a jump.
@@ -12,9 +12,8 @@ use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use nix::time::{ClockId as Clock, clock_gettime};
 
-/// The shortest jump that is reported: shorter jumps do not matter, and a thread may be delayed as long
-/// between reading two clocks.
-const SHORTEST: Duration = Duration::from_secs(1);
+use crate::network::clocks::Ahead;
+
 /// When the timer would be due: in 2106.
 const NEVER: i64 = u32::MAX as i64;
 
@@ -88,49 +87,12 @@ fn started_at() -> io::Result<Duration> {
     Ok(wall_clock.saturating_sub(since_start))
 }
 
-/// By how much one clock was ahead of another when they were last compared.
-#[derive(Debug)]
-struct Ahead {
-    before: Duration,
-}
-
-impl Ahead {
-    fn new(total: Duration) -> Self {
-        Self { before: total }
-    }
-
-    /// Returns the increase since the last comparison, if it is at least [`SHORTEST`].
-    fn now(&mut self, total: Duration) -> Option<Duration> {
-        let more = total.checked_sub(self.before).filter(|more| *more >= SHORTEST)?;
-        self.before = total;
-        Some(more)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn secs(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
-    }
-
-    #[test]
-    fn what_was_slept_since_the_last_time_is_told_once() {
-        let mut asleep = Ahead::new(secs(100));
-        assert_eq!(asleep.now(secs(100)), None);
-        assert_eq!(asleep.now(secs(160)), Some(secs(60)));
-        assert_eq!(asleep.now(secs(160)), None);
-        assert_eq!(asleep.now(secs(165)), Some(secs(5)));
-    }
-
-    #[test]
-    fn clocks_that_are_read_one_after_the_other_do_not_make_a_sleep() {
-        let mut asleep = Ahead::new(secs(100));
-        assert_eq!(asleep.now(secs(100) + Duration::from_millis(900)), None);
-        assert_eq!(asleep.now(secs(99)), None);
-        // Short sleeps add up.
-        assert_eq!(asleep.now(secs(102)), Some(secs(2)));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+use crate::routes::tables::{Edit, Refusal};
 use crate::routes::{MAIN_TABLE, Via};
 
 /// A program and its arguments.
@@ -27,24 +28,39 @@ impl fmt::Display for Call {
     }
 }
 
+/// Returns the call that makes a change.
+pub(super) fn call(edit: &Edit<'_>) -> Call {
+    match edit {
+        Edit::SetMtu(link, mtu) => set_mtu(&link.name, *mtu),
+        Edit::SetUp(link) => set_up(&link.name),
+        Edit::RemoveLink(link) => destroy(&link.name),
+        Edit::AddAddress(link, address) => add_address(&link.name, *address),
+        Edit::RemoveAddress(link, address) => remove_address(&link.name, *address),
+        Edit::AddRoute(link, prefix, table) => add_route(&link.name, *prefix, *table),
+        Edit::RemoveRoute(link, prefix, table) => remove_route(&link.name, *prefix, *table),
+        Edit::AddEndpointRoute(address, via) => add_endpoint_route(*address, via),
+        Edit::RemoveEndpointRoute(address, via) => remove_endpoint_route(*address, via),
+    }
+}
+
 pub(super) fn show(device: &str) -> Call {
     Call::new("ifconfig", device)
 }
 
-pub(super) fn set_mtu(device: &str, mtu: u16) -> Call {
+fn set_mtu(device: &str, mtu: u16) -> Call {
     Call::new("ifconfig", &format!("{device} mtu {mtu}"))
 }
 
-pub(super) fn set_up(device: &str) -> Call {
+fn set_up(device: &str) -> Call {
     Call::new("ifconfig", &format!("{device} up"))
 }
 
-pub(super) fn destroy(device: &str) -> Call {
+fn destroy(device: &str) -> Call {
     Call::new("ifconfig", &format!("{device} destroy"))
 }
 
 /// A tunnel is a point-to-point interface, which needs the address of its other end for IPv4: it is the same.
-pub(super) fn add_address(device: &str, address: IpNet) -> Call {
+fn add_address(device: &str, address: IpNet) -> Call {
     let words = match address {
         IpNet::V4(net) => format!("{device} inet {net} {} alias", net.addr()),
         IpNet::V6(net) => format!("{device} inet6 {net} alias"),
@@ -52,23 +68,23 @@ pub(super) fn add_address(device: &str, address: IpNet) -> Call {
     Call::new("ifconfig", &words)
 }
 
-pub(super) fn remove_address(device: &str, address: IpNet) -> Call {
+fn remove_address(device: &str, address: IpNet) -> Call {
     Call::new("ifconfig", &format!("{device} {} {} -alias", family(address.addr()), address.addr()))
 }
 
-pub(super) fn add_route(device: &str, prefix: IpNet, table: u32) -> Call {
+fn add_route(device: &str, prefix: IpNet, table: u32) -> Call {
     Call::new("route", &format!("-n add {}{} -interface {device}", fib(table), net(prefix)))
 }
 
-pub(super) fn remove_route(device: &str, prefix: IpNet, table: u32) -> Call {
+fn remove_route(device: &str, prefix: IpNet, table: u32) -> Call {
     Call::new("route", &format!("-n delete {}{} -interface {device}", fib(table), net(prefix)))
 }
 
-pub(super) fn add_endpoint_route(address: IpAddr, via: &Via) -> Call {
+fn add_endpoint_route(address: IpAddr, via: &Via) -> Call {
     Call::new("route", &format!("-n add {} {}", host(address), way(address, via)))
 }
 
-pub(super) fn remove_endpoint_route(address: IpAddr, via: &Via) -> Call {
+fn remove_endpoint_route(address: IpAddr, via: &Via) -> Call {
     Call::new("route", &format!("-n delete {} {}", host(address), way(address, via)))
 }
 
@@ -108,16 +124,6 @@ pub struct Answer {
     pub is_success: bool,
     pub output: String,
     pub errors: String,
-}
-
-/// Why a call did nothing.
-#[derive(Debug)]
-pub(super) enum Refusal {
-    /// It is there already.
-    Exists,
-    /// It is not there, or its device is not.
-    Gone,
-    Failed(io::Error),
 }
 
 /// Returns what a call achieved. The status of route(8) alone does not tell: on macOS it is 0 after some

@@ -5,7 +5,8 @@ use std::process::{Command, Stdio};
 
 use super::commands::{Answer, Call};
 use super::message::{Layout, Message, messages};
-use super::{Configurator, Machine};
+use super::{Machine, Programs};
+use crate::routes::tables::Configurator;
 use crate::routes::{FoundRoute, MAIN_TABLE, RouteError, Via};
 
 #[cfg(target_os = "freebsd")]
@@ -20,11 +21,11 @@ const ATTEMPTS: usize = 5;
 #[derive(Debug)]
 pub struct System;
 
-impl Configurator<System> {
+impl Configurator<Programs<System>> {
     /// Returns the network configuration of this machine.
     #[allow(clippy::unnecessary_wraps, reason = "it is opened on other systems")]
     pub fn open() -> Result<Self, RouteError> {
-        Ok(Self::new(System))
+        Ok(Self::new(Programs { machine: System }))
     }
 }
 
@@ -62,7 +63,7 @@ fn found_route(message: Message) -> Option<FoundRoute> {
         (false, None, Some(interface)) => Via::Interface(interface),
         (false, _, None) => return None,
     };
-    Some(FoundRoute { prefix: route.prefix, via })
+    Some(FoundRoute { prefix: route.prefix, via, is_up: true })
 }
 
 /// Returns a routing table of both families as messages.

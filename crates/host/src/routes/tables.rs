@@ -1,0 +1,267 @@
+//! Addresses, routes and link settings where routing does not look at marks: on macOS, FreeBSD and Windows.
+//!
+//! What to change, and what a refusal means, is the same on these systems; [`Tables`] is what differs.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+use weft_config::{Interface, InterfaceName, MAX_MTU, MIN_MTU, MIN_MTU_IPV6, OVERHEAD};
+
+use super::{FoundRoute, FoundRule, Link, MAIN_TABLE, QueueLimits, RouteError, Routing, Rule, Via};
+
+/// The MTU of an Ethernet link, used when nothing better is known.
+pub(crate) const USUAL_MTU: u32 = 1500;
+
+/// The tables of a system.
+pub trait Tables {
+    /// Finds a device.
+    fn link(&self, name: &str) -> Result<Link, RouteError>;
+
+    /// Returns the MTU of an interface, if it is known.
+    fn mtu(&self, interface: &str) -> Option<u32>;
+
+    /// Returns the addresses of a device, including those that the system assigned.
+    fn addresses(&self, link: &Link) -> Result<Vec<IpNet>, RouteError>;
+
+    /// Returns the routes that packets are looked up by, in the order that [`Routing::Halves`] has;
+    /// `table`: [`MAIN_TABLE`], or a FIB.
+    fn routes(&self, table: u32) -> Result<Vec<FoundRoute>, RouteError>;
+
+    /// Makes one change, or none if it fails.
+    fn edit(&self, edit: &Edit<'_>) -> Result<(), Refusal>;
+
+    /// Says why a change was not made, and what to do.
+    fn refused(&self, edit: &Edit<'_>, refusal: Refusal) -> RouteError;
+}
+
+/// A change of a table.
+#[derive(Clone, Copy, Debug)]
+pub enum Edit<'a> {
+    SetMtu(&'a Link, u16),
+    SetUp(&'a Link),
+    RemoveLink(&'a Link),
+    AddAddress(&'a Link, IpNet),
+    RemoveAddress(&'a Link, IpNet),
+    AddRoute(&'a Link, IpNet, u32),
+    RemoveRoute(&'a Link, IpNet, u32),
+    AddEndpointRoute(IpAddr, &'a Via),
+    RemoveEndpointRoute(IpAddr, &'a Via),
+}
+
+impl fmt::Display for Edit<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::SetMtu(link, mtu) => write!(f, "set the MTU of {} to {mtu}", link.name),
+            Self::SetUp(link) => write!(f, "set {} up", link.name),
+            Self::RemoveLink(link) => write!(f, "remove {}", link.name),
+            Self::AddAddress(link, address) => write!(f, "add the address {address} to {}", link.name),
+            Self::RemoveAddress(link, address) => {
+                write!(f, "remove the address {address} from {}", link.name)
+            }
+            Self::AddRoute(link, prefix, _) => write!(f, "add the route {prefix} dev {}", link.name),
+            Self::RemoveRoute(link, prefix, _) => write!(f, "remove the route {prefix} dev {}", link.name),
+            Self::AddEndpointRoute(address, via) => write!(f, "add the endpoint route {address} {via}"),
+            Self::RemoveEndpointRoute(address, via) => {
+                write!(f, "remove the endpoint route {address} {via}")
+            }
+        }
+    }
+}
+
+/// Why a change was not made.
+#[derive(Debug)]
+pub enum Refusal {
+    /// It is there already.
+    Exists,
+    /// It is not there, or its device is not.
+    Gone,
+    Failed(io::Error),
+}
+
+/// The network configuration of the system.
+#[derive(Debug)]
+pub struct Configurator<T> {
+    pub(crate) tables: T,
+}
+
+impl<T: Tables> Configurator<T> {
+    pub(crate) fn new(tables: T) -> Self {
+        Self { tables }
+    }
+
+    /// Finds a device.
+    pub fn link(&self, name: &InterfaceName) -> Result<Link, RouteError> {
+        self.tables.link(name.as_str())
+    }
+
+    /// Sets the MTU of a device.
+    pub fn set_mtu(&self, link: &Link, mtu: u16) -> Result<(), RouteError> {
+        self.change(&Edit::SetMtu(link, mtu))
+    }
+
+    /// Sets a device up.
+    pub fn set_up(&self, link: &Link) -> Result<(), RouteError> {
+        self.change(&Edit::SetUp(link))
+    }
+
+    /// Removes a device. It is no error if the device is gone already.
+    pub fn remove_link(&self, link: &Link) -> Result<(), RouteError> {
+        self.remove(&Edit::RemoveLink(link))
+    }
+
+    /// Does nothing: the system has no such limits.
+    #[allow(clippy::unused_self, reason = "other systems have them")]
+    pub fn set_queue_limits(&self, _: &Link, _: QueueLimits) {}
+
+    /// Adds an address to a device.
+    pub fn add_address(&self, link: &Link, address: IpNet) -> Result<(), RouteError> {
+        self.change(&Edit::AddAddress(link, address))
+    }
+
+    /// Removes an address. It is no error if the address is gone already.
+    pub fn remove_address(&self, link: &Link, address: IpNet) -> Result<(), RouteError> {
+        self.remove(&Edit::RemoveAddress(link, address))
+    }
+
+    /// Returns the addresses of a device, including those that the kernel assigned.
+    pub fn addresses(&self, link: &Link) -> Result<Vec<IpNet>, RouteError> {
+        self.tables.addresses(link)
+    }
+
+    /// Adds a route to a prefix through a device. Returns whether that was needed: an existing route through
+    /// the same device stays as it is.
+    pub fn add_route(&self, link: &Link, prefix: IpNet, table: u32) -> Result<bool, RouteError> {
+        let edit = Edit::AddRoute(link, prefix, table);
+        match self.tables.edit(&edit) {
+            Ok(()) => Ok(true),
+            Err(Refusal::Exists) if self.routes_of(link, table)?.contains(&prefix) => Ok(false),
+            Err(refusal) => Err(self.tables.refused(&edit, refusal)),
+        }
+    }
+
+    /// Removes a route. It is no error if the route is gone already.
+    pub fn remove_route(&self, link: &Link, prefix: IpNet, table: u32) -> Result<(), RouteError> {
+        self.remove(&Edit::RemoveRoute(link, prefix, table))
+    }
+
+    /// Adds the host route of an endpoint. Returns whether that was needed.
+    pub fn add_endpoint_route(&self, address: IpAddr, via: &Via) -> Result<bool, RouteError> {
+        let edit = Edit::AddEndpointRoute(address, via);
+        match self.tables.edit(&edit) {
+            Ok(()) => Ok(true),
+            // Another program leads the endpoint past the tunnel.
+            Err(Refusal::Exists) => Ok(false),
+            Err(refusal) => Err(self.tables.refused(&edit, refusal)),
+        }
+    }
+
+    /// Removes the host route of an endpoint, unless it leads elsewhere by now: then it is not weft's. It is
+    /// no error if it is gone already, as after its interface lost its address.
+    pub fn remove_endpoint_route(&self, address: IpAddr, via: &Via) -> Result<(), RouteError> {
+        if !self.has_endpoint_route(address, via)? {
+            return Ok(());
+        }
+        self.remove(&Edit::RemoveEndpointRoute(address, via))
+    }
+
+    /// Reports whether the host route of an endpoint is in force.
+    pub fn has_endpoint_route(&self, address: IpAddr, via: &Via) -> Result<bool, RouteError> {
+        Ok(self.tables.routes(MAIN_TABLE)?.iter().any(|route| route.is_host_route(address, via)))
+    }
+
+    /// Returns the prefixes that are routed through a device in the main table.
+    pub fn routes_through(&self, link: &Link) -> Result<HashSet<(IpNet, u32)>, RouteError> {
+        let routes = self.routes_of(link, MAIN_TABLE)?;
+        Ok(routes.into_iter().map(|prefix| (prefix, MAIN_TABLE)).collect())
+    }
+
+    /// Returns how a default route is made here.
+    pub fn routing(&self) -> Result<Routing, RouteError> {
+        self.tables.routes(MAIN_TABLE).map(Routing::Halves)
+    }
+
+    /// Returns nothing: tables are not chosen here.
+    #[allow(clippy::unused_self, clippy::unnecessary_wraps, reason = "other systems have them")]
+    pub fn tables_in_use(&self) -> Result<BTreeSet<u32>, RouteError> {
+        Ok(BTreeSet::new())
+    }
+
+    /// Always an error: the system has no rules.
+    pub fn add_rule(&self, _: &Rule) -> Result<(), RouteError> {
+        Err(RouteError::Unsupported { action: "add a rule".to_owned() })
+    }
+
+    /// Does nothing: the system has no rules.
+    #[allow(clippy::unused_self, clippy::unnecessary_wraps, reason = "other systems have them")]
+    pub fn remove_rule(&self, _: &Rule) -> Result<(), RouteError> {
+        Ok(())
+    }
+
+    /// Returns nothing: the system has no rules.
+    #[allow(clippy::unused_self, clippy::unnecessary_wraps, reason = "other systems have them")]
+    pub fn rules(&self) -> Result<Vec<FoundRule>, RouteError> {
+        Ok(Vec::new())
+    }
+
+    /// Returns the MTU of the interface that leads to an address; the mark does not matter.
+    pub fn mtu_towards(&self, destination: IpAddr, _: u32) -> Result<u32, RouteError> {
+        let routes = self.tables.routes(MAIN_TABLE)?;
+        let via = best(&routes, destination).and_then(|via| via.interface());
+        Ok(via.and_then(|name| self.tables.mtu(name)).unwrap_or(USUAL_MTU))
+    }
+
+    /// Returns the MTU for the device when none is configured: the smallest MTU of the interfaces that lead
+    /// to the endpoints, else of those with a default route, else 1500; less the 80 bytes that the tunnel
+    /// adds; at least 1280 with an IPv6 address. `_` is the mark, which does not matter here.
+    pub fn default_mtu(&self, interface: &Interface, endpoints: &[SocketAddr], _: u32) -> u16 {
+        let mut routes = self.tables.routes(MAIN_TABLE).unwrap_or_default();
+        routes.retain(|route| route.is_up && route.via.interface() != Some(interface.name.as_str()));
+        let mut mtus: HashMap<String, Option<u32>> = HashMap::new();
+        let mut mtu_of = |via: &Via| {
+            let name = via.interface()?;
+            *mtus.entry(name.to_owned()).or_insert_with(|| self.tables.mtu(name))
+        };
+        let ways: BTreeSet<&Via> =
+            endpoints.iter().filter_map(|endpoint| best(&routes, endpoint.ip())).collect();
+        let towards = ways.into_iter().filter_map(&mut mtu_of).min();
+        let default = || {
+            let defaults = routes.iter().filter(|route| route.prefix.prefix_len() == 0);
+            defaults.filter_map(|route| mtu_of(&route.via)).min()
+        };
+        let outer = towards.or_else(default).unwrap_or(USUAL_MTU);
+        let has_ipv6 = interface.addresses.iter().any(|address| matches!(address, IpNet::V6(_)));
+        let least = if has_ipv6 { MIN_MTU_IPV6 } else { MIN_MTU };
+        let inner = outer.saturating_sub(OVERHEAD.into());
+        u16::try_from(inner).unwrap_or(MAX_MTU).clamp(least, MAX_MTU)
+    }
+
+    fn routes_of(&self, link: &Link, table: u32) -> Result<HashSet<IpNet>, RouteError> {
+        let routes = self.tables.routes(table)?.into_iter();
+        let own = routes.filter(|route| route.via.interface() == Some(link.name.as_str()));
+        Ok(own.map(|route| route.prefix).collect())
+    }
+
+    fn change(&self, edit: &Edit<'_>) -> Result<(), RouteError> {
+        self.tables.edit(edit).map_err(|refusal| self.tables.refused(edit, refusal))
+    }
+
+    fn remove(&self, edit: &Edit<'_>) -> Result<(), RouteError> {
+        match self.tables.edit(edit) {
+            Ok(()) | Err(Refusal::Gone) => Ok(()),
+            Err(refusal) => Err(self.tables.refused(edit, refusal)),
+        }
+    }
+}
+
+/// Returns where the most specific route to an address leads.
+fn best(routes: &[FoundRoute], destination: IpAddr) -> Option<&Via> {
+    let containing = routes.iter().filter(|route| route.is_up && route.prefix.contains(&destination));
+    containing.max_by_key(|route| route.prefix.prefix_len()).map(|route| &route.via)
+}
+
+#[cfg(test)]
+#[path = "tables_tests.rs"]
+pub(crate) mod tests;
