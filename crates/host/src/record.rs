@@ -202,7 +202,10 @@ impl Owner {
         loop {
             runtime_dir::make(&instance).map_err(|error| refused("create", &instance, error))?;
             let opened = open_untrusted(&path, Access::Create, MAX_LOCK_BYTES);
-            match opened.map_err(|error| untrusted("open", error))?.map(|lock| (lock.try_lock(), lock)) {
+            match opened
+                .map_err(|error| untrusted("open", error))?
+                .map(|lock| (platform::try_lock(&lock), lock))
+            {
                 // The previous owner may have removed the file meanwhile, and another process may have
                 // created a new file.
                 Some((Ok(()), lock)) if platform::is_same_file(&lock, &path) => {
@@ -241,7 +244,7 @@ impl Owner {
         let path = lock_path(directory, interface);
         let opened = open_untrusted(&path, Access::Read, MAX_LOCK_BYTES);
         let Some(lock) = opened.map_err(|error| untrusted("open", error))? else { return Ok(None) };
-        let is_held = matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock));
+        let is_held = matches!(platform::try_lock_shared(&lock), Err(TryLockError::WouldBlock));
         let process = is_held.then(|| signature_of(&lock)).flatten();
         // A user must not get another user's process ended by writing its id to the file.
         let owner = platform::other_owner(&lock);

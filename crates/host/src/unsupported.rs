@@ -157,6 +157,7 @@ pub(crate) mod network {
     }
 }
 
+#[cfg(not(windows))]
 pub(crate) mod dns {
     use crate::dns::{Choice, DnsError, Method, Places, Record};
 
@@ -225,6 +226,7 @@ pub(crate) mod firewall {
     }
 }
 
+#[cfg(not(windows))]
 pub(crate) mod process {
     use std::env::consts::OS;
     use std::io;
@@ -248,6 +250,7 @@ pub(crate) mod process {
     }
 }
 
+#[cfg(not(windows))]
 pub(crate) mod memory {
     pub(crate) fn available_bytes() -> Option<u64> {
         None
