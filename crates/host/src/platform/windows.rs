@@ -141,10 +141,9 @@ mod tests {
         let opened = File::open(&file).unwrap();
         assert_eq!(other_owner(&opened), None);
         let access = weft_ipc::security::access_of(&opened).unwrap();
-        for trustee in ["SY", "BA"] {
-            assert!(access.contains(&format!(";;;{trustee})")), "{access}");
-        }
-        for trustee in ["WD", "BU", "AU"] {
+        assert!(access.contains("(A;;FA;;;SY)"), "{access}");
+        // Everyone, users, authenticated users, interactive users.
+        for trustee in ["WD", "BU", "AU", "IU"] {
             assert!(!access.contains(&format!(";;;{trustee})")), "{access}");
         }
     }
