@@ -11,7 +11,9 @@ use windows_sys::Win32::System::Services::{
 };
 use windows_sys::core::{BOOL, w};
 use winreg::HKLM;
-use winreg::enums::{KEY_SET_VALUE, KEY_WRITE, REG_OPTION_NON_VOLATILE, REG_OPTION_VOLATILE, RegType};
+use winreg::enums::{
+    KEY_CREATE_SUB_KEY, KEY_SET_VALUE, REG_OPTION_NON_VOLATILE, REG_OPTION_VOLATILE, RegType,
+};
 use winreg::types::FromRegValue as _;
 
 use super::{Change, Table, Value};
@@ -65,22 +67,23 @@ impl Table for System {
 
     fn announce(&self, with_policy: bool) -> io::Result<()> {
         // SAFETY: the call takes numbers.
-        if with_policy && unsafe { RefreshPolicyEx(1, RP_FORCE) } == 0 {
-            return Err(io::Error::last_os_error());
-        }
-        tell_service()?;
+        let refreshed = match with_policy && unsafe { RefreshPolicyEx(1, RP_FORCE) } == 0 {
+            true => Err(io::Error::last_os_error()),
+            false => Ok(()),
+        };
+        let told = tell_service();
         // SAFETY: the call takes nothing. Without a DNS client there is nothing to forget.
         unsafe { DnsFlushResolverCache() };
-        Ok(())
+        refreshed.and(told)
     }
 }
 
 fn create(key: &str, lasts: bool) -> io::Result<()> {
     // The call would create the keys above it too: an empty table of Group Policy takes all others out of force.
     let (parent, name) = key.rsplit_once('\\').ok_or(io::ErrorKind::InvalidInput)?;
-    let parent = HKLM.open_subkey_with_flags(parent, KEY_WRITE)?;
+    let parent = HKLM.open_subkey_with_flags(parent, KEY_CREATE_SUB_KEY)?;
     let options = if lasts { REG_OPTION_NON_VOLATILE } else { REG_OPTION_VOLATILE };
-    parent.create_subkey_with_options_flags(name, options, KEY_WRITE).map(drop)
+    parent.create_subkey_with_options_flags(name, options, KEY_SET_VALUE).map(drop)
 }
 
 /// Has the DNS client read its settings.

@@ -147,6 +147,7 @@ fn other_settings_take_the_place_of_earlier_ones() {
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
         let machine = Simulated::new(before.clone());
         add_to(&machine, &settings(&["a.example"], &[])).unwrap();
+        add_to(&machine, &settings(&["c.example"], &[])).unwrap();
         add_to(&machine, &settings(&[], &many)).unwrap();
         let world = machine.world();
         let lengths = rules_of(&world, LOCAL).into_iter().map(|(names, _)| match names {
@@ -186,6 +187,20 @@ fn a_table_that_is_missing_is_made_and_stays() {
     remove(machine.process(None), "wg0").unwrap();
     before.insert(LOCAL.to_owned(), key([]));
     assert_eq!(machine.world(), before);
+}
+
+#[test]
+fn a_rule_is_found_whichever_way_its_guid_is_written() {
+    let machine = Simulated::new(found());
+    add_to(&machine, &settings(&[], &["corp.example"])).unwrap();
+    let in_lower_case = |path: String| match path.rsplit_once('\\') {
+        Some((LOCAL, rule)) if rule != FOREIGN => format!(r"{LOCAL}\{}", rule.to_lowercase()),
+        _ => path,
+    };
+    let world = machine.world().into_iter().map(|(path, key)| (in_lower_case(path), key)).collect();
+    machine.world.replace(world);
+    remove(machine.process(None), "wg0").unwrap();
+    assert_eq!(machine.world(), found());
 }
 
 #[test]
