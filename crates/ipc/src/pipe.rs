@@ -18,7 +18,7 @@ use windows_sys::Win32::System::Pipes::{
 };
 
 use crate::Source;
-use crate::security::{Descriptor, Owner};
+use crate::security::{Descriptor, Owner, wide};
 
 /// SYSTEM and Administrators may connect, from processes of high integrity (SDDL, \[MS-DTYP\] 2.5.1). A service is
 /// SYSTEM and owns the pipe as such. An administrator may not give it away, so that his group owns it.
@@ -171,10 +171,6 @@ fn exists(path: &Path) -> bool {
 
 pub(crate) fn is(error: &io::Error, code: u32) -> bool {
     error.raw_os_error() == Some(code.cast_signed())
-}
-
-pub(crate) fn wide(text: &str) -> Vec<u16> {
-    text.encode_utf16().chain([0]).collect()
 }
 
 /// Creates an instance of a pipe, for one client.

@@ -16,7 +16,10 @@ use windows_sys::Win32::Security::{
 };
 use windows_sys::Win32::System::Threading::{GetCurrentProcess, OpenProcessToken};
 
-use crate::pipe::wide;
+/// Returns a text with a zero at its end, as calls take it.
+pub(crate) fn wide(text: &str) -> Vec<u16> {
+    text.encode_utf16().chain([0]).collect()
+}
 
 /// Memory that LocalFree frees.
 struct Local(HLOCAL);
