@@ -191,6 +191,18 @@ pub struct Owner {
     directory: PathBuf,
     interface: InterfaceName,
     lock: File,
+    /// Dropped after the lock is closed: on some file systems of Windows a file is there until then.
+    _instance: Instance,
+}
+
+/// The directory of an interface, which is removed when it is dropped.
+#[derive(Debug)]
+struct Instance(PathBuf);
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        runtime_dir::leave(&self.0);
+    }
 }
 
 impl Owner {
@@ -210,8 +222,12 @@ impl Owner {
                 // created a new file.
                 Some((Ok(()), lock)) if platform::is_same_file(&lock, &path) => {
                     if platform::other_owner(&lock).is_none() {
-                        let mut owner =
-                            Self { directory: directory.to_owned(), interface: interface.clone(), lock };
+                        let mut owner = Self {
+                            directory: directory.to_owned(),
+                            interface: interface.clone(),
+                            lock,
+                            _instance: Instance(instance),
+                        };
                         owner.sign().map_err(|error| refused("write", &path, error))?;
                         return Ok(owner);
                     }
@@ -325,7 +341,6 @@ impl Drop for Owner {
         // The file is still locked: a process that opened it before finds that it is no longer the file of
         // this name.
         let _ = std::fs::remove_file(lock_path(&self.directory, &self.interface));
-        runtime_dir::leave(&runtime_dir::instance(&self.directory, &self.interface));
     }
 }
 
@@ -356,6 +371,5 @@ fn refused(action: &'static str, path: &Path, error: io::Error) -> HostError {
 }
 
 #[cfg(test)]
-#[cfg(unix)]
 #[path = "record_tests.rs"]
 mod tests;
