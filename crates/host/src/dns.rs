@@ -200,8 +200,8 @@ impl System {
         platform::undo(&self.places, interface.as_str(), record)
     }
 
-    /// Removes from /etc/resolv.conf what daemons that have ended left there. Returns the names of their
-    /// interfaces. To be called at every start, also of an interface without settings; without such leftovers
+    /// Removes from /etc/resolv.conf, or from the registry of Windows, what daemons that have ended left there. Returns
+    /// the names of their interfaces. To be called at every start, also of an interface without settings; without such leftovers
     /// it does nothing.
     pub fn repair(&self) -> Result<Vec<String>, DnsError> {
         platform::repair(&self.places)
