@@ -6,7 +6,7 @@ use std::time::Duration;
 use weft_commands::output;
 use weft_config::exit::Error;
 use weft_config::{InterfaceName, LoadError, name_of, path_of};
-use weft_host::{HostError, Keep, Owner, Record, record_path, told_backwards};
+use weft_host::{HostError, Keep, Owner, Process, Record, record_path, told_backwards};
 use weft_ipc::runtime_dir::runtime_dir;
 use weft_report::control_socket::{Client, ClientError};
 
@@ -66,6 +66,10 @@ pub(crate) fn down(directory: &Path, interface: &InterfaceName, keep: Keep) -> R
         if keep == Keep::KillSwitch {
             return Ok(Down::LeftAlone(process.id));
         }
+        if !Process::TAKES_SIGNALS && !end_over_socket(directory, interface)? {
+            let interface = interface.to_string();
+            return Err(HostError::Unreachable { interface, pid: process.id }.into());
+        }
         match process.end(PATIENCE) {
             Ok(true) => has_ended = true,
             Ok(false) => {
@@ -92,8 +96,8 @@ pub(crate) fn down(directory: &Path, interface: &InterfaceName, keep: Keep) -> R
     Ok(if had_socket || had_dns { Down::CleanedUp } else { Down::NotUp })
 }
 
-/// Ends the daemon that `weft NAME` started: it has a control socket, but no record and no lock. Returns
-/// whether there was one.
+/// Ends a daemon over its control socket. That which `weft NAME` started has a control socket, but no record and
+/// no lock. Returns whether there was one.
 fn end_over_socket(directory: &Path, interface: &InterfaceName) -> Result<bool, ClientError> {
     match Client::connect_in(directory, interface).and_then(|client| client.stop(PATIENCE)) {
         Ok(()) => Ok(true),

@@ -26,12 +26,17 @@ mod platform;
 #[cfg(target_os = "macos")]
 #[path = "dns/macos.rs"]
 mod platform;
+#[cfg(windows)]
+#[path = "dns/windows.rs"]
+mod platform;
 #[cfg(any(target_os = "linux", target_os = "macos", target_os = "freebsd"))]
 mod program;
+#[cfg(any(test, windows))]
+mod registry;
 #[cfg(any(all(test, unix), target_os = "macos"))]
 mod scutil;
 
-#[cfg(not(any(target_os = "linux", target_os = "macos", target_os = "freebsd")))]
+#[cfg(not(any(target_os = "linux", target_os = "macos", target_os = "freebsd", windows)))]
 use crate::unsupported::dns as platform;
 
 pub use error::DnsError;
@@ -73,6 +78,8 @@ pub enum Method {
     File,
     /// scutil(8) of macOS.
     Scutil,
+    /// The registry of Windows.
+    Registry,
 }
 
 impl fmt::Display for Method {
@@ -82,6 +89,7 @@ impl fmt::Display for Method {
             Self::Resolvconf => "resolvconf",
             Self::File => "/etc/resolv.conf",
             Self::Scutil => "scutil",
+            Self::Registry => "the registry",
         })
     }
 }
@@ -192,8 +200,8 @@ impl System {
         platform::undo(&self.places, interface.as_str(), record)
     }
 
-    /// Removes from /etc/resolv.conf what daemons that have ended left there. Returns the names of their
-    /// interfaces. To be called at every start, also of an interface without settings; without such leftovers
+    /// Removes from /etc/resolv.conf, or from the registry of Windows, what daemons that have ended left there. Returns
+    /// the names of their interfaces. To be called at every start, also of an interface without settings; without such leftovers
     /// it does nothing.
     pub fn repair(&self) -> Result<Vec<String>, DnsError> {
         platform::repair(&self.places)

@@ -65,6 +65,18 @@ pub enum HostError {
         /// The time waited, in seconds.
         seconds: u64,
     },
+    /// The daemon has no control socket over which it could be told to end, and there is no signal for it.
+    #[error(
+        "weft (process {pid}) runs {interface} and does not answer on its control pipe: it starts or ends at this \
+         moment, or hangs; try again, or end the process (`taskkill /F /PID {pid}`) and run `weft down {interface}` \
+         again, which takes back what it has set up"
+    )]
+    Unreachable {
+        /// The name of the interface.
+        interface: String,
+        /// Its process id.
+        pid: u32,
+    },
     /// The daemon could not be told to end.
     #[error("cannot end weft (process {pid}): {error}; run this as root, or as the user whom it runs as")]
     Signal {

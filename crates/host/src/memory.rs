@@ -8,7 +8,11 @@ mod platform;
 #[path = "memory/bsd.rs"]
 mod platform;
 
-#[cfg(not(any(target_os = "linux", target_os = "macos", target_os = "freebsd")))]
+#[cfg(windows)]
+#[path = "memory/windows.rs"]
+mod platform;
+
+#[cfg(not(any(target_os = "linux", target_os = "macos", target_os = "freebsd", windows)))]
 use crate::unsupported::memory as platform;
 
 /// Bytes that this process may still take; `None` where the platform does not tell.

@@ -13,10 +13,14 @@ mod process;
 #[path = "platform/bsd.rs"]
 mod process;
 
-#[cfg(not(any(target_os = "linux", target_os = "macos", target_os = "freebsd")))]
+#[cfg(windows)]
+#[path = "platform/windows/process.rs"]
+mod process;
+
+#[cfg(not(any(target_os = "linux", target_os = "macos", target_os = "freebsd", windows)))]
 use crate::unsupported::process;
 
-pub(super) use files::{is_same_file, other_owner, sync_directory, write_private};
+pub(super) use files::{is_same_file, other_owner, sync_directory, try_lock, try_lock_shared, write_private};
 
 /// A process: its id, and its start time in the system's units, which distinguishes it from a later process
 /// with the same id.
@@ -29,7 +33,11 @@ pub struct Process {
 }
 
 impl Process {
-    /// Tells the process to end and waits. Returns whether it has ended within `patience`.
+    /// Whether the system has a signal by which a process can be told to end.
+    pub const TAKES_SIGNALS: bool = cfg!(unix);
+
+    /// Tells the process to end and waits. Returns whether it has ended within `patience`. Where there are no
+    /// signals, this only waits: the process has to be told over its control socket before.
     ///
     /// # Errors
     /// This process may not tell it to end.

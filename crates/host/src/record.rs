@@ -191,6 +191,18 @@ pub struct Owner {
     directory: PathBuf,
     interface: InterfaceName,
     lock: File,
+    /// Dropped after the lock is closed: on some file systems of Windows a file is there until then.
+    _instance: Instance,
+}
+
+/// The directory of an interface, which is removed when it is dropped.
+#[derive(Debug)]
+struct Instance(PathBuf);
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        runtime_dir::leave(&self.0);
+    }
 }
 
 impl Owner {
@@ -202,13 +214,20 @@ impl Owner {
         loop {
             runtime_dir::make(&instance).map_err(|error| refused("create", &instance, error))?;
             let opened = open_untrusted(&path, Access::Create, MAX_LOCK_BYTES);
-            match opened.map_err(|error| untrusted("open", error))?.map(|lock| (lock.try_lock(), lock)) {
+            match opened
+                .map_err(|error| untrusted("open", error))?
+                .map(|lock| (platform::try_lock(&lock), lock))
+            {
                 // The previous owner may have removed the file meanwhile, and another process may have
                 // created a new file.
                 Some((Ok(()), lock)) if platform::is_same_file(&lock, &path) => {
                     if platform::other_owner(&lock).is_none() {
-                        let mut owner =
-                            Self { directory: directory.to_owned(), interface: interface.clone(), lock };
+                        let mut owner = Self {
+                            directory: directory.to_owned(),
+                            interface: interface.clone(),
+                            lock,
+                            _instance: Instance(instance),
+                        };
                         owner.sign().map_err(|error| refused("write", &path, error))?;
                         return Ok(owner);
                     }
@@ -241,7 +260,7 @@ impl Owner {
         let path = lock_path(directory, interface);
         let opened = open_untrusted(&path, Access::Read, MAX_LOCK_BYTES);
         let Some(lock) = opened.map_err(|error| untrusted("open", error))? else { return Ok(None) };
-        let is_held = matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock));
+        let is_held = matches!(platform::try_lock_shared(&lock), Err(TryLockError::WouldBlock));
         let process = is_held.then(|| signature_of(&lock)).flatten();
         // A user must not get another user's process ended by writing its id to the file.
         let owner = platform::other_owner(&lock);
@@ -322,7 +341,6 @@ impl Drop for Owner {
         // The file is still locked: a process that opened it before finds that it is no longer the file of
         // this name.
         let _ = std::fs::remove_file(lock_path(&self.directory, &self.interface));
-        runtime_dir::leave(&runtime_dir::instance(&self.directory, &self.interface));
     }
 }
 
@@ -353,6 +371,5 @@ fn refused(action: &'static str, path: &Path, error: io::Error) -> HostError {
 }
 
 #[cfg(test)]
-#[cfg(unix)]
 #[path = "record_tests.rs"]
 mod tests;

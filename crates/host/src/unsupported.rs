@@ -159,6 +159,7 @@ pub(crate) mod network {
     }
 }
 
+#[cfg(not(windows))]
 pub(crate) mod dns {
     use crate::dns::{Choice, DnsError, Method, Places, Record};
 
@@ -227,6 +228,7 @@ pub(crate) mod firewall {
     }
 }
 
+#[cfg(not(windows))]
 pub(crate) mod process {
     use std::env::consts::OS;
     use std::io;
@@ -250,6 +252,7 @@ pub(crate) mod process {
     }
 }
 
+#[cfg(not(windows))]
 pub(crate) mod memory {
     pub(crate) fn available_bytes() -> Option<u64> {
         None

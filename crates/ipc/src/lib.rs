@@ -12,6 +12,8 @@ pub mod listener;
 #[cfg(windows)]
 pub mod pipe;
 pub mod runtime_dir;
+#[cfg(windows)]
+pub mod security;
 
 pub use clients::{Place, Places, Source, Stream, serve_each};
 pub use connection::{Connection, MAY_CONNECT};

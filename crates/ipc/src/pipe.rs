@@ -4,22 +4,12 @@ use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::windows::fs::OpenOptionsExt as _;
-use std::os::windows::io::{AsHandle, AsRawHandle as _, FromRawHandle as _, IntoRawHandle as _, OwnedHandle};
+use std::os::windows::io::{AsHandle, FromRawHandle as _, IntoRawHandle as _, OwnedHandle};
 use std::path::{Path, PathBuf};
-use std::ptr;
 
 use tokio::net::windows::named_pipe::NamedPipeServer;
 use tokio::sync::Mutex;
-use windows_sys::Win32::Foundation::{
-    ERROR_INVALID_OWNER, ERROR_PIPE_BUSY, ERROR_SUCCESS, HLOCAL, INVALID_HANDLE_VALUE, LocalFree,
-};
-use windows_sys::Win32::Security::Authorization::{
-    ConvertStringSecurityDescriptorToSecurityDescriptorW, GetSecurityInfo, SDDL_REVISION_1, SE_KERNEL_OBJECT,
-};
-use windows_sys::Win32::Security::{
-    IsWellKnownSid, OWNER_SECURITY_INFORMATION, PSECURITY_DESCRIPTOR, PSID, SECURITY_ATTRIBUTES,
-    WinBuiltinAdministratorsSid, WinLocalSystemSid,
-};
+use windows_sys::Win32::Foundation::{ERROR_INVALID_OWNER, ERROR_PIPE_BUSY, INVALID_HANDLE_VALUE};
 use windows_sys::Win32::Storage::FileSystem::{
     FILE_FLAG_FIRST_PIPE_INSTANCE, FILE_FLAG_OVERLAPPED, PIPE_ACCESS_DUPLEX, SECURITY_IDENTIFICATION,
 };
@@ -28,6 +18,7 @@ use windows_sys::Win32::System::Pipes::{
 };
 
 use crate::Source;
+use crate::security::{Descriptor, Owner, wide};
 
 /// SYSTEM and Administrators may connect, from processes of high integrity (SDDL, \[MS-DTYP\] 2.5.1). A service is
 /// SYSTEM and owns the pipe as such. An administrator may not give it away, so that his group owns it.
@@ -150,39 +141,7 @@ impl PipeListener {
 /// # Errors
 /// When the owner cannot be read.
 pub fn is_trusted(pipe: &impl AsHandle) -> io::Result<bool> {
-    let mut owner: PSID = ptr::null_mut();
-    let mut descriptor: PSECURITY_DESCRIPTOR = ptr::null_mut();
-    // SAFETY: the handle is open, and the two variables outlive the call. The others are not asked for.
-    let result = unsafe {
-        GetSecurityInfo(
-            pipe.as_handle().as_raw_handle(),
-            SE_KERNEL_OBJECT,
-            OWNER_SECURITY_INFORMATION,
-            &raw mut owner,
-            ptr::null_mut(),
-            ptr::null_mut(),
-            ptr::null_mut(),
-            &raw mut descriptor,
-        )
-    };
-    if result != ERROR_SUCCESS {
-        return Err(io::Error::from_raw_os_error(result.cast_signed()));
-    }
-    let _descriptor = Local(descriptor);
-    // SAFETY: the owner points into the descriptor, which is freed after this.
-    Ok([WinLocalSystemSid, WinBuiltinAdministratorsSid]
-        .iter()
-        .any(|kind| unsafe { IsWellKnownSid(owner, *kind) } != 0))
-}
-
-/// Memory that LocalFree frees.
-struct Local(HLOCAL);
-
-impl Drop for Local {
-    fn drop(&mut self) {
-        // SAFETY: the functions that fill it allocate so, and nothing else frees it.
-        unsafe { LocalFree(self.0) };
-    }
+    Ok(matches!(Owner::of(pipe)?, Owner::System | Owner::Administrators))
 }
 
 /// Returns the names of the pipes below this prefix, `\\.\pipe\FOLDER`. The system lists all pipes, with
@@ -214,32 +173,11 @@ pub(crate) fn is(error: &io::Error, code: u32) -> bool {
     error.raw_os_error() == Some(code.cast_signed())
 }
 
-pub(crate) fn wide(text: &str) -> Vec<u16> {
-    text.encode_utf16().chain([0]).collect()
-}
-
 /// Creates an instance of a pipe, for one client.
 fn instance(path: &Path, access: &str, is_first: bool) -> io::Result<OwnedHandle> {
-    let (path, access) = (wide(&path.to_string_lossy()), wide(access));
-    let mut descriptor: PSECURITY_DESCRIPTOR = ptr::null_mut();
-    // SAFETY: the text ends with a zero, and the variable outlives the call.
-    let converted = unsafe {
-        ConvertStringSecurityDescriptorToSecurityDescriptorW(
-            access.as_ptr(),
-            SDDL_REVISION_1,
-            &raw mut descriptor,
-            ptr::null_mut(),
-        )
-    };
-    if converted == 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let descriptor = Local(descriptor);
-    let attributes = SECURITY_ATTRIBUTES {
-        nLength: size_of::<SECURITY_ATTRIBUTES>() as u32,
-        lpSecurityDescriptor: descriptor.0,
-        bInheritHandle: 0,
-    };
+    let path = wide(&path.to_string_lossy());
+    let access = Descriptor::parse(access)?;
+    let attributes = access.attributes();
     let first = if is_first { FILE_FLAG_FIRST_PIPE_INSTANCE } else { 0 };
     // SAFETY: the path ends with a zero, and the attributes and their descriptor outlive the call.
     let handle = unsafe {

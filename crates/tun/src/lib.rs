@@ -16,6 +16,7 @@ use weft_tunnel::{PlainSlab, Plaintext};
 mod attached;
 mod batch;
 mod config;
+mod guid;
 pub mod memory;
 mod stats;
 pub mod thread_guard;
@@ -55,6 +56,7 @@ pub use config::{OpenError, RING_BYTES, TunConfig, TunOffload};
 #[doc(hidden)]
 pub use device::bench;
 pub use device::{Descriptor, Pulse};
+pub use guid::guid_of;
 pub use platform::{Device, check_queue, name_of_queue, open, open_queues};
 /// What a device of this platform may have.
 pub use platform::{MAX_QUEUES, SUPER_PACKETS};

@@ -72,6 +72,38 @@ pub enum DnsError {
         /// The path of the file.
         path: PathBuf,
     },
+    /// The registry of Windows could not be read or changed.
+    #[error("cannot {action}: {error}{advice}")]
+    Registry {
+        /// The action that failed, with its key.
+        action: String,
+        /// The error of the system.
+        error: io::Error,
+        /// The advice, after a semicolon; may be empty.
+        advice: &'static str,
+    },
+    /// The registry of Windows does not know the adapter.
+    #[error(
+        "the registry has no settings of {interface}, whose adapter has the GUID {guid}; see that the adapter is there \
+         (`Get-NetAdapter {interface}`) and has IPv4 or IPv6"
+    )]
+    NoAdapter {
+        /// The name of the interface.
+        interface: String,
+        /// The GUID of its adapter.
+        guid: String,
+    },
+    /// Another program, or the administrator, has a rule for the servers of a domain.
+    #[error(
+        "the NRPT rule {rule} is for {name} and not this interface's, so that the DNS servers of the tunnel cannot have \
+         this domain; remove the rule (`Remove-DnsClientNrptRule -Name '{rule}'`), or the domain from DNS"
+    )]
+    RuleExists {
+        /// The name of the rule, a GUID.
+        rule: String,
+        /// The domain.
+        name: String,
+    },
     /// A program could not be started.
     #[error("cannot run {}: {error}", program.display())]
     Spawn {
@@ -141,12 +173,14 @@ impl DnsError {
     pub fn exit_code(&self) -> exit::Code {
         match self {
             Self::Denied { .. } => exit::Code::Permission,
-            Self::File { error, .. } | Self::Spawn { error, .. }
+            Self::File { error, .. } | Self::Spawn { error, .. } | Self::Registry { error, .. }
                 if error.kind() == io::ErrorKind::PermissionDenied =>
             {
                 exit::Code::Permission
             }
-            Self::Split { .. } | Self::ResolverExists { .. } => exit::Code::Configuration,
+            Self::Split { .. } | Self::ResolverExists { .. } | Self::RuleExists { .. } => {
+                exit::Code::Configuration
+            }
             _ => exit::Code::Failure,
         }
     }

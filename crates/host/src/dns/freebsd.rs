@@ -14,14 +14,14 @@ pub(super) fn method(places: &Places, choice: Choice) -> Result<Method, DnsError
 pub(super) fn apply(places: &Places, interface: &str, record: &Record) -> Result<(), DnsError> {
     match record.method {
         Method::Resolvconf => resolvconf::add(places, interface, &record.settings),
-        Method::Resolved | Method::File | Method::Scutil => Err(DnsError::Unsupported),
+        Method::Resolved | Method::File | Method::Scutil | Method::Registry => Err(DnsError::Unsupported),
     }
 }
 
 pub(super) fn undo(places: &Places, interface: &str, record: &Record) -> Result<(), DnsError> {
     match record.method {
         Method::Resolvconf => resolvconf::remove(places, interface),
-        Method::Resolved | Method::File | Method::Scutil => Err(DnsError::Unsupported),
+        Method::Resolved | Method::File | Method::Scutil | Method::Registry => Err(DnsError::Unsupported),
     }
 }
 

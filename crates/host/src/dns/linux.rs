@@ -78,7 +78,7 @@ pub(super) fn apply(places: &Places, interface: &str, record: &Record) -> Result
     match record.method {
         Method::Resolved => resolved::Session::open(places)?.set(interface, record.index, &record.settings),
         Method::Resolvconf => resolvconf::add(places, interface, &record.settings),
-        Method::Scutil => Err(DnsError::Unsupported),
+        Method::Scutil | Method::Registry => Err(DnsError::Unsupported),
         Method::File if record.settings.is_split() => {
             Err(DnsError::Split { method: Method::File, domains: list(&record.settings.routing) })
         }
@@ -94,7 +94,7 @@ pub(super) fn undo(places: &Places, interface: &str, record: &Record) -> Result<
         Method::Resolved => resolved::Session::open(places)?.revert(interface, record.index),
         Method::Resolvconf => resolvconf::remove(places, interface),
         Method::File => file::remove(places, interface),
-        Method::Scutil => Err(DnsError::Unsupported),
+        Method::Scutil | Method::Registry => Err(DnsError::Unsupported),
     }
 }
 

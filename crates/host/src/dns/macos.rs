@@ -12,14 +12,14 @@ pub(super) fn method(places: &Places, choice: Choice) -> Result<Method, DnsError
 pub(super) fn apply(places: &Places, interface: &str, record: &Record) -> Result<(), DnsError> {
     match record.method {
         Method::Scutil => scutil::add(places, interface, &record.settings),
-        Method::Resolved | Method::Resolvconf | Method::File => Err(DnsError::Unsupported),
+        Method::Resolved | Method::Resolvconf | Method::File | Method::Registry => Err(DnsError::Unsupported),
     }
 }
 
 pub(super) fn undo(places: &Places, interface: &str, record: &Record) -> Result<(), DnsError> {
     match record.method {
         Method::Scutil => scutil::remove(places, interface),
-        Method::Resolved | Method::Resolvconf | Method::File => Err(DnsError::Unsupported),
+        Method::Resolved | Method::Resolvconf | Method::File | Method::Registry => Err(DnsError::Unsupported),
     }
 }
 

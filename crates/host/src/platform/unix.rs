@@ -1,6 +1,6 @@
 //! Files and processes, as Unix has them.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
@@ -16,6 +16,16 @@ pub(crate) fn other_owner(file: &File) -> Option<u32> {
 pub(crate) fn is_same_file(file: &File, path: &Path) -> bool {
     let (Ok(open), Ok(named)) = (file.metadata(), std::fs::symlink_metadata(path)) else { return false };
     (open.dev(), open.ino()) == (named.dev(), named.ino())
+}
+
+/// Locks a file, unless another process has locked it.
+pub(crate) fn try_lock(file: &File) -> Result<(), TryLockError> {
+    file.try_lock()
+}
+
+/// Locks a file together with others who do so, unless another process has locked it alone.
+pub(crate) fn try_lock_shared(file: &File) -> Result<(), TryLockError> {
+    file.try_lock_shared()
 }
 
 /// Writes a new file that only its owner may read, in place of an existing file, and waits for the disk.

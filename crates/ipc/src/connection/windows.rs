@@ -20,7 +20,8 @@ use windows_sys::Win32::System::Pipes::WaitNamedPipeW;
 use windows_sys::Win32::System::Threading::{CreateEventW, WaitForSingleObject};
 use windows_sys::core::BOOL;
 
-use crate::pipe::{is, is_trusted, wide};
+use crate::pipe::{is, is_trusted};
+use crate::security::wide;
 
 /// The users that may connect to a daemon, for messages.
 pub const MAY_CONNECT: &str = "an administrator";

@@ -1,0 +1,30 @@
+//! DNS on Windows: the registry.
+
+use super::registry::{self, System};
+use super::{Choice, DnsError, Method, Places, Record};
+use crate::platform::Process;
+
+pub(super) fn method(_: &Places, choice: Choice) -> Result<Method, DnsError> {
+    match choice {
+        Choice::Auto => Ok(Method::Registry),
+        Choice::Resolved | Choice::Resolvconf | Choice::File => Err(DnsError::Unsupported),
+    }
+}
+
+pub(super) fn apply(_: &Places, interface: &str, record: &Record) -> Result<(), DnsError> {
+    match record.method {
+        Method::Registry => registry::add(&System, interface, Process::this(), &record.settings),
+        Method::Resolved | Method::Resolvconf | Method::File | Method::Scutil => Err(DnsError::Unsupported),
+    }
+}
+
+pub(super) fn undo(_: &Places, interface: &str, record: &Record) -> Result<(), DnsError> {
+    match record.method {
+        Method::Registry => registry::remove(&System, interface),
+        Method::Resolved | Method::Resolvconf | Method::File | Method::Scutil => Err(DnsError::Unsupported),
+    }
+}
+
+pub(super) fn repair(_: &Places) -> Result<Vec<String>, DnsError> {
+    registry::repair(&System, |process| process.is_alive())
+}
