@@ -16,6 +16,7 @@ use weft_tunnel::{PlainSlab, Plaintext};
 mod attached;
 mod batch;
 mod config;
+pub mod guid;
 pub mod memory;
 mod stats;
 pub mod thread_guard;

@@ -11,13 +11,14 @@ use windows_sys::Win32::NetworkManagement::Ndis::NET_LUID_LH;
 use windows_sys::core::GUID;
 
 use crate::config::OpenError;
+use crate::guid;
 
 /// Bytes of each ring: what 10 Gbit/s bring in 13 ms.
 const RING_BYTES: u32 = 16 << 20;
 
 /// Creates the adapter `name` with the library at `library`.
 pub(super) fn create(name: &str, library: &str) -> Result<SyncDevice, OpenError> {
-    let guid = guid_of(name);
+    let guid = guid::of_adapter(name);
     // tun-rs would open the adapter of another program. One of weft's may be left of a process that crashed.
     if existing(name).is_some_and(|existing| existing != guid) {
         return Err(OpenError::ForeignAdapter { name: name.to_owned() });
@@ -60,29 +61,9 @@ fn existing(name: &str) -> Option<u128> {
     })
 }
 
-/// Returns the GUID of weft's adapter of a name, which stays the same: Windows keeps the settings of a network by it.
-/// FNV-1a of 128 bits, as a UUID of version 8 (RFC 9562).
-fn guid_of(name: &str) -> u128 {
-    const OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
-    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
-    let hash = b"weft adapter "
-        .iter()
-        .chain(name.as_bytes())
-        .fold(OFFSET, |hash, byte| (hash ^ u128::from(*byte)).wrapping_mul(PRIME));
-    let version_and_variant = 0xf << 76 | 0x3 << 62;
-    hash & !version_and_variant | 0x8 << 76 | 0x2 << 62
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn each_name_has_its_own_guid_and_keeps_it() {
-        assert_eq!(guid_of("wg0"), guid_of("wg0"));
-        assert_ne!(guid_of("wg0"), guid_of("wg1"));
-        assert_eq!(format!("{:032x}", guid_of("wg0")).chars().nth(12), Some('8'));
-    }
 
     #[test]
     fn an_adapter_that_does_not_exist_has_no_guid() {
