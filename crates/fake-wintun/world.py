@@ -18,7 +18,8 @@ MTU, PORT = 1420, 51820
 WINDOWS, LINUX = "10.99.0.1", "10.99.0.2"
 CLONE_NEWNET = 0x40000000
 # The packages whose unit tests have pipes, and which tests to run.
-TESTS = {"pipe": ["weft-ipc"], "uapi": ["weft-uapi"], "control": ["weft", "control::"]}
+TESTS = {"pipe": ["weft-ipc"], "uapi": ["weft-uapi"], "control": ["weft", "control::"],
+         "firewall": ["weft-host", "firewall::wfp"]}
 
 environment = dict(os.environ, CARGO_PROFILE_DEV_DEBUG="none", CARGO_INCREMENTAL="0")
 

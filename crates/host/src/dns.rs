@@ -28,7 +28,7 @@ mod platform;
 mod platform;
 #[cfg(any(target_os = "linux", target_os = "macos", target_os = "freebsd"))]
 mod program;
-#[cfg(any(test, target_os = "macos"))]
+#[cfg(any(all(test, unix), target_os = "macos"))]
 mod scutil;
 
 #[cfg(not(any(target_os = "linux", target_os = "macos", target_os = "freebsd")))]

@@ -348,3 +348,22 @@ unsafe fn text(text: *const u16) -> String {
     // SAFETY: all of these places come before the zero.
     String::from_utf16_lossy(unsafe { std::slice::from_raw_parts(text, length) })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_engine_is_read_by_administrators() {
+        let wg0 = "weft-test-none".parse().unwrap();
+        match (list(), present(&wg0)) {
+            (Ok(tables), Ok(present)) => assert!(present.is_empty() && !tables.contains(&table_of(&wg0))),
+            (Err(FirewallError::Permission { .. }), Err(FirewallError::Permission { .. })) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn table_of(interface: &InterfaceName) -> Table {
+        super::super::table(Sublayer::of(interface))
+    }
+}

@@ -112,3 +112,77 @@ pub(super) fn number(guid: &GUID) -> u128 {
         | u128::from(data3) << 64
         | u128::from(u64::from_be_bytes(data4))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn raw_of(condition: Condition) -> (FWPM_FILTER_CONDITION0, Vec<Value>, Vec<Condition>) {
+        let given = vec![condition];
+        let values = values(&given);
+        (conditions(&given, &values)[0], values, given)
+    }
+
+    #[test]
+    fn values_outside_a_condition_are_found_through_it() {
+        let (raw, _values, _given) = raw_of(Condition::Interface(0x35_0000_0100_0000));
+        assert_eq!(number(&raw.fieldKey), number(&FWPM_CONDITION_IP_LOCAL_INTERFACE));
+        assert_eq!((raw.matchType, raw.conditionValue.r#type), (FWP_MATCH_EQUAL, FWP_UINT64));
+        // SAFETY: the condition points to the values, which still live.
+        assert_eq!(unsafe { *raw.conditionValue.Anonymous.uint64 }, 0x35_0000_0100_0000);
+
+        let (raw, _values, _given) = raw_of(Condition::Program(b"weft".to_vec()));
+        assert_eq!(raw.conditionValue.r#type, FWP_BYTE_BLOB_TYPE);
+        // SAFETY: the condition points to the values, and these to the bytes of the condition that was given.
+        let bytes = unsafe {
+            let blob = *raw.conditionValue.Anonymous.byteBlob;
+            std::slice::from_raw_parts(blob.data, blob.size as usize)
+        };
+        assert_eq!(bytes, b"weft");
+
+        let (raw, _values, _given) = raw_of(Condition::Remote("172.16.0.0/12".parse().unwrap()));
+        assert_eq!(raw.conditionValue.r#type, FWP_V4_ADDR_MASK);
+        // SAFETY: the condition points to the values, which still live.
+        let net = unsafe { *raw.conditionValue.Anonymous.v4AddrMask };
+        assert_eq!((net.addr, net.mask), (0xac10_0000, 0xfff0_0000), "in the byte order of this machine");
+
+        let (raw, _values, _given) = raw_of(Condition::Destination("fe80::/10".parse().unwrap()));
+        assert_eq!(number(&raw.fieldKey), number(&FWPM_CONDITION_IP_DESTINATION_ADDRESS));
+        assert_eq!(raw.conditionValue.r#type, FWP_V6_ADDR_MASK);
+        // SAFETY: the condition points to the values, which still live.
+        let net = unsafe { *raw.conditionValue.Anonymous.v6AddrMask };
+        assert_eq!((&net.addr[..3], net.prefixLength), (&[0xfe, 0x80, 0][..], 10));
+    }
+
+    #[test]
+    fn values_inside_a_condition_have_the_type_of_their_field() {
+        let inside = |condition| raw_of(condition).0;
+        let raw = inside(Condition::Loopback);
+        assert_eq!((raw.matchType, raw.conditionValue.r#type), (FWP_MATCH_FLAGS_ALL_SET, FWP_UINT32));
+        // SAFETY: the type says that it is this variant.
+        assert_eq!(unsafe { raw.conditionValue.Anonymous.uint32 }, FWP_CONDITION_FLAG_IS_LOOPBACK);
+        let raw = inside(Condition::Protocol(58));
+        // SAFETY: the type says that it is this variant.
+        assert_eq!(
+            (raw.conditionValue.r#type, unsafe { raw.conditionValue.Anonymous.uint8 }),
+            (FWP_UINT8, 58)
+        );
+        for (condition, field, expected) in [
+            (Condition::LocalPort(68), FWPM_CONDITION_IP_LOCAL_PORT, 68),
+            (Condition::RemotePort(853), FWPM_CONDITION_IP_REMOTE_PORT, 853),
+            (Condition::IcmpType(143), FWPM_CONDITION_IP_LOCAL_PORT, 143),
+            (Condition::IcmpCode(4), FWPM_CONDITION_IP_REMOTE_PORT, 4),
+        ] {
+            let raw = inside(condition);
+            assert_eq!((number(&raw.fieldKey), raw.conditionValue.r#type), (number(&field), FWP_UINT16));
+            // SAFETY: the type says that it is this variant.
+            assert_eq!(unsafe { raw.conditionValue.Anonymous.uint16 }, expected);
+        }
+    }
+
+    #[test]
+    fn a_guid_is_the_number_that_it_was_made_of() {
+        let key = 0x6d3c_2f0e_51b7_8c94_a2e8_0b7d_4f16_93c5;
+        assert_eq!(number(&GUID::from_u128(key)), key);
+    }
+}
