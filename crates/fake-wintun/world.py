@@ -17,7 +17,7 @@ PACKAGES = {"wine64": WINE, "gcc-mingw-w64-x86-64-win32": "/usr/bin/x86_64-w64-m
 MTU, PORT = 1420, 51820
 WINDOWS, LINUX = "10.99.0.1", "10.99.0.2"
 CLONE_NEWNET = 0x40000000
-# The packages whose unit tests have pipes, and which tests to run.
+# The packages whose unit tests call Windows, and which tests to run.
 TESTS = {"pipe": ["weft-ipc"], "uapi": ["weft-uapi"], "control": ["weft", "control::"],
          "firewall": ["weft-host", "firewall::wfp"]}
 

@@ -177,7 +177,8 @@ fn replace(engine: &impl Engine, rules: &Rules, action: &str) -> Result<(), Fire
     }
     let found = engine.filters(own.key).map_err(of)?;
     for (key, filter) in wanted.iter().filter(|(key, _)| !found.contains(key)) {
-        engine.add_filter(own.key, *key, filter).map_err(of)?;
+        let place = || format!("{action} ({}, {:?})", filter.what, filter.layer);
+        engine.add_filter(own.key, *key, filter).map_err(|error| failed(&place(), error))?;
     }
     for key in found.iter().filter(|key| wanted.iter().all(|(other, _)| other != *key)) {
         engine.delete_filter(*key).map_err(of)?;

@@ -81,8 +81,9 @@ pub(crate) fn removing_command(interface: &InterfaceName) -> String {
 
 /// How many objects are read at once.
 const BATCH: u32 = 64;
-/// FWP_E_PROVIDER_NOT_FOUND, an HRESULT.
+/// FWP_E_PROVIDER_NOT_FOUND and FWP_E_NOT_FOUND, which are HRESULTs.
 const PROVIDER_NOT_FOUND: u32 = 0x8032_0005;
+const NOT_FOUND: u32 = 0x8032_0008;
 
 /// A session with the filter engine. Closing it takes back a transaction that is not committed.
 struct Session(HANDLE);
@@ -134,8 +135,10 @@ impl Session {
                 // SAFETY: after a success there are `count` pointers to objects, which live until they are freed.
                 each(unsafe { &**entries.add(place) });
             }
-            // SAFETY: the engine allocated the entries, and nothing refers to them any more.
-            unsafe { FwpmFreeMemory0((&raw mut entries).cast()) };
+            if !entries.is_null() {
+                // SAFETY: the engine allocated the entries, and nothing refers to them any more.
+                unsafe { FwpmFreeMemory0((&raw mut entries).cast()) };
+            }
             if count < BATCH {
                 break Ok(());
             }
@@ -191,7 +194,7 @@ impl Engine for Session {
         let (key, mut provider) = (GUID::from_u128(PROVIDER), ptr::null_mut());
         // SAFETY: the session is open, and the key lives until after the call.
         match unsafe { FwpmProviderGetByKey0(self.0, &raw const key, &raw mut provider) } {
-            PROVIDER_NOT_FOUND => Ok(false),
+            PROVIDER_NOT_FOUND | NOT_FOUND => Ok(false),
             code => {
                 told("FwpmProviderGetByKey0", code)?;
                 // SAFETY: the engine allocated the provider, and nothing refers to it.

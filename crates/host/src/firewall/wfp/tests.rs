@@ -185,7 +185,8 @@ fn a_check_changes_nothing() {
         assert_eq!(machine.world(), before);
         assert!(machine.calls().contains(&"add_filter") && !machine.has_transaction());
         let number = machine.calls().iter().position(|call| *call == "add_filter").unwrap();
-        check(&machine.process(Some((number, Fault::Refuses))), &but_local()).unwrap_err();
+        let error = check(&machine.process(Some((number, Fault::Refuses))), &but_local()).unwrap_err();
+        assert!(error.to_string().starts_with("cannot check the firewall rules of wg0 ("), "{error}");
         assert_eq!(machine.world(), before);
     }
 }
