@@ -69,7 +69,7 @@ trait Engine {
     fn delete_sublayer(&self, key: u128) -> Result<(), CallError>;
     /// Returns the keys of the filters in a sublayer.
     fn filters(&self, sublayer: u128) -> Result<Vec<u128>, CallError>;
-    fn add_filter(&self, sublayer: u128, key: u128, filter: &Filter) -> Result<(), CallError>;
+    fn add_filter(&self, sublayer: &Sublayer, key: u128, filter: &Filter) -> Result<(), CallError>;
     fn delete_filter(&self, key: u128) -> Result<(), CallError>;
 }
 
@@ -178,7 +178,7 @@ fn replace(engine: &impl Engine, rules: &Rules, action: &str) -> Result<(), Fire
     let found = engine.filters(own.key).map_err(of)?;
     for (key, filter) in wanted.iter().filter(|(key, _)| !found.contains(key)) {
         let place = || format!("{action} ({}, {:?})", filter.what, filter.layer);
-        engine.add_filter(own.key, *key, filter).map_err(|error| failed(&place(), error))?;
+        engine.add_filter(&own, *key, filter).map_err(|error| failed(&place(), error))?;
     }
     for key in found.iter().filter(|key| wanted.iter().all(|(other, _)| other != *key)) {
         engine.delete_filter(*key).map_err(of)?;

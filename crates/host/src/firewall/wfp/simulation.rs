@@ -228,12 +228,12 @@ impl Engine for &Simulated {
         })
     }
 
-    fn add_filter(&self, sublayer: u128, key: u128, filter: &Filter) -> Result<(), CallError> {
+    fn add_filter(&self, sublayer: &Sublayer, key: u128, filter: &Filter) -> Result<(), CallError> {
         self.with("add_filter", |world| {
-            if !world.sublayers.contains_key(&sublayer) {
+            if !world.sublayers.contains_key(&sublayer.key) {
                 return Err(NOT_FOUND);
             }
-            match world.filters.insert(key, (sublayer, filter.clone())) {
+            match world.filters.insert(key, (sublayer.key, filter.clone())) {
                 Some(_) => Err(ALREADY_EXISTS),
                 None => Ok(()),
             }

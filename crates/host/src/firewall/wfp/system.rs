@@ -286,8 +286,9 @@ impl Engine for Session {
         Ok(keys)
     }
 
-    fn add_filter(&self, sublayer: u128, key: u128, filter: &Filter) -> Result<(), CallError> {
-        let (mut name, mut provider) = (wide(filter.what), GUID::from_u128(PROVIDER));
+    fn add_filter(&self, sublayer: &Sublayer, key: u128, filter: &Filter) -> Result<(), CallError> {
+        let mut name = wide(format!("{}: {}", sublayer.name, filter.what));
+        let mut provider = GUID::from_u128(PROVIDER);
         let values = raw::values(&filter.conditions);
         let mut conditions = raw::conditions(&filter.conditions, &values);
         let (flags, action) = match filter.is_permit {
@@ -301,7 +302,7 @@ impl Engine for Session {
             flags,
             providerKey: &raw mut provider,
             layerKey: raw::layer(filter.layer),
-            subLayerKey: GUID::from_u128(sublayer),
+            subLayerKey: GUID::from_u128(sublayer.key),
             weight: FWP_VALUE0 { r#type: FWP_UINT8, Anonymous: FWP_VALUE0_0 { uint8: filter.weight } },
             numFilterConditions: conditions.len() as u32,
             filterCondition: conditions.as_mut_ptr(),
