@@ -19,8 +19,8 @@ WINDOWS, LINUX = "10.99.0.1", "10.99.0.2"
 CLONE_NEWNET = 0x40000000
 # The packages whose unit tests call Windows, and which tests to run.
 TESTS = {"pipe": ["weft-ipc"], "uapi": ["weft-uapi"], "control": ["weft", "control::"], "tun": ["weft-tun", "windows::"],
-         "host": ["weft-host", "routes::", "network::", "dns::registry::system", "platform::", "memory::", "record::",
-                  "--include-ignored"]}
+         "host": ["weft-host", "firewall::wfp", "routes::", "network::", "dns::registry::system", "platform::",
+                  "memory::", "record::", "--include-ignored"]}
 
 environment = dict(os.environ, CARGO_PROFILE_DEV_DEBUG="none", CARGO_INCREMENTAL="0")
 

@@ -93,7 +93,8 @@ pub(crate) fn down(directory: &Path, interface: &InterfaceName, keep: Keep) -> R
     // in a power cut, while /etc/resolv.conf stays.
     let had_socket = remove_sockets(interface);
     let had_dns = weft_host::repair_dns().iter().any(|name| name == interface.as_str());
-    Ok(if had_socket || had_dns { Down::CleanedUp } else { Down::NotUp })
+    let had_kill_switch = keep == Keep::Nothing && weft_host::remove_unrecorded_firewall(interface)?;
+    Ok(if had_socket || had_dns || had_kill_switch { Down::CleanedUp } else { Down::NotUp })
 }
 
 /// Ends a daemon over its control socket. That which `weft NAME` started has a control socket, but no record and

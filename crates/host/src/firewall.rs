@@ -15,7 +15,7 @@ mod describe;
 mod error;
 #[cfg(target_os = "linux")]
 mod linux;
-#[cfg(any(target_os = "linux", target_os = "macos", target_os = "freebsd"))]
+#[cfg(any(target_os = "linux", target_os = "macos", target_os = "freebsd", windows))]
 mod local;
 #[cfg(any(all(test, target_os = "linux"), target_os = "macos", target_os = "freebsd"))]
 #[cfg_attr(
@@ -27,16 +27,21 @@ mod pf;
 mod program;
 #[cfg(test)]
 mod tests;
+#[cfg(any(all(test, target_os = "linux"), windows))]
+#[cfg_attr(not(windows), allow(dead_code, unreachable_pub, reason = "only tests use it here"))]
+mod wfp;
 
-#[cfg(not(any(target_os = "linux", target_os = "macos", target_os = "freebsd")))]
+#[cfg(not(any(target_os = "linux", target_os = "macos", target_os = "freebsd", windows)))]
 use crate::unsupported::firewall as platform;
 #[cfg(target_os = "linux")]
 use linux as platform;
 #[cfg(any(target_os = "macos", target_os = "freebsd"))]
 use pf::system as platform;
+#[cfg(windows)]
+use wfp::system as platform;
 
 pub use error::FirewallError;
-pub(crate) use platform::{MATCHES_MARKS, removing_command};
+pub(crate) use platform::{RECOGNISES, removing_command};
 pub use platform::{apply, check, list, present, remove};
 
 /// All rules that are wanted for one interface. Equal rules need not be applied again.
@@ -85,6 +90,20 @@ pub enum OwnPackets {
     /// UDP to the peers' addresses and ports, for a device without a mark. Other programs can send there too,
     /// and packets to a peer that roams are blocked.
     To(BTreeSet<SocketAddr>),
+    /// UDP of the program that sets the rules.
+    Program,
+}
+
+/// By what the packet filter of a system can recognise the tunnel's own packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(dead_code, reason = "each system has one")]
+pub(crate) enum Recognises {
+    /// The mark of their socket, if there is one.
+    Marks,
+    /// Where they go.
+    Endpoints,
+    /// The program that sends them.
+    Programs,
 }
 
 impl OwnPackets {
@@ -132,7 +151,7 @@ impl Family {
     }
 }
 
-/// A table of nftables, or an anchor of pf, which is for both families.
+/// A table of nftables; or an anchor of pf or a sublayer of WFP, which are for both families.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Table {
     /// The family of the packets that it sees.
@@ -152,8 +171,8 @@ impl fmt::Display for Table {
 pub struct Present {
     /// Its tables.
     pub tables: Vec<Table>,
-    /// The number of packets that the kill switch has blocked since it was last applied; `None`: there is no
-    /// kill switch.
+    /// The number of packets that the kill switch has blocked since it was last applied, 0 on Windows, which does
+    /// not count them; `None`: there is no kill switch.
     pub blocked: Option<u64>,
 }
 
@@ -184,6 +203,9 @@ fn as_sent(endpoints: impl IntoIterator<Item = SocketAddr>) -> BTreeSet<SocketAd
         .map(|endpoint| SocketAddr::new(endpoint.ip().to_canonical(), endpoint.port()))
         .collect()
 }
+
+/// Whether the rules are still there when the machine has started again, where records may be gone.
+pub(crate) const OUTLIVE_THE_MACHINE: bool = cfg!(windows);
 
 /// The name prefix of tables that go with a default route, as in wg-quick.
 const FULL_TUNNEL_PREFIX: &str = "wg-quick-";

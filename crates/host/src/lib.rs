@@ -68,7 +68,7 @@ pub use clean_up::{Keep, clean_up, take_back_dns};
 pub use error::HostError;
 pub use execute::{Applied, Change, Difference, Outcome, System};
 pub use follow::FOLLOWS_ENDPOINTS;
-pub use outside::repair_dns;
+pub use outside::{remove_unrecorded_firewall, repair_dns};
 pub use plan::{FIRST_TABLE, Facts, Plan, SRC_VALID_MARK, told_backwards};
 pub use platform::Process;
 pub use record::{Owner, Record, record_path};

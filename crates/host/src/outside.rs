@@ -6,7 +6,7 @@ use weft_config::{Dns, InterfaceName, KillSwitch};
 use super::HostError;
 use super::step::Firewall;
 use crate::dns::{self, Choice};
-use crate::firewall::{self, FirewallError, FullTunnel, Local, OwnPackets, Rules};
+use crate::firewall::{self, FirewallError, FullTunnel, Local, OwnPackets, Recognises, Rules};
 use crate::routes::{Family, Link};
 
 /// Returns the record that is written before the name servers are set. It undoes them.
@@ -56,7 +56,7 @@ pub fn repair_dns() -> Vec<String> {
 /// Replaces the firewall rules of the interface. Returns whether they are in force: without nft(8), or with a
 /// kernel without nftables, a tunnel works without its rules. A kill switch does not, and fails.
 pub(super) fn apply_firewall(interface: &InterfaceName, wanted: &Firewall) -> Result<bool, HostError> {
-    match firewall::apply(&rules(interface, wanted, firewall::MATCHES_MARKS)) {
+    match firewall::apply(&rules(interface, wanted, firewall::RECOGNISES)) {
         Ok(()) => Ok(true),
         Err(error @ (FirewallError::Missing { .. } | FirewallError::Kernel { .. }))
             if wanted.kill_switch == KillSwitch::Off =>
@@ -80,13 +80,28 @@ pub(super) fn remove_firewall(interface: &InterfaceName) -> Result<(), HostError
     }
 }
 
+/// Removes a kill switch of which there is no record, on systems where it outlives the machine. Returns whether there
+/// was one.
+///
+/// # Errors
+/// The packet filter cannot be read or changed.
+pub fn remove_unrecorded_firewall(interface: &InterfaceName) -> Result<bool, HostError> {
+    if !firewall::OUTLIVE_THE_MACHINE || firewall::present(interface).map_err(failed)?.is_empty() {
+        return Ok(false);
+    }
+    remove_firewall(interface).map(|()| true)
+}
+
 fn failed(error: FirewallError) -> HostError {
     HostError::Outside(Box::new(weft_config::exit::Error::new(error.exit_code(), error)))
 }
 
-fn rules(interface: &InterfaceName, wanted: &Firewall, matches_marks: bool) -> Rules {
-    let mark = wanted.mark.filter(|_| matches_marks).map_or(0, std::num::NonZeroU32::get);
-    let own = || OwnPackets::new(mark, wanted.endpoints.iter().copied());
+fn rules(interface: &InterfaceName, wanted: &Firewall, recognises: Recognises) -> Rules {
+    let mark = wanted.mark.filter(|_| recognises == Recognises::Marks).map_or(0, std::num::NonZeroU32::get);
+    let own = || match recognises {
+        Recognises::Programs => OwnPackets::Program,
+        _ => OwnPackets::new(mark, wanted.endpoints.iter().copied()),
+    };
     let kill_switch = match wanted.kill_switch {
         KillSwitch::Off => None,
         KillSwitch::On => Some(firewall::KillSwitch { own: own(), local: Local::Blocked }),
@@ -117,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mark_names_the_tunnels_own_packets_only_where_the_packet_filter_sees_it() {
+    fn the_tunnels_own_packets_are_named_by_what_the_packet_filter_sees() {
         let mark = NonZeroU32::new(7);
         let endpoints = BTreeSet::from(["192.0.2.1:51820".parse().unwrap()]);
         let wanted = Firewall {
@@ -126,9 +141,9 @@ mod tests {
             endpoints: endpoints.clone(),
             ..Firewall::default()
         };
-        let own =
-            |matches_marks| rules(&"wg0".parse().unwrap(), &wanted, matches_marks).kill_switch.unwrap().own;
-        assert_eq!(own(true), OwnPackets::Marked(mark.unwrap()));
-        assert_eq!(own(false), OwnPackets::To(endpoints));
+        let own = |recognises| rules(&"wg0".parse().unwrap(), &wanted, recognises).kill_switch.unwrap().own;
+        assert_eq!(own(Recognises::Marks), OwnPackets::Marked(mark.unwrap()));
+        assert_eq!(own(Recognises::Endpoints), OwnPackets::To(endpoints));
+        assert_eq!(own(Recognises::Programs), OwnPackets::Program);
     }
 }

@@ -180,13 +180,14 @@ pub(crate) mod dns {
     }
 }
 
+#[cfg(not(windows))]
 pub(crate) mod firewall {
     use weft_config::InterfaceName;
 
-    use crate::firewall::{FirewallError, Present, Rules, Table};
+    use crate::firewall::{FirewallError, Present, Recognises, Rules, Table};
 
     /// Never used: there are no rules.
-    pub(crate) const MATCHES_MARKS: bool = false;
+    pub(crate) const RECOGNISES: Recognises = Recognises::Endpoints;
 
     /// Fails if any rules are wanted.
     pub fn apply(rules: &Rules) -> Result<(), FirewallError> {

@@ -4,7 +4,7 @@ use std::fmt::{self, Display};
 
 use weft_config::InterfaceName;
 
-use super::{FullTunnel, KillSwitch, Local, OwnPackets, Rules, full_tunnel_table, platform};
+use super::{FullTunnel, KillSwitch, Local, OwnPackets, Recognises, Rules, full_tunnel_table, platform};
 
 impl Display for Rules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -20,7 +20,8 @@ impl Rules {
     /// Returns what [`super::apply`] sets, one line each: the lines of [`Display`].
     pub fn steps(&self) -> Vec<String> {
         let mut steps = Vec::new();
-        if let Some(full) = &self.full_tunnel {
+        // Where there are no marks, a full tunnel has no rules.
+        if let Some(full) = self.full_tunnel.as_ref().filter(|_| platform::RECOGNISES == Recognises::Marks) {
             steps.extend(full.steps(&self.interface));
         }
         let place = platform::own_place(&self.interface);
@@ -69,6 +70,7 @@ impl KillSwitch {
             OwnPackets::Marked(mark) => format!(", UDP with the mark {mark:#x}"),
             OwnPackets::To(endpoints) if endpoints.is_empty() => String::new(),
             OwnPackets::To(endpoints) => format!(", UDP to {}", list(endpoints)),
+            OwnPackets::Program => ", UDP of weft".to_owned(),
         };
         let local = match &self.local {
             Local::Blocked => String::new(),

@@ -129,6 +129,30 @@ pub enum FirewallError {
         /// The action that failed.
         action: String,
     },
+    /// A call of the filter engine of Windows failed.
+    #[error("cannot {action}: {call}: {error}")]
+    Engine {
+        /// The action that failed.
+        action: String,
+        /// The name of the call.
+        call: &'static str,
+        /// The error of the system.
+        error: io::Error,
+    },
+    /// The filter engine of Windows does not run.
+    #[error("cannot {action}: the Base Filtering Engine does not run; start it with `sc.exe start BFE`")]
+    NoEngine {
+        /// The action that failed.
+        action: String,
+    },
+    /// Windows has no MSS clamp.
+    #[error(
+        "cannot {action}: Windows cannot change the MSS of connections; take `MssClamp` out of the configuration"
+    )]
+    NoMssClamp {
+        /// The action that failed.
+        action: String,
+    },
     /// This platform cannot do it yet.
     #[error("cannot {action}: weft does not set firewall rules on this platform yet")]
     Unsupported {
@@ -149,7 +173,7 @@ impl FirewallError {
             Self::Run { error, .. } if error.kind() == io::ErrorKind::PermissionDenied => {
                 exit::Code::Permission
             }
-            Self::Name { .. } => exit::Code::Usage,
+            Self::Name { .. } | Self::NoMssClamp { .. } => exit::Code::Usage,
             _ => exit::Code::Failure,
         }
     }

@@ -4,7 +4,9 @@ use nftables::schema::Nftables;
 use serde::Deserialize;
 use weft_config::InterfaceName;
 
-use super::{FULL_TUNNEL_PREFIX, Family, FirewallError, Present, Rules, Table, full_tunnel_table};
+use super::{
+    FULL_TUNNEL_PREFIX, Family, FirewallError, Present, Recognises, Rules, Table, full_tunnel_table,
+};
 
 mod batch;
 mod full_tunnel;
@@ -21,8 +23,8 @@ use kill_switch::{COMMENT_OF_BLOCKED, OUTPUT};
 /// The name prefix of tables with a kill switch or an MSS clamp.
 const OWN_PREFIX: &str = "weft-";
 
-/// Whether rules can match the mark of a packet.
-pub(crate) const MATCHES_MARKS: bool = true;
+/// By what rules recognise the tunnel's own packets.
+pub(crate) const RECOGNISES: Recognises = Recognises::Marks;
 
 /// The message of nft for an expression that the kernel does not know (ENOENT).
 const NOT_FOUND: &str = "No such file or directory";

@@ -4,7 +4,7 @@ use weft_config::InterfaceName;
 
 use super::super::error::FirewallError;
 use super::super::program::Program;
-use super::super::{Present, Rules, Table};
+use super::super::{Present, Recognises, Rules, Table};
 use super::{Flavor, Pf};
 
 #[cfg(target_os = "freebsd")]
@@ -12,8 +12,8 @@ const FLAVOR: Flavor = Flavor::FreeBsd;
 #[cfg(target_os = "macos")]
 const FLAVOR: Flavor = Flavor::MacOs;
 
-/// Whether rules can match the mark of a packet.
-pub(crate) const MATCHES_MARKS: bool = false;
+/// By what rules recognise the tunnel's own packets.
+pub(crate) const RECOGNISES: Recognises = Recognises::Endpoints;
 
 const PF: Pf<Program> = Pf { flavor: FLAVOR, pfctl: super::PFCTL };
 
