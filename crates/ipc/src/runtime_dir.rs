@@ -22,23 +22,17 @@ pub use platform::{control_socket, is_anothers, lock, open_untrusted, place_of_s
 pub use untrusted::{Access, read_untrusted};
 pub use untrusted::{UntrustedError, Users};
 
-/// The default runtime directory. macOS has no /run and does not let it be created; both systems empty /var/run when
-/// the machine starts.
-const DEFAULT: &str = match cfg!(any(target_os = "macos", target_os = "freebsd")) {
-    true => "/var/run/weft",
-    false => "/run/weft",
-};
 /// The environment variable that names another runtime directory.
 pub const VARIABLE: &str = "WEFT_RUNTIME_DIR";
 
-/// Returns the runtime directory: `WEFT_RUNTIME_DIR`, else `/run/weft`, on macOS and FreeBSD
-/// `/var/run/weft`.
+/// Returns the runtime directory: `WEFT_RUNTIME_DIR`, else `/run/weft`, on macOS and FreeBSD `/var/run/weft`, on
+/// Windows `%ProgramData%\weft\run`.
 pub fn runtime_dir() -> PathBuf {
     chosen(std::env::var_os(VARIABLE))
 }
 
 fn chosen(own: Option<OsString>) -> PathBuf {
-    own.filter(|path| !path.is_empty()).map_or_else(|| PathBuf::from(DEFAULT), PathBuf::from)
+    own.filter(|path| !path.is_empty()).map_or_else(platform::default, PathBuf::from)
 }
 
 /// Returns the directory of an interface in a runtime directory.
