@@ -28,3 +28,5 @@ pub(crate) use command::log_of;
 pub use command::run;
 #[cfg(target_os = "linux")]
 pub use systemd::run;
+#[cfg(windows)]
+pub(crate) use windows::name_of;

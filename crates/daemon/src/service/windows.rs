@@ -115,7 +115,7 @@ impl<C: ServiceControl> Windows<C> {
         interface: &InterfaceName,
         interrupted: impl Fn() -> bool + 'static,
     ) -> Self {
-        let name = name_of(interface);
+        let name = name_of(interface.as_str());
         Self {
             calls: calls(&name, interface),
             interface: interface.clone(),
@@ -164,7 +164,7 @@ impl<C: ServiceControl> Windows<C> {
 const OPTION: &str = "--service";
 
 /// Returns the name of the service of an interface.
-pub(super) fn name_of(interface: &InterfaceName) -> String {
+pub(crate) fn name_of(interface: &str) -> String {
     format!("weft${interface}")
 }
 

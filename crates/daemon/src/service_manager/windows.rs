@@ -2,7 +2,7 @@
 //!
 //! The thread that called `host` waits for the controls of the service, and a thread of the system runs the command.
 
-use std::ffi::OsStr;
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::windows::io::IntoRawHandle as _;
@@ -28,16 +28,22 @@ use crate::service;
 /// How long the end of a service may take: longer than `weft down` waits.
 pub(crate) const END_WITHIN: Duration = Duration::from_secs(100);
 
+/// What a service that runs is told of.
+const ACCEPTED: ServiceControlAccept = ServiceControlAccept::STOP
+    .union(ServiceControlAccept::SHUTDOWN)
+    .union(ServiceControlAccept::PRESHUTDOWN)
+    .union(ServiceControlAccept::POWER_EVENT);
+
 /// What a service runs. It gets the file that the log goes to.
 type Main = Box<dyn FnOnce(Option<logging::File>) -> Code + Send>;
 type OnWake = Box<dyn Fn(Duration) + Send>;
 
 /// The service of this process.
 struct Hosted {
-    name: String,
+    interface: String,
     main: Option<Main>,
-    status: Option<ServiceStatusHandle>,
-    progress: Progress,
+    /// `None` until the system runs the command.
+    told: Option<(ServiceStatusHandle, Progress)>,
     sleep: Sleep,
     on_wake: Option<OnWake>,
     code: Code,
@@ -53,18 +59,15 @@ define_windows_service!(entry, serve);
 
 /// Runs `main` as the service of an interface, until it ends. Returns its exit code.
 pub fn host(interface: &str, main: impl FnOnce(Option<logging::File>) -> Code + Send + 'static) -> Code {
-    let name = format!("weft${interface}");
-    let (progress, _) = Progress::begin();
     *hosted() = Some(Hosted {
-        name: interface.to_owned(),
+        interface: interface.to_owned(),
         main: Some(Box::new(main)),
-        status: None,
-        progress,
+        told: None,
         sleep: Sleep::default(),
         on_wake: None,
         code: Code::Failure,
     });
-    match service_dispatcher::start(name, entry) {
+    match service_dispatcher::start(service::name_of(interface), entry) {
         Ok(()) => hosted().as_ref().map_or(Code::Failure, |hosted| hosted.code),
         Err(error) => {
             output::error(&match error {
@@ -85,26 +88,21 @@ fn is_console(error: &io::Error) -> bool {
 }
 
 /// Runs the command, on a thread of the system.
-fn serve(_: Vec<std::ffi::OsString>) {
-    let Some((name, main)) = hosted().as_mut().and_then(|it| Some((it.name.clone(), it.main.take()?))) else {
-        return;
-    };
+fn serve(_: Vec<OsString>) {
+    let taken = hosted().as_mut().and_then(|hosted| Some((hosted.interface.clone(), hosted.main.take()?)));
+    let Some((interface, main)) = taken else { return };
     // The library frees what a handler holds at the first request to stop, and could call it again: this one holds
     // nothing.
-    let Ok(status) = service_control_handler::register(OsStr::new(&format!("weft${name}")), handle) else {
-        return;
-    };
+    let Ok(status) = service_control_handler::register(service::name_of(&interface), handle) else { return };
+    let (progress, message) = Progress::begin();
+    send(status, message);
     if let Some(hosted) = &mut *hosted() {
-        let (progress, message) = Progress::begin();
-        (hosted.status, hosted.progress) = (Some(status), progress);
-        hosted.tell(Some(message));
+        hosted.told = Some((status, progress));
     }
-    let log = open_log(&service::log_of(&name));
-    let code = main(log);
+    let code = main(open_log(&service::log_of(&interface)));
     if let Some(hosted) = &mut *hosted() {
         hosted.code = code;
-        let message = hosted.progress.ended(code);
-        hosted.tell(message);
+        hosted.tell(|progress| progress.ended(code));
     }
 }
 
@@ -129,8 +127,7 @@ fn handle(control: ServiceControl) -> ServiceControlHandlerResult {
     let Some(hosted) = &mut *guard else { return ServiceControlHandlerResult::NotImplemented };
     match control {
         ServiceControl::Stop | ServiceControl::Shutdown | ServiceControl::Preshutdown => {
-            let message = hosted.progress.ending(END_WITHIN);
-            hosted.tell(message);
+            hosted.tell(|progress| progress.ending(END_WITHIN));
             signals::terminate();
         }
         ServiceControl::PowerEvent(PowerEventParam::Suspend) => hosted.sleep.begins(SystemTime::now()),
@@ -148,40 +145,42 @@ fn handle(control: ServiceControl) -> ServiceControlHandlerResult {
 }
 
 impl Hosted {
-    fn tell(&self, message: Option<Message>) {
-        let (Some(status), Some(message)) = (&self.status, message) else { return };
-        let running = ServiceControlAccept::STOP
-            | ServiceControlAccept::SHUTDOWN
-            | ServiceControlAccept::PRESHUTDOWN
-            | ServiceControlAccept::POWER_EVENT;
-        let (current_state, exit_code) = match message.state {
-            State::Starting => (ServiceState::StartPending, ServiceExitCode::NO_ERROR),
-            State::Running => (ServiceState::Running, ServiceExitCode::NO_ERROR),
-            State::Ending => (ServiceState::StopPending, ServiceExitCode::NO_ERROR),
-            State::Ended(Code::Success) => (ServiceState::Stopped, ServiceExitCode::NO_ERROR),
-            State::Ended(code) => (ServiceState::Stopped, ServiceExitCode::ServiceSpecific(code as u32)),
-        };
-        let controls_accepted =
-            if message.state == State::Running { running } else { ServiceControlAccept::empty() };
-        let told = status.set_service_status(ServiceStatus {
-            service_type: ServiceType::OWN_PROCESS,
-            current_state,
-            controls_accepted,
-            exit_code,
-            checkpoint: message.checkpoint,
-            wait_hint: message.wait,
-            process_id: None,
-        });
-        if let Err(error) = told {
-            tracing::debug!(%error, "cannot tell the service control manager");
+    fn tell(&mut self, message: impl FnOnce(&mut Progress) -> Option<Message>) {
+        if let Some((status, progress)) = &mut self.told
+            && let Some(message) = message(progress)
+        {
+            send(*status, message);
         }
     }
 }
 
 fn tell(message: impl FnOnce(&mut Progress) -> Option<Message>) {
     if let Some(hosted) = &mut *hosted() {
-        let message = message(&mut hosted.progress);
         hosted.tell(message);
+    }
+}
+
+fn send(status: ServiceStatusHandle, message: Message) {
+    let (current_state, controls_accepted) = match message.state {
+        State::Starting => (ServiceState::StartPending, ServiceControlAccept::empty()),
+        State::Running => (ServiceState::Running, ACCEPTED),
+        State::Ending => (ServiceState::StopPending, ServiceControlAccept::empty()),
+        State::Ended(_) => (ServiceState::Stopped, ServiceControlAccept::empty()),
+    };
+    let told = status.set_service_status(ServiceStatus {
+        service_type: ServiceType::OWN_PROCESS,
+        current_state,
+        controls_accepted,
+        exit_code: match message.state {
+            State::Ended(code) if code != Code::Success => ServiceExitCode::ServiceSpecific(code as u32),
+            _ => ServiceExitCode::NO_ERROR,
+        },
+        checkpoint: message.checkpoint,
+        wait_hint: message.wait,
+        process_id: None,
+    });
+    if let Err(error) = told {
+        tracing::debug!(%error, "cannot tell the service control manager");
     }
 }
 
