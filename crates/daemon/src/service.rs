@@ -22,11 +22,7 @@ mod windows;
 
 #[cfg(not(any(target_os = "linux", target_os = "macos", target_os = "freebsd", windows)))]
 pub use crate::unsupported::service::run;
-#[cfg(windows)]
-pub(crate) use command::log_of;
 #[cfg(any(target_os = "macos", target_os = "freebsd", windows))]
 pub use command::run;
 #[cfg(target_os = "linux")]
 pub use systemd::run;
-#[cfg(windows)]
-pub(crate) use windows::name_of;

@@ -36,10 +36,12 @@ pub use inherited::{Descriptor, Inherited, into_queue, into_socket, take};
 pub use job::{Job, invocation, job};
 pub(crate) use notify::shows_status;
 pub use notify::{is_present, reloading, stopping};
+#[cfg(any(windows, all(test, target_os = "linux")))]
+pub(crate) use progress::name_of;
 pub use starting::Starting;
 pub use status_line::StatusLine;
 pub use watchdog::Watchdog;
-#[cfg(windows)]
-pub(crate) use windows::END_WITHIN;
 pub use windows::host;
 pub(crate) use windows::on_wake;
+#[cfg(windows)]
+pub(crate) use windows::{END_WITHIN, logs};

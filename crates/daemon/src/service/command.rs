@@ -1,7 +1,7 @@
 //! `weft service` on macOS, FreeBSD and Windows: the places of the system, and what the command prints.
 
 use std::path::Path;
-#[cfg(any(target_os = "macos", windows))]
+#[cfg(target_os = "macos")]
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,22 +42,11 @@ fn manager(
     interrupted: &Interrupted,
 ) -> Result<impl Manager + use<>, ServiceError> {
     use super::windows::{Calls, Windows};
+    use crate::service_manager;
     let interrupted = Arc::clone(interrupted);
-    Ok(Windows::new(Calls::new, &logs(), interface, move || interrupted.load(Ordering::Relaxed)))
-}
-
-/// Returns the directory of the services' logs. Only administrators can write there, and no service follows a link that
-/// somebody else has made.
-#[cfg(windows)]
-fn logs() -> PathBuf {
-    let system = std::env::var_os("SystemRoot").unwrap_or_else(|| r"C:\Windows".into());
-    Path::new(&system).join(r"System32\LogFiles\weft")
-}
-
-/// Returns the log of the service of an interface.
-#[cfg(windows)]
-pub(crate) fn log_of(interface: &str) -> PathBuf {
-    logs().join(format!("{interface}.log"))
+    Ok(Windows::new(Calls::new, &service_manager::logs(), interface, move || {
+        interrupted.load(Ordering::Relaxed)
+    }))
 }
 
 /// Fails unless this user may change services.

@@ -10,11 +10,12 @@ use weft_config::InterfaceName;
 
 use super::error::ServiceError;
 use super::lifecycle::{Manager, State};
+use crate::service_manager::name_of;
 
 #[cfg(windows)]
 mod calls;
 mod command_line;
-#[cfg(test)]
+#[cfg(all(test, target_os = "linux"))]
 pub(super) mod fake;
 
 #[cfg(windows)]
@@ -163,11 +164,6 @@ impl<C: ServiceControl> Windows<C> {
 /// The option of weft by which the service control manager runs it.
 const OPTION: &str = "--service";
 
-/// Returns the name of the service of an interface.
-pub(crate) fn name_of(interface: &str) -> String {
-    format!("weft${interface}")
-}
-
 impl<C: ServiceControl> Manager for Windows<C> {
     fn name(&self) -> &str {
         &self.name
@@ -310,6 +306,6 @@ impl<C: ServiceControl> Manager for Windows<C> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_os = "linux"))]
 #[path = "windows_tests.rs"]
 mod tests;

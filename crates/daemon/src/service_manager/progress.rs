@@ -1,4 +1,4 @@
-//! What a service of Windows tells the service control manager, in the order that it allows.
+//! What a service of Windows is called, and what it tells the service control manager, in the order that it allows.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,6 +6,11 @@ use weft_config::exit::Code;
 
 /// How long a start may be silent.
 pub(super) const START_WITHIN: Duration = Duration::from_secs(30);
+
+/// Returns the name of the service of an interface.
+pub(crate) fn name_of(interface: &str) -> String {
+    format!("weft${interface}")
+}
 
 /// The state of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

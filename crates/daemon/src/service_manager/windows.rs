@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::windows::io::IntoRawHandle as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -21,9 +21,8 @@ use windows_service::{define_windows_service, service_dispatcher};
 use windows_sys::Win32::Foundation::ERROR_FAILED_SERVICE_CONTROLLER_CONNECT;
 use windows_sys::Win32::System::Console::{STD_ERROR_HANDLE, STD_OUTPUT_HANDLE, SetStdHandle};
 
-use super::progress::{Message, Progress, Sleep, State};
+use super::progress::{Message, Progress, Sleep, State, name_of};
 use crate::logging;
-use crate::service;
 
 /// How long the end of a service may take: longer than `weft down` waits.
 pub(crate) const END_WITHIN: Duration = Duration::from_secs(100);
@@ -67,7 +66,7 @@ pub fn host(interface: &str, main: impl FnOnce(Option<logging::File>) -> Code + 
         on_wake: None,
         code: Code::Failure,
     });
-    match service_dispatcher::start(service::name_of(interface), entry) {
+    match service_dispatcher::start(name_of(interface), entry) {
         Ok(()) => hosted().as_ref().map_or(Code::Failure, |hosted| hosted.code),
         Err(error) => {
             output::error(&match error {
@@ -93,25 +92,30 @@ fn serve(_: Vec<OsString>) {
     let Some((interface, main)) = taken else { return };
     // The library frees what a handler holds at the first request to stop, and could call it again: this one holds
     // nothing.
-    let Ok(status) = service_control_handler::register(service::name_of(&interface), handle) else { return };
+    let Ok(status) = service_control_handler::register(name_of(&interface), handle) else { return };
     let (progress, message) = Progress::begin();
     send(status, message);
     if let Some(hosted) = &mut *hosted() {
         hosted.told = Some((status, progress));
     }
-    let code = main(open_log(&service::log_of(&interface)));
+    let code = main(open_log(&interface));
     if let Some(hosted) = &mut *hosted() {
         hosted.code = code;
         hosted.tell(|progress| progress.ended(code));
     }
 }
 
+/// Returns the directory of the services' logs. Only administrators can write there, and no service follows a link that
+/// somebody else has made.
+pub(crate) fn logs() -> PathBuf {
+    let system = std::env::var_os("SystemRoot").unwrap_or_else(|| r"C:\Windows".into());
+    Path::new(&system).join(r"System32\LogFiles\weft")
+}
+
 /// Opens the log, and has standard output and standard error in it: errors, and what commands of the configuration print.
-fn open_log(path: &Path) -> Option<logging::File> {
-    if let Some(directory) = path.parent() {
-        let _ = fs::create_dir_all(directory);
-    }
-    let log = logging::File::open(path).ok()?;
+fn open_log(interface: &str) -> Option<logging::File> {
+    let _ = fs::create_dir_all(logs());
+    let log = logging::File::open(&logs().join(format!("{interface}.log"))).ok()?;
     for place in [STD_OUTPUT_HANDLE, STD_ERROR_HANDLE] {
         if let Ok(file) = log.try_clone() {
             // SAFETY: the handle is open, and stays so until the process ends.
