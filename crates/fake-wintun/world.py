@@ -20,8 +20,8 @@ CLONE_NEWNET = 0x40000000
 # Where the service control manager has the environment of services from, and where logs of services are.
 VARIABLES = r"HKLM\System\CurrentControlSet\Control\Session Manager\Environment"
 LOGS = "drive_c/windows/system32/LogFiles"
-# The packages whose unit tests have pipes, and which tests to run.
-TESTS = {"pipe": ["weft-ipc"], "uapi": ["weft-uapi"], "control": ["weft", "control::"]}
+# The packages whose unit tests have pipes or other things of Windows, and which tests to run.
+TESTS = {"pipe": ["weft-ipc"], "uapi": ["weft-uapi"], "control": ["weft", "control::", "logging::file", "service"]}
 
 environment = dict(os.environ, CARGO_PROFILE_DEV_DEBUG="none", CARGO_INCREMENTAL="0")
 
