@@ -80,6 +80,7 @@ fn another_definition_leaves_what_starts_the_service() {
 #[test]
 fn a_start_waits_until_the_interface_is_up() {
     let machine = machine().made();
+    assert_eq!(machine.windows.state(None).unwrap(), State::default(), "it has not run yet");
     machine.write("phases", "ending\nending\n");
     machine.windows.start().unwrap();
     assert_eq!(machine.read("phases"), "", "one that ends is not started");

@@ -77,7 +77,7 @@ impl ServiceControl for Fake {
         })
     }
 
-    /// The words in `phases` come first, one for each question.
+    /// The words in `phases` come first, one for each question. Until then it takes no calls.
     fn phase(&self) -> io::Result<Phase> {
         let phases = self.read("phases").unwrap_or_default();
         if let Some((first, rest)) = phases.split_once('\n') {
@@ -94,6 +94,9 @@ impl ServiceControl for Fake {
     /// A service that has `refusal` says so, and ends with status 78.
     fn start(&self) -> io::Result<()> {
         self.change("start", || {
+            if self.read("phases").unwrap_or_default().contains("ending") {
+                return Err(io::Error::from_raw_os_error(ALREADY_RUNNING));
+            }
             let command = self.settings()?.ok_or(io::ErrorKind::NotFound)?.command;
             if self.read("pid").is_some() {
                 return Err(io::Error::from_raw_os_error(ALREADY_RUNNING));
@@ -112,6 +115,9 @@ impl ServiceControl for Fake {
 
     fn stop(&self) -> io::Result<()> {
         self.change("stop", || {
+            if self.read("phases").is_some_and(|phases| !phases.is_empty()) {
+                return Err(io::Error::other("it takes no controls now"));
+            }
             if self.read("pid").is_none() {
                 return Err(io::Error::from_raw_os_error(NOT_ACTIVE));
             }
