@@ -275,6 +275,13 @@ class World:
     def log_of_service(self, name="wg0"):
         return read(f"{self.wine['WINEPREFIX']}/{LOGS}/weft/{name}.log")
 
+    def ping(self, count):
+        """Pings from the Windows end, whose endpoint the other does not know, then from the Linux end."""
+        run("ip", "netns", "exec", self.w, "ping", "-q", "-c", "1", "-W", "10", LINUX, stdout=subprocess.DEVNULL)
+        text = output("ip", "netns", "exec", self.l, "ping", "-q", "-i", "0.02", "-c", str(count), "-W", "5", WINDOWS)
+        assert f"{count} packets transmitted, {count} received" in text, text
+        return f"{count} of {count}"
+
     def status(self):
         """Returns what the Windows end reports."""
         return json.loads(self.weft_exe("status", "wg0", "--json", "--sample", "0"))["interfaces"][0]
@@ -290,6 +297,12 @@ class World:
         lines = [line for line in log.splitlines() if line.startswith("error: ")]
         assert len(lines) == 1, log
         return lines[0]
+
+    def refused(self, expected, *arguments, folder=None, status=1):
+        """Checks the one line that a command of Windows fails with, and returns it."""
+        error = self.error_of(*arguments, folder=folder, status=status)
+        assert expected in error, error
+        return error
 
 
 def read(file):

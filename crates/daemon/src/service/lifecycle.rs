@@ -291,6 +291,7 @@ fn text_of(path: &Path) -> Result<&str, ServiceError> {
     text.ok_or_else(|| ServiceError::Path { path: path.to_owned() })
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
+#[cfg(target_os = "linux")]
 #[path = "lifecycle_tests.rs"]
 mod tests;

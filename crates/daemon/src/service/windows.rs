@@ -15,7 +15,8 @@ use crate::service_manager::name_of;
 #[cfg(windows)]
 mod calls;
 mod command_line;
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
+#[cfg(target_os = "linux")]
 pub(super) mod fake;
 
 #[cfg(windows)]
@@ -306,6 +307,7 @@ impl<C: ServiceControl> Manager for Windows<C> {
     }
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
+#[cfg(target_os = "linux")]
 #[path = "windows_tests.rs"]
 mod tests;
