@@ -34,6 +34,13 @@ def installation(world):
     no_service(world)
 
 
+def steps(world):
+    """The steps of `install` and `remove`, for a service that runs `weft run`."""
+    told, _ = world.end_of(world.exe("control_tests.exe", "service::windows::calls", "--ignored"))
+    assert " 1 passed" in told, told
+    no_service(world)
+
+
 def wrong_file(world):
     with open(f"{world.work}/wg1.conf", "w") as file:
         file.write("[Interface]\nPrivateKey = none\n")
@@ -120,6 +127,7 @@ def run(world, check, not_run):
         check("service: install again, traffic, remove", lambda: installation(world))
     else:
         not_run("service: install again, traffic, remove", "`weft up` cannot set up the host under Wine")
+    check("service: install, again, replace, fail, remove", lambda: steps(world))
     check("service: a wrong configuration", lambda: wrong_file(world))
     check("service: one of another program", lambda: foreign_service(world))
     check("service: --service by hand", lambda: world.refused("use `weft service install`", "--service", "wg0", "run",

@@ -107,6 +107,8 @@ pub(super) struct Windows<C> {
     key: PathBuf,
     log: PathBuf,
     interrupted: Box<dyn Fn() -> bool>,
+    /// The command of weft that the service runs, before the configuration.
+    command: &'static [&'static str],
 }
 
 impl<C: ServiceControl> Windows<C> {
@@ -124,6 +126,7 @@ impl<C: ServiceControl> Windows<C> {
             key: PathBuf::from(format!(r"HKEY_LOCAL_MACHINE\SYSTEM\CurrentControlSet\Services\{name}")),
             log: logs.join(format!("{interface}.log")),
             interrupted: Box::new(interrupted),
+            command: &["up"],
             name,
         }
     }
@@ -179,7 +182,8 @@ impl<C: ServiceControl> Manager for Windows<C> {
     }
 
     fn text(&self, weft: &str, configuration: &str) -> String {
-        command_line::of(&[weft, OPTION, self.interface.as_str(), "up", configuration])
+        let words = [weft, OPTION, self.interface.as_str()];
+        command_line::of(&[&words, self.command, &[configuration]].concat())
     }
 
     fn read(&self) -> Result<Option<String>, ServiceError> {

@@ -169,3 +169,7 @@ fn system(error: Error) -> io::Error {
         other => io::Error::other(other),
     }
 }
+
+#[cfg(test)]
+#[path = "calls_tests.rs"]
+mod tests;
