@@ -17,8 +17,12 @@ PACKAGES = {"wine64": WINE, "gcc-mingw-w64-x86-64-win32": "/usr/bin/x86_64-w64-m
 MTU, PORT = 1420, 51820
 WINDOWS, LINUX = "10.99.0.1", "10.99.0.2"
 CLONE_NEWNET = 0x40000000
+# Where the service control manager has the environment of services from, and where logs of services are.
+VARIABLES = r"HKLM\System\CurrentControlSet\Control\Session Manager\Environment"
+LOGS = "drive_c/windows/system32/LogFiles"
 # The packages whose unit tests call Windows, and which tests to run.
-TESTS = {"pipe": ["weft-ipc"], "uapi": ["weft-uapi"], "control": ["weft", "control::"], "tun": ["weft-tun", "windows::"],
+TESTS = {"pipe": ["weft-ipc"], "uapi": ["weft-uapi"],
+         "control": ["weft", "control::", "logging::file", "service"], "tun": ["weft-tun", "windows::"],
          "host": ["weft-host", "firewall::wfp", "routes::", "network::", "dns::registry::system", "platform::",
                   "memory::", "record::", "--include-ignored"]}
 
@@ -199,21 +203,25 @@ class World:
             raise RuntimeError(read(process.log))
         return process
 
-    def interface(self):
-        """Starts weft.exe in the place of wireguard-go, configures it over its pipe, and returns it."""
+    def file(self):
+        """Writes the configuration of the Windows end as a file, and returns its path for Windows."""
         with open(f"{self.work}/wg0.conf", "w") as file:
             file.write(f"[Interface]\nPrivateKey = {self.keys[self.w][0]}\nListenPort = {PORT}\n[Peer]\nPublicKey = "
                        f"{self.keys[self.l][1]}\nEndpoint = 192.0.2.2:{PORT}\nAllowedIPs = {LINUX}/32\n")
+        return f"Z:{self.work}/wg0.conf"
+
+    def interface(self):
+        """Starts weft.exe in the place of wireguard-go, configures it over its pipe, and returns it."""
         process = self.exe("weft.exe", "run", "-f", "wg0", LOG_LEVEL="verbose")
         until(lambda: process.poll() is not None or "can configure" in read(process.log), "interface of Windows")
         if process.poll() is not None:
             raise RuntimeError(read(process.log))
-        self.weft_exe("setconf", "wg0", f"Z:{self.work}/wg0.conf")
+        self.weft_exe("setconf", "wg0", self.file())
         return process
 
     def exe(self, program, *arguments, folder=None, **variables):
         """Starts a Windows program. Its output goes to files: Wine's services may keep a pipe open."""
-        path = os.path.join(folder or self.programs, program)
+        path = os.path.join(self.programs if folder is None else folder, program)
         self.count += 1
         outputs = [f"{self.work}/{kind}{self.count}" for kind in ("output", "log")]
         with open(outputs[0], "w") as stdout, open(outputs[1], "w") as stderr:
@@ -243,6 +251,40 @@ class World:
         """Runs a command of Windows to its end, and returns its output."""
         return self.end_of(self.exe("weft.exe", *arguments))[0]
 
+    def sc(self, *arguments):
+        """Runs a command of the service control manager, and returns its exit status and its output."""
+        process = self.exe("sc.exe", *arguments, folder="")
+        process.wait(60)
+        self.stop(process)
+        return process.returncode, read(process.output)
+
+    def begin_services(self):
+        """Starts Wine again, with the environment of the stand-in for its services."""
+        for name in ("WEFT_FAKE_WINTUN_KERNEL", "WEFT_FAKE_WINTUN_INDEX"):
+            self.end_of(self.exe("reg.exe", "add", VARIABLES, "/v", name, "/d", self.wine[name], "/f", folder=""))
+        run(WINESERVER, "-k", env=self.wine)
+        run(WINESERVER, "-w", env=self.wine)
+        run("ip", "netns", "exec", self.w, WINESERVER, "-p", env=self.wine)
+        # Windows has it.
+        os.makedirs(f"{self.wine['WINEPREFIX']}/{LOGS}", exist_ok=True)
+
+    def service(self, name="wg0"):
+        """Returns what `weft.exe service status` reports."""
+        process = self.exe("weft.exe", "service", "status", name, "--json")
+        process.wait(60)
+        self.stop(process)
+        return json.loads(read(process.output))
+
+    def log_of_service(self, name="wg0"):
+        return read(f"{self.wine['WINEPREFIX']}/{LOGS}/weft/{name}.log")
+
+    def ping(self, count):
+        """Pings from the Windows end, whose endpoint the other does not know, then from the Linux end."""
+        run("ip", "netns", "exec", self.w, "ping", "-q", "-c", "1", "-W", "10", LINUX, stdout=subprocess.DEVNULL)
+        text = output("ip", "netns", "exec", self.l, "ping", "-q", "-i", "0.02", "-c", str(count), "-W", "5", WINDOWS)
+        assert f"{count} packets transmitted, {count} received" in text, text
+        return f"{count} of {count}"
+
     def status(self):
         """Returns what the Windows end reports."""
         return json.loads(self.weft_exe("status", "wg0", "--json", "--sample", "0"))["interfaces"][0]
@@ -252,12 +294,18 @@ class World:
         self.weft_exe("down", "wg0")
         return self.end_of(process)[1]
 
-    def error_of(self, *arguments, folder=None):
+    def error_of(self, *arguments, folder=None, status=1):
         """Returns the one line that a command of Windows fails with."""
-        log = self.end_of(self.exe("weft.exe", *arguments, folder=folder), status=1)[1]
+        log = self.end_of(self.exe("weft.exe", *arguments, folder=folder), status=status)[1]
         lines = [line for line in log.splitlines() if line.startswith("error: ")]
         assert len(lines) == 1, log
         return lines[0]
+
+    def refused(self, expected, *arguments, folder=None, status=1):
+        """Checks the one line that a command of Windows fails with, and returns it."""
+        error = self.error_of(*arguments, folder=folder, status=status)
+        assert expected in error, error
+        return error
 
 
 def read(file):

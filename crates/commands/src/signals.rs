@@ -9,7 +9,7 @@ use std::sync::mpsc;
 pub enum Signal {
     /// SIGINT; on Windows Ctrl-C or Ctrl-Break.
     Interrupt,
-    /// SIGTERM; on Windows the end of the system.
+    /// SIGTERM; on Windows the end of the system, or of the service.
     Terminate,
     /// SIGHUP; on Windows a console that closes.
     HangUp,
@@ -21,7 +21,7 @@ impl fmt::Display for Signal {
             Self::Interrupt if cfg!(unix) => "SIGINT",
             Self::Interrupt => "Ctrl-C",
             Self::Terminate if cfg!(unix) => "SIGTERM",
-            Self::Terminate => "the system shuts down",
+            Self::Terminate => "the system or the service ends",
             Self::HangUp if cfg!(unix) => "SIGHUP",
             Self::HangUp => "the console was closed",
         })
@@ -68,3 +68,6 @@ pub fn watch(on_signal: impl Fn(Signal) + Send + 'static) -> io::Result<()> {
 #[cfg_attr(unix, path = "signals/unix.rs")]
 #[cfg_attr(windows, path = "signals/windows.rs")]
 mod platform;
+
+#[cfg(windows)]
+pub use platform::terminate;

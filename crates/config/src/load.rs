@@ -10,8 +10,9 @@ use zeroize::Zeroizing;
 use super::problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warning};
 use super::{InterfaceName, InvalidInterfaceName, Parsed, key_file, parse, permissions};
 
-/// The directory in which a bare name is looked up.
-const DIRECTORY: &str = "/etc/wireguard";
+/// What a bare name stands for.
+const MEANING: &str =
+    if cfg!(windows) { r"%ProgramData%\weft\NAME.conf" } else { "/etc/wireguard/NAME.conf" };
 /// The largest file that is read. It has room for more than 50,000 peers; a larger file is not a
 /// configuration.
 const MAX_BYTES: u64 = 16 << 20;
@@ -51,22 +52,34 @@ impl LoadError {
     }
 }
 
-fn advice(error: &io::Error) -> &'static str {
-    match error.kind() {
+fn advice(error: &io::Error) -> String {
+    let advice = match error.kind() {
+        io::ErrorKind::PermissionDenied if cfg!(windows) => "run weft as an administrator",
         io::ErrorKind::PermissionDenied => "run weft as root, or as a user who may read it",
-        io::ErrorKind::NotFound => "give the path of a file, or a NAME for /etc/wireguard/NAME.conf",
+        io::ErrorKind::NotFound => return format!("give the path of a file, or a NAME for {MEANING}"),
         io::ErrorKind::IsADirectory => "give the path of a file in it",
         io::ErrorKind::FileTooLarge => "a configuration has at most 16 MiB: is this the right file?",
         _ => "check the path",
-    }
+    };
+    advice.to_owned()
 }
 
-/// Returns the file that `target` names: `target` is a path, or a bare name for `/etc/wireguard/NAME.conf`.
+/// Returns the directory in which a bare name is looked up.
+fn directory() -> PathBuf {
+    if !cfg!(windows) {
+        return PathBuf::from("/etc/wireguard");
+    }
+    let data = std::env::var_os("ProgramData").unwrap_or_else(|| r"C:\ProgramData".into());
+    Path::new(&data).join("weft")
+}
+
+/// Returns the file that `target` names: `target` is a path, or a bare name for `/etc/wireguard/NAME.conf`, on Windows
+/// `%ProgramData%\weft\NAME.conf`.
 pub fn path_of(target: &str) -> PathBuf {
     if target.contains(std::path::is_separator) || target.ends_with(".conf") {
         PathBuf::from(target)
     } else {
-        Path::new(DIRECTORY).join(format!("{target}.conf"))
+        directory().join(format!("{target}.conf"))
     }
 }
 
@@ -86,7 +99,7 @@ pub fn load(target: &str) -> Result<Parsed, LoadError> {
 /// not be allowed to read the file. Errors and warnings about its content name the file, not the credential.
 pub fn load_as_service(target: &str) -> Result<Parsed, LoadError> {
     let path = path_of(target);
-    let is_name = path.starts_with(DIRECTORY) && !target.contains(std::path::is_separator);
+    let is_name = path.starts_with(directory()) && !target.contains(std::path::is_separator);
     let credential = key_file::credentials().zip(path.file_name().filter(|_| is_name));
     let credential = credential.map(|(directory, name)| directory.join(name)).filter(|file| file.exists());
     load_from(target, credential.as_deref())

@@ -35,6 +35,9 @@ pub struct Cli {
     /// How log lines look, on standard error.
     #[arg(long, global = true, value_name = "FORMAT", value_enum, default_value_t)]
     pub log_format: Format,
+    /// Run as the service of this interface, under the service control manager of Windows.
+    #[arg(long, value_name = "NAME", hide = true)]
+    pub service: Option<String>,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
@@ -49,7 +52,7 @@ pub enum Command {
     Run(drop_in::RunArgs),
     /// Take an interface down, or remove what a daemon left of it when it crashed.
     Down(DownArgs),
-    /// Run an interface whenever the machine runs (macOS, FreeBSD; on Linux the command names the unit of systemd).
+    /// Run an interface whenever the machine runs (macOS, FreeBSD, Windows; on Linux the command names the unit of systemd).
     Service(ServiceArgs),
     /// Write the state of a running interface into the file that it was brought up from.
     Save(args::SaveArgs),

@@ -155,7 +155,7 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
     let on_end = move || drop(device_end.send(End::Device));
     let happened = end.clone();
     let on_event: OnEvent = Box::new(move |_| drop(happened.send(End::Peer)));
-    let on_event = Some(on_event).filter(|_| service_manager::is_present());
+    let on_event = Some(on_event).filter(|_| service_manager::shows_status());
     let mut interface = Interface::open(name.as_str(), inherited, udp, &options, on_event, on_end)?;
     let (name, listener) = renamed(name, listener, &interface.opened().interface)?;
     let mtu = set_up_link(&name, is_new, options.tun_queues());

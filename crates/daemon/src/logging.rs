@@ -1,14 +1,19 @@
 //! The log: lines on standard error, human or JSON, or entries of the systemd journal. Starts no thread.
 
 use std::io::{self, IsTerminal as _};
+use std::sync::Mutex;
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::ParseError;
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
+mod file;
 #[cfg(target_os = "linux")]
 mod journal;
+
+pub use file::File;
 
 #[cfg(not(target_os = "linux"))]
 use crate::unsupported::journal;
@@ -36,7 +41,7 @@ pub struct InvalidFilter {
 }
 
 /// Starts the log. It logs what `filter` selects, else what RUST_LOG selects, else what `default` selects.
-/// Journal entries carry the name of the `interface`.
+/// Journal entries carry the name of the `interface`. Lines go to `file` instead of standard error, if there is one.
 ///
 /// A second call changes nothing.
 pub fn init(
@@ -44,6 +49,7 @@ pub fn init(
     default: &str,
     format: Format,
     interface: Option<&str>,
+    file: Option<File>,
 ) -> Result<(), InvalidFilter> {
     let variable = std::env::var(EnvFilter::DEFAULT_ENV).ok().filter(|value| !value.trim().is_empty());
     let (filter, origin) = match (filter, &variable) {
@@ -63,11 +69,14 @@ pub fn init(
         let _already_set = tracing_subscriber::registry().with(filter).with(journal).try_init();
         return Ok(());
     }
+    let is_coloured = file.is_none() && is_coloured();
+    let writer =
+        file.map_or_else(|| BoxMakeWriter::new(io::stderr), |file| BoxMakeWriter::new(Mutex::new(file)));
     // Otherwise tracing reports a closed standard error to standard error, and panics.
     let builder =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).log_internal_errors(false);
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).log_internal_errors(false);
     let _already_set = match format {
-        Format::Human => builder.with_ansi(is_coloured()).try_init(),
+        Format::Human => builder.with_ansi(is_coloured).try_init(),
         Format::Json => builder.json().flatten_event(true).try_init(),
     };
     Ok(())

@@ -7,19 +7,27 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use weft::cli::{self, Cli, Command};
-use weft::{assets, demo, down, drop_in, logging, service, up};
+use weft::{assets, demo, down, drop_in, logging, service, service_manager, up};
 use weft_commands::{capture, check, doctor, keys, output, reload, save, status, top, wg};
 use weft_config::exit::{Code, Error};
 
 fn main() -> ExitCode {
-    let code = match run(Cli::parse_from(cli::drop_in::command_line(std::env::args_os()))) {
+    let mut cli = Cli::parse_from(cli::drop_in::command_line(std::env::args_os()));
+    let code = match cli.service.take() {
+        Some(interface) => service_manager::host(&interface, move |log| run_to_end(cli, log)),
+        None => run_to_end(cli, None),
+    };
+    code.into()
+}
+
+fn run_to_end(cli: Cli, log: Option<logging::File>) -> Code {
+    match run(cli, log) {
         Ok(()) => Code::Success,
         Err(error) => {
             output::error(&error);
             error.code()
         }
-    };
-    code.into()
+    }
 }
 
 /// Returns the interface that a command runs, for the log. An invalid name returns `None`: the command itself
@@ -32,14 +40,14 @@ fn interface_of(command: &Command) -> Option<String> {
     }
 }
 
-fn run(cli: Cli) -> Result<(), Error> {
+fn run(cli: Cli, log: Option<logging::File>) -> Result<(), Error> {
     // These commands draw tables, which warnings about socket buffers and the like would break up.
     let level = match cli.command {
         Command::Demo(_) | Command::Top(_) | Command::Doctor(_) => "error",
         Command::Run(_) => drop_in::log_level(),
         _ => "info",
     };
-    logging::init(cli.log.as_deref(), level, cli.log_format, interface_of(&cli.command).as_deref())
+    logging::init(cli.log.as_deref(), level, cli.log_format, interface_of(&cli.command).as_deref(), log)
         .map_err(|error| Error::new(Code::Usage, error))?;
     match cli.command {
         Command::Up(args) => up::run(&args),

@@ -69,7 +69,7 @@ pub(crate) mod demo {
 }
 
 /// Services, where no service manager is known yet.
-#[cfg(not(any(target_os = "macos", target_os = "freebsd")))]
+#[cfg(not(any(target_os = "macos", target_os = "freebsd", windows)))]
 pub(crate) mod service {
     use weft_config::exit::{Code, Error};
 
@@ -182,10 +182,15 @@ pub(crate) mod systemd {
         }
     }
 
+    #[cfg(not(windows))]
     pub(crate) mod notify {
         use std::time::Duration;
 
         pub fn is_present() -> bool {
+            false
+        }
+
+        pub(crate) fn shows_status() -> bool {
             false
         }
 

@@ -5,8 +5,17 @@ use std::io;
 use tokio::signal::windows::{
     CtrlBreak, CtrlC, CtrlClose, CtrlShutdown, ctrl_break, ctrl_c, ctrl_close, ctrl_shutdown,
 };
+use tokio::sync::Notify;
 
 use super::Signal;
+
+/// The service control manager ends this process. Remembered until a program watches.
+static TERMINATED: Notify = Notify::const_new();
+
+/// Delivers [`Signal::Terminate`], for a service: no signal reaches it.
+pub fn terminate() {
+    TERMINATED.notify_one();
+}
 
 pub(super) struct Signals {
     interrupt: CtrlC,
@@ -32,6 +41,7 @@ impl Signals {
             signal = self.stop.recv() => signal.map(|()| Signal::Interrupt),
             signal = self.close.recv() => signal.map(|()| Signal::HangUp),
             signal = self.shut_down.recv() => signal.map(|()| Signal::Terminate),
+            () = TERMINATED.notified() => Some(Signal::Terminate),
         }
     }
 }

@@ -9,6 +9,7 @@ use weft_commands::args::EXIT_CODES;
 Examples:
   sudo weft service install utun7          runs /etc/wireguard/utun7.conf now and at every start of the machine
   sudo weft service install ./tun7.conf    runs the file where it is
+  weft service install wg0                 on Windows, as an administrator: runs %ProgramData%\\weft\\wg0.conf
   weft service status utun7
   sudo weft service remove utun7
 
@@ -35,7 +36,8 @@ pub enum ServiceAction {
 /// The interface of a service.
 #[derive(Clone, Debug, Args)]
 pub struct ServiceTarget {
-    /// The interface's name, for /etc/wireguard/NAME.conf, or its configuration file.
+    /// The interface's name, for /etc/wireguard/NAME.conf (Windows: %ProgramData%\weft\NAME.conf), or its
+    /// configuration file.
     #[arg(value_name = "NAME|FILE")]
     pub target: String,
 }

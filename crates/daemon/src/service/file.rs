@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::error::ServiceError;
 
@@ -61,10 +61,4 @@ pub(super) fn remove(path: &Path) -> Result<(), ServiceError> {
         }
         _ => Ok(()),
     }
-}
-
-/// Returns the path as text that every kind of file can carry.
-pub(super) fn text_of(path: &Path) -> Result<&str, ServiceError> {
-    let text = path.to_str().filter(|text| !text.contains(char::is_control));
-    text.ok_or_else(|| ServiceError::Path { path: PathBuf::from(path) })
 }

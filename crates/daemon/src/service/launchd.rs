@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use weft_config::InterfaceName;
 
 use super::error::ServiceError;
-use super::file::MARKER;
+use super::file::{self, MARKER};
 use super::lifecycle::{Manager, State};
 use super::program;
 
@@ -78,11 +78,6 @@ impl Manager for Launchd {
         &self.file
     }
 
-    /// launchd refuses a file that others can write.
-    fn mode(&self) -> u32 {
-        0o644
-    }
-
     fn log(&self) -> &Path {
         &self.log
     }
@@ -128,6 +123,19 @@ impl Manager for Launchd {
 </plist>
 "#
         )
+    }
+
+    fn read(&self) -> Result<Option<String>, ServiceError> {
+        file::read(&self.file)
+    }
+
+    fn write(&self, text: &str) -> Result<(), ServiceError> {
+        // launchd refuses a file that others can write.
+        file::write(&self.file, text, 0o644)
+    }
+
+    fn remove(&self) -> Result<(), ServiceError> {
+        file::remove(&self.file)
     }
 
     fn state(&self, _running: Option<u32>) -> Result<State, ServiceError> {

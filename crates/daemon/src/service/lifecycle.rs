@@ -9,33 +9,43 @@ use weft_config::InterfaceName;
 use weft_config::exit;
 
 use super::error::ServiceError;
-use super::file;
 
 /// How a system runs a service.
 pub(super) trait Manager {
     /// Returns the name that the system knows the service by.
     fn name(&self) -> &str;
-    /// Returns the file that defines the service.
+    /// Returns the file that defines the service, on Windows the key of the registry.
     fn file(&self) -> &Path;
-    /// Returns the permission bits of that file.
-    fn mode(&self) -> u32;
     /// Returns the file with the service's log.
     fn log(&self) -> &Path;
-    /// Returns the text of the file, for the program and the configuration at these paths.
+    /// Returns the definition of the service, for the program and the configuration at these paths.
     fn text(&self, weft: &str, configuration: &str) -> String;
+    /// Returns the definition in force, or `None` if there is none.
+    ///
+    /// # Errors
+    /// Also for a definition that is not weft's.
+    fn read(&self) -> Result<Option<String>, ServiceError>;
+    /// Replaces the definition in one step.
+    fn write(&self, text: &str) -> Result<(), ServiceError>;
+    /// Removes the definition. It is no error if there is none.
+    fn remove(&self) -> Result<(), ServiceError>;
     /// Returns the state of the service. `running` is the process that runs the interface, if one does.
     fn state(&self, running: Option<u32>) -> Result<State, ServiceError>;
     /// Starts the service.
     fn start(&self) -> Result<(), ServiceError>;
     /// Stops the service, and returns when it has ended.
     fn stop(&self) -> Result<(), ServiceError>;
-    /// Returns the setting beside the file that starts the service with the machine, if it is set.
+    /// Returns the setting beside the definition that starts the service with the machine, if it is set.
     fn setting(&self) -> Result<Option<String>, ServiceError> {
         Ok(None)
     }
     /// Reports whether that setting starts it.
     fn is_enabled(&self, _setting: Option<&str>) -> bool {
         true
+    }
+    /// Returns the value that starts it.
+    fn enabling(&self) -> &'static str {
+        "YES"
     }
     /// Sets or removes that setting.
     fn set(&self, _setting: Option<&str>) -> Result<(), ServiceError> {
@@ -85,17 +95,18 @@ pub(super) struct Service<'a> {
     pub manager: &'a dyn Manager,
     pub daemons: &'a dyn Daemons,
     pub interface: &'a InterfaceName,
+    pub interrupted: &'a dyn Fn() -> bool,
 }
 
 impl Service<'_> {
     /// Installs and starts the service.
     ///
     /// # Errors
-    /// When a step fails; the steps before it are taken back.
+    /// When a step fails, or the user interrupts the command; the steps before it are taken back.
     pub(super) fn install(&self, weft: &Path, configuration: &Path) -> Result<Installed, ServiceError> {
         let Self { manager, interface, .. } = *self;
-        let text = manager.text(file::text_of(weft)?, file::text_of(configuration)?);
-        let before = file::read(manager.file())?;
+        let text = manager.text(text_of(weft)?, text_of(configuration)?);
+        let before = manager.read()?;
         let running = self.daemons.running(interface)?;
         let state = manager.state(running)?;
         if let Some(pid) = running.filter(|_| before.is_none() || state.pid != running) {
@@ -113,19 +124,23 @@ impl Service<'_> {
                 if state.is_loaded {
                     done.push(Undo::Start);
                     manager.stop()?;
+                    self.go_on()?;
                 }
                 done.push(Undo::Restore(before.clone()));
-                file::write(manager.file(), &text, manager.mode())?;
+                manager.write(&text)?;
+                self.go_on()?;
             }
             if !manager.is_enabled(setting.as_deref()) {
                 done.push(Undo::Set(setting.clone()));
-                manager.set(Some("YES"))?;
+                manager.set(Some(manager.enabling()))?;
+                self.go_on()?;
             }
             if is_same && state.pid.is_some() {
                 return Ok(());
             }
             done.push(Undo::Stop);
-            manager.start()
+            manager.start()?;
+            self.go_on()
         })();
         if let Err(error) = result {
             for step in done.into_iter().rev() {
@@ -136,6 +151,11 @@ impl Service<'_> {
             return Err(error);
         }
         Ok(if before.is_some() && !is_same { Installed::Replaced } else { Installed::Started })
+    }
+
+    /// Fails if the user has interrupted the command.
+    fn go_on(&self) -> Result<(), ServiceError> {
+        if (self.interrupted)() { Err(ServiceError::Interrupted) } else { Ok(()) }
     }
 
     fn make_log_directory(&self, done: &mut Vec<Undo>) -> Result<(), ServiceError> {
@@ -164,8 +184,8 @@ impl Service<'_> {
             Undo::Start => manager.start(),
             Undo::Stop if state()?.is_loaded => manager.stop(),
             Undo::Stop => Ok(()),
-            Undo::Restore(Some(text)) => file::write(manager.file(), &text, manager.mode()),
-            Undo::Restore(None) => file::remove(manager.file()),
+            Undo::Restore(Some(text)) => manager.write(&text),
+            Undo::Restore(None) => manager.remove(),
             Undo::Set(setting) if manager.setting()? == setting => Ok(()),
             Undo::Set(setting) => manager.set(setting.as_deref()),
         }
@@ -177,7 +197,7 @@ impl Service<'_> {
     /// When a step fails; the command can be repeated.
     pub(super) fn remove(&self) -> Result<bool, ServiceError> {
         let manager = self.manager;
-        let before = file::read(manager.file())?;
+        let before = manager.read()?;
         let state = manager.state(self.daemons.running(self.interface)?)?;
         let setting = manager.setting()?;
         if before.is_none() && !state.is_loaded && setting.is_none() {
@@ -193,7 +213,7 @@ impl Service<'_> {
         if setting.is_some() {
             manager.set(None)?;
         }
-        file::remove(manager.file())?;
+        manager.remove()?;
         if let Some(directory) = manager.log().parent() {
             // Stays where it has a log, of this service or of another.
             let _ = fs::remove_dir(directory);
@@ -204,10 +224,10 @@ impl Service<'_> {
     /// Returns what is known of the service.
     ///
     /// # Errors
-    /// When its file is not weft's, or the system does not answer.
+    /// When its definition is not weft's, or the system does not answer.
     pub(super) fn report(&self) -> Result<Report, ServiceError> {
         let manager = self.manager;
-        let is_installed = file::read(manager.file())?.is_some();
+        let is_installed = manager.read()?.is_some();
         let state = manager.state(self.daemons.running(self.interface)?)?;
         Ok(Report {
             interface: self.interface.to_string(),
@@ -265,6 +285,13 @@ impl Report {
     }
 }
 
+/// Returns the path as text that every definition can carry.
+fn text_of(path: &Path) -> Result<&str, ServiceError> {
+    let text = path.to_str().filter(|text| !text.contains(char::is_control));
+    text.ok_or_else(|| ServiceError::Path { path: path.to_owned() })
+}
+
 #[cfg(test)]
+#[cfg(target_os = "linux")]
 #[path = "lifecycle_tests.rs"]
 mod tests;

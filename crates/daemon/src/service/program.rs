@@ -1,5 +1,6 @@
 //! Runs the programs of the system that manage services.
 
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -19,9 +20,11 @@ pub(super) fn run(program: &Path, arguments: &[&str]) -> Result<String, ServiceE
 
 /// Runs a program to its end, however it ends.
 pub(super) fn output(program: &Path, arguments: &[&str]) -> Result<Output, ServiceError> {
-    let command = || line(program, arguments);
-    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
-    output.map_err(|error| ServiceError::Spawn { command: command(), error })
+    let command = line(program, arguments);
+    let mut program = Command::new(program);
+    // A group of its own: Ctrl-C ends neither a step nor its way back in the middle.
+    program.args(arguments).stdin(Stdio::null()).process_group(0);
+    program.output().map_err(|error| ServiceError::Spawn { command, error })
 }
 
 /// Returns the error of a program that failed, with what it said.

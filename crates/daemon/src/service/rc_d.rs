@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use weft_config::InterfaceName;
 
 use super::error::ServiceError;
-use super::file::MARKER;
+use super::file::{self, MARKER};
 use super::lifecycle::{Manager, State};
 use super::program;
 
@@ -48,10 +48,6 @@ impl Manager for RcD {
 
     fn file(&self) -> &Path {
         &self.file
-    }
-
-    fn mode(&self) -> u32 {
-        0o755
     }
 
     fn log(&self) -> &Path {
@@ -120,6 +116,18 @@ weft_status()
 run_rc_command "$1"
 "#
         )
+    }
+
+    fn read(&self) -> Result<Option<String>, ServiceError> {
+        file::read(&self.file)
+    }
+
+    fn write(&self, text: &str) -> Result<(), ServiceError> {
+        file::write(&self.file, text, 0o755)
+    }
+
+    fn remove(&self) -> Result<(), ServiceError> {
+        file::remove(&self.file)
     }
 
     fn state(&self, running: Option<u32>) -> Result<State, ServiceError> {

@@ -9,6 +9,11 @@ pub fn is_present() -> bool {
     std::env::var_os("NOTIFY_SOCKET").is_some_and(|socket| !socket.is_empty())
 }
 
+/// Reports whether `systemctl status` shows a line about it.
+pub(crate) fn shows_status() -> bool {
+    is_present()
+}
+
 /// Reports that the interface can be used, at first or after a reload; `text` is a line about it.
 pub(super) fn ready(text: &str) {
     send(&[NotifyState::Ready, NotifyState::Status(text)]);

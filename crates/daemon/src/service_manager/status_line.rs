@@ -33,7 +33,7 @@ pub struct StatusLine {
 impl StatusLine {
     /// Creates a line that was not sent yet.
     pub fn new(now: Instant) -> Self {
-        Self::wanted(notify::is_present(), now)
+        Self::wanted(notify::shows_status(), now)
     }
 
     fn wanted(is_wanted: bool, now: Instant) -> Self {

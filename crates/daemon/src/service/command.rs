@@ -1,10 +1,12 @@
-//! `weft service` on macOS and FreeBSD: the places of the system, and what the command prints.
+//! `weft service` on macOS, FreeBSD and Windows: the places of the system, and what the command prints.
 
 use std::path::Path;
 #[cfg(target_os = "macos")]
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use weft_commands::output;
+use weft_commands::{output, signals};
 use weft_config::exit::{Code, Error};
 use weft_config::{self as config, InterfaceName, LoadError, name_of, path_of};
 use weft_host::{Keep, Owner};
@@ -16,19 +18,49 @@ use crate::cli::{ServiceAction, ServiceArgs};
 use crate::down;
 
 /// The directory of the services' logs.
+#[cfg(unix)]
 const LOGS: &str = "/var/log/weft";
 
+/// Reports whether the user has interrupted the command.
+type Interrupted = Arc<AtomicBool>;
+
 #[cfg(target_os = "macos")]
-fn manager(interface: &InterfaceName) -> Result<impl Manager + use<>, ServiceError> {
+fn manager(interface: &InterfaceName, _: &Interrupted) -> Result<impl Manager + use<>, ServiceError> {
     let launchctl = PathBuf::from("/bin/launchctl");
     super::launchd::Launchd::new(launchctl, Path::new("/Library/LaunchDaemons"), Path::new(LOGS), interface)
 }
 
 #[cfg(target_os = "freebsd")]
-fn manager(interface: &InterfaceName) -> Result<impl Manager + use<>, ServiceError> {
+fn manager(interface: &InterfaceName, _: &Interrupted) -> Result<impl Manager + use<>, ServiceError> {
     let (programs, scripts) = (Path::new("/usr/sbin"), Path::new("/usr/local/etc/rc.d"));
     Ok(super::rc_d::RcD::new(programs, scripts, Path::new(LOGS), interface))
 }
+
+#[cfg(windows)]
+fn manager(
+    interface: &InterfaceName,
+    interrupted: &Interrupted,
+) -> Result<impl Manager + use<>, ServiceError> {
+    use super::windows::{Calls, Windows};
+    use crate::service_manager;
+    let interrupted = Arc::clone(interrupted);
+    Ok(Windows::new(Calls::new, &service_manager::logs(), interface, move || {
+        interrupted.load(Ordering::Relaxed)
+    }))
+}
+
+/// Fails unless this user may change services.
+#[cfg(unix)]
+fn may_change() -> Result<(), Error> {
+    if nix::unistd::geteuid().is_root() {
+        return Ok(());
+    }
+    let advice = "only root installs and removes services: run the command with sudo, or as root";
+    Err(Error::new(Code::Permission, advice))
+}
+
+#[cfg(windows)]
+use super::windows::may_change;
 
 /// Installs, removes or shows the service of an interface.
 ///
@@ -44,17 +76,22 @@ pub fn run(args: &ServiceArgs) -> Result<(), Error> {
     if let ServiceAction::Install(_) = args.action {
         check(target)?;
     }
-    let manager = manager(&interface)?;
-    let service = Service { manager: &manager, daemons: &Running, interface: &interface };
+    let interrupted = Interrupted::default();
+    let manager = manager(&interface, &interrupted)?;
+    let is_interrupted = || interrupted.load(Ordering::Relaxed);
+    let service =
+        Service { manager: &manager, daemons: &Running, interface: &interface, interrupted: &is_interrupted };
     let name = manager.name();
-    if !matches!(args.action, ServiceAction::Status(_)) && !nix::unistd::geteuid().is_root() {
-        let advice = "only root installs and removes services: run the command with sudo, or as root";
-        return Err(Error::new(Code::Permission, advice));
+    if !matches!(args.action, ServiceAction::Status(_)) {
+        may_change()?;
     }
     match &args.action {
         ServiceAction::Install(_) => {
             let failed = |path: &Path, error| ServiceError::File { action: "find", path: path.into(), error };
             let weft = std::env::current_exe().map_err(|error| failed(Path::new("weft"), error))?;
+            let caught = Arc::clone(&interrupted);
+            signals::watch(move |_| caught.store(true, Ordering::Relaxed))
+                .map_err(|error| Error::new(Code::Failure, format!("cannot watch for Ctrl-C: {error}")))?;
             // A service runs in another directory.
             let path = std::path::absolute(&path).map_err(|error| failed(&path, error))?;
             let told = match service.install(&weft, &path)? {
