@@ -42,6 +42,5 @@ pub use starting::Starting;
 pub use status_line::StatusLine;
 pub use watchdog::Watchdog;
 pub use windows::host;
-pub(crate) use windows::on_wake;
 #[cfg(windows)]
 pub(crate) use windows::{END_WITHIN, logs};

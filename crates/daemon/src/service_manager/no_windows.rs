@@ -1,7 +1,5 @@
 //! Systems without the service control manager of Windows.
 
-use std::time::Duration;
-
 use weft_commands::output;
 use weft_config::exit::Code;
 
@@ -12,6 +10,3 @@ pub fn host(_: &str, _: impl FnOnce(Option<logging::File>) -> Code) -> Code {
     output::error(&"--service is for the service control manager of Windows: use `weft up`");
     Code::Usage
 }
-
-/// Does nothing: the network is watched for this.
-pub(crate) fn on_wake(_: impl Fn(Duration) + Send + 'static) {}

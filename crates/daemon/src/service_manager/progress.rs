@@ -1,6 +1,6 @@
 //! What a service of Windows is called, and what it tells the service control manager, in the order that it allows.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use weft_config::exit::Code;
 
@@ -77,23 +77,6 @@ impl Progress {
     }
 }
 
-/// When the machine went to sleep.
-#[derive(Debug, Default)]
-pub(super) struct Sleep {
-    since: Option<SystemTime>,
-}
-
-impl Sleep {
-    pub(super) fn begins(&mut self, now: SystemTime) {
-        self.since = Some(now);
-    }
-
-    /// Returns how long it was. Windows reports the end twice where a user is there.
-    pub(super) fn ends(&mut self, now: SystemTime) -> Option<Duration> {
-        Some(now.duration_since(self.since.take()?).unwrap_or_default())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -137,17 +120,5 @@ mod tests {
         let (mut progress, _) = Progress::begin();
         let state = State::Ended(Code::Configuration);
         assert_eq!(told(progress.ended(Code::Configuration)), Some((state, 0)));
-    }
-
-    #[test]
-    fn a_sleep_is_told_once() {
-        let mut sleep = Sleep::default();
-        let evening = SystemTime::UNIX_EPOCH + 1000 * SECOND;
-        assert_eq!(sleep.ends(evening), None);
-        sleep.begins(evening);
-        assert_eq!(sleep.ends(evening + 3600 * SECOND), Some(3600 * SECOND));
-        assert_eq!(sleep.ends(evening + 3601 * SECOND), None);
-        sleep.begins(evening);
-        assert_eq!(sleep.ends(evening - SECOND), Some(Duration::ZERO), "the clock was set back");
     }
 }

@@ -8,34 +8,30 @@ use std::io;
 use std::os::windows::io::IntoRawHandle as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use weft_commands::{output, signals};
 use weft_config::exit::Code;
 use windows_service::service::{
-    PowerEventParam, ServiceControl, ServiceControlAccept, ServiceExitCode, ServiceState, ServiceStatus,
-    ServiceType,
+    ServiceControl, ServiceControlAccept, ServiceExitCode, ServiceState, ServiceStatus, ServiceType,
 };
 use windows_service::service_control_handler::{self, ServiceControlHandlerResult, ServiceStatusHandle};
 use windows_service::{define_windows_service, service_dispatcher};
 use windows_sys::Win32::Foundation::ERROR_FAILED_SERVICE_CONTROLLER_CONNECT;
 use windows_sys::Win32::System::Console::{STD_ERROR_HANDLE, STD_OUTPUT_HANDLE, SetStdHandle};
 
-use super::progress::{Message, Progress, Sleep, State, name_of};
+use super::progress::{Message, Progress, State, name_of};
 use crate::logging;
 
 /// How long the end of a service may take: longer than `weft down` waits.
 pub(crate) const END_WITHIN: Duration = Duration::from_secs(100);
 
 /// What a service that runs is told of.
-const ACCEPTED: ServiceControlAccept = ServiceControlAccept::STOP
-    .union(ServiceControlAccept::SHUTDOWN)
-    .union(ServiceControlAccept::PRESHUTDOWN)
-    .union(ServiceControlAccept::POWER_EVENT);
+const ACCEPTED: ServiceControlAccept =
+    ServiceControlAccept::STOP.union(ServiceControlAccept::SHUTDOWN).union(ServiceControlAccept::PRESHUTDOWN);
 
 /// What a service runs. It gets the file that the log goes to.
 type Main = Box<dyn FnOnce(Option<logging::File>) -> Code + Send>;
-type OnWake = Box<dyn Fn(Duration) + Send>;
 
 /// The service of this process.
 struct Hosted {
@@ -43,8 +39,6 @@ struct Hosted {
     main: Option<Main>,
     /// `None` until the system runs the command.
     told: Option<(ServiceStatusHandle, Progress)>,
-    sleep: Sleep,
-    on_wake: Option<OnWake>,
     code: Code,
 }
 
@@ -62,8 +56,6 @@ pub fn host(interface: &str, main: impl FnOnce(Option<logging::File>) -> Code + 
         interface: interface.to_owned(),
         main: Some(Box::new(main)),
         told: None,
-        sleep: Sleep::default(),
-        on_wake: None,
         code: Code::Failure,
     });
     match service_dispatcher::start(name_of(interface), entry) {
@@ -134,15 +126,7 @@ fn handle(control: ServiceControl) -> ServiceControlHandlerResult {
             hosted.tell(|progress| progress.ending(END_WITHIN));
             signals::terminate();
         }
-        ServiceControl::PowerEvent(PowerEventParam::Suspend) => hosted.sleep.begins(SystemTime::now()),
-        ServiceControl::PowerEvent(PowerEventParam::ResumeAutomatic | PowerEventParam::ResumeSuspend) => {
-            if let Some(slept) = hosted.sleep.ends(SystemTime::now())
-                && let Some(on_wake) = &hosted.on_wake
-            {
-                on_wake(slept);
-            }
-        }
-        ServiceControl::Interrogate | ServiceControl::PowerEvent(_) => {}
+        ServiceControl::Interrogate => {}
         _ => return ServiceControlHandlerResult::NotImplemented,
     }
     ServiceControlHandlerResult::NoError
@@ -185,13 +169,6 @@ fn send(status: ServiceStatusHandle, message: Message) {
     });
     if let Err(error) = told {
         tracing::debug!(%error, "cannot tell the service control manager");
-    }
-}
-
-/// Calls `on_wake` when the machine has slept, with how long. It must not wait.
-pub(crate) fn on_wake(on_wake: impl Fn(Duration) + Send + 'static) {
-    if let Some(hosted) = &mut *hosted() {
-        hosted.on_wake = Some(Box::new(on_wake));
     }
 }
 

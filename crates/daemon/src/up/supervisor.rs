@@ -216,11 +216,6 @@ impl Supervisor {
             Ok(watch) => self.watch = Some(watch),
             Err(error) => tracing::warn!("{error}"),
         }
-        let woken = inbox.clone();
-        service_manager::on_wake(move |slept| {
-            let change = Change { slept: Some(slept), ..Change::default() };
-            let _full = woken.try_send(Message::Network(change));
-        });
         // Catches changes from before the watch began. Names were looked up a moment ago.
         self.react(&Change { missed: true, ..Change::default() });
     }
