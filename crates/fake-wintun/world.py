@@ -1,5 +1,4 @@
 """The two namespaces, Wine and the programs of scripts/test-wine."""
-import base64
 import contextlib
 import ctypes
 import json
@@ -22,7 +21,7 @@ VARIABLES = r"HKLM\System\CurrentControlSet\Control\Session Manager\Environment"
 LOGS = "drive_c/windows/system32/LogFiles"
 # The packages whose unit tests call Windows, and which tests to run.
 TESTS = {"pipe": ["weft-ipc"], "uapi": ["weft-uapi"],
-         "control": ["weft", "control::", "logging::file", "service"], "tun": ["weft-tun", "windows::"],
+         "control": ["weft", "control::", "logging::file", "service"], "tun": ["weft-tun", "windows::adapter"],
          "host": ["weft-host", "firewall::wfp", "routes::", "network::", "dns::registry::system", "platform::",
                   "memory::", "record::", "--include-ignored"]}
 
@@ -74,13 +73,13 @@ def test_program(package, *_):
 def build(folder):
     """Puts the Windows programs into a folder, as a user would."""
     cargo = ["cargo", "build", "--quiet", "--locked"]
-    program, example = ["-p", "weft", "--bin", "weft"], ["--example", "packet_path"]
+    program = ["-p", "weft", "--bin", "weft"]
     tests = {name: test_program(*package) for name, package in TESTS.items()}
-    for what in ([*program, *example, "--target", TARGET], ["-p", "fake-wintun", "--target", TARGET], program):
+    for what in ([*program, "--target", TARGET], ["-p", "fake-wintun", "--target", TARGET], program):
         run(*cargo, *what, cwd=ROOT, env=environment)
     target = os.path.join(os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target")), TARGET, "debug")
     os.mkdir(folder)
-    for file in ["weft.exe", "examples/packet_path.exe", "wintun.dll"]:
+    for file in ["weft.exe", "wintun.dll"]:
         shutil.copy(os.path.join(target, file), folder)
     for name, file in tests.items():
         shutil.copy(file, f"{folder}/{name}_tests.exe")
@@ -187,36 +186,20 @@ class World:
         run("ip", "-n", self.l, "link", "set", name, "mtu", str(MTU), "up")
         return process
 
-    def configure(self, endpoint):
-        """Writes the configuration of the Windows end."""
-        secret, peer = (base64.b64decode(key).hex() for key in (self.keys[self.w][0], self.keys[self.l][1]))
-        with open(f"{self.work}/request", "w") as file:
-            file.write(f"set=1\nprivate_key={secret}\nlisten_port={PORT}\npublic_key={peer}\n"
-                       f"endpoint={endpoint}\nallowed_ip={LINUX}/32\n\n")
-
-    def windows(self, endpoint, **variables):
-        """Starts the Windows end, and returns it."""
-        self.configure(endpoint)
-        process = self.exe("packet_path.exe", "wg0", str(MTU), f"Z:{self.work}/request", **variables)
-        until(lambda: process.poll() is not None or "ready\n" in read(process.log), "interface of Windows")
-        if process.poll() is not None:
-            raise RuntimeError(read(process.log))
-        return process
-
-    def file(self):
+    def file(self, endpoint=f"192.0.2.2:{PORT}"):
         """Writes the configuration of the Windows end as a file, and returns its path for Windows."""
         with open(f"{self.work}/wg0.conf", "w") as file:
             file.write(f"[Interface]\nPrivateKey = {self.keys[self.w][0]}\nListenPort = {PORT}\n[Peer]\nPublicKey = "
-                       f"{self.keys[self.l][1]}\nEndpoint = 192.0.2.2:{PORT}\nAllowedIPs = {LINUX}/32\n")
+                       f"{self.keys[self.l][1]}\nEndpoint = {endpoint}\nAllowedIPs = {LINUX}/32\n")
         return f"Z:{self.work}/wg0.conf"
 
-    def interface(self):
+    def interface(self, *file, **variables):
         """Starts weft.exe in the place of wireguard-go, configures it over its pipe, and returns it."""
-        process = self.exe("weft.exe", "run", "-f", "wg0", LOG_LEVEL="verbose")
+        process = self.exe("weft.exe", "run", "-f", "wg0", LOG_LEVEL="verbose", **variables)
         until(lambda: process.poll() is not None or "can configure" in read(process.log), "interface of Windows")
         if process.poll() is not None:
             raise RuntimeError(read(process.log))
-        self.weft_exe("setconf", "wg0", self.file())
+        self.weft_exe("setconf", "wg0", self.file(*file))
         return process
 
     def exe(self, program, *arguments, folder=None, **variables):
@@ -239,13 +222,6 @@ class World:
         told = read(process.output), read(process.log)
         assert process.returncode == status, f"{process.args[5:]}: status {process.returncode}\n{''.join(told)}"
         return told
-
-    def finish(self, process):
-        """Ends the Windows end, and returns its counters and its log."""
-        process.stdin.close()
-        process.wait(30)
-        self.running.remove(process)
-        return read(process.output), read(process.log)
 
     def weft_exe(self, *arguments):
         """Runs a command of Windows to its end, and returns its output."""

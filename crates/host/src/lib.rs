@@ -61,7 +61,7 @@ mod save;
 mod step;
 mod sysctl;
 mod take_over;
-#[cfg(not(any(target_os = "linux", target_os = "macos", target_os = "freebsd")))]
+#[cfg(not(any(target_os = "linux", target_os = "macos", target_os = "freebsd", windows)))]
 mod unsupported;
 
 pub use clean_up::{Keep, clean_up, take_back_dns};

@@ -1,7 +1,6 @@
 //! The substitutes on systems where weft cannot set up the host yet. Calls that would change something fail,
 //! and nothing is found to undo.
 
-#[cfg(not(windows))]
 pub(crate) mod routes {
     use std::collections::{BTreeSet, HashSet};
     use std::net::{IpAddr, SocketAddr};
@@ -130,7 +129,6 @@ pub(crate) mod routes {
     }
 }
 
-#[cfg(not(windows))]
 pub(crate) mod network {
     use std::convert::Infallible;
     use std::env::consts::OS;
@@ -159,7 +157,6 @@ pub(crate) mod network {
     }
 }
 
-#[cfg(not(windows))]
 pub(crate) mod dns {
     use crate::dns::{Choice, DnsError, Method, Places, Record};
 
@@ -180,7 +177,6 @@ pub(crate) mod dns {
     }
 }
 
-#[cfg(not(windows))]
 pub(crate) mod firewall {
     use weft_config::InterfaceName;
 
@@ -229,7 +225,6 @@ pub(crate) mod firewall {
     }
 }
 
-#[cfg(not(windows))]
 pub(crate) mod process {
     use std::env::consts::OS;
     use std::io;
@@ -253,7 +248,6 @@ pub(crate) mod process {
     }
 }
 
-#[cfg(not(windows))]
 pub(crate) mod memory {
     pub(crate) fn available_bytes() -> Option<u64> {
         None
