@@ -93,7 +93,7 @@ fn ethtool(socket: &OwnedFd, interface: &str, request: &mut [u32]) -> io::Result
     parameters.ifr_ifru.ifru_data = request.as_mut_ptr().cast();
     // SAFETY: the ioctl reads an ifreq, which points to a request. The kernel writes no more than the lengths in the
     // request allow, which are those of the slice.
-    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut parameters) };
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut parameters) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
