@@ -97,8 +97,8 @@ fn serve(_: Vec<OsString>) {
     }
 }
 
-/// Returns the directory of the services' logs. Only administrators can write there, and no service follows a link that
-/// somebody else has made.
+/// Returns the directory of the services' logs. Only administrators can write there: no service follows a link of another
+/// user.
 pub(crate) fn logs() -> PathBuf {
     let system = std::env::var_os("SystemRoot").unwrap_or_else(|| r"C:\Windows".into());
     Path::new(&system).join(r"System32\LogFiles\weft")
