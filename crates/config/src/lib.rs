@@ -33,6 +33,7 @@ mod problem;
 mod properties;
 pub mod settings;
 mod suggest;
+mod packet_threads;
 mod tun_threads;
 #[cfg(not(unix))]
 mod unsupported;
@@ -51,6 +52,7 @@ pub use key_file::{with_all_keys_in_place, with_keys_in_place};
 pub use load::{LoadError, load, load_as_service, name_of, path_of, read_text};
 pub use problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warning};
 pub use suggest::shown_key;
+pub use packet_threads::{InvalidPacketThreads, MAX_PACKET_THREADS, PacketThreads};
 pub use tun_threads::{InvalidTunThreads, TunThreads};
 
 /// The most bytes that the tunnel adds to a packet: IPv6 header (40), UDP header (8), and WireGuard's header

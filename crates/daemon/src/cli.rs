@@ -2,7 +2,7 @@
 
 use clap::{Args, Parser, Subcommand};
 use weft_commands::args::{self, EXIT_CODES};
-use weft_config::TunThreads;
+use weft_config::{PacketThreads, TunThreads};
 
 use crate::logging::Format;
 
@@ -157,8 +157,13 @@ pub struct DemoArgs {
 /// How a TUN device is driven.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct TunArgs {
-    /// How many queues the device has, each with a thread that reads and one that writes (up to 64); 0: the
-    /// packet thread reads and writes the device itself; auto: what suits this machine.
+    /// How many packet threads share the peers (up to 64): each encrypts, decrypts, sends and receives for its own. One
+    /// peer is never served by two. auto: one below four cores, else one for each two.
+    #[arg(long, value_name = "K|auto", default_value_t, hide = weft_udp::MAX_SHARDS == 1)]
+    pub packet_threads: PacketThreads,
+    /// How many queues the device has, each with a thread that reads and one that writes (up to 64), for all packet
+    /// threads together; 0: the packet threads read and write the device themselves; auto: what suits this machine,
+    /// and 0 with several packet threads.
     #[arg(long, value_name = "N|auto", default_value_t)]
     pub tun_threads: TunThreads,
     /// Do without segmentation and checksum offloads of the device.

@@ -138,6 +138,7 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
         None => Listener::open(&name)?,
     };
     let mut options = Options {
+        packet_threads: args.tun.packet_threads,
         tun_threads: args.tun.tun_threads,
         offload: !args.tun.no_offload,
         join_segments: args.tun.join_segments,

@@ -4,7 +4,7 @@
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
-use weft_config::TunThreads;
+use weft_config::{PacketThreads, TunThreads};
 use weft_dataplane::{Controller, DataplaneError, Handle, OnEvent};
 use weft_host::memory;
 use weft_tun::{Descriptor, TunConfig};
@@ -19,11 +19,13 @@ mod queues;
 use packet_thread::Setup;
 pub use packet_thread::{Opened, StartError};
 pub use queues::{TunQueues, limits_at_start, queue_limits};
-use queues::{inline_queues, tun_queues};
+use queues::{inline_queues, packet_threads, tun_queues};
 
 /// How to run an interface.
 #[derive(Clone, Debug)]
 pub struct Options {
+    /// Number of packet threads, which share the peers.
+    pub packet_threads: PacketThreads,
     /// Number of TUN queues with a reader and a writer thread each.
     pub tun_threads: TunThreads,
     /// Number of TUN queues if no threads serve them.
@@ -42,14 +44,19 @@ pub struct Options {
 }
 
 impl Options {
+    pub fn packet_threads(&self) -> usize {
+        packet_threads(self.packet_threads)
+    }
+
     pub fn tun_queues(&self) -> TunQueues {
-        tun_queues(self.tun_threads, self.inline_queues)
+        tun_queues(self.tun_threads, self.inline_queues, self.packet_threads())
     }
 }
 
 impl Default for Options {
     fn default() -> Self {
         Self {
+            packet_threads: PacketThreads::default(),
             tun_threads: TunThreads::Auto,
             inline_queues: inline_queues(),
             offload: true,
@@ -102,10 +109,13 @@ impl Interface {
         {
             tracing::warn!("a TUN has one queue on this platform: {wanted} are not possible");
         }
+        // A device that was made for one queue keeps one.
+        let queues = if inherited.queues.is_empty() { count } else { inherited.queues.len() };
+        let shards = self::shards(options, queues);
         let setup = Setup {
+            shards,
             tun: TunConfig {
-                // A device that was made for one queue keeps one.
-                queues: if inherited.queues.is_empty() { count } else { inherited.queues.len() },
+                queues,
                 threads,
                 offload: options.offload,
                 join_segments: options.join_segments,
@@ -116,7 +126,7 @@ impl Interface {
             udp: UdpConfig {
                 gso: udp.gso && options.offload,
                 path_mtu: options.path_mtu,
-                receive_buffer_bytes: weft_udp::receive_buffer_bytes(memory::total_bytes()),
+                receive_buffer_bytes: weft_udp::receive_buffer_bytes(memory::total_bytes(), shards),
                 ..udp
             },
             sockets: inherited.sockets,
@@ -125,15 +135,14 @@ impl Interface {
                 .map_err(|error| StartError::Thread(std::io::Error::other(error.to_string())))?,
             tunnel: TunnelConfig {
                 mtu: 0,
-                staging_bytes: weft_dataplane::staging_bytes(memory::available_bytes()),
+                staging_bytes: weft_dataplane::staging_bytes(memory::available_bytes()) / shards,
             },
             thread_name: options.thread_name.clone(),
             priority: options.priority,
             on_event,
         };
-        let (handle, commands) = Handle::new();
         let (start, started) = mpsc::sync_channel(1);
-        let (thread, opened) = packet_thread::spawn(setup, commands, started, on_end)?;
+        let (thread, handle, opened) = packet_thread::spawn(setup, started, on_end)?;
         let controller = Arc::new(Controller::new(handle.clone(), opened.port, udp.fwmark));
         Ok(Self { handle, controller, start: Some(start), thread: Some(thread), opened })
     }
@@ -174,6 +183,20 @@ impl Interface {
             Some(Err(_)) | None => Err(DataplaneError::Ended),
         }
     }
+}
+
+/// Returns the number of packet threads of a device with `queues` queues.
+fn shards(options: &Options, queues: usize) -> usize {
+    if let PacketThreads::Fixed(wanted) = options.packet_threads
+        && usize::from(wanted.get()) > weft_udp::MAX_SHARDS
+    {
+        tracing::warn!("an interface has one packet thread on this platform: {wanted} are not possible");
+    }
+    let wanted = options.packet_threads();
+    if wanted > queues {
+        tracing::warn!("the device has {queues} queues: of {wanted} packet threads as many run");
+    }
+    wanted.min(queues).max(1)
 }
 
 impl Drop for Interface {

@@ -121,6 +121,7 @@ fn bring_up(args: &UpArgs) -> Result<(), exit::Error> {
         Overrides { kill_switch: args.host.kill_switch.map(Into::into), metrics: args.metrics.clone() };
     let config = load(args, &overrides)?;
     let options = Options {
+        packet_threads: args.tun.packet_threads,
         tun_threads: args.tun.tun_threads,
         offload: !args.tun.no_offload,
         join_segments: args.tun.join_segments,

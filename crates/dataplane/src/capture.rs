@@ -17,8 +17,11 @@ use weft_tunnel::{Ecn, MAX_PACKET, PacketMut, PeerId, PublicKey, RecvMeta, Trans
 
 /// Maximum number of concurrent captures.
 pub(super) const MAX_TAPS: usize = 4;
-/// Number of chunks of a capture. With the descriptions of their packets they take about 6 MiB.
+/// Number of chunks of a capture, all packet threads together. With the descriptions of their packets they take
+/// about 6 MiB.
 const CHUNKS: usize = 16;
+/// Minimum number of chunks of each packet thread.
+const MIN_CHUNKS: usize = 3;
 const CHUNK_BYTES: usize = 256 << 10;
 const CHUNK_PACKETS: usize = 1024;
 
@@ -92,13 +95,15 @@ impl Seen {
 /// A block of memory with captured packets.
 #[derive(Debug)]
 pub struct Chunk {
+    /// Number of the tap that filled it.
+    tap: usize,
     bytes: Vec<u8>,
     packets: Vec<Seen>,
 }
 
 impl Chunk {
-    fn new() -> Self {
-        Self { bytes: Vec::with_capacity(CHUNK_BYTES), packets: Vec::with_capacity(CHUNK_PACKETS) }
+    fn new(tap: usize) -> Self {
+        Self { tap, bytes: Vec::with_capacity(CHUNK_BYTES), packets: Vec::with_capacity(CHUNK_PACKETS) }
     }
 
     fn has_room_for(&self, bytes: usize) -> bool {
@@ -153,32 +158,40 @@ impl fmt::Debug for Tap {
 /// The reading end of a capture. Dropping it ends the capture.
 #[derive(Debug)]
 pub struct Capture {
-    free: mpsc::UnboundedSender<Chunk>,
+    /// The way back to each tap.
+    free: Vec<mpsc::UnboundedSender<Chunk>>,
     full: mpsc::UnboundedReceiver<Chunk>,
     counts: Arc<Counts>,
-    wanted: Option<oneshot::Receiver<()>>,
+    wanted: Vec<oneshot::Receiver<()>>,
 }
 
 impl Capture {
-    /// Creates a capture, and the tap for the packet thread.
-    pub fn new(filter: CaptureFilter) -> (Self, Tap) {
-        let (free, free_chunks) = mpsc::unbounded_channel();
+    /// Creates a capture, and the taps for `packet_threads` packet threads.
+    pub fn new(filter: CaptureFilter, packet_threads: usize) -> (Self, Vec<Tap>) {
         let (full, full_chunks) = mpsc::unbounded_channel();
-        for _ in 1..CHUNKS {
-            // The receiver is in this function, so this cannot fail.
-            let _ = free.send(Chunk::new());
-        }
         let counts = Arc::<Counts>::default();
-        let (is_wanted, wanted) = oneshot::channel();
-        let tap = Tap {
-            filter,
-            current: Chunk::new(),
-            free: free_chunks,
-            full,
-            counts: Arc::clone(&counts),
-            wanted: is_wanted,
+        let mut capture =
+            Self { free: Vec::new(), full: full_chunks, counts: Arc::clone(&counts), wanted: Vec::new() };
+        let tap = |number| {
+            let (free, free_chunks) = mpsc::unbounded_channel();
+            for _ in 1..(CHUNKS / packet_threads).max(MIN_CHUNKS) {
+                // The receiver is in this function, so this cannot fail.
+                let _ = free.send(Chunk::new(number));
+            }
+            let (is_wanted, wanted) = oneshot::channel();
+            capture.free.push(free);
+            capture.wanted.push(wanted);
+            Tap {
+                filter,
+                current: Chunk::new(number),
+                free: free_chunks,
+                full: full.clone(),
+                counts: Arc::clone(&counts),
+                wanted: is_wanted,
+            }
         };
-        (Self { free, full: full_chunks, counts, wanted: Some(wanted) }, tap)
+        let taps = (0..packet_threads).map(tap).collect();
+        (capture, taps)
     }
 
     /// Returns the next packets, or `None` when the capture is over. Return the chunk with
@@ -191,13 +204,15 @@ impl Capture {
     pub fn give_back(&self, mut chunk: Chunk) {
         chunk.bytes.clear();
         chunk.packets.clear();
-        // The packet thread may have ended.
-        let _ = self.free.send(chunk);
+        if let Some(free) = self.free.get(chunk.tap) {
+            // The packet thread may have ended.
+            let _ = free.send(chunk);
+        }
     }
 
     /// Ends the capture. Packets seen so far are still delivered.
     pub fn stop(&mut self) {
-        self.wanted = None;
+        self.wanted.clear();
     }
 
     /// Returns the number of packets seen at a layer, copied or not.
@@ -247,7 +262,7 @@ impl Tap {
     fn turn(&mut self, cx: &mut Context<'_>, is_idle: bool) -> bool {
         if self.wanted.poll_closed(cx).is_ready() {
             if !self.current.packets.is_empty() {
-                self.send(Chunk { bytes: Vec::new(), packets: Vec::new() });
+                self.send(Chunk { tap: 0, bytes: Vec::new(), packets: Vec::new() });
             }
             return false;
         }

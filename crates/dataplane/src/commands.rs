@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::time::Instant;
 
 use weft_tunnel::{Change, PeerSnapshot, Tunnel};
-use weft_udp::{BindError, Descriptor};
+use weft_udp::{BindError, Descriptor, ShardSockets};
 
 use crate::Snapshot;
 use crate::capture::Tap;
@@ -36,6 +36,13 @@ pub enum Command {
         /// Receives the port in use.
         answer: mpsc::SyncSender<Result<u16, BindError>>,
     },
+    /// Replace the UDP sockets by these, which have the new port and mark.
+    Replace {
+        /// `None` changes nothing.
+        sockets: Option<Box<ShardSockets>>,
+        /// Receives whether this packet thread receives and sends through them now.
+        answer: mpsc::SyncSender<Result<(), BindError>>,
+    },
     /// Return duplicates of the descriptors of the UDP sockets.
     Sockets {
         /// Receives the descriptors.
@@ -43,8 +50,8 @@ pub enum Command {
     },
     /// Copy packets for a capture.
     Capture {
-        /// Receives the copies.
-        tap: Box<Tap>,
+        /// Receives the copies; `None` begins none.
+        tap: Option<Box<Tap>>,
         /// Receives whether the capture began: false if too many are running.
         answer: mpsc::SyncSender<bool>,
     },

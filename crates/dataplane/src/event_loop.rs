@@ -22,8 +22,9 @@ use crate::initiation_filter::InitiationFilter;
 use crate::junk_filter::JunkFilter;
 use crate::log_limit::LogLimit;
 use crate::outbound::Outbound;
+use crate::siblings::Siblings;
 use crate::timing::{Stage, TurnClock, x25519_time};
-use crate::{Command, DataplaneError, OnEvent, OnSockets, QueueDepths, SendFailure, Snapshot};
+use crate::{Command, DataplaneError, OnEvent, OnSockets, PacketThread, QueueDepths, SendFailure, Snapshot};
 
 /// Maximum number of handshake messages and keepalives that wait for the socket.
 const CONTROL_SLOTS: usize = 256;
@@ -59,6 +60,8 @@ pub struct EventLoop<T, U, S> {
     tun_stats: S,
     clock: TurnClock,
     captures: Captures,
+    /// The connections to the other packet threads of the interface, if there are any.
+    siblings: Option<Siblings>,
     moved_limit: LogLimit,
     failed_limit: LogLimit,
 }
@@ -87,9 +90,15 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
             tun_stats,
             clock: TurnClock::new(),
             captures: Captures::default(),
+            siblings: None,
             moved_limit: LogLimit::default(),
             failed_limit: LogLimit::default(),
         }
+    }
+
+    /// Makes this event loop one of several of an interface.
+    pub fn join(&mut self, siblings: Siblings) {
+        self.siblings = Some(siblings);
     }
 
     /// Reports events of peers to `on_event`.
@@ -131,8 +140,8 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
         };
         self.timers(now);
         self.send_control(cx, now);
-        let Self { inbound, outbound, tunnel, tun, udp, control, clock, captures, .. } = self;
-        let inbound = match inbound.turn(cx, clock, tunnel, tun, udp, control, captures) {
+        let Self { inbound, outbound, tunnel, tun, udp, control, clock, captures, siblings, .. } = self;
+        let inbound = match inbound.turn(cx, clock, tunnel, tun, udp, control, captures, siblings.as_mut()) {
             Ok(turn) => turn,
             Err(error) => return Poll::Ready(Err(error)),
         };
@@ -183,12 +192,20 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
                 let queues = QueueDepths { control: self.control.len(), ..self.outbound.depths() };
                 let send_failure = [self.send_failure, self.outbound.send_failure()];
                 let send_failure = send_failure.into_iter().flatten().max_by_key(|failure| failure.at);
+                let handed_over_bytes = self.outbound.handed_over_bytes();
                 let counters = |tunnel: &Tunnel, peers| {
                     let (udp_features, udp, tun_queues) = (udp.features(), udp.stats(), tun());
                     let tun = tun_queues.iter().copied().sum();
                     let handshakes = tunnel.handshake_load(now);
                     let (tunnel, drops) = (tunnel.stats().clone(), drops(tunnel, &tun));
                     let times = times.clone();
+                    let packet_thread = PacketThread {
+                        peers: Vec::len(&peers),
+                        busy_ns: times.turns().sum_ns(),
+                        sealed: tunnel.sealed,
+                        opened: tunnel.opened,
+                        handed_over_bytes,
+                    };
                     Snapshot {
                         udp,
                         udp_features,
@@ -201,6 +218,7 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
                         times,
                         send_failure,
                         handshakes,
+                        packet_threads: vec![packet_thread],
                     }
                 };
                 self.job = job.turn(&mut self.tunnel, now, counters);
@@ -224,11 +242,15 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
                     }
                     let _ = answer.try_send(bound);
                 }
+                Some(Command::Replace { sockets, answer }) => {
+                    let replaced = sockets.map_or(Ok(()), |sockets| self.udp.replace(*sockets));
+                    let _ = answer.try_send(replaced);
+                }
                 Some(Command::Sockets { answer }) => {
                     let _ = answer.try_send(self.udp.descriptors());
                 }
                 Some(Command::Capture { tap, answer }) => {
-                    let _ = answer.try_send(self.captures.add(*tap));
+                    let _ = answer.try_send(tap.is_none_or(|tap| self.captures.add(*tap)));
                 }
                 Some(Command::Ping { answer }) => {
                     let _ = answer.try_send(());
@@ -240,8 +262,8 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
 
     /// Handles messages from the handshake sockets, whether the TUN has room or not.
     fn handshakes(&mut self, cx: &mut Context<'_>) -> Result<Turn, DataplaneError> {
-        let Self { inbound, tunnel, udp, control, clock, captures, .. } = self;
-        inbound.handshakes(cx, clock, tunnel, udp, control, captures)
+        let Self { inbound, tunnel, udp, control, clock, captures, siblings, .. } = self;
+        inbound.handshakes(cx, clock, tunnel, udp, control, captures, siblings.as_mut())
     }
 
     fn timers(&mut self, now: Instant) {
@@ -327,6 +349,9 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
                     }
                 }
                 Event::EndpointChanged { peer, endpoint } => {
+                    if let Some(siblings) = &self.siblings {
+                        siblings.tell_endpoint(peer, endpoint);
+                    }
                     if let Some(left_out) = self.moved_limit.allow(now) {
                         tracing::info!(%peer, %endpoint, left_out, "peer is at a new endpoint");
                     }

@@ -1,49 +1,108 @@
-//! Commands to the event loop from other threads.
+//! Commands to the event loops from other threads.
 
 use std::io;
 use std::sync::mpsc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc as async_mpsc;
 use weft_tunnel::Change;
-use weft_udp::{self as udp, BindError};
+use weft_udp::{self as udp, BindError, UdpConfig};
 
+use crate::placement::Placement;
 use crate::{Command, DataplaneError, Snapshot, capture};
 
-/// Capacity of the channel of commands to the event loop.
+/// Capacity of the channel of commands to an event loop.
 const COMMANDS: usize = 64;
 
-/// A handle for sending commands to the packet thread. Its calls wait for the event loop, usually a fraction
-/// of a millisecond; they must not be made from within a tokio runtime.
+/// A handle for sending commands to the packet threads of an interface. Its calls wait for the event loops, usually
+/// a fraction of a millisecond; they must not be made from within a tokio runtime.
 #[derive(Clone, Debug)]
 pub struct Handle {
-    commands: async_mpsc::Sender<Command>,
+    /// The event loops, in order. There is at least one.
+    event_loops: Vec<EventLoopHandle>,
+    /// What several event loops share; `None` if there is one.
+    shared: Option<Arc<Mutex<Shared>>>,
+}
+
+#[derive(Clone, Debug)]
+struct EventLoopHandle(async_mpsc::Sender<Command>);
+
+#[derive(Debug)]
+struct Shared {
+    placement: Placement,
+    /// The sockets in use.
+    udp: UdpConfig,
+}
+
+/// An answer that an event loop will give.
+struct Awaited<T>(mpsc::Receiver<T>);
+
+impl<T> Awaited<T> {
+    fn wait(self) -> Result<T, DataplaneError> {
+        self.0.recv().map_err(|_| DataplaneError::Ended)
+    }
+}
+
+impl EventLoopHandle {
+    /// Sends a command with an answer.
+    fn ask<T>(
+        &self,
+        command: impl FnOnce(mpsc::SyncSender<T>) -> Command,
+    ) -> Result<Awaited<T>, DataplaneError> {
+        let (answer, answered) = mpsc::sync_channel(1);
+        self.0.blocking_send(command(answer)).map_err(|_| DataplaneError::Ended)?;
+        Ok(Awaited(answered))
+    }
 }
 
 impl Handle {
-    /// Returns a handle, and the queue of its commands for the event loop.
+    /// Returns a handle of one event loop, and the queue of its commands.
     pub fn new() -> (Self, async_mpsc::Receiver<Command>) {
         let (commands, queue) = async_mpsc::channel(COMMANDS);
-        (Self { commands }, queue)
+        (Self { event_loops: vec![EventLoopHandle(commands)], shared: None }, queue)
     }
 
-    /// Ends the event loop, if it has not ended.
+    /// Returns a handle of `count` event loops, and the queues of their commands in order. `udp` is the configuration
+    /// of their sockets.
+    pub fn of_several(count: usize, udp: UdpConfig) -> (Self, Vec<async_mpsc::Receiver<Command>>) {
+        let (handles, queues) = (0..count.max(1)).map(|_| Self::new()).unzip::<_, _, Vec<_>, Vec<_>>();
+        let shared = (count > 1).then(|| {
+            Arc::new(Mutex::new(Shared { placement: Placement::new(count), udp }))
+        });
+        let event_loops = handles.into_iter().flat_map(|handle| handle.event_loops).collect();
+        (Self { event_loops, shared }, queues)
+    }
+
+    /// Ends the event loops that have not ended.
     pub fn stop(&self) {
-        // This fails if the channel is closed: then the loop has ended already.
-        let _ = self.commands.blocking_send(Command::Stop);
+        for event_loop in &self.event_loops {
+            // This fails if the channel is closed: then the loop has ended already.
+            let _ = event_loop.0.blocking_send(Command::Stop);
+        }
     }
 
-    /// Returns every counter and peer. Memory for `peers` peers is allocated here, not on the packet thread.
+    /// Returns every counter and peer. Memory for `peers` peers is allocated here, not on a packet thread.
     pub fn snapshot(&self, peers: usize) -> Result<Snapshot, DataplaneError> {
-        self.ask(|answer| Command::Snapshot { peers: Vec::with_capacity(peers), answer })
+        let each = self.ask_each(|_, answer| Command::Snapshot { peers: Vec::with_capacity(peers), answer })?;
+        if let Some(mut shared) = self.lock() {
+            shared.placement.observe(each.iter().map(|of| of.udp.bytes_sent + of.udp.bytes_received));
+        }
+        Snapshot::of_all(each).ok_or(DataplaneError::Ended)
     }
 
-    /// Applies changes to the tunnel, and returns when all are applied.
+    /// Applies changes to the tunnels, and returns when all are applied.
     pub fn change(&self, changes: Vec<Change>) -> Result<(), DataplaneError> {
         if changes.is_empty() {
             return Ok(());
         }
-        self.ask(|answer| Command::Change { changes, answer })
+        let Some(mut shared) = self.lock() else {
+            return self.event_loops[0].ask(|answer| Command::Change { changes, answer })?.wait();
+        };
+        let mut each = shared.placement.distribute(changes).into_iter();
+        // The lock is held, so that all event loops apply all changes in the same order.
+        let _done = self.ask_each(|_, answer| Command::Change { changes: each.next().unwrap_or_default(), answer })?;
+        Ok(())
     }
 
     /// Changes the UDP port and the mark, both or neither. Returns the port in use.
@@ -52,12 +111,53 @@ impl Handle {
         port: Option<u16>,
         fwmark: Option<u32>,
     ) -> Result<Result<u16, BindError>, DataplaneError> {
-        self.ask(|answer| Command::Rebind { port, fwmark, answer })
+        match self.lock() {
+            None => self.event_loops[0].ask(|answer| Command::Rebind { port, fwmark, answer })?.wait(),
+            Some(mut shared) => self.rebind_all(&mut shared.udp, port, fwmark),
+        }
     }
 
-    /// Returns duplicates of the descriptors of the UDP sockets.
+    fn rebind_all(
+        &self,
+        config: &mut UdpConfig,
+        port: Option<u16>,
+        fwmark: Option<u32>,
+    ) -> Result<Result<u16, BindError>, DataplaneError> {
+        let wanted = UdpConfig {
+            port: port.unwrap_or(config.port),
+            fwmark: fwmark.unwrap_or(config.fwmark),
+            ..*config
+        };
+        if port.is_none_or(|port| port == config.port) {
+            for (number, event_loop) in self.event_loops.iter().enumerate() {
+                if let Err(error) = event_loop.set_mark(wanted.fwmark)? {
+                    // The previous mark could be set before, so it can be set again.
+                    for before in &self.event_loops[..number] {
+                        let _restored = before.set_mark(config.fwmark)?;
+                    }
+                    return Ok(Err(error));
+                }
+            }
+            *config = wanted;
+            return Ok(Ok(config.port));
+        }
+        // New sockets are opened here: nothing changes if that fails. Unread datagrams of the old port are lost, like
+        // those that arrive there a moment later.
+        let sockets = match udp::open_shards(Vec::new(), &wanted, self.event_loops.len()) {
+            Ok(sockets) => sockets,
+            Err(error) => return Ok(Err(error)),
+        };
+        let port = sockets.first().map_or(0, udp::ShardSockets::port);
+        let mut sockets = sockets.into_iter();
+        let replaced = self.ask_each(|_, answer| Command::Replace { sockets: sockets.next().map(Box::new), answer })?;
+        *config = UdpConfig { port, ..wanted };
+        Ok(replaced.into_iter().collect::<Result<Vec<()>, _>>().map(|_| port))
+    }
+
+    /// Returns duplicates of the descriptors of the UDP sockets, in the order of the packet threads.
     pub fn sockets(&self) -> Result<io::Result<Vec<udp::Descriptor>>, DataplaneError> {
-        self.ask(|answer| Command::Sockets { answer })
+        let each = self.ask_each(|_, answer| Command::Sockets { answer })?;
+        Ok(each.into_iter().collect::<io::Result<Vec<_>>>().map(|each| each.into_iter().flatten().collect()))
     }
 
     /// Begins a capture. Returns `None` if too many captures are running.
@@ -65,22 +165,55 @@ impl Handle {
         &self,
         filter: capture::CaptureFilter,
     ) -> Result<Option<capture::Capture>, DataplaneError> {
-        let (capture, tap) = capture::Capture::new(filter);
-        let taken = self.ask(|answer| Command::Capture { tap: Box::new(tap), answer })?;
-        Ok(taken.then_some(capture))
+        let (capture, taps) = capture::Capture::new(filter, self.event_loops.len());
+        let mut taps = taps.into_iter();
+        let taken = self.ask_each(|_, answer| Command::Capture { tap: taps.next().map(Box::new), answer })?;
+        Ok(taken.into_iter().all(|taken| taken).then_some(capture))
     }
 
-    /// Reports whether the event loop takes a turn within `patience`. Never waits longer, even if the event
-    /// loop hangs.
-    pub fn takes_a_turn(&self, patience: Duration) -> bool {
-        let (answer, answered) = mpsc::sync_channel(1);
-        // A full queue means that the event loop takes no commands: other callers wait for answers too.
-        self.commands.try_send(Command::Ping { answer }).is_ok() && answered.recv_timeout(patience).is_ok()
+    /// Returns the number of packet threads.
+    pub fn packet_threads(&self) -> usize {
+        self.event_loops.len()
     }
 
-    fn ask<T>(&self, command: impl FnOnce(mpsc::SyncSender<T>) -> Command) -> Result<T, DataplaneError> {
-        let (answer, answered) = mpsc::sync_channel(1);
-        self.commands.blocking_send(command(answer)).map_err(|_| DataplaneError::Ended)?;
-        answered.recv().map_err(|_| DataplaneError::Ended)
+    /// Returns the packet threads whose event loops take no turn within `patience`, by number. Never waits longer,
+    /// even if an event loop hangs.
+    pub fn silent(&self, patience: Duration) -> Vec<usize> {
+        let deadline = Instant::now() + patience;
+        let ask = |event_loop: &EventLoopHandle| {
+            let (answer, answered) = mpsc::sync_channel(1);
+            // A full queue means that the event loop takes no commands: other callers wait for answers too.
+            event_loop.0.try_send(Command::Ping { answer }).is_ok().then_some(answered)
+        };
+        let asked: Vec<_> = self.event_loops.iter().map(ask).collect();
+        let is_silent = |answered: Option<mpsc::Receiver<()>>| {
+            let left = deadline.saturating_duration_since(Instant::now());
+            answered.is_none_or(|answered| answered.recv_timeout(left).is_err())
+        };
+        let silent = asked.into_iter().enumerate().filter_map(|(number, answered)| is_silent(answered).then_some(number));
+        silent.collect()
+    }
+
+    /// Sends a command to each event loop, and returns their answers, in order. They work at the same time.
+    fn ask_each<T>(
+        &self,
+        mut command: impl FnMut(usize, mpsc::SyncSender<T>) -> Command,
+    ) -> Result<Vec<T>, DataplaneError> {
+        let asked = self.event_loops.iter().enumerate();
+        let asked = asked.map(|(number, event_loop)| event_loop.ask(|answer| command(number, answer)));
+        let asked = asked.collect::<Result<Vec<_>, _>>()?;
+        asked.into_iter().map(Awaited::wait).collect()
+    }
+
+    fn lock(&self) -> Option<std::sync::MutexGuard<'_, Shared>> {
+        // A thread that panics ends the process.
+        Some(self.shared.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl EventLoopHandle {
+    fn set_mark(&self, fwmark: u32) -> Result<Result<(), BindError>, DataplaneError> {
+        let rebind = |answer| Command::Rebind { port: None, fwmark: Some(fwmark), answer };
+        Ok(self.ask(rebind)?.wait()?.map(drop))
     }
 }

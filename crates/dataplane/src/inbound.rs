@@ -6,12 +6,13 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use weft_tun::Tun;
-use weft_tunnel::{ControlQueue, DropReason, MAX_PACKET, PlainSlab, Tunnel};
+use weft_tunnel::{Change, ControlQueue, DropReason, Inbound as Handled, MAX_PACKET, PlainSlab, RecvMeta, Tunnel};
 use weft_udp::{RecvBuffers, Udp, cost_of};
 
 use crate::DataplaneError;
 use crate::capture::Captures;
 use crate::event_loop::Turn;
+use crate::siblings::{HandedOver, Message, Siblings};
 use crate::timing::{Stage, TurnClock};
 
 /// Cost in bytes of the datagrams that one turn opens, with a fixed cost per datagram. The other direction
@@ -68,8 +69,10 @@ impl Inbound {
         [stall, self.handshakes_at].into_iter().flatten().min()
     }
 
-    /// Handles messages from the handshake sockets: neither data nor a TUN without room delays them. While
-    /// there is no time for them they stay in these sockets; only these overflow.
+    /// Handles messages from the handshake sockets, and those that other packet threads handed over: neither data nor
+    /// a TUN without room delays them. While there is no time for them they stay where they are; only these places
+    /// overflow.
+    #[expect(clippy::too_many_arguments, reason = "disjoint parts of the event loop, borrowed apart")]
     pub(super) fn handshakes(
         &mut self,
         cx: &mut Context<'_>,
@@ -78,6 +81,7 @@ impl Inbound {
         udp: &mut impl Udp,
         control: &mut ControlQueue,
         captures: &mut Captures,
+        mut siblings: Option<&mut Siblings>,
     ) -> Result<Turn, DataplaneError> {
         let now = clock.now();
         if self.handshakes_at.is_some_and(|at| now < at) {
@@ -92,6 +96,13 @@ impl Inbound {
         let Self { handshakes, buffers, no_plain, failed_calls, .. } = self;
         let mut messages = 0;
         while messages < HANDSHAKES && tunnel.has_time_for_handshakes(now) {
+            if let Some(siblings) = siblings.as_deref_mut()
+                && let Poll::Ready(Some(message)) = siblings.poll_message(cx)
+            {
+                messages += 1;
+                take_message(message, now, tunnel, no_plain, control);
+                continue;
+            }
             let Some(mut received) = handshakes.next_datagram() else {
                 match udp.poll_recv_handshakes(cx, handshakes) {
                     Poll::Ready(Ok(_)) => {
@@ -111,7 +122,12 @@ impl Inbound {
             if Tunnel::is_data(datagram) && buffers.push_copy(&meta, datagram) {
                 continue;
             }
-            let _ = tunnel.handle_datagram(&meta, datagram, now, no_plain, control);
+            // The tunnel counts drops.
+            if let Ok(Handled::Elsewhere(shard)) =
+                tunnel.handle_datagram(&meta, datagram, now, no_plain, control)
+            {
+                hand_over(siblings.as_deref(), tunnel, shard, &meta, datagram);
+            }
             if captures.is_on() {
                 captures.received(tunnel, &meta, datagram);
             }
@@ -141,6 +157,7 @@ impl Inbound {
         udp: &mut impl Udp,
         control: &mut ControlQueue,
         captures: &mut Captures,
+        mut siblings: Option<&mut Siblings>,
     ) -> Result<Turn, DataplaneError> {
         let now = clock.now();
         let mut budget = BUDGET;
@@ -175,6 +192,9 @@ impl Inbound {
             if !has_received {
                 has_received = true;
                 is_empty = self.receive(cx, now, udp)?;
+                if let Some(siblings) = siblings.as_deref_mut() {
+                    is_empty &= self.take_data(cx, siblings, tunnel);
+                }
                 clock.end_stage(Stage::Receive);
             }
             if self.buffers.is_done() {
@@ -182,13 +202,13 @@ impl Inbound {
             }
             if self.stalled {
                 self.buffers.resume();
-                self.drop_data(now, tunnel, control, captures);
+                self.drop_data(now, tunnel, control, captures, siblings.as_deref());
                 budget = 0;
             } else {
                 let cost = if captures.is_on() {
-                    self.open::<true>(clock, budget, tunnel, tun, control, captures)?
+                    self.open::<true>(clock, budget, tunnel, tun, control, captures, siblings.as_deref())?
                 } else {
-                    self.open::<false>(clock, budget, tunnel, tun, control, captures)?
+                    self.open::<false>(clock, budget, tunnel, tun, control, captures, siblings.as_deref())?
                 };
                 budget = budget.saturating_sub(cost);
             }
@@ -225,9 +245,22 @@ impl Inbound {
         Ok(false)
     }
 
+    /// Takes data that other packet threads handed over into free buffers. Returns whether no more waits, and the
+    /// waker is registered.
+    fn take_data(&mut self, cx: &mut Context<'_>, siblings: &mut Siblings, tunnel: &mut Tunnel) -> bool {
+        while self.buffers.make_room() {
+            let Poll::Ready(Some(HandedOver { meta, bytes })) = siblings.poll_data(cx) else { return true };
+            if !self.buffers.push_copy(&meta, &bytes) {
+                tunnel.count_drop(DropReason::Overload, 1);
+            }
+        }
+        false
+    }
+
     /// Opens received datagrams, as far as budget and slab allow, and hands the packets to the writers.
     /// Returns the cost. `CAPTURED` is true while a capture runs; without a capture, packets do not pay for
     /// the check.
+    #[expect(clippy::too_many_arguments, reason = "disjoint parts of the event loop, borrowed apart")]
     fn open<const CAPTURED: bool>(
         &mut self,
         clock: &mut TurnClock,
@@ -236,6 +269,7 @@ impl Inbound {
         tun: &mut impl Tun,
         control: &mut ControlQueue,
         captures: &mut Captures,
+        siblings: Option<&Siblings>,
     ) -> Result<usize, DataplaneError> {
         let (now, mut cost) = (clock.now(), 0);
         while cost < budget && tun.plain_slab().room() >= MAX_PACKET {
@@ -250,12 +284,14 @@ impl Inbound {
                 if CAPTURED {
                     captures.received(tunnel, &meta, datagram);
                 }
-                if let Ok(Some(packet)) = opened {
+                if let Ok(Handled::Packet(packet)) = opened {
                     is_authentic = true;
                     if CAPTURED {
                         captures.written(tunnel, tun.plain_slab().get(packet), false);
                     }
                     tun.send(packet).map_err(DataplaneError::Tun)?;
+                } else if let Ok(Handled::Elsewhere(shard)) = opened {
+                    hand_over(siblings, tunnel, shard, &meta, datagram);
                 } else if !Tunnel::is_data(datagram) && !tunnel.has_time_for_handshakes(now) {
                     // Without handshake sockets, handshakes arrive here, and one costs as much as hundreds
                     // of datagrams.
@@ -278,6 +314,7 @@ impl Inbound {
         tunnel: &mut Tunnel,
         control: &mut ControlQueue,
         captures: &mut Captures,
+        siblings: Option<&Siblings>,
     ) {
         while let Some(mut received) = self.buffers.next() {
             let meta = received.meta;
@@ -285,12 +322,50 @@ impl Inbound {
                 if Tunnel::is_data(datagram) {
                     tunnel.count_drop(DropReason::TunStalled, 1);
                 } else {
-                    let _ = tunnel.handle_datagram(&meta, datagram, now, &mut self.no_plain, control);
+                    let handled =
+                        tunnel.handle_datagram(&meta, datagram, now, &mut self.no_plain, control);
+                    if let Ok(Handled::Elsewhere(shard)) = handled {
+                        hand_over(siblings, tunnel, shard, &meta, datagram);
+                    }
                 }
                 if captures.is_on() {
                     captures.received(tunnel, &meta, datagram);
                 }
             }
+        }
+    }
+}
+
+/// Hands a datagram to the packet thread that serves its peer.
+#[cold]
+fn hand_over(
+    siblings: Option<&Siblings>,
+    tunnel: &mut Tunnel,
+    shard: u16,
+    meta: &RecvMeta,
+    datagram: &[u8],
+) {
+    let Some(siblings) = siblings else { return };
+    if let Err(reason) = siblings.hand_over(shard, meta, datagram) {
+        tunnel.count_drop(reason, 1);
+    }
+}
+
+/// Takes a message of another packet thread.
+fn take_message(
+    message: Message,
+    now: Instant,
+    tunnel: &mut Tunnel,
+    no_plain: &mut PlainSlab,
+    control: &mut ControlQueue,
+) {
+    match message {
+        Message::Handshake(HandedOver { meta, mut bytes }) => {
+            // The tunnel counts drops.
+            let _ = tunnel.handle_handed_over(&meta, &mut bytes, now, no_plain, control);
+        }
+        Message::Endpoint { peer, endpoint } => {
+            let _void = tunnel.apply(Change::Endpoint { peer, endpoint }, now);
         }
     }
 }

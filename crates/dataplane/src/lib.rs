@@ -30,6 +30,9 @@ mod junk_filter;
 mod log_limit;
 mod model;
 mod outbound;
+mod placement;
+mod siblings;
+mod snapshot;
 mod timing;
 
 pub use commands::Command;
@@ -37,6 +40,8 @@ pub use controller::{Configured, Controller};
 pub use event_loop::EventLoop;
 pub use handle::Handle;
 pub use model::Model;
+pub use siblings::Siblings;
+pub use snapshot::{PacketThread, QueueDepths, SendFailure, Snapshot};
 pub use timing::{Histogram, SAMPLED_TURNS, Stage, Times};
 
 /// Returns a runtime for an event loop, on the thread that calls `block_on`. It has no other thread.
@@ -50,18 +55,18 @@ pub fn runtime() -> io::Result<tokio::runtime::Runtime> {
 }
 
 /// Returns the event loop over a device and sockets, with a tunnel without peers. Must be called inside a
-/// [`runtime`].
+/// [`runtime`]. The first event loop of a device reports the counters of all its queues.
 pub fn event_loop(
-    private_key: PrivateKey,
-    config: TunnelConfig,
+    mut tunnel: Tunnel,
     tun: Device,
     udp: UdpSockets,
     commands: mpsc::Receiver<Command>,
 ) -> EventLoop<Device, UdpSockets, impl Fn() -> Vec<TunStatsSnapshot>> {
-    let mut tunnel = Tunnel::new(private_key, config);
     tunnel.calibrate(timing::x25519_time());
     let tun_stats = std::sync::Arc::clone(tun.stats());
-    EventLoop::new(tunnel, tun, udp, commands, move || tun_stats.queues())
+    let is_first = tunnel.shard().number() == 0;
+    let tun_stats = move || if is_first { tun_stats.queues() } else { Vec::new() };
+    EventLoop::new(tunnel, tun, udp, commands, tun_stats)
 }
 
 /// The divisor of the available memory that gives the bytes of packets that may wait for sessions.
@@ -74,63 +79,6 @@ const MAX_STAGING_BYTES: u64 = 128 << 20;
 pub fn staging_bytes(available: Option<u64>) -> usize {
     let bytes = available.map_or(MIN_STAGING_BYTES, |bytes| bytes / STAGING_SHARE);
     usize::try_from(bytes.clamp(MIN_STAGING_BYTES, MAX_STAGING_BYTES)).unwrap_or(usize::MAX)
-}
-
-/// Every counter and peer. With many peers the event loop needs several turns to visit all of them; the
-/// counters are read in the last of these turns.
-#[derive(Clone, Debug)]
-pub struct Snapshot {
-    pub udp: UdpStats,
-    /// Offloads and buffer sizes of the sockets.
-    pub udp_features: UdpFeatures,
-    pub tunnel: TunnelStats,
-    /// Packets dropped on the packet thread, and reads and writes that failed on the threads of the TUN, by
-    /// reason.
-    pub drops: DropCounters,
-    pub peers: Vec<PeerSnapshot>,
-    /// The TUN's counters, summed over all queues.
-    pub tun: TunStatsSnapshot,
-    /// The TUN's counters by queue.
-    pub tun_queues: Vec<TunStatsSnapshot>,
-    pub queues: QueueDepths,
-    /// Durations of turns of the event loop and of their stages.
-    pub times: Times,
-    pub send_failure: Option<SendFailure>,
-    /// The load of handshakes on the tunnel.
-    pub handshakes: HandshakeLoad,
-}
-
-/// A datagram that could not be sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SendFailure {
-    pub destination: SocketAddr,
-    /// The reason that it was counted under.
-    pub reason: DropReason,
-    /// The operating system's error number. `None` for a datagram that is too long, or an error without a
-    /// number.
-    pub os_error: Option<i32>,
-    pub at: Instant,
-}
-
-impl SendFailure {
-    fn new(destination: SocketAddr, error: &SendError, at: Instant) -> Self {
-        let os_error = match error {
-            SendError::TooLong => None,
-            SendError::Failed(error) => error.raw_os_error(),
-        };
-        Self { destination, reason: error.drop_reason(), os_error, at }
-    }
-}
-
-/// Items waiting on the packet thread at one moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct QueueDepths {
-    /// Handshake messages and keepalives waiting for the socket.
-    pub control: usize,
-    /// Encrypted batches waiting for the socket.
-    pub transmit: usize,
-    /// Bytes that were read from the TUN and are not encrypted yet.
-    pub read_ahead_bytes: usize,
 }
 
 /// Why the event loop ended.

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use weft_sched::FlowQueue;
 use weft_tun::{Tun, TunBatch};
-use weft_tunnel::{TransmitQueue, Tunnel};
+use weft_tunnel::{Shard, TransmitQueue, Tunnel};
 use weft_udp::Udp;
 
 use crate::capture::Captures;
@@ -23,6 +23,8 @@ const TRANSMIT_BATCHES: usize = 8;
 const BUDGET: usize = 96 * 1024;
 /// The fixed cost of a packet, in bytes: encrypting this many bytes takes as long.
 const PACKET_COST: usize = 512;
+/// Reading and handing over a packet costs this share of sealing it.
+const HAND_OVER_SHARE: usize = 8;
 /// Number of sealed batches at which sending goes first: the older batch grows no more.
 const SEND_AT: usize = 2;
 
@@ -34,6 +36,7 @@ pub(super) struct Outbound {
     queue: TransmitQueue,
     blocked: bool,
     send_failure: Option<SendFailure>,
+    handed_over_bytes: u64,
 }
 
 impl Outbound {
@@ -44,6 +47,7 @@ impl Outbound {
             queue: TransmitQueue::new(TRANSMIT_BATCHES),
             blocked: false,
             send_failure: None,
+            handed_over_bytes: 0,
         }
     }
 
@@ -55,6 +59,11 @@ impl Outbound {
     /// Returns the newest datagram that could not be sent.
     pub(super) fn send_failure(&self) -> Option<SendFailure> {
         self.send_failure
+    }
+
+    /// Returns the bytes that were read for peers of other packet threads.
+    pub(super) fn handed_over_bytes(&self) -> u64 {
+        self.handed_over_bytes
     }
 
     /// Returns the queue depths of this direction.
@@ -99,7 +108,8 @@ impl Outbound {
                 has_read = true;
                 match tun.poll_recv_many(cx, &mut self.batches, self.ahead.room()) {
                     Poll::Ready(Ok(0)) => return Err(DataplaneError::DeviceGone),
-                    Poll::Ready(Ok(_)) => {
+                    Poll::Ready(Ok(bytes)) => {
+                        budget = budget.saturating_sub(self.hand_over(tunnel, tun, bytes));
                         self.ahead.extend(&mut self.batches);
                         clock.end_stage(Stage::Read);
                     }
@@ -115,6 +125,18 @@ impl Outbound {
             }
             has_read &= !self.ahead.is_empty();
         }
+    }
+
+    /// Hands packets for peers of other packet threads to these. Returns the cost, for `bytes` bytes that were read.
+    fn hand_over(&mut self, tunnel: &mut Tunnel, tun: &mut impl Tun, bytes: usize) -> usize {
+        if tunnel.shard() == Shard::ONLY {
+            return 0;
+        }
+        tun.hand_over(&mut self.batches, |packet| tunnel.shard_of(packet));
+        let own: usize = self.batches.iter().map(TunBatch::bytes).sum();
+        let handed_over = bytes.saturating_sub(own);
+        self.handed_over_bytes += handed_over as u64;
+        handed_over / HAND_OVER_SHARE
     }
 
     /// Seals packets that were read, until there is enough to send. `CAPTURED` is true while a capture runs;

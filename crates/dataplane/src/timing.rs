@@ -48,6 +48,12 @@ impl Histogram {
         self.sum_ns = self.sum_ns.saturating_add(nanoseconds);
     }
 
+    /// Adds the durations of another histogram.
+    fn merge(&mut self, other: &Self) {
+        self.counts.iter_mut().zip(&other.counts).for_each(|(all, more)| *all += more);
+        self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
+    }
+
     /// Returns the count of each bucket.
     pub fn counts(&self) -> &[u64] {
         &self.counts
@@ -118,6 +124,12 @@ pub struct Times {
 }
 
 impl Times {
+    /// Adds the durations of another event loop.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.turns.merge(&other.turns);
+        self.stages.iter_mut().zip(&other.stages).for_each(|(all, more)| all.merge(more));
+    }
+
     /// Returns the durations of all turns.
     pub fn turns(&self) -> &Histogram {
         &self.turns

@@ -10,7 +10,7 @@ use tokio::runtime::Runtime;
 use weft_config::device::DeviceChange;
 use weft_dataplane::{Controller, DataplaneError, Handle};
 use weft_tun::TunConfig;
-use weft_tunnel::{PrivateKey, TunnelConfig};
+use weft_tunnel::{PrivateKey, Tunnel, TunnelConfig};
 use weft_uapi::Control as _;
 use weft_udp::{Udp as _, UdpConfig, UdpSockets};
 use zeroize::Zeroizing;
@@ -98,7 +98,7 @@ impl Interface {
         let config = TunnelConfig { mtu, staging_bytes: weft_dataplane::staging_bytes(options.memory_limit) };
         // No peer knows this random key: it is that of an interface without a key.
         let key = PrivateKey::generate().map_err(|error| system(&error))?;
-        let mut event_loop = weft_dataplane::event_loop(key, config, tun, udp, commands);
+        let mut event_loop = weft_dataplane::event_loop(Tunnel::new(key, config), tun, udp, commands);
         event_loop.configure(controller.configure(&change));
         let (shared, protect) = (Arc::clone(&sockets), options.protect);
         event_loop.report_sockets(Box::new(move |opened| {

@@ -67,6 +67,7 @@ pub(super) fn start(tun: TunArgs) -> Result<[End; 2], Error> {
     let start_one = |namespace: Namespace, place: usize| {
         let config = config(names[place], place, &keys)?;
         let options = Options {
+            packet_threads: tun.packet_threads,
             tun_threads: tun.tun_threads,
             offload: !tun.no_offload,
             thread_name: format!("weft-{}", names[place]),

@@ -1,18 +1,19 @@
-//! The packet thread: a single-threaded runtime with the event loop of `weft_dataplane`, which only moves packets.
+//! The packet threads: each has a single-threaded runtime with the event loop of `weft_dataplane`, which only moves
+//! packets. Usually there is one; several share the peers.
 //!
 //! The split of work between threads is defined here and nowhere else. Slow work runs on the control thread,
-//! reaches the event loop as a [`Command`], and its results return as a snapshot.
+//! reaches the event loops as a [`Command`], and its results return as a snapshot.
 
 use std::io;
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 
 use tokio::sync::mpsc as async_mpsc;
-use weft_dataplane::{Command, DataplaneError, OnEvent};
+use weft_dataplane::{Command, DataplaneError, Handle, OnEvent, Siblings};
 use weft_tun::thread_guard::EndProcessOnPanic;
 use weft_tun::{Pulse, TunConfig, TunOffload};
-use weft_tunnel::{PrivateKey, TunnelConfig};
-use weft_udp::{self as udp, BindError, Udp as _, UdpConfig, UdpSockets};
+use weft_tunnel::{CookieRoot, PrivateKey, Shard, Tunnel, TunnelConfig};
+use weft_udp::{self as udp, BindError, ShardSockets, UdpConfig, UdpSockets};
 
 use crate::scheduling::{self, Priority};
 
@@ -49,24 +50,26 @@ impl StartError {
     }
 }
 
-/// Everything that the packet thread is built from.
+/// Everything that the packet threads are built from.
 pub(super) struct Setup {
+    /// Number of packet threads.
+    pub(super) shards: usize,
     pub(super) tun: TunConfig,
     pub(super) udp: UdpConfig,
     /// Sockets to adopt, bound to the port in `udp`. If empty, sockets are opened.
     pub(super) sockets: Vec<udp::Descriptor>,
     /// The private key of the interface, until a command replaces it.
     pub(super) private_key: PrivateKey,
-    /// Limits of the tunnel. The thread is started with the MTU.
+    /// Limits of the tunnel of each packet thread. The threads are started with the MTU.
     pub(super) tunnel: TunnelConfig,
-    /// The thread's name, at most 15 bytes.
+    /// The name of the first thread, at most 15 bytes.
     pub(super) thread_name: String,
     pub(super) priority: Priority,
-    /// Receives events of peers, on the packet thread.
+    /// Receives events of peers, on the packet threads.
     pub(super) on_event: Option<OnEvent>,
 }
 
-/// Reported by the packet thread once the device and the sockets are open.
+/// Reported once the device and the sockets are open.
 #[derive(Clone, Debug)]
 pub struct Opened {
     pub interface: String,
@@ -74,31 +77,45 @@ pub struct Opened {
     pub port: u16,
     /// The super-packets that the TUN reads and writes.
     pub offload: TunOffload,
-    /// Checks whether the threads of the TUN still respond.
-    pub pulse: Pulse,
+    /// Number of packet threads.
+    pub packet_threads: usize,
+    /// Checks whether the threads of the TUN still respond; one for each packet thread.
+    pub pulses: Vec<Pulse>,
 }
 
-/// Starts the packet thread and waits until it has opened the device and the sockets, in the network namespace of
-/// the calling thread. Packets move once `started` gets the MTU; the thread ends if it never does. `on_end` is
-/// called on the packet thread when that thread ends, for any reason.
+/// What one packet thread runs on.
+struct Part {
+    shard: Shard,
+    tun: weft_tun::Device,
+    commands: async_mpsc::Receiver<Command>,
+    siblings: Option<Siblings>,
+    on_event: Option<OnEvent>,
+    private_key: PrivateKey,
+    tunnel: TunnelConfig,
+    cookies: CookieRoot,
+    started: mpsc::Receiver<u16>,
+}
+
+/// Starts the packet threads and waits until the device and the sockets are open, in the network namespace of the
+/// calling thread. Packets move once `started` gets the MTU; the threads end if it never does. If one of them ends,
+/// all do. `on_end` is called on the first when all others have ended, for any reason.
 pub(super) fn spawn(
     setup: Setup,
-    commands: async_mpsc::Receiver<Command>,
     started: mpsc::Receiver<u16>,
     on_end: impl FnOnce() + Send + 'static,
-) -> Result<(JoinHandle<Result<(), DataplaneError>>, Opened), StartError> {
+) -> Result<(JoinHandle<Result<(), DataplaneError>>, Handle, Opened), StartError> {
     let (report, reported) = mpsc::sync_channel(1);
     let thread = std::thread::Builder::new()
         .name(setup.thread_name.clone())
         .spawn(move || {
             let _guard = EndProcessOnPanic;
-            let result = run(setup, commands, &started, &report);
+            let result = run_all(setup, &started, &report);
             on_end();
             result
         })
         .map_err(StartError::Thread)?;
     match reported.recv() {
-        Ok(Ok(opened)) => Ok((thread, opened)),
+        Ok(Ok((handle, opened))) => Ok((thread, handle, opened)),
         Ok(Err(error)) => {
             let _ = thread.join();
             Err(error)
@@ -107,48 +124,175 @@ pub(super) fn spawn(
     }
 }
 
-fn run(
-    setup: Setup,
-    commands: async_mpsc::Receiver<Command>,
-    started: &mpsc::Receiver<u16>,
-    report: &mpsc::SyncSender<Result<Opened, StartError>>,
-) -> Result<(), DataplaneError> {
-    // Before the TUN is opened: its threads inherit the scheduling policy.
-    if let Err(error) = scheduling::begin(setup.priority) {
-        let _ = report.send(Err(StartError::Realtime(error)));
-        return Err(DataplaneError::Ended);
-    }
-    let runtime = match weft_dataplane::runtime() {
-        Ok(runtime) => runtime,
+type Report = mpsc::SyncSender<Result<(Handle, Opened), StartError>>;
+
+/// Opens the device and the sockets, runs the first packet thread on this thread, and the others on threads of their
+/// own.
+fn run_all(setup: Setup, started: &mpsc::Receiver<u16>, report: &Report) -> Result<(), DataplaneError> {
+    let name = setup.thread_name.clone();
+    let opened = begin(setup).and_then(|(handle, opened, parts)| {
+        let mut parts = parts.into_iter();
+        let (first, udp, start_first) =
+            parts.next().ok_or_else(|| thread_error("there is no packet thread"))?;
+        let others = Others::spawn(&name, &handle, parts)?;
+        let first = Runnable::new(first, udp)?;
+        Ok((handle, opened, first, start_first, others))
+    });
+    let (handle, opened, first, start_first, others) = match opened {
+        Ok(all) => all,
         Err(error) => {
-            let _ = report.send(Err(StartError::Thread(error)));
+            let _ = report.send(Err(error));
             return Err(DataplaneError::Ended);
         }
     };
-    runtime.block_on(async {
-        let opened = open_io(setup.tun, setup.sockets, &setup.udp);
-        let (tun, udp) = match opened {
-            Ok(io) => io,
-            Err(error) => {
-                let _ = report.send(Err(error));
-                return Err(DataplaneError::Ended);
-            }
-        };
-        let (interface, pulse) = (tun.name().to_owned(), tun.pulse());
-        let opened = Opened { interface, port: udp.port(), offload: tun.offload(), pulse };
-        let _ = report.send(Ok(opened));
-        let Ok(mtu) = started.recv() else { return Ok(()) };
-        let config = TunnelConfig { mtu, ..setup.tunnel };
-        let mut event_loop = weft_dataplane::event_loop(setup.private_key, config, tun, udp, commands);
-        event_loop.report_events(setup.on_event);
-        event_loop.run().await
-    })
+    let _ = report.send(Ok((handle.clone(), opened)));
+    let result = match started.recv() {
+        Ok(mtu) => {
+            let _ = start_first.send(mtu);
+            others.start(mtu);
+            first.run()
+        }
+        Err(mpsc::RecvError) => Ok(()),
+    };
+    result.and(others.end(&handle))
 }
 
-fn open_io(
-    tun: TunConfig,
-    sockets: Vec<udp::Descriptor>,
-    udp: &UdpConfig,
-) -> Result<(weft_tun::Device, UdpSockets), StartError> {
-    Ok((weft_tun::open(tun)?, UdpSockets::adopt(sockets, udp)?))
+fn thread_error(reason: &str) -> StartError {
+    StartError::Thread(io::Error::other(reason.to_owned()))
+}
+
+/// What a packet thread runs on, its sockets, and the sender that starts it.
+type Startable = (Part, ShardSockets, mpsc::SyncSender<u16>);
+
+/// Opens the device and the sockets, and divides them among the packet threads.
+fn begin(setup: Setup) -> Result<(Handle, Opened, Vec<Startable>), StartError> {
+    // Before the TUN is opened: its threads and the other packet threads inherit the scheduling policy.
+    scheduling::begin(setup.priority).map_err(StartError::Realtime)?;
+    let devices = weft_tun::open_shards(setup.tun, setup.shards)?;
+    let sockets = weft_udp::open_shards(setup.sockets, &setup.udp, setup.shards)?;
+    let port = sockets.first().map_or(0, ShardSockets::port);
+    let (interface, offload) =
+        devices.first().map(|first| (first.name().to_owned(), first.offload())).unwrap_or_default();
+    let pulses = devices.iter().map(weft_tun::Device::pulse).collect();
+    let opened = Opened { interface, port, offload, packet_threads: setup.shards, pulses };
+    let (handle, commands) = Handle::of_several(setup.shards, UdpConfig { port, ..setup.udp });
+    let siblings = Siblings::of(setup.shards).into_iter().map(|of| (setup.shards > 1).then_some(of));
+    let cookies = CookieRoot::random();
+    let on_event = shared(setup.on_event, setup.shards);
+    let shards = (0..setup.shards as u16).map(|number| Shard::new(number, setup.shards as u16));
+    let parts = shards.zip(devices).zip(sockets).zip(commands).zip(siblings).zip(on_event);
+    let part = |(((((shard, tun), udp), commands), siblings), on_event)| {
+        let (start, started) = mpsc::sync_channel(1);
+        let (private_key, tunnel, cookies) = (setup.private_key.clone(), setup.tunnel, cookies.clone());
+        let part = Part { shard, tun, commands, siblings, on_event, private_key, tunnel, cookies, started };
+        (part, udp, start)
+    };
+    Ok((handle, opened, parts.map(part).collect()))
+}
+
+/// Returns a receiver of events for each of `count` packet threads; all of them pass the events to `on_event`.
+fn shared(on_event: Option<OnEvent>, count: usize) -> Vec<Option<OnEvent>> {
+    if count == 1 {
+        return vec![on_event];
+    }
+    let on_event = on_event.map(|on_event| Arc::new(Mutex::new(on_event)));
+    let each = (0..count).map(|_| {
+        let on_event = Arc::clone(on_event.as_ref()?);
+        let call: OnEvent =
+            Box::new(move |event| on_event.lock().unwrap_or_else(PoisonError::into_inner)(event));
+        Some(call)
+    });
+    each.collect()
+}
+
+/// The packet threads but the first.
+struct Others(Vec<(JoinHandle<Result<(), DataplaneError>>, mpsc::SyncSender<u16>)>);
+
+impl Others {
+    /// Starts the threads. If one of them ends, it ends all.
+    fn spawn(
+        name: &str,
+        handle: &Handle,
+        parts: impl Iterator<Item = Startable>,
+    ) -> Result<Self, StartError> {
+        let mut others = Self(Vec::new());
+        for (number, (part, udp, start)) in (1..).zip(parts) {
+            let (ready, is_ready) = mpsc::sync_channel(1);
+            let end_all = handle.clone();
+            let body = move || {
+                let _guard = EndProcessOnPanic;
+                let runnable = match Runnable::new(part, udp) {
+                    Ok(runnable) => runnable,
+                    Err(error) => {
+                        let _ = ready.send(Err(error));
+                        return Err(DataplaneError::Ended);
+                    }
+                };
+                let _ = ready.send(Ok(()));
+                let result = runnable.run();
+                end_all.stop();
+                result
+            };
+            let thread = std::thread::Builder::new().name(thread_name(name, number)).spawn(body);
+            others.0.push((thread.map_err(StartError::Thread)?, start));
+            is_ready.recv().map_err(|_| thread_error("a packet thread ended before it had begun"))??;
+        }
+        Ok(others)
+    }
+
+    fn start(&self, mtu: u16) {
+        for (_, start) in &self.0 {
+            let _ = start.send(mtu);
+        }
+    }
+
+    /// Ends the threads, and returns the first error.
+    fn end(self, handle: &Handle) -> Result<(), DataplaneError> {
+        let Some(_) = self.0.first() else { return Ok(()) };
+        handle.stop();
+        let (threads, starts): (Vec<_>, Vec<_>) = self.0.into_iter().unzip();
+        // A thread that was not started yet waits for its sender.
+        drop(starts);
+        // The guard ends the process on a panic, so every join succeeds.
+        let results = threads.into_iter().map(|thread| thread.join().unwrap_or(Err(DataplaneError::Ended)));
+        results.fold(Ok(()), Result::and)
+    }
+}
+
+/// Returns the name of a packet thread, at most 15 bytes.
+fn thread_name(first: &str, number: usize) -> String {
+    let number = number.to_string();
+    let kept = first.char_indices().map(|(at, c)| at + c.len_utf8()).take_while(|end| end + number.len() < 15);
+    format!("{}-{number}", &first[..kept.last().unwrap_or_default()])
+}
+
+/// A packet thread with its runtime, in which its sockets are registered.
+struct Runnable {
+    part: Part,
+    udp: UdpSockets,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Runnable {
+    fn new(part: Part, udp: ShardSockets) -> Result<Self, StartError> {
+        let runtime = weft_dataplane::runtime().map_err(StartError::Thread)?;
+        let udp = runtime.block_on(async { udp.register() })?;
+        Ok(Self { part, udp, runtime })
+    }
+
+    /// Moves packets, once there is an MTU.
+    fn run(self) -> Result<(), DataplaneError> {
+        let Self { part, udp, runtime } = self;
+        let Ok(mtu) = part.started.recv() else { return Ok(()) };
+        let config = TunnelConfig { mtu, ..part.tunnel };
+        runtime.block_on(async {
+            let tunnel = Tunnel::of_shard(part.private_key, config, part.shard, part.cookies);
+            let mut event_loop = weft_dataplane::event_loop(tunnel, part.tun, udp, part.commands);
+            event_loop.report_events(part.on_event);
+            if let Some(siblings) = part.siblings {
+                event_loop.join(siblings);
+            }
+            event_loop.run().await
+        })
+    }
 }

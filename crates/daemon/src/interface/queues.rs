@@ -1,6 +1,6 @@
 //! The queues of a TUN: how many, served by which threads, and how much the kernel keeps in them.
 
-use weft_config::TunThreads;
+use weft_config::{PacketThreads, TunThreads};
 use weft_host::routes::QueueLimits;
 
 /// The queues of a TUN, and the threads that serve them.
@@ -19,14 +19,38 @@ impl TunQueues {
     }
 }
 
-/// Returns the TUN queues to use on this machine; `inline` is the number of queues if no threads serve them.
+/// Returns the number of packet threads to use on this machine.
+///
+/// Below four cores the other end of a packet's way, in the kernel, has use for what one thread leaves. From there
+/// on a packet thread needs about as much time as the kernel does for it: one for each two cores.
+pub(super) fn packet_threads(wanted: PacketThreads) -> usize {
+    /// Replaces the default, for tests and measurements.
+    const VARIABLE: &str = "WEFT_PACKET_THREADS";
+    let replaced = || std::env::var(VARIABLE).ok()?.parse().ok();
+    let is_default = wanted == PacketThreads::default();
+    let wanted = match if is_default { replaced().unwrap_or(wanted) } else { wanted } {
+        PacketThreads::Fixed(threads) => usize::from(threads.get()),
+        PacketThreads::Auto => match std::thread::available_parallelism().map_or(1, usize::from) {
+            0..=3 => 1,
+            cores => cores / 2,
+        },
+    };
+    wanted.min(weft_udp::MAX_SHARDS)
+}
+
+/// Returns the TUN queues to use on this machine with this many packet threads; `inline` is the number of queues if no
+/// threads serve them.
+///
+/// Several packet threads share the queues: each has as many as the others, and at least one with threads, two
+/// without. By themselves they need no threads for the TUN.
 ///
 /// On fewer than four cores a hand-over between threads costs more than it saves, so the packet thread does
 /// all the work. From four cores on, one reader and one writer relieve the packet thread; more pairs help
 /// only where one pair is not enough. Where a TUN has one queue, there is one.
-pub(super) fn tun_queues(threads: TunThreads, inline: u16) -> TunQueues {
+pub(super) fn tun_queues(threads: TunThreads, inline: u16, packet_threads: usize) -> TunQueues {
     let with_threads = match threads {
         TunThreads::Fixed(queues) => queues,
+        TunThreads::Auto if packet_threads > 1 => 0,
         TunThreads::Auto => match std::thread::available_parallelism().map_or(1, usize::from) {
             0..=3 => 0,
             4..=7 => 1,
@@ -34,7 +58,12 @@ pub(super) fn tun_queues(threads: TunThreads, inline: u16) -> TunQueues {
         },
     };
     let (count, threads) = if with_threads == 0 { (inline, false) } else { (with_threads, true) };
-    TunQueues { count: usize::from(count).min(weft_tun::MAX_QUEUES), threads }
+    let count = match (packet_threads, threads) {
+        (0 | 1, _) => count.into(),
+        (shards, true) => usize::from(count).next_multiple_of(shards),
+        (shards, false) => usize::from(count).max(2 * shards).next_multiple_of(shards),
+    };
+    TunQueues { count: count.min(weft_tun::MAX_QUEUES), threads }
 }
 
 /// Returns the number of queues that the packet thread serves itself. More than one costs a hash and a table
@@ -98,14 +127,25 @@ mod tests {
 
     #[test]
     fn queues_without_threads_count_only_where_there_are_no_threads() {
-        let without = tun_queues(TunThreads::Fixed(0), 4);
+        let without = tun_queues(TunThreads::Fixed(0), 4, 1);
         assert_eq!(without, TunQueues { count: 4.min(weft_tun::MAX_QUEUES), threads: false });
         assert_eq!(without.with_threads(), 0);
-        let with = tun_queues(TunThreads::Fixed(2), 4);
+        let with = tun_queues(TunThreads::Fixed(2), 4, 1);
         assert_eq!(with, TunQueues { count: 2.min(weft_tun::MAX_QUEUES), threads: true });
         assert_eq!(with.with_threads(), with.count);
-        let auto = tun_queues(TunThreads::Auto, 3);
+        let auto = tun_queues(TunThreads::Auto, 3, 1);
         assert!(auto.threads || auto.count == 3.min(weft_tun::MAX_QUEUES));
+    }
+
+    #[test]
+    fn each_packet_thread_has_as_many_queues() {
+        if weft_tun::MAX_QUEUES == 1 {
+            return;
+        }
+        let count = |threads, shards| tun_queues(threads, 8, shards).count;
+        assert_eq!([2, 3, 4, 8, 64].map(|shards| count(TunThreads::Auto, shards)), [8, 9, 8, 16, 128]);
+        assert!(!tun_queues(TunThreads::Auto, 8, 2).threads);
+        assert_eq!([2, 3, 4].map(|shards| count(TunThreads::Fixed(3), shards)), [4, 3, 4]);
     }
 
     #[test]

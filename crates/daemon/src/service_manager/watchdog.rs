@@ -25,8 +25,8 @@ impl Watchdog {
     /// be started, the service manager receives none, and restarts the service.
     pub fn start(interface: &Interface) -> Option<Self> {
         let timeout = notify::watchdog_timeout()?;
-        let (handle, pulse) = (interface.handle().clone(), interface.opened().pulse.clone());
-        Self::start_with(timeout, move |patience| silent(&handle, &pulse, patience), notify::alive)
+        let (handle, pulses) = (interface.handle().clone(), interface.opened().pulses.clone());
+        Self::start_with(timeout, move |patience| silent(&handle, &pulses, patience), notify::alive)
             .inspect_err(|error| tracing::error!(%error, "cannot start a thread for the watchdog"))
             .ok()
     }
@@ -70,8 +70,16 @@ impl Drop for Watchdog {
 
 /// Returns the names of threads that do not answer, within `patience` for the event loop and as long again
 /// for the threads of the TUN.
-fn silent(handle: &Handle, pulse: &Pulse, patience: Duration) -> Vec<String> {
-    if handle.takes_a_turn(patience) { pulse.silent(patience) } else { vec!["the event loop".to_owned()] }
+fn silent(handle: &Handle, pulses: &[Pulse], patience: Duration) -> Vec<String> {
+    let silent = handle.silent(patience);
+    if silent.is_empty() {
+        return pulses.iter().flat_map(|pulse| pulse.silent(patience)).collect();
+    }
+    let name = |number| match handle.packet_threads() {
+        1 => "the event loop".to_owned(),
+        _ => format!("the event loop of packet thread {number}"),
+    };
+    silent.into_iter().map(name).collect()
 }
 
 #[cfg(test)]
@@ -117,19 +125,19 @@ mod tests {
     #[test]
     fn an_event_loop_that_takes_no_turn_is_named() {
         let (handle, mut commands) = Handle::new();
-        let pulse = Pulse::default();
+        let pulses = [Pulse::default()];
         let turning = std::thread::spawn(move || {
             let Some(Command::Ping { answer }) = commands.blocking_recv() else { panic!("no question") };
             answer.send(()).unwrap();
             commands
         });
-        assert_eq!(silent(&handle, &pulse, PATIENCE), Vec::<String>::new());
+        assert_eq!(silent(&handle, &pulses, PATIENCE), Vec::<String>::new());
         let commands = turning.join().unwrap();
         // From here on no command is taken, however long the queue becomes.
         for _ in 0..100 {
-            assert_eq!(silent(&handle, &pulse, Duration::from_millis(1)), ["the event loop"]);
+            assert_eq!(silent(&handle, &pulses, Duration::from_millis(1)), ["the event loop"]);
         }
         drop(commands);
-        assert_eq!(silent(&handle, &pulse, PATIENCE), ["the event loop"]);
+        assert_eq!(silent(&handle, &pulses, PATIENCE), ["the event loop"]);
     }
 }

@@ -115,6 +115,7 @@ impl Daemon {
             mtu,
             public_key = own.private_key.as_ref().map(|key| key.public_key().to_string()),
             peers = config.peers.len(),
+            packet_threads = opened.packet_threads,
             tun_threads = queues.with_threads(),
             tun_queues = queues.count,
             tcp_offload = opened.offload.tcp,

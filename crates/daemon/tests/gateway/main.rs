@@ -11,6 +11,7 @@
 #[path = "../support/ip.rs"]
 mod ip;
 mod one_big_peer;
+mod packet_threads;
 mod scene;
 
 use std::io::{ErrorKind, Read as _, Write as _};

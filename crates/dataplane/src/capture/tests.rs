@@ -4,6 +4,12 @@ use super::*;
 
 const ALL: CaptureFilter = CaptureFilter { layer: None, peer: None, snap_bytes: MAX_PACKET };
 
+/// Creates a capture for one packet thread.
+fn one(filter: CaptureFilter) -> (Capture, Tap) {
+    let (capture, taps) = Capture::new(filter, 1);
+    (capture, taps.into_iter().next().unwrap())
+}
+
 fn turn(captures: &mut Captures, is_idle: bool) {
     captures.turn(&mut Context::from_waker(Waker::noop()), is_idle);
 }
@@ -23,7 +29,7 @@ fn all(capture: &mut Capture) -> Vec<Vec<u8>> {
 
 #[test]
 fn what_was_seen_comes_in_order_once_there_is_time_or_much_of_it() {
-    let (mut capture, tap) = Capture::new(CaptureFilter { snap_bytes: 3, ..ALL });
+    let (mut capture, tap) = one(CaptureFilter { snap_bytes: 3, ..ALL });
     let mut captures = Captures::default();
     assert!(!captures.is_on() && captures.add(tap) && captures.is_on());
     for packet in [b"abcdef".as_slice(), b"gh"] {
@@ -42,7 +48,7 @@ fn what_was_seen_comes_in_order_once_there_is_time_or_much_of_it() {
 
 #[test]
 fn a_reader_that_does_not_read_loses_packets_and_holds_nothing_up() {
-    let (mut capture, tap) = Capture::new(ALL);
+    let (mut capture, tap) = one(ALL);
     let mut captures = Captures::default();
     captures.add(tap);
     let packet = [7; 60_000];
@@ -66,7 +72,7 @@ fn a_reader_that_does_not_read_loses_packets_and_holds_nothing_up() {
 fn only_what_was_asked_for_is_copied() {
     let (mine, other) = (PublicKey::from_bytes([1; 32]), PublicKey::from_bytes([2; 32]));
     let (mut capture, tap) =
-        Capture::new(CaptureFilter { layer: Some(Layer::Inner), peer: Some(mine), ..ALL });
+        one(CaptureFilter { layer: Some(Layer::Inner), peer: Some(mine), ..ALL });
     let mut captures = Captures::default();
     captures.add(tap);
     put_inner(&mut captures, Some(mine), b"mine");
@@ -83,12 +89,37 @@ fn only_what_was_asked_for_is_copied() {
 #[test]
 fn there_are_not_more_captures_than_there_is_memory_for() {
     let mut captures = Captures::default();
-    let kept: Vec<_> = (0..MAX_TAPS).map(|_| Capture::new(ALL)).collect();
+    let kept: Vec<_> = (0..MAX_TAPS).map(|_| one(ALL)).collect();
     let kept: Vec<_> = kept.into_iter().map(|(capture, tap)| (capture, captures.add(tap))).collect();
     assert!(kept.iter().all(|(_, added)| *added));
-    let (_capture, tap) = Capture::new(ALL);
+    let (_capture, tap) = one(ALL);
     assert!(!captures.add(tap));
     drop(kept);
     turn(&mut captures, false);
     assert!(!captures.is_on());
+}
+
+#[test]
+fn the_taps_of_several_packet_threads_fill_one_capture_and_get_their_own_memory_back() {
+    let (mut capture, taps) = Capture::new(ALL, 3);
+    let mut threads: Vec<Captures> = taps
+        .into_iter()
+        .map(|tap| {
+            let mut captures = Captures::default();
+            captures.add(tap);
+            captures
+        })
+        .collect();
+    for round in 0..10 * CHUNKS {
+        for (number, captures) in threads.iter_mut().enumerate() {
+            put_inner(captures, None, &[number as u8, round as u8]);
+            turn(captures, true);
+        }
+        let mut found = all(&mut capture);
+        found.sort();
+        assert_eq!(found, [0, 1, 2].map(|number| vec![number, round as u8]));
+    }
+    capture.stop();
+    threads.iter_mut().for_each(|captures| turn(captures, true));
+    assert!(threads.iter().all(|captures| !captures.is_on()));
 }

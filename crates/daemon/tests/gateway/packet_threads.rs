@@ -1,0 +1,166 @@
+//! A gateway with several packet threads: each serves its peers, hands over what it reads for the others, keeps the
+//! order of every flow, and loses nothing.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use weft::up::{Daemon, Options};
+use weft_config as config;
+use weft_config::{PacketThreads, TunThreads};
+use weft_lab::link::{self, LinkOptions};
+use weft_lab::numbered::{Numbered, NumberedOptions, Replies};
+use weft_lab::traffic::Amount;
+use weft_lab::{Namespace, here, until};
+use weft_tunnel::PrivateKey;
+
+const PEERS: u8 = 9;
+const THREADS: u16 = 3;
+const DATAGRAMS: u64 = 3000;
+
+/// The gateway's address for a peer, and the peer's.
+fn inner(peer: u8) -> [IpAddr; 2] {
+    [IpAddr::from([10, 40, peer, 1]), IpAddr::from([10, 40, peer, 2])]
+}
+
+/// A gateway and its peers, which are interfaces of one other namespace.
+struct Scene {
+    // They go before their namespaces.
+    gateway_daemon: Daemon,
+    _peers: Vec<Daemon>,
+    gateway: Namespace,
+    sites: Namespace,
+}
+
+impl Scene {
+    fn new(tun_threads: TunThreads) -> Option<Self> {
+        if !here::tun_permitted() {
+            return None;
+        }
+        if weft_udp::MAX_SHARDS == 1 {
+            here::not_run("several packet threads: this build has one");
+            return None;
+        }
+        let [gateway, sites] = ["gateway", "sites"].map(|name| Namespace::new(name).unwrap());
+        let outer = LinkOptions {
+            addresses_a: vec!["192.0.2.1/24".parse().unwrap()],
+            addresses_b: vec!["192.0.2.2/24".parse().unwrap()],
+            ..LinkOptions::default()
+        };
+        link::join(&gateway, &sites, &outer).unwrap();
+        let key = PrivateKey::generate().unwrap();
+        let mut text = format!("[Interface]\nPrivateKey = {}\nListenPort = 51820\n", key.to_base64().as_str());
+        for peer in 0..PEERS {
+            text += &format!("Address = {}/32\n", inner(peer)[0]);
+        }
+        let mut peers = Vec::new();
+        for peer in 0..PEERS {
+            let own = PrivateKey::generate().unwrap();
+            let [near, far] = inner(peer);
+            text += &format!("[Peer]\nPublicKey = {}\nAllowedIPs = {far}/32\n", own.public_key());
+            let site = format!(
+                "[Interface]\nPrivateKey = {}\nAddress = {far}/32\n[Peer]\nPublicKey = {}\nAllowedIPs = {near}/32\n\
+                 Endpoint = 192.0.2.1:51820\nPersistentKeepalive = 25\n",
+                own.to_base64().as_str(),
+                key.public_key(),
+            );
+            peers.push(start(&sites, &format!("site{peer}"), &site, 1, TunThreads::Fixed(0)));
+        }
+        let gateway_daemon = start(&gateway, "wg0", &text, THREADS, tun_threads);
+        let scene = Self { gateway_daemon, _peers: peers, gateway, sites };
+        // The peers begin: the gateway does not know where they are.
+        let has_session = |snapshot: weft_dataplane::Snapshot| {
+            snapshot.peers.iter().filter(|peer| peer.last_handshake.is_some()).count() == usize::from(PEERS)
+        };
+        until("every peer has a session", || has_session(scene.gateway_daemon.snapshot().unwrap()));
+        Some(scene)
+    }
+
+    /// Sends numbered datagrams to and from every peer at once, and asserts that all arrive in order.
+    fn exchange(&self, replies: Replies) {
+        let options = NumberedOptions {
+            flows: 20,
+            datagram_bytes: 900,
+            datagrams_per_second: 1000,
+            burst: 8,
+            amount: Amount::Count(DATAGRAMS),
+            replies,
+            ..NumberedOptions::default()
+        };
+        let both = (0..PEERS).flat_map(|peer| {
+            let [near, far] = inner(peer);
+            [(&self.gateway, near, &self.sites, far), (&self.sites, far, &self.gateway, near)]
+        });
+        let start = |(from, source, to, destination)| {
+            Numbered::start(from, source, to, destination, options).unwrap()
+        };
+        let exchanges: Vec<Numbered> = both.map(start).collect();
+        for exchange in exchanges {
+            let report = exchange.finish();
+            let forward = report.forward;
+            assert_eq!((forward.sent, forward.received), (DATAGRAMS, DATAGRAMS), "{report:?}");
+            for tally in [report.forward, report.replies] {
+                let wrong = (tally.lost, tally.out_of_order, tally.duplicates, tally.corrupt);
+                assert_eq!(wrong, (0, 0, 0, 0), "{report:?}");
+            }
+        }
+    }
+
+    /// Asserts that every thread has worked for its peers, and that nothing was dropped.
+    fn assert_shared(&self) {
+        let snapshot = self.gateway_daemon.snapshot().unwrap();
+        let threads = &snapshot.packet_threads;
+        assert_eq!(threads.len(), usize::from(THREADS));
+        for thread in threads {
+            assert_eq!(thread.peers, usize::from(PEERS) / threads.len(), "{threads:?}");
+            assert!(thread.sealed >= DATAGRAMS && thread.opened >= DATAGRAMS, "{threads:?}");
+            assert!(thread.handed_over_bytes > 0, "{threads:?}");
+        }
+        let sealed: u64 = threads.iter().map(|thread| thread.sealed).sum();
+        assert_eq!(sealed, snapshot.tunnel.sealed);
+        let drops: Vec<_> = snapshot.drops.iter().filter(|(_, packets)| *packets > 0).collect();
+        assert!(drops.is_empty(), "{drops:?}");
+        assert!(snapshot.udp_features.steered);
+    }
+}
+
+#[track_caller]
+fn start(namespace: &Namespace, name: &str, text: &str, threads: u16, tun_threads: TunThreads) -> Daemon {
+    let parsed = config::parse(text, std::path::Path::new("wg0.conf"), name.parse().unwrap());
+    let config = parsed.unwrap_or_else(|error| panic!("{error}")).config;
+    let endpoints = config.endpoint_addresses();
+    let packet_threads = PacketThreads::Fixed(threads.try_into().unwrap());
+    let options = Options { tun_threads, packet_threads, ..Options::default() };
+    namespace.run(|| Daemon::start(&config, &endpoints, &options, || ())).unwrap()
+}
+
+#[test]
+fn every_thread_serves_its_peers_in_order_and_nothing_is_lost() {
+    for tun_threads in [TunThreads::Fixed(0), TunThreads::Fixed(THREADS)] {
+        let Some(scene) = Scene::new(tun_threads) else { return };
+        // Answered or not: what nothing answers stays on the queue of its hash, whosever that is.
+        scene.exchange(Replies::Never);
+        scene.exchange(Replies::EveryPackets(5));
+        scene.assert_shared();
+    }
+}
+
+#[test]
+fn a_peer_that_is_removed_and_added_is_served_again_and_the_port_can_change() {
+    let Some(scene) = Scene::new(TunThreads::Fixed(0)) else { return };
+    scene.exchange(Replies::Never);
+    let controller = scene.gateway_daemon.controller().unwrap();
+    let before = scene.gateway_daemon.snapshot().unwrap().tunnel.handshakes;
+    use weft_uapi::Control as _;
+    let change = weft_config::device::DeviceChange {
+        listen_port: Some(0),
+        ..weft_config::device::DeviceChange::default()
+    };
+    controller.set(change).unwrap();
+    let port = controller.listen_port();
+    assert_ne!(port, 51820);
+    // The peers learn of the new port from the next packet to them.
+    scene.exchange(Replies::Never);
+    let after = scene.gateway_daemon.snapshot().unwrap().tunnel.handshakes;
+    assert!(after >= before, "{before} {after}");
+    let _ = Duration::ZERO;
+}
