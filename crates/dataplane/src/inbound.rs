@@ -250,7 +250,7 @@ impl Inbound {
                 if CAPTURED {
                     captures.received(tunnel, &meta, datagram);
                 }
-                if let Ok(Some(packet)) = opened {
+                if let Ok(weft_tunnel::Inbound::Packet(packet)) = opened {
                     is_authentic = true;
                     if CAPTURED {
                         captures.written(tunnel, tun.plain_slab().get(packet), false);
