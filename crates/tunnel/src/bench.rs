@@ -14,6 +14,7 @@ use crate::packet::PacketMut;
 use crate::peer_id::PeerId;
 use crate::peer_index::PeerIndex;
 use crate::session::{Identity, Session, SessionContext};
+use crate::shard::Shard;
 use crate::staging::Staging;
 use crate::transmit::{Ecn, MAX_CONTROL_MESSAGE, Path, TransmitQueue};
 
@@ -87,7 +88,7 @@ impl SessionPair {
     /// Creates two ends that completed a handshake; `None` if the handshake failed.
     pub fn new(keys: &[PrivateKey; 2]) -> Option<Self> {
         let identities = [Identity::new(keys[0].clone()), Identity::new(keys[1].clone())];
-        let mut indices = [PeerIndex::default(), PeerIndex::default()];
+        let mut indices = [PeerIndex::new(Shard::ONLY), PeerIndex::new(Shard::ONLY)];
         let [here, there] = &mut indices;
         let mut contexts = [(here, 0), (there, 1)].map(|(indices, end)| SessionContext {
             identity: &identities[end],

@@ -19,8 +19,21 @@ use crate::tunnel::Tunnel;
 /// One change to a running tunnel. It has no effect if its peer is gone.
 #[derive(Debug)]
 pub enum Change {
-    /// Adds a peer. Its key must be new to the tunnel.
+    /// Adds a peer. Its key must be new to this shard.
     AddPeer(Box<PeerConfig>),
+    /// Adds a peer of another shard, or makes a peer of this shard one: its sessions end, and its staged
+    /// packets are dropped. Later a foreign peer takes [`Self::RemovePeer`], [`Self::AllowedIps`] and
+    /// [`Self::Endpoint`]; [`Self::AddPeer`] makes it a peer of this shard.
+    AddForeignPeer {
+        /// Public key of the peer.
+        peer: PublicKey,
+        /// Number of the shard that the peer belongs to.
+        shard: u16,
+        /// Endpoint of the peer, if it is known.
+        endpoint: Option<SocketAddr>,
+        /// Inner prefixes of the peer, without host bits. Others that it had are removed.
+        allowed_ips: Vec<IpNet>,
+    },
     /// Removes a peer with its sessions and staged packets.
     RemovePeer(PublicKey),
     /// Sets the endpoint of a peer. Sessions stay; a peer without an endpoint so far gets its persistent
@@ -99,6 +112,7 @@ impl Change {
     pub fn weight(&self) -> usize {
         match self {
             Self::AddPeer(peer) => 4 + peer.allowed_ips.len(),
+            Self::AddForeignPeer { allowed_ips, .. } => 4 + allowed_ips.len(),
             Self::AllowedIps { add, remove, .. } => 1 + add.len() + remove.len(),
             Self::PathChanged(_) | Self::Resumed { .. } | Self::Restore { .. } => 2,
             Self::RemovePeer(_) | Self::PresharedKey { .. } | Self::EndSession(_) => 4,
@@ -108,11 +122,14 @@ impl Change {
 }
 
 impl Tunnel {
-    /// Applies one change. Returns false if it has no effect: its peer is gone, or the peer to add exists
-    /// already.
+    /// Applies one change. Returns false if it has no effect: its peer is gone or foreign, or the peer to add
+    /// exists already.
     pub fn apply(&mut self, change: Change, now: Instant) -> bool {
         match change {
             Change::AddPeer(peer) => self.insert_peer(*peer, now).is_ok(),
+            Change::AddForeignPeer { peer, shard, endpoint, allowed_ips } => {
+                self.add_foreign_peer(peer, shard, endpoint, allowed_ips)
+            }
             Change::RemovePeer(key) => self.remove_peer(&key),
             Change::Endpoint { peer, endpoint } => self.set_endpoint(&peer, endpoint, now),
             Change::PersistentKeepalive { peer, interval } => self.set_keepalive(&peer, interval, now),
@@ -137,7 +154,7 @@ impl Tunnel {
 
     fn set_endpoint(&mut self, key: &PublicKey, address: SocketAddr, now: Instant) -> bool {
         let Some(id) = self.by_key.get(key).copied() else { return false };
-        let Some(peer) = self.peer_mut(id) else { return false };
+        let Some(peer) = self.peer_mut(id) else { return self.set_foreign_endpoint(id, Some(address)) };
         if peer.endpoint.is_none() {
             peer.timers.endpoint_found(now);
         }
@@ -152,10 +169,9 @@ impl Tunnel {
 
     fn set_keepalive(&mut self, key: &PublicKey, interval: Option<NonZeroU16>, now: Instant) -> bool {
         let Some(id) = self.by_key.get(key).copied() else { return false };
-        if let Some(peer) = self.peer_mut(id) {
-            let interval = interval.map(|seconds| Duration::from_secs(seconds.get().into()));
-            peer.timers.set_persistent_interval(interval, now);
-        }
+        let Some(peer) = self.peer_mut(id) else { return false };
+        let interval = interval.map(|seconds| Duration::from_secs(seconds.get().into()));
+        peer.timers.set_persistent_interval(interval, now);
         self.reschedule(id);
         true
     }

@@ -27,20 +27,67 @@ const COOKIE_REPLY_HEADER: [u8; 4] = [3, 0, 0, 0];
 pub(crate) struct CookieChecker {
     mac1_key: [u8; 32],
     reply_cipher: XChaCha20Poly1305,
-    /// The current and the previous secret.
-    secrets: [Zeroizing<[u8; 32]>; 2],
-    changed_at: Option<Instant>,
+    root: CookieRoot,
+    /// The number of the present lifetime, counted from the origin, and its secret and the previous one.
+    period: u64,
+    secrets: [Zeroizing<Mac>; 2],
+}
+
+/// What the secrets of cookies are derived from. The tunnels of the shards of one interface have the same, and
+/// so accept each other's cookies.
+#[derive(Clone)]
+pub struct CookieRoot {
+    key: Zeroizing<[u8; 32]>,
+    /// When the lifetime of the first secret begins; `None` until the first message.
+    origin: Option<Instant>,
+}
+
+impl CookieRoot {
+    /// Draws a random key. The lifetimes of secrets are counted from `now`.
+    pub fn generate(now: Instant) -> Self {
+        Self { origin: Some(now), ..Self::unshared() }
+    }
+
+    /// Draws a random key for one tunnel, which counts the lifetimes of secrets from its first message.
+    pub(crate) fn unshared() -> Self {
+        Self { key: Zeroizing::new(rand::random()), origin: None }
+    }
+
+    /// Returns the number of the lifetime that `now` is in.
+    fn period(&mut self, now: Instant) -> u64 {
+        let age = now.duration_since(*self.origin.get_or_insert(now));
+        age.as_secs() / SECRET_LIFETIME.as_secs()
+    }
+
+    fn secrets(&self, period: u64) -> [Zeroizing<Mac>; 2] {
+        // The first period has none before it: its second secret is of a period that never comes.
+        [period, period.wrapping_sub(1)]
+            .map(|period| Zeroizing::new(mac::mac(self.key.as_slice(), &period.to_le_bytes())))
+    }
+}
+
+impl std::fmt::Debug for CookieRoot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CookieRoot").field("origin", &self.origin).finish_non_exhaustive()
+    }
 }
 
 impl CookieChecker {
     /// Creates a checker of messages to the interface with this public key.
-    pub(crate) fn new(own: &PublicKey) -> Self {
+    pub(crate) fn new(own: &PublicKey, root: CookieRoot) -> Self {
         Self {
             mac1_key: mac::mac1_key(own),
             reply_cipher: XChaCha20Poly1305::new(&mac::cookie_key(own).into()),
-            secrets: [new_secret(), new_secret()],
-            changed_at: None,
+            secrets: root.secrets(0),
+            period: 0,
+            root,
         }
+    }
+
+    /// Sets the public key that messages have to be made for.
+    pub(crate) fn set_key(&mut self, own: &PublicKey) {
+        self.mac1_key = mac::mac1_key(own);
+        self.reply_cipher = XChaCha20Poly1305::new(&mac::cookie_key(own).into());
     }
 
     /// Reports whether the message was made for our public key.
@@ -85,23 +132,16 @@ impl CookieChecker {
     }
 
     fn change_secret(&mut self, now: Instant) {
-        let age = now.duration_since(*self.changed_at.get_or_insert(now));
-        if age < SECRET_LIFETIME {
-            return;
+        let period = self.root.period(now);
+        if period != self.period {
+            self.secrets = self.root.secrets(period);
+            self.period = period;
         }
-        let before = std::mem::replace(&mut self.secrets[0], new_secret());
-        // After two lifetimes the replaced secret has expired as well.
-        self.secrets[1] = if age < 2 * SECRET_LIFETIME { before } else { new_secret() };
-        self.changed_at = Some(now);
     }
 }
 
-fn new_secret() -> Zeroizing<[u8; 32]> {
-    Zeroizing::new(rand::random())
-}
-
 /// Computes the cookie of an address and port under a secret.
-fn cookie(secret: &[u8; 32], source: SocketAddr) -> Mac {
+fn cookie(secret: &Mac, source: SocketAddr) -> Mac {
     let mut bytes = [0; 18];
     let len = match source.ip() {
         IpAddr::V4(address) => {
@@ -180,7 +220,7 @@ mod tests {
     #[test]
     fn a_cookie_proves_its_address_and_port() {
         let own = PrivateKey::generate().unwrap().public_key();
-        let (mut checker, now) = (CookieChecker::new(&own), Instant::now());
+        let (mut checker, now) = (CookieChecker::new(&own, CookieRoot::unshared()), Instant::now());
         for source in ["192.0.2.1:51820", "[2001:db8::1]:51820"].map(address) {
             let mut generator = CookieGenerator::default();
             let first = initiation(&own, &mut generator, now);
@@ -202,7 +242,7 @@ mod tests {
     #[test]
     fn a_cookie_is_taken_for_two_to_four_minutes() {
         let own = PrivateKey::generate().unwrap().public_key();
-        let (mut checker, start) = (CookieChecker::new(&own), Instant::now());
+        let (mut checker, start) = (CookieChecker::new(&own, CookieRoot::unshared()), Instant::now());
         let source = address("192.0.2.1:51820");
         let mut generator = CookieGenerator::default();
         let secs = |secs| start + Duration::from_secs(secs);
@@ -221,7 +261,7 @@ mod tests {
     #[test]
     fn a_secret_from_before_a_long_pause_is_gone() {
         let own = PrivateKey::generate().unwrap().public_key();
-        let (mut checker, start) = (CookieChecker::new(&own), Instant::now());
+        let (mut checker, start) = (CookieChecker::new(&own, CookieRoot::unshared()), Instant::now());
         let source = address("192.0.2.1:51820");
         let mut generator = CookieGenerator::default();
         let first = initiation(&own, &mut generator, start);
@@ -234,7 +274,7 @@ mod tests {
     #[test]
     fn a_reply_is_taken_for_the_last_message_alone() {
         let own = PrivateKey::generate().unwrap().public_key();
-        let (mut checker, now) = (CookieChecker::new(&own), Instant::now());
+        let (mut checker, now) = (CookieChecker::new(&own, CookieRoot::unshared()), Instant::now());
         let source = address("192.0.2.1:51820");
         let mut generator = CookieGenerator::default();
         let mut message = [1; 148];

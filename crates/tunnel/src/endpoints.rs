@@ -22,16 +22,21 @@ impl Endpoints {
         self.0.contains_key(&address)
     }
 
-    pub(crate) fn add(&mut self, endpoint: SocketAddr) {
-        *self.0.entry(endpoint.ip()).or_default() += 1;
-    }
-
-    pub(crate) fn remove(&mut self, endpoint: SocketAddr) {
-        if let std::collections::hash_map::Entry::Occupied(mut entry) = self.0.entry(endpoint.ip()) {
+    /// Counts the endpoint of a peer that changes from one address to another.
+    pub(crate) fn replace(&mut self, before: Option<IpAddr>, after: Option<IpAddr>) {
+        if before == after {
+            return;
+        }
+        if let Some(before) = before
+            && let std::collections::hash_map::Entry::Occupied(mut entry) = self.0.entry(before)
+        {
             *entry.get_mut() -= 1;
             if *entry.get() == 0 {
                 entry.remove();
             }
+        }
+        if let Some(after) = after {
+            *self.0.entry(after).or_default() += 1;
         }
     }
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use crate::budget::{HandshakeBudget, Standing, Work};
-use crate::cookie::{COOKIE_REPLY_LEN, CookieChecker};
+use crate::cookie::{COOKIE_REPLY_LEN, CookieChecker, CookieRoot};
 use crate::drop_reason::DropReason;
 use crate::endpoints::Endpoints;
 use crate::key::PublicKey;
@@ -32,10 +32,10 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    pub(crate) fn new(own: &PublicKey) -> Self {
+    pub(crate) fn new(own: &PublicKey, cookies: CookieRoot) -> Self {
         Self {
             budget: HandshakeBudget::new(),
-            checker: CookieChecker::new(own),
+            checker: CookieChecker::new(own, cookies),
             unproven: Sources::default(),
             proven: Sources::default(),
             unread_at: None,
@@ -44,7 +44,7 @@ impl Gate {
 
     /// Sets the public key that messages have to be made for.
     pub(crate) fn set_key(&mut self, own: &PublicKey) {
-        self.checker = CookieChecker::new(own);
+        self.checker.set_key(own);
     }
 
     /// Reports whether the budget allows checking one more message, and notes load if it does not.

@@ -35,10 +35,30 @@ const RESPONSE: (u8, usize) = (2, 92);
 const COOKIE_REPLY: (u8, usize) = (3, 64);
 const DATA: u8 = 4;
 
+/// What [`Tunnel::handle_datagram`] did with a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inbound {
+    /// The datagram carried an inner packet, which is in the plain slab.
+    Packet(Plaintext),
+    /// The datagram carried no packet, and is done with.
+    Consumed,
+    /// The datagram is for a peer of the shard with this number: hand it over, to
+    /// [`Tunnel::handle_handed_over`].
+    Elsewhere(u16),
+}
+
+/// How a datagram got to this shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Arrival {
+    Received,
+    /// Another shard received it, and admitted it if it is an initiation.
+    HandedOver,
+}
+
 impl Tunnel {
     /// Handles one datagram from the network. `plain` must have room for as many bytes as the datagram has.
-    /// `Ok(Some(_))` is a range of `plain`; answers and handshake messages go to `control`. `datagram` is
-    /// modified during the call, and restored before this returns.
+    /// [`Inbound::Packet`] is a range of `plain`; answers and handshake messages go to `control`. `datagram`
+    /// is modified during the call, and restored before this returns.
     ///
     /// # Errors
     /// The datagram was dropped, and is counted under the reason that is returned.
@@ -49,11 +69,40 @@ impl Tunnel {
         now: Instant,
         plain: &mut PlainSlab,
         control: &mut ControlQueue,
-    ) -> Result<Option<Plaintext>, DropReason> {
+    ) -> Result<Inbound, DropReason> {
         let result = if Self::is_data(datagram) {
             self.data(meta, datagram, now, plain)
         } else {
-            self.handle_control(meta, datagram, now, control).map(|()| None)
+            self.handle_control(meta, datagram, now, control, Arrival::Received)
+        };
+        if let Err(reason) = result {
+            self.drops.add(reason, 1);
+        }
+        result
+    }
+
+    /// Handles a datagram that another shard received and handed over, as [`Self::handle_datagram`] does. An
+    /// initiation is answered without asking the gate: it was admitted where it was received. Nothing is
+    /// handed over again: the result is never [`Inbound::Elsewhere`].
+    ///
+    /// # Errors
+    /// The datagram was dropped, and is counted under the reason that is returned.
+    pub fn handle_handed_over(
+        &mut self,
+        meta: &RecvMeta,
+        datagram: &mut [u8],
+        now: Instant,
+        plain: &mut PlainSlab,
+        control: &mut ControlQueue,
+    ) -> Result<Inbound, DropReason> {
+        let result = if Self::is_data(datagram) {
+            self.data(meta, datagram, now, plain)
+        } else {
+            self.handle_control(meta, datagram, now, control, Arrival::HandedOver)
+        };
+        let result = match result {
+            Ok(Inbound::Elsewhere(_)) => Err(DropReason::UnknownReceiverIndex),
+            result => result,
         };
         if let Err(reason) = result {
             self.drops.add(reason, 1);
@@ -73,9 +122,12 @@ impl Tunnel {
         datagram: &mut [u8],
         now: Instant,
         plain: &mut PlainSlab,
-    ) -> Result<Option<Plaintext>, DropReason> {
+    ) -> Result<Inbound, DropReason> {
         let index = index_at(datagram, 4).ok_or(DropReason::UnknownReceiverIndex)?;
-        let Route { peer: id, local } = self.by_index.route(index).ok_or(DropReason::UnknownReceiverIndex)?;
+        let Some(Route { peer: id, local }) = self.by_index.route(index) else {
+            let shard = self.by_index.other_shard_of(index).ok_or(DropReason::UnknownReceiverIndex)?;
+            return Ok(Inbound::Elsewhere(shard));
+        };
         let peer = self.peers.get_mut(id.place()).and_then(Option::as_deref_mut);
         let peer = peer.ok_or(DropReason::UnknownReceiverIndex)?;
         let spare = plain.spare_mut();
@@ -107,7 +159,7 @@ impl Tunnel {
             Content::Packet(len) => len,
             Content::Keepalive => {
                 self.stats.keepalives_received += 1;
-                return Ok(None);
+                return Ok(Inbound::Consumed);
             }
             Content::Malformed => return Err(DropReason::MalformedPlaintext),
         };
@@ -125,7 +177,7 @@ impl Tunnel {
         }
         let len = u16::try_from(len).map_err(|_| DropReason::MalformedPlaintext)?;
         self.stats.opened += 1;
-        Ok(Some(plain.commit(len)))
+        Ok(Inbound::Packet(plain.commit(len)))
     }
 
     /// Reports whether the rate limit for packets from the peer admits a packet of `bytes` bytes, and counts
@@ -144,23 +196,36 @@ impl Tunnel {
         datagram: &[u8],
         now: Instant,
         control: &mut ControlQueue,
-    ) -> Result<(), DropReason> {
+        arrival: Arrival,
+    ) -> Result<Inbound, DropReason> {
         let shape = (*datagram.first().ok_or(DropReason::MalformedDatagram)?, datagram.len());
         if datagram.get(1..4) != Some(&[0, 0, 0]) {
             return Err(DropReason::MalformedDatagram);
         }
         match shape {
-            INITIATION => self.initiation(meta, datagram, now, control),
-            RESPONSE => self.response(meta, datagram, now, control),
-            COOKIE_REPLY => self.cookie_reply(datagram, now),
+            INITIATION => self.initiation(meta, datagram, now, control, arrival),
+            RESPONSE => match self.other_shard_at(datagram, 8) {
+                None => self.response(meta, datagram, now, control).map(|()| Inbound::Consumed),
+                Some(shard) => Ok(Inbound::Elsewhere(shard)),
+            },
+            COOKIE_REPLY => match self.other_shard_at(datagram, 4) {
+                None => self.cookie_reply(datagram, now).map(|()| Inbound::Consumed),
+                Some(shard) => Ok(Inbound::Elsewhere(shard)),
+            },
             _ => Err(DropReason::MalformedDatagram),
         }
+    }
+
+    /// Returns the shard of the index at offset `at` of a message, if it is another shard. The message has
+    /// cost nothing of the budget yet.
+    fn other_shard_at(&self, datagram: &[u8], at: usize) -> Option<u16> {
+        self.by_index.other_shard_of(index_at(datagram, at)?)
     }
 
     /// Checks that the budget has time for a handshake message, and `control` has room for an answer.
     fn begin_handshake(&mut self, now: Instant, control: &ControlQueue) -> Result<(), DropReason> {
         self.gate.receive(now)?;
-        if control.has_room() { Ok(()) } else { Err(DropReason::ControlQueueFull) }
+        check_room(control)
     }
 
     /// Records that a handshake message of the peer was authentic.
@@ -177,12 +242,27 @@ impl Tunnel {
         datagram: &[u8],
         now: Instant,
         control: &mut ControlQueue,
-    ) -> Result<(), DropReason> {
-        self.begin_handshake(now, control)?;
-        self.admit(meta, datagram, false, now, control)?;
+        arrival: Arrival,
+    ) -> Result<Inbound, DropReason> {
+        match arrival {
+            Arrival::Received => {
+                self.begin_handshake(now, control)?;
+                self.admit(meta, datagram, false, now, control)?;
+            }
+            Arrival::HandedOver => {
+                self.gate.budget.grow(now);
+                check_room(control)?;
+            }
+        }
+        // The shard that received it spent this as well, to find out whose peer the sender is.
         self.gate.budget.spend(Work::Identify);
         let key = self.identity.identify(datagram)?;
         let id = self.by_key.get(&key).copied().ok_or(DropReason::UnknownPeer)?;
+        if arrival == Arrival::Received
+            && let Some(shard) = self.foreign.shard_of(id)
+        {
+            return Ok(Inbound::Elsewhere(shard));
+        }
         let mut answer = [0; MAX_CONTROL_MESSAGE];
         let len = self.answer(id, datagram, now, &mut answer)?;
         self.handshake_received(id, meta, datagram, now);
@@ -191,7 +271,7 @@ impl Tunnel {
         }
         self.send_control(id, now, control, &answer[..len]);
         self.reschedule(id);
-        Ok(())
+        Ok(Inbound::Consumed)
     }
 
     fn admit(
@@ -324,6 +404,11 @@ impl Tunnel {
             .and_then(|index| self.by_index.route(index))
             .ok_or(DropReason::UnknownReceiverIndex)
     }
+}
+
+/// Checks that there is room for an answer.
+fn check_room(control: &ControlQueue) -> Result<(), DropReason> {
+    if control.has_room() { Ok(()) } else { Err(DropReason::ControlQueueFull) }
 }
 
 /// Reads the index at offset `at` of a message.

@@ -18,6 +18,7 @@ mod drop_reason;
 mod ecn;
 mod endpoints;
 mod event;
+mod foreign;
 mod gate;
 mod icmp;
 mod icmp_answers;
@@ -40,6 +41,7 @@ mod peer_timers;
 mod refusals;
 mod restore;
 mod session;
+mod shard;
 mod sources;
 mod split;
 mod staging;
@@ -49,8 +51,10 @@ mod tunnel;
 
 pub use change::Change;
 pub use config::{PeerConfig, PeerSettings};
+pub use cookie::CookieRoot;
 pub use drop_reason::{DropCounters, DropReason};
 pub use event::Event;
+pub use inbound::Inbound;
 pub use inspect::each_segment;
 pub use key::{InvalidKey, PresharedKey, PrivateKey, PublicKey, exercise_x25519};
 pub use limits::{PeerLimits, Rate};
@@ -61,6 +65,7 @@ pub use peer::PeerSnapshot;
 pub use peer_id::PeerId;
 pub use peer_timers::WakeReason;
 pub use restore::Remembered;
+pub use shard::Shard;
 pub use transmit::{
     Batch, ControlMessage, ControlQueue, Ecn, MAX_BATCH_BYTES, MAX_BATCH_SEGMENTS, MAX_CONTROL_MESSAGE, Path,
     RecvMeta, Transmit, TransmitQueue,

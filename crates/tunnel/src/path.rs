@@ -36,10 +36,9 @@ impl Tunnel {
     /// Handles a changed path to a peer. Returns false if there is no such peer.
     pub(crate) fn path_changed(&mut self, key: &PublicKey, now: Instant) -> bool {
         let Some(id) = self.by_key.get(key).copied() else { return false };
-        if let Some(peer) = self.peer_mut(id) {
-            peer.path_limit = PathLimit::default();
-            peer.source_held_until = Some(now + SOURCE_HOLD);
-        }
+        let Some(peer) = self.peer_mut(id) else { return false };
+        peer.path_limit = PathLimit::default();
+        peer.source_held_until = Some(now + SOURCE_HOLD);
         self.forget_source(id);
         self.speak_up(id, now);
         true
@@ -48,10 +47,11 @@ impl Tunnel {
     /// Handles a sleep of this machine. Returns false if there is no such peer.
     pub(crate) fn resumed(&mut self, key: &PublicKey, slept: Duration, now: Instant) -> bool {
         let Some(id) = self.by_key.get(key).copied() else { return false };
+        let Some(peer) = self.peer_mut(id) else { return false };
         if slept < REJECT_AFTER_TIME {
             // The session may be alive, but a NAT on the path may have dropped our mapping.
             self.speak_up(id, now);
-        } else if self.peer_mut(id).is_some_and(|peer| peer.in_use(now).can_seal(now)) {
+        } else if peer.in_use(now).can_seal(now) {
             let delay = self.spread(id);
             self.ask_after(id, delay, now);
         }

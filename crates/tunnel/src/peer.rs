@@ -29,7 +29,7 @@ pub(crate) struct Peer {
     /// Until then the routing table alone chooses the source address towards the peer.
     pub(crate) source_held_until: Option<Instant>,
     /// Number of prefixes of the peer in the table of allowed-ips.
-    pub(crate) prefixes: usize,
+    pub(crate) prefixes: u32,
     /// Rate limits of the peer; most peers have none.
     pub(crate) limits: Option<Box<Limits>>,
     pub(crate) staging: Staging,

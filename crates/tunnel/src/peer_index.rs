@@ -1,12 +1,13 @@
 //! Finds the peer and session of a received message by its receiver index.
 //!
-//! Each handshake has a fresh index on the wire, random in all 32 bits, so that an observer cannot use it to
+//! Each handshake has a fresh index on the wire, random in all 32 bits except for the shard, so that an observer cannot use it to
 //! follow a peer from one network to the next. boringtun uses other indices: 24 bits that stay the same while
 //! its state of a peer lives, and a counter. These never leave weft.
 
 use rustc_hash::FxHashMap;
 
 use crate::peer_id::PeerId;
+use crate::shard::Shard;
 
 /// The meaning of an index on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,17 +18,25 @@ pub(crate) struct Route {
 }
 
 /// All indices that a message to us may carry now.
-#[derive(Default)]
 pub(crate) struct PeerIndex {
+    shard: Shard,
     routes: FxHashMap<u32, Route>,
     version: u64,
 }
 
 impl PeerIndex {
-    /// Draws a random index that is not in use.
+    pub(crate) fn new(shard: Shard) -> Self {
+        Self { shard, routes: FxHashMap::default(), version: 0 }
+    }
+
+    pub(crate) fn shard(&self) -> Shard {
+        self.shard
+    }
+
+    /// Draws a random index of our shard that is not in use.
     pub(crate) fn draw(&mut self, peer: PeerId, local: u32) -> u32 {
         loop {
-            let index = rand::random();
+            let index = self.shard.draw_index();
             if let std::collections::hash_map::Entry::Vacant(entry) = self.routes.entry(index) {
                 entry.insert(Route { peer, local });
                 self.version += 1;
@@ -40,6 +49,12 @@ impl PeerIndex {
     #[inline]
     pub(crate) fn route(&self, index: u32) -> Option<Route> {
         self.routes.get(&index).copied()
+    }
+
+    /// Returns the shard that messages with this index go to, if it is not ours.
+    #[inline]
+    pub(crate) fn other_shard_of(&self, index: u32) -> Option<u16> {
+        self.shard.other_of_index(index)
     }
 
     /// Releases an index.

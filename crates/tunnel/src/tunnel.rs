@@ -8,10 +8,12 @@ use rustc_hash::FxHashMap;
 
 use crate::allowed_ips::AllowedIps;
 use crate::config::PeerConfig;
+use crate::cookie::CookieRoot;
 use crate::drop_reason::{DropCounters, DropReason};
 use crate::endpoints::Endpoint;
 use crate::endpoints::Endpoints;
 use crate::event::Event;
+use crate::foreign::ForeignPeers;
 use crate::gate::Gate;
 use crate::icmp_answers::Answers;
 use crate::initiations::{Cause, Initiations};
@@ -20,6 +22,7 @@ use crate::peer::{Peer, PeerSnapshot};
 use crate::peer_id::PeerId;
 use crate::peer_index::PeerIndex;
 use crate::session::Identity;
+use crate::shard::Shard;
 
 /// Maximum number of events that wait to be polled. The oldest is dropped first, because a later event says
 /// more.
@@ -100,7 +103,9 @@ pub struct TunnelStats {
 /// `now` must never go back.
 pub struct Tunnel {
     pub(crate) config: TunnelConfig,
+    /// The peers of this shard. Foreign peers have an empty place here.
     pub(crate) peers: Vec<Option<Box<Peer>>>,
+    pub(crate) foreign: ForeignPeers,
     pub(crate) free: Vec<PeerId>,
     pub(crate) by_key: FxHashMap<PublicKey, PeerId>,
     pub(crate) by_index: PeerIndex,
@@ -124,17 +129,38 @@ pub struct Tunnel {
 }
 
 impl Tunnel {
-    /// Creates a tunnel without peers.
+    /// Creates a tunnel without peers, the only one of its interface.
     pub fn new(private_key: PrivateKey, config: TunnelConfig) -> Self {
+        Self::with_cookies(private_key, config, Shard::ONLY, CookieRoot::unshared())
+    }
+
+    /// Creates a tunnel without peers for one shard of an interface. All shards have the same key, and copies
+    /// of the same root of cookies.
+    pub fn of_shard(
+        private_key: PrivateKey,
+        config: TunnelConfig,
+        shard: Shard,
+        cookies: &CookieRoot,
+    ) -> Self {
+        Self::with_cookies(private_key, config, shard, cookies.clone())
+    }
+
+    fn with_cookies(
+        private_key: PrivateKey,
+        config: TunnelConfig,
+        shard: Shard,
+        cookies: CookieRoot,
+    ) -> Self {
         let identity = Identity::new(private_key);
         Self {
             config,
             peers: Vec::new(),
+            foreign: ForeignPeers::default(),
             free: Vec::new(),
             by_key: FxHashMap::default(),
-            by_index: PeerIndex::default(),
+            by_index: PeerIndex::new(shard),
             allowed_ips: AllowedIps::new(),
-            gate: Gate::new(&identity.public_key),
+            gate: Gate::new(&identity.public_key, cookies),
             identity,
             endpoints: Endpoints::default(),
             initiations: Initiations::default(),
@@ -148,32 +174,59 @@ impl Tunnel {
         }
     }
 
-    /// Adds a peer. Allowed-ips that belong to other peers move to it.
+    /// Adds a peer. Allowed-ips that belong to other peers move to it. A foreign peer with this public key
+    /// becomes a peer of this shard.
     ///
     /// # Errors
-    /// [`KeyTaken`] if the tunnel already has a peer with this public key.
+    /// [`KeyTaken`] if this shard already has a peer with this public key.
     pub fn insert_peer(&mut self, mut config: PeerConfig, now: Instant) -> Result<PeerId, KeyTaken> {
-        if self.by_key.contains_key(&config.public_key) {
+        if self.peer_by_key(&config.public_key).is_some() {
             return Err(KeyTaken);
         }
         let networks = std::mem::take(&mut config.allowed_ips);
         let endpoint = config.endpoint.map(|address| Endpoint { address, source: None });
-        let peer = Box::new(Peer::new(config, now));
-        let id = match self.free.pop() {
-            Some(id) => id,
-            None => {
-                self.peers.push(None);
-                PeerId::new(self.peers.len() - 1)
-            }
-        };
-        self.by_key.insert(peer.public_key, id);
+        let mut peer = Box::new(Peer::new(config, now));
+        let id = self.place_of(peer.public_key);
+        peer.prefixes = self.vacate(id);
         self.peers[id.place()] = Some(peer);
         self.set_peer_endpoint(id, endpoint);
-        for network in networks {
-            self.allow(network, id);
-        }
+        self.set_allowed_ips(id, networks);
         self.reschedule(id);
         Ok(id)
+    }
+
+    /// Returns the place of the peer with this key, and assigns one if the key is new.
+    pub(crate) fn place_of(&mut self, key: PublicKey) -> PeerId {
+        let Self { by_key, free, peers, .. } = self;
+        *by_key.entry(key).or_insert_with(|| {
+            free.pop().unwrap_or_else(|| {
+                peers.push(None);
+                PeerId::new(peers.len() - 1)
+            })
+        })
+    }
+
+    /// Ends everything that a place holds of a peer, except its prefixes, and returns their number.
+    pub(crate) fn vacate(&mut self, id: PeerId) -> u32 {
+        self.set_foreign_endpoint(id, None);
+        if let Some(foreign) = self.foreign.take(id) {
+            return foreign.prefixes;
+        }
+        if self.peer_mut(id).is_none() {
+            return 0;
+        }
+        self.drop_staged(id, DropReason::PeerRemoved);
+        self.ready.retain(|ready| *ready != id);
+        self.set_peer_endpoint(id, None);
+        let Some(mut peer) = self.peers[id.place()].take() else { return 0 };
+        peer.session.clear(&mut self.by_index);
+        if let Some(previous) = &mut peer.previous {
+            previous.clear(&mut self.by_index);
+        }
+        if let Some(at) = peer.timers.scheduled.take() {
+            self.schedule.remove(&(at, id));
+        }
+        peer.prefixes
     }
 
     /// Takes a measurement of how long one X25519 takes on this machine, which is the unit of the handshake budget.
@@ -187,16 +240,9 @@ impl Tunnel {
     /// Sets or clears the endpoint of a peer, and keeps the count of addresses in step.
     pub(crate) fn set_peer_endpoint(&mut self, id: PeerId, endpoint: Option<Endpoint>) {
         let Some(peer) = self.peers.get_mut(id.place()).and_then(Option::as_deref_mut) else { return };
-        let before = std::mem::replace(&mut peer.endpoint, endpoint).map(|endpoint| endpoint.address);
-        let after = endpoint.map(|endpoint| endpoint.address);
-        if before != after {
-            if let Some(before) = before {
-                self.endpoints.remove(before);
-            }
-            if let Some(after) = after {
-                self.endpoints.add(after);
-            }
-        }
+        let before = std::mem::replace(&mut peer.endpoint, endpoint).map(|endpoint| endpoint.address.ip());
+        let after = endpoint.map(|endpoint| endpoint.address.ip());
+        self.endpoints.replace(before, after);
     }
 
     /// Iterates over the receiver indices (all 32 bits) that a data message, handshake response or cookie
@@ -213,23 +259,11 @@ impl Tunnel {
     /// Removes a peer with its sessions and staged packets. Returns false if no peer has this key.
     pub fn remove_peer(&mut self, key: &PublicKey) -> bool {
         let Some(id) = self.by_key.remove(key) else { return false };
-        self.drop_staged(id, DropReason::PeerRemoved);
         // Scans the whole table. A caller that removes many peers therefore removes their prefixes first.
-        if self.peer_mut(id).is_some_and(|peer| peer.prefixes > 0) {
+        if self.vacate(id) > 0 {
             self.allowed_ips.remove_peer(id);
         }
-        self.ready.retain(|ready| *ready != id);
-        self.set_peer_endpoint(id, None);
-        if let Some(mut peer) = self.peers[id.place()].take() {
-            peer.session.clear(&mut self.by_index);
-            if let Some(previous) = &mut peer.previous {
-                previous.clear(&mut self.by_index);
-            }
-            if let Some(at) = peer.timers.scheduled.take() {
-                self.schedule.remove(&(at, id));
-            }
-            self.free.push(id);
-        }
+        self.free.push(id);
         true
     }
 
@@ -272,12 +306,12 @@ impl Tunnel {
         &self.stats
     }
 
-    /// Iterates over snapshots of all peers, in no particular order.
+    /// Iterates over snapshots of the peers of this shard, in no particular order.
     pub fn peers(&self) -> impl Iterator<Item = PeerSnapshot> + '_ {
         self.peers.iter().flatten().map(|peer| peer.snapshot())
     }
 
-    /// Appends snapshots of the peers in at most `count` table places, starting at `place`. Returns the place
+    /// Appends snapshots of the peers of this shard in at most `count` table places, starting at `place`. Returns the place
     /// to continue at, or `None` at the end of the table.
     ///
     /// A caller reads a large table in slices, so that packets move in between.
@@ -292,20 +326,52 @@ impl Tunnel {
     /// Assigns a prefix to a peer, and takes it from the peer that it belonged to.
     pub(crate) fn allow(&mut self, network: IpNet, id: PeerId) {
         let before = self.allowed_ips.insert(network, id);
-        if let Some(before) = before.and_then(|before| self.peer_mut(before)) {
-            before.prefixes = before.prefixes.saturating_sub(1);
+        if let Some(prefixes) = before.and_then(|before| self.prefixes_mut(before)) {
+            *prefixes = prefixes.saturating_sub(1);
         }
-        if let Some(peer) = self.peer_mut(id) {
-            peer.prefixes += 1;
+        if let Some(prefixes) = self.prefixes_mut(id) {
+            *prefixes += 1;
         }
     }
 
     /// Removes a prefix from a peer, if it belongs to that peer.
     pub(crate) fn disallow(&mut self, network: IpNet, id: PeerId) {
         if self.allowed_ips.remove(network, id)
-            && let Some(peer) = self.peer_mut(id)
+            && let Some(prefixes) = self.prefixes_mut(id)
         {
-            peer.prefixes = peer.prefixes.saturating_sub(1);
+            *prefixes = prefixes.saturating_sub(1);
+        }
+    }
+
+    /// Assigns these prefixes to a peer, and removes its others.
+    pub(crate) fn set_allowed_ips(&mut self, id: PeerId, mut networks: Vec<IpNet>) {
+        let is_new = self.prefixes_mut(id).is_none_or(|prefixes| *prefixes == 0);
+        for network in &networks {
+            self.allow(*network, id);
+        }
+        if is_new {
+            return;
+        }
+        networks.iter_mut().for_each(|network| *network = network.trunc());
+        networks.sort_unstable();
+        networks.dedup();
+        if self.prefixes_mut(id).is_some_and(|prefixes| *prefixes as usize > networks.len()) {
+            // Scans the whole table, which a peer that only moves between shards does not need.
+            self.allowed_ips.remove_peer(id);
+            if let Some(prefixes) = self.prefixes_mut(id) {
+                *prefixes = 0;
+            }
+            for network in networks {
+                self.allow(network, id);
+            }
+        }
+    }
+
+    /// The number of prefixes of a peer, own or foreign.
+    fn prefixes_mut(&mut self, id: PeerId) -> Option<&mut u32> {
+        match self.peers.get_mut(id.place())? {
+            Some(peer) => Some(&mut peer.prefixes),
+            None => self.foreign.get_mut(id).map(|peer| &mut peer.prefixes),
         }
     }
 

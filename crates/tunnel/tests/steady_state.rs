@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use weft_tunnel::{
-    Change, ControlQueue, Ecn, Offload, PacketMut, PeerConfig, PeerLimits, PeerSettings, PlainSlab,
+    Change, ControlQueue, Ecn, Inbound, Offload, PacketMut, PeerConfig, PeerLimits, PeerSettings, PlainSlab,
     PrivateKey, PublicKey, Rate, RecvMeta, TAILROOM, TransmitQueue, Tunnel, TunnelConfig,
 };
 
@@ -87,7 +87,7 @@ impl End {
         for datagram in datagrams.chunks_mut(stride) {
             let result =
                 self.tunnel.handle_datagram(&meta, datagram, now, &mut self.plain, &mut self.control);
-            opened += usize::from(matches!(result, Ok(Some(_))));
+            opened += usize::from(matches!(result, Ok(Inbound::Packet(_))));
         }
         opened
     }

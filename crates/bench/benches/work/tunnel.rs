@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use weft_tunnel::bench::SessionPair;
 use weft_tunnel::{
-    ControlQueue, Ecn, Offload, PeerConfig, PeerSettings, PlainSlab, PrivateKey, PublicKey, RecvMeta,
-    TransmitQueue, Tunnel, TunnelConfig,
+    ControlQueue, Ecn, Inbound, Offload, PeerConfig, PeerSettings, PlainSlab, PrivateKey, PublicKey,
+    RecvMeta, TransmitQueue, Tunnel, TunnelConfig,
 };
 
 use super::packets::{MSS, MTU, Outbound, SEGMENTS, tcp, udp};
@@ -40,7 +40,7 @@ impl End {
         let results = datagrams.chunks_mut(stride).map(|datagram| {
             self.tunnel.handle_datagram(&meta, datagram, now, &mut self.plain, &mut self.control)
         });
-        results.filter(|result| matches!(result, Ok(Some(_)))).count()
+        results.filter(|result| matches!(result, Ok(Inbound::Packet(_)))).count()
     }
 }
 

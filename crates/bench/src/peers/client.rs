@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use weft_tunnel::{
-    ControlQueue, Ecn, Offload, Outbound, PacketMut, PeerConfig, PeerSettings, PlainSlab, PrivateKey,
-    PublicKey, RecvMeta, TAILROOM, TransmitQueue, Tunnel, TunnelConfig,
+    ControlQueue, Ecn, Inbound, Offload, Outbound, PacketMut, PeerConfig, PeerSettings, PlainSlab,
+    PrivateKey, PublicKey, RecvMeta, TAILROOM, TransmitQueue, Tunnel, TunnelConfig,
 };
 
 use super::packet::{self, Flow, Stamp};
@@ -166,7 +166,7 @@ impl Client {
                 let opened =
                     self.tunnel.handle_datagram(&meta, datagram, now, &mut bench.plain, &mut bench.control);
                 // A packet that the tunnel drops is counted as lost.
-                if let Ok(Some(plaintext)) = opened
+                if let Ok(Inbound::Packet(plaintext)) = opened
                     && let Some((port, payload)) = packet::parse(bench.plain.get(plaintext))
                 {
                     show(port, payload);

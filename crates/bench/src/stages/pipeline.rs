@@ -21,7 +21,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::socket::{setsockopt, sockopt};
 use serde::Serialize;
 use weft_tun::{Device, Tun as _, TunBatch, TunOffload};
-use weft_tunnel::{MAX_PACKET, Plaintext, PrivateKey, TransmitQueue};
+use weft_tunnel::{Inbound, MAX_PACKET, Plaintext, PrivateKey, TransmitQueue};
 use weft_udp::{RecvBuffers, Udp as _};
 
 use super::ends::{self, End, Place};
@@ -275,12 +275,12 @@ impl Pipeline {
             for datagram in received.whole().chunks_mut(meta.stride) {
                 let (slab, control) = (far.device.plain_slab(), &mut far.control);
                 match far.tunnel.handle_datagram(&meta, datagram, *now, slab, control) {
-                    Ok(Some(packet)) => {
+                    Ok(Inbound::Packet(packet)) => {
                         far.device.send(packet)?;
                         staged.push(packet);
                         datagrams += 1;
                     }
-                    Ok(None) => {}
+                    Ok(Inbound::Consumed | Inbound::Elsewhere(_)) => {}
                     Err(reason) => bail!("a datagram was dropped: {reason:?}"),
                 }
             }

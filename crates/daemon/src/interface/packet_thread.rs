@@ -286,7 +286,7 @@ impl Runnable {
         let Ok(mtu) = part.started.recv() else { return Ok(()) };
         let config = TunnelConfig { mtu, ..part.tunnel };
         runtime.block_on(async {
-            let tunnel = Tunnel::of_shard(part.private_key, config, part.shard, part.cookies);
+            let tunnel = Tunnel::of_shard(part.private_key, config, part.shard, &part.cookies);
             let mut event_loop = weft_dataplane::event_loop(tunnel, part.tun, udp, part.commands);
             event_loop.report_events(part.on_event);
             if let Some(siblings) = part.siblings {

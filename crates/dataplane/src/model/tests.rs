@@ -83,6 +83,7 @@ impl Tunnel {
             | Change::Limits { peer, .. }
             | Change::PresharedKey { peer, .. }
             | Change::EndSession(peer) => assert!(self.peers.contains_key(peer)),
+            Change::AddForeignPeer { .. } => panic!("the model knows no shards"),
             Change::PrivateKey(_) | Change::Mtu(_) => {}
         }
     }

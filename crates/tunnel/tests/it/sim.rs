@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use mock_instant::MockClock;
 use weft_tunnel::{
-    ControlQueue, DropReason, Ecn, Event, Offload, Outbound, PacketMut, PeerConfig, PeerId, PeerSettings,
-    PeerSnapshot, PlainSlab, PresharedKey, PrivateKey, Progress, PublicKey, RecvMeta, TAILROOM, Transmit,
-    TransmitQueue, Tunnel, TunnelConfig, TunnelStats, ip,
+    ControlQueue, DropReason, Ecn, Event, Inbound, Offload, Outbound, PacketMut, PeerConfig, PeerId,
+    PeerSettings, PeerSnapshot, PlainSlab, PresharedKey, PrivateKey, Progress, PublicKey, RecvMeta, TAILROOM,
+    Transmit, TransmitQueue, Tunnel, TunnelConfig, TunnelStats, ip,
 };
 
 pub(crate) const A: usize = 0;
@@ -313,7 +313,11 @@ impl World {
             assert_eq!(after.get(reason), before.get(reason) + 1, "{reason:?} is counted once");
             assert_eq!(after.total(), before.total() + 1, "and nothing else is");
         }
-        let packet = result.map(|plain| plain.map(|plain| node.plain.get(plain).to_vec()));
+        let packet = result.map(|inbound| match inbound {
+            Inbound::Packet(plain) => Some(node.plain.get(plain).to_vec()),
+            Inbound::Consumed => None,
+            Inbound::Elsewhere(shard) => panic!("handed over to {shard}"),
+        });
         if let Ok(Some(packet)) = &packet {
             node.packets.push(packet.clone());
         }
