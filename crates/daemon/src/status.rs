@@ -331,6 +331,7 @@ mod tests {
             times: Times::default(),
             send_failure: None,
             handshakes: HandshakeLoad::default(),
+            packet_threads: Vec::new(),
         }
     }
 

@@ -5,16 +5,11 @@
 //! [`Snapshot`].
 
 use std::io;
-use std::net::SocketAddr;
-use std::time::Instant;
 
 use tokio::sync::mpsc;
 use weft_tun::{Device, TunStatsSnapshot};
-use weft_tunnel::{
-    DropCounters, DropReason, Event, HandshakeLoad, PeerSnapshot, PrivateKey, Tunnel, TunnelConfig,
-    TunnelStats,
-};
-use weft_udp::{SendError, UdpFeatures, UdpSockets, UdpStats};
+use weft_tunnel::{Event, Tunnel};
+use weft_udp::UdpSockets;
 
 mod answers;
 pub mod capture;

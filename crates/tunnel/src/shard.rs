@@ -55,3 +55,11 @@ impl Shard {
         (number + count * rand::random_range(0..=last)).swap_bytes()
     }
 }
+
+impl crate::Tunnel {
+    /// Returns which of the packet threads of the interface this tunnel is for.
+    #[inline]
+    pub fn shard(&self) -> Shard {
+        self.by_index.shard()
+    }
+}

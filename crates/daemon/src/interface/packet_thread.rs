@@ -7,6 +7,7 @@
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use tokio::sync::mpsc as async_mpsc;
 use weft_dataplane::{Command, DataplaneError, Handle, OnEvent, Siblings};
@@ -177,7 +178,7 @@ fn begin(setup: Setup) -> Result<(Handle, Opened, Vec<Startable>), StartError> {
     let opened = Opened { interface, port, offload, packet_threads: setup.shards, pulses };
     let (handle, commands) = Handle::of_several(setup.shards, UdpConfig { port, ..setup.udp });
     let siblings = Siblings::of(setup.shards).into_iter().map(|of| (setup.shards > 1).then_some(of));
-    let cookies = CookieRoot::random();
+    let cookies = CookieRoot::generate(Instant::now());
     let on_event = shared(setup.on_event, setup.shards);
     let shards = (0..setup.shards as u16).map(|number| Shard::new(number, setup.shards as u16));
     let parts = shards.zip(devices).zip(sockets).zip(commands).zip(siblings).zip(on_event);
