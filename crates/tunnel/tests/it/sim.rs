@@ -157,12 +157,16 @@ impl Node {
         all
     }
 
-    /// Checks that every index is one by which the kernel finds the shard.
+    /// Checks that every index is a peer's, and one by which the kernel finds the shard of that peer.
     fn check_indices(&self) {
         for (number, tunnel) in self.shards().enumerate().filter(|_| self.shard_count() > 1) {
             for index in tunnel.receiver_indices() {
-                let on_the_wire = u32::from_be_bytes(index.to_le_bytes());
+                let [a, b, c, d] = index.to_le_bytes();
+                let on_the_wire = u32::from_be_bytes([a, b, c, d]);
                 assert_eq!(on_the_wire as usize % self.shard_count(), number, "{index:#x}");
+                let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
+                let peer = tunnel.peer_of_received(&[4, 0, 0, 0, a, b, c, d], nowhere);
+                assert!(peer.is_some(), "the peer of {index:#x} is gone");
             }
         }
     }
