@@ -272,6 +272,35 @@ mod tests {
     }
 
     #[test]
+    fn checkers_with_one_root_take_each_others_cookies() {
+        let own = PrivateKey::generate().unwrap().public_key();
+        let (source, start) = (address("192.0.2.1:51820"), Instant::now());
+        let root = CookieRoot::generate(start);
+        let [mut one, mut other] = [(); 2].map(|()| CookieChecker::new(&own, root.clone()));
+        let mut stranger = CookieChecker::new(&own, CookieRoot::generate(start));
+        let secs = |secs| start + Duration::from_secs(secs);
+        // Each checker has its first message at another time, which the lifetimes do not depend on.
+        for made in [70, 400, 479] {
+            let mut generator = CookieGenerator::default();
+            let first = initiation(&own, &mut generator, secs(made));
+            let reply = one.reply(&first, source, secs(made)).unwrap();
+            generator.take_reply(&reply, &own, secs(made)).unwrap();
+            let proven = initiation(&own, &mut generator, secs(made));
+            assert!(other.has_valid_mac2(&proven, source, secs(made)));
+            assert!(other.has_valid_mac2(&proven, source, secs(made + 120)));
+            assert!(!other.has_valid_mac2(&proven, source, secs(made + 240)));
+            assert!(!stranger.has_valid_mac2(&proven, source, secs(made)));
+        }
+    }
+
+    #[test]
+    fn a_root_does_not_show_its_key() {
+        let root = CookieRoot::generate(Instant::now());
+        let text = format!("{root:?}");
+        assert!(text.starts_with("CookieRoot { origin: Some(") && text.ends_with(", .. }"), "{text}");
+    }
+
+    #[test]
     fn a_reply_is_taken_for_the_last_message_alone() {
         let own = PrivateKey::generate().unwrap().public_key();
         let (mut checker, now) = (CookieChecker::new(&own, CookieRoot::unshared()), Instant::now());

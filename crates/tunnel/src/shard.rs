@@ -63,3 +63,38 @@ impl crate::Tunnel {
         self.by_index.shard()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shard_of_an_index_is_its_bytes_on_the_wire_read_big_endian() {
+        for bytes in [[0, 0, 0, 5], [1, 2, 3, 4], [255; 4]] {
+            let index = u32::from_le_bytes(bytes);
+            for count in [1, 2, 3, 8, u16::MAX] {
+                let shard = Shard::new(0, count);
+                assert_eq!(u32::from(shard.of_index(index)), u32::from_be_bytes(bytes) % u32::from(count));
+                assert_eq!(shard.other_of_index(index).unwrap_or(0), shard.of_index(index));
+            }
+        }
+    }
+
+    #[test]
+    fn indices_are_of_their_shard_and_random_in_everything_else() {
+        for count in [1, 2, 3, 8, 1000, u16::MAX] {
+            for number in [0, count / 2, count - 1] {
+                let shard = Shard::new(number, count);
+                assert!((0..1000).all(|_| shard.of_index(shard.draw_index()) == number));
+                assert!((0..1000).all(|_| shard.other_of_index(shard.draw_index()).is_none()));
+            }
+        }
+        for shard in [Shard::ONLY, Shard::new(1, 3)] {
+            let draws: Vec<u32> = (0..4000).map(|_| shard.draw_index()).collect();
+            for bit in 0..32 {
+                let set = draws.iter().filter(|index| *index >> bit & 1 == 1).count();
+                assert!((1600..2400).contains(&set), "bit {bit} of {shard:?} is set {set} times");
+            }
+        }
+    }
+}

@@ -97,7 +97,7 @@ pub struct TunnelStats {
     pub staged_segments: u64,
 }
 
-/// One WireGuard interface, without I/O.
+/// One WireGuard interface, or one shard of it, without I/O.
 ///
 /// The caller passes in `now` and buffers, and takes out transmits, plaintext, events and the next deadline.
 /// `now` must never go back.

@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use weft_tunnel::{
-    Change, ControlQueue, Ecn, Inbound, Offload, PacketMut, PeerConfig, PeerLimits, PeerSettings, PlainSlab,
-    PrivateKey, PublicKey, Rate, RecvMeta, TAILROOM, TransmitQueue, Tunnel, TunnelConfig,
+    Change, ControlQueue, CookieRoot, Ecn, Inbound, Offload, PacketMut, PeerConfig, PeerLimits, PeerSettings,
+    PlainSlab, PrivateKey, PublicKey, Rate, RecvMeta, Shard, TAILROOM, TransmitQueue, Tunnel, TunnelConfig,
 };
 
 thread_local! {
@@ -225,6 +225,50 @@ fn a_datagram_that_is_not_authentic_leaves_nothing_allocated() {
     assert!((1..3 << 20).contains(&(loaded.1 - calm.1)), "{} bytes", loaded.1 - calm.1);
     flood(&mut victim, 2000);
     assert_eq!(measure(), loaded);
+}
+
+/// Foreign peers need no sessions, and are found for each packet.
+#[test]
+fn a_foreign_peer_takes_little_memory_and_is_found_without_an_allocation() {
+    const PEERS: u16 = 1000;
+    let (key, now) = (PrivateKey::generate().unwrap(), Instant::now());
+    let cookies = CookieRoot::generate(now);
+    let config = TunnelConfig { mtu: 1420, staging_bytes: 1 << 20 };
+    let mut tunnel = Tunnel::of_shard(key, config, Shard::new(0, 3), &cookies);
+    let foreign = |number: u16| Change::AddForeignPeer {
+        peer: PrivateKey::generate().unwrap().public_key(),
+        shard: 1 + number % 2,
+        endpoint: Some(SocketAddr::from(([192, 0, 2, 1], number))),
+        allowed_ips: vec![format!("10.1.{}.{}/32", number >> 8, number & 0xff).parse().unwrap()],
+    };
+    let live = || LIVE_BYTES.with(Cell::get);
+    let before = live();
+    for change in (0..PEERS).map(foreign) {
+        assert!(tunnel.apply(change, now));
+    }
+    let each = (live() - before) / i64::from(PEERS);
+    assert!((64..=256).contains(&each), "{each} bytes a peer");
+
+    let (mut packet, _) = super_packet(1, 2);
+    let (mut plain, mut control) = (PlainSlab::new(1 << 17), ControlQueue::new(4));
+    let allocations = ALLOCATIONS.with(Cell::get);
+    for number in 0..PEERS {
+        packet[16..20].copy_from_slice(&[10, 1, (number >> 8) as u8, number as u8]);
+        assert_eq!(tunnel.shard_of(&packet), Some(1 + number % 2));
+        let mut datagram = [0; 64];
+        datagram[0] = 4;
+        datagram[4..8].copy_from_slice(&(3 * u32::from(number) + 1).to_be_bytes());
+        let meta = RecvMeta {
+            source: ([192, 0, 2, 1], 1).into(),
+            local: None,
+            ecn: Ecn::NotEct,
+            len: 64,
+            stride: 64,
+        };
+        let inbound = tunnel.handle_datagram(&meta, &mut datagram, now, &mut plain, &mut control);
+        assert_eq!(inbound, Ok(Inbound::Elsewhere(1)));
+    }
+    assert_eq!(ALLOCATIONS.with(Cell::get), allocations);
 }
 
 /// A peer that never completed a handshake takes at most 8 KiB, of which limits are a small part. boringtun's

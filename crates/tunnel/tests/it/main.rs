@@ -12,6 +12,7 @@ mod paths;
 mod rekey;
 mod restore;
 mod roaming;
+mod shards;
 mod sim;
 mod spoofing;
 mod staging;

@@ -1,5 +1,8 @@
 //! A virtual network that joins tunnels, and the parts of the daemon around a tunnel: the event loop, its TUN
 //! and its socket. Time is virtual, and stands still during all work.
+//!
+//! A node may have several shards: the simulation then does what the kernel and the event loops do between
+//! them, on one thread.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -8,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use mock_instant::MockClock;
 use weft_tunnel::{
-    ControlQueue, DropReason, Ecn, Event, Inbound, Offload, Outbound, PacketMut, PeerConfig, PeerId,
-    PeerSettings, PeerSnapshot, PlainSlab, PresharedKey, PrivateKey, Progress, PublicKey, RecvMeta, TAILROOM,
-    Transmit, TransmitQueue, Tunnel, TunnelConfig, TunnelStats, ip,
+    Change, ControlQueue, CookieRoot, DropCounters, DropReason, Ecn, Event, Inbound, Offload, Outbound,
+    PacketMut, PeerConfig, PeerId, PeerSettings, PeerSnapshot, PlainSlab, PresharedKey, PrivateKey, Progress,
+    PublicKey, RecvMeta, Shard, TAILROOM, Transmit, TransmitQueue, Tunnel, TunnelConfig, TunnelStats, ip,
 };
 
 pub(crate) const A: usize = 0;
@@ -92,7 +95,10 @@ pub(crate) struct Sent {
 
 /// A tunnel with its address, its queues and its recorded output.
 pub(crate) struct Node {
+    /// The only tunnel of the node, or that of shard 0.
     pub(crate) tunnel: Tunnel,
+    /// The tunnels of the other shards.
+    pub(crate) others: Vec<Tunnel>,
     pub(crate) public_key: PublicKey,
     /// The source address that the routing table of the node chooses.
     pub(crate) address: SocketAddr,
@@ -113,13 +119,65 @@ impl Node {
         self.public_key
     }
 
+    pub(crate) fn shards(&self) -> impl Iterator<Item = &Tunnel> {
+        std::iter::once(&self.tunnel).chain(&self.others)
+    }
+
+    pub(crate) fn shard_count(&self) -> usize {
+        1 + self.others.len()
+    }
+
+    pub(crate) fn shard_mut(&mut self, shard: usize) -> &mut Tunnel {
+        shard_of(&mut self.tunnel, &mut self.others, shard)
+    }
+
+    /// Returns the shard that has this peer.
+    pub(crate) fn owner_of(&self, key: &PublicKey) -> Option<usize> {
+        self.shards().position(|tunnel| tunnel.peers().any(|peer| peer.public_key == *key))
+    }
+
+    /// Returns the shard whose socket the kernel chooses for a datagram: by the four bytes of the receiver
+    /// index as they are on the wire.
+    fn socket_of(&self, datagram: &Datagram) -> usize {
+        let at = match datagram.bytes.first() {
+            Some(2) => 8,
+            Some(3 | 4) => 4,
+            _ => return 0,
+        };
+        let index = datagram.bytes.get(at..).and_then(|bytes| bytes.first_chunk());
+        index.map_or(0, |index| u32::from_be_bytes(*index) as usize % self.shard_count())
+    }
+
+    /// Counts of all shards together.
+    pub(crate) fn drops(&self) -> DropCounters {
+        let mut all = DropCounters::default();
+        for (reason, count) in self.shards().flat_map(|tunnel| tunnel.drops().iter()) {
+            all.add(reason, count);
+        }
+        all
+    }
+
+    /// Checks that every index is a peer's, and one by which the kernel finds the shard of that peer.
+    fn check_indices(&self) {
+        for (number, tunnel) in self.shards().enumerate().filter(|_| self.shard_count() > 1) {
+            for index in tunnel.receiver_indices() {
+                let [a, b, c, d] = index.to_le_bytes();
+                let on_the_wire = u32::from_be_bytes([a, b, c, d]);
+                assert_eq!(on_the_wire as usize % self.shard_count(), number, "{index:#x}");
+                let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
+                let peer = tunnel.peer_of_received(&[4, 0, 0, 0, a, b, c, d], nowhere);
+                assert!(peer.is_some(), "the peer of {index:#x} is gone");
+            }
+        }
+    }
+
     /// Returns the numbers of the packets that the tunnel opened, in order.
     pub(crate) fn numbers(&self) -> Vec<u64> {
         self.packets.iter().map(|packet| number_of(packet)).collect()
     }
 
     pub(crate) fn dropped(&self, reason: DropReason) -> u64 {
-        self.tunnel.drops().get(reason)
+        self.shards().map(|tunnel| tunnel.drops().get(reason)).sum()
     }
 
     pub(crate) fn stats(&self) -> &TunnelStats {
@@ -127,8 +185,21 @@ impl Node {
     }
 
     pub(crate) fn peer(&self, key: &PublicKey) -> PeerSnapshot {
-        self.tunnel.peers().find(|peer| peer.public_key == *key).unwrap()
+        self.shards().flat_map(Tunnel::peers).find(|peer| peer.public_key == *key).unwrap()
     }
+}
+
+fn shard_of<'a>(first: &'a mut Tunnel, others: &'a mut [Tunnel], shard: usize) -> &'a mut Tunnel {
+    if shard == 0 { first } else { &mut others[shard - 1] }
+}
+
+/// What became of data messages on the network and at their receivers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct DataCounts {
+    pub(crate) lost: u64,
+    pub(crate) duplicated: u64,
+    /// Dropped by the receiver's tunnel, under a reason that it counted.
+    pub(crate) refused: u64,
 }
 
 /// Settings of a peer that differ between tests.
@@ -146,6 +217,12 @@ pub(crate) struct World {
     pub(crate) network: Network,
     /// Directions, from node to node, on which everything is lost.
     pub(crate) cut: BTreeSet<(usize, usize)>,
+    /// Share of the datagrams that reach another shard than the kernel's choice.
+    pub(crate) stray_percent: u64,
+    /// Datagrams that one shard handed over to another, and the initiations among them.
+    pub(crate) handed_over: u64,
+    pub(crate) handed_over_initiations: u64,
+    pub(crate) data: DataCounts,
     /// Whether event loops flush staged packets.
     pub(crate) flushes: bool,
     /// Everything that any node sent, lost or not.
@@ -168,6 +245,7 @@ impl World {
             Node {
                 public_key: key.public_key(),
                 tunnel: Tunnel::new(key, config),
+                others: Vec::new(),
                 address: SocketAddr::from(([192, 0, 2, node as u8 + 1], 51820)),
                 aliases: Vec::new(),
                 control: ControlQueue::new(64),
@@ -188,6 +266,10 @@ impl World {
             began: now,
             network: Network::PERFECT,
             cut: BTreeSet::new(),
+            stray_percent: 0,
+            handed_over: 0,
+            handed_over_initiations: 0,
+            data: DataCounts::default(),
             flushes: true,
             sent: Vec::new(),
             in_flight: BTreeMap::new(),
@@ -195,6 +277,18 @@ impl World {
             random: 0x9e37_79b9_7f4a_7c15,
             serial: 0,
         }
+    }
+
+    /// Gives a node without peers `count` shards, and another key.
+    pub(crate) fn split(&mut self, node: usize, count: u16, config: TunnelConfig) {
+        let key = PrivateKey::generate().unwrap();
+        let cookies = CookieRoot::generate(self.now);
+        let mut shards = (0..count)
+            .map(|number| Tunnel::of_shard(key.clone(), config, Shard::new(number, count), &cookies));
+        let node = &mut self.nodes[node];
+        node.tunnel = shards.next().unwrap();
+        node.others = shards.collect();
+        node.public_key = key.public_key();
     }
 
     /// Creates two nodes that know each other's keys and endpoints.
@@ -246,8 +340,26 @@ impl World {
     }
 
     pub(crate) fn insert(&mut self, node: usize, config: PeerConfig) {
+        let peers =
+            |shard: &usize| self.nodes[node].shards().nth(*shard).map(|tunnel| tunnel.peers().count());
+        let shards = self.nodes[node].shard_count();
+        let owner = if shards == 1 { 0 } else { (0..shards).min_by_key(peers).unwrap() };
+        self.place(node, config, owner);
+    }
+
+    /// Adds a peer to one shard of a node, as a foreign peer to the others; or moves the peer there.
+    pub(crate) fn place(&mut self, node: usize, config: PeerConfig, owner: usize) {
         let now = self.now;
-        self.nodes[node].tunnel.insert_peer(config, now).unwrap();
+        for shard in (0..self.nodes[node].shard_count()).filter(|shard| *shard != owner) {
+            let change = Change::AddForeignPeer {
+                peer: config.public_key,
+                shard: owner as u16,
+                endpoint: config.endpoint,
+                allowed_ips: config.allowed_ips.clone(),
+            };
+            assert!(self.nodes[node].shard_mut(shard).apply(change, now));
+        }
+        assert!(self.nodes[node].shard_mut(owner).apply(Change::AddPeer(Box::new(config)), now));
     }
 
     /// Time since the world began.
@@ -255,7 +367,7 @@ impl World {
         self.now - self.began
     }
 
-    fn random(&mut self) -> u64 {
+    pub(crate) fn random(&mut self) -> u64 {
         // splitmix64.
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut x = self.random;
@@ -264,7 +376,7 @@ impl World {
         x ^ (x >> 31)
     }
 
-    fn happens(&mut self, percent: u64) -> bool {
+    pub(crate) fn happens(&mut self, percent: u64) -> bool {
         percent > 0 && self.random() % 100 < percent
     }
 
@@ -281,15 +393,25 @@ impl World {
         offload: Offload,
     ) -> Result<Outbound, DropReason> {
         self.pump(from);
+        let shard = self.shard_for(from, &packet);
         let len = packet.len();
         packet.resize(len + TAILROOM, 0xee);
         let mut packet = PacketMut::new(&mut packet, len, offload).unwrap();
         let now = self.now;
-        let node = &mut self.nodes[from];
-        assert!(node.transmits.has_room_for_super_packet());
-        let result = node.tunnel.handle_tun_packet(&mut packet, now, &mut node.transmits);
+        let Node { tunnel, others, transmits, .. } = &mut self.nodes[from];
+        assert!(transmits.has_room_for_super_packet());
+        let result = shard_of(tunnel, others, shard).handle_tun_packet(&mut packet, now, transmits);
         self.pump(from);
         result
+    }
+
+    /// Returns the shard that handles a packet from the TUN: any shard may read it, and hands it over.
+    fn shard_for(&mut self, node: usize, packet: &[u8]) -> usize {
+        let shards = self.nodes[node].shard_count();
+        let reader = if shards == 1 { 0 } else { (self.random() % shards as u64) as usize };
+        let owner = self.nodes[node].shard_mut(reader).shard_of(packet);
+        assert_ne!(owner, Some(reader as u16), "that is the reader itself");
+        owner.map_or(reader, usize::from)
     }
 
     /// Delivers a datagram from the socket of `to`, as its event loop does. Returns the inner packet.
@@ -302,21 +424,37 @@ impl World {
             stride: datagram.bytes.len().max(1),
         };
         let now = self.now;
+        let is_stray = self.happens(self.stray_percent);
+        let stray = if is_stray { self.random() as usize % self.nodes[to].shard_count() } else { 0 };
         let node = &mut self.nodes[to];
         node.plain.clear();
-        let before = node.tunnel.drops().clone();
+        let before = node.drops();
         let mut bytes = datagram.bytes.clone();
-        let result = node.tunnel.handle_datagram(&meta, &mut bytes, now, &mut node.plain, &mut node.control);
+        let receiver = if is_stray { stray } else { node.socket_of(datagram) };
+        let Node { tunnel, others, plain, control, .. } = node;
+        let mut result =
+            shard_of(tunnel, others, receiver).handle_datagram(&meta, &mut bytes, now, plain, control);
+        if let Ok(Inbound::Elsewhere(shard)) = result {
+            assert_ne!(usize::from(shard), receiver, "handed over to itself");
+            assert_eq!(node.drops(), before, "it is not dropped");
+            assert!(node.control.is_empty(), "and not answered");
+            self.handed_over += 1;
+            self.handed_over_initiations += u64::from(datagram.bytes[0] == 1);
+            let Node { tunnel, others, plain, control, .. } = node;
+            result = shard_of(tunnel, others, shard.into())
+                .handle_handed_over(&meta, &mut bytes, now, plain, control);
+        }
         assert_eq!(bytes, datagram.bytes, "it is as it was");
         if let Err(reason) = result {
-            let after = node.tunnel.drops();
+            self.data.refused += u64::from(Tunnel::is_data(&bytes) && bytes.len() > 32);
+            let after = node.drops();
             assert_eq!(after.get(reason), before.get(reason) + 1, "{reason:?} is counted once");
             assert_eq!(after.total(), before.total() + 1, "and nothing else is");
         }
         let packet = result.map(|inbound| match inbound {
             Inbound::Packet(plain) => Some(node.plain.get(plain).to_vec()),
             Inbound::Consumed => None,
-            Inbound::Elsewhere(shard) => panic!("handed over to {shard}"),
+            Inbound::Elsewhere(shard) => panic!("handed over again, to {shard}"),
         });
         if let Ok(Some(packet)) = &packet {
             node.packets.push(packet.clone());
@@ -328,27 +466,50 @@ impl World {
     /// Runs turns of the event loop of `node`: staged packets, timers, and everything that waits for the
     /// socket.
     pub(crate) fn pump(&mut self, node: usize) {
+        for shard in 0..self.nodes[node].shard_count() {
+            self.pump_shard(node, shard);
+        }
+        self.nodes[node].check_indices();
+    }
+
+    fn pump_shard(&mut self, node: usize, shard: usize) {
         let now = self.now;
         for _ in 0..MAX_TURNS_AT_ONE_INSTANT {
-            let tunnel = &mut self.nodes[node];
+            let Node { tunnel, others, transmits, control, events, .. } = &mut self.nodes[node];
+            let tunnel = shard_of(tunnel, others, shard);
             let mut progress = Progress::Done;
-            if self.flushes && tunnel.tunnel.has_ready_staged() {
-                progress = tunnel.tunnel.flush_staged(now, &mut tunnel.transmits);
+            if self.flushes && tunnel.has_ready_staged() {
+                progress = tunnel.flush_staged(now, transmits);
             }
-            if tunnel.tunnel.handle_timeout(now, &mut tunnel.control) == Progress::Blocked {
+            if tunnel.handle_timeout(now, control) == Progress::Blocked {
                 progress = Progress::Blocked;
             }
-            while let Some(event) = tunnel.tunnel.poll_event() {
-                tunnel.events.push(event);
+            let first_event = events.len();
+            while let Some(event) = tunnel.poll_event() {
+                events.push(event);
             }
+            self.tell_first_shard(node, shard, first_event);
             self.drain(node);
             if progress == Progress::Done {
-                let due = self.nodes[node].tunnel.poll_timeout();
+                let due = self.nodes[node].shard_mut(shard).poll_timeout();
                 assert!(due.is_none_or(|(at, _)| at > now), "still due after handle_timeout: {due:?}");
                 return;
             }
         }
         panic!("a tunnel never has enough");
+    }
+
+    /// Tells shard 0, which receives all initiations, where the peers of another shard are now.
+    fn tell_first_shard(&mut self, node: usize, shard: usize, first_event: usize) {
+        if shard == 0 {
+            return;
+        }
+        let Node { tunnel, events, .. } = &mut self.nodes[node];
+        for event in &events[first_event..] {
+            if let Event::EndpointChanged { peer, endpoint } = *event {
+                assert!(tunnel.apply(Change::Endpoint { peer, endpoint }, self.now));
+            }
+        }
     }
 
     fn drain(&mut self, node: usize) {
@@ -376,11 +537,16 @@ impl World {
             let sent =
                 Sent { at: self.elapsed(), from: node, source: transmit.source, datagram: datagram.clone() };
             self.sent.push(sent);
-            let Some(to) = self.node_at(datagram.destination) else { continue };
-            if self.cut.contains(&(node, to)) || self.happens(self.network.loss_percent) {
+            let is_data = u64::from(datagram.kind() == Kind::Data);
+            let to = self.node_at(datagram.destination);
+            let is_cut = to.is_none_or(|to| self.cut.contains(&(node, to)));
+            if is_cut || self.happens(self.network.loss_percent) {
+                self.data.lost += is_data;
                 continue;
             }
-            let copies = 1 + usize::from(self.happens(self.network.duplication_percent));
+            let is_twice = self.happens(self.network.duplication_percent);
+            self.data.duplicated += is_data * u64::from(is_twice);
+            let copies = 1 + usize::from(is_twice);
             for _ in 0..copies {
                 let jitter = self.network.jitter.as_micros() as u64;
                 let extra = if jitter == 0 { 0 } else { self.random() % jitter };
@@ -414,7 +580,10 @@ impl World {
         loop {
             let arrival = self.in_flight.keys().next().map(|(at, _)| *at);
             let timer = (0..self.nodes.len())
-                .filter_map(|node| Some((self.nodes[node].tunnel.poll_timeout()?.0, node)))
+                .filter_map(|node| {
+                    let due = self.nodes[node].shards().filter_map(|tunnel| Some(tunnel.poll_timeout()?.0));
+                    Some((due.min()?, node))
+                })
                 .min();
             let next = [arrival, timer.map(|(at, _)| at)].into_iter().flatten().min();
             let Some(next) = next.filter(|next| *next <= end) else { break };
@@ -422,10 +591,12 @@ impl World {
             if let Some(node) = timer.filter(|(at, _)| *at <= self.now).map(|(_, node)| node) {
                 self.nodes[node].wakes += 1;
                 self.pump(node);
-            } else if let Some((_, datagram)) = self.in_flight.pop_first()
-                && let Some(to) = self.node_at(datagram.destination)
-            {
-                let _ = self.deliver(to, &datagram);
+            } else if let Some((_, datagram)) = self.in_flight.pop_first() {
+                match self.node_at(datagram.destination) {
+                    Some(to) => drop(self.deliver(to, &datagram)),
+                    // The receiver has moved.
+                    None => self.data.lost += u64::from(datagram.kind() == Kind::Data),
+                }
             }
         }
         self.advance_to(end);
