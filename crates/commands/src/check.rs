@@ -21,7 +21,10 @@ use crate::output;
 /// Checks the file. Prints warnings to standard error, and the meaning of the file to standard output.
 /// Returns the errors; `--json` prints them to standard output as well.
 pub fn run(args: &CheckArgs) -> Result<(), Error> {
-    let loaded = config::load(&args.target);
+    let mut loaded = config::load(&args.target);
+    if let Ok(parsed) = &mut loaded {
+        weft_host::warn_of_readers(&args.target, &mut parsed.warnings);
+    }
     let warnings = match &loaded {
         Ok(parsed) => &parsed.warnings[..],
         Err(LoadError::Config(errors)) => &errors.warnings[..],
