@@ -8,9 +8,11 @@ use serde::Serialize;
 use weft_config::Interface;
 use weft_config::exit::Error;
 use weft_config::{
-    self as config, Config, ConfigErrors, Hook, KillSwitch, LoadError, Location, Parsed, Peer, Warning,
+    self as config, Config, ConfigErrors, Hook, KillSwitch, LoadError, Location, Parsed, Peer,
+    Table as RouteTable, Warning,
 };
-use weft_host::routes;
+use weft_host::routes::{self, Routing};
+use weft_host::{Facts, Plan, Step};
 use weft_tunnel::{PeerLimits, Rate};
 
 use crate::args::CheckArgs;
@@ -19,7 +21,10 @@ use crate::output;
 /// Checks the file. Prints warnings to standard error, and the meaning of the file to standard output.
 /// Returns the errors; `--json` prints them to standard output as well.
 pub fn run(args: &CheckArgs) -> Result<(), Error> {
-    let loaded = config::load(&args.target);
+    let mut loaded = config::load(&args.target);
+    if let Ok(parsed) = &mut loaded {
+        weft_host::warn_of_readers(&args.target, &mut parsed.warnings);
+    }
     let warnings = match &loaded {
         Ok(parsed) => &parsed.warnings[..],
         Err(LoadError::Config(errors)) => &errors.warnings[..],
@@ -54,7 +59,7 @@ fn summary(config: &Config) -> String {
         &interface.mtu.map_or("from the routes to the endpoints".to_owned(), |mtu| mtu.to_string()),
     ]);
     own.add_row(["mark", &or(&format!("{:#x}", interface.fw_mark), interface.fw_mark == 0, "off")]);
-    own.add_row(["routes", &routes_of(config)]);
+    own.add_row(["routes", &routes_of(config, Routing::here())]);
     add_host_rows(&mut own, config);
     let mut text = format!("{own}\n");
     if config.peers.is_empty() {
@@ -153,19 +158,30 @@ fn list(nets: &[IpNet]) -> String {
     lines.join("\n")
 }
 
-fn routes_of(config: &Config) -> String {
-    match routes::planned_routes(&config.interface, &config.peers) {
-        None => "none (Table = off)".to_owned(),
-        Some((routes::MAIN_TABLE, prefixes)) => {
-            match prefixes.iter().filter(|net| net.prefix_len() == 0).count() {
-                0 => format!("{} in the main table", prefixes.len()),
-                defaults => format!(
-                    "{} in the main table\n{defaults} default in a separate table, by the mark of packets",
-                    prefixes.len() - defaults
-                ),
-            }
+/// Describes the routes that a system plans which routes so.
+fn routes_of(config: &Config, routing: Routing) -> String {
+    let plan = Plan::new(config, &[], &Facts { routing: routing.clone(), ..Facts::default() });
+    let routes = plan.steps.iter().filter_map(|step| match step {
+        Step::Route { prefix, table } => Some((prefix, *table)),
+        _ => None,
+    });
+    let (main, others): (Vec<_>, Vec<_>) = routes.partition(|(_, table)| *table == routes::MAIN_TABLE);
+    let allowed_ips = || config.peers.iter().flat_map(|peer| &peer.allowed_ips);
+    match (config.interface.table, routing) {
+        (RouteTable::Off, _) => "none (Table = off)".to_owned(),
+        (RouteTable::Number(table), _) if table != routes::MAIN_TABLE => {
+            format!("{} in table {table}", others.len())
         }
-        Some((table, prefixes)) => format!("{} in table {table}", prefixes.len()),
+        (_, Routing::Halves(_)) if allowed_ips().any(|net| net.prefix_len() == 0) => format!(
+            "{} in the main table, in which a default route is two halves\nhost routes to the endpoints, past the tunnel",
+            main.len()
+        ),
+        _ if others.is_empty() => format!("{} in the main table", main.len()),
+        _ => format!(
+            "{} in the main table\n{} default in a separate table, by the mark of packets",
+            main.len(),
+            others.len()
+        ),
     }
 }
 
@@ -328,5 +344,41 @@ impl PeerReport {
             limit_from_peer_bits_per_second: peer.settings.limits.from_peer.map(Rate::bits_per_second),
             expected: peer.report.expected,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn routes_are_those_of_the_system() {
+        const KEY: &str = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=";
+        let rows = |table: &str, allowed_ips: &str| {
+            let text = format!(
+                "[Interface]\nPrivateKey={KEY}\n{table}\n[Peer]\nPublicKey={KEY}\nAllowedIPs={allowed_ips}\n"
+            );
+            let config = config::parse(&text, "wg0.conf".as_ref(), "wg0".parse().unwrap()).unwrap().config;
+            [Routing::Rules, Routing::Halves(Vec::new())].map(|routing| routes_of(&config, routing))
+        };
+        let halves = |count| {
+            format!(
+                "{count} in the main table, in which a default route is two halves\n\
+                 host routes to the endpoints, past the tunnel"
+            )
+        };
+        let by_mark = "1 in the main table\n2 default in a separate table, by the mark of packets";
+        assert_eq!(rows("", "10.0.0.0/8, 0.0.0.0/0, ::/0"), [by_mark, &halves(5)]);
+        // With a table there is no mark; a table that is not the main one gets a default route as it is.
+        assert_eq!(rows("Table=main", "0.0.0.0/0"), ["1 in the main table", &halves(2)]);
+        assert_eq!(rows("Table=7", "0.0.0.0/0"), ["1 in table 7"; 2]);
+        assert_eq!(rows("Table=off", "0.0.0.0/0"), ["none (Table = off)"; 2]);
+        // Linux routes the network of an address by itself.
+        assert_eq!(
+            rows("Address=10.0.0.1/24", "10.0.0.0/24, 10.1.0.0/16"),
+            ["1 in the main table", "2 in the main table"]
+        );
+        let here = if cfg!(target_os = "linux") { Routing::Rules } else { Routing::Halves(Vec::new()) };
+        assert_eq!(Routing::here(), here);
     }
 }

@@ -239,6 +239,8 @@ pub enum Notice {
         /// The permission bits of the file.
         mode: u32,
     },
+    /// The same by an access list.
+    ReadableByAll,
 }
 
 impl fmt::Display for Notice {
@@ -278,6 +280,10 @@ impl fmt::Display for Notice {
             Self::Readable { mode } => write!(
                 f,
                 "others can read this file and its private key (mode {mode:04o}); take that away with chmod 600"
+            ),
+            Self::ReadableByAll => f.write_str(
+                "all users can read this file and its private key; take that away with \
+                 icacls FILE /inheritance:r /grant *S-1-5-18:F *S-1-5-32-544:F",
             ),
         }
     }

@@ -4,19 +4,24 @@
 //!   program: mob0 10.88.0.2                       10.88.0.1 weft0: the peer, echo on port 7
 //!            eth0 10.66.0.2 ────────────────────── 10.66.0.1 eth0
 //!            datagrams without the mark are unreachable
+//!            route to 10.99.0.0/24: hold0, where a slow queue keeps packets from 10.88.0.1
 //! ```
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use std::net::UdpSocket;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use weft::interface::{Inherited, Interface, Options};
+use weft_lab::counters::Counters;
+use weft_lab::flood::{Contents, Flood, Junk, Kind, Seen, Sources};
 use weft_lab::link::{self, LinkOptions};
-use weft_lab::{Namespace, here};
-use weft_tunnel::PrivateKey;
+use weft_lab::{Namespace, PATIENCE, here, until};
+use weft_tunnel::{PrivateKey, PublicKey};
 use weft_uapi::{Control as _, Request, RequestParser, Step};
 use weft_udp::UdpConfig;
 
@@ -65,8 +70,9 @@ fn hex(bytes: &[u8; 32]) -> String {
 struct Scene {
     program: Namespace,
     text: String,
+    key: PublicKey,
     _peer: Interface,
-    _namespace: Namespace,
+    peer: Namespace,
 }
 
 fn scene() -> Scene {
@@ -95,7 +101,8 @@ fn scene() -> Scene {
     };
     let peer = namespace.run(open);
     let text = format!(
-        "set=1\nprivate_key={}\npublic_key={}\nallowed_ip=10.88.0.2/32\n",
+        "set=1\nprivate_key={}\npublic_key={}\npersistent_keepalive_interval=1\nallowed_ip=10.88.0.2/32\n\
+         allowed_ip=10.99.0.0/24\n",
         hex(other.as_bytes()),
         hex(own.public_key().as_bytes())
     );
@@ -121,7 +128,7 @@ fn scene() -> Scene {
         hex(own.as_bytes()),
         hex(other.public_key().as_bytes())
     );
-    Scene { program, text, _peer: peer, _namespace: namespace }
+    Scene { program, text, key: own.public_key(), _peer: peer, peer: namespace }
 }
 
 #[test]
@@ -160,5 +167,147 @@ fn what_a_program_does_wrong_is_refused_with_a_line_and_changes_nothing() {
     if here::installed(&["valgrind"]) {
         let command = under_valgrind(&program);
         assert_success(&namespace.command(&command[0]).args(&command[1..]).output().unwrap());
+    }
+}
+
+/// The port of a program under attack.
+const TARGET: u16 = 51821;
+/// Peers that do not answer, and the packets that wait for each of them in vain.
+const SILENT: usize = 400;
+const WAITING: u64 = 128;
+/// The bytes of a packet or of a datagram, and how many are sent in each way: more than the largest limit together.
+const BYTES: usize = 1200;
+const MANY: u64 = (64 << 20) / BYTES as u64;
+
+/// Sends from the namespace until `has_arrived`.
+fn send_until(
+    namespace: &Namespace,
+    mut to: impl Iterator<Item = SocketAddr>,
+    segment: Option<libc::c_int>,
+    payload: &[u8],
+    mut has_arrived: impl FnMut() -> bool,
+) {
+    let socket = namespace.bind_udp("0.0.0.0:0");
+    if let Some(segment) = segment {
+        let len = size_of_val(&segment) as libc::socklen_t;
+        // SAFETY: the kernel reads `len` bytes of `segment`, which lives until after the call.
+        let status = unsafe {
+            libc::setsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_UDP,
+                libc::UDP_SEGMENT,
+                (&raw const segment).cast(),
+                len,
+            )
+        };
+        assert_eq!(status, 0);
+    }
+    until("everything has arrived", || {
+        for to in to.by_ref().take(256) {
+            // The device may have no room.
+            let _ = socket.send_to(payload, to);
+        }
+        has_arrived()
+    });
+}
+
+/// Runs a program with this limit through all that takes memory, one after the other, and returns what it took.
+fn endure(limit: u64) -> u64 {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, scene) = (compile("tunnel", folder.path()), scene());
+    let Scene { program: namespace, peer, .. } = &scene;
+    let ip = |namespace: &Namespace, line: &str| {
+        assert_success(&namespace.command("ip").args(line.split(' ')).output().unwrap());
+    };
+    let mut text = scene.text.replacen("set=1\n", &format!("set=1\nlisten_port={TARGET}\n"), 1);
+    for number in 0..SILENT {
+        let key = hex(PrivateKey::generate().unwrap().public_key().as_bytes());
+        let (high, low) = (number / 256, number % 256);
+        text += &format!("public_key={key}\nendpoint=10.66.0.9:9\nallowed_ip=10.90.{high}.{low}/32\n");
+    }
+    let mut command = namespace.command(&path);
+    command.args([&limit.to_string(), &text, &(256 << 10).to_string()]);
+    let mut program = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut output = BufReader::new(program.stdout.take().unwrap());
+    let mut line = String::new();
+    output.read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+
+    // The cookie replies leave.
+    ip(namespace, "route add 10.70.0.0/16 via 10.66.0.1 dev eth0 onlink");
+    let target = SocketAddr::from(([10, 66, 0, 2], TARGET));
+    let received = || Counters::read(namespace).unwrap().protocol("UdpInDatagrams");
+    for kind in
+        [Kind::Junk(Junk::Mixed), Kind::WithMac1(Contents::Random), Kind::WithMac1(Contents::UnknownKey)]
+    {
+        let sources = Sources::addresses([10, 70, 0, 1].into(), 4096);
+        let flood = Flood { kind, target, key: scene.key, sources, per_second: 50_000, time: PATIENCE };
+        let before = received();
+        let flood = flood.start(peer, "eth0", namespace, "eth0").unwrap();
+        until("a flood was sent and read", || flood.so_far().datagrams >= MANY && received() > before + 1000);
+        flood.end().unwrap();
+    }
+
+    // Forged data of the session, which costs as much as genuine data, in super-packets that the kernel does not split.
+    let seen = Seen::on_path(namespace, "eth0", target, PATIENCE).unwrap();
+    let mut forged = vec![0; 48 * BYTES];
+    for datagram in forged.chunks_mut(BYTES) {
+        datagram[..8].copy_from_slice(&[[4, 0, 0, 0], seen.receiver_index.to_le_bytes()].concat());
+        datagram[14] = 1;
+    }
+    let to = std::iter::repeat(target);
+    let before = Counters::read(namespace).unwrap();
+    let since = || Counters::read(namespace).unwrap().since(&before);
+    send_until(peer, to, Some(BYTES as libc::c_int), &forged, || {
+        since().interface("eth0").rx_bytes >= MANY * BYTES as u64
+    });
+
+    // Packets for peers that do not answer.
+    ip(namespace, "route add 10.90.0.0/16 dev mob0");
+    let silent =
+        (0..SILENT).cycle().map(|number| SocketAddr::from(([10, 90, (number / 256) as u8, number as u8], 9)));
+    send_until(namespace, silent, None, &[0; BYTES], || {
+        since().interface("mob0").tx_packets >= SILENT as u64 * WAITING
+    });
+
+    // A transfer whose packets stay in the kernel and, as long as they do, count as the TUN's.
+    ip(namespace, "link add hold0 type veth peer name hold1");
+    for end in ["hold0", "hold1"] {
+        link::set_up(namespace, end).unwrap();
+    }
+    let is_held = [
+        "qdisc add dev hold0 root tbf rate 8bit burst 2kb limit 64mb",
+        "qdisc add dev mob0 ingress",
+        "filter add dev mob0 parent ffff: protocol ip u32 match ip dst 10.99.0.0/24 action mirred egress redirect dev hold0",
+    ]
+    .iter()
+    .all(|line| namespace.command("tc").args(line.split(' ')).output().unwrap().status.success());
+    if !is_held {
+        here::not_run("a full TUN: tc(8) needs sch_tbf, sch_ingress, cls_u32 and act_mirred");
+    }
+    ip(peer, "route add 10.99.0.0/24 dev weft0");
+    let held = std::iter::repeat(SocketAddr::from(([10, 99, 0, 1], 9)));
+    let before = Counters::read(namespace).unwrap();
+    let since = || Counters::read(namespace).unwrap().since(&before);
+    send_until(peer, held, None, &[0; BYTES], || since().interface("eth0").rx_bytes >= MANY * BYTES as u64);
+    let taken = since().interface("mob0").rx_packets;
+    assert!(!is_held || taken < 1000, "the TUN was full: it took {taken} packets");
+    ip(namespace, "link delete hold0");
+
+    drop(program.stdin.take());
+    line.clear();
+    output.read_to_string(&mut line).unwrap();
+    assert!(program.wait().unwrap().success(), "{line}");
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+}
+
+#[test]
+fn a_program_takes_no_more_memory_than_its_limit_whatever_is_sent_to_it_and_through_it() {
+    if !here::tun_permitted() || !here::installed(&["cc", "ip", "tc"]) {
+        return;
+    }
+    for limit in [50 << 20, weft_ffi::MIN_MEMORY_LIMIT] {
+        let took = endure(limit);
+        assert!(took < limit, "{took} bytes of {limit}");
     }
 }

@@ -35,7 +35,7 @@ use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
 use weft_config::device::DeviceState;
-use weft_config::{Config, Hook, InterfaceName, Saved, Stage, exit};
+use weft_config::{Config, Hook, InterfaceName, Location, Notice, Saved, Stage, Warning, exit};
 use weft_ipc::runtime_dir::{self, runtime_dir};
 
 use crate::routes::{Family, Link, Netlink};
@@ -77,6 +77,16 @@ pub use step::{Firewall, FullTunnel, Step};
 
 use kernel::Kernel;
 use take_over::Continued;
+
+/// Adds a warning to those of a configuration that was loaded from `target` if all users can read its file by an
+/// access list, as on Windows. Loading it warns of permission bits.
+pub fn warn_of_readers(target: &str, warnings: &mut Vec<Warning>) {
+    let path = weft_config::path_of(target);
+    if platform::is_open_to_all(&path) {
+        let at = Location { file: path.into(), line: 1, key: None };
+        warnings.insert(0, Warning { at, notice: Notice::ReadableByAll });
+    }
+}
 
 /// Where the record of what was done is kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

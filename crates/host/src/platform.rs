@@ -3,6 +3,8 @@
 use std::io;
 use std::time::Duration;
 
+#[cfg(any(test, windows))]
+mod access_list;
 #[cfg_attr(unix, path = "platform/unix.rs")]
 #[cfg_attr(not(unix), path = "platform/windows.rs")]
 mod files;
@@ -20,7 +22,9 @@ mod process;
 #[cfg(not(any(target_os = "linux", target_os = "macos", target_os = "freebsd", windows)))]
 use crate::unsupported::process;
 
-pub(super) use files::{is_same_file, other_owner, sync_directory, try_lock, try_lock_shared, write_private};
+pub(super) use files::{
+    is_open_to_all, is_same_file, other_owner, sync_directory, try_lock, try_lock_shared, write_private,
+};
 
 /// A process: its id, and its start time in the system's units, which distinguishes it from a later process
 /// with the same id.

@@ -232,7 +232,7 @@ impl From<&Rule> for FoundRule {
 pub const MAIN_TABLE: u32 = 254;
 
 /// Returns the table and the prefixes to route there, longest first; `None` if there are no routes to add.
-pub fn planned_routes(interface: &Interface, peers: &[Peer]) -> Option<(u32, Vec<IpNet>)> {
+pub(crate) fn planned_routes(interface: &Interface, peers: &[Peer]) -> Option<(u32, Vec<IpNet>)> {
     let table = match interface.table {
         Table::Off => return None,
         Table::Auto => MAIN_TABLE,

@@ -85,7 +85,7 @@ impl Pipe {
     ///
     /// # Errors
     /// Those of [`ListenError`].
-    pub fn create(path: &Path) -> Result<Self, ListenError> {
+    pub fn open(path: &Path) -> Result<Self, ListenError> {
         let path = path.to_owned();
         // With the flag for the first instance the kernel refuses a second one as it refuses a user who may not
         // create it, so that this tells the two apart.
@@ -109,7 +109,7 @@ impl Pipe {
     ///
     /// # Errors
     /// When the runtime cannot watch the pipe.
-    pub fn listen(self) -> io::Result<PipeListener> {
+    pub fn accept(self) -> io::Result<PipeListener> {
         Ok(PipeListener { path: self.path, access: self.access, waiting: Mutex::new(server(self.first)?) })
     }
 }
@@ -128,7 +128,7 @@ impl PipeListener {
     ///
     /// # Errors
     /// Those of CreateNamedPipeW. The client that has connected is returned by a later call then.
-    pub async fn accept(&self) -> io::Result<(NamedPipeServer, Source)> {
+    pub async fn next(&self) -> io::Result<(NamedPipeServer, Source)> {
         let mut waiting = self.waiting.lock().await;
         waiting.connect().await?;
         let next = server(instance(&self.path, self.access, false)?)?;

@@ -13,9 +13,26 @@ pub fn guid_of(thing: &str, interface: &str) -> u128 {
     hash & !version_and_variant | 0x8 << 76 | 0x2 << 62
 }
 
+/// Returns a GUID as the number that `GUID::from_u128` takes.
+#[cfg(windows)]
+pub fn number_of(guid: &windows_sys::core::GUID) -> u128 {
+    let windows_sys::core::GUID { data1, data2, data3, data4 } = *guid;
+    u128::from(data1) << 96
+        | u128::from(data2) << 80
+        | u128::from(data3) << 64
+        | u128::from(u64::from_be_bytes(data4))
+}
+
 #[cfg(test)]
 mod tests {
     use super::guid_of;
+
+    #[cfg(windows)]
+    #[test]
+    fn a_guid_is_the_number_that_it_was_made_of() {
+        let key = 0x6d3c_2f0e_51b7_8c94_a2e8_0b7d_4f16_93c5;
+        assert_eq!(super::number_of(&windows_sys::core::GUID::from_u128(key)), key);
+    }
 
     #[test]
     fn each_thing_of_each_interface_has_its_own_guid_and_keeps_it() {

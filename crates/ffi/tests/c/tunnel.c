@@ -1,5 +1,7 @@
 /* Carries a tunnel as an app does, ROUNDS times: tunnel ROUNDS TEXT. The peer answers at 10.88.0.1:7, and this machine
- * sends nothing to it that has no mark: the mark is what protect() does on Android. */
+ * sends nothing to it that has no mark: the mark is what protect() does on Android.
+ * Or carries one until its input ends: tunnel LIMIT TEXT BUFFER. The TUN takes BUFFER bytes that the kernel has not
+ * handed on. */
 
 #include "common.h"
 
@@ -71,19 +73,48 @@ static void carry(const char *text, int tun, int socket, unsigned round) {
     CHECK(weft_free(interface) == WEFT_OK);
 }
 
-/* The most memory that the program has used, in KiB. */
-static long peak(void) {
+/* A line of proc_pid_status(5), in KiB: VmRSS is the memory that the program uses, VmHWM the most that it has used. */
+static long memory(const char *name) {
     char line[256];
     long kib = -1;
     FILE *status = fopen("/proc/self/status", "r");
     CHECK(status != NULL);
-    while (fgets(line, sizeof line, status) != NULL) sscanf(line, "VmHWM: %ld", &kib);
+    while (fgets(line, sizeof line, status) != NULL)
+        if (strncmp(line, name, strlen(name)) == 0) sscanf(line + strlen(name), ": %ld", &kib);
     fclose(status);
+    CHECK(kib > 0);
     return kib;
 }
 
+/* The code of the program, up to its end. */
+extern const volatile char __executable_start, etext;
+
+/* Says when the tunnel carries packets and, at the end, how much memory it took at most. */
+static void endure(const char *text, int tun, int socket, long limit, int buffer) {
+    weft_options options = {.memory_limit = limit, .mtu = 1280, .protect = protect, .context = &protected_sockets};
+    struct runner runner = {.status = 1};
+    pthread_t thread;
+    /* What is read of the code later must not count. */
+    for (const volatile char *page = &__executable_start; page < &etext; page += 4096) (void)*page;
+    long before = memory("VmRSS");
+    CHECK(ioctl(tun, TUNSETSNDBUF, &buffer) == 0);
+    CHECK(weft_open(text, tun, &options, &runner.interface) == WEFT_OK);
+    CHECK(pthread_create(&thread, NULL, run, &runner) == 0);
+    await_running(runner.interface);
+    echo(socket, 1);
+    puts("ready");
+    fflush(stdout);
+    CHECK(getchar() == EOF);
+    /* It has outlived everything. */
+    echo(socket, 2);
+    printf("took %ld KiB\n", memory("VmHWM") - before);
+    CHECK(weft_stop(runner.interface) == WEFT_OK);
+    CHECK(pthread_join(thread, NULL) == 0 && runner.status == WEFT_OK);
+    CHECK(weft_free(runner.interface) == WEFT_OK);
+}
+
 int main(int arguments, char **argument) {
-    CHECK(arguments == 3);
+    CHECK(arguments == 3 || arguments == 4);
     struct timeval patience = {.tv_sec = 1};
     struct sockaddr_in own = {.sin_family = AF_INET};
     int rounds = atoi(argument[1]), tun = make_tun("mob0", IFF_TUN | IFF_NO_PI, "10.88.0.2"), descriptors, threads;
@@ -92,6 +123,10 @@ int main(int arguments, char **argument) {
     CHECK(bind(inner, (struct sockaddr *)&own, sizeof own) == 0);
     CHECK(setsockopt(inner, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) == 0);
     CHECK(weft_set_logger(log_line, &loud, 2) == WEFT_OK && strlen(weft_version()) > 0);
+    if (arguments == 4) {
+        endure(argument[2], tun, inner, atol(argument[1]), atoi(argument[3]));
+        return 0;
+    }
     warm_up(tun);
     descriptors = count_entries("/proc/self/fd");
     threads = count_entries("/proc/self/task");
@@ -103,6 +138,6 @@ int main(int arguments, char **argument) {
         CHECK(count_entries("/proc/self/task") == threads);
     }
     CHECK(weft_set_logger(NULL, NULL, 0) == WEFT_OK);
-    printf("%d rounds, peak %ld KiB\n", rounds, peak());
+    printf("%d rounds, peak %ld KiB\n", rounds, memory("VmHWM"));
     return 0;
 }

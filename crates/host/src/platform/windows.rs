@@ -7,7 +7,7 @@ use std::os::windows::fs::OpenOptionsExt as _;
 use std::os::windows::io::{AsRawHandle as _, FromRawHandle as _};
 use std::path::Path;
 
-use weft_ipc::security::{Descriptor, Owner};
+use weft_ipc::security::{Descriptor, Owner, access_of};
 use windows_sys::Win32::Foundation::{
     ERROR_IO_PENDING, ERROR_LOCK_VIOLATION, GENERIC_WRITE, INVALID_HANDLE_VALUE,
 };
@@ -17,6 +17,8 @@ use windows_sys::Win32::Storage::FileSystem::{
     GetFileInformationByHandle, LOCKFILE_EXCLUSIVE_LOCK, LOCKFILE_FAIL_IMMEDIATELY, LockFileEx,
 };
 use windows_sys::Win32::System::IO::OVERLAPPED;
+
+use super::access_list::lets_all_read;
 
 /// SYSTEM, the administrators and the owner may do everything, others nothing; nothing is inherited from the
 /// directory (SDDL, \[MS-DTYP\] 2.5.1).
@@ -33,6 +35,11 @@ pub(crate) fn other_owner(file: &File) -> Option<u32> {
         Ok(Owner::System | Owner::Administrators | Owner::Own) => None,
         Ok(Owner::Other) | Err(_) => Some(ANOTHER),
     }
+}
+
+/// Reports whether all users may read a file.
+pub(crate) fn is_open_to_all(path: &Path) -> bool {
+    File::open(path).and_then(|file| access_of(&file)).is_ok_and(|list| lets_all_read(&list))
 }
 
 /// Reports whether the path still leads to this open file.
@@ -138,9 +145,10 @@ mod tests {
         std::fs::write(&file, "old").unwrap();
         write_private(&file, b"new").unwrap();
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "new");
+        assert!(!is_open_to_all(&file));
         let opened = File::open(&file).unwrap();
         assert_eq!(other_owner(&opened), None);
-        let access = weft_ipc::security::access_of(&opened).unwrap();
+        let access = access_of(&opened).unwrap();
         assert!(access.contains("(A;;FA;;;SY)"), "{access}");
         // Everyone, users, authenticated users, interactive users.
         for trustee in ["WD", "BU", "AU", "IU"] {

@@ -49,7 +49,7 @@ where
     #[cfg(unix)]
     let (listener, _file) = crate::listener::listen(&path, 0o700).unwrap();
     #[cfg(windows)]
-    let listener = crate::pipe::Pipe::create(&path).unwrap();
+    let listener = crate::pipe::Pipe::open(&path).unwrap();
     let connection = Connection::connect(&path, Instant::now() + LONG).unwrap();
     let thread = std::thread::spawn(move || {
         runtime().block_on(async move {
@@ -59,7 +59,7 @@ where
                 .unwrap()
                 .0;
             #[cfg(windows)]
-            let stream = listener.listen().unwrap().accept().await.unwrap().0;
+            let stream = listener.accept().unwrap().next().await.unwrap().0;
             serve(Box::new(stream)).await
         })
     });

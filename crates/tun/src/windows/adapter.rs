@@ -13,7 +13,7 @@ use windows_sys::Win32::System::SystemInformation::GetTickCount64;
 use windows_sys::core::GUID;
 
 use crate::config::OpenError;
-use crate::guid::guid_of;
+use crate::guid::{guid_of, number_of};
 
 /// How long after a boot the services that the driver needs may not run yet.
 const BOOT: Duration = Duration::from_mins(10);
@@ -83,13 +83,7 @@ fn existing(name: &str) -> Option<u128> {
         ConvertInterfaceAliasToLuid(alias.as_ptr(), &raw mut luid) == NO_ERROR
             && ConvertInterfaceLuidToGuid(ptr::from_ref(&luid), &raw mut guid) == NO_ERROR
     };
-    found.then(|| {
-        let GUID { data1, data2, data3, data4 } = guid;
-        u128::from(data1) << 96
-            | u128::from(data2) << 80
-            | u128::from(data3) << 64
-            | u128::from(u64::from_be_bytes(data4))
-    })
+    found.then(|| number_of(&guid))
 }
 
 #[cfg(test)]

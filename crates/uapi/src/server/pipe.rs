@@ -41,7 +41,7 @@ impl Listener {
     /// # Errors
     /// Those of [`SocketError`].
     pub fn open(name: &InterfaceName) -> Result<Self, SocketError> {
-        Ok(Self(Pipe::create(Path::new(&crate::client::pipe_of(name.as_str())))?))
+        Ok(Self(Pipe::open(Path::new(&crate::client::pipe_of(name.as_str())))?))
     }
 
     /// Adopts a listening socket, which cannot exist on this system.
@@ -53,7 +53,7 @@ impl Listener {
     }
 
     pub(super) fn accept(self) -> io::Result<Acceptor> {
-        Ok(Acceptor(self.0.listen()?))
+        Ok(Acceptor(self.0.accept()?))
     }
 }
 
@@ -62,7 +62,7 @@ pub(super) struct Acceptor(PipeListener);
 
 impl Acceptor {
     pub(super) async fn next(&self) -> io::Result<(NamedPipeServer, Source)> {
-        self.0.accept().await
+        self.0.next().await
     }
 
     /// Never returns: a pipe disappears with its daemon alone.

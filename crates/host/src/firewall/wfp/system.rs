@@ -5,6 +5,7 @@ use std::os::windows::ffi::OsStrExt as _;
 use std::ptr;
 
 use weft_config::InterfaceName;
+use weft_tun::number_of;
 use windows_sys::Win32::Foundation::{HANDLE, NO_ERROR};
 use windows_sys::Win32::NetworkManagement::IpHelper::ConvertInterfaceGuidToLuid;
 use windows_sys::Win32::NetworkManagement::Ndis::NET_LUID_LH;
@@ -239,7 +240,7 @@ impl Engine for Session {
                 let (is_own, name) =
                     unsafe { (is_own(sublayer.providerKey), text(sublayer.displayData.name)) };
                 if is_own && name.starts_with(PREFIX) {
-                    sublayers.push(Sublayer { key: raw::number(&sublayer.subLayerKey), name });
+                    sublayers.push(Sublayer { key: number_of(&sublayer.subLayerKey), name });
                 }
             },
         )?;
@@ -278,8 +279,8 @@ impl Engine for Session {
             // SAFETY: the session is open, and the handle is not used again.
             |reading| unsafe { FwpmFilterDestroyEnumHandle0(self.0, reading) },
             |filter: &FWPM_FILTER0| {
-                if raw::number(&filter.subLayerKey) == sublayer {
-                    keys.push(raw::number(&filter.filterKey));
+                if number_of(&filter.subLayerKey) == sublayer {
+                    keys.push(number_of(&filter.filterKey));
                 }
             },
         )?;
@@ -338,7 +339,7 @@ fn display(name: &mut [u16]) -> FWPM_DISPLAY_DATA0 {
 /// The key is null or points to a GUID.
 unsafe fn is_own(provider: *const GUID) -> bool {
     // SAFETY: that of this function.
-    !provider.is_null() && raw::number(unsafe { &*provider }) == PROVIDER
+    !provider.is_null() && number_of(unsafe { &*provider }) == PROVIDER
 }
 
 /// # Safety

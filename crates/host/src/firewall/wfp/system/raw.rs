@@ -104,17 +104,10 @@ pub(super) fn layer(layer: Layer) -> GUID {
     }
 }
 
-/// Returns a GUID as the number that [`GUID::from_u128`] takes.
-pub(super) fn number(guid: &GUID) -> u128 {
-    let GUID { data1, data2, data3, data4 } = *guid;
-    u128::from(data1) << 96
-        | u128::from(data2) << 80
-        | u128::from(data3) << 64
-        | u128::from(u64::from_be_bytes(data4))
-}
-
 #[cfg(test)]
 mod tests {
+    use weft_tun::number_of;
+
     use super::*;
 
     fn raw_of(condition: Condition) -> (FWPM_FILTER_CONDITION0, Vec<Value>, Vec<Condition>) {
@@ -126,7 +119,7 @@ mod tests {
     #[test]
     fn values_outside_a_condition_are_found_through_it() {
         let (raw, _values, _given) = raw_of(Condition::Interface(0x35_0000_0100_0000));
-        assert_eq!(number(&raw.fieldKey), number(&FWPM_CONDITION_IP_LOCAL_INTERFACE));
+        assert_eq!(number_of(&raw.fieldKey), number_of(&FWPM_CONDITION_IP_LOCAL_INTERFACE));
         assert_eq!((raw.matchType, raw.conditionValue.r#type), (FWP_MATCH_EQUAL, FWP_UINT64));
         // SAFETY: the condition points to the values, which still live.
         assert_eq!(unsafe { *raw.conditionValue.Anonymous.uint64 }, 0x35_0000_0100_0000);
@@ -147,7 +140,7 @@ mod tests {
         assert_eq!((net.addr, net.mask), (0xac10_0000, 0xfff0_0000), "in the byte order of this machine");
 
         let (raw, _values, _given) = raw_of(Condition::Destination("fe80::/10".parse().unwrap()));
-        assert_eq!(number(&raw.fieldKey), number(&FWPM_CONDITION_IP_DESTINATION_ADDRESS));
+        assert_eq!(number_of(&raw.fieldKey), number_of(&FWPM_CONDITION_IP_DESTINATION_ADDRESS));
         assert_eq!(raw.conditionValue.r#type, FWP_V6_ADDR_MASK);
         // SAFETY: the condition points to the values, which still live.
         let net = unsafe { *raw.conditionValue.Anonymous.v6AddrMask };
@@ -174,15 +167,12 @@ mod tests {
             (Condition::IcmpCode(4), FWPM_CONDITION_IP_REMOTE_PORT, 4),
         ] {
             let raw = inside(condition);
-            assert_eq!((number(&raw.fieldKey), raw.conditionValue.r#type), (number(&field), FWP_UINT16));
+            assert_eq!(
+                (number_of(&raw.fieldKey), raw.conditionValue.r#type),
+                (number_of(&field), FWP_UINT16)
+            );
             // SAFETY: the type says that it is this variant.
             assert_eq!(unsafe { raw.conditionValue.Anonymous.uint16 }, expected);
         }
-    }
-
-    #[test]
-    fn a_guid_is_the_number_that_it_was_made_of() {
-        let key = 0x6d3c_2f0e_51b7_8c94_a2e8_0b7d_4f16_93c5;
-        assert_eq!(number(&GUID::from_u128(key)), key);
     }
 }
