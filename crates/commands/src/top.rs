@@ -27,7 +27,7 @@ mod draw;
 mod history;
 mod key;
 mod peer_table;
-mod queue_table;
+mod share_tables;
 
 use app::App;
 

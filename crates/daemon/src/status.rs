@@ -130,6 +130,7 @@ impl Running {
             drops: drops(&snapshot.drops),
             send_failure: snapshot.send_failure.map(|failure| send_failure(failure, now)),
             peers: configured.peers.iter().map(peer).collect(),
+            packet_threads: Vec::new(),
             times: times(&snapshot.times),
             recent: None,
             findings: self.findings.clone(),
@@ -199,6 +200,7 @@ fn udp(stats: &UdpStats, features: UdpFeatures) -> UdpReport {
         datagrams_received: stats.datagrams_received,
         bytes_received: stats.bytes_received,
         recv_calls: stats.recv_calls,
+        ..UdpReport::default()
     }
 }
 

@@ -26,6 +26,8 @@ const RETRIES_MS: u64 = 15_000;
 const CLOCK_SHIFT_MS: i64 = 10_000;
 /// The share of its time from which a packet thread counts as full.
 const FULL: f64 = 0.9;
+/// The share of its time below which a packet thread has room for the peers of another.
+const HAS_ROOM: f64 = 0.5;
 /// The share of the traffic from which one peer has most of it.
 const MOST: f64 = 0.8;
 /// 1500 minus the IPv4 header, the UDP header and WireGuard's 32 bytes.
@@ -42,7 +44,7 @@ pub fn diagnose(report: &StatusReport) -> Vec<Finding> {
     buffers(report, &mut findings);
     offload(report, &mut findings);
     handshake_load(report, &mut findings);
-    packet_thread(report, &mut findings);
+    packet_threads(report, &mut findings);
     overflows(report, &mut findings);
     drops(report, &mut findings);
     findings.sort_by_key(|finding| Reverse(finding.level));
@@ -370,20 +372,65 @@ fn handshake_load(report: &StatusReport, findings: &mut Vec<Finding>) {
     );
 }
 
-/// Reports a packet thread that is full of the traffic of one peer.
-fn packet_thread(report: &StatusReport, findings: &mut Vec<Finding>) {
-    let Some(recent) = report.recent.as_ref().filter(|recent| recent.busy >= FULL) else { return };
-    let sum = |rates: Rates| rates.tx_bytes_per_second.saturating_add(rates.rx_bytes_per_second);
-    let of_peers = report.peers.iter().filter_map(|peer| Some((sum(peer.rates?), peer)));
-    let Some((most, peer)) = of_peers.max_by_key(|(bytes, _)| *bytes) else { return };
-    if most as f64 >= MOST * sum(recent.rates) as f64 {
+/// Reports that the kernel does not choose the packet threads, and a packet thread that is full: of the traffic of
+/// one peer, or of several, while another has room.
+fn packet_threads(report: &StatusReport, findings: &mut Vec<Finding>) {
+    let threads = &report.packet_threads;
+    let are_several = threads.len() > 1;
+    if are_several && !report.udp.steered {
         findings.push(
-            Finding::new("one_big_peer", Level::Note, "fills the packet thread: one core works for it")
+            Finding::new(
+                "not_steered",
+                Level::Note,
+                "the kernel does not choose the packet thread of each datagram, so many are copied between threads: \
+                 slower",
+            )
+            .advise("a kernel from 4.5 on does (SO_ATTACH_REUSEPORT_CBPF); --packet-threads 1 needs no choice"),
+        );
+    }
+    let Some(recent) = report.recent.as_ref().filter(|recent| recent.busy >= FULL) else { return };
+    let busy = |number: usize| threads[number].busy.unwrap_or_default();
+    let busiest = (0..threads.len()).max_by(|&a, &b| busy(a).total_cmp(&busy(b))).filter(|_| are_several);
+    let sum = |rates: Rates| rates.tx_bytes_per_second.saturating_add(rates.rx_bytes_per_second);
+    let of_peers = report.peers.iter().filter(|peer| busiest.is_none() || peer.packet_thread == busiest);
+    let of_peers = of_peers.filter_map(|peer| Some((sum(peer.rates?), peer))).filter(|(bytes, _)| *bytes > 0);
+    let total = match busiest {
+        Some(_) => of_peers.clone().map(|(bytes, _)| bytes).fold(0, u64::saturating_add),
+        None => sum(recent.rates),
+    };
+    let Some((most, peer)) = of_peers.max_by_key(|(bytes, _)| *bytes) else { return };
+    if most as f64 >= MOST * total as f64 {
+        let what = if are_several { "fills a packet thread" } else { "fills the packet thread" };
+        findings.push(
+            Finding::new("one_big_peer", Level::Note, format!("{what}: one core works for it"))
                 .about(peer.label())
                 .advise(
                     "several interfaces to this peer, and a route over all of them (docs/GATEWAY.md, One big peer)",
                 ),
         );
+        return;
+    }
+    let Some(full) = busiest else { return };
+    let idlest = (0..threads.len()).min_by(|&a, &b| busy(a).total_cmp(&busy(b))).unwrap_or(full);
+    if busy(idlest) < HAS_ROOM {
+        let mut finding = Finding::new(
+            "uneven_packet_threads",
+            Level::Note,
+            format!(
+                "packet thread {full} with {} of the peers is full, and packet thread {idlest} with {} of them is busy \
+                 for {:.0} % of its time",
+                threads[full].peers,
+                threads[idlest].peers,
+                100.0 * busy(idlest),
+            ),
+        );
+        // With equal numbers a restart places the peers as they are.
+        if threads[full].peers > threads[idlest].peers + 1 {
+            finding = finding.advise(
+                "a restart gives all threads the same number of peers: a peer is placed when it is added, and stays",
+            );
+        }
+        findings.push(finding);
     }
 }
 

@@ -21,6 +21,7 @@ pub use format::{age, bucket_label, bytes, rate, short_key};
 pub use recent::add_recent;
 pub use stage::stage_of;
 pub use status::{
-    DropReport, HistogramReport, LimitReport, PeerReport, QueueReport, Rates, Recent, SendFailureReport,
-    StageReport, StatusReport, TimesReport, TunQueueReport, TunReport, TunnelReport, UdpReport,
+    DropReport, HistogramReport, LimitReport, PacketThreadReport, PeerReport, QueueReport, Rates, Recent,
+    SendFailureReport, StageReport, StatusReport, TimesReport, TunQueueReport, TunReport, TunnelReport,
+    UdpReport,
 };

@@ -26,6 +26,13 @@ pub fn add_recent(now: &mut StatusReport, before: &StatusReport) {
             queue.rates = Some(rates(read, written, window_ms));
         }
     }
+    let share = |now: u64, before: u64| now.saturating_sub(before) as f64 / (window_ms as f64 * 1e6);
+    if now.packet_threads.len() == before.packet_threads.len() {
+        for (thread, earlier) in now.packet_threads.iter_mut().zip(&before.packet_threads) {
+            thread.busy = Some(share(thread.busy_ns, earlier.busy_ns));
+        }
+    }
+    let busiest = now.packet_threads.iter().filter_map(|thread| thread.busy).max_by(f64::total_cmp);
     let grown = |drop: &DropReport| {
         let earlier = before.drops.iter().find(|earlier| earlier.reason == drop.reason);
         let packets = drop.packets.saturating_sub(earlier.map_or(0, |earlier| earlier.packets));
@@ -33,8 +40,8 @@ pub fn add_recent(now: &mut StatusReport, before: &StatusReport) {
     };
     now.recent = Some(Recent {
         window_ms,
-        busy: now.times.turns.sum_ns.saturating_sub(before.times.turns.sum_ns) as f64
-            / (window_ms as f64 * 1e6),
+        // A daemon of an earlier release has one packet thread and does not report it.
+        busy: busiest.unwrap_or_else(|| share(now.times.turns.sum_ns, before.times.turns.sum_ns)),
         rates: rates(
             now.udp.bytes_sent.saturating_sub(before.udp.bytes_sent),
             now.udp.bytes_received.saturating_sub(before.udp.bytes_received),
@@ -57,8 +64,7 @@ fn rates(tx_bytes: u64, rx_bytes: u64, window_ms: u64) -> Rates {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::PeerReport;
-    use crate::TunQueueReport;
+    use crate::{PacketThreadReport, PeerReport, TunQueueReport};
 
     fn report(uptime_ms: u64, tx: u64, rx: u64, drops: &[(&str, u64)]) -> StatusReport {
         let mut report = StatusReport {
@@ -103,6 +109,22 @@ mod tests {
         );
         let drops: Vec<_> = recent.drops.iter().map(|drop| (drop.reason.as_str(), drop.packets)).collect();
         assert_eq!(drops, [("no_peer", 4), ("invalid_tag", 2)]);
+    }
+
+    #[test]
+    fn the_busiest_packet_thread_counts_not_their_sum() {
+        let at = |uptime_ms, busy_ms: [u64; 3]| {
+            let thread = |ms| PacketThreadReport { busy_ns: ms * 1_000_000, ..PacketThreadReport::default() };
+            let mut report = report(uptime_ms, 0, 0, &[]);
+            report.packet_threads = busy_ms.map(thread).to_vec();
+            report.times.turns.sum_ns = busy_ms.iter().sum::<u64>() * 1_000_000;
+            report
+        };
+        let mut now = at(1500, [500, 400, 250]);
+        add_recent(&mut now, &at(1000, [100, 0, 250]));
+        assert_eq!(now.recent.unwrap().busy, 0.8);
+        let shares: Vec<_> = now.packet_threads.iter().map(|thread| thread.busy).collect();
+        assert_eq!(shares, [Some(0.8), Some(0.8), Some(0.0)]);
     }
 
     #[test]

@@ -49,7 +49,9 @@ pub struct StatusReport {
     /// The last datagram that the kernel refused to send.
     pub send_failure: Option<SendFailureReport>,
     pub peers: Vec<PeerReport>,
-    /// How long the packet thread takes.
+    /// The packet threads, in order.
+    pub packet_threads: Vec<PacketThreadReport>,
+    /// How long the packet threads take.
     pub times: TimesReport,
     /// Changes since an earlier report, if two reports could be compared.
     pub recent: Option<Recent>,
@@ -148,6 +150,26 @@ pub struct UdpReport {
     pub bytes_received: u64,
     /// System calls that received at least one datagram.
     pub recv_calls: u64,
+    /// Whether the kernel chooses the packet thread of each datagram; true with one packet thread.
+    pub steered: bool,
+}
+
+/// A packet thread, with the peers that it serves.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PacketThreadReport {
+    /// The number of peers that it serves.
+    pub peers: usize,
+    /// Nanoseconds that its turns took, since the interface came up.
+    pub busy_ns: u64,
+    /// Inner packets that it sealed (outbound).
+    pub sealed: u64,
+    /// Inner packets that it opened (inbound).
+    pub opened: u64,
+    /// Bytes that it read from the TUN for peers of other packet threads.
+    pub handed_over_bytes: u64,
+    /// The share of the time that its turns took, from 0 to 1, if two reports could be compared.
+    pub busy: Option<f64>,
 }
 
 /// Counters of the WireGuard state machine, in packets as the wire sees them: a super-packet counts its
@@ -201,7 +223,7 @@ pub struct QueueReport {
     pub read_ahead_bytes: usize,
 }
 
-/// How long the packet thread takes for its turns and their stages.
+/// How long the packet threads take for their turns and their stages, all threads together.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TimesReport {
@@ -298,6 +320,8 @@ pub struct PeerReport {
     /// The rate limit of packets from the peer, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_from_peer: Option<LimitReport>,
+    /// The number of the packet thread that serves the peer; `None` if it is not known.
+    pub packet_thread: Option<usize>,
     /// The rates to and from the peer, if two reports could be compared.
     pub rates: Option<Rates>,
 }
@@ -326,8 +350,8 @@ pub struct Rates {
 pub struct Recent {
     /// Milliseconds between the two reports.
     pub window_ms: u64,
-    /// The share of this time that the packet thread's turns took, from 0 to 1. A thread that has a core to itself is
-    /// full at 1.
+    /// The share of this time that the turns of the busiest packet thread took, from 0 to 1. A thread that has a core
+    /// to itself is full at 1.
     pub busy: f64,
     /// The rates of the whole interface.
     pub rates: Rates,

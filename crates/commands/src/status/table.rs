@@ -27,6 +27,9 @@ pub(super) fn render(report: &StatusReport, findings: &[Finding]) -> String {
     );
     // Writing to a string cannot fail.
     let _ = writeln!(text, "{}", interface(report));
+    if report.packet_threads.len() > 1 {
+        let _ = writeln!(text, "{}", packet_threads(report));
+    }
     if report.tun.queues.len() > 1 {
         let _ = writeln!(text, "{}", tun_queues(report));
     }
@@ -185,6 +188,23 @@ fn waiting(report: &StatusReport) -> String {
         parts.push(format!("{} handshakes for the socket", queues.control_waiting));
     }
     if parts.is_empty() { "nothing".to_owned() } else { parts.join(", ") }
+}
+
+/// Builds the table of packet threads: how they share the peers and the packets.
+fn packet_threads(report: &StatusReport) -> Table {
+    let mut table = new_table();
+    table.set_header(["packet thread", "peers", "busy", "packets in", "packets out", "handed over"]);
+    for (number, thread) in report.packet_threads.iter().enumerate() {
+        table.add_row([
+            number.to_string(),
+            thread.peers.to_string(),
+            thread.busy.map_or_else(|| "-".to_owned(), |busy| format!("{:.0} %", 100.0 * busy)),
+            thread.opened.to_string(),
+            thread.sealed.to_string(),
+            bytes(thread.handed_over_bytes),
+        ]);
+    }
+    table
 }
 
 /// Builds the table of TUN queues: traffic from the peers to this machine, and from this machine to the

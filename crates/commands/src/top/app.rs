@@ -56,6 +56,8 @@ pub(super) struct App {
     /// Packets per second.
     pub(super) drops: History,
     pub(super) peers: HashMap<String, Histories>,
+    /// The shares of the time that the packet threads were busy, in thousandths.
+    pub(super) threads: Vec<History>,
     /// The histories of the TUN queues, by queue number.
     pub(super) queues: Vec<Histories>,
     /// Indices into the peers of the report, in the order in which they are shown.
@@ -81,6 +83,7 @@ impl App {
             outbound: History::default(),
             drops: History::default(),
             peers: HashMap::new(),
+            threads: Vec::new(),
             queues: Vec::new(),
             order: Vec::new(),
             selected: None,
@@ -122,6 +125,12 @@ impl App {
                 history.outbound.push(rates.tx_bytes_per_second);
             }
             self.peers.insert(peer.public_key.clone(), history);
+        }
+        self.threads.resize_with(report.packet_threads.len(), History::default);
+        for (history, thread) in self.threads.iter_mut().zip(&report.packet_threads) {
+            if let Some(busy) = thread.busy {
+                history.push((1000.0 * busy) as u64);
+            }
         }
         self.queues.resize_with(report.tun.queues.len(), Histories::default);
         for (history, queue) in self.queues.iter_mut().zip(&report.tun.queues) {

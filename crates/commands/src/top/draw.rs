@@ -11,7 +11,7 @@ use weft_report::{StatusReport, age, bucket_label, bytes, rate};
 
 use super::app::App;
 use super::history::History;
-use super::{peer_table, queue_table};
+use super::{peer_table, share_tables};
 
 /// The screen heights from which each part is shown.
 const CHARTS_FROM: u16 = 24;
@@ -39,23 +39,33 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &mut App) {
     let said = if height >= KEYS_FROM { said } else { 0 };
     let keys = u16::from(height >= KEYS_FROM);
     let rest = height.saturating_sub(1 + rates + numbers + said + keys);
-    let queues = queue_table::height(app, rest);
-    let [title_area, rates_area, numbers_area, queues_area, peers_area, findings_area, keys_area] =
-        Layout::vertical([
-            Constraint::Length(1),
-            Constraint::Length(rates),
-            Constraint::Length(numbers),
-            Constraint::Length(queues),
-            Constraint::Min(0),
-            Constraint::Length(said),
-            Constraint::Length(keys),
-        ])
-        .areas(area);
+    let [threads, queues] = share_tables::heights(app, rest);
+    let [
+        title_area,
+        rates_area,
+        numbers_area,
+        threads_area,
+        queues_area,
+        peers_area,
+        findings_area,
+        keys_area,
+    ] = Layout::vertical([
+        Constraint::Length(1),
+        Constraint::Length(rates),
+        Constraint::Length(numbers),
+        Constraint::Length(threads),
+        Constraint::Length(queues),
+        Constraint::Min(0),
+        Constraint::Length(said),
+        Constraint::Length(keys),
+    ])
+    .areas(area);
     frame.render_widget(title(app), title_area);
     draw_rates(frame, app, rates_area);
     if let Some(report) = &app.report {
         frame.render_widget(Paragraph::new(numbers_of(report, app)), numbers_area);
-        queue_table::draw(frame, app, queues_area);
+        share_tables::draw_threads(frame, app, threads_area);
+        share_tables::draw_queues(frame, app, queues_area);
         peer_table::draw(frame, app, peers_area);
     }
     frame.render_widget(Paragraph::new(findings), findings_area);

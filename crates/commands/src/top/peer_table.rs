@@ -16,6 +16,7 @@ const FRESH_MS: u64 = 180_000;
 enum Column {
     Peer,
     Handshake,
+    Thread,
     RateIn,
     LimitIn,
     HistoryIn,
@@ -36,11 +37,17 @@ const LIMITS_FROM: u16 = 80;
 /// more width.
 const LIMITS_WIDTH: u16 = 26;
 
-/// The columns from left to right: the screen width from which the column is shown if no peer is limited, the
-/// width of the column, and its heading.
-const COLUMNS: [(Column, u16, u16, &str); 12] = [
+/// The screen width from which the packet thread of each peer is shown, if there are several.
+const THREAD_FROM: u16 = 88;
+/// The additional width that the columns of wider screens need then.
+const THREAD_WIDTH: u16 = 7;
+
+/// The columns from left to right: the screen width from which the column is shown if no peer is limited and
+/// there is one packet thread, the width of the column, and its heading.
+const COLUMNS: [(Column, u16, u16, &str); 13] = [
     (Peer, 0, 12, "peer"),
     (Handshake, 54, 12, "handshake"),
+    (Thread, THREAD_FROM, THREAD_WIDTH - 1, "thread"),
     (RateIn, 28, 12, "in"),
     (LimitIn, LIMITS_FROM, 12, "limit"),
     (HistoryIn, 80, 12, ""),
@@ -66,12 +73,21 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &mut App, area: Rect) {
     app.offset = app.offset.min(app.order.len().saturating_sub(lines));
     let Some(report) = &app.report else { return };
     let are_limits = report.peers.iter().any(is_limited);
+    let are_threads = report.packet_threads.len() > 1;
+    let needed = |column: Column, from: u16| {
+        let limits = if are_limits && from >= LIMITS_FROM { LIMITS_WIDTH } else { 0 };
+        let thread = if are_threads && from > THREAD_FROM { THREAD_WIDTH } else { 0 };
+        match column {
+            LimitIn | LimitOut => from,
+            _ => from + limits + thread,
+        }
+    };
     let columns: Vec<_> = COLUMNS
         .iter()
         .filter(|(column, from, ..)| match column {
-            LimitIn | LimitOut => are_limits && area.width >= *from,
-            _ if are_limits && *from >= LIMITS_FROM => area.width >= *from + LIMITS_WIDTH,
-            _ => area.width >= *from,
+            LimitIn | LimitOut if !are_limits => false,
+            Thread if !are_threads => false,
+            _ => area.width >= needed(*column, *from),
         })
         .collect();
     let nothing = Histories::default();
@@ -101,6 +117,7 @@ fn cell(app: &App, column: Column, width: u16, peer: &PeerReport, history: &Hist
     match column {
         Peer => Cell::from(peer.label()),
         Handshake => handshake(app, peer),
+        Thread => Cell::from(peer.packet_thread.map_or_else(String::new, |number| number.to_string())),
         RateIn => Cell::from(rate(rates.rx_bytes_per_second)),
         RateOut => Cell::from(rate(rates.tx_bytes_per_second)),
         LimitIn => Cell::from(limit(&peer.limit_from_peer)),

@@ -172,6 +172,8 @@ fn thinned(report: &StatusReport) -> StatusReport {
         tun: report.tun.clone(),
         udp: report.udp.clone(),
         drops: report.drops.clone(),
+        packet_threads: report.packet_threads.clone(),
+        times: report.times.clone(),
         peers: report.peers.iter().map(peer).collect(),
         ..StatusReport::default()
     }
@@ -179,6 +181,8 @@ fn thinned(report: &StatusReport) -> StatusReport {
 
 #[cfg(test)]
 mod tests {
+    use weft_report::PacketThreadReport;
+
     use super::*;
 
     #[test]
@@ -195,6 +199,26 @@ mod tests {
         let windows: Vec<u64> = (4..40).map(|step| window_at(250 * step).unwrap()).collect();
         let range = 900..=2 * 1000;
         assert!(windows.iter().all(|window| range.contains(window)), "{windows:?}");
+    }
+
+    #[test]
+    fn the_time_of_the_packet_threads_is_that_since_the_earlier_report() {
+        for threads in [0, 1, 2] {
+            let begin = Instant::now();
+            let mut earlier = Earlier::default();
+            let busy = [0, 1, 2].map(|seconds| {
+                // Half of the time, also long before the first report.
+                let busy_ns = 500_000_000 * (1000 + seconds);
+                let mut report =
+                    StatusReport { uptime_ms: 1000 * (1000 + seconds), ..StatusReport::default() };
+                report.packet_threads =
+                    vec![PacketThreadReport { busy_ns, ..PacketThreadReport::default() }; threads];
+                report.times.turns.sum_ns = busy_ns * threads.max(1) as u64;
+                earlier.compare(&mut report, begin + Duration::from_secs(seconds));
+                report.recent.map(|recent| recent.busy)
+            });
+            assert_eq!(busy, [None, Some(0.5), Some(0.5)], "{threads} packet threads");
+        }
     }
 
     #[test]

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{DropReport, Recent, SendFailureReport};
+use crate::{DropReport, PacketThreadReport, Recent, SendFailureReport};
 
 /// A healthy interface, with a peer whose last handshake was a minute ago.
 fn well() -> StatusReport {
@@ -327,6 +327,84 @@ fn one_peer_that_fills_the_packet_thread_is_told_with_the_way_out() {
     assert!(finding.advice.unwrap().contains("One big peer"));
     assert_eq!(busy(0.95, 700_000), [], "others have a part in it");
     assert_eq!(busy(0.8, 900_000), [], "the thread has room");
+}
+
+/// Returns the findings about packet threads with these shares of their time, and peers with these rates, each with the
+/// number of its thread.
+fn with_threads(
+    busy: &[f64],
+    peers: &[(usize, u64)],
+    change: impl FnOnce(&mut StatusReport),
+) -> Vec<Finding> {
+    with(|report| {
+        let rates = |bytes| Rates { tx_bytes_per_second: bytes, rx_bytes_per_second: 0 };
+        report.udp.steered = true;
+        let thread = |(number, &busy)| PacketThreadReport {
+            peers: peers.iter().filter(|(thread, _)| *thread == number).count(),
+            busy: Some(busy),
+            ..PacketThreadReport::default()
+        };
+        report.packet_threads = busy.iter().enumerate().map(thread).collect();
+        let peer = |(number, &(thread, bytes)): (usize, &(usize, u64))| PeerReport {
+            public_key: format!("PEER{number}"),
+            packet_thread: Some(thread),
+            rates: Some(rates(bytes)),
+            ..report.peers[0].clone()
+        };
+        report.peers = peers.iter().enumerate().map(peer).collect();
+        report.recent = Some(Recent {
+            window_ms: 500,
+            busy: busy.iter().copied().fold(0.0, f64::max),
+            rates: rates(peers.iter().map(|(_, bytes)| bytes).sum()),
+            ..Recent::default()
+        });
+        change(report);
+    })
+}
+
+#[test]
+fn one_peer_that_fills_one_of_several_packet_threads_is_told() {
+    // Its share of the whole interface is a half.
+    let findings = with_threads(&[0.2, 0.95], &[(0, 700), (1, 800), (0, 100), (1, 10)], |_| {});
+    let finding = only(&findings, "one_big_peer", Level::Note);
+    assert_eq!(finding.about.as_deref(), Some("PEER1"));
+    assert!(finding.says.contains("fills a packet thread"), "{finding:?}");
+    assert_eq!(with_threads(&[0.2, 0.8], &[(0, 700), (1, 800)], |_| {}), [], "the thread has room");
+    // It is full of something else than its peers.
+    assert_eq!(with_threads(&[0.2, 0.95], &[(0, 700), (1, 0)], |_| {}), []);
+    // One packet thread, as a daemon reports that has only this one.
+    let findings = with_threads(&[0.95], &[(0, 10), (0, 800)], |_| {});
+    assert!(only(&findings, "one_big_peer", Level::Note).says.contains("fills the packet thread"));
+}
+
+#[test]
+fn packet_threads_with_unequal_work_are_told_where_no_single_peer_is_the_reason() {
+    let three_and_one = [(0, 10), (1, 300), (1, 300), (1, 300)];
+    let finding =
+        only(&with_threads(&[0.3, 0.95], &three_and_one, |_| {}), "uneven_packet_threads", Level::Note);
+    assert!(
+        finding.says.contains("thread 1 with 3 of the peers is full") && finding.says.contains("30 %"),
+        "{finding:?}"
+    );
+    assert!(finding.advice.unwrap().contains("restart"));
+    // A restart changes nothing where the numbers are equal.
+    let two_and_two = [(0, 10), (0, 10), (1, 300), (1, 300)];
+    let finding =
+        only(&with_threads(&[0.3, 0.95], &two_and_two, |_| {}), "uneven_packet_threads", Level::Note);
+    assert_eq!(finding.advice, None);
+    assert_eq!(with_threads(&[0.6, 0.95], &three_and_one, |_| {}), [], "the other is busy, too");
+    assert_eq!(with_threads(&[0.95], &[(0, 300), (0, 300)], |_| {}), [], "there is no other");
+}
+
+#[test]
+fn datagrams_that_the_kernel_does_not_steer_are_told_where_there_are_several_packet_threads() {
+    let unsteered = |report: &mut StatusReport| report.udp.steered = false;
+    let finding = only(&with_threads(&[0.1, 0.1], &[(0, 1)], unsteered), "not_steered", Level::Note);
+    assert!(finding.advice.unwrap().contains("4.5"));
+    assert_eq!(with_threads(&[0.1], &[(0, 1)], unsteered), []);
+    // A daemon of an earlier release reports neither.
+    let earlier: StatusReport = serde_json::from_str(r#"{"udp": {"gso": true}, "peers": [{}]}"#).unwrap();
+    assert!(diagnose(&earlier).iter().all(|finding| finding.check != "not_steered"));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 use weft_config::settings::ReportSettings;
 use weft_report::finding::Level;
-use weft_report::{DropReport, Rates, Recent, TunQueueReport, TunReport};
+use weft_report::{DropReport, PacketThreadReport, Rates, Recent, TunQueueReport, TunReport};
 
 use super::*;
 
@@ -120,6 +120,31 @@ fn queues_are_shown_where_there_are_several() {
     for shown in ["packets a write", "1.0 MiB", "3.0 MiB", "1.0 GiB", "1.0 Mbit/s", "2.0 Mbit/s", "2.5"] {
         assert!(text.contains(shown), "{shown:?} in:\n{text}");
     }
+}
+
+#[test]
+fn packet_threads_are_shown_where_there_are_several() {
+    let thread = |number: u64| PacketThreadReport {
+        peers: 12,
+        sealed: 700 + number,
+        opened: 900 + number,
+        handed_over_bytes: number << 20,
+        busy: (number > 0).then_some(0.456),
+        ..PacketThreadReport::default()
+    };
+    let mut report = StatusReport { interface: "wg0".to_owned(), ..StatusReport::default() };
+    report.packet_threads = vec![thread(0)];
+    assert!(!plain(&report, &[]).contains("packet thread"));
+    report.packet_threads.push(thread(1));
+    let text = plain(&report, &[]);
+    let cells = |number: &str| -> Vec<String> {
+        let rows = text.lines().map(|line| line.split(['│', '┆']).map(|cell| cell.trim().to_owned()));
+        let mut rows = rows.map(Iterator::collect::<Vec<_>>);
+        rows.rfind(|cells| cells.get(1).is_some_and(|cell| cell == number)).unwrap_or_default()
+    };
+    assert_eq!(cells("packet thread")[2..7], ["peers", "busy", "packets in", "packets out", "handed over"]);
+    assert_eq!(cells("0")[2..7], ["12", "-", "900", "700", "0 B"], "{text}");
+    assert_eq!(cells("1")[2..7], ["12", "46 %", "901", "701", "1.0 MiB"], "{text}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use weft_report::control_socket::ClientError;
-use weft_report::{DropReport, LimitReport, TunQueueReport};
+use weft_report::{DropReport, LimitReport, PacketThreadReport, TunQueueReport};
 
 use super::super::app::tests::{app, report};
 use super::*;
@@ -134,6 +134,83 @@ fn queues_leave_room_for_the_peers_and_say_how_many_are_out_of_sight() {
     assert!(!text.contains("queue") && text.contains("phone"), "{text}");
 }
 
+/// Returns a view with two queues and `count` packet threads: the first was busy for a quarter of the time, the others
+/// for all of it. It shows two peers: the second is served by the last thread.
+fn with_threads(count: u64) -> App {
+    let at = |second: u64| {
+        let mut report = report(1000 * second, &[("office", 1000 * second, 100 * second), ("phone", 0, 148)]);
+        let thread = |number: u64| PacketThreadReport {
+            peers: 12 + number as usize,
+            busy_ns: second * if number == 0 { 250_000_000 } else { 1_000_000_000 },
+            ..PacketThreadReport::default()
+        };
+        report.packet_threads = (0..count).map(thread).collect();
+        report.peers[0].packet_thread = Some(0);
+        report.peers[1].packet_thread = count.checked_sub(1).map(|last| last as usize);
+        report.tun.queues = vec![TunQueueReport::default(); 2];
+        report
+    };
+    app((1..=20).map(at))
+}
+
+#[test]
+fn the_packet_threads_stand_above_the_queues_where_there_are_several() {
+    for (width, height) in [(80, 24), (160, 50)] {
+        let screen = screen(&mut with_threads(2), width, height);
+        let text = screen.join("\n");
+        println!("{text}");
+        let header = screen.iter().position(|line| line.starts_with("thread ")).unwrap();
+        assert_eq!(screen[header], "thread       peers  busy", "{text}");
+        assert!(screen[header + 1].starts_with("thread 0     12     25 %  "), "{text}");
+        assert!(screen[header + 1].ends_with("▂▂▂"), "{text}");
+        assert!(screen[header + 2].starts_with("thread 1     13     100 % "), "{text}");
+        assert!(screen[header + 2].ends_with("███"), "{text}");
+        assert!(
+            screen[header + 3].starts_with("queue ") && screen[header + 4].starts_with("queue 0"),
+            "{text}"
+        );
+        assert!(screen[header + 6].starts_with("peer ") && screen[header + 8].starts_with("phone"), "{text}");
+        assert_eq!(screen.last().unwrap(), KEYS, "{text}");
+    }
+    for threads in [0, 1] {
+        let text = screen(&mut with_threads(threads), 160, 50).join("\n");
+        assert!(!text.contains("thread"), "{text}");
+    }
+}
+
+#[test]
+fn packet_threads_leave_room_for_the_peers() {
+    let lines = screen(&mut with_threads(40), 80, 24);
+    let text = lines.join("\n");
+    let last = lines.iter().position(|line| line.starts_with("and ")).unwrap();
+    let shown = lines.iter().filter(|line| line.starts_with("thread ") && line.contains('%')).count();
+    assert_eq!(lines[last], format!("and {} more", 40 - shown), "{text}");
+    assert!(lines[last + 1].starts_with("peer ") && lines[last + 3].starts_with("phone"), "{text}");
+    let text = screen(&mut with_threads(40), 40, 12).join("\n");
+    assert!(!text.contains("thread") && text.contains("phone"), "{text}");
+}
+
+#[test]
+fn the_packet_thread_of_each_peer_is_shown_where_there_is_room() {
+    for (width, is_shown, has_totals) in
+        [(87, false, false), (88, true, false), (110, true, false), (111, true, true), (170, true, true)]
+    {
+        let screen = screen(&mut with_threads(2), width, 40);
+        let text = screen.join("\n");
+        let header = screen.iter().position(|line| line.starts_with("peer ")).unwrap();
+        assert_eq!(screen[header].contains("total in"), has_totals, "{text}");
+        let Some(column) = screen[header].find("thread") else {
+            assert!(!is_shown, "{text}");
+            continue;
+        };
+        assert!(is_shown, "{text}");
+        let number = |line: usize| screen[line].chars().nth(column);
+        assert_eq!([number(header + 1), number(header + 2)], [Some('0'), Some('1')], "{text}");
+        // The name has room.
+        assert!(column > 12 + 13, "{text}");
+    }
+}
+
 /// Returns the view of `busy` with a limit of 20 Mbit/s from the office, and of 2.5 Gbit/s to the phone.
 fn limited() -> App {
     let mut app = busy();
@@ -180,9 +257,10 @@ fn a_limit_stands_beside_its_rate_where_there_is_one() {
 
 #[test]
 fn no_size_of_the_screen_is_too_small() {
-    let mut with_queues = with_queues(9);
-    for (width, height) in [(1, 60), (9, 50), (28, 40), (44, 31), (80, 21)] {
-        assert_eq!(screen(&mut with_queues, width, height).len(), usize::from(height));
+    for mut app in [with_queues(9), with_threads(9)] {
+        for (width, height) in [(1, 60), (9, 50), (28, 40), (44, 31), (80, 21)] {
+            assert_eq!(screen(&mut app, width, height).len(), usize::from(height));
+        }
     }
     let mut app = busy();
     app.take(Err(ClientError::Timeout { name: "wg0".to_owned(), seconds: 60 }));

@@ -7,7 +7,7 @@ use weft_report::finding::Level;
 use weft_report::{StatusReport, has_session, stage_of, unready};
 use weft_tunnel::DropReason;
 
-use super::{Labels, Writer};
+use super::{Labels, Writer, seconds};
 
 /// Upper bounds of the sizes of UDP batches, the same as in [`weft_report::UdpReport::batch_segments`].
 const BATCH_BOUNDS: [f64; 7] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0];
@@ -17,6 +17,7 @@ pub(super) fn write(report: &StatusReport, writer: &mut Writer<'_>) -> fmt::Resu
     drops(report, writer)?;
     tunnel(report, writer)?;
     queues(report, writer)?;
+    packet_threads(report, writer)?;
     times(report, writer)?;
     udp(report, writer)?;
     tun(report, writer)
@@ -165,6 +166,35 @@ fn queues(report: &StatusReport, writer: &mut Writer<'_>) -> fmt::Result {
         "weft_control_queue_messages",
         "Handshake messages and keepalives that wait for the socket.",
         queues.control_waiting as u64,
+    )
+}
+
+fn packet_threads(report: &StatusReport, writer: &mut Writer<'_>) -> fmt::Result {
+    let threads = &report.packet_threads;
+    let numbers: Vec<String> = (0..threads.len()).map(|number| number.to_string()).collect();
+    let threads = || numbers.iter().map(String::as_str).zip(threads);
+    writer.counters(
+        "weft_packet_thread_busy_seconds",
+        "Time that the turns of each packet thread took.",
+        threads().map(|(number, thread)| ([("thread", number)], seconds(thread.busy_ns))),
+    )?;
+    writer.gauges(
+        "weft_packet_thread_peers",
+        "Peers that each packet thread serves.",
+        threads().map(|(number, thread)| ([("thread", number)], thread.peers as u64)),
+    )?;
+    writer.counters(
+        "weft_packet_thread_packets",
+        "Inner packets that each packet thread encrypted (outbound) or decrypted (inbound).",
+        threads().flat_map(|(number, thread)| {
+            [("outbound", thread.sealed), ("inbound", thread.opened)]
+                .map(|(direction, count)| ([("thread", number), ("direction", direction)], count))
+        }),
+    )?;
+    writer.counters(
+        "weft_packet_thread_handed_over_bytes",
+        "Bytes that each packet thread read from the TUN for peers of other packet threads.",
+        threads().map(|(number, thread)| ([("thread", number)], thread.handed_over_bytes)),
     )
 }
 

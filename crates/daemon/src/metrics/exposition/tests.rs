@@ -1,5 +1,5 @@
 use weft_config::settings::ReportSettings;
-use weft_report::{DropReport, LimitReport, PeerReport, StageReport};
+use weft_report::{DropReport, LimitReport, PacketThreadReport, PeerReport, StageReport};
 use weft_tunnel::DropReason;
 
 use super::*;
@@ -98,6 +98,40 @@ fn every_reason_has_a_counter_also_before_it_occurs() {
     assert!(lines.iter().any(|at| at == line));
     let refused = r#"weft_handshakes_total{interface="wg0",outcome="invalid_mac"} 0"#;
     assert!(lines.iter().any(|at| at == refused));
+}
+
+#[test]
+fn every_packet_thread_has_its_time_peers_and_packets_also_when_there_is_only_one() {
+    let of_threads = |count: u64| {
+        let thread = |number: u64| PacketThreadReport {
+            peers: 3 + number as usize,
+            busy_ns: 1_500_000_000 * (number + 1),
+            sealed: 20 + number,
+            opened: 30 + number,
+            handed_over_bytes: 40 + number,
+            ..PacketThreadReport::default()
+        };
+        let report = StatusReport { packet_threads: (0..count).map(thread).collect(), ..report() };
+        let text = encode(Arc::new(report), false, Format::Classic);
+        let lines = text.lines().filter_map(|line| line.strip_prefix("weft_packet_thread_"));
+        lines.map(|line| line.replace(r#"interface="wg0","#, "")).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        of_threads(2),
+        [
+            r#"busy_seconds_total{thread="0"} 1.5"#,
+            r#"busy_seconds_total{thread="1"} 3.0"#,
+            r#"peers{thread="0"} 3"#,
+            r#"peers{thread="1"} 4"#,
+            r#"packets_total{thread="0",direction="outbound"} 20"#,
+            r#"packets_total{thread="0",direction="inbound"} 30"#,
+            r#"packets_total{thread="1",direction="outbound"} 21"#,
+            r#"packets_total{thread="1",direction="inbound"} 31"#,
+            r#"handed_over_bytes_total{thread="0"} 40"#,
+            r#"handed_over_bytes_total{thread="1"} 41"#,
+        ]
+    );
+    assert_eq!(of_threads(1).len(), 5);
 }
 
 #[test]
