@@ -116,7 +116,7 @@ impl Interface {
             udp: UdpConfig {
                 gso: udp.gso && options.offload,
                 path_mtu: options.path_mtu,
-                receive_buffer_bytes: weft_udp::receive_buffer_bytes(memory::total_bytes()),
+                receive_buffer_bytes: weft_udp::receive_buffer_bytes(memory::total_bytes(), 1),
                 ..udp
             },
             sockets: inherited.sockets,

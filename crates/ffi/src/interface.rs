@@ -81,7 +81,7 @@ impl Interface {
         let udp = UdpConfig {
             port: change.listen_port.unwrap_or_default(),
             fwmark: change.fw_mark.unwrap_or_default(),
-            receive_buffer_bytes: weft_udp::receive_buffer_bytes(options.memory_limit),
+            receive_buffer_bytes: weft_udp::receive_buffer_bytes(options.memory_limit, 1),
             ..UdpConfig::default()
         };
         let inside = runtime.enter();

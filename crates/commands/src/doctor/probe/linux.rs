@@ -69,7 +69,7 @@ fn udp(fwmark: u32) -> UdpFacts {
     let opened = tokio::runtime::Builder::new_current_thread().enable_io().build().map(|runtime| {
         let _context = runtime.enter();
         // The mark needs a capability, which a separate check covers.
-        let receive_buffer_bytes = weft_udp::receive_buffer_bytes(weft_host::memory::total_bytes());
+        let receive_buffer_bytes = weft_udp::receive_buffer_bytes(weft_host::memory::total_bytes(), 1);
         let plain = UdpConfig { receive_buffer_bytes, ..UdpConfig::default() };
         let marked = UdpSockets::bind(&UdpConfig { fwmark, ..plain });
         marked.or_else(|_| UdpSockets::bind(&plain)).map(|sockets| sockets.features())
