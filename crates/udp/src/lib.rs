@@ -39,11 +39,11 @@ pub use adopt::{Descriptor, check_socket};
 pub use kernel::Release;
 #[cfg(all(target_os = "linux", not(feature = "portable")))]
 use linux as platform;
-pub use platform::RECEIVING_SOCKETS;
+pub use platform::{MAX_SHARDS, receiving_sockets};
 #[cfg(any(not(target_os = "linux"), feature = "portable"))]
 use portable as platform;
 pub use recv_buffers::{Received, RecvBuffers};
-pub use sockets::UdpSockets;
+pub use sockets::{ShardSockets, UdpSockets, open_shards};
 
 /// The fixed cost of a received datagram, in bytes: handling it takes as long as opening this many bytes.
 pub const DATAGRAM_COST: usize = 512;
@@ -98,7 +98,8 @@ pub trait Udp {
         Poll::Pending
     }
 
-    /// Makes the kernel drop messages with receiver indices other than these; `None` lets all indices pass.
+    /// Makes the kernel drop messages with receiver indices other than these; `None` lets all indices pass. Of
+    /// several packet threads, each tells of its own indices.
     /// If there are more indices than the kernel can tell apart, all of them pass. Returns whether the kernel
     /// drops any messages now. Must be called again before a message with a new index is sent.
     fn let_pass(&mut self, receivers: Option<&[u32]>) -> bool {
@@ -107,16 +108,25 @@ pub trait Udp {
     }
 
     /// Makes the kernel drop initiations without a cookie from sources outside of `half`; `None` lets all
-    /// pass.
+    /// pass. It is one rule for all packet threads.
     fn let_half_ask(&mut self, half: Option<Half>) {
         let _ = half;
     }
 
     /// Changes the port and the firewall mark, both or neither, and returns the port in use. `None` keeps the
     /// current value.
+    ///
+    /// If several packet threads share the port, none of them changes it alone: see [`Self::replace`].
     fn rebind(&mut self, port: Option<u16>, fwmark: Option<u32>) -> Result<u16, BindError>;
 
-    /// Returns duplicates of the sockets' descriptors, for a process that keeps them open after this process
+    /// Uses these sockets from now on, with what the old ones counted. Must be called within a tokio runtime
+    /// with I/O and time.
+    fn replace(&mut self, sockets: ShardSockets) -> Result<(), BindError> {
+        let _ = sockets;
+        Err(bind::failed("use other UDP sockets", io::ErrorKind::Unsupported.into()))
+    }
+
+    /// Returns duplicates of the sockets' descriptors, IPv4 first, for a process that keeps them open after this process
     /// ends.
     fn descriptors(&self) -> io::Result<Vec<Descriptor>> {
         Ok(Vec::new())
@@ -196,7 +206,7 @@ pub struct UdpConfig {
     pub gso: bool,
     /// Whether datagrams may be fragmented on their way.
     pub path_mtu: PathMtu,
-    /// Bytes that may wait in the kernel in each of the [`RECEIVING_SOCKETS`].
+    /// Bytes that may wait in the kernel in each of the [`receiving_sockets`].
     pub receive_buffer_bytes: usize,
 }
 
@@ -275,6 +285,9 @@ pub struct UdpFeatures {
     pub gso: bool,
     /// Whether the kernel joins received datagrams (UDP GRO), on all sockets.
     pub gro: bool,
+    /// Whether the kernel gives each message to the packet thread of its receiver index; always true with one
+    /// packet thread. Otherwise it chooses by source.
+    pub steered: bool,
     /// Bytes of the smallest receive buffer for data, without the kernel's own bookkeeping; 0 if it is not
     /// known.
     pub receive_buffer_bytes: u64,
@@ -286,15 +299,16 @@ pub struct UdpFeatures {
     pub wanted_send_buffer_bytes: u64,
 }
 
-/// Returns the bytes that may wait in each of the [`RECEIVING_SOCKETS`] of a process with so much memory, between 256 KiB
-/// and 7 MiB.
+/// Returns the bytes that may wait in each of the [`receiving_sockets`] of a process with so much memory and so many
+/// shards, between 256 KiB and 7 MiB.
 ///
 /// All sockets full, those of both address families and as the kernel counts (twice as much, for its own bookkeeping), take
-/// at most an eighth of the memory if that is 24 MiB or more. All UDP sockets of a machine may take three sixteenths
-/// together (udp_mem of udp(7)), and other programs have sockets too.
-pub fn receive_buffer_bytes(total_memory: Option<u64>) -> usize {
-    let bytes = total_memory
-        .map_or(MAX_RECEIVE_BUFFER_BYTES, |total| total / (2 * RECEIVE_SHARE * RECEIVING_SOCKETS as u64));
+/// at most an eighth of the memory if that is 24 MiB or more, and 16 MiB more for each further shard. All UDP sockets
+/// of a machine may take three sixteenths together (udp_mem of udp(7)), and other programs have sockets too.
+pub fn receive_buffer_bytes(total_memory: Option<u64>, shards: usize) -> usize {
+    let bytes = total_memory.map_or(MAX_RECEIVE_BUFFER_BYTES, |total| {
+        total / (2 * RECEIVE_SHARE * receiving_sockets(shards) as u64)
+    });
     usize::try_from(bytes.clamp(MIN_RECEIVE_BUFFER_BYTES, MAX_RECEIVE_BUFFER_BYTES)).unwrap_or(usize::MAX)
 }
 

@@ -13,12 +13,18 @@ mod steering;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use family::Family;
+pub(crate) use family::{Family, Opened};
 pub(crate) use send::Sender;
 
-/// Number of receiving sockets, of both address families together: for data, handshake messages and
+/// Maximum number of shards.
+pub const MAX_SHARDS: usize = 64;
+
+/// Returns the number of receiving sockets, of both address families together: for data, handshake messages and
 /// initiations.
-pub const RECEIVING_SOCKETS: usize = 2 * steering::DRAIN;
+pub fn receiving_sockets(shards: usize) -> usize {
+    // Of one socket in each group, the drain, nothing is received.
+    2 * (steering::sockets_of(shards) - 1)
+}
 
 pub(crate) fn sender(gso: bool, path_mtu: PathMtu) -> Sender {
     Sender::new(gso, path_mtu, system::mangles_equal_segments())

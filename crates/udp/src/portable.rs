@@ -17,11 +17,16 @@ mod socket;
 #[cfg_attr(windows, path = "windows/tests.rs")]
 mod tests;
 
-pub(crate) use family::Family;
+pub(crate) use family::{Family, Opened};
 pub(crate) use send::Sender;
 
-/// Number of receiving sockets, of both address families together.
-pub const RECEIVING_SOCKETS: usize = 2;
+/// Maximum number of shards: nothing tells the kernel which socket gets which datagram.
+pub const MAX_SHARDS: usize = 1;
+
+/// Returns the number of receiving sockets, of both address families together.
+pub fn receiving_sockets(shards: usize) -> usize {
+    2 * shards
+}
 
 pub(crate) fn sender(gso: bool, path_mtu: PathMtu) -> Sender {
     Sender::new(gso, path_mtu, system::mangles_equal_segments(), system::ENOBUFS_IS_A_FULL_QUEUE)

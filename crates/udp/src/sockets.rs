@@ -4,21 +4,105 @@ use std::io;
 use std::net::SocketAddr;
 use std::task::{Context, Poll};
 
+use socket2::Socket;
 use weft_tunnel::Transmit;
 
-use crate::platform::{self, Family, Sender};
+use crate::bind::{failed, local_port};
+use crate::platform::{self, Family, MAX_SHARDS, Opened, Sender};
 use crate::{
     BindError, Descriptor, Half, RecvBuffers, SEND_BUFFER_BYTES, SendError, Sent, Udp, UdpConfig,
     UdpFeatures, UdpStats, adopt, bind, codes,
 };
 
-/// Sockets for IPv4 and for IPv6 on one port, or for one family if the machine lacks the other.
+/// Opens the sockets of one port for so many packet threads (*shards*), at most [`MAX_SHARDS`]: one item for each,
+/// in order. Adopts sockets that passed [`crate::check_socket`] and have the port of `config`, if there are any:
+/// a complete set is [`Udp::descriptors`] of each shard, in order.
+///
+/// The kernel gives messages with a receiver index to the shard that is the remainder of the index, in the byte
+/// order in which it arrives (big endian), modulo the number of shards, if [`UdpFeatures::steered`].
+/// Initiations arrive at the first shard.
+///
+/// The sockets are not registered with a runtime yet, so that any thread may do that.
+///
+/// # Errors
+/// Those of [`BindError`]. If only one address family is missing, that is logged and is not an error.
+pub fn open_shards(
+    descriptors: Vec<Descriptor>,
+    config: &UdpConfig,
+    shards: usize,
+) -> Result<Vec<ShardSockets>, BindError> {
+    if !(1..=MAX_SHARDS).contains(&shards) {
+        let limit = format!("this system allows 1 to {MAX_SHARDS}");
+        let source = io::Error::new(io::ErrorKind::Unsupported, limit);
+        return Err(failed(&format!("divide the UDP port among {shards} packet threads"), source));
+    }
+    if descriptors.is_empty() {
+        let (v4, v6) = bind::bind_both(config)?;
+        let port = [&v4, &v6].into_iter().flatten().find_map(|socket| local_port(socket).ok());
+        let config = UdpConfig { port: port.unwrap_or_default(), ..*config };
+        let (v4, v6) = (v4.into_iter().collect(), v6.into_iter().collect());
+        ShardSockets::all(v4, v6, true, &config, shards)
+    } else {
+        let (v4, v6) = adopt::sort(descriptors, config)?;
+        ShardSockets::all(v4, v6, false, config, shards)
+    }
+}
+
+/// The sockets of one shard before they are registered with a runtime.
+#[derive(Debug)]
+pub struct ShardSockets {
+    v4: Option<Opened>,
+    v6: Option<Opened>,
+    /// The requested configuration, with the port in use.
+    config: UdpConfig,
+    /// Number of shards that share the port.
+    shards: usize,
+}
+
+impl ShardSockets {
+    /// `are_own` means that this process bound the sockets, and that no other socket has the port.
+    pub(crate) fn all(
+        v4: Vec<Socket>,
+        v6: Vec<Socket>,
+        are_own: bool,
+        config: &UdpConfig,
+        shards: usize,
+    ) -> Result<Vec<Self>, BindError> {
+        let mut v4 = Opened::all(v4, false, are_own, shards, config)?.into_iter();
+        let mut v6 = Opened::all(v6, true, are_own, shards, config)?.into_iter();
+        let each = (0..shards).map(|_| Self { v4: v4.next(), v6: v6.next(), config: *config, shards });
+        Ok(each.collect())
+    }
+
+    /// Registers the sockets. Must be called within a tokio runtime with I/O and time.
+    ///
+    /// # Errors
+    /// Those of [`BindError`].
+    pub fn register(self) -> Result<UdpSockets, BindError> {
+        let Self { v4, v6, config, shards } = self;
+        let v4 = v4.map(Family::register).transpose()?;
+        let v6 = v6.map(Family::register).transpose()?;
+        let gso = config.gso && [&v4, &v6].into_iter().flatten().all(|family| family.first().knows_gso());
+        let sender = platform::sender(gso, config.path_mtu);
+        Ok(UdpSockets { v4, v6, config, shards, v6_first: false, sender, stats: UdpStats::default() })
+    }
+
+    /// Returns the port in use.
+    pub fn port(&self) -> u16 {
+        self.config.port
+    }
+}
+
+/// Sockets for IPv4 and for IPv6 on one port, or for one family if the machine lacks the other. If several packet
+/// threads share the port, these are the sockets of one of them.
 #[derive(Debug)]
 pub struct UdpSockets {
     pub(crate) v4: Option<Family>,
     pub(crate) v6: Option<Family>,
     /// The requested configuration, with the port in use.
     config: UdpConfig,
+    /// Number of shards that share the port.
+    shards: usize,
     /// Whether the next receive call polls IPv6 first. The families alternate, so that neither starves.
     v6_first: bool,
     pub(crate) sender: Sender,
@@ -31,12 +115,7 @@ impl UdpSockets {
     /// # Errors
     /// Those of [`BindError`]. If only one address family is missing, that is logged and is not an error.
     pub fn bind(config: &UdpConfig) -> Result<Self, BindError> {
-        let (v4, v6) = bind::bind_both(config)?;
-        let (v4, v6) = (v4.into_iter().collect(), v6.into_iter().collect());
-        let mut sockets = Self::from_sockets(v4, v6, true, config)?;
-        let port = sockets.families().find_map(Family::local_port);
-        sockets.config.port = port.unwrap_or_default();
-        Ok(sockets)
+        Self::adopt(Vec::new(), config)
     }
 
     /// Adopts sockets that passed [`super::check_socket`] and have the port of `config`. Opens new sockets if
@@ -45,25 +124,7 @@ impl UdpSockets {
     /// # Errors
     /// Those of [`BindError`].
     pub fn adopt(descriptors: Vec<Descriptor>, config: &UdpConfig) -> Result<Self, BindError> {
-        if descriptors.is_empty() {
-            return Self::bind(config);
-        }
-        let (v4, v6) = adopt::sort(descriptors, config)?;
-        Self::from_sockets(v4, v6, false, config)
-    }
-
-    /// `are_own` means that this process bound the sockets, and that no other socket has the port.
-    pub(crate) fn from_sockets(
-        v4: Vec<socket2::Socket>,
-        v6: Vec<socket2::Socket>,
-        are_own: bool,
-        config: &UdpConfig,
-    ) -> Result<Self, BindError> {
-        let v4 = Family::from_sockets(v4, false, are_own, config)?;
-        let v6 = Family::from_sockets(v6, true, are_own, config)?;
-        let gso = config.gso && [&v4, &v6].into_iter().flatten().all(|family| family.first().knows_gso());
-        let sender = platform::sender(gso, config.path_mtu);
-        Ok(Self { v4, v6, config: *config, v6_first: false, sender, stats: UdpStats::default() })
+        open_shards(descriptors, config, 1)?.remove(0).register()
     }
 
     fn set_mark(&mut self, fwmark: u32) -> Result<(), BindError> {
@@ -153,14 +214,23 @@ impl Udp for UdpSockets {
             ..self.config
         };
         if port.is_some_and(|port| port != self.config.port) {
-            // Unread datagrams of the old port are lost, like those that arrive there a moment later.
-            let mut sockets = Self::bind(&config)?;
-            sockets.stats = self.stats();
-            *self = sockets;
+            if self.shards > 1 {
+                let source = io::Error::new(io::ErrorKind::Unsupported, "other packet threads share it");
+                return Err(failed("change the UDP port of one packet thread", source));
+            }
+            self.replace(open_shards(Vec::new(), &config, 1)?.remove(0))?;
         } else if config.fwmark != self.config.fwmark {
             self.set_mark(config.fwmark)?;
         }
         Ok(self.config.port)
+    }
+
+    fn replace(&mut self, sockets: ShardSockets) -> Result<(), BindError> {
+        // Unread datagrams of the old sockets are lost, like those that arrive there a moment later.
+        let mut sockets = sockets.register()?;
+        sockets.stats = self.stats();
+        *self = sockets;
+        Ok(())
     }
 
     fn descriptors(&self) -> io::Result<Vec<Descriptor>> {
@@ -173,6 +243,7 @@ impl Udp for UdpSockets {
         UdpFeatures {
             gso: self.sender.uses_gso(),
             gro: self.families().all(Family::joins_datagrams),
+            steered: self.shards == 1 || self.families().all(Family::is_steered),
             receive_buffer_bytes: smallest(Family::receive_buffer_bytes),
             send_buffer_bytes: smallest(Family::send_buffer_bytes),
             wanted_receive_buffer_bytes: self.config.receive_buffer_bytes as u64,

@@ -95,10 +95,13 @@ pub(crate) fn assert_in_order(received: &[(RecvMeta, Vec<u8>)], sent: &[u8], seg
 
 #[test]
 fn full_sockets_take_an_eighth_of_the_memory() {
-    assert_eq!(receive_buffer_bytes(None), 7 << 20);
-    assert_eq!(receive_buffer_bytes(Some(4 << 20)), 256 << 10);
-    assert_eq!(receive_buffer_bytes(Some(4 << 30)), 7 << 20);
-    // As much again for the kernel's bookkeeping.
-    let small = 16 * RECEIVING_SOCKETS as u64 * (1 << 20);
-    assert_eq!(RECEIVING_SOCKETS * 2 * receive_buffer_bytes(Some(small)), small as usize / 8);
+    assert_eq!(receive_buffer_bytes(None, 1), 7 << 20);
+    assert_eq!(receive_buffer_bytes(Some(4 << 20), 1), 256 << 10);
+    assert_eq!(receive_buffer_bytes(Some(4 << 30), 1), 7 << 20);
+    for shards in [1, 3] {
+        let sockets = receiving_sockets(shards);
+        // As much again for the kernel's bookkeeping.
+        let small = 16 * sockets as u64 * (1 << 20);
+        assert_eq!(sockets * 2 * receive_buffer_bytes(Some(small), shards), small as usize / 8);
+    }
 }

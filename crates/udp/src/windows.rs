@@ -17,7 +17,7 @@ use windows_sys::Win32::Networking::WinSock::{
 use self::message::Messages;
 use super::recv::Filled;
 use super::send::Outlet;
-use crate::bind::{failed, local_port};
+use crate::bind::failed;
 use crate::sockopt::set_option;
 use crate::system::{self, Questions};
 use crate::{BindError, PathMtu, UdpConfig};
@@ -87,11 +87,6 @@ impl UdpSocket {
     /// Reports whether one call can send several datagrams.
     pub(crate) fn knows_gso(&self) -> bool {
         self.max_segments > 1
-    }
-
-    /// Returns the port that the socket is bound to.
-    pub(super) fn local_port(&self) -> Option<u16> {
-        self.with(local_port).ok()
     }
 
     /// Calls `recv` once the socket is readable.

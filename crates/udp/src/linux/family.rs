@@ -1,5 +1,5 @@
-//! The sockets of one address family on one port, in the order of their numbers in the kernel's group: data,
-//! handshake messages, initiations, and the drain. If the kernel accepts no program, any datagram may arrive
+//! The sockets of one address family and one shard on one port, in the order of their numbers in the kernel's
+//! group: data, handshake messages, and of the first shard initiations and the drain. If the kernel accepts no program, any datagram may arrive
 //! in any socket.
 
 use std::io;
@@ -9,74 +9,141 @@ use std::task::{Context, Poll};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::socket::{Buffers, UdpSocket};
-use super::steering::{DRAIN, SOCKETS, Steering};
+use super::socket::{Buffers, UdpSocket, configure};
+use super::steering::{DATA, DRAIN, HANDSHAKES, SOCKETS, SOCKETS_OF_A_SHARD, Steering, sockets_of};
 use super::{drain, recv};
+use crate::bind::failed;
 use crate::{BindError, Half, RecvBuffers, UdpConfig, UdpStats, system};
 
 /// Maximum size of the receive buffers of handshake messages, in bytes: more than a thousand messages, for
 /// each of which the kernel counts at least 768 bytes.
 const MAX_HANDSHAKE_BYTES: usize = 1 << 20;
 
-/// The sockets of one address family.
+/// The sockets of one address family and one shard.
 #[derive(Debug)]
 pub(crate) struct Family {
     /// At least one socket; the first sends. There are more if the kernel chooses by its own hash, among
     /// sockets that were adopted.
     data: Vec<UdpSocket>,
-    steered: Option<Steered>,
+    steered: Option<Steered<UdpSocket>>,
 }
 
 #[derive(Debug)]
-struct Steered {
+struct Steered<S> {
     steering: Steering,
-    /// The socket of handshake messages, then that of initiations without a cookie.
-    handshakes: [UdpSocket; 2],
-    drain: UdpSocket,
+    /// The socket of handshake messages, then, of the first shard, that of initiations without a cookie.
+    handshakes: Vec<S>,
+    /// Only the first shard has one.
+    drain: Option<S>,
 }
 
-impl Family {
+/// The sockets of a [`Family`] before they are registered with a runtime.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    data: Vec<Socket>,
+    steered: Option<Steered<Socket>>,
+}
+
+impl Opened {
     /// Adopts bound sockets of one family and one port, and binds more sockets to the port until the group is
-    /// complete. Returns `None` if `sockets` is empty. `are_own` means that this process bound them, and that
-    /// no other socket has the port.
-    pub(crate) fn from_sockets(
+    /// complete. Returns the sockets of each shard, in order, or nothing if `sockets` is empty. `are_own` means
+    /// that this process bound them, and that no other socket has the port.
+    pub(crate) fn all(
         mut sockets: Vec<Socket>,
         is_v6: bool,
         are_own: bool,
+        shards: usize,
         config: &UdpConfig,
-    ) -> Result<Option<Self>, BindError> {
+    ) -> Result<Vec<Self>, BindError> {
         let before = sockets.len();
-        let Some(first) = sockets.first() else { return Ok(None) };
+        let Some(first) = sockets.first() else { return Ok(Vec::new()) };
         let is_alone = before == 1 && (are_own || !first.reuse_port().unwrap_or(true));
-        let is_complete = before == SOCKETS && drain::is_drain(&sockets[DRAIN]);
+        let is_complete = before >= SOCKETS
+            && (before - SOCKETS).is_multiple_of(SOCKETS_OF_A_SHARD)
+            && drain::is_drain(&sockets[DRAIN]);
         // In another set, the numbers of the sockets in the kernel's group are not known.
         let steering = if is_alone || is_complete {
-            steer(&mut sockets, is_v6)
+            steer(&mut sockets, is_v6, shards)
                 .inspect_err(|error| tracing::debug!(%error, "the kernel chooses a socket for each source"))
                 .ok()
         } else {
-            release_all(&sockets);
             None
         };
-        let data_count = if steering.is_some() { 1 } else { sockets.len() };
-        let open = |(number, socket)| {
+        let Some(steering) = steering else {
+            return Self::unsteered(sockets, is_v6, before, shards, config);
+        };
+        let mut sockets = (0..).zip(sockets).map(|(number, socket)| {
+            let is_data = number == DATA || number >= SOCKETS && number.is_multiple_of(SOCKETS_OF_A_SHARD);
             let receive = match number {
-                number if number < data_count => config.receive_buffer_bytes,
                 DRAIN => 0,
+                _ if is_data => config.receive_buffer_bytes,
                 _ => config.receive_buffer_bytes.min(MAX_HANDSHAKE_BYTES),
             };
-            let buffers = Buffers { receive, sends: number == 0 };
-            UdpSocket::from_socket(socket, is_v6, buffers, config)
+            configure(socket, is_v6, Buffers { receive, sends: is_data }, config)
+        });
+        let mut take = |count| sockets.by_ref().take(count).collect::<Result<Vec<_>, _>>();
+        let of_shard = |(shard, steering)| {
+            let is_first = shard == 0;
+            Ok(Self {
+                data: take(1)?,
+                steered: Some(Steered {
+                    steering,
+                    handshakes: take(if is_first { DRAIN - HANDSHAKES } else { 1 })?,
+                    drain: take(usize::from(is_first))?.pop(),
+                }),
+            })
         };
-        let mut sockets = sockets.into_iter().enumerate().map(open);
-        let data = sockets.by_ref().take(data_count).collect::<Result<Vec<_>, _>>()?;
-        let steered = match (steering, sockets.next(), sockets.next(), sockets.next()) {
-            (Some(steering), Some(handshakes), Some(initiations), Some(drain)) => {
-                Some(Steered { steering, handshakes: [handshakes?, initiations?], drain: drain? })
-            }
-            _ => None,
+        steering.into_iter().enumerate().map(of_shard).collect()
+    }
+
+    /// Divides sockets among the shards, among which the kernel chooses by its own hash: those that there were
+    /// `before`, and as many more as each shard needs to send.
+    fn unsteered(
+        mut sockets: Vec<Socket>,
+        is_v6: bool,
+        before: usize,
+        shards: usize,
+        config: &UdpConfig,
+    ) -> Result<Vec<Self>, BindError> {
+        release_all(&sockets);
+        sockets.truncate(before.max(shards));
+        if sockets.len() < shards {
+            let more = widen(&sockets[0], is_v6, shards - sockets.len())
+                .map_err(|source| failed("bind a UDP socket for each packet thread", source))?;
+            sockets.extend(more);
+        }
+        let mut opened: Vec<_> = (0..shards).map(|_| Self { data: Vec::new(), steered: None }).collect();
+        for (number, socket) in sockets.into_iter().enumerate() {
+            let buffers = Buffers { receive: config.receive_buffer_bytes, sends: number < shards };
+            opened[number % shards].data.push(configure(socket, is_v6, buffers, config)?);
+        }
+        Ok(opened)
+    }
+}
+
+impl Family {
+    /// Registers the sockets with the runtime.
+    pub(crate) fn register(opened: Opened) -> Result<Self, BindError> {
+        let register =
+            |sockets: Vec<Socket>| sockets.into_iter().map(UdpSocket::register).collect::<Result<_, _>>();
+        let steered = match opened.steered {
+            None => None,
+            Some(Steered { steering, handshakes, drain }) => Some(Steered {
+                steering,
+                handshakes: register(handshakes)?,
+                drain: drain.map(UdpSocket::register).transpose()?,
+            }),
         };
-        Ok(Some(Self { data, steered }))
+        let data = register(opened.data)?;
+        if let Some(steered) = &steered {
+            steered.steering.enter();
+        }
+        Ok(Self { data, steered })
+    }
+
+    /// Reports whether the program chooses the socket of a datagram.
+    pub(crate) fn is_steered(&self) -> bool {
+        self.steered.is_some()
     }
 
     /// Returns the socket that sends.
@@ -87,7 +154,7 @@ impl Family {
     /// Returns all sockets, in the order of their numbers.
     pub(crate) fn each(&self) -> impl Iterator<Item = &UdpSocket> {
         let others = self.steered.iter();
-        let others = others.flat_map(|steered| steered.handshakes.iter().chain([&steered.drain]));
+        let others = others.flat_map(|steered| steered.handshakes.iter().chain(&steered.drain));
         self.data.iter().chain(others)
     }
 
@@ -106,9 +173,10 @@ impl Family {
         self.data.iter().chain(handshakes).map(UdpSocket::dropped).sum()
     }
 
-    /// Returns the number of datagrams that the drain dropped.
+    /// Returns the number of datagrams that the drain dropped: of all shards, at the first.
     pub(crate) fn junk_dropped(&self) -> u64 {
-        self.steered.as_ref().map(|steered| steered.drain.dropped()).unwrap_or_default()
+        let drain = self.steered.as_ref().and_then(|steered| steered.drain.as_ref());
+        drain.map(UdpSocket::dropped).unwrap_or_default()
     }
 
     /// Receives into the free buffers, as [`crate::Udp::poll_recv`].
@@ -132,20 +200,21 @@ impl Family {
         poll_each(&steered.handshakes, cx, buffers, stats)
     }
 
-    /// Makes the kernel drop messages with other receiver indices; `None` lets all pass. Returns whether the
-    /// kernel drops any messages now.
+    /// Makes the kernel drop messages with other receiver indices of this shard; `None` lets all of them pass.
+    /// Returns whether the kernel drops any messages now.
     pub(crate) fn let_pass(&mut self, receivers: Option<&[u32]>) -> bool {
-        let Some(steered) = &mut self.steered else { return false };
-        if let Err(error) = steered.steering.let_pass(self.data[0].io.get_ref(), receivers) {
+        let Some(steered) = &self.steered else { return false };
+        let (is_filtering, result) = steered.steering.let_pass(self.first().io.get_ref(), receivers);
+        if let Err(error) = result {
             tracing::warn!("cannot tell the kernel which messages to let pass: {error}");
         }
-        steered.steering.is_filtering()
+        is_filtering
     }
 
     /// Lets initiations without a cookie pass only from sources in `half`; `None` lets all pass.
     pub(crate) fn let_half_ask(&mut self, half: Option<Half>) {
-        let Some(steered) = &mut self.steered else { return };
-        if let Err(error) = steered.steering.let_half_ask(self.data[0].io.get_ref(), half) {
+        let Some(steered) = &self.steered else { return };
+        if let Err(error) = steered.steering.let_half_ask(self.first().io.get_ref(), half) {
             tracing::warn!("cannot tell the kernel which initiations to let pass: {error}");
         }
     }
@@ -153,10 +222,6 @@ impl Family {
     /// Sets the mark of the packets that all sockets send.
     pub(crate) fn set_mark(&self, mark: u32) -> Result<(), BindError> {
         self.each().try_for_each(|socket| system::set_mark(socket.io.get_ref(), mark))
-    }
-
-    pub(crate) fn local_port(&self) -> Option<u16> {
-        self.first().local_port()
     }
 
     /// Reports whether the kernel joins received datagrams, on all sockets.
@@ -177,10 +242,9 @@ impl Family {
 
 impl Drop for Family {
     fn drop(&mut self) {
-        // Another process may keep the sockets open, and does not know of these restrictions.
-        if self.steered.as_ref().is_some_and(|steered| steered.steering.is_restricted()) {
-            self.let_pass(None);
-            self.let_half_ask(None);
+        let Some(steered) = &self.steered else { return };
+        if let Err(error) = steered.steering.leave(self.first().io.get_ref()) {
+            tracing::warn!("cannot tell the kernel to let all messages pass: {error}");
         }
     }
 }
@@ -209,14 +273,16 @@ fn poll_each(
     if filled > 0 { Poll::Ready(Ok(filled)) } else { Poll::Pending }
 }
 
-/// Completes the group of `sockets` and attaches the program to it.
-fn steer(sockets: &mut Vec<Socket>, is_v6: bool) -> io::Result<Steering> {
-    let more = widen(&sockets[0], is_v6, SOCKETS - sockets.len())?;
+/// Completes the group of `sockets`, attaches the program to it, and closes the sockets of further shards.
+fn steer(sockets: &mut Vec<Socket>, is_v6: bool, shards: usize) -> io::Result<Vec<Steering>> {
+    let count = sockets_of(shards);
+    let more = widen(&sockets[0], is_v6, count.saturating_sub(sockets.len()))?;
     sockets.extend(more);
-    let steering = Steering::attach(&sockets[0], is_v6)?;
-    if let Err(error) = drain::close(&sockets[DRAIN]) {
-        release_all(sockets);
-        return Err(error);
+    let steering = Steering::attach(&sockets[0], is_v6, shards)?;
+    drain::close(&sockets[DRAIN])?;
+    // The last first: the kernel moves the last one to the place of one that is closed.
+    while sockets.len() > count {
+        sockets.pop();
     }
     Ok(steering)
 }

@@ -8,7 +8,7 @@
 use libc::sock_filter;
 
 use super::super::Half;
-use super::steering::{DATA, DRAIN, HANDSHAKES, INITIATIONS};
+use super::steering::{DATA, DRAIN, HANDSHAKES, INITIATIONS, SOCKETS, SOCKETS_OF_A_SHARD};
 
 /// The first four bytes of a message: its type, and three zeros.
 const INITIATION: u32 = 0x0100_0000;
@@ -19,6 +19,9 @@ const TRANSPORT_DATA: u32 = 0x0400_0000;
 const SHORTEST: u32 = 32;
 /// The bytes of mac2 in an initiation: zeros without a cookie (whitepaper, section 5.4.2).
 const MAC2: std::ops::Range<u32> = 132..148;
+
+/// The place of the receiver index in the memory of the program, beside those of [`hash`].
+const INDEX: usize = Key::WORDS + 1;
 
 /// Offsets of the source address and the source port in the headers of an IP packet without options.
 #[derive(Clone, Copy, Debug)]
@@ -56,15 +59,25 @@ impl std::fmt::Debug for Key {
 pub(super) struct Rules<'a> {
     pub(super) is_v6: bool,
     pub(super) key: Key,
+    /// Number of shards, at least 1.
+    pub(super) shards: u32,
     /// Whether messages other than data pass only with an exact length. Joined datagrams may begin with a
     /// handshake message and continue with shorter data: while no junk arrives, lengths that this could
     /// explain pass too.
     pub(super) is_strict: bool,
-    /// The receiver indices that pass, sorted as they are read from messages (big endian); `None` lets all
-    /// pass.
-    pub(super) receivers: Option<&'a [u32]>,
+    /// The receiver indices that pass; `None` lets all pass.
+    pub(super) receivers: Option<Receivers<'a>>,
     /// The sources that may send initiations without a cookie; `None` lets all pass.
     pub(super) half: Option<Half>,
+}
+
+/// The receiver indices that pass, as they are read from messages (big endian).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Receivers<'a> {
+    /// The indices of the shards that have a list, sorted.
+    pub(super) listed: &'a [u32],
+    /// The shards that have no list, sorted: all their indices pass.
+    pub(super) unlisted: &'a [u32],
 }
 
 impl Rules<'_> {
@@ -82,14 +95,29 @@ pub(super) fn program(rules: &Rules<'_>) -> Vec<sock_filter> {
     let data = code.answer(DATA);
     let initiation = code.initiation(rules, handshakes, drain);
     let [known_data, response, cookie_reply] = match rules.receivers {
-        None => [data, handshakes, handshakes],
-        Some(receivers) => {
+        None if rules.shards == 1 => [data, handshakes, handshakes],
+        receivers => {
             // X holds the message type.
-            code.branch(libc::BPF_JEQ, TRANSPORT_DATA, data, handshakes);
-            let known = code.block(&[instruction(libc::BPF_MISC | libc::BPF_TXA, 0)]);
-            let search = code.search(receivers, known, drain);
+            let found = if rules.shards == 1 {
+                code.branch(libc::BPF_JEQ, TRANSPORT_DATA, data, handshakes);
+                code.block(&[instruction(libc::BPF_MISC | libc::BPF_TXA, 0)])
+            } else {
+                code.socket_of_shard(rules.shards)
+            };
+            let choose = match receivers {
+                None => found,
+                Some(Receivers { listed, unlisted: [] }) => code.search(listed, found, drain),
+                Some(Receivers { listed, unlisted }) => {
+                    code.search(listed, found, drain);
+                    let search = code.block(&[kept(INDEX)]);
+                    code.jump(found);
+                    let pass = code.block(&[kept(INDEX)]);
+                    code.search(unlisted, pass, search);
+                    code.block(&[keep(INDEX), operate(libc::BPF_MOD | libc::BPF_K, rules.shards)])
+                }
+            };
             let at_4 = code.block(&[load(4)]);
-            code.jump(search);
+            code.jump(choose);
             let at_8 = code.block(&[load(8)]);
             [at_4, at_8, at_4]
         }
@@ -189,6 +217,25 @@ impl Assembler {
         sorted.iter().fold(missing, |next, index| self.branch(libc::BPF_JEQ, *index, found, next))
     }
 
+    /// Answers with the socket of the shard of the loaded index: that for data or that for handshake messages, by
+    /// the message type in X.
+    fn socket_of_shard(&mut self, shards: u32) -> Label {
+        const NUMBER: usize = INDEX;
+        let return_it = instruction(libc::BPF_RET | libc::BPF_A, 0);
+        let add = |count| operate(libc::BPF_ADD | libc::BPF_K, count as u32);
+        let data = self.block(&[kept(NUMBER), return_it]);
+        let handshakes = self.block(&[kept(NUMBER), add(HANDSHAKES - DATA), return_it]);
+        self.branch(libc::BPF_JEQ, TRANSPORT_DATA, data, handshakes);
+        let number = self.block(&[keep(NUMBER), instruction(libc::BPF_MISC | libc::BPF_TXA, 0)]);
+        // The sockets of further shards follow those of a group with one shard.
+        let further = self.block(&[
+            operate(libc::BPF_MUL | libc::BPF_K, SOCKETS_OF_A_SHARD as u32),
+            add(SOCKETS - SOCKETS_OF_A_SHARD),
+        ]);
+        self.branch(libc::BPF_JEQ, DATA as u32, number, further);
+        self.block(&[operate(libc::BPF_MOD | libc::BPF_K, shards)])
+    }
+
     /// Jumps to `proven` for initiations with a cookie. The others have a separate socket; while only half
     /// of the sources are heard, those of the other half jump to `drain`.
     fn initiation(&mut self, rules: &Rules<'_>, proven: Label, drain: Label) -> Label {
@@ -281,4 +328,27 @@ fn keep(place: usize) -> sock_filter {
 
 fn kept(place: usize) -> sock_filter {
     instruction(libc::BPF_LD | libc::BPF_MEM, place as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the program as lines of code, jumps and value.
+    fn text(rules: &Rules<'_>) -> String {
+        let line = |code: sock_filter| format!("{:02x} {} {} {:x}\n", code.code, code.jt, code.jf, code.k);
+        program(rules).into_iter().map(line).collect()
+    }
+
+    /// The files are from before there were shards.
+    #[test]
+    fn the_program_of_one_shard_knows_nothing_of_shards() {
+        let listed: Vec<u32> = (0..20).map(|number| number * 0x0101_0101).collect();
+        let receivers = Some(Receivers { listed: &listed, unlisted: &[] });
+        let key = Key([1, 3, 5, 7, 9, 11]);
+        let plain = Rules { is_v6: false, key, shards: 1, is_strict: false, receivers: None, half: None };
+        assert_eq!(text(&plain), include_str!("program/plain.txt"));
+        let listed = Rules { is_v6: true, is_strict: true, receivers, half: Some(Half::Upper), ..plain };
+        assert_eq!(text(&listed), include_str!("program/listed.txt"));
+    }
 }

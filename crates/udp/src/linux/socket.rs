@@ -9,7 +9,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::super::{BindError, UdpConfig};
-use crate::bind::{failed, local_port};
+use crate::bind::failed;
 use crate::sockopt::{get_option, set_option};
 use crate::system;
 
@@ -29,16 +29,8 @@ pub(crate) struct UdpSocket {
 }
 
 impl UdpSocket {
-    /// Sets up a bound socket, of IPv6 if `is_v6`, and registers it with the runtime.
-    pub(super) fn from_socket(
-        socket: Socket,
-        is_v6: bool,
-        buffers: Buffers,
-        config: &UdpConfig,
-    ) -> Result<Self, BindError> {
-        configure(&socket, is_v6, buffers, config)
-            .map_err(|source| failed("set up the UDP socket", source))?;
-        system::set_mark(&socket, config.fwmark)?;
+    /// Registers a socket that was set up with the runtime.
+    pub(super) fn register(socket: Socket) -> Result<Self, BindError> {
         // SAFETY: a `Socket` owns its descriptor, exposes no other descriptor, and closes it only when it is
         // dropped.
         let io = unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE | Interest::WRITABLE) }
@@ -86,14 +78,21 @@ impl UdpSocket {
     pub(super) fn try_clone(&self) -> io::Result<OwnedFd> {
         self.io.get_ref().try_clone().map(OwnedFd::from)
     }
-
-    /// Returns the port that the socket is bound to.
-    pub(super) fn local_port(&self) -> Option<u16> {
-        local_port(self.io.get_ref()).ok()
-    }
 }
 
-fn configure(socket: &Socket, is_v6: bool, buffers: Buffers, config: &UdpConfig) -> io::Result<()> {
+/// Sets up a bound socket, of IPv6 if `is_v6`.
+pub(super) fn configure(
+    socket: Socket,
+    is_v6: bool,
+    buffers: Buffers,
+    config: &UdpConfig,
+) -> Result<Socket, BindError> {
+    set_options(&socket, is_v6, buffers, config).map_err(|source| failed("set up the UDP socket", source))?;
+    system::set_mark(&socket, config.fwmark)?;
+    Ok(socket)
+}
+
+fn set_options(socket: &Socket, is_v6: bool, buffers: Buffers, config: &UdpConfig) -> io::Result<()> {
     socket.set_nonblocking(true)?;
     // With DF clear, as in the kernel's WireGuard, the outer packet may be fragmented, on its way and by this
     // machine. A GSO segment still has to fit the MTU of the route.

@@ -6,7 +6,7 @@ use std::net::UdpSocket as StdSocket;
 use super::socket::UdpSocket;
 use super::*;
 use crate::tests::{V4, V6, assert_in_order, contents, in_namespace, open, receive, send, to};
-use crate::{Received, RecvBuffers, Udp as _, UdpConfig, UdpSockets, bind};
+use crate::{Received, RecvBuffers, ShardSockets, Udp as _, UdpConfig, UdpSockets, bind};
 
 mod steering;
 
@@ -15,7 +15,8 @@ impl UdpSockets {
     pub(crate) fn of_v4_alone() -> Self {
         let config = UdpConfig::default();
         let (v4, _) = bind::bind_both(&config).unwrap();
-        Self::from_sockets(v4.into_iter().collect(), Vec::new(), true, &config).unwrap()
+        let v4 = v4.into_iter().collect();
+        ShardSockets::all(v4, Vec::new(), true, &config, 1).unwrap().remove(0).register().unwrap()
     }
 }
 

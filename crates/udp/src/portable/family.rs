@@ -13,16 +13,39 @@ use crate::{BindError, Descriptor, Half, RecvBuffers, UdpConfig, UdpStats, adopt
 #[derive(Debug)]
 pub(crate) struct Family(UdpSocket);
 
-impl Family {
-    /// Takes the first of bound sockets of one family. Returns `None` if `sockets` is empty.
-    pub(crate) fn from_sockets(
+/// The socket of a [`Family`] before it is registered with a runtime.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    socket: Socket,
+    is_v6: bool,
+    config: UdpConfig,
+}
+
+impl Opened {
+    /// Takes the first of bound sockets of one family, for one shard. Returns nothing if `sockets` is empty.
+    #[expect(clippy::unnecessary_wraps, reason = "on Linux it may fail")]
+    pub(crate) fn all(
         sockets: Vec<Socket>,
         is_v6: bool,
         _are_own: bool,
+        _shards: usize,
         config: &UdpConfig,
-    ) -> Result<Option<Self>, BindError> {
-        let first = sockets.into_iter().next();
-        Ok(first.map(|socket| UdpSocket::from_socket(socket, is_v6, config)).transpose()?.map(Self))
+    ) -> Result<Vec<Self>, BindError> {
+        let first = sockets.into_iter().take(1);
+        Ok(first.map(|socket| Self { socket, is_v6, config: *config }).collect())
+    }
+}
+
+impl Family {
+    /// Sets up the socket and registers it with the runtime.
+    pub(crate) fn register(opened: Opened) -> Result<Self, BindError> {
+        UdpSocket::from_socket(opened.socket, opened.is_v6, &opened.config).map(Self)
+    }
+
+    /// Returns false: the kernel does not choose.
+    #[expect(clippy::unused_self, reason = "Linux has a program")]
+    pub(crate) fn is_steered(&self) -> bool {
+        false
     }
 
     /// Returns the socket.
@@ -32,10 +55,6 @@ impl Family {
 
     pub(crate) fn set_mark(&self, mark: u32) -> Result<(), BindError> {
         self.0.with(|socket| system::set_mark(socket, mark))
-    }
-
-    pub(crate) fn local_port(&self) -> Option<u16> {
-        self.0.local_port()
     }
 
     /// Reports whether the kernel joins received datagrams.

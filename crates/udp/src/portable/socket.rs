@@ -14,7 +14,7 @@ use weft_tunnel::{Ecn, RecvMeta, Transmit};
 
 use super::recv::Filled;
 use super::send::Outlet;
-use crate::bind::{failed, local_port};
+use crate::bind::failed;
 use crate::system::{self, Questions};
 use crate::{BindError, RecvBuffers, UdpConfig};
 
@@ -54,11 +54,6 @@ impl UdpSocket {
     /// Reports whether one call can send several datagrams.
     pub(crate) fn knows_gso(&self) -> bool {
         self.state.borrow().max_gso_segments() > 1
-    }
-
-    /// Returns the port that the socket is bound to.
-    pub(super) fn local_port(&self) -> Option<u16> {
-        local_port(self.get()).ok()
     }
 
     /// Calls `recv` once the socket is readable.

@@ -5,7 +5,7 @@ use weft_tunnel::{Ecn, Transmit};
 
 use super::*;
 use crate::tests::{V4, contents, in_namespace, open, receive, send, to};
-use crate::{Udp as _, UdpConfig, UdpSockets, bind};
+use crate::{ShardSockets, Udp as _, UdpConfig, UdpSockets, bind};
 
 mod script;
 
@@ -14,7 +14,8 @@ impl UdpSockets {
     pub(crate) fn of_v4_alone() -> Self {
         let config = UdpConfig::default();
         let (v4, _) = bind::bind_both(&config).unwrap();
-        Self::from_sockets(v4.into_iter().collect(), Vec::new(), true, &config).unwrap()
+        let v4 = v4.into_iter().collect();
+        ShardSockets::all(v4, Vec::new(), true, &config, 1).unwrap().remove(0).register().unwrap()
     }
 }
 
