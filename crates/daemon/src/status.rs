@@ -5,9 +5,9 @@ use std::io;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use weft_config::settings::ReportSettings;
-use weft_dataplane::Configured;
+use weft_dataplane::{Configured, PacketThread};
 use weft_report::{
-    DropReport, HistogramReport, LimitReport, PeerReport, QueueReport, SendFailureReport, StageReport,
+    DropReport, HistogramReport, LimitReport, PacketThreadReport, PeerReport, QueueReport, SendFailureReport, StageReport,
     StatusReport, TimesReport, TunQueueReport, TunReport, TunnelReport, UdpReport, stage_of,
 };
 use weft_tun::{TunOffload, TunStatsSnapshot};
@@ -95,14 +95,26 @@ impl Running {
         configured: &Configured<'_>,
         snapshot: &Snapshot,
     ) -> StatusReport {
-        let live: HashMap<PublicKey, &PeerSnapshot> =
-            snapshot.peers.iter().map(|peer| (peer.public_key, peer)).collect();
+        // The peers of a snapshot are in the order of their packet threads.
+        let thread_of = snapshot
+            .packet_threads
+            .iter()
+            .enumerate()
+            .flat_map(|(number, thread)| std::iter::repeat_n(Some(number), thread.peers));
+        let live: HashMap<PublicKey, (&PeerSnapshot, Option<usize>)> = snapshot
+            .peers
+            .iter()
+            .zip(thread_of.chain(std::iter::repeat(None)))
+            .map(|(peer, thread)| (peer.public_key, (peer, thread)))
+            .collect();
         let peer = |peer: &&PeerConfig| {
             let file = self.file.get(&peer.public_key);
+            let live = live.get(&peer.public_key).copied();
             PeerReport {
+                packet_thread: live.and_then(|(_, thread)| thread),
                 settings: file.map(|file| file.settings.clone()).unwrap_or_default(),
                 has_configured_endpoint: peer.endpoint.is_some() && file.is_none_or(|file| file.has_endpoint),
-                ..report_of(peer, live.get(&peer.public_key).copied(), now)
+                ..report_of(peer, live.map(|(peer, _)| peer), now)
             }
         };
         let uptime_ms = milliseconds(now, self.since);
@@ -130,7 +142,7 @@ impl Running {
             drops: drops(&snapshot.drops),
             send_failure: snapshot.send_failure.map(|failure| send_failure(failure, now)),
             peers: configured.peers.iter().map(peer).collect(),
-            packet_threads: Vec::new(),
+            packet_threads: snapshot.packet_threads.iter().map(packet_thread).collect(),
             times: times(&snapshot.times),
             recent: None,
             findings: self.findings.clone(),
@@ -170,6 +182,11 @@ fn tun(interface: &str, snapshot: &Snapshot, threads: usize, offload: TunOffload
     }
 }
 
+fn packet_thread(thread: &PacketThread) -> PacketThreadReport {
+    let PacketThread { peers, busy_ns, sealed, opened, handed_over_bytes } = *thread;
+    PacketThreadReport { peers, busy_ns, sealed, opened, handed_over_bytes, busy: None }
+}
+
 fn tun_queue(stats: &TunStatsSnapshot) -> TunQueueReport {
     TunQueueReport {
         packets_read: stats.packets_read,
@@ -186,6 +203,7 @@ fn udp(stats: &UdpStats, features: UdpFeatures) -> UdpReport {
     UdpReport {
         gso: features.gso,
         gro: features.gro,
+        steered: features.steered,
         receive_buffer_bytes: features.receive_buffer_bytes,
         send_buffer_bytes: features.send_buffer_bytes,
         wanted_receive_buffer_bytes: features.wanted_receive_buffer_bytes,
@@ -200,7 +218,6 @@ fn udp(stats: &UdpStats, features: UdpFeatures) -> UdpReport {
         datagrams_received: stats.datagrams_received,
         bytes_received: stats.bytes_received,
         recv_calls: stats.recv_calls,
-        ..UdpReport::default()
     }
 }
 

@@ -129,6 +129,14 @@ pub enum OpenError {
         /// The requested number.
         queues: usize,
     },
+    /// Fewer queues than packet threads, or packet threads of which this platform has one only.
+    #[error("{shards} packet threads need a queue each, and the device has {queues}")]
+    TooManyShards {
+        /// The requested number of packet threads.
+        shards: usize,
+        /// The number of queues.
+        queues: usize,
+    },
     /// The number of handed-in descriptors differs from the number of queues.
     #[error("{descriptors} descriptors were handed in for {queues} queues")]
     DescriptorCount {
@@ -170,7 +178,9 @@ impl OpenError {
     pub fn kind(&self) -> io::ErrorKind {
         match self {
             Self::InvalidName { .. } | Self::TooManyQueues { .. } => io::ErrorKind::InvalidInput,
-            Self::DescriptorCount { .. } | Self::Descriptor { .. } => io::ErrorKind::InvalidInput,
+            Self::TooManyShards { .. } | Self::DescriptorCount { .. } | Self::Descriptor { .. } => {
+                io::ErrorKind::InvalidInput
+            }
             Self::Exists { .. } | Self::ForeignAdapter { .. } => io::ErrorKind::AlreadyExists,
             Self::PermissionDenied { .. } | Self::DriverForbidden { .. } | Self::NotAdministrator { .. } => {
                 io::ErrorKind::PermissionDenied

@@ -57,9 +57,7 @@ pub use config::{OpenError, RING_BYTES, TunConfig, TunOffload};
 pub use device::bench;
 pub use device::{Descriptor, Pulse};
 pub use guid::guid_of;
-#[cfg(windows)]
-pub use guid::number_of;
-pub use platform::{Device, check_queue, name_of_queue, open, open_queues};
+pub use platform::{Device, check_queue, name_of_queue, open, open_queues, open_shards};
 /// What a device of this platform may have.
 pub use platform::{MAX_QUEUES, SUPER_PACKETS};
 pub use stats::{TunStats, TunStatsSnapshot};
@@ -75,6 +73,13 @@ pub trait Tun {
         out: &mut VecDeque<TunBatch>,
         max_bytes: usize,
     ) -> Poll<io::Result<usize>>;
+
+    /// Hands packets for other packet threads over to them. `shard_of` returns the shard of a packet if it is
+    /// another one than that of this device. What remains in `batches` is this shard's own. Call it after every
+    /// [`Self::poll_recv_many`], with its batches. A device of one packet thread does nothing.
+    fn hand_over(&mut self, batches: &mut VecDeque<TunBatch>, shard_of: impl FnMut(&[u8]) -> Option<u16>) {
+        let _ = (batches, shard_of);
+    }
 
     /// Polls until a whole batch can be staged. `Pending` means that the waker is registered. The call never
     /// sleeps and never drops a packet.

