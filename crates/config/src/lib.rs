@@ -26,6 +26,7 @@ pub mod keys;
 pub mod lexer;
 mod load;
 pub mod metrics;
+mod packet_threads;
 #[cfg(unix)]
 mod permissions;
 mod problem;
@@ -33,7 +34,6 @@ mod problem;
 mod properties;
 pub mod settings;
 mod suggest;
-mod packet_threads;
 mod tun_threads;
 #[cfg(not(unix))]
 mod unsupported;
@@ -50,9 +50,9 @@ pub use host::without_keys;
 pub use host::{Dns, Hook, HostConfig, KillSwitch, Stage};
 pub use key_file::{with_all_keys_in_place, with_keys_in_place};
 pub use load::{LoadError, load, load_as_service, name_of, path_of, read_text};
+pub use packet_threads::{InvalidPacketThreads, MAX_PACKET_THREADS, PacketThreads};
 pub use problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warning};
 pub use suggest::shown_key;
-pub use packet_threads::{InvalidPacketThreads, MAX_PACKET_THREADS, PacketThreads};
 pub use tun_threads::{InvalidTunThreads, TunThreads};
 
 /// The most bytes that the tunnel adds to a packet: IPv6 header (40), UDP header (8), and WireGuard's header

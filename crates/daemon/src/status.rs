@@ -7,8 +7,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use weft_config::settings::ReportSettings;
 use weft_dataplane::{Configured, PacketThread};
 use weft_report::{
-    DropReport, HistogramReport, LimitReport, PacketThreadReport, PeerReport, QueueReport, SendFailureReport, StageReport,
-    StatusReport, TimesReport, TunQueueReport, TunReport, TunnelReport, UdpReport, stage_of,
+    DropReport, HistogramReport, LimitReport, PacketThreadReport, PeerReport, QueueReport, SendFailureReport,
+    StageReport, StatusReport, TimesReport, TunQueueReport, TunReport, TunnelReport, UdpReport, stage_of,
 };
 use weft_tun::{TunOffload, TunStatsSnapshot};
 use weft_tunnel::{

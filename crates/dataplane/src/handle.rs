@@ -67,9 +67,8 @@ impl Handle {
     /// of their sockets.
     pub fn of_several(count: usize, udp: UdpConfig) -> (Self, Vec<async_mpsc::Receiver<Command>>) {
         let (handles, queues) = (0..count.max(1)).map(|_| Self::new()).unzip::<_, _, Vec<_>, Vec<_>>();
-        let shared = (count > 1).then(|| {
-            Arc::new(Mutex::new(Shared { placement: Placement::new(count), udp }))
-        });
+        let shared =
+            (count > 1).then(|| Arc::new(Mutex::new(Shared { placement: Placement::new(count), udp })));
         let event_loops = handles.into_iter().flat_map(|handle| handle.event_loops).collect();
         (Self { event_loops, shared }, queues)
     }
@@ -84,7 +83,8 @@ impl Handle {
 
     /// Returns every counter and peer. Memory for `peers` peers is allocated here, not on a packet thread.
     pub fn snapshot(&self, peers: usize) -> Result<Snapshot, DataplaneError> {
-        let each = self.ask_each(|_, answer| Command::Snapshot { peers: Vec::with_capacity(peers), answer })?;
+        let each =
+            self.ask_each(|_, answer| Command::Snapshot { peers: Vec::with_capacity(peers), answer })?;
         if let Some(mut shared) = self.lock() {
             shared.placement.observe(each.iter().map(|of| of.udp.bytes_sent + of.udp.bytes_received));
         }
@@ -101,7 +101,8 @@ impl Handle {
         };
         let mut each = shared.placement.distribute(changes).into_iter();
         // The lock is held, so that all event loops apply all changes in the same order.
-        let _done = self.ask_each(|_, answer| Command::Change { changes: each.next().unwrap_or_default(), answer })?;
+        let _done =
+            self.ask_each(|_, answer| Command::Change { changes: each.next().unwrap_or_default(), answer })?;
         Ok(())
     }
 
@@ -149,7 +150,8 @@ impl Handle {
         };
         let port = sockets.first().map_or(0, udp::ShardSockets::port);
         let mut sockets = sockets.into_iter();
-        let replaced = self.ask_each(|_, answer| Command::Replace { sockets: sockets.next().map(Box::new), answer })?;
+        let replaced =
+            self.ask_each(|_, answer| Command::Replace { sockets: sockets.next().map(Box::new), answer })?;
         *config = UdpConfig { port, ..wanted };
         Ok(replaced.into_iter().collect::<Result<Vec<()>, _>>().map(|_| port))
     }
@@ -190,7 +192,10 @@ impl Handle {
             let left = deadline.saturating_duration_since(Instant::now());
             answered.is_none_or(|answered| answered.recv_timeout(left).is_err())
         };
-        let silent = asked.into_iter().enumerate().filter_map(|(number, answered)| is_silent(answered).then_some(number));
+        let silent = asked
+            .into_iter()
+            .enumerate()
+            .filter_map(|(number, answered)| is_silent(answered).then_some(number));
         silent.collect()
     }
 

@@ -6,7 +6,9 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use weft_tun::Tun;
-use weft_tunnel::{Change, ControlQueue, DropReason, Inbound as Handled, MAX_PACKET, PlainSlab, RecvMeta, Tunnel};
+use weft_tunnel::{
+    Change, ControlQueue, DropReason, Inbound as Handled, MAX_PACKET, PlainSlab, RecvMeta, Tunnel,
+};
 use weft_udp::{RecvBuffers, Udp, cost_of};
 
 use crate::DataplaneError;
@@ -322,8 +324,7 @@ impl Inbound {
                 if Tunnel::is_data(datagram) {
                     tunnel.count_drop(DropReason::TunStalled, 1);
                 } else {
-                    let handled =
-                        tunnel.handle_datagram(&meta, datagram, now, &mut self.no_plain, control);
+                    let handled = tunnel.handle_datagram(&meta, datagram, now, &mut self.no_plain, control);
                     if let Ok(Handled::Elsewhere(shard)) = handled {
                         hand_over(siblings, tunnel, shard, &meta, datagram);
                     }
@@ -338,13 +339,7 @@ impl Inbound {
 
 /// Hands a datagram to the packet thread that serves its peer.
 #[cold]
-fn hand_over(
-    siblings: Option<&Siblings>,
-    tunnel: &mut Tunnel,
-    shard: u16,
-    meta: &RecvMeta,
-    datagram: &[u8],
-) {
+fn hand_over(siblings: Option<&Siblings>, tunnel: &mut Tunnel, shard: u16, meta: &RecvMeta, datagram: &[u8]) {
     let Some(siblings) = siblings else { return };
     if let Err(reason) = siblings.hand_over(shard, meta, datagram) {
         tunnel.count_drop(reason, 1);

@@ -167,4 +167,3 @@ pub struct QueueDepths {
     /// Bytes that were read from the TUN and are not encrypted yet.
     pub read_ahead_bytes: usize,
 }
-

@@ -263,7 +263,8 @@ impl Others {
 /// Returns the name of a packet thread, at most 15 bytes.
 fn thread_name(first: &str, number: usize) -> String {
     let number = number.to_string();
-    let kept = first.char_indices().map(|(at, c)| at + c.len_utf8()).take_while(|end| end + number.len() < 15);
+    let kept =
+        first.char_indices().map(|(at, c)| at + c.len_utf8()).take_while(|end| end + number.len() < 15);
     format!("{}-{number}", &first[..kept.last().unwrap_or_default()])
 }
 

@@ -48,7 +48,8 @@ impl Scene {
         };
         link::join(&gateway, &sites, &outer).unwrap();
         let key = PrivateKey::generate().unwrap();
-        let mut text = format!("[Interface]\nPrivateKey = {}\nListenPort = 51820\n", key.to_base64().as_str());
+        let mut text =
+            format!("[Interface]\nPrivateKey = {}\nListenPort = 51820\n", key.to_base64().as_str());
         for peer in 0..PEERS {
             text += &format!("Address = {}/32\n", inner(peer)[0]);
         }

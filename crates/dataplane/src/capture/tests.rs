@@ -71,8 +71,7 @@ fn a_reader_that_does_not_read_loses_packets_and_holds_nothing_up() {
 #[test]
 fn only_what_was_asked_for_is_copied() {
     let (mine, other) = (PublicKey::from_bytes([1; 32]), PublicKey::from_bytes([2; 32]));
-    let (mut capture, tap) =
-        one(CaptureFilter { layer: Some(Layer::Inner), peer: Some(mine), ..ALL });
+    let (mut capture, tap) = one(CaptureFilter { layer: Some(Layer::Inner), peer: Some(mine), ..ALL });
     let mut captures = Captures::default();
     captures.add(tap);
     put_inner(&mut captures, Some(mine), b"mine");
