@@ -13,6 +13,8 @@ use crate::interrupt::Interrupt;
 use crate::machine::{self, Machine};
 use crate::topology;
 
+pub(crate) use times::StageCosts;
+
 pub(crate) mod args;
 mod cipher;
 mod ends;
@@ -41,4 +43,10 @@ pub(crate) fn run(args: &StagesArgs) -> Result<()> {
     let report =
         Report { machine: Machine::this(), busy_cores_before, seconds: args.secs, shapes, cipher, floor };
     crate::report::print(&report, args.json, report::text)
+}
+
+/// Measures the stages of long packets, and returns the length of these packets.
+pub(crate) fn of_long_packets(secs: u32, interrupt: &Interrupt) -> Result<(usize, StageCosts)> {
+    let report = Pipeline::measure(Shape::ALL[0], secs, interrupt)?;
+    Ok((report.packet_bytes, report.nanoseconds_per_packet))
 }
