@@ -127,7 +127,7 @@ pub trait Udp {
     }
 
     /// Returns duplicates of the sockets' descriptors, IPv4 first, for a process that keeps them open after this process
-    /// ends.
+    /// ends. With several packet threads, those of all of them, in order, are the set for [`open_shards`].
     fn descriptors(&self) -> io::Result<Vec<Descriptor>> {
         Ok(Vec::new())
     }
@@ -330,7 +330,8 @@ pub struct UdpStats {
     /// only.
     pub receive_overflows: u64,
     /// Datagrams that the kernel dropped because they cannot be messages for this interface, or because of
-    /// [`Udp::let_half_ask`]. Datagrams that the kernel joined count once. Linux only.
+    /// [`Udp::let_half_ask`]. Datagrams that the kernel joined count once. Linux only. Of several packet threads,
+    /// the first counts them for all.
     pub junk_dropped: u64,
     /// Datagrams received. Datagrams that the kernel joined count each.
     pub datagrams_received: u64,

@@ -227,12 +227,12 @@ impl Assembler {
         let handshakes = self.block(&[kept(NUMBER), add(HANDSHAKES - DATA), return_it]);
         self.branch(libc::BPF_JEQ, TRANSPORT_DATA, data, handshakes);
         let number = self.block(&[keep(NUMBER), instruction(libc::BPF_MISC | libc::BPF_TXA, 0)]);
-        // The sockets of further shards follow those of a group with one shard.
+        // The sockets of further shards follow those of a group with one shard. Those of shard 0 are the first.
         let further = self.block(&[
             operate(libc::BPF_MUL | libc::BPF_K, SOCKETS_OF_A_SHARD as u32),
             add(SOCKETS - SOCKETS_OF_A_SHARD),
         ]);
-        self.branch(libc::BPF_JEQ, DATA as u32, number, further);
+        self.branch(libc::BPF_JEQ, 0, number, further);
         self.block(&[operate(libc::BPF_MOD | libc::BPF_K, shards)])
     }
 

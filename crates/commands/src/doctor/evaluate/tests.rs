@@ -16,6 +16,7 @@ fn well() -> MachineState {
         udp: Some(UdpFacts::Features(UdpFeatures {
             gso: true,
             gro: true,
+            steered: true,
             receive_buffer_bytes: SEND_BUFFER_BYTES,
             send_buffer_bytes: SEND_BUFFER_BYTES,
             wanted_receive_buffer_bytes: SEND_BUFFER_BYTES,
@@ -179,6 +180,7 @@ fn small_buffers_and_missing_offloads_are_named_with_what_brings_them() {
             facts.udp = Some(UdpFacts::Features(UdpFeatures {
                 gso: true,
                 gro: true,
+                steered: true,
                 receive_buffer_bytes: receive,
                 send_buffer_bytes: SEND_BUFFER_BYTES,
                 wanted_receive_buffer_bytes: SEND_BUFFER_BYTES,
