@@ -217,8 +217,8 @@ impl Assembler {
         sorted.iter().fold(missing, |next, index| self.branch(libc::BPF_JEQ, *index, found, next))
     }
 
-    /// Answers with the socket of the shard of the loaded index: that for data or that for handshake messages, by
-    /// the message type in X.
+    /// Answers with the socket of the shard of the loaded index: that for data or that for handshake
+    /// messages, by the message type in X.
     fn socket_of_shard(&mut self, shards: u32) -> Label {
         const NUMBER: usize = INDEX;
         let return_it = instruction(libc::BPF_RET | libc::BPF_A, 0);
