@@ -1,6 +1,6 @@
 //! The sockets of one address family and one shard on one port, in the order of their numbers in the kernel's
-//! group: data, handshake messages, and of the first shard initiations and the drain. If the kernel accepts no program, any datagram may arrive
-//! in any socket.
+//! group: data, handshake messages, and of the first shard initiations and the drain. If the kernel accepts no
+//! program, any datagram may arrive in any socket.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
