@@ -138,6 +138,12 @@ pub trait Udp {
         0
     }
 
+    /// Returns the number of datagrams that the kernel dropped for all shards of the port, since the sockets were
+    /// opened ([`UdpStats::junk_dropped`]). Makes a system call: not for every packet.
+    fn junk_of_all(&self) -> u64 {
+        self.stats().junk_dropped
+    }
+
     /// Returns the counters of the sockets.
     fn stats(&self) -> UdpStats;
 
