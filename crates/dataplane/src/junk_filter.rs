@@ -73,7 +73,7 @@ impl JunkFilter {
         (self.window_began, self.dropped_before) = (Some(now), dropped);
         self.refresh(receivers, udp);
         let Some(on) = &mut self.on else { return };
-        let junk = udp.stats().junk_dropped;
+        let junk = udp.junk_of_all();
         if junk.saturating_sub(on.dropped_before) > MUCH {
             on.last_much = now;
         }
@@ -107,7 +107,7 @@ impl JunkFilter {
             indices = indices.len(),
             "much junk arrives: the kernel drops messages with unknown receiver indices"
         );
-        let (version, dropped_before) = (receivers.version(), udp.stats().junk_dropped);
+        let (version, dropped_before) = (receivers.version(), udp.junk_of_all());
         self.on = Some(On { version, indices, dropped_before, last_much: now });
     }
 }

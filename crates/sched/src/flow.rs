@@ -5,6 +5,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
+use std::ops::Range;
 
 use weft_tunnel::ip::{self, IpHeader};
 
@@ -100,14 +101,16 @@ struct Entry {
 /// of it. The size is fixed; an entry without packets in flight is evicted first.
 pub struct FlowTable {
     entries: Box<[Entry]>,
-    queues: u16,
+    /// The queues of the flows that were never read.
+    own: Range<u16>,
     clock: u32,
 }
 
 impl FlowTable {
-    /// Returns an empty table for a device with `queues` queues.
-    pub fn new(queues: u16) -> Self {
-        Self { entries: vec![Entry::default(); ENTRIES].into_boxed_slice(), queues, clock: 0 }
+    /// Returns an empty table. A flow that was never read goes to one of the queues in `own`, which must not be
+    /// empty; one that was read goes to the queue that it was last read from, also to another.
+    pub fn new(own: Range<u16>) -> Self {
+        Self { entries: vec![Entry::default(); ENTRIES].into_boxed_slice(), own, clock: 0 }
     }
 
     /// Starts a new batch: entries used in earlier batches count as older.
@@ -148,10 +151,11 @@ impl FlowTable {
         next_item: impl Fn(u16) -> u64,
         completed: impl Fn(u16) -> u64,
     ) -> u16 {
-        let (clock, queues) = (self.clock, self.queues);
+        let (clock, first, queues) = (self.clock, self.own.start, self.own.end - self.own.start);
         let (entry, evicted) = self.entry(flow, &completed);
         entry.used = clock;
-        let wanted = entry.read_from.checked_sub(1).unwrap_or((flow.value % u64::from(queues)) as u16);
+        let by_hash = || first + (flow.value % u64::from(queues)) as u16;
+        let wanted = entry.read_from.checked_sub(1).unwrap_or_else(by_hash);
         let in_flight = !evicted && entry.item > completed(entry.writer);
         if !in_flight {
             entry.writer = choose(wanted);
@@ -191,7 +195,7 @@ impl FlowTable {
 
 impl std::fmt::Debug for FlowTable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("FlowTable").field("queues", &self.queues).finish_non_exhaustive()
+        f.debug_struct("FlowTable").field("own", &self.own).finish_non_exhaustive()
     }
 }
 
@@ -269,7 +273,7 @@ mod tests {
 
     #[test]
     fn a_flow_is_written_where_it_was_last_read() {
-        let mut table = FlowTable::new(4);
+        let mut table = FlowTable::new(0..4);
         let by_hash = table.stage(flow(6), stay, |_| 1, |_| 1);
         assert_eq!(by_hash, 2);
         table.note_read(flow(6), 3, |_| 1);
@@ -278,8 +282,18 @@ mod tests {
     }
 
     #[test]
+    fn a_flow_that_was_never_read_goes_to_an_own_queue_and_another_to_any() {
+        let mut table = FlowTable::new(4..6);
+        for value in 1..20 {
+            assert_eq!(table.stage(flow(value), stay, |_| 1, |_| 1), 4 + (value % 2) as u16);
+        }
+        table.note_read(flow(6), 1, |_| 1);
+        assert_eq!(table.stage(flow(6), stay, |_| 1, |_| 1), 1);
+    }
+
+    #[test]
     fn a_flow_moves_only_when_its_old_writer_is_through() {
-        let mut table = FlowTable::new(4);
+        let mut table = FlowTable::new(0..4);
         assert_eq!(table.stage(flow(6), stay, |_| 5, |_| 4), 2);
         table.note_read(flow(6), 3, |_| 4);
         assert_eq!(table.stage(flow(6), stay, |_| 6, |_| 4), 2);
@@ -289,7 +303,7 @@ mod tests {
 
     #[test]
     fn a_full_place_gives_up_its_oldest_idle_flow() {
-        let mut table = FlowTable::new(2);
+        let mut table = FlowTable::new(0..2);
         // One set with `WAYS` flows: the first is still in flight, the others are idle, each younger than the
         // previous.
         table.stage(flow(1), stay, |_| 9, |_| 0);

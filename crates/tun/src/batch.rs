@@ -1,6 +1,7 @@
 //! Batches of outbound packets, between the reader of a queue and the packet thread.
 
-use std::sync::mpsc;
+use std::ptr::NonNull;
+use std::sync::{Arc, mpsc};
 
 use weft_sched::flow::{FlowHash, FlowHasher};
 use weft_sched::{PacketBatch, Remaining};
@@ -89,6 +90,17 @@ pub enum SlabHome {
     Nobody,
 }
 
+impl SlabHome {
+    fn send(&self, queue: u16, slab: Slab) {
+        // Sending fails only if the reader has stopped. The slab is then freed.
+        match self {
+            Self::Thread(home) => drop(home.send(slab)),
+            Self::Runtime(home) => drop(home.send((queue, slab))),
+            Self::Nobody => {}
+        }
+    }
+}
+
 impl From<mpsc::Sender<Slab>> for SlabHome {
     fn from(sender: mpsc::Sender<Slab>) -> Self {
         Self::Thread(sender)
@@ -101,11 +113,94 @@ impl From<tokio::sync::mpsc::UnboundedSender<(u16, Slab)>> for SlabHome {
     }
 }
 
-/// A slab of packets in reading order, on its way through the packet thread. When the batch is dropped, the
-/// slab returns to its reader: a free slab is the reader's permit to read more.
+/// A slab whose packets belong to several batches, which several threads may hold. The last batch that is dropped
+/// sends it home.
+#[derive(Debug)]
+struct SharedSlab {
+    buffer: NonNull<[u8]>,
+    hasher: FlowHasher,
+    /// The list of the slab, empty: it keeps its capacity.
+    list: Vec<Entry>,
+    queue: u16,
+    home: SlabHome,
+}
+
+// SAFETY: `buffer` is a box of bytes that the slab owns. Threads reach it through `Part` alone, and each part only
+// the bytes of its own packets.
+unsafe impl Send for SharedSlab {}
+// SAFETY: as above.
+unsafe impl Sync for SharedSlab {}
+
+impl Drop for SharedSlab {
+    fn drop(&mut self) {
+        // SAFETY: `buffer` is from `Box::into_raw`, in `Part::all_of`, and is turned back only here. No reference
+        // into it is left: those that a part gives out borrow the part, and every part has been dropped.
+        let buffer = unsafe { Box::from_raw(self.buffer.as_ptr()) };
+        let packets = std::mem::take(&mut self.list);
+        self.home.send(self.queue, Slab { hasher: self.hasher, buffer, used: 0, bytes: 0, packets });
+    }
+}
+
+/// Packets of a slab of which other batches have the others.
+#[derive(Debug)]
+struct Part {
+    slab: Arc<SharedSlab>,
+    /// The packets of this part: no other part has any of them.
+    packets: Vec<Entry>,
+    bytes: usize,
+}
+
+impl Part {
+    /// Returns one part with these packets for each list. A packet of the slab must be in one list at most.
+    fn all_of(slab: Slab, queue: u16, home: SlabHome, lists: impl Iterator<Item = Vec<Entry>>) -> Vec<Self> {
+        let Slab { hasher, buffer, packets: mut list, .. } = slab;
+        list.clear();
+        // SAFETY: the pointer of a box is not null.
+        let buffer = unsafe { NonNull::new_unchecked(Box::into_raw(buffer)) };
+        let slab = Arc::new(SharedSlab { buffer, hasher, list, queue, home });
+        let part = |packets: Vec<Entry>| {
+            let bytes = packets.iter().map(|entry| entry.len as usize).sum();
+            Self { slab: Arc::clone(&slab), packets, bytes }
+        };
+        lists.map(part).collect()
+    }
+
+    /// Returns the first byte of a packet.
+    fn start_of(&self, entry: Entry) -> *mut u8 {
+        debug_assert!(entry.start as usize + entry.len as usize + TAILROOM <= self.slab.buffer.len());
+        // SAFETY: `Slab::commit` made the entry after it had checked that the packet and its tail are in the buffer.
+        unsafe { self.slab.buffer.as_ptr().cast::<u8>().add(entry.start as usize) }
+    }
+
+    fn bytes_of(&self, entry: Entry) -> &[u8] {
+        // SAFETY: the bytes are in the buffer (`start_of`), which lives as long as the part. `entry` is one of this
+        // part, `Slab::commit` makes packets that do not overlap, and no other part has this one: a `&mut` to its
+        // bytes would borrow this part mutably.
+        unsafe { std::slice::from_raw_parts(self.start_of(entry), entry.len as usize) }
+    }
+
+    fn packet_at(&mut self, number: u32) -> Option<PacketMut<'_>> {
+        let entry = *self.packets.get(number as usize)?;
+        let len = entry.len as usize;
+        // SAFETY: as in `bytes_of`, and the tail of a packet belongs to it alone. The result borrows the part mutably.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(self.start_of(entry), len + TAILROOM) };
+        PacketMut::new(bytes, len, entry.offload)
+    }
+}
+
+#[derive(Debug)]
+enum Content {
+    Whole(Slab),
+    Part(Part),
+}
+
+/// A slab of packets in reading order, on its way through the packet thread, or the packets of a slab that are
+/// for one packet thread. When the batch is dropped, and every other batch with packets of the slab, the slab
+/// returns to its reader: a free slab is the reader's permit to read more.
 #[derive(Debug)]
 pub struct TunBatch {
-    slab: Option<Slab>,
+    /// `None` once it was dropped or taken apart.
+    content: Option<Content>,
     next: usize,
     queue: u16,
     home: SlabHome,
@@ -115,21 +210,33 @@ impl TunBatch {
     /// Returns a batch of the packets in `slab`, which were read from queue `queue`. The slab returns through
     /// `home`.
     pub fn new(slab: Slab, queue: u16, home: impl Into<SlabHome>) -> Self {
-        Self { slab: Some(slab), next: 0, queue, home: home.into() }
+        Self { content: Some(Content::Whole(slab)), next: 0, queue, home: home.into() }
+    }
+
+    fn entries(&self) -> &[Entry] {
+        match &self.content {
+            Some(Content::Whole(slab)) => &slab.packets,
+            Some(Content::Part(part)) => &part.packets,
+            None => &[],
+        }
     }
 
     /// Returns the number of packets in the batch, returned by [`Self::next_packet`] or not; a super-packet
     /// counts once.
     pub fn packets(&self) -> usize {
-        self.slab.as_ref().map_or(0, Slab::packets)
+        self.entries().len()
     }
 
     /// Returns the bytes of the packets in the batch, returned by [`Self::next_packet`] or not.
     pub fn bytes(&self) -> usize {
-        self.slab.as_ref().map_or(0, Slab::bytes)
+        match &self.content {
+            Some(Content::Whole(slab)) => slab.bytes,
+            Some(Content::Part(part)) => part.bytes,
+            None => 0,
+        }
     }
 
-    /// Returns the queue that the packets were read from.
+    /// Returns the queue that the packets were read from, a number among all queues of the device.
     pub fn queue(&self) -> u16 {
         self.queue
     }
@@ -143,54 +250,108 @@ impl TunBatch {
 
     /// Returns the packet with this number, in reading order.
     fn packet_at(&mut self, number: u32) -> Option<PacketMut<'_>> {
-        let slab = self.slab.as_mut()?;
+        let slab = match self.content.as_mut()? {
+            Content::Whole(slab) => slab,
+            Content::Part(part) => return part.packet_at(number),
+        };
         let entry = *slab.packets.get(number as usize)?;
         let (start, len) = (entry.start as usize, entry.len as usize);
         PacketMut::new(&mut slab.buffer[start..start + len + TAILROOM], len, entry.offload)
     }
 
+    fn bytes_of(&self, entry: Entry) -> &[u8] {
+        match &self.content {
+            Some(Content::Whole(slab)) => &slab.buffer[entry.start as usize..][..entry.len as usize],
+            Some(Content::Part(part)) => part.bytes_of(entry),
+            None => &[],
+        }
+    }
+
     /// Returns every packet that [`Self::next_packet`] has not returned yet, without consuming it.
     pub fn remaining(&self) -> impl Iterator<Item = &[u8]> {
-        let slab = self.slab.as_ref();
-        let entries = slab.map_or(&[][..], |slab| &slab.packets[self.next..]);
-        entries.iter().filter_map(move |entry| {
-            let start = entry.start as usize;
-            slab?.buffer.get(start..start + entry.len as usize)
-        })
+        self.entries()[self.next..].iter().map(|entry| self.bytes_of(*entry))
     }
 
     /// Removes packets of [`Self::remaining`] from the batch: those with `true` at their index in `wanted`.
     /// Returns for each its index, and a new slab with a copy of the packet.
     pub fn take_out(&mut self, wanted: &[bool]) -> Vec<(usize, Slab)> {
-        let Some(slab) = self.slab.as_mut() else { return Vec::new() };
+        let hasher = match &self.content {
+            Some(Content::Whole(slab)) => slab.hasher,
+            Some(Content::Part(part)) => part.slab.hasher,
+            None => return Vec::new(),
+        };
         let mut taken = Vec::new();
-        let mut kept = slab.packets[..self.next].to_vec();
-        for (place, entry) in slab.packets[self.next..].iter().enumerate() {
+        let mut taken_bytes = 0;
+        let mut kept = self.entries()[..self.next].to_vec();
+        for (place, entry) in self.entries()[self.next..].iter().enumerate() {
             if !wanted.get(place).copied().unwrap_or_default() {
                 kept.push(*entry);
                 continue;
             }
-            let (start, len) = (entry.start as usize, entry.len as usize);
-            let mut own = Slab::new(len + TAILROOM, slab.hasher);
-            own.spare_mut()[..len].copy_from_slice(&slab.buffer[start..start + len]);
+            let len = entry.len as usize;
+            let mut own = Slab::new(len + TAILROOM, hasher);
+            own.spare_mut()[..len].copy_from_slice(self.bytes_of(*entry));
             own.commit(0, len, entry.offload);
-            slab.bytes -= len;
+            taken_bytes += len;
             taken.push((place, own));
         }
-        slab.packets = kept;
+        let (packets, bytes) = match &mut self.content {
+            Some(Content::Whole(slab)) => (&mut slab.packets, &mut slab.bytes),
+            Some(Content::Part(part)) => (&mut part.packets, &mut part.bytes),
+            None => return taken,
+        };
+        *packets = kept;
+        *bytes -= taken_bytes;
         taken
+    }
+
+    /// Takes a batch of which no packet was returned yet apart: into one batch for each different value in
+    /// `owners`, which has one for each packet. The packets stay where they are and in order.
+    pub(crate) fn split(mut self, owners: &[u16]) -> Vec<(u16, Self)> {
+        debug_assert!(self.next == 0 && owners.len() == self.packets());
+        let mut lists: Vec<(u16, Vec<Entry>)> = Vec::new();
+        for (entry, owner) in self.entries().iter().zip(owners) {
+            match lists.iter_mut().find(|(other, _)| other == owner) {
+                Some((_, list)) => list.push(*entry),
+                None => lists.push((*owner, vec![*entry])),
+            }
+        }
+        if lists.len() < 2 {
+            return lists.into_iter().map(|(owner, _)| owner).zip([self]).collect();
+        }
+        let queue = self.queue;
+        let home = std::mem::replace(&mut self.home, SlabHome::Nobody);
+        let (owners, lists): (Vec<_>, Vec<_>) = lists.into_iter().unzip();
+        let parts = match self.content.take() {
+            Some(Content::Whole(slab)) => Part::all_of(slab, queue, home, lists.into_iter()),
+            Some(Content::Part(Part { slab, .. })) => {
+                let part = |packets: Vec<Entry>| {
+                    let bytes = packets.iter().map(|entry| entry.len as usize).sum();
+                    Part { slab: Arc::clone(&slab), packets, bytes }
+                };
+                lists.into_iter().map(part).collect()
+            }
+            None => Vec::new(),
+        };
+        let batches = parts.into_iter().map(|part| Self {
+            content: Some(Content::Part(part)),
+            next: 0,
+            queue,
+            // The slab that the parts share knows where it returns to.
+            home: SlabHome::Nobody,
+        });
+        owners.into_iter().zip(batches).collect()
     }
 
     /// Reports whether [`Self::next_packet`] has returned every packet.
     pub fn is_done(&self) -> bool {
-        self.slab.as_ref().is_none_or(|slab| self.next >= slab.packets.len())
+        self.next >= self.packets()
     }
 }
 
 impl PacketBatch for TunBatch {
     fn remaining(&self) -> impl Iterator<Item = Remaining> {
-        let entries = self.slab.as_ref().map_or(&[][..], |slab| &slab.packets[self.next..]);
-        let numbered = (self.next as u32..).zip(entries);
+        let numbered = (self.next as u32..).zip(&self.entries()[self.next..]);
         numbered.map(|(number, entry)| Remaining { number, bytes: entry.len, flow: entry.flow })
     }
 
@@ -201,14 +362,10 @@ impl PacketBatch for TunBatch {
 
 impl Drop for TunBatch {
     fn drop(&mut self) {
-        if let Some(mut slab) = self.slab.take() {
+        // A part sends its slab home when it is the last one.
+        if let Some(Content::Whole(mut slab)) = self.content.take() {
             slab.clear();
-            // Sending fails only if the reader has stopped. The slab is then freed.
-            match &self.home {
-                SlabHome::Thread(home) => drop(home.send(slab)),
-                SlabHome::Runtime(home) => drop(home.send((self.queue, slab))),
-                SlabHome::Nobody => {}
-            }
+            self.home.send(self.queue, slab);
         }
     }
 }
@@ -265,5 +422,59 @@ mod tests {
         let mut slab = free.try_recv().unwrap();
         assert!(slab.is_empty());
         assert_eq!(slab.spare_mut().len(), 200);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn parts_are_the_packets_of_the_slab_and_it_returns_once(
+            packets in proptest::collection::vec((0_u16..4, 1_usize..40), 1..30),
+        ) {
+            let (home, free) = mpsc::channel();
+            let mut slab = Slab::new(4000, FlowHasher::random());
+            for (number, (_, len)) in packets.iter().enumerate() {
+                slab.spare_mut()[10..10 + len].fill(number as u8);
+                assert!(slab.commit(10, *len, Offload::None));
+            }
+            let owners: Vec<_> = packets.iter().map(|(owner, _)| *owner).collect();
+            let parts = TunBatch::new(slab, 7, home).split(&owners);
+            let mut seen = Vec::new();
+            // Several threads have the packets of their parts mutably at once.
+            let count = parts.len();
+            let written: Vec<_> = parts
+                .into_iter()
+                .map(|(owner, mut part)| {
+                    assert_eq!(part.queue(), 7);
+                    let write = move || {
+                        let (mut seen, bytes) = (Vec::new(), part.bytes());
+                        while let Some(packet) = part.next_packet() {
+                            let number = packet.bytes()[0];
+                            assert!(packet.bytes().iter().all(|byte| *byte == number));
+                            seen.push((usize::from(number), packet.bytes().len()));
+                        }
+                        assert_eq!(bytes, seen.iter().map(|(_, len)| len).sum::<usize>());
+                        assert!(seen.is_sorted());
+                        (owner, seen, part)
+                    };
+                    std::thread::spawn(write)
+                })
+                .collect::<Vec<_>>()
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .collect();
+            let mut left = count;
+            for (owner, numbers, part) in written {
+                assert!(numbers.iter().all(|(number, len)| packets[*number] == (owner, *len)));
+                seen.extend(numbers);
+                assert!(free.try_recv().is_err(), "a part is left");
+                drop(part);
+                left -= 1;
+            }
+            assert_eq!(left, 0);
+            seen.sort_unstable();
+            assert_eq!(seen, packets.iter().map(|(_, len)| *len).enumerate().collect::<Vec<_>>());
+            let mut slab = free.try_recv().unwrap();
+            assert!(slab.is_empty() && free.try_recv().is_err());
+            assert_eq!(slab.spare_mut().len(), 4000);
+        }
     }
 }

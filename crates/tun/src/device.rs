@@ -27,6 +27,8 @@ mod inline;
 mod pulse;
 pub(crate) mod queue;
 mod reader;
+#[cfg_attr(windows, allow(dead_code, reason = "a device with one queue needs a part of it"))]
+mod shards;
 mod threads;
 pub(crate) mod vnet_hdr;
 #[cfg_attr(windows, path = "device/wake/windows.rs")]
@@ -38,6 +40,7 @@ pub use descriptor::Descriptor;
 use inline::Inline;
 pub use pulse::Pulse;
 pub(crate) use queue::Queue;
+use shards::Shard;
 use threads::Threads;
 use writer::Coalescing;
 
@@ -84,22 +87,57 @@ impl<Q: Queue> Device<Q> {
         Self::new(opened, threads).map_err(|source| OpenError::Io { action: "start threads", name, source })
     }
 
+    /// As [`Self::start`], for several packet threads.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn start_several(
+        opened: Opened<Q>,
+        threads: bool,
+        shards: usize,
+    ) -> Result<Vec<Self>, OpenError> {
+        let name = opened.name.clone();
+        Self::several(opened, threads, shards).map_err(|source| OpenError::Io {
+            action: "start several packet threads",
+            name,
+            source,
+        })
+    }
+
     pub(crate) fn new(opened: Opened<Q>, threads: bool) -> io::Result<Self> {
+        let device = Self::several(opened, threads, 1)?.pop();
+        device.ok_or_else(|| io::ErrorKind::InvalidInput.into())
+    }
+
+    /// Returns what was opened as one device for each packet thread. There must be a queue for each.
+    pub(crate) fn several(opened: Opened<Q>, threads: bool, shards: usize) -> io::Result<Vec<Self>> {
         let Opened { queues, name, offload, joins_segments } = opened;
-        let stats = Arc::new(TunStats::new(queues.len()));
+        let count = queues.len();
+        if count < shards.max(1) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let stats = Arc::new(TunStats::new(count));
         let coalescing = match joins_segments {
             false => Coalescing::new(offload),
             true => Coalescing::into_long_packets(),
         };
         let (coalescing, hasher) = (Arc::new(coalescing), FlowHasher::random());
-        let mode = if queues.is_empty() {
-            return Err(io::ErrorKind::InvalidInput.into());
-        } else if threads {
-            Mode::Threads(Threads::start(&name, queues, hasher, &coalescing, &stats)?)
-        } else {
-            Mode::Inline(Inline::new(&name, queues, hasher, &coalescing, &stats)?)
-        };
-        Ok(Self { name, offload, stats, mode })
+        let device = |mode| Self { name: name.clone(), offload, stats: Arc::clone(&stats), mode };
+        if threads {
+            if shards > 1 {
+                return Err(io::Error::new(
+                    io::ErrorKind::Unsupported,
+                    "queues have no threads of their own where there are several packet threads",
+                ));
+            }
+            let threads = Threads::start(&name, queues, hasher, &coalescing, &stats)?;
+            return Ok(vec![device(Mode::Threads(threads))]);
+        }
+        let queues: Vec<_> = queues.into_iter().map(Arc::new).collect();
+        let inline = |shard| Inline::new(&name, &queues, shard, hasher, &coalescing, &stats);
+        if shards < 2 {
+            return Ok(vec![device(Mode::Inline(inline(None)?))]);
+        }
+        let shards = Shard::several(count, shards).into_iter();
+        shards.map(|shard| Ok(device(Mode::Inline(inline(Some(shard))?)))).collect()
     }
 
     /// Returns the name of the interface.
@@ -112,7 +150,8 @@ impl<Q: Queue> Device<Q> {
         self.offload
     }
 
-    /// Returns the counters of the device.
+    /// Returns the counters of the device: of every queue, whichever packet thread reads it. The devices of several
+    /// packet threads return the same counters.
     pub fn stats(&self) -> &Arc<TunStats> {
         &self.stats
     }
@@ -147,6 +186,13 @@ impl<Q: Queue> Tun for Device<Q> {
             Mode::Threads(threads) => threads.poll_recv_many(cx, out, max_bytes),
             Mode::Inline(inline) => inline.poll_recv_many(cx, out, max_bytes),
             Mode::Closed(_) => Poll::Ready(Ok(0)),
+        }
+    }
+
+    fn hand_over(&mut self, batches: &mut VecDeque<TunBatch>, shard_of: impl FnMut(&[u8]) -> Option<u16>) {
+        match &mut self.mode {
+            Mode::Inline(inline) => inline.hand_over(batches, shard_of),
+            Mode::Threads(_) | Mode::Closed(_) => {}
         }
     }
 

@@ -2,6 +2,7 @@
 //! queues. Used on the packet thread, which takes batches from the queues and stages packets for them.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use weft_sched::flow::{FlowHash, FlowTable};
 
@@ -22,17 +23,26 @@ pub(crate) struct Flows {
 }
 
 impl Flows {
-    /// Returns the flows of a device with `queues` queues; `None` with one queue, where no flow can move.
-    pub(crate) fn across(queues: usize) -> Option<Self> {
+    /// Returns the flows of a device with `queues` queues, of which this packet thread reads `own`; `None` with
+    /// one queue, where no flow can move.
+    pub(crate) fn across(queues: usize, own: Range<u16>) -> Option<Self> {
         (queues > 1).then(|| {
-            let (table, guard) = (FlowTable::new(queues as u16), ReorderGuard::new(queues));
-            Self { table, guard, overload: QueueOverload::new(queues) }
+            let (table, guard) = (FlowTable::new(own.clone()), ReorderGuard::new(queues));
+            Self { table, guard, overload: QueueOverload::new(queues, own) }
         })
     }
 
     /// Reports whether packets of moved flows are held.
     pub(crate) fn holds_any(&self) -> bool {
         self.guard.holds_any()
+    }
+
+    /// Reports whether packets are held that may be those of another packet thread.
+    ///
+    /// This thread sees the flows of the others in its own queues only, so what waits for the queue of another
+    /// thread is its own. If that counted too, two threads could wait for each other.
+    pub(crate) fn holds_for_others(&self, own: &Range<u16>) -> bool {
+        self.guard.holds_behind(own)
     }
 
     /// Forwards the next batch that was read to `out`, except for packets of moved flows that have to wait.

@@ -38,10 +38,11 @@ pub fn open(config: TunConfig) -> Result<Device, OpenError> {
 /// all queues, at least one for each; each `Device` reads a contiguous range of them and writes to all. Each
 /// must be polled by a runtime of its own.
 pub fn open_shards(config: TunConfig, shards: usize) -> Result<Vec<Device>, OpenError> {
-    if shards > 1 {
-        return Err(OpenError::TooManyShards { shards, queues: 1 });
+    let (threads, queues) = (config.threads, config.queues.max(1));
+    if shards > queues {
+        return Err(OpenError::TooManyShards { shards, queues });
     }
-    open(config).map(|device| vec![device])
+    Device::start_several(create::open(config)?, threads, shards)
 }
 
 /// An attached queue of a device.
@@ -117,11 +118,30 @@ impl Device {
         threads: bool,
         offload: crate::TunOffload,
     ) -> std::io::Result<Self> {
-        for descriptor in &descriptors {
-            device::descriptor::set_nonblocking(descriptor.as_fd())?;
-        }
-        let queues = descriptors.into_iter().map(|descriptor| LinuxQueue::new(descriptor, true)).collect();
-        let name = name.to_owned();
-        Self::new(device::Opened { queues, name, offload, joins_segments: false }, threads)
+        Self::new(opened_for_test(name, descriptors, offload)?, threads)
     }
+
+    /// As [`Self::from_descriptors_for_test`], for several packet threads.
+    #[doc(hidden)]
+    pub fn shards_from_descriptors_for_test(
+        name: &str,
+        descriptors: Vec<OwnedFd>,
+        threads: bool,
+        offload: crate::TunOffload,
+        shards: usize,
+    ) -> std::io::Result<Vec<Self>> {
+        Self::several(opened_for_test(name, descriptors, offload)?, threads, shards)
+    }
+}
+
+fn opened_for_test(
+    name: &str,
+    descriptors: Vec<OwnedFd>,
+    offload: crate::TunOffload,
+) -> std::io::Result<device::Opened<LinuxQueue>> {
+    for descriptor in &descriptors {
+        device::descriptor::set_nonblocking(descriptor.as_fd())?;
+    }
+    let queues = descriptors.into_iter().map(|descriptor| LinuxQueue::new(descriptor, true)).collect();
+    Ok(device::Opened { queues, name: name.to_owned(), offload, joins_segments: false })
 }

@@ -1,56 +1,15 @@
 //! Foreign peers: peers of other shards of the interface. A tunnel knows which addresses are theirs and to
 //! which shard to hand over their packets, and has no session with them.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use ipnet::IpNet;
 
+use crate::foreign_peers::ForeignPeer;
 use crate::ip::IpHeader;
 use crate::key::PublicKey;
 use crate::peer_id::PeerId;
 use crate::tunnel::Tunnel;
-
-/// A peer of another shard.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ForeignPeer {
-    /// Address of its endpoint, by which the gate recognizes it.
-    pub(crate) address: Option<IpAddr>,
-    /// Number of prefixes of the peer in the table of allowed-ips.
-    pub(crate) prefixes: u32,
-    pub(crate) shard: u16,
-}
-
-/// The foreign peers by their place in the table of peers. Empty as long as there is none.
-#[derive(Debug, Default)]
-pub(crate) struct ForeignPeers(Vec<Option<ForeignPeer>>);
-
-impl ForeignPeers {
-    #[inline]
-    fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Returns the shard of a peer, if it is a foreign peer.
-    #[inline]
-    pub(crate) fn shard_of(&self, id: PeerId) -> Option<u16> {
-        self.0.get(id.place())?.as_ref().map(|peer| peer.shard)
-    }
-
-    pub(crate) fn get_mut(&mut self, id: PeerId) -> Option<&mut ForeignPeer> {
-        self.0.get_mut(id.place())?.as_mut()
-    }
-
-    fn insert(&mut self, id: PeerId, peer: ForeignPeer) {
-        if id.place() >= self.0.len() {
-            self.0.resize(id.place() + 1, None);
-        }
-        self.0[id.place()] = Some(peer);
-    }
-
-    pub(crate) fn take(&mut self, id: PeerId) -> Option<ForeignPeer> {
-        self.0.get_mut(id.place())?.take()
-    }
-}
 
 impl Tunnel {
     /// Returns the shard of the peer that an outbound packet is for, if it is another shard. `None` also for

@@ -19,6 +19,7 @@ mod ecn;
 mod endpoints;
 mod event;
 mod foreign;
+mod foreign_peers;
 mod gate;
 mod icmp;
 mod icmp_answers;

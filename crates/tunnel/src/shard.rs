@@ -56,14 +56,6 @@ impl Shard {
     }
 }
 
-impl crate::Tunnel {
-    /// Returns which of the packet threads of the interface this tunnel is for.
-    #[inline]
-    pub fn shard(&self) -> Shard {
-        self.by_index.shard()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -13,7 +13,7 @@ use crate::drop_reason::{DropCounters, DropReason};
 use crate::endpoints::Endpoint;
 use crate::endpoints::Endpoints;
 use crate::event::Event;
-use crate::foreign::ForeignPeers;
+use crate::foreign_peers::ForeignPeers;
 use crate::gate::Gate;
 use crate::icmp_answers::Answers;
 use crate::initiations::{Cause, Initiations};
@@ -193,6 +193,12 @@ impl Tunnel {
         self.set_allowed_ips(id, networks);
         self.reschedule(id);
         Ok(id)
+    }
+
+    /// Returns which of the packet threads of the interface this tunnel is for.
+    #[inline]
+    pub fn shard(&self) -> Shard {
+        self.by_index.shard()
     }
 
     /// Returns the place of the peer with this key, and assigns one if the key is new.

@@ -126,8 +126,9 @@ pub trait Udp {
         Err(bind::failed("use other UDP sockets", io::ErrorKind::Unsupported.into()))
     }
 
-    /// Returns duplicates of the sockets' descriptors, IPv4 first, for a process that keeps them open after this process
-    /// ends.
+    /// Returns duplicates of the sockets' descriptors, IPv4 first, for a process that keeps them open after
+    /// this process ends. With several packet threads, those of all of them, in order, are the set for
+    /// [`open_shards`].
     fn descriptors(&self) -> io::Result<Vec<Descriptor>> {
         Ok(Vec::new())
     }
@@ -135,6 +136,12 @@ pub trait Udp {
     /// Returns the port in use.
     fn port(&self) -> u16 {
         0
+    }
+
+    /// Returns the number of datagrams that the kernel dropped for all shards of the port, since the sockets were
+    /// opened ([`UdpStats::junk_dropped`]). Makes a system call: not for every packet.
+    fn junk_of_all(&self) -> u64 {
+        self.stats().junk_dropped
     }
 
     /// Returns the counters of the sockets.
@@ -299,12 +306,13 @@ pub struct UdpFeatures {
     pub wanted_send_buffer_bytes: u64,
 }
 
-/// Returns the bytes that may wait in each of the [`receiving_sockets`] of a process with so much memory and so many
-/// shards, between 256 KiB and 7 MiB.
+/// Returns the bytes that may wait in each of the [`receiving_sockets`] of a process with so much memory and so
+/// many shards, between 256 KiB and 7 MiB.
 ///
-/// All sockets full, those of both address families and as the kernel counts (twice as much, for its own bookkeeping), take
-/// at most an eighth of the memory if that is 24 MiB or more, and 16 MiB more for each further shard. All UDP sockets
-/// of a machine may take three sixteenths together (udp_mem of udp(7)), and other programs have sockets too.
+/// All sockets full, those of both address families and as the kernel counts (twice as much, for its own
+/// bookkeeping), take at most an eighth of the memory if that is so much: 24 MiB with one shard, and 16 MiB more
+/// for each further shard. All UDP sockets of a machine may take three sixteenths together (udp_mem of udp(7)),
+/// and other programs have sockets too.
 pub fn receive_buffer_bytes(total_memory: Option<u64>, shards: usize) -> usize {
     let bytes = total_memory.map_or(MAX_RECEIVE_BUFFER_BYTES, |total| {
         total / (2 * RECEIVE_SHARE * receiving_sockets(shards) as u64)
@@ -330,7 +338,8 @@ pub struct UdpStats {
     /// only.
     pub receive_overflows: u64,
     /// Datagrams that the kernel dropped because they cannot be messages for this interface, or because of
-    /// [`Udp::let_half_ask`]. Datagrams that the kernel joined count once. Linux only.
+    /// [`Udp::let_half_ask`]. Datagrams that the kernel joined count once. Linux only. Of several packet threads,
+    /// the first counts them for all.
     pub junk_dropped: u64,
     /// Datagrams received. Datagrams that the kernel joined count each.
     pub datagrams_received: u64,

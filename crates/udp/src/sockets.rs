@@ -255,6 +255,10 @@ impl Udp for UdpSockets {
         self.config.port
     }
 
+    fn junk_of_all(&self) -> u64 {
+        self.families().map(Family::junk_of_all).sum()
+    }
+
     fn stats(&self) -> UdpStats {
         let overflows: u64 = self.families().map(Family::overflows).sum();
         let junk: u64 = self.families().map(Family::junk_dropped).sum();

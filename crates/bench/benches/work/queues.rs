@@ -50,7 +50,7 @@ fn flow_table(
     flows: u64,
     mut each: impl FnMut(&mut FlowTable, FlowHash) + 'static,
 ) -> Workload {
-    let mut table = FlowTable::new(4);
+    let mut table = FlowTable::new(0..4);
     for number in 0..flows {
         table.note_read(flow(number), (number % 4) as u16, |_| 0);
     }
@@ -66,7 +66,7 @@ fn flow_table(
 
 /// Reads packets of new flows, with a full table.
 fn new_flows() -> Workload {
-    let mut table = FlowTable::new(4);
+    let mut table = FlowTable::new(0..4);
     let mut next = 0;
     let mut read = move |packets: usize| {
         table.tick();

@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -22,6 +23,7 @@ use super::alarm::Alarm;
 use super::descriptor;
 use super::queue::Queue;
 use super::reader::{self, Drained};
+use super::shards::Shard;
 use super::writer::{BatchWriter, Coalescing, PlainBatch, Written};
 use crate::batch::TunBatch;
 use crate::flows::{Flows, Pipelines};
@@ -33,6 +35,7 @@ use slabs::Slabs;
 
 /// The registration with the runtime that polls the device, made at the first poll.
 struct Readiness<Q: Queue> {
+    /// Every queue of the device, also those that another packet thread reads.
     queues: Box<[Arc<AsyncFd<Arc<Q>>>]>,
     /// Completes when the device is deleted, which tokio does not report as readable. The kernel detaches all
     /// queues at once, so it is enough to watch one queue.
@@ -40,13 +43,19 @@ struct Readiness<Q: Queue> {
 }
 
 impl<Q: Queue> Readiness<Q> {
-    fn register(queues: &[InlineQueue<Q>]) -> io::Result<Self> {
-        let register = |inline: &InlineQueue<Q>| {
+    fn register(queues: &[InlineQueue<Q>], own: &Range<u16>) -> io::Result<Self> {
+        let register = |(number, inline): (u16, &InlineQueue<Q>)| {
+            // A packet in a queue of another thread must not wake this one.
+            let reads = own.contains(&number);
+            let interest = if reads { Interest::READABLE | Interest::WRITABLE } else { Interest::WRITABLE };
+            let queue = Arc::clone(&inline.queue);
             // SAFETY: a `Queue` returns the same descriptor each time, and keeps it open as long as it lives.
-            unsafe { AsyncFd::register(Arc::clone(&inline.queue)) }.map(Arc::new).map_err(io::Error::from)
+            let registered = unsafe { AsyncFd::register_with_interest(queue, interest) };
+            registered.map(Arc::new).map_err(io::Error::from)
         };
-        let queues = queues.iter().map(register).collect::<io::Result<Box<[_]>>>()?;
-        let watched = queues.first().map(Arc::clone).ok_or(io::ErrorKind::InvalidInput)?;
+        let queues = (0..).zip(queues).map(register).collect::<io::Result<Box<[_]>>>()?;
+        let watched =
+            queues.get(usize::from(own.start)).map(Arc::clone).ok_or(io::ErrorKind::InvalidInput)?;
         let gone = Box::pin(async move { drop(watched.ready(Interest::ERROR).await) });
         Ok(Self { queues, gone })
     }
@@ -54,7 +63,7 @@ impl<Q: Queue> Readiness<Q> {
     fn of<'a>(this: &'a mut Option<Self>, queues: &InlineQueues<Q>) -> io::Result<&'a mut Self> {
         Ok(match this {
             Some(readiness) => readiness,
-            none => none.insert(Self::register(&queues.each)?),
+            none => none.insert(Self::register(&queues.each, &queues.own)?),
         })
     }
 }
@@ -73,18 +82,48 @@ struct InlineQueue<Q> {
 struct InlineQueues<Q> {
     name: String,
     each: Box<[InlineQueue<Q>]>,
+    /// The queues that this packet thread reads.
+    own: Range<u16>,
+    /// `None` with one packet thread.
+    shard: Option<Shard>,
     /// Batches that all queues have completed. A batch starts only after the previous batch is complete.
     completed: u64,
 }
 
+impl<Q: Queue> InlineQueues<Q> {
+    /// Returns the packet thread that takes part if the queue is one of another thread.
+    fn foreign(&self, queue: u16) -> Option<&Shard> {
+        self.shard.as_ref().filter(|_| !self.own.contains(&queue))
+    }
+
+    /// Ends what [`Shard::begin`] began, unless packets are held that may be for another thread.
+    fn settle(&self, flows: Option<&Flows>) {
+        if let Some(shard) = &self.shard
+            && !flows.is_some_and(|flows| flows.holds_any() && flows.holds_for_others(&self.own))
+        {
+            let own = &self.each[usize::from(self.own.start)..usize::from(self.own.end)];
+            shard.settle(own.iter().map(|queue| queue.packets_read));
+        }
+    }
+}
+
 impl<Q: Queue> Pipelines for InlineQueues<Q> {
     fn is_drained(&self, queue: u16, _taken: u64) -> bool {
-        // Packets that were read from the queue were offered to the guard at once.
+        // Packets that were read from an own queue were offered to the guard at once.
         !descriptor::is_readable(&*self.each[usize::from(queue)].queue)
+            && self.foreign(queue).is_none_or(|shard| shard.has_all_of(queue))
     }
 
     fn packets_until_now(&self, queue: u16) -> u64 {
-        self.each[usize::from(queue)].packets_read + Q::ring_packets(&self.name)
+        let read = match self.foreign(queue) {
+            None => self.each[usize::from(queue)].packets_read,
+            Some(shard) => shard.packets_read(queue) + reader::MAX_PACKETS,
+        };
+        read + Q::ring_packets(&self.name)
+    }
+
+    fn packets_passed(&self, queue: u16, offered: u64) -> u64 {
+        self.foreign(queue).map_or(offered, |shard| shard.packets_passed(queue))
     }
 
     fn completed(&self, _writer: u16) -> u64 {
@@ -109,35 +148,39 @@ pub(super) struct Inline<Q: Queue> {
 }
 
 impl<Q: Queue> Inline<Q> {
-    /// Returns a device. `queues` must not be empty.
+    /// Returns a device. `queues` must not be empty. Without a shard, the device has one packet thread.
     #[allow(clippy::unnecessary_wraps, reason = "Windows has no such devices")]
     pub(super) fn new(
         name: &str,
-        queues: Vec<Q>,
+        queues: &[Arc<Q>],
+        shard: Option<Shard>,
         hasher: FlowHasher,
         coalescing: &Arc<Coalescing>,
         stats: &TunStats,
     ) -> io::Result<Self> {
         let count = queues.len();
-        let open = |(queue, stats): (Q, &Arc<QueueStats>)| InlineQueue {
-            queue: Arc::new(queue),
+        let own = shard.as_ref().map_or(0..count as u16, Shard::own);
+        let open = |(queue, stats): (&Arc<Q>, &Arc<QueueStats>)| InlineQueue {
+            queue: Arc::clone(queue),
             packets_read: 0,
             writer: BatchWriter::new(Arc::clone(coalescing), Arc::clone(stats)),
             is_writing: false,
             stats: Arc::clone(stats),
         };
-        let each = queues.into_iter().zip(stats.each()).map(open).collect();
+        let each = queues.iter().zip(stats.each()).map(open).collect();
+        // The inbox is one more queue to take from.
+        let scheduler = DeficitRoundRobin::new(own.len() + usize::from(shard.is_some()));
         Ok(Self {
-            queues: InlineQueues { name: name.to_owned(), each, completed: 0 },
+            slabs: Slabs::new(own.clone(), shard.is_some(), hasher),
+            flows: Flows::across(count, own.clone()),
+            queues: InlineQueues { name: name.to_owned(), each, own, shard, completed: 0 },
             readiness: None,
             alarm: Alarm::default(),
             is_gone: false,
-            scheduler: DeficitRoundRobin::new(count),
-            slabs: Slabs::new(count, hasher),
+            scheduler,
             batch: PlainBatch::new(count, hasher, coalescing),
             is_writing: false,
             no_slab: PlainSlab::new(0),
-            flows: Flows::across(count),
         })
     }
 
@@ -149,6 +192,11 @@ impl<Q: Queue> Inline<Q> {
     ) -> Poll<io::Result<usize>> {
         let Self { queues, readiness, is_gone, scheduler, slabs, flows, .. } = self;
         let readiness = Readiness::of(readiness, queues)?;
+        let own = queues.own.clone();
+        if let Some(shard) = &queues.shard {
+            // Before anything is read, and before anything that is held goes on.
+            shard.begin();
+        }
         let mut taken = flows.as_mut().map_or(0, |flows| flows.release(queues, out));
         // Held packets count as read too, otherwise a poll could read the new queue of a moved flow empty
         // before the old queue.
@@ -163,12 +211,26 @@ impl<Q: Queue> Inline<Q> {
                 }
                 break;
             };
+            if number == own.len() {
+                let Some((shard, flows)) = queues.shard.as_mut().zip(flows.as_mut()) else { continue };
+                let Poll::Ready(batch) = shard.poll_recv(cx) else {
+                    scheduler.mark_empty(number);
+                    taken += flows.release(queues, out);
+                    continue;
+                };
+                scheduler.record(number, batch.bytes() / flows.count_in(batch.queue()));
+                read += batch.bytes();
+                taken += flows.offer(batch, queues, out);
+                continue;
+            }
+            let scheduled = number;
+            let number = usize::from(own.start) + scheduled;
             let Poll::Ready(guard) = readiness.queues[number].poll_read_ready(cx) else {
-                scheduler.mark_empty(number);
+                scheduler.mark_empty(scheduled);
                 continue;
             };
             let mut guard = guard?;
-            let Some(mut slab) = slabs.take(cx, number) else { continue };
+            let Some(mut slab) = slabs.take(cx, scheduled) else { continue };
             let inline = &mut queues.each[number];
             let drained = reader::drain(&*inline.queue, &mut slab, &inline.stats);
             match drained {
@@ -178,10 +240,13 @@ impl<Q: Queue> Inline<Q> {
             }
             // Each flow gets the same number of bytes, not each queue.
             let sharing = flows.as_ref().map_or(1, |flows| flows.count_in(number as u16));
-            scheduler.record(number, slab.bytes() / sharing);
+            scheduler.record(scheduled, slab.bytes() / sharing);
             inline.packets_read += slab.packets() as u64;
+            if let Some(shard) = &queues.shard {
+                shard.note_read(number as u16, inline.packets_read);
+            }
             read += slab.bytes();
-            let batch = slabs.batch(number, slab);
+            let batch = slabs.batch(scheduled, slab);
             let Some(flows) = flows else {
                 taken = read;
                 out.extend(batch);
@@ -207,9 +272,27 @@ impl<Q: Queue> Inline<Q> {
                 // Everything read is held, and there may be more to read. If nothing was read, the queue that
                 // the held packets wait for is not readable yet.
                 cx.waker().wake_by_ref();
+            } else if let Some(shard) = queues.shard.as_ref().filter(|_| flows.holds_any()) {
+                // What is held may wait for another thread instead, which nothing else tells.
+                shard.want_wake();
+                taken = flows.release(queues, out);
             }
         }
+        if taken == 0 {
+            queues.settle(flows.as_ref());
+        }
         if taken > 0 || *is_gone { Poll::Ready(Ok(taken)) } else { Poll::Pending }
+    }
+
+    pub(super) fn hand_over(
+        &mut self,
+        batches: &mut VecDeque<TunBatch>,
+        shard_of: impl FnMut(&[u8]) -> Option<u16>,
+    ) {
+        let Self { queues, flows, .. } = self;
+        let Some(shard) = &mut queues.shard else { return };
+        shard.hand_over(batches, shard_of);
+        queues.settle(flows.as_ref());
     }
 
     pub(super) fn poll_send_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -112,7 +112,7 @@ impl<Q: Queue> Threads<Q> {
             current: None,
             no_slab: PlainSlab::new(0),
             hasher,
-            flows: Flows::across(count),
+            flows: Flows::across(count, 0..count as u16),
         };
         // If a thread cannot be started, `threads` is dropped, which stops those that were started.
         for (number, (queue, stats)) in (0..).zip(queues.into_iter().zip(stats.each())) {

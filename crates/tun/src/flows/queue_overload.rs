@@ -4,6 +4,8 @@
 //! The kernel delivers a flow to the queue that it was last written to. If inbound packets are written to
 //! another queue, the answers neither wait behind the flow that fills the queue nor are dropped with it.
 
+use std::ops::Range;
+
 use weft_sched::LinearCounter;
 use weft_sched::MajorityVote;
 use weft_sched::flow::FlowHash;
@@ -30,6 +32,8 @@ struct QueueLoad {
 /// The queues of a device.
 pub(super) struct QueueOverload {
     queues: Box<[QueueLoad]>,
+    /// The queues that this packet thread reads, so that it knows their load.
+    own: Range<u16>,
     /// The number of overloaded queues.
     overloaded: usize,
     /// The drop counter of the device at the last check; `None` before the first check, because the counter
@@ -38,7 +42,7 @@ pub(super) struct QueueOverload {
 }
 
 impl QueueOverload {
-    pub(super) fn new(queues: usize) -> Self {
+    pub(super) fn new(queues: usize, own: Range<u16>) -> Self {
         let load = QueueLoad {
             flows: LinearCounter::default(),
             vote: MajorityVote::default(),
@@ -46,7 +50,7 @@ impl QueueOverload {
             majority: None,
             overloaded_by: None,
         };
-        Self { queues: vec![load; queues].into(), overloaded: 0, dropped: None }
+        Self { queues: vec![load; queues].into(), own, overloaded: 0, dropped: None }
     }
 
     /// Counts a packet that was read from a queue.
@@ -96,9 +100,9 @@ impl QueueOverload {
             return queue;
         }
         // The low bits have chosen the queue: the high bits spread the flows that share it.
-        let count = self.queues.len();
-        let first = (flow.value >> 32) as usize % count;
-        let mut others = (first..first + count).map(|other| other % count);
+        let own = usize::from(self.own.start)..usize::from(self.own.end);
+        let first = (flow.value >> 32) as usize % own.len();
+        let mut others = (first..first + own.len()).map(|other| own.start + other % own.len());
         others.find(|other| overloaded_by(*other).is_none()).map_or(queue, |other| other as u16)
     }
 }
@@ -123,7 +127,7 @@ mod tests {
 
     #[test]
     fn others_go_elsewhere_while_one_flow_fills_a_queue() {
-        let mut overload = QueueOverload::new(4);
+        let mut overload = QueueOverload::new(4, 0..4);
         fill(&mut overload, 2, 7, 50);
         assert_eq!(overload.instead_of(2, flow(8)), 2, "that may be from before");
         fill(&mut overload, 2, 7, 51);
@@ -142,7 +146,7 @@ mod tests {
 
     #[test]
     fn a_busy_queue_that_loses_nothing_is_as_good_as_any() {
-        let mut overload = QueueOverload::new(4);
+        let mut overload = QueueOverload::new(4, 0..4);
         fill(&mut overload, 2, 7, 0);
         fill(&mut overload, 2, 7, 10);
         assert_ne!(overload.instead_of(2, flow(8)), 2, "10 more than before");
@@ -152,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_flow_that_loses_nothing_is_looked_at_ever_more_seldom() {
-        let (mut overload, mut looks) = (QueueOverload::new(1), 0);
+        let (mut overload, mut looks) = (QueueOverload::new(1, 0..1), 0);
         for _ in 0..128 << 4 {
             overload.observe(0, flow(7), 1 << 16);
             overload.poll_drops(0, || {
@@ -166,7 +170,7 @@ mod tests {
 
     #[test]
     fn where_all_are_filled_each_stays_where_it_is() {
-        let mut overload = QueueOverload::new(3);
+        let mut overload = QueueOverload::new(3, 0..3);
         fill(&mut overload, 0, 7, 0);
         for queue in 0..3 {
             fill(&mut overload, queue, 7 + u64::from(queue), 1 + u64::from(queue));

@@ -7,6 +7,7 @@
 //! for each other. A move is rare: it may cost a copy and system calls.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use rustc_hash::FxHashMap;
 use weft_sched::PacketBatch;
@@ -26,6 +27,11 @@ pub(crate) trait Pipelines {
     /// Returns a number of packets, counted from the first packet ever read from the queue, that certainly
     /// includes every packet that is in the kernel now.
     fn packets_until_now(&self, queue: u16) -> u64;
+    /// Returns how many of these packets need not be waited for any more. `offered` packets of the queue were
+    /// offered to the guard.
+    fn packets_passed(&self, _queue: u16, offered: u64) -> u64 {
+        offered
+    }
     /// Returns the number of items that the writer has completed.
     fn completed(&self, writer: u16) -> u64;
 }
@@ -87,6 +93,12 @@ impl ReorderGuard {
     /// Reports whether any packet is held.
     pub(super) fn holds_any(&self) -> bool {
         !self.moved.is_empty()
+    }
+
+    /// Reports whether packets are held that wait for queues in `own` only.
+    pub(super) fn holds_behind(&self, own: &Range<u16>) -> bool {
+        let is_own = |blocker: &Blocker| own.contains(&blocker.queue);
+        self.moved.values().any(|moved| moved.blockers.iter().all(is_own))
     }
 
     /// Forwards the next batch that was read to `out`, except for packets that have to wait. Returns the
@@ -180,7 +192,8 @@ impl ReorderGuard {
         let mut bytes = 0;
         held.retain(|_, moved| {
             moved.blockers.retain(|blocker| {
-                self.progress[usize::from(blocker.queue)].packets < blocker.packets
+                pipelines.packets_passed(blocker.queue, self.progress[usize::from(blocker.queue)].packets)
+                    < blocker.packets
                     && !self.is_drained_now(blocker.queue, pipelines)
             });
             let waits = !moved.blockers.is_empty();
@@ -269,7 +282,13 @@ mod tests {
         fn new() -> Self {
             let guard = ReorderGuard::new(3);
             let hasher = FlowHasher::random();
-            Self { hasher, guard, table: FlowTable::new(3), queues: Queues::default(), out: VecDeque::new() }
+            Self {
+                hasher,
+                guard,
+                table: FlowTable::new(0..3),
+                queues: Queues::default(),
+                out: VecDeque::new(),
+            }
         }
 
         fn offer_packets(&mut self, queue: u16, packets: &[Vec<u8>]) -> usize {

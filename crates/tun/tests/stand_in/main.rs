@@ -18,6 +18,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use weft_tun::{Device, Tun, TunBatch, TunOffload};
 
 mod inline;
+mod shards;
 
 const VNET_HDR: usize = 10;
 

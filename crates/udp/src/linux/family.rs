@@ -1,6 +1,6 @@
 //! The sockets of one address family and one shard on one port, in the order of their numbers in the kernel's
-//! group: data, handshake messages, and of the first shard initiations and the drain. If the kernel accepts no program, any datagram may arrive
-//! in any socket.
+//! group: data, handshake messages, and of the first shard initiations and the drain. If the kernel accepts no
+//! program, any datagram may arrive in any socket.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -35,6 +35,8 @@ struct Steered<S> {
     handshakes: Vec<S>,
     /// Only the first shard has one.
     drain: Option<S>,
+    /// The drain again, for its count; `None` at the first shard.
+    drain_of_first: Option<Socket>,
 }
 
 /// The sockets of a [`Family`] before they are registered with a runtime.
@@ -72,6 +74,11 @@ impl Opened {
         let Some(steering) = steering else {
             return Self::unsteered(sockets, is_v6, before, shards, config);
         };
+        let drain = (1..shards)
+            .map(|_| sockets[DRAIN].try_clone())
+            .collect::<io::Result<Vec<_>>>()
+            .map_err(|source| failed("duplicate a UDP socket", source))?;
+        let mut drain_of_first = std::iter::once(None).chain(drain.into_iter().map(Some));
         let mut sockets = (0..).zip(sockets).map(|(number, socket)| {
             let is_data = number == DATA || number >= SOCKETS && number.is_multiple_of(SOCKETS_OF_A_SHARD);
             let receive = match number {
@@ -90,6 +97,7 @@ impl Opened {
                     steering,
                     handshakes: take(if is_first { DRAIN - HANDSHAKES } else { 1 })?,
                     drain: take(usize::from(is_first))?.pop(),
+                    drain_of_first: drain_of_first.next().flatten(),
                 }),
             })
         };
@@ -128,10 +136,11 @@ impl Family {
             |sockets: Vec<Socket>| sockets.into_iter().map(UdpSocket::register).collect::<Result<_, _>>();
         let steered = match opened.steered {
             None => None,
-            Some(Steered { steering, handshakes, drain }) => Some(Steered {
+            Some(Steered { steering, handshakes, drain, drain_of_first }) => Some(Steered {
                 steering,
                 handshakes: register(handshakes)?,
                 drain: drain.map(UdpSocket::register).transpose()?,
+                drain_of_first,
             }),
         };
         let data = register(opened.data)?;
@@ -171,6 +180,12 @@ impl Family {
     pub(crate) fn overflows(&self) -> u64 {
         let handshakes = self.steered.iter().flat_map(|steered| &steered.handshakes);
         self.data.iter().chain(handshakes).map(UdpSocket::dropped).sum()
+    }
+
+    /// Returns the number of datagrams that the drain dropped, of all shards, at each of them.
+    pub(crate) fn junk_of_all(&self) -> u64 {
+        let drain = self.steered.as_ref().and_then(|steered| steered.drain_of_first.as_ref());
+        drain.map_or_else(|| self.junk_dropped(), system::dropped)
     }
 
     /// Returns the number of datagrams that the drain dropped: of all shards, at the first.

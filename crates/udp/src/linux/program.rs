@@ -217,8 +217,8 @@ impl Assembler {
         sorted.iter().fold(missing, |next, index| self.branch(libc::BPF_JEQ, *index, found, next))
     }
 
-    /// Answers with the socket of the shard of the loaded index: that for data or that for handshake messages, by
-    /// the message type in X.
+    /// Answers with the socket of the shard of the loaded index: that for data or that for handshake
+    /// messages, by the message type in X.
     fn socket_of_shard(&mut self, shards: u32) -> Label {
         const NUMBER: usize = INDEX;
         let return_it = instruction(libc::BPF_RET | libc::BPF_A, 0);
@@ -227,12 +227,12 @@ impl Assembler {
         let handshakes = self.block(&[kept(NUMBER), add(HANDSHAKES - DATA), return_it]);
         self.branch(libc::BPF_JEQ, TRANSPORT_DATA, data, handshakes);
         let number = self.block(&[keep(NUMBER), instruction(libc::BPF_MISC | libc::BPF_TXA, 0)]);
-        // The sockets of further shards follow those of a group with one shard.
+        // The sockets of further shards follow those of a group with one shard. Those of shard 0 are the first.
         let further = self.block(&[
             operate(libc::BPF_MUL | libc::BPF_K, SOCKETS_OF_A_SHARD as u32),
             add(SOCKETS - SOCKETS_OF_A_SHARD),
         ]);
-        self.branch(libc::BPF_JEQ, DATA as u32, number, further);
+        self.branch(libc::BPF_JEQ, 0, number, further);
         self.block(&[operate(libc::BPF_MOD | libc::BPF_K, shards)])
     }
 

@@ -8,6 +8,7 @@ use super::*;
 use crate::tests::{V4, V6, assert_in_order, contents, in_namespace, open, receive, send, to};
 use crate::{Received, RecvBuffers, ShardSockets, Udp as _, UdpConfig, UdpSockets, bind};
 
+mod shards;
 mod steering;
 
 impl UdpSockets {

@@ -75,6 +75,10 @@ impl Family {
         self.0.with(system::dropped)
     }
 
+    pub(crate) fn junk_of_all(&self) -> u64 {
+        self.junk_dropped()
+    }
+
     /// Returns 0: nothing filters junk.
     #[expect(clippy::unused_self, reason = "on Linux a socket counts it")]
     pub(crate) fn junk_dropped(&self) -> u64 {

@@ -5,7 +5,7 @@ use weft_tunnel::{Ecn, Transmit};
 
 use super::*;
 use crate::tests::{V4, contents, in_namespace, open, receive, send, to};
-use crate::{ShardSockets, Udp as _, UdpConfig, UdpSockets, bind};
+use crate::{ShardSockets, Udp as _, UdpConfig, UdpSockets, bind, open_shards};
 
 mod script;
 
@@ -23,12 +23,19 @@ impl UdpSockets {
 fn what_only_the_sockets_of_linux_do_is_not_run() {
     for test in [
         "steering: sockets of handshake messages and junk, and their filters (12 tests)",
+        "shards: several packet threads that share a port (11 tests)",
         "a_datagram_beyond_the_buffer_is_flagged",
         "without_gso_a_batch_is_one_call_of_single_datagrams",
         "what_is_told_of_the_send_buffer_is_that_of_the_sockets_that_send",
     ] {
         weft_lab::not_run(test, "the portable sockets do not do this");
     }
+}
+
+#[test]
+fn several_packet_threads_are_refused() {
+    let error = open_shards(Vec::new(), &UdpConfig::default(), 2).unwrap_err().to_string();
+    assert!(error.ends_with("this system allows 1 to 1"), "{error}");
 }
 
 #[test]

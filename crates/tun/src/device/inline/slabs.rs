@@ -1,6 +1,7 @@
 //! The slabs of a device without threads. They bound the packets that are read and not sealed yet. With
 //! several queues, no queue can use all of them.
 
+use std::ops::Range;
 use std::task::{Context, Poll};
 
 use tokio::sync::mpsc as channel;
@@ -15,6 +16,11 @@ const SLABS: usize = 6;
 /// The free slabs, and the channel through which the others return.
 pub(super) struct Slabs {
     free: Vec<Slab>,
+    /// Number of the first queue.
+    first: u16,
+    /// Whether each queue has its own number of slabs: a packet thread that takes nothing then stops only the
+    /// queues whose packets it holds.
+    are_separate: bool,
     home: channel::UnboundedSender<(u16, Slab)>,
     back: channel::UnboundedReceiver<(u16, Slab)>,
     /// For each queue, the number of slabs with packets of it.
@@ -24,11 +30,16 @@ pub(super) struct Slabs {
 }
 
 impl Slabs {
-    /// Allocates as many slabs as one queue may use, and one more for each further queue.
-    pub(super) fn new(queues: usize, hasher: FlowHasher) -> Self {
+    /// Allocates as many slabs as one queue may use: for each queue if they are separate, otherwise once, and one
+    /// more for each further queue.
+    pub(super) fn new(own: Range<u16>, are_separate: bool, hasher: FlowHasher) -> Self {
         let (home, back) = channel::unbounded_channel();
+        let queues = own.len();
+        let count = if are_separate { SLABS * queues } else { SLABS + queues - 1 };
         Self {
-            free: (0..SLABS + queues - 1).map(|_| Slab::new(reader::SLAB_BYTES, hasher)).collect(),
+            free: (0..count).map(|_| Slab::new(reader::SLAB_BYTES, hasher)).collect(),
+            first: own.start,
+            are_separate,
             home,
             back,
             out: vec![0; queues].into(),
@@ -41,15 +52,22 @@ impl Slabs {
     pub(super) fn take(&mut self, cx: &mut Context<'_>, queue: usize) -> Option<Slab> {
         // A slab is always reserved for each queue without a slab, so that a flood cannot keep the other
         // queues from being read.
-        while self.out[queue] > 0 && self.free.len() <= self.without {
+        while self.must_wait(queue) {
             // `home` is a sender of the channel, so the channel never closes.
             let Poll::Ready(Some((from, slab))) = self.back.poll_recv(cx) else { return None };
-            self.put_back(from.into(), slab);
+            self.put_back(usize::from(from - self.first), slab);
         }
         let slab = self.free.pop()?;
         self.without -= usize::from(self.out[queue] == 0);
         self.out[queue] += 1;
         Some(slab)
+    }
+
+    fn must_wait(&self, queue: usize) -> bool {
+        match self.are_separate {
+            true => self.out[queue] >= SLABS,
+            false => self.out[queue] > 0 && self.free.len() <= self.without,
+        }
     }
 
     /// Returns the batch of the packets that were read into a slab of `queue`. Without packets the slab is
@@ -59,7 +77,7 @@ impl Slabs {
             self.put_back(queue, slab);
             return None;
         }
-        Some(TunBatch::new(slab, queue as u16, self.home.clone()))
+        Some(TunBatch::new(slab, self.first + queue as u16, self.home.clone()))
     }
 
     fn put_back(&mut self, queue: usize, slab: Slab) {
@@ -90,7 +108,7 @@ mod tests {
 
     #[test]
     fn one_queue_has_every_slab() {
-        let mut slabs = Slabs::new(1, FlowHasher::random());
+        let mut slabs = Slabs::new(0..1, false, FlowHasher::random());
         for _ in 0..3 {
             assert_eq!(read_all(&mut slabs, 0).len(), SLABS);
         }
@@ -98,7 +116,7 @@ mod tests {
 
     #[test]
     fn there_is_a_slab_for_each_queue_whatever_the_others_have() {
-        let mut slabs = Slabs::new(4, FlowHasher::random());
+        let mut slabs = Slabs::new(0..4, false, FlowHasher::random());
         let flood = read_all(&mut slabs, 2);
         assert_eq!(flood.len(), SLABS);
         let others: Vec<_> = [0, 1, 3].map(|queue| read(&mut slabs, queue).unwrap()).into();
@@ -115,7 +133,7 @@ mod tests {
 
     #[test]
     fn a_slab_without_packets_is_free_at_once() {
-        let mut slabs = Slabs::new(2, FlowHasher::random());
+        let mut slabs = Slabs::new(0..2, false, FlowHasher::random());
         for _ in 0..3 * SLABS {
             let slab = slabs.take(&mut Context::from_waker(Waker::noop()), 1).unwrap();
             assert!(slabs.batch(1, slab).is_none());

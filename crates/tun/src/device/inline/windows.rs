@@ -10,6 +10,7 @@ use weft_sched::flow::FlowHasher;
 use weft_tunnel::{PlainSlab, Plaintext};
 
 use super::queue::Queue;
+use super::shards::Shard;
 use super::writer::Coalescing;
 use crate::batch::TunBatch;
 use crate::stats::TunStats;
@@ -24,7 +25,8 @@ impl<Q: Queue> Inline<Q> {
     /// Fails with [`io::ErrorKind::Unsupported`].
     pub(super) fn new(
         _: &str,
-        _: Vec<Q>,
+        _: &[Arc<Q>],
+        _: Option<Shard>,
         _: FlowHasher,
         _: &Arc<Coalescing>,
         _: &TunStats,
@@ -38,6 +40,10 @@ impl<Q: Queue> Inline<Q> {
         _: &mut VecDeque<TunBatch>,
         _: usize,
     ) -> Poll<io::Result<usize>> {
+        match self.never {}
+    }
+
+    pub(super) fn hand_over(&mut self, _: &mut VecDeque<TunBatch>, _: impl FnMut(&[u8]) -> Option<u16>) {
         match self.never {}
     }
 

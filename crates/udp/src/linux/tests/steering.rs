@@ -12,14 +12,14 @@ use super::*;
 use crate::{Descriptor, Half};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+pub(super) enum Place {
     Data,
     Handshakes,
     Initiations,
     Drain,
 }
 
-fn family(sockets: &UdpSockets, is_v6: bool) -> &Family {
+pub(super) fn family(sockets: &UdpSockets, is_v6: bool) -> &Family {
     if is_v6 { sockets.v6.as_ref() } else { sockets.v4.as_ref() }.unwrap()
 }
 
@@ -89,7 +89,7 @@ fn expected(datagram: &[u8], is_strict: bool, receivers: Option<&HashSet<u32>>) 
 }
 
 /// Returns a message of a type, with a receiver index if the type has one.
-fn message(kind: u8, index: u32, bytes: usize) -> Vec<u8> {
+pub(super) fn message(kind: u8, index: u32, bytes: usize) -> Vec<u8> {
     let mut message = vec![0; bytes.max(12)];
     message[0] = kind;
     let at = if kind == 2 { 8 } else { 4 };
@@ -99,7 +99,7 @@ fn message(kind: u8, index: u32, bytes: usize) -> Vec<u8> {
 }
 
 /// Returns an initiation with a cookie: one byte of its mac2 is not zero.
-fn with_cookie(byte: usize) -> Vec<u8> {
+pub(super) fn with_cookie(byte: usize) -> Vec<u8> {
     let mut initiation = message(1, 0, 148);
     initiation[132 + byte] = 1;
     initiation
@@ -237,7 +237,7 @@ fn handshake_messages_wake_the_one_that_waits_for_them() {
 }
 
 /// Returns pseudo-random numbers.
-fn numbers(seed: u32) -> impl Iterator<Item = u32> {
+pub(super) fn numbers(seed: u32) -> impl Iterator<Item = u32> {
     std::iter::successors(Some(seed | 1), |x| {
         let x = x ^ (x << 13);
         let x = x ^ (x >> 17);
@@ -448,7 +448,7 @@ fn a_list_does_not_outlive_the_one_who_keeps_it_up_to_date() {
 }
 
 /// Counts the datagrams that wait in the sockets that data is read from.
-async fn count_waiting(sockets: &mut UdpSockets) -> usize {
+pub(super) async fn count_waiting(sockets: &mut UdpSockets) -> usize {
     let (mut buffers, mut count) = (RecvBuffers::default(), 0);
     loop {
         // Lets the runtime update the readiness of the sockets, as between turns.

@@ -1,0 +1,200 @@
+//! What the packet threads of one device share: each has a contiguous range of the queues, which it alone reads,
+//! and an inbox for packets that another thread read for it. Every thread writes to every queue.
+//!
+//! The inboxes have no bound of their own: what is in them keeps the slabs that it was read into, and a queue is
+//! not read without a slab.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll};
+
+use tokio::sync::mpsc as channel;
+
+use crate::batch::{Slab, SlabHome, TunBatch};
+
+/// A packet thread, as the others see it.
+#[derive(Debug)]
+struct Seen {
+    own: Range<u16>,
+    inbox: channel::UnboundedSender<TunBatch>,
+    /// Batches put into the inbox.
+    pushed: AtomicU64,
+    /// Whether the thread has nothing that it read and that may be for another thread.
+    is_idle: AtomicBool,
+    /// Whether it waits until others are idle.
+    wants_wake: AtomicBool,
+}
+
+/// Packets of a queue, as its reader counts them.
+#[derive(Debug, Default)]
+struct Count {
+    /// Packets read, but for those of the slab that is being filled.
+    read: AtomicU64,
+    /// Packets read that were handed over, if they are for another thread.
+    handed_over: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Shards {
+    each: Box<[Seen]>,
+    queues: Box<[Count]>,
+}
+
+/// One of several packet threads of a device.
+#[derive(Debug)]
+pub(super) struct Shard {
+    number: u16,
+    shared: Arc<Shards>,
+    inbox: channel::UnboundedReceiver<TunBatch>,
+    /// Batches taken from the inbox.
+    taken: u64,
+    /// The owner of each packet of a batch.
+    owners: Vec<u16>,
+}
+
+/// Returns the queues of each packet thread.
+pub(super) fn ranges(queues: usize, shards: usize) -> impl Iterator<Item = Range<u16>> {
+    (0..shards).map(move |shard| (shard * queues / shards) as u16..((shard + 1) * queues / shards) as u16)
+}
+
+impl Shard {
+    /// Returns the packet threads of a device. There must be a queue for each.
+    pub(super) fn several(queues: usize, shards: usize) -> Vec<Self> {
+        let (each, inboxes): (Vec<_>, Vec<_>) = ranges(queues, shards)
+            .map(|own| {
+                let (inbox, receiver) = channel::unbounded_channel();
+                let (is_idle, wants_wake) = (AtomicBool::new(true), AtomicBool::new(false));
+                (Seen { own, inbox, pushed: AtomicU64::new(0), is_idle, wants_wake }, receiver)
+            })
+            .unzip();
+        let queues = (0..queues).map(|_| Count::default()).collect();
+        let shared = Arc::new(Shards { each: each.into(), queues });
+        let shard = |(number, inbox)| Self {
+            number,
+            shared: Arc::clone(&shared),
+            inbox,
+            taken: 0,
+            owners: Vec::new(),
+        };
+        (0..).zip(inboxes).map(shard).collect()
+    }
+
+    fn seen(&self) -> &Seen {
+        &self.shared.each[usize::from(self.number)]
+    }
+
+    /// Returns the queues that this thread reads.
+    pub(super) fn own(&self) -> Range<u16> {
+        self.seen().own.clone()
+    }
+
+    /// Takes a batch from the inbox.
+    pub(super) fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<TunBatch> {
+        loop {
+            match self.inbox.poll_recv(cx) {
+                // Another thread only woke this one.
+                Poll::Ready(Some(batch)) if batch.packets() == 0 => {}
+                Poll::Ready(Some(batch)) => {
+                    self.taken += 1;
+                    return Poll::Ready(batch);
+                }
+                // The channel never closes: `shared` has a sender.
+                Poll::Ready(None) | Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+
+    /// Announces that this thread may read packets of others from now on, until [`Self::settle`].
+    pub(super) fn begin(&self) {
+        self.seen().is_idle.store(false, Ordering::SeqCst);
+    }
+
+    /// Publishes the number of packets read from an own queue.
+    pub(super) fn note_read(&self, queue: u16, packets: u64) {
+        self.shared.queues[usize::from(queue)].read.store(packets, Ordering::SeqCst);
+    }
+
+    /// Hands packets for other threads over, as [`crate::Tun::hand_over`].
+    pub(super) fn hand_over(
+        &mut self,
+        batches: &mut VecDeque<TunBatch>,
+        mut shard_of: impl FnMut(&[u8]) -> Option<u16>,
+    ) {
+        let own = self.own();
+        for _ in 0..batches.len() {
+            let Some(batch) = batches.pop_front() else { break };
+            // What another thread has handed over is for this one.
+            if !own.contains(&batch.queue()) {
+                batches.push_back(batch);
+                continue;
+            }
+            let Self { number, shared, owners, .. } = self;
+            owners.clear();
+            owners.extend(batch.remaining().map(|packet| {
+                let other = shard_of(packet).filter(|other| usize::from(*other) < shared.each.len());
+                other.unwrap_or(*number)
+            }));
+            if owners.iter().all(|owner| owner == number) {
+                batches.push_back(batch);
+                continue;
+            }
+            for (owner, part) in batch.split(owners) {
+                if owner == *number {
+                    batches.push_back(part);
+                    continue;
+                }
+                let seen = &shared.each[usize::from(owner)];
+                seen.pushed.fetch_add(1, Ordering::SeqCst);
+                // Sending fails only if the device of that thread was dropped.
+                let _ = seen.inbox.send(part);
+            }
+        }
+    }
+
+    /// Announces that everything read was handed over: of each own queue, in order, so many packets.
+    pub(super) fn settle(&self, packets: impl Iterator<Item = u64>) {
+        for (queue, packets) in self.own().zip(packets) {
+            self.shared.queues[usize::from(queue)].handed_over.store(packets, Ordering::SeqCst);
+        }
+        self.seen().is_idle.store(true, Ordering::SeqCst);
+        for (number, other) in (0..).zip(&self.shared.each) {
+            let wants_wake = number != self.number && other.wants_wake.load(Ordering::SeqCst);
+            if wants_wake && other.wants_wake.swap(false, Ordering::SeqCst) {
+                let _ = other.inbox.send(TunBatch::new(Slab::message(), self.own().start, SlabHome::Nobody));
+            }
+        }
+    }
+
+    /// Makes every other thread wake this one when it is idle next. Check after the call what they are to be
+    /// idle for: a thread that became idle before it wakes nobody.
+    pub(super) fn want_wake(&self) {
+        self.seen().wants_wake.store(true, Ordering::SeqCst);
+    }
+
+    /// Reports whether nothing read from the queue of another thread is on its way to this thread. Check before
+    /// that no packet can be read from the queue.
+    pub(super) fn has_all_of(&self, queue: u16) -> bool {
+        // The order matters. A packet that left the queue before the check for packets was read by its thread, which
+        // is not idle from then on until it has put the packet into the inbox and counted it there.
+        let reader = self.shared.each.iter().find(|seen| seen.own.contains(&queue));
+        reader.is_none_or(|reader| reader.is_idle.load(Ordering::SeqCst)) && self.inbox_is_empty()
+    }
+
+    fn inbox_is_empty(&self) -> bool {
+        self.seen().pushed.load(Ordering::SeqCst) == self.taken
+    }
+
+    /// Returns the number of packets that were read from the queue of another thread, but for a slab.
+    pub(super) fn packets_read(&self, queue: u16) -> u64 {
+        self.shared.queues[usize::from(queue)].read.load(Ordering::SeqCst)
+    }
+
+    /// Returns a number of packets of the queue of another thread of which those for this thread have been taken.
+    pub(super) fn packets_passed(&self, queue: u16) -> u64 {
+        // The count is published after the packets were put into the inbox, so the inbox is checked after the count.
+        let packets = self.shared.queues[usize::from(queue)].handed_over.load(Ordering::SeqCst);
+        if self.inbox_is_empty() { packets } else { 0 }
+    }
+}

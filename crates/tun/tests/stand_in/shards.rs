@@ -1,0 +1,287 @@
+//! Several packet threads of one device: packets go to the thread that owns their flow, in order, and a thread
+//! that takes nothing stops only the queues whose packets it holds.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Wake;
+
+use tokio::runtime::{Builder, Runtime};
+
+use super::*;
+
+/// The maximum number of slabs of one queue.
+const SLABS: usize = 6;
+
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// The devices of several packet threads, each with a runtime, which this one thread runs in turn.
+struct World {
+    shards: Vec<(Runtime, Device)>,
+    woken: Vec<Arc<Woken>>,
+    peers: Vec<UnixDatagram>,
+}
+
+/// The owner of flow n is shard n % 3.
+fn owner(packet: &[u8]) -> u16 {
+    u16::from(packet[21] % 3)
+}
+
+impl World {
+    fn new(queues: usize, shards: usize) -> Self {
+        let (ours, peers): (Vec<_>, Vec<_>) = (0..queues).map(|_| message_pair()).unzip();
+        peers.iter().for_each(|peer| peer.set_nonblocking(true).unwrap());
+        let offload = TunOffload::default();
+        let devices = Device::shards_from_descriptors_for_test("weft-none", ours, false, offload, shards);
+        let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
+        let shards: Vec<_> = devices.unwrap().into_iter().map(|device| (runtime(), device)).collect();
+        let count = shards.len();
+        let mut world = Self { woken: shards.iter().map(|_| Arc::default()).collect(), shards, peers };
+        // The first poll registers the queues with the runtime.
+        (0..count).for_each(|shard| drop(world.read(shard, 1)));
+        world
+    }
+
+    fn deliver(&self, queue: usize, flow: u8, number: u32) -> bool {
+        self.peers[queue].send(&framed(&packet(flow, number))).is_ok()
+    }
+
+    /// Polls a shard once, after its runtime has asked the kernel what is readable.
+    fn read(&mut self, shard: usize, max_bytes: usize) -> VecDeque<TunBatch> {
+        let (runtime, device) = &mut self.shards[shard];
+        let waker = Waker::from(Arc::clone(&self.woken[shard]));
+        runtime.block_on(async {
+            tokio::task::yield_now().await;
+            let mut batches = VecDeque::new();
+            let _ = device.poll_recv_many(&mut Context::from_waker(&waker), &mut batches, max_bytes);
+            tokio::task::yield_now().await;
+            batches
+        })
+    }
+
+    fn hand_over(&mut self, shard: usize, batches: &mut VecDeque<TunBatch>) {
+        let own = shard as u16;
+        self.shards[shard].1.hand_over(batches, |packet| Some(owner(packet)).filter(|owner| *owner != own));
+    }
+
+    fn poll(&mut self, shard: usize, max_bytes: usize) -> VecDeque<TunBatch> {
+        let mut batches = self.read(shard, max_bytes);
+        if !batches.is_empty() {
+            self.hand_over(shard, &mut batches);
+        }
+        batches
+    }
+
+    /// Writes a packet of each flow, and returns the queue that it came out of.
+    fn write(&mut self, shard: usize, flows: &[u8]) -> Vec<usize> {
+        let (runtime, device) = &mut self.shards[shard];
+        runtime.block_on(async {
+            for flow in flows {
+                poll_fn(|cx| device.poll_send_ready(cx)).await.unwrap();
+                let range = device.plain_slab().push(&packet(*flow, 0)).unwrap();
+                device.send(range).unwrap();
+                device.flush().unwrap();
+            }
+            poll_fn(|cx| device.poll_send_ready(cx)).await.unwrap();
+        });
+        let mut queue_of = vec![usize::MAX; 256];
+        let mut buffer = [0; 2000];
+        for (queue, peer) in self.peers.iter().enumerate() {
+            while peer.recv(&mut buffer).is_ok() {
+                queue_of[usize::from(buffer[VNET_HDR + 21])] = queue;
+            }
+        }
+        flows.iter().map(|flow| queue_of[usize::from(*flow)]).collect()
+    }
+
+    /// Checks that every slab of every queue can be used.
+    fn check_that_slabs_returned(&mut self) {
+        let queues = self.peers.len();
+        let shards = self.shards.len();
+        for queue in 0..queues {
+            let shard = (0..shards).find(|shard| queue < (shard + 1) * queues / shards).unwrap();
+            let mut kept = VecDeque::new();
+            for number in 0..=SLABS as u32 {
+                assert!(self.deliver(queue, shard as u8, number));
+                kept.extend(self.poll(shard, 1 << 20));
+            }
+            assert_eq!(contents(&kept).len(), SLABS, "queue {queue}");
+            kept.clear();
+            assert_eq!(contents(&self.poll(shard, 1 << 20)), [(shard as u8, SLABS as u32)]);
+        }
+    }
+}
+
+/// Returns flow and number of every packet in the batches.
+fn contents(batches: &VecDeque<TunBatch>) -> Vec<(u8, u32)> {
+    batches.iter().flat_map(|batch| batch.remaining().map(flow_and_number)).collect()
+}
+
+#[test]
+fn every_packet_arrives_once_and_in_order_at_the_owner_of_its_flow() {
+    for seed in 1..=4_u64 {
+        arrives_in_order(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    }
+}
+
+fn arrives_in_order(mut state: u64) {
+    const FLOWS: u8 = 24;
+    let mut random = move |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 20) as usize % below
+    };
+    let mut world = World::new(7, 3);
+    let mut sent = [0_u32; FLOWS as usize];
+    let mut taken = [0_u32; FLOWS as usize];
+    // The queue of each flow, and whether a packet of it was read from there. Only then the kernel moves it.
+    let mut place: Vec<_> = (0..FLOWS).map(|_| (random(7), false)).collect();
+    let mut kept: Vec<VecDeque<TunBatch>> = (0..3).map(|_| VecDeque::new()).collect();
+    let mut stalled = [0_usize; 3];
+    for step in 0..12_000 {
+        let is_end = step >= 10_000;
+        let flow = random(usize::from(FLOWS));
+        if !is_end && random(40) == 0 && place[flow].1 {
+            place[flow] = (random(7), false);
+        }
+        if !is_end && world.deliver(place[flow].0, flow as u8, sent[flow]) {
+            sent[flow] += 1;
+        }
+        let shard = random(3);
+        if !is_end && random(300) == 0 {
+            stalled[shard] = 200;
+        }
+        stalled.iter_mut().for_each(|steps| *steps = steps.saturating_sub(1));
+        if random(4) != 0 || (stalled[shard] > 0 && !is_end) {
+            continue;
+        }
+        if is_end || random(3) == 0 {
+            kept[shard].clear();
+        }
+        let max_bytes = [1, 5000, 1 << 20][random(3)];
+        let batches = world.poll(shard, max_bytes);
+        for batch in &batches {
+            for packet in batch.remaining() {
+                let (flow, number) = flow_and_number(packet);
+                let flow = usize::from(flow);
+                assert_eq!(usize::from(owner(packet)), shard);
+                assert_eq!(number, taken[flow], "flow {flow}");
+                taken[flow] += 1;
+                place[flow].1 |= usize::from(batch.queue()) == place[flow].0;
+            }
+        }
+        kept[shard].extend(batches);
+    }
+    assert_eq!(taken, sent);
+    assert!(sent.iter().sum::<u32>() > 3000, "{sent:?}");
+    kept.clear();
+    world.check_that_slabs_returned();
+}
+
+#[test]
+fn a_shard_that_takes_nothing_stops_only_the_queues_whose_packets_it_holds() {
+    let mut world = World::new(4, 2);
+    let mut number = 0;
+    // Queues 0 and 1 are read by shard 0, 2 and 3 by shard 1, which takes nothing.
+    while number < SLABS as u32 {
+        assert!(world.deliver(0, 1, number));
+        assert_eq!(contents(&world.poll(0, 1 << 20)), []);
+        number += 1;
+    }
+    for more in 0..3 * SLABS as u32 {
+        assert!(world.deliver(0, 1, number) && world.deliver(1, 0, more));
+        assert_eq!(contents(&world.poll(0, 1 << 20)), [(0, more)], "another queue goes on");
+        number += 1;
+    }
+    let all = world.poll(1, 1 << 20);
+    assert_eq!(contents(&all), (0..SLABS as u32).map(|number| (1, number)).collect::<Vec<_>>());
+    assert_eq!(contents(&world.poll(0, 1 << 20)), []);
+    assert_eq!(contents(&world.poll(1, 1 << 20)), [], "its slabs are still there");
+    world.woken[0].0.store(false, Ordering::SeqCst);
+    drop(all);
+    assert!(world.woken[0].0.load(Ordering::SeqCst), "a slab that returns wakes its reader");
+    assert_eq!(contents(&world.poll(0, 1 << 20)), []);
+    let rest = contents(&world.poll(1, 1 << 20));
+    assert_eq!(rest, (SLABS as u32..number).map(|number| (1, number)).collect::<Vec<_>>());
+    world.check_that_slabs_returned();
+}
+
+#[test]
+fn a_flow_is_written_where_it_was_last_read_also_to_a_queue_of_another_shard() {
+    let mut world = World::new(6, 3);
+    let flows: Vec<u8> = (0..60).filter(|flow| flow % 3 == 1).collect();
+    for queue in world.write(1, &flows) {
+        assert!((2..4).contains(&queue), "a flow that was never read stays with its owner: {queue}");
+    }
+    for queue in [0, 5, 2, 4] {
+        for flow in &flows {
+            assert!(world.deliver(queue, *flow, 0));
+        }
+        let (reader, mut read) = (queue / 2, 0);
+        if reader != 1 {
+            assert_eq!(contents(&world.poll(reader, 1 << 20)), []);
+        }
+        for _ in 0..10 {
+            read += contents(&world.poll(1, 1 << 20)).len();
+        }
+        assert_eq!(read, flows.len());
+        assert_eq!(world.write(1, &flows), vec![queue; flows.len()]);
+    }
+}
+
+#[test]
+fn a_flow_that_moved_from_a_queue_of_another_shard_waits_until_that_is_drained() {
+    let mut world = World::new(4, 2);
+    for turn in 0..8 {
+        let number = 10 * turn;
+        // Flow 0 is read from queue 2 first, which is shard 1's.
+        world.deliver(2, 0, number);
+        assert_eq!(contents(&world.poll(1, 1 << 20)), []);
+        assert_eq!(contents(&world.poll(0, 1 << 20)), [(0, number)]);
+        world.deliver(2, 0, number + 1);
+        world.deliver(0, 0, number + 2);
+        if turn % 2 == 0 {
+            assert_eq!(contents(&world.poll(0, 1 << 20)), [], "the old queue is not empty");
+            world.woken[0].0.store(false, Ordering::SeqCst);
+            let mut batches = world.read(1, 1 << 20);
+            assert_eq!(contents(&batches), [(0, number + 1)]);
+            assert_eq!(contents(&world.poll(0, 1 << 20)), [], "the other shard still has a packet");
+            world.hand_over(1, &mut batches);
+            assert!(world.woken[0].0.load(Ordering::SeqCst));
+        } else {
+            assert_eq!(contents(&world.poll(1, 1 << 20)), []);
+            // Different flows turn the own queue and the inbox into the one that is read first.
+            if turn % 4 == 1 {
+                world.deliver(1, 6, 0);
+            }
+        }
+        let mut seen = Vec::new();
+        for _ in 0..10 {
+            seen.extend(contents(&world.poll(0, 1)).into_iter().filter(|(flow, _)| *flow == 0));
+        }
+        assert_eq!(seen, [(0, number + 1), (0, number + 2)]);
+        world.poll(0, 1 << 20);
+    }
+}
+
+#[test]
+fn what_is_held_goes_on_when_the_other_shard_becomes_idle_without_a_packet_for_it() {
+    let mut world = World::new(2, 2);
+    world.deliver(1, 0, 0);
+    world.poll(1, 1 << 20);
+    assert_eq!(contents(&world.poll(0, 1 << 20)), [(0, 0)]);
+    world.deliver(1, 1, 0);
+    world.deliver(0, 0, 1);
+    assert_eq!(contents(&world.poll(0, 1 << 20)), []);
+    while contents(&world.poll(0, 1 << 20)).is_empty() && world.woken[0].0.swap(false, Ordering::SeqCst) {}
+    assert_eq!(contents(&world.poll(1, 1 << 20)), [(1, 0)]);
+    assert!(world.woken[0].0.load(Ordering::SeqCst), "nothing else would wake it");
+    assert_eq!(contents(&world.poll(0, 1 << 20)), [(0, 1)]);
+}
