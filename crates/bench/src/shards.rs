@@ -85,8 +85,8 @@ fn rounds(args: &ShardsArgs, interrupt: &Interrupt, report: &mut Report) -> Resu
 
 /// Measures the stages and prints the model.
 fn print_model(args: &ShardsArgs, busy_cores_before: f64, interrupt: &Interrupt) -> Result<()> {
-    let (packet_bytes, costs) = stages::of_long_packets(args.secs, interrupt)?;
-    let model = Model::new(&costs, None, packet_bytes);
+    let (packet_bytes, costs, hand_over) = stages::of_long_packets(args.secs, interrupt)?;
+    let model = Model::new(&costs, hand_over.median, packet_bytes);
     let report = ModelReport { machine: Machine::this(), busy_cores_before, packet_bytes, model };
     crate::report::print(&report, args.json, report::model_text)
 }

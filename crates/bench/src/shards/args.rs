@@ -5,6 +5,8 @@ use std::num::NonZeroU16;
 
 use clap::{Args, ValueEnum};
 
+use super::report::threads_of;
+
 /// The arguments of `weft-bench shards`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ShardsArgs {
@@ -86,7 +88,7 @@ impl fmt::Display for Case {
             Load::Download => "download",
             Load::Both => "both",
         };
-        write!(f, "{:>2} threads, {load}", self.packet_threads)?;
+        write!(f, "{:>10}, {load}", threads_of(self.packet_threads.get()))?;
         if let Some(foreign) = self.foreign { write!(f, ", {foreign} % foreign") } else { Ok(()) }
     }
 }
@@ -131,9 +133,9 @@ mod tests {
         assert_eq!(
             cases("shards --packet-threads 1,2 --foreign 0,100 --load upload,download"),
             [
-                " 1 threads, upload",
+                "  1 thread, upload",
                 " 2 threads, upload",
-                " 1 threads, download",
+                "  1 thread, download",
                 " 2 threads, download, 0 % foreign",
                 " 2 threads, download, 100 % foreign",
             ]

@@ -45,8 +45,10 @@ struct Sums {
     time: Duration,
     opened: u64,
     sealed: u64,
-    handed_over_bytes: u64,
     lost: u64,
+    /// Packets sealed and bytes handed over, with those that were on their way at the end.
+    all_sealed: u64,
+    handed_over_bytes: u64,
     cpu: Duration,
     senders_cpu: Duration,
 }
@@ -76,7 +78,7 @@ pub(super) fn measure(case: Case, peers: usize, secs: u32, interrupt: &Interrupt
     while sums.time < span {
         part(&mut site, span - sums.time, &mut sums)?;
     }
-    let read = site.gateway.read_bytes(sums.sealed);
+    let read = site.gateway.read_bytes(sums.all_sealed);
     let packets = sums.opened + sums.sealed;
     ensure!(packets > 0, "nothing was carried");
     let gbit = (packets * PACKET as u64) as f64 * 8e-9;
@@ -144,15 +146,16 @@ fn run(site: &mut Site, case: Case, limit: Duration, sums: &mut Sums, interrupt:
         let difference = |now: &[u64], before: &[u64]| now.iter().sum::<u64>() - before.iter().sum::<u64>();
         sums.opened += difference(&now.opened, &before.opened);
         sums.sealed += difference(&now.sealed, &before.sealed);
-        sums.handed_over_bytes += now.handed_over_bytes - before.handed_over_bytes;
         // A packet is given up as lost after a while, so this ends.
-        let lost = loop {
-            let (_, under_way, lost) = look(up, down)?;
+        let (end, lost) = loop {
+            let (end, under_way, lost) = look(up, down)?;
             if under_way == 0 {
-                break lost;
+                break (end, lost);
             }
             std::thread::sleep(LOOK);
         };
+        sums.all_sealed += difference(&end.sealed, &before.sealed);
+        sums.handed_over_bytes += end.handed_over_bytes - before.handed_over_bytes;
         anyhow::Ok((senders_cpu, lost))
     })?;
     sums.senders_cpu += senders_cpu;

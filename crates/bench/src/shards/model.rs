@@ -29,8 +29,8 @@ pub(crate) struct Model {
     /// Nanoseconds of a packet thread for a packet, without the hand-over.
     pub(crate) inbound_ns: f64,
     pub(crate) outbound_ns: f64,
-    /// Nanoseconds for handing a packet over; `None` if it was not measured.
-    pub(crate) hand_over_ns: Option<f64>,
+    /// Nanoseconds for handing a packet over.
+    pub(crate) hand_over_ns: f64,
     /// Nanoseconds of the core that delivers to the sockets.
     pub(crate) delivery_ns: f64,
     /// The number of packet threads from which on one core does not deliver enough.
@@ -49,14 +49,14 @@ pub(crate) struct Row {
     /// Flows that the peers began.
     pub(crate) outbound: f64,
     /// Flows that began here.
-    pub(crate) outbound_begun_here: Option<f64>,
+    pub(crate) outbound_begun_here: f64,
     /// Share of their packets that is handed over.
     pub(crate) foreign: f64,
 }
 
 impl Model {
     /// Computes the model for packets of this length.
-    pub(super) fn new(costs: &StageCosts, hand_over_ns: Option<f64>, packet_bytes: usize) -> Self {
+    pub(super) fn new(costs: &StageCosts, hand_over_ns: f64, packet_bytes: usize) -> Self {
         let inbound = [
             ("UDP receive", costs.udp_receive.median),
             ("decrypt", costs.decrypt.median),
@@ -84,7 +84,7 @@ impl Model {
                 inbound: all_inbound,
                 inbound_one_receive_queue: all_inbound.min(bits / delivery_ns),
                 outbound: threads * bits / outbound_ns,
-                outbound_begun_here: hand_over_ns.map(|ns| threads * bits / (outbound_ns + foreign * ns)),
+                outbound_begun_here: threads * bits / (outbound_ns + foreign * hand_over_ns),
                 foreign,
             }
         };
@@ -117,15 +117,14 @@ mod tests {
             coalesce: cost(50.0),
             tun_write: cost(150.0),
         };
-        let model = Model::new(&costs, Some(100.0), 1000);
+        let model = Model::new(&costs, 100.0, 1000);
         assert_eq!((model.inbound_ns, model.outbound_ns, model.ends_at), (800.0, 1000.0, 4));
         assert_eq!(model.longest, ["decrypt", "split and encrypt"]);
         let [one, four, eight] = [1, 4, 8].map(|threads| model.rows[threads - 1]);
-        assert_eq!((one.inbound, one.outbound, one.outbound_begun_here), (10.0, 8.0, Some(8.0)));
+        assert_eq!((one.inbound, one.outbound, one.outbound_begun_here), (10.0, 8.0, 8.0));
         assert_eq!([four, eight].map(|row| row.inbound), [40.0, 80.0]);
         assert_eq!([four, eight].map(|row| row.inbound_one_receive_queue), [40.0, 40.0]);
         assert_eq!((four.foreign, four.outbound), (0.75, 32.0));
-        assert!((four.outbound_begun_here.unwrap() - 4.0 * 8000.0 / 1075.0).abs() < 1e-9);
-        assert_eq!(Model::new(&costs, None, 1000).rows[3].outbound_begun_here, None);
+        assert!((four.outbound_begun_here - 4.0 * 8000.0 / 1075.0).abs() < 1e-9);
     }
 }

@@ -121,15 +121,16 @@ impl Report {
         let mut text = format!("{}\n\n{}\n\n", self.sides_table(), self.cipher_table());
         text += &format!(
             "Medians of {} rounds of {} s, in brackets the range; {} peers; packets of 1420 bytes, in super-packets; {} × \
-             {}; Linux {}.\nThe gain is that against the same load on {} packet threads, round by round. The senders run on \
-             the same machine: where there are no more cores than packet threads, they take some of their time.\n",
+             {}; Linux {}.\nThe gain is that against the same load on {}, round by round, and then divided by that of the \
+             cipher.\nThe senders run on the same machine: where there are no more cores than packet threads, they take \
+             some of their time.\n",
             self.rounds,
             self.seconds,
             self.peers,
             self.machine.cores,
             self.machine.processor,
             self.machine.kernel,
-            self.cipher.first().map_or(1, |base| base.threads),
+            self.cipher.first().map_or_else(String::new, |base| threads_of(base.threads)),
         );
         for note in &self.notes {
             text += &format!("note: {note}\n");
@@ -148,29 +149,32 @@ impl Report {
             "packet threads, load",
             "Gbit/s",
             "gain",
-            "of the cipher's",
+            "by cipher's",
             "CPU s/Gbit",
             "cores",
             "foreign, %",
             "lost, %",
-            "senders' CPU s/Gbit",
+            "senders' CPU",
         ];
         let mut table = new_table(header);
         for side in &self.sides {
-            let column = |value: &dyn Fn(&Figures) -> Option<f64>, digits| {
-                let values = side.figures.iter().flatten().filter_map(value);
-                Summary::of(values).map_or_else(String::new, |summary| spread(&summary, digits))
+            let summary = |value: &dyn Fn(&Figures) -> Option<f64>| {
+                Summary::of(side.figures.iter().flatten().filter_map(value))
             };
+            let median = |value: &dyn Fn(&Figures) -> Option<f64>, digits| {
+                summary(value).map_or_else(String::new, |summary| format!("{:.digits$}", summary.median))
+            };
+            let range = |summary: Option<Summary>| summary.map_or_else(String::new, |it| spread(&it, 2));
             table.add_row([
                 side.case.to_string(),
-                column(&|figures| Some(figures.gbit_per_second), 2),
-                side.gain.map_or_else(String::new, |gain| spread(&gain, 2)),
+                range(summary(&|figures| Some(figures.gbit_per_second))),
+                range(side.gain),
                 side.gain_by_cipher.map_or_else(String::new, |part| format!("{part:.2}")),
-                column(&|figures| Some(figures.cpu_seconds_per_gbit), 3),
-                column(&|figures| Some(figures.cores), 2),
-                column(&|figures| figures.foreign.map(|share| 100.0 * share), 1),
-                column(&|figures| Some(100.0 * figures.lost), 2),
-                column(&|figures| Some(figures.senders_cpu_seconds_per_gbit), 3),
+                median(&|figures| Some(figures.cpu_seconds_per_gbit), 3),
+                median(&|figures| Some(figures.cores), 2),
+                median(&|figures| figures.foreign.map(|share| 100.0 * share), 1),
+                median(&|figures| Some(100.0 * figures.lost), 2),
+                median(&|figures| Some(figures.senders_cpu_seconds_per_gbit), 3),
             ]);
         }
         table
@@ -216,16 +220,14 @@ pub(super) fn model_text(report: &ModelReport) -> String {
             format!("{:.1}", row.inbound),
             format!("{:.1}", row.inbound_one_receive_queue),
             format!("{:.1}", row.outbound),
-            row.outbound_begun_here.map_or_else(|| "not measured".to_owned(), |gbit| format!("{gbit:.1}")),
+            format!("{:.1}", row.outbound_begun_here),
             format!("{:.0}", 100.0 * row.foreign),
         ]);
     }
     let [inbound, outbound] = longest;
-    let hand_over =
-        hand_over_ns.map_or_else(|| "was not measured".to_owned(), |ns| format!("costs {ns:.0} ns"));
     let mut text = format!(
         "{table}\n\nA packet of {} bytes takes {inbound_ns:.0} ns of a packet thread from a peer, most of it for \"{inbound}\", \
-         and {outbound_ns:.0} ns\nto a peer, most of it for \"{outbound}\"; the hand-over {hand_over}.\nWith one receive \
+         and {outbound_ns:.0} ns\nto a peer, most of it for \"{outbound}\"; the hand-over takes {hand_over_ns:.1} ns.\nWith one receive \
          queue the growth ends at {ends_at} packet threads: the core that delivers to the sockets takes {delivery_ns:.0} ns \
          a packet.\n\n{ASSUMPTIONS}",
         report.packet_bytes
@@ -236,6 +238,11 @@ pub(super) fn model_text(report: &ModelReport) -> String {
         text += "note: the machine was busy with other work: the figures are worth little.\n";
     }
     text
+}
+
+/// Returns a number of packet threads in words.
+pub(super) fn threads_of(count: u16) -> String {
+    if count == 1 { "1 thread".to_owned() } else { format!("{count} threads") }
 }
 
 fn new_table<const N: usize>(header: [&str; N]) -> Table {
