@@ -1,8 +1,8 @@
 //! `weft-bench shards`: what several packet threads carry together, beside one.
 //!
-//! The gateway is fed so cheaply that it is measured alone: its peers' messages are sealed before the measurement and
-//! sent as super-packets, what it opens is dropped by the kernel behind its TUN, and what it sends is read by no one.
-//! Its own counters tell what it handled. Every measurement starts a gateway.
+//! The gateway is fed so cheaply that it is measured alone: its peers' messages are sealed before the
+//! measurement and sent as super-packets, what it opens is dropped by the kernel behind its TUN, and what it
+//! sends is read by no one. Its own counters tell what it handled. Every measurement starts a gateway.
 
 use std::time::Duration;
 
@@ -54,8 +54,8 @@ pub(crate) fn run(args: &ShardsArgs) -> Result<()> {
     }
 }
 
-/// Measures every case in each round, those to be compared one after the other. The one that begins changes from round
-/// to round.
+/// Measures every case in each round, those to be compared one after the other. The one that begins changes
+/// from round to round.
 fn rounds(args: &ShardsArgs, interrupt: &Interrupt, report: &mut Report) -> Result<()> {
     let cases = args.cases();
     for round in 0..args.rounds as usize {

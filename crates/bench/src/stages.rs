@@ -55,8 +55,8 @@ pub(crate) fn run(args: &StagesArgs) -> Result<()> {
     crate::report::print(&report, args.json, report::text)
 }
 
-/// Measures the stages of long packets, and the hand-over to another packet thread in nanoseconds. Returns the length
-/// of these packets, too.
+/// Measures the stages of long packets, and the hand-over to another packet thread in nanoseconds. Returns
+/// the length of these packets, too.
 pub(crate) fn of_long_packets(secs: u32, interrupt: &Interrupt) -> Result<(usize, StageCosts, Summary)> {
     let report = Pipeline::measure(Shape::ALL[0], secs, interrupt)?;
     Ok((report.packet_bytes, report.nanoseconds_per_packet, hand_over::measure()?))

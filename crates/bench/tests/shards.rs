@@ -1,5 +1,5 @@
-//! `weft-bench shards` for a second, without timing assertions: every load is carried, and foreign packets are as many
-//! as were asked for.
+//! `weft-bench shards` for a second, without timing assertions: every load is carried, and foreign packets
+//! are as many as were asked for.
 #![cfg(target_os = "linux")]
 
 use std::process::Command;

@@ -1,4 +1,5 @@
-//! How much more several threads of this machine encrypt than one: two processors may be two threads of one core.
+//! How much more several threads of this machine encrypt than one: two processors may be two threads of one
+//! core.
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -12,7 +13,8 @@ const SPAN: Duration = Duration::from_millis(300);
 /// Packets between two looks at the clock.
 const PACKETS: u64 = 256;
 
-/// Returns the Gbit/s that `threads` threads seal with ring at once, in packets as those of the other measurements.
+/// Returns the Gbit/s that `threads` threads seal with ring at once, in packets as those of the other
+/// measurements.
 pub(super) fn gbit_per_second(threads: usize) -> Result<f64> {
     let barrier = &Barrier::new(threads);
     std::thread::scope(|scope| {

@@ -93,8 +93,8 @@ pub(super) fn measure(case: Case, peers: usize, secs: u32, interrupt: &Interrupt
     })
 }
 
-/// Lets the senders send until all sealed messages are sent, or for `limit`, and adds what was counted meanwhile.
-/// What is on its way then is handled before this returns, and does not count.
+/// Lets the senders send until all sealed messages are sent, or for `limit`, and adds what was counted
+/// meanwhile. What is on its way then is handled before this returns, and does not count.
 fn run(site: &mut Site, case: Case, limit: Duration, sums: &mut Sums, interrupt: &Interrupt) -> Result<()> {
     let shards = usize::from(case.packet_threads.get());
     let (up, down) = (Pace::new(shards), Pace::new(shards));

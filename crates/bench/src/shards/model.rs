@@ -1,4 +1,5 @@
-//! What follows for many packet threads from the stages as measured on one: a machine with many cores was not measured.
+//! What follows for many packet threads from the stages as measured on one: a machine with many cores was not
+//! measured.
 
 use serde::Serialize;
 

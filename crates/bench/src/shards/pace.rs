@@ -1,12 +1,12 @@
-//! The pace of the senders: as much as the gateway handles, and no more on its way than its buffers hold, so that
-//! packets that it would drop cost nothing.
+//! The pace of the senders: as much as the gateway handles, and no more on its way than its buffers hold, so
+//! that packets that it would drop cost nothing.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Packets on their way to one packet thread in one direction: less than a third of a socket's receive buffer, and
-/// more than a packet thread handles between two looks at its counters.
+/// Packets on their way to one packet thread in one direction: less than a third of a socket's receive
+/// buffer, and more than a packet thread handles between two looks at its counters.
 const WINDOW: u64 = 1500;
 /// Pause of a sender when all windows are full.
 const PAUSE: Duration = Duration::from_micros(50);

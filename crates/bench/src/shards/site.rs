@@ -38,8 +38,8 @@ const PORT: u16 = 4002;
 const THREAD_NAME: &str = "packets";
 const TUN: &str = "tun0";
 
-/// Bytes of an inner packet, and of its message. It has a header and a tag of 16 bytes each; a packet of the MTU is
-/// not padded.
+/// Bytes of an inner packet, and of its message. It has a header and a tag of 16 bytes each; a packet of the
+/// MTU is not padded.
 pub(super) const PACKET: usize = MTU as usize;
 const MESSAGE: usize = PACKET + 32;
 /// Messages that a sender of datagrams gives to the kernel at once.
@@ -101,8 +101,8 @@ pub(super) struct Site {
 struct SitePeer {
     client: Client,
     shard: usize,
-    /// Sockets in the gateway's namespace, connected to the peer: what the first one sends is read by the peer's
-    /// packet thread, what the second one sends by another.
+    /// Sockets in the gateway's namespace, connected to the peer: what the first one sends is read by the
+    /// peer's packet thread, what the second one sends by another.
     flows: [Option<UdpSocket>; 2],
     stock: Stock,
 }
@@ -230,8 +230,8 @@ impl Site {
         peers
     }
 
-    /// Finds flows to each peer that its packet thread reads, and others if there are several packet threads. The
-    /// kernel chooses the queue by a hash, so flows are tried one after the other.
+    /// Finds flows to each peer that its packet thread reads, and others if there are several packet threads.
+    /// The kernel chooses the queue by a hash, so flows are tried one after the other.
     pub(super) fn find_flows(&mut self, interrupt: &Interrupt) -> Result<()> {
         let Self { gateway, peers, .. } = self;
         let shards = gateway.threads.len();
@@ -269,7 +269,8 @@ impl Site {
         Ok(())
     }
 
-    /// Seals messages of `bytes` bytes in total, in place of those that are left, once the peers have sent all.
+    /// Seals messages of `bytes` bytes in total, in place of those that are left, once the peers have sent
+    /// all.
     pub(super) fn seal(&mut self, bytes: usize, interrupt: &Interrupt) -> Result<()> {
         let Self { peers, bench, .. } = self;
         if peers.iter().any(|peer| peer.stock.sent < peer.stock.messages.len()) {
@@ -290,8 +291,8 @@ impl Site {
         Ok(())
     }
 
-    /// Returns the gateway, and what sends to it for a case: the sealed messages of each peer, and super-packets for
-    /// each peer.
+    /// Returns the gateway, and what sends to it for a case: the sealed messages of each peer, and
+    /// super-packets for each peer.
     pub(super) fn lanes(&mut self, case: Case) -> (&Gateway, Vec<Upload<'_>>, Vec<Download<'_>>) {
         let (mut uploads, mut downloads) = (Vec::new(), Vec::new());
         for (number, peer) in self.peers.iter_mut().enumerate() {
@@ -306,7 +307,8 @@ impl Site {
                     flows: [own, other.as_ref().unwrap_or(own)],
                     shard: *shard,
                     foreign: case.foreign.unwrap_or(0).into(),
-                    // Each peer begins at another place, so that the foreign packets of all do not come together.
+                    // Each peer begins at another place, so that the foreign packets of all do not come
+                    // together.
                     sent: number as u64 * 37,
                     contents: vec![0; self.gateway.segments * PAYLOAD],
                 });

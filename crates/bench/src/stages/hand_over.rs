@@ -1,11 +1,12 @@
 //! The hand-over of super-packets from one packet thread to another, on socket pairs in place of a TUN.
 //!
 //! ```text
-//!   socket pair ─► first device: read ─► find the owners, split the slab, hand over ─► second device: take ─► drop
+//!   socket pair ─► first device: read ─► split the slab by owner, hand over ─► second device: take ─► drop
 //! ```
 //!
-//! Every other packet is foreign, so each slab becomes two parts. One thread does all of it, one after the other: a
-//! thread that sleeps would have to be woken as well, and the packets would be in the cache of another core.
+//! Every other packet is foreign, so each slab becomes two parts. One thread does all of it, one after the
+//! other: a thread that sleeps would have to be woken as well, and the packets would be in the cache of
+//! another core.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -83,7 +84,8 @@ async fn bursts(runtime: &Handle) -> Result<Summary> {
     times::middle(&times).context("nothing was measured")
 }
 
-/// Returns the tunnel of the first of two packet threads, to which every other address of [`message`] is foreign.
+/// Returns the tunnel of the first of two packet threads, to which every other address of [`message`] is
+/// foreign.
 fn tunnel() -> Result<Tunnel> {
     let now = Instant::now();
     let config = TunnelConfig { mtu: MTU, staging_bytes: 1 << 20 };
@@ -99,7 +101,8 @@ fn tunnel() -> Result<Tunnel> {
     Ok(tunnel)
 }
 
-/// Returns a super-packet behind its virtio header. What follows the addresses and ports does not matter here.
+/// Returns a super-packet behind its virtio header. What follows the addresses and ports does not matter
+/// here.
 fn message(number: u8) -> Vec<u8> {
     let mut message = vec![0; VNET_HEADER + SEGMENTS * usize::from(MTU)];
     let packet = &mut message[VNET_HEADER..];
