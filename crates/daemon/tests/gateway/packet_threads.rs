@@ -17,7 +17,7 @@ use weft_uapi::Control as _;
 
 const PEERS: u8 = 9;
 const THREADS: u16 = 3;
-const DATAGRAMS: u64 = 1500;
+const DATAGRAMS: u64 = 1000;
 
 /// The gateway's address for a peer, and the peer's.
 fn inner(peer: u8) -> [IpAddr; 2] {
@@ -83,6 +83,11 @@ impl Scene {
 
     /// Sends numbered datagrams to and from every peer at once, and asserts that all arrive in order.
     fn exchange(&self, replies: Replies) {
+        self.send([true, false], replies);
+    }
+
+    /// Sends numbered datagrams from the gateway (true) and to it (false), and asserts that all arrive in order.
+    fn send<const DIRECTIONS: usize>(&self, directions: [bool; DIRECTIONS], replies: Replies) {
         let options = NumberedOptions {
             flows: 20,
             datagram_bytes: 900,
@@ -94,13 +99,19 @@ impl Scene {
         };
         let both = (0..PEERS).flat_map(|peer| {
             let [near, far] = inner(peer);
-            [(&self.gateway, near, &self.sites, far), (&self.sites, far, &self.gateway, near)]
+            directions.map(|is_outbound| match is_outbound {
+                true => (&self.gateway, near, &self.sites, far),
+                false => (&self.sites, far, &self.gateway, near),
+            })
         });
         let start = |(from, source, to, destination)| {
             Numbered::start(from, source, to, destination, options).unwrap()
         };
         let exchanges: Vec<Numbered> = both.map(start).collect();
-        let reports: Vec<NumberedReport> = exchanges.into_iter().map(Numbered::finish).collect();
+        // Each waits until nothing more arrives.
+        let ends: Vec<_> =
+            exchanges.into_iter().map(|exchange| std::thread::spawn(|| exchange.finish())).collect();
+        let reports: Vec<NumberedReport> = ends.into_iter().map(|end| end.join().unwrap()).collect();
         for (number, report) in reports.iter().enumerate() {
             for tally in [report.forward, report.replies] {
                 let wrong = (tally.lost, tally.out_of_order, tally.duplicates, tally.corrupt);
@@ -112,7 +123,7 @@ impl Scene {
                     (0, 0, 0, 0),
                     "{number}: {report:?} {:?} {:?}",
                     told(&self.gateway_daemon),
-                    told(&self.peers[number / 2])
+                    told(&self.peers[number / DIRECTIONS])
                 );
             }
             assert_eq!(report.forward.received, DATAGRAMS);
@@ -167,7 +178,8 @@ fn the_port_changes_for_all_threads_and_peers_are_removed_and_added() {
     controller.set(DeviceChange { listen_port: Some(0), ..DeviceChange::default() }).unwrap();
     assert_ne!(controller.listen_port(), 51820);
     // The peers learn of the new port from the next packet to them.
-    scene.exchange(Replies::EveryPackets(3));
+    scene.send([true], Replies::EveryPackets(3));
+    scene.exchange(Replies::Never);
     let state = controller.get().unwrap();
     let remove = |peer: &PeerState| PeerChange { remove: true, ..PeerChange::new(peer.public_key) };
     let peers = state.peers.iter().map(remove).collect();
@@ -181,6 +193,8 @@ fn the_port_changes_for_all_threads_and_peers_are_removed_and_added() {
     // The first peers go to other threads than before.
     let peers = state.peers.iter().rev().map(add).collect();
     controller.set(DeviceChange { peers, ..DeviceChange::default() }).unwrap();
+    // There are new sessions with the first packets to the peers.
+    scene.send([true], Replies::EveryPackets(3));
     scene.exchange(Replies::Never);
     let threads = scene.gateway_daemon.snapshot().unwrap().packet_threads;
     assert!(threads.iter().all(|thread| thread.peers == usize::from(PEERS / THREADS as u8)), "{threads:?}");
