@@ -161,9 +161,8 @@ pub struct TunArgs {
     /// peer is never served by two. auto: one below four cores, else one for each two.
     #[arg(long, value_name = "K|auto", default_value_t, hide = weft_udp::MAX_SHARDS == 1)]
     pub packet_threads: PacketThreads,
-    /// How many queues the device has, each with a thread that reads and one that writes (up to 64), for all packet
-    /// threads together; 0: the packet threads read and write the device themselves; auto: what suits this machine,
-    /// and 0 with several packet threads.
+    /// How many queues the device has, each with a thread that reads and one that writes (up to 64); 0: the packet
+    /// thread reads and writes the device itself, as several packet threads always do; auto: what suits this machine.
     #[arg(long, value_name = "N|auto", default_value_t)]
     pub tun_threads: TunThreads,
     /// Do without segmentation and checksum offloads of the device.

@@ -196,7 +196,13 @@ fn shards(options: &Options, queues: usize) -> usize {
     if wanted > queues {
         tracing::warn!("the device has {queues} queues: of {wanted} packet threads as many run");
     }
-    wanted.min(queues).max(1)
+    let shards = wanted.min(queues).max(1);
+    if shards > 1 && matches!(options.tun_threads, TunThreads::Fixed(1..)) {
+        tracing::warn!(
+            "several packet threads read and write the device themselves: there are no TUN threads"
+        );
+    }
+    shards
 }
 
 impl Drop for Interface {

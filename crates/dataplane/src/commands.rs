@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::time::Instant;
 
 use weft_tunnel::{Change, PeerSnapshot, Tunnel};
-use weft_udp::{BindError, Descriptor, ShardSockets};
+use weft_udp::{BindError, Descriptor, ShardSockets, UdpConfig};
 
 use crate::Snapshot;
 use crate::capture::Tap;
@@ -35,6 +35,14 @@ pub enum Command {
         fwmark: Option<u32>,
         /// Receives the port in use.
         answer: mpsc::SyncSender<Result<u16, BindError>>,
+    },
+    /// Open UDP sockets for all packet threads, in the network namespace of the packet threads.
+    Open {
+        config: UdpConfig,
+        /// Number of packet threads.
+        shards: usize,
+        /// Receives the sockets of each packet thread, in order.
+        answer: mpsc::SyncSender<Result<Vec<ShardSockets>, BindError>>,
     },
     /// Replace the UDP sockets by these, which have the new port and mark.
     Replace {

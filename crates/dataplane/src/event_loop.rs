@@ -242,6 +242,9 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
                     }
                     let _ = answer.try_send(bound);
                 }
+                Some(Command::Open { config, shards, answer }) => {
+                    let _ = answer.try_send(weft_udp::open_shards(Vec::new(), &config, shards));
+                }
                 Some(Command::Replace { sockets, answer }) => {
                     let replaced = sockets.map_or(Ok(()), |sockets| self.udp.replace(*sockets));
                     let _ = answer.try_send(replaced);

@@ -142,9 +142,11 @@ impl Handle {
             *config = wanted;
             return Ok(Ok(config.port));
         }
-        // New sockets are opened here: nothing changes if that fails. Unread datagrams of the old port are lost, like
+        // First all new sockets are opened: nothing changes if that fails. Unread datagrams of the old port are lost, like
         // those that arrive there a moment later.
-        let sockets = match udp::open_shards(Vec::new(), &wanted, self.event_loops.len()) {
+        let shards = self.event_loops.len();
+        let open = |answer| Command::Open { config: wanted, shards, answer };
+        let sockets = match self.event_loops[0].ask(open)?.wait()? {
             Ok(sockets) => sockets,
             Err(error) => return Ok(Err(error)),
         };

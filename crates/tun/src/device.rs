@@ -205,7 +205,12 @@ impl<Q: Queue> Tun for Device<Q> {
     }
 
     fn packets_taken(&self) -> u64 {
-        self.stats.each().map(|queue| queue.inbound.packets_written.get()).sum()
+        match &self.mode {
+            Mode::Inline(inline) => inline.packets_taken(),
+            Mode::Threads(_) | Mode::Closed(_) => {
+                self.stats.each().map(|queue| queue.inbound.packets_written.get()).sum()
+            }
+        }
     }
 
     /// Returns the slab. It has no room after a shutdown, and may have none before [`Tun::poll_send_ready`]

@@ -41,16 +41,15 @@ pub(super) fn packet_threads(wanted: PacketThreads) -> usize {
 /// Returns the TUN queues to use on this machine with this many packet threads; `inline` is the number of queues if no
 /// threads serve them.
 ///
-/// Several packet threads share the queues: each has as many as the others, and at least one with threads, two
-/// without. By themselves they need no threads for the TUN.
+/// Several packet threads serve the queues themselves: each has as many as the others, and at least two.
 ///
 /// On fewer than four cores a hand-over between threads costs more than it saves, so the packet thread does
 /// all the work. From four cores on, one reader and one writer relieve the packet thread; more pairs help
 /// only where one pair is not enough. Where a TUN has one queue, there is one.
 pub(super) fn tun_queues(threads: TunThreads, inline: u16, packet_threads: usize) -> TunQueues {
     let with_threads = match threads {
+        _ if packet_threads > 1 => 0,
         TunThreads::Fixed(queues) => queues,
-        TunThreads::Auto if packet_threads > 1 => 0,
         TunThreads::Auto => match std::thread::available_parallelism().map_or(1, usize::from) {
             0..=3 => 0,
             4..=7 => 1,
@@ -58,10 +57,9 @@ pub(super) fn tun_queues(threads: TunThreads, inline: u16, packet_threads: usize
         },
     };
     let (count, threads) = if with_threads == 0 { (inline, false) } else { (with_threads, true) };
-    let count = match (packet_threads, threads) {
-        (0 | 1, _) => count.into(),
-        (shards, true) => usize::from(count).next_multiple_of(shards),
-        (shards, false) => usize::from(count).max(2 * shards).next_multiple_of(shards),
+    let count = match packet_threads {
+        0 | 1 => count.into(),
+        shards => usize::from(count).max(2 * shards).next_multiple_of(shards),
     };
     TunQueues { count: count.min(weft_tun::MAX_QUEUES), threads }
 }
@@ -142,10 +140,11 @@ mod tests {
         if weft_tun::MAX_QUEUES == 1 {
             return;
         }
-        let count = |threads, shards| tun_queues(threads, 8, shards).count;
-        assert_eq!([2, 3, 4, 8, 64].map(|shards| count(TunThreads::Auto, shards)), [8, 9, 8, 16, 128]);
-        assert!(!tun_queues(TunThreads::Auto, 8, 2).threads);
-        assert_eq!([2, 3, 4].map(|shards| count(TunThreads::Fixed(3), shards)), [4, 3, 4]);
+        for threads in [TunThreads::Auto, TunThreads::Fixed(3)] {
+            let queues = [2, 3, 4, 8, 64].map(|shards| tun_queues(threads, 8, shards));
+            assert_eq!(queues.map(|queues| queues.count), [8, 9, 8, 16, 128]);
+            assert!(queues.iter().all(|queues| !queues.threads));
+        }
     }
 
     #[test]

@@ -334,6 +334,11 @@ impl<Q: Queue> Inline<Q> {
         Poll::Ready(Ok(()))
     }
 
+    /// Returns the number of packets that this packet thread has written.
+    pub(super) fn packets_taken(&self) -> u64 {
+        self.queues.each.iter().map(|queue| queue.writer.packets_written()).sum()
+    }
+
     pub(super) fn plain_slab(&mut self) -> &mut PlainSlab {
         if self.is_writing { &mut self.no_slab } else { &mut self.batch.slab }
     }

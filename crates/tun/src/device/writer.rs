@@ -128,6 +128,7 @@ pub(super) struct BatchWriter {
     /// Number of packets of the write at `position` that were written one by one, because the kernel refuses
     /// them as a whole.
     singles: Option<usize>,
+    packets_written: u64,
     backoff: Backoff,
 }
 
@@ -139,8 +140,14 @@ impl BatchWriter {
             stats,
             position: 0,
             singles: None,
+            packets_written: 0,
             backoff: Backoff::default(),
         }
+    }
+
+    /// Returns the number of packets that were written; a super-packet counts once.
+    pub(super) fn packets_written(&self) -> u64 {
+        self.packets_written
     }
 
     /// Begins a batch. The previous batch must be completed.
@@ -162,7 +169,7 @@ impl BatchWriter {
         packets: &[Staged],
         mut write: impl FnMut(&[IoSlice<'_>]) -> Result<(), WriteError>,
     ) -> Written {
-        let Self { coalescer, coalescing, stats, position, singles, backoff } = self;
+        let Self { coalescer, coalescing, stats, position, singles, packets_written, backoff } = self;
         let (mut written, mut segments, mut bytes, mut failures) = (0, 0, 0, 0);
         let mut pieces = Vec::new();
         let full = 'batch: loop {
@@ -208,6 +215,7 @@ impl BatchWriter {
             *position += 1;
             *singles = None;
         };
+        *packets_written += written;
         let stats = &stats.inbound;
         stats.packets_written.add(written);
         stats.segments_written.add(segments);

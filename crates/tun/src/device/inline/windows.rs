@@ -51,6 +51,10 @@ impl<Q: Queue> Inline<Q> {
         match self.never {}
     }
 
+    pub(super) fn packets_taken(&self) -> u64 {
+        match self.never {}
+    }
+
     pub(super) fn plain_slab(&mut self) -> &mut PlainSlab {
         match self.never {}
     }
