@@ -8,7 +8,9 @@ use std::time::Instant;
 use tokio::runtime::Runtime;
 use weft_sched::flow::FlowHasher;
 use weft_tun::{Device, Slab, SlabHome, Tun as _, TunBatch, TunOffload};
-use weft_tunnel::{Change, CookieRoot, Offload, PrivateKey, PublicKey, Shard, Tunnel, TunnelConfig};
+use weft_tunnel::{
+    Change, CookieRoot, Offload, PeerConfig, PeerSettings, PrivateKey, PublicKey, Shard, Tunnel, TunnelConfig,
+};
 
 use super::packets::{MSS, MTU, tcp};
 use super::{PACKETS, Work, Workload};
@@ -27,7 +29,7 @@ struct HandOver {
 }
 
 impl HandOver {
-    /// Returns packets that all are for the other packet thread, or for none.
+    /// Returns packets that all are for the other packet thread, or for this one.
     fn new(is_foreign: bool) -> Option<Self> {
         let (programs, queues): (Vec<_>, Vec<_>) =
             [UnixDatagram::pair().ok()?, UnixDatagram::pair().ok()?].into_iter().unzip();
@@ -40,15 +42,23 @@ impl HandOver {
         let config = TunnelConfig { mtu: MTU as u16, staging_bytes: 1 << 20 };
         let key = PrivateKey::from_bytes([1; 32]);
         let mut tunnel = Tunnel::of_shard(key, config, Shard::new(0, 2), &CookieRoot::generate(now));
-        let change = Change::AddForeignPeer {
+        // Both peers are there, so that every packet finds one.
+        let [own, other] = if is_foreign { [9, 2] } else { [2, 9] };
+        let net = |host| vec![ipnet::Ipv4Net::new_assert([10, 0, 0, host].into(), 32).into()];
+        let own = PeerConfig {
+            public_key: PublicKey::from_bytes([6; 32]),
+            endpoint: None,
+            allowed_ips: net(own),
+            settings: PeerSettings::default(),
+        };
+        let foreign = Change::AddForeignPeer {
             peer: PublicKey::from_bytes([7; 32]),
             shard: 1,
             endpoint: None,
-            allowed_ips: vec![
-                ipnet::Ipv4Net::new_assert([10, 0, 0, if is_foreign { 2 } else { 9 }].into(), 32).into(),
-            ],
+            allowed_ips: net(other),
         };
-        assert!(tunnel.apply(change, now), "a foreign peer finds a place");
+        let both = tunnel.apply(Change::AddPeer(Box::new(own)), now) && tunnel.apply(foreign, now);
+        assert!(both, "two peers find a place");
         let (packet, batches) = (tcp(40_000, 1, MSS.into()), VecDeque::new());
         Some(Self { first, second, runtime, tunnel, batches, packet, _programs: programs })
     }
