@@ -5,9 +5,9 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Packets on their way to one packet thread in one direction: less than a third of a socket's receive
-/// buffer, and more than a packet thread handles between two looks at its counters.
-const WINDOW: u64 = 1500;
+/// Packets on their way to one packet thread in one direction: about half of a socket's receive buffer, and
+/// what a packet thread handles while a sender waits for a core.
+const WINDOW: u64 = 3000;
 /// Pause of a sender when all windows are full.
 const PAUSE: Duration = Duration::from_micros(50);
 /// Time without progress after which packets on their way count as lost.

@@ -50,6 +50,8 @@ pub(crate) struct Side {
     pub(crate) figures: Vec<Option<Figures>>,
     /// Speed against the same load on the first number of packet threads, round by round.
     pub(crate) gain: Option<Summary>,
+    /// The gain that the CPU time of a packet would allow if each packet thread had a core to itself.
+    pub(crate) gain_with_a_core_each: Option<Summary>,
     /// The medians of the gain and of the cipher's gain, divided.
     pub(crate) gain_by_cipher: Option<f64>,
 }
@@ -63,6 +65,7 @@ impl Report {
             foreign_percent: case.foreign,
             figures: Vec::new(),
             gain: None,
+            gain_with_a_core_each: None,
             gain_by_cipher: None,
         };
         let cipher = |threads: &std::num::NonZeroU16| Cipher {
@@ -106,13 +109,19 @@ impl Report {
             let case = self.sides[number].case;
             let is_base = |side: &&Side| side.packet_threads == first && side.case.is_base_of(&case);
             let Some(base) = self.sides.iter().find(is_base) else { continue };
-            let speed = |figures: &Option<Figures>| figures.map(|figures| figures.gbit_per_second);
-            let pairs = self.sides[number].figures.iter().map(speed).zip(base.figures.iter().map(speed));
-            let gain = stats::ratios(pairs.filter_map(|(ours, base)| ours.zip(base)));
+            let both = self.sides[number].figures.iter().zip(&base.figures);
+            let both: Vec<(Figures, Figures)> = both.filter_map(|(ours, base)| (*ours).zip(*base)).collect();
+            let speeds = both.iter().map(|(ours, base)| (ours.gbit_per_second, base.gbit_per_second));
+            let gain = stats::ratios(speeds);
+            let cores = f64::from(case.packet_threads.get()) / f64::from(first);
+            let costs =
+                both.iter().map(|(ours, base)| (base.cpu_seconds_per_gbit, ours.cpu_seconds_per_gbit));
+            let with_a_core_each = stats::ratios(costs.map(|(base, ours)| (cores * base, ours)));
             let cipher = self.cipher.iter().find(|cipher| cipher.threads == case.packet_threads.get());
             let cipher = cipher.and_then(|cipher| cipher.gain);
             let side = &mut self.sides[number];
             side.gain = gain;
+            side.gain_with_a_core_each = with_a_core_each;
             side.gain_by_cipher = gain.zip(cipher).map(|(gain, cipher)| gain.median / cipher.median);
         }
     }
@@ -123,7 +132,8 @@ impl Report {
             "Medians of {} rounds of {} s, in brackets the range; {} peers; packets of 1420 bytes, in super-packets; {} × \
              {}; Linux {}.\nThe gain is that against the same load on {}, round by round, and then divided by that of the \
              cipher.\nThe senders run on the same machine: where there are no more cores than packet threads, they take \
-             some of their time.\n",
+             some of their time.\n\"With a core each\" is the gain that the CPU time of a packet would allow if they did \
+             not.\n",
             self.rounds,
             self.seconds,
             self.peers,
@@ -150,6 +160,7 @@ impl Report {
             "Gbit/s",
             "gain",
             "by cipher's",
+            "with a core each",
             "CPU s/Gbit",
             "cores",
             "foreign, %",
@@ -170,6 +181,7 @@ impl Report {
                 range(summary(&|figures| Some(figures.gbit_per_second))),
                 range(side.gain),
                 side.gain_by_cipher.map_or_else(String::new, |part| format!("{part:.2}")),
+                range(side.gain_with_a_core_each),
                 median(&|figures| Some(figures.cpu_seconds_per_gbit), 3),
                 median(&|figures| Some(figures.cores), 2),
                 median(&|figures| figures.foreign.map(|share| 100.0 * share), 1),
@@ -312,6 +324,8 @@ mod tests {
         assert_eq!((gain.lowest, gain.highest), (1.5, 1.5));
         assert!((report.sides[1].gain_by_cipher.unwrap() - 1.25).abs() < 1e-9);
         assert_eq!(report.sides[0].gain.unwrap().median, 1.0);
+        // Each packet takes as much CPU time as with one thread.
+        assert_eq!(report.sides[1].gain_with_a_core_each.unwrap().median, 2.0);
         let text = report.text();
         for shown in
             [" 2 threads, download, 10 % foreign", "1.50", "1.25", "4.50 (3.00–6.00)", "10.1", "note: 2"]
