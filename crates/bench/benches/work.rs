@@ -4,6 +4,8 @@
 mod packets;
 mod queues;
 mod routes;
+#[cfg(target_os = "linux")]
+mod shards;
 mod split;
 #[cfg(target_os = "linux")]
 mod tun;
@@ -59,6 +61,8 @@ pub(crate) fn all() -> Vec<Workload> {
     all.extend(queues::workloads());
     #[cfg(target_os = "linux")]
     all.extend(tun::workloads());
+    #[cfg(target_os = "linux")]
+    all.extend(shards::workloads());
     all.extend(tunnel::workloads());
     all
 }

@@ -75,6 +75,15 @@ Examples:
     /// Needs root, and for others than weft wg (wireguard-tools); no iperf3, no ping.
     #[command(after_help = crate::floods::help())]
     Floods(crate::floods::FloodsArgs),
+    /// Measure what several packet threads of a gateway carry together, beside one.
+    ///
+    /// Needs root; no other program, and no weft beside this one: the gateway runs in this process.
+    #[command(after_help = "\
+Examples:
+  weft-bench shards
+  weft-bench shards --packet-threads 1,2 --load download --foreign 0,100 --rounds 9
+  weft-bench shards --model")]
+    Shards(crate::shards::ShardsArgs),
     /// Measure weft over TUN threads, TCP streams and MTUs, with what TCP saw out of order.
     #[command(after_help = "\
 Examples:

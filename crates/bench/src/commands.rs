@@ -11,7 +11,7 @@ use crate::plot::{self, Bars};
 use crate::report::{self, Report, plots};
 use crate::rounds::{self, Plan, Subject};
 use crate::topology::Wire;
-use crate::{floods, link, peers, rtt, stages};
+use crate::{floods, link, peers, rtt, shards, stages};
 
 mod sweep;
 
@@ -28,6 +28,7 @@ pub(crate) fn run(command: &Command) -> Result<()> {
         Command::Rtt(args) => rtt::run(args),
         Command::Peers(args) => peers::run(args),
         Command::Floods(args) => floods::run(args),
+        Command::Shards(args) => shards::run(args),
     }
 }
 

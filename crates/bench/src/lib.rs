@@ -25,6 +25,7 @@ mod progress;
 mod report;
 mod rounds;
 mod rtt;
+mod shards;
 mod stages;
 mod stats;
 mod targets;

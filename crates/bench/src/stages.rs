@@ -11,12 +11,16 @@ use self::pipeline::{Pipeline, Shape};
 use self::report::Report;
 use crate::interrupt::Interrupt;
 use crate::machine::{self, Machine};
+use crate::stats::Summary;
 use crate::topology;
+
+pub(crate) use times::StageCosts;
 
 pub(crate) mod args;
 mod cipher;
 mod ends;
 mod floor;
+mod hand_over;
 mod null_path;
 mod pipeline;
 mod report;
@@ -37,8 +41,23 @@ pub(crate) fn run(args: &StagesArgs) -> Result<()> {
     for shape in Shape::ALL {
         shapes.push(Pipeline::measure(shape, args.secs, &interrupt)?);
     }
+    let hand_over = hand_over::measure()?;
     let floor = if args.no_floor { None } else { Some(Floor::measure(args, &cipher, &interrupt)?) };
-    let report =
-        Report { machine: Machine::this(), busy_cores_before, seconds: args.secs, shapes, cipher, floor };
+    let report = Report {
+        machine: Machine::this(),
+        busy_cores_before,
+        seconds: args.secs,
+        shapes,
+        hand_over,
+        cipher,
+        floor,
+    };
     crate::report::print(&report, args.json, report::text)
+}
+
+/// Measures the stages of long packets, and the hand-over to another packet thread in nanoseconds. Returns
+/// the length of these packets, too.
+pub(crate) fn of_long_packets(secs: u32, interrupt: &Interrupt) -> Result<(usize, StageCosts, Summary)> {
+    let report = Pipeline::measure(Shape::ALL[0], secs, interrupt)?;
+    Ok((report.packet_bytes, report.nanoseconds_per_packet, hand_over::measure()?))
 }

@@ -126,17 +126,47 @@ impl Client {
             if !bench.queue.has_room_for_super_packet() {
                 self.flush(bench)?;
             }
-            // Clear what splitting or padding the previous packet left behind.
-            bench.packet[packet::HEADERS..].fill(0);
-            packet::write(&mut bench.packet[..bytes], flow, Stamp { number, ..stamp });
-            let Some(mut packet) = PacketMut::new(&mut bench.packet, bytes, Offload::None) else { break };
-            let outcome = self.tunnel.handle_tun_packet(&mut packet, now, &mut bench.queue);
-            waits |= outcome == Ok(Outbound::Staged);
+            waits |= self.seal(flow, bytes, Stamp { number, ..stamp }, now, bench);
         }
         if waits {
             self.timers(now, bench)?;
         }
         self.flush(bench)
+    }
+
+    /// Seals one packet into the queue. Returns whether it waits for a session.
+    fn seal(&mut self, flow: Flow, bytes: usize, stamp: Stamp, now: Instant, bench: &mut Workbench) -> bool {
+        // Clear what splitting or padding the previous packet left behind.
+        bench.packet[packet::HEADERS..].fill(0);
+        packet::write(&mut bench.packet[..bytes], flow, stamp);
+        let packet = PacketMut::new(&mut bench.packet, bytes, Offload::None);
+        packet.is_some_and(|mut packet| {
+            self.tunnel.handle_tun_packet(&mut packet, now, &mut bench.queue) == Ok(Outbound::Staged)
+        })
+    }
+
+    /// Seals `count` packets for later, at most a batch of them: appends their messages to `sealed`, which can be
+    /// sent in any order but only once. Returns the length of a message.
+    pub(crate) fn seal_for_later(
+        &mut self,
+        flow: Flow,
+        bytes: usize,
+        count: usize,
+        now: Instant,
+        bench: &mut Workbench,
+        sealed: &mut Vec<u8>,
+    ) -> usize {
+        for _ in 0..count {
+            self.seal(flow, bytes, Stamp { run: 0, lane: 0, number: 0 }, now, bench);
+        }
+        let mut segment = 0;
+        while let Some(batch) = bench.queue.pop() {
+            let unsent = batch.unsent();
+            segment = unsent.segment_size;
+            sealed.extend_from_slice(unsent.contents);
+            bench.queue.recycle(batch);
+        }
+        segment
     }
 
     /// Handles expired timers.

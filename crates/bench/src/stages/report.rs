@@ -18,6 +18,8 @@ pub(crate) struct Report {
     pub(crate) busy_cores_before: f64,
     pub(crate) seconds: u32,
     pub(crate) shapes: Vec<ShapeReport>,
+    /// Nanoseconds for handing a packet of a super-packet over to another packet thread.
+    pub(crate) hand_over: Summary,
     /// Costs of a packet of 1420 bytes.
     pub(crate) cipher: CipherCosts,
     pub(crate) floor: Option<Floor>,
@@ -42,7 +44,7 @@ impl StageCosts {
 
 /// Formats the tables and the conditions of the measurements.
 pub(super) fn text(report: &Report) -> String {
-    let Report { machine, busy_cores_before, seconds, shapes, cipher, floor } = report;
+    let Report { machine, busy_cores_before, seconds, shapes, hand_over, cipher, floor } = report;
     let mut text = String::new();
     let mut table = new_table(
         ["stage, ns per packet".to_owned()]
@@ -65,6 +67,10 @@ pub(super) fn text(report: &Report) -> String {
     let joined = shapes.iter().map(|shape| format!("{:.1}", shape.packets_per_write));
     table.add_row(["packets in a write".to_owned()].into_iter().chain(joined));
     text += &format!("{table}\n\n");
+    text += &format!(
+        "With several packet threads: the hand-over of a packet of a super-packet to another thread takes {} ns.\n\n",
+        spread(hand_over, 1)
+    );
     text += &format!(
         "ring seals 1420 bytes in {} ns and opens them in {} ns.\n\n",
         spread(&cipher.seal, 0),
@@ -174,13 +180,22 @@ mod tests {
             busy_cores_before: 1.0,
             seconds: 3,
             shapes: vec![shape],
+            hand_over: cost(30.0),
             cipher,
             floor: Some(floor),
         };
         let text = text(&report);
-        for shown in
-            ["TUN read", "800 (799–801)", "2200", "5.16", "limit", "1.77", "700 (699–701)", "note: 1.0"]
-        {
+        for shown in [
+            "TUN read",
+            "800 (799–801)",
+            "2200",
+            "5.16",
+            "limit",
+            "1.77",
+            "700 (699–701)",
+            "30.0 (29.0–31.0) ns",
+            "note: 1.0",
+        ] {
             assert!(text.contains(shown), "{shown} is not in\n{text}");
         }
         let json = serde_json::to_value(&report).unwrap();

@@ -1,0 +1,393 @@
+//! A gateway in this process, and its peers.
+//!
+//! ```text
+//!   gateway  eth0 198.18.0.1 ───── veth ───── 198.18.0.2 eth0  clients: a socket for each peer
+//!            tun0 10.0.0.1, peers 10.1.0.0 and on; what peers send is for 10.200.0.1, where the kernel drops it
+//! ```
+
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+use std::num::NonZeroU16;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use ipnet::{IpNet, Ipv4Net};
+use nix::sys::socket::{setsockopt, sockopt};
+use weft::up::{Daemon, Options};
+use weft_config::settings::ReportSettings;
+use weft_config::{Config, HostConfig, Interface, PacketThreads, Peer, Table, TunThreads};
+use weft_lab::link::{self, LinkOptions};
+use weft_lab::{Namespace, cpu};
+use weft_tunnel::{MAX_BATCH_BYTES, PeerSettings, PrivateKey};
+
+use super::args::Case;
+use super::pace::Lane;
+use crate::interrupt::Interrupt;
+use crate::peers::client::{Client, MTU, Workbench};
+use crate::peers::packet::{Flow, HEADERS, STAMP, Stamp};
+use crate::peers::roster::{self, GATEWAY, INNER_PREFIX};
+use crate::peers::socket;
+use crate::topology;
+
+const OUTER_GATEWAY: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(198, 18, 0, 1), 51_820);
+const OUTER_CLIENTS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
+const OUTER_PREFIX: u8 = 15;
+/// No host has it: forwarding is off, so the kernel drops what is for it.
+const BEHIND: (Ipv4Addr, u16) = (Ipv4Addr::new(10, 200, 0, 1), 9);
+const PORT: u16 = 4002;
+/// Begins the names of the packet threads.
+const THREAD_NAME: &str = "packets";
+const TUN: &str = "tun0";
+
+/// Bytes of an inner packet, and of its message. It has a header and a tag of 16 bytes each; a packet of the
+/// MTU is not padded.
+pub(super) const PACKET: usize = MTU as usize;
+const MESSAGE: usize = PACKET + 32;
+/// Messages that a sender of datagrams gives to the kernel at once.
+const MESSAGES: usize = MAX_BATCH_BYTES / MESSAGE;
+const PAYLOAD: usize = PACKET - HEADERS;
+
+/// Patience with a handshake, or a packet that is to arrive.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Flows that are tried until one is read by the wanted packet thread.
+const FLOWS: u16 = 512;
+
+/// The counters of the packet threads.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Counters {
+    pub(super) opened: Vec<u64>,
+    pub(super) sealed: Vec<u64>,
+    pub(super) handed_over_bytes: u64,
+}
+
+/// A gateway with its packet threads.
+pub(super) struct Gateway {
+    daemon: Daemon,
+    inside: Namespace,
+    threads: Vec<i32>,
+    /// Segments of the longest super-packet that its TUN takes.
+    segments: usize,
+}
+
+impl Gateway {
+    /// Returns the counters of the packet threads, in order.
+    pub(super) fn counters(&self) -> Result<Counters> {
+        let each = self.daemon.snapshot()?.packet_threads;
+        Ok(Counters {
+            opened: each.iter().map(|thread| thread.opened).collect(),
+            sealed: each.iter().map(|thread| thread.sealed).collect(),
+            handed_over_bytes: each.iter().map(|thread| thread.handed_over_bytes).sum(),
+        })
+    }
+
+    /// Returns the CPU time of the packet threads so far.
+    pub(super) fn cpu(&self) -> Duration {
+        cpu::Meter::new(self.threads.iter().copied()).total()
+    }
+
+    /// Returns the bytes that the TUN reads for so many segments of super-packets.
+    pub(super) fn read_bytes(&self, segments: u64) -> f64 {
+        segments as f64 * (PAYLOAD as f64 + HEADERS as f64 / self.segments as f64)
+    }
+}
+
+/// A gateway with its peers, all of which have a session.
+pub(super) struct Site {
+    pub(super) gateway: Gateway,
+    peers: Vec<SitePeer>,
+    bench: Workbench,
+    _clients: Namespace,
+}
+
+struct SitePeer {
+    client: Client,
+    shard: usize,
+    /// Sockets in the gateway's namespace, connected to the peer: what the first one sends is read by the
+    /// peer's packet thread, what the second one sends by another.
+    flows: [Option<UdpSocket>; 2],
+    stock: Stock,
+}
+
+/// Sealed messages of a peer.
+#[derive(Default)]
+struct Stock {
+    messages: Vec<u8>,
+    segment: usize,
+    sent: usize,
+}
+
+impl Site {
+    /// Starts a gateway with so many packet threads and peers, and performs the handshakes.
+    pub(super) fn start(packet_threads: NonZeroU16, peers: usize, interrupt: &Interrupt) -> Result<Self> {
+        let (inside, clients) = (topology::namespace("gateway")?, topology::namespace("clients")?);
+        for namespace in [&inside, &clients] {
+            // The kernel's IPv6 control traffic would be counted. This fails only where there is no IPv6.
+            let _ = namespace.set_sysctl("net/ipv6/conf/default/disable_ipv6", "1");
+        }
+        let net = |address| Ipv4Net::new(address, OUTER_PREFIX).map(IpNet::from);
+        let options = LinkOptions {
+            addresses_a: vec![net(*OUTER_GATEWAY.ip())?],
+            addresses_b: vec![net(OUTER_CLIENTS)?],
+            ..LinkOptions::default()
+        };
+        link::join(&inside, &clients, &options)?;
+        let keys = (0..=peers).map(|_| Ok(PrivateKey::generate()?)).collect::<Result<Vec<_>>>()?;
+        let (gateway_key, keys) = keys.split_last().context("there is no key")?;
+        let gateway = Self::gateway(inside, packet_threads, gateway_key, keys)?;
+        let client = |(number, key): (usize, &PrivateKey)| {
+            let socket = clients.run(|| socket::bind(OUTER_CLIENTS, 0))?;
+            let endpoint = SocketAddr::V4(OUTER_GATEWAY);
+            let inner = roster::inner(number);
+            let client = Client::over(socket, endpoint, inner, key, gateway_key.public_key())?;
+            Ok(SitePeer { client, shard: 0, flows: [None, None], stock: Stock::default() })
+        };
+        let peers = keys.iter().enumerate().map(client).collect::<Result<_>>()?;
+        let mut site = Self { gateway, peers, bench: Workbench::new(), _clients: clients };
+        for number in 0..site.peers.len() {
+            site.shake_hands(number, interrupt)?;
+        }
+        Ok(site)
+    }
+
+    fn gateway(
+        inside: Namespace,
+        packet_threads: NonZeroU16,
+        key: &PrivateKey,
+        peers: &[PrivateKey],
+    ) -> Result<Gateway> {
+        let peer = |(number, key): (usize, &PrivateKey)| Peer {
+            public_key: key.public_key(),
+            endpoint: None,
+            allowed_ips: vec![Ipv4Net::from(roster::inner(number)).into()],
+            settings: PeerSettings::default(),
+            report: ReportSettings::default(),
+        };
+        let config = Config {
+            interface: Interface {
+                name: TUN.parse()?,
+                private_key: Some(key.clone()),
+                listen_port: OUTER_GATEWAY.port(),
+                fw_mark: 0,
+                addresses: vec![Ipv4Net::new(GATEWAY, INNER_PREFIX)?.into()],
+                mtu: Some(MTU),
+                table: Table::Off,
+                host: HostConfig::default(),
+            },
+            peers: peers.iter().enumerate().map(peer).collect(),
+        };
+        let options = Options {
+            packet_threads: PacketThreads::Fixed(packet_threads),
+            tun_threads: TunThreads::Fixed(0),
+            thread_name: THREAD_NAME.to_owned(),
+            ..Options::default()
+        };
+        let before = cpu::threads()?;
+        let endpoints = vec![None; peers.len()];
+        let daemon = inside.run(|| Daemon::start(&config, &endpoints, &options, || ()))?;
+        let opened = daemon.opened().context("the gateway has ended")?;
+        ensure!(opened.offload.udp, "the kernel's TUN has no UDP segmentation (Linux 6.2)");
+        ensure!(opened.packet_threads == usize::from(packet_threads.get()), "fewer packet threads run");
+        let is_packet_thread = |thread: &i32| {
+            let name = std::fs::read_to_string(format!("/proc/self/task/{thread}/comm"));
+            !before.contains(thread) && name.is_ok_and(|name| name.starts_with(THREAD_NAME))
+        };
+        let threads: Vec<i32> = cpu::threads()?.into_iter().filter(is_packet_thread).collect();
+        ensure!(threads.len() == opened.packet_threads, "the packet threads cannot be told by their names");
+        // A longer super-packet would be split by the kernel before weft reads it.
+        let limit = weft::interface::queue_limits(MTU).gso_max_bytes.context("no limit of super-packets")?;
+        let segments = (limit as usize - HEADERS) / PAYLOAD;
+        Ok(Gateway { daemon, inside, threads, segments })
+    }
+
+    /// Performs the handshake of a peer, and finds its packet thread.
+    fn shake_hands(&mut self, number: usize, interrupt: &Interrupt) -> Result<()> {
+        let Self { gateway, peers, bench, .. } = self;
+        let peer = &mut peers[number];
+        let flow = Flow { source: (peer.client.inner, PORT), destination: BEHIND };
+        let before = gateway.counters()?.opened;
+        let stamp = Stamp { run: 0, lane: 0, number: 0 };
+        peer.client.send_flow(flow, HEADERS + STAMP, stamp, 1, Instant::now(), bench)?;
+        let limit = Instant::now() + PATIENCE;
+        peer.shard = loop {
+            let now = Instant::now();
+            ensure!(now < limit, "a handshake with the gateway is not done after {PATIENCE:?}");
+            interrupt.check()?;
+            peer.client.timers(now, bench)?;
+            peer.client.receive(now, bench, |_, _| {})?;
+            let opened = gateway.counters()?.opened;
+            if let Some(shard) = (0..opened.len()).find(|shard| opened[*shard] > before[*shard]) {
+                break shard;
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        };
+        // Nothing reads what arrives from now on: the kernel drops what this buffer does not hold.
+        Ok(setsockopt(peer.client.socket(), sockopt::RcvBuf, &1)?)
+    }
+
+    /// Returns the number of peers of each packet thread.
+    pub(super) fn peers_by_shard(&self) -> Vec<usize> {
+        let mut peers = vec![0; self.gateway.threads.len()];
+        self.peers.iter().for_each(|peer| peers[peer.shard] += 1);
+        peers
+    }
+
+    /// Finds flows to each peer that its packet thread reads, and others if there are several packet threads.
+    /// The kernel chooses the queue by a hash, so flows are tried one after the other.
+    pub(super) fn find_flows(&mut self, interrupt: &Interrupt) -> Result<()> {
+        let Self { gateway, peers, .. } = self;
+        let shards = gateway.threads.len();
+        let contents = vec![0; gateway.segments * PAYLOAD];
+        for peer in peers {
+            for _ in 0..FLOWS {
+                if peer.flows[0].is_some() && (shards == 1 || peer.flows[1].is_some()) {
+                    break;
+                }
+                let address = (peer.client.inner, PORT);
+                let socket = gateway.inside.run(|| {
+                    let socket = socket::bind(GATEWAY, 0)?;
+                    socket.connect(address)?;
+                    std::io::Result::Ok(socket)
+                })?;
+                let before = gateway.counters()?;
+                socket::send(&socket, &contents, PAYLOAD, None)?;
+                let wanted = before.sealed[peer.shard] + gateway.segments as u64;
+                let limit = Instant::now() + PATIENCE;
+                let after = loop {
+                    let now = gateway.counters()?;
+                    if now.sealed[peer.shard] >= wanted {
+                        break now;
+                    }
+                    interrupt.check()?;
+                    ensure!(Instant::now() < limit, "a packet to a peer was lost");
+                    std::thread::sleep(Duration::from_micros(50));
+                };
+                let is_foreign = after.handed_over_bytes > before.handed_over_bytes;
+                peer.flows[usize::from(is_foreign)].get_or_insert(socket);
+            }
+            let found = peer.flows.iter().flatten().count();
+            ensure!(found == shards.min(2), "of {FLOWS} flows to a peer none is read by the wanted thread");
+        }
+        Ok(())
+    }
+
+    /// Seals messages of `bytes` bytes in total, in place of those that are left, once the peers have sent
+    /// all.
+    pub(super) fn seal(&mut self, bytes: usize, interrupt: &Interrupt) -> Result<()> {
+        let Self { peers, bench, .. } = self;
+        if peers.iter().any(|peer| peer.stock.sent < peer.stock.messages.len()) {
+            return Ok(());
+        }
+        let batches = (bytes / peers.len() / (MESSAGES * MESSAGE)).max(1);
+        for SitePeer { client, stock, .. } in peers {
+            interrupt.check()?;
+            stock.messages.clear();
+            stock.sent = 0;
+            let (flow, now) = (Flow { source: (client.inner, PORT), destination: BEHIND }, Instant::now());
+            for _ in 0..batches {
+                stock.segment =
+                    client.seal_for_later(flow, PACKET, MESSAGES, now, bench, &mut stock.messages);
+            }
+            ensure!(stock.messages.len() == batches * MESSAGES * stock.segment, "a peer has no session");
+        }
+        Ok(())
+    }
+
+    /// Returns the gateway, and what sends to it for a case: the sealed messages of each peer, and
+    /// super-packets for each peer.
+    pub(super) fn lanes(&mut self, case: Case) -> (&Gateway, Vec<Upload<'_>>, Vec<Download<'_>>) {
+        let (mut uploads, mut downloads) = (Vec::new(), Vec::new());
+        for (number, peer) in self.peers.iter_mut().enumerate() {
+            let SitePeer { client, shard, flows, stock } = peer;
+            if case.load.has_upload() {
+                uploads.push(Upload { socket: client.socket(), shard: *shard, stock });
+            }
+            if let [Some(own), other] = flows
+                && case.load.has_download()
+            {
+                downloads.push(Download {
+                    flows: [own, other.as_ref().unwrap_or(own)],
+                    shard: *shard,
+                    foreign: case.foreign.unwrap_or(0).into(),
+                    // Each peer begins at another place, so that the foreign packets of all do not come
+                    // together.
+                    sent: number as u64 * 37,
+                    contents: vec![0; self.gateway.segments * PAYLOAD],
+                });
+            }
+        }
+        (&self.gateway, uploads, downloads)
+    }
+}
+
+/// Sends the sealed messages of a peer.
+pub(super) struct Upload<'a> {
+    socket: &'a UdpSocket,
+    shard: usize,
+    stock: &'a mut Stock,
+}
+
+impl Lane for Upload<'_> {
+    fn shard(&self) -> usize {
+        self.shard
+    }
+
+    fn send(&mut self) -> std::io::Result<Option<u64>> {
+        let Stock { messages, segment, sent } = &mut *self.stock;
+        let Some(batch) = messages.get(*sent..*sent + MESSAGES * *segment).filter(|batch| !batch.is_empty())
+        else {
+            return Ok(None);
+        };
+        match socket::send(self.socket, batch, *segment, None) {
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(Some(0)),
+            result => result?,
+        }
+        *sent += batch.len();
+        Ok(Some(MESSAGES as u64))
+    }
+}
+
+/// Sends to a peer.
+pub(super) struct Download<'a> {
+    flows: [&'a UdpSocket; 2],
+    shard: usize,
+    /// Percent of the super-packets that go into the second flow.
+    foreign: u64,
+    sent: u64,
+    contents: Vec<u8>,
+}
+
+impl Lane for Download<'_> {
+    fn shard(&self) -> usize {
+        self.shard
+    }
+
+    fn send(&mut self) -> std::io::Result<Option<u64>> {
+        let is_foreign = is_foreign(self.sent, self.foreign);
+        self.sent += 1;
+        socket::send(self.flows[usize::from(is_foreign)], &self.contents, PAYLOAD, None)?;
+        Ok(Some((self.contents.len() / PAYLOAD) as u64))
+    }
+}
+
+/// Reports whether the super-packet with this number is one of `percent` in a hundred, evenly spread.
+fn is_foreign(number: u64, percent: u64) -> bool {
+    (number + 1) * percent / 100 > number * percent / 100
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn foreign_super_packets_are_spread_evenly() {
+        for percent in [0, 1, 10, 33, 50, 99, 100] {
+            for first in [0, 37, 1000] {
+                let count = |range: std::ops::Range<u64>| {
+                    range.filter(|number| is_foreign(*number, percent)).count() as u64
+                };
+                assert_eq!(count(first..first + 100), percent);
+            }
+        }
+        let foreign: Vec<u64> = (0..40).filter(|number| is_foreign(*number, 10)).collect();
+        assert_eq!(foreign, [9, 19, 29, 39]);
+    }
+}
