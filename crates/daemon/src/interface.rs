@@ -16,8 +16,8 @@ use crate::scheduling::Priority;
 mod packet_thread;
 mod queues;
 
-use packet_thread::Setup;
 pub use packet_thread::{Opened, StartError};
+use packet_thread::{PacketThread, Setup};
 pub use queues::{TunQueues, limits_at_start, queue_limits};
 use queues::{inline_queues, packet_threads, tun_queues};
 
@@ -85,7 +85,8 @@ pub struct Interface {
     handle: Handle,
     controller: Arc<Controller>,
     start: Option<mpsc::SyncSender<u16>>,
-    thread: Option<JoinHandle<Result<(), DataplaneError>>>,
+    /// The first packet thread, which ends after all others.
+    thread: Option<PacketThread>,
     opened: Opened,
 }
 

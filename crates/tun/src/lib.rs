@@ -57,6 +57,8 @@ pub use config::{OpenError, RING_BYTES, TunConfig, TunOffload};
 pub use device::bench;
 pub use device::{Descriptor, Pulse};
 pub use guid::guid_of;
+#[cfg(windows)]
+pub use guid::number_of;
 pub use platform::{Device, check_queue, name_of_queue, open, open_queues, open_shards};
 /// What a device of this platform may have.
 pub use platform::{MAX_QUEUES, SUPER_PACKETS};

@@ -84,6 +84,9 @@ pub struct Opened {
     pub pulses: Vec<Pulse>,
 }
 
+/// A packet thread that runs, which returns why it ended.
+pub(super) type PacketThread = JoinHandle<Result<(), DataplaneError>>;
+
 /// What one packet thread runs on.
 struct Part {
     shard: Shard,
@@ -104,7 +107,7 @@ pub(super) fn spawn(
     setup: Setup,
     started: mpsc::Receiver<u16>,
     on_end: impl FnOnce() + Send + 'static,
-) -> Result<(JoinHandle<Result<(), DataplaneError>>, Handle, Opened), StartError> {
+) -> Result<(PacketThread, Handle, Opened), StartError> {
     let (report, reported) = mpsc::sync_channel(1);
     let thread = std::thread::Builder::new()
         .name(setup.thread_name.clone())
@@ -207,7 +210,7 @@ fn shared(on_event: Option<OnEvent>, count: usize) -> Vec<Option<OnEvent>> {
 }
 
 /// The packet threads but the first.
-struct Others(Vec<(JoinHandle<Result<(), DataplaneError>>, mpsc::SyncSender<u16>)>);
+struct Others(Vec<(PacketThread, mpsc::SyncSender<u16>)>);
 
 impl Others {
     /// Starts the threads. If one of them ends, it ends all.

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::time::Instant;
 
 use serde_json::Value;
-use weft_lab::wait_until;
+use weft_lab::{here, wait_until};
 
 use crate::world::{World, file_of, file_of_a, file_of_b, key, public};
 
@@ -224,6 +224,33 @@ fn the_number_of_queues_may_be_another_one() {
         let kept = world.manager.shared.names();
         let tuns = kept.iter().filter(|name| name.starts_with("tun-weft0-")).count();
         assert_eq!(u64::try_from(tuns).unwrap(), queues, "{kept:?}");
+        stream.goes_on();
+        world.stream(1).end();
+    }
+    stream.end();
+    assert_eq!(world.picture(), before);
+}
+
+#[test]
+fn the_number_of_packet_threads_may_be_another_one() {
+    let Some(mut world) = World::up(&file_of_a(), &file_of_b()) else { return };
+    if weft_udp::MAX_SHARDS == 1 {
+        return here::not_run("several packet threads: this build has one");
+    }
+    let before = world.picture();
+    let stream = world.stream(2);
+    for (packet_threads, queues, sockets) in [(3, 6, 8), (2, 4, 6), (4, 8, 10), (1, 1, 4)] {
+        world.set_packet_threads(packet_threads);
+        world.restart();
+        assert_eq!(world.queues(), queues);
+        let status = world.status();
+        assert_eq!(status["packet_threads"].as_array().unwrap().len(), usize::from(packet_threads));
+        assert_eq!(status["udp"]["steered"], true);
+        let kept = world.manager.shared.names();
+        let count = |prefix: &str| kept.iter().filter(|name| name.starts_with(prefix)).count();
+        // Sockets of packet threads that no longer run stay in the store, for a later start.
+        assert!(count("udp4-weft0") >= sockets && count("udp6-weft0") >= sockets, "{kept:?}");
+        assert_eq!(count("tun-weft0-") as u64, queues, "{kept:?}");
         stream.goes_on();
         world.stream(1).end();
     }

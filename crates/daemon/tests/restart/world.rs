@@ -67,6 +67,7 @@ pub(crate) struct World {
     pub(crate) file: PathBuf,
     threads: String,
     inline_queues: String,
+    packet_threads: String,
 }
 
 impl World {
@@ -98,7 +99,8 @@ impl World {
         let file = manager.directory.path().join(format!("{NAME}.conf"));
         let (other_end, service) = (None, None);
         let (threads, inline_queues) = ("0".to_owned(), "1".to_owned());
-        Some(Self { manager, a, b, mounts, other_end, service, file, threads, inline_queues })
+        let packet_threads = "1".to_owned();
+        Some(Self { manager, a, b, mounts, other_end, service, file, threads, inline_queues, packet_threads })
     }
 
     /// The same with weft at B, and the service at A with this file.
@@ -127,6 +129,11 @@ impl World {
     pub(crate) fn set_queues(&mut self, threads: u8, inline_queues: u8) {
         self.threads = threads.to_string();
         self.inline_queues = inline_queues.to_string();
+    }
+
+    /// The packet threads of the next run.
+    pub(crate) fn set_packet_threads(&mut self, count: u8) {
+        self.packet_threads = count.to_string();
     }
 
     /// A command on A.
@@ -167,6 +174,7 @@ impl World {
         // Only a shell can put its own number into the environment of what it becomes.
         command.args(["-c", "LISTEN_PID=$$ exec \"$@\"", "sh", env!("CARGO_BIN_EXE_weft"), "up"]);
         command.args([self.file.to_str().unwrap(), "--tun-threads", &self.threads, "--log", "debug"]);
+        command.args(["--packet-threads", &self.packet_threads]);
         command.env("WEFT_INLINE_QUEUES", &self.inline_queues);
         self.manager.hand_over(&mut command);
         self.service = Some(Process::start(&self.a, command).unwrap());

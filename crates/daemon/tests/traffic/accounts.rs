@@ -63,7 +63,7 @@ impl Setting {
 
     /// Number of queues.
     pub(crate) fn queues(self) -> usize {
-        (if self.tun_threads > 0 { self.tun_threads } else { self.inline_queues }).into()
+        self.options("").tun_queues().count
     }
 
     /// The MTU of the veth: what an Ethernet carries, or jumbo frames.

@@ -14,7 +14,6 @@ fn well() -> MachineState {
         net_bind_service: Some(true),
         unprivileged_ports_from: Some(1024),
         udp: Some(UdpFacts::Features(UdpFeatures {
-            steered: true,
             gso: true,
             gro: true,
             steered: true,
@@ -179,7 +178,6 @@ fn small_buffers_and_missing_offloads_are_named_with_what_brings_them() {
     let buffers = |receive| {
         move |facts: &mut MachineState, _: &mut DoctorTarget| {
             facts.udp = Some(UdpFacts::Features(UdpFeatures {
-                steered: true,
                 gso: true,
                 gro: true,
                 steered: true,
