@@ -93,9 +93,10 @@ fn tcp_goes_on_when_the_binary_is_killed_and_started_again() {
     };
     let go = WireguardGo::start(&lab.go_side, &lab.go);
     let weft = start();
-    // Addresses come last.
+    // The address comes first, and the way to the peer only when the link is up.
     until("weft is up", || {
-        lab.weft_side.run(|| std::net::UdpSocket::bind((lab.weft_place(Family::V4).1, 0))).is_ok()
+        let socket = lab.weft_side.run(|| std::net::UdpSocket::bind((lab.weft_place(Family::V4).1, 0)));
+        socket.is_ok_and(|socket| socket.connect((lab.go_place(Family::V4).1, 9)).is_ok())
     });
     let conversation = Conversation::start(lab.weft_place(Family::V4), lab.go_place(Family::V4));
     conversation.wait_for_more(2 * MIB);

@@ -68,7 +68,8 @@ fn tcp_keeps_to_the_limits_of_a_peer_until_a_reload_takes_them_away() {
         let expected = match drop["reason"].as_str() {
             Some("over_rate_to_peer") => to,
             Some("over_rate_from_peer") => from,
-            Some("no_peer") => continue,
+            // TCP at full speed, which slows down by the loss of single datagrams, is no matter of limits.
+            Some("no_peer" | "overload") => continue,
             _ => panic!("{report:#}"),
         };
         assert_eq!(drop["packets"], expected, "no more than before: {report:#}");
