@@ -352,7 +352,10 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
                     }
                 }
                 Event::EndpointChanged { peer, endpoint } => {
-                    if let Some(siblings) = &self.siblings {
+                    // The first knows its own: a message to itself could set an endpoint back.
+                    if let Some(siblings) =
+                        self.siblings.as_ref().filter(|_| self.tunnel.shard().number() > 0)
+                    {
                         siblings.tell_endpoint(peer, endpoint);
                     }
                     if let Some(left_out) = self.moved_limit.allow(now) {
