@@ -51,7 +51,7 @@ def install():
         quiet = dict(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         subprocess.run(["apt-get", "update"], **quiet)
         apt = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
-        subprocess.run(["apt-get", "install", "-y", "--no-install-recommends", *missing], env=apt, **quiet)
+        subprocess.run(["apt-get", "install", "-y", "-o", "DPkg::Lock::Timeout=120", "--no-install-recommends", *missing], env=apt, **quiet)
         missing = [package for package, file in PACKAGES.items() if not os.path.exists(file)]
     if missing:
         return f"{' and '.join(missing)} cannot be installed"

@@ -193,7 +193,8 @@ async fn a_queue_that_is_stuck_is_tried_seldom_and_goes_on_by_itself() {
             let attempts = world.script.attempts.load(SeqCst);
             let most = most_attempts(start.elapsed());
             assert!(attempts <= most, "{attempts} attempts, and not {most}");
-            assert_eq!(world.script.failed.load(SeqCst), attempts);
+            // The latest attempt of the writer thread may still be under way, and others may follow.
+            assert!(world.script.failed.load(SeqCst) + 1 >= attempts, "every attempt failed");
             assert_eq!(world.kernel.take(), None);
 
             world.script.failing.store(0, SeqCst);
