@@ -165,11 +165,13 @@ fn uses(source: &Path) -> BTreeMap<String, BTreeSet<String>> {
 
 #[test]
 fn no_modules_form_a_circle() {
-    for name in [
-        "checksum", "tunnel", "sched", "tun", "udp", "config", "ipc", "uapi", "report", "host", "commands",
-        "daemon", "lab",
-    ] {
-        let mut uses = uses(&root().join("crates").join(name).join("src"));
+    for folder in std::fs::read_dir(root().join("crates")).unwrap() {
+        let folder = folder.unwrap().path();
+        if folder.ends_with("bench") {
+            continue;
+        }
+        let name = folder.display();
+        let mut uses = uses(&folder.join("src"));
         // Modules that use none of those that are left go, until none is left, or all that are left are in circles.
         loop {
             let left: BTreeSet<String> = uses.keys().cloned().collect();

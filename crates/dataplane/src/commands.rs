@@ -9,7 +9,7 @@ use weft_udp::{BindError, Descriptor, ShardSockets, UdpConfig};
 
 use crate::Snapshot;
 use crate::capture::Tap;
-use crate::event_loop::Turn;
+use crate::turn::Turn;
 
 /// A command of the control thread to the event loop. If the caller no longer waits for an answer, the answer
 /// is discarded.

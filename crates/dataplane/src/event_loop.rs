@@ -24,19 +24,11 @@ use crate::log_limit::LogLimit;
 use crate::outbound::Outbound;
 use crate::siblings::Siblings;
 use crate::timing::{Stage, TurnClock, x25519_time};
+use crate::turn::Turn;
 use crate::{Command, DataplaneError, OnEvent, OnSockets, PacketThread, QueueDepths, SendFailure, Snapshot};
 
 /// Maximum number of handshake messages and keepalives that wait for the socket.
 const CONTROL_SLOTS: usize = 256;
-
-/// How a direction ended its turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
-    /// Nothing to do, or no room to do it: a waker is registered.
-    Idle,
-    /// The budget is used up: call again.
-    Busy,
-}
 
 /// Moves packets between one TUN and one pair of sockets through one tunnel.
 pub struct EventLoop<T, U, S> {

@@ -13,9 +13,9 @@ use weft_udp::{RecvBuffers, Udp, cost_of};
 
 use crate::DataplaneError;
 use crate::capture::Captures;
-use crate::event_loop::Turn;
 use crate::siblings::{HandedOver, Message, Siblings};
 use crate::timing::{Stage, TurnClock};
+use crate::turn::Turn;
 
 /// Cost in bytes of the datagrams that one turn opens, with a fixed cost per datagram. The other direction
 /// waits no longer than this takes, or than one slab takes.

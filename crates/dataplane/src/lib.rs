@@ -29,6 +29,7 @@ mod placement;
 mod siblings;
 mod snapshot;
 mod timing;
+mod turn;
 
 pub use commands::Command;
 pub use controller::{Configured, Controller};

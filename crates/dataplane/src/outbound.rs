@@ -12,8 +12,8 @@ use weft_tunnel::{Shard, TransmitQueue, Tunnel};
 use weft_udp::Udp;
 
 use crate::capture::Captures;
-use crate::event_loop::Turn;
 use crate::timing::{Stage, TurnClock};
+use crate::turn::Turn;
 use crate::{DataplaneError, QueueDepths, SendFailure};
 
 /// Maximum number of sealed batches that wait for the socket: 512 KiB, about a millisecond at 4 Gbit/s.
