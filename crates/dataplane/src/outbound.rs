@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use weft_sched::FlowQueue;
 use weft_tun::{Tun, TunBatch};
-use weft_tunnel::{Shard, TransmitQueue, Tunnel};
+use weft_tunnel::{DropReason, Shard, TransmitQueue, Tunnel};
 use weft_udp::Udp;
 
 use crate::capture::Captures;
@@ -132,7 +132,8 @@ impl Outbound {
         if tunnel.shard() == Shard::ONLY {
             return 0;
         }
-        tun.hand_over(&mut self.batches, |packet| tunnel.shard_of(packet));
+        let stalled = tun.hand_over(&mut self.batches, |packet| tunnel.shard_of(packet));
+        tunnel.count_drop(DropReason::PacketThreadStalled, stalled);
         let own: usize = self.batches.iter().map(TunBatch::bytes).sum();
         let handed_over = bytes.saturating_sub(own);
         self.handed_over_bytes += handed_over as u64;

@@ -28,6 +28,11 @@ pub(super) fn explain(reason: DropReason) -> Option<(Level, &'static str, &'stat
             "packets to addresses that no peer has in its allowed-ips",
             "add the addresses to a peer's AllowedIPs, or do not route them into the tunnel",
         ),
+        PacketThreadStalled => (
+            Warning,
+            "packets whose packet thread took nothing for over a second",
+            "see what the thread waits for (the log names it): its socket, or the processor",
+        ),
         PacketTooBig => (
             Note,
             "packets longer than the path to their peer carries; their senders were informed by ICMP",

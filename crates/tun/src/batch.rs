@@ -204,13 +204,15 @@ pub struct TunBatch {
     next: usize,
     queue: u16,
     home: SlabHome,
+    /// Counts the slabs that a packet thread holds of another one.
+    lent: Option<Arc<()>>,
 }
 
 impl TunBatch {
     /// Returns a batch of the packets in `slab`, which were read from queue `queue`. The slab returns through
     /// `home`.
     pub fn new(slab: Slab, queue: u16, home: impl Into<SlabHome>) -> Self {
-        Self { content: Some(Content::Whole(slab)), next: 0, queue, home: home.into() }
+        Self { content: Some(Content::Whole(slab)), next: 0, queue, home: home.into(), lent: None }
     }
 
     fn entries(&self) -> &[Entry] {
@@ -339,8 +341,33 @@ impl TunBatch {
             queue,
             // The slab that the parts share knows where it returns to.
             home: SlabHome::Nobody,
+            lent: None,
         });
         owners.into_iter().zip(batches).collect()
+    }
+
+    /// Reports whether the slab returns to a reader, which waits for it.
+    pub(crate) fn returns(&self) -> bool {
+        let home = match &self.content {
+            Some(Content::Part(part)) => &part.slab.home,
+            Some(Content::Whole(_)) | None => &self.home,
+        };
+        !matches!(home, SlabHome::Nobody)
+    }
+
+    /// Makes the batch one owner more of `count`, as long as it has the slab.
+    pub(crate) fn lend(&mut self, count: &Arc<()>) {
+        self.lent = Some(Arc::clone(count));
+    }
+
+    /// Takes every packet that [`Self::next_packet`] has not returned yet, and returns how many these would be on the
+    /// wire.
+    pub(crate) fn take_segments(&mut self) -> u64 {
+        let mut segments = 0;
+        while let Some(packet) = self.next_packet() {
+            segments += packet.segments();
+        }
+        segments
     }
 
     /// Reports whether [`Self::next_packet`] has returned every packet.
@@ -362,6 +389,8 @@ impl PacketBatch for TunBatch {
 
 impl Drop for TunBatch {
     fn drop(&mut self) {
+        // Before the slab is with its reader, which counts.
+        self.lent = None;
         // A part sends its slab home when it is the last one.
         if let Some(Content::Whole(mut slab)) = self.content.take() {
             slab.clear();

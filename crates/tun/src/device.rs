@@ -189,10 +189,14 @@ impl<Q: Queue> Tun for Device<Q> {
         }
     }
 
-    fn hand_over(&mut self, batches: &mut VecDeque<TunBatch>, shard_of: impl FnMut(&[u8]) -> Option<u16>) {
+    fn hand_over(
+        &mut self,
+        batches: &mut VecDeque<TunBatch>,
+        shard_of: impl FnMut(&[u8]) -> Option<u16>,
+    ) -> u64 {
         match &mut self.mode {
             Mode::Inline(inline) => inline.hand_over(batches, shard_of),
-            Mode::Threads(_) | Mode::Closed(_) => {}
+            Mode::Threads(_) | Mode::Closed(_) => 0,
         }
     }
 

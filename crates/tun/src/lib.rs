@@ -78,9 +78,15 @@ pub trait Tun {
 
     /// Hands packets for other packet threads over to them. `shard_of` returns the shard of a packet if it is
     /// another one than that of this device. What remains in `batches` is this shard's own. Call it after every
-    /// [`Self::poll_recv_many`], with its batches. A device of one packet thread does nothing.
-    fn hand_over(&mut self, batches: &mut VecDeque<TunBatch>, shard_of: impl FnMut(&[u8]) -> Option<u16>) {
+    /// [`Self::poll_recv_many`], with its batches. Returns how many packets on the wire were dropped because their
+    /// thread has taken nothing for a second. A device of one packet thread does nothing.
+    fn hand_over(
+        &mut self,
+        batches: &mut VecDeque<TunBatch>,
+        shard_of: impl FnMut(&[u8]) -> Option<u16>,
+    ) -> u64 {
         let _ = (batches, shard_of);
+        0
     }
 
     /// Polls until a whole batch can be staged. `Pending` means that the waker is registered. The call never

@@ -28,6 +28,8 @@ drop_reasons! {
     /// Outbound: not an IPv4 or IPv6 packet, or shorter than its header says, or its offload metadata does
     /// not fit it.
     MalformedPacket => "malformed_packet",
+    /// Outbound: the packet thread of the peer took nothing from the other packet threads for over a second.
+    PacketThreadStalled => "packet_thread_stalled",
     /// Outbound: no peer has the destination in its allowed-ips.
     NoPeer => "no_peer",
     /// Outbound: the peer has no known endpoint, so no handshake can start.

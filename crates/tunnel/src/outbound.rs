@@ -73,7 +73,7 @@ impl Tunnel {
             && let Some(limit) = &mut limits.to_peer
             && !limit.admits(split::bytes_of_segments(packet, &header), now)
         {
-            limit.dropped += split::segments(packet);
+            limit.dropped += packet.segments();
             return Err(DropReason::OverRateToPeer);
         }
         let can_seal = peer.in_use(now).can_seal(now);
@@ -112,7 +112,7 @@ impl Tunnel {
                 let Some(mut staged) = peer.staging.pop() else { break };
                 let cause = staged.cause;
                 let Some(mut packet) = staged.packet() else { continue };
-                let segments = split::segments(&packet);
+                let segments = packet.segments();
                 self.stats.staged_bytes -= packet.bytes().len();
                 self.stats.staged_segments -= segments;
                 give_back(&mut self.staged, cause, packet.bytes().len());
@@ -179,7 +179,7 @@ impl Tunnel {
             match oldest {
                 Some(oldest) => self.count_unstaged(oldest, DropReason::StagingFull),
                 None => {
-                    self.drops.add(DropReason::StagingFull, split::segments(packet));
+                    self.drops.add(DropReason::StagingFull, packet.segments());
                     return;
                 }
             }
@@ -188,7 +188,7 @@ impl Tunnel {
             peer.staging.push(packet, cause);
             *self.staged.entry(cause).or_default() += len;
             self.stats.staged_bytes += len;
-            self.stats.staged_segments += split::segments(packet);
+            self.stats.staged_segments += packet.segments();
         }
     }
 
@@ -202,7 +202,7 @@ impl Tunnel {
     fn count_unstaged(&mut self, mut staged: Staged, reason: DropReason) {
         let cause = staged.cause;
         if let Some(packet) = staged.packet() {
-            let (len, segments) = (packet.bytes().len(), split::segments(&packet));
+            let (len, segments) = (packet.bytes().len(), packet.segments());
             self.stats.staged_bytes -= len;
             self.stats.staged_segments -= segments;
             give_back(&mut self.staged, cause, len);

@@ -28,7 +28,7 @@ impl Tunnel {
     /// Counts a packet from the TUN that was refused, and answers its sender where that helps.
     #[cold]
     pub(crate) fn refuse(&mut self, packet: &PacketMut<'_>, reason: DropReason, now: Instant) {
-        self.drops.add(reason, split::segments(packet));
+        self.drops.add(reason, packet.segments());
         let Some(header) = IpHeader::parse(packet.bytes()) else { return };
         let error = match reason {
             DropReason::NoPeer | DropReason::NoEndpoint => IcmpError::HostUnreachable,

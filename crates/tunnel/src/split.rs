@@ -22,14 +22,16 @@ const TCP_FIN: u8 = 0x01;
 const TCP_PSH: u8 = 0x08;
 const TCP_CWR: u8 = 0x80;
 
-/// Returns the number of packets on the wire for `packet`: 1 unless it is a super-packet.
-pub(crate) fn segments(packet: &PacketMut<'_>) -> u64 {
-    if matches!(packet.offload(), Offload::None | Offload::Checksum { .. }) {
-        return 1;
+impl PacketMut<'_> {
+    /// Returns the number of packets on the wire: 1 unless it is a super-packet.
+    pub fn segments(&self) -> u64 {
+        if matches!(self.offload(), Offload::None | Offload::Checksum { .. }) {
+            return 1;
+        }
+        let Some(header) = IpHeader::parse(self.bytes()) else { return 1 };
+        let Some((headers, segment)) = shape(self, &header) else { return 1 };
+        header.total_len.saturating_sub(headers).div_ceil(segment).max(1) as u64
     }
-    let Some(header) = IpHeader::parse(packet.bytes()) else { return 1 };
-    let Some((headers, segment)) = shape(packet, &header) else { return 1 };
-    header.total_len.saturating_sub(headers).div_ceil(segment).max(1) as u64
 }
 
 /// Returns the bytes of the longest packet on the wire for `packet`: all of it unless it is a super-packet.

@@ -97,6 +97,7 @@ impl Reasons {
     fn place_of(&mut self, reason: DropReason) -> &mut u64 {
         match reason {
             DropReason::MalformedPacket
+            | DropReason::PacketThreadStalled
             | DropReason::NoPeer
             | DropReason::NoEndpoint
             | DropReason::PacketTooBig

@@ -89,6 +89,7 @@ mod tests {
 
     use super::*;
     use weft_dataplane::Command;
+    use weft_udp::UdpConfig;
 
     /// Answers come at once; the limit allows for a loaded machine.
     const PATIENCE: Duration = Duration::from_secs(30);
@@ -120,6 +121,26 @@ mod tests {
         drop(watchdog);
         while questions.try_recv().is_ok() {}
         assert!(questions.recv().is_err(), "its thread has ended");
+    }
+
+    #[test]
+    fn of_several_packet_threads_the_one_that_takes_no_turn_is_named() {
+        let (handle, commands) = Handle::of_several(3, UdpConfig::default());
+        let mut commands = commands.into_iter().map(Some).collect::<Vec<_>>();
+        // The second takes nothing.
+        let hanging = commands[1].take().unwrap();
+        let turning = commands.into_iter().flatten().map(|mut commands| {
+            std::thread::spawn(move || {
+                while let Some(Command::Ping { answer }) = commands.blocking_recv() {
+                    let _ = answer.send(());
+                }
+            })
+        });
+        let turning: Vec<_> = turning.collect();
+        let found = silent(&handle, &[Pulse::default()], Duration::from_secs(2));
+        assert_eq!(found, ["the event loop of packet thread 1"]);
+        drop((handle, hanging));
+        turning.into_iter().for_each(|thread| thread.join().unwrap());
     }
 
     #[test]

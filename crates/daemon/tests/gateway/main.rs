@@ -13,6 +13,7 @@ mod ip;
 mod one_big_peer;
 mod packet_threads;
 mod scene;
+mod stopped_thread;
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};

@@ -15,6 +15,8 @@ use weft_lab::{Namespace, here, until};
 use weft_tunnel::{DropReason, PrivateKey};
 use weft_uapi::Control as _;
 
+use crate::stopped_thread::StoppedThread;
+
 const PEERS: u8 = 9;
 const THREADS: u16 = 3;
 const DATAGRAMS: u64 = 1000;
@@ -88,15 +90,7 @@ impl Scene {
 
     /// Sends numbered datagrams from the gateway (true) and to it (false), and asserts that all arrive in order.
     fn send<const DIRECTIONS: usize>(&self, directions: [bool; DIRECTIONS], replies: Replies) {
-        let options = NumberedOptions {
-            flows: 20,
-            datagram_bytes: 900,
-            datagrams_per_second: 400,
-            burst: 8,
-            amount: Amount::Count(DATAGRAMS),
-            replies,
-            ..NumberedOptions::default()
-        };
+        let options = options(DATAGRAMS, replies);
         let both = (0..PEERS).flat_map(|peer| {
             let [near, far] = inner(peer);
             directions.map(|is_outbound| match is_outbound {
@@ -150,6 +144,18 @@ impl Scene {
     }
 }
 
+fn options(datagrams: u64, replies: Replies) -> NumberedOptions {
+    NumberedOptions {
+        flows: 20,
+        datagram_bytes: 900,
+        datagrams_per_second: 400,
+        burst: 8,
+        amount: Amount::Count(datagrams),
+        replies,
+        ..NumberedOptions::default()
+    }
+}
+
 #[track_caller]
 fn start(namespace: &Namespace, name: &str, text: &str, threads: u16) -> Daemon {
     let parsed = config::parse(text, std::path::Path::new("wg0.conf"), name.parse().unwrap());
@@ -198,4 +204,42 @@ fn the_port_changes_for_all_threads_and_peers_are_removed_and_added() {
     scene.exchange(Replies::Never);
     let threads = scene.gateway_daemon.snapshot().unwrap().packet_threads;
     assert!(threads.iter().all(|thread| thread.peers == usize::from(PEERS / THREADS as u8)), "{threads:?}");
+}
+
+#[test]
+fn a_thread_that_hangs_costs_packets_of_its_peers_and_no_other_thread_stops() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(scene) = Scene::new() else { return };
+    // Peers are placed by number. Every thread reads flows to the peers of the one that hangs.
+    let (is_of_hanging, all) = (|peer: u8| u16::from(peer) % THREADS == 1, 6 * DATAGRAMS / 2);
+    let opened = |peer: u8| scene.peers[usize::from(peer)].snapshot().unwrap().tunnel.opened;
+    let before: Vec<u64> = (0..PEERS).map(opened).collect();
+    let hanging = StoppedThread::stop("weft-packets-1");
+    let start = |peer| {
+        let [near, far] = inner(peer);
+        Numbered::start(&scene.gateway, near, &scene.sites, far, options(all, Replies::Never)).unwrap()
+    };
+    let flows: Vec<Numbered> = (0..PEERS).map(start).collect();
+    // Of 20 flows some are read by the threads that go on. Without a rule for the one that hangs they would stop after a
+    // few packets for its peers.
+    until("the peers of other threads get packets", || {
+        let others = (0..PEERS).filter(|peer| !is_of_hanging(*peer));
+        others.map(|peer| opened(peer) - before[usize::from(peer)]).all(|packets| packets > all / 10)
+    });
+    drop(hanging);
+    let ends: Vec<_> = flows.into_iter().map(|flows| std::thread::spawn(|| flows.finish())).collect();
+    let reports: Vec<NumberedReport> = ends.into_iter().map(|end| end.join().unwrap()).collect();
+    let mut lost = 0;
+    for (peer, report) in (0..PEERS).zip(&reports) {
+        let tally = report.forward;
+        assert_eq!((tally.out_of_order, tally.duplicates, tally.corrupt), (0, 0, 0), "{peer}: {report:?}");
+        assert!(tally.lost == 0 || is_of_hanging(peer), "{peer}: {report:?}");
+        assert!(tally.received > 0, "{peer}: {report:?}");
+        lost += tally.lost;
+    }
+    let drops = scene.gateway_daemon.snapshot().unwrap().drops;
+    assert_eq!(drops.get(DropReason::PacketThreadStalled), lost, "{drops:?}");
+    assert!(lost > 0);
+    // It goes on as if nothing had been.
+    scene.exchange(Replies::EveryPackets(5));
 }

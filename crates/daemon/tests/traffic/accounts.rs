@@ -210,6 +210,7 @@ fn imbalance_within(end: &Reading) -> Option<String> {
     let sum = |reasons: &[DropReason]| reasons.iter().map(|reason| drops.get(*reason)).sum::<u64>();
     let not_sealed = sum(&[
         DropReason::MalformedPacket,
+        DropReason::PacketThreadStalled,
         DropReason::NoPeer,
         DropReason::NoEndpoint,
         DropReason::StagingFull,

@@ -193,7 +193,7 @@ impl<Q: Queue> Inline<Q> {
         let Self { queues, readiness, is_gone, scheduler, slabs, flows, .. } = self;
         let readiness = Readiness::of(readiness, queues)?;
         let own = queues.own.clone();
-        if let Some(shard) = &queues.shard {
+        if let Some(shard) = &mut queues.shard {
             // Before anything is read, and before anything that is held goes on.
             shard.begin();
         }
@@ -230,7 +230,13 @@ impl<Q: Queue> Inline<Q> {
                 continue;
             };
             let mut guard = guard?;
-            let Some(mut slab) = slabs.take(cx, scheduled) else { continue };
+            let stalled = queues.shard.as_ref().map_or(0, |shard| shard.stalled_slabs(number as u16));
+            let Some(mut slab) = slabs.take(cx, scheduled, stalled) else {
+                if queues.shard.as_mut().is_some_and(|shard| shard.poll_stalls(cx)) {
+                    cx.waker().wake_by_ref();
+                }
+                continue;
+            };
             let inline = &mut queues.each[number];
             let drained = reader::drain(&*inline.queue, &mut slab, &inline.stats);
             match drained {
@@ -288,11 +294,12 @@ impl<Q: Queue> Inline<Q> {
         &mut self,
         batches: &mut VecDeque<TunBatch>,
         shard_of: impl FnMut(&[u8]) -> Option<u16>,
-    ) {
+    ) -> u64 {
         let Self { queues, flows, .. } = self;
-        let Some(shard) = &mut queues.shard else { return };
-        shard.hand_over(batches, shard_of);
+        let Some(shard) = &mut queues.shard else { return 0 };
+        let dropped = shard.hand_over(batches, shard_of);
         queues.settle(flows.as_ref());
+        dropped
     }
 
     pub(super) fn poll_send_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -2,7 +2,8 @@
 //! and an inbox for packets that another thread read for it. Every thread writes to every queue.
 //!
 //! The inboxes have no bound of their own: what is in them keeps the slabs that it was read into, and a queue is
-//! not read without a slab.
+//! not read without a slab. A thread that takes nothing for a second gets no more, and its queues' readers get other
+//! slabs for those that it holds.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -14,17 +15,40 @@ use tokio::sync::mpsc as channel;
 
 use crate::batch::{Slab, SlabHome, TunBatch};
 
+mod stalls;
+
+use stalls::Stalls;
+
+/// Slabs that one queue may use, beside those that stalled threads hold: about a megabyte is read ahead. A thread
+/// never holds more slabs of a queue.
+pub(super) const SLABS: usize = 6;
+
 /// A packet thread, as the others see it.
 #[derive(Debug)]
 struct Seen {
     own: Range<u16>,
     inbox: channel::UnboundedSender<TunBatch>,
-    /// Batches put into the inbox.
+    /// Messages put into the inbox.
     pushed: AtomicU64,
+    /// Messages taken from the inbox.
+    taken: AtomicU64,
     /// Whether the thread has nothing that it read and that may be for another thread.
     is_idle: AtomicBool,
     /// Whether it waits until others are idle.
     wants_wake: AtomicBool,
+}
+
+impl Seen {
+    fn send(&self, batch: TunBatch) {
+        self.pushed.fetch_add(1, Ordering::SeqCst);
+        // Sending fails only if the device of that thread was dropped.
+        let _ = self.inbox.send(batch);
+    }
+
+    /// Makes the thread poll its inbox. `queue` is any of the sender's.
+    fn wake(&self, queue: u16) {
+        self.send(TunBatch::new(Slab::message(), queue, SlabHome::Nobody));
+    }
 }
 
 /// Packets of a queue, as its reader counts them.
@@ -48,10 +72,12 @@ pub(super) struct Shard {
     number: u16,
     shared: Arc<Shards>,
     inbox: channel::UnboundedReceiver<TunBatch>,
-    /// Batches taken from the inbox.
-    taken: u64,
     /// The owner of each packet of a batch.
     owners: Vec<u16>,
+    /// For each own queue and each thread a count of the slabs of the queue that the thread holds: one less than the
+    /// owners of the value.
+    held: Box<[Box<[Arc<()>]>]>,
+    stalls: Stalls,
 }
 
 /// Returns the queues of each packet thread.
@@ -66,17 +92,23 @@ impl Shard {
             .map(|own| {
                 let (inbox, receiver) = channel::unbounded_channel();
                 let (is_idle, wants_wake) = (AtomicBool::new(true), AtomicBool::new(false));
-                (Seen { own, inbox, pushed: AtomicU64::new(0), is_idle, wants_wake }, receiver)
+                let (pushed, taken) = (AtomicU64::new(0), AtomicU64::new(0));
+                (Seen { own, inbox, pushed, taken, is_idle, wants_wake }, receiver)
             })
             .unzip();
         let queues = (0..queues).map(|_| Count::default()).collect();
         let shared = Arc::new(Shards { each: each.into(), queues });
-        let shard = |(number, inbox)| Self {
+        let shard = |(number, inbox): (u16, _)| Self {
             number,
             shared: Arc::clone(&shared),
             inbox,
-            taken: 0,
             owners: Vec::new(),
+            held: shared.each[usize::from(number)]
+                .own
+                .clone()
+                .map(|_| shared.each.iter().map(|_| Arc::default()).collect())
+                .collect(),
+            stalls: Stalls::new(shards),
         };
         (0..).zip(inboxes).map(shard).collect()
     }
@@ -92,23 +124,36 @@ impl Shard {
 
     /// Takes a batch from the inbox.
     pub(super) fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<TunBatch> {
-        loop {
-            match self.inbox.poll_recv(cx) {
-                // Another thread only woke this one.
-                Poll::Ready(Some(batch)) if batch.packets() == 0 => {}
-                Poll::Ready(Some(batch)) => {
-                    self.taken += 1;
-                    return Poll::Ready(batch);
-                }
-                // The channel never closes: `shared` has a sender.
-                Poll::Ready(None) | Poll::Pending => return Poll::Pending,
+        // The channel never closes: `shared` has a sender.
+        while let Poll::Ready(Some(batch)) = self.inbox.poll_recv(cx) {
+            self.seen().taken.fetch_add(1, Ordering::SeqCst);
+            // Without packets, another thread only woke this one.
+            if batch.packets() > 0 {
+                return Poll::Ready(batch);
             }
         }
+        Poll::Pending
     }
 
     /// Announces that this thread may read packets of others from now on, until [`Self::settle`].
-    pub(super) fn begin(&self) {
+    pub(super) fn begin(&mut self) {
         self.seen().is_idle.store(false, Ordering::SeqCst);
+        self.stalls.refresh(&self.shared.each);
+    }
+
+    /// Returns the number of slabs of an own queue that stalled threads hold.
+    pub(super) fn stalled_slabs(&self, queue: u16) -> usize {
+        self.stalls.iter().map(|shard| self.slabs_held(queue, shard)).sum()
+    }
+
+    fn slabs_held(&self, queue: u16, shard: usize) -> usize {
+        Arc::strong_count(&self.held[usize::from(queue - self.own().start)][shard]) - 1
+    }
+
+    /// Checks whether other threads are stalled. Call it while an own queue waits for a slab. Returns whether one
+    /// more is: then the queue may have another slab.
+    pub(super) fn poll_stalls(&mut self, cx: &mut Context<'_>) -> bool {
+        self.stalls.poll(cx, self.number, &self.shared.each)
     }
 
     /// Publishes the number of packets read from an own queue.
@@ -121,8 +166,9 @@ impl Shard {
         &mut self,
         batches: &mut VecDeque<TunBatch>,
         mut shard_of: impl FnMut(&[u8]) -> Option<u16>,
-    ) {
+    ) -> u64 {
         let own = self.own();
+        let mut dropped = 0;
         for _ in 0..batches.len() {
             let Some(batch) = batches.pop_front() else { break };
             // What another thread has handed over is for this one.
@@ -130,7 +176,7 @@ impl Shard {
                 batches.push_back(batch);
                 continue;
             }
-            let Self { number, shared, owners, .. } = self;
+            let Self { number, shared, owners, .. } = &mut *self;
             owners.clear();
             owners.extend(batch.remaining().map(|packet| {
                 let other = shard_of(packet).filter(|other| usize::from(*other) < shared.each.len());
@@ -140,17 +186,26 @@ impl Shard {
                 batches.push_back(batch);
                 continue;
             }
-            for (owner, part) in batch.split(owners) {
-                if owner == *number {
+            let number = *number;
+            for (owner, mut part) in batch.split(owners) {
+                let shard = usize::from(owner);
+                if owner == number {
                     batches.push_back(part);
                     continue;
                 }
-                let seen = &shared.each[usize::from(owner)];
-                seen.pushed.fetch_add(1, Ordering::SeqCst);
-                // Sending fails only if the device of that thread was dropped.
-                let _ = seen.inbox.send(part);
+                // It has all slabs that it may have if it was stalled before, and took others' slabs since.
+                let takes_no_more = part.returns() && self.slabs_held(part.queue(), shard) >= SLABS;
+                if takes_no_more || self.stalls.is_stalled(shard) {
+                    dropped += part.take_segments();
+                    continue;
+                }
+                if part.returns() {
+                    part.lend(&self.held[usize::from(part.queue() - own.start)][shard]);
+                }
+                self.shared.each[shard].send(part);
             }
         }
+        dropped
     }
 
     /// Announces that everything read was handed over: of each own queue, in order, so many packets.
@@ -162,7 +217,7 @@ impl Shard {
         for (number, other) in (0..).zip(&self.shared.each) {
             let wants_wake = number != self.number && other.wants_wake.load(Ordering::SeqCst);
             if wants_wake && other.wants_wake.swap(false, Ordering::SeqCst) {
-                let _ = other.inbox.send(TunBatch::new(Slab::message(), self.own().start, SlabHome::Nobody));
+                other.wake(self.own().start);
             }
         }
     }
@@ -183,7 +238,8 @@ impl Shard {
     }
 
     fn inbox_is_empty(&self) -> bool {
-        self.seen().pushed.load(Ordering::SeqCst) == self.taken
+        let seen = self.seen();
+        seen.pushed.load(Ordering::SeqCst) == seen.taken.load(Ordering::SeqCst)
     }
 
     /// Returns the number of packets that were read from the queue of another thread, but for a slab.

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Wake;
+use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 
@@ -39,7 +40,8 @@ impl World {
         peers.iter().for_each(|peer| peer.set_nonblocking(true).unwrap());
         let offload = TunOffload::default();
         let devices = Device::shards_from_descriptors_for_test("weft-none", ours, false, offload, shards);
-        let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
+        // Time passes only where a test says so.
+        let runtime = || Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
         let shards: Vec<_> = devices.unwrap().into_iter().map(|device| (runtime(), device)).collect();
         let count = shards.len();
         let mut world = Self { woken: shards.iter().map(|_| Arc::default()).collect(), shards, peers };
@@ -65,15 +67,21 @@ impl World {
         })
     }
 
-    fn hand_over(&mut self, shard: usize, batches: &mut VecDeque<TunBatch>) {
+    /// Returns the number of packets that were dropped.
+    fn hand_over(&mut self, shard: usize, batches: &mut VecDeque<TunBatch>) -> u64 {
         let own = shard as u16;
-        self.shards[shard].1.hand_over(batches, |packet| Some(owner(packet)).filter(|owner| *owner != own));
+        self.shards[shard].1.hand_over(batches, |packet| Some(owner(packet)).filter(|owner| *owner != own))
+    }
+
+    /// Lets a second pass for a shard.
+    fn wait_a_second(&mut self, shard: usize) {
+        self.shards[shard].0.block_on(tokio::time::advance(Duration::from_secs(1)));
     }
 
     fn poll(&mut self, shard: usize, max_bytes: usize) -> VecDeque<TunBatch> {
         let mut batches = self.read(shard, max_bytes);
         if !batches.is_empty() {
-            self.hand_over(shard, &mut batches);
+            assert_eq!(self.hand_over(shard, &mut batches), 0);
         }
         batches
     }
@@ -106,14 +114,16 @@ impl World {
         let shards = self.shards.len();
         for queue in 0..queues {
             let shard = (0..shards).find(|shard| queue < (shard + 1) * queues / shards).unwrap();
+            // A flow that moved from another queue could wait.
+            let flow = (shard + 3 * (10 + queue)) as u8;
             let mut kept = VecDeque::new();
             for number in 0..=SLABS as u32 {
-                assert!(self.deliver(queue, shard as u8, number));
+                assert!(self.deliver(queue, flow, number));
                 kept.extend(self.poll(shard, 1 << 20));
             }
             assert_eq!(contents(&kept).len(), SLABS, "queue {queue}");
             kept.clear();
-            assert_eq!(contents(&self.poll(shard, 1 << 20)), [(shard as u8, SLABS as u32)]);
+            assert_eq!(contents(&self.poll(shard, 1 << 20)), [(flow, SLABS as u32)]);
         }
     }
 }
@@ -213,6 +223,132 @@ fn a_shard_that_takes_nothing_stops_only_the_queues_whose_packets_it_holds() {
     world.check_that_slabs_returned();
 }
 
+/// Queues 0 and 1 are read by shard 0, 2 and 3 by shard 1, 4 and 5 by shard 2. Flow 1 is shard 1's, which took `taken`
+/// batches and then nothing for a second, with all slabs of queue 0 that it may have.
+fn stalled(taken: u32) -> (World, Vec<VecDeque<TunBatch>>, u32) {
+    let mut world = World::new(6, 3);
+    let mut kept = Vec::new();
+    for number in 0..SLABS as u32 {
+        assert!(world.deliver(0, 1, number));
+        assert_eq!(contents(&world.poll(0, 1 << 20)), []);
+        if number < taken {
+            kept.push(world.poll(1, 1 << 20));
+            assert_eq!(contents(&kept[number as usize]), [(1, number)]);
+        }
+    }
+    let number = SLABS as u32;
+    assert!(world.deliver(0, 1, number));
+    assert_eq!(contents(&world.poll(0, 1 << 20)), [], "there is no slab");
+    assert_eq!(contents(&world.poll(2, 1 << 20)), [], "it takes that it was asked");
+    world.woken[0].0.store(false, Ordering::SeqCst);
+    world.wait_a_second(0);
+    assert!(world.woken[0].0.load(Ordering::SeqCst), "the check wakes the shard");
+    (world, kept, number)
+}
+
+impl World {
+    /// Polls a shard twice, and returns its own packets and how many it dropped.
+    fn poll_dropping(&mut self, shard: usize) -> (Vec<(u8, u32)>, u64) {
+        let (mut own, mut dropped) = (Vec::new(), 0);
+        for _ in 0..2 {
+            let mut batches = self.read(shard, 1 << 20);
+            dropped += self.hand_over(shard, &mut batches);
+            own.extend(contents(&batches));
+        }
+        (own, dropped)
+    }
+}
+
+#[test]
+fn a_shard_that_takes_nothing_for_a_second_stops_no_queue_until_it_goes_on() {
+    // It may have taken nothing, or all that there was, and hang with that.
+    for taken in [0, 1, SLABS as u32] {
+        let (mut world, kept, mut number) = stalled(taken);
+        assert_eq!(world.poll_dropping(0), (vec![], 1));
+        for more in 0..4 * SLABS as u32 {
+            number += 1;
+            assert!(world.deliver(0, 1, number) && world.deliver(0, 0, more) && world.deliver(0, 2, more));
+            assert_eq!(world.poll_dropping(0), (vec![(0, more)], 1));
+            assert_eq!(contents(&world.poll(2, 1 << 20)), [(2, more)], "other shards get theirs");
+        }
+        // What it has is all that it gets, in order, and then what comes from now on.
+        let rest = contents(&world.poll(1, 1 << 20));
+        assert_eq!(rest, (taken..SLABS as u32).map(|number| (1, number)).collect::<Vec<_>>());
+        drop(kept);
+        for _ in 0..2 * SLABS {
+            number += 1;
+            assert!(world.deliver(0, 1, number));
+            assert_eq!(world.poll_dropping(0), (vec![], 0));
+            assert_eq!(contents(&world.poll(1, 1 << 20)), [(1, number)]);
+        }
+        world.check_that_slabs_returned();
+    }
+}
+
+#[test]
+fn what_a_shard_holds_that_goes_on_and_hangs_again_and_again_is_bounded() {
+    let (mut world, mut kept, mut number) = stalled(0);
+    let mut deliver_and_read = |world: &mut World| {
+        number += 1;
+        // The queue may be full.
+        let _ = world.deliver(0, 1, number) && world.deliver(0, 0, number);
+        let mut batches = world.read(0, 1 << 20);
+        world.hand_over(0, &mut batches);
+        batches
+    };
+    for _ in 0..10 {
+        // The second is over. As many slabs as without a stall are there for the packets of others.
+        let mut own = Vec::new();
+        for _ in 0..3 * SLABS as u32 {
+            own.extend(deliver_and_read(&mut world));
+        }
+        assert_eq!(own.len(), SLABS);
+        // It takes something, and gets more, but never more slabs than without a stall.
+        kept.push(world.poll(1, 1 << 20));
+        drop(own);
+        for _ in 0..3 * SLABS {
+            deliver_and_read(&mut world);
+        }
+        kept.push(world.poll(1, 1 << 20));
+        assert!(kept.iter().map(VecDeque::len).sum::<usize>() <= SLABS);
+        // It is asked at the next check, and has a second from then on.
+        for _ in 0..2 {
+            world.wait_a_second(0);
+            deliver_and_read(&mut world);
+        }
+    }
+    let seen: Vec<_> = kept.iter().flat_map(contents).collect();
+    assert!(seen.is_sorted(), "{seen:?}");
+    kept.clear();
+    for _ in 0..100 {
+        let mut batches = world.read(0, 1 << 20);
+        world.hand_over(0, &mut batches);
+        world.poll(1, 1 << 20);
+    }
+    world.check_that_slabs_returned();
+}
+
+#[test]
+fn a_shard_that_sleeps_is_not_stalled() {
+    let mut world = World::new(4, 2);
+    // Shard 0 uses all slabs of a queue itself, and shard 1 has nothing to take.
+    let mut kept = Vec::new();
+    for number in 0..SLABS as u32 {
+        assert!(world.deliver(0, 0, number));
+        kept.push(world.poll(0, 1 << 20));
+    }
+    assert!(world.deliver(0, 1, 0));
+    world.woken[1].0.store(false, Ordering::SeqCst);
+    assert_eq!(contents(&world.poll(0, 1 << 20)), []);
+    assert!(world.woken[1].0.load(Ordering::SeqCst), "it is asked");
+    assert_eq!(contents(&world.poll(1, 1 << 20)), []);
+    world.wait_a_second(0);
+    assert_eq!(contents(&world.poll(0, 1 << 20)), []);
+    drop(kept);
+    assert_eq!(contents(&world.poll(0, 1 << 20)), []);
+    assert_eq!(contents(&world.poll(1, 1 << 20)), [(1, 0)], "it gets its packets");
+}
+
 #[test]
 fn a_flow_is_written_where_it_was_last_read_also_to_a_queue_of_another_shard() {
     let mut world = World::new(6, 3);
@@ -253,7 +389,7 @@ fn a_flow_that_moved_from_a_queue_of_another_shard_waits_until_that_is_drained()
             let mut batches = world.read(1, 1 << 20);
             assert_eq!(contents(&batches), [(0, number + 1)]);
             assert_eq!(contents(&world.poll(0, 1 << 20)), [], "the other shard still has a packet");
-            world.hand_over(1, &mut batches);
+            assert_eq!(world.hand_over(1, &mut batches), 0);
             assert!(world.woken[0].0.load(Ordering::SeqCst));
         } else {
             assert_eq!(contents(&world.poll(1, 1 << 20)), []);

@@ -189,7 +189,7 @@ fn split_all(packet: &[u8], offload: Offload, mtu: usize) -> Vec<(Vec<u8>, usize
     buffer.resize(packet.len() + TAILROOM, 0xee);
     let header = IpHeader::parse(packet).unwrap();
     let mut packet = PacketMut::new(&mut buffer, packet.len(), offload).unwrap();
-    let announced = segments(&packet);
+    let announced = packet.segments();
     let mut packets = Vec::new();
     split(&mut packet, &header, mtu, |segment| {
         let len = IpHeader::parse(segment).unwrap().total_len;
@@ -288,7 +288,7 @@ proptest! {
         let len = bytes.len();
         bytes.resize(len + TAILROOM, 0xee);
         let mut packet = PacketMut::new(&mut bytes, len, offload).unwrap();
-        let announced = segments(&packet);
+        let announced = packet.segments();
         let mut handed_out = 0;
         match split(&mut packet, &header, 1420, |_| { handed_out += 1; true }) {
             Ok(()) => prop_assert_eq!(handed_out, announced),

@@ -8,10 +8,8 @@ use tokio::sync::mpsc as channel;
 use weft_sched::flow::FlowHasher;
 
 use super::super::reader;
+use super::super::shards::SLABS;
 use crate::batch::{Slab, TunBatch};
-
-/// Slabs that one queue may use: the packet thread reads ahead about a megabyte.
-const SLABS: usize = 6;
 
 /// The free slabs, and the channel through which the others return.
 pub(super) struct Slabs {
@@ -23,10 +21,13 @@ pub(super) struct Slabs {
     are_separate: bool,
     home: channel::UnboundedSender<(u16, Slab)>,
     back: channel::UnboundedReceiver<(u16, Slab)>,
+    hasher: FlowHasher,
     /// For each queue, the number of slabs with packets of it.
     out: Box<[usize]>,
     /// Number of queues without such a slab.
     without: usize,
+    /// Number of slabs, but for those that take the place of slabs of stalled packet threads.
+    count: usize,
 }
 
 impl Slabs {
@@ -42,30 +43,32 @@ impl Slabs {
             are_separate,
             home,
             back,
+            hasher,
             out: vec![0; queues].into(),
             without: queues,
+            count,
         }
     }
 
     /// Returns a slab to read `queue` into. `None` means that the free slabs are reserved for queues without
-    /// a slab, and that `cx` is woken when a slab returns.
-    pub(super) fn take(&mut self, cx: &mut Context<'_>, queue: usize) -> Option<Slab> {
+    /// a slab, and that `cx` is woken when a slab returns. The queue may have more slabs in place of its `stalled` ones.
+    pub(super) fn take(&mut self, cx: &mut Context<'_>, queue: usize, stalled: usize) -> Option<Slab> {
         // A slab is always reserved for each queue without a slab, so that a flood cannot keep the other
         // queues from being read.
-        while self.must_wait(queue) {
+        while self.must_wait(queue, stalled) {
             // `home` is a sender of the channel, so the channel never closes.
             let Poll::Ready(Some((from, slab))) = self.back.poll_recv(cx) else { return None };
             self.put_back(usize::from(from - self.first), slab);
         }
-        let slab = self.free.pop()?;
+        let slab = self.free.pop().unwrap_or_else(|| Slab::new(reader::SLAB_BYTES, self.hasher));
         self.without -= usize::from(self.out[queue] == 0);
         self.out[queue] += 1;
         Some(slab)
     }
 
-    fn must_wait(&self, queue: usize) -> bool {
+    fn must_wait(&self, queue: usize, stalled: usize) -> bool {
         match self.are_separate {
-            true => self.out[queue] >= SLABS,
+            true => self.out[queue] >= SLABS + stalled,
             false => self.out[queue] > 0 && self.free.len() <= self.without,
         }
     }
@@ -81,7 +84,9 @@ impl Slabs {
     }
 
     fn put_back(&mut self, queue: usize, slab: Slab) {
-        self.free.push(slab);
+        if self.free.len() < self.count {
+            self.free.push(slab);
+        }
         self.out[queue] -= 1;
         self.without += usize::from(self.out[queue] == 0);
     }
@@ -97,7 +102,7 @@ mod tests {
 
     /// Takes a slab for `queue`, with a packet in it.
     fn read(slabs: &mut Slabs, queue: usize) -> Option<TunBatch> {
-        let mut slab = slabs.take(&mut Context::from_waker(Waker::noop()), queue)?;
+        let mut slab = slabs.take(&mut Context::from_waker(Waker::noop()), queue, 0)?;
         assert!(slab.commit(0, 20, Offload::None));
         slabs.batch(queue, slab)
     }
@@ -135,7 +140,7 @@ mod tests {
     fn a_slab_without_packets_is_free_at_once() {
         let mut slabs = Slabs::new(0..2, false, FlowHasher::random());
         for _ in 0..3 * SLABS {
-            let slab = slabs.take(&mut Context::from_waker(Waker::noop()), 1).unwrap();
+            let slab = slabs.take(&mut Context::from_waker(Waker::noop()), 1, 0).unwrap();
             assert!(slabs.batch(1, slab).is_none());
         }
     }
