@@ -17,8 +17,8 @@ use zeroize::Zeroizing;
 
 use crate::errno::error_of;
 
-mod answer;
-pub(crate) mod request;
+pub mod answer;
+pub mod request;
 #[cfg(test)]
 mod tests;
 #[cfg_attr(unix, path = "client/unix.rs")]

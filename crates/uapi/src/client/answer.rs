@@ -26,7 +26,7 @@ pub enum AnswerProblem {
 }
 
 /// Returns the `errno` of an answer to `set=1`.
-pub(super) fn parse_set(answer: &[u8]) -> Result<i32, AnswerProblem> {
+pub fn parse_set(answer: &[u8]) -> Result<i32, AnswerProblem> {
     lines(answer)?
         .find_map(|line| line.strip_prefix("errno="))
         .and_then(|errno| errno.parse().ok())
@@ -34,7 +34,7 @@ pub(super) fn parse_set(answer: &[u8]) -> Result<i32, AnswerProblem> {
 }
 
 /// Returns the state in an answer to `get=1`, or its `errno` if that is not 0.
-pub(super) fn parse_get(answer: &[u8]) -> Result<Result<Reported, i32>, AnswerProblem> {
+pub fn parse_get(answer: &[u8]) -> Result<Result<Reported, i32>, AnswerProblem> {
     let mut reader = Reader::default();
     for (index, text) in lines(answer)?.enumerate() {
         let line = index + 1;

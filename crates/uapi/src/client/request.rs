@@ -8,7 +8,7 @@ use weft_tunnel::{PresharedKey, PrivateKey};
 use zeroize::Zeroizing;
 
 /// Returns the request, with the empty line at its end.
-pub(crate) fn set(change: &DeviceChange) -> Zeroizing<Vec<u8>> {
+pub fn set(change: &DeviceChange) -> Zeroizing<Vec<u8>> {
     // Allocated at once: a string that grows leaves copies of keys behind.
     let peers: usize = change.peers.iter().map(|peer| 512 + 64 * peer.allowed_ips.len()).sum();
     let mut text = Request(Zeroizing::new(String::with_capacity(512 + peers)));

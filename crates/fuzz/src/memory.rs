@@ -1,0 +1,34 @@
+//! Counts the bytes that a thread has allocated, so that a property can say that nothing stays allocated.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+thread_local! {
+    static LIVE_BYTES: Cell<i64> = const { Cell::new(0) };
+}
+
+/// The system's allocator with a counter.
+struct Counting;
+
+// SAFETY: every call goes to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        LIVE_BYTES.with(|bytes| bytes.set(bytes.get() + layout.size() as i64));
+        // SAFETY: the caller upholds the contract of this function, which is that of the system's allocator.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        LIVE_BYTES.with(|bytes| bytes.set(bytes.get() - layout.size() as i64));
+        // SAFETY: the caller upholds the contract of this function, which is that of the system's allocator.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Returns the bytes that this thread allocated and did not free.
+pub fn live_bytes() -> i64 {
+    LIVE_BYTES.with(Cell::get)
+}
