@@ -184,3 +184,62 @@ fn no_modules_form_a_circle() {
         assert!(uses.is_empty(), "circles in {name}, or what leads to them: {:?}", uses.keys());
     }
 }
+
+/// Whether a line of code has a block, a function, an implementation or an attribute that is unsafe.
+fn is_unsafe(line: &str) -> bool {
+    let code = line.split("//").next().unwrap_or_default();
+    let mut parts = code.split("unsafe").peekable();
+    let mut before = parts.next().unwrap_or_default();
+    parts.any(|after| {
+        let begins = !before.ends_with(|letter: char| letter.is_alphanumeric() || "_`".contains(letter));
+        before = after;
+        begins && [" {", " fn", " impl", " extern", "("].iter().any(|what| after.starts_with(what))
+    })
+}
+
+#[test]
+fn every_file_with_unsafe_code_is_listed_with_its_reason() {
+    let page = std::fs::read_to_string(root().join("docs/RELIABILITY.md")).unwrap();
+    let section = page.split("\n## Unsafe code\n").nth(1).unwrap().split("\n## ").next().unwrap();
+    let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
+    let listed: BTreeMap<&str, &str> = rows.collect();
+    let mut files = Vec::new();
+    sources(&root().join("crates"), &mut files);
+    // This file has the words that it looks for.
+    files.retain(|file| !file.ends_with("daemon/tests/docs.rs"));
+    let has_unsafe = |file: &&PathBuf| std::fs::read_to_string(file).unwrap().lines().any(is_unsafe);
+    let found: BTreeSet<String> = files
+        .iter()
+        .filter(has_unsafe)
+        .map(|file| file.strip_prefix(root().join("crates")).unwrap().to_str().unwrap().to_owned())
+        .collect();
+    for file in &found {
+        let reason =
+            listed.get(file.as_str()).unwrap_or_else(|| panic!("{file} has unsafe code and no reason"));
+        assert!(reason.len() > 5, "{file} has no reason");
+    }
+    for file in listed.keys() {
+        assert!(found.contains(*file), "{file} has no unsafe code");
+    }
+    assert!(found.len() > 60, "only {} files were found", found.len());
+}
+
+#[test]
+fn every_test_that_holds_a_promise_is_there() {
+    let page = std::fs::read_to_string(root().join("docs/RELIABILITY.md")).unwrap();
+    let mut files = Vec::new();
+    sources(&root().join("crates"), &mut files);
+    let code: String = files.iter().map(|file| std::fs::read_to_string(file).unwrap()).collect();
+    let section =
+        |name: &str| page.split(&format!("\n## {name}\n")).nth(1).unwrap().split("\n## ").next().unwrap();
+    let (mut named, mut functions) = (0, 0);
+    for name in quoted(section("Promises")).filter(|name| name.contains('/')) {
+        assert!(root().join("crates").join(name).exists(), "{name} is not there");
+        named += 1;
+    }
+    for name in quoted(section("Faults survived")).filter(|name| name.len() > 20) {
+        assert!(code.contains(&format!("fn {name}(")), "there is no test {name}");
+        functions += 1;
+    }
+    assert!(named > 15 && functions > 15, "only {named} files and {functions} tests were found");
+}
