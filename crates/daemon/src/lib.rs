@@ -24,6 +24,7 @@ pub mod status;
 #[cfg(not(target_os = "linux"))]
 mod unsupported;
 pub mod up;
+pub mod wiping_allocator;
 
 // The mock clock of the tests stands still: with it a session would never expire.
 const _: () = assert!(!weft_tunnel::MOCK_CLOCK, "weft is built with the feature `mock-instant`");

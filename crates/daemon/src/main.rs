@@ -7,9 +7,13 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use weft::cli::{self, Cli, Command};
+use weft::wiping_allocator::WipingAllocator;
 use weft::{assets, demo, down, drop_in, logging, service, service_manager, up};
 use weft_commands::{capture, check, doctor, keys, output, reload, save, status, top, wg};
 use weft_config::exit::{Code, Error};
+
+#[global_allocator]
+static ALLOCATOR: WipingAllocator = WipingAllocator;
 
 fn main() -> ExitCode {
     let mut cli = Cli::parse_from(cli::drop_in::command_line(std::env::args_os()));

@@ -1,37 +1,54 @@
 //! WireGuard keys: 32 bytes, as text in base64 (wg(8)). Secret keys are wiped on drop and never printed.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use boringtun::x25519;
 use rand::TryRng as _;
-use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
+use zeroize::{ZeroizeOnDrop, Zeroizing};
+
+use crate::clean_stack::with_clean_stack;
+
+/// Bytes of a secret key. Clones share them: a key is in memory once, and a moved key leaves no copy behind.
+type Secret = Arc<Zeroizing<[u8; 32]>>;
 
 /// Error of parsing a key: the text is not the base64 encoding of 32 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a key is 44 characters of base64 (32 bytes)")]
 pub struct InvalidKey;
 
-fn decode(text: &str) -> Result<Zeroizing<[u8; 32]>, InvalidKey> {
+/// Makes a secret in its place in memory, so that no copy of it is left on a stack.
+fn fill<E>(fill: impl FnOnce(&mut [u8; 32]) -> Result<(), E>) -> Result<Secret, E> {
+    let mut secret = Secret::default();
+    // No other clone exists yet.
+    Arc::get_mut(&mut secret).map_or(Ok(()), |bytes| fill(bytes))?;
+    Ok(secret)
+}
+
+fn decode(text: &str, key: &mut [u8; 32]) -> Result<(), InvalidKey> {
     // One byte more than a key, so that a longer text fails by its length and not for lack of buffer.
     let mut bytes = Zeroizing::new([0u8; 33]);
     match STANDARD.decode_slice(text, &mut bytes[..]) {
-        Ok(32) => Ok(Zeroizing::new(*bytes.first_chunk::<32>().ok_or(InvalidKey)?)),
-        _ => Err(InvalidKey),
+        Ok(32) => key.copy_from_slice(&bytes[..32]),
+        _ => return Err(InvalidKey),
     }
+    Ok(())
 }
 
-fn random() -> Result<[u8; 32], rand::rngs::SysError> {
-    let mut bytes = [0u8; 32];
-    rand::rngs::SysRng.try_fill_bytes(&mut bytes)?;
-    Ok(bytes)
+fn random(key: &mut [u8; 32]) -> Result<(), rand::rngs::SysError> {
+    rand::rngs::SysRng.try_fill_bytes(key)
 }
 
 /// A Curve25519 private key, clamped (RFC 7748, section 5).
-#[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
-pub struct PrivateKey([u8; 32]);
+#[derive(Clone, PartialEq, Eq)]
+pub struct PrivateKey(Secret);
+
+// The bytes are wiped when the last clone is dropped.
+impl ZeroizeOnDrop for PrivateKey {}
 
 impl PrivateKey {
     /// Generates a key from the random numbers of the operating system.
@@ -39,24 +56,40 @@ impl PrivateKey {
     /// # Errors
     /// The operating system provides no random numbers.
     pub fn generate() -> Result<Self, rand::rngs::SysError> {
-        Ok(Self::from_bytes(random()?))
+        Self::from_fill(random)
     }
 
     /// Creates a key from its bytes, and clamps them.
-    pub fn from_bytes(mut bytes: [u8; 32]) -> Self {
-        bytes[0] &= 248;
-        bytes[31] = bytes[31] & 127 | 64;
-        Self(bytes)
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        let key = Self::from_fill(|key| {
+            *key = bytes;
+            Ok::<(), Infallible>(())
+        });
+        key.unwrap_or_else(|never| match never {})
+    }
+
+    /// Creates a key from the bytes that `bytes` writes, which are then clamped. They are never elsewhere in memory.
+    ///
+    /// # Errors
+    /// Those of `bytes`.
+    pub fn from_fill<E>(bytes: impl FnOnce(&mut [u8; 32]) -> Result<(), E>) -> Result<Self, E> {
+        let clamped = |key: &mut [u8; 32]| {
+            bytes(key)?;
+            key[0] &= 248;
+            key[31] = key[31] & 127 | 64;
+            Ok(())
+        };
+        fill(clamped).map(Self)
     }
 
     /// Returns the public key that belongs to this key.
     pub fn public_key(&self) -> PublicKey {
-        PublicKey(x25519::PublicKey::from(&self.to_x25519()).to_bytes())
+        with_clean_stack(|| PublicKey(x25519::PublicKey::from(&self.to_x25519()).to_bytes()))
     }
 
     /// Returns the key as base64 text, only for `weft genkey` and the answer to `wg show`.
     pub fn to_base64(&self) -> Zeroizing<String> {
-        Zeroizing::new(STANDARD.encode(self.0))
+        Zeroizing::new(STANDARD.encode(self.as_bytes()))
     }
 
     /// Returns the 32 bytes of the key, only for the answer to `wg show`.
@@ -65,14 +98,14 @@ impl PrivateKey {
     }
 
     pub(crate) fn to_x25519(&self) -> x25519::StaticSecret {
-        x25519::StaticSecret::from(self.0)
+        x25519::StaticSecret::from(**self.0)
     }
 }
 
 impl FromStr for PrivateKey {
     type Err = InvalidKey;
     fn from_str(text: &str) -> Result<Self, InvalidKey> {
-        Ok(Self::from_bytes(*decode(text)?))
+        Self::from_fill(|key| decode(text, key))
     }
 }
 
@@ -89,8 +122,11 @@ pub fn exercise_x25519() {
 }
 
 /// A symmetric key that both ends mix into the handshake (WireGuard whitepaper, section 5.2).
-#[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
-pub struct PresharedKey([u8; 32]);
+#[derive(Clone, PartialEq, Eq)]
+pub struct PresharedKey(Secret);
+
+// The bytes are wiped when the last clone is dropped.
+impl ZeroizeOnDrop for PresharedKey {}
 
 impl PresharedKey {
     /// Generates a key from the random numbers of the operating system.
@@ -98,12 +134,20 @@ impl PresharedKey {
     /// # Errors
     /// The operating system provides no random numbers.
     pub fn generate() -> Result<Self, rand::rngs::SysError> {
-        Ok(Self(random()?))
+        Self::from_fill(random)
     }
 
     /// Creates a key from its bytes.
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
-        Self(bytes)
+        Self(Arc::new(Zeroizing::new(bytes)))
+    }
+
+    /// Creates a key from the bytes that `bytes` writes. They are never elsewhere in memory.
+    ///
+    /// # Errors
+    /// Those of `bytes`.
+    pub fn from_fill<E>(bytes: impl FnOnce(&mut [u8; 32]) -> Result<(), E>) -> Result<Self, E> {
+        fill(bytes).map(Self)
     }
 
     /// Returns the 32 bytes of the key, only for the answer to `wg show`.
@@ -113,18 +157,14 @@ impl PresharedKey {
 
     /// Returns the key as base64 text, only for `weft genpsk` and the answer to `wg show`.
     pub fn to_base64(&self) -> Zeroizing<String> {
-        Zeroizing::new(STANDARD.encode(self.0))
-    }
-
-    pub(crate) fn to_bytes(&self) -> [u8; 32] {
-        self.0
+        Zeroizing::new(STANDARD.encode(self.as_bytes()))
     }
 }
 
 impl FromStr for PresharedKey {
     type Err = InvalidKey;
     fn from_str(text: &str) -> Result<Self, InvalidKey> {
-        Ok(Self(*decode(text)?))
+        Self::from_fill(|key| decode(text, key))
     }
 }
 
@@ -157,7 +197,9 @@ impl PublicKey {
 impl FromStr for PublicKey {
     type Err = InvalidKey;
     fn from_str(text: &str) -> Result<Self, InvalidKey> {
-        Ok(Self(*decode(text)?))
+        let mut key = [0; 32];
+        decode(text, &mut key)?;
+        Ok(Self(key))
     }
 }
 

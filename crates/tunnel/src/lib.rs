@@ -12,6 +12,7 @@ pub mod bench;
 mod bucket;
 mod budget;
 mod change;
+mod clean_stack;
 mod config;
 mod cookie;
 mod drop_reason;
@@ -51,6 +52,7 @@ mod transmit;
 mod tunnel;
 
 pub use change::Change;
+pub use clean_stack::with_clean_stack;
 pub use config::{PeerConfig, PeerSettings};
 pub use cookie::CookieRoot;
 pub use drop_reason::{DropCounters, DropReason};

@@ -15,6 +15,7 @@ use boringtun::noise::rate_limiter::RateLimiter;
 use boringtun::noise::{Packet, Tunn, TunnResult};
 
 use crate::MOCK_CLOCK;
+use crate::clean_stack::with_clean_stack;
 use crate::cookie::CookieGenerator;
 use crate::drop_reason::DropReason;
 use crate::key::{PresharedKey, PrivateKey, PublicKey};
@@ -59,7 +60,9 @@ impl Identity {
         let Ok(Packet::HandshakeInit(init)) = Tunn::parse_incoming_packet(initiation) else {
             return Err(DropReason::MalformedDatagram);
         };
-        parse_handshake_anon(&self.private_key.to_x25519(), &self.public_key.to_x25519(), &init)
+        let parse =
+            || parse_handshake_anon(&self.private_key.to_x25519(), &self.public_key.to_x25519(), &init);
+        with_clean_stack(parse)
             .map(|half| PublicKey::from_bytes(half.peer_static_public))
             .map_err(|_| DropReason::UnknownPeer)
     }
@@ -182,14 +185,17 @@ impl Session {
 
     fn build(&mut self, context: &SessionContext<'_>) -> &mut Tunn {
         self.tunn.get_or_insert_with(|| {
-            Box::new(Tunn::new(
-                context.identity.private_key.to_x25519(),
-                context.key.to_x25519(),
-                self.preshared_key.as_ref().map(PresharedKey::to_bytes),
-                None,
-                self.number,
-                Some(Arc::clone(&context.identity.unlimited)),
-            ))
+            let build = || {
+                Box::new(Tunn::new(
+                    context.identity.private_key.to_x25519(),
+                    context.key.to_x25519(),
+                    self.preshared_key.as_ref().map(|key| *key.as_bytes()),
+                    None,
+                    self.number,
+                    Some(Arc::clone(&context.identity.unlimited)),
+                ))
+            };
+            with_clean_stack(build)
         })
     }
 
@@ -317,7 +323,8 @@ impl Session {
     ) -> Option<usize> {
         self.build(context);
         self.refresh(now, context.indices);
-        let len = match self.tunn.as_mut()?.format_handshake_initiation(out, true) {
+        let tunn = self.tunn.as_mut()?;
+        let len = match with_clean_stack(|| tunn.format_handshake_initiation(out, true)) {
             TunnResult::WriteToNetwork(message) => message.len(),
             _ => return None,
         };
@@ -378,7 +385,7 @@ impl Session {
         self.build(context);
         self.refresh(now, context.indices);
         let tunn = self.tunn.as_mut().ok_or(DropReason::NoSession)?;
-        let len = match tunn.decapsulate(None, initiation, out) {
+        let len = match with_clean_stack(|| tunn.decapsulate(None, initiation, out)) {
             TunnResult::WriteToNetwork(message) => message.len(),
             TunnResult::Err(error) => return Err(reason_of(&error)),
             _ => return Err(DropReason::UnexpectedHandshake),
@@ -412,7 +419,7 @@ impl Session {
         mac::stamp(&mut copy, &context.identity.public_key, None);
         self.refresh(now, context.indices);
         let tunn = self.tunn.as_mut().ok_or(DropReason::UnexpectedHandshake)?;
-        let result = match tunn.decapsulate(None, &copy, out) {
+        let result = match with_clean_stack(|| tunn.decapsulate(None, &copy, out)) {
             TunnResult::WriteToNetwork(message) => Ok(message.len()),
             TunnResult::Err(error) => Err(reason_of(&error)),
             _ => Err(DropReason::UnexpectedHandshake),

@@ -17,12 +17,6 @@ pub(crate) const KEEPALIVE: &str = "a decimal number of seconds up to 65535";
 pub(crate) const ENDPOINT: &str = "an address and a port, like 192.0.2.1:51820 or [2001:db8::1]:51820";
 pub(crate) const ALLOWED_IP: &str = "an address and a prefix length, like 10.0.0.0/8 or -10.0.0.0/8";
 
-fn key(value: &[u8]) -> Option<Zeroizing<[u8; 32]>> {
-    let mut bytes = Zeroizing::new([0; 32]);
-    hex::decode_to_slice(value, &mut bytes[..]).ok()?;
-    Some(bytes)
-}
-
 fn is_zero(key: &[u8; 32]) -> bool {
     // In constant time, over all bytes: the time tells nothing about a key.
     key.iter().fold(0, |all, byte| all | byte) == 0
@@ -30,18 +24,26 @@ fn is_zero(key: &[u8; 32]) -> bool {
 
 /// Parses a private key; all zeros mean none.
 pub(crate) fn private_key(value: &[u8]) -> Option<Option<PrivateKey>> {
-    let key = key(value)?;
-    Some((!is_zero(&key)).then(|| PrivateKey::from_bytes(*key)))
+    let mut none = false;
+    let fill = |key: &mut [u8; 32]| {
+        let decoded = hex::decode_to_slice(value, key);
+        none = is_zero(key);
+        decoded
+    };
+    let key = PrivateKey::from_fill(fill).ok()?;
+    Some((!none).then_some(key))
 }
 
 /// Parses a preshared key; all zeros mean none.
 pub(crate) fn preshared_key(value: &[u8]) -> Option<Option<PresharedKey>> {
-    let key = key(value)?;
-    Some((!is_zero(&key)).then(|| PresharedKey::from_bytes(*key)))
+    let key = PresharedKey::from_fill(|key| hex::decode_to_slice(value, key)).ok()?;
+    Some((!is_zero(key.as_bytes())).then_some(key))
 }
 
 pub(crate) fn public_key(value: &[u8]) -> Option<PublicKey> {
-    key(value).map(|key| PublicKey::from_bytes(*key))
+    let mut key = [0; 32];
+    hex::decode_to_slice(value, &mut key).ok()?;
+    Some(PublicKey::from_bytes(key))
 }
 
 /// Parses a number of decimal digits only.

@@ -25,6 +25,7 @@ mod hostile;
 mod many_peers;
 mod moving;
 mod refusals;
+mod secrets;
 mod set;
 mod show;
 mod syncconf;

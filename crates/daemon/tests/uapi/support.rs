@@ -10,6 +10,7 @@ use weft_lab::{self as lab, Namespace, here};
 use weft_tunnel::{PresharedKey, PrivateKey, PublicKey};
 
 mod daemon;
+pub(crate) mod memory;
 mod pair;
 
 pub(crate) use daemon::{Daemon, Kind, daemon_of};
