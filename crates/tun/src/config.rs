@@ -1,5 +1,6 @@
 //! The configuration to open a device with, and the errors of opening it.
 
+use std::env::consts::OS;
 use std::io;
 
 use crate::{Descriptor, MAX_QUEUES};
@@ -66,13 +67,13 @@ pub enum OpenError {
         name: String,
     },
     /// An interface of that name exists already, of any kind and owner.
-    #[error("interface {name} already exists; remove it (ip link del {name}) or choose another name")]
+    #[error("interface {name} already exists; {} or choose another name", removal(OS, name))]
     Exists {
         /// The requested name.
         name: String,
     },
     /// The process may not create network interfaces.
-    #[error("not allowed to create interface {name}: needs CAP_NET_ADMIN; run as root")]
+    #[error("not allowed to create interface {name}: {}run as root", missing_right(OS))]
     PermissionDenied {
         /// The requested name.
         name: String,
@@ -110,6 +111,18 @@ pub enum OpenError {
     NoWintun {
         /// Where it has to be.
         path: String,
+        /// The processor that this program is for.
+        processor: &'static str,
+    },
+    /// The library of Wintun has not all functions that are needed.
+    #[error(
+        "{path} lacks {function}: put the wintun.dll of Wintun 0.14 for {processor} from https://www.wintun.net there"
+    )]
+    IncompleteWintun {
+        /// Where it is.
+        path: String,
+        /// A function that it lacks.
+        function: &'static str,
         /// The processor that this program is for.
         processor: &'static str,
     },
@@ -185,10 +198,77 @@ impl OpenError {
             Self::PermissionDenied { .. } | Self::DriverForbidden { .. } | Self::NotAdministrator { .. } => {
                 io::ErrorKind::PermissionDenied
             }
-            Self::WrongWintun { .. } => io::ErrorKind::InvalidData,
+            Self::WrongWintun { .. } | Self::IncompleteWintun { .. } => io::ErrorKind::InvalidData,
             Self::NoTunDriver | Self::NoWintun { .. } => io::ErrorKind::NotFound,
             Self::Unsupported { .. } => io::ErrorKind::Unsupported,
             Self::Io { source, .. } => source.kind(),
+        }
+    }
+}
+
+/// Returns how a system removes an interface.
+fn removal(system: &str, name: &str) -> String {
+    match system {
+        "linux" => format!("remove it (ip link del {name})"),
+        "freebsd" => format!("remove it (ifconfig {name} destroy)"),
+        // The interface ends with the process that has it.
+        _ => "end the program that has it".to_owned(),
+    }
+}
+
+/// Returns the right that only Linux gives without the user.
+fn missing_right(system: &str) -> &'static str {
+    if system == "linux" { "needs CAP_NET_ADMIN; " } else { "" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_remedy_is_that_of_the_system() {
+        assert_eq!(removal("linux", "wg0"), "remove it (ip link del wg0)");
+        assert_eq!(removal("freebsd", "tun7"), "remove it (ifconfig tun7 destroy)");
+        for system in ["macos", "windows"] {
+            assert_eq!(removal(system, "utun7"), "end the program that has it");
+        }
+        assert_eq!(missing_right("linux"), "needs CAP_NET_ADMIN; ");
+        assert_eq!(missing_right("freebsd"), "");
+    }
+
+    #[test]
+    fn every_error_of_a_user_names_what_to_do() {
+        let name = || "wg0".to_owned();
+        let path = || "wintun.dll".to_owned();
+        let function = "WintunSetLogger";
+        for (error, remedy, kind) in [
+            (OpenError::Exists { name: name() }, "choose another name", io::ErrorKind::AlreadyExists),
+            (OpenError::PermissionDenied { name: name() }, "run as root", io::ErrorKind::PermissionDenied),
+            (
+                OpenError::NotAdministrator { name: name() },
+                "run weft as an administrator",
+                io::ErrorKind::PermissionDenied,
+            ),
+            (OpenError::ForeignAdapter { name: name() }, "choose another name", io::ErrorKind::AlreadyExists),
+            (
+                OpenError::NoWintun { path: path(), processor: "amd64" },
+                "put the wintun.dll",
+                io::ErrorKind::NotFound,
+            ),
+            (
+                OpenError::WrongWintun { path: path(), processor: "amd64" },
+                "put the wintun.dll",
+                io::ErrorKind::InvalidData,
+            ),
+            (
+                OpenError::IncompleteWintun { path: path(), function, processor: "amd64" },
+                "lacks WintunSetLogger: put the wintun.dll of Wintun 0.14",
+                io::ErrorKind::InvalidData,
+            ),
+        ] {
+            let told = error.to_string();
+            assert!(told.contains(remedy) && !told.contains('\n'), "{told}");
+            assert_eq!(error.kind(), kind, "{told}");
         }
     }
 }
