@@ -5,6 +5,7 @@
 //! SIGHUP, when its device is deleted, and when the file of its UAPI socket is removed, which is how
 //! wg-quick(8) ends it.
 
+use std::env::consts::OS;
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::Instant;
@@ -16,7 +17,7 @@ use weft_config::exit::{self, Code};
 use weft_config::metrics::MetricsConfig;
 use weft_dataplane::{Controller, DataplaneError, OnEvent};
 use weft_host::network::{Change, Watch};
-use weft_host::routes::{Netlink, RouteError};
+use weft_host::routes::{Netlink, RouteError, is_utun};
 use weft_uapi::Control;
 use weft_uapi::{Listener, Server, SocketError};
 use weft_udp::UdpConfig;
@@ -50,6 +51,12 @@ enum RunError {
         "{0:?} is not the name of an interface: write up to 15 letters, digits, `_`, `=`, `+`, `.` and `-`"
     )]
     Name(String),
+    /// macOS has no tunnel of that name.
+    #[error(
+        "{0} cannot be: macOS names tunnels `utun` and a number; write that, or `utun` for the first free one, whose \
+         name WG_TUN_NAME_FILE gets"
+    )]
+    NotUtun(InterfaceName),
     /// An environment variable cannot be understood.
     #[error(transparent)]
     Variable(#[from] InvalidVariable),
@@ -86,7 +93,7 @@ enum RunError {
 impl From<RunError> for exit::Error {
     fn from(error: RunError) -> Self {
         let code = match &error {
-            RunError::Name(_) | RunError::Variable(_) => Code::Usage,
+            RunError::Name(_) | RunError::NotUtun(_) | RunError::Variable(_) => Code::Usage,
             RunError::Socket(error) => error.exit_code(),
             RunError::Metrics(error) => error.exit_code(),
             RunError::Start(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
@@ -123,6 +130,10 @@ pub fn run(args: &RunArgs) -> Result<(), exit::Error> {
 fn run_interface(args: &RunArgs) -> Result<(), RunError> {
     let name: InterfaceName = args.name.parse().map_err(|_| RunError::Name(args.name.clone()))?;
     let environment = Environment::read(&name)?;
+    let choice = match environment.queues.is_empty() {
+        true => name_choice(OS, &name).ok_or_else(|| RunError::NotUtun(name.clone()))?,
+        false => NameChoice::Given,
+    };
     let notifier = if args.foreground || environment.foreground { None } else { Some(background::begin()?) };
     secrecy::forbid_core_dumps();
     let (end, ended) = mpsc::channel();
@@ -134,8 +145,9 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
     let metrics = watched.address.as_ref().map(metrics::Listener::open).transpose()?;
     let Environment { name, queues, socket, name_file, output, .. } = environment;
     let listener = match socket {
-        Some(descriptor) => Listener::adopt(descriptor)?,
-        None => Listener::open(&name)?,
+        Some(descriptor) => Some(Listener::adopt(descriptor)?),
+        None if choice == NameChoice::Given => Some(Listener::open(&name)?),
+        None => None,
     };
     let mut options = Options {
         packet_threads: args.tun.packet_threads,
@@ -158,7 +170,12 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
     let on_event: OnEvent = Box::new(move |_| drop(happened.send(End::Peer)));
     let on_event = Some(on_event).filter(|_| service_manager::shows_status());
     let mut interface = Interface::open(name.as_str(), inherited, udp, &options, on_event, on_end)?;
-    let (name, listener) = renamed(name, listener, &interface.opened().interface)?;
+    let actual = &interface.opened().interface;
+    let name: InterfaceName = actual.parse().map_err(|_| RunError::Name(actual.clone()))?;
+    let listener = match listener {
+        Some(listener) => listener,
+        None => Listener::open(&name)?,
+    };
     let mtu = set_up_link(&name, is_new, options.tun_queues());
     interface.run(mtu)?;
     let control: Arc<dyn Control> = Arc::<Controller>::clone(interface.controller());
@@ -197,20 +214,23 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
     }
 }
 
-/// Returns the name that the system gave the device, and the socket of that name: macOS knows no other names
-/// than `utun` with a number.
-fn renamed(
-    wanted: InterfaceName,
-    mut listener: Listener,
-    actual: &str,
-) -> Result<(InterfaceName, Listener), RunError> {
-    if wanted.as_str() == actual {
-        return Ok((wanted, listener));
+/// Which process chooses the name of a new device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NameChoice {
+    /// The user, or the program that handed the device in.
+    Given,
+    /// The system: the name is known once the device exists.
+    FirstFree,
+}
+
+/// Returns how the name of a new device is chosen; `None` if this system cannot have it. wireguard-go takes the same
+/// names.
+fn name_choice(system: &str, name: &InterfaceName) -> Option<NameChoice> {
+    match name.as_str() {
+        _ if system != "macos" => Some(NameChoice::Given),
+        "utun" => Some(NameChoice::FirstFree),
+        name => is_utun(name).then_some(NameChoice::Given),
     }
-    let actual: InterfaceName = actual.parse().map_err(|_| RunError::Name(actual.to_owned()))?;
-    listener = Listener::open(&actual)?;
-    tracing::info!("the system gave interface {wanted} the name {actual}");
-    Ok((actual, listener))
 }
 
 /// Watches the network for changes that concern the interface. On an error the interface works without it, as
@@ -286,4 +306,29 @@ fn set_up_link(name: &InterfaceName, is_new: bool, queues: TunQueues) -> u16 {
         tracing::warn!("{error}");
         MTU
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn macos_takes_the_names_that_wireguard_go_takes_there() {
+        let choice = |system, name: &str| name_choice(system, &name.parse().unwrap());
+        assert_eq!(choice("macos", "utun7"), Some(NameChoice::Given));
+        assert_eq!(choice("macos", "utun"), Some(NameChoice::FirstFree));
+        for name in ["wg0", "utunx", "utun07", "tun0"] {
+            assert_eq!(choice("macos", name), None, "{name}");
+            let error = exit::Error::from(RunError::NotUtun(name.parse().unwrap()));
+            assert_eq!(error.code(), Code::Usage);
+            assert!(
+                error.to_string().starts_with(&format!("{name} cannot be: macOS names tunnels")),
+                "{error}"
+            );
+        }
+        for system in ["linux", "freebsd", "windows"] {
+            assert_eq!(choice(system, "wg0"), Some(NameChoice::Given));
+            assert_eq!(choice(system, "utun"), Some(NameChoice::Given));
+        }
+    }
 }

@@ -5,9 +5,7 @@ use std::convert::Infallible;
 use std::env::consts::OS;
 use std::io;
 
-use weft_config::InterfaceName;
 use weft_tun::Descriptor as Queue;
-use weft_uapi::Descriptor as Socket;
 
 /// The host name is unknown: other names have to be given on the command line.
 #[cfg(not(unix))]
@@ -20,12 +18,16 @@ pub(crate) fn queue_overflows(_: &str) -> u64 {
     0
 }
 
-pub(crate) fn take_queue(_: i32) -> Result<(Queue, InterfaceName), String> {
-    Err(format!("weft takes over no TUN device on {OS}"))
+/// An adapter of Windows has no descriptor that another process could hand in.
+#[cfg(not(unix))]
+pub(crate) fn take_queue(_: i32) -> Result<(Queue, weft_config::InterfaceName), String> {
+    Err(format!("a TUN device of {OS} has no descriptor to hand in: remove this variable"))
 }
 
-pub(crate) fn take_socket(_: i32) -> Result<Socket, String> {
-    Err(format!("weft takes over no socket on {OS}"))
+/// The UAPI of Windows is a named pipe, which has no descriptor.
+#[cfg(not(unix))]
+pub(crate) fn take_socket(_: i32) -> Result<weft_uapi::Descriptor, String> {
+    Err(format!("the UAPI of {OS} is a pipe and has no descriptor to hand in: remove this variable"))
 }
 
 impl crate::metrics::Listener {

@@ -101,6 +101,15 @@ pub enum RouteError {
         /// The advice.
         advice: &'static str,
     },
+    /// The address family is switched off.
+    #[error(
+        "cannot {action}: IPv6 is switched off for it: see the sysctl net.ipv6.conf.INTERFACE.disable_ipv6, or remove \
+         the IPv6 addresses from the configuration"
+    )]
+    Ipv6Off {
+        /// The action that failed.
+        action: String,
+    },
     /// The kernel did not answer.
     #[error("cannot {action}: the kernel did not answer within {} s", TIMEOUT.as_secs())]
     Timeout {
@@ -266,11 +275,16 @@ pub(crate) fn check_name(name: &InterfaceName) -> Result<(), RouteError> {
 
 fn check_utun(name: &str) -> Result<(), RouteError> {
     const RARELY_USED: u32 = 70;
-    let number = name.strip_prefix("utun").and_then(|number| number.parse::<u16>().ok());
-    if number.is_some_and(|number| format!("utun{number}") == name) {
+    if is_utun(name) {
         return Ok(());
     }
     Err(RouteError::NotUtun { name: name.to_owned(), number: RARELY_USED })
+}
+
+/// Reports whether macOS can have a tunnel of this name: `utun` with a number.
+pub fn is_utun(name: &str) -> bool {
+    let number = name.strip_prefix("utun").and_then(|number| number.parse::<u16>().ok());
+    number.is_some_and(|number| format!("utun{number}") == name)
 }
 
 /// Reports whether the kernel adds a route for the network of an address. A single IPv4 address gets an entry

@@ -11,6 +11,9 @@ mod connection;
 pub mod listener;
 #[cfg(windows)]
 pub mod pipe;
+#[cfg(any(windows, test))]
+#[cfg_attr(not(windows), allow(unreachable_pub, reason = "used by tests alone on other systems"))]
+mod pipe_rules;
 pub mod runtime_dir;
 #[cfg(windows)]
 pub mod security;

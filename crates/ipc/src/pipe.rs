@@ -1,6 +1,5 @@
 //! A named pipe that a daemon on Windows listens on, and the owner of one that a client has opened.
 
-use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::windows::fs::OpenOptionsExt as _;
@@ -18,6 +17,7 @@ use windows_sys::Win32::System::Pipes::{
 };
 
 use crate::Source;
+use crate::pipe_rules::{self, PIPES, interface};
 use crate::security::{Descriptor, Owner, wide};
 
 /// SYSTEM and Administrators may connect, from processes of high integrity (SDDL, \[MS-DTYP\] 2.5.1). A service is
@@ -29,8 +29,11 @@ const ACCESS: [&str; 2] = [
 /// Bytes that the kernel keeps in each direction.
 const BUFFER: u32 = 64 << 10;
 
-/// The folder of all pipes.
-const PIPES: &str = r"\\.\pipe\";
+const _: () = assert!(
+    pipe_rules::PIPE_ACCESS_DUPLEX == PIPE_ACCESS_DUPLEX
+        && pipe_rules::FILE_FLAG_OVERLAPPED == FILE_FLAG_OVERLAPPED
+        && pipe_rules::FILE_FLAG_FIRST_PIPE_INSTANCE == FILE_FLAG_FIRST_PIPE_INSTANCE
+);
 
 /// Why a pipe cannot be created.
 #[derive(Debug, thiserror::Error)]
@@ -61,11 +64,6 @@ impl ListenError {
             Self::Io { source, .. } => source.kind(),
         }
     }
-}
-
-/// Returns the interface that a pipe belongs to.
-fn interface(path: &Path) -> std::borrow::Cow<'_, str> {
-    path.file_name().unwrap_or(OsStr::new("?")).to_string_lossy()
 }
 
 fn administrator_hint(error: &io::Error) -> &'static str {
@@ -141,24 +139,17 @@ impl PipeListener {
 /// # Errors
 /// When the owner cannot be read.
 pub fn is_trusted(pipe: &impl AsHandle) -> io::Result<bool> {
-    Ok(matches!(Owner::of(pipe)?, Owner::System | Owner::Administrators))
+    Ok(Owner::of(pipe)?.is_trusted())
 }
 
-/// Returns the names of the pipes below this prefix, `\\.\pipe\FOLDER`. The system lists all pipes, with
-/// their prefixes.
+/// Returns the names of the pipes below this prefix, `\\.\pipe\FOLDER`.
 ///
 /// # Errors
 /// When the system does not list them.
 pub fn names_below(prefix: &str) -> io::Result<Vec<String>> {
-    let prefix = prefix.trim_start_matches(PIPES).to_owned() + r"\";
-    let mut names = Vec::new();
-    for entry in fs::read_dir(PIPES)? {
-        let name = entry?.file_name();
-        if let Some(name) = name.to_str().and_then(|name| name.strip_prefix(&prefix)) {
-            names.push(name.to_owned());
-        }
-    }
-    Ok(names)
+    let pipes = fs::read_dir(PIPES)?.map(|entry| Ok(entry?.file_name()));
+    let pipes: Vec<_> = pipes.collect::<io::Result<_>>()?;
+    Ok(pipe_rules::below(prefix, pipes.iter().filter_map(|pipe| pipe.to_str())))
 }
 
 fn exists(path: &Path) -> bool {
@@ -178,12 +169,11 @@ fn instance(path: &Path, access: &str, is_first: bool) -> io::Result<OwnedHandle
     let path = wide(&path.to_string_lossy());
     let access = Descriptor::parse(access)?;
     let attributes = access.attributes();
-    let first = if is_first { FILE_FLAG_FIRST_PIPE_INSTANCE } else { 0 };
     // SAFETY: the path ends with a zero, and the attributes and their descriptor outlive the call.
     let handle = unsafe {
         CreateNamedPipeW(
             path.as_ptr(),
-            PIPE_ACCESS_DUPLEX | FILE_FLAG_OVERLAPPED | first,
+            pipe_rules::open_mode(is_first),
             PIPE_TYPE_BYTE | PIPE_REJECT_REMOTE_CLIENTS,
             PIPE_UNLIMITED_INSTANCES,
             BUFFER,
@@ -202,4 +192,33 @@ fn instance(path: &Path, access: &str, is_first: bool) -> io::Result<OwnedHandle
 fn server(instance: OwnedHandle) -> io::Result<NamedPipeServer> {
     // SAFETY: it is a pipe that was opened for overlapped calls, and it is given away.
     unsafe { NamedPipeServer::from_raw_handle(instance.into_raw_handle()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_may_not_make_a_pipe_is_told_who_may() {
+        let path = PathBuf::from(r"\\.\pipe\ProtectedPrefix\Administrators\WireGuard\wg0");
+        let of = |source| ListenError::Io { action: "make the pipe", path: path.clone(), source };
+        let denied = of(io::ErrorKind::PermissionDenied.into());
+        assert!(denied.to_string().ends_with("; run weft as an administrator"), "{denied}");
+        assert_eq!(denied.kind(), io::ErrorKind::PermissionDenied);
+        let other = of(io::ErrorKind::OutOfMemory.into());
+        assert!(!other.to_string().contains("run weft as"), "{other}");
+    }
+
+    #[test]
+    fn a_pipe_that_is_there_is_that_of_another_daemon() {
+        let path = PathBuf::from(format!(r"\\.\pipe\weft-test-{}\wg0", std::process::id()));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let _inside = runtime.enter();
+        let first = Pipe::open(&path).unwrap().accept().unwrap();
+        let error = Pipe::open(&path).unwrap_err();
+        assert!(matches!(error, ListenError::Served { .. }), "{error}");
+        assert!(error.to_string().starts_with("another daemon serves interface wg0 on "), "{error}");
+        drop(first);
+        Pipe::open(&path).unwrap();
+    }
 }

@@ -16,6 +16,8 @@ use windows_sys::Win32::Security::{
 };
 use windows_sys::Win32::System::Threading::{GetCurrentProcess, OpenProcessToken};
 
+pub use crate::pipe_rules::Owner;
+
 /// Returns a text with a zero at its end, as calls take it.
 pub(crate) fn wide(text: &str) -> Vec<u16> {
     text.encode_utf16().chain([0]).collect()
@@ -62,19 +64,6 @@ impl Descriptor {
             bInheritHandle: 0,
         }
     }
-}
-
-/// Whose an object is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Owner {
-    /// SYSTEM's, as which services run.
-    System,
-    /// The group of administrators', as what they make is.
-    Administrators,
-    /// The user's of this process.
-    Own,
-    /// Someone else's.
-    Other,
 }
 
 impl Owner {

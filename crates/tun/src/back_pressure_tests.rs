@@ -205,6 +205,25 @@ async fn a_queue_that_is_stuck_is_tried_seldom_and_goes_on_by_itself() {
 }
 
 #[tokio::test]
+async fn a_thread_that_is_stuck_for_long_takes_little_of_a_core() {
+    /// The pause before an attempt is ten milliseconds once the queue has taken nothing for a second.
+    const STALLED_ATTEMPTS: u64 = 1010;
+    let mut world = World::<Family>::new(true, Script::new(Errno::ENOSPC, FOR_EVER, 0, usize::MAX));
+    world.send_until_full().await;
+    // The time of the thread, and the time, at an attempt.
+    let at = async |attempts| {
+        while world.script.attempts.load(SeqCst) < attempts {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        (Duration::from_nanos(world.script.thread_time.load(SeqCst)), Instant::now())
+    };
+    let (thread_before, before) = at(STALLED_ATTEMPTS).await;
+    let (thread_after, after) = at(STALLED_ATTEMPTS + 30).await;
+    let (taken, elapsed) = (thread_after - thread_before, after - before);
+    assert!(taken > Duration::ZERO && taken < elapsed / 20, "{taken:?} of {elapsed:?}");
+}
+
+#[tokio::test]
 async fn a_stuck_device_can_be_shut_down() {
     for threads in [true, false] {
         let mut world = World::<Family>::new(threads, Script::new(Errno::ENOSPC, FOR_EVER, 0, usize::MAX));

@@ -9,10 +9,10 @@ use weft_uapi::Descriptor as Socket;
 
 use crate::background::Output;
 
-#[cfg(target_os = "linux")]
+#[cfg(unix)]
 mod descriptors;
 
-#[cfg(not(target_os = "linux"))]
+#[cfg(not(unix))]
 use crate::unsupported as descriptors;
 
 /// An environment variable cannot be understood.

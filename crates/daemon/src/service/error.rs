@@ -88,7 +88,7 @@ impl ServiceError {
         match self {
             Self::File { error, .. } if error.kind() == io::ErrorKind::PermissionDenied => Code::Permission,
             #[cfg(any(target_os = "macos", all(test, target_os = "linux")))]
-            Self::Name { .. } => Code::Configuration,
+            Self::Name { .. } => Code::Usage,
             #[cfg(any(windows, all(test, target_os = "linux")))]
             Self::Call { error, .. } if error.raw_os_error() == Some(ACCESS_DENIED) => Code::Permission,
             #[cfg(any(windows, all(test, target_os = "linux")))]

@@ -49,8 +49,7 @@ impl Launchd {
         logs: &Path,
         interface: &InterfaceName,
     ) -> Result<Self, ServiceError> {
-        let number = interface.as_str().strip_prefix("utun").unwrap_or_default();
-        if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit()) {
+        if !weft_host::routes::is_utun(interface.as_str()) {
             return Err(ServiceError::Name { interface: interface.clone() });
         }
         let label = format!("weft.{interface}");

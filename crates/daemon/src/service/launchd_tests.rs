@@ -100,6 +100,6 @@ fn a_name_that_macos_does_not_allow_makes_no_service() {
     for name in ["wg0", "utun", "utun7a", "utun-1", "Utun7"] {
         let error = service(name).err().unwrap();
         assert!(error.to_string().contains("utun7.conf"), "{error}");
-        assert_eq!(weft_config::exit::Error::from(error).code(), weft_config::exit::Code::Configuration);
+        assert_eq!(weft_config::exit::Error::from(error).code(), weft_config::exit::Code::Usage);
     }
 }

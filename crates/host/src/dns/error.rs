@@ -113,7 +113,9 @@ pub enum DnsError {
         error: io::Error,
     },
     /// A program ended with a failure.
-    #[error("`{command}` ended with {status}{said}")]
+    #[error(
+        "`{command}` ended with {status}{said}; run it to see why, or leave DNS out of the configuration"
+    )]
     Program {
         /// The program and its arguments.
         command: String,

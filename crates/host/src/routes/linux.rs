@@ -262,6 +262,10 @@ impl Failure {
     fn because(self, action: impl FnOnce() -> String) -> RouteError {
         let action = action();
         match self {
+            // It is no missing permission, which has an exit code of its own.
+            Self::Kernel(error) if error.raw_os_error() == Some(libc::EACCES) => {
+                RouteError::Ipv6Off { action }
+            }
             Self::Kernel(error) => RouteError::Refused { advice: advice(&error), action, error },
             Self::Timeout => RouteError::Timeout { action },
         }
@@ -271,10 +275,6 @@ impl Failure {
 fn advice(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EPERM) => "run weft as root, or give it CAP_NET_ADMIN",
-        Some(libc::EACCES) => {
-            "IPv6 is switched off for it: see the sysctl net.ipv6.conf.INTERFACE.disable_ipv6, or remove the \
-             IPv6 addresses from the configuration"
-        }
         Some(libc::EAFNOSUPPORT | libc::EOPNOTSUPP) => {
             "the kernel has no such address family: remove its addresses from the configuration"
         }

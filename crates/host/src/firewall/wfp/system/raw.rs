@@ -155,11 +155,9 @@ mod tests {
         // SAFETY: the type says that it is this variant.
         assert_eq!(unsafe { raw.conditionValue.Anonymous.uint32 }, FWP_CONDITION_FLAG_IS_LOOPBACK);
         let raw = inside(Condition::Protocol(58));
+        assert_eq!(raw.conditionValue.r#type, FWP_UINT8);
         // SAFETY: the type says that it is this variant.
-        assert_eq!(
-            (raw.conditionValue.r#type, unsafe { raw.conditionValue.Anonymous.uint8 }),
-            (FWP_UINT8, 58)
-        );
+        assert_eq!(unsafe { raw.conditionValue.Anonymous.uint8 }, 58);
         for (condition, field, expected) in [
             (Condition::LocalPort(68), FWPM_CONDITION_IP_LOCAL_PORT, 68),
             (Condition::RemotePort(853), FWPM_CONDITION_IP_REMOTE_PORT, 853),
