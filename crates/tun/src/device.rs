@@ -17,7 +17,7 @@ use crate::stats::TunStats;
 #[cfg(unix)]
 mod alarm;
 mod backoff;
-#[cfg(feature = "bench-internals")]
+#[cfg(all(feature = "bench-internals", unix))]
 pub mod bench;
 mod coalesce;
 #[cfg_attr(windows, path = "device/descriptor/windows.rs")]

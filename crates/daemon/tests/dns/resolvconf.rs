@@ -89,8 +89,9 @@ fn what_it_says_when_it_fails_is_told() {
     machine.program("resolvconf", "#!/bin/sh\necho 'No such interface order' >&2\nexit 3\n");
     let wanted = settings(&["10.0.0.1"], &[], &[]);
     let error = machine.system().apply(Method::Resolvconf, &link("wg0", 7), &wanted).unwrap_err();
+    assert_eq!(error.exit_code(), exit::Code::Failure);
     let text = error.to_string();
-    for part in ["resolvconf -a wg0 -m 0 -x", "exit status: 3", "No such interface order"] {
+    for part in ["resolvconf -a wg0 -m 0 -x", "exit status: 3", "No such interface order", "leave DNS out"] {
         assert!(text.contains(part), "{part} in {text}");
     }
 }

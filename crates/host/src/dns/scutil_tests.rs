@@ -98,8 +98,11 @@ fn a_file_of_someone_else_stops_it_before_anything_is_changed() {
 fn a_failure_half_way_takes_everything_back_and_is_told_in_one_line() {
     for complaint in ["echo '  Permission denied'", "exit 3"] {
         let machine = machine(complaint);
-        let error = add(&machine.places, "utun7", &settings(&[], &["corp.example"])).unwrap_err().to_string();
+        let error = add(&machine.places, "utun7", &settings(&[], &["corp.example"])).unwrap_err();
+        assert_eq!(error.exit_code(), exit::Code::Failure);
+        let error = error.to_string();
         assert!(error.contains("scutil` ended with") && !error.contains('\n'), "{error}");
+        assert!(error.ends_with("leave DNS out of the configuration"), "{error}");
         assert!(machine.told().ends_with(GONE));
         assert_eq!(machine.files(), [""; 0]);
     }

@@ -240,7 +240,9 @@ fn refused(world: &World, flavor: Flavor, rules: &Rules) -> FirewallError {
 fn a_kill_switch_that_pf_would_not_evaluate_is_refused() {
     for flavor in FLAVORS {
         let parent = flavor.parent();
-        let error = refused(&World { main: String::new(), ..found(flavor) }, flavor, &closed(1)).to_string();
+        let error = refused(&World { main: String::new(), ..found(flavor) }, flavor, &closed(1));
+        assert_eq!(error.exit_code(), exit::Code::Failure);
+        let error = error.to_string();
         assert!(error.contains(&format!("add the line `anchor \"{parent}/*\"` to /etc/pf.conf")), "{error}");
         let main = format!("pass out quick on en0 all no state\n{}", found(flavor).main);
         let error = refused(&World { main, ..found(flavor) }, flavor, &closed(1)).to_string();

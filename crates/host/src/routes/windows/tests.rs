@@ -117,7 +117,9 @@ fn a_protocol_that_is_switched_off_is_an_error_that_names_the_address_and_the_re
     assert!(text.contains("-ComponentID ms_tcpip6") && text.contains("remove the IPv6 addresses"), "{text}");
     assert!(!text.contains('\n'));
     assert_eq!(machine.tables.around(), before);
-    let error = machine.add_route(&link(), "::/1".parse().unwrap(), MAIN_TABLE).unwrap_err().to_string();
+    let error = machine.add_route(&link(), "::/1".parse().unwrap(), MAIN_TABLE).unwrap_err();
+    assert_eq!(error.exit_code(), weft_config::exit::Code::Failure);
+    let error = error.to_string();
     assert!(error.starts_with("cannot add the route ::/1 dev wg0: "), "{error}");
     assert!(error.contains("-ComponentID ms_tcpip6"), "{error}");
     // Without IPv6 in the configuration nothing misses it.
