@@ -215,7 +215,7 @@ async fn a_thread_that_is_stuck_for_long_takes_little_of_a_core() {
         while world.script.attempts.load(SeqCst) < attempts {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        (Duration::from_nanos(world.script.thread_time.load(SeqCst)), Instant::now())
+        (weft_lab::cpu::thread_time(world.script.thread.load(SeqCst)).unwrap(), Instant::now())
     };
     let (thread_before, before) = at(STALLED_ATTEMPTS).await;
     let (thread_after, after) = at(STALLED_ATTEMPTS + 30).await;

@@ -5,7 +5,7 @@ use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 
 use nix::errno::Errno;
 use nix::sys::socket::sockopt::SndBuf;
@@ -71,16 +71,8 @@ pub(super) struct Script {
     in_ring: AtomicUsize,
     pub(super) attempts: AtomicU64,
     pub(super) failed: AtomicU64,
-    /// Nanoseconds of processor time that the thread of the last attempt has taken so far.
-    pub(super) thread_time: AtomicU64,
-}
-
-/// Returns the nanoseconds of processor time that this thread has taken.
-fn thread_time() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the call writes a timespec, which lives until it returns.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    /// The thread of the last attempt.
+    pub(super) thread: AtomicI32,
 }
 
 impl Script {
@@ -93,7 +85,7 @@ impl Script {
             in_ring: AtomicUsize::new(0),
             attempts: AtomicU64::new(0),
             failed: AtomicU64::new(0),
-            thread_time: AtomicU64::new(0),
+            thread: AtomicI32::new(0),
         })
     }
 
@@ -103,7 +95,7 @@ impl Script {
     }
 
     fn next(&self, bytes: usize) -> Result<(), Errno> {
-        self.thread_time.store(thread_time(), SeqCst);
+        self.thread.store(nix::unistd::gettid().as_raw(), SeqCst);
         self.attempts.fetch_add(1, SeqCst);
         let fails = match self.failing.load(SeqCst) {
             0 => self.in_ring.load(SeqCst).saturating_add(bytes) > self.ring,
