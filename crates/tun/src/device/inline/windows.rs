@@ -43,7 +43,11 @@ impl<Q: Queue> Inline<Q> {
         match self.never {}
     }
 
-    pub(super) fn hand_over(&mut self, _: &mut VecDeque<TunBatch>, _: impl FnMut(&[u8]) -> Option<u16>) {
+    pub(super) fn hand_over(
+        &mut self,
+        _: &mut VecDeque<TunBatch>,
+        _: impl FnMut(&[u8]) -> Option<u16>,
+    ) -> u64 {
         match self.never {}
     }
 
