@@ -20,7 +20,7 @@ pub(crate) enum Direction {
     BothWays,
 }
 
-/// One thing to measure. Its name on the command line is its [`fmt::Display`].
+/// A measurement. Its name on the command line is its [`fmt::Display`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Case {
     /// TCP with this number of streams in each direction.

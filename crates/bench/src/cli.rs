@@ -2,26 +2,26 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 use weft_config::TunThreads;
 use weft_lab::emulator::LinkSpec;
 
 use crate::case::{ALL, Case, Direction};
+use crate::implementation::{Offload, PeerCommand, WeftArgs};
 use crate::stages::args::StagesArgs;
-
-mod named;
-
-pub(crate) use named::{PeerCommand, WeftCommand};
 
 /// Measures weft side by side with other implementations of WireGuard, on this machine.
 ///
-/// Both ends of every tunnel are here, each in a network namespace of its own. Needs root; what else is needed is
-/// said where it is missing.
+/// Both ends of every tunnel are here, each in a separate network namespace. Needs root; an error names any other
+/// program that is missing.
 #[derive(Debug, Parser)]
 #[command(name = "weft-bench", version, max_term_width = 100, after_help = EXIT_CODES)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
+    /// Print everything as JSON on standard output.
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
 }
 
 const EXIT_CODES: &str = "\
@@ -53,7 +53,7 @@ Examples:
     ///
     /// Needs root and iperf3.
     Stages(StagesArgs),
-    /// Emulate a link between two namespaces and measure whether it is what was asked for.
+    /// Emulate a link between two namespaces and measure whether it has the requested properties.
     ///
     /// Needs root and ping; no netem.
     Link(crate::link::LinkArgs),
@@ -70,7 +70,7 @@ Examples:
   weft-bench peers --weft old=/tmp/weft --weft new=target/release/weft --work throughput --rounds 5
   weft-bench peers --configured 1000 --active 100 --burst 1 'go=wireguard-go -f {interface}' --weft target/release/weft")]
     Peers(crate::peers::PeersArgs),
-    /// Measure what a gateway's peers have left beside floods of handshakes and junk, and a peer that scans.
+    /// Measure the service of a gateway's peers beside floods of handshakes and junk, and beside a peer that scans.
     ///
     /// Needs root, and for others than weft wg (wireguard-tools); no iperf3, no ping.
     #[command(after_help = crate::floods::help())]
@@ -101,10 +101,8 @@ pub(crate) struct MeasureArgs {
     /// How often each measurement is made; medians count.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,
-    /// A weft to measure: a path, or a name for the tables with a path and more arguments for `weft up`, separated
-    /// by spaces; without a path the one beside this program. Can be given more than once: all are measured.
-    #[arg(long = "weft", value_name = "[NAME=]PATH [ARGS]")]
-    pub(crate) wefts: Vec<WeftCommand>,
+    #[command(flatten)]
+    pub(crate) wefts: WeftArgs,
     /// TCP's congestion control at both ends, such as cubic or bbr; without it that of this machine.
     #[arg(long, value_name = "NAME")]
     pub(crate) congestion: Option<String>,
@@ -114,9 +112,6 @@ pub(crate) struct MeasureArgs {
     /// Leave out the run that counts system calls with perf.
     #[arg(long)]
     pub(crate) no_system_calls: bool,
-    /// Print everything as JSON on standard output.
-    #[arg(long)]
-    pub(crate) json: bool,
     /// Draw a plot into this file, too.
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
@@ -143,7 +138,7 @@ pub(crate) struct CaseArgs {
     /// What to measure, or `all`; can be given more than once, or with commas. See the list below.
     #[arg(long = "case", value_name = "NAME", value_delimiter = ',', value_parser = parse_cases)]
     named: Vec<Cases>,
-    /// Only TCP, with so many streams.
+    /// Only TCP, with this number of streams.
     #[arg(long, value_name = "N", conflicts_with = "named", value_parser = clap::value_parser!(u32).range(1..=128))]
     streams: Option<u32>,
     /// Only TCP, this way.
@@ -240,26 +235,6 @@ pub(crate) struct SweepArgs {
     pub(crate) measure: MeasureArgs,
 }
 
-/// Whether the TUN device takes and gives super-packets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Offload {
-    #[default]
-    On,
-    Off,
-}
-
-impl MeasureArgs {
-    /// Returns the wefts to measure, each with its name; without `--weft` the default one.
-    pub(crate) fn wefts(&self) -> Vec<WeftCommand> {
-        if self.wefts.is_empty() { vec![WeftCommand::default()] } else { self.wefts.clone() }
-    }
-
-    /// Returns the path of the weft built together with this program.
-    pub(crate) fn weft_beside_this() -> std::io::Result<PathBuf> {
-        Ok(std::env::current_exe()?.with_file_name("weft"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory as _;
@@ -283,7 +258,7 @@ mod tests {
         assert_eq!(args.peers[0].name, "wireguard-go");
         assert_eq!(args.peers[0].words("wg7"), ["wireguard-go", "-f", "wg7"]);
         assert_eq!(args.cases.cases(), Case::default_set());
-        assert_eq!(args.measure.wefts()[0].name, "weft");
+        assert_eq!(args.measure.wefts.commands()[0].name, "weft");
     }
 
     #[test]

@@ -1,12 +1,11 @@
 //! Dispatch of the commands, and what they share.
 
-use std::collections::BTreeSet;
-
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
 use crate::case::Case;
-use crate::cli::{Command, CompareArgs, MeasureArgs, SettingArgs, TunnelArgs};
-use crate::implementation::Implementation;
+use crate::cli::{Cli, Command, CompareArgs, MeasureArgs, SettingArgs, TunnelArgs};
+use crate::implementation::{Implementation, check_names};
+use crate::output;
 use crate::plot::{self, Bars};
 use crate::report::{self, Report, plots};
 use crate::rounds::{self, Plan, Subject};
@@ -18,31 +17,32 @@ mod sweep;
 /// The name of the bare link in tables.
 const BARE: &str = "no tunnel";
 
-pub(crate) fn run(command: &Command) -> Result<()> {
-    match command {
-        Command::Tunnel(args) => tunnel(args),
-        Command::Compare(args) => compare(args),
-        Command::Sweep(args) => sweep::run(args),
-        Command::Stages(args) => stages::run(args),
-        Command::Link(args) => link::run(args),
-        Command::Rtt(args) => rtt::run(args),
-        Command::Peers(args) => peers::run(args),
-        Command::Floods(args) => floods::run(args),
-        Command::Shards(args) => shards::run(args),
+pub(crate) fn run(cli: &Cli) -> Result<()> {
+    let json = cli.json;
+    match &cli.command {
+        Command::Tunnel(args) => tunnel(args, json),
+        Command::Compare(args) => compare(args, json),
+        Command::Sweep(args) => sweep::run(args, json),
+        Command::Stages(args) => stages::run(args, json),
+        Command::Link(args) => link::run(args, json),
+        Command::Rtt(args) => rtt::run(args, json),
+        Command::Peers(args) => peers::run(args, json),
+        Command::Floods(args) => floods::run(args, json),
+        Command::Shards(args) => shards::run(args, json),
     }
 }
 
 /// `weft-bench tunnel`: measures weft, beside the same link without a tunnel.
-fn tunnel(args: &TunnelArgs) -> Result<()> {
+fn tunnel(args: &TunnelArgs, json: bool) -> Result<()> {
     let mut subjects = wefts(&args.setting, &args.measure)?;
     if !args.no_bare {
         subjects.push(bare(&args.setting));
     }
-    measure_and_print(subjects, args.cases.cases(), &args.setting, &args.measure, plots::speeds)
+    measure_and_print(subjects, args.cases.cases(), &args.setting, &args.measure, json, plots::speeds)
 }
 
 /// `weft-bench compare`: measures weft beside other implementations.
-fn compare(args: &CompareArgs) -> Result<()> {
+fn compare(args: &CompareArgs, json: bool) -> Result<()> {
     let mut subjects = wefts(&args.setting, &args.measure)?;
     subjects.extend(args.peers.iter().map(|peer| Subject {
         name: peer.name.clone(),
@@ -52,7 +52,7 @@ fn compare(args: &CompareArgs) -> Result<()> {
     if args.bare {
         subjects.push(bare(&args.setting));
     }
-    measure_and_print(subjects, args.cases.cases(), &args.setting, &args.measure, plots::ratios)
+    measure_and_print(subjects, args.cases.cases(), &args.setting, &args.measure, json, plots::ratios)
 }
 
 fn measure_and_print(
@@ -60,6 +60,7 @@ fn measure_and_print(
     cases: Vec<Case>,
     setting: &SettingArgs,
     args: &MeasureArgs,
+    json: bool,
     plot: fn(&Report) -> Bars,
 ) -> Result<()> {
     let report = measure(&Plan {
@@ -71,11 +72,11 @@ fn measure_and_print(
         rounds: args.rounds,
         system_calls: !args.no_system_calls,
     })?;
-    report::print(&report, args.json, report::tables::text)?;
+    output::print(&report, json, report::tables::text)?;
     if let Some(path) = &args.svg {
         plot::write(path, &plot(&report).svg()?)?;
     }
-    report::check(&report)
+    output::check(report.failed)
 }
 
 /// Creates a subject for each weft of the command line.
@@ -84,20 +85,11 @@ fn wefts(setting: &SettingArgs, args: &MeasureArgs) -> Result<Vec<Subject>> {
         let implementation = Implementation::weft(command, setting.tun_threads, args.offload)?;
         Ok(Subject { name: command.name.clone(), implementation, mtu: setting.mtu })
     };
-    args.wefts().iter().map(subject).collect()
+    args.wefts.commands().iter().map(subject).collect()
 }
 
 fn bare(setting: &SettingArgs) -> Subject {
     Subject { name: BARE.to_owned(), implementation: Implementation::Bare, mtu: setting.mtu }
-}
-
-/// Returns an error if two names are equal: their figures would be mixed.
-pub(crate) fn check_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<()> {
-    let mut seen = BTreeSet::new();
-    for name in names {
-        ensure!(seen.insert(name), "{name} occurs twice: give each a different name");
-    }
-    Ok(())
 }
 
 /// Checks the names, measures and creates the report.

@@ -11,7 +11,7 @@ const IN_USE: &str = "net/ipv4/tcp_congestion_control";
 /// Returns the congestion controls that the kernel provides.
 pub(crate) fn available() -> Result<Vec<String>> {
     let text =
-        std::fs::read_to_string(AVAILABLE).context("cannot tell which congestion controls there are")?;
+        std::fs::read_to_string(AVAILABLE).context("cannot read which congestion controls there are")?;
     Ok(text.split_whitespace().map(str::to_owned).collect())
 }
 
@@ -34,7 +34,7 @@ pub(crate) fn choose(namespace: &Namespace, control: &str) -> Result<()> {
 
 /// Returns the congestion control of new TCP connections of a namespace.
 pub(crate) fn in_use(namespace: &Namespace) -> Result<String> {
-    namespace.sysctl(IN_USE).context("cannot tell which congestion control a namespace uses")
+    namespace.sysctl(IN_USE).context("cannot read which congestion control a namespace uses")
 }
 
 #[cfg(test)]

@@ -23,18 +23,17 @@ mod visitors;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
 pub(crate) use args::FloodsArgs;
 
 use self::measure::Plan;
 use self::report::Report;
-use crate::cli::{MeasureArgs, Offload, WeftCommand};
 use crate::implementation::{Implementation, Kind};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::machine::{self, Machine};
 use crate::peers::priority;
-use crate::{commands, tools, topology};
+use crate::{implementation, output, tools, topology};
 
 /// How long the machine's load is observed before the first measurement.
 const WATCH: std::time::Duration = std::time::Duration::from_secs(1);
@@ -49,23 +48,13 @@ pub(crate) fn help() -> String {
 }
 
 /// Measures and prints the report.
-pub(crate) fn run(args: &FloodsArgs) -> Result<()> {
+pub(crate) fn run(args: &FloodsArgs, json: bool) -> Result<()> {
     topology::check_permission()?;
-    let default = [WeftCommand::default()];
-    let wefts = if args.wefts.is_empty() { &default[..] } else { &args.wefts };
-    let mut sides = Vec::new();
-    for weft in wefts {
-        sides.push((weft.name.clone(), Implementation::weft(weft, args.tun_threads, Offload::On)?));
-    }
-    if !args.alone {
-        let others =
-            args.others.iter().map(|other| (other.name.clone(), Implementation::Other(other.clone())));
-        sides.extend(others);
-    }
-    commands::check_names(sides.iter().map(|(name, _)| name.as_str()))?;
+    let others = if args.alone { &[][..] } else { &args.others };
+    let sides = implementation::named(&args.wefts.commands(), args.tun_threads, others)?;
     tools::check(&[], sides.iter().map(|(_, implementation)| implementation))?;
     // All gateways have the same client: a slow client would make its gateway look slow.
-    let client = match MeasureArgs::weft_beside_this()? {
+    let client = match implementation::weft_beside_this()? {
         path if path.is_file() => Implementation::Weft { path, arguments: Vec::new() },
         _ => sides[0].1.clone(),
     };
@@ -77,16 +66,9 @@ pub(crate) fn run(args: &FloodsArgs) -> Result<()> {
     if let Err(error) = &measured {
         report.notes.push(format!("it ended early: {error:#}"));
     }
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
-    } else {
-        print!("{}", report.text());
-    }
+    output::print(&report, json, Report::text)?;
     measured?;
-    match report.failed {
-        0 => Ok(()),
-        failed => bail!("{failed} measurements failed: see the notes"),
-    }
+    output::check(report.failed)
 }
 
 /// Measures every attack with every side in each round. The side that begins changes from round to round.

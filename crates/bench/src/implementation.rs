@@ -1,11 +1,13 @@
 //! The implementations that are measured, and how an end of a tunnel is brought up with each.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use clap::{Args, ValueEnum};
 use ipnet::IpNet;
 use serde::Serialize;
 use weft_config::TunThreads;
@@ -15,14 +17,71 @@ use weft_report::control_socket::Client;
 use weft_tunnel::{PrivateKey, PublicKey};
 
 use crate::batches::Batches;
-use crate::cli::{MeasureArgs, Offload, PeerCommand, WeftCommand};
 use crate::interrupt::Interrupt;
 use crate::process::Process;
+
+mod named;
+
+pub(crate) use named::{PeerCommand, WeftCommand};
 
 /// Name of weft's interface, at both ends.
 const INTERFACE: &str = "weft0";
 /// Timeout for a daemon to create its interface.
 const START: Duration = Duration::from_secs(20);
+
+/// The wefts to measure.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct WeftArgs {
+    /// A weft to measure: a path, or a name for the tables with a path and more arguments for `weft up`, separated
+    /// by spaces; without a path the one beside this program. Can be given more than once: all are measured in turn.
+    #[arg(long = "weft", value_name = "[NAME=]PATH [ARGS]")]
+    pub(crate) wefts: Vec<WeftCommand>,
+}
+
+impl WeftArgs {
+    /// Returns the wefts with their names; without `--weft` the default one.
+    pub(crate) fn commands(&self) -> Vec<WeftCommand> {
+        if self.wefts.is_empty() { vec![WeftCommand::default()] } else { self.wefts.clone() }
+    }
+}
+
+/// Whether the TUN device takes and gives super-packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Offload {
+    #[default]
+    On,
+    Off,
+}
+
+/// Returns the path of the weft built together with this program.
+pub(crate) fn weft_beside_this() -> std::io::Result<PathBuf> {
+    Ok(std::env::current_exe()?.with_file_name("weft"))
+}
+
+/// Creates the wefts of the command line, and then the other implementations, each with its name. No two names may
+/// be equal: their figures would be mixed.
+pub(crate) fn named(
+    wefts: &[WeftCommand],
+    tun_threads: TunThreads,
+    others: &[PeerCommand],
+) -> Result<Vec<(String, Implementation)>> {
+    let mut named = Vec::new();
+    for weft in wefts {
+        named.push((weft.name.clone(), Implementation::weft(weft, tun_threads, Offload::On)?));
+    }
+    named.extend(others.iter().map(|other| (other.name.clone(), Implementation::Other(other.clone()))));
+    check_names(named.iter().map(|(name, _)| name.as_str()))?;
+    Ok(named)
+}
+
+/// Returns an error if two names are equal.
+pub(crate) fn check_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<()> {
+    let mut seen = BTreeSet::new();
+    for name in names {
+        ensure!(seen.insert(name), "{name} occurs twice: give each a different name");
+    }
+    Ok(())
+}
 
 /// An implementation under test.
 #[derive(Clone, Debug)]
@@ -52,7 +111,7 @@ impl Implementation {
     pub(crate) fn weft(command: &WeftCommand, tun_threads: TunThreads, offload: Offload) -> Result<Self> {
         let path = match &command.path {
             Some(path) => path.clone(),
-            None => MeasureArgs::weft_beside_this()?,
+            None => weft_beside_this()?,
         };
         ensure!(path.is_file(), "there is no weft at {}: build it, or name one with --weft", path.display());
         let mut arguments = command.arguments.clone();

@@ -57,11 +57,11 @@ impl Interrupt {
         let end = Instant::now() + span;
         loop {
             self.check()?;
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            let remaining = end.saturating_duration_since(Instant::now());
+            if remaining.is_zero() {
                 return Ok(());
             }
-            std::thread::sleep(left.min(TICK));
+            std::thread::sleep(remaining.min(TICK));
         }
     }
 }

@@ -17,6 +17,7 @@ mod link;
 mod machine;
 mod measure;
 mod metric;
+mod output;
 mod peers;
 mod permission;
 mod plot;
@@ -35,7 +36,7 @@ mod usage;
 
 /// Runs the command of this process's command line.
 pub fn main() -> ExitCode {
-    match commands::run(&cli::Cli::parse().command) {
+    match commands::run(&cli::Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");

@@ -38,7 +38,6 @@ pub(crate) enum Metric {
     WakeUpsPerSecond,
     /// Bytes of the slowest of many connections divided by those of the fastest.
     Fairness,
-    /// Connections that failed.
     FailedConnections,
     /// Duration of a transfer from connecting to the confirmation of its last byte.
     TransferMs,

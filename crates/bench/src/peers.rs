@@ -20,9 +20,10 @@ pub(crate) mod packet;
 pub(crate) mod priority;
 mod report;
 pub(crate) mod roster;
+mod round_robin;
+mod shape;
 pub(crate) mod socket;
 mod swarm;
-mod turns;
 mod work;
 
 pub(crate) mod args;
@@ -35,28 +36,19 @@ use self::args::Work;
 use self::measure::Stand;
 use self::report::Report;
 use self::roster::Roster;
-use crate::cli::{Offload, WeftCommand};
-use crate::implementation::Implementation;
 use crate::interrupt::Interrupt;
 use crate::machine::Machine;
-use crate::{commands, tools, topology};
+use crate::{implementation, output, tools, topology};
 
 /// Measures and prints the report.
-pub(crate) fn run(args: &PeersArgs) -> Result<()> {
+pub(crate) fn run(args: &PeersArgs, json: bool) -> Result<()> {
     let total = args.active as usize + Stand::EXTRAS;
     let configured = args.configured as usize;
     ensure!(total <= configured, "{total} peers take part, and only {configured} are configured");
     topology::check_permission()?;
-    let default = [WeftCommand::default()];
-    let wefts = if args.wefts.is_empty() && args.others.is_empty() { &default[..] } else { &args.wefts };
-    let mut implementations = Vec::new();
-    for weft in wefts {
-        let implementation = Implementation::weft(weft, args.tun_threads, Offload::On)?;
-        implementations.push((weft.name.clone(), implementation));
-    }
-    let others = args.others.iter().map(|other| (other.name.clone(), Implementation::Other(other.clone())));
-    implementations.extend(others);
-    commands::check_names(implementations.iter().map(|(name, _)| name.as_str()))?;
+    // Another implementation alone is measured alone.
+    let wefts = if args.others.is_empty() { args.wefts.commands() } else { args.wefts.wefts.clone() };
+    let implementations = implementation::named(&wefts, args.tun_threads, &args.others)?;
     tools::check(&[], implementations.iter().map(|(_, implementation)| implementation))?;
     gateway::allow_sockets(total * implementations.len())?;
     let interrupt = Interrupt::watch()?;
@@ -67,7 +59,7 @@ pub(crate) fn run(args: &PeersArgs) -> Result<()> {
     let measured = work::measure(args, &implementations, &interrupt, &mut report);
     if measured.is_ok() || !report.subjects.is_empty() {
         report.notes.extend(measured.as_ref().err().map(|error| format!("it ended early: {error:#}")));
-        crate::report::print(&report, args.json, Report::text)?;
+        output::print(&report, json, Report::text)?;
     }
     measured
 }

@@ -48,16 +48,16 @@ fn failed(error: impl std::fmt::Display) -> anyhow::Error {
 }
 
 /// Returns round numbers from zero to `most` or a little above it, and the last of them.
-fn ticks(most: f64) -> (Vec<f64>, f64) {
+fn ticks(maximum: f64) -> (Vec<f64>, f64) {
     const COUNT: f64 = 5.0;
-    if most <= 0.0 {
+    if maximum <= 0.0 {
         return (vec![0.0, 1.0], 1.0);
     }
-    let rough = most / COUNT;
+    let rough = maximum / COUNT;
     let magnitude = 10f64.powf(rough.log10().floor());
     let factor = [1.0, 2.0, 2.5, 5.0, 10.0].into_iter().find(|factor| factor * magnitude >= rough);
     let step = factor.unwrap_or(10.0) * magnitude;
-    let count = (most / step).ceil().max(1.0) as u32;
+    let count = (maximum / step).ceil().max(1.0) as u32;
     let ticks: Vec<f64> = (0..=count).map(|tick| f64::from(tick) * step).collect();
     (ticks, f64::from(count) * step)
 }

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Result, anyhow};
 use serde::Serialize;
 
 use crate::batches::Batches;
@@ -39,7 +38,6 @@ pub(crate) struct Report {
     pub(crate) notes: Vec<String>,
 }
 
-/// A subject of the report.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct SubjectReport {
     pub(crate) name: String,
@@ -117,25 +115,6 @@ pub(crate) fn new(plan: &Plan, results: Results) -> Report {
         cases,
         failed: results.failed,
         notes: results.notes,
-    }
-}
-
-/// Prints a report on standard output, as JSON or as `text` has it.
-pub(crate) fn print<R: Serialize>(report: &R, json: bool, text: impl FnOnce(&R) -> String) -> Result<()> {
-    if json {
-        println!("{}", serde_json::to_string_pretty(report)?);
-    } else {
-        print!("{}", text(report));
-    }
-    Ok(())
-}
-
-/// Returns an error if a measurement failed.
-pub(crate) fn check(report: &Report) -> Result<()> {
-    match report.failed {
-        0 => Ok(()),
-        1 => Err(anyhow!("1 measurement failed: see the notes of the report")),
-        failed => Err(anyhow!("{failed} measurements failed: see the notes of the report")),
     }
 }
 

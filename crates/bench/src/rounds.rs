@@ -57,7 +57,6 @@ pub(crate) struct Cell {
     pub(crate) system_calls_per_gbit: Option<f64>,
 }
 
-/// All results.
 #[derive(Clone, Debug)]
 pub(crate) struct Results {
     /// By case, then by subject.

@@ -4,10 +4,10 @@
 mod datagrams;
 mod path;
 mod report;
+mod signs;
 mod stream;
 mod transfer;
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -15,12 +15,11 @@ use clap::{Args, ValueEnum};
 use weft_config::TunThreads;
 use weft_lab::emulator::LinkSpec;
 
-use crate::cli::{Offload, PeerCommand, WeftCommand};
-use crate::implementation::Implementation;
+use crate::implementation::{Implementation, PeerCommand, WeftArgs};
 use crate::interrupt::Interrupt;
 use crate::machine::Machine;
 use crate::progress::Progress;
-use crate::{commands, congestion, topology};
+use crate::{congestion, implementation, output, topology};
 use path::Path;
 use report::Report;
 
@@ -57,15 +56,11 @@ pub(crate) struct RttArgs {
     /// How weft drives its TUN devices, as in `weft up`.
     #[arg(long, value_name = "N|auto", default_value_t)]
     pub(crate) tun_threads: TunThreads,
-    /// The weft to measure; without it the one beside this program.
-    #[arg(long, value_name = "PATH")]
-    pub(crate) weft: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) wefts: WeftArgs,
     /// Another implementation, as for `weft-bench compare`.
     #[arg(long = "peer", value_name = "NAME=COMMAND")]
     pub(crate) peers: Vec<PeerCommand>,
-    /// Print everything as JSON on standard output.
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 /// Something to measure.
@@ -80,20 +75,19 @@ pub(crate) enum Work {
 }
 
 /// Measures and prints the report.
-pub(crate) fn run(args: &RttArgs) -> Result<()> {
-    let weft = WeftCommand { path: args.weft.clone(), ..WeftCommand::default() };
+pub(crate) fn run(args: &RttArgs, json: bool) -> Result<()> {
     let congestion = congestion_controls(&args.congestion)?;
-    let ours = Implementation::weft(&weft, args.tun_threads, Offload::On)?;
-    let others = args.peers.iter().map(|peer| (peer.name.clone(), Implementation::Other(peer.clone())));
-    let tunnels: Vec<_> = std::iter::once((weft.name, ours)).chain(others).collect();
-    commands::check_names([path::BARE].into_iter().chain(tunnels.iter().map(|(name, _)| name.as_str())))?;
+    let tunnels = implementation::named(&args.wefts.commands(), args.tun_threads, &args.peers)?;
+    implementation::check_names(
+        [path::BARE].into_iter().chain(tunnels.iter().map(|(name, _)| name.as_str())),
+    )?;
     topology::check_permission()?;
     let interrupt = Interrupt::watch()?;
     let mut report = Report::new(args, Machine::this());
     let measured = measure_all(args, &congestion, &tunnels, &mut report, &interrupt);
     // Print partial results: they may represent hours of measurements.
     if measured.is_ok() || !report.is_empty() {
-        crate::report::print(&report, args.json, Report::text)?;
+        output::print(&report, json, Report::text)?;
     }
     measured
 }
@@ -109,9 +103,9 @@ fn measure_all(
     for &rtt in &args.rtt {
         let spec = LinkSpec { delay: Duration::from_millis(rtt.into()) / 2, ..args.link.clone() };
         progress.say(&format!("bringing up a link with {spec} for each"));
-        let mut paths = vec![Path::bare(&spec, interrupt)?];
+        let mut paths = vec![Path::new(path::BARE, &Implementation::Bare, &spec, interrupt)?];
         for (name, implementation) in tunnels {
-            paths.push(Path::through(name, implementation, &spec, interrupt)?);
+            paths.push(Path::new(name, implementation, &spec, interrupt)?);
         }
         for control in congestion {
             for round in 0..args.rounds as usize {

@@ -2,11 +2,11 @@
 //!
 //! The gateway is fed so cheaply that it is measured alone: its peers' messages are sealed before the
 //! measurement and sent as super-packets, what it opens is dropped by the kernel behind its TUN, and what it
-//! sends is read by no one. Its own counters tell what it handled. Every measurement starts a gateway.
+//! sends is not read. Its own counters show what it handled. Every measurement starts a gateway.
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 
 pub(crate) use args::ShardsArgs;
 
@@ -14,7 +14,7 @@ use self::model::Model;
 use self::report::{ModelReport, Report};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::machine::{self, Machine};
-use crate::{stages, topology};
+use crate::{output, stages, topology};
 
 mod args;
 mod cipher;
@@ -28,17 +28,17 @@ mod site;
 const WATCH: Duration = Duration::from_secs(1);
 
 /// Measures and prints the report.
-pub(crate) fn run(args: &ShardsArgs) -> Result<()> {
-    let most = args.packet_threads.iter().max().context("no number of packet threads")?;
+pub(crate) fn run(args: &ShardsArgs, json: bool) -> Result<()> {
+    let largest = args.packet_threads.iter().max().context("no number of packet threads")?;
     ensure!(
-        most.get() <= args.peers,
-        "{most} packet threads need as many --peers, each of which one of them serves"
+        largest.get() <= args.peers,
+        "{largest} packet threads need as many --peers, each of which one of them serves"
     );
     topology::check_permission()?;
     let interrupt = Interrupt::watch()?;
     let busy_cores_before = machine::busy_cores(WATCH)?;
     if args.model {
-        return print_model(args, busy_cores_before, &interrupt);
+        return print_model(args, json, busy_cores_before, &interrupt);
     }
     let mut report = Report::new(args, Machine::this(), busy_cores_before);
     let measured = rounds(args, &interrupt, &mut report);
@@ -46,12 +46,9 @@ pub(crate) fn run(args: &ShardsArgs) -> Result<()> {
     if let Err(error) = &measured {
         report.notes.push(format!("it ended early: {error:#}"));
     }
-    crate::report::print(&report, args.json, Report::text)?;
+    output::print(&report, json, Report::text)?;
     measured?;
-    match report.failed {
-        0 => Ok(()),
-        failed => bail!("{failed} measurements failed: see the notes"),
-    }
+    output::check(report.failed)
 }
 
 /// Measures every case in each round, those to be compared one after the other. The one that begins changes
@@ -84,9 +81,9 @@ fn rounds(args: &ShardsArgs, interrupt: &Interrupt, report: &mut Report) -> Resu
 }
 
 /// Measures the stages and prints the model.
-fn print_model(args: &ShardsArgs, busy_cores_before: f64, interrupt: &Interrupt) -> Result<()> {
+fn print_model(args: &ShardsArgs, json: bool, busy_cores_before: f64, interrupt: &Interrupt) -> Result<()> {
     let (packet_bytes, costs, hand_over) = stages::of_long_packets(args.secs, interrupt)?;
     let model = Model::new(&costs, hand_over.median, packet_bytes);
     let report = ModelReport { machine: Machine::this(), busy_cores_before, packet_bytes, model };
-    crate::report::print(&report, args.json, report::model_text)
+    output::print(&report, json, report::model_text)
 }

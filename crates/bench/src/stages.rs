@@ -12,7 +12,7 @@ use self::report::Report;
 use crate::interrupt::Interrupt;
 use crate::machine::{self, Machine};
 use crate::stats::Summary;
-use crate::topology;
+use crate::{output, topology};
 
 pub(crate) use times::StageCosts;
 
@@ -32,7 +32,7 @@ mod weft_path;
 const WATCH: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// Measures and prints the report.
-pub(crate) fn run(args: &StagesArgs) -> Result<()> {
+pub(crate) fn run(args: &StagesArgs, json: bool) -> Result<()> {
     topology::check_permission()?;
     let interrupt = Interrupt::watch()?;
     let busy_cores_before = machine::busy_cores(WATCH)?;
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &StagesArgs) -> Result<()> {
         cipher,
         floor,
     };
-    crate::report::print(&report, args.json, report::text)
+    output::print(&report, json, report::text)
 }
 
 /// Measures the stages of long packets, and the hand-over to another packet thread in nanoseconds. Returns

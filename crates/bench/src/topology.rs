@@ -24,7 +24,6 @@ use crate::batches::Batches;
 use crate::congestion;
 use crate::implementation::{Daemon, End, Implementation};
 use crate::interrupt::Interrupt;
-use crate::link::lift_tcp_limits;
 use crate::permission;
 
 /// The addresses of the link's two ends.
@@ -38,6 +37,8 @@ const PORT: u16 = 51820;
 const OVERHEAD: u32 = 80;
 /// Timeout for the first connection through a new tunnel.
 const CONNECT: Duration = Duration::from_secs(30);
+/// Timeout for one attempt: longer than the round trip of an emulated link.
+const ATTEMPT: Duration = Duration::from_secs(2);
 
 /// The connection between the two namespaces.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -95,10 +96,11 @@ pub(crate) struct Tunnel {
     /// The near daemon first; empty without a tunnel. Dropped before the namespaces.
     daemons: Vec<Daemon>,
     /// Dropped before the namespaces.
-    _emulator: Option<Emulator>,
+    emulator: Option<Emulator>,
     pub(crate) near: Namespace,
     pub(crate) far: Namespace,
-    /// Address of the far end, in the tunnel or on the bare link.
+    /// Addresses of the near end and of the far end, in the tunnel or on the bare link.
+    pub(crate) source: IpAddr,
     pub(crate) target: IpAddr,
     files: TempDir,
 }
@@ -145,15 +147,16 @@ impl Tunnel {
         let far_daemon = start(&far, &far_key, &near_key, [FAR, NEAR, NEAR_LINK])?;
         let near_daemon = start(&near, &near_key, &far_key, [NEAR, FAR, FAR_LINK])?;
         let daemons: Vec<Daemon> = near_daemon.into_iter().chain(far_daemon).collect();
-        let target = if daemons.is_empty() { FAR_LINK } else { FAR }.into();
-        let mut tunnel = Self { daemons, _emulator: emulator, near, far, target, files };
+        let ends = if daemons.is_empty() { [NEAR_LINK, FAR_LINK] } else { [NEAR, FAR] };
+        let [source, target] = ends.map(IpAddr::from);
+        let mut tunnel = Self { daemons, emulator, near, far, source, target, files };
 
         let listener =
             tunnel.far.run(|| TcpListener::bind((target, 0))).context("cannot listen in the tunnel")?;
         let address: SocketAddr = listener.local_addr()?;
         interrupt.wait_for("a connection through the tunnel", CONNECT, || {
             tunnel.check()?;
-            let connect = || TcpStream::connect_timeout(&address, Duration::from_secs(1));
+            let connect = || TcpStream::connect_timeout(&address, ATTEMPT);
             Ok(tunnel.near.run(connect).is_ok().then_some(()))
         })?;
         Ok(tunnel)
@@ -162,6 +165,14 @@ impl Tunnel {
     /// Returns an error if one of its daemons has ended.
     pub(crate) fn check(&mut self) -> Result<()> {
         self.daemons.iter_mut().try_for_each(Daemon::check)
+    }
+
+    /// Returns the emulated link.
+    ///
+    /// # Errors
+    /// The ends are joined by a veth.
+    pub(crate) fn emulator(&self) -> Result<&Emulator> {
+        self.emulator.as_ref().context("the ends are not joined by an emulated link")
     }
 
     /// Returns the process IDs of its daemons, the near one first; empty without a tunnel.
@@ -181,6 +192,22 @@ impl Tunnel {
     }
 }
 
+/// Raises the TCP buffer limits to several bandwidth-delay products.
+fn lift_tcp_limits(namespace: &Namespace) -> Result<()> {
+    /// Four times the bytes in flight and queued at 500 Mbit/s and 100 ms; a receiver counts the memory of
+    /// its buffers, about twice their contents.
+    const LIMIT: &str = "67108864";
+    for name in ["net/ipv4/tcp_rmem", "net/ipv4/tcp_wmem"] {
+        let sizes = namespace.sysctl(name)?;
+        let mut sizes: Vec<&str> = sizes.split_whitespace().collect();
+        if let Some(limit) = sizes.last_mut() {
+            *limit = LIMIT;
+        }
+        namespace.set_sysctl(name, &sizes.join(" "))?;
+    }
+    Ok(())
+}
+
 /// Returns an error if the permission to bring up tunnels is missing.
 pub(crate) fn check_permission() -> Result<()> {
     namespace("probe").map(drop)
@@ -195,14 +222,13 @@ pub(crate) fn namespace(name: &str) -> Result<Namespace> {
 
 #[cfg(test)]
 mod tests {
-    use weft_lab as lab;
+    use weft_lab::here;
 
     use super::*;
 
     #[test]
     fn a_congestion_control_is_of_both_ends_and_not_of_the_host() {
-        let test = "a_congestion_control_is_of_both_ends_and_not_of_the_host";
-        if !lab::namespaces_permitted(test) {
+        if !here::namespaces_permitted() {
             return;
         }
         let host = || std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap();

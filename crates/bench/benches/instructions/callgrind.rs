@@ -72,7 +72,7 @@ pub(crate) fn run(workloads: usize) -> Result<Vec<u64>> {
 }
 
 /// Reports whether a function executes the same instructions on every processor. That excludes ring, and
-/// assembly, whose symbols have no Rust paths.
+/// assembly: its symbols have no Rust paths.
 fn is_portable(function: &str) -> bool {
     let is_ring = function.trim_start_matches('<').starts_with("ring::");
     function == COUNTED || (function.contains("::") && !is_ring)

@@ -9,6 +9,7 @@ use crate::case::Case;
 use crate::cli::SweepArgs;
 use crate::implementation::Implementation;
 use crate::metric::Metric;
+use crate::output;
 use crate::plot::{self, Line, Lines, Panel};
 use crate::report::{self, Report, tables};
 use crate::rounds::{Plan, Subject};
@@ -25,8 +26,8 @@ const COLUMNS: [Metric; 5] = [
 ];
 
 /// Measures and prints the report.
-pub(super) fn run(args: &SweepArgs) -> Result<()> {
-    let wefts = args.measure.wefts();
+pub(super) fn run(args: &SweepArgs, json: bool) -> Result<()> {
+    let wefts = args.measure.wefts.commands();
     ensure!(wefts.len() == 1, "a sweep is over one weft: give --weft once");
     ensure!(
         !wefts[0].arguments.iter().any(|argument| argument.starts_with("--tun-threads")),
@@ -49,20 +50,18 @@ pub(super) fn run(args: &SweepArgs) -> Result<()> {
         system_calls: false,
     })?;
     let points = points(args, &report);
-    if args.measure.json {
-        #[derive(Serialize)]
-        struct Sweep<'a> {
-            points: &'a [Point],
-            report: &'a Report,
-        }
-        println!("{}", serde_json::to_string_pretty(&Sweep { points: &points, report: &report })?);
-    } else {
-        print!("{}{}", table(&points), tables::conditions(&report));
+    #[derive(Serialize)]
+    struct Sweep<'a> {
+        points: &'a [Point],
+        report: &'a Report,
     }
+    output::print(&Sweep { points: &points, report: &report }, json, |_| {
+        table(&points) + &tables::conditions(&report)
+    })?;
     if let Some(path) = &args.measure.svg {
         plot::write(path, &lines(args, &points).svg()?)?;
     }
-    report::check(&report)
+    output::check(report.failed)
 }
 
 fn name(tun_threads: TunThreads, mtu: u16) -> String {
@@ -120,7 +119,7 @@ fn table(points: &[Point]) -> String {
     let titles = COLUMNS.map(Metric::title);
     let header: Vec<&str> =
         ["MTU", "streams", "--tun-threads"].into_iter().chain(titles).chain([by_first.as_str()]).collect();
-    let mut table = tables::table(&header, 0);
+    let mut table = output::table(header, 0);
     let mut before = None;
     for point in points {
         let group = (point.mtu, point.streams);

@@ -4,7 +4,7 @@ use clap::Args;
 use weft_config::TunThreads;
 
 use super::attack::{Attack, defaults};
-use crate::cli::{PeerCommand, WeftCommand};
+use crate::implementation::{PeerCommand, WeftArgs};
 
 /// The arguments of `weft-bench floods`.
 #[derive(Clone, Debug, Args)]
@@ -28,15 +28,11 @@ pub(crate) struct FloodsArgs {
     /// Threads of a busy loop beside everything.
     #[arg(long, value_name = "N", default_value_t = 0, num_args = 0..=1, default_missing_value = "1", value_parser = clap::value_parser!(u32).range(0..=64))]
     pub(crate) busy: u32,
-    /// A weft to measure, as for `weft-bench compare`. Can be given more than once: all are measured in turn.
-    #[arg(long = "weft", value_name = "[NAME=]PATH [ARGS]")]
-    pub(crate) wefts: Vec<WeftCommand>,
+    #[command(flatten)]
+    pub(crate) wefts: WeftArgs,
     /// How weft drives its TUN device, as in `weft up`.
     #[arg(long, value_name = "N|auto", default_value_t)]
     pub(crate) tun_threads: TunThreads,
-    /// Print everything as JSON on standard output.
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 impl FloodsArgs {

@@ -61,7 +61,6 @@ const KINDS: [(Kind, &str, &str); 11] = [
     (Kind::Scan, "scan", "a peer sends to N others that are away"),
 ];
 
-/// An attack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Attack {
     pub(crate) kind: Kind,

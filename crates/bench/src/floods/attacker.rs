@@ -93,7 +93,7 @@ impl Prepared {
     /// Creates the scanning peer and waits until it has a session.
     fn scan(site: &Site, per_second: u32, interrupt: &Interrupt) -> Result<Self> {
         let (mut client, mut bench) = (site.scanner()?, Workbench::new());
-        let stamp = Stamp { run: 0, lane: 0, number: 0 };
+        let stamp = Stamp { run: 0, peer: 0, number: 0 };
         client.send((FROM, TO), HEADERS + STAMP, stamp, 1, Instant::now(), &mut bench)?;
         interrupt.wait_for("the scanning peer's session", HANDSHAKE, || {
             client.receive(Instant::now(), &mut bench, |_, _| {})?;
@@ -153,7 +153,7 @@ fn scan(
         let now = Instant::now();
         for destination in to.by_ref().take(SCAN_BURST as usize) {
             let flow = Flow { source: (client.inner, FROM), destination: (destination, TO) };
-            let stamp = Stamp { run: 0, lane: 0, number: 0 };
+            let stamp = Stamp { run: 0, peer: 0, number: 0 };
             client.send_flow(flow, HEADERS + STAMP, stamp, 1, now, &mut bench)?;
         }
         client.receive(now, &mut bench, |_, _| {})?;

@@ -9,6 +9,7 @@ use super::attack::{Attack, Kind};
 use super::figures::{Figures, Inner};
 use super::load::MBIT_PER_SECOND;
 use crate::machine::Machine;
+use crate::output;
 use crate::stats::{Summary, ratios};
 
 /// Target: TCP keeps at least this share of its speed at rest beside an attack.
@@ -118,10 +119,7 @@ impl Report {
                 let _ = writeln!(text, "  {wanted}");
             }
         }
-        for note in &self.notes {
-            let _ = writeln!(text, "note: {note}");
-        }
-        text
+        text + &output::notes(&self.notes, self.busy_cores_before)
     }
 
     /// Formats each weft's targets beside an attack, and whether they hold.

@@ -114,20 +114,23 @@ impl Site {
         let is_v6 = attack.is_v6;
         let address = |address| Ipv4Net::new(address, INNER_PREFIX).map(IpNet::from);
         let interface = |end: &str| format!("wf{:x}{end}", std::process::id());
-        let bring_up =
-            |who: &Implementation, namespace, end: &str, inner, config: &dyn Fn(&str) -> String| {
-                let directory = files.path().join(end);
-                std::fs::create_dir(&directory)?;
-                let setup = Setup {
-                    interface: &interface(end),
-                    addresses: &[address(inner)?],
-                    mtu: MTU,
-                    lines: "Table = off\n",
-                    config,
-                    limit: START,
-                };
-                who.bring_up(namespace, &setup, &directory, interrupt)
+        let bring_up = |implementation: &Implementation,
+                        namespace,
+                        end: &str,
+                        inner,
+                        config: &dyn Fn(&str) -> String| {
+            let directory = files.path().join(end);
+            std::fs::create_dir(&directory)?;
+            let setup = Setup {
+                interface: &interface(end),
+                addresses: &[address(inner)?],
+                mtu: MTU,
+                lines: "Table = off\n",
+                config,
+                limit: START,
             };
+            implementation.bring_up(namespace, &setup, &directory, interrupt)
+        };
         let gateway = bring_up(implementation, &inside, "g", GATEWAY, &|lines| {
             keys.gateway_config(is_v6, absent, lines)
         })
@@ -185,7 +188,6 @@ impl Site {
         Client::over(self.attacker.run(bind)?, self.target(), SCANNER, &self.keys.scanner, self.key())
     }
 
-    /// Creates the strangers.
     pub(super) fn strangers(&self) -> Result<Vec<Client>> {
         self.visitors(&self.keys.strangers, FIRST_STRANGER, STRANGERS_PORT)
     }
@@ -280,7 +282,7 @@ fn outer_client(is_v6: bool) -> IpAddr {
     if is_v6 { v6(CLIENT_LINK_V6, 2).into() } else { v4(CLIENT_V4, 2).into() }
 }
 
-/// Joins the gateway, as host 1, with another namespace, as host 2, whose default routes lead to the gateway.
+/// Joins the gateway, as host 1, with another namespace, as host 2, and routes all of host 2's traffic to the gateway.
 fn join(gateway: &Namespace, name: &str, other: &Namespace, net_v4: [u8; 3], net_v6: u16) -> Result<()> {
     let addresses = |host: u8| -> Result<Vec<IpNet>> {
         Ok(vec![

@@ -9,9 +9,10 @@ use weft_lab::emulator::PipeCounters;
 use weft_lab::numbered::{Numbered, NumberedOptions};
 use weft_lab::traffic::{Amount, TcpReceiver, TcpSenders};
 
-use super::{FAR, Lab, LinkArgs, NEAR};
+use super::LinkArgs;
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
+use crate::topology::Tunnel;
 
 /// Payload of a datagram that fills a frame, and the length of that frame.
 const DATAGRAM: usize = 1472;
@@ -89,25 +90,30 @@ pub(crate) struct Tcp {
 }
 
 /// Measures everything.
-pub(super) fn all(lab: &Lab, args: &LinkArgs, progress: &Progress, interrupt: &Interrupt) -> Result<Report> {
+pub(super) fn all(
+    link: &Tunnel,
+    args: &LinkArgs,
+    progress: &Progress,
+    interrupt: &Interrupt,
+) -> Result<Report> {
     let spec = &args.spec;
     let secs = Duration::from_secs(args.secs.into());
     progress.say("round trips on the idle link");
-    let ping = ping(lab)?;
+    let ping = ping(link)?;
     let rate = spec.rate.map(|rate| rate as f64);
     let pps = rate.map_or(ANY_RATE, |rate| rate / (FRAME * 8.0));
     progress.say("datagrams at half the rate");
-    let half = datagrams(lab, pps / 2.0, secs, interrupt)?;
+    let half = datagrams(link, pps / 2.0, secs, interrupt)?;
     let flood = match rate {
         Some(_) => {
             progress.say("datagrams at 1.2 times the rate");
-            Some(datagrams(lab, pps * 1.2, secs, interrupt)?)
+            Some(datagrams(link, pps * 1.2, secs, interrupt)?)
         }
         None => None,
     };
     progress.say("one TCP stream");
-    let tcp = tcp(lab, secs, interrupt)?;
-    let missed = [&lab.near, &lab.far].map(Counters::read).into_iter();
+    let tcp = tcp(link, secs, interrupt)?;
+    let missed = [&link.near, &link.far].map(Counters::read).into_iter();
     let missed = missed.map(|counters| Ok(counters?.interface("eth0").tx_dropped)).sum::<Result<u64>>()?;
     let round_trip_ms = 2e3 * spec.delay.as_secs_f64();
     Ok(Report {
@@ -117,14 +123,14 @@ pub(super) fn all(lab: &Lab, args: &LinkArgs, progress: &Progress, interrupt: &I
         half,
         flood,
         tcp,
-        counters: lab.emulator.counters(),
+        counters: link.emulator()?.counters(),
         missed,
     })
 }
 
-fn ping(lab: &Lab) -> Result<Ping> {
-    let mut command = lab.near.command("ping");
-    command.args(["-n", "-i", "0.01", "-W", "5", "-c", &PINGS.to_string(), FAR]);
+fn ping(link: &Tunnel) -> Result<Ping> {
+    let mut command = link.near.command("ping");
+    command.args(["-n", "-i", "0.01", "-W", "5", "-c", &PINGS.to_string(), &link.target.to_string()]);
     let output = command.output().context("cannot start ping: is it installed?")?;
     parse_ping(&String::from_utf8_lossy(&output.stdout)).context("no ping came back")
 }
@@ -139,7 +145,7 @@ fn parse_ping(output: &str) -> Option<Ping> {
     Some(Ping { least: at(0)?, median: at(50)?, p99: at(99)?, lost })
 }
 
-fn datagrams(lab: &Lab, pps: f64, span: Duration, interrupt: &Interrupt) -> Result<Datagrams> {
+fn datagrams(link: &Tunnel, pps: f64, span: Duration, interrupt: &Interrupt) -> Result<Datagrams> {
     let options = NumberedOptions {
         datagram_bytes: DATAGRAM,
         datagrams_per_second: pps.round().max(1.0) as u32,
@@ -147,10 +153,10 @@ fn datagrams(lab: &Lab, pps: f64, span: Duration, interrupt: &Interrupt) -> Resu
         amount: Amount::Until(Instant::now() + span + WARM_UP),
         ..NumberedOptions::default()
     };
-    let before = Counters::read(&lab.far)?;
-    let cpu = lab.emulator.cpu_time();
+    let before = Counters::read(&link.far)?;
+    let cpu = link.emulator()?.cpu_time();
     let start = Instant::now();
-    let flow = Numbered::start(&lab.near, NEAR.parse()?, &lab.far, FAR.parse()?, options)?;
+    let flow = Numbered::start(&link.near, link.source, &link.far, link.target, options)?;
     let mut warm = None;
     let (sent, received, measured) = interrupt.wait_for("the end of the datagrams", span + GRACE, || {
         if start.elapsed() < WARM_UP {
@@ -166,10 +172,10 @@ fn datagrams(lab: &Lab, pps: f64, span: Duration, interrupt: &Interrupt) -> Resu
         let (sent_now, received_now) = flow.progress();
         Ok(Some((sent_now - sent, received_now - received, since.elapsed().as_secs_f64())))
     })?;
-    let cores = cores(lab, cpu, start);
+    let cores = cores(link, cpu, start)?;
     let tally = flow.finish().forward;
     ensure!(tally.received > 0, "no datagram arrived");
-    let full = Counters::read(&lab.far)?.since(&before).udp_receive_buffer_full();
+    let full = Counters::read(&link.far)?.since(&before).udp_receive_buffer_full();
     let rate = |datagrams: u64| datagrams as f64 * FRAME * 8.0 / measured;
     Ok(Datagrams {
         sent_rate: rate(sent),
@@ -181,14 +187,13 @@ fn datagrams(lab: &Lab, pps: f64, span: Duration, interrupt: &Interrupt) -> Resu
     })
 }
 
-fn tcp(lab: &Lab, span: Duration, interrupt: &Interrupt) -> Result<Tcp> {
-    let receiver = lab.far.run(|| {
-        TcpReceiver::listen((FAR.parse::<std::net::IpAddr>()?, 0).into()).map_err(anyhow::Error::from)
-    })?;
+fn tcp(link: &Tunnel, span: Duration, interrupt: &Interrupt) -> Result<Tcp> {
+    let receiver =
+        link.far.run(|| TcpReceiver::listen((link.target, 0).into()).map_err(anyhow::Error::from))?;
     let amount = Amount::Until(Instant::now() + span + WARM_UP);
-    let cpu = lab.emulator.cpu_time();
+    let cpu = link.emulator()?.cpu_time();
     let start = Instant::now();
-    let senders = TcpSenders::start(&lab.near, receiver.local_addr(), 1, amount, 1)?;
+    let senders = TcpSenders::start(&link.near, receiver.local_addr(), 1, amount, 1)?;
     let mut warm = None;
     let rate = interrupt.wait_for("the end of the stream", span + GRACE, || {
         if start.elapsed() < WARM_UP {
@@ -199,7 +204,7 @@ fn tcp(lab: &Lab, span: Duration, interrupt: &Interrupt) -> Result<Tcp> {
         let rate = || (receiver.bytes() - bytes) as f64 * 8.0 / elapsed.as_secs_f64();
         Ok((elapsed >= span).then(rate))
     })?;
-    let link_cores = cores(lab, cpu, start);
+    let link_cores = cores(link, cpu, start)?;
     let sent = senders.finish();
     let received = receiver.finish();
     let flow = sent.first().context("there was no stream")?;
@@ -208,9 +213,9 @@ fn tcp(lab: &Lab, span: Duration, interrupt: &Interrupt) -> Result<Tcp> {
     Ok(Tcp { rate, retransmits: flow.retransmits, link_cores })
 }
 
-fn cores(lab: &Lab, before: Option<Duration>, start: Instant) -> f64 {
-    let used = lab.emulator.cpu_time().zip(before).map_or(Duration::ZERO, |(now, before)| now - before);
-    used.as_secs_f64() / start.elapsed().as_secs_f64()
+fn cores(link: &Tunnel, before: Option<Duration>, start: Instant) -> Result<f64> {
+    let used = link.emulator()?.cpu_time().zip(before).map_or(Duration::ZERO, |(now, before)| now - before);
+    Ok(used.as_secs_f64() / start.elapsed().as_secs_f64())
 }
 
 #[cfg(test)]

@@ -1,18 +1,12 @@
 //! The table of `weft-bench link`.
 
-use comfy_table::{CellAlignment, Table, presets};
-
 use super::measure::{Datagrams, Report};
+use crate::output;
 
 /// Formats the requested properties beside the measured ones.
 pub(super) fn text(report: &Report) -> String {
     let Report { asked, ping, half, flood, tcp, counters, .. } = report;
-    let mut table = Table::new();
-    table.force_no_tty().load_style(presets::UTF8_FULL_CONDENSED.with_rounded_corners());
-    table.set_header(["", "asked", "measured"]);
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
+    let mut table = output::table(["", "asked", "measured"], 1);
     let rate = asked.rate.map_or("no limit".to_owned(), |rate| mbit(rate as f64));
     table.add_row([
         "ping: least / p50 / p99".to_owned(),

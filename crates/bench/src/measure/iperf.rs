@@ -61,7 +61,6 @@ pub(super) struct Totals {
     pub(super) sum_received_bidir_reverse: Option<Sum>,
 }
 
-/// One of the sums.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 pub(super) struct Sum {
     pub(super) bytes: u64,

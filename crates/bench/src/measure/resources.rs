@@ -18,11 +18,11 @@ const KEEPALIVE: Duration = Duration::from_secs(11);
 /// Measures the peak memory of either daemon since its start, including TCP at full rate both ways.
 pub(super) fn memory(bench: &mut Bench<'_>) -> Result<Outcome> {
     tcp::measure(bench, 1, Direction::BothWays)?;
-    let mut most = 0;
+    let mut maximum = 0;
     for process in bench.tunnel.processes() {
-        most = most.max(usage::peak_rss(process)?);
+        maximum = maximum.max(usage::peak_rss(process)?);
     }
-    let mebibytes = most as f64 / f64::from(1 << 20);
+    let mebibytes = maximum as f64 / f64::from(1 << 20);
     Ok(Outcome::new(Sample::default().with(Metric::PeakRssMib, mebibytes), 0.0))
 }
 
@@ -34,9 +34,9 @@ pub(super) fn idle(bench: &mut Bench<'_>) -> Result<Outcome> {
     bench.tunnel.check()?;
     let spent = window.close(bench.tunnel)?;
     let seconds = spent.elapsed.as_secs_f64();
-    let most = |figures: &mut dyn Iterator<Item = f64>| figures.fold(0.0, f64::max) / seconds;
-    let cpu = most(&mut spent.daemons.iter().map(|daemon| daemon.cpu.as_secs_f64()));
-    let wake_ups = most(&mut spent.daemons.iter().map(|daemon| daemon.voluntary_switches as f64));
+    let maximum = |figures: &mut dyn Iterator<Item = f64>| figures.fold(0.0, f64::max) / seconds;
+    let cpu = maximum(&mut spent.daemons.iter().map(|daemon| daemon.cpu.as_secs_f64()));
+    let wake_ups = maximum(&mut spent.daemons.iter().map(|daemon| daemon.voluntary_switches as f64));
     let sample =
         Sample::default().with(Metric::IdleCpuPercent, cpu * 100.0).with(Metric::WakeUpsPerSecond, wake_ups);
     Ok(Outcome::new(sample, 0.0))

@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum};
 use weft_config::TunThreads;
 
-use crate::cli::{PeerCommand, WeftCommand};
+use crate::implementation::{PeerCommand, WeftArgs};
 
 /// The arguments of `weft-bench peers`.
 #[derive(Clone, Debug, Args)]
@@ -32,26 +32,22 @@ pub(crate) struct PeersArgs {
     /// Packets that may be on their way, all peers together.
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) window: u32,
-    /// A weft to measure, as for `weft-bench compare`. Can be given more than once: all are measured in turn.
-    #[arg(long = "weft", value_name = "[NAME=]PATH [ARGS]")]
-    pub(crate) wefts: Vec<WeftCommand>,
+    #[command(flatten)]
+    pub(crate) wefts: WeftArgs,
     /// How weft drives its TUN device, as in `weft up`.
     #[arg(long, value_name = "N|auto", default_value_t)]
     pub(crate) tun_threads: TunThreads,
-    /// Print everything as JSON on standard output.
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 /// Something to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Work {
-    /// What gets through with one peer and with all active ones.
+    /// Throughput with one peer and with all active ones.
     Throughput,
-    /// What the gateway takes while no peer sends.
+    /// CPU time and wake-ups of the gateway while no peer sends.
     Idle,
-    /// How long it takes to ask for all peers while they send, and what gets through meanwhile.
+    /// Time of a request for all peers while they send, and the throughput meanwhile.
     Dump,
-    /// What a peer gets beside one that floods.
+    /// Latency and throughput of a peer beside one that floods.
     Fairness,
 }

@@ -97,7 +97,7 @@ impl Gateway {
 
     /// Returns the bytes received from a peer and sent to it so far.
     pub(super) fn carried(&self, peer: &PublicKey) -> Result<Carried> {
-        Carried::parse(&self.ask()?, peer).context("the daemon does not tell what it carried of a peer")
+        Carried::parse(&self.ask()?, peer).context("the daemon does not report what it carried of a peer")
     }
 
     fn ask(&self) -> Result<String> {

@@ -9,9 +9,9 @@ use std::time::Duration;
 use super::ledger::Ledger;
 use super::packet::{STAMP, Stamp};
 use super::roster::GATEWAY;
+use super::round_robin::{PAUSE, RoundRobin};
+use super::shape::{CLIENT, ECHO, HEAVY_SINK, SINK, Shape};
 use super::socket;
-use super::swarm::{CLIENT, ECHO, HEAVY_SINK, SINK, Shape};
-use super::turns::{PAUSE, Turns};
 
 /// How long a receive call blocks at most before it checks whether to stop.
 const TICK: Duration = Duration::from_millis(20);
@@ -70,7 +70,7 @@ impl Host {
             };
             for payload in buffer[..len].chunks(stride) {
                 let Some(stamp) = Stamp::read(payload) else { continue };
-                ledger.arrived(stamp.run, stamp.lane as usize, stamp.number);
+                ledger.arrived(stamp.run, stamp.peer as usize, stamp.number);
             }
         }
         Ok(())
@@ -88,17 +88,17 @@ impl Host {
     ) -> io::Result<()> {
         let len = shape.payload();
         let mut contents = vec![0; len * shape.burst as usize];
-        let mut turns = Turns::new(shape, clients.len(), is_flood);
+        let mut round_robin = RoundRobin::new(shape, clients.len(), is_flood);
         while !stop.load(Relaxed) {
-            let Some(lane) = turns.next(ledger) else {
+            let Some(peer) = round_robin.next(ledger) else {
                 std::thread::sleep(PAUSE);
                 continue;
             };
-            let first = ledger.send(lane, shape.burst);
+            let first = ledger.send(peer, shape.burst);
             for (number, payload) in (first..).zip(contents.chunks_mut(len)) {
-                Stamp { run: ledger.run(), lane: lane as u32, number }.write(&mut payload[..STAMP]);
+                Stamp { run: ledger.run(), peer: peer as u32, number }.write(&mut payload[..STAMP]);
             }
-            let to = SocketAddrV4::new(clients[lane], CLIENT);
+            let to = SocketAddrV4::new(clients[peer], CLIENT);
             match socket::send(&self.sender, &contents, len, Some(to)) {
                 // The device's queue or the socket's buffer is full: the packets are lost and counted as
                 // lost.

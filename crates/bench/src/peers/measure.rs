@@ -14,7 +14,8 @@ use super::inside::Inside;
 use super::ledger::{Ledger, Totals};
 use super::priority::{stepping_back, stepping_forward};
 use super::roster::Roster;
-use super::swarm::{HEAVY_SINK, Pings, Shape, Swarm, drain};
+use super::shape::{HEAVY_SINK, Shape};
+use super::swarm::{Pings, Swarm, drain};
 use crate::implementation::Implementation;
 use crate::interrupt::Interrupt;
 
@@ -114,12 +115,12 @@ impl Stand {
 
     /// Runs `work` while no peer sends data.
     pub(super) fn rest<T>(&mut self, work: impl FnOnce(&mut Gateway) -> Result<T>) -> Result<T> {
-        let (nobody, stop) = (Ledger::new(0, 0), AtomicBool::new(false));
+        let (no_peers, stop) = (Ledger::new(0, 0), AtomicBool::new(false));
         let (gateway, swarms) = (&mut self.gateway, [&mut self.swarm, &mut self.flooder, &mut self.pinger]);
-        let (nobody, stop) = (&nobody, &stop);
+        let (no_peers, stop) = (&no_peers, &stop);
         std::thread::scope(|scope| {
             let guard = Stop(stop);
-            let threads = swarms.map(|swarm| scope.spawn(|| swarm.listen(nobody, stop)));
+            let threads = swarms.map(|swarm| scope.spawn(|| swarm.listen(no_peers, stop)));
             let result = work(gateway);
             drop(guard);
             threads.into_iter().try_for_each(join)?;
@@ -140,9 +141,9 @@ impl Stand {
         meanwhile: impl FnOnce(&mut Gateway, &Ledger) -> Result<T>,
     ) -> Result<(Throughput, Option<f64>, T)> {
         let count = count.min(self.swarm.len());
-        let [ledger, flood] = [count, 1].map(|lanes| {
+        let [ledger, flood] = [count, 1].map(|peers| {
             self.runs += 1;
-            Ledger::new(self.runs, lanes)
+            Ledger::new(self.runs, peers)
         });
         let (ledger, flood) = (&ledger, &flood);
         let (stop_sending, stop) = (&AtomicBool::new(false), &AtomicBool::new(false));
@@ -186,7 +187,7 @@ impl Stand {
                 Ok((carried, Instant::now()))
             };
             let (before, since) = carried(gateway)?;
-            let window = Window::open(gateway, ledger)?;
+            let window = Span::open(gateway, ledger)?;
             let other = meanwhile(gateway, ledger)?;
             let arrived = window.close(gateway, ledger, shape)?;
             let (after, until) = carried(gateway)?;
@@ -273,29 +274,29 @@ fn packets(direction: Direction, shape: Shape, before: Carried, after: Carried) 
 }
 
 /// A span of time in which received packets are counted.
-struct Window {
+struct Span {
     start: Instant,
-    lanes: Vec<u64>,
+    peers: Vec<u64>,
     cpu: Duration,
     counters: weft_lab::counters::Counters,
 }
 
-impl Window {
+impl Span {
     fn open(gateway: &Gateway, ledger: &Ledger) -> Result<Self> {
         let (counters, cpu) = (gateway.counters()?, gateway.usage()?.cpu);
-        Ok(Self { start: Instant::now(), lanes: ledger.arrived_by_lane(), cpu, counters })
+        Ok(Self { start: Instant::now(), peers: ledger.arrived_by_peer(), cpu, counters })
     }
 
     fn close(self, gateway: &mut Gateway, ledger: &Ledger, shape: Shape) -> Result<Throughput> {
         let elapsed = self.start.elapsed();
-        let lanes: Vec<u64> =
-            ledger.arrived_by_lane().iter().zip(&self.lanes).map(|(now, then)| now - then).collect();
+        let peers: Vec<u64> =
+            ledger.arrived_by_peer().iter().zip(&self.peers).map(|(now, then)| now - then).collect();
         let cpu = gateway.usage()?.cpu.saturating_sub(self.cpu);
         gateway.check()?;
         let counters = gateway.counters()?.since(&self.counters);
-        let packets: u64 = lanes.iter().sum();
+        let packets: u64 = peers.iter().sum();
         let gbits = gbit(packets, shape, Duration::from_secs(1));
-        let fastest = lanes.iter().max().copied().unwrap_or(0).max(1);
+        let fastest = peers.iter().max().copied().unwrap_or(0).max(1);
         Ok(Throughput {
             gbit_per_second: gbit(packets, shape, elapsed),
             packets_per_second: packets as f64 / elapsed.as_secs_f64(),
@@ -305,8 +306,8 @@ impl Window {
             displaced: 0,
             socket_overflows: counters.protocol("UdpRcvbufErrors"),
             tun_overflows: counters.interface(gateway.interface()).tx_dropped,
-            jain: jain(&lanes),
-            slowest_to_fastest: lanes.iter().min().copied().unwrap_or(0) as f64 / fastest as f64,
+            jain: jain(&peers),
+            slowest_to_fastest: peers.iter().min().copied().unwrap_or(0) as f64 / fastest as f64,
         })
     }
 }

@@ -4,14 +4,14 @@ use std::net::Ipv4Addr;
 
 /// Length of the IPv4 and UDP headers.
 pub(crate) const HEADERS: usize = 28;
-/// Length of the stamp, with which the payload begins: run, lane, number.
+/// Length of the stamp, with which the payload begins: run, peer, number.
 pub(crate) const STAMP: usize = 16;
 
 /// The identification of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp {
     pub(crate) run: u32,
-    pub(crate) lane: u32,
+    pub(crate) peer: u32,
     pub(crate) number: u64,
 }
 
@@ -19,7 +19,7 @@ impl Stamp {
     /// Writes the stamp to the start of a payload of at least [`STAMP`] bytes.
     pub(crate) fn write(self, payload: &mut [u8]) {
         payload[..4].copy_from_slice(&self.run.to_be_bytes());
-        payload[4..8].copy_from_slice(&self.lane.to_be_bytes());
+        payload[4..8].copy_from_slice(&self.peer.to_be_bytes());
         payload[8..STAMP].copy_from_slice(&self.number.to_be_bytes());
     }
 
@@ -27,7 +27,7 @@ impl Stamp {
     pub(crate) fn read(payload: &[u8]) -> Option<Self> {
         let word = |at: usize| payload.get(at..)?.first_chunk().copied().map(u32::from_be_bytes);
         let number = u64::from_be_bytes(*payload.get(8..)?.first_chunk()?);
-        Some(Self { run: word(0)?, lane: word(4)?, number })
+        Some(Self { run: word(0)?, peer: word(4)?, number })
     }
 }
 
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn a_packet_has_its_checksums_and_says_what_it_is() {
         let flow = Flow { source: ([10, 1, 0, 9].into(), 4000), destination: ([10, 0, 0, 1].into(), 4001) };
-        let stamp = Stamp { run: 3, lane: 999, number: 1 << 40 };
+        let stamp = Stamp { run: 3, peer: 999, number: 1 << 40 };
         let mut packet = [0; 101];
         write(&mut packet, flow, stamp);
         let (port, payload) = parse(&packet).unwrap();

@@ -36,7 +36,7 @@ pub(crate) fn refusal() -> Option<String> {
     // On a new thread, because a thread keeps the priority.
     let tried = std::thread::scope(|scope| scope.spawn(|| scheduling::begin(Priority::Realtime)).join());
     let error = tried.ok()?.err()?;
-    Some(format!("pings wait for a core as everybody else does, without a real-time priority: {error}"))
+    Some(format!("pings wait for a core as all other threads do, without a real-time priority: {error}"))
 }
 
 #[cfg(test)]

@@ -7,8 +7,8 @@ use serde::Serialize;
 use super::args::PeersArgs;
 use super::fairness::Fairness;
 use super::measure::{Direction, Throughput};
-use super::work::mib;
 use crate::machine::Machine;
+use crate::output;
 use crate::stats::{Summary, ratios};
 
 /// The report of all gateways.
@@ -193,10 +193,7 @@ impl Report {
         for subject in &self.subjects {
             text += &subject.text();
         }
-        for note in &self.notes {
-            let _ = writeln!(text, "note: {note}");
-        }
-        text
+        text + &output::notes(&self.notes, 0.0)
     }
 }
 
@@ -245,4 +242,9 @@ impl Subject {
         text += &self.fairness.text();
         text
     }
+}
+
+/// Converts bytes to mebibytes.
+pub(super) fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
 }

@@ -9,19 +9,14 @@ use anyhow::{Context as _, Result};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use weft_tunnel::PublicKey;
 
-use super::client::{Client, MTU, Workbench};
+use super::client::{Client, Workbench};
 use super::ledger::Ledger;
 use super::packet::{HEADERS, STAMP, Stamp};
 use super::roster::Roster;
-use super::turns::{LOST, PAUSE, Turns};
+use super::round_robin::{LOST, PAUSE, RoundRobin};
+use super::shape::{CLIENT, ECHO, SINK, Shape};
 use crate::interrupt::Interrupt;
 
-/// Ports of the gateway: two sinks, of which the second one is for the flooding peer, and an echo.
-pub(super) const SINK: u16 = 4000;
-pub(super) const HEAVY_SINK: u16 = 4003;
-pub(super) const ECHO: u16 = 4001;
-/// Port of the clients.
-pub(super) const CLIENT: u16 = 4002;
 /// Interval at which the timers of all clients are checked.
 const TIMERS: Duration = Duration::from_millis(20);
 /// Bursts between two checks for received packets.
@@ -31,31 +26,6 @@ const PING_LOST: Duration = Duration::from_millis(500);
 /// Pause between an answer, or a timeout, and the next ping.
 const PING_PAUSE: Duration = Duration::from_millis(1);
 const EVENTS: usize = 256;
-
-/// The packets that are sent.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Shape {
-    /// Bytes of an inner packet.
-    pub(super) bytes: usize,
-    /// Packets of a peer, sent or received, that follow each other.
-    pub(super) burst: u64,
-    /// Upper bound of the packets in flight, all peers together.
-    pub(super) window: u64,
-    /// Destination port of the clients' packets.
-    pub(super) port: u16,
-}
-
-impl Shape {
-    /// Creates a shape with packets of 1,400 bytes, the size of a full TCP segment.
-    pub(super) fn full(burst: u64, window: u64) -> Self {
-        Self { bytes: 1400, burst, window, port: SINK }
-    }
-
-    /// Returns the UDP payload of a packet in bytes.
-    pub(super) fn payload(self) -> usize {
-        self.bytes.clamp(HEADERS + STAMP, MTU.into()) - HEADERS
-    }
-}
 
 /// Clients that share a thread.
 pub(super) struct Swarm {
@@ -101,13 +71,13 @@ impl Swarm {
         interrupt: &Interrupt,
     ) -> Result<(Duration, Duration)> {
         let start = Instant::now();
-        let nobody = Ledger::new(0, 0);
+        let no_peers = Ledger::new(0, 0);
         for number in 0..self.clients.len() {
-            let stamp = Stamp { run: 0, lane: 0, number: 0 };
+            let stamp = Stamp { run: 0, peer: 0, number: 0 };
             let now = Instant::now();
             self.clients[number].send((CLIENT, SINK), HEADERS + STAMP, stamp, 1, now, &mut self.bench)?;
             if number % BURSTS as usize == 0 {
-                self.serve(Duration::ZERO, &nobody, |_| {})?;
+                self.serve(Duration::ZERO, &no_peers, |_| {})?;
             }
         }
         let mut half = None;
@@ -121,9 +91,9 @@ impl Swarm {
                 return Ok((half.unwrap_or(all), all));
             }
             interrupt.check()?;
-            let left = self.clients.len() - done;
-            anyhow::ensure!(start.elapsed() < limit, "{left} handshakes are not done after {limit:?}");
-            self.serve(Duration::from_millis(5), &nobody, |_| {})?;
+            let missing = self.clients.len() - done;
+            anyhow::ensure!(start.elapsed() < limit, "{missing} handshakes are not done after {limit:?}");
+            self.serve(Duration::from_millis(5), &no_peers, |_| {})?;
         }
     }
 
@@ -139,10 +109,10 @@ impl Swarm {
     ) -> io::Result<()> {
         let bytes = shape.payload() + HEADERS;
         let count = count.clamp(1, self.clients.len());
-        let mut turns = Turns::new(shape, count, is_flood);
+        let mut round_robin = RoundRobin::new(shape, count, is_flood);
         let mut bursts = 0_u32;
         while !stop.load(Relaxed) {
-            let Some(lane) = turns.next(ledger) else {
+            let Some(peer) = round_robin.next(ledger) else {
                 self.serve(Duration::ZERO, ledger, |_| {})?;
                 std::thread::sleep(PAUSE);
                 continue;
@@ -151,10 +121,10 @@ impl Swarm {
                 self.serve(Duration::ZERO, ledger, |_| {})?;
             }
             bursts = bursts.wrapping_add(1);
-            let number = ledger.send(lane, shape.burst);
-            let stamp = Stamp { run: ledger.run(), lane: lane as u32, number };
+            let number = ledger.send(peer, shape.burst);
+            let stamp = Stamp { run: ledger.run(), peer: peer as u32, number };
             let (ports, now) = ((CLIENT, shape.port), Instant::now());
-            self.clients[lane].send(ports, bytes, stamp, shape.burst, now, &mut self.bench)?;
+            self.clients[peer].send(ports, bytes, stamp, shape.burst, now, &mut self.bench)?;
         }
         Ok(())
     }
@@ -175,18 +145,18 @@ impl Swarm {
         counts_from: Instant,
         stop: &AtomicBool,
     ) -> io::Result<Vec<Pings>> {
-        let nobody = Ledger::new(0, 0);
+        let no_peers = Ledger::new(0, 0);
         let mut pings = vec![Pings::default(); self.clients.len()];
-        for (number, lane) in (0..).zip((0..self.clients.len()).cycle()) {
+        for (number, peer) in (0..).zip((0..self.clients.len()).cycle()) {
             if stop.load(Relaxed) {
                 break;
             }
-            let stamp = Stamp { run, lane: lane as u32, number };
+            let stamp = Stamp { run, peer: peer as u32, number };
             let start = Instant::now();
-            self.clients[lane].send((CLIENT, ECHO), 92, stamp, 1, start, &mut self.bench)?;
+            self.clients[peer].send((CLIENT, ECHO), 92, stamp, 1, start, &mut self.bench)?;
             let mut answered = None;
             while answered.is_none() && start.elapsed() < PING_LOST {
-                self.serve(Duration::from_millis(1), &nobody, |echo| {
+                self.serve(Duration::from_millis(1), &no_peers, |echo| {
                     if echo == stamp {
                         answered = Some(start.elapsed());
                     }
@@ -194,8 +164,8 @@ impl Swarm {
             }
             match answered {
                 _ if start < counts_from => {}
-                Some(time) => pings[lane].millis.push(time.as_secs_f64() * 1000.0),
-                None => pings[lane].lost += 1,
+                Some(time) => pings[peer].millis.push(time.as_secs_f64() * 1000.0),
+                None => pings[peer].lost += 1,
             }
             std::thread::sleep(PING_PAUSE);
         }
@@ -213,12 +183,12 @@ impl Swarm {
         };
         let now = Instant::now();
         for event in &events[..ready] {
-            let lane = event.data() as usize;
-            let Some(client) = self.clients.get_mut(lane) else { continue };
+            let peer = event.data() as usize;
+            let Some(client) = self.clients.get_mut(peer) else { continue };
             client.receive(now, &mut self.bench, |port, payload| {
-                // An answer arrives at the port of the request; a packet to a client carries its lane.
+                // An answer arrives at the port of the request; a packet to a client carries its peer.
                 if let (CLIENT, Some(stamp)) = (port, Stamp::read(payload)) {
-                    ledger.arrived(stamp.run, stamp.lane as usize, stamp.number);
+                    ledger.arrived(stamp.run, stamp.peer as usize, stamp.number);
                     echo(stamp);
                 }
             })?;

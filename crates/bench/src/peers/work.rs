@@ -8,9 +8,9 @@ use super::args::{PeersArgs, Work};
 use super::fairness::{PingFigures, Share};
 use super::gateway::Gateway;
 use super::measure::{Direction, Load, Stand};
-use super::report::{Dump, Handshakes, Idle, Report, Start};
+use super::report::{Dump, Handshakes, Idle, Report, Start, mib};
 use super::rosters;
-use super::swarm::Shape;
+use super::shape::Shape;
 use crate::implementation::Implementation;
 use crate::interrupt::Interrupt;
 use crate::usage::Usage;
@@ -32,11 +32,12 @@ pub(super) fn measure(
     interrupt: &Interrupt,
     report: &mut Report,
 ) -> Result<()> {
-    let (roster, nobody) = rosters(args)?;
+    let (roster, without_peers) = rosters(args)?;
     let mut stands = Vec::new();
     for (name, implementation) in implementations {
         let context = || format!("{name}: the gateway does not come up");
-        let empty = Gateway::start(implementation, &nobody, interrupt).with_context(context)?.memory()?;
+        let empty =
+            Gateway::start(implementation, &without_peers, interrupt).with_context(context)?.memory()?;
         let mut stand = Stand::new(implementation, &roster, interrupt).with_context(context)?;
         let (rss, _) = stand.gateway.memory()?;
         let start = Start {
@@ -175,9 +176,4 @@ fn dump(args: &PeersArgs, stand: &mut Stand) -> Result<Dump> {
 
 fn say(name: &str, text: &str) {
     eprintln!("{name:<14} {text}");
-}
-
-/// Converts bytes to mebibytes.
-pub(super) fn mib(bytes: u64) -> f64 {
-    bytes as f64 / f64::from(1 << 20)
 }

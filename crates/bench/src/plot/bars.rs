@@ -63,15 +63,15 @@ impl Scale {
 
     /// Returns the ends of the axis and the positions of its ticks.
     fn axis(self, values: &[f64]) -> (std::ops::Range<f64>, Vec<f64>) {
-        let most = values.iter().copied().fold(0.0, f64::max);
+        let maximum = values.iter().copied().fold(0.0, f64::max);
         match self {
             Self::Linear => {
-                let (ticks, end) = ticks(most);
+                let (ticks, end) = ticks(maximum);
                 (0.0..end * 1.08, ticks)
             }
             Self::Ratio => {
                 let least = values.iter().copied().filter(|value| *value > 0.0).fold(1.0, f64::min);
-                let (low, high) = (self.place(least).floor(), self.place(most.max(1.0)).ceil().max(1.0));
+                let (low, high) = (self.place(least).floor(), self.place(maximum.max(1.0)).ceil().max(1.0));
                 let count = (high - low) as u32;
                 ((low - 0.15)..(high + 0.45), (0..=count).map(|tick| low + f64::from(tick)).collect())
             }

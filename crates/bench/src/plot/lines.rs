@@ -66,8 +66,8 @@ impl Lines {
         area: &DrawingArea<DB, plotters::coord::Shift>,
         panel: &Panel,
     ) -> Result<(), DrawingAreaErrorKind<DB::ErrorType>> {
-        let most = panel.lines.iter().flatten().flatten().copied().fold(0.0, f64::max);
-        let (ticks, end) = ticks(most);
+        let maximum = panel.lines.iter().flatten().flatten().copied().fold(0.0, f64::max);
+        let (ticks, end) = ticks(maximum);
         let places: Vec<f64> = (0..self.settings.len()).map(|place| place as f64).collect();
         let text = (FONT, TEXT_SIZE).into_font().color(&INK);
         let last = self.settings.len().max(1) as f64 - 1.0;

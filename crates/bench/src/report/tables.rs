@@ -2,14 +2,12 @@
 
 use std::fmt::Write as _;
 
-use comfy_table::{Cell, CellAlignment, Table, presets};
+use comfy_table::{Cell, Table};
 
 use super::{CaseReport, Comparison, Figures, Report};
 use crate::batches::Batches;
 use crate::metric::Metric;
-
-/// Cores busy with other work above which figures are doubtful.
-const BUSY: f64 = 0.2;
+use crate::output::{self, BUSY, table};
 
 /// Formats all tables, and the conditions of the measurements.
 pub(crate) fn text(report: &Report) -> String {
@@ -31,21 +29,10 @@ pub(crate) fn text(report: &Report) -> String {
     text + &conditions(report)
 }
 
-/// Creates an empty table. The columns after the first `left_aligned` are right-aligned, for numbers.
-pub(crate) fn table(header: &[&str], left_aligned: usize) -> Table {
-    let mut table = Table::new();
-    table.force_no_tty().load_style(presets::UTF8_FULL_CONDENSED.with_rounded_corners());
-    table.set_header(header);
-    for column in table.column_iter_mut().skip(left_aligned) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
-}
-
 fn figures(cases: &[CaseReport], columns: &[Metric]) -> String {
     let titles = columns.iter().map(|metric| metric.title());
     let header: Vec<&str> = ["case", "implementation"].into_iter().chain(titles).collect();
-    let mut table = table(&header, 2);
+    let mut table = table(header, 2);
     for case in cases {
         let shown = case.subjects.iter().filter(|figures| !figures.samples.is_empty());
         for (place, figures) in shown.enumerate() {
@@ -79,7 +66,7 @@ fn batches(cases: &[CaseReport]) -> String {
             let Some(shares) = figures.batches.and_then(Batches::shares) else { continue };
             let table = table.get_or_insert_with(|| {
                 let labels = shares.iter().map(|(label, _)| label.as_str());
-                self::table(&["case", "implementation"].into_iter().chain(labels).collect::<Vec<_>>(), 2)
+                output::table(["case", "implementation"].into_iter().chain(labels), 2)
             });
             let cells = shares.iter().map(|(_, share)| format!("{:.1} %", 100.0 * share));
             table.add_row([case.case.title(), figures.name.clone()].into_iter().chain(cells));
@@ -92,7 +79,7 @@ fn batches(cases: &[CaseReport]) -> String {
 
 fn ratios(comparisons: &[Comparison]) -> String {
     let mut table =
-        table(&["case", "figure", "of", "by that of", "ratio", "(by round)", "target", "holds"], 4);
+        table(["case", "figure", "of", "by that of", "ratio", "(by round)", "target", "holds"], 4);
     let mut before = None;
     for comparison in comparisons {
         let Comparison { case, metric, ours, theirs, ratio, value, wanted, holds } = comparison;
@@ -147,23 +134,13 @@ pub(crate) fn conditions(report: &Report) -> String {
     if let Some(link) = &report.link {
         let _ = writeln!(text, "Over an emulated link: {link}.");
     }
-    if *busy_cores_before > BUSY {
-        let _ = writeln!(
-            text,
-            "note: {busy_cores_before:.1} cores were busy with other work before the first measurement: speeds and CPU \
-             time are worth little, ratios somewhat more."
-        );
-    }
     if *stolen_cores > BUSY {
         let _ = writeln!(
             text,
             "note: the host of this virtual machine gave {stolen_cores:.1} of its cores to others meanwhile."
         );
     }
-    for note in &report.notes {
-        let _ = writeln!(text, "note: {note}");
-    }
-    text
+    text + &output::notes(&report.notes, *busy_cores_before)
 }
 
 #[cfg(test)]
@@ -198,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_machine_is_told() {
+    fn a_busy_machine_is_noted() {
         let busy = Report { busy_cores_before: 1.0, stolen_cores: 0.5, ..report() };
         let text = text(&busy);
         assert!(

@@ -11,6 +11,7 @@ use weft_lab::traffic::Amount;
 
 use super::path::{Path, payload_shares};
 use crate::interrupt::Interrupt;
+use crate::topology::Tunnel;
 
 /// Payload that fits into every tunnel.
 const DATAGRAM: usize = 1372;
@@ -45,7 +46,8 @@ pub(super) fn measure(path: &mut Path, link: &LinkSpec, interrupt: &Interrupt) -
         ..NumberedOptions::default()
     };
     let before = path.counters()?;
-    let flows = Numbered::start(&path.lab.near, path.near_address, &path.lab.far, path.far_address, options)?;
+    let Tunnel { near, far, source, target, .. } = &path.tunnel;
+    let flows = Numbered::start(near, *source, far, *target, options)?;
     interrupt.wait_for("the end of the datagrams", SPAN + GRACE, || {
         path.check()?;
         Ok(flows.is_sent().then_some(()))

@@ -6,111 +6,46 @@
 //!     tunnel 10.99.0.1 ══ MTU 1420 ══ 10.99.0.2 tunnel: or here
 //! ```
 
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::time::Duration;
+use std::net::{SocketAddr, TcpStream};
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result};
 use socket2::{Domain, Socket, Type};
-use tempfile::TempDir;
 use weft_lab::counters::Counters;
 use weft_lab::emulator::LinkSpec;
 use weft_lab::traffic::{STALL, TcpReceiver};
-use weft_tunnel::PrivateKey;
 
-use crate::implementation::{Daemon, End, Implementation};
+use crate::implementation::Implementation;
 use crate::interrupt::Interrupt;
-use crate::link::{self, Lab};
+use crate::topology::{Tunnel, Wire};
 
 /// Name of the bare link.
 pub(super) const BARE: &str = "no tunnel";
-const INNER: [&str; 2] = ["10.99.0.1", "10.99.0.2"];
-const PORT: u16 = 51820;
 /// The MTU of every tunnel.
 const MTU: u16 = 1420;
-/// Timeout for the first connection through a new path.
-const CONNECT: Duration = Duration::from_secs(30);
 
 /// A path that carries packets.
 #[derive(Debug)]
 pub(super) struct Path {
     pub(super) name: String,
-    /// The addresses of its ends for traffic over it.
-    pub(super) near_address: IpAddr,
-    pub(super) far_address: IpAddr,
-    // Fields drop in this order.
-    daemons: Vec<Daemon>,
-    pub(super) lab: Lab,
-    _files: TempDir,
+    pub(super) tunnel: Tunnel,
 }
 
 impl Path {
-    /// Creates a path over the bare link.
-    pub(super) fn bare(spec: &LinkSpec, interrupt: &Interrupt) -> Result<Self> {
-        let lab = Lab::new(spec)?;
-        Self::finish(
-            BARE.to_owned(),
-            [link::NEAR, link::FAR],
-            Vec::new(),
-            lab,
-            tempfile::tempdir()?,
-            interrupt,
-        )
-    }
-
-    /// Creates a path through a tunnel over the link.
-    pub(super) fn through(
+    /// Creates a path through a tunnel of this implementation over the link.
+    pub(super) fn new(
         name: &str,
         implementation: &Implementation,
         spec: &LinkSpec,
         interrupt: &Interrupt,
     ) -> Result<Self> {
-        let lab = Lab::new(spec)?;
-        let files = tempfile::tempdir()?;
-        let key = || PrivateKey::generate().map_err(|error| anyhow!("cannot make a key: {error}"));
-        let keys = [key()?, key()?];
-        let mut daemons = Vec::new();
-        // The far end first: the near end may start a handshake at once.
-        for (place, namespace, outer) in [(1, &lab.far, link::NEAR), (0, &lab.near, link::FAR)] {
-            let end = End {
-                private_key: keys[place].clone(),
-                peer_public_key: keys[1 - place].public_key(),
-                port: PORT,
-                address: INNER[place].to_owned(),
-                peer_address: INNER[1 - place].to_owned(),
-                peer_endpoint: format!("{outer}:{PORT}"),
-                mtu: MTU,
-            };
-            let directory = files.path().join(namespace.name());
-            std::fs::create_dir(&directory)?;
-            let daemon = implementation.start(namespace, &end, &directory, interrupt);
-            daemons.extend(daemon.with_context(|| format!("cannot bring up {name}"))?);
-        }
-        Self::finish(name.to_owned(), INNER, daemons, lab, files, interrupt)
-    }
-
-    /// Waits until a connection has passed.
-    fn finish(
-        name: String,
-        addresses: [&str; 2],
-        mut daemons: Vec<Daemon>,
-        lab: Lab,
-        files: TempDir,
-        interrupt: &Interrupt,
-    ) -> Result<Self> {
-        let [near_address, far_address] = [addresses[0].parse()?, addresses[1].parse()?];
-        let listener = lab.far.run(|| TcpListener::bind((far_address, 0))).context("cannot listen")?;
-        let address = listener.local_addr()?;
-        interrupt.wait_for("a connection over the link", CONNECT, || {
-            daemons.iter_mut().try_for_each(Daemon::check)?;
-            let connect = || TcpStream::connect_timeout(&address, Duration::from_secs(2));
-            Ok(lab.near.run(connect).ok())
-        })?;
-        Ok(Self { name, near_address, far_address, daemons, lab, _files: files })
+        let wire = Wire::Emulated(spec.clone());
+        let tunnel = Tunnel::start(implementation, &wire, MTU, None, interrupt);
+        Ok(Self { name: name.to_owned(), tunnel: tunnel.with_context(|| format!("cannot bring up {name}"))? })
     }
 
     /// Returns an error if one of its daemons has ended.
     pub(super) fn check(&mut self) -> Result<()> {
-        self.daemons.iter_mut().try_for_each(Daemon::check)
+        self.tunnel.check()
     }
 
     /// Opens a connection from the near end to the far one.
@@ -121,18 +56,18 @@ impl Path {
             socket.connect_timeout(&to.into(), STALL)?;
             std::io::Result::Ok(socket.into())
         };
-        self.lab.near.run(connect).with_context(|| format!("cannot connect by {congestion_control}"))
+        self.tunnel.near.run(connect).with_context(|| format!("cannot connect by {congestion_control}"))
     }
 
     /// Starts a receiver at the far end.
     pub(super) fn listen(&self) -> Result<TcpReceiver> {
-        let address = SocketAddr::new(self.far_address, 0);
-        self.lab.far.run(|| TcpReceiver::listen(address)).context("cannot listen")
+        let address = SocketAddr::new(self.tunnel.target, 0);
+        self.tunnel.far.run(|| TcpReceiver::listen(address)).context("cannot listen")
     }
 
     /// Reads the kernel's counters of the near end and of the far end.
     pub(super) fn counters(&self) -> Result<[Counters; 2]> {
-        Ok([Counters::read(&self.lab.near)?, Counters::read(&self.lab.far)?])
+        Ok([Counters::read(&self.tunnel.near)?, Counters::read(&self.tunnel.far)?])
     }
 }
 

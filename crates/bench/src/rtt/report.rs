@@ -1,11 +1,13 @@
 //! The result, as tables for people and as JSON for programs.
 
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::Table;
 use serde::Serialize;
 
 use super::path::{BARE, headers_leave};
+use super::signs::SlowStart;
 use super::{RttArgs, datagrams, stream, transfer};
 use crate::machine::Machine;
+use crate::output;
 use crate::stats::{self, Summary};
 
 /// All results, and their conditions.
@@ -158,23 +160,26 @@ impl Report {
     }
 
     fn stream_table(&self) -> Table {
-        let mut table = new_table(&[
-            "RTT",
-            "TCP",
-            "path",
-            "Mbit/s",
-            "of no tunnel",
-            "of what headers leave",
-            "retransmits",
-            "with slow start",
-            "× no tunnel",
-            "reordering seen",
-            "link drops",
-            "ring drops",
-            "RTT seen",
-            "CPU s/Gbit",
-            "HyStart by train / delay",
-        ]);
+        let mut table = output::table(
+            [
+                "RTT",
+                "TCP",
+                "path",
+                "Mbit/s",
+                "of no tunnel",
+                "of what headers leave",
+                "retransmits",
+                "with slow start",
+                "× no tunnel",
+                "reordering seen",
+                "link drops",
+                "ring drops",
+                "RTT seen",
+                "CPU s/Gbit",
+                "HyStart by train / delay",
+            ],
+            1,
+        );
         for row in sorted(&self.streams) {
             let bare = bare(&self.streams, row);
             let speed = |row: &Row<stream::Sample>| row.values(|sample| sample.mbit_per_second);
@@ -209,24 +214,27 @@ impl Report {
     }
 
     fn transfer_table(&self) -> Table {
-        let mut table = new_table(&[
-            "RTT",
-            "TCP",
-            "size",
-            "path",
-            "seconds",
-            "× no tunnel",
-            "retransmits",
-            "reordering seen",
-            "HyStart by train",
-            "by delay",
-            "at cwnd",
-        ]);
+        let mut table = output::table(
+            [
+                "RTT",
+                "TCP",
+                "size",
+                "path",
+                "seconds",
+                "× no tunnel",
+                "retransmits",
+                "reordering seen",
+                "HyStart by train",
+                "by delay",
+                "at cwnd",
+            ],
+            1,
+        );
         for row in sorted(&self.transfers) {
             let seconds = |row: &Row<transfer::Sample>| row.values(|sample| sample.seconds);
             let ratio = bare(&self.transfers, row)
                 .and_then(|bare| stats::ratios(seconds(row).into_iter().zip(seconds(bare))));
-            let sum = |value: fn(&transfer::SlowStart) -> u64| {
+            let sum = |value: fn(&SlowStart) -> u64| {
                 row.samples.iter().map(|sample| value(&sample.slow_start)).sum::<u64>()
             };
             let exits = sum(|start| start.hystart_train + start.hystart_delay);
@@ -249,7 +257,8 @@ impl Report {
     }
 
     fn datagram_table(&self) -> Table {
-        let mut table = new_table(&["RTT", "path", "sent", "lost", "of these in the socket", "out of order"]);
+        let mut table =
+            output::table(["RTT", "path", "sent", "lost", "of these in the socket", "out of order"], 1);
         for row in sorted(&self.datagrams) {
             let sum = |value: fn(&datagrams::Sample) -> u64| row.samples.iter().map(value).sum::<u64>();
             table.add_row([
@@ -265,16 +274,6 @@ impl Report {
     }
 }
 
-fn new_table(header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.force_no_tty().load_style(presets::UTF8_FULL_CONDENSED.with_rounded_corners());
-    table.set_header(header.iter().copied());
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
-}
-
 /// Formats a ratio divided by `by`, with its range over the rounds.
 fn spread(ratio: Summary, by: f64) -> String {
     format!("{:.3} ({:.3}–{:.3})", ratio.median / by, ratio.lowest / by, ratio.highest / by)
@@ -282,6 +281,7 @@ fn spread(ratio: Summary, by: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::signs::Order;
     use super::*;
 
     fn stream(mbit_per_second: f64, retransmits_in_all: u64) -> stream::Sample {
@@ -290,8 +290,8 @@ mod tests {
             retransmits: 0,
             retransmits_in_all,
             round_trip_ms: 30.0,
-            order: stream::Order::default(),
-            slow_start: transfer::SlowStart::default(),
+            order: Order::default(),
+            slow_start: SlowStart::default(),
             dropped_by_link: 5,
             dropped_by_interfaces: 0,
             cpu_seconds_per_gbit: 0.5,

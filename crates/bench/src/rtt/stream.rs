@@ -7,11 +7,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
-use weft_lab::counters::Counters;
 use weft_lab::traffic::{self, Amount, Progress, SentFlow, TcpReceiver, send_stream_over};
 
 use super::path::Path;
-use super::transfer::SlowStart;
+use super::signs::{Order, SlowStart};
 use crate::interrupt::Interrupt;
 use crate::machine;
 
@@ -44,29 +43,6 @@ pub(super) struct Sample {
     pub(super) link_cores: f64,
 }
 
-/// Signs of reordering that TCP counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub(super) struct Order {
-    /// How often the sender found its segments reordered: by SACK, by timestamps, without either.
-    pub(super) reordering_seen: u64,
-    /// Segments that arrived behind a gap, by loss or by reordering.
-    pub(super) out_of_order: u64,
-    /// Segments that the receiver got twice: unnecessary retransmits.
-    pub(super) duplicates: u64,
-}
-
-impl Order {
-    /// Extracts the figures from the counters of the sender's and the receiver's kernel.
-    pub(super) fn of(sender: &Counters, receiver: &Counters) -> Self {
-        let seen = ["TcpExtTCPSACKReorder", "TcpExtTCPTSReorder", "TcpExtTCPRenoReorder"];
-        Self {
-            reordering_seen: seen.into_iter().map(|name| sender.protocol(name)).sum(),
-            out_of_order: receiver.tcp_out_of_order(),
-            duplicates: sender.protocol("TcpExtTCPDSACKRecv") + sender.protocol("TcpExtTCPDSACKOfoRecv"),
-        }
-    }
-}
-
 /// The growing counters of a running stream, at one moment.
 struct Reading {
     at: Instant,
@@ -83,7 +59,7 @@ impl Reading {
             bytes: receiver.bytes(),
             retransmits: traffic::retransmits(stream)?,
             cpu: machine::busy_time()?,
-            link_cpu: path.lab.emulator.cpu_time().unwrap_or_default(),
+            link_cpu: path.tunnel.emulator()?.cpu_time().unwrap_or_default(),
         })
     }
 }
@@ -105,7 +81,7 @@ pub(super) fn measure(
 ) -> Result<Sample> {
     let receiver = path.listen()?;
     let before = path.counters()?;
-    let link_before = path.lab.emulator.counters();
+    let link_before = path.tunnel.emulator()?.counters();
     let stream = path.connect(receiver.local_addr(), control)?;
     let (readings, sent) = run(path, stream, &receiver, [omit, secs], interrupt)?;
     ensure!(sent.error.is_none(), "the stream ended early: {}", sent.error.unwrap_or_default());
@@ -113,7 +89,7 @@ pub(super) fn measure(
     receiver.finish();
     let after = path.counters()?;
     let [near, far] = [after[0].since(&before[0]), after[1].since(&before[1])];
-    let link = path.lab.emulator.counters().into_iter().zip(&link_before);
+    let link = path.tunnel.emulator()?.counters().into_iter().zip(&link_before);
     let rings = [&near, &far].into_iter().flat_map(|counters| counters.interfaces.values());
     let Readings { first, last, round_trips } = readings;
     let seconds = (last.at - first.at).as_secs_f64();

@@ -5,11 +5,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
-use weft_lab::counters::Counters;
 use weft_lab::traffic::{Amount, Progress, send_stream_over};
 
 use super::path::Path;
-use super::stream::Order;
+use super::signs::{Order, SlowStart};
 use crate::interrupt::Interrupt;
 
 /// The result of one transfer.
@@ -22,30 +21,6 @@ pub(super) struct Sample {
     pub(super) order: Order,
     #[serde(flatten)]
     pub(super) slow_start: SlowStart,
-}
-
-/// How HyStart (of cubic) ended slow start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub(super) struct SlowStart {
-    /// Exits because an acknowledgement train was as long as the round trip.
-    pub(super) hystart_train: u64,
-    /// Sum of the congestion windows at these exits, in segments.
-    pub(super) hystart_train_cwnd: u64,
-    /// Exits because the round trip grew.
-    pub(super) hystart_delay: u64,
-    /// Sum of the congestion windows at these exits, in segments.
-    pub(super) hystart_delay_cwnd: u64,
-}
-
-impl SlowStart {
-    pub(super) fn of(sender: &Counters) -> Self {
-        Self {
-            hystart_train: sender.protocol("TcpExtTCPHystartTrainDetect"),
-            hystart_train_cwnd: sender.protocol("TcpExtTCPHystartTrainCwnd"),
-            hystart_delay: sender.protocol("TcpExtTCPHystartDelayDetect"),
-            hystart_delay_cwnd: sender.protocol("TcpExtTCPHystartDelayCwnd"),
-        }
-    }
 }
 
 /// Transfers `bytes` bytes, all of which are checked.

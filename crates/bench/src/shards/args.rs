@@ -5,8 +5,6 @@ use std::num::NonZeroU16;
 
 use clap::{Args, ValueEnum};
 
-use super::report::threads_of;
-
 /// The arguments of `weft-bench shards`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ShardsArgs {
@@ -31,9 +29,6 @@ pub(crate) struct ShardsArgs {
     /// Measure the stages of the packet path, and print what follows from them for 1 to 32 packet threads.
     #[arg(long)]
     pub(crate) model: bool,
-    /// Print everything as JSON on standard output.
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 /// Parses a number of packet threads.
@@ -74,7 +69,7 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// Returns the case that this one is compared with: the same load with so many packet threads.
+    /// Reports whether `other` is compared with this case: the same load on more packet threads.
     pub(super) fn is_base_of(&self, other: &Self) -> bool {
         let foreign = if self.packet_threads.get() == 1 { None } else { other.foreign };
         self.load == other.load && self.foreign == foreign
@@ -91,6 +86,11 @@ impl fmt::Display for Case {
         write!(f, "{:>10}, {load}", threads_of(self.packet_threads.get()))?;
         if let Some(foreign) = self.foreign { write!(f, ", {foreign} % foreign") } else { Ok(()) }
     }
+}
+
+/// Returns a number of packet threads in words.
+pub(super) fn threads_of(count: u16) -> String {
+    if count == 1 { "1 thread".to_owned() } else { format!("{count} threads") }
 }
 
 impl ShardsArgs {

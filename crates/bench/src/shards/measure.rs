@@ -1,4 +1,4 @@
-//! One measurement: senders feed a gateway, and its own counters tell what it handled.
+//! One measurement: senders feed a gateway, and its own counters show what it handled.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -170,7 +170,7 @@ fn send<L: Lane>(lanes: &mut [L], pace: &Pace, stop: &AtomicBool) -> Result<Dura
     time.ok_or_else(|| anyhow!("no CPU clock of a thread"))
 }
 
-/// Divides lanes among at most so many threads.
+/// Divides peers among at most this number of threads.
 fn divide<L>(lanes: &mut [L], threads: usize) -> impl Iterator<Item = &mut [L]> {
     let each = lanes.len().div_ceil(threads).max(1);
     lanes.chunks_mut(each)

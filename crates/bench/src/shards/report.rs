@@ -1,16 +1,14 @@
 //! The result, as tables for people and as JSON for programs.
 
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::Table;
 use serde::Serialize;
 
-use super::args::{Case, ShardsArgs};
+use super::args::{Case, ShardsArgs, threads_of};
 use super::measure::Figures;
 use super::model::{ASSUMPTIONS, Model};
 use crate::machine::Machine;
+use crate::output::{notes, spread, table};
 use crate::stats::{self, Summary};
-
-/// Cores busy with other work above which figures are doubtful.
-const BUSY: f64 = 0.2;
 
 /// All results, and their conditions.
 #[derive(Clone, Debug, Serialize)]
@@ -142,16 +140,7 @@ impl Report {
             self.machine.kernel,
             self.cipher.first().map_or_else(String::new, |base| threads_of(base.threads)),
         );
-        for note in &self.notes {
-            text += &format!("note: {note}\n");
-        }
-        if self.busy_cores_before > BUSY {
-            text += &format!(
-                "note: {:.1} cores were busy with other work before the first measurement: the figures are worth little.\n",
-                self.busy_cores_before
-            );
-        }
-        text
+        text + &notes(&self.notes, self.busy_cores_before)
     }
 
     fn sides_table(&self) -> Table {
@@ -167,7 +156,7 @@ impl Report {
             "lost, %",
             "senders' CPU",
         ];
-        let mut table = new_table(header);
+        let mut table = table(header, 1);
         for side in &self.sides {
             let summary = |value: &dyn Fn(&Figures) -> Option<f64>| {
                 Summary::of(side.figures.iter().flatten().filter_map(value))
@@ -193,7 +182,7 @@ impl Report {
     }
 
     fn cipher_table(&self) -> Table {
-        let mut table = new_table(["cipher alone (ring), threads", "Gbit/s", "gain"]);
+        let mut table = table(["cipher alone (ring), threads", "Gbit/s", "gain"], 1);
         for cipher in &self.cipher {
             let speed = Summary::of(cipher.gbit_per_second.iter().copied());
             table.add_row([
@@ -218,14 +207,15 @@ pub(crate) struct ModelReport {
 /// Formats the model: some of its rows, and its assumptions.
 pub(super) fn model_text(report: &ModelReport) -> String {
     let Model { inbound_ns, outbound_ns, hand_over_ns, delivery_ns, ends_at, longest, rows } = &report.model;
-    let mut table = new_table([
+    let header = [
         "packet threads, Gbit/s",
         "from peers",
         "from peers, one receive queue",
         "to peers, flows of the peers",
         "to peers, flows begun here",
         "handed over, %",
-    ]);
+    ];
+    let mut table = table(header, 1);
     for row in rows.iter().filter(|row| row.packet_threads < 4 || row.packet_threads.is_multiple_of(4)) {
         table.add_row([
             format!("{:>2}", row.packet_threads),
@@ -246,33 +236,7 @@ pub(super) fn model_text(report: &ModelReport) -> String {
     );
     let Machine { cores, processor, kernel, .. } = &report.machine;
     text += &format!("\n{cores} × {processor}; Linux {kernel}.\n");
-    if report.busy_cores_before > BUSY {
-        text += "note: the machine was busy with other work: the figures are worth little.\n";
-    }
-    text
-}
-
-/// Returns a number of packet threads in words.
-pub(super) fn threads_of(count: u16) -> String {
-    if count == 1 { "1 thread".to_owned() } else { format!("{count} threads") }
-}
-
-fn new_table<const N: usize>(header: [&str; N]) -> Table {
-    let mut table = Table::new();
-    table.force_no_tty().load_style(presets::UTF8_FULL_CONDENSED.with_rounded_corners());
-    table.set_header(header);
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
-}
-
-fn spread(summary: &Summary, digits: usize) -> String {
-    let Summary { median, lowest, highest } = summary;
-    if lowest == highest {
-        return format!("{median:.digits$}");
-    }
-    format!("{median:.digits$} ({lowest:.digits$}–{highest:.digits$})")
+    text + &notes(&[], report.busy_cores_before)
 }
 
 #[cfg(test)]
@@ -303,7 +267,6 @@ mod tests {
             rounds: 3,
             secs: 1,
             model: false,
-            json: false,
         };
         let machine = Machine {
             cores: 2,

@@ -84,7 +84,7 @@ impl Gateway {
         cpu::Meter::new(self.threads.iter().copied()).total()
     }
 
-    /// Returns the bytes that the TUN reads for so many segments of super-packets.
+    /// Returns the bytes that the TUN reads for this number of segments of super-packets.
     pub(super) fn read_bytes(&self, segments: u64) -> f64 {
         segments as f64 * (PAYLOAD as f64 + HEADERS as f64 / self.segments as f64)
     }
@@ -116,7 +116,7 @@ struct Stock {
 }
 
 impl Site {
-    /// Starts a gateway with so many packet threads and peers, and performs the handshakes.
+    /// Starts a gateway with these numbers of packet threads and peers, and performs the handshakes.
     pub(super) fn start(packet_threads: NonZeroU16, peers: usize, interrupt: &Interrupt) -> Result<Self> {
         let (inside, clients) = (topology::namespace("gateway")?, topology::namespace("clients")?);
         for namespace in [&inside, &clients] {
@@ -191,7 +191,7 @@ impl Site {
             !before.contains(thread) && name.is_ok_and(|name| name.starts_with(THREAD_NAME))
         };
         let threads: Vec<i32> = cpu::threads()?.into_iter().filter(is_packet_thread).collect();
-        ensure!(threads.len() == opened.packet_threads, "the packet threads cannot be told by their names");
+        ensure!(threads.len() == opened.packet_threads, "the packet threads are not found by their names");
         // A longer super-packet would be split by the kernel before weft reads it.
         let limit = weft::interface::queue_limits(MTU).gso_max_bytes.context("no limit of super-packets")?;
         let segments = (limit as usize - HEADERS) / PAYLOAD;
@@ -204,7 +204,7 @@ impl Site {
         let peer = &mut peers[number];
         let flow = Flow { source: (peer.client.inner, PORT), destination: BEHIND };
         let before = gateway.counters()?.opened;
-        let stamp = Stamp { run: 0, lane: 0, number: 0 };
+        let stamp = Stamp { run: 0, peer: 0, number: 0 };
         peer.client.send_flow(flow, HEADERS + STAMP, stamp, 1, Instant::now(), bench)?;
         let limit = Instant::now() + PATIENCE;
         peer.shard = loop {

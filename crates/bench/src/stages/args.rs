@@ -21,7 +21,4 @@ pub(crate) struct StagesArgs {
     /// The stages alone: no iperf3, and so no limit.
     #[arg(long)]
     pub(crate) no_floor: bool,
-    /// Print everything as JSON on standard output.
-    #[arg(long)]
-    pub(crate) json: bool,
 }

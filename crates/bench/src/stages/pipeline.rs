@@ -189,8 +189,8 @@ impl Pipeline {
         for _ in 0..shape.sends {
             self.source.send(&self.payload).context("cannot send into the TUN")?;
         }
-        let mut left = shape.packets();
-        while left > 0 {
+        let mut remaining = shape.packets();
+        while remaining > 0 {
             let bytes = poll_fn(|cx| {
                 poll_timed(times, Stage::TunRead, || {
                     self.near.device.poll_recv_many(cx, &mut self.batches, READ_BYTES)
@@ -200,7 +200,7 @@ impl Pipeline {
             while !self.batches.is_empty() {
                 let sent = self.seal_and_send(times).await?;
                 self.receive(sent, coalesce_alone, times).await?;
-                left = left.checked_sub(sent).context("more packets than were sent")?;
+                remaining = remaining.checked_sub(sent).context("more packets than were sent")?;
             }
         }
         Ok(())
@@ -241,15 +241,15 @@ impl Pipeline {
 
     /// Receives `datagrams` datagrams, opens them and writes them, as the event loop does.
     async fn receive(&mut self, datagrams: usize, coalesce_alone: bool, times: &mut Times) -> Result<()> {
-        let mut left = datagrams;
-        while left > 0 {
+        let mut remaining = datagrams;
+        while remaining > 0 {
             let Self { far, buffers, .. } = self;
             let filled = poll_fn(|cx| poll_timed(times, Stage::Receive, || far.udp.poll_recv(cx, buffers)));
             self.received_buffers += filled.await? as u64;
             while !self.buffers.is_done() {
                 poll_fn(|cx| self.far.device.poll_send_ready(cx)).await?;
                 let opened = times.time(Stage::Open, || self.open())?;
-                left = left.checked_sub(opened).context("more datagrams than were sent")?;
+                remaining = remaining.checked_sub(opened).context("more datagrams than were sent")?;
                 if coalesce_alone {
                     self.coalesce(times)?;
                 }

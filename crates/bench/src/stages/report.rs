@@ -1,6 +1,6 @@
 //! The result, as tables for people and as JSON for programs.
 
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::Table;
 use serde::Serialize;
 
 use super::cipher::CipherCosts;
@@ -8,6 +8,7 @@ use super::floor::Floor;
 use super::pipeline::ShapeReport;
 use super::times::StageCosts;
 use crate::machine::Machine;
+use crate::output::{notes, spread, table};
 use crate::stats::Summary;
 
 /// All results, and their conditions.
@@ -24,9 +25,6 @@ pub(crate) struct Report {
     pub(crate) cipher: CipherCosts,
     pub(crate) floor: Option<Floor>,
 }
-
-/// Cores busy with other work above which figures are doubtful.
-const BUSY: f64 = 0.2;
 
 impl StageCosts {
     fn rows(&self) -> [(&'static str, Summary); 7] {
@@ -46,11 +44,8 @@ impl StageCosts {
 pub(super) fn text(report: &Report) -> String {
     let Report { machine, busy_cores_before, seconds, shapes, hand_over, cipher, floor } = report;
     let mut text = String::new();
-    let mut table = new_table(
-        ["stage, ns per packet".to_owned()]
-            .into_iter()
-            .chain(shapes.iter().map(|shape| shape.name.to_owned())),
-    );
+    let names = shapes.iter().map(|shape| shape.name);
+    let mut table = table(["stage, ns per packet"].into_iter().chain(names), 1);
     let rows: Vec<_> = shapes.iter().map(|shape| shape.nanoseconds_per_packet.rows()).collect();
     for stage in 0..rows.first().map_or(0, |rows| rows.len()) {
         let name = rows[0][stage].0.to_owned();
@@ -83,18 +78,11 @@ pub(super) fn text(report: &Report) -> String {
         "Medians, in brackets the range; {seconds} s each; MTU 1420; {} × {}; Linux {}; {}.\n",
         machine.cores, machine.processor, machine.kernel, machine.tcp_congestion_control
     );
-    if *busy_cores_before > BUSY {
-        text += &format!(
-            "note: {busy_cores_before:.1} cores were busy with other work before the first measurement: the figures are \
-             worth little.\n"
-        );
-    }
-    text
+    text + &notes(&[], *busy_cores_before)
 }
 
 fn floor_table(floor: &Floor) -> Table {
-    let mut table =
-        new_table(["one TCP stream", "Gbit/s", "CPU s/Gbit", "part of the limit"].map(str::to_owned));
+    let mut table = table(["one TCP stream", "Gbit/s", "CPU s/Gbit", "part of the limit"], 1);
     let mut row = |name: &str, gbit: String, cpu: String, part: String| {
         table.add_row([name.to_owned(), gbit, cpu, part]);
     };
@@ -117,24 +105,6 @@ fn floor_table(floor: &Floor) -> Table {
         row("weft", spread(&weft.gbit_per_second, 2), cpu, format!("{:.2}{by_cpu}", weft.speed_by_limit));
     }
     table
-}
-
-fn new_table(header: impl IntoIterator<Item = String>) -> Table {
-    let mut table = Table::new();
-    table.force_no_tty().load_style(presets::UTF8_FULL_CONDENSED.with_rounded_corners());
-    table.set_header(header);
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
-}
-
-fn spread(summary: &Summary, digits: usize) -> String {
-    let Summary { median, lowest, highest } = summary;
-    if lowest == highest {
-        return format!("{median:.digits$}");
-    }
-    format!("{median:.digits$} ({lowest:.digits$}–{highest:.digits$})")
 }
 
 #[cfg(test)]
