@@ -1,4 +1,4 @@
-//! CoDel (RFC 8289): sheds single datagrams of a queue whose wait stays long, so that a sender such as TCP
+//! CoDel (RFC 8289): sheds single datagrams of a queue with a wait that stays long, so that a sender such as TCP
 //! slows down before the queue is full.
 
 use std::time::{Duration, Instant};

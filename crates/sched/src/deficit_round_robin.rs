@@ -70,11 +70,6 @@ impl DeficitRoundRobin {
         Self { queues: vec![Queue::default(); count], next: 0, round: Round::default() }
     }
 
-    /// Adds empty queues until there are at least `count`.
-    pub fn extend_to(&mut self, count: usize) {
-        self.queues.resize(count.max(self.queues.len()), Queue::default());
-    }
-
     /// Returns the number of busy queues, at least 1.
     pub fn busy(&self) -> usize {
         self.queues.iter().filter(|queue| queue.is_busy).count().max(1)

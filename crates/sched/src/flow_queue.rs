@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use weft_tunnel::PacketMut;
 
-use self::bulk::Bulk;
+use self::bulk::BulkFlows;
 use crate::flow::FlowHash;
 
 mod bulk;
@@ -73,7 +73,7 @@ pub struct FlowQueue<B> {
     /// The batch with its last packet in use. The next call of `next` or `extend` drops it.
     emptied: Option<u64>,
     sparse: VecDeque<Waiting>,
-    bulk: Bulk,
+    bulk: BulkFlows,
     buckets: Box<[Bucket; BUCKETS]>,
     bytes: usize,
     /// Bytes that are left of `SPARSE_TOTAL`.
@@ -88,7 +88,7 @@ impl<B: PacketBatch> FlowQueue<B> {
             oldest: 0,
             emptied: None,
             sparse: VecDeque::new(),
-            bulk: Bulk::new(),
+            bulk: BulkFlows::new(),
             buckets: Box::new([Bucket::default(); BUCKETS]),
             bytes: 0,
             sparse_budget: SPARSE_TOTAL,

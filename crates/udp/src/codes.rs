@@ -1,4 +1,4 @@
-//! Codes of the errors that the sockets tell apart.
+//! Codes of the errors that the sockets distinguish.
 
 #![allow(unused_imports, dead_code, reason = "the sockets of Linux need few of them")]
 

@@ -99,8 +99,8 @@ pub trait Udp {
     }
 
     /// Makes the kernel drop messages with receiver indices other than these; `None` lets all indices pass. Of
-    /// several packet threads, each tells of its own indices.
-    /// If there are more indices than the kernel can tell apart, all of them pass. Returns whether the kernel
+    /// several packet threads, each reports its own indices.
+    /// If there are more indices than the kernel can distinguish, all of them pass. Returns whether the kernel
     /// drops any messages now. Must be called again before a message with a new index is sent.
     fn let_pass(&mut self, receivers: Option<&[u32]>) -> bool {
         let _ = receivers;

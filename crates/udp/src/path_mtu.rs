@@ -28,7 +28,7 @@ impl PathMtu {
     /// Returns the level, the name and the value of the option IP_MTU_DISCOVER or IPV6_MTU_DISCOVER.
     ///
     /// `On` is IP_PMTUDISC_DO: it sets DF, and refuses datagrams that the path is known not to carry. The
-    /// refusal tells weft that they are too long. IP_PMTUDISC_PROBE would send them all the same, and
+    /// refusal shows weft that they are too long. IP_PMTUDISC_PROBE would send them all the same, and
     /// IP_PMTUDISC_WANT would fragment them silently.
     pub(crate) fn option(self, is_v6: bool) -> (c_int, c_int, c_int) {
         match (self, is_v6) {

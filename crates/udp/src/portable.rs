@@ -20,7 +20,7 @@ mod tests;
 pub(crate) use family::{Family, Opened};
 pub(crate) use send::Sender;
 
-/// Maximum number of shards: nothing tells the kernel which socket gets which datagram.
+/// Maximum number of shards: the kernel does not know which socket is for which datagram.
 pub const MAX_SHARDS: usize = 1;
 
 /// Returns the number of receiving sockets, of both address families together.

@@ -14,7 +14,7 @@ use crate::{
     UdpFeatures, UdpStats, adopt, bind, codes,
 };
 
-/// Opens the sockets of one port for so many packet threads (*shards*), at most [`MAX_SHARDS`]: one item for each,
+/// Opens the sockets of one port for a number of packet threads (*shards*), at most [`MAX_SHARDS`]: one item for each,
 /// in order. Adopts sockets that passed [`crate::check_socket`] and have the port of `config`, if there are any:
 /// a complete set is [`Udp::descriptors`] of each shard, in order.
 ///

@@ -14,7 +14,7 @@ use std::task::Poll;
 
 use ipnet::IpNet;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
-use weft_lab::{self as lab, Namespace, link};
+use weft_lab::{self as lab, Namespace, here, link};
 use weft_tunnel::{Ecn, RecvMeta, Transmit};
 
 use super::*;
@@ -27,14 +27,18 @@ mod room;
 pub(crate) const V4: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 pub(crate) const V6: IpAddr = IpAddr::V6(std::net::Ipv6Addr::LOCALHOST);
 
+/// Runs a test in a fresh namespace.
+pub(crate) fn in_namespace(body: impl AsyncFnOnce() + Send) {
+    in_prepared_namespace(|_| (), body);
+}
+
 /// Runs a test in a fresh namespace, after `prepare`. The result of `prepare` is kept until the test has
 /// ended.
-pub(crate) fn in_namespace<T>(
-    test: &str,
+pub(crate) fn in_prepared_namespace<T>(
     prepare: impl FnOnce(&Namespace) -> T,
     body: impl AsyncFnOnce() + Send,
 ) {
-    if !lab::namespaces_permitted(test) {
+    if !here::namespaces_permitted() {
         return;
     }
     let namespace = Namespace::new("udp").unwrap();
@@ -43,6 +47,16 @@ pub(crate) fn in_namespace<T>(
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
         runtime.block_on(body());
     });
+}
+
+impl UdpSockets {
+    /// Returns sockets of a machine without IPv6.
+    pub(crate) fn of_v4_alone() -> Self {
+        let config = UdpConfig::default();
+        let (v4, _) = bind::bind_both(&config).unwrap();
+        let v4 = v4.into_iter().collect();
+        ShardSockets::all(v4, Vec::new(), true, &config, 1).unwrap().remove(0).register().unwrap()
+    }
 }
 
 pub(crate) fn open() -> UdpSockets {

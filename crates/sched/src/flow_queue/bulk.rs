@@ -26,7 +26,7 @@ struct Queue {
 }
 
 /// The bulk flows: a queue for each bucket.
-pub(super) struct Bulk {
+pub(super) struct BulkFlows {
     /// The packets of all queues, and free nodes.
     nodes: Vec<Node>,
     free: u32,
@@ -35,7 +35,7 @@ pub(super) struct Bulk {
     active: VecDeque<u16>,
 }
 
-impl Bulk {
+impl BulkFlows {
     pub(super) fn new() -> Self {
         let queue = Queue { first: NONE, last: NONE, deficit: 0 };
         Self { nodes: Vec::new(), free: NONE, queues: Box::new([queue; BUCKETS]), active: VecDeque::new() }

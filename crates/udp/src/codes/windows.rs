@@ -1,4 +1,4 @@
-//! Codes of the errors that the sockets tell apart, those of Windows.
+//! Codes of the errors that the sockets distinguish, on Windows.
 
 use windows_sys::Win32::Networking::WinSock;
 pub(crate) use windows_sys::Win32::Networking::WinSock::{

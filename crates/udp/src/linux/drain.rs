@@ -1,5 +1,5 @@
 //! The drain: a socket of the group that accepts nothing. Datagrams that cannot be WireGuard messages are put
-//! there and cost only kernel time. Its drop counter tells them from datagrams that did not fit a receive
+//! there and cost only kernel time. Its drop counter separates them from datagrams that did not fit a receive
 //! buffer.
 
 use std::io;

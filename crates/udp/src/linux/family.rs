@@ -221,7 +221,7 @@ impl Family {
         let Some(steered) = &self.steered else { return false };
         let (is_filtering, result) = steered.steering.let_pass(self.first().io.get_ref(), receivers);
         if let Err(error) = result {
-            tracing::warn!("cannot tell the kernel which messages to let pass: {error}");
+            tracing::warn!("cannot set the kernel's list of messages to let pass: {error}");
         }
         is_filtering
     }
@@ -230,7 +230,7 @@ impl Family {
     pub(crate) fn let_half_ask(&mut self, half: Option<Half>) {
         let Some(steered) = &self.steered else { return };
         if let Err(error) = steered.steering.let_half_ask(self.first().io.get_ref(), half) {
-            tracing::warn!("cannot tell the kernel which initiations to let pass: {error}");
+            tracing::warn!("cannot set the kernel's list of initiations to let pass: {error}");
         }
     }
 
@@ -244,7 +244,6 @@ impl Family {
         self.each().all(|socket| system::joins_datagrams(socket.io.get_ref()))
     }
 
-    /// Returns the bytes of the send buffer.
     pub(crate) fn send_buffer_bytes(&self) -> u64 {
         system::send_buffer_bytes(self.first().io.get_ref())
     }
@@ -259,7 +258,7 @@ impl Drop for Family {
     fn drop(&mut self) {
         let Some(steered) = &self.steered else { return };
         if let Err(error) = steered.steering.leave(self.first().io.get_ref()) {
-            tracing::warn!("cannot tell the kernel to let all messages pass: {error}");
+            tracing::warn!("cannot let the kernel pass all messages: {error}");
         }
     }
 }

@@ -8,8 +8,20 @@
 use libc::sock_filter;
 
 use super::super::Half;
-use super::steering::{DATA, DRAIN, HANDSHAKES, INITIATIONS, SOCKETS, SOCKETS_OF_A_SHARD};
 
+/// Numbers of the sockets of a group. The kernel chooses the first if it cannot run the program.
+pub(super) const DATA: usize = 0;
+/// Responses, cookie replies, and initiations with a cookie.
+pub(super) const HANDSHAKES: usize = 1;
+/// Initiations without a cookie: what any sender can make. A flood of them overflows only this socket, and a
+/// peer that was sent a cookie is past it.
+pub(super) const INITIATIONS: usize = 2;
+/// What cannot be a message for this interface.
+pub(super) const DRAIN: usize = 3;
+/// Sockets of a group with one shard.
+pub(super) const SOCKETS: usize = 4;
+/// Sockets of each further shard: data, then handshake messages.
+pub(super) const SOCKETS_OF_A_SHARD: usize = 2;
 /// The first four bytes of a message: its type, and three zeros.
 const INITIATION: u32 = 0x0100_0000;
 const RESPONSE: u32 = 0x0200_0000;
@@ -257,7 +269,7 @@ impl Assembler {
         next
     }
 
-    /// Stores the words that tell a source from others.
+    /// Stores the words that distinguish sources.
     fn keep_source(&mut self, rules: &Rules<'_>) -> Label {
         let offsets = rules.offsets();
         for field in (0..=offsets.words as usize).rev() {

@@ -13,21 +13,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use libc::sock_filter;
 
 use super::super::Half;
+pub(super) use super::program::{DATA, DRAIN, HANDSHAKES, SOCKETS, SOCKETS_OF_A_SHARD};
 use super::program::{Key, Receivers, Rules, program};
 
-/// Numbers of the sockets of a group. The kernel chooses the first if it cannot run the program.
-pub(super) const DATA: usize = 0;
-/// Responses, cookie replies, and initiations with a cookie.
-pub(super) const HANDSHAKES: usize = 1;
-/// Initiations without a cookie: what any sender can make. A flood of them overflows only this socket, and a
-/// peer that was sent a cookie is past it.
-pub(super) const INITIATIONS: usize = 2;
-/// What cannot be a message for this interface.
-pub(super) const DRAIN: usize = 3;
-/// Sockets of a group with one shard.
-pub(super) const SOCKETS: usize = 4;
-/// Sockets of each further shard: data, then handshake messages.
-pub(super) const SOCKETS_OF_A_SHARD: usize = 2;
 /// Maximum number of receiver indices in the program. They take about 800 of the 4,096 instructions that it
 /// may have. The kernel needs 1 to 3 ms to accept the program, and the kernel's form of it has to fit
 /// net.core.optmem_max, which was 20 KiB before Linux 6.8.

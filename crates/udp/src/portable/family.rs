@@ -96,7 +96,7 @@ impl Family {
     }
 
     /// Receives nothing: handshake messages arrive with data.
-    #[expect(clippy::unused_self, reason = "on Linux they have sockets of their own")]
+    #[expect(clippy::unused_self, reason = "on Linux they have separate sockets")]
     pub(crate) fn poll_recv_handshakes(
         &self,
         _: &mut Context<'_>,

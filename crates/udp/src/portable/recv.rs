@@ -2,16 +2,8 @@
 
 use std::io::{self, IoSliceMut};
 
-use super::socket::{MESSAGES_PER_CALL, UdpSocket};
+use super::socket::{Filled, MESSAGES_PER_CALL, UdpSocket};
 use crate::{RecvBuffers, UdpStats};
-
-/// What a receive filled.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Filled {
-    pub(super) buffers: usize,
-    /// Whether the socket has nothing more.
-    pub(super) is_empty_now: bool,
-}
 
 /// Fills the free buffers until there are none, or the socket is empty. Fails with
 /// [`io::ErrorKind::WouldBlock`] if nothing has arrived.
@@ -31,12 +23,12 @@ pub(super) fn recv(
             let rest = filled.buffers..room;
             // A call that returns less than it could means that the socket is empty. Where a call receives a
             // single message, only an error says so.
-            let most = rest.len().min(MESSAGES_PER_CALL);
+            let expected = rest.len().min(MESSAGES_PER_CALL);
             match socket.recv(&mut slices[rest.clone()], &mut metas[rest]) {
                 Ok(count) => {
                     stats.recv_calls += 1;
                     filled.buffers += count;
-                    if count < most {
+                    if count < expected {
                         filled.is_empty_now = true;
                         break;
                     }

@@ -5,19 +5,9 @@ use weft_tunnel::{Ecn, Transmit};
 
 use super::*;
 use crate::tests::{V4, contents, in_namespace, open, receive, send, to};
-use crate::{ShardSockets, Udp as _, UdpConfig, UdpSockets, bind, open_shards};
+use crate::{Udp as _, UdpConfig, open_shards};
 
 mod script;
-
-impl UdpSockets {
-    /// Returns sockets of a machine without IPv6.
-    pub(crate) fn of_v4_alone() -> Self {
-        let config = UdpConfig::default();
-        let (v4, _) = bind::bind_both(&config).unwrap();
-        let v4 = v4.into_iter().collect();
-        ShardSockets::all(v4, Vec::new(), true, &config, 1).unwrap().remove(0).register().unwrap()
-    }
-}
 
 #[test]
 fn what_only_the_sockets_of_linux_do_is_not_run() {
@@ -40,23 +30,19 @@ fn several_packet_threads_are_refused() {
 
 #[test]
 fn an_invalid_source_costs_others_neither_batches_nor_ecn() {
-    in_namespace(
-        "an_invalid_source_costs_others_neither_batches_nor_ecn",
-        |_| (),
-        async || {
-            let (mut a, mut b) = (open(), open());
-            let sent = contents(100, 800);
-            // No address of a machine: EINVAL on every kernel.
-            let invalid = Some([224, 0, 0, 1].into());
-            let transmit = Transmit { source: invalid, ..to(V4, b.port(), 100, &sent) };
-            assert!(send(&mut a, transmit).await.unwrap().source_unusable);
-            receive(&mut b, 8).await;
+    in_namespace(async || {
+        let (mut a, mut b) = (open(), open());
+        let sent = contents(100, 800);
+        // No address of a machine: EINVAL on every kernel.
+        let invalid = Some([224, 0, 0, 1].into());
+        let transmit = Transmit { source: invalid, ..to(V4, b.port(), 100, &sent) };
+        assert!(send(&mut a, transmit).await.unwrap().source_unusable);
+        receive(&mut b, 8).await;
 
-            let before = a.stats().batches_sent;
-            let transmit = Transmit { ecn: Ecn::Ect0, ..to(V4, b.port(), 100, &sent) };
-            send(&mut a, transmit).await.unwrap();
-            assert_eq!(a.stats().batches_sent, before + 1);
-            assert!(receive(&mut b, 8).await.iter().all(|(meta, _)| meta.ecn == Ecn::Ect0));
-        },
-    );
+        let before = a.stats().batches_sent;
+        let transmit = Transmit { ecn: Ecn::Ect0, ..to(V4, b.port(), 100, &sent) };
+        send(&mut a, transmit).await.unwrap();
+        assert_eq!(a.stats().batches_sent, before + 1);
+        assert!(receive(&mut b, 8).await.iter().all(|(meta, _)| meta.ecn == Ecn::Ect0));
+    });
 }

@@ -63,5 +63,5 @@ pub(crate) fn mangles_equal_segments() -> bool {
     false
 }
 
-/// Whether ENOBUFS means that a queue is full: WSAENOBUFS is passing, and nothing tells when there is room.
+/// Whether ENOBUFS means that a queue is full: WSAENOBUFS is passing, and nothing signals when there is room.
 pub(crate) const ENOBUFS_IS_A_FULL_QUEUE: bool = true;

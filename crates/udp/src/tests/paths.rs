@@ -4,24 +4,20 @@ use super::*;
 
 #[test]
 fn ecn_is_sent_and_reported() {
-    in_namespace(
-        "ecn_is_sent_and_reported",
-        |_| (),
-        async || {
-            let (mut a, mut b) = (open(), open());
-            for address in [V4, V6] {
-                for ecn in [Ecn::NotEct, Ecn::Ect0, Ecn::Ect1, Ecn::Ce] {
-                    for sent in [&one(), &two()] {
-                        let accepted =
-                            send(&mut a, Transmit { ecn, ..to(address, b.port(), 32, sent) }).await.unwrap();
-                        assert_eq!(accepted.bytes, sent.len());
-                        let received = receive(&mut b, sent.len() / 32).await;
-                        assert!(received.iter().all(|(meta, _)| meta.ecn == ecn), "{received:?}");
-                    }
+    in_namespace(async || {
+        let (mut a, mut b) = (open(), open());
+        for address in [V4, V6] {
+            for ecn in [Ecn::NotEct, Ecn::Ect0, Ecn::Ect1, Ecn::Ce] {
+                for sent in [&one(), &two()] {
+                    let accepted =
+                        send(&mut a, Transmit { ecn, ..to(address, b.port(), 32, sent) }).await.unwrap();
+                    assert_eq!(accepted.bytes, sent.len());
+                    let received = receive(&mut b, sent.len() / 32).await;
+                    assert!(received.iter().all(|(meta, _)| meta.ecn == ecn), "{received:?}");
                 }
             }
-        },
-    );
+        }
+    });
 }
 
 #[test]
@@ -33,7 +29,7 @@ fn datagrams_leave_from_the_source_that_was_asked_for() {
         link::join(namespace, &far, &options).unwrap();
         far
     };
-    in_namespace("datagrams_leave_from_the_source_that_was_asked_for", prepare, async || {
+    in_prepared_namespace(prepare, async || {
         await_local_route(second_v6.addr());
         let (mut a, mut b) = (open(), open());
         for (address, source) in [(V4, "127.0.0.2".parse().unwrap()), (V6, second_v6.addr())] {
@@ -65,31 +61,27 @@ fn await_local_route(address: IpAddr) {
 
 #[test]
 fn a_source_that_is_not_ours_is_given_up_and_told() {
-    in_namespace(
-        "a_source_that_is_not_ours_is_given_up_and_told",
-        |_| (),
-        async || {
-            let (mut a, mut b) = (open(), open());
-            for (address, source) in [(V4, "192.0.2.7"), (V6, "2001:db8::7")] {
-                for sent in [&one(), &two()] {
-                    let source = Some(source.parse().unwrap());
-                    let transmit = Transmit { source, ..to(address, b.port(), 32, sent) };
-                    let accepted = send(&mut a, transmit).await.unwrap();
-                    assert_eq!(accepted, Sent { bytes: sent.len(), source_unusable: true, path_mtu: None });
-                    let received = receive(&mut b, sent.len() / 32).await;
-                    assert_in_order(&received, sent, 32);
-                    assert_eq!(received[0].0.source.ip(), address);
-                }
+    in_namespace(async || {
+        let (mut a, mut b) = (open(), open());
+        for (address, source) in [(V4, "192.0.2.7"), (V6, "2001:db8::7")] {
+            for sent in [&one(), &two()] {
+                let source = Some(source.parse().unwrap());
+                let transmit = Transmit { source, ..to(address, b.port(), 32, sent) };
+                let accepted = send(&mut a, transmit).await.unwrap();
+                assert_eq!(accepted, Sent { bytes: sent.len(), source_unusable: true, path_mtu: None });
+                let received = receive(&mut b, sent.len() / 32).await;
+                assert_in_order(&received, sent, 32);
+                assert_eq!(received[0].0.source.ip(), address);
             }
-            assert_eq!(a.stats().gso_fallbacks, 0, "the batch was not to blame");
-        },
-    );
+        }
+        assert_eq!(a.stats().gso_fallbacks, 0, "the batch was not to blame");
+    });
 }
 
 #[test]
 fn segments_beyond_the_mtu_go_one_by_one_in_order_and_fragmented() {
     let prepare = |namespace: &Namespace| link::set_mtu(namespace, "lo", 1280).unwrap();
-    in_namespace("segments_beyond_the_mtu_go_one_by_one_in_order_and_fragmented", prepare, async || {
+    in_prepared_namespace(prepare, async || {
         let all_protocols = c_int_be(libc::ETH_P_ALL);
         let capture = Socket::new(Domain::PACKET, Type::DGRAM, Some(Protocol::from(all_protocols))).unwrap();
         capture.set_nonblocking(true).unwrap();
@@ -123,9 +115,8 @@ fn segments_beyond_the_mtu_go_one_by_one_in_order_and_fragmented() {
 
 #[test]
 fn with_discovery_what_is_too_long_goes_in_pieces_and_is_told_once() {
-    let test = "with_discovery_what_is_too_long_goes_in_pieces_and_is_told_once";
     let prepare = |namespace: &Namespace| link::set_mtu(namespace, "lo", 1280).unwrap();
-    in_namespace(test, prepare, async || {
+    in_prepared_namespace(prepare, async || {
         let all_protocols = c_int_be(libc::ETH_P_ALL);
         let capture = Socket::new(Domain::PACKET, Type::DGRAM, Some(Protocol::from(all_protocols))).unwrap();
         capture.set_nonblocking(true).unwrap();
@@ -169,19 +160,15 @@ fn read_packet(capture: &Socket) -> Option<Vec<u8>> {
 
 #[test]
 fn no_route_is_an_error_of_that_transmit_alone() {
-    in_namespace(
-        "no_route_is_an_error_of_that_transmit_alone",
-        |_| (),
-        async || {
-            let (mut a, mut b) = (open(), open());
-            let nowhere = "192.0.2.1".parse().unwrap();
-            for source in [None, Some(V4)] {
-                let answer = send(&mut a, Transmit { source, ..to(nowhere, 9, 32, &two()) }).await;
-                assert!(matches!(answer, Err(SendError::Failed(_))), "{answer:?}");
-            }
-            assert_eq!(send(&mut a, to(V4, b.port(), 32, &two())).await.unwrap().bytes, 64);
-            assert_eq!(receive(&mut b, 2).await.len(), 2);
-            assert_eq!(a.stats().batches_sent, 1);
-        },
-    );
+    in_namespace(async || {
+        let (mut a, mut b) = (open(), open());
+        let nowhere = "192.0.2.1".parse().unwrap();
+        for source in [None, Some(V4)] {
+            let answer = send(&mut a, Transmit { source, ..to(nowhere, 9, 32, &two()) }).await;
+            assert!(matches!(answer, Err(SendError::Failed(_))), "{answer:?}");
+        }
+        assert_eq!(send(&mut a, to(V4, b.port(), 32, &two())).await.unwrap().bytes, 64);
+        assert_eq!(receive(&mut b, 2).await.len(), 2);
+        assert_eq!(a.stats().batches_sent, 1);
+    });
 }

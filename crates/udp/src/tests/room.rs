@@ -4,8 +4,7 @@ use super::*;
 
 #[test]
 fn a_full_socket_takes_a_part_then_waits_for_room() {
-    let test = "a_full_socket_takes_a_part_then_waits_for_room";
-    if !lab::namespaces_permitted(test) {
+    if !here::namespaces_permitted() {
         return;
     }
     // No host answers for 10.9.0.99, so datagrams to it wait in the neighbour's queue and fill the socket.
@@ -71,46 +70,38 @@ fn resolve_neighbour(socket: &Socket, address: [u8; 4]) {
 
 #[test]
 fn neither_family_starves_the_other() {
-    in_namespace(
-        "neither_family_starves_the_other",
-        |_| (),
-        async || {
-            let (mut a, mut b) = (open(), open());
-            for _ in 0..3 * RecvBuffers::COUNT {
-                send(&mut a, to(V4, b.port(), 32, &one())).await.unwrap();
+    in_namespace(async || {
+        let (mut a, mut b) = (open(), open());
+        for _ in 0..3 * RecvBuffers::COUNT {
+            send(&mut a, to(V4, b.port(), 32, &one())).await.unwrap();
+        }
+        send(&mut a, to(V6, b.port(), 32, &one())).await.unwrap();
+        let mut buffers = RecvBuffers::default();
+        let mut families = Vec::new();
+        for _ in 0..2 {
+            // Lets the runtime update the readiness of the sockets, as between turns.
+            tokio::task::yield_now().await;
+            poll_fn(|cx| b.poll_recv(cx, &mut buffers)).await.unwrap();
+            while let Some(received) = buffers.next() {
+                families.push(received.meta.source.is_ipv6());
             }
-            send(&mut a, to(V6, b.port(), 32, &one())).await.unwrap();
-            let mut buffers = RecvBuffers::default();
-            let mut families = Vec::new();
-            for _ in 0..2 {
-                // Lets the runtime update the readiness of the sockets, as between turns.
-                tokio::task::yield_now().await;
-                poll_fn(|cx| b.poll_recv(cx, &mut buffers)).await.unwrap();
-                while let Some(received) = buffers.next() {
-                    families.push(received.meta.source.is_ipv6());
-                }
-            }
-            assert!(families.contains(&false) && families.contains(&true), "{families:?}");
-        },
-    );
+        }
+        assert!(families.contains(&false) && families.contains(&true), "{families:?}");
+    });
 }
 
 #[test]
 fn what_the_receive_buffer_has_no_room_for_is_counted_also_after_another_port_was_bound() {
-    in_namespace(
-        "what_the_receive_buffer_has_no_room_for_is_counted_also_after_another_port_was_bound",
-        |_| (),
-        async || {
-            let (mut a, mut b) = (open(), open());
-            let sent = contents(1200, 1200 * 40);
-            // The buffer of 7 MiB, which the kernel doubles, is full long before the end.
-            for _ in 0..2000 {
-                send(&mut a, to(V4, b.port(), 1200, &sent)).await.unwrap();
-            }
-            let lost = b.stats().receive_overflows;
-            assert!(lost > 0, "{:?}", b.stats());
-            b.rebind(Some(0), None).unwrap();
-            assert_eq!(b.stats().receive_overflows, lost);
-        },
-    );
+    in_namespace(async || {
+        let (mut a, mut b) = (open(), open());
+        let sent = contents(1200, 1200 * 40);
+        // The buffer of 7 MiB, which the kernel doubles, is full long before the end.
+        for _ in 0..2000 {
+            send(&mut a, to(V4, b.port(), 1200, &sent)).await.unwrap();
+        }
+        let lost = b.stats().receive_overflows;
+        assert!(lost > 0, "{:?}", b.stats());
+        b.rebind(Some(0), None).unwrap();
+        assert_eq!(b.stats().receive_overflows, lost);
+    });
 }

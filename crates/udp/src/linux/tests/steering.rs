@@ -7,7 +7,8 @@ use std::task::Poll;
 use weft_tunnel::RecvMeta;
 
 use super::super::family::Family;
-use super::super::steering::{DATA, DRAIN, HANDSHAKES, INITIATIONS, MOST_RECEIVERS, SOCKETS};
+use super::super::program::INITIATIONS;
+use super::super::steering::{DATA, DRAIN, HANDSHAKES, MOST_RECEIVERS, SOCKETS};
 use super::*;
 use crate::{Descriptor, Half};
 
@@ -107,55 +108,46 @@ pub(super) fn with_cookie(byte: usize) -> Vec<u8> {
 
 #[test]
 fn each_type_has_its_socket_and_what_is_no_message_is_counted_apart_from_overflows() {
-    let test = "each_type_has_its_socket_and_what_is_no_message_is_counted_apart_from_overflows";
-    in_namespace(
-        test,
-        |_| (),
-        async || {
-            let mut sockets = open();
-            for is_filtering in [false, true] {
-                assert_eq!(sockets.let_pass(is_filtering.then_some(&[7])), is_filtering);
-                let known = is_filtering.then(|| HashSet::from([7]));
-                let mut junk = 0;
-                let before = sockets.stats().junk_dropped;
-                for is_v6 in [false, true] {
-                    let (family, source) = (family(&sockets, is_v6), source_to(&sockets, is_v6));
-                    let kinds = (0..=5).flat_map(|kind| (0..=330).map(move |bytes| message(kind, 7, bytes)));
-                    let reserved = (1..4).flat_map(|at| {
-                        [(1, 148), (2, 92), (3, 64), (4, 200)].map(|(kind, bytes)| {
-                            let mut message = message(kind, 7, bytes);
-                            message[at] = 1;
-                            message
-                        })
-                    });
-                    for datagram in kinds.chain(reserved).chain((0..16).map(with_cookie)) {
-                        let expected = expected(&datagram, is_filtering, known.as_ref());
-                        junk += u64::from(expected == Place::Drain);
-                        let (kind, bytes) = (datagram.get(..4), datagram.len());
-                        assert_eq!(place(family, &source, &datagram), expected, "{kind:?}, {bytes} bytes");
-                    }
+    in_namespace(async || {
+        let mut sockets = open();
+        for is_filtering in [false, true] {
+            assert_eq!(sockets.let_pass(is_filtering.then_some(&[7])), is_filtering);
+            let known = is_filtering.then(|| HashSet::from([7]));
+            let mut junk = 0;
+            let before = sockets.stats().junk_dropped;
+            for is_v6 in [false, true] {
+                let (family, source) = (family(&sockets, is_v6), source_to(&sockets, is_v6));
+                let kinds = (0..=5).flat_map(|kind| (0..=330).map(move |bytes| message(kind, 7, bytes)));
+                let reserved = (1..4).flat_map(|at| {
+                    [(1, 148), (2, 92), (3, 64), (4, 200)].map(|(kind, bytes)| {
+                        let mut message = message(kind, 7, bytes);
+                        message[at] = 1;
+                        message
+                    })
+                });
+                for datagram in kinds.chain(reserved).chain((0..16).map(with_cookie)) {
+                    let expected = expected(&datagram, is_filtering, known.as_ref());
+                    junk += u64::from(expected == Place::Drain);
+                    let (kind, bytes) = (datagram.get(..4), datagram.len());
+                    assert_eq!(place(family, &source, &datagram), expected, "{kind:?}, {bytes} bytes");
                 }
-                let stats = sockets.stats();
-                assert_eq!((stats.junk_dropped - before, stats.receive_overflows), (junk, 0));
             }
-        },
-    );
+            let stats = sockets.stats();
+            assert_eq!((stats.junk_dropped - before, stats.receive_overflows), (junk, 0));
+        }
+    });
 }
 
 #[test]
 fn what_was_counted_as_junk_stays_counted_with_another_port() {
-    in_namespace(
-        "what_was_counted_as_junk_stays_counted_with_another_port",
-        |_| (),
-        async || {
-            let mut sockets = open();
-            for is_v6 in [false, true] {
-                source_to(&sockets, is_v6).send(b"junk").unwrap();
-            }
-            sockets.rebind(Some(0), None).unwrap();
-            assert_eq!((sockets.stats().junk_dropped, sockets.stats().receive_overflows), (2, 0));
-        },
-    );
+    in_namespace(async || {
+        let mut sockets = open();
+        for is_v6 in [false, true] {
+            source_to(&sockets, is_v6).send(b"junk").unwrap();
+        }
+        sockets.rebind(Some(0), None).unwrap();
+        assert_eq!((sockets.stats().junk_dropped, sockets.stats().receive_overflows), (2, 0));
+    });
 }
 
 /// Receives `count` handshake messages. Returns each with the length of the joined message that contained it.
@@ -177,63 +169,55 @@ async fn handshakes(sockets: &mut UdpSockets, count: usize) -> Vec<(usize, Vec<u
 
 #[test]
 fn joined_datagrams_go_by_the_first_of_them() {
-    in_namespace(
-        "joined_datagrams_go_by_the_first_of_them",
-        |_| (),
-        async || {
-            let (mut a, mut b) = (open(), open());
-            for address in [V4, V6] {
-                for (kind, bytes) in [(1, 148), (2, 92), (3, 64)] {
-                    let batch = message(kind, 7, bytes).repeat(20);
-                    send(&mut a, to(address, b.port(), bytes, &batch)).await.unwrap();
-                    let received = handshakes(&mut b, 20).await;
-                    assert!(received.iter().all(|(joined, _)| *joined == 20 * bytes), "they came joined");
-                    assert!(received.iter().all(|(_, datagram)| *datagram == message(kind, 7, bytes)));
-                }
-                // Shorter data right behind a handshake message of the same peer is not lost, unless junk
-                // arrives.
-                for is_filtering in [false, true] {
-                    b.let_pass(is_filtering.then_some(&[7]));
-                    let junk = b.stats().junk_dropped;
-                    let batch = [message(1, 0, 148), message(4, 7, 48)].concat();
-                    send(&mut a, to(address, b.port(), 148, &batch)).await.unwrap();
-                    if is_filtering {
-                        assert_eq!(b.stats().junk_dropped, junk + 1);
-                    } else {
-                        assert_in_order(&receive(&mut b, 2).await, &batch, 148);
-                    }
-                    let batch = message(4, 7, 1000).repeat(7);
-                    send(&mut a, to(address, b.port(), 1000, &batch)).await.unwrap();
-                    assert_in_order(&receive(&mut b, 7).await, &batch, 1000);
-                }
-                b.let_pass(None);
+    in_namespace(async || {
+        let (mut a, mut b) = (open(), open());
+        for address in [V4, V6] {
+            for (kind, bytes) in [(1, 148), (2, 92), (3, 64)] {
+                let batch = message(kind, 7, bytes).repeat(20);
+                send(&mut a, to(address, b.port(), bytes, &batch)).await.unwrap();
+                let received = handshakes(&mut b, 20).await;
+                assert!(received.iter().all(|(joined, _)| *joined == 20 * bytes), "they came joined");
+                assert!(received.iter().all(|(_, datagram)| *datagram == message(kind, 7, bytes)));
             }
-        },
-    );
+            // Shorter data right behind a handshake message of the same peer is not lost, unless junk
+            // arrives.
+            for is_filtering in [false, true] {
+                b.let_pass(is_filtering.then_some(&[7]));
+                let junk = b.stats().junk_dropped;
+                let batch = [message(1, 0, 148), message(4, 7, 48)].concat();
+                send(&mut a, to(address, b.port(), 148, &batch)).await.unwrap();
+                if is_filtering {
+                    assert_eq!(b.stats().junk_dropped, junk + 1);
+                } else {
+                    assert_in_order(&receive(&mut b, 2).await, &batch, 148);
+                }
+                let batch = message(4, 7, 1000).repeat(7);
+                send(&mut a, to(address, b.port(), 1000, &batch)).await.unwrap();
+                assert_in_order(&receive(&mut b, 7).await, &batch, 1000);
+            }
+            b.let_pass(None);
+        }
+    });
 }
 
 #[test]
 fn handshake_messages_wake_the_one_that_waits_for_them() {
-    in_namespace(
-        "handshake_messages_wake_the_one_that_waits_for_them",
-        |_| (),
-        async || {
-            let mut sockets = open();
-            let [v4, v6] = [false, true].map(|is_v6| source_to(&sockets, is_v6));
-            for round in 0..3 {
-                for source in [&v4, &v6] {
-                    poll_fn(|cx| {
-                        let mut buffers = RecvBuffers::for_handshakes();
-                        assert!(sockets.poll_recv_handshakes(cx, &mut buffers).is_pending());
-                        Poll::Ready(())
-                    })
-                    .await;
-                    source.send(&message(1, round, 148)).unwrap();
-                    assert_eq!(handshakes(&mut sockets, 1).await, [(148, message(1, round, 148))]);
-                }
+    in_namespace(async || {
+        let mut sockets = open();
+        let [v4, v6] = [false, true].map(|is_v6| source_to(&sockets, is_v6));
+        for round in 0..3 {
+            for source in [&v4, &v6] {
+                poll_fn(|cx| {
+                    let mut buffers = RecvBuffers::for_handshakes();
+                    assert!(sockets.poll_recv_handshakes(cx, &mut buffers).is_pending());
+                    Poll::Ready(())
+                })
+                .await;
+                source.send(&message(1, round, 148)).unwrap();
+                assert_eq!(handshakes(&mut sockets, 1).await, [(148, message(1, round, 148))]);
             }
-        },
-    );
+        }
+    });
 }
 
 /// Returns pseudo-random numbers.
@@ -247,153 +231,133 @@ pub(super) fn numbers(seed: u32) -> impl Iterator<Item = u32> {
 
 #[test]
 fn only_messages_with_known_receiver_indices_pass_while_the_list_is_on() {
-    in_namespace(
-        "only_messages_with_known_receiver_indices_pass_while_the_list_is_on",
-        |_| (),
-        async || {
-            let mut sockets = open();
-            for (is_v6, count) in [0, 1, 2, 7, 8, 9, 17, 100, 400, MOST_RECEIVERS]
-                .into_iter()
-                .flat_map(|count| [(false, count), (true, count)])
-            {
-                let list: Vec<u32> = [u32::MAX, 0].into_iter().chain(numbers(99)).take(count).collect();
-                assert!(sockets.let_pass(Some(&list)));
-                let known: HashSet<u32> = list.iter().copied().collect();
-                let (family, source) = (family(&sockets, is_v6), source_to(&sockets, is_v6));
-                let near = list.iter().flat_map(|index| [index.wrapping_add(1), index.swap_bytes()]);
-                let others = near.chain(numbers(7).take(50));
-                for index in list.iter().copied().chain(others.collect::<Vec<_>>()) {
-                    for datagram in [
-                        message(4, index, 100),
-                        message(3, index, 64),
-                        message(2, index, 92),
-                        message(1, index, 148),
-                    ] {
-                        let expected = expected(&datagram, true, Some(&known));
-                        let kind = datagram[0];
-                        let place = place(family, &source, &datagram);
-                        assert_eq!(place, expected, "{kind}, {index:#x} of {count}");
-                    }
+    in_namespace(async || {
+        let mut sockets = open();
+        for (is_v6, count) in [0, 1, 2, 7, 8, 9, 17, 100, 400, MOST_RECEIVERS]
+            .into_iter()
+            .flat_map(|count| [(false, count), (true, count)])
+        {
+            let list: Vec<u32> = [u32::MAX, 0].into_iter().chain(numbers(99)).take(count).collect();
+            assert!(sockets.let_pass(Some(&list)));
+            let known: HashSet<u32> = list.iter().copied().collect();
+            let (family, source) = (family(&sockets, is_v6), source_to(&sockets, is_v6));
+            let near = list.iter().flat_map(|index| [index.wrapping_add(1), index.swap_bytes()]);
+            let others = near.chain(numbers(7).take(50));
+            for index in list.iter().copied().chain(others.collect::<Vec<_>>()) {
+                for datagram in [
+                    message(4, index, 100),
+                    message(3, index, 64),
+                    message(2, index, 92),
+                    message(1, index, 148),
+                ] {
+                    let expected = expected(&datagram, true, Some(&known));
+                    let kind = datagram[0];
+                    let place = place(family, &source, &datagram);
+                    assert_eq!(place, expected, "{kind}, {index:#x} of {count}");
                 }
-                assert!(!sockets.let_pass(None));
-                assert_eq!(place(self::family(&sockets, is_v6), &source, &message(4, 1234, 32)), Place::Data);
             }
-            assert_eq!(sockets.stats().receive_overflows, 0);
-        },
-    );
+            assert!(!sockets.let_pass(None));
+            assert_eq!(place(self::family(&sockets, is_v6), &source, &message(4, 1234, 32)), Place::Data);
+        }
+        assert_eq!(sockets.stats().receive_overflows, 0);
+    });
 }
 
 #[test]
 fn half_of_the_sources_may_ask_without_a_cookie_and_all_may_with_one() {
-    in_namespace(
-        "half_of_the_sources_may_ask_without_a_cookie_and_all_may_with_one",
-        |_| (),
-        async || {
-            let mut sockets = open();
-            for is_v6 in [false, true] {
-                let sources: Vec<_> = (0..64).map(|_| source_to(&sockets, is_v6)).collect();
-                let mut heard = Vec::new();
-                for half in [Half::Lower, Half::Upper] {
-                    sockets.let_half_ask(Some(half));
-                    let family = family(&sockets, is_v6);
-                    for source in &sources {
-                        heard.push(place(family, source, &message(1, 7, 148)) == Place::Initiations);
-                        let proven = with_cookie(heard.len() % 16);
-                        assert_eq!(place(family, source, &proven), Place::Handshakes);
-                        for (kind, bytes, expected) in
-                            [(2, 92, Place::Handshakes), (3, 64, Place::Handshakes), (4, 148, Place::Data)]
-                        {
-                            assert_eq!(place(family, source, &message(kind, 7, bytes)), expected, "{kind}");
-                        }
-                    }
-                }
-                let (lower, upper) = heard.split_at(sources.len());
-                assert!(lower.iter().zip(upper).all(|(lower, upper)| lower != upper), "each in one half");
-                let count = lower.iter().filter(|heard| **heard).count();
-                assert!((8..=56).contains(&count), "{count} of 64 are in the lower half");
-                sockets.let_half_ask(None);
+    in_namespace(async || {
+        let mut sockets = open();
+        for is_v6 in [false, true] {
+            let sources: Vec<_> = (0..64).map(|_| source_to(&sockets, is_v6)).collect();
+            let mut heard = Vec::new();
+            for half in [Half::Lower, Half::Upper] {
+                sockets.let_half_ask(Some(half));
                 let family = family(&sockets, is_v6);
                 for source in &sources {
-                    assert_eq!(place(family, source, &message(1, 7, 148)), Place::Initiations);
+                    heard.push(place(family, source, &message(1, 7, 148)) == Place::Initiations);
+                    let proven = with_cookie(heard.len() % 16);
+                    assert_eq!(place(family, source, &proven), Place::Handshakes);
+                    for (kind, bytes, expected) in
+                        [(2, 92, Place::Handshakes), (3, 64, Place::Handshakes), (4, 148, Place::Data)]
+                    {
+                        assert_eq!(place(family, source, &message(kind, 7, bytes)), expected, "{kind}");
+                    }
                 }
             }
-        },
-    );
+            let (lower, upper) = heard.split_at(sources.len());
+            assert!(lower.iter().zip(upper).all(|(lower, upper)| lower != upper), "each in one half");
+            let count = lower.iter().filter(|heard| **heard).count();
+            assert!((8..=56).contains(&count), "{count} of 64 are in the lower half");
+            sockets.let_half_ask(None);
+            let family = family(&sockets, is_v6);
+            for source in &sources {
+                assert_eq!(place(family, source, &message(1, 7, 148)), Place::Initiations);
+            }
+        }
+    });
 }
 
 #[test]
 fn with_more_indices_than_fit_all_pass() {
-    in_namespace(
-        "with_more_indices_than_fit_all_pass",
-        |_| (),
-        async || {
-            let mut sockets = open();
-            let list: Vec<u32> = numbers(5).take(MOST_RECEIVERS + 1).collect();
-            assert!(sockets.let_pass(Some(&list)), "what has the wrong length is dropped");
-            let source = source_to(&sockets, false);
-            let family = family(&sockets, false);
-            assert_eq!(place(family, &source, &message(4, 77, 100)), Place::Data);
-            assert_eq!(place(family, &source, &message(1, 77, 180)), Place::Drain);
-        },
-    );
+    in_namespace(async || {
+        let mut sockets = open();
+        let list: Vec<u32> = numbers(5).take(MOST_RECEIVERS + 1).collect();
+        assert!(sockets.let_pass(Some(&list)), "what has the wrong length is dropped");
+        let source = source_to(&sockets, false);
+        let family = family(&sockets, false);
+        assert_eq!(place(family, &source, &message(4, 77, 100)), Place::Data);
+        assert_eq!(place(family, &source, &message(1, 77, 180)), Place::Drain);
+    });
 }
 
 #[test]
 fn the_longest_program_is_taken_and_tells_messages_apart() {
-    in_namespace(
-        "the_longest_program_is_taken_and_tells_messages_apart",
-        |_| (),
-        async || {
-            let mut sockets = open();
-            let list: Vec<u32> = numbers(3).take(MOST_RECEIVERS).collect();
-            sockets.let_half_ask(Some(Half::Upper));
-            assert!(sockets.let_pass(Some(&list)));
-            for is_v6 in [false, true] {
-                let (family, source) = (family(&sockets, is_v6), source_to(&sockets, is_v6));
-                for (index, expected) in
-                    [(list[0], Place::Data), (list[MOST_RECEIVERS - 1], Place::Data), (1, Place::Drain)]
-                {
-                    assert_eq!(place(family, &source, &message(4, index, 60)), expected);
-                }
-                assert_eq!(place(family, &source, &with_cookie(0)), Place::Handshakes);
+    in_namespace(async || {
+        let mut sockets = open();
+        let list: Vec<u32> = numbers(3).take(MOST_RECEIVERS).collect();
+        sockets.let_half_ask(Some(Half::Upper));
+        assert!(sockets.let_pass(Some(&list)));
+        for is_v6 in [false, true] {
+            let (family, source) = (family(&sockets, is_v6), source_to(&sockets, is_v6));
+            for (index, expected) in
+                [(list[0], Place::Data), (list[MOST_RECEIVERS - 1], Place::Data), (1, Place::Drain)]
+            {
+                assert_eq!(place(family, &source, &message(4, index, 60)), expected);
             }
-        },
-    );
+            assert_eq!(place(family, &source, &with_cookie(0)), Place::Handshakes);
+        }
+    });
 }
 
 #[test]
 fn a_flood_of_initiations_costs_neither_data_nor_those_who_have_a_cookie() {
-    in_namespace(
-        "a_flood_of_initiations_costs_neither_data_nor_those_who_have_a_cookie",
-        |_| (),
-        async || {
-            let mut sockets = open();
-            for is_v6 in [false, true] {
-                let (flood, peer) = (source_to(&sockets, is_v6), source_to(&sockets, is_v6));
-                for _ in 0..8000 {
-                    flood.send(&message(1, 0, 148)).unwrap();
-                }
-                let lost = sockets.stats().receive_overflows;
-                assert!(lost > 1000, "{lost}");
-                for number in 0..100 {
-                    peer.send(&message(4, number, 1000)).unwrap();
-                }
-                let proven = [with_cookie(3), message(2, 9, 92), message(3, 9, 64)];
-                proven.iter().for_each(|message| assert!(peer.send(message).is_ok()));
-                let received = receive(&mut sockets, 100).await;
-                let sent: Vec<_> = (0..100).map(|number| message(4, number, 1000)).collect();
-                assert!(received.iter().map(|(_, bytes)| bytes).eq(&sent));
-                let stats = sockets.stats();
-                assert_eq!((stats.receive_overflows, stats.junk_dropped), (lost, 0));
-                // They are among the first messages received, and the flood's that fit the buffer follow.
-                let received: Vec<_> =
-                    handshakes(&mut sockets, 1000).await.into_iter().map(|(_, message)| message).collect();
-                assert_eq!(received.iter().filter(|message| proven.contains(message)).count(), 3);
-                assert!(received[..100].iter().filter(|message| proven.contains(message)).count() == 3);
-                sockets = open();
+    in_namespace(async || {
+        let mut sockets = open();
+        for is_v6 in [false, true] {
+            let (flood, peer) = (source_to(&sockets, is_v6), source_to(&sockets, is_v6));
+            for _ in 0..8000 {
+                flood.send(&message(1, 0, 148)).unwrap();
             }
-        },
-    );
+            let lost = sockets.stats().receive_overflows;
+            assert!(lost > 1000, "{lost}");
+            for number in 0..100 {
+                peer.send(&message(4, number, 1000)).unwrap();
+            }
+            let proven = [with_cookie(3), message(2, 9, 92), message(3, 9, 64)];
+            proven.iter().for_each(|message| assert!(peer.send(message).is_ok()));
+            let received = receive(&mut sockets, 100).await;
+            let sent: Vec<_> = (0..100).map(|number| message(4, number, 1000)).collect();
+            assert!(received.iter().map(|(_, bytes)| bytes).eq(&sent));
+            let stats = sockets.stats();
+            assert_eq!((stats.receive_overflows, stats.junk_dropped), (lost, 0));
+            // They are among the first messages received, and the flood's that fit the buffer follow.
+            let received: Vec<_> =
+                handshakes(&mut sockets, 1000).await.into_iter().map(|(_, message)| message).collect();
+            assert_eq!(received.iter().filter(|message| proven.contains(message)).count(), 3);
+            assert!(received[..100].iter().filter(|message| proven.contains(message)).count() == 3);
+            sockets = open();
+        }
+    });
 }
 
 /// Returns the sockets as they are left to the next process: those of IPv4 alone.
@@ -404,47 +368,38 @@ fn v4_descriptors(sockets: &UdpSockets) -> (Vec<Descriptor>, UdpConfig) {
 
 #[test]
 fn a_whole_set_is_taken_over_with_what_it_holds() {
-    in_namespace(
-        "a_whole_set_is_taken_over_with_what_it_holds",
-        |_| (),
-        async || {
-            let mut before = open();
-            let source = source_to(&before, false);
-            source.send(&message(4, 0, 100)).unwrap();
-            source.send(&message(1, 0, 148)).unwrap();
-            // A list of the previous process is no longer in force, even if that process could not remove it.
-            before.let_pass(Some(&[8]));
-            let (descriptors, config) = v4_descriptors(&before);
-            std::mem::forget(before);
-            let mut after = UdpSockets::adopt(descriptors, &config).unwrap();
-            assert_eq!(family(&after, false).each().count(), SOCKETS);
-            source.send(&message(4, 1, 100)).unwrap();
-            let received = receive(&mut after, 2).await;
-            assert_eq!(received.iter().map(|(_, bytes)| bytes[4]).collect::<Vec<_>>(), [0, 1]);
-            assert_eq!(handshakes(&mut after, 1).await.len(), 1);
-            let family = family(&after, false);
-            assert_eq!(place(family, &source, &message(9, 0, 100)), Place::Drain);
-        },
-    );
+    in_namespace(async || {
+        let mut before = open();
+        let source = source_to(&before, false);
+        source.send(&message(4, 0, 100)).unwrap();
+        source.send(&message(1, 0, 148)).unwrap();
+        // A list of the previous process is no longer in force, even if that process could not remove it.
+        before.let_pass(Some(&[8]));
+        let (descriptors, config) = v4_descriptors(&before);
+        std::mem::forget(before);
+        let mut after = UdpSockets::adopt(descriptors, &config).unwrap();
+        assert_eq!(family(&after, false).each().count(), SOCKETS);
+        source.send(&message(4, 1, 100)).unwrap();
+        let received = receive(&mut after, 2).await;
+        assert_eq!(received.iter().map(|(_, bytes)| bytes[4]).collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(handshakes(&mut after, 1).await.len(), 1);
+        let family = family(&after, false);
+        assert_eq!(place(family, &source, &message(9, 0, 100)), Place::Drain);
+    });
 }
 
 #[test]
 fn a_list_does_not_outlive_the_one_who_keeps_it_up_to_date() {
-    in_namespace(
-        "a_list_does_not_outlive_the_one_who_keeps_it_up_to_date",
-        |_| (),
-        async || {
-            let mut sockets = open();
-            let source = source_to(&sockets, false);
-            let (descriptors, _) = v4_descriptors(&sockets);
-            assert!(sockets.let_pass(Some(&[8])));
-            drop(sockets);
-            source.send(&message(4, 7, 100)).unwrap();
-            let has_something =
-                |descriptor: Descriptor| StdSocket::from(descriptor).recv(&mut [0; 200]).is_ok();
-            assert_eq!(descriptors.into_iter().map(has_something).filter(|got| *got).count(), 1);
-        },
-    );
+    in_namespace(async || {
+        let mut sockets = open();
+        let source = source_to(&sockets, false);
+        let (descriptors, _) = v4_descriptors(&sockets);
+        assert!(sockets.let_pass(Some(&[8])));
+        drop(sockets);
+        source.send(&message(4, 7, 100)).unwrap();
+        let has_something = |descriptor: Descriptor| StdSocket::from(descriptor).recv(&mut [0; 200]).is_ok();
+        assert_eq!(descriptors.into_iter().map(has_something).filter(|got| *got).count(), 1);
+    });
 }
 
 /// Counts the datagrams that wait in the sockets that data is read from.
@@ -464,36 +419,32 @@ pub(super) async fn count_waiting(sockets: &mut UdpSockets) -> usize {
 
 #[test]
 fn of_an_incomplete_set_every_socket_is_read_and_none_takes_nothing() {
-    in_namespace(
-        "of_an_incomplete_set_every_socket_is_read_and_none_takes_nothing",
-        |_| (),
-        async || {
-            for missing in [DRAIN, HANDSHAKES, INITIATIONS, DATA] {
-                let before = open();
-                let (mut descriptors, config) = v4_descriptors(&before);
-                drop(before);
-                drop(descriptors.remove(missing));
-                let mut sockets = UdpSockets::adopt(descriptors, &config).unwrap();
-                let sources: Vec<_> = (0..200).map(|_| source_to(&sockets, false)).collect();
-                // Without a program, the kernel does not tell messages apart.
-                sockets.let_pass(Some(&[1]));
-                for source in &sources {
-                    source.send(&message(4, 0, 100)).unwrap();
-                    source.send(&message(1, 0, 148)).unwrap();
-                    source.send(b"junk").unwrap();
-                }
-                assert_eq!(count_waiting(&mut sockets).await, 600, "without socket {missing}");
-                let stats = sockets.stats();
-                assert_eq!((stats.junk_dropped, stats.receive_overflows), (0, 0));
-                // The sockets go to the next process as they are.
-                let (descriptors, config) = v4_descriptors(&sockets);
-                drop(sockets);
-                let mut sockets = UdpSockets::adopt(descriptors, &config).unwrap();
-                for source in &sources {
-                    source.send(&message(4, 0, 100)).unwrap();
-                }
-                assert_eq!(count_waiting(&mut sockets).await, 200);
+    in_namespace(async || {
+        for missing in [DRAIN, HANDSHAKES, INITIATIONS, DATA] {
+            let before = open();
+            let (mut descriptors, config) = v4_descriptors(&before);
+            drop(before);
+            drop(descriptors.remove(missing));
+            let mut sockets = UdpSockets::adopt(descriptors, &config).unwrap();
+            let sources: Vec<_> = (0..200).map(|_| source_to(&sockets, false)).collect();
+            // Without a program, the kernel does not tell messages apart.
+            sockets.let_pass(Some(&[1]));
+            for source in &sources {
+                source.send(&message(4, 0, 100)).unwrap();
+                source.send(&message(1, 0, 148)).unwrap();
+                source.send(b"junk").unwrap();
             }
-        },
-    );
+            assert_eq!(count_waiting(&mut sockets).await, 600, "without socket {missing}");
+            let stats = sockets.stats();
+            assert_eq!((stats.junk_dropped, stats.receive_overflows), (0, 0));
+            // The sockets go to the next process as they are.
+            let (descriptors, config) = v4_descriptors(&sockets);
+            drop(sockets);
+            let mut sockets = UdpSockets::adopt(descriptors, &config).unwrap();
+            for source in &sources {
+                source.send(&message(4, 0, 100)).unwrap();
+            }
+            assert_eq!(count_waiting(&mut sockets).await, 200);
+        }
+    });
 }
