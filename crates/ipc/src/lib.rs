@@ -3,7 +3,7 @@
 //! [`runtime_dir`] holds one directory for each running interface and defines which users a client trusts.
 //! `listener` creates the file of a Unix socket, accessible to its owner only, and `pipe` a named pipe of
 //! Windows for administrators. [`serve_each`] serves a bounded number of clients; slow or silent clients give
-//! way to new ones. [`Connection`] is a client's end.
+//! way to new ones. [`ServerThread`] is the thread of a server, and [`Connection`] a client's end.
 
 mod clients;
 mod connection;
@@ -17,6 +17,8 @@ mod pipe_rules;
 pub mod runtime_dir;
 #[cfg(windows)]
 pub mod security;
+mod server_thread;
 
 pub use clients::{Place, Places, Source, Stream, serve_each};
 pub use connection::{Connection, MAY_CONNECT};
+pub use server_thread::ServerThread;

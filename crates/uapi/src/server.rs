@@ -5,11 +5,10 @@
 
 use std::io;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, oneshot};
-use weft_ipc::serve_each;
+use tokio::sync::Semaphore;
+use weft_ipc::{ServerThread, serve_each};
 use weft_tun::thread_guard::EndProcessOnPanic;
 
 use crate::Control;
@@ -57,8 +56,7 @@ impl Default for Limits {
 /// A socket that is served. Dropping it stops it, as [`Self::stop`].
 #[derive(Debug)]
 pub struct Server {
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    thread: ServerThread,
 }
 
 impl Server {
@@ -82,7 +80,6 @@ impl Server {
         on_gone: impl FnOnce() + Send + 'static,
         limits: Limits,
     ) -> io::Result<Self> {
-        let (stop, stopped) = oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
             .enable_time()
@@ -93,40 +90,19 @@ impl Server {
             let _context = runtime.enter();
             listener.accept()?
         };
-        let thread = std::thread::Builder::new().name("weft-uapi".into()).spawn(move || {
-            let _guard = EndProcessOnPanic;
-            runtime.block_on(async {
-                tokio::select! {
-                    _ = stopped => {}
-                    () = serve(&acceptor, &control, limits) => {}
-                    () = tell_when_gone(&acceptor, on_gone) => {}
-                }
-            });
-            drop(acceptor);
-            // Calls in progress are not awaited: a call may wait for the same thread that stops this server.
-            runtime.shutdown_background();
+        let thread = ServerThread::start("weft-uapi", runtime, EndProcessOnPanic, async move || {
+            tokio::select! {
+                () = serve(&acceptor, &control, limits) => {}
+                () = tell_when_gone(&acceptor, on_gone) => {}
+            }
         })?;
-        Ok(Self { stop: Some(stop), thread: Some(thread) })
+        Ok(Self { thread })
     }
 
     /// Stops the server: closes connections, and removes the socket's file unless it was replaced. A change
     /// that has begun continues to its end.
-    pub fn stop(mut self) {
-        self.end();
-    }
-
-    fn end(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            // Cannot fail: the guard ends the process on a panic.
-            let _ = thread.join();
-        }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.end();
+    pub fn stop(self) {
+        drop(self.thread);
     }
 }
 

@@ -6,6 +6,7 @@ use weft_report::control_socket::{CaptureRequest, ManageError, Reload, ReloadRep
 use crate::recording::Recording;
 
 mod capture;
+mod lines;
 #[cfg_attr(unix, path = "socket/unix.rs")]
 #[cfg_attr(windows, path = "socket/windows.rs")]
 mod platform;

@@ -131,11 +131,14 @@ impl Site {
         if self.hosts.allow(asked) { Ok(()) } else { Err(shown()) }
     }
 
-    /// Returns a sample for an answer about at most `most` peers, and the permit to [hold](held) if the
+    /// Returns a sample for an answer about at most `max_peers` peers, and the permit to [hold](held) if the
     /// answer is large. A request that waits for the permit keeps no sample in memory.
-    async fn sample(&self, most: usize) -> Result<(Arc<Sample>, Option<OwnedSemaphorePermit>), NoSample> {
+    async fn sample(
+        &self,
+        max_peers: usize,
+    ) -> Result<(Arc<Sample>, Option<OwnedSemaphorePermit>), NoSample> {
         let sample = self.sampler.sample().await?;
-        if sample.report.peers.len().min(most) <= MANY_PEERS {
+        if sample.report.peers.len().min(max_peers) <= MANY_PEERS {
             return Ok((sample, None));
         }
         drop(sample);

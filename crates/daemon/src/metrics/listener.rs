@@ -28,7 +28,7 @@ pub enum ListenError {
     /// Another program listens there.
     #[error(
         "cannot serve metrics on {0}: another program listens there; choose another port with --metrics or \
-         `# weft: Metrics = …` (`ss -ltnp` tells who it is)"
+         `# weft: Metrics = …` (`ss -ltnp` shows which one)"
     )]
     InUse(SocketAddr),
     /// Not permitted.
@@ -45,14 +45,14 @@ pub enum ListenError {
     Local(Box<dyn std::error::Error + Send + Sync>, io::ErrorKind),
     /// The path is longer than a Unix socket's may be.
     #[error(
-        "cannot serve metrics on unix:{path}: the path has {length} bytes, and a socket's may have at most {most}; \
+        "cannot serve metrics on unix:{path}: the path has {length} bytes, and a socket's may have at most {limit}; \
          choose a shorter one, as /run/weft/NAME/metrics.sock"
     )]
     TooLong {
         path: String,
         length: usize,
         /// Maximum length in bytes.
-        most: usize,
+        limit: usize,
     },
     /// This platform has no Unix sockets.
     #[error("cannot serve metrics on {0}: there are no Unix sockets here; give an address and port")]

@@ -5,7 +5,6 @@ use std::future::Future;
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use hyper::server::conn::http1;
@@ -13,10 +12,9 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 use weft_config::metrics::{Address, HostName, MetricsConfig};
-use weft_ipc::{Place, Source, serve_each};
+use weft_ipc::{Place, ServerThread, Source, serve_each};
 use weft_tun::thread_guard::EndProcessOnPanic;
 
 use super::answer::Site;
@@ -45,8 +43,7 @@ pub struct Server {
     address: Address,
     is_inherited: bool,
     site: Arc<Site>,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    _thread: ServerThread,
 }
 
 impl Server {
@@ -73,25 +70,13 @@ impl Server {
             ListenerSocket::Local(_) => Hosts::any(),
         };
         let site = Arc::new(Site::new(manage, hosts));
-        let (stop, stopped) = oneshot::channel();
         let served = Arc::clone(&site);
-        let thread = std::thread::Builder::new()
-            .name("weft-metrics".to_owned())
-            .spawn(move || {
-                let _guard = EndProcessOnPanic;
-                runtime.block_on(async {
-                    tokio::select! {
-                        _ = stopped => {}
-                        () = accept(socket, served) => {}
-                    }
-                });
-                // Does not wait for blocking tasks: a snapshot may wait for the packet thread, which may wait
-                // for this thread to end.
-                runtime.shutdown_background();
-            })
-            .map_err(failed)?;
+        let thread = ServerThread::start("weft-metrics", runtime, EndProcessOnPanic, async move || {
+            accept(socket, served).await;
+        });
+        let thread = thread.map_err(failed)?;
         tracing::info!(%address, "serving metrics");
-        Ok(Self { address, is_inherited, site, stop: Some(stop), thread: Some(thread) })
+        Ok(Self { address, is_inherited, site, _thread: thread })
     }
 
     /// Reports whether it serves at the address in `config`, or at a socket from the service manager, which
@@ -103,16 +88,6 @@ impl Server {
     /// Replaces the names that requests may use, from the next request on.
     pub fn allow(&self, hosts: &[HostName]) {
         self.site.allow(hosts);
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            // The guard ends the process on a panic, so this always succeeds.
-            let _ = thread.join();
-        }
     }
 }
 
@@ -239,7 +214,7 @@ mod tests {
         assert!(whole > 1 << 19, "{whole}");
         for client in stuck {
             let taken = client.rest().await;
-            assert!(taken < 64 << 10, "{taken} bytes were kept for who took nothing");
+            assert!(taken < 64 << 10, "{taken} bytes were kept for a client that took nothing");
         }
     }
 

@@ -13,7 +13,7 @@ use weft_ipc::Stream;
 use weft_report::control_socket::line::Done;
 use zeroize::Zeroizing;
 
-use super::server::{error_line, ok, parse};
+use super::lines::{error_line, ok, parse};
 use super::{CaptureRequest, Manage, ManageError};
 use crate::recording::Recording;
 

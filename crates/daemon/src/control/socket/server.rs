@@ -4,21 +4,17 @@
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use serde::Serialize;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout, timeout_at};
-use weft_ipc::{Place, Stream, serve_each};
-use weft_report::control_socket::line::{
-    Answer, Done, Kind, LineBuffer, MAX_REQUEST, Request, RequestVersion, WireError, decode, to_line,
-};
-use weft_report::control_socket::{ManageError, Reload, VERSION};
+use weft_ipc::{Place, ServerThread, Stream, serve_each};
+use weft_report::control_socket::line::{Done, Kind, LineBuffer, MAX_REQUEST, Request, decode};
+use weft_report::control_socket::{ManageError, Reload};
 use weft_tun::thread_guard::EndProcessOnPanic;
 use zeroize::Zeroizing;
 
+use super::lines::{Line, error_line, ok, parse};
 use super::platform::{ListenError, Listener};
 use super::{Manage, capture};
 
@@ -33,14 +29,11 @@ const IDLE: Duration = Duration::from_secs(120);
 const READ_BYTES: usize = 16 << 10;
 /// Bytes per write.
 const WRITE_BYTES: usize = 64 << 10;
-/// Initial capacity for a line; a status with many peers grows beyond it.
-const LINE_ROOM: usize = 4096;
 
 /// A control socket. Dropping it ends the connections and removes the socket.
 #[derive(Debug)]
 pub struct Server {
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    _thread: ServerThread,
 }
 
 impl Server {
@@ -60,37 +53,11 @@ impl Server {
             let _context = runtime.enter();
             listener.accept().map_err(failed("serve"))?
         };
-        let (stop, stopped) = oneshot::channel();
-        let thread = std::thread::Builder::new()
-            .name("weft-control".to_owned())
-            .spawn(move || {
-                let _guard = EndProcessOnPanic;
-                runtime.block_on(async {
-                    let serve = |stream, place| serve(stream, Arc::clone(&manage), place);
-                    tokio::select! {
-                        _ = stopped => {}
-                        _ = serve_each(CLIENTS, async || acceptor.next().await, serve) => {}
-                    }
-                });
-                // Before the connections end: a client that sees the end of its connection finds nothing
-                // left.
-                drop(acceptor);
-                // Does not wait for blocking tasks: a request may wait for the control thread, which waits
-                // for this thread.
-                runtime.shutdown_background();
-            })
-            .map_err(failed("start a thread for"))?;
-        Ok(Self { stop: Some(stop), thread: Some(thread) })
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            // The guard ends the process on a panic, so this always succeeds.
-            let _ = thread.join();
-        }
+        let thread = ServerThread::start("weft-control", runtime, EndProcessOnPanic, async move || {
+            let serve = |stream, place| serve(stream, Arc::clone(&manage), place);
+            serve_each(CLIENTS, async || acceptor.next().await, serve).await;
+        });
+        Ok(Self { _thread: thread.map_err(failed("start a thread for"))? })
     }
 }
 
@@ -172,40 +139,12 @@ fn kind_of(line: &[u8]) -> Option<Kind> {
     parse(line).ok().map(|request| request.request)
 }
 
-pub(super) fn parse(line: &[u8]) -> Result<Request<'_>, ManageError> {
-    match serde_json::from_slice::<RequestVersion>(line) {
-        Ok(RequestVersion { version: VERSION }) => {}
-        Ok(RequestVersion { version }) => {
-            return Err(ManageError::Failed(format!(
-                "the daemon understands version {VERSION} of the control socket, not {version}: restart the \
-                 interface with the weft that is installed"
-            )));
-        }
-        Err(error) => return Err(not_a_request(&error)),
-    }
-    serde_json::from_slice(line).map_err(|error| not_a_request(&error))
-}
-
-/// Returns an error with the kind and the column of the syntax error, without the text, which may contain a
-/// key.
-fn not_a_request(error: &serde_json::Error) -> ManageError {
-    ManageError::Failed(format!("not a request: {:?} error in column {}", error.classify(), error.column()))
-}
-
 /// Returns the line that answers a request.
 fn answer(line: &[u8], manage: &dyn Manage) -> Zeroizing<Vec<u8>> {
     let answer = parse(line).and_then(|request| answer_to(&request, manage));
     // Serialization of these types cannot fail.
     answer.map_or_else(|error| error_line(&error), Result::unwrap_or_default)
 }
-
-/// Returns the line that reports an error.
-pub(super) fn error_line(error: &ManageError) -> Zeroizing<Vec<u8>> {
-    let error: Answer<Done> = Answer { version: VERSION, ok: None, error: Some(WireError::from(error)) };
-    to_line(&error, LINE_ROOM).unwrap_or_default()
-}
-
-type Line = serde_json::Result<Zeroizing<Vec<u8>>>;
 
 fn answer_to(request: &Request<'_>, manage: &dyn Manage) -> Result<Line, ManageError> {
     match request.request {
@@ -223,8 +162,4 @@ fn answer_to(request: &Request<'_>, manage: &dyn Manage) -> Result<Line, ManageE
         // `serve` handles captures before this.
         Kind::Capture | Kind::Stop => Ok(ok(&Done {})),
     }
-}
-
-pub(super) fn ok(content: &impl Serialize) -> Line {
-    to_line(&Answer { version: VERSION, ok: Some(content), error: None }, LINE_ROOM)
 }

@@ -32,7 +32,7 @@ impl LocalListener {
     pub(super) fn open(path: &Path) -> Result<Self, ListenError> {
         let length = path.as_os_str().as_bytes().len();
         if length > LONGEST {
-            return Err(ListenError::TooLong { path: path.display().to_string(), length, most: LONGEST });
+            return Err(ListenError::TooLong { path: path.display().to_string(), length, limit: LONGEST });
         }
         let (socket, file) = listener::listen(path, 0o700).map_err(|error| {
             let kind = error.kind();

@@ -52,7 +52,6 @@ fn another_user_that_listens_gets_nothing_unless_the_interface_is_that_users() {
     use std::os::unix::fs::chown;
 
     const ANOTHER: u32 = 65_534;
-    let test = "another_user_that_listens_gets_nothing_unless_the_interface_is_that_users";
     let directory = tempfile::tempdir().unwrap();
     let name: InterfaceName = "wg0".parse().unwrap();
     let path = control_socket(directory.path(), &name);
@@ -61,7 +60,7 @@ fn another_user_that_listens_gets_nothing_unless_the_interface_is_that_users() {
     socket.bind(&socket2::SockAddr::unix(&path).unwrap()).unwrap();
     // The client trusts the listening user as the kernel reports it, and not the owner of the file.
     if !weft_lab::run_as(ANOTHER, || socket.listen(8)).is_ok_and(|listens| listens.is_ok()) {
-        return weft_lab::not_run(test, "needs root");
+        return weft_lab::here::not_run("needs root");
     }
     let reload = || Reload {
         text: Zeroizing::new("PrivateKey = secret".to_owned()),

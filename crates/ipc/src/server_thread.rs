@@ -1,0 +1,54 @@
+//! The thread of a server: it serves until its owner drops it.
+
+use std::io;
+use std::thread::JoinHandle;
+
+use tokio::runtime::Runtime;
+use tokio::sync::oneshot;
+
+/// A thread that serves clients. Dropping it ends their connections and waits for the end of the thread.
+#[derive(Debug)]
+pub struct ServerThread {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl ServerThread {
+    /// Runs `serve` on a new thread with this runtime. The thread holds `guard`, which has to end the process if the
+    /// thread panics: no client is served then.
+    ///
+    /// # Errors
+    /// The system cannot create the thread.
+    pub fn start(
+        name: &str,
+        runtime: Runtime,
+        guard: impl Send + 'static,
+        serve: impl AsyncFnOnce() + Send + 'static,
+    ) -> io::Result<Self> {
+        let (stop, stopped) = oneshot::channel::<()>();
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+            let _guard = guard;
+            // Before the connections end, `serve` drops what it accepts with: a client that sees the end of its
+            // connection finds no socket.
+            runtime.block_on(async {
+                tokio::select! {
+                    _ = stopped => {}
+                    () = serve() => {}
+                }
+            });
+            // Does not wait for blocking tasks: a request may wait for the thread that drops this server.
+            runtime.shutdown_background();
+        })?;
+        Ok(Self { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for ServerThread {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // The guard ends the process on a panic, so this always succeeds.
+            let _ = thread.join();
+        }
+    }
+}
