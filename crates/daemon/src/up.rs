@@ -202,7 +202,7 @@ fn known_endpoints(config: &Config, places: &[Place]) -> Found {
 
 /// Returns the endpoints of the peers at the start. Names are looked up with the name servers from before any
 /// DNS setup that a crashed daemon left behind. If such a daemon left a kill switch in force, which blocks
-/// look-ups, the last addresses of names whose look-up fails are used.
+/// look-ups, a name that is not found keeps its last address.
 fn resolve_endpoints(config: &Config) -> Result<Found, ResolveError> {
     let endpoints = config.peers.iter().map(|peer| peer.endpoint.as_ref());
     let (directory, interface) = (runtime_dir(), &config.interface.name);

@@ -7,7 +7,8 @@ use weft_config::InterfaceName;
 use weft_config::exit::{self, Code};
 
 #[cfg(any(target_os = "macos", target_os = "freebsd", all(test, target_os = "linux")))]
-use super::file::MARKER;
+/// A comment of every file. Without two hyphens, which end a comment of XML.
+pub(super) const MARKER: &str = "Made by `weft service install`. `weft service remove` removes it.";
 
 #[cfg(any(windows, all(test, target_os = "linux")))]
 /// ERROR_ACCESS_DENIED.

@@ -5,10 +5,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-use super::error::ServiceError;
-
-/// A comment of every file. Without two hyphens, which end a comment of XML.
-pub(super) const MARKER: &str = "Made by `weft service install`. `weft service remove` removes it.";
+use super::error::{MARKER, ServiceError};
 
 /// Returns the text of weft's file, or `None` if there is no file.
 ///
@@ -30,7 +27,7 @@ pub(super) fn read(path: &Path) -> Result<Option<String>, ServiceError> {
 /// Writes the file in one step, over an earlier one.
 pub(super) fn write(path: &Path, text: &str, mode: u32) -> Result<(), ServiceError> {
     let failed = |error| ServiceError::File { action: "write", path: path.to_owned(), error };
-    // rc(8) runs every executable file of its directory whose name has no leading dot.
+    // rc(8) runs every executable file of its directory, except names with a leading dot.
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
     name.push(".new");

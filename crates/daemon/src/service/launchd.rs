@@ -1,6 +1,6 @@
 //! launchd(8): a property list in /Library/LaunchDaemons, and the calls of launchctl(1).
 //!
-//! launchd starts a service again after every status but 0, with 10 s between two starts. It cannot tell a wrong
+//! launchd starts a service again after every status but 0, with 10 s between two starts. It cannot distinguish a wrong
 //! configuration from a crash, so `weft up --launchd` ends with 0 where a restart does not help.
 
 use std::cell::Cell;
@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use weft_config::InterfaceName;
 
-use super::error::ServiceError;
-use super::file::{self, MARKER};
+use super::error::{MARKER, ServiceError};
+use super::file;
 use super::lifecycle::{Manager, State};
 use super::program;
 

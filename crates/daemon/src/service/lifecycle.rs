@@ -176,7 +176,7 @@ impl Service<'_> {
         let state = || manager.state(self.daemons.running(self.interface)?);
         match step {
             Undo::RemoveDirectory(directory) => {
-                // Stays if something was logged: that tells why the service did not start.
+                // Stays if something was logged: the log says why the service did not start.
                 let _ = fs::remove_dir(directory);
                 Ok(())
             }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::process::Command;
 
-use super::super::file;
+use super::super::error::MARKER;
 use super::super::launchd::Launchd;
 use super::super::rc_d::RcD;
 use super::super::windows::Windows;
@@ -132,7 +132,7 @@ fn windows() -> Machine {
 }
 
 const ALL: [fn() -> Machine; 3] = [launchd, rc_d, windows];
-/// Those whose definition is a file.
+/// The managers that read a definition from a file.
 const FILES: [fn() -> Machine; 2] = [launchd, rc_d];
 
 impl Machine {
@@ -258,7 +258,7 @@ fn a_file_of_someone_else_is_left_alone() {
         foreign(&machine);
         fs::remove_file(file).unwrap();
         // A link was made by someone else, also one to a file of weft.
-        machine.write("elsewhere", file::MARKER);
+        machine.write("elsewhere", MARKER);
         std::os::unix::fs::symlink(machine.directory.path().join("elsewhere"), file).unwrap();
         let error = machine.install("/a/utun7.conf").unwrap_err();
         assert!(matches!(error, ServiceError::Foreign { .. }), "{error}");

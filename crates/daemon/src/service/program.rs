@@ -22,7 +22,7 @@ pub(super) fn run(program: &Path, arguments: &[&str]) -> Result<String, ServiceE
 pub(super) fn output(program: &Path, arguments: &[&str]) -> Result<Output, ServiceError> {
     let command = line(program, arguments);
     let mut program = Command::new(program);
-    // A group of its own: Ctrl-C ends neither a step nor its way back in the middle.
+    // A separate process group: Ctrl-C ends neither a step nor its undoing in the middle.
     program.args(arguments).stdin(Stdio::null()).process_group(0);
     program.output().map_err(|error| ServiceError::Spawn { command, error })
 }

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use weft_config::InterfaceName;
 
-use super::error::ServiceError;
-use super::file::{self, MARKER};
+use super::error::{MARKER, ServiceError};
+use super::file;
 use super::lifecycle::{Manager, State};
 use super::program;
 
@@ -139,7 +139,7 @@ run_rc_command "$1"
         program::run(&self.service, &[&self.name, "start"]).map(drop)
     }
 
-    /// `onestop` also ends a service whose variable says NO by now.
+    /// `onestop` also ends a service after its variable was set to NO.
     fn stop(&self) -> Result<(), ServiceError> {
         program::run(&self.service, &[&self.name, "onestop"]).map(drop)
     }

@@ -26,7 +26,7 @@ struct Script {
     name: String,
 }
 
-/// A script whose weft writes down its arguments, and ends with this status.
+/// A script with a weft that writes its arguments down and ends with this status.
 fn script(interface: &str, folder: &str, status: u8) -> Script {
     let directory = tempfile::tempdir().unwrap();
     let base = directory.path().join(folder);
@@ -132,7 +132,7 @@ fn a_start_that_fails_says_so_with_the_status_and_the_log() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains("did not come up") && said.contains(log.to_str().unwrap()), "{said}");
     assert_eq!(fs::read_to_string(&log).unwrap(), "a line of the log\n");
-    // The log is kept at the next start, and nobody else reads it.
+    // The next start keeps the log, and only its owner reads it.
     script.run("start", "YES");
     assert_eq!(fs::read_to_string(&log).unwrap().lines().count(), 2);
     let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&log).unwrap().permissions());

@@ -122,12 +122,12 @@ pub(super) struct Handover {
     pub(super) store: Option<FdStore>,
     queues: Vec<KeptQueue>,
     sockets: Vec<KeptSocket>,
-    left: Option<State>,
+    previous: Option<State>,
 }
 
 /// What an interface starts with.
 #[derive(Debug)]
-pub(super) struct Opened {
+pub(super) struct Adopted {
     pub(super) inherited: Inherited,
     pub(super) port: u16,
     /// The store and its contents, if there is a store.
@@ -154,7 +154,7 @@ impl Handover {
             store: FdStore::of_this_process(),
             queues: Vec::new(),
             sockets: Vec::new(),
-            left: None,
+            previous: None,
         };
         let is_ours = |name: &str| PREFIXES.iter().any(|prefix| name.starts_with(prefix));
         for service_manager::Inherited { name, descriptor } in service_manager::take(is_ours) {
@@ -167,7 +167,9 @@ impl Handover {
         }
         this.queues.sort_by_key(|queue| queue.number);
         this.sockets.sort_by_key(|socket| (socket.is_v6, socket.number));
-        if let Some(back) = this.left.as_ref().and_then(|left| left.clock_set_back(SystemTime::now())) {
+        if let Some(back) =
+            this.previous.as_ref().and_then(|previous| previous.clock_set_back(SystemTime::now()))
+        {
             tracing::warn!(
                 "the clock was set back: for {} s peers may take our handshakes for replayed ones; theirs are answered",
                 back.as_secs() + 1
@@ -205,7 +207,7 @@ impl Handover {
                 if state.interface != self.names.interface {
                     return Err(format!("it is about interface {}", state.interface));
                 }
-                self.left = Some(state);
+                self.previous = Some(state);
             }
         }
         Ok(())
@@ -224,25 +226,25 @@ impl Handover {
 
     /// Returns the state that the configuration file does not contain.
     pub(super) fn left(&self) -> Option<&State> {
-        self.left.as_ref()
+        self.previous.as_ref()
     }
 
     /// Returns where the peers of the file are, as far as that is known. `None` if no state was left: then
     /// all endpoints have to be looked up.
     pub(super) fn places(&self, config: &Config) -> Option<Vec<Place>> {
-        self.left.as_ref().map(|left| left.places(config))
+        self.previous.as_ref().map(|previous| previous.places(config))
     }
 
     /// Returns the change that configures the tunnel, if state was left. `endpoints` are the addresses of the
     /// peers of the file.
     pub(super) fn change(&self, config: &Config, endpoints: &[Option<SocketAddr>]) -> Option<DeviceChange> {
-        self.left.as_ref().map(|left| left.change(config, endpoints))
+        self.previous.as_ref().map(|previous| previous.change(config, endpoints))
     }
 
     /// Returns what the previous daemon knew of the peers.
     pub(super) fn remembered(&self) -> Vec<(PublicKey, Remembered)> {
-        let left = self.left.as_ref();
-        left.map(|left| left.remembered(Instant::now(), SystemTime::now())).unwrap_or_default()
+        let previous = self.previous.as_ref();
+        previous.map(|previous| previous.remembered(Instant::now(), SystemTime::now())).unwrap_or_default()
     }
 
     /// Opens or closes queues until there are `queues` of them. Without a store and without existing queues
@@ -250,7 +252,7 @@ impl Handover {
     ///
     /// # Errors
     /// When a queue cannot be created, detached or duplicated.
-    pub(super) fn open(mut self, config: &Config, queues: usize) -> Result<Opened, StartError> {
+    pub(super) fn open(mut self, config: &Config, queues: usize) -> Result<Adopted, StartError> {
         let port = self.port(config);
         // Only sockets with the numbers that the next daemon will give them are kept: a refused socket leaves
         // a gap.
@@ -269,7 +271,7 @@ impl Handover {
         let mut stored: Vec<String> = sockets.iter().map(name).collect();
         let sockets = sockets.into_iter().map(|socket| socket.descriptor).collect();
         if self.store.is_none() && self.queues.is_empty() {
-            return Ok(Opened { inherited: Inherited { queues: Vec::new(), sockets }, port, kept: None });
+            return Ok(Adopted { inherited: Inherited { queues: Vec::new(), sockets }, port, kept: None });
         }
 
         let (numbers, existing): (Vec<u16>, Vec<Descriptor>) =
@@ -279,7 +281,7 @@ impl Handover {
             self.give_up(&self.names.queue(*number));
         }
         stored.extend(numbers.iter().take(queues).map(|number| self.names.queue(*number)));
-        if self.left.is_some() {
+        if self.previous.is_some() {
             stored.push(self.names.state());
         }
         let free = (0..=u16::MAX).filter(|number| !numbers.contains(number));
@@ -289,15 +291,15 @@ impl Handover {
             new.push((self.names.queue(number), descriptor));
         }
         let kept = self.store.map(|store| Kept { store, names: self.names, stored, new });
-        Ok(Opened { inherited: Inherited { queues: all, sockets }, port, kept })
+        Ok(Adopted { inherited: Inherited { queues: all, sockets }, port, kept })
     }
 
     /// Returns the port of the file if the file was edited to another port, else the port in use.
     fn port(&self, config: &Config) -> u16 {
         let there = self.sockets.first().map(|socket| socket.port);
         let configured = config.interface.listen_port;
-        match &self.left {
-            Some(left) => left.port(config).map_or(configured, |port| there.unwrap_or(port)),
+        match &self.previous {
+            Some(previous) => previous.port(config).map_or(configured, |port| there.unwrap_or(port)),
             None if configured == 0 => there.unwrap_or(0),
             None => configured,
         }

@@ -32,11 +32,11 @@ impl<T: Fn(&Endpoint) -> Answer + Clone + Send + 'static> LookUp for T {}
 pub(super) struct Found {
     /// Addresses of the peers in the order of the configuration, as far as they are known.
     pub(super) endpoints: Vec<Option<SocketAddr>>,
-    /// Peers whose look-up failed, in the order of the configuration. They keep their last address, if known.
+    /// Peers with a failed look-up, in the order of the configuration. They keep their last address, if known.
     pub(super) in_vain: Vec<InVain>,
 }
 
-/// A peer whose look-up failed.
+/// A peer with a failed look-up.
 #[derive(Debug)]
 pub(super) struct InVain {
     pub(super) peer: PublicKey,

@@ -24,7 +24,7 @@ use crate::carried_over::Place;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Makes the interface what the text says, or with `dry_run` only reports what that would do. Also returns
-/// the peers whose look-up failed. Peers that stay keep their sessions. A failure leaves everything as it
+/// the peers with a failed look-up. Peers that stay keep their sessions. A failure leaves everything as it
 /// was.
 pub(super) fn reload(
     daemon: &mut Daemon,
@@ -82,7 +82,7 @@ pub(super) fn reload(
     Ok((report, in_vain))
 }
 
-/// Returns where the peers are: a peer whose endpoint is unchanged in the file stays where it was last heard
+/// Returns where the peers are: a peer with the same endpoint in the file stays where it was last heard
 /// from.
 fn places(old: &Config, new: &Config, state: &DeviceState) -> Vec<Place> {
     let configured: HashMap<PublicKey, Option<&Endpoint>> =

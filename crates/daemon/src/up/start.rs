@@ -16,7 +16,7 @@ use weft_ipc::runtime_dir::runtime_dir;
 use weft_uapi::{self as uapi, Control};
 
 use super::daemon::{Beginning, Daemon, Resumed, known};
-use super::handover::{Handover, Kept, Opened};
+use super::handover::{Adopted, Handover, Kept};
 use super::served::Announced;
 use super::supervisor::{Inbox, MESSAGES, Message, Supervisor};
 use super::{Options, Overrides, UpError, known_endpoints, resolve_endpoints};
@@ -104,7 +104,7 @@ fn begin(
             "going on with the interface that was left"
         );
     }
-    let Opened { inherited, port, kept } = handover.open(config, options.tun_queues().count)?;
+    let Adopted { inherited, port, kept } = handover.open(config, options.tun_queues().count)?;
     let beginning = Beginning { endpoints, inherited, port, state, is_held_by_others: kept.is_some() };
     Ok((beginning, kept))
 }

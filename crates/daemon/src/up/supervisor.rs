@@ -3,29 +3,30 @@
 //! Everything that waits for the system (netlink, commands, name servers) waits here; packets continue
 //! meanwhile.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::sync::mpsc::{self, Receiver};
 use std::time::{Instant, SystemTime};
 
 use weft_commands::signals::Signal;
 use weft_config::device::{DeviceChange, PeerChange};
-use weft_config::{Config, Endpoint, Peer};
+use weft_config::{Config, Endpoint};
 use weft_dataplane::Controller;
+use weft_host::Host;
 use weft_host::network::{Change, Watch};
-use weft_host::resolve::{Resolver, Watched};
-use weft_host::{Host, Keep, Step};
 use weft_report::control_socket::{ManageError, Reload, ReloadReport};
 use weft_tunnel::{Event, PublicKey};
 use weft_uapi::{self as uapi, Control as _, ControlError};
 use zeroize::Zeroizing;
 
+use self::end::End;
+use self::names::Names;
 use super::daemon::Daemon;
 use super::handover::Kept;
-use super::leaving::{Leaving, Writer};
+use super::leaving::Leaving;
 use super::look_up::{Found, InVain};
 use super::reload;
 use super::{Options, Overrides, UpError};
@@ -34,47 +35,14 @@ use crate::control::socket::Manage as _;
 use crate::control::{Managed, socket};
 use crate::metrics;
 use crate::service_manager::{self, StatusLine, Watchdog};
-use crate::status::{FilePeer, Running};
+use crate::status::Running;
 
-/// Capacity of the inbox of the control thread. Events of peers that do not fit are dropped: a later event
-/// says more.
-pub(super) const MESSAGES: usize = 1024;
+mod end;
+mod in_force;
+mod message;
+mod names;
 
-/// A message to the control thread.
-pub(super) enum Message {
-    /// A signal ends the interface.
-    Signal(Signal),
-    /// A client of the control socket asked for the end.
-    Stop,
-    /// The file of the UAPI socket was removed, which is how scripts end an interface.
-    SocketRemoved,
-    /// Packets have stopped.
-    Ended,
-    /// The network changed.
-    Network(Change),
-    /// Something happened to a peer.
-    Peer(Event),
-    /// The name of a peer's endpoint has a new address.
-    Resolved(PublicKey, SocketAddr),
-    /// The interface was changed over UAPI. A flag tells the same, in case that there is no room for the message.
-    Configured,
-    /// A new configuration.
-    Reload(Reload, SyncSender<Result<ReloadReport, ManageError>>),
-}
-
-/// Sends messages to the control thread. Sending does not wait for the message to be handled.
-pub(super) type Inbox = SyncSender<Message>;
-
-/// Why an interface ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
-    /// SIGTERM, perhaps followed by a restart.
-    Terminated,
-    /// A user or a program asked for the end.
-    Asked,
-    /// Packets have stopped.
-    Failed,
-}
+pub(super) use message::{Inbox, MESSAGES, Message};
 
 pub(super) struct Supervisor {
     daemon: Daemon,
@@ -82,7 +50,7 @@ pub(super) struct Supervisor {
     overrides: Overrides,
     controller: Arc<Controller>,
     managed: Arc<Managed>,
-    resolver: Option<Resolver>,
+    names: Names,
     watch: Option<Watch>,
     pub(super) uapi: Option<uapi::Server>,
     socket: Option<socket::Server>,
@@ -131,7 +99,7 @@ impl Supervisor {
             overrides,
             controller,
             managed,
-            resolver: None,
+            names: Names::start(inbox),
             watch: None,
             uapi: None,
             socket: None,
@@ -144,8 +112,8 @@ impl Supervisor {
         supervisor.remember();
         supervisor.show();
         supervisor.follow_network(inbox);
-        supervisor.follow_names(found, inbox);
-        supervisor.serve();
+        supervisor.watch_names(&found.in_vain, |place, _| found.endpoints.get(place).copied().flatten());
+        supervisor.socket = supervisor.managed.serve(&supervisor.config.interface.name);
         Ok(supervisor)
     }
 
@@ -160,38 +128,6 @@ impl Supervisor {
 
     fn base(&self) -> Base {
         Base::of(&self.config, self.daemon.host().map_or(0, Host::mark))
-    }
-
-    /// Updates what the control socket reports as in force.
-    fn show(&self) {
-        let Some(host) = self.daemon.host() else { return };
-        let name = &self.config.interface.name;
-        let of_file = |peer: &Peer| {
-            let file = FilePeer { settings: peer.report.clone(), has_endpoint: peer.endpoint.is_some() };
-            (peer.public_key, file)
-        };
-        let mut guard = self.managed.running();
-        let running = &mut *guard;
-        running.mtu = self.daemon.mtu();
-        running.file = self.config.peers.iter().map(of_file).collect();
-        for list in [&mut running.addresses, &mut running.routes, &mut running.dns, &mut running.firewall] {
-            list.clear();
-        }
-        for step in host.in_force() {
-            match step {
-                Step::Address(address) => running.addresses.push(address.to_string()),
-                Step::Route { prefix, table } if *table == weft_host::routes::MAIN_TABLE => {
-                    running.routes.push(prefix.to_string());
-                }
-                Step::Route { prefix, table } => running.routes.push(format!("{prefix} table {table}")),
-                Step::Rule(_) | Step::EndpointRoute { .. } => {
-                    running.routes.push(step.doing(name).to_string());
-                }
-                Step::Dns(dns) => running.dns.push(dns.to_string()),
-                Step::Firewall(firewall) => running.firewall.push(firewall.to_string()),
-                Step::Mtu(_) | Step::LinkUp | Step::Sysctl { .. } | Step::Hook(_) => {}
-            }
-        }
     }
 
     /// Writes down the addresses of endpoints that are given by name, for a start behind a kill switch.
@@ -220,34 +156,13 @@ impl Supervisor {
         self.react(&Change { missed: true, ..Change::default() });
     }
 
-    fn follow_names(&mut self, found: &Found, inbox: &Inbox) {
-        let resolved = inbox.clone();
-        match Resolver::start(move |peer, address| drop(resolved.send(Message::Resolved(peer, address)))) {
-            Ok(resolver) => self.resolver = Some(resolver),
-            Err(error) => {
-                tracing::warn!("cannot start a thread for names: {error}; they are not looked up again");
-            }
-        }
-        self.watch_names(&found.in_vain, |place, _| found.endpoints.get(place).copied().flatten());
-    }
-
-    /// Watches the names of peers with their current addresses. A name whose look-up failed is looked up
-    /// until it resolves, whatever the peer's current address.
     fn watch_names(&self, in_vain: &[InVain], current: impl Fn(usize, &PublicKey) -> Option<SocketAddr>) {
-        let Some(resolver) = &self.resolver else { return };
-        let in_vain: HashSet<PublicKey> = in_vain.iter().map(|name| name.peer).collect();
-        let current =
-            |place, peer: &PublicKey| if in_vain.contains(peer) { None } else { current(place, peer) };
-        let watched = self.config.peers.iter().enumerate().filter_map(|(place, peer)| {
-            let endpoint =
-                peer.endpoint.clone().filter(|endpoint| matches!(endpoint, Endpoint::Name { .. }))?;
-            Some(Watched { peer: peer.public_key, endpoint, current: current(place, &peer.public_key) })
-        });
-        resolver.handle().set_peers(watched.collect());
+        self.names.watch(&self.config.peers, in_vain, current);
     }
 
-    fn serve(&mut self) {
-        self.socket = self.managed.serve(&self.config.interface.name);
+    /// Updates what the control socket reports as in force.
+    fn show(&self) {
+        in_force::show(&self.daemon, &self.config, &mut self.managed.running());
     }
 
     pub(super) fn serve_metrics(
@@ -329,50 +244,9 @@ impl Supervisor {
         self.end(end, file)
     }
 
-    fn end(self, end: End, file: &Path) -> Result<(), UpError> {
-        service_manager::stopping();
-        let Self { mut daemon, config, watch, resolver, uapi, socket, leaving, watchdog, metrics, .. } = self;
-        drop((watchdog, watch, resolver, uapi, metrics));
-        if let Some(mut writer) = leaving.and_then(Leaving::finish) {
-            if end == End::Terminated
-                && let Some(invocation) = invocation_to_leave_for(&daemon, &mut writer)
-            {
-                if config.interface.host.save_config {
-                    daemon.save(&config, file);
-                }
-                match daemon.hand_over(&invocation) {
-                    Ok(()) => {
-                        daemon.leave()?;
-                        tracing::info!(interface = %config.interface.name, "left as it is, to be started again");
-                        drop(socket);
-                        return Ok(());
-                    }
-                    Err(error) => tracing::warn!("the interface cannot be left to the next daemon: {error}"),
-                }
-            }
-            // After a failure the service is started again, and uses what is in the store.
-            if end != End::Failed {
-                writer.withdraw();
-            }
-        }
-        tracing::info!(interface = %config.interface.name, "taking the interface down");
-        // This end was not requested: the kill switch stays, so that no packet leaves past the tunnel because
-        // of it.
-        let keep = if end == End::Failed { Keep::KillSwitch } else { Keep::Nothing };
-        daemon.stop_after(keep, |daemon| {
-            if config.interface.host.save_config {
-                daemon.save(&config, file);
-            }
-        })?;
-        tracing::info!(interface = %config.interface.name, "interface is down");
-        // Last: a client that waits for the end of its connection then knows that everything is undone.
-        drop(socket);
-        Ok(())
-    }
-
     fn network_changed(&mut self, change: &Change) {
-        if let Some(resolver) = self.resolver.as_ref().filter(|_| change.concerns_ways()) {
-            resolver.handle().network_changed();
+        if change.concerns_ways() {
+            self.names.network_changed();
         }
         self.react(change);
     }
@@ -395,15 +269,7 @@ impl Supervisor {
         if let Some(leaving) = &self.leaving {
             leaving.changed();
         }
-        let Some(resolver) = &self.resolver else { return };
-        match event {
-            Event::HandshakeComplete { peer } => resolver.handle().handshake(peer),
-            Event::HandshakeUnanswered { peer, initiations } => {
-                resolver.handle().unanswered(peer, initiations);
-            }
-            Event::HandshakeFailed { peer } => resolver.handle().stale(peer),
-            Event::EndpointChanged { peer, endpoint } => resolver.handle().moved(peer, endpoint),
-        }
+        self.names.happened(event);
     }
 
     fn resolved(&mut self, peer: PublicKey, address: SocketAddr) {
@@ -456,19 +322,5 @@ impl Supervisor {
             }
         }
         Ok(outcome)
-    }
-}
-
-/// Returns the invocation ID of this run of the service, if the service is being restarted and the interface
-/// can be left to the next run.
-fn invocation_to_leave_for(daemon: &Daemon, writer: &mut Writer) -> Option<String> {
-    let invocation = service_manager::invocation()?;
-    daemon.host().filter(|host| host.can_be_handed_over())?;
-    match writer.leave() {
-        Ok(is_restart) => is_restart.then_some(invocation),
-        Err(error) => {
-            tracing::warn!("a restart would interrupt the interface: {error}");
-            None
-        }
     }
 }
