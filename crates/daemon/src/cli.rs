@@ -85,14 +85,15 @@ pub enum Command {
     Set(args::SetArgs),
     /// Replace the configuration of a running interface by that in a file.
     ///
-    /// What is not in the file is removed. Daemons that restart all peers end all sessions; `weft syncconf` keeps them.
+    /// Settings and peers that are not in the file are removed. Some daemons end all sessions; `weft syncconf` keeps
+    /// them.
     Setconf(args::ConfArgs),
     /// Add the configuration in a file to that of a running interface.
     Addconf(args::ConfArgs),
-    /// Change of a running interface what differs from a file, and nothing else.
+    /// Change only those settings of a running interface that differ from a file.
     ///
-    /// Peers that are as the file says are not touched, and keep their sessions; those that are not in it go. A private
-    /// key and a port that the file leaves open stay. A file of wg-quick will do as well.
+    /// Peers with the same settings in the file keep their sessions; peers that are not in the file are removed. The
+    /// private key and the port stay if the file does not set them. The file may be one of wg-quick.
     Syncconf(args::ConfArgs),
     /// Print a wg-quick file without what only wg-quick and `weft up` know.
     Strip(args::StripArgs),
@@ -116,25 +117,25 @@ Examples:
 
 {EXIT_CODES}"))]
 pub struct UpArgs {
-    /// A wg-quick configuration file, whose name without `.conf` names the interface; or just that name, for
+    /// A wg-quick configuration file: its name without `.conf` names the interface; or just that name, for
     /// /etc/wireguard/NAME.conf.
     #[arg(value_name = "FILE|NAME")]
     pub target: String,
-    /// Let packets go before every ordinary program on a core (SCHED_RR): lower and steadier latency where cores are
-    /// busy with other work, at the expense of that work. Needs CAP_SYS_NICE or RLIMIT_RTPRIO.
+    /// Give packets priority over every ordinary program (SCHED_RR): lower and steadier latency on cores that are busy
+    /// with other work, at the expense of that work. Needs CAP_SYS_NICE or RLIMIT_RTPRIO.
     #[arg(long)]
     pub realtime: bool,
-    /// End with 0 where another start would not help (exit codes 2, 77, 78): launchd starts again what ends with another
-    /// code, and tells no code from the others.
+    /// End with 0 instead of the exit codes 2, 77 and 78, with which another start would fail again: launchd starts a
+    /// service again after every other code.
     #[arg(long, hide = true, conflicts_with = "daemon")]
     pub launchd: bool,
-    /// What is done to the system around it.
+    /// Changes to the system around the interface.
     #[command(flatten)]
     pub host: HostArgs,
-    /// What it tells about itself.
+    /// Logs and metrics.
     #[command(flatten)]
     pub metrics: MetricsArgs,
-    /// How the device is driven.
+    /// How packets pass the TUN device.
     #[command(flatten)]
     pub tun: TunArgs,
 }
@@ -149,12 +150,12 @@ pub struct DemoArgs {
     /// Print the closing report as JSON on standard output; progress goes to standard error.
     #[arg(long)]
     pub json: bool,
-    /// How the devices are driven.
+    /// How packets pass the TUN devices.
     #[command(flatten)]
     pub tun: TunArgs,
 }
 
-/// How a TUN device is driven.
+/// How packets pass a TUN device.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct TunArgs {
     /// How many packet threads share the peers (up to 64): each encrypts, decrypts, sends and receives for its own. One
@@ -168,8 +169,8 @@ pub struct TunArgs {
     /// Do without segmentation and checksum offloads of the device.
     #[arg(long, hide = true)]
     pub no_offload: bool,
-    /// Hand TCP segments of a connection to the system as one packet of up to 65,535 bytes: less work for each of them.
-    /// Not for a gateway: what it passes on may be too long for the next link.
+    /// Hand several TCP segments of a connection to the system as one packet of up to 65,535 bytes: less work for each
+    /// segment. Not for a gateway: forwarded packets may be too long for the next link.
     #[arg(long, hide = weft_tun::SUPER_PACKETS)]
     pub join_segments: bool,
     /// The size of each ring of the adapter, in MiB: 1, 2, 4, 8, 16, 32 or 64.

@@ -133,8 +133,8 @@ fn not_up(directory: &Path, interface: &InterfaceName) -> HostError {
 /// Reports whether the daemon of this same run of the service has left the interface to the next run, which
 /// is about to start.
 fn is_left_for_a_restart(directory: &Path, interface: &InterfaceName) -> bool {
-    let left = Record::read(directory, interface).ok().flatten().and_then(|record| record.handed_over);
-    if left.is_none() || left != service_manager::invocation() {
+    let handed_over = Record::read(directory, interface).ok().flatten().and_then(|record| record.handed_over);
+    if handed_over.is_none() || handed_over != service_manager::invocation() {
         return false;
     }
     // The daemon asked systemd too, but since then the restart may have become a stop.

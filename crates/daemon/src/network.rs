@@ -21,7 +21,7 @@ pub(crate) struct NetworkKeeper {
     chosen: MtuChoice,
 }
 
-/// Who chose the MTU of a device.
+/// The origin of a device's MTU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MtuChoice {
     /// The configuration: the MTU stays.
@@ -33,7 +33,7 @@ pub(crate) enum MtuChoice {
 }
 
 impl NetworkKeeper {
-    /// Creates a keeper for an interface that is up with this MTU; `ipv6` tells whether it has an IPv6
+    /// Creates a keeper for an interface that is up with this MTU; `ipv6` says whether it has an IPv6
     /// address. Records the paths to its peers.
     pub(crate) fn new(
         controller: Arc<Controller>,
@@ -96,7 +96,7 @@ impl NetworkKeeper {
         self.mtu
     }
 
-    /// Returns who chose the MTU.
+    /// Returns the origin of the MTU.
     pub(crate) fn mtu_choice(&self) -> MtuChoice {
         self.chosen
     }

@@ -55,7 +55,7 @@ pub struct Running {
 #[derive(Clone, Debug, Default)]
 pub struct FilePeer {
     pub settings: ReportSettings,
-    /// Without an endpoint in the file only the peer itself tells where it is, also after a restart.
+    /// Without an endpoint in the file only the peer's own packets show where it is, also after a restart.
     pub has_endpoint: bool,
 }
 

@@ -463,7 +463,7 @@ fn a_file_that_others_can_read_is_warned_of() {
     assert!(ended.stderr.contains("mode 0640") && ended.stderr.contains("chmod 600"), "{}", ended.stderr);
 }
 
-/// How weft ends for a user who owns nothing; nothing if no such user can be had. The directory is one that all can read.
+/// How weft ends for a user who owns nothing; `None` if the test cannot become one. All can read the directory.
 #[cfg(target_os = "linux")]
 fn run_as_nobody(directory: &TempDir, arguments: &[&str]) -> Option<Ended> {
     use std::os::unix::fs::PermissionsExt as _;

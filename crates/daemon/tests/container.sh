@@ -1,7 +1,7 @@
 # Sourced by packaging/root.sh and systemd/boot.sh: a copy in memory of this machine's system, and a container that
 # boots it. Both go with the process and its mount namespace.
 
-# copy_system DIRECTORY: the copy is $root, and $root/../upper what it has of its own. Ends with 77 where that cannot be.
+# copy_system DIRECTORY: the copy is $root, and $root/../upper holds its changes. Ends with 77 where that is impossible.
 copy_system() {
     mkdir "$1"
     mount -t tmpfs -o size=1g,mode=755 tmpfs "$1" || { echo "no tmpfs can be mounted here"; exit 77; }
@@ -33,7 +33,7 @@ ExecStopPost=/bin/systemctl --force --force poweroff
 UNIT
 }
 
-# join_group NAME: a control group of its own below $groups, if that is not empty, so that several containers can run
+# join_group NAME: a new control group below $groups, if that is not empty, so that several containers can run
 # at once. It is left for others to remove, with those of the same name that systemd-nspawn makes in other hierarchies.
 join_group() {
     groups=$(findmnt --noheadings --first-only --types cgroup2 --output TARGET || true)

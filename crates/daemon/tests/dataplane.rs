@@ -22,7 +22,7 @@ use weft_tunnel::{
 };
 use weft_udp::{BindError, RecvBuffers, SendError, Sent, Udp, UdpStats};
 
-/// A network that delivers at once, whose sockets can be told to take nothing.
+/// A network that delivers at once, with sockets that can be made to take nothing.
 #[derive(Default)]
 struct Network {
     sockets: HashMap<SocketAddr, Socket>,
@@ -198,7 +198,7 @@ async fn until<T>(mut condition: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Runs `test` with so many daemons, each a peer of each: node `i` owns 10.0.0.i.
+/// Runs `test` with a number of daemons, each a peer of each: node `i` owns 10.0.0.i.
 fn with_nodes<F: Future<Output = ()> + 'static>(
     count: u8,
     limits: Limits,

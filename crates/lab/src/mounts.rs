@@ -33,7 +33,7 @@ pub fn empty(directory: &str) -> io::Result<()> {
 pub fn run_separate(prepare: impl FnOnce() -> io::Result<()> + Send, work: impl FnOnce() + Send) {
     on_a_thread(|| match separate().and_then(|()| prepare()) {
         Ok(()) => work(),
-        Err(error) => here::not_run(&format!("no mounts of its own: {error}")),
+        Err(error) => here::not_run(&format!("cannot make a mount namespace: {error}")),
     });
 }
 

@@ -95,7 +95,7 @@ impl Namespace {
         })
     }
 
-    /// Returns a command whose child runs in the namespace and is killed when the thread that spawned it
+    /// Returns a command: its child runs in the namespace and is killed when the thread that spawned it
     /// ends. Spawn it from a thread that outlives the child, or with [`Self::start`].
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);

@@ -35,7 +35,6 @@ const TICK: Duration = Duration::from_millis(50);
 /// When the receiver of a flow replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replies {
-    /// Never.
     Never,
     /// After each group of this many datagrams of the flow.
     EveryPackets(u64),
@@ -91,7 +90,6 @@ pub struct Tally {
     pub lost: u64,
     /// Datagrams that arrived behind a later one of their flow.
     pub out_of_order: u64,
-    /// Duplicates.
     pub duplicates: u64,
     /// Datagrams with content that does not match their number, or of no known flow.
     pub corrupt: u64,
@@ -270,12 +268,12 @@ fn send(
         let index = flow as usize;
         let socket = sources.get(index % sources.len());
         let destination = destinations[index / sources.len()];
-        let mut left = match options.amount {
+        let mut remaining = match options.amount {
             Amount::Count(count) => burst.min(usize::try_from(count - total).unwrap_or(burst)),
             Amount::Until(_) => burst,
         };
-        while left > 0 {
-            let count = left.min(at_once);
+        while remaining > 0 {
+            let count = remaining.min(at_once);
             buffer.clear();
             for offset in 0..count as u64 {
                 let header = Header { kind: Kind::Forward, flow, sequence: sent[index] + offset };
@@ -291,7 +289,7 @@ fn send(
                 }
             }
             total += count as u64;
-            left -= count;
+            remaining -= count;
             pace.spent(count as u64);
         }
         pace.wait();

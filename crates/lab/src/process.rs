@@ -88,7 +88,7 @@ impl Process {
     /// When the process has ended and was reaped.
     #[track_caller]
     pub fn signal(&self, signal: Signal) {
-        kill(self.pid(), signal).expect("it is there to be told");
+        kill(self.pid(), signal).expect("the process exists until it is reaped");
     }
 
     /// Waits until the process ends.

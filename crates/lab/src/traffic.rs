@@ -232,8 +232,8 @@ fn send_content(
         let mut chunk = content.at(flow.bytes);
         match amount {
             Amount::Count(bytes) => {
-                let left = usize::try_from(bytes - flow.bytes).unwrap_or(usize::MAX);
-                chunk = &chunk[..chunk.len().min(left)];
+                let remaining = usize::try_from(bytes - flow.bytes).unwrap_or(usize::MAX);
+                chunk = &chunk[..chunk.len().min(remaining)];
             }
             Amount::Until(end) if Instant::now() >= end => break,
             Amount::Until(_) => {}

@@ -1,4 +1,4 @@
-//! TCP from one namespace to another, whose content is verified on arrival.
+//! TCP from one namespace to another, with content that is verified on arrival.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -13,7 +13,7 @@ Examples:
   weft completions zsh > /usr/share/zsh/site-functions/_weft
   weft completions fish > /usr/share/fish/vendor_completions.d/weft.fish")]
 pub struct CompletionsArgs {
-    /// The shell.
+    /// The shell that the completions are for.
     #[arg(value_enum)]
     pub shell: Shell,
 }

@@ -35,7 +35,7 @@ pub struct RunArgs {
     /// Let packets go before every ordinary program on a core, as with `weft up`.
     #[arg(long)]
     pub realtime: bool,
-    /// What it tells about itself.
+    /// Logs and metrics.
     #[command(flatten)]
     pub metrics: MetricsArgs,
     /// How the device is driven.

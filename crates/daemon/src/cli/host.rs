@@ -5,11 +5,11 @@ use clap::{Args, ValueEnum};
 use weft_commands::args::EXIT_CODES;
 use weft_config as config;
 
-/// What `weft up` does beside running the interface.
+/// How `weft up` changes the system around the interface.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub struct HostArgs {
-    /// Go to the background once the interface is up; `weft down` ends it. What it logs then is kept only where
-    /// standard error is a file.
+    /// Go to the background once the interface is up; `weft down` ends it. Its later log is kept only if standard
+    /// error is a file.
     #[arg(short, long, conflicts_with = "dry_run")]
     pub daemon: bool,
     /// Print what would be done, and do nothing.
@@ -21,10 +21,10 @@ pub struct HostArgs {
     pub kill_switch: Option<KillSwitch>,
 }
 
-/// What a kill switch spares.
+/// The traffic that a kill switch lets pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum KillSwitch {
-    /// There is none.
+    /// All: there is no kill switch.
     Off,
     /// The tunnel and DHCP alone.
     On,
@@ -59,8 +59,8 @@ pub struct DownArgs {
     /// Print what would be done, and do nothing.
     #[arg(long)]
     pub dry_run: bool,
-    /// Leave a kill switch of a daemon that crashed in force, and a daemon that runs alone; nothing to take down is fine
-    /// then. For what runs after every end of a service that is started again (ExecStopPost=).
+    /// Keep the kill switch of a daemon that crashed, do not end a running daemon, and succeed if nothing is left to
+    /// take down. For ExecStopPost= of a service that is started again.
     #[arg(long)]
     pub keep_kill_switch: bool,
 }

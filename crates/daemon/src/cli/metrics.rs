@@ -5,11 +5,11 @@ use std::str::FromStr;
 use clap::Args;
 use weft_config::metrics::{Address, HostName, InvalidAddress, MetricsConfig};
 
-/// How an interface tells how it does.
+/// How an interface reports its state.
 #[derive(Clone, Debug, Default, Args)]
 pub struct MetricsArgs {
     /// Serve metrics for Prometheus (/metrics), health checks (/healthz, /readyz), /status.json and a status page over
-    /// HTTP: `127.0.0.1:9586`, `[::1]:9586`, or `unix:/run/weft/wg0/metrics.sock`. Whoever reaches the address reads who the
+    /// HTTP: `127.0.0.1:9586`, `[::1]:9586`, or `unix:/run/weft/wg0/metrics.sock`. Every client that reaches the address reads who the
     /// peers are and what they transfer; no key but public ones. Counts instead of the file's `# weft: Metrics = …`;
     /// `off`: no.
     #[arg(long, value_name = "ADDRESS")]

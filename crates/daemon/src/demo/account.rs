@@ -121,7 +121,7 @@ impl Account {
         before_sealing + after_sealing + before_opening + after_opening - for_nobody - overload
     }
 
-    /// Returns the number of datagrams that arrived faster than they could be opened. Some tell TCP to slow
+    /// Returns the number of datagrams that arrived faster than they could be opened. Some make TCP slow
     /// down.
     pub(super) fn overload(&self) -> u64 {
         self.reasons.overload

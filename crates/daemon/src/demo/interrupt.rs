@@ -30,15 +30,15 @@ impl Interrupt {
     /// process at once.
     pub(super) fn wait_until(&self, end: Instant) -> bool {
         loop {
-            let left = end.saturating_duration_since(Instant::now());
-            if self.wait(left) {
+            let remaining = end.saturating_duration_since(Instant::now());
+            if self.wait(remaining) {
                 // Wrappers such as timeout(1) send the signal to the process and to its group.
                 while self.wait(DUPLICATES) {}
                 // If this fails, the next Ctrl-C takes effect only after the clean-up.
                 let _ = sigprocmask(SigmaskHow::SIG_SETMASK, Some(&self.before), None);
                 return true;
             }
-            if left.is_zero() {
+            if remaining.is_zero() {
                 return false;
             }
         }

@@ -29,7 +29,6 @@ pub(super) struct Report {
     pub(super) notes: Vec<String>,
 }
 
-/// One daemon.
 #[derive(Clone, Debug, serde::Serialize)]
 pub(super) struct DaemonReport {
     pub(super) name: &'static str,

@@ -87,7 +87,7 @@ pub struct Opened {
 /// A packet thread that runs, which returns why it ended.
 pub(super) type PacketThread = JoinHandle<Result<(), DataplaneError>>;
 
-/// What one packet thread runs on.
+/// The parts that one packet thread gets.
 struct Part {
     shard: Shard,
     tun: weft_tun::Device,
@@ -165,7 +165,7 @@ fn thread_error(reason: &str) -> StartError {
     StartError::Thread(io::Error::other(reason.to_owned()))
 }
 
-/// What a packet thread runs on, its sockets, and the sender that starts it.
+/// The parts of a packet thread, its sockets, and the sender that starts it.
 type Startable = (Part, ShardSockets, mpsc::SyncSender<u16>);
 
 /// Opens the device and the sockets, and divides them among the packet threads.

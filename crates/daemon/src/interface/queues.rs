@@ -21,8 +21,8 @@ impl TunQueues {
 
 /// Returns the number of packet threads to use on this machine.
 ///
-/// Below four cores the other end of a packet's way, in the kernel, has use for what one thread leaves. From there
-/// on a packet thread needs about as much time as the kernel does for it: one for each two cores.
+/// Below four cores, the kernel's part of the packet path uses the cores that one packet thread leaves idle. With
+/// more cores there is one packet thread for each two: the kernel needs about as much time as the packet thread.
 pub(super) fn packet_threads(wanted: PacketThreads) -> usize {
     /// Replaces the default, for tests and measurements.
     const VARIABLE: &str = "WEFT_PACKET_THREADS";

@@ -12,7 +12,7 @@ const MOST_BYTES: u64 = 1 << 20;
 pub struct File {
     path: PathBuf,
     file: fs::File,
-    most: u64,
+    limit: u64,
 }
 
 impl File {
@@ -24,9 +24,9 @@ impl File {
         Self::with_most(path, MOST_BYTES)
     }
 
-    fn with_most(path: &Path, most: u64) -> io::Result<Self> {
+    fn with_most(path: &Path, limit: u64) -> io::Result<Self> {
         let file = fs::File::options().append(true).create(true).open(path)?;
-        Ok(Self { path: path.to_owned(), file, most })
+        Ok(Self { path: path.to_owned(), file, limit })
     }
 
     /// Returns another descriptor of the file. What is written to it counts.
@@ -50,7 +50,7 @@ impl File {
 impl Write for File {
     /// Writes a line whole: no line is in both files.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        if self.file.metadata()?.len() + line.len() as u64 > self.most {
+        if self.file.metadata()?.len() + line.len() as u64 > self.limit {
             self.start_again()?;
         }
         self.file.write_all(line)?;

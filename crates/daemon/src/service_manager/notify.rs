@@ -23,7 +23,7 @@ pub(super) fn ready(text: &str) {
 pub fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => send(&[NotifyState::Reloading, now]),
-        Err(error) => tracing::debug!(%error, "cannot tell the service manager of a reload"),
+        Err(error) => tracing::debug!(%error, "cannot report a reload to the service manager"),
     }
 }
 
@@ -57,6 +57,6 @@ fn send(states: &[NotifyState<'_>]) {
         return;
     }
     if let Err(error) = sd_notify::notify(states) {
-        tracing::debug!(%error, "cannot tell the service manager");
+        tracing::debug!(%error, "cannot notify the service manager");
     }
 }

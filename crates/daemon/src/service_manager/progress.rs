@@ -1,4 +1,4 @@
-//! What a service of Windows is called, and what it tells the service control manager, in the order that it allows.
+//! The name of a service of Windows, and the states that it reports to the service control manager, in order.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub(super) struct Message {
     pub wait: Duration,
 }
 
-/// The state that was told, and what may follow it.
+/// The reported state, and the states that may follow it.
 #[derive(Debug)]
 pub(super) struct Progress {
     state: State,
@@ -46,7 +46,7 @@ impl Progress {
         (progress, message)
     }
 
-    /// The interface is up. Nothing to tell after a reload, or when the service is ending already.
+    /// The interface is up. Nothing to report after a reload, or when the service is ending already.
     pub(super) fn ready(&mut self) -> Option<Message> {
         (self.state == State::Starting).then(|| self.enter(State::Running, Duration::ZERO))
     }

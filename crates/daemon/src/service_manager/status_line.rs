@@ -80,15 +80,15 @@ impl StatusLine {
     ) -> Option<M> {
         loop {
             let Some(due) = self.due else { return messages.recv().ok() };
-            let left = due.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            let remaining = due.saturating_duration_since(Instant::now());
+            if remaining.is_zero() {
                 match report() {
                     Some(report) => self.show(&report, Instant::now()),
                     None => (self.is_wanted, self.due) = (false, None),
                 }
                 continue;
             }
-            match messages.recv_timeout(left) {
+            match messages.recv_timeout(remaining) {
                 Ok(message) => return Some(message),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return None,

@@ -26,11 +26,11 @@ use crate::logging;
 /// How long the end of a service may take: longer than `weft down` waits.
 pub(crate) const END_WITHIN: Duration = Duration::from_secs(100);
 
-/// What a service that runs is told of.
+/// Messages to a running service.
 const ACCEPTED: ServiceControlAccept =
     ServiceControlAccept::STOP.union(ServiceControlAccept::SHUTDOWN).union(ServiceControlAccept::PRESHUTDOWN);
 
-/// What a service runs. It gets the file that the log goes to.
+/// The main function of a service. Its argument is the log file.
 type Main = Box<dyn FnOnce(Option<logging::File>) -> Code + Send>;
 
 /// The service of this process.
@@ -168,7 +168,7 @@ fn send(status: ServiceStatusHandle, message: Message) {
         process_id: None,
     });
     if let Err(error) = told {
-        tracing::debug!(%error, "cannot tell the service control manager");
+        tracing::debug!(%error, "cannot report to the service control manager");
     }
 }
 

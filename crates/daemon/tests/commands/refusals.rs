@@ -71,7 +71,7 @@ fn another_user_that_listens_is_told_nothing_unless_the_interface_is_that_users(
     sandbox::run(|| {
         let socket = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
         socket.bind(&SockAddr::unix(format!("{SOCKETS}/fake.sock")).unwrap()).unwrap();
-        // The kernel tells who listens: the file may belong to any user.
+        // The kernel reports which user listens: the file may belong to any user.
         if !lab::run_as(ANOTHER, || socket.listen(8)).is_ok_and(|listens| listens.is_ok()) {
             return here::not_run("needs root");
         }

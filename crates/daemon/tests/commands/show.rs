@@ -27,7 +27,7 @@ fn key(number: u8) -> String {
     format!("{number:02x}").repeat(32)
 }
 
-/// An interface whose peers show every wording.
+/// An interface with peers that show every wording.
 fn rich() -> String {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
     let private_key = "e84b5a6d2717c1003a13b431570353dbaca9146cf150c5f8575680feba52027a";

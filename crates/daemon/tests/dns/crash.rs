@@ -13,7 +13,7 @@ use crate::support::{BEFORE, Machine, link, places, settings};
 const ROOT: &str = "WEFT_TEST_DNS_ROOT";
 const INTERFACE: &str = "WEFT_TEST_DNS_INTERFACE";
 
-/// Not a test of its own: what [`killed`] runs as another process.
+/// Run by [`killed`] as another process.
 #[test]
 fn a_daemon_that_applies_and_waits() {
     let (Some(root), Ok(interface)) = (env::var_os(ROOT), env::var(INTERFACE)) else { return };

@@ -1,4 +1,4 @@
-//! `weft up` whose peer has a name.
+//! `weft up` with a peer that has a name.
 
 use std::fs;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -86,7 +86,7 @@ fn wait_for(directory: &Path, place: &str, value: &Value) {
     });
 }
 
-/// Brings an interface up whose peer is found by its name, at 192.0.2.1, and does `work` with the records of all names
+/// Brings an interface up with a peer that is found by its name, at 192.0.2.1, and does `work` with the records of all names
 /// and the directory of the interface.
 fn with_daemon(setting: &str, work: impl FnOnce(&Records, &Path, Up) + Send) {
     if !here::tun_permitted() {

@@ -1,4 +1,4 @@
-//! A name server whose answers change.
+//! A name server that changes its answers.
 
 use std::net::{Ipv4Addr, ToSocketAddrs, UdpSocket};
 use std::sync::{Arc, Mutex};
@@ -25,7 +25,7 @@ pub(crate) fn serve(at: impl ToSocketAddrs, records: &Records) {
     });
 }
 
-/// The answer to a question (RFC 1035, section 4), whose time to live is zero.
+/// The answer to a question (RFC 1035, section 4), with a time to live of zero.
 fn answer(question: &[u8], records: &[Ipv4Addr]) -> Option<Vec<u8>> {
     const HEADER: usize = 12;
     let mut end = HEADER;

@@ -1,4 +1,4 @@
-//! Names whose answers change, and the C library that looks them up.
+//! Names that change their addresses, and the C library that looks them up.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -26,7 +26,7 @@ pub(crate) fn with_name_server(records: &Records, work: impl FnOnce() + Send) {
     fs::write(machine.path("etc/nsswitch.conf"), "hosts: dns\n").unwrap();
     Namespace::new("names").unwrap().run(|| {
         if let Err(error) = mounts::separate() {
-            return here::not_run(&format!("no mount namespace of its own: {error}"));
+            return here::not_run(&format!("cannot make a mount namespace: {error}"));
         }
         for (name, place) in [("resolv.conf", "/etc/resolv.conf"), ("nsswitch.conf", "/etc/nsswitch.conf")] {
             if !fs::exists(place).unwrap() {

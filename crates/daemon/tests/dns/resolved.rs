@@ -90,7 +90,7 @@ fn describe(method: &str, message: &Message) -> String {
     format!("{method}{arguments}")
 }
 
-/// A machine whose C library asks systemd-resolved.
+/// A machine with a C library that asks systemd-resolved.
 fn machine() -> Machine {
     let machine = Machine::new();
     symlink("../run/systemd/resolve/stub-resolv.conf", machine.resolv_conf()).unwrap();
@@ -271,7 +271,7 @@ fn one_that_serves_another_network_is_not_told_of_our_interfaces() {
 
 const COUNTING: &str = "WEFT_TEST_DNS_THREADS";
 
-/// Not a test of its own: what the next one runs as another process, whose threads are few and known.
+/// Run by the next test as another process, with few and known threads.
 #[test]
 fn a_process_that_counts_its_threads() {
     let Some(root) = std::env::var_os(COUNTING) else { return };

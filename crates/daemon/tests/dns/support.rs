@@ -28,7 +28,7 @@ impl Machine {
         machine
     }
 
-    /// One whose resolv.conf is a plain file.
+    /// A machine with a plain file as resolv.conf.
     pub(crate) fn with_file() -> Self {
         let machine = Self::new();
         fs::write(machine.resolv_conf(), BEFORE).unwrap();
@@ -86,7 +86,7 @@ impl Machine {
     }
 }
 
-/// The places of a machine below this directory, whose bus is one that is not there.
+/// The places of a machine below this directory, without a bus.
 pub(crate) fn places(root: &Path) -> Places {
     Places {
         resolv_conf: root.join("etc/resolv.conf"),
@@ -109,7 +109,7 @@ pub(crate) fn settings(servers: &[&str], search: &[&str], routing: &[&str]) -> D
     Dns { servers, search: domains(search), routing: domains(routing) }
 }
 
-/// Runs `work` on a thread whose mounts are its own; says so where that is not permitted.
+/// Runs `work` on a thread with private mounts; reports where that is not permitted.
 pub(crate) fn with_own_mounts(work: impl FnOnce() + Send) {
     mounts::run_separate(|| Ok(()), work);
 }

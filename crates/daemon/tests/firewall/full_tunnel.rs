@@ -67,7 +67,7 @@ fn the_tunnels_addresses_are_reached_through_the_tunnel_only() {
     let ip = |arguments: &[&str]| {
         assert!(internet.command("ip").args(arguments).status().unwrap().success(), "{arguments:?}");
     };
-    // Somebody on the same link who guesses the addresses.
+    // A host on the same link that guesses the addresses.
     ip(&["route", "add", "10.77.0.0/24", "via", "198.51.100.2"]);
     ip(&["route", "add", "fd77::/64", "via", "2001:db8:1::2"]);
     let everywhere = BTreeSet::from([From::Internet, From::Tunnel, From::Itself]);

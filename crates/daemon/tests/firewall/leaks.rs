@@ -18,7 +18,7 @@ fn allow_local(dns: &[&str]) -> Local {
     Local::Allowed { dns: dns.iter().map(|server| server.parse().unwrap()).collect() }
 }
 
-/// What comes out of the tunnel for whom it is for.
+/// Packets that come out of the tunnel, by their destination.
 const ANSWER: &str = "client: udp 192.168.93.2 4100";
 
 /// What arrives in any case of what [`everything`] tries.

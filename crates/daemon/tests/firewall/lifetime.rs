@@ -101,7 +101,7 @@ fn replacing_the_rules_leaves_no_gap() {
 /// An initiation to the peer of [`configuration`], as the internet sees it.
 const INITIATION: &str = "internet: udp 203.0.113.51 51820";
 
-/// A configuration whose peer is somewhere in the internet and never answers.
+/// A configuration with a peer that is somewhere in the internet and never answers.
 fn configuration() -> String {
     let [own, peer] = [(); 2].map(|()| PrivateKey::generate().unwrap());
     format!(

@@ -68,7 +68,7 @@ fn mutate(world: &World, mutation: &Mutation) {
     feed(&world.machine, &["-j"], &json!({ "nftables": [command] }).to_string());
 }
 
-/// Gives nft a text to act on.
+/// Passes a text to nft.
 fn feed(namespace: &Namespace, arguments: &[&str], text: &str) {
     let mut command = namespace.command("nft");
     command.args(arguments).args(["-f", "-"]).stdin(Stdio::piped());
@@ -155,7 +155,7 @@ fn the_page_shows_the_rules_as_they_are() {
     assert_eq!(of_the_page, list());
 }
 
-/// What `firewall::apply` says, in a namespace of its own and with this before it.
+/// What `firewall::apply` returns in a new namespace after `before`.
 fn refused(prepare: impl FnOnce() -> std::io::Result<()> + Send) -> Option<FirewallError> {
     let world = World::without_tunnel()?;
     Some(world.machine.run(|| {

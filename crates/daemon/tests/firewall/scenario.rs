@@ -172,7 +172,7 @@ pub(crate) fn out_of_the_tunnel(world: &mut World) -> BTreeSet<String> {
     seen
 }
 
-/// Somebody in the world sends to the client and to the machine, and both answer. Gives the lines of the answers that
+/// A host in the world sends to the client and to the machine, and both answer. Returns the lines of the answers that
 /// arrive.
 pub(crate) fn answers_to_the_world(world: &mut World) -> BTreeSet<String> {
     let ends = [(&world.client, "192.168.93.2", 4202), (&world.machine, "198.51.100.2", 4203)];

@@ -97,7 +97,7 @@ fn peers_reach_each_other_only_where_they_may() {
 #[test]
 fn the_world_reaches_peers_only_with_answers() {
     let Some(scene) = Scene::new() else { return };
-    // Somebody next to the gateway who knows where the peers are.
+    // A host next to the gateway that knows where the peers are.
     for (address, world) in inner(LAPTOP).into_iter().zip(WORLD) {
         let asked = scene.client(LAPTOP).run(|| UdpSocket::bind((address, 0))).unwrap();
         asked.set_nonblocking(true).unwrap();

@@ -40,7 +40,7 @@ fn without(mut value: Value, keys: &[&str]) -> Value {
     value
 }
 
-/// Everything that ip(8) tells of the interface, without what every device has of its own.
+/// Everything that ip(8) shows of the interface, without what differs from device to device.
 fn told(namespace: &Namespace) -> Vec<(String, Value)> {
     let mut items = Vec::new();
     let link = ip_json(namespace, &["address", "show", "dev", NAME]).remove(0);
@@ -73,7 +73,7 @@ fn told(namespace: &Namespace) -> Vec<(String, Value)> {
     items
 }
 
-/// The rules of the packet filter, without handles and without the name of who made them.
+/// The rules of the packet filter, without handles and without the names that their makers gave.
 fn nft(namespace: &Namespace) -> Vec<(String, Value)> {
     let output = namespace.command("nft").args(["-j", "list", "ruleset"]).output().unwrap();
     let text = String::from_utf8(output.stdout)

@@ -313,7 +313,7 @@ fn in_the_background_a_start_that_fails_is_told_beside_a_command_that_stays() {
     let status = wait_until("the command is back", || child.try_wait().unwrap());
     assert_eq!(status.code(), Some(1));
     network.assert_as(&before);
-    // Whoever comes late finds nothing to wait for.
+    // A later command has nothing to wait for.
     std::fs::remove_file(&gate).unwrap();
     drop(held);
 }

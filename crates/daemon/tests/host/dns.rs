@@ -18,7 +18,7 @@ fn name_servers_are_there_while_the_interface_is_up() {
     );
     let text = End::new(1).interface(&lines) + &peer(End::new(2).public(), "AllowedIPs = 10.88.0.0/16");
     let file = network.file("weft0.conf", &text);
-    // With an /etc and a /var/lib of its own, and without the system bus and resolvconf.
+    // With a private /etc and /var/lib, and without the system bus and resolvconf.
     let script = "mount -t tmpfs none /etc && mount -t tmpfs none /var/lib && echo nameserver 198.51.100.53 >/etc/resolv.conf \
                   && PATH=/usr/bin:/bin DBUS_SYSTEM_BUS_ADDRESS=unix:path=/nonexistent exec \"$@\"";
     let weft = network.weft_up(&file);

@@ -26,6 +26,18 @@ fn ends(network: &Network, endpoint: &str, allowed_ips: &str, interface: &str) -
     (server_up, file)
 }
 
+/// Does `work` with everything that `allowed_ips` names routed through the tunnel. The client is as before at the end.
+fn with_tunnel(endpoint: &str, allowed_ips: &str, interface: &str, work: impl FnOnce(&Network)) {
+    let Some(network) = Network::new() else { return };
+    let before = network.picture();
+    let (server, file) = ends(&network, endpoint, allowed_ips, interface);
+    let client = network.up(&file);
+    work(&network);
+    client.stop();
+    network.assert_as(&before);
+    server.stop();
+}
+
 fn sent_packets(network: &Network) -> u64 {
     let links = ip_json(&network.client, &["-s", "link", "show", "dev", NAME]);
     links[0]["stats64"]["tx"]["packets"].as_u64().unwrap()
@@ -33,71 +45,53 @@ fn sent_packets(network: &Network) -> u64 {
 
 #[test]
 fn everything_goes_through_the_tunnel_but_the_tunnels_own_packets() {
-    for endpoint in [V4, V6] {
-        let Some(network) = Network::new() else { return };
-        let before = network.picture();
+    if let Some(network) = Network::new() {
         assert_eq!(seen_from(&network, ip("198.51.100.1")), ip("192.0.2.1"), "without a tunnel");
-        let (server, file) = ends(&network, endpoint, "0.0.0.0/0, ::/0", "");
-        let client = network.up(&file);
-        assert_eq!(seen_from(&network, ip("198.51.100.1")), ip("10.77.0.1"));
-        assert_eq!(seen_from(&network, ip("2001:db8:aa::1")), ip("fd77::1"));
-        // The local network is reached directly.
-        assert_eq!(seen_from(&network, ip("192.0.2.2")), ip("192.0.2.1"));
-        assert_eq!(seen_from(&network, ip("2001:db8::2")), ip("2001:db8::1"));
-        // Packets that went round in circles would be without number.
-        let sent = sent_packets(&network);
-        assert!((2..200).contains(&sent), "{sent} packets");
-        client.stop();
-        network.assert_as(&before);
-        server.stop();
+    }
+    for endpoint in [V4, V6] {
+        with_tunnel(endpoint, "0.0.0.0/0, ::/0", "", |network| {
+            assert_eq!(seen_from(network, ip("198.51.100.1")), ip("10.77.0.1"));
+            assert_eq!(seen_from(network, ip("2001:db8:aa::1")), ip("fd77::1"));
+            // The local network is reached directly.
+            assert_eq!(seen_from(network, ip("192.0.2.2")), ip("192.0.2.1"));
+            assert_eq!(seen_from(network, ip("2001:db8::2")), ip("2001:db8::1"));
+            // Packets that went round in circles would be without number.
+            let sent = sent_packets(network);
+            assert!((2..200).contains(&sent), "{sent} packets");
+        });
     }
 }
 
 #[test]
 fn one_family_alone_leaves_the_other_where_it_was() {
-    let Some(network) = Network::new() else { return };
-    let before = network.picture();
-    let (server, file) = ends(&network, V4, "::/0", "");
-    let client = network.up(&file);
-    assert_eq!(seen_from(&network, ip("198.51.100.1")), ip("192.0.2.1"));
-    assert_eq!(seen_from(&network, ip("2001:db8:aa::1")), ip("fd77::1"));
-    client.stop();
-    network.assert_as(&before);
-    server.stop();
+    with_tunnel(V4, "::/0", "", |network| {
+        assert_eq!(seen_from(network, ip("198.51.100.1")), ip("192.0.2.1"));
+        assert_eq!(seen_from(network, ip("2001:db8:aa::1")), ip("fd77::1"));
+    });
 }
 
 #[test]
 fn the_mark_of_the_file_is_the_number_of_the_table() {
-    let Some(network) = Network::new() else { return };
-    let before = network.picture();
-    let (server, file) = ends(&network, V4, "0.0.0.0/0", "FwMark = 0x1234");
-    let client = network.up(&file);
-    let now = network.picture();
-    assert!(now.has("\"fwmark\":\"0x1234\"") && now.has("\"table\":\"4660\""), "{now:#?}");
-    assert_eq!(seen_from(&network, ip("198.51.100.1")), ip("10.77.0.1"));
-    client.stop();
-    network.assert_as(&before);
-    server.stop();
+    with_tunnel(V4, "0.0.0.0/0", "FwMark = 0x1234", |network| {
+        let now = network.picture();
+        assert!(now.has("\"fwmark\":\"0x1234\"") && now.has("\"table\":\"4660\""), "{now:#?}");
+        assert_eq!(seen_from(network, ip("198.51.100.1")), ip("10.77.0.1"));
+    });
 }
 
 #[test]
 fn a_second_full_tunnel_takes_the_next_table_and_each_keeps_its_own() {
-    let Some(network) = Network::new() else { return };
-    let before = network.picture();
-    let (server, file) = ends(&network, V4, "0.0.0.0/0", "");
-    let first = network.up(&file);
-    let with_first = network.picture();
-    assert!(with_first.has("\"table\":\"51820\""), "{with_first:#?}");
-    let other = End::new(9);
-    let text = other.interface("") + &peer(End::new(8).public(), "AllowedIPs = 0.0.0.0/0, ::/0");
-    let second = network.up(&network.file("other.conf", &text));
-    assert!(network.picture().has("\"table\":\"51821\""));
-    second.stop();
-    with_first.assert_restored(&network.client);
-    assert_eq!(seen_from(&network, ip("198.51.100.1")), ip("10.77.0.1"), "the first one goes on");
-    first.stop();
-    network.assert_as(&before);
-    server.stop();
+    with_tunnel(V4, "0.0.0.0/0", "", |network| {
+        let with_first = network.picture();
+        assert!(with_first.has("\"table\":\"51820\""), "{with_first:#?}");
+        let other = End::new(9);
+        let text = other.interface("") + &peer(End::new(8).public(), "AllowedIPs = 0.0.0.0/0, ::/0");
+        let second = network.up(&network.file("other.conf", &text));
+        assert!(network.picture().has("\"table\":\"51821\""));
+        second.stop();
+        with_first.assert_restored(&network.client);
+        assert_eq!(seen_from(network, ip("198.51.100.1")), ip("10.77.0.1"), "the first one goes on");
+    });
 }
 
 #[test]
@@ -138,7 +132,7 @@ fn two_full_tunnels_that_start_at_once_have_rules_of_their_own() {
     let recording = Recording::In(network.records());
     let configs = ["weft0", "weft1"].map(|name| {
         let text = End::new(1).interface("") + &peer(End::new(2).public(), "AllowedIPs = 0.0.0.0/0, ::/0");
-        // The other one has the addresses of its own network.
+        // The other interface has the addresses of its network.
         let text =
             if name == "weft1" { text.replace("10.77.", "10.78.").replace("fd77:", "fd78:") } else { text };
         parse(&text, "weft.conf".as_ref(), name.parse().unwrap()).unwrap().config

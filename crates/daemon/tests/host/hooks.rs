@@ -2,7 +2,7 @@
 
 use crate::support::{End, NAME, Network, peer};
 
-/// A file whose commands write what they see into `log`.
+/// A file with commands that write what they see into `log`.
 fn text(network: &Network, lines: &str) -> String {
     let log = network.directory.path().join("log").display().to_string();
     let end = End::new(1);

@@ -284,7 +284,7 @@ fn nft(namespace: &Namespace) -> String {
     output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()
 }
 
-/// Connects from the client to `to` at the server, and tells whom the server saw.
+/// Connects from the client to `to` at the server, and returns the source that the server saw.
 #[track_caller]
 pub(crate) fn seen_from(network: &Network, to: IpAddr) -> IpAddr {
     let listener = network.server.run(|| TcpListener::bind((to, 0))).unwrap();

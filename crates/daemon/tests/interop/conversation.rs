@@ -34,7 +34,7 @@ impl Conversation {
         this
     }
 
-    /// Waits until so many bytes more have arrived on both sides.
+    /// Waits until this number of further bytes has arrived on both sides.
     #[track_caller]
     pub(crate) fn wait_for_more(&self, bytes: u64) {
         let before: Vec<_> = self.transfers.iter().map(Transfer::bytes).collect();

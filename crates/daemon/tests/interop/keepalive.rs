@@ -67,7 +67,7 @@ fn the_keepalive_of_wireguard_go_is_answer_enough_for_weft() {
     assert_eq!((snapshot.tunnel.handshakes, snapshot.drops.total()), (1, drops_of_the_kernel(&snapshot)));
 }
 
-/// The kernel itself says a few things through a new interface, to groups that are no peer's.
+/// The kernel itself sends a few packets through a new interface, to groups that are no peer's.
 fn drops_of_the_kernel(snapshot: &weft_dataplane::Snapshot) -> u64 {
     snapshot.drops.get(weft_tunnel::DropReason::NoPeer)
 }

@@ -68,8 +68,8 @@ fn a_burst_while_the_peer_is_just_up_arrives_in_order() {
 fn a_burst_that_waits_in_a_responder_arrives_in_order() {
     // weft's endpoint for its peer is wrong, so that only the peer can begin.
     let Some(mut lab) = Cable::go_begins(Family::V4) else { return };
-    let nobody = SocketAddr::new(go_endpoint(Family::V4).ip(), 9);
-    lab.weft.peers[0].endpoint = Some(nobody);
+    let silent = SocketAddr::new(go_endpoint(Family::V4).ip(), 9);
+    lab.weft.peers[0].endpoint = Some(silent);
     let weft = Weft::start(&lab.weft_side, &lab.weft);
     let go = WireguardGo::start_empty(&lab.go_side, &lab.go);
     let burst = send_burst(lab.weft_place(Family::V4), lab.go_place(Family::V4), false);

@@ -38,7 +38,7 @@ fn with_the_same_preshared_key_traffic_passes() {
     }
 }
 
-/// One end begins, the other one answers: the preshared key matters only to who reads the answer. Two initiations
+/// One end begins, the other one answers: the preshared key matters only to the end that reads the answer. Two initiations
 /// show that the answer to the first was of no use.
 fn with_another_preshared_key(weft_begins: bool) {
     let Some(mut lab) = begins(weft_begins) else { return };

@@ -1,4 +1,4 @@
-//! weft with two peers, each wireguard-go in a namespace of its own, and a way between them through weft.
+//! weft with two peers, each wireguard-go in a separate namespace, and a way between them through weft.
 //!
 //! ```text
 //!   wireguard-go 10.7.0.2                weft0 10.7.0.1               wireguard-go 10.7.0.3

@@ -19,7 +19,7 @@ fn a_stranger_gets_no_answer_while_a_peer_is_served() {
     let conversation = Conversation::start(lab.weft_place(Family::V4), lab.go_place(Family::V4));
     conversation.wait_for_more(MIB);
 
-    // A second interface beside the peer's, whose key weft does not know.
+    // A second interface beside the peer's, with a key that weft does not know.
     let mut stranger = End::new(66, 51866);
     stranger.addresses.clear();
     let mut victim = lab.weft.as_peer(Some(weft_endpoint(Family::V4)));

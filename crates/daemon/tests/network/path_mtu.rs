@@ -55,7 +55,7 @@ fn start(lab: &Routed, is_v6: bool, path_mtu: PathMtu) -> Pair {
     Pair::start(&lab.client, &lab.server, server_at(is_v6), Some(1420), &options)
 }
 
-/// A UDP socket whose packets are not to be fragmented, connected to an address.
+/// A UDP socket that forbids fragments, connected to an address.
 fn unfragmented(namespace: &Namespace, own: IpAddr, other: SocketAddr) -> UdpSocket {
     let socket = namespace.run(|| UdpSocket::bind((own, 0))).unwrap();
     if own.is_ipv6() {

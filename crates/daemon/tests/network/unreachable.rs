@@ -14,7 +14,7 @@ use weft_lab::{Namespace, here};
 use crate::weft::{CLIENT, Pair, SERVER, inner_v4, inner_v6, options, routed};
 
 /// In the network of the interface, and of no peer.
-const NOBODY: u8 = 9;
+const ABSENT: u8 = 9;
 /// Far less than the two minutes that TCP tries without an answer, and than the first second after which it repeats.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -26,8 +26,8 @@ fn connect(from: &Namespace, to: std::net::IpAddr) -> ErrorKind {
 fn an_address_that_no_peer_has_is_unreachable_at_once() {
     let Some(lab) = routed() else { return };
     let pair = Pair::start(&lab.client, &lab.server, Routed::v4(End::Server, 2), None, &options());
-    for nobody in [inner_v4(NOBODY), inner_v6(NOBODY)] {
-        assert_eq!(connect(&lab.client, nobody), ErrorKind::HostUnreachable, "{nobody}");
+    for absent in [inner_v4(ABSENT), inner_v6(ABSENT)] {
+        assert_eq!(connect(&lab.client, absent), ErrorKind::HostUnreachable, "{absent}");
     }
     let stats = pair.client.snapshot().tunnel;
     assert!(stats.icmp_sent >= 2, "{stats:?}");
@@ -47,7 +47,7 @@ fn a_peer_that_was_never_heard_of_is_unreachable_at_once() {
     }
 }
 
-/// Whoever is behind the client learns it as well: the answer goes on to where the packet came from, past the strict
+/// A host behind the client learns it as well: the answer goes on to where the packet came from, past the strict
 /// check of sources.
 #[test]
 fn a_host_behind_the_client_learns_it_too() {
@@ -74,7 +74,7 @@ fn a_host_behind_the_client_learns_it_too() {
         }
     }
     let _pair = Pair::start(&lab.client, &lab.server, Routed::v4(End::Server, 2), None, &options());
-    for nobody in [inner_v4(NOBODY), inner_v6(NOBODY)] {
-        assert_eq!(connect(&host, nobody), ErrorKind::HostUnreachable, "{nobody}");
+    for absent in [inner_v4(ABSENT), inner_v6(ABSENT)] {
+        assert_eq!(connect(&host, absent), ErrorKind::HostUnreachable, "{absent}");
     }
 }

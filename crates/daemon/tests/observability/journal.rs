@@ -10,10 +10,10 @@ use std::time::Duration;
 use nix::sys::stat::fstat;
 use weft_lab::{PATIENCE, mounts, wait_until};
 
-/// The socket that everybody who logs natively sends to.
+/// The socket of the journal's native protocol.
 const SOCKET: &str = "/run/systemd/journal/socket";
 
-/// Runs `work` on a thread with an empty `/run` of its own; says so where that is not permitted.
+/// Runs `work` on a thread with a private, empty `/run`; reports where that is not permitted.
 fn with_own_run(work: impl FnOnce() + Send) {
     mounts::run_separate(|| mounts::empty("/run"), work);
 }
@@ -42,7 +42,7 @@ fn fields(mut bytes: &[u8]) -> HashMap<String, Vec<String>> {
     fields
 }
 
-/// `weft up` of a file that is not there, whose standard error is a stream that JOURNAL_STREAM names, or does not.
+/// `weft up` of a file that is not there; standard error is a stream that JOURNAL_STREAM names, or does not.
 fn weft(is_named: bool, arguments: &[&str]) -> String {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let stat = fstat(&theirs).unwrap();

@@ -1,4 +1,4 @@
-//! What the server says, to whom, and when not.
+//! What the server answers, to which clients, and when it refuses.
 
 use std::collections::VecDeque;
 use std::io::{Read as _, Write as _};
@@ -330,8 +330,8 @@ fn ten_thousand_peers_are_told_of_in_bounded_memory() {
     let status = a.get("/status.json?peers=100");
     assert_eq!(status.json()["peers"].as_array().unwrap().len(), 100);
     assert!(status.body.len() < 200_000);
-    // Those who do not take what they asked for cost nothing more than a few of them would, also where each asks for
-    // a look at the interface of its own.
+    // Clients that do not take their answers cost no more than a few of them would, also where each asks for
+    // a separate look at the interface.
     let uptime = || {
         let status = a.get("/status.json?peers=off");
         status.json()["uptime_ms"].as_u64().unwrap()
@@ -349,7 +349,7 @@ fn ten_thousand_peers_are_told_of_in_bounded_memory() {
     assert_eq!(a.get("/healthz").status, 200);
     let peak = running.peak_memory_kib().unwrap() as f64 * 1024.0;
     println!("10,000 peers: a scrape has {} bytes; resident {before}, at most {peak}", scrape.body.len());
-    // Each of them with an answer and a report of its own would be 500 MB.
+    // A separate answer and report for each would be 500 MB.
     assert!(peak - before < 150e6, "{before} became {peak}");
     drop(slow);
     running.stop();

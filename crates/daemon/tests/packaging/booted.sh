@@ -21,7 +21,7 @@ beside_nftables() {
         wait_for guarded
         is "$(cat /proc/sys/net/ipv4/ip_forward)" 1
     done
-    # Nobody tells of what is loaded by hand, unless that has the rules itself.
+    # Rules that were loaded by hand are not reported, unless they are the same rules.
     nft -f /etc/nftables.conf
     refuse guarded
     systemctl reload weft-gateway
@@ -114,7 +114,7 @@ every_command_of_the_gateway_guide_works() {
     systemctl daemon-reload
 }
 
-# Whoever ran them sees what the services said.
+# The logs of the services are shown to the user who runs the test.
 booted() {
     # What stands before || would run without errexit.
     scenario "$1"

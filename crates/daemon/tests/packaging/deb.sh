@@ -10,7 +10,7 @@ an_installation_brings_everything_and_starts_nothing() {
     is "$(weft --version)" "weft $(dpkg-deb --field "$first" Version | cut -d - -f 1)"
     is "$(dpkg-query --show --showformat '${db:Status-Abbrev}' weft)" "ii "
 
-    # Who may do what with it.
+    # Which user may do what with it.
     is "$(mode /usr/bin/weft)" "-rwxr-xr-x root:root"
     is "$(mode /etc/wireguard)" "drwx------ root:root"
     is "$(mode /run/wireguard)" "drwxrwx--T root:weft"
@@ -72,7 +72,7 @@ a_removal_leaves_configurations_alone() {
     done
     there /etc/wireguard/wg0.conf
     grep -q '10.9.0.8/29' /etc/weft/gateway.nft
-    # Who comes back finds everything as it was.
+    # A second installation finds everything as it was.
     dpkg --install "$second"
     grep -q '10.9.0.8/29' /etc/weft/gateway.nft
     is "$(enabled | wc -l)" 2 "what was enabled"
@@ -88,7 +88,7 @@ a_purge_leaves_keys_and_nothing_else() {
     gone /etc/weft /run/weft /run/wireguard /usr/share/weft /usr/bin/weft
     is "$(enabled)" "" "enabled"
     there /etc/wireguard/wg0.conf
-    # Whoever got its number next could read what its group may.
+    # The next group with its number could read what its group may.
     getent passwd weft >&2
     rm -r /etc/wireguard
 }

@@ -39,7 +39,7 @@ by_hand() {
     (umask 077; printf '[Interface]\nPrivateKey = %s\nAddress = 10.9.8.1/24\n' "$(weft genkey)" >/tmp/$name.conf)
     weft up -d /tmp/$name.conf >/tmp/$name.log 2>&1
     read -r id _ </run/weft/$name/lock
-    # Nobody else would end it where something fails.
+    # Nothing else ends it when a step fails.
     trap 'kill "$id"' EXIT
     rules load
     "$@" >/tmp/removal.log 2>&1 </dev/null
@@ -68,7 +68,7 @@ rules() {
     esac
 }
 
-# Nobody answers the questions of dpkg.
+# No user answers the questions of dpkg.
 dpkg() { command dpkg "$@" </dev/null >&2; }
 # Debian's knows of no package that provides what one needs.
 rpm_install() { rpm --nodeps "$@" >&2; }

@@ -40,7 +40,7 @@ fn another_port_in_the_file_is_used() {
     world.restart();
     stream.end();
     assert_eq!(world.weft_ok(&["show", "weft0", "listen-port"]).trim(), "51821");
-    // Nobody keeps the old one.
+    // The old one is closed everywhere.
     drop(world.a.bind_udp("0.0.0.0:51820"));
     // A random port stays the one that it is: the peers know it.
     world.write(&file_of_a().replace("ListenPort = 51820\n", ""));

@@ -14,7 +14,7 @@ const UDP_HEADER: usize = 8;
 /// How long it waits for a frame before it looks whether it is to end.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Handshake initiations that were seen since it began, by who sent them.
+/// Handshake initiations seen since it began, by their sender.
 pub(crate) struct Initiations {
     counts: Arc<Counts>,
     thread: Option<JoinHandle<()>>,

@@ -49,7 +49,6 @@ pub(crate) fn file_of_a() -> String {
     file_of(1, "", "Endpoint = 192.0.2.2:51820")
 }
 
-/// The file of B.
 pub(crate) fn file_of_b() -> String {
     file_of(2, "", "Endpoint = 192.0.2.1:51820")
 }
@@ -59,7 +58,7 @@ pub(crate) struct World {
     pub(crate) manager: Manager,
     pub(crate) a: Namespace,
     pub(crate) b: Namespace,
-    /// Of A, which has a /run of its own.
+    /// The mounts of A, which has a private /run.
     mounts: Mounts,
     pub(crate) other_end: Option<Daemon>,
     /// The process of the service.
@@ -92,7 +91,7 @@ impl World {
         let mounts = match Mounts::with_empty(&[&["/var/run"], directories].concat()) {
             Ok(mounts) => mounts,
             Err(error) => {
-                here::not_run(&format!("cannot mount directories of its own: {error}"));
+                here::not_run(&format!("cannot mount private directories: {error}"));
                 return None;
             }
         };
@@ -286,7 +285,7 @@ impl World {
     #[track_caller]
     pub(crate) fn picture_without_device(&self) -> Vec<String> {
         let all = ["-4 route show table all", "-6 route show table all", "-4 rule", "-6 rule"];
-        // The cable gets addresses of its own a moment after it was plugged in.
+        // The kernel gives the cable link-local addresses a moment after it was plugged in.
         let lines =
             all.iter().flat_map(|words| self.ip(words).lines().map(str::to_owned).collect::<Vec<_>>());
         let mut items: Vec<String> = lines.filter(|line| !line.contains("eth0")).collect();

@@ -1,4 +1,4 @@
-//! Two daemons inside the test's process, whose counters have to add up.
+//! Two daemons inside the test's process: their counters have to add up.
 
 use std::time::{Duration, Instant};
 
@@ -40,12 +40,12 @@ impl Default for Setting {
 }
 
 impl Setting {
-    /// So many queues, each with its threads.
+    /// This number of queues, each with its threads.
     pub(crate) fn threads(tun_threads: u16) -> Self {
         Self { tun_threads, ..Self::default() }
     }
 
-    /// So many queues without threads.
+    /// This number of queues without threads.
     pub(crate) fn inline(inline_queues: u16) -> Self {
         Self { inline_queues, ..Self::default() }
     }
@@ -152,7 +152,7 @@ impl Bed {
     }
 
     /// Waits until every packet that went in anywhere is accounted for, and asserts that weft dropped none.
-    /// Gives what both ends counted.
+    /// Returns what both ends counted.
     #[track_caller]
     pub(crate) fn assert_balanced(&self) -> [Reading; 2] {
         let start = Instant::now();

@@ -78,7 +78,7 @@ impl World {
         self.a.directory().join(name)
     }
 
-    /// Sends so much from A to B over one TCP connection.
+    /// Sends an amount from A to B over one TCP connection.
     fn stream(&self, bytes: u64) {
         assert_eq!(self.ends.transfer(End::A, Family::V4, 1, Amount::Count(bytes)).finish(), bytes);
     }
@@ -273,7 +273,7 @@ fn a_reader_that_does_not_read_loses_packets_of_the_capture_and_none_of_the_tunn
     world.stop();
 }
 
-/// A capture whose output is not read, so that it waits.
+/// A capture that waits because its output is not read.
 fn stuck(world: &World, arguments: &[&str]) -> (Capturing, PipeReader) {
     let (reader, writer) = std::io::pipe().unwrap();
     let mut command = weft(world.a.directory(), &["capture", NAME, "-w", "-"]);

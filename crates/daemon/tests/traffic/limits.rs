@@ -1,4 +1,4 @@
-//! Peers whose rate is limited in the file, with the kernel's own TCP and super-packets.
+//! Peers with a rate limit in the file, with the kernel's own TCP and super-packets.
 
 use std::time::{Duration, Instant};
 
@@ -7,13 +7,13 @@ use weft_lab::until;
 
 use crate::support::{Conf, End, Ends, Family, Running, alone, answers};
 
-/// The least time that so many bytes take at so many a second: half a second's may go at once, and one super-packet
+/// The least time that `bytes` take at this rate: half a second's may go at once, and one super-packet
 /// may come on top.
 fn at_least(bytes: u64, bytes_per_second: u64) -> Duration {
     Duration::from_secs_f64((bytes - 65_536) as f64 / bytes_per_second as f64 - 0.5)
 }
 
-/// Sends so many bytes through the tunnel from an end, and gives how long that took.
+/// Sends bytes through the tunnel from an end, and returns how long that took.
 fn send(ends: &Ends, from: End, bytes: u64) -> Duration {
     let begun = Instant::now();
     let transfer = ends.transfer(from, Family::V4, 1, Amount::Count(bytes));

@@ -38,7 +38,7 @@ fn add_second_address(bed: &Bed, end: End) {
     });
 }
 
-/// Everything that can be changed of a peer whose session goes on, each by itself.
+/// Every setting of a peer that can change while its session goes on, each by itself.
 fn changes(bed: &Bed, end: End, round: usize, preshared_key: &PresharedKey) -> Vec<PeerChange> {
     let controller = bed.controller(end);
     let state = controller.get().unwrap();

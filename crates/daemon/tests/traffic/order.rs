@@ -13,7 +13,7 @@ use crate::accounts::{Bed, Setting};
 use crate::content::{finish_in_order, start_numbered};
 use crate::support::{End, Family, alone};
 
-/// Four queues, with threads of their own and without.
+/// Four queues, with and without threads.
 fn four_queues() -> [Setting; 2] {
     [Setting::threads(4), Setting::inline(4)]
 }
@@ -21,7 +21,7 @@ fn four_queues() -> [Setting; 2] {
 /// Streams that keep every queue busy, both ways, until they are stopped.
 struct Bulk([Transfer; 2]);
 
-impl Bulk {
+impl BulkTransfers {
     fn start(bed: &Bed) -> Self {
         let start = |from| bed.ends.transfer(from, Family::V4, 4, Amount::Count(u64::MAX));
         let transfers = [End::A, End::B].map(start);
@@ -48,7 +48,7 @@ fn keeps_the_order_for(family: Family, options: impl Fn(Instant) -> NumberedOpti
     let mut reports = Vec::new();
     for setting in four_queues() {
         let Some(bed) = Bed::new(setting) else { break };
-        let bulk = Bulk::start(&bed);
+        let bulk = BulkTransfers::start(&bed);
         let numbered = start_numbered(&bed, End::A, End::B, family, options(Instant::now()));
         wait_until_sent(&numbered);
         // Without it the queues run empty, and what is on its way arrives.
@@ -153,7 +153,7 @@ fn flows_that_the_other_end_began_keep_their_order(bed: Bed) {
         assert_eq!(answering.recv(&mut [0; 16]).unwrap(), 5);
         asking.set_nonblocking(true).unwrap();
     }
-    let bulk = Bulk::start(&bed);
+    let bulk = BulkTransfers::start(&bed);
     // More than weft takes, in a queue or two: what moves to another one would overtake much.
     let flood = NumberedOptions {
         flows: 2,
@@ -174,7 +174,7 @@ fn flows_that_the_other_end_began_keep_their_order(bed: Bed) {
             }
         }
     };
-    // Long enough that the kernel forgets every flow while it goes on, and moves it to the queue of its own hash.
+    // Long enough that the kernel forgets every flow while it goes on, and moves it to the queue that its hash chooses.
     let end = Instant::now() + Duration::from_secs(7);
     let mut sent = 0u64;
     while Instant::now() < end {

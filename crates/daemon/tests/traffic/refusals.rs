@@ -61,7 +61,7 @@ fn a_busy_port_is_refused_and_disturbs_nothing() {
     let b = Running::up(&ends.b, &conf_b, &[]);
     let other = Conf { listen_port: Some(PORT), ..Conf::new() };
     refused_conf(&ends.a, &other, "weft1", 1, &["port 51820 is in use"]);
-    // Somebody else's socket, of one family.
+    // The socket of another program, of one family.
     for address in ["0.0.0.0:51821", "[::]:51821"] {
         let _busy = ends.a.run(|| {
             let address: std::net::SocketAddr = address.parse().unwrap();
@@ -99,7 +99,7 @@ fn without_a_permission_it_says_what_to_do() {
     let command = as_nobody(weft_up(&ends.a, &file));
     match Process::start(&ends.a, as_nobody(weft_up(&ends.a, &file))) {
         Ok(_) => drop(refused(&ends.a, command, 77, &says)),
-        Err(error) => here::not_run(&format!("as another user, who cannot run the binary: {error}")),
+        Err(error) => here::not_run(&format!("as another user: it cannot run the binary: {error}")),
     }
 }
 
@@ -192,7 +192,7 @@ fn without_capability(capability: CapabilitySet, mut command: Command) -> Comman
     command
 }
 
-/// Runs the command with another /dev/net: an empty one, or one whose device may not be opened.
+/// Runs the command with another /dev/net: an empty one, or one with a device that may not be opened.
 fn hide_tun_device(mut command: Command, with_forbidden_device: bool) -> Command {
     let hide = move || {
         mounts::separate()?;

@@ -247,7 +247,7 @@ fn doctor_names_what_stands_in_the_way_of_a_configuration() {
     assert!(found.contains(&("interface", "ok")) && !found.contains(&("port", "problem")), "{report:#}");
     let _stopped = a.stop();
 
-    // Somebody else's interface of that name, and an endpoint without a route.
+    // An interface of another program with that name, and an endpoint without a route.
     let _busy = ends.a.run(|| UdpSocket::bind(("0.0.0.0", PORT)).unwrap());
     conf.peers[0].endpoint = Some("203.0.113.1:51820".parse().unwrap());
     let file = conf.write(&directory, "eth0");

@@ -168,7 +168,7 @@ pub(crate) struct PeerConf {
 }
 
 impl Conf {
-    /// An interface with a key of its own and nothing else.
+    /// An interface with a new key and nothing else.
     pub(crate) fn new() -> Self {
         Self {
             private_key: PrivateKey::generate().unwrap(),
@@ -180,7 +180,7 @@ impl Conf {
         }
     }
 
-    /// The configurations of ends A and B of the drawing above, who know each other's endpoints in the `outer`
+    /// The configurations of ends A and B of the drawing above, with each other's endpoints in the `outer`
     /// family.
     pub(crate) fn pair(outer: Family) -> (Self, Self) {
         let (mut a, mut b) = (Self::new(), Self::new());

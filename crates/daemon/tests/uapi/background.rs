@@ -32,7 +32,7 @@ fn the_command_returns_once_wg_can_configure_it() {
         machine.wg(&format!("set {NAME} listen-port 4567"));
         let pid = daemon_of(&machine, NAME).unwrap();
         assert!(is_running(pid));
-        // In a session of its own, without a terminal.
+        // In a new session, without a terminal.
         let session = nix::unistd::getsid(Some(pid)).unwrap();
         assert_eq!(session, pid);
         kill(pid, Signal::SIGTERM).unwrap();

@@ -1,4 +1,4 @@
-//! `weft up`, whose commands talk to the interface that they belong to, and which wg(8) changes afterwards.
+//! `weft up`: its commands talk to the interface that they belong to, and wg(8) changes it afterwards.
 
 use std::path::Path;
 

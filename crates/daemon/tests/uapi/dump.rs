@@ -42,7 +42,7 @@ fn commands() -> Vec<(String, String)> {
         set(format!("peer {} preshared-key /dev/null persistent-keepalive off", public_key(3))),
         (format!("addconf {NAME} FILE"), peer(5, "AllowedIPs = 10.5.0.0/16, 10.5.0.0/17\n") + &peer(2, "")),
         set(format!("peer {} remove peer {} remove", public_key(3), public_key(200))),
-        // One's own key, and a peer whose key it becomes.
+        // The interface's key, and a peer with the key that it becomes.
         set(format!("peer {} allowed-ips 10.77.0.0/16", public_key(1))),
         ("set wg0 private-key FILE".to_owned(), key(5).to_base64().to_string()),
         (

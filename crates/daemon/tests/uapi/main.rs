@@ -1,6 +1,6 @@
 //! weft under wg(8) and wg-quick(8), beside wireguard-go under the same.
 //!
-//! A machine is a network namespace with a /run of its own, so that every interface can have the same name. Where two
+//! A machine is a network namespace with a private /run, so that every interface can have the same name. Where two
 //! of them talk, a cable joins them:
 //!
 //! ```text

@@ -79,7 +79,7 @@ fn ones_own_key_is_no_peer() {
     let (own, other) = (public_key(1), public_key(2));
     machine.wg(&format!("set {NAME} private-key {file} peer {own} allowed-ips 10.1.0.0/16 peer {other}"));
     assert_eq!(machine.wg(&format!("show {NAME} peers")), format!("{other}\n"));
-    // And a peer whose key becomes one's own goes.
+    // And a peer goes when its key becomes the interface's.
     let file = machine.file("key", &key(2).to_base64());
     machine.wg(&format!("set {NAME} private-key {file}"));
     assert_eq!(machine.wg(&format!("show {NAME} peers")), "");

@@ -18,7 +18,7 @@ pub(crate) use pair::{Pair, inner};
 
 /// The interface in most tests.
 pub(crate) const NAME: &str = "wg0";
-/// A network namespace with a /run of its own. Daemons in its background are killed with it.
+/// A network namespace with a private /run. Daemons in its background are killed with it.
 pub(crate) struct Machine {
     pub(crate) namespace: Namespace,
     mounts: Mounts,

@@ -31,7 +31,7 @@ fn other_peers_come_and_go_beside_a_session() {
         stream.goes_on();
     }
     assert_eq!(pair.last_handshake(), before);
-    // So it is with setconf: who stays keeps the session.
+    // So it is with setconf: a peer that stays keeps its session.
     let file = pair.a.file("conf", &Pair::config(1, 2));
     pair.a.wg(&format!("setconf {NAME} {file}"));
     stream.goes_on();

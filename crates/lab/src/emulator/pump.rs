@@ -100,20 +100,20 @@ impl Pump {
     fn take(&mut self) -> io::Result<bool> {
         let mut more = false;
         for (end, pipe) in self.ends.iter_mut().zip(&mut self.pipes) {
-            let mut left = BATCH;
-            while left > 0 {
+            let mut budget = BATCH;
+            while budget > 0 {
                 let mut buffer = self.free.pop().unwrap_or_else(|| vec![0; self.room].into());
                 let Some(len) = end.read(&mut buffer)? else {
                     self.free.push(buffer);
                     break;
                 };
-                left -= 1;
+                budget -= 1;
                 let frame = Frame { buffer, len };
                 if let Err((_, frame)) = pipe.enqueue(Instant::now(), len.saturating_sub(HEADER), frame) {
                     self.free.push(frame.buffer);
                 }
             }
-            more |= left == 0;
+            more |= budget == 0;
         }
         Ok(more)
     }

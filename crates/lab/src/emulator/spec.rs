@@ -55,7 +55,6 @@ pub enum Queue {
     Default,
     /// One bandwidth-delay product: rate × 2 × delay.
     BandwidthDelayProduct,
-    /// Bytes.
     Bytes(u64),
     /// Frames of any length.
     Packets(u32),
@@ -78,7 +77,6 @@ pub enum InvalidLink {
     /// A part without an equals sign.
     #[error("`{0}` is not KEY=VALUE; write for example {EXAMPLE}")]
     NotAPair(String),
-    /// An unknown key.
     #[error("a link has no `{0}`, only rate, delay, queue, loss, reorder, reorder-by and seed")]
     UnknownKey(String),
     /// A key that occurs twice.

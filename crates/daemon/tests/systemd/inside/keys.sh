@@ -1,4 +1,4 @@
-# Keys and configurations: how the service gets them, and who does not.
+# Keys and configurations: how the service gets them, and that other users do not.
 
 nothing_secret_is_seen() {
     local process
@@ -59,7 +59,7 @@ a_configuration_may_be_longer_than_a_credential() {
             my $key = encode_base64(join("", map { chr(rand(256)) } 1 .. 32), "");
             printf "[Peer]\nPublicKey = %s\nAllowedIPs = 10.%d.%d.%d/32\n", $key, 128 + $n / 65536, $n / 256 % 256, $n % 256;
         }' "$(cat /tmp/s/third.key)" | private /etc/wireguard/long.conf
-    # Routes of so many peers are not what is tried here.
+    # The routes of many peers are tested elsewhere.
     sed -i '2a Table = off' /etc/wireguard/long.conf
     chgrp weft /etc/wireguard /etc/wireguard/long.conf
     chmod 750 /etc/wireguard

@@ -2,7 +2,7 @@
 
 the_watchdog_restarts_a_daemon_that_stands_still_and_no_other() {
     local before process told
-    # Two queues with threads of their own, also where the machine has too few cores for them.
+    # Two queues with threads, also where the machine has too few cores for them.
     drop_in /run weft@wg0 watchdog <<'UNIT'
 [Service]
 WatchdogSec=2

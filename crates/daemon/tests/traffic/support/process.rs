@@ -1,4 +1,4 @@
-//! weft as a process of its own.
+//! weft as a separate process.
 
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -44,7 +44,7 @@ pub(crate) fn weft(directory: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// A TUN of this build may have fewer queues than the command asks for: with so many the test is not run.
+/// A TUN of this build may have fewer queues than the command asks for: then the test is not run.
 fn report_queues_that_are_too_many(command: &Command) {
     let mut arguments = command.get_args().skip_while(|argument| *argument != "--tun-threads");
     let threads = arguments.nth(1);
@@ -99,7 +99,7 @@ impl Running {
         weft(self.directory(), arguments).output().unwrap()
     }
 
-    /// What `weft status --json` says of the interface, with rates over so many seconds.
+    /// What `weft status --json` says of the interface, with rates over `sample` seconds.
     #[track_caller]
     pub(crate) fn status(&self, sample: &str) -> Value {
         let output = self.weft(&["status", NAME, "--json", "--sample", sample]);

@@ -1,4 +1,4 @@
-//! A program in a terminal of its own.
+//! A program in a pseudoterminal.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};

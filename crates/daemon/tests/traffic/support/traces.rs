@@ -82,7 +82,7 @@ pub(crate) fn udp_ports_of(namespace: &Namespace) -> BTreeSet<u16> {
     namespace.run(udp_ports)
 }
 
-/// Lets only so much leave the interface, with room for 64 MiB before it.
+/// Limits the rate at which packets leave the interface, with room for 64 MiB before it.
 pub(crate) fn set_rate(namespace: &Namespace, name: &str, bytes_per_second: u32) -> Result<(), String> {
     let rate = format!("{bytes_per_second}bps");
     let mut tc = namespace.command("tc");

@@ -1,4 +1,4 @@
-//! A daemon in the foreground, as a process of its own.
+//! A daemon in the foreground, as a separate process.
 
 use std::ops::{Deref, DerefMut};
 use std::os::unix::net::UnixStream;
@@ -59,7 +59,7 @@ impl Daemon {
         daemon
     }
 
-    /// Starts this command, whose output is kept.
+    /// Starts this command and keeps its output.
     pub(crate) fn spawn(machine: &Machine, command: Command) -> Self {
         Self::spawn_with_level(machine, command, "verbose")
     }
