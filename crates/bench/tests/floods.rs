@@ -2,27 +2,14 @@
 //! arrives.
 #![cfg(target_os = "linux")]
 
-use std::path::Path;
-use std::process::Command;
+mod support;
 
-use serde_json::Value;
-use weft_lab::here;
-
-const BENCH: &str = env!("CARGO_BIN_EXE_weft-bench");
+use support::{refusal, report};
 
 #[test]
 fn a_slow_flood_and_a_small_scan_are_measured_beside_tcp_and_pings() {
-    if !here::tun_permitted() {
-        return;
-    }
-    if !Path::new(BENCH).with_file_name("weft").is_file() {
-        return here::not_run("there is no weft beside weft-bench: build the workspace");
-    }
-    let arguments =
-        "floods --alone --secs 1 --rounds 1 --attack mac1-16-v6@100,aimed-name@100,scan-20@100 --json";
-    let output = Command::new(BENCH).args(arguments.split_whitespace()).output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let arguments = "floods --alone --secs 1 --rounds 1 --attack mac1-16-v6@100,aimed-name@100,scan-20@100";
+    let Some(report) = report(arguments) else { return };
     for (place, attack) in ["mac1-16-v6@100", "aimed-name-1@100", "scan-20@100"].into_iter().enumerate() {
         let part = &report["attacks"][place];
         assert_eq!(part["attack"], attack);
@@ -39,7 +26,5 @@ fn a_slow_flood_and_a_small_scan_are_measured_beside_tcp_and_pings() {
 
 #[test]
 fn an_attack_that_there_is_not_is_a_usage_error() {
-    let output = Command::new(BENCH).args(["floods", "--attack", "nonsense"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8(output.stderr).unwrap().contains("unknown attack"));
+    assert!(refusal("floods --attack nonsense", 2).contains("unknown attack"));
 }

@@ -2,27 +2,16 @@
 //! rate no packet of any peer is lost or displaced.
 #![cfg(target_os = "linux")]
 
-use std::path::Path;
-use std::process::Command;
+mod support;
 
 use serde_json::Value;
-use weft_lab::here;
-
-const BENCH: &str = env!("CARGO_BIN_EXE_weft-bench");
+use support::{refusal, report};
 
 #[test]
 fn twenty_of_forty_peers_shake_hands_and_nothing_is_lost_or_displaced() {
-    if !here::tun_permitted() {
-        return;
-    }
-    if !Path::new(BENCH).with_file_name("weft").is_file() {
-        return here::not_run("there is no weft beside weft-bench: build the workspace");
-    }
     let arguments = "peers --configured 40 --active 20 --secs 1 --rounds 1 --burst 4 --window 40 \
-                     --work throughput,dump --json";
-    let output = Command::new(BENCH).args(arguments.split_whitespace()).output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+                     --work throughput,dump";
+    let Some(report) = report(arguments) else { return };
     let subject = &report["subjects"][0];
     assert_eq!(subject["handshakes"]["complete"], 20);
     assert_eq!(subject["dump"]["peers"], 40);
@@ -40,10 +29,6 @@ fn twenty_of_forty_peers_shake_hands_and_nothing_is_lost_or_displaced() {
 
 #[test]
 fn more_active_peers_than_configured_are_refused_by_name() {
-    let output = Command::new(BENCH).args(["peers", "--configured", "10", "--active", "9"]).output().unwrap();
-    let error = String::from_utf8(output.stderr).unwrap();
-    assert!(
-        !output.status.success() && error.contains("18 peers take part, and only 10 are configured"),
-        "{error}"
-    );
+    let error = refusal("peers --configured 10 --active 9", 1);
+    assert!(error.contains("18 peers take part, and only 10 are configured"), "{error}");
 }

@@ -2,22 +2,14 @@
 //! are as many as were asked for.
 #![cfg(target_os = "linux")]
 
-use std::process::Command;
+mod support;
 
-use serde_json::Value;
-use weft_lab::here;
-
-const BENCH: &str = env!("CARGO_BIN_EXE_weft-bench");
+use support::{refusal, report};
 
 #[test]
 fn each_load_is_carried_with_one_packet_thread_and_with_two() {
-    if !here::tun_permitted() {
-        return;
-    }
-    let arguments = "shards --packet-threads 1,2 --foreign 0,25 --peers 4 --rounds 1 --secs 1 --json";
-    let output = Command::new(BENCH).args(arguments.split_whitespace()).output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let arguments = "shards --packet-threads 1,2 --foreign 0,25 --peers 4 --rounds 1 --secs 1";
+    let Some(report) = report(arguments) else { return };
     let sides = report["sides"].as_array().unwrap();
     // Upload; download and both with two shares.
     assert_eq!(sides.len(), 3 + 1 + 2 + 2);
@@ -37,12 +29,7 @@ fn each_load_is_carried_with_one_packet_thread_and_with_two() {
 
 #[test]
 fn the_model_has_a_line_for_each_number_of_packet_threads() {
-    if !here::tun_permitted() {
-        return;
-    }
-    let output = Command::new(BENCH).args(["shards", "--model", "--secs", "1", "--json"]).output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let Some(report) = report("shards --model --secs 1") else { return };
     let rows = report["model"]["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 32);
     assert!(rows[31]["outbound_begun_here"].as_f64() < rows[31]["outbound"].as_f64());
@@ -50,8 +37,6 @@ fn the_model_has_a_line_for_each_number_of_packet_threads() {
 
 #[test]
 fn more_packet_threads_than_peers_are_refused_by_name() {
-    let output =
-        Command::new(BENCH).args(["shards", "--packet-threads", "1,8", "--peers", "7"]).output().unwrap();
-    let error = String::from_utf8(output.stderr).unwrap();
-    assert!(!output.status.success() && error.contains("8 packet threads need as many --peers"), "{error}");
+    let error = refusal("shards --packet-threads 1,8 --peers 7", 1);
+    assert!(error.contains("8 packet threads need as many --peers"), "{error}");
 }

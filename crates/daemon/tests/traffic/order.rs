@@ -19,7 +19,7 @@ fn four_queues() -> [Setting; 2] {
 }
 
 /// Streams that keep every queue busy, both ways, until they are stopped.
-struct Bulk([Transfer; 2]);
+struct BulkTransfers([Transfer; 2]);
 
 impl BulkTransfers {
     fn start(bed: &Bed) -> Self {
