@@ -108,6 +108,16 @@ mod tests {
         assert_eq!(fold(add(0, &[0x12, 0x34, 0x56])), 0x1234 + 0x5600);
     }
 
+    #[test]
+    fn a_sum_folds_to_its_remainder_however_often_it_carries() {
+        // The third carries twice after it was folded to 32 bits.
+        for sum in [1, 0xffff, 0x0001_0000_ffff_ffff, 0x1_0000_0000, 0xffff_ffff_0001_fffe, u64::MAX] {
+            let remainder = (sum - 1) % 0xffff + 1;
+            assert_eq!(u64::from(fold(sum)), remainder, "{sum:#x}");
+        }
+        assert_eq!(fold(0), 0);
+    }
+
     proptest! {
         #[test]
         fn every_way_of_summing_agrees_with_the_reference(

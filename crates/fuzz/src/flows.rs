@@ -87,12 +87,14 @@ impl World {
         }
     }
 
-    /// The kernel moves a flow. It forgets a flow's queue after 3 s without a packet, so an earlier move is long over.
+    /// The kernel moves a flow, seconds after it last did: what the flow had in its queue before then was read long ago.
     fn move_to(&mut self, number: usize, queue: usize) {
         let flow = &mut self.flows[number];
         // weft cannot know the queue of a flow that it has not read yet.
         let is_known = flow.read > 0 || flow.queued == 0;
-        if is_known && flow.read >= flow.before_move {
+        // After a move, a packet of the new queue has to be read before the next move: until then weft knows the old
+        // queue alone.
+        if is_known && (flow.read > flow.before_move || flow.queued == flow.read) {
             (flow.queue, flow.before_move) = (queue, flow.queued);
         }
     }

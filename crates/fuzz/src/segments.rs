@@ -116,18 +116,18 @@ impl World {
             match self.seal(&packet, offload) {
                 Ok(datagrams) => {
                     let segments = segments.unwrap_or_else(|| panic!("{offload:?} was split: {packet:02x?}"));
-                    let opened = self.open(datagrams);
-                    assert_eq!(opened.len(), segments.len(), "{offload:?}");
-                    for (opened, segment) in opened.iter().zip(&segments) {
-                        assert_same(opened, segment);
+                    assert_eq!(datagrams.len(), segments.len(), "{offload:?}");
+                    for (datagram, segment) in datagrams.into_iter().zip(&segments) {
+                        let opened = self.open(datagram);
+                        assert_same(&opened, segment);
+                        expected.push(opened);
+                        // A slab holds a receive batch, not a whole input.
+                        if self.inbound.device.plain_slab().room() < 2 * weft_tunnel::MAX_PACKET {
+                            self.check_written(&std::mem::take(&mut expected));
+                        }
                     }
-                    expected.extend(opened);
                 }
                 Err(reason) => assert!(segments.is_none(), "{reason:?} {offload:?}: {packet:02x?}"),
-            }
-            // A slab holds a whole receive batch, not all messages of an input.
-            if self.inbound.device.plain_slab().room() < 2 * weft_tunnel::MAX_PACKET {
-                self.check_written(&std::mem::take(&mut expected));
             }
         }
         self.check_written(&expected);
@@ -192,19 +192,16 @@ impl World {
         result.map(|_| datagrams)
     }
 
-    /// Opens datagrams into the slab of the second TUN, and stages them there.
-    fn open(&mut self, datagrams: Vec<(Vec<u8>, weft_tunnel::Ecn)>) -> Vec<Vec<u8>> {
-        let open = |(mut datagram, ecn): (Vec<u8>, _)| {
-            let Ok(Inbound::Packet(packet)) = self.receive(1, &mut datagram, ecn) else {
-                panic!("what was sealed does not open: {:?}", self.ends[1].drops())
-            };
-            let bytes = self.inbound.device.plain_slab().get(packet).to_vec();
-            let padded = bytes.len().next_multiple_of(16).min(MTU).max(bytes.len());
-            assert_eq!(datagram.len(), padded + 32, "padding");
-            self.inbound.device.send(packet).unwrap();
-            bytes
+    /// Opens a datagram into the slab of the second TUN, and stages the packet there.
+    fn open(&mut self, (mut datagram, ecn): (Vec<u8>, weft_tunnel::Ecn)) -> Vec<u8> {
+        let Ok(Inbound::Packet(packet)) = self.receive(1, &mut datagram, ecn) else {
+            panic!("what was sealed does not open: {:?}", self.ends[1].drops())
         };
-        datagrams.into_iter().map(open).collect()
+        let bytes = self.inbound.device.plain_slab().get(packet).to_vec();
+        let padded = bytes.len().next_multiple_of(16).min(MTU).max(bytes.len());
+        assert_eq!(datagram.len(), padded + 32, "padding");
+        self.inbound.device.send(packet).unwrap();
+        bytes
     }
 
     /// Writes what is staged, and compares it with the packets that arrived.
