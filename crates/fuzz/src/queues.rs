@@ -124,7 +124,7 @@ fn source_queues(input: &mut Input<'_>) {
             0..3 => {
                 for _ in 0..=choice >> 4 {
                     let (from, may_be_shed) = (input.byte() & 31, choice & 8 == 0);
-                    let cost = usize::from(input.u16());
+                    let cost = 1 + usize::from(input.u16());
                     queues.push(source(from), (from, next), cost, may_be_shed, now);
                     waiting.entry(from).or_default().push_back((next, may_be_shed));
                     (count, next) = (count + 1, next + 1);

@@ -118,7 +118,7 @@ impl<T> SourceQueues<T> {
         self.busy
     }
 
-    /// Adds a message. Returns whether the source was recorded as authentic recently, so that it need not be
+    /// Adds a message. `cost` is more than 0. Returns whether the source was recorded as authentic recently, so that it need not be
     /// recorded again.
     pub fn push(
         &mut self,
