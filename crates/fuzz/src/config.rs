@@ -125,6 +125,7 @@ fn change(device: &mut DeviceState, config: &Config, input: &mut Input<'_>) {
                 peer.settings.preshared_key = (key > 9).then(|| PresharedKey::from_bytes([key; 32]));
                 peer.settings.persistent_keepalive = NonZeroU16::new(input.u16());
             }
+            (6, Some(peer)) if choice & 8 != 0 => drop(peer.allowed_ips.pop()),
             (6, Some(_)) => {
                 let net: IpNet = format!("10.{}.0.0/{}", input.byte(), input.byte() % 33).parse().unwrap();
                 let net = net.trunc();
