@@ -89,4 +89,13 @@ mod tests {
         // It begins again at the rate that it had, less two.
         assert_eq!(run(&mut codel, start, 410..600, 3 * MS), [510, 560]);
     }
+
+    #[test]
+    fn a_wait_of_exactly_the_target_stands_and_a_long_calm_is_a_new_beginning() {
+        let (mut codel, start) = (CoDel::default(), Instant::now());
+        assert_eq!(run(&mut codel, start, 0..150, TARGET), [100]);
+        assert_eq!(run(&mut codel, start, 150..400, 3 * MS), [200, 271, 329, 379]);
+        assert_eq!(run(&mut codel, start, 400..410, MS), []);
+        assert_eq!(run(&mut codel, start, 2410..2700, 3 * MS), [2510, 2610, 2681]);
+    }
 }

@@ -70,16 +70,6 @@ impl DeficitRoundRobin {
         Self { queues: vec![Queue::default(); count], next: 0, round: Round::default() }
     }
 
-    /// Returns the number of busy queues, at least 1.
-    pub fn busy(&self) -> usize {
-        self.queues.iter().filter(|queue| queue.is_busy).count().max(1)
-    }
-
-    /// Reports whether the last read of a queue delivered something.
-    pub fn is_busy(&self, number: usize) -> bool {
-        self.queues.get(number).is_some_and(|queue| queue.is_busy)
-    }
-
     /// Begins a round, which reads each queue at most once.
     pub fn begin_round(&mut self) {
         let busy = self.queues.iter().filter(|queue| queue.is_busy);
@@ -204,5 +194,17 @@ mod tests {
         let mut scheduler = DeficitRoundRobin::new(2);
         run(&mut scheduler, &[200_000, 100], 1, usize::MAX);
         assert_eq!(run(&mut scheduler, &[200_000, 0], 1, usize::MAX), [200_000, 0]);
+    }
+
+    #[test]
+    fn a_queue_that_ran_dry_saves_up_nothing_either() {
+        let mut scheduler = DeficitRoundRobin::new(2);
+        run(&mut scheduler, &[60_000, 100], 1, usize::MAX);
+        run(&mut scheduler, &[60_000, 0], 100, usize::MAX);
+        assert!(scheduler.has_delivered());
+        scheduler.begin_round();
+        assert!(!scheduler.has_delivered());
+        let bytes = run(&mut scheduler, &[60_000, 60_000], 100, usize::MAX);
+        assert!(bytes[0].abs_diff(bytes[1]) <= 120_000, "{bytes:?}");
     }
 }

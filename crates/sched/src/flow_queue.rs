@@ -265,6 +265,18 @@ mod tests {
     }
 
     #[test]
+    fn what_waits_is_counted_among_sparse_and_bulk() {
+        let mut queue = FlowQueue::new();
+        assert_eq!((queue.bytes(), queue.is_empty()), (0, true));
+        read(&mut queue, &[packet(1, 0, 100), packet(1, 1, 4000)]);
+        assert_eq!((queue.bytes(), queue.is_empty(), queue.room()), (4100, false, CAPACITY - 4100));
+        assert_eq!(drain(&mut queue, 1), [(1, 0)]);
+        assert_eq!((queue.bytes(), queue.is_empty()), (4000, false));
+        assert_eq!(drain(&mut queue, 1), [(1, 1)]);
+        assert_eq!((queue.bytes(), queue.is_empty()), (0, true));
+    }
+
+    #[test]
     fn a_sparse_flow_goes_before_the_bulk_that_was_read_earlier() {
         let mut queue = FlowQueue::new();
         let bulk: Vec<_> = (0..20).map(|number| packet(1, number, 60_000)).collect();

@@ -76,8 +76,6 @@ pub struct SourceQueues<T> {
     new: VecDeque<usize>,
     old: VecDeque<usize>,
     len: usize,
-    /// Number of queues with messages.
-    busy: usize,
     /// Keyed, so that no sender can choose the queue of another source.
     hasher: RandomState,
     /// Hashes of known sources: those recorded last, and those before them.
@@ -95,7 +93,6 @@ impl<T> SourceQueues<T> {
             new: VecDeque::new(),
             old: VecDeque::new(),
             len: 0,
-            busy: 0,
             hasher: RandomState::new(),
             recent: HashSet::default(),
             older: HashSet::default(),
@@ -111,11 +108,6 @@ impl<T> SourceQueues<T> {
     /// Reports whether no message waits.
     pub fn is_empty(&self) -> bool {
         self.len == 0
-    }
-
-    /// Returns the number of queues with messages.
-    pub fn busy(&self) -> usize {
-        self.busy
     }
 
     /// Adds a message. `cost` is more than 0. Returns whether the source was recorded as authentic recently, so that it need not be
@@ -138,7 +130,6 @@ impl<T> SourceQueues<T> {
     fn push_to(&mut self, number: usize, waiting: Waiting<T>) {
         let queue = &mut self.queues[number];
         self.len += 1;
-        self.busy += usize::from(queue.waiting.is_empty());
         queue.cost += waiting.cost;
         queue.waiting.push_back(waiting);
         if queue.list == List::None {
@@ -194,7 +185,6 @@ impl<T> SourceQueues<T> {
         let waiting = queue.waiting.pop_front()?;
         queue.cost -= waiting.cost;
         self.len -= 1;
-        self.busy -= usize::from(queue.waiting.is_empty());
         Some(waiting)
     }
 
