@@ -52,13 +52,19 @@ fn summary(config: &Config) -> String {
         "public key",
         &public_key(interface).unwrap_or_else(|| "none: a command has to set it".to_owned()),
     ]);
-    own.add_row(["listen port", &or(&interface.listen_port, interface.listen_port == 0, "random")]);
+    own.add_row([
+        "listen port",
+        &or(&interface.settings.listen_port, interface.settings.listen_port == 0, "random"),
+    ]);
     own.add_row(["addresses", &list(&interface.addresses)]);
     own.add_row([
         "MTU",
         &interface.mtu.map_or("from the routes to the endpoints".to_owned(), |mtu| mtu.to_string()),
     ]);
-    own.add_row(["mark", &or(&format!("{:#x}", interface.fw_mark), interface.fw_mark == 0, "off")]);
+    own.add_row([
+        "mark",
+        &or(&format!("{:#x}", interface.settings.fw_mark), interface.settings.fw_mark == 0, "off"),
+    ]);
     own.add_row(["routes", &routes_of(config, Routing::here())]);
     add_host_rows(&mut own, config);
     let mut text = format!("{own}\n");
@@ -108,7 +114,7 @@ fn add_host_rows(table: &mut Table, config: &Config) {
 }
 
 fn public_key(interface: &Interface) -> Option<String> {
-    interface.private_key.as_ref().map(|key| key.public_key().to_string())
+    interface.settings.private_key.as_ref().map(|key| key.public_key().to_string())
 }
 
 fn new_table() -> Table {
@@ -305,8 +311,8 @@ impl InterfaceReport {
         Self {
             name: interface.name.to_string(),
             public_key: public_key(interface),
-            listen_port: interface.listen_port,
-            fw_mark: interface.fw_mark,
+            listen_port: interface.settings.listen_port,
+            fw_mark: interface.settings.fw_mark,
             addresses: texts(&interface.addresses),
             mtu: interface.mtu,
             table: interface.table.to_string(),

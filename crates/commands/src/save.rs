@@ -16,7 +16,7 @@ use crate::args::SaveArgs;
 pub fn run(args: &SaveArgs) -> Result<(), Error> {
     let interface = name_of(&path_of(&args.target))?;
     let reported = client::get(&interface).map_err(|error| Error::new(error.exit_code(), error))?;
-    if reported.state.private_key.is_none() {
+    if reported.state.settings.private_key.is_none() {
         let reason = format!("{interface}: its daemon does not reveal the private key, which the file needs");
         return Err(Error::new(Code::Failure, reason));
     }

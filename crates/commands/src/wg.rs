@@ -2,7 +2,7 @@
 //! implementation the daemon is.
 
 pub mod conf;
-mod draft;
+mod endpoints;
 mod file;
 mod key_file;
 #[cfg(unix)]

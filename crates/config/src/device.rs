@@ -4,21 +4,24 @@ use std::net::SocketAddr;
 use std::time::SystemTime;
 
 use ipnet::IpNet;
-use weft_tunnel::{PeerSettings, PrivateKey, PublicKey};
+use weft_tunnel::{PeerSettings, PublicKey};
 
-use crate::settings::PeerSettingsChange;
+use crate::settings::{InterfaceSettings, InterfaceSettingsChange, PeerSettingsChange};
 
 /// A snapshot of an interface and its peers.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceState {
-    /// The private key of the interface; without one, the interface does nothing.
-    pub private_key: Option<PrivateKey>,
-    /// The UDP port in use.
-    pub listen_port: u16,
-    /// The mark of outgoing packets (SO_MARK); 0: none.
-    pub fw_mark: u32,
+    /// The key, the UDP port in use and the mark.
+    pub settings: InterfaceSettings,
     /// The peers, in the order in which they were added.
     pub peers: Vec<PeerState>,
+}
+
+impl From<InterfaceSettings> for DeviceState {
+    /// Returns the state of an interface without peers.
+    fn from(settings: InterfaceSettings) -> Self {
+        Self { settings, peers: Vec::new() }
+    }
 }
 
 /// A snapshot of a peer.
@@ -56,24 +59,33 @@ impl PeerState {
 }
 
 /// A change to an interface. A field that is `None` changes nothing. The fields are applied from top to
-/// bottom.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DeviceChange {
-    /// The new private key; `Some(None)` removes the key.
-    pub private_key: Option<Option<PrivateKey>>,
-    /// The new UDP port; 0: the system chooses it.
-    pub listen_port: Option<u16>,
-    /// The new mark (SO_MARK); 0: none.
-    pub fw_mark: Option<u32>,
+/// bottom. `E` is [`crate::Endpoint`] until the names of endpoints are resolved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceChange<E = SocketAddr> {
+    /// The changes of the key, the port and the mark.
+    pub settings: InterfaceSettingsChange,
     /// Whether to remove the peers that are not in `peers`. The others keep their sessions.
     pub replace_peers: bool,
     /// The changes to peers, applied in order.
-    pub peers: Vec<PeerChange>,
+    pub peers: Vec<PeerChange<E>>,
+}
+
+impl<E> Default for DeviceChange<E> {
+    fn default() -> Self {
+        Self { settings: InterfaceSettingsChange::default(), replace_peers: false, peers: Vec::new() }
+    }
+}
+
+impl From<InterfaceSettingsChange> for DeviceChange {
+    /// Returns the change that leaves the peers.
+    fn from(settings: InterfaceSettingsChange) -> Self {
+        Self { settings, ..Self::default() }
+    }
 }
 
 /// A change to one peer. A peer that does not exist is added. A field that is `None` changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PeerChange {
+pub struct PeerChange<E = SocketAddr> {
     /// The public key, which identifies the peer. A change for the interface's own public key is ignored.
     pub public_key: PublicKey,
     /// Whether to remove the peer.
@@ -81,7 +93,7 @@ pub struct PeerChange {
     /// Whether to ignore the change if the peer does not exist.
     pub update_only: bool,
     /// The new endpoint.
-    pub endpoint: Option<SocketAddr>,
+    pub endpoint: Option<E>,
     /// The changes of the other settings.
     pub settings: PeerSettingsChange,
     /// Whether to remove all allowed-ips of the peer before `allowed_ips` is applied.
@@ -90,7 +102,7 @@ pub struct PeerChange {
     pub allowed_ips: Vec<AllowedIpChange>,
 }
 
-impl PeerChange {
+impl<E> PeerChange<E> {
     /// Returns a change that sets nothing; it adds the peer if it does not exist.
     pub fn new(public_key: PublicKey) -> Self {
         Self {

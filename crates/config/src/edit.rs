@@ -206,17 +206,17 @@ impl Section<'_> {
     }
 
     fn update_interface(&mut self, saved: &Saved<'_>) {
-        let device = saved.device;
-        let key = device.private_key.as_ref().map(|key| key.to_base64());
+        let settings = &saved.device.settings;
+        let key = settings.private_key.as_ref().map(|key| key.to_base64());
         self.set_key("PrivateKey", "PrivateKeyFile", key.as_ref().map(|key| key.as_str()), saved.file);
         let port = self.value("ListenPort").and_then(|text| values::listen_port(text).ok());
-        if port.unwrap_or_default() != device.listen_port {
-            self.set("ListenPort", Some(device.listen_port));
+        if port.unwrap_or_default() != settings.listen_port {
+            self.set("ListenPort", Some(settings.listen_port));
         }
         let mark = self.value("FwMark").and_then(|text| values::fw_mark(text).ok()).unwrap_or_default();
-        let is_chosen = mark == 0 && device.fw_mark == saved.chosen_mark;
-        if mark != device.fw_mark && !is_chosen {
-            let mark = Some(device.fw_mark).filter(|mark| *mark != 0);
+        let is_chosen = mark == 0 && settings.fw_mark == saved.chosen_mark;
+        if mark != settings.fw_mark && !is_chosen {
+            let mark = Some(settings.fw_mark).filter(|mark| *mark != 0);
             self.set("FwMark", mark.map(|mark| format!("{mark:#x}")));
         }
         if let Some(addresses) = saved.addresses {

@@ -54,12 +54,7 @@ fn state_of(config: &Config) -> DeviceState {
         settings: peer.settings.clone(),
         ..PeerState::new(peer.public_key)
     });
-    DeviceState {
-        private_key: config.interface.private_key.clone(),
-        listen_port: config.interface.listen_port,
-        fw_mark: config.interface.fw_mark,
-        peers: peers.collect(),
-    }
+    DeviceState { settings: config.interface.settings.clone(), peers: peers.collect() }
 }
 
 fn saved<'a>(device: &'a DeviceState, addresses: &'a [IpNet]) -> Saved<'a> {
@@ -72,7 +67,7 @@ fn what_did_not_change_stays_as_it_is_written() {
     let config = parsed(TEXT);
     let mut device = state_of(&config);
     assert_eq!(*edit(TEXT, &saved(&device, &config.interface.addresses)), TEXT);
-    device.fw_mark = 51_820;
+    device.settings.fw_mark = 51_820;
     let edited = edit(TEXT, &saved(&device, &config.interface.addresses));
     assert_eq!(*edited, TEXT, "a mark that was chosen for a default route is chosen again");
 }
@@ -81,8 +76,8 @@ fn what_did_not_change_stays_as_it_is_written() {
 fn what_changed_is_written_where_it_stood() {
     let config = parsed(TEXT);
     let mut device = state_of(&config);
-    device.listen_port = 1234;
-    device.fw_mark = 7;
+    device.settings.listen_port = 1234;
+    device.settings.fw_mark = 7;
     device.peers[0].allowed_ips = vec!["10.9.0.0/16".parse().unwrap()];
     device.peers[0].settings.preshared_key = Some(OTHER.parse().unwrap());
     device.peers[1].endpoint = Some("198.51.100.7:9".parse().unwrap());
@@ -98,7 +93,7 @@ fn what_changed_is_written_where_it_stood() {
         .replace("192.0.2.1:1\nPersistentKeepalive = 25\n", "198.51.100.7:9\n");
     assert_eq!(*edited, expected);
     let again = parsed(&edited);
-    assert_eq!(again.interface.fw_mark, 7);
+    assert_eq!(again.interface.settings.fw_mark, 7);
 }
 
 #[test]
@@ -208,10 +203,10 @@ fn a_second_interface_section_and_loose_lists_are_understood() {
         .replace(second, "\n")
         .replace("KillSwitch = on\n\n", "KillSwitch = on\n\nListenPort = 51820 # ours\nMTU =\n");
     assert_eq!(merged.trim_end(), expected.trim_end());
-    device.listen_port = 7;
+    device.settings.listen_port = 7;
     let changed = edit(&text, &saved(&device, &config.interface.addresses));
     assert_eq!(*changed, merged.replace("51820 # ours", "7 # ours"));
-    assert_eq!(parsed(&changed).interface.listen_port, 7);
+    assert_eq!(parsed(&changed).interface.settings.listen_port, 7);
 }
 
 #[test]

@@ -5,12 +5,13 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use ipnet::IpNet;
-use weft_tunnel::PublicKey;
+use weft_tunnel::{PrivateKey, PublicKey};
 
 use super::Stage;
 use super::problem::{ConfigErrors, Notice, Problem};
-use super::wg_quick::{self, Drafts, InterfaceDraft, PeerDraft, Reports};
+use super::wg_quick::{self, Drafts, Format, InterfaceDraft, PeerDraft, Reports};
 use super::{Config, Endpoint, Interface, InterfaceName, MIN_MTU_IPV6, Parsed, Peer, Table};
+use crate::device::AllowedIpChange;
 
 /// Parses the text of a wg-quick file. `source` is the name of the file in messages.
 ///
@@ -19,19 +20,19 @@ use super::{Config, Endpoint, Interface, InterfaceName, MIN_MTU_IPV6, Parsed, Pe
 /// programs ignore. All errors are collected; no error ends the parsing.
 pub fn parse(text: &str, source: &Path, interface: InterfaceName) -> Result<Parsed, ConfigErrors> {
     let mut reports = Reports::new(source.into());
-    let drafts = wg_quick::read(text, &mut reports);
+    let drafts = wg_quick::read(text, Format::WgQuick, &mut reports);
     let config = finish(interface, drafts, &mut reports);
-    reports.conclude(config)
+    reports.conclude(config).map(|(config, warnings)| Parsed { config, warnings })
 }
 
 /// Returns the checked configuration; `None` only if an error was reported.
 fn finish(name: InterfaceName, drafts: Drafts, reports: &mut Reports) -> Option<Config> {
-    let Drafts { interface, peers } = drafts;
+    let Drafts { interface, peers, .. } = drafts;
     if interface.is_none() {
         reports.error(1, Some("[Interface]"), Problem::NoInterface);
     }
-    let own_key =
-        interface.as_ref().and_then(|draft| draft.private_key.value.as_ref()).map(|key| key.public_key());
+    let own_key = interface.as_ref().and_then(|draft| draft.settings.private_key.as_ref()?.as_ref());
+    let own_key = own_key.map(PrivateKey::public_key);
     let table = interface.as_ref().and_then(|draft| draft.table.value);
     // If the value of Table was rejected, it is unknown whether there are routes.
     let table_is_wrong = interface.as_ref().is_some_and(|draft| draft.table.line > 0 && table.is_none());
@@ -47,16 +48,16 @@ fn finish(name: InterfaceName, drafts: Drafts, reports: &mut Reports) -> Option<
             check_mark(draft, reports);
         }
     }
-    let interface = interface.and_then(|draft| finish_interface(name, draft, table, reports));
+    let interface = interface.map(|draft| finish_interface(name, draft, table, reports));
     let peers: Option<Vec<Peer>> =
         peers.into_iter().enumerate().map(|(index, draft)| finish_peer(index, draft, &mut owners)).collect();
     Some(Config { interface: interface?, peers: peers? })
 }
 
 /// Maps a prefix to the index of its peer and the line that lists it.
-type Owners = HashMap<IpNet, (usize, usize)>;
+pub(super) type Owners = HashMap<IpNet, (usize, usize)>;
 
-fn check_keys(peers: &[PeerDraft], own_key: Option<PublicKey>, reports: &mut Reports) {
+pub(super) fn check_keys(peers: &[PeerDraft], own_key: Option<PublicKey>, reports: &mut Reports) {
     let mut lines: HashMap<PublicKey, usize> = HashMap::new();
     for peer in peers {
         let line = peer.public_key.line;
@@ -75,10 +76,11 @@ fn check_keys(peers: &[PeerDraft], own_key: Option<PublicKey>, reports: &mut Rep
 }
 
 /// Assigns each prefix to the last peer that lists it.
-fn assign_prefixes(peers: &[PeerDraft], reports: &mut Reports) -> Owners {
+pub(super) fn assign_prefixes(peers: &[PeerDraft], reports: &mut Reports) -> Owners {
     let mut owners = Owners::new();
     for (index, peer) in peers.iter().enumerate() {
-        for &(line, prefix) in &peer.allowed_ips {
+        for &(line, item) in &peer.allowed_ips {
+            let AllowedIpChange::Add(prefix) = item else { continue };
             match owners.insert(prefix, (index, line)) {
                 Some((other, first)) if other == index => {
                     reports.warning(line, "AllowedIPs", Notice::Duplicate { prefix, first });
@@ -103,10 +105,10 @@ fn check_routes(peers: &[PeerDraft], owners: &Owners, reports: &mut Reports) {
 /// Reports a mark that is the number of a kernel table: it is the number of the default route's table as
 /// well.
 fn check_mark(draft: &InterfaceDraft, reports: &mut Reports) {
-    if let Some(mark) = draft.fw_mark.value
+    if let (Some(mark), Some(line)) = (draft.settings.fw_mark, draft.lines.of("FwMark"))
         && (253..=255).contains(&mark)
     {
-        reports.error(draft.fw_mark.line, Some("FwMark"), Problem::MarkOfAKernelTable { mark });
+        reports.error(line, Some("FwMark"), Problem::MarkOfAKernelTable { mark });
     }
 }
 
@@ -122,9 +124,9 @@ fn finish_interface(
     draft: InterfaceDraft,
     table: Table,
     reports: &mut Reports,
-) -> Option<Interface> {
+) -> Interface {
     // A command may set the interface's key: `PostUp = wg set %i private-key FILE`.
-    if draft.private_key.line == 0 && !draft.host.has_hook(Stage::PostUp) {
+    if draft.lines.of("PrivateKey").is_none() && !draft.host.has_hook(Stage::PostUp) {
         reports.error(draft.line, Some("PrivateKey"), Problem::MissingPrivateKey);
     }
     let mut lines: HashMap<IpNet, usize> = HashMap::new();
@@ -145,24 +147,14 @@ fn finish_interface(
     {
         reports.error(draft.mtu.line, Some("MTU"), Problem::MtuForIpv6 { mtu });
     }
-    Some(Interface {
-        name,
-        private_key: match draft.private_key.line {
-            0 => None,
-            _ => Some(draft.private_key.value?),
-        },
-        listen_port: draft.listen_port.value.unwrap_or_default(),
-        fw_mark: draft.fw_mark.value.unwrap_or_default(),
-        addresses,
-        mtu,
-        table,
-        host: draft.host.finish(),
-    })
+    let settings = draft.settings.applied();
+    Interface { name, settings, addresses, mtu, table, host: draft.host.finish() }
 }
 
 fn finish_peer(index: usize, draft: PeerDraft, owners: &mut Owners) -> Option<Peer> {
     let mut allowed_ips = Vec::with_capacity(draft.allowed_ips.len());
-    for (line, prefix) in draft.allowed_ips {
+    for (line, item) in draft.allowed_ips {
+        let AllowedIpChange::Add(prefix) = item else { continue };
         // The owner is removed, so that a prefix that occurs twice in a line is added once.
         if owners.get(&prefix) == Some(&(index, line)) {
             owners.remove(&prefix);
@@ -173,7 +165,7 @@ fn finish_peer(index: usize, draft: PeerDraft, owners: &mut Owners) -> Option<Pe
         public_key: draft.public_key.value?,
         endpoint: draft.endpoint.value,
         allowed_ips,
-        settings: draft.settings,
+        settings: draft.settings.applied(),
         report: draft.report,
     })
 }

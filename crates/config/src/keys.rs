@@ -1,11 +1,13 @@
 //! The keys of a configuration file. A match over them is exhaustive: a key that no code handles does not compile.
 
 /// Declares an enum of keys with their documented spelling.
+#[macro_export]
+#[doc(hidden)]
 macro_rules! keys {
-    ($(#[$doc:meta])* $name:ident { $($key:ident = $text:literal,)+ }) => {
+    ($(#[$doc:meta])* pub $name:ident { $($key:ident = $text:literal,)+ }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        #[expect(missing_docs, reason = "wg(8), wg-quick(8) and README.md describe the keys")]
+        #[allow(missing_docs, reason = "wg(8), wg-quick(8), README.md and the UAPI's page describe the keys")]
         pub enum $name {
             $($key,)+
         }
@@ -31,7 +33,7 @@ macro_rules! keys {
 
 keys! {
     /// A key of `[Interface]`.
-    InterfaceKey {
+    pub InterfaceKey {
         PrivateKey = "PrivateKey",
         PrivateKeyFile = "PrivateKeyFile",
         ListenPort = "ListenPort",
@@ -50,7 +52,7 @@ keys! {
 
 keys! {
     /// A key of `[Peer]`.
-    PeerKey {
+    pub PeerKey {
         PublicKey = "PublicKey",
         PresharedKey = "PresharedKey",
         PresharedKeyFile = "PresharedKeyFile",
@@ -62,7 +64,7 @@ keys! {
 
 keys! {
     /// A setting of weft in `[Interface]`: a comment `# weft: KEY = VALUE`.
-    InterfaceSetting {
+    pub InterfaceSetting {
         KillSwitch = "KillSwitch",
         PathMtuDiscovery = "PathMtuDiscovery",
         MssClamp = "MssClamp",
@@ -73,7 +75,7 @@ keys! {
 
 keys! {
     /// A setting of weft in `[Peer]`: a comment `# weft: KEY = VALUE`.
-    PeerSetting {
+    pub PeerSetting {
         RateToPeer = "RateToPeer",
         RateFromPeer = "RateFromPeer",
         Expected = "Expected",

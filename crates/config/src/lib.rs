@@ -10,9 +10,9 @@ use std::str::FromStr;
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
-use weft_tunnel::{PeerSettings, PrivateKey, PublicKey};
+use weft_tunnel::{PeerSettings, PublicKey};
 
-use settings::ReportSettings;
+use settings::{InterfaceSettings, ReportSettings};
 
 pub mod device;
 mod domain;
@@ -38,6 +38,7 @@ mod tun_threads;
 #[cfg(not(unix))]
 mod unsupported;
 pub mod values;
+mod wg;
 mod wg_quick;
 
 #[cfg(not(unix))]
@@ -54,6 +55,8 @@ pub use packet_threads::{InvalidPacketThreads, MAX_PACKET_THREADS, PacketThreads
 pub use problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warning};
 pub use suggest::shown_key;
 pub use tun_threads::{InvalidTunThreads, TunThreads};
+pub use wg::{add_allowed_ips, parse_change};
+pub use wg_quick::WgQuickKeys;
 
 /// The most bytes that the tunnel adds to a packet: IPv6 header (40), UDP header (8), and WireGuard's header
 /// and tag (32).
@@ -103,13 +106,9 @@ impl Config {
 pub struct Interface {
     /// The name of the TUN device.
     pub name: InterfaceName,
-    /// The private key, which is the identity of this end. It may be missing only if there is a PostUp
-    /// command, which may set it.
-    pub private_key: Option<PrivateKey>,
-    /// The UDP port to listen on; 0: the system chooses it.
-    pub listen_port: u16,
-    /// The mark of every UDP packet that is sent (SO_MARK); 0: none.
-    pub fw_mark: u32,
+    /// The settings that wg(8) knows as well. The private key may be missing only if there is a PostUp command,
+    /// which may set it.
+    pub settings: InterfaceSettings,
     /// The device's addresses with their prefix lengths, host bits kept.
     pub addresses: Vec<IpNet>,
     /// The device's MTU in bytes; `None`: it is derived from the routes to the endpoints.

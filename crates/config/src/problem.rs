@@ -101,6 +101,11 @@ pub enum Problem {
         "a comment that begins with `weft:` is a setting; write `# weft: KEY = VALUE`, or begin it otherwise"
     )]
     NotASetting,
+    #[error(
+        "this key is wg-quick's; remove such lines with `weft strip FILE | weft … -`, or use `weft syncconf` or \
+         `weft up`, which know them"
+    )]
+    WgQuickKey,
     #[error("unknown setting of weft{}", did_you_mean_setting(*.suggestion))]
     UnknownSetting { suggestion: Option<&'static str> },
     #[error("is missing; add `PrivateKey = …` to this section (`weft genkey` makes one)")]

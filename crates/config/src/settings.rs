@@ -1,10 +1,10 @@
-//! The settings of a peer: their names for people, and how they are compared and changed. `PeerSettings` itself
-//! is a type of the tunnel, which needs all of them.
+//! The settings of an interface and of a peer: their names for people, and how they are compared and changed.
+//! `PeerSettings` itself is a type of the tunnel, which needs all of them.
 
 use std::num::NonZeroU16;
 
 use serde::{Deserialize, Serialize};
-use weft_tunnel::{PeerLimits, PeerSettings, PresharedKey};
+use weft_tunnel::{PeerLimits, PeerSettings, PresharedKey, PrivateKey};
 
 /// Declares the change of a struct of settings: one line per setting, with its name for people. A setting without
 /// a line does not compile.
@@ -30,6 +30,14 @@ macro_rules! change {
                 Self { $($setting: self.$setting.filter(|new| *new != present.$setting),)+ }
             }
 
+            /// Returns the settings with nothing set but this change.
+            #[must_use]
+            pub fn applied(&self) -> $settings {
+                let mut settings = $settings::default();
+                self.apply(&mut settings);
+                settings
+            }
+
             /// Changes the settings.
             pub fn apply(&self, settings: &mut $settings) {
                 $(if let Some(new) = &self.$setting {
@@ -51,6 +59,26 @@ change! {
         preshared_key: Option<PresharedKey> = "preshared key",
         persistent_keepalive: Option<NonZeroU16> = "keepalive",
         limits: PeerLimits = "rate limits",
+    }
+}
+
+/// The settings of an interface that wg(8) knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InterfaceSettings {
+    /// The private key, which is the identity of this end; without one, the interface does nothing.
+    pub private_key: Option<PrivateKey>,
+    /// The UDP port; 0: the system chooses it.
+    pub listen_port: u16,
+    /// The mark of outgoing packets (SO_MARK); 0: none.
+    pub fw_mark: u32,
+}
+
+change! {
+    /// A change of the settings of an interface. A field that is `None` changes nothing.
+    InterfaceSettingsChange of InterfaceSettings {
+        private_key: Option<PrivateKey> = "private key",
+        listen_port: u16 = "port",
+        fw_mark: u32 = "mark",
     }
 }
 

@@ -8,6 +8,7 @@ use weft_tunnel::{PresharedKey, PrivateKey, PublicKey, Rate};
 
 use super::problem::{Notice, Problem, Shown};
 use super::{Dns, Endpoint, InvalidDomain, KillSwitch, MAX_MTU, MIN_MTU, Table};
+use crate::device::AllowedIpChange;
 use crate::metrics::{Address, HostName};
 
 /// 32 zero bytes in base64, which mean "no key" in wg(8).
@@ -148,6 +149,41 @@ fn net(text: &str) -> Option<IpNet> {
 pub fn allowed_ip(text: &str) -> Result<IpNet, Problem> {
     net(text)
         .ok_or_else(|| value(text, "write a list like 10.0.0.0/8, fd00::/64, 192.0.2.1, separated by commas"))
+}
+
+/// An item of AllowedIPs. In the files and commands of wg(8) it may have a sign, which makes the list a list of
+/// changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AllowedIpItem {
+    given: IpNet,
+    removes: bool,
+    /// Whether there is a sign.
+    pub has_sign: bool,
+}
+
+impl AllowedIpItem {
+    pub(super) fn unsigned(given: IpNet) -> Self {
+        Self { given, removes: false, has_sign: false }
+    }
+
+    /// Returns the change to the allowed-ips of the peer. Host bits are cleared.
+    pub fn change(self) -> AllowedIpChange {
+        let prefix = self.given.trunc();
+        if self.removes { AllowedIpChange::Remove(prefix) } else { AllowedIpChange::Add(prefix) }
+    }
+
+    /// Returns a warning if there are host bits.
+    pub fn host_bits(self) -> Option<Notice> {
+        let Self { given, .. } = self;
+        (given.addr() != given.network()).then_some(Notice::HostBits { given })
+    }
+}
+
+/// Parses one item of AllowedIPs that may have a sign.
+pub fn allowed_ip_item(text: &str) -> Result<AllowedIpItem, Problem> {
+    let sign = text.chars().next().filter(|c| matches!(c, '+' | '-'));
+    let net = if sign.is_some() { text[1..].trim_start() } else { text };
+    Ok(AllowedIpItem { given: allowed_ip(net)?, removes: sign == Some('-'), has_sign: sign.is_some() })
 }
 
 /// Parses one item of Address.

@@ -1,30 +1,62 @@
-//! Reads the text of a wg-quick file: lines to drafts of sections.
+//! Reads the text of a file in the format of wg-quick or of wg(8): lines to drafts of sections.
 
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use weft_tunnel::{PeerSettings, PrivateKey, PublicKey};
+use weft_tunnel::PublicKey;
 use zeroize::Zeroizing;
 
 use super::key_file::{self, FileKey};
-use super::keys::{InterfaceKey, InterfaceSetting, PeerKey, PeerSetting};
+use super::keys::{InterfaceKey, InterfaceSetting, Origin, PeerKey, PeerSetting};
 use super::lexer::{self, Header, Line, Section};
 use super::problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warning};
 use super::suggest::{closest, shown_key};
-use super::{Dns, Endpoint, Hook, HostConfig, KillSwitch, Parsed, Stage, Table, values};
+use super::{Dns, Endpoint, Hook, HostConfig, KillSwitch, Stage, Table, values};
+use crate::device::AllowedIpChange;
 use crate::metrics::{Address, HostName, MetricsConfig};
-use crate::settings::ReportSettings;
+use crate::settings::{InterfaceSettingsChange, PeerSettingsChange, ReportSettings};
+
+/// The keys that a file may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Format {
+    /// Those of wg-quick, key files and the settings of weft in comments.
+    WgQuick,
+    /// Those of wg(8). Items of AllowedIPs may have signs, and comments mean nothing.
+    Wg(WgQuickKeys),
+}
+
+/// How a file of wg(8) treats the keys that only wg-quick defines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WgQuickKeys {
+    /// They are errors, as in wg(8).
+    Refuse,
+    /// They are ignored.
+    PassOver,
+}
+
+impl Format {
+    fn defines(self, origin: Origin) -> bool {
+        self == Self::WgQuick || origin == Origin::Wg
+    }
+
+    /// Whether a key of this origin is reported as one of the other section. The keys of wg-quick are known to
+    /// every reader.
+    fn knows(self, origin: Origin) -> bool {
+        self.defines(origin) || origin == Origin::WgQuick
+    }
+}
 
 /// Reads all lines. Errors are collected in `reports`; none ends the reading.
-pub(super) fn read(text: &str, reports: &mut Reports) -> Drafts {
-    let mut drafts = Drafts::default();
+pub(super) fn read(text: &str, format: Format, reports: &mut Reports) -> Drafts {
+    let mut drafts = Drafts { format, interface: None, peers: Vec::new() };
     let mut place = Place::Above;
+    let has_settings = format == Format::WgQuick;
     for line in lexer::lines(text) {
-        if let Some(setting) = line.weft_setting() {
+        if let Some(setting) = line.weft_setting().filter(|_| has_settings) {
             drafts.read_setting(place, line.number, setting, reports);
-        } else if let Some(name) = line.friendly_name() {
+        } else if let Some(name) = line.friendly_name().filter(|_| has_settings) {
             drafts.name_peer(place, name);
         } else if let Some(header) = line.header() {
             place = drafts.open_section(line, header, reports);
@@ -79,9 +111,9 @@ impl<T> Slot<T> {
 #[derive(Default)]
 pub(super) struct InterfaceDraft {
     pub(super) line: usize,
-    pub(super) private_key: Slot<PrivateKey>,
-    pub(super) listen_port: Slot<u16>,
-    pub(super) fw_mark: Slot<u32>,
+    pub(super) settings: InterfaceSettingsChange,
+    /// The last line of each of these settings.
+    pub(super) lines: Lines,
     pub(super) addresses: Vec<(usize, IpNet)>,
     pub(super) mtu: Slot<Option<u16>>,
     pub(super) table: Slot<Table>,
@@ -105,9 +137,7 @@ impl HostDraft {
     pub(super) fn has_hook(&self, stage: Stage) -> bool {
         self.hooks.iter().any(|hook| hook.stage == stage)
     }
-}
 
-impl HostDraft {
     pub(super) fn finish(self) -> HostConfig {
         HostConfig {
             dns: self.dns,
@@ -127,16 +157,35 @@ pub(super) struct PeerDraft {
     pub(super) line: usize,
     pub(super) public_key: Slot<PublicKey>,
     pub(super) endpoint: Slot<Endpoint>,
-    pub(super) allowed_ips: Vec<(usize, IpNet)>,
-    pub(super) settings: PeerSettings,
+    pub(super) allowed_ips: Vec<(usize, AllowedIpChange)>,
+    /// Whether an item of `allowed_ips` has a sign.
+    pub(super) has_signs: bool,
+    pub(super) settings: PeerSettingsChange,
     pub(super) report: ReportSettings,
     /// The last line of each of these settings.
-    lines: HashMap<&'static str, usize>,
+    lines: Lines,
+}
+
+/// The last line of each key that has been read.
+#[derive(Default)]
+pub(super) struct Lines(HashMap<&'static str, usize>);
+
+impl Lines {
+    /// Warns if there was a line with the setting already: the last line is in effect.
+    fn note(&mut self, setting: &'static str, line: usize, key: &str, reports: &mut Reports) {
+        if let Some(first) = self.0.insert(setting, line) {
+            reports.warning(line, key, Notice::Repeated { first });
+        }
+    }
+
+    pub(super) fn of(&self, setting: &str) -> Option<usize> {
+        self.0.get(setting).copied()
+    }
 }
 
 /// Everything read so far.
-#[derive(Default)]
 pub(super) struct Drafts {
+    format: Format,
     pub(super) interface: Option<InterfaceDraft>,
     pub(super) peers: Vec<PeerDraft>,
 }
@@ -151,10 +200,11 @@ impl Drafts {
                         self.interface = Some(InterfaceDraft { line: number, ..Default::default() });
                     }
                     // wg-quick and wg(8) accept a second section too.
-                    (Section::Interface, Some(first)) => {
+                    (Section::Interface, Some(first)) if self.format == Format::WgQuick => {
                         let notice = Notice::SecondInterface { first: first.line };
                         reports.warning(number, "[Interface]", notice);
                     }
+                    (Section::Interface, Some(_)) => {}
                     (Section::Peer, _) => {
                         self.peers.push(PeerDraft { line: number, ..Default::default() });
                     }
@@ -189,15 +239,26 @@ impl Drafts {
             Place::Above => return reports.error(number, shown_key(written), Problem::OutsideSection),
             Place::In(section) => section,
         };
+        let format = self.format;
         match (section, &mut self.interface, self.peers.last_mut()) {
-            (Section::Interface, Some(interface), _) if let Some(key) = InterfaceKey::find(written) => {
-                interface.set(key, value, line, reports);
+            (Section::Interface, Some(interface), _)
+                if let Some(key) = InterfaceKey::find(written).filter(|key| format.knows(key.origin())) =>
+            {
+                match format {
+                    Format::Wg(WgQuickKeys::PassOver) if !format.defines(key.origin()) => {}
+                    Format::Wg(WgQuickKeys::Refuse) if !format.defines(key.origin()) => {
+                        reports.error(number, Some(key.text()), Problem::WgQuickKey);
+                    }
+                    Format::Wg(_) | Format::WgQuick => interface.set(key, value, line, reports),
+                }
             }
-            (Section::Peer, _, Some(peer)) if let Some(key) = PeerKey::find(written) => {
-                peer.set(key, value, number, reports);
+            (Section::Peer, _, Some(peer))
+                if let Some(key) = PeerKey::find(written).filter(|key| format.defines(key.origin())) =>
+            {
+                peer.set(key, value, number, format, reports);
             }
             _ => {
-                let (key, problem) = unknown_key(section, written);
+                let (key, problem) = unknown_key(section, written, format);
                 reports.error(number, key, problem);
             }
         }
@@ -260,18 +321,21 @@ impl InterfaceDraft {
     fn set(&mut self, key: InterfaceKey, text: &str, line: Line<'_>, reports: &mut Reports) {
         let (number, name) = (line.number, key.text());
         match key {
-            InterfaceKey::PrivateKey => {
-                self.private_key.set(values::private_key(text), number, name, reports);
-            }
-            InterfaceKey::PrivateKeyFile => {
-                let read = reports.key_in_file(text, number, name);
-                let value = read.and_then(|text| values::private_key(&text));
-                self.private_key.set(value, number, name, reports);
+            InterfaceKey::PrivateKey | InterfaceKey::PrivateKeyFile => {
+                let in_file = key == InterfaceKey::PrivateKeyFile;
+                let value = reports.secret(text, in_file, number, name);
+                let value = value.and_then(|text| values::private_key(&text));
+                self.lines.note(InterfaceKey::PrivateKey.text(), number, name, reports);
+                self.settings.private_key = reports.ok(number, name, value).map(Some);
             }
             InterfaceKey::ListenPort => {
-                self.listen_port.set(values::listen_port(text), number, name, reports);
+                self.lines.note(name, number, name, reports);
+                self.settings.listen_port = reports.ok(number, name, values::listen_port(text));
             }
-            InterfaceKey::FwMark => self.fw_mark.set(values::fw_mark(text), number, name, reports),
+            InterfaceKey::FwMark => {
+                self.lines.note(name, number, name, reports);
+                self.settings.fw_mark = reports.ok(number, name, values::fw_mark(text));
+            }
             InterfaceKey::Mtu => self.mtu.set(values::mtu(text), number, name, reports),
             InterfaceKey::Table => self.table.set(values::table(text), number, name, reports),
             InterfaceKey::SaveConfig => {
@@ -298,18 +362,15 @@ impl InterfaceDraft {
 }
 
 impl PeerDraft {
-    fn set(&mut self, key: PeerKey, text: &str, line: usize, reports: &mut Reports) {
+    fn set(&mut self, key: PeerKey, text: &str, line: usize, format: Format, reports: &mut Reports) {
         let name = key.text();
         match key {
             PeerKey::PublicKey => self.public_key.set(values::public_key(text), line, name, reports),
             PeerKey::PresharedKey | PeerKey::PresharedKeyFile => {
-                let value = match key {
-                    PeerKey::PresharedKeyFile => reports.key_in_file(text, line, name),
-                    _ => Ok(Zeroizing::new(text.to_owned())),
-                };
+                let value = reports.secret(text, key == PeerKey::PresharedKeyFile, line, name);
                 let value = value.and_then(|text| values::preshared_key(&text));
-                self.note(PeerKey::PresharedKey.text(), line, name, reports);
-                self.settings.preshared_key = reports.ok(line, name, value).flatten();
+                self.lines.note(PeerKey::PresharedKey.text(), line, name, reports);
+                self.settings.preshared_key = reports.ok(line, name, value);
             }
             PeerKey::Endpoint => {
                 let value = values::endpoint(text);
@@ -320,21 +381,24 @@ impl PeerDraft {
                 }
             }
             PeerKey::PersistentKeepalive => {
-                self.note(name, line, name, reports);
-                let value = values::persistent_keepalive(text);
-                self.settings.persistent_keepalive = reports.ok(line, name, value).flatten();
+                self.lines.note(name, line, name, reports);
+                self.settings.persistent_keepalive =
+                    reports.ok(line, name, values::persistent_keepalive(text));
             }
             // As in wg(8), an empty value means no prefixes.
             PeerKey::AllowedIps if text.is_empty() => {}
             PeerKey::AllowedIps => {
-                for item in text.split(',') {
-                    let Some(given) = reports.ok(line, name, values::allowed_ip(item.trim())) else {
-                        continue;
+                for item in text.split(',').map(str::trim) {
+                    let item = match format {
+                        Format::WgQuick => values::allowed_ip(item).map(values::AllowedIpItem::unsigned),
+                        Format::Wg(_) => values::allowed_ip_item(item),
                     };
-                    if given.addr() != given.network() {
-                        reports.warning(line, name, Notice::HostBits { given });
+                    let Some(item) = reports.ok(line, name, item) else { continue };
+                    if let Some(notice) = item.host_bits() {
+                        reports.warning(line, name, notice);
                     }
-                    self.allowed_ips.push((line, given.trunc()));
+                    self.has_signs |= item.has_sign;
+                    self.allowed_ips.push((line, item.change()));
                 }
             }
         }
@@ -342,8 +406,8 @@ impl PeerDraft {
 
     fn set_own(&mut self, setting: PeerSetting, text: &str, line: usize, reports: &mut Reports) {
         let key = setting.text();
-        self.note(key, line, key, reports);
-        let limits = &mut self.settings.limits;
+        self.lines.note(key, line, key, reports);
+        let limits = self.settings.limits.get_or_insert_default();
         match setting {
             PeerSetting::RateToPeer => limits.to_peer = reports.ok(line, key, values::rate(text)).flatten(),
             PeerSetting::RateFromPeer => {
@@ -352,27 +416,24 @@ impl PeerDraft {
             PeerSetting::Expected => self.report.expected = reports.ok(line, key, values::on_off(text)),
         }
     }
-
-    /// Warns if there was a line with the setting already: the last line is in effect.
-    fn note(&mut self, setting: &'static str, line: usize, key: &str, reports: &mut Reports) {
-        if let Some(first) = self.lines.insert(setting, line) {
-            reports.warning(line, key, Notice::Repeated { first });
-        }
-    }
 }
 
-fn unknown_key(section: Section, written: &str) -> (Option<&str>, Problem) {
-    let (interface, peer) = (InterfaceKey::find(written), PeerKey::find(written));
+fn unknown_key(section: Section, written: &str, format: Format) -> (Option<&str>, Problem) {
     let elsewhere = match section {
-        Section::Interface => peer.map(PeerKey::text),
-        Section::Peer => interface.map(InterfaceKey::text),
+        Section::Interface => {
+            PeerKey::find(written).filter(|key| format.knows(key.origin())).map(PeerKey::text)
+        }
+        Section::Peer => {
+            InterfaceKey::find(written).filter(|key| format.knows(key.origin())).map(InterfaceKey::text)
+        }
     };
     if let Some(key) = elsewhere {
         return (Some(key), wrong_section(section));
     }
     let shown = shown_key(written);
-    let keys =
-        InterfaceKey::ALL.iter().map(|key| key.text()).chain(PeerKey::ALL.iter().map(|key| key.text()));
+    let interface = InterfaceKey::ALL.iter().filter(|key| format.defines(key.origin()));
+    let peer = PeerKey::ALL.iter().filter(|key| format.defines(key.origin()));
+    let keys = interface.map(|key| key.text()).chain(peer.map(|key| key.text()));
     let suggestion = shown.and_then(|written| closest(written, keys));
     (shown, Problem::UnknownKey { section: title(section), suggestion })
 }
@@ -437,8 +498,18 @@ impl Reports {
         self.warnings.push(Warning { at, notice });
     }
 
-    fn key_in_file(&mut self, path: &str, line: usize, key: &str) -> Result<Zeroizing<String>, Problem> {
-        let FileKey { text, readable } = key_file::read(path, &self.file)?;
+    /// Returns the text of a secret key, which is `text`, or stands in a file of this path.
+    fn secret(
+        &mut self,
+        text: &str,
+        in_file: bool,
+        line: usize,
+        key: &str,
+    ) -> Result<Zeroizing<String>, Problem> {
+        if !in_file {
+            return Ok(Zeroizing::new(text.to_owned()));
+        }
+        let FileKey { text, readable } = key_file::read(text, &self.file)?;
         if let Some(mode) = readable {
             self.warning(line, key, Notice::ReadableKey { mode });
         }
@@ -449,11 +520,12 @@ impl Reports {
         value.map_err(|problem| self.error(line, Some(key), problem)).ok()
     }
 
-    pub(super) fn conclude(mut self, config: Option<super::Config>) -> Result<Parsed, ConfigErrors> {
+    /// Returns what was read and the warnings about it, if there is no error.
+    pub(super) fn conclude<T>(mut self, read: Option<T>) -> Result<(T, Vec<Warning>), ConfigErrors> {
         self.errors.sort_by_key(|error| error.at.line);
         self.warnings.sort_by_key(|warning| warning.at.line);
-        match config {
-            Some(config) if self.errors.is_empty() => Ok(Parsed { config, warnings: self.warnings }),
+        match read {
+            Some(read) if self.errors.is_empty() => Ok((read, self.warnings)),
             _ => Err(ConfigErrors { errors: self.errors, more: self.more, warnings: self.warnings }),
         }
     }

@@ -118,13 +118,14 @@ impl Running {
             }
         };
         let uptime_ms = milliseconds(now, self.since);
+        let settings = configured.settings;
         StatusReport {
             interface: self.interface.clone(),
             weft_version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
-            public_key: configured.public_key.map(|key| key.to_string()),
-            listen_port: configured.listen_port,
-            fw_mark: configured.fw_mark,
+            public_key: settings.private_key.as_ref().map(|key| key.public_key().to_string()),
+            listen_port: settings.listen_port,
+            fw_mark: settings.fw_mark,
             mtu: self.mtu,
             uptime_ms,
             unix_time_ms: u64::try_from(unix_ms(wall_clock)).unwrap_or(0),
@@ -331,6 +332,7 @@ mod tests {
     use std::num::NonZeroU16;
     use std::time::Duration;
 
+    use weft_config::settings::InterfaceSettings;
     use weft_tunnel::{DropReason, PeerLimits, PresharedKey};
 
     use super::*;
@@ -377,8 +379,8 @@ mod tests {
             },
         };
         let peers = [peer(PublicKey::from_bytes([8; 32])), peer(key)];
-        let configured =
-            Configured { listen_port: 51820, peers: peers.iter().collect(), ..Configured::default() };
+        let settings = InterfaceSettings { listen_port: 51820, ..InterfaceSettings::default() };
+        let configured = Configured { settings: &settings, peers: peers.iter().collect() };
         let mut drops = DropCounters::default();
         drops.add(DropReason::NoPeer, 3);
         let snapshot = Snapshot {
@@ -453,7 +455,8 @@ mod tests {
         // A daemon that continues after another daemon knows the addresses of roaming peers.
         let address = Some("192.0.2.1:1");
         let peers = [peer(said, address), peer(heard, None), peer(carried_over, address)];
-        let configured = Configured { peers: peers.iter().collect(), ..Configured::default() };
+        let settings = InterfaceSettings::default();
+        let configured = Configured { settings: &settings, peers: peers.iter().collect() };
         let file = HashMap::from([heard, carried_over].map(|key| (key, FilePeer::default())));
         let running = Running { file, ..Running::new("wg0") };
         let report = running.report(&configured, &nothing_yet());
@@ -467,9 +470,10 @@ mod tests {
         let (since, came_up_at) = (Instant::now(), Duration::from_nanos(2_000_000_000_000_900_000));
         let since_wall_clock = UNIX_EPOCH + came_up_at;
         let running = Running { since, since_wall_clock, ..Running::new("wg0") };
+        let settings = InterfaceSettings::default();
+        let configured = Configured { settings: &settings, peers: Vec::new() };
         let start_after = |elapsed: Duration, wall_clock: SystemTime| {
-            let report =
-                running.report_at(since + elapsed, wall_clock, &Configured::default(), &nothing_yet());
+            let report = running.report_at(since + elapsed, wall_clock, &configured, &nothing_yet());
             report.start_unix_ms()
         };
         // The two clocks begin a millisecond at different moments.

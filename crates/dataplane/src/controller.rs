@@ -5,7 +5,8 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use weft_config::device::{DeviceChange, DeviceState, PeerState};
-use weft_tunnel::{Change, PeerConfig, PeerSnapshot, PrivateKey, PublicKey, Remembered};
+use weft_config::settings::{InterfaceSettings, InterfaceSettingsChange};
+use weft_tunnel::{Change, PeerConfig, PeerSnapshot, PublicKey, Remembered};
 use weft_uapi::{Control, ControlError};
 use weft_udp::{self as udp, BindError};
 
@@ -17,37 +18,28 @@ use crate::{DataplaneError, Handle, Snapshot};
 /// meanwhile.
 pub struct Controller {
     dataplane: Handle,
-    inner: Mutex<Inner>,
+    model: Mutex<Model>,
     after_rebind: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 /// The configuration of an interface, which may change at run time.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Configured<'a> {
-    pub public_key: Option<PublicKey>,
-    pub listen_port: u16,
-    /// The mark of outgoing packets; 0 means none.
-    pub fw_mark: u32,
+    pub settings: &'a InterfaceSettings,
     /// The peers, in the order in which they are shown.
     pub peers: Vec<&'a PeerConfig>,
-}
-
-struct Inner {
-    model: Model,
-    listen_port: u16,
-    fw_mark: u32,
 }
 
 impl Controller {
     /// Creates a controller for a packet thread that runs without peers, with this port and mark.
     pub fn new(dataplane: Handle, listen_port: u16, fw_mark: u32) -> Self {
-        let inner = Mutex::new(Inner { model: Model::default(), listen_port, fw_mark });
-        Self { dataplane, inner, after_rebind: OnceLock::new() }
+        let model = Mutex::new(Model::new(listen_port, fw_mark));
+        Self { dataplane, model, after_rebind: OnceLock::new() }
     }
 
     /// Configures a tunnel that does not run yet. Returns the changes for it; port and mark are not among them.
     pub fn configure(&self, change: &DeviceChange) -> Vec<Change> {
-        self.lock().model.change(change)
+        self.lock().change(change)
     }
 
     /// Has `call` run after each change of the port, before the change returns: copies of the old sockets must
@@ -57,18 +49,18 @@ impl Controller {
     }
 
     pub fn listen_port(&self) -> u16 {
-        self.lock().listen_port
+        self.lock().settings().listen_port
     }
 
     /// Returns every counter, and every peer of the tunnel.
     pub fn snapshot(&self) -> Result<Snapshot, DataplaneError> {
-        let peers = self.lock().model.peer_count();
+        let peers = self.lock().peer_count();
         self.dataplane.snapshot(peers)
     }
 
     /// Returns the mark of outgoing packets; 0 means none.
     pub fn fw_mark(&self) -> u32 {
-        self.lock().fw_mark
+        self.lock().settings().fw_mark
     }
 
     /// Changes the MTU in bytes, beyond which inner packets are not padded.
@@ -101,8 +93,8 @@ impl Controller {
     /// Renews all sessions after the wall clock was set forward, so that handshakes are stamped with its
     /// present time.
     pub fn clock_set_forward(&self) -> Result<(), ControlError> {
-        let inner = self.lock();
-        let changes = inner.model.renew_sessions();
+        let model = self.lock();
+        let changes = model.renew_sessions();
         Ok(self.dataplane.change(changes)?)
     }
 
@@ -116,31 +108,26 @@ impl Controller {
         &self,
         report: impl FnOnce(&Configured<'_>, &Snapshot) -> T,
     ) -> Result<T, ControlError> {
-        let inner = self.lock();
-        let snapshot = self.dataplane.snapshot(inner.model.peer_count())?;
-        let configured = Configured {
-            public_key: inner.model.private_key().map(PrivateKey::public_key),
-            listen_port: inner.listen_port,
-            fw_mark: inner.fw_mark,
-            peers: inner.model.peers().collect(),
-        };
+        let model = self.lock();
+        let snapshot = self.dataplane.snapshot(model.peer_count())?;
+        let configured = Configured { settings: model.settings(), peers: model.peers().collect() };
         Ok(report(&configured, &snapshot))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, Model> {
         // A thread that panics ends the process.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.model.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Control for Controller {
     fn get(&self) -> Result<DeviceState, ControlError> {
-        let inner = self.lock();
-        let snapshot = self.dataplane.snapshot(inner.model.peer_count())?;
+        let model = self.lock();
+        let snapshot = self.dataplane.snapshot(model.peer_count())?;
         let (now, wall_clock) = (Instant::now(), SystemTime::now());
         let live: HashMap<PublicKey, PeerSnapshot> =
             snapshot.peers.into_iter().map(|peer| (peer.public_key, peer)).collect();
-        let peers = inner.model.peers().map(|peer| {
+        let peers = model.peers().map(|peer| {
             let live = live.get(&peer.public_key);
             let last_handshake = live
                 .and_then(|live| live.last_handshake)
@@ -155,28 +142,24 @@ impl Control for Controller {
                 rx_bytes: live.map_or(0, |live| live.received_bytes),
             }
         });
-        Ok(DeviceState {
-            private_key: inner.model.private_key().cloned(),
-            listen_port: inner.listen_port,
-            fw_mark: inner.fw_mark,
-            peers: peers.collect(),
-        })
+        Ok(DeviceState { settings: model.settings().clone(), peers: peers.collect() })
     }
 
     fn set(&self, change: DeviceChange) -> Result<(), ControlError> {
-        let mut inner = self.lock();
-        let port = change.listen_port.filter(|port| *port != inner.listen_port);
-        let fwmark = change.fw_mark.filter(|mark| *mark != inner.fw_mark);
+        let mut model = self.lock();
+        let present = model.settings();
+        let InterfaceSettingsChange { listen_port, fw_mark, .. } = change.settings.clone().without(present);
         // Only this part can be refused. It comes first, so that a refusal leaves everything as it was.
-        if port.is_some() || fwmark.is_some() {
-            inner.listen_port = self.dataplane.rebind(port, fwmark)?.map_err(|error| refused(&error))?;
-            inner.fw_mark = fwmark.unwrap_or(inner.fw_mark);
+        if listen_port.is_some() || fw_mark.is_some() {
+            let mark = fw_mark.unwrap_or(present.fw_mark);
+            let port = self.dataplane.rebind(listen_port, fw_mark)?.map_err(|error| refused(&error))?;
+            model.rebound(port, mark);
         }
-        let changes = inner.model.change(&change);
+        let changes = model.change(&change);
         self.dataplane.change(changes)?;
         // The call asks this controller for its state.
-        drop(inner);
-        if let Some(call) = self.after_rebind.get().filter(|_| port.is_some()) {
+        drop(model);
+        if let Some(call) = self.after_rebind.get().filter(|_| listen_port.is_some()) {
             call();
         }
         Ok(())

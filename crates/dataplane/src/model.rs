@@ -6,9 +6,10 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use ipnet::IpNet;
-use weft_tunnel::{Change, PeerConfig, PeerSettings, PrivateKey, PublicKey};
+use weft_tunnel::{Change, PeerConfig, PrivateKey, PublicKey};
 
 use weft_config::device::{AllowedIpChange, DeviceChange, PeerChange};
+use weft_config::settings::InterfaceSettings;
 
 /// Maximum number of prefixes of one [`Change`]: a peer with very many prefixes is changed in several short
 /// steps.
@@ -17,7 +18,7 @@ const PREFIXES_PER_CHANGE: usize = 256;
 /// The configuration of a running interface, as far as it concerns the tunnel.
 #[derive(Debug, Default)]
 pub struct Model {
-    private_key: Option<PrivateKey>,
+    settings: InterfaceSettings,
     /// By age, the oldest first.
     peers: BTreeMap<u64, PeerConfig>,
     by_key: HashMap<PublicKey, u64>,
@@ -35,8 +36,19 @@ struct Changes {
 }
 
 impl Model {
-    pub fn private_key(&self) -> Option<&PrivateKey> {
-        self.private_key.as_ref()
+    /// Creates the configuration of a tunnel without a key and peers.
+    pub fn new(listen_port: u16, fw_mark: u32) -> Self {
+        let settings = InterfaceSettings { private_key: None, listen_port, fw_mark };
+        Self { settings, ..Self::default() }
+    }
+
+    pub fn settings(&self) -> &InterfaceSettings {
+        &self.settings
+    }
+
+    /// Records the port and the mark of new sockets.
+    pub fn rebound(&mut self, listen_port: u16, fw_mark: u32) {
+        (self.settings.listen_port, self.settings.fw_mark) = (listen_port, fw_mark);
     }
 
     /// Returns every peer, the oldest first.
@@ -57,8 +69,8 @@ impl Model {
     /// The UDP port and the mark are not part of the tunnel, and are ignored here.
     pub fn change(&mut self, change: &DeviceChange) -> Vec<Change> {
         let mut out = Changes::default();
-        if let Some(key) = &change.private_key
-            && *key != self.private_key
+        if let Some(key) = &change.settings.private_key
+            && *key != self.settings.private_key
         {
             self.change_private_key(key.clone(), &mut out);
         }
@@ -71,7 +83,7 @@ impl Model {
                 self.remove_peer(&key, &mut out);
             }
         }
-        let own_key = self.private_key.as_ref().map(PrivateKey::public_key);
+        let own_key = self.settings.private_key.as_ref().map(PrivateKey::public_key);
         let mut replaced = HashSet::new();
         for peer in &change.peers {
             if Some(peer.public_key) == own_key {
@@ -90,7 +102,7 @@ impl Model {
     /// handshakes older than the latest that it received (whitepaper, section 5.1). So handshakes of a clock
     /// that was behind would be ignored until it caught up.
     pub fn renew_sessions(&self) -> Vec<Change> {
-        if self.private_key.is_none() {
+        if self.settings.private_key.is_none() {
             return Vec::new();
         }
         self.peers().map(renewed_session).collect()
@@ -100,7 +112,7 @@ impl Model {
         let Changes { mut list, mut withdrawn } = out;
         // A prefix that has an owner was taken over by that peer, or given back to the same peer.
         withdrawn.retain(|(_, prefix)| !self.owners.contains_key(prefix));
-        if self.private_key.is_some() {
+        if self.settings.private_key.is_some() {
             for of_peer in withdrawn.chunk_by(|(a, _), (b, _)| a == b) {
                 let remove: Vec<IpNet> = of_peer.iter().map(|(_, prefix)| *prefix).collect();
                 change_allowed_ips(of_peer[0].0, &[], &remove, &mut list);
@@ -110,12 +122,12 @@ impl Model {
     }
 
     fn change_private_key(&mut self, key: Option<PrivateKey>, out: &mut Changes) {
-        let had_key = self.private_key.is_some();
-        self.private_key = key;
-        if let Some(own) = self.private_key.as_ref().map(PrivateKey::public_key) {
+        let had_key = self.settings.private_key.is_some();
+        self.settings.private_key = key;
+        if let Some(own) = self.settings.private_key.as_ref().map(PrivateKey::public_key) {
             self.remove_peer(&own, out);
         }
-        let Some(key) = &self.private_key else {
+        let Some(key) = &self.settings.private_key else {
             // No peer knows the random key that takes its place, so nothing that arrives can be authentic. If
             // no key can be generated, the old key stays, but no peer remains that could use it.
             for peer in self.peers.values() {
@@ -139,7 +151,7 @@ impl Model {
         for prefix in &peer.allowed_ips {
             self.owners.remove(prefix);
         }
-        if self.private_key.is_some() {
+        if self.settings.private_key.is_some() {
             let lost = out.withdrawn.extract_if(.., |(of, _)| of == key).map(|(_, prefix)| prefix);
             change_allowed_ips(*key, &[], &lost.collect::<Vec<_>>(), &mut out.list);
             remove_from_tunnel(&peer, &mut out.list);
@@ -158,13 +170,12 @@ impl Model {
                 let age = self.next_age;
                 self.next_age += 1;
                 self.by_key.insert(key, age);
-                let mut settings = PeerSettings::default();
-                change.settings.apply(&mut settings);
+                let settings = change.settings.applied();
                 let endpoint = change.endpoint;
                 let peer = PeerConfig { public_key: key, endpoint, allowed_ips: Vec::new(), settings };
                 self.peers.insert(age, peer);
                 let _new_to_the_tunnel = self.update_allowed_ips(age, change, replaces);
-                if let (Some(_), Some(peer)) = (&self.private_key, self.peers.get(&age)) {
+                if let (Some(_), Some(peer)) = (&self.settings.private_key, self.peers.get(&age)) {
                     add_peer(peer, &mut out.list);
                 }
             }
@@ -173,7 +184,7 @@ impl Model {
 
     fn update_peer(&mut self, age: u64, change: &PeerChange, replaces: bool, out: &mut Changes) {
         let (added, removed) = self.update_allowed_ips(age, change, replaces);
-        let has_key = self.private_key.is_some();
+        let has_key = self.settings.private_key.is_some();
         let Some(peer) = self.peers.get_mut(&age) else { return };
         let key = peer.public_key;
         let mut changes = Vec::new();

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::Runtime;
-use weft_config::device::DeviceChange;
+use weft_config::settings::InterfaceSettingsChange;
 use weft_dataplane::{Controller, DataplaneError, Handle};
 use weft_tun::TunConfig;
 use weft_tunnel::{PrivateKey, Tunnel, TunnelConfig};
@@ -79,8 +79,8 @@ impl Interface {
         let tun = open_tun(tun)?;
         let runtime = weft_dataplane::runtime().map_err(|error| system(&error))?;
         let udp = UdpConfig {
-            port: change.listen_port.unwrap_or_default(),
-            fwmark: change.fw_mark.unwrap_or_default(),
+            port: change.settings.listen_port.unwrap_or_default(),
+            fwmark: change.settings.fw_mark.unwrap_or_default(),
             receive_buffer_bytes: weft_udp::receive_buffer_bytes(options.memory_limit, 1),
             ..UdpConfig::default()
         };
@@ -93,7 +93,8 @@ impl Interface {
             return Err(Error::Unprotected(refused.as_raw_fd()));
         }
         let (handle, commands) = Handle::new();
-        let controller = Controller::new(handle.clone(), udp.port(), change.fw_mark.unwrap_or_default());
+        let controller =
+            Controller::new(handle.clone(), udp.port(), change.settings.fw_mark.unwrap_or_default());
         let sockets = Arc::new(Mutex::new(own));
         let config = TunnelConfig { mtu, staging_bytes: weft_dataplane::staging_bytes(options.memory_limit) };
         // No peer knows this random key: it is that of an interface without a key.
@@ -122,7 +123,7 @@ impl Interface {
             handle,
             controller,
             sockets,
-            port: Mutex::new(change.listen_port.unwrap_or_default()),
+            port: Mutex::new(change.settings.listen_port.unwrap_or_default()),
         })
     }
 
@@ -172,7 +173,7 @@ impl Interface {
     pub fn set(&self, text: &str) -> Result<(), Error> {
         let change = text::parse(text)?;
         self.expect_running()?;
-        let port = change.listen_port;
+        let port = change.settings.listen_port;
         self.controller.set(change)?;
         if let Some(port) = port {
             *lock(&self.port) = port;
@@ -197,8 +198,10 @@ impl Interface {
         self.expect_running()?;
         // Held until the end, so that calls at once do not take each other's port.
         let port = lock(&self.port);
-        let rebind =
-            |port| self.controller.set(DeviceChange { listen_port: Some(port), ..DeviceChange::default() });
+        let rebind = |port| {
+            let change = InterfaceSettingsChange { listen_port: Some(port), ..Default::default() };
+            self.controller.set(change.into())
+        };
         // The sockets are new only on another port; then the one that was asked for is free.
         rebind(0)?;
         if *port != 0 {

@@ -55,6 +55,8 @@ pub(crate) fn format(state: DeviceState) -> Result<Zeroizing<Vec<u8>>, Error> {
 
 #[cfg(test)]
 mod tests {
+    use weft_config::settings::InterfaceSettings;
+
     use super::*;
 
     #[test]
@@ -63,7 +65,11 @@ mod tests {
         for text in
             ["set=1", "set=1\n", "set=1\n\n", "set=1\r\nlisten_port=7\r\n\r\n", "set=1\nlisten_port=7"]
         {
-            assert_eq!(parse(text).unwrap().listen_port, text.contains("port").then_some(7), "{text:?}");
+            assert_eq!(
+                parse(text).unwrap().settings.listen_port,
+                text.contains("port").then_some(7),
+                "{text:?}"
+            );
         }
         assert_eq!(parse(&format!("set=1\npublic_key={key}\n")).unwrap().peers.len(), 1);
         for text in
@@ -76,7 +82,7 @@ mod tests {
 
     #[test]
     fn what_is_formatted_has_no_outcome_and_can_be_set_again() {
-        let state = DeviceState { listen_port: 7, ..DeviceState::default() };
+        let state = DeviceState::from(InterfaceSettings { listen_port: 7, ..Default::default() });
         let text = format(state).unwrap();
         assert_eq!(&text[..], b"listen_port=7\n");
         assert!(format(DeviceState::default()).unwrap().is_empty());

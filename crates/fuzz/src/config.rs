@@ -50,9 +50,7 @@ fn says(text: &str, device: &DeviceState, before: &Config) {
     let edited = edit(text, &saved);
     let config =
         read(&edited).unwrap_or_else(|errors| panic!("what is saved is not read: {errors}\n{}", *edited));
-    assert_eq!(config.interface.private_key, device.private_key);
-    assert_eq!(config.interface.listen_port, device.listen_port);
-    assert_eq!(config.interface.fw_mark, device.fw_mark);
+    assert_eq!(config.interface.settings, device.settings);
     let rest =
         |config: &Config| (config.interface.addresses.clone(), config.interface.mtu, config.interface.table);
     assert_eq!(rest(&config), rest(before), "the rest is as it was");
@@ -84,12 +82,7 @@ fn state_of(config: &Config) -> DeviceState {
         settings: peer.settings.clone(),
         ..PeerState::new(peer.public_key)
     });
-    DeviceState {
-        private_key: config.interface.private_key.clone(),
-        listen_port: config.interface.listen_port,
-        fw_mark: config.interface.fw_mark,
-        peers: peers.collect(),
-    }
+    DeviceState { settings: config.interface.settings.clone(), peers: peers.collect() }
 }
 
 /// Makes the changes that a client of wg(8) could make.
@@ -101,14 +94,14 @@ fn change(device: &mut DeviceState, config: &Config, input: &mut Input<'_>) {
         let (choice, count) = (input.byte(), device.peers.len());
         let place = input.below(count);
         match (choice & 7, device.peers.get_mut(place)) {
-            (0, _) => device.listen_port = input.u16(),
+            (0, _) => device.settings.listen_port = input.u16(),
             // A mark that is the number of a kernel table is refused elsewhere.
-            (1, _) => device.fw_mark = input.u32() & !0x80,
+            (1, _) => device.settings.fw_mark = input.u32() & !0x80,
             (2, _) => {
                 let key = PrivateKey::from_bytes([input.byte() | 1; 32]);
                 let public = key.public_key();
                 if device.peers.iter().all(|peer| peer.public_key != public) {
-                    device.private_key = Some(key);
+                    device.settings.private_key = Some(key);
                 }
             }
             (3, Some(_)) => drop(device.peers.remove(place)),
@@ -134,7 +127,7 @@ fn change(device: &mut DeviceState, config: &Config, input: &mut Input<'_>) {
             }
             _ => {
                 let key = PrivateKey::from_bytes([input.byte() | 1; 32]).public_key();
-                let own = device.private_key.as_ref().map(PrivateKey::public_key);
+                let own = device.settings.private_key.as_ref().map(PrivateKey::public_key);
                 if own != Some(key) && device.peers.iter().all(|peer| peer.public_key != key) {
                     let settings = PeerSettings {
                         persistent_keepalive: NonZeroU16::new(input.u16()),

@@ -65,10 +65,10 @@ fn client(bytes: &[u8]) {
         assert_eq!(answer::parse_set(&text), Ok(errno));
     }
     let Ok(Ok(reported)) = answer::parse_get(bytes) else { return };
-    let (peers, port) = (reported.state.peers.len(), reported.state.listen_port);
+    let (peers, port) = (reported.state.peers.len(), reported.state.settings.listen_port);
     let text = write(Answer::new(reported.state));
     let again = answer::parse_get(&text).unwrap().unwrap();
-    assert_eq!((again.state.peers.len(), again.state.listen_port), (peers, port));
+    assert_eq!((again.state.peers.len(), again.state.settings.listen_port), (peers, port));
     assert_eq!(write(Answer::new(again.state)), text, "a state is written as it was read");
 }
 

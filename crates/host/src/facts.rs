@@ -20,7 +20,7 @@ pub(super) fn gather(
     mark_in_force: u32,
 ) -> Result<Facts, HostError> {
     let interface = &config.interface;
-    let mark = if interface.fw_mark == 0 { mark_in_force } else { interface.fw_mark };
+    let mark = if interface.settings.fw_mark == 0 { mark_in_force } else { interface.settings.fw_mark };
     let marks = directory.map(|directory| Record::marks_of_others(directory, &interface.name));
     let planned = directory.map(|directory| Record::rules_of_others(directory, &interface.name));
     let mut rules = netlink.rules()?;

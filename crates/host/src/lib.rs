@@ -381,7 +381,7 @@ impl Host {
 
     /// Writes the state of the interface into its file, see [`save()`]. Returns whether the file was changed.
     pub fn save(&self, config: &Config, file: &Path, device: &DeviceState) -> Result<bool, SaveError> {
-        let chosen_mark = if config.interface.fw_mark == 0 { self.plan.mark } else { 0 };
+        let chosen_mark = if config.interface.settings.fw_mark == 0 { self.plan.mark } else { 0 };
         save_with(&self.kernel.netlink, &self.plan.interface, file, device, chosen_mark)
     }
 

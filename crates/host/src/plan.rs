@@ -213,7 +213,7 @@ fn default_routes(config: &Config, routing: &Routing) -> BTreeSet<Family> {
 /// Returns the configured mark. If there is none but a mark is needed, returns the mark in force, else the
 /// first number that is free both as a mark and as a table.
 fn choose_mark(config: &Config, default_routes: &BTreeSet<Family>, facts: &Facts) -> u32 {
-    let configured = config.interface.fw_mark;
+    let configured = config.interface.settings.fw_mark;
     let has_marks = facts.routing == Routing::Rules;
     let is_needed =
         !default_routes.is_empty() || (has_marks && config.interface.host.kill_switch != KillSwitch::Off);

@@ -81,6 +81,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use weft_config::device::DeviceState;
+    use weft_config::settings::InterfaceSettings;
     use weft_tunnel::PrivateKey;
 
     use super::*;
@@ -93,13 +94,14 @@ mod tests {
         std::fs::write(&file, text).unwrap();
         std::os::unix::fs::symlink("real.conf", &link).unwrap();
         let key: PrivateKey = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=".parse().unwrap();
-        let device = DeviceState { private_key: Some(key), listen_port: 0, fw_mark: 0, peers: Vec::new() };
+        let settings = InterfaceSettings { private_key: Some(key), ..InterfaceSettings::default() };
+        let mut device = DeviceState::from(settings);
         let wg0 = "wg0".parse().unwrap();
         fn saved(device: &DeviceState) -> Saved<'_> {
             Saved { file: Path::new("wg0.conf"), device, addresses: None, mtu: None, chosen_mark: 0 }
         }
         assert!(!save(&link, &wg0, &saved(&device)).unwrap(), "nothing is different");
-        let device = DeviceState { listen_port: 51_820, ..device };
+        device.settings.listen_port = 51_820;
         assert!(save(&link, &wg0, &saved(&device)).unwrap());
         assert_eq!(std::fs::read_to_string(&file).unwrap(), format!("{text}ListenPort = 51820\n"));
         assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);

@@ -9,6 +9,7 @@
 pub mod client;
 mod control;
 mod errno;
+mod key;
 #[cfg(feature = "sockets")]
 mod lines;
 mod request;
@@ -19,6 +20,7 @@ mod values;
 
 pub use control::{Control, ControlError};
 pub use errno::Errno;
+pub use key::Key;
 pub use request::{Problem, Request, RequestParser, Step};
 pub use response::{Answer, write_errno};
 #[cfg(feature = "sockets")]

@@ -9,7 +9,7 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use weft_config::device::{AllowedIpChange, DeviceChange, PeerChange};
-use weft_config::settings::PeerSettingsChange;
+use weft_config::settings::{InterfaceSettingsChange, PeerSettingsChange};
 use weft_tunnel::{PresharedKey, PrivateKey, PublicKey};
 
 use super::lines::{Line, LineBuffer};
@@ -120,7 +120,8 @@ prop_compose! {
         peers in vec(peer(), 0..8),
     ) -> DeviceChange {
         let private_key = private_key.map(|key| key.map(PrivateKey::from_bytes));
-        DeviceChange { private_key, listen_port, fw_mark, replace_peers, peers }
+        let settings = InterfaceSettingsChange { private_key, listen_port, fw_mark };
+        DeviceChange { settings, replace_peers, peers }
     }
 }
 

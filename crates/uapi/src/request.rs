@@ -1,11 +1,10 @@
 //! Parses requests from lines into checked types. The rules are those of wireguard-go, which is stricter than
 //! wg(8) requires: numbers are decimal without a sign, and an allowed-ip has a prefix length.
 
-use std::num::NonZeroU16;
-
 use weft_config::device::{DeviceChange, PeerChange};
 
-use crate::values;
+use crate::key::Key;
+use crate::values::{self, Expected};
 
 /// The maximum bytes of a request: hundreds of thousands of peers with several allowed-ips each.
 const MAX_REQUEST: usize = 64 << 20;
@@ -58,7 +57,7 @@ pub enum Problem {
     Value {
         /// The line number within the request.
         line: usize,
-        key: &'static str,
+        key: Key,
         /// The expected form of the value.
         expected: &'static str,
     },
@@ -200,25 +199,27 @@ impl SetState {
         let Some(equals) = line.iter().position(|&byte| byte == b'=') else {
             return Err(Problem::NoEquals { line: number });
         };
-        let (key, value) = (&line[..equals], &line[equals + 1..]);
-        if key == b"public_key" {
-            let key = values::public_key(value).ok_or(Problem::Value {
-                line: number,
-                key: "public_key",
-                expected: values::KEY,
-            })?;
+        let (written, value) = (&line[..equals], &line[equals + 1..]);
+        let key = Key::exactly(written);
+        if key == Some(Key::PublicKey) {
+            let key = values::public_key(value);
+            let key =
+                key.map_err(|expected| Problem::Value { line: number, key: Key::PublicKey, expected })?;
             self.change.peers.push(PeerChange::new(key));
             self.in_peer = true;
             return Ok(());
         }
         let (place, outcome) = match self.change.peers.last_mut().filter(|_| self.in_peer) {
-            Some(peer) => ("a peer", peer_line(peer, key, value, scope_of)),
-            None => ("an interface", device_line(&mut self.change, key, value)),
+            Some(peer) => ("a peer", key.map(|key| peer_line(peer, key, value, scope_of))),
+            None => ("an interface", key.map(|key| device_line(&mut self.change, key, value))),
         };
-        outcome.map_err(|wrong| match wrong {
-            Wrong::Key => Problem::UnknownKey { line: number, place, key: shown(key) },
-            Wrong::Value(key, expected) => Problem::Value { line: number, key, expected },
-        })
+        match (key, outcome) {
+            (_, Some(Ok(()))) => Ok(()),
+            (Some(key), Some(Err(Wrong::Value(expected)))) => {
+                Err(Problem::Value { line: number, key, expected })
+            }
+            _ => Err(Problem::UnknownKey { line: number, place, key: shown(written) }),
+        }
     }
 }
 
@@ -235,25 +236,28 @@ fn shown(key: &[u8]) -> String {
 /// What is wrong with a line.
 enum Wrong {
     Key,
-    Value(&'static str, &'static str),
+    Value(Expected),
 }
 
-fn device_line(change: &mut DeviceChange, key: &[u8], value: &[u8]) -> Result<(), Wrong> {
+impl From<Expected> for Wrong {
+    fn from(expected: Expected) -> Self {
+        Self::Value(expected)
+    }
+}
+
+fn device_line(change: &mut DeviceChange, key: Key, value: &[u8]) -> Result<(), Wrong> {
+    let settings = &mut change.settings;
     match key {
-        b"private_key" => {
-            let key = values::private_key(value).ok_or(Wrong::Value("private_key", values::KEY))?;
-            change.private_key = Some(key);
+        Key::PrivateKey => settings.private_key = Some(values::private_key(value)?),
+        Key::ListenPort => settings.listen_port = Some(values::listen_port(value)?),
+        Key::FwMark => settings.fw_mark = Some(values::fw_mark(value)?),
+        Key::ReplacePeers => change.replace_peers = values::truth(value)?,
+        Key::PublicKey | Key::Remove | Key::UpdateOnly | Key::PresharedKey | Key::Endpoint => {
+            return Err(Wrong::Key);
         }
-        b"listen_port" => {
-            let port = values::number(value).ok_or(Wrong::Value("listen_port", values::PORT))?;
-            change.listen_port = Some(port);
-        }
-        b"fwmark" => {
-            let mark = values::number(value).ok_or(Wrong::Value("fwmark", values::MARK))?;
-            change.fw_mark = Some(mark);
-        }
-        b"replace_peers" => change.replace_peers = truth("replace_peers", value)?,
-        _ => return Err(Wrong::Key),
+        Key::PersistentKeepalive | Key::ReplaceAllowedIps | Key::AllowedIp => return Err(Wrong::Key),
+        Key::ProtocolVersion | Key::LastHandshakeSec | Key::LastHandshakeNsec => return Err(Wrong::Key),
+        Key::TxBytes | Key::RxBytes | Key::OwnPublicKey | Key::Errno => return Err(Wrong::Key),
     }
     Ok(())
 }
@@ -262,44 +266,44 @@ fn device_line(change: &mut DeviceChange, key: &[u8], value: &[u8]) -> Result<()
 /// discarded.
 fn peer_line(
     peer: &mut PeerChange,
-    key: &[u8],
+    key: Key,
     value: &[u8],
     scope_of: fn(&str) -> Option<u32>,
 ) -> Result<(), Wrong> {
     match key {
-        b"remove" => {
-            let remove = truth("remove", value)?;
+        Key::Remove => {
+            let remove = values::truth(value)?;
             *peer = PeerChange { remove, update_only: peer.update_only, ..PeerChange::new(peer.public_key) };
         }
-        b"update_only" => peer.update_only = truth("update_only", value)?,
-        b"preshared_key" => {
-            let key = values::preshared_key(value).ok_or(Wrong::Value("preshared_key", values::KEY))?;
+        Key::UpdateOnly => peer.update_only = values::truth(value)?,
+        Key::PresharedKey => {
+            let key = values::preshared_key(value)?;
             set(peer, |peer| peer.settings.preshared_key = Some(key));
         }
-        b"endpoint" => {
-            let endpoint =
-                values::endpoint(value, scope_of).ok_or(Wrong::Value("endpoint", values::ENDPOINT))?;
+        Key::Endpoint => {
+            let endpoint = values::endpoint(value, scope_of)?;
             set(peer, |peer| peer.endpoint = Some(endpoint));
         }
-        b"persistent_keepalive_interval" => {
-            let seconds: u16 = values::number(value)
-                .ok_or(Wrong::Value("persistent_keepalive_interval", values::KEEPALIVE))?;
-            set(peer, |peer| peer.settings.persistent_keepalive = Some(NonZeroU16::new(seconds)));
+        Key::PersistentKeepalive => {
+            let interval = values::persistent_keepalive(value)?;
+            set(peer, |peer| peer.settings.persistent_keepalive = Some(interval));
         }
-        b"replace_allowed_ips" => {
-            truth("replace_allowed_ips", value)?;
+        Key::ReplaceAllowedIps => {
+            values::truth(value)?;
             set(peer, |peer| {
                 peer.replace_allowed_ips = true;
                 peer.allowed_ips.clear();
             });
         }
-        b"allowed_ip" => {
-            let change = values::allowed_ip(value).ok_or(Wrong::Value("allowed_ip", values::ALLOWED_IP))?;
+        Key::AllowedIp => {
+            let change = values::allowed_ip(value)?;
             set(peer, |peer| peer.allowed_ips.push(change));
         }
-        b"protocol_version" if value == b"1" => {}
-        b"protocol_version" => return Err(Wrong::Value("protocol_version", "1")),
-        _ => return Err(Wrong::Key),
+        Key::ProtocolVersion if value == b"1" => {}
+        Key::ProtocolVersion => return Err(Wrong::Value("1")),
+        Key::PrivateKey | Key::ListenPort | Key::FwMark | Key::ReplacePeers => return Err(Wrong::Key),
+        Key::PublicKey | Key::LastHandshakeSec | Key::LastHandshakeNsec => return Err(Wrong::Key),
+        Key::TxBytes | Key::RxBytes | Key::OwnPublicKey | Key::Errno => return Err(Wrong::Key),
     }
     Ok(())
 }
@@ -308,10 +312,6 @@ fn set(peer: &mut PeerChange, change: impl FnOnce(&mut PeerChange)) {
     if !peer.remove {
         change(peer);
     }
-}
-
-fn truth(key: &'static str, value: &[u8]) -> Result<bool, Wrong> {
-    if value == b"true" { Ok(true) } else { Err(Wrong::Value(key, "`true`")) }
 }
 
 #[cfg(test)]

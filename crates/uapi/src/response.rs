@@ -1,13 +1,16 @@
 //! Writes answers as lines, in the order of wireguard-go.
 
+use std::fmt::Display;
 use std::io::{self, Write};
 use std::num::NonZeroU16;
 use std::time::{Duration, SystemTime};
 
 use weft_config::device::{DeviceState, PeerState};
+use weft_tunnel::PresharedKey;
 
 use super::Errno;
-use crate::values::write_key;
+use crate::key::Key;
+use crate::values::hex;
 
 /// The answer to `get=1`. It is written in pieces: with many peers it is long, and the client may read
 /// slowly.
@@ -58,7 +61,7 @@ impl Answer {
                 let rest = self.state.peers.get(peer).and_then(|peer| peer.allowed_ips.get(from..));
                 let rest = rest.unwrap_or_default();
                 for prefix in rest.iter().take(ALLOWED_IPS) {
-                    writeln!(out, "allowed_ip={prefix}")?;
+                    write_line(out, Key::AllowedIp, prefix)?;
                 }
                 if rest.len() > ALLOWED_IPS {
                     Place::AllowedIps { peer, from: from + ALLOWED_IPS }
@@ -80,37 +83,41 @@ impl Answer {
     }
 
     fn write_interface(&self, out: &mut impl Write) -> io::Result<()> {
-        let state = &self.state;
-        if let Some(key) = &state.private_key {
-            write_key(out, "private_key", key.as_bytes())?;
+        let settings = &self.state.settings;
+        if let Some(key) = &settings.private_key {
+            write_line(out, Key::PrivateKey, hex(Some(key.as_bytes())).as_str())?;
         }
-        if state.listen_port != 0 {
-            writeln!(out, "listen_port={}", state.listen_port)?;
+        if settings.listen_port != 0 {
+            write_line(out, Key::ListenPort, settings.listen_port)?;
         }
-        if state.fw_mark != 0 {
-            writeln!(out, "fwmark={}", state.fw_mark)?;
+        if settings.fw_mark != 0 {
+            write_line(out, Key::FwMark, settings.fw_mark)?;
         }
         Ok(())
     }
 }
 
 fn write_peer(peer: &PeerState, out: &mut impl Write) -> io::Result<()> {
-    write_key(out, "public_key", peer.public_key.as_bytes())?;
-    let preshared_key = peer.settings.preshared_key.as_ref();
-    write_key(out, "preshared_key", preshared_key.map_or(&[0; 32], |key| key.as_bytes()))?;
-    writeln!(out, "protocol_version=1")?;
+    let settings = &peer.settings;
+    write_line(out, Key::PublicKey, hex(Some(peer.public_key.as_bytes())).as_str())?;
+    let preshared_key = settings.preshared_key.as_ref().map(PresharedKey::as_bytes);
+    write_line(out, Key::PresharedKey, hex(preshared_key).as_str())?;
+    write_line(out, Key::ProtocolVersion, 1)?;
     if let Some(endpoint) = peer.endpoint {
-        writeln!(out, "endpoint={endpoint}")?;
+        write_line(out, Key::Endpoint, endpoint)?;
     }
     // With a clock before 1970 the peer is reported without a handshake.
     let handshake = peer.last_handshake.and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok());
     let handshake = handshake.unwrap_or(Duration::ZERO);
-    writeln!(out, "last_handshake_time_sec={}", handshake.as_secs())?;
-    writeln!(out, "last_handshake_time_nsec={}", handshake.subsec_nanos())?;
-    writeln!(out, "tx_bytes={}", peer.tx_bytes)?;
-    writeln!(out, "rx_bytes={}", peer.rx_bytes)?;
-    let keepalive = peer.settings.persistent_keepalive.map_or(0, NonZeroU16::get);
-    writeln!(out, "persistent_keepalive_interval={keepalive}")
+    write_line(out, Key::LastHandshakeSec, handshake.as_secs())?;
+    write_line(out, Key::LastHandshakeNsec, handshake.subsec_nanos())?;
+    write_line(out, Key::TxBytes, peer.tx_bytes)?;
+    write_line(out, Key::RxBytes, peer.rx_bytes)?;
+    write_line(out, Key::PersistentKeepalive, settings.persistent_keepalive.map_or(0, NonZeroU16::get))
+}
+
+fn write_line(out: &mut impl Write, key: Key, value: impl Display) -> io::Result<()> {
+    writeln!(out, "{key}={value}")
 }
 
 /// Writes the lines that end an answer.
@@ -118,12 +125,13 @@ fn write_peer(peer: &PeerState, out: &mut impl Write) -> io::Result<()> {
 /// # Errors
 /// Those of `out`.
 pub fn write_errno(errno: Errno, out: &mut impl Write) -> io::Result<()> {
-    write!(out, "errno={}\n\n", errno.number())
+    write!(out, "{}={}\n\n", Key::Errno, errno.number())
 }
 
 #[cfg(test)]
 mod tests {
-    use weft_tunnel::{PeerSettings, PresharedKey, PrivateKey, PublicKey};
+    use weft_config::settings::InterfaceSettings;
+    use weft_tunnel::{PeerSettings, PrivateKey, PublicKey};
 
     use super::*;
 
@@ -161,12 +169,12 @@ mod tests {
             },
             allowed_ips: vec!["10.0.0.0/8".parse().unwrap(), "fd00::1/128".parse().unwrap()],
         };
-        let state = DeviceState {
+        let settings = InterfaceSettings {
             private_key: Some(PrivateKey::from_bytes([0x48; 32])),
             listen_port: 51820,
             fw_mark: 0xca6c,
-            peers: vec![full, bare],
         };
+        let state = DeviceState { settings, peers: vec![full, bare] };
         let (own, first, psk) = ("48".repeat(32), "01".repeat(32), "cd".repeat(32));
         let (second, zero) = ("ab".repeat(32), "00".repeat(32));
         assert_eq!(

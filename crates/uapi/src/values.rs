@@ -1,7 +1,8 @@
-//! Parses the values of single keys, from the bytes of a line.
+//! Parses the values of single keys, from the bytes of a line, and formats keys.
 
-use std::io::{self, Write};
+use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::num::NonZeroU16;
 use std::str::FromStr;
 
 use ipnet::IpNet;
@@ -9,13 +10,10 @@ use weft_config::device::AllowedIpChange;
 use weft_tunnel::{PresharedKey, PrivateKey, PublicKey};
 use zeroize::Zeroizing;
 
-// The expected form of a value, for messages like `line 2: fwmark is not …`.
-pub(crate) const KEY: &str = "64 hexadecimal digits";
-pub(crate) const PORT: &str = "a decimal number up to 65535";
-pub(crate) const MARK: &str = "a decimal number up to 4294967295";
-pub(crate) const KEEPALIVE: &str = "a decimal number of seconds up to 65535";
-pub(crate) const ENDPOINT: &str = "an address and a port, like 192.0.2.1:51820 or [2001:db8::1]:51820";
-pub(crate) const ALLOWED_IP: &str = "an address and a prefix length, like 10.0.0.0/8 or -10.0.0.0/8";
+/// The expected form of a value, for messages like `line 2: fwmark is not …`.
+pub(crate) type Expected = &'static str;
+
+const KEY: Expected = "64 hexadecimal digits";
 
 fn is_zero(key: &[u8; 32]) -> bool {
     // In constant time, over all bytes: the time tells nothing about a key.
@@ -23,31 +21,48 @@ fn is_zero(key: &[u8; 32]) -> bool {
 }
 
 /// Parses a private key; all zeros mean none.
-pub(crate) fn private_key(value: &[u8]) -> Option<Option<PrivateKey>> {
+pub(crate) fn private_key(value: &[u8]) -> Result<Option<PrivateKey>, Expected> {
     let mut none = false;
     let fill = |key: &mut [u8; 32]| {
         let decoded = hex::decode_to_slice(value, key);
         none = is_zero(key);
         decoded
     };
-    let key = PrivateKey::from_fill(fill).ok()?;
-    Some((!none).then_some(key))
+    let key = PrivateKey::from_fill(fill).map_err(|_| KEY)?;
+    Ok((!none).then_some(key))
 }
 
 /// Parses a preshared key; all zeros mean none.
-pub(crate) fn preshared_key(value: &[u8]) -> Option<Option<PresharedKey>> {
-    let key = PresharedKey::from_fill(|key| hex::decode_to_slice(value, key)).ok()?;
-    Some((!is_zero(key.as_bytes())).then_some(key))
+pub(crate) fn preshared_key(value: &[u8]) -> Result<Option<PresharedKey>, Expected> {
+    let key = PresharedKey::from_fill(|key| hex::decode_to_slice(value, key)).map_err(|_| KEY)?;
+    Ok((!is_zero(key.as_bytes())).then_some(key))
 }
 
-pub(crate) fn public_key(value: &[u8]) -> Option<PublicKey> {
+pub(crate) fn public_key(value: &[u8]) -> Result<PublicKey, Expected> {
     let mut key = [0; 32];
-    hex::decode_to_slice(value, &mut key).ok()?;
-    Some(PublicKey::from_bytes(key))
+    hex::decode_to_slice(value, &mut key).map_err(|_| KEY)?;
+    Ok(PublicKey::from_bytes(key))
+}
+
+pub(crate) fn listen_port(value: &[u8]) -> Result<u16, Expected> {
+    number(value).ok_or("a decimal number up to 65535")
+}
+
+pub(crate) fn fw_mark(value: &[u8]) -> Result<u32, Expected> {
+    number(value).ok_or("a decimal number up to 4294967295")
+}
+
+/// Parses seconds; 0 means off.
+pub(crate) fn persistent_keepalive(value: &[u8]) -> Result<Option<NonZeroU16>, Expected> {
+    number(value).map(NonZeroU16::new).ok_or("a decimal number of seconds up to 65535")
+}
+
+pub(crate) fn truth(value: &[u8]) -> Result<bool, Expected> {
+    if value == b"true" { Ok(true) } else { Err("`true`") }
 }
 
 /// Parses a number of decimal digits only.
-pub(crate) fn number<T: FromStr>(value: &[u8]) -> Option<T> {
+fn number<T: FromStr>(value: &[u8]) -> Option<T> {
     // `parse` accepts a sign.
     if !value.iter().all(u8::is_ascii_digit) {
         return None;
@@ -56,7 +71,11 @@ pub(crate) fn number<T: FromStr>(value: &[u8]) -> Option<T> {
 }
 
 /// Parses an allowed-ip. Host bits are cleared: they have no meaning.
-pub(crate) fn allowed_ip(value: &[u8]) -> Option<AllowedIpChange> {
+pub(crate) fn allowed_ip(value: &[u8]) -> Result<AllowedIpChange, Expected> {
+    allowed_ip_change(value).ok_or("an address and a prefix length, like 10.0.0.0/8 or -10.0.0.0/8")
+}
+
+fn allowed_ip_change(value: &[u8]) -> Option<AllowedIpChange> {
     let text = std::str::from_utf8(value).ok()?;
     let (text, change): (_, fn(IpNet) -> _) = match text.strip_prefix('-') {
         Some(text) => (text, AllowedIpChange::Remove),
@@ -72,13 +91,12 @@ pub(crate) fn allowed_ip(value: &[u8]) -> Option<AllowedIpChange> {
 }
 
 /// Parses an endpoint. An IPv4-mapped IPv6 address becomes IPv4: no socket could send to it otherwise.
-pub(crate) fn endpoint(value: &[u8], scope_of: fn(&str) -> Option<u32>) -> Option<SocketAddr> {
-    let text = std::str::from_utf8(value).ok()?;
-    let endpoint = text.parse().ok().or_else(|| scoped(text, scope_of))?;
-    Some(SocketAddr::new(endpoint.ip().to_canonical(), endpoint.port())).map(|plain| match endpoint {
-        SocketAddr::V6(_) if plain.is_ipv6() => endpoint,
-        _ => plain,
-    })
+pub(crate) fn endpoint(value: &[u8], scope_of: fn(&str) -> Option<u32>) -> Result<SocketAddr, Expected> {
+    const EXPECTED: Expected = "an address and a port, like 192.0.2.1:51820 or [2001:db8::1]:51820";
+    let text = std::str::from_utf8(value).map_err(|_| EXPECTED)?;
+    let endpoint = text.parse().ok().or_else(|| scoped(text, scope_of)).ok_or(EXPECTED)?;
+    let plain = SocketAddr::new(endpoint.ip().to_canonical(), endpoint.port());
+    Ok(if plain.is_ipv6() { endpoint } else { plain })
 }
 
 /// Parses an endpoint with a scope, such as `[fe80::1%eth0]:51820`, as getnameinfo(3) writes it.
@@ -89,12 +107,12 @@ fn scoped(text: &str, scope_of: fn(&str) -> Option<u32>) -> Option<SocketAddr> {
     Some(SocketAddrV6::new(address.parse().ok()?, number(port.as_bytes())?, 0, scope).into())
 }
 
-/// Writes `name=` and a key in lower-case hexadecimal digits.
-pub(crate) fn write_key(out: &mut impl Write, name: &str, key: &[u8; 32]) -> io::Result<()> {
-    let mut digits = Zeroizing::new([0; 64]);
-    hex::encode_to_slice(key, &mut digits[..]).map_err(io::Error::other)?;
-    out.write_all(name.as_bytes())?;
-    out.write_all(b"=")?;
-    out.write_all(&digits[..])?;
-    out.write_all(b"\n")
+/// Formats the bytes of a key in lower-case hexadecimal digits; all zeros mean none.
+pub(crate) fn hex(key: Option<&[u8; 32]>) -> Zeroizing<String> {
+    let mut digits = Zeroizing::new(String::with_capacity(64));
+    for byte in key.unwrap_or(&[0; 32]) {
+        // Writing to a string cannot fail.
+        let _ = write!(digits, "{byte:02x}");
+    }
+    digits
 }

@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result, ensure};
 use ipnet::{IpNet, Ipv4Net};
 use nix::sys::socket::{setsockopt, sockopt};
 use weft::up::{Daemon, Options};
-use weft_config::settings::ReportSettings;
+use weft_config::settings::{InterfaceSettings, ReportSettings};
 use weft_config::{Config, HostConfig, Interface, PacketThreads, Peer, Table, TunThreads};
 use weft_lab::link::{self, LinkOptions};
 use weft_lab::{Namespace, cpu};
@@ -164,9 +164,11 @@ impl Site {
         let config = Config {
             interface: Interface {
                 name: TUN.parse()?,
-                private_key: Some(key.clone()),
-                listen_port: OUTER_GATEWAY.port(),
-                fw_mark: 0,
+                settings: InterfaceSettings {
+                    private_key: Some(key.clone()),
+                    listen_port: OUTER_GATEWAY.port(),
+                    fw_mark: 0,
+                },
                 addresses: vec![Ipv4Net::new(GATEWAY, INNER_PREFIX)?.into()],
                 mtu: Some(MTU),
                 table: Table::Off,

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use ipnet::IpNet;
 use weft::up::{Daemon, Options};
 use weft_config::TunThreads;
-use weft_config::settings::ReportSettings;
+use weft_config::settings::{InterfaceSettings, ReportSettings};
 use weft_config::{Config, Endpoint, HostConfig, Interface, Peer, Table};
 use weft_lab::Namespace;
 use weft_tunnel::{PeerSettings, PrivateKey};
@@ -30,9 +30,11 @@ impl Weft {
             let config = Config {
                 interface: Interface {
                     name: TUN.parse()?,
-                    private_key: Some(key.clone()),
-                    listen_port: PORT,
-                    fw_mark: 0,
+                    settings: InterfaceSettings {
+                        private_key: Some(key.clone()),
+                        listen_port: PORT,
+                        fw_mark: 0,
+                    },
                     addresses: vec![place.inner_net()],
                     mtu: Some(MTU),
                     table: Table::Auto,

@@ -46,8 +46,8 @@ impl DoctorTarget {
         }
         Self {
             interface: Some(interface.name.clone()),
-            listen_port: interface.listen_port,
-            fw_mark: interface.fw_mark,
+            listen_port: interface.settings.listen_port,
+            fw_mark: interface.settings.fw_mark,
             mtu: interface.mtu,
             full_tunnel_v4: routes_all(true),
             full_tunnel_v6: routes_all(false),

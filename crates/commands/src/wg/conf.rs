@@ -2,44 +2,38 @@
 
 use std::path::Path;
 
-use weft_config as config;
+use weft_config::device::DeviceChange;
 use weft_config::exit::{Code, Error};
+use weft_config::{self as config, Endpoint, WgQuickKeys};
 use weft_uapi::client;
 
 use crate::args::ConfArgs;
 use crate::output;
-use crate::wg::draft::Draft;
-use crate::wg::file;
+use crate::wg::{endpoints, file};
 
 mod sync;
-pub(super) mod text;
-
-use text::WgQuickKeys;
 
 /// Replaces the configuration of the interface: settings and peers that are not in the file are removed.
 pub fn setconf(args: &ConfArgs) -> Result<(), Error> {
-    let mut draft = read(&args.file, WgQuickKeys::Refuse)?;
-    draft.private_key.get_or_insert(None);
-    draft.listen_port.get_or_insert(0);
-    draft.fw_mark.get_or_insert(0);
-    let mut change = draft.resolve()?;
+    let mut change = read(&args.file, WgQuickKeys::Refuse)?;
+    // A setting that the file does not give is removed.
+    change.settings = change.settings.applied().into();
     change.replace_peers = true;
+    let change = endpoints::resolve(change)?;
     Ok(client::set(&args.interface, &change)?)
 }
 
 /// Adds the configuration in the file to that of the interface.
 pub fn addconf(args: &ConfArgs) -> Result<(), Error> {
-    let draft = read(&args.file, WgQuickKeys::Refuse)?;
-    let change = draft.resolve()?;
+    let change = endpoints::resolve(read(&args.file, WgQuickKeys::Refuse)?)?;
     Ok(client::set(&args.interface, &change)?)
 }
 
 /// Changes what differs from the file. Peers that do not differ keep their sessions. Also accepts a file of
 /// wg-quick.
 pub fn syncconf(args: &ConfArgs) -> Result<(), Error> {
-    let draft = read(&args.file, WgQuickKeys::PassOver)?;
     // Names are resolved first, because the interface may change while that takes time.
-    let wanted = draft.resolve()?;
+    let wanted = endpoints::resolve(read(&args.file, WgQuickKeys::PassOver)?)?;
     let current = client::get(&args.interface)?;
     match sync::difference(&current, wanted) {
         Some(change) => Ok(client::set(&args.interface, &change)?),
@@ -47,12 +41,12 @@ pub fn syncconf(args: &ConfArgs) -> Result<(), Error> {
     }
 }
 
-fn read(file: &Path, wg_quick_keys: WgQuickKeys) -> Result<Draft, Error> {
+fn read(file: &Path, wg_quick_keys: WgQuickKeys) -> Result<DeviceChange<Endpoint>, Error> {
     let text = config::with_all_keys_in_place(&file::read(file)?, file)?;
-    let parsed = text::parse(&text, file, wg_quick_keys);
-    let parsed = parsed.map_err(|errors| Error::new(Code::Configuration, errors))?;
-    for warning in &parsed.warnings {
+    let parsed = config::parse_change(&text, file, wg_quick_keys);
+    let (change, warnings) = parsed.map_err(|errors| Error::new(Code::Configuration, errors))?;
+    for warning in &warnings {
         output::warning(warning);
     }
-    Ok(parsed.draft)
+    Ok(change)
 }

@@ -5,15 +5,15 @@ use weft_uapi::client;
 
 use crate::args::SetArgs;
 use crate::output;
+use crate::wg::endpoints;
 
 mod words;
 
 /// Applies the words completely or not at all.
 pub fn run(args: &SetArgs) -> Result<(), Error> {
-    let parsed = words::parse(&args.settings)?;
-    for warning in &parsed.warnings {
+    let (change, warnings) = words::parse(&args.settings)?;
+    for warning in &warnings {
         output::warning(warning);
     }
-    let change = parsed.draft.resolve()?;
-    Ok(client::set(&args.interface, &change)?)
+    Ok(client::set(&args.interface, &endpoints::resolve(change)?)?)
 }

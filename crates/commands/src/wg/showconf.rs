@@ -24,13 +24,13 @@ fn text(state: &DeviceState) -> Zeroizing<String> {
     let mut text = Zeroizing::new(String::with_capacity(512 + peers));
     text.push_str("[Interface]\n");
     // Writing to a string cannot fail.
-    if state.listen_port != 0 {
-        let _ = writeln!(text, "ListenPort = {}", state.listen_port);
+    if state.settings.listen_port != 0 {
+        let _ = writeln!(text, "ListenPort = {}", state.settings.listen_port);
     }
-    if state.fw_mark != 0 {
-        let _ = writeln!(text, "FwMark = {:#x}", state.fw_mark);
+    if state.settings.fw_mark != 0 {
+        let _ = writeln!(text, "FwMark = {:#x}", state.settings.fw_mark);
     }
-    if let Some(key) = &state.private_key {
+    if let Some(key) = &state.settings.private_key {
         let _ = writeln!(text, "PrivateKey = {}", *key.to_base64());
     }
     text.push('\n');

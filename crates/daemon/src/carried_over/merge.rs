@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use ipnet::IpNet;
 use weft_config::device::{AllowedIpChange, DeviceChange, PeerChange};
-use weft_config::settings::PeerSettingsChange;
+use weft_config::settings::{InterfaceSettingsChange, PeerSettingsChange};
 use weft_config::{Config, Peer};
 use weft_tunnel::{PrivateKey, PublicKey};
 
@@ -62,14 +62,14 @@ impl State {
     /// Returns the port to use if the file's port is unchanged; `None` if the file was edited to another
     /// port.
     pub fn port(&self, config: &Config) -> Option<u16> {
-        (config.interface.listen_port == self.base.listen_port).then_some(self.listen_port)
+        (config.interface.settings.listen_port == self.base.listen_port).then_some(self.listen_port)
     }
 
     /// Returns the mark to use: a mark that was set at run time if the file's mark is unchanged, else
     /// `planned`, which was chosen for the interface.
     pub fn mark(&self, config: &Config, planned: u32) -> u32 {
         let was_changed = self.fw_mark != self.base.mark;
-        let is_edited = config.interface.fw_mark != self.base.fw_mark;
+        let is_edited = config.interface.settings.fw_mark != self.base.fw_mark;
         if was_changed && !is_edited { self.fw_mark } else { planned }
     }
 
@@ -114,11 +114,13 @@ impl State {
         // Allowed-ips in an edited part of the file belong to that peer, also if another peer in the list
         // above claimed them.
         peers.extend(edited);
-        DeviceChange { private_key: self.key(config).map(Some), peers, ..DeviceChange::default() }
+        let private_key = self.key(config).map(Some);
+        let settings = InterfaceSettingsChange { private_key, ..InterfaceSettingsChange::default() };
+        DeviceChange { settings, replace_peers: false, peers }
     }
 
     fn key(&self, config: &Config) -> Option<PrivateKey> {
-        let of_file = config.interface.private_key.as_ref();
+        let of_file = config.interface.settings.private_key.as_ref();
         let is_edited = of_file.map(PrivateKey::public_key) != self.base.public_key;
         match &self.private_key {
             OwnKey::Given(key) if !is_edited || of_file.is_none() => key.clone(),

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use weft_config::device::{DeviceState, PeerState};
+use weft_config::settings::InterfaceSettings;
 use weft_dataplane::Model;
 use weft_tunnel::{PeerLimits, PresharedKey};
 
@@ -49,7 +50,10 @@ fn runs(seed: u8, endpoint: Option<&str>, allowed_ips: &[&str]) -> PeerState {
 }
 
 fn left(base: &Config, mark: u32, own: Option<u8>, peers: Vec<PeerState>) -> State {
-    let device = DeviceState { private_key: own.map(key), listen_port: 4242, fw_mark: mark, peers };
+    let device = DeviceState {
+        settings: InterfaceSettings { private_key: own.map(key), listen_port: 4242, fw_mark: mark },
+        peers,
+    };
     let rest = AtHandover { latest_stamp: SystemTime::UNIX_EPOCH, sources: Map::new() };
     State::of("wg0".parse().unwrap(), Base::of(base, mark), device, &rest)
 }
@@ -92,7 +96,7 @@ fn an_untouched_file_brings_back_what_was_changed_while_it_ran() {
     // Peer 3 was removed by `wg set`, and peer 4 added.
     let left = left(&file, 0, Some(9), vec![changed, runs(4, None, &["10.4.0.0/16"])]);
     let model = merged(&left, &file);
-    assert_eq!(model.private_key(), Some(&key(9)), "given by `wg set`");
+    assert_eq!(model.settings().private_key.as_ref(), Some(&key(9)), "given by `wg set`");
     let keys: Vec<PublicKey> = model.peers().map(|peer| peer.public_key).collect();
     assert_eq!(keys, [public(2), public(4)]);
     assert_eq!(endpoint(&model, 2), Some(address("192.0.2.77:7")), "it roamed there");
@@ -207,14 +211,14 @@ fn keys_ports_and_marks_follow_the_file_only_where_it_was_edited() {
     let base = config(&format!("{}\nListenPort = 51820", own(1)), &[]);
     let given = left(&base, 0, Some(9), Vec::new());
     let edited = config(&format!("{}\nListenPort = 51821\nFwMark = 7", own(2)), &[]);
-    assert_eq!(merged(&given, &edited).private_key(), Some(&key(2)));
+    assert_eq!(merged(&given, &edited).settings().private_key.as_ref(), Some(&key(2)));
     assert_eq!(given.port(&edited), None);
     // A command of the configuration sets the key: the file contains none.
     let keyless = config("ListenPort = 51820\nPostUp = wg set %i private-key /etc/key", &[]);
     let given = left(&keyless, 0, Some(9), Vec::new());
-    assert_eq!(merged(&given, &keyless).private_key(), Some(&key(9)));
+    assert_eq!(merged(&given, &keyless).settings().private_key.as_ref(), Some(&key(9)));
     let of_file = left(&base, 0, Some(1), Vec::new());
-    assert_eq!(merged(&of_file, &base).private_key(), Some(&key(1)));
+    assert_eq!(merged(&of_file, &base).settings().private_key.as_ref(), Some(&key(1)));
 
     let mut marked = left(&base, 0x10, Some(1), Vec::new());
     assert_eq!(marked.mark(&base, 0x10), 0x10);

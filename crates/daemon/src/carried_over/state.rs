@@ -116,9 +116,9 @@ impl Base {
     pub fn of(config: &Config, mark: u32) -> Self {
         let interface = &config.interface;
         Self {
-            public_key: interface.private_key.as_ref().map(PrivateKey::public_key),
-            listen_port: interface.listen_port,
-            fw_mark: interface.fw_mark,
+            public_key: interface.settings.private_key.as_ref().map(PrivateKey::public_key),
+            listen_port: interface.settings.listen_port,
+            fw_mark: interface.settings.fw_mark,
             mark,
             peers: config.peers.iter().map(BasePeer::of).collect(),
         }
@@ -192,9 +192,10 @@ pub struct AtHandover {
 impl State {
     /// Creates the state of an interface; `base` is the file that it was last configured with.
     pub fn of(interface: InterfaceName, base: Base, device: DeviceState, rest: &AtHandover) -> Self {
-        let public_key = device.private_key.as_ref().map(PrivateKey::public_key);
+        let public_key = device.settings.private_key.as_ref().map(PrivateKey::public_key);
         let is_of_file = public_key.is_some() && public_key == base.public_key;
-        let private_key = if is_of_file { OwnKey::OfTheFile } else { OwnKey::Given(device.private_key) };
+        let private_key =
+            if is_of_file { OwnKey::OfTheFile } else { OwnKey::Given(device.settings.private_key) };
         let peers = device.peers.into_iter().map(|peer| StatePeer {
             public_key: peer.public_key,
             preshared_key: peer.settings.preshared_key,
@@ -212,8 +213,8 @@ impl State {
             latest_stamp: rest.latest_stamp,
             base,
             private_key,
-            listen_port: device.listen_port,
-            fw_mark: device.fw_mark,
+            listen_port: device.settings.listen_port,
+            fw_mark: device.settings.fw_mark,
             peers: peers.collect(),
         }
     }

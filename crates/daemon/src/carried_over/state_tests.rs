@@ -1,4 +1,5 @@
 use weft_config::device::PeerState;
+use weft_config::settings::InterfaceSettings;
 
 use super::*;
 
@@ -31,8 +32,8 @@ fn state(given: &PrivateKey) -> State {
         },
         allowed_ips: vec!["10.0.0.0/16".parse().unwrap()],
     };
-    let device =
-        DeviceState { private_key: Some(given.clone()), listen_port: 4242, fw_mark: 5, peers: vec![peer] };
+    let settings = InterfaceSettings { private_key: Some(given.clone()), listen_port: 4242, fw_mark: 5 };
+    let device = DeviceState { settings, peers: vec![peer] };
     let rest = AtHandover {
         latest_stamp: SystemTime::UNIX_EPOCH + Duration::from_secs(2_000_000_100),
         sources: HashMap::from([(key(2).public_key(), "192.0.2.9".parse().unwrap())]),

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use weft_config::exit::{Code, Error};
-use weft_config::settings::ReportSettings;
+use weft_config::settings::{InterfaceSettings, ReportSettings};
 use weft_config::{Config, Endpoint, HostConfig, Interface, Peer, Table};
 use weft_dataplane::DataplaneError;
 use weft_lab::counters::Counters;
@@ -101,9 +101,11 @@ fn config(name: &str, place: usize, keys: &[PrivateKey; 2]) -> Result<Config, Er
     Ok(Config {
         interface: Interface {
             name,
-            private_key: Some(keys[place].clone()),
-            listen_port: PORT,
-            fw_mark: 0,
+            settings: InterfaceSettings {
+                private_key: Some(keys[place].clone()),
+                listen_port: PORT,
+                fw_mark: 0,
+            },
             addresses: inner(place).to_vec(),
             mtu: None,
             table: Table::Auto,

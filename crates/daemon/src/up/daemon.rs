@@ -7,6 +7,7 @@ use std::sync::Arc;
 use weft_config::Config;
 use weft_config::device::{AllowedIpChange, DeviceChange, PeerChange};
 use weft_config::exit;
+use weft_config::settings::InterfaceSettingsChange;
 use weft_dataplane::{Controller, DataplaneError, OnEvent, Snapshot};
 use weft_host::network::{Change, Watch, WatchError};
 use weft_host::{Host, HostError, Keep, Recording};
@@ -68,7 +69,7 @@ impl Daemon {
         let host = Host::prepare(config, None, &known(endpoints), &Recording::Nowhere)?;
         let beginning = Beginning {
             endpoints: endpoints.to_vec(),
-            port: config.interface.listen_port,
+            port: config.interface.settings.listen_port,
             ..Beginning::default()
         };
         Self::start_on(host, config, beginning, options, None, |_| {}, on_end)
@@ -113,7 +114,7 @@ impl Daemon {
             interface = opened.interface,
             port = opened.port,
             mtu,
-            public_key = own.private_key.as_ref().map(|key| key.public_key().to_string()),
+            public_key = own.settings.private_key.as_ref().map(|key| key.public_key().to_string()),
             peers = config.peers.len(),
             packet_threads = opened.packet_threads,
             tun_threads = queues.with_threads(),
@@ -311,11 +312,8 @@ pub(super) fn device_change(config: &Config, endpoints: &[Option<SocketAddr>]) -
         allowed_ips: peer.allowed_ips.iter().copied().map(AllowedIpChange::Add).collect(),
         ..PeerChange::new(peer.public_key)
     });
-    DeviceChange {
-        // Without a key in the configuration the present key stays: a command sets it.
-        private_key: config.interface.private_key.clone().map(Some),
-        replace_peers: true,
-        peers: peers.collect(),
-        ..DeviceChange::default()
-    }
+    // Without a key in the configuration the present key stays: a command sets it.
+    let private_key = config.interface.settings.private_key.clone().map(Some);
+    let settings = InterfaceSettingsChange { private_key, ..InterfaceSettingsChange::default() };
+    DeviceChange { settings, replace_peers: true, peers: peers.collect() }
 }

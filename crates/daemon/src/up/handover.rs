@@ -297,7 +297,7 @@ impl Handover {
     /// Returns the port of the file if the file was edited to another port, else the port in use.
     fn port(&self, config: &Config) -> u16 {
         let there = self.sockets.first().map(|socket| socket.port);
-        let configured = config.interface.listen_port;
+        let configured = config.interface.settings.listen_port;
         match &self.previous {
             Some(previous) => previous.port(config).map_or(configured, |port| there.unwrap_or(port)),
             None if configured == 0 => there.unwrap_or(0),

@@ -46,7 +46,7 @@ pub(super) fn reload(
     let Found { endpoints, in_vain } = Found::of(&wanted, &places(config, &wanted, &state), PATIENCE);
     let warnings = in_vain.iter().map(|name| format!("{}; it is tried again in the background", name.error));
     report.warnings.extend(warnings);
-    let device = difference(config, &wanted, &state, &endpoints);
+    let mut device = difference(config, &wanted, &state, &endpoints);
 
     daemon.see_mtu(config).map_err(control_failed)?;
     let host = daemon.host_mut().ok_or(ManageError::Ended)?;
@@ -58,7 +58,7 @@ pub(super) fn reload(
         Change::Add(step) | Change::Replace { to: step, .. } => step.doing(own).to_string(),
         Change::Remove(step) => step.undoing(own).to_string(),
     }));
-    if plan.mark != state.fw_mark {
+    if plan.mark != state.settings.fw_mark {
         report.steps.push(format!("set mark {:#x}", plan.mark));
     }
     if reload.dry_run {
@@ -67,10 +67,9 @@ pub(super) fn reload(
 
     let before = known(&current(config, &state));
     host.reload(&wanted, &known(&endpoints)).map_err(host_failed)?;
-    let mark = host.mark();
+    device.settings.fw_mark = Some(host.mark());
     let mtu = host.mtu();
-    let applied =
-        controller.set(DeviceChange { fw_mark: Some(mark), ..device }).and_then(|()| controller.set_mtu(mtu));
+    let applied = controller.set(device).and_then(|()| controller.set_mtu(mtu));
     if let Err(error) = applied {
         if let Err(again) = host.reload(config, &before) {
             tracing::warn!("while taking back a reload that failed: {again}");
@@ -123,22 +122,22 @@ fn difference(
         }
     }
     // If neither configuration sets a port, the random port stays.
-    let port = new.interface.listen_port;
-    let is_given = port != 0 || old.interface.listen_port != 0;
-    change.listen_port = Some(port).filter(|_| is_given);
+    let port = new.interface.settings.listen_port;
+    let is_given = port != 0 || old.interface.settings.listen_port != 0;
+    change.settings.listen_port = Some(port).filter(|_| is_given);
     change
 }
 
 /// Returns a sentence for each change of keys, port, metrics and peers. Contains no keys except public ones.
 fn told(old: &Config, new: &Config, state: &DeviceState) -> Vec<String> {
     let mut told = Vec::new();
-    if let Some(key) = &new.interface.private_key
-        && state.private_key.as_ref() != Some(key)
+    if let Some(key) = &new.interface.settings.private_key
+        && state.settings.private_key.as_ref() != Some(key)
     {
         told.push(format!("set another private key: the interface is {} from then on", key.public_key()));
     }
-    let port = new.interface.listen_port;
-    if (port != 0 || old.interface.listen_port != 0) && port != state.listen_port {
+    let port = new.interface.settings.listen_port;
+    if (port != 0 || old.interface.settings.listen_port != 0) && port != state.settings.listen_port {
         told.push(if port == 0 {
             "listen on a random port".to_owned()
         } else {

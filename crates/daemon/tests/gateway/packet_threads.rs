@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use weft::up::{Daemon, Options};
 use weft_config as config;
 use weft_config::device::{AllowedIpChange, DeviceChange, PeerChange, PeerState};
+use weft_config::settings::InterfaceSettingsChange;
 use weft_config::{PacketThreads, TunThreads};
 use weft_lab::link::{self, LinkOptions};
 use weft_lab::numbered::{Numbered, NumberedOptions, NumberedReport, Replies};
@@ -181,7 +182,9 @@ fn the_port_changes_for_all_threads_and_peers_are_removed_and_added() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(scene) = Scene::new() else { return };
     let controller = scene.gateway_daemon.controller().unwrap();
-    controller.set(DeviceChange { listen_port: Some(0), ..DeviceChange::default() }).unwrap();
+    controller
+        .set(DeviceChange::from(InterfaceSettingsChange { listen_port: Some(0), ..Default::default() }))
+        .unwrap();
     assert_ne!(controller.listen_port(), 51820);
     // The peers learn of the new port from the next packet to them.
     scene.send([true], Replies::EveryPackets(3));

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU16;
 
 use proptest::prelude::*;
-use weft_config::settings::PeerSettingsChange;
+use weft_config::settings::{InterfaceSettingsChange, PeerSettingsChange};
 use weft_tunnel::{PeerLimits, PresharedKey, Rate};
 
 use super::*;
@@ -19,9 +19,13 @@ fn own_key() -> PrivateKey {
     PrivateKey::from_bytes([7; 32])
 }
 
+fn set_key(key: Option<PrivateKey>) -> DeviceChange {
+    InterfaceSettingsChange { private_key: Some(key), ..Default::default() }.into()
+}
+
 fn model_with_key() -> Model {
     let mut model = Model::default();
-    let changes = model.change(&DeviceChange { private_key: Some(Some(own_key())), ..Default::default() });
+    let changes = model.change(&set_key(Some(own_key())));
     assert!(matches!(changes[..], [Change::PrivateKey(_)]));
     model
 }
@@ -44,7 +48,7 @@ struct Tunnel {
 
 impl Tunnel {
     fn of(model: &Model) -> Self {
-        if model.private_key().is_none() {
+        if model.settings().private_key.is_none() {
             return Self::default();
         }
         let owner = |peer: &PeerConfig| {
@@ -105,7 +109,7 @@ fn what_is_as_it_was_changes_nothing() {
         },
         with(2, &["192.0.2.0/24"]),
     ]);
-    change.private_key = Some(Some(own_key()));
+    change.settings.private_key = Some(Some(own_key()));
     assert_eq!(model.change(&change).len(), 2);
     assert!(model.change(&change).is_empty(), "wg syncconf says everything again");
     change.replace_peers = true;
@@ -139,7 +143,7 @@ fn the_peers_own_key_is_left_out_and_a_peer_that_becomes_it_is_removed() {
     let mut model = Model::default();
     model.change(&peers(vec![own, with(1, &[])]));
     assert_eq!(model.peer_count(), 2, "there is no key yet");
-    model.change(&DeviceChange { private_key: Some(Some(own_key())), ..Default::default() });
+    model.change(&set_key(Some(own_key())));
     assert_eq!(model.peers().map(|peer| peer.public_key).collect::<Vec<_>>(), [key(1)]);
 }
 
@@ -147,13 +151,13 @@ fn the_peers_own_key_is_left_out_and_a_peer_that_becomes_it_is_removed() {
 fn peers_wait_for_a_key_and_leave_with_it() {
     let mut model = Model::default();
     assert!(model.change(&peers(vec![with(1, &["10.0.0.0/8"]), with(2, &[])])).is_empty());
-    let changes = model.change(&DeviceChange { private_key: Some(Some(own_key())), ..Default::default() });
+    let changes = model.change(&set_key(Some(own_key())));
     assert!(matches!(changes[..], [Change::PrivateKey(_), Change::AddPeer(_), Change::AddPeer(_)]));
     let other = PrivateKey::from_bytes([9; 32]);
-    let changes = model.change(&DeviceChange { private_key: Some(Some(other)), ..Default::default() });
+    let changes = model.change(&set_key(Some(other)));
     assert!(matches!(changes[..], [Change::PrivateKey(_), Change::EndSession(_), Change::EndSession(_)]));
     let mut tunnel = Tunnel::of(&model);
-    let changes = model.change(&DeviceChange { private_key: Some(None), ..Default::default() });
+    let changes = model.change(&set_key(None));
     changes.iter().for_each(|change| tunnel.apply(change));
     assert_eq!(tunnel, Tunnel::default());
     assert_eq!(model.peer_count(), 2, "they are still configured");
@@ -169,7 +173,7 @@ fn limits_are_changed_by_who_knows_them_and_kept_by_everybody_else() {
     let limited = |bits| with_limits(limits(bits));
     let mut model = Model::default();
     model.change(&peers(vec![limited(1000)]));
-    let key_change = DeviceChange { private_key: Some(Some(own_key())), ..Default::default() };
+    let key_change = set_key(Some(own_key()));
     let changes = model.change(&key_change);
     let [Change::PrivateKey(_), Change::AddPeer(peer)] = &changes[..] else { panic!("{changes:?}") };
     assert_eq!((peer.public_key, peer.settings.limits), (key(1), limits(1000)));
@@ -241,7 +245,8 @@ fn device_change() -> impl Strategy<Value = DeviceChange> {
             1..=3 => Some(Some(PrivateKey::from_bytes([own; 32]))),
             _ => None,
         };
-        DeviceChange { private_key, replace_peers: replace == 0, peers, ..Default::default() }
+        let settings = InterfaceSettingsChange { private_key, ..Default::default() };
+        DeviceChange { settings, replace_peers: replace == 0, peers }
     })
 }
 

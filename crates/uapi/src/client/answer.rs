@@ -1,4 +1,4 @@
-//! Parses a daemon's answers. Unknown keys are ignored, as wg(8) does.
+//! Parses a daemon's answers.
 
 use std::num::NonZeroU16;
 use std::time::{Duration, SystemTime};
@@ -8,6 +8,7 @@ use weft_config::endpoint;
 use weft_tunnel::{PrivateKey, PublicKey};
 
 use super::Reported;
+use crate::key::Key;
 use crate::values;
 
 /// Why an answer is invalid. The error contains no value, because a value may be a key.
@@ -18,9 +19,9 @@ pub enum AnswerProblem {
     #[error("line {line} is no `key=value`")]
     NotALine { line: usize },
     #[error("the value of `{key}` in line {line} is not valid")]
-    Value { key: &'static str, line: usize },
+    Value { key: Key, line: usize },
     #[error("`{key}` in line {line} belongs to a peer, but there is none before it")]
-    NoPeer { key: &'static str, line: usize },
+    NoPeer { key: Key, line: usize },
     #[error("it has no `errno`")]
     NoErrno,
 }
@@ -42,14 +43,18 @@ pub fn parse_get(answer: &[u8]) -> Result<Result<Reported, i32>, AnswerProblem> 
             break;
         }
         let (key, value) = text.split_once('=').ok_or(AnswerProblem::NotALine { line })?;
-        if key == "errno" {
-            return match value.parse() {
-                Ok(0) => Ok(Ok(reader.finish())),
-                Ok(errno) => Ok(Err(errno)),
-                Err(_) => Err(AnswerProblem::NoErrno),
-            };
+        // Unknown keys are ignored, as wg(8) does.
+        match Key::exactly(key.as_bytes()) {
+            Some(Key::Errno) => {
+                return match value.parse() {
+                    Ok(0) => Ok(Ok(reader.finish())),
+                    Ok(errno) => Ok(Err(errno)),
+                    Err(_) => Err(AnswerProblem::NoErrno),
+                };
+            }
+            Some(key) => reader.line(key, value, line)?,
+            None => {}
         }
-        reader.line(key, value, line)?;
     }
     Err(AnswerProblem::NoErrno)
 }
@@ -68,79 +73,65 @@ struct Reader {
 }
 
 impl Reader {
-    fn line(&mut self, key: &str, value: &str, line: usize) -> Result<(), AnswerProblem> {
+    fn line(&mut self, key: Key, value: &str, line: usize) -> Result<(), AnswerProblem> {
+        let wrong = AnswerProblem::Value { key, line };
+        let (settings, bytes) = (&mut self.state.settings, value.as_bytes());
         match key {
-            "private_key" => {
-                self.state.private_key =
-                    values::private_key(value.as_bytes()).ok_or(wrong("private_key", line))?;
-            }
-            // boringtun sends this in place of the private key.
-            "own_public_key" => {
-                self.own_public_key =
-                    Some(values::public_key(value.as_bytes()).ok_or(wrong("own_public_key", line))?);
-            }
-            "listen_port" => {
-                self.state.listen_port = value.parse().map_err(|_| wrong("listen_port", line))?;
-            }
-            "fwmark" => self.state.fw_mark = value.parse().map_err(|_| wrong("fwmark", line))?,
-            "public_key" => {
-                let key = values::public_key(value.as_bytes()).ok_or(wrong("public_key", line))?;
+            Key::PrivateKey => settings.private_key = values::private_key(bytes).map_err(|_| wrong)?,
+            Key::OwnPublicKey => self.own_public_key = Some(values::public_key(bytes).map_err(|_| wrong)?),
+            Key::ListenPort => settings.listen_port = value.parse().map_err(|_| wrong)?,
+            Key::FwMark => settings.fw_mark = value.parse().map_err(|_| wrong)?,
+            Key::PublicKey => {
+                let key = values::public_key(bytes).map_err(|_| wrong)?;
                 self.handshake = Duration::ZERO;
                 self.state.peers.push(PeerState::new(key));
             }
-            _ => return self.peer_line(key, value, line),
+            Key::PresharedKey => {
+                self.peer(key, line)?.settings.preshared_key =
+                    values::preshared_key(bytes).map_err(|_| wrong)?;
+            }
+            Key::Endpoint => {
+                self.peer(key, line)?.endpoint = Some(endpoint::parse(value).ok_or(wrong)?);
+            }
+            Key::LastHandshakeSec => {
+                let seconds = value.parse().map_err(|_| wrong)?;
+                self.add_to_handshake(key, Duration::from_secs(seconds), line)?;
+            }
+            Key::LastHandshakeNsec => {
+                let nanoseconds: u64 = value.parse().map_err(|_| wrong)?;
+                self.add_to_handshake(key, Duration::from_nanos(nanoseconds.min(999_999_999)), line)?;
+            }
+            Key::TxBytes => self.peer(key, line)?.tx_bytes = value.parse().map_err(|_| wrong)?,
+            Key::RxBytes => self.peer(key, line)?.rx_bytes = value.parse().map_err(|_| wrong)?,
+            Key::PersistentKeepalive => {
+                let seconds = value.parse().map_err(|_| wrong)?;
+                self.peer(key, line)?.settings.persistent_keepalive = NonZeroU16::new(seconds);
+            }
+            Key::AllowedIp => {
+                self.peer(key, line)?.allowed_ips.push(value.parse().map_err(|_| wrong)?);
+            }
+            Key::ProtocolVersion | Key::Errno => {}
+            // Keys of requests.
+            Key::ReplacePeers | Key::Remove | Key::UpdateOnly | Key::ReplaceAllowedIps => {}
         }
         Ok(())
     }
 
-    fn peer_line(&mut self, key: &str, value: &str, line: usize) -> Result<(), AnswerProblem> {
-        const KEYS: [&str; 8] = [
-            "preshared_key",
-            "endpoint",
-            "last_handshake_time_sec",
-            "last_handshake_time_nsec",
-            "tx_bytes",
-            "rx_bytes",
-            "persistent_keepalive_interval",
-            "allowed_ip",
-        ];
-        let Some(key) = KEYS.into_iter().find(|&known| known == key) else { return Ok(()) };
-        let peer = self.state.peers.last_mut().ok_or(AnswerProblem::NoPeer { key, line })?;
-        let number = || value.parse::<u64>().map_err(|_| wrong(key, line));
-        match key {
-            "preshared_key" => {
-                peer.settings.preshared_key =
-                    values::preshared_key(value.as_bytes()).ok_or(wrong(key, line))?;
-            }
-            "endpoint" => peer.endpoint = Some(endpoint::parse(value).ok_or(wrong(key, line))?),
-            "last_handshake_time_sec" => {
-                self.handshake = self.handshake.saturating_add(Duration::from_secs(number()?));
-                peer.last_handshake = time(self.handshake);
-            }
-            "last_handshake_time_nsec" => {
-                let nanoseconds = number()?.min(999_999_999);
-                self.handshake = self.handshake.saturating_add(Duration::from_nanos(nanoseconds));
-                peer.last_handshake = time(self.handshake);
-            }
-            "tx_bytes" => peer.tx_bytes = number()?,
-            "rx_bytes" => peer.rx_bytes = number()?,
-            "persistent_keepalive_interval" => {
-                let seconds = value.parse().map_err(|_| wrong(key, line))?;
-                peer.settings.persistent_keepalive = NonZeroU16::new(seconds);
-            }
-            _ => peer.allowed_ips.push(value.parse().map_err(|_| wrong(key, line))?),
-        }
+    fn peer(&mut self, key: Key, line: usize) -> Result<&mut PeerState, AnswerProblem> {
+        self.state.peers.last_mut().ok_or(AnswerProblem::NoPeer { key, line })
+    }
+
+    fn add_to_handshake(&mut self, key: Key, part: Duration, line: usize) -> Result<(), AnswerProblem> {
+        self.handshake = self.handshake.saturating_add(part);
+        self.peer(key, line)?.last_handshake = time(self.handshake);
         Ok(())
     }
 
     fn finish(self) -> Reported {
-        let public_key = self.state.private_key.as_ref().map(PrivateKey::public_key).or(self.own_public_key);
+        let public_key =
+            self.state.settings.private_key.as_ref().map(PrivateKey::public_key).or(self.own_public_key);
         Reported { state: self.state, public_key }
     }
-}
-
-fn wrong(key: &'static str, line: usize) -> AnswerProblem {
-    AnswerProblem::Value { key, line }
 }
 
 /// Converts Unix time; 0 means none.

@@ -3,11 +3,12 @@
 use std::time::{Duration, SystemTime};
 
 use weft_config::device::{AllowedIpChange, PeerChange};
-use weft_config::settings::PeerSettingsChange;
+use weft_config::settings::{InterfaceSettingsChange, PeerSettingsChange};
 use weft_tunnel::{PresharedKey, PrivateKey};
 
 use super::answer::{AnswerProblem, parse_get, parse_set};
 use super::*;
+use crate::Key;
 
 const PRIVATE: &str = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=";
 const PRIVATE_HEX: &str = "c809f3e5317e9575c9b5ed78b638b7ce530dabe85ddab614220241801ddf0669";
@@ -23,9 +24,11 @@ fn request(change: &DeviceChange) -> String {
 fn a_change_of_everything_is_written_in_the_order_of_wg() {
     let key: PresharedKey = PRIVATE.parse().unwrap();
     let change = DeviceChange {
-        private_key: Some(Some(PRIVATE.parse().unwrap())),
-        listen_port: Some(5),
-        fw_mark: Some(0xca6c),
+        settings: InterfaceSettingsChange {
+            private_key: Some(Some(PRIVATE.parse().unwrap())),
+            listen_port: Some(5),
+            fw_mark: Some(0xca6c),
+        },
         replace_peers: true,
         peers: vec![
             PeerChange {
@@ -59,7 +62,7 @@ fn a_change_of_everything_is_written_in_the_order_of_wg() {
 fn what_does_not_change_is_not_written_and_none_is_zero() {
     assert_eq!(request(&DeviceChange::default()), "set=1\n\n");
     let change = DeviceChange {
-        private_key: Some(None),
+        settings: InterfaceSettingsChange { private_key: Some(None), ..Default::default() },
         peers: vec![PeerChange {
             settings: PeerSettingsChange {
                 preshared_key: Some(None),
@@ -91,8 +94,8 @@ fn an_answer_becomes_the_state() {
     );
     let Reported { state, public_key } = parse_get(answer.as_bytes()).unwrap().unwrap();
     let own: PrivateKey = PRIVATE.parse().unwrap();
-    assert_eq!((state.listen_port, state.fw_mark), (51820, 7));
-    assert_eq!((state.private_key.as_ref(), public_key), (Some(&own), Some(own.public_key())));
+    assert_eq!((state.settings.listen_port, state.settings.fw_mark), (51820, 7));
+    assert_eq!((state.settings.private_key.as_ref(), public_key), (Some(&own), Some(own.public_key())));
     let [first, second] = &state.peers[..] else { panic!("{state:?}") };
     assert_eq!(first.public_key.to_string(), PEER);
     assert_eq!((first.settings.preshared_key.as_ref(), first.tx_bytes, first.rx_bytes), (None, u64::MAX, 2));
@@ -112,7 +115,7 @@ fn a_daemon_that_keeps_its_private_key_to_itself_tells_the_public_one() {
     let answer = format!("own_public_key={PEER_HEX}\nlisten_port=1\nerrno=0\n\n");
     let reported = parse_get(answer.as_bytes()).unwrap().unwrap();
     assert_eq!(reported.public_key.unwrap().to_string(), PEER);
-    assert_eq!(reported.state.private_key, None);
+    assert_eq!(reported.state.settings.private_key, None);
 }
 
 #[test]
@@ -121,11 +124,11 @@ fn what_is_no_answer_is_refused_without_repeating_it() {
     assert_eq!(problem("\n\n"), AnswerProblem::NoErrno);
     assert_eq!(problem("listen_port=1\n\n"), AnswerProblem::NoErrno);
     assert_eq!(problem("hello\n\n"), AnswerProblem::NotALine { line: 1 });
-    assert_eq!(problem("listen_port=x\n\n"), AnswerProblem::Value { key: "listen_port", line: 1 });
-    assert_eq!(problem("rx_bytes=1\n\n"), AnswerProblem::NoPeer { key: "rx_bytes", line: 1 });
+    assert_eq!(problem("listen_port=x\n\n"), AnswerProblem::Value { key: Key::ListenPort, line: 1 });
+    assert_eq!(problem("rx_bytes=1\n\n"), AnswerProblem::NoPeer { key: Key::RxBytes, line: 1 });
     for value in [&PRIVATE_HEX[1..], PRIVATE, &"g".repeat(64), &"é".repeat(32)] {
         let problem = problem(&format!("private_key={value}\n\n"));
-        assert_eq!(problem, AnswerProblem::Value { key: "private_key", line: 1 });
+        assert_eq!(problem, AnswerProblem::Value { key: Key::PrivateKey, line: 1 });
     }
     assert_eq!(parse_get(b"\xff\n\n").unwrap_err(), AnswerProblem::NotText);
     assert_eq!(parse_get(b"errno=-5\n\n").unwrap().unwrap_err(), -5);

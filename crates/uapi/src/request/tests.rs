@@ -1,4 +1,5 @@
 use std::net::SocketAddr;
+use std::num::NonZeroU16;
 
 use ipnet::IpNet;
 use weft_config::device::AllowedIpChange;
@@ -62,15 +63,19 @@ fn every_key_of_an_interface_is_understood() {
         hex_of(0x48)
     ))
     .unwrap();
-    assert_eq!(change.private_key, Some(Some(PrivateKey::from_bytes([0x48; 32]))));
-    assert_eq!((change.listen_port, change.fw_mark), (Some(51820), Some(u32::MAX)));
+    assert_eq!(change.settings.private_key, Some(Some(PrivateKey::from_bytes([0x48; 32]))));
+    assert_eq!((change.settings.listen_port, change.settings.fw_mark), (Some(51820), Some(u32::MAX)));
     assert!(change.replace_peers && change.peers.is_empty());
 }
 
 #[test]
 fn what_is_not_said_stays() {
     let change = parse_set("").unwrap();
-    assert!(change.private_key.is_none() && change.listen_port.is_none() && change.fw_mark.is_none());
+    assert!(
+        change.settings.private_key.is_none()
+            && change.settings.listen_port.is_none()
+            && change.settings.fw_mark.is_none()
+    );
     assert!(!change.replace_peers && change.peers.is_empty());
     let change = parse_set(&format!("public_key={}\n", hex_of(1))).unwrap();
     let [peer] = &change.peers[..] else { panic!("{change:?}") };
@@ -120,8 +125,8 @@ fn zeros_clear() {
         hex_of(1)
     ))
     .unwrap();
-    assert_eq!(change.private_key, Some(None));
-    assert_eq!((change.listen_port, change.fw_mark), (Some(0), Some(0)));
+    assert_eq!(change.settings.private_key, Some(None));
+    assert_eq!((change.settings.listen_port, change.settings.fw_mark), (Some(0), Some(0)));
     assert_eq!(change.peers[0].settings.preshared_key, Some(None));
     assert_eq!(change.peers[0].settings.persistent_keepalive, Some(None));
 }
@@ -146,13 +151,13 @@ fn a_peer_that_is_taken_away_has_nothing_else() {
 #[test]
 fn endpoints_have_scopes_and_ipv4_is_ipv4() {
     let endpoint = |text: &str| values::endpoint(text.as_bytes(), scope_of);
-    let v6 = |text: &str| Some(text.parse::<SocketAddr>().unwrap());
+    let v6 = |text: &str| Ok(text.parse::<SocketAddr>().unwrap());
     assert_eq!(endpoint("[fe80::1%eth0]:7"), v6("[fe80::1%3]:7"));
     assert_eq!(endpoint("[fe80::1%9]:7"), v6("[fe80::1%9]:7"));
     assert_eq!(endpoint("[::ffff:192.0.2.1]:7"), v6("192.0.2.1:7"));
     assert_eq!(endpoint("[2001:db8::1]:65535"), v6("[2001:db8::1]:65535"));
     for wrong in ["", "192.0.2.1", "example.com:1", "2001:db8::1:1", "[fe80::1%eth1]:7", "192.0.2.1:65536"] {
-        assert_eq!(endpoint(wrong), None, "{wrong}");
+        assert!(endpoint(wrong).is_err(), "{wrong}");
     }
 }
 
@@ -259,7 +264,7 @@ fn windows_line_ends_are_taken_as_wireguard_go_takes_them() {
         assert!(matches!(parser.line(line.as_bytes()), Step::More));
     }
     let Step::Complete(Request::Set(change)) = parser.line(b"\r") else { panic!("not complete") };
-    assert_eq!(change.listen_port, Some(7));
+    assert_eq!(change.settings.listen_port, Some(7));
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use weft_config::InterfaceName;
 use weft_config::device::{DeviceChange, DeviceState};
+use weft_config::settings::{InterfaceSettings, InterfaceSettingsChange};
 use weft_ipc::pipe::ListenError;
 
 use super::*;
@@ -18,11 +19,14 @@ struct Fake(Mutex<u16>);
 
 impl Control for Fake {
     fn get(&self) -> Result<DeviceState, ControlError> {
-        Ok(DeviceState { listen_port: *self.0.lock().unwrap(), ..DeviceState::default() })
+        Ok(DeviceState::from(InterfaceSettings {
+            listen_port: *self.0.lock().unwrap(),
+            ..Default::default()
+        }))
     }
 
     fn set(&self, change: DeviceChange) -> Result<(), ControlError> {
-        let port = change.listen_port.unwrap_or_default();
+        let port = change.settings.listen_port.unwrap_or_default();
         if port == 7 {
             return Err(ControlError::PortInUse("port 7 is in use".into()));
         }
@@ -40,14 +44,15 @@ fn serve(name: &InterfaceName) -> Server {
 }
 
 fn port(name: &InterfaceName) -> u16 {
-    client::get(name).unwrap().state.listen_port
+    client::get(name).unwrap().state.settings.listen_port
 }
 
 #[test]
 fn clients_read_and_change_the_interface() {
     let name = name("pipe0");
     let server = serve(&name);
-    let change = |port| DeviceChange { listen_port: Some(port), ..DeviceChange::default() };
+    let change =
+        |port| DeviceChange::from(InterfaceSettingsChange { listen_port: Some(port), ..Default::default() });
     client::set(&name, &change(4567)).unwrap();
     assert_eq!(port(&name), 4567);
     let refused = client::set(&name, &change(7)).unwrap_err().to_string();

@@ -10,6 +10,7 @@ use std::time::Instant;
 use tempfile::TempDir;
 use weft_config::InterfaceName;
 use weft_config::device::{DeviceChange, DeviceState, PeerChange, PeerState};
+use weft_config::settings::InterfaceSettings;
 use weft_tunnel::PublicKey;
 
 use super::*;
@@ -52,7 +53,7 @@ impl Fake {
 impl Control for Fake {
     fn get(&self) -> Result<DeviceState, ControlError> {
         let peers = self.peers.lock().unwrap().clone();
-        Ok(DeviceState { listen_port: 51820, peers, ..DeviceState::default() })
+        Ok(DeviceState { settings: InterfaceSettings { listen_port: 51820, ..Default::default() }, peers })
     }
 
     fn set(&self, change: DeviceChange) -> Result<(), ControlError> {
@@ -182,7 +183,10 @@ fn a_connection_takes_several_commands() {
     }
     assert_eq!(connection.ask("\n"), GOT);
     let changes = served.fake.changes();
-    assert_eq!(changes.iter().map(|change| change.listen_port).collect::<Vec<_>>(), [Some(7), None, None]);
+    assert_eq!(
+        changes.iter().map(|change| change.settings.listen_port).collect::<Vec<_>>(),
+        [Some(7), None, None]
+    );
 }
 
 #[test]

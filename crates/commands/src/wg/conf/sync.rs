@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use ipnet::IpNet;
 use weft_config::device::{AllowedIpChange, DeviceChange, PeerChange, PeerState};
+use weft_config::settings::InterfaceSettingsChange;
 use weft_tunnel::{PrivateKey, PublicKey};
 use weft_uapi::client::Reported;
 
@@ -13,7 +14,8 @@ use weft_uapi::client::Reported;
 /// elsewhere, and a port that the system chose is as good as any other.
 pub(super) fn difference(current: &Reported, wanted: DeviceChange) -> Option<DeviceChange> {
     let state = &current.state;
-    let new_key = wanted.private_key.flatten().filter(|key| Some(key.public_key()) != current.public_key);
+    let new_key =
+        wanted.settings.private_key.flatten().filter(|key| Some(key.public_key()) != current.public_key);
     let own_key = new_key.as_ref().map(PrivateKey::public_key).or(current.public_key);
     let targets = Targets::new(wanted.peers, &state.peers, own_key);
 
@@ -28,11 +30,13 @@ pub(super) fn difference(current: &Reported, wanted: DeviceChange) -> Option<Dev
             None => peers.push(addition(change, prefixes)),
         }
     }
-    let fw_mark = wanted.fw_mark.unwrap_or(0);
     let change = DeviceChange {
-        private_key: new_key.map(Some),
-        listen_port: wanted.listen_port.filter(|&port| port != 0 && port != state.listen_port),
-        fw_mark: Some(fw_mark).filter(|&mark| mark != state.fw_mark),
+        settings: InterfaceSettingsChange {
+            private_key: new_key.map(Some),
+            listen_port: wanted.settings.listen_port.filter(|&port| port != 0),
+            fw_mark: Some(wanted.settings.fw_mark.unwrap_or(0)),
+        }
+        .without(&state.settings),
         replace_peers: false,
         peers,
     };

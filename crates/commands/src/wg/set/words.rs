@@ -3,19 +3,35 @@
 
 use std::path::Path;
 
-use weft_config::device::PeerChange;
+use weft_config::device::{DeviceChange, PeerChange};
 use weft_config::exit::{Code, Error};
-use weft_config::{Notice, Problem, values};
+use weft_config::settings::InterfaceSettingsChange;
+use weft_config::{Endpoint, Problem, add_allowed_ips, values};
 
-use crate::wg::draft::{Draft, PeerDraft, add_allowed_ips};
 use crate::wg::key_file::{self, KeyFileError};
 
-/// The parsed words, and warnings about them.
-#[derive(Debug)]
-pub(super) struct Parsed {
-    pub(super) draft: Draft,
-    pub(super) warnings: Vec<String>,
+weft_config::keys! {
+    /// A word that sets something of the interface.
+    pub InterfaceWord {
+        ListenPort = "listen-port",
+        FwMark = "fwmark",
+        PrivateKey = "private-key",
+    }
 }
+
+weft_config::keys! {
+    /// A word that sets something of a peer.
+    pub PeerWord {
+        Remove = "remove",
+        PresharedKey = "preshared-key",
+        Endpoint = "endpoint",
+        PersistentKeepalive = "persistent-keepalive",
+        AllowedIps = "allowed-ips",
+    }
+}
+
+/// A change, and warnings about it.
+type Parsed = (DeviceChange<Endpoint>, Vec<String>);
 
 /// Why the words are invalid.
 #[derive(Debug, thiserror::Error)]
@@ -55,45 +71,37 @@ impl From<WordsError> for Error {
     }
 }
 
-const INTERFACE_WORDS: [&str; 3] = ["listen-port", "fwmark", "private-key"];
-const PEER_WORDS: [&str; 5] = ["remove", "preshared-key", "endpoint", "persistent-keepalive", "allowed-ips"];
-
-fn known(words: &[&'static str], word: &str) -> Option<&'static str> {
-    words.iter().copied().find(|&known| known == word)
-}
-
 /// Parses the words, and reads the key files that they name.
 pub(super) fn parse(given: &[String]) -> Result<Parsed, WordsError> {
-    let mut draft = Draft::default();
+    let mut change = DeviceChange::default();
     let mut warnings = Vec::new();
     let mut given = given.iter().map(String::as_str);
     while let Some(word) = given.next() {
         let mut value = |word| given.next().ok_or(WordsError::NoValue(word));
         if word == "peer" {
-            let key =
-                values::public_key(value("peer")?).map_err(|problem| WordsError::Value("peer", problem))?;
-            draft.peers.push(PeerDraft { change: PeerChange::new(key), endpoint: None });
+            let key = values::public_key(value("peer")?);
+            change.peers.push(PeerChange::new(key.map_err(|problem| WordsError::Value("peer", problem))?));
             continue;
         }
-        match draft.peers.last_mut() {
+        match change.peers.last_mut() {
             None => {
-                let word = known(&INTERFACE_WORDS, word).ok_or_else(|| unknown(word, false))?;
-                set_interface(&mut draft, word, value(word)?)?;
+                let word = InterfaceWord::find(word).ok_or_else(|| unknown(word, false))?;
+                set_interface(&mut change.settings, word, value(word.text())?)?;
             }
             Some(peer) => {
-                let word = known(&PEER_WORDS, word).ok_or_else(|| unknown(word, true))?;
-                let value = if word == "remove" { "" } else { value(word)? };
+                let word = PeerWord::find(word).ok_or_else(|| unknown(word, true))?;
+                let value = if word == PeerWord::Remove { "" } else { value(word.text())? };
                 set_peer(peer, word, value, &mut warnings)?;
             }
         }
     }
-    Ok(Parsed { draft, warnings })
+    Ok((change, warnings))
 }
 
 fn unknown(word: &str, in_peer: bool) -> WordsError {
-    match (in_peer, known(&INTERFACE_WORDS, word), known(&PEER_WORDS, word)) {
-        (true, Some(word), _) => WordsError::TooLate(word),
-        (false, _, Some(word)) => WordsError::NoPeer(word),
+    match (in_peer, InterfaceWord::find(word), PeerWord::find(word)) {
+        (true, Some(word), _) => WordsError::TooLate(word.text()),
+        (false, _, Some(word)) => WordsError::NoPeer(word.text()),
         // The word may be a key, if the user forgot the word before it.
         (true, ..) => WordsError::Peer(shown(word)),
         (false, ..) => WordsError::Interface(shown(word)),
@@ -106,40 +114,41 @@ fn shown(word: &str) -> String {
     if fine { word.to_owned() } else { "…".to_owned() }
 }
 
-fn set_interface(draft: &mut Draft, word: &'static str, value: &str) -> Result<(), WordsError> {
-    let wrong = |problem| WordsError::Value(word, problem);
+fn set_interface(
+    settings: &mut InterfaceSettingsChange,
+    word: InterfaceWord,
+    value: &str,
+) -> Result<(), WordsError> {
+    let wrong = |problem| WordsError::Value(word.text(), problem);
     match word {
-        "listen-port" => draft.listen_port = Some(values::listen_port(value).map_err(wrong)?),
-        "fwmark" => draft.fw_mark = Some(values::fw_mark(value).map_err(wrong)?),
-        _ => draft.private_key = Some(read_key(word, value)?),
+        InterfaceWord::ListenPort => settings.listen_port = Some(values::listen_port(value).map_err(wrong)?),
+        InterfaceWord::FwMark => settings.fw_mark = Some(values::fw_mark(value).map_err(wrong)?),
+        InterfaceWord::PrivateKey => settings.private_key = Some(read_key(word.text(), value)?),
     }
     Ok(())
 }
 
 fn set_peer(
-    peer: &mut PeerDraft,
-    word: &'static str,
+    peer: &mut PeerChange<Endpoint>,
+    word: PeerWord,
     value: &str,
     warnings: &mut Vec<String>,
 ) -> Result<(), WordsError> {
-    let wrong = |problem| WordsError::Value(word, problem);
-    let change = &mut peer.change;
+    let wrong = |problem| WordsError::Value(word.text(), problem);
+    let mut warn = |notice| warnings.push(format!("{}: {notice}", word.text()));
+    let settings = &mut peer.settings;
     match word {
-        "remove" => change.remove = true,
-        "preshared-key" => change.settings.preshared_key = Some(read_key(word, value)?),
-        "endpoint" => {
+        PeerWord::Remove => peer.remove = true,
+        PeerWord::PresharedKey => settings.preshared_key = Some(read_key(word.text(), value)?),
+        PeerWord::Endpoint => {
             let endpoint = values::endpoint(value).map_err(wrong)?;
-            let notice = values::unbracketed(value, &endpoint);
-            warnings.extend(notice.map(|notice| format!("{word}: {notice}")));
+            values::unbracketed(value, &endpoint).into_iter().for_each(&mut warn);
             peer.endpoint = Some(endpoint);
         }
-        "persistent-keepalive" => {
-            change.settings.persistent_keepalive = Some(values::persistent_keepalive(value).map_err(wrong)?);
+        PeerWord::PersistentKeepalive => {
+            settings.persistent_keepalive = Some(values::persistent_keepalive(value).map_err(wrong)?);
         }
-        _ => {
-            let warn = |given| warnings.push(format!("{word}: {}", Notice::HostBits { given }));
-            add_allowed_ips(change, value, warn).map_err(wrong)?;
-        }
+        PeerWord::AllowedIps => add_allowed_ips(peer, value, warn).map_err(wrong)?,
     }
     Ok(())
 }
@@ -157,9 +166,9 @@ mod tests {
 
     const PEER: &str = "xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=";
 
-    fn draft(words: &str) -> Result<Draft, WordsError> {
+    fn draft(words: &str) -> Result<DeviceChange<Endpoint>, WordsError> {
         let words: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
-        parse(&words).map(|parsed| parsed.draft)
+        parse(&words).map(|(change, _)| change)
     }
 
     #[test]
@@ -169,17 +178,17 @@ mod tests {
              persistent-keepalive off preshared-key /dev/null allowed-ips 10.0.0.0/8 peer {PEER} remove"
         ))
         .unwrap();
-        assert_eq!((draft.listen_port, draft.fw_mark, draft.private_key), (Some(5), Some(16), Some(None)));
+        let expected =
+            InterfaceSettingsChange { listen_port: Some(5), fw_mark: Some(16), private_key: Some(None) };
+        assert_eq!(draft.settings, expected);
         let [first, second] = &draft.peers[..] else { panic!("{:?}", draft.peers) };
         assert_eq!(first.endpoint.as_ref().unwrap().to_string(), "vpn.example:1");
         assert_eq!(
-            (first.change.settings.persistent_keepalive, &first.change.settings.preshared_key),
+            (first.settings.persistent_keepalive, &first.settings.preshared_key),
             (Some(None), &Some(None))
         );
-        assert!(
-            first.change.replace_allowed_ips && first.change.allowed_ips.len() == 1 && !first.change.remove
-        );
-        assert!(second.change.remove && !second.change.replace_allowed_ips);
+        assert!(first.replace_allowed_ips && first.allowed_ips.len() == 1 && !first.remove);
+        assert!(second.remove && !second.replace_allowed_ips);
     }
 
     #[test]
@@ -188,8 +197,8 @@ mod tests {
             "listen-port 5 listen-port 6 peer {PEER} allowed-ips 10.0.0.0/8 allowed-ips 11.0.0.0/8"
         ))
         .unwrap();
-        assert_eq!(draft.listen_port, Some(6));
-        assert_eq!(draft.peers[0].change.allowed_ips.len(), 2);
+        assert_eq!(draft.settings.listen_port, Some(6));
+        assert_eq!(draft.peers[0].allowed_ips.len(), 2);
     }
 
     #[test]

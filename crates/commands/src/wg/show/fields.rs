@@ -31,11 +31,11 @@ pub(super) fn write(text: &mut String, field: Field, device: &Device, with_name:
     let of_device = match field {
         Field::PublicKey => public_key(device),
         Field::PrivateKey => private_key(device).to_string(),
-        Field::ListenPort => state.listen_port.to_string(),
-        Field::Fwmark => mark(state.fw_mark),
+        Field::ListenPort => state.settings.listen_port.to_string(),
+        Field::Fwmark => mark(state.settings.fw_mark),
         Field::Dump => {
             let private_key = private_key(device);
-            let (port, mark) = (state.listen_port, mark(state.fw_mark));
+            let (port, mark) = (state.settings.listen_port, mark(state.settings.fw_mark));
             format!("{}\t{}\t{port}\t{mark}", *private_key, public_key(device))
         }
         _ => String::new(),
@@ -88,7 +88,7 @@ fn public_key(device: &Device) -> String {
 }
 
 fn private_key(device: &Device) -> Zeroizing<String> {
-    let key = device.reported.state.private_key.as_ref();
+    let key = device.reported.state.settings.private_key.as_ref();
     key.map_or_else(|| Zeroizing::new(NONE.to_owned()), PrivateKey::to_base64)
 }
 

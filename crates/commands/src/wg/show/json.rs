@@ -66,14 +66,14 @@ fn to_text(value: &impl Serialize) -> Result<Zeroizing<String>, Error> {
 impl DeviceReport {
     fn new(device: &Device, hide_keys: bool) -> Self {
         let state = &device.reported.state;
-        let private_key = state.private_key.as_ref();
+        let private_key = state.settings.private_key.as_ref();
         Self {
             interface: device.name.to_string(),
             public_key: device.reported.public_key.map(|key| key.to_string()),
             has_private_key: private_key.is_some(),
             private_key: private_key.filter(|_| !hide_keys).map(PrivateKey::to_base64).map(Secret),
-            listen_port: state.listen_port,
-            fw_mark: state.fw_mark,
+            listen_port: state.settings.listen_port,
+            fw_mark: state.settings.fw_mark,
             peers: state.peers.iter().map(|peer| PeerReport::new(peer, hide_keys)).collect(),
         }
     }

@@ -34,14 +34,14 @@ pub(super) fn write(text: &mut String, device: &Device, view: &View) {
     if let Some(key) = device.reported.public_key {
         line(text, style, "public key", key);
     }
-    if let Some(key) = &state.private_key {
+    if let Some(key) = &state.settings.private_key {
         secret(text, view, "private key", || PrivateKey::to_base64(key));
     }
-    if state.listen_port != 0 {
-        line(text, style, "listening port", state.listen_port);
+    if state.settings.listen_port != 0 {
+        line(text, style, "listening port", state.settings.listen_port);
     }
-    if state.fw_mark != 0 {
-        line(text, style, "fwmark", format_args!("{:#x}", state.fw_mark));
+    if state.settings.fw_mark != 0 {
+        line(text, style, "fwmark", format_args!("{:#x}", state.settings.fw_mark));
     }
     let mut peers: Vec<&PeerState> = state.peers.iter().collect();
     peers.sort_by_key(|peer| Reverse(peer.last_handshake));

@@ -90,8 +90,8 @@ fn wg_shows_and_changes_what_is_served() {
         said(&wg(&[&set[..], &peer[..], &["persistent-keepalive", "off"]].concat(), &text));
         let changes = fake.changes();
         let [change] = &changes[..] else { panic!("{changes:?}") };
-        assert_eq!((&change.private_key, change.listen_port), (&Some(Some(key)), Some(9)));
-        assert_eq!((change.fw_mark, change.replace_peers), (Some(16), false));
+        assert_eq!((&change.settings.private_key, change.settings.listen_port), (&Some(Some(key)), Some(9)));
+        assert_eq!((change.settings.fw_mark, change.replace_peers), (Some(16), false));
         let [peer] = &change.peers[..] else { panic!("{change:?}") };
         assert_eq!(peer.endpoint, Some("192.0.2.1:9".parse().unwrap()));
         assert_eq!(peer.allowed_ips, [AllowedIpChange::Add("192.0.2.0/24".parse().unwrap())]);
@@ -111,7 +111,7 @@ fn wg_syncconf_says_what_is_different() {
         let removed: Vec<_> =
             change.peers.iter().filter(|peer| peer.remove).map(|peer| peer.public_key).collect();
         assert_eq!(removed, [peer_number(1)]);
-        assert!(!change.replace_peers && change.listen_port == Some(7));
+        assert!(!change.replace_peers && change.settings.listen_port == Some(7));
     });
 }
 

@@ -3,9 +3,10 @@
 use std::path::Path;
 
 use weft_config::device::DeviceState;
+use weft_config::{WgQuickKeys, parse_change};
 
 use super::*;
-use crate::wg::conf::text::{WgQuickKeys, parse};
+use crate::wg::endpoints;
 
 const OWN: &str = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=";
 const OWN_PUBLIC: &str = "HIgo9xNzJMWLKASShiTqIybxZ0U3wGLiUeJ1PKf8ykw=";
@@ -16,7 +17,8 @@ const INTERFACE: &str =
     "[Interface]\nPrivateKey = yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=\nListenPort = 5\nFwMark = 7\n";
 
 fn wanted(text: &str) -> DeviceChange {
-    parse(text, Path::new("f"), WgQuickKeys::PassOver).unwrap().draft.resolve().unwrap()
+    let (change, _warnings) = parse_change(text, Path::new("f"), WgQuickKeys::PassOver).unwrap();
+    endpoints::resolve(change).unwrap()
 }
 
 fn peer(key: &str, lines: &str) -> String {
@@ -26,8 +28,7 @@ fn peer(key: &str, lines: &str) -> String {
 /// Returns a running interface with the configuration in `text`.
 fn running(text: &str) -> Reported {
     let wanted = wanted(text);
-    let private_key = wanted.private_key.flatten();
-    let public_key = private_key.as_ref().map(PrivateKey::public_key);
+    let public_key = wanted.settings.applied().private_key.as_ref().map(PrivateKey::public_key);
     let peers = wanted.peers.into_iter().map(|change| {
         let mut peer = PeerState::new(change.public_key);
         peer.allowed_ips = prefixes_after(&change, &[]);
@@ -35,12 +36,7 @@ fn running(text: &str) -> Reported {
         change.settings.apply(&mut peer.settings);
         peer
     });
-    let state = DeviceState {
-        private_key,
-        listen_port: wanted.listen_port.unwrap_or(0),
-        fw_mark: wanted.fw_mark.unwrap_or(0),
-        peers: peers.collect(),
-    };
+    let state = DeviceState { settings: wanted.settings.applied(), peers: peers.collect() };
     Reported { state, public_key }
 }
 
@@ -66,17 +62,20 @@ fn nothing_changes_if_all_is_as_the_file_says() {
 #[test]
 fn a_key_and_a_port_that_the_file_leaves_open_stay_and_a_mark_goes() {
     let change = difference(&running(INTERFACE), wanted("")).unwrap();
-    assert_eq!((change.private_key, change.listen_port, change.fw_mark), (None, None, Some(0)));
+    assert_eq!(
+        (change.settings.private_key, change.settings.listen_port, change.settings.fw_mark),
+        (None, None, Some(0))
+    );
     assert!(change.peers.is_empty() && !change.replace_peers);
     let change = difference(&running(""), wanted(INTERFACE)).unwrap();
-    assert_eq!(change.private_key, Some(Some(OWN.parse().unwrap())));
-    assert_eq!((change.listen_port, change.fw_mark), (Some(5), Some(7)));
+    assert_eq!(change.settings.private_key, Some(Some(OWN.parse().unwrap())));
+    assert_eq!((change.settings.listen_port, change.settings.fw_mark), (Some(5), Some(7)));
 }
 
 #[test]
 fn a_daemon_that_hides_its_key_is_not_given_the_same_again() {
     let mut current = running(INTERFACE);
-    current.state.private_key = None;
+    current.state.settings.private_key = None;
     assert!(difference(&current, wanted(INTERFACE)).is_none());
 }
 

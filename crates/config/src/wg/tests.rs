@@ -1,42 +1,46 @@
-//! Texts and what they mean.
+//! Texts and their meaning.
 
 use super::*;
+use crate::device::AllowedIpChange;
 
 const KEY: &str = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=";
 const PEER: &str = "xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=";
 
-fn read(text: &str) -> Result<Parsed, ConfErrors> {
-    parse(text, Path::new("wg.conf"), WgQuickKeys::Refuse)
+fn read(text: &str) -> Result<(DeviceChange<Endpoint>, Vec<Warning>), ConfigErrors> {
+    parse_change(text, Path::new("wg.conf"), WgQuickKeys::Refuse)
 }
 
 #[test]
 fn every_key_is_read_whatever_its_case() {
-    let parsed = read(&format!(
+    let (draft, warnings) = read(&format!(
         "\u{feff}[interface] # ours\r\nprivatekey={KEY}\r\nLISTENPORT = 5\r\nFwMark = 0x10\r\n[PEER]\r\n\
          AllowedIPs = 10.0.0.1/8, fd00::1\r\nallowedips=\r\nPublicKey = {PEER}#comment\r\nPresharedKey = {KEY}\r\n\
          Endpoint = vpn.example:1\r\nPersistentKeepalive = off\r\n"
     ))
     .unwrap();
-    let draft = parsed.draft;
-    assert_eq!(draft.private_key, Some(Some(KEY.parse().unwrap())));
-    assert_eq!((draft.listen_port, draft.fw_mark), (Some(5), Some(16)));
+    assert_eq!(draft.settings.private_key, Some(Some(KEY.parse().unwrap())));
+    assert_eq!((draft.settings.listen_port, draft.settings.fw_mark), (Some(5), Some(16)));
     let [peer] = &draft.peers[..] else { panic!("{:?}", draft.peers) };
-    assert_eq!(peer.change.public_key.to_string(), PEER);
-    assert_eq!(peer.change.settings.preshared_key, Some(Some(KEY.parse().unwrap())));
-    assert_eq!(peer.change.settings.persistent_keepalive, Some(None));
-    assert!(peer.change.replace_allowed_ips);
-    assert_eq!(peer.change.allowed_ips.len(), 2);
+    assert_eq!(peer.public_key.to_string(), PEER);
+    assert_eq!(peer.settings.preshared_key, Some(Some(KEY.parse().unwrap())));
+    assert_eq!(peer.settings.persistent_keepalive, Some(None));
+    assert!(peer.replace_allowed_ips);
+    assert_eq!(peer.allowed_ips.len(), 2);
     assert_eq!(peer.endpoint.as_ref().unwrap().to_string(), "vpn.example:1");
-    let warnings: Vec<String> = parsed.warnings.iter().map(ToString::to_string).collect();
+    let warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
     assert_eq!(warnings, ["wg.conf:6: AllowedIPs: 10.0.0.1/8 has host bits, 10.0.0.0/8 is used; write that"]);
 }
 
 #[test]
 fn nothing_is_required_and_what_is_absent_is_none() {
-    let draft = read("# nothing\n").unwrap().draft;
-    assert!(draft.private_key.is_none() && draft.listen_port.is_none() && draft.fw_mark.is_none());
-    let draft = read(&format!("[Peer]\nPublicKey={PEER}\n")).unwrap().draft;
-    let change = &draft.peers[0].change;
+    let draft = read("# nothing\n").unwrap().0;
+    assert!(
+        draft.settings.private_key.is_none()
+            && draft.settings.listen_port.is_none()
+            && draft.settings.fw_mark.is_none()
+    );
+    let draft = read(&format!("[Peer]\nPublicKey={PEER}\n")).unwrap().0;
+    let change = &draft.peers[0];
     assert!(change.replace_allowed_ips && change.allowed_ips.is_empty());
     assert!(change.settings.preshared_key.is_none() && change.settings.persistent_keepalive.is_none());
 }
@@ -47,9 +51,9 @@ fn the_keys_of_wg_quick_are_refused_or_passed_over() {
     let errors = read(text).unwrap_err().to_string();
     assert_eq!(errors.lines().count(), 3, "{errors}");
     assert!(errors.starts_with("wg.conf:2: Address: this key is wg-quick's"), "{errors}");
-    assert!(parse(text, Path::new("f"), WgQuickKeys::PassOver).is_ok());
+    assert!(parse_change(text, Path::new("f"), WgQuickKeys::PassOver).is_ok());
     let wrong = format!("{text}[Peer]\nPublicKey={PEER}\nAddress=1\n");
-    let errors = parse(&wrong, Path::new("f"), WgQuickKeys::PassOver).unwrap_err().to_string();
+    let errors = parse_change(&wrong, Path::new("f"), WgQuickKeys::PassOver).unwrap_err().to_string();
     assert_eq!(
         errors,
         "f:7: Address: this key belongs into [Interface], not into [Peer]; move the line there"
@@ -87,21 +91,44 @@ fn every_wrong_line_is_named() {
 
 #[test]
 fn what_is_odd_is_told() {
-    let parsed = read(&format!(
+    let (draft, warnings) = read(&format!(
         "[Interface]\nListenPort=1\nListenPort=2\n[Peer]\nPublicKey={PEER}\nAllowedIPs=10.0.0.0/8\n\
          [Peer]\nPublicKey={KEY}\nAllowedIPs=10.0.0.0/8,10.0.0.0/8\n"
     ))
     .unwrap();
-    assert_eq!(parsed.draft.listen_port, Some(2));
-    let at: Vec<String> = parsed.warnings.iter().map(|warning| warning.at.to_string()).collect();
+    assert_eq!(draft.settings.listen_port, Some(2));
+    let at: Vec<String> = warnings.iter().map(|warning| warning.at.to_string()).collect();
     assert_eq!(at, ["wg.conf:3: ListenPort", "wg.conf:9: AllowedIPs", "wg.conf:9: AllowedIPs"]);
 }
 
 #[test]
 fn a_list_with_signs_is_a_list_of_changes() {
-    let parsed =
-        read(&format!("[Peer]\nPublicKey={PEER}\nAllowedIPs=+10.0.0.0/8,-11.0.0.0/8\nAllowedIPs=12.0.0.0/8"));
-    let change = &parsed.unwrap().draft.peers[0].change;
+    let text = format!("[Peer]\nPublicKey={PEER}\nAllowedIPs=+10.0.0.0/8,-11.0.0.0/8\nAllowedIPs=12.0.0.0/8");
+    let change = &read(&text).unwrap().0.peers[0];
     assert!(!change.replace_allowed_ips);
     assert_eq!(change.allowed_ips.len(), 3);
+}
+
+fn list(text: &str) -> Result<(bool, Vec<String>), Problem> {
+    let mut change = PeerChange::<Endpoint>::new(PEER.parse().unwrap());
+    let mut warnings = 0;
+    add_allowed_ips(&mut change, text, |_| warnings += 1)?;
+    let shown = |change: &AllowedIpChange| match change {
+        AllowedIpChange::Add(prefix) => prefix.to_string(),
+        AllowedIpChange::Remove(prefix) => format!("-{prefix}"),
+    };
+    assert_eq!(warnings > 0, text.contains("/8"), "{text}");
+    Ok((change.replace_allowed_ips, change.allowed_ips.iter().map(shown).collect()))
+}
+
+#[test]
+fn a_list_replaces_unless_it_has_signs() {
+    let of = |items: &[&str]| items.iter().map(|&item| item.to_owned()).collect::<Vec<_>>();
+    assert_eq!(list(""), Ok((true, vec![])));
+    assert_eq!(list("10.0.0.1/8, fd00::1"), Ok((true, of(&["10.0.0.0/8", "fd00::1/128"]))));
+    assert_eq!(list("+10.0.0.1,-fd00::/64"), Ok((false, of(&["10.0.0.1/32", "-fd00::/64"]))));
+    assert_eq!(list("10.0.0.1,- 10.0.0.2"), Ok((false, of(&["10.0.0.1/32", "-10.0.0.2/32"]))));
+    for wrong in ["10.0.0", "10.0.0.1,", ",", "+", "--10.0.0.1", "10.0.0.1/33", "10.0.0.1 10.0.0.2"] {
+        assert!(list(wrong).is_err(), "{wrong}");
+    }
 }
